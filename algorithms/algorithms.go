@@ -1,0 +1,88 @@
+// Package algorithms has the arithmetic of rate limits. Each of its functions
+// returns a weir.Limit, ready to use or to change.
+//
+// Three families share their arithmetic. GCRA, token bucket and leaky bucket
+// are one meter. Fixed, anchored and calendar windows count in a window and
+// differ in where it lies. Sliding window and sliding log look back from now.
+//
+// All of it is in integers. Nothing is rounded where an integer tells the
+// truth; where it can't, it rounds so that less is admitted, never more.
+package algorithms
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+const microsecond = int64(time.Microsecond)
+
+// A view is what can be said of a state at an instant, before anything is
+// spent. Times are in µs from that instant.
+type view struct {
+	remaining int64
+	next      int64
+	reset     int64
+}
+
+// decision turns a view at the instant at ≥ now into what is true now: nothing
+// fits before at. retry counts from at.
+func (v view) decision(now, at, retry int64, allowed bool) weir.Decision {
+	ahead := at - now
+	if ahead > 0 {
+		if v.remaining > 0 {
+			v.next = 0 // free at once when the future begins
+		}
+		v.remaining = 0
+	}
+	d := weir.Decision{
+		Allowed:    allowed,
+		Remaining:  v.remaining,
+		NextAfter:  time.Duration((ahead + v.next) * microsecond),
+		ResetAfter: time.Duration((ahead + v.reset) * microsecond),
+	}
+	switch {
+	case allowed:
+	case retry == never:
+		d.RetryAfter = weir.Never
+	default:
+		d.RetryAfter = time.Duration((ahead + retry) * microsecond)
+	}
+	return d
+}
+
+// never is a retry that no wait fulfils.
+const never = -1
+
+// ceilDiv returns ⌈a/b⌉ for b > 0, and 0 if a is negative.
+func ceilDiv(a, b int64) int64 {
+	if a <= 0 {
+		return 0
+	}
+	return (a-1)/b + 1
+}
+
+// mulLess reports a·b < c·d for factors ≥ 0, however large.
+func mulLess(a, b, c, d int64) bool {
+	h1, l1 := bits.Mul64(uint64(a), uint64(b))
+	h2, l2 := bits.Mul64(uint64(c), uint64(d))
+	return h1 < h2 || h1 == h2 && l1 < l2
+}
+
+// mulDiv returns ⌊a·b/c⌋ and the remainder, for factors ≥ 0 and a quotient that
+// fits.
+func mulDiv(a, b, c int64) (quo, rem int64) {
+	h, l := bits.Mul64(uint64(a), uint64(b))
+	q, r := bits.Div64(h, l, uint64(c))
+	return int64(q), int64(r)
+}
+
+// capped returns how many units a negative cost gives back: never more than
+// the limit can hold.
+func capped(cost, capacity int64) int64 {
+	if cost < -capacity {
+		return capacity
+	}
+	return -cost
+}

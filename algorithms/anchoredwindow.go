@@ -1,0 +1,33 @@
+package algorithms
+
+import (
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// AnchoredWindow allows quota units in a window of the period that begins with
+// the first unit a key spends; the first one after it begins the next. In any
+// window of the period it admits at most 2·quota, like FixedWindow, but nobody
+// knows beforehand when windows change, and keys don't change together.
+//
+// A state holds where its window begins (B).
+func AnchoredWindow(quota int64, period time.Duration) weir.Limit {
+	return weir.Limit{Algorithm: anchoredWindow{}, Quota: quota, Period: period}
+}
+
+type anchoredWindow struct{}
+
+func (anchoredWindow) Name() string                 { return "anchored-window" }
+func (anchoredWindow) String() string               { return "anchored-window" }
+func (anchoredWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
+
+func (anchoredWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	at, period := max(now, s.At), int64(l.Period)/microsecond
+	start, w := at, window{}
+	if s.A > 0 && at < s.B+period {
+		start, w.spent = s.B, s.A
+	}
+	w.end = start + period
+	return w.take(s, l.Quota, start, now, at, cost)
+}

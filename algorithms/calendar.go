@@ -1,0 +1,129 @@
+package algorithms
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// A Unit is a window of the calendar.
+type Unit int
+
+// The units of Calendar. A week begins on Monday, as in ISO 8601.
+const (
+	Day Unit = iota + 1
+	Week
+	Month
+)
+
+func (u Unit) String() string {
+	switch u {
+	case Day:
+		return "day"
+	case Week:
+		return "week"
+	case Month:
+		return "month"
+	}
+	return fmt.Sprintf("Unit(%d)", int(u))
+}
+
+// Calendar allows quota units in each day, week or month as the clocks and
+// calendars of location show them; nil is UTC. A day begins with the first
+// instant that carries its date, and may last 23 or 25 hours. In any span of
+// the unit's length it admits at most 2·quota, like FixedWindow. The limit is
+// named after the unit; its Period is 24 hours, 7 days or 30 days, for those who
+// only show it.
+//
+// The location may differ from user to user (Rule.LimitsFor). It must be one
+// that the user cannot change at will: what was spent counts in the window that
+// holds its instant, and a user who moves to a location further east enters the
+// next day sooner and has its quota sooner, by as many hours as they moved. Moving back and forth gains
+// nothing more: the spent units of an instant inside the new window still
+// count.
+func Calendar(quota int64, unit Unit, location *time.Location) weir.Limit {
+	l := weir.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: quota, Period: 24 * time.Hour}
+	switch unit {
+	case Week:
+		l.Period *= 7
+	case Month:
+		l.Period *= 30
+	}
+	return l
+}
+
+type calendar struct {
+	unit     Unit
+	location *time.Location
+}
+
+func (calendar) Name() string     { return "calendar" }
+func (c calendar) String() string { return "calendar" }
+
+func (c calendar) Validate(l *weir.Limit) error {
+	if c.unit < Day || c.unit > Month {
+		return fmt.Errorf("calendar has no %v", c.unit)
+	}
+	return validateWindow(l)
+}
+
+func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	at := max(now, s.At)
+	start, end := c.Window(at)
+	w := window{end: end}
+	if s.At >= start {
+		w.spent = s.A
+	}
+	return w.take(s, l.Quota, 0, now, at, cost)
+}
+
+// Window returns when the window that holds the instant at begins and ends, in
+// µs since 1970.
+func (c calendar) Window(at int64) (start, end int64) {
+	loc := c.location
+	if loc == nil {
+		loc = time.UTC
+	}
+	y, m, d := time.UnixMicro(at).In(loc).Date()
+	// Where clocks go back over midnight, a date comes, goes and comes again.
+	// What counts is when it came first, so the window may be the next one.
+	for i := 0; ; i++ {
+		start, end = c.bounds(y, m, d, i, loc)
+		if at < end {
+			return start, end
+		}
+	}
+}
+
+// bounds returns the window of the unit of that date, or the i-th after it.
+func (c calendar) bounds(y int, m time.Month, d, i int, loc *time.Location) (start, end int64) {
+	switch c.unit {
+	case Month:
+		return begin(y, m+time.Month(i), 1, loc), begin(y, m+time.Month(i+1), 1, loc)
+	case Week:
+		monday := d - (int(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Weekday())+6)%7 + 7*i
+		return begin(y, m, monday, loc), begin(y, m, monday+7, loc)
+	}
+	return begin(y, m, d+i, loc), begin(y, m, d+i+1, loc)
+}
+
+// begin returns the first instant whose date in loc is y-m-d or later. That is
+// midnight, or where clocks skip it the instant at which they do.
+func begin(y int, m time.Month, d int, loc *time.Location) int64 {
+	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC) // as if loc were UTC
+	// A zone in force at any time around that midnight may be the one in which
+	// it falls: try them in order.
+	for t := midnight.Add(-36 * time.Hour).In(loc); ; {
+		_, until := t.ZoneBounds()
+		_, offset := t.Zone()
+		first := midnight.Add(-time.Duration(offset) * time.Second)
+		if first.Before(t) {
+			first = t // the date had come when this zone began
+		}
+		if until.IsZero() || first.Before(until) {
+			return first.UnixMicro()
+		}
+		t = until
+	}
+}

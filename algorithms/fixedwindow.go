@@ -1,0 +1,31 @@
+package algorithms
+
+import (
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// FixedWindow allows quota units in each window of the period. Windows are
+// aligned to the Unix epoch: those of an hour begin with the hours of UTC. In any
+// window of the period it admits at most 2·quota: all of one window at its end,
+// all of the next at its beginning.
+func FixedWindow(quota int64, period time.Duration) weir.Limit {
+	return weir.Limit{Algorithm: fixedWindow{}, Quota: quota, Period: period}
+}
+
+type fixedWindow struct{}
+
+func (fixedWindow) Name() string                 { return "fixed-window" }
+func (fixedWindow) String() string               { return "fixed-window" }
+func (fixedWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
+
+func (fixedWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	at, period := max(now, s.At), int64(l.Period)/microsecond
+	start := at - at%period
+	w := window{end: start + period}
+	if s.At >= start {
+		w.spent = s.A
+	}
+	return w.take(s, l.Quota, 0, now, at, cost)
+}

@@ -1,0 +1,28 @@
+package algorithms
+
+import (
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// GCRA allows quota units per period, evenly: a unit is free again period/quota
+// after it was spent, and up to quota, or Burst, of them may be spent at once.
+// In any window of the period it admits at most Burst + Quota.
+//
+// It is the generic cell rate algorithm of ITU-T I.371, as a virtual scheduling
+// algorithm: a theoretical arrival time moves on by period/quota a unit, and may
+// lead the clock by no more than the burst. The state is that time.
+func GCRA(quota int64, period time.Duration) weir.Limit {
+	return weir.Limit{Algorithm: gcra{}, Quota: quota, Period: period}
+}
+
+type gcra struct{}
+
+func (gcra) Name() string                 { return "gcra" }
+func (gcra) String() string               { return "gcra" }
+func (gcra) Validate(l *weir.Limit) error { return meterOf(l).validate(l) }
+
+func (gcra) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	return meterOf(l).take(s, now, cost)
+}

@@ -1,0 +1,38 @@
+package algorithms
+
+import (
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// LeakyBucket has room for capacity units and loses leak of them in every
+// period, one after the other. The limit has Quota leak and Burst capacity.
+//
+// For a caller who does not wait it is a meter: what fits goes ahead at once,
+// and it admits what TokenBucket does. For a caller who waits (Within > 0) it is
+// a queue: who finds the level at v goes ahead v·period/leak later, if there is
+// room in the bucket, so that departures are period/leak apart. Those who don't
+// wait do not overtake those who do.
+func LeakyBucket(capacity, leak int64, every time.Duration) weir.Limit {
+	return weir.Limit{Algorithm: leakyBucket{}, Quota: leak, Period: every, Burst: capacity}
+}
+
+type leakyBucket struct{}
+
+func (leakyBucket) Name() string                 { return "leaky-bucket" }
+func (leakyBucket) String() string               { return "leaky-bucket" }
+func (leakyBucket) Validate(l *weir.Limit) error { return meterOf(l).validate(l) }
+
+func (leakyBucket) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	return meterOf(l).take(s, now, cost)
+}
+
+// Queue makes LeakyBucket a weir.Queuer.
+func (leakyBucket) Queue(s weir.State, l *weir.Limit, now, at, cost int64) (weir.State, time.Duration, bool) {
+	next, wait, ok := meterOf(l).queue(s, now, at, cost)
+	if wait == never {
+		return s, weir.Never, false
+	}
+	return next, time.Duration(wait * microsecond), ok
+}

@@ -1,0 +1,149 @@
+package algorithms
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/seed83679106/weir"
+)
+
+// A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a
+// debt grows with what is spent and drains at a constant rate. It counts in
+// ticks, so that nothing is ever rounded: a unit is worth the period's number
+// of µs, and as many ticks as the quota drain in each µs.
+//
+// A state holds the debt (A) as it was at At, and the ticks of a unit (B), so
+// that a debt in units outlives a change of the limit.
+type meter struct {
+	unit int64 // ticks a unit is worth
+	rate int64 // ticks that drain in a µs
+	size int64 // most units at once
+}
+
+func meterOf(l *weir.Limit) meter {
+	m := meter{unit: int64(l.Period) / microsecond, rate: l.Quota, size: l.Burst}
+	if m.size == 0 {
+		m.size = l.Quota
+	}
+	if !countable(max(m.size, m.rate), m.unit) { // a million a day: 86,400 µs each
+		g := gcd(m.unit, m.rate)
+		m.unit /= g
+		m.rate /= g
+	}
+	return m
+}
+
+func (m meter) full() int64 { return m.size * m.unit }
+
+// debt returns the ticks owed at the instant at ≥ s.At.
+func (m meter) debt(s *weir.State, at int64) int64 {
+	debt := s.A
+	if debt <= 0 {
+		return 0
+	}
+	if s.B != m.unit {
+		debt = m.convert(debt, s.B)
+	}
+	debt = min(debt, m.full())
+	if hi, drained := bits.Mul64(uint64(at-s.At), uint64(m.rate)); hi == 0 && drained < uint64(debt) {
+		return debt - int64(drained)
+	}
+	return 0
+}
+
+// convert carries a debt over to a limit of another period, in whole units,
+// rounded up.
+func (m meter) convert(debt, unit int64) int64 {
+	if unit < 1 || debt < 0 {
+		return m.full()
+	}
+	return min(ceilDiv(debt, unit), m.size) * m.unit
+}
+
+func (m meter) view(debt int64) view {
+	if debt == 0 {
+		return view{remaining: m.size}
+	}
+	free := m.full() - debt
+	n := free / m.unit
+	return view{
+		remaining: n,
+		next:      ceilDiv((n+1)*m.unit-free, m.rate),
+		reset:     ceilDiv(debt, m.rate),
+	}
+}
+
+func (m meter) take(s weir.State, now, cost int64) (weir.State, weir.Decision) {
+	at := max(now, s.At)
+	debt := m.debt(&s, at)
+	switch {
+	case cost > m.size:
+		return s, m.view(debt).decision(now, at, never, false)
+	case cost > 0:
+		retry := ceilDiv(debt+cost*m.unit-m.full(), m.rate)
+		if retry > 0 || at > now {
+			return s, m.view(debt).decision(now, at, retry, false)
+		}
+		debt += cost * m.unit
+		s = weir.State{At: at, A: debt, B: m.unit}
+	case cost < 0:
+		debt = max(0, debt-capped(cost, m.size)*m.unit)
+		s = weir.State{At: at, A: debt, B: m.unit}
+		if debt == 0 && at == now {
+			s = weir.State{}
+		}
+	}
+	return s, m.view(debt).decision(now, at, 0, true)
+}
+
+// queue lets cost > 0 join at now and leave at or after the instant at. It
+// returns the state with the charge in it and the µs until it leaves, or, where
+// there is no room, s and the µs until there is.
+func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait int64, ok bool) {
+	if cost > m.size {
+		return s, never, false
+	}
+	last := max(now, s.At)
+	debt := m.debt(&s, last)
+	ahead := last - now
+	// Until last the debt drains as it does after it: who leaves makes room.
+	over := debt + cost*m.unit - m.full()
+	if over > 0 {
+		return s, ahead + ceilDiv(over, m.rate), false
+	}
+	if hi, drained := bits.Mul64(uint64(ahead), uint64(m.rate)); hi > 0 || drained > uint64(-over) {
+		return s, ahead - (-over)/m.rate, false
+	}
+	wait = ahead + ceilDiv(debt, m.rate)
+	next = weir.State{At: max(now+wait, at), A: cost * m.unit, B: m.unit}
+	if next.At == now+wait {
+		// Departures fall between microseconds. Who leaves at the next whole
+		// one must not delay those behind.
+		next.A -= (next.At-last)*m.rate - debt
+	}
+	return next, wait, true
+}
+
+// validate refuses a limit whose numbers would not stay below MaxTicks.
+func (m meter) validate(l *weir.Limit) error {
+	if countable(max(m.size, m.rate), m.unit) {
+		return nil
+	}
+	name, n := "quota", l.Quota
+	if l.Burst > l.Quota {
+		name, n = "burst", l.Burst
+	}
+	return fmt.Errorf("%s %d in a period of %v cannot be counted exactly: their product in µs exceeds 2^50 and they have no common divisor that helps", name, n, l.Period)
+}
+
+func countable(a, b int64) bool {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	return hi == 0 && lo <= weir.MaxTicks
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

@@ -1,0 +1,124 @@
+package algorithms
+
+import (
+	"sort"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// SlidingLog remembers when each unit was spent and allows quota of them in
+// any window of the period, exactly: never more, and never less. What that
+// costs is memory, 16 bytes for each charge of the last period.
+//
+// A state holds the log, and how many units came before it (A).
+func SlidingLog(quota int64, period time.Duration) weir.Limit {
+	return weir.Limit{Algorithm: slidingLog{}, Quota: quota, Period: period}
+}
+
+type slidingLog struct{}
+
+func (slidingLog) Name() string                 { return "sliding-log" }
+func (slidingLog) String() string               { return "sliding-log" }
+func (slidingLog) Validate(l *weir.Limit) error { return validateWindow(l) }
+
+func (slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	at := max(now, s.At)
+	g := logOf(&s, l, at)
+	switch {
+	case cost > g.quota:
+		return s, g.view().decision(now, at, never, false)
+	case cost > 0:
+		retry := g.wait(cost)
+		if retry > 0 || at > now {
+			return s, g.view().decision(now, at, retry, false)
+		}
+		// A mark of its own even where the last one has the same time: marks
+		// of a state that may yet be kept are never written to.
+		g.marks = append(g.marks, weir.Mark{At: at, Sum: g.sum() + cost})
+		s = weir.State{At: at, A: g.base, Log: g.marks}
+	case cost < 0:
+		g.giveBack(capped(cost, g.quota))
+		s = weir.State{At: at, A: g.base, Log: g.marks}
+		if len(g.marks) == 0 && at == now {
+			s = weir.State{}
+		}
+	}
+	return s, g.view().decision(now, at, 0, true)
+}
+
+// spentLog is a log as it is at the instant at: without what is older than the
+// period.
+type spentLog struct {
+	quota, period int64
+	at            int64
+	marks         []weir.Mark
+	base          int64 // units before the first mark
+}
+
+func logOf(s *weir.State, l *weir.Limit, at int64) spentLog {
+	g := spentLog{quota: l.Quota, period: int64(l.Period) / microsecond, at: at, marks: s.Log, base: s.A}
+	old := at - g.period
+	if len(g.marks) == 0 || g.marks[0].At > old {
+		return g
+	}
+	n := sort.Search(len(g.marks), func(i int) bool { return g.marks[i].At > old })
+	g.base = g.marks[n-1].Sum
+	g.marks = g.marks[n:]
+	return g
+}
+
+func (g *spentLog) sum() int64 {
+	if n := len(g.marks); n > 0 {
+		return g.marks[n-1].Sum
+	}
+	return g.base
+}
+
+func (g *spentLog) spent() int64 { return g.sum() - g.base }
+
+// wait returns the µs until n ≤ quota more units fit: until as many of the
+// oldest as are in the way have left the window.
+func (g *spentLog) wait(n int64) int64 {
+	over := g.spent() + n - g.quota
+	if over <= 0 {
+		return 0
+	}
+	i := 0
+	if g.marks[0].Sum-g.base < over {
+		i = sort.Search(len(g.marks), func(i int) bool { return g.marks[i].Sum-g.base >= over })
+	}
+	return g.marks[i].At + g.period - g.at
+}
+
+func (g *spentLog) view() view {
+	if len(g.marks) == 0 {
+		return view{remaining: g.quota}
+	}
+	n := max(0, g.quota-g.spent())
+	return view{
+		remaining: n,
+		next:      g.wait(n + 1),
+		reset:     g.marks[len(g.marks)-1].At + g.period - g.at,
+	}
+}
+
+// giveBack drops the newest n units.
+func (g *spentLog) giveBack(n int64) {
+	sum := g.sum() - n
+	for len(g.marks) > 0 {
+		last := len(g.marks) - 1
+		before := g.base
+		if last > 0 {
+			before = g.marks[last-1].Sum
+		}
+		if sum <= before {
+			g.marks = g.marks[:last]
+			continue
+		}
+		if g.marks[last].Sum > sum { // part of a charge: a copy, for marks are never written to
+			g.marks = append(g.marks[:last:last], weir.Mark{At: g.marks[last].At, Sum: sum})
+		}
+		return
+	}
+}

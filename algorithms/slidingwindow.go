@@ -1,0 +1,106 @@
+package algorithms
+
+import (
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// SlidingWindow estimates what was spent in the last period from two counters:
+// that of the current window, and that of the window before, weighted with the
+// share of it that the last period still covers. It allows a unit where that is
+// at most quota. The estimate is right if the window before was spent evenly;
+// if not, it admits at most 2·quota − 1 in a window of the period (for quota 1,
+// no more than 1): see the README.
+//
+// It is the approximation that Cloudflare describes in "How we built rate
+// limiting capable of scaling to millions of domains" (2017). No share is
+// rounded here.
+//
+// A state holds the units of the window of At (A) and of the one before (B).
+func SlidingWindow(quota int64, period time.Duration) weir.Limit {
+	return weir.Limit{Algorithm: slidingWindow{}, Quota: quota, Period: period}
+}
+
+type slidingWindow struct{}
+
+func (slidingWindow) Name() string                 { return "sliding-window" }
+func (slidingWindow) String() string               { return "sliding-window" }
+func (slidingWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
+
+func (slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	at := max(now, s.At)
+	w := twoWindows{quota: l.Quota, period: int64(l.Period) / microsecond}
+	w.load(&s, at)
+	switch {
+	case cost > w.quota:
+		return s, w.view().decision(now, at, never, false)
+	case cost > 0:
+		retry := w.wait(cost)
+		if retry > 0 || at > now {
+			return s, w.view().decision(now, at, retry, false)
+		}
+		w.cur += cost
+		s = weir.State{At: at, A: w.cur, B: w.prev}
+	case cost < 0:
+		n := capped(cost, w.quota)
+		newest := min(n, w.cur)
+		w.cur -= newest
+		w.prev = max(0, w.prev-(n-newest))
+		s = weir.State{At: at, A: w.cur, B: w.prev}
+		if w.cur == 0 && w.prev == 0 && at == now {
+			s = weir.State{}
+		}
+	}
+	return s, w.view().decision(now, at, 0, true)
+}
+
+type twoWindows struct {
+	quota, period int64
+	gone          int64 // µs of the current window
+	cur, prev     int64 // units spent in it and in the one before
+}
+
+func (w *twoWindows) load(s *weir.State, at int64) {
+	w.gone = at % w.period
+	start := at - w.gone
+	switch {
+	case s.At >= start:
+		w.cur, w.prev = s.A, s.B
+	case s.At >= start-w.period:
+		w.prev = s.A
+	}
+}
+
+// wait returns the µs until n ≤ quota more units fit.
+func (w *twoWindows) wait(n int64) int64 {
+	free := w.quota - w.cur - n
+	if free < 0 { // the current window must slide out, as far as it takes
+		quo, _ := mulDiv(w.quota-n, w.period, w.cur)
+		return w.period - w.gone + w.period - quo
+	}
+	if w.prev <= free {
+		return 0
+	}
+	quo, _ := mulDiv(free, w.period, w.prev) // this much of it may stay
+	return max(0, w.period-w.gone-quo)
+}
+
+func (w *twoWindows) view() view {
+	if w.cur == 0 && w.prev == 0 {
+		return view{remaining: w.quota}
+	}
+	weighted, rem := mulDiv(w.prev, w.period-w.gone, w.period)
+	if rem > 0 {
+		weighted++
+	}
+	n := max(0, w.quota-w.cur-weighted)
+	v := view{remaining: n, reset: w.period - w.gone}
+	if w.cur > 0 {
+		v.reset += w.period
+	}
+	if n < w.quota {
+		v.next = w.wait(n + 1)
+	}
+	return v
+}

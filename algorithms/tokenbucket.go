@@ -1,0 +1,28 @@
+package algorithms
+
+import (
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// TokenBucket holds capacity tokens and is refilled with refill of them in
+// every period, one after the other, not all at its end. A unit takes a token.
+// A new key finds the bucket full. In any window of the period it admits at most
+// capacity + refill. The limit has Quota refill and Burst capacity.
+//
+// It is GCRA in other words (the two admit the same) and shares its arithmetic.
+// Source: J. Turner, New Directions in Communications, 1986.
+func TokenBucket(capacity, refill int64, every time.Duration) weir.Limit {
+	return weir.Limit{Algorithm: tokenBucket{}, Quota: refill, Period: every, Burst: capacity}
+}
+
+type tokenBucket struct{}
+
+func (tokenBucket) Name() string                 { return "token-bucket" }
+func (tokenBucket) String() string               { return "token-bucket" }
+func (tokenBucket) Validate(l *weir.Limit) error { return meterOf(l).validate(l) }
+
+func (tokenBucket) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	return meterOf(l).take(s, now, cost)
+}

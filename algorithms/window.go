@@ -1,0 +1,61 @@
+package algorithms
+
+import (
+	"fmt"
+
+	"github.com/seed83679106/weir"
+)
+
+// A window is the arithmetic that fixed, anchored and calendar windows share:
+// up to quota units are spent in a window that ends. They differ in where the
+// window that holds an instant begins and ends.
+//
+// A state holds how many units were spent (A) in the window of At.
+type window struct {
+	spent int64
+	end   int64 // of the window that holds the instant asked for
+}
+
+// take spends in the window of the instant at = max(now, s.At). start stands in
+// the next state, for those whose window begins where its first unit is spent.
+func (w window) take(s weir.State, quota, start, now, at, cost int64) (weir.State, weir.Decision) {
+	switch {
+	case cost > quota:
+		return s, w.view(quota, at).decision(now, at, never, false)
+	case cost > 0:
+		retry := int64(0)
+		if w.spent > quota-cost {
+			retry = w.end - at
+		}
+		if retry > 0 || at > now {
+			return s, w.view(quota, at).decision(now, at, retry, false)
+		}
+		w.spent += cost
+		s = weir.State{At: at, A: w.spent, B: start}
+	case cost < 0:
+		w.spent = max(0, w.spent-capped(cost, quota))
+		s = weir.State{At: at, A: w.spent, B: start}
+		if w.spent == 0 && at == now {
+			s = weir.State{}
+		}
+	}
+	return s, w.view(quota, at).decision(now, at, 0, true)
+}
+
+func (w window) view(quota, at int64) view {
+	if w.spent == 0 {
+		return view{remaining: quota}
+	}
+	return view{remaining: max(0, quota-w.spent), next: w.end - at, reset: w.end - at}
+}
+
+// validateWindow refuses numbers that a float64 could not add up.
+func validateWindow(l *weir.Limit) error {
+	if l.Quota > weir.MaxTicks {
+		return fmt.Errorf("quota %d exceeds 2^50", l.Quota)
+	}
+	if int64(l.Period)/microsecond > weir.MaxTicks {
+		return fmt.Errorf("period %v exceeds 2^50 µs", l.Period)
+	}
+	return nil
+}

@@ -1,0 +1,438 @@
+package weir
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"hash"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+)
+
+// A KeyFunc says whose quota a request spends. Requests with the same key share
+// it. Where ok is false, the rule does not apply to the request and does not
+// limit it. A KeyFunc must be safe for concurrent use.
+//
+// The key may be a substring of the request: who keeps it clones it. Key
+// functions panic on a mistake in their arguments, as chi does.
+type KeyFunc func(r *http.Request) (key string, ok bool)
+
+// The keys of requests that lack what is asked for, where leaving the rule out
+// would let a client escape it. No address, pattern or method equals them.
+const (
+	noAddress   = "unknown"
+	noRoute     = "unmatched"
+	otherMethod = "other"
+)
+
+// ByIP limits each client address: an IPv4 address by itself, IPv6 by its /64,
+// which is what one client commonly gets. Keys look like "192.0.2.1" and
+// "2001:db8:1:2::/64"; an IPv4-mapped address is the IPv4 address, zones are
+// dropped. It always applies.
+//
+// The address is, in this order:
+//
+//   - what a ClientIPFrom… middleware of chi found, if one ran before;
+//   - the peer in r.RemoteAddr, if no trusted prefix holds it. Its headers are
+//     not read, so it cannot choose its key;
+//   - the rightmost address in X-Forwarded-For that no trusted prefix holds, for
+//     each proxy appends the one it was called from. What stands further left
+//     is what the client made up.
+//
+// List your proxies and nothing else. A prefix that holds clients lets them
+// choose their key; so does a proxy that passes X-Forwarded-For on unchanged.
+// Behind a proxy that is not listed, all clients share the key of the proxy.
+//
+// Doubt fails towards limiting. An entry that is no address ends the walk, and
+// the trusted hop that sent it, the last one seen, is the key. If all are
+// trusted, it is the leftmost. Peers without an IP address, as on a Unix socket,
+// share one key; the zero [netip.Prefix] in trusted makes them trusted.
+//
+// It panics on an invalid prefix.
+func ByIP(trusted ...netip.Prefix) KeyFunc { return ByIPPrefix(32, 64, trusted...) }
+
+// ByIPPrefix is [ByIP] with networks of a chosen size: the first ipv4 bits of
+// an IPv4 address, 1 to 32, and the first ipv6 bits of an IPv6 address, 1 to
+// 128. A client that holds a larger network than that holds several quotas.
+func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) KeyFunc {
+	if ipv4 < 1 || ipv4 > 32 {
+		panic(fmt.Sprintf("weir: ByIPPrefix: ipv4 is %d, not 1 to 32 bits", ipv4))
+	}
+	if ipv6 < 1 || ipv6 > 128 {
+		panic(fmt.Sprintf("weir: ByIPPrefix: ipv6 is %d, not 1 to 128 bits", ipv6))
+	}
+	proxies := newProxies(trusted)
+	return func(r *http.Request) (string, bool) {
+		addr, text := proxies.client(r)
+		if !addr.IsValid() {
+			return noAddress, true
+		}
+		bits := ipv6
+		if addr.Is4() {
+			if bits = ipv4; bits == 32 {
+				return cmp.Or(text, addr.String()), true
+			}
+		}
+		prefix, _ := addr.Prefix(bits) // errs on bits out of range only
+		var buf [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
+		return string(prefix.AppendTo(buf[:0])), true
+	}
+}
+
+// proxies are the peers whose X-Forwarded-For is believed.
+type proxies []netip.Prefix
+
+func newProxies(trusted []netip.Prefix) proxies {
+	p := slices.Clone(trusted)
+	for i, t := range p {
+		if !t.IsValid() && t != (netip.Prefix{}) {
+			panic(fmt.Sprintf("weir: ByIP: trusted prefix of %v has an invalid length", t.Addr()))
+		}
+		// An address is compared unmapped, so its prefix must be too.
+		if t.Addr().Is4In6() && t.Bits() >= 96 {
+			p[i] = netip.PrefixFrom(t.Addr().Unmap(), t.Bits()-96)
+		}
+	}
+	return p
+}
+
+// trusts expects what parseAddr returned: no zone, nothing mapped.
+func (p proxies) trusts(addr netip.Addr) bool {
+	for _, t := range p {
+		if t.Contains(addr) || !t.IsValid() && !addr.IsValid() {
+			return true
+		}
+	}
+	return false
+}
+
+// client returns the address of the client, invalid if it has none, and its
+// text if that is at hand. It walks the header in place: a megabyte of it costs
+// time proportional to the entries that are trusted, and no memory.
+func (p proxies) client(r *http.Request) (netip.Addr, string) {
+	if addr := middleware.GetClientIPAddr(r.Context()); addr.IsValid() {
+		return addr.Unmap().WithZone(""), ""
+	}
+	addr, text := parseAddr(r.RemoteAddr)
+	if !p.trusts(addr) {
+		return addr, text
+	}
+	// Several fields are one list: the last entry of the last one is nearest.
+	for _, list := range slices.Backward(r.Header["X-Forwarded-For"]) {
+		for list != "" {
+			i := strings.LastIndexByte(list, ',')
+			entry := strings.TrimSpace(list[i+1:])
+			list = list[:max(i, 0)]
+			if entry == "" {
+				continue // lists may have empty elements: RFC 9110, section 5.6.1
+			}
+			hop, s := parseAddr(entry)
+			if !hop.IsValid() {
+				return addr, text
+			}
+			if addr, text = hop, s; !p.trusts(hop) {
+				return addr, text
+			}
+		}
+	}
+	return addr, text
+}
+
+// parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". text is the address
+// as it stands in s, if it is IPv4: netip accepts the canonical form only, so it
+// is a key without an allocation. addr is invalid if s is none of these.
+func parseAddr(s string) (addr netip.Addr, text string) {
+	if len(s) > 128 {
+		return netip.Addr{}, "" // before netip copies it, into an error or a zone
+	}
+	var err error
+	switch bracketed := strings.HasPrefix(s, "["); {
+	case bracketed && strings.HasSuffix(s, "]"):
+		if addr, err = netip.ParseAddr(s[1 : len(s)-1]); addr.Is4() {
+			return netip.Addr{}, "" // as ParseAddrPort: brackets are for IPv6
+		}
+	case bracketed, strings.Count(s, ":") == 1:
+		var ap netip.AddrPort
+		ap, err = netip.ParseAddrPort(s)
+		addr = ap.Addr()
+	default:
+		addr, err = netip.ParseAddr(s)
+	}
+	if err != nil {
+		return netip.Addr{}, ""
+	}
+	if addr.Is4() {
+		text, _, _ = strings.Cut(s, ":")
+		return addr, text
+	}
+	return addr.Unmap().WithZone(""), ""
+}
+
+// ByHeader limits each value of a header field, the first if there are several.
+// "Host" is the host that the request asks for.
+//
+// Where the field is missing or empty, the rule does not apply: a client that
+// leaves it out is not limited by it. [FirstOf] names what counts instead.
+//
+// A key that a client can choose freely lets it choose a fresh quota each time,
+// or spend that of somebody else. Use it for values that were verified before,
+// or that a proxy sets and clients cannot. Secrets are for [Hashed].
+func ByHeader(name string) KeyFunc {
+	if name == "" {
+		panic("weir: ByHeader: empty name")
+	}
+	name = http.CanonicalHeaderKey(name)
+	if name == "Host" { // net/http keeps it apart from r.Header
+		return func(r *http.Request) (string, bool) {
+			if r.Host == "" && r.URL != nil { // a request that goes out
+				return nonempty(r.URL.Host)
+			}
+			return nonempty(r.Host)
+		}
+	}
+	return func(r *http.Request) (string, bool) { return nonempty(r.Header.Get(name)) }
+}
+
+// ByCookie limits each value of a cookie. What is said of [ByHeader] is true of
+// it: without the cookie the rule does not apply, and the client chooses it.
+func ByCookie(name string) KeyFunc {
+	if name == "" {
+		panic("weir: ByCookie: empty name")
+	}
+	return func(r *http.Request) (string, bool) {
+		c, err := r.Cookie(name)
+		if err != nil {
+			return "", false
+		}
+		return nonempty(c.Value)
+	}
+}
+
+// ByBasicAuthUser limits each user name of HTTP Basic authentication. Without
+// one the rule does not apply. The password is not checked: before something
+// has, whoever sends a name spends its quota, which bounds how often passwords
+// are guessed and lets a stranger lock the user out. Join it with [ByIP] where
+// the second is worse.
+func ByBasicAuthUser() KeyFunc {
+	return func(r *http.Request) (string, bool) {
+		user, _, _ := r.BasicAuth()
+		return nonempty(user)
+	}
+}
+
+// ByPathValue limits each value of a wildcard in the route, as
+// [http.Request.PathValue] returns it; net/http and chi set it. It is there once
+// the router has run: in r.With, not in r.Use, of the router that matches it.
+// Before, and where it is empty, the rule does not apply.
+func ByPathValue(name string) KeyFunc {
+	if name == "" {
+		panic("weir: ByPathValue: empty name")
+	}
+	return func(r *http.Request) (string, bool) { return nonempty(r.PathValue(name)) }
+}
+
+// ByRoute limits each route: the pattern that matched, such as "/users/{id}".
+// The method is no part of it, with either router, and for net/http the host is;
+// Join it with [ByMethod] to tell GET from POST.
+//
+// With chi it works everywhere, also in r.Use, where it looks up the route that
+// will match, at the price of routing twice. With net/http it must stand behind
+// the mux.
+//
+// It fails towards limiting: requests that match no route, and all requests in
+// front of a net/http mux, share one key.
+func ByRoute() KeyFunc {
+	return func(r *http.Request) (string, bool) {
+		return cmp.Or(route(r), noRoute), true
+	}
+}
+
+func route(r *http.Request) string {
+	pattern := r.Pattern
+	rctx := chi.RouteContext(r.Context())
+	if rctx != nil && rctx.Routes != nil {
+		// chi has not routed yet, and r.Pattern is of a mux around it; or it has
+		// come to a sub-router, and r.Pattern is where that is mounted.
+		before := len(rctx.RoutePatterns) == 0
+		if before || strings.HasSuffix(pattern, "*") {
+			found := findRoute(rctx, r, before)
+			if before || found != "" {
+				return found
+			}
+		}
+	}
+	if i := strings.IndexAny(pattern, " \t"); i > 0 && pattern[0] != '/' {
+		return strings.TrimLeft(pattern[i:], " \t") // "GET /x"; chi's begin with a slash
+	}
+	return pattern
+}
+
+// findRoute asks chi's outermost router, from the start of the path, as it
+// would route: RoutePath and RouteMethod are what middlewares made of the
+// request. Below a mount RoutePath is what the mount left and of no use.
+func findRoute(rctx *chi.Context, r *http.Request, before bool) string {
+	path := cmp.Or(r.URL.RawPath, r.URL.Path, "/")
+	if before {
+		path = cmp.Or(rctx.RoutePath, path)
+	}
+	found := rctx.Routes.Find(chi.NewRouteContext(), cmp.Or(rctx.RouteMethod, r.Method), path)
+	if found == "/" {
+		return found
+	}
+	return strings.TrimSuffix(found, "/") // as r.Pattern has it after routing
+}
+
+// ByMethod limits each method of HTTP. Any that net/http has no name for share
+// one key, so that nobody gets a fresh quota by making one up.
+func ByMethod() KeyFunc {
+	return func(r *http.Request) (string, bool) {
+		switch r.Method {
+		case "": // a request that goes out
+			return http.MethodGet, true
+		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+			return r.Method, true
+		}
+		return otherMethod, true
+	}
+}
+
+// ByContext limits each value that the request's context has for key: the user
+// whom an authentication before it found. The value is a [fmt.Stringer], or of
+// a string or integer type. Where it is absent, empty or of another type, the
+// rule does not apply.
+func ByContext(key any) KeyFunc {
+	if key == nil {
+		panic("weir: ByContext: nil key")
+	}
+	return func(r *http.Request) (string, bool) {
+		value := r.Context().Value(key)
+		v := reflect.ValueOf(value)
+		if v.Kind() == reflect.Pointer && v.IsNil() {
+			return "", false // its String may panic
+		}
+		s, isStringer := value.(fmt.Stringer)
+		switch {
+		case isStringer:
+			return nonempty(s.String())
+		case v.Kind() == reflect.String:
+			return nonempty(v.String())
+		case v.Kind() == reflect.Invalid:
+			return "", false
+		case v.CanInt():
+			return strconv.FormatInt(v.Int(), 10), true
+		case v.CanUint():
+			return strconv.FormatUint(v.Uint(), 10), true
+		}
+		return "", false
+	}
+}
+
+// Global limits all requests together: they share one key, the empty one.
+func Global() KeyFunc {
+	return func(*http.Request) (string, bool) { return "", true }
+}
+
+// Join limits each combination of keys. It applies where all of them do. The
+// keys are joined as netstrings, "9:192.0.2.1,3:GET,", so that no two
+// combinations are alike whatever a client puts in them.
+// See https://cr.yp.to/proto/netstrings.txt.
+func Join(keys ...KeyFunc) KeyFunc {
+	keys = checked("Join", keys)
+	return func(r *http.Request) (string, bool) {
+		var few [8]string // on the stack; more than eight cost a second allocation
+		parts, size := few[:0], 0
+		for _, key := range keys {
+			part, ok := key(r)
+			if !ok {
+				return "", false
+			}
+			parts = append(parts, part)
+			size += len("9999999999:,") + len(part)
+		}
+		var b strings.Builder
+		b.Grow(size)
+		var digits [20]byte
+		for _, part := range parts {
+			b.Write(strconv.AppendInt(digits[:0], int64(len(part)), 10))
+			b.WriteByte(':')
+			b.WriteString(part)
+			b.WriteByte(',')
+		}
+		return b.String(), true
+	}
+}
+
+// FirstOf limits by the first of keys that applies, and does not apply where
+// none does. The position of that one is part of the key, "0:" and so on: an API
+// key that looks like an address does not spend the quota of that address.
+//
+// With a key that clients can leave out or make up, put one last that they
+// cannot: FirstOf(ByContext(userKey{}), ByIP()).
+func FirstOf(keys ...KeyFunc) KeyFunc {
+	keys = checked("FirstOf", keys)
+	return func(r *http.Request) (string, bool) {
+		for i, key := range keys {
+			if k, ok := key(r); ok {
+				return strconv.Itoa(i) + ":" + k, true
+			}
+		}
+		return "", false
+	}
+}
+
+// Hashed replaces a key by its HMAC-SHA256, cut to 128 bits (RFC 2104, section
+// 5): 22 letters, digits, "-" and "_". Who reads the store then learns no API
+// keys, and cannot try guesses without secret. Processes that share a store
+// share the secret; with another one every key starts anew. It applies where
+// key does.
+func Hashed(secret []byte, key KeyFunc) KeyFunc {
+	if len(secret) == 0 {
+		panic("weir: Hashed: empty secret")
+	}
+	checked("Hashed", []KeyFunc{key})
+	secret = slices.Clone(secret)
+	type hasher struct {
+		mac hash.Hash
+		buf []byte // what goes through an interface escapes; here it does so once
+	}
+	pool := sync.Pool{New: func() any { return &hasher{mac: hmac.New(sha256.New, secret)} }}
+	return func(r *http.Request) (string, bool) {
+		k, ok := key(r)
+		if !ok {
+			return "", false
+		}
+		h := pool.Get().(*hasher)
+		defer pool.Put(h)
+		h.mac.Reset()
+		h.buf = append(h.buf[:0], k...)
+		h.mac.Write(h.buf)
+		h.buf = h.mac.Sum(h.buf[:0])
+		return base64.RawURLEncoding.EncodeToString(h.buf[:16]), true
+	}
+}
+
+// nonempty keeps an empty value from becoming the key of Global.
+func nonempty(key string) (string, bool) { return key, key != "" }
+
+func checked(name string, keys []KeyFunc) []KeyFunc {
+	if len(keys) == 0 {
+		panic("weir: " + name + ": no keys")
+	}
+	for i, key := range keys {
+		if key == nil {
+			panic(fmt.Sprintf("weir: %s: key %d is nil", name, i))
+		}
+	}
+	return slices.Clone(keys)
+}

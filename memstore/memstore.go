@@ -1,0 +1,180 @@
+// Package memstore keeps the states of rate limits in the memory of one
+// process. It needs no goroutine and nothing to close.
+package memstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// Options are ready to use as they are.
+type Options struct {
+	// MaxKeys bounds how many states are kept: one for each limit of each key.
+	// 0 means 1,048,576. A state takes about 48 bytes, 40 MB for a million of
+	// them; memory grows with use up to that. Logs come on top: 16 bytes for
+	// each charge of the last period.
+	MaxKeys int
+}
+
+// ErrFull is returned by Take where a new key finds no room, because all states
+// that could make room are being limited. Like any error of a store it leaves
+// the request to OnError, which by default lets it pass.
+var ErrFull = errors.New("memstore: full of keys that are being limited")
+
+// Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent
+// use. Its clock is the wall clock.
+//
+// Keys are known by a seeded 64-bit hash and are not kept. That two of a million
+// keys share a state by accident has a probability of one in 37 million; a
+// client can't bring it about, because the seed is secret.
+//
+// When the table is full, a new key takes the place of one that is as good as
+// new; else of one that has units left; else of one that has none left. Among
+// equals the one that is good as new soonest goes. A key that was refused stays
+// until it is as good as new, whatever else comes.
+type Store struct {
+	seed   maphash.Seed
+	shards []shard
+}
+
+const (
+	maxShards    = 256
+	minShardKeys = 1024
+)
+
+// New returns an empty store. It panics if MaxKeys is negative.
+func New(o Options) *Store {
+	switch {
+	case o.MaxKeys < 0:
+		panic(fmt.Sprintf("memstore: MaxKeys is %d", o.MaxKeys))
+	case o.MaxKeys == 0:
+		o.MaxKeys = 1 << 20
+	}
+	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
+	s := &Store{seed: maphash.MakeSeed(), shards: make([]shard, n)}
+	for i := range s.shards {
+		s.shards[i].most = bucketsFor((o.MaxKeys + n - 1) / n)
+	}
+	return s
+}
+
+// Take implements weir.Store. It returns ErrFull, the error of ctx, or what
+// Transaction.Validate finds, and then has changed nothing.
+func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	if len(t.Charges) == 1 {
+		return s.takeOne(t)
+	}
+	return s.takeAll(t)
+}
+
+func (s *Store) takeOne(t *weir.Transaction) error {
+	k, id := s.locate(&t.Charges[0])
+	sh := &s.shards[k]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := time.Now().UnixMicro()
+	sl := sh.table.find(id)
+	states := [1]weir.State{sh.load(sl, id, now)}
+	if !t.Decide(now, states[:]) {
+		sl.refused(&t.Decisions[0], now)
+		return nil
+	}
+	if t.Charges[0].Cost == 0 {
+		return nil
+	}
+	if sl == nil && t.Decisions[0].ResetAfter > 0 {
+		if sl = sh.add(id, now, nil); sl == nil {
+			return ErrFull
+		}
+	}
+	sh.save(sl, id, now, &states[0], &t.Decisions[0])
+	return nil
+}
+
+// inline is how many charges need no memory of their own.
+const inline = 8
+
+// takeAll decides several charges under the locks of all shards they touch,
+// taken in one order.
+func (s *Store) takeAll(t *weir.Transaction) error {
+	var (
+		idsHere    [inline]uint64
+		homesHere  [inline]int
+		lockHere   [inline]int
+		statesHere [inline]weir.State
+	)
+	ids, homes, states := idsHere[:0], homesHere[:0], statesHere[:0]
+	for i := range t.Charges {
+		k, id := s.locate(&t.Charges[i])
+		ids, homes = append(ids, id), append(homes, k)
+	}
+	lock := append(lockHere[:0], homes...)
+	slices.Sort(lock)
+	lock = slices.Compact(lock)
+	for _, k := range lock {
+		s.shards[k].mu.Lock()
+	}
+	defer func() {
+		for _, k := range lock {
+			s.shards[k].mu.Unlock()
+		}
+	}()
+
+	now := time.Now().UnixMicro()
+	for i, id := range ids {
+		sh := &s.shards[homes[i]]
+		states = append(states, sh.load(sh.table.find(id), id, now))
+	}
+	if !t.Decide(now, states) {
+		for i, id := range ids {
+			s.shards[homes[i]].table.find(id).refused(&t.Decisions[i], now)
+		}
+		return nil
+	}
+	// First room for all, then the states: where there is none nothing is done,
+	// and a slot that was added holds nothing yet, and so is free.
+	for i, id := range ids {
+		sh := &s.shards[homes[i]]
+		if t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0 && sh.table.find(id) == nil && sh.add(id, now, ids) == nil {
+			return ErrFull
+		}
+	}
+	for i, id := range ids {
+		if t.Charges[i].Cost != 0 {
+			sh := &s.shards[homes[i]]
+			sh.save(sh.table.find(id), id, now, &states[i], &t.Decisions[i])
+		}
+	}
+	return nil
+}
+
+// locate returns the shard of a charge, which depends on its key alone, and
+// the fingerprint of its state: of key, rule, limit and algorithm. It is never
+// 0, which marks a free slot.
+func (s *Store) locate(c *weir.Charge) (k int, id uint64) {
+	id = maphash.String(s.seed, c.Key)
+	k = index(id, len(s.shards))
+	for _, part := range [...]string{c.Rule, c.Limit.Name, c.Limit.Algorithm.Name()} {
+		id = bits.RotateLeft64(id, 21)*0x9e3779b97f4a7c15 + maphash.String(s.seed, part)
+	}
+	return k, max(id, 1)
+}
+
+// index maps a hash to one of n places.
+func index(h uint64, n int) int {
+	hi, _ := bits.Mul64(h, uint64(n))
+	return int(hi)
+}

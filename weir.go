@@ -1,0 +1,340 @@
+// Package weir limits rates: of requests that come in, as
+// func(http.Handler) http.Handler middleware, and of work that goes out.
+//
+// A [Limit] is plain data. An [Algorithm] is its arithmetic, without clock or
+// memory. A [Store] keeps the states and decides a [Transaction], all of its
+// charges or none, at one instant of the store's clock. [Middleware] and [New]
+// put them in front of a handler.
+//
+// Time is an integer: microseconds since 1970. Every decision is exact in it:
+// what RetryAfter promises is true at that microsecond and not one earlier.
+package weir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Never is the RetryAfter of a charge that cannot fit, however long one waits,
+// because its cost exceeds the capacity of the limit.
+const Never time.Duration = math.MaxInt64
+
+// MaxTicks is the largest number that the arithmetic of a limit may reach.
+// It leaves room to add a few such numbers below 2^53, where the float64 of a
+// script still holds every integer.
+const MaxTicks = 1 << 50
+
+// A Limit allows Quota units per Period. It is plain data: comparable,
+// printable, and it fits in a file. The functions of package algorithms return
+// limits that are ready to use.
+type Limit struct {
+	// Name tells the limits of a rule apart, in stored keys and in header
+	// fields. New names a nameless limit of several after its period: "1m".
+	Name string
+
+	// Algorithm is the arithmetic that counts. It must be set.
+	Algorithm Algorithm
+
+	// Quota is how many units Period allows. At least 1.
+	Quota int64
+
+	// Period is at least a microsecond, in whole microseconds.
+	Period time.Duration
+
+	// Burst is the most that can be spent at once; 0 means Quota. Windows and
+	// logs, whose Quota is that bound already, ignore it.
+	Burst int64
+}
+
+// Named returns a copy of the limit with that name.
+func (l Limit) Named(name string) Limit {
+	l.Name = name
+	return l
+}
+
+// WithBurst returns a copy of the limit that allows n units at once.
+func (l Limit) WithBurst(n int64) Limit {
+	l.Burst = n
+	return l
+}
+
+// String says what the limit allows: "100 per 1m0s, 20 at once (gcra)".
+func (l Limit) String() string {
+	s := fmt.Sprintf("%d per %v", l.Quota, l.Period)
+	if l.Burst != 0 {
+		s += fmt.Sprintf(", %d at once", l.Burst)
+	}
+	if l.Algorithm != nil {
+		s += " (" + l.Algorithm.Name() + ")"
+	}
+	if l.Name != "" {
+		s = l.Name + ": " + s
+	}
+	return s
+}
+
+// Validate refuses a limit that cannot be counted exactly and says which of its
+// numbers is at fault.
+func (l Limit) Validate() error { return l.validate() }
+
+func (l *Limit) validate() error {
+	switch {
+	case l.Algorithm == nil:
+		return fmt.Errorf("weir: limit %q has no algorithm", l.Name)
+	case l.Quota < 1:
+		return fmt.Errorf("weir: limit %q: quota %d is below 1", l.Name, l.Quota)
+	case l.Period < time.Microsecond:
+		return fmt.Errorf("weir: limit %q: period %v is below a microsecond", l.Name, l.Period)
+	case l.Period%time.Microsecond != 0:
+		return fmt.Errorf("weir: limit %q: period %v is not in whole microseconds", l.Name, l.Period)
+	case l.Burst < 0:
+		return fmt.Errorf("weir: limit %q: burst %d is below 0", l.Name, l.Burst)
+	}
+	if v, ok := l.Algorithm.(Validator); ok {
+		if err := v.Validate(l); err != nil {
+			return fmt.Errorf("weir: limit %q: %w", l.Name, err)
+		}
+	}
+	return nil
+}
+
+// An Algorithm is arithmetic: no clock, no memory, no I/O.
+type Algorithm interface {
+	// Name stands in stored keys. It never changes.
+	Name() string
+
+	// Take decides whether cost units may be spent at now, in microseconds
+	// since 1970, and returns the state that follows. A refusal returns s as it
+	// was. A cost of 0 looks; it is always allowed. A negative cost gives back
+	// the newest units, never beyond full.
+	//
+	// A state whose At lies after now holds reservations, or the clock has
+	// stepped back. Nothing fits before that At: nobody overtakes, and nothing
+	// is admitted twice.
+	//
+	// The limit is valid. Its numbers may differ from those that s was made
+	// with. The state returned supersedes s: their logs may share memory.
+	Take(s State, l *Limit, now, cost int64) (State, Decision)
+}
+
+// A Validator is an Algorithm that cannot count every limit. Validate says
+// which number of the limit is too large. Quota and Period are positive, Burst
+// is not negative.
+type Validator interface {
+	Validate(l *Limit) error
+}
+
+// A Queuer is an Algorithm whose charges, where the caller accepts to wait,
+// stand in a queue and leave it one after the other.
+type Queuer interface {
+	// Queue lets a charge of cost > 0 join at now and leave at its turn, or at
+	// the instant at if that is later. It returns the state with the charge in
+	// it and the wait for its turn. Where there is no room ok is false, next is
+	// s, and wait is the time until there is room, or Never.
+	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
+}
+
+// A State is what an Algorithm remembers of a key. The zero State is a key
+// never seen. After ResetAfter a state is indistinguishable from it.
+type State struct {
+	At   int64  // when the newest unit is spent, in µs since 1970
+	A, B int64  // the algorithm's own numbers
+	Log  []Mark // only for algorithms that remember each unit; oldest first
+}
+
+// A Mark says that the Sum-th unit of a log, and those since the mark before,
+// were spent at At.
+type Mark struct {
+	At  int64 // µs since 1970
+	Sum int64
+}
+
+// A Charge asks one limit for Cost units.
+type Charge struct {
+	Rule  string // states of different rules never mix
+	Key   string
+	Limit Limit
+	Cost  int64 // 0 looks, a negative cost gives back
+}
+
+// A Decision is what a limit says of a charge. Durations count from the
+// transaction's At and are in whole microseconds.
+type Decision struct {
+	// Allowed says that the charge fits. In a refused transaction it may be
+	// true for some charges; nothing was spent under those either.
+	Allowed bool
+
+	// Remaining is how many units could be spent at once now; -1 if unknown.
+	Remaining int64
+
+	// RetryAfter is the shortest wait after which this charge fits if nothing
+	// else is spent: at that microsecond it fits, one earlier it does not. It is
+	// 0 if Allowed and Never if the cost exceeds the capacity.
+	RetryAfter time.Duration
+
+	// NextAfter is the wait until at least one more unit is free; 0 if nothing
+	// is spent.
+	NextAfter time.Duration
+
+	// ResetAfter is the wait until the key is as good as new: how long its
+	// state must be kept.
+	ResetAfter time.Duration
+}
+
+// A Transaction is decided at one instant: all of Charges are spent, or none.
+// It may be used again; Decisions are then overwritten.
+type Transaction struct {
+	// Charges are decided together. The same rule, key, limit and algorithm
+	// twice is an error.
+	Charges []Charge
+
+	// Within is the longest wait the caller accepts; 0 means now or never.
+	// More than 2^50 µs, 35 years, count as that.
+	Within time.Duration
+
+	// Decisions is filled by Take, one for each charge. It is grown if too
+	// short and reused if not.
+	Decisions []Decision
+
+	// At is filled by Take: the store's clock when it decided.
+	At time.Time
+
+	// Wait is filled by Take: how long to wait before going ahead.
+	Wait time.Duration
+
+	next []State
+}
+
+// Allowed reports whether every charge was allowed, and so spent.
+func (t *Transaction) Allowed() bool {
+	for i := range t.Decisions {
+		if !t.Decisions[i].Allowed {
+			return false
+		}
+	}
+	return true
+}
+
+// RetryAfter is when all charges fit, if nothing else is spent: the longest
+// RetryAfter of the decisions. It may be Never.
+func (t *Transaction) RetryAfter() time.Duration {
+	var longest time.Duration
+	for i := range t.Decisions {
+		longest = max(longest, t.Decisions[i].RetryAfter)
+	}
+	return longest
+}
+
+// A Store keeps the states of keys and decides transactions on its own clock.
+// It is safe for concurrent use. Package storetest has the tests it must pass.
+type Store interface {
+	// Take decides t and fills its Decisions, At and Wait. A denial is not an
+	// error; an error promises nothing. A denied transaction changes nothing.
+	Take(ctx context.Context, t *Transaction) error
+}
+
+// Validate refuses what no store can decide: an invalid limit, or the same
+// limit of the same key twice. Stores call it first.
+func (t *Transaction) Validate() error {
+	for i := range t.Charges {
+		c := &t.Charges[i]
+		if err := c.Limit.validate(); err != nil {
+			return err
+		}
+		for j := range i {
+			d := &t.Charges[j]
+			if c.Limit.Name == d.Limit.Name && c.Rule == d.Rule && c.Key == d.Key &&
+				c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() {
+				return fmt.Errorf("weir: rule %q charges its limit %q (%s) twice in one transaction: %w",
+					c.Rule, c.Limit.Name, c.Limit.Algorithm.Name(), ErrDuplicate)
+			}
+		}
+	}
+	return nil
+}
+
+// ErrDuplicate is returned by Take for a transaction that charges the same
+// limit of the same rule and key twice.
+var ErrDuplicate = errors.New("duplicate charge")
+
+// Decide is the decision itself, for those who write stores: given the state of
+// each charge it fills Decisions, At and Wait, and where everything fits it
+// replaces states by those to be stored and returns true. Otherwise it returns
+// false and leaves them as they were. The transaction must be valid, states as
+// long as Charges, and now is the store's clock in microseconds since 1970.
+func (t *Transaction) Decide(now int64, states []State) bool {
+	n := len(t.Charges)
+	if cap(t.Decisions) < n {
+		t.Decisions = make([]Decision, n)
+	}
+	if cap(t.next) < n {
+		t.next = make([]State, n)
+	}
+	t.Decisions, t.next = t.Decisions[:n], t.next[:n]
+	t.At, t.Wait = time.UnixMicro(now), 0
+
+	within := min(t.Within, MaxTicks*time.Microsecond)
+	fits := true
+	var wait time.Duration
+	for i := range t.Charges {
+		c, d := &t.Charges[i], &t.Decisions[i]
+		t.next[i], *d = c.Limit.Algorithm.Take(states[i], &c.Limit, now, c.Cost)
+		if within > 0 && c.Cost > 0 {
+			if q, ok := c.Limit.Algorithm.(Queuer); ok {
+				_, d.RetryAfter, ok = q.Queue(states[i], &c.Limit, now, now, c.Cost)
+				d.Allowed = ok && d.RetryAfter == 0
+				fits = fits && ok
+			}
+		}
+		wait = max(wait, d.RetryAfter)
+	}
+	if wait > 0 && (!fits || wait > within || !t.reserve(now, wait, states)) {
+		t.explainRefusal(now, states)
+		return false
+	}
+	copy(states, t.next)
+	return true
+}
+
+// reserve takes every charge at now + wait. What is looked at or given back
+// need not wait.
+func (t *Transaction) reserve(now int64, wait time.Duration, states []State) bool {
+	at := now + int64(wait/time.Microsecond)
+	for i := range t.Charges {
+		c := &t.Charges[i]
+		if c.Cost <= 0 {
+			continue
+		}
+		if q, ok := c.Limit.Algorithm.(Queuer); ok {
+			t.next[i], _, _ = q.Queue(states[i], &c.Limit, now, at, c.Cost)
+			continue
+		}
+		var d Decision
+		if t.next[i], d = c.Limit.Algorithm.Take(states[i], &c.Limit, at, c.Cost); !d.Allowed {
+			return false // it fitted sooner, and no more: not one of our algorithms
+		}
+	}
+	for i := range t.Charges {
+		if c := &t.Charges[i]; c.Cost > 0 {
+			_, t.Decisions[i] = c.Limit.Algorithm.Take(t.next[i], &c.Limit, now, 0)
+		}
+	}
+	t.Wait = wait
+	return true
+}
+
+// explainRefusal describes the states as they are, for Take has described some
+// as they would be with their charge spent.
+func (t *Transaction) explainRefusal(now int64, states []State) {
+	for i := range t.Charges {
+		c, d := &t.Charges[i], &t.Decisions[i]
+		if c.Cost != 0 {
+			allowed, retry := d.Allowed, d.RetryAfter
+			_, *d = c.Limit.Algorithm.Take(states[i], &c.Limit, now, 0)
+			d.Allowed, d.RetryAfter = allowed, retry
+		}
+	}
+}
