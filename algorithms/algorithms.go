@@ -78,11 +78,6 @@ func mulDiv(a, b, c int64) (quo, rem int64) {
 	return int64(q), int64(r)
 }
 
-// capped returns how many units a negative cost gives back: never more than
-// the limit can hold.
-func capped(cost, capacity int64) int64 {
-	if cost < -capacity {
-		return capacity
-	}
-	return -cost
-}
+// givenBack returns how many units a negative cost gives back. No limit can
+// hold more than the largest of these.
+func givenBack(cost int64) int64 { return -max(cost, -2*weir.MaxTicks) }

@@ -87,7 +87,7 @@ func (m meter) take(s weir.State, now, cost int64) (weir.State, weir.Decision) {
 		debt += cost * m.unit
 		s = weir.State{At: at, A: debt, B: m.unit}
 	case cost < 0:
-		debt = max(0, debt-capped(cost, m.size)*m.unit)
+		debt = max(0, debt-min(givenBack(cost), m.size)*m.unit)
 		s = weir.State{At: at, A: debt, B: m.unit}
 		if debt == 0 && at == now {
 			s = weir.State{}
@@ -105,6 +105,9 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 	}
 	last := max(now, s.At)
 	debt := m.debt(&s, last)
+	if last == s.At && s.A < 0 && s.B == m.unit {
+		debt = s.A // the queue is empty since a fraction of this microsecond
+	}
 	ahead := last - now
 	// Until last the debt drains as it does after it: who leaves makes room.
 	over := debt + cost*m.unit - m.full()

@@ -38,7 +38,7 @@ func (slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State
 		g.marks = append(g.marks, weir.Mark{At: at, Sum: g.sum() + cost})
 		s = weir.State{At: at, A: g.base, Log: g.marks}
 	case cost < 0:
-		g.giveBack(capped(cost, g.quota))
+		g.giveBack(givenBack(cost))
 		s = weir.State{At: at, A: g.base, Log: g.marks}
 		if len(g.marks) == 0 && at == now {
 			s = weir.State{}

@@ -43,7 +43,7 @@ func (slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.St
 		w.cur += cost
 		s = weir.State{At: at, A: w.cur, B: w.prev}
 	case cost < 0:
-		n := capped(cost, w.quota)
+		n := givenBack(cost)
 		newest := min(n, w.cur)
 		w.cur -= newest
 		w.prev = max(0, w.prev-(n-newest))

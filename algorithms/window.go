@@ -33,7 +33,7 @@ func (w window) take(s weir.State, quota, start, now, at, cost int64) (weir.Stat
 		w.spent += cost
 		s = weir.State{At: at, A: w.spent, B: start}
 	case cost < 0:
-		w.spent = max(0, w.spent-capped(cost, quota))
+		w.spent = max(0, w.spent-givenBack(cost))
 		s = weir.State{At: at, A: w.spent, B: start}
 		if w.spent == 0 && at == now {
 			s = weir.State{}

@@ -1,0 +1,350 @@
+package algorithms_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// The oracle decides from the definitions, over the history of what was spent.
+// It keeps no state, and its fractions are exact: both sides of a comparison
+// are multiplied out, and the limits under test are small enough for that.
+
+type spending struct{ at, n int64 }
+
+type history []spending // in the order of their instants
+
+func (h history) sum(from, to int64) (n int64) { // units in [from, to)
+	for _, s := range h {
+		if from <= s.at && s.at < to {
+			n += s.n
+		}
+	}
+	return n
+}
+
+// giveBack removes the newest n units.
+func (h history) giveBack(n int64) history {
+	h = append(history(nil), h...)
+	for n > 0 && len(h) > 0 {
+		last := &h[len(h)-1]
+		k := min(n, last.n)
+		n -= k
+		if last.n -= k; last.n == 0 {
+			h = h[:len(h)-1]
+		}
+	}
+	return h
+}
+
+// A definition says whether n more units fit at t, when all of h is before.
+type definition func(h history, quota, burst, period, t, n int64) bool
+
+var definitions = map[string]definition{
+	"fixed-window": func(h history, quota, _, period, t, n int64) bool {
+		start := t / period * period
+		return h.sum(start, start+period)+n <= quota
+	},
+	"calendar": func(h history, quota, _, period, t, n int64) bool { // days of UTC
+		start := t / period * period
+		return h.sum(start, start+period)+n <= quota
+	},
+	"anchored-window": func(h history, quota, _, period, t, n int64) bool {
+		var start, spent int64
+		for _, s := range h {
+			if spent == 0 || s.at >= start+period {
+				start, spent = s.at, 0
+			}
+			spent += s.n
+		}
+		return spent == 0 || t >= start+period && n <= quota || spent+n <= quota
+	},
+	"sliding-window": func(h history, quota, _, period, t, n int64) bool {
+		start := t / period * period
+		covered := start + period - t // of the period before start
+		return h.sum(start-period, start)*covered+(h.sum(start, start+period)+n)*period <= quota*period
+	},
+	"sliding-log": func(h history, quota, _, period, t, n int64) bool {
+		return h.sum(t-period+1, t+1)+n <= quota // (t − period, t]
+	},
+	"gcra":         meterFits,
+	"token-bucket": meterFits,
+	"leaky-bucket": meterFits,
+}
+
+// meterFits: since no instant was more spent than the burst and what was
+// drained since then, that is, since any time it was last empty.
+func meterFits(h history, quota, burst, period, t, n int64) bool {
+	if n > burst {
+		return false
+	}
+	var since int64
+	for i := len(h) - 1; i >= 0; i-- {
+		since += h[i].n
+		if (since+n)*period-(t-h[i].at)*quota > burst*period {
+			return false
+		}
+	}
+	return true
+}
+
+// A key is what the oracle knows of one: all that was spent, and the last
+// instant at which it was. Nobody overtakes that.
+type key struct {
+	limit                weir.Limit
+	fits                 definition
+	quota, burst, period int64
+	spent                history
+	last                 int64
+}
+
+func newKey(l weir.Limit) *key {
+	k := &key{limit: l, fits: definitions[l.Algorithm.Name()], quota: l.Quota, burst: l.Burst, period: l.Period.Microseconds()}
+	switch l.Algorithm.Name() {
+	case "gcra", "token-bucket", "leaky-bucket":
+		if l.Burst == 0 {
+			k.burst = l.Quota
+		}
+	default:
+		k.burst = l.Quota
+	}
+	return k
+}
+
+func (k *key) fit(t, n int64) bool {
+	return t >= k.last && k.fits(k.spent, k.quota, k.burst, k.period, t, n)
+}
+
+// check compares every field of a decision at now with the definition, and
+// brings the history up to date.
+func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
+	d := &t.Decisions[0]
+	wait := t.Wait.Microseconds()
+	switch {
+	case cost <= 0:
+		if !d.Allowed || d.RetryAfter != 0 || wait != 0 {
+			return fmt.Errorf("a look or a gift is refused")
+		}
+		if cost < 0 {
+			k.spent = k.spent.giveBack(-cost)
+			k.last = max(k.last, now)
+			if now == k.last && k.fit(now, k.burst) { // a key never seen
+				k.spent, k.last = nil, 0
+			}
+		}
+	case cost > k.burst:
+		if d.Allowed || d.RetryAfter != weir.Never {
+			return fmt.Errorf("fits, or will, beyond the capacity %d", k.burst)
+		}
+	case wait > 0:
+		if !d.Allowed || wait > within {
+			return fmt.Errorf("waits %d µs", wait)
+		}
+		if !k.fit(now+wait, cost) || k.fit(now+wait-1, cost) {
+			return fmt.Errorf("waits %d µs; at that: fits %v, one earlier: %v", wait, k.fit(now+wait, cost), k.fit(now+wait-1, cost))
+		}
+		k.spent = append(k.spent, spending{now + wait, cost})
+		k.last = now + wait
+	case d.Allowed:
+		if d.RetryAfter != 0 || !k.fit(now, cost) {
+			return fmt.Errorf("allowed, and does not fit")
+		}
+		k.spent = append(k.spent, spending{now, cost})
+		k.last = now
+	default:
+		retry := d.RetryAfter.Microseconds()
+		if k.fit(now, cost) || retry <= within {
+			return fmt.Errorf("refused, and fits")
+		}
+		if !k.fit(now+retry, cost) || k.fit(now+retry-1, cost) {
+			return fmt.Errorf("RetryAfter %d µs; at that: fits %v, one earlier: %v", retry, k.fit(now+retry, cost), k.fit(now+retry-1, cost))
+		}
+	}
+
+	left := d.Remaining
+	if now < k.last {
+		if left != 0 {
+			return fmt.Errorf("Remaining %d while the newest unit lies ahead", left)
+		}
+	} else if left > 0 && !k.fit(now, left) || left < k.burst && k.fit(now, left+1) {
+		return fmt.Errorf("Remaining %d; fits %v, one more %v", left, k.fit(now, left), k.fit(now, left+1))
+	}
+	next := d.NextAfter.Microseconds()
+	if left == k.burst {
+		if next != 0 {
+			return fmt.Errorf("NextAfter %d µs of a key that is full", next)
+		}
+	} else if !k.fit(now+next, left+1) || k.fit(now+next-1, left+1) {
+		return fmt.Errorf("NextAfter %d µs, Remaining %d; one more fits then: %v, one earlier: %v", next, left, k.fit(now+next, left+1), k.fit(now+next-1, left+1))
+	}
+	reset := d.ResetAfter.Microseconds()
+	if !k.fit(now+reset, k.burst) || reset > 0 && k.fit(now+reset-1, k.burst) {
+		return fmt.Errorf("ResetAfter %d µs; all fits then: %v, one earlier: %v", reset, k.fit(now+reset, k.burst), k.fit(now+reset-1, k.burst))
+	}
+	return nil
+}
+
+// randomLimits are those that people have, and those that hurt.
+func randomLimit(r *rand.Rand) weir.Limit {
+	rates := []struct {
+		quota  int64
+		period time.Duration
+	}{
+		{3, time.Second}, {7, time.Minute}, {300_000, time.Second}, {1_000_000, 24 * time.Hour},
+		{1, time.Second}, {1, time.Microsecond}, {5, 3 * time.Microsecond}, {10, time.Minute},
+		{1 + r.Int64N(100), time.Duration(1+r.Int64N(1000)) * time.Microsecond},
+		{1 + r.Int64N(50), time.Duration(1+r.Int64N(60)) * time.Second},
+	}
+	rate := rates[r.IntN(len(rates))]
+	bursts := []int64{rate.quota, 1, max(1, rate.quota/3), rate.quota + 1, 3 * rate.quota}
+	burst := bursts[r.IntN(len(bursts))]
+	switch r.IntN(8) {
+	case 0:
+		return algorithms.FixedWindow(rate.quota, rate.period)
+	case 1:
+		return algorithms.AnchoredWindow(rate.quota, rate.period)
+	case 2:
+		return algorithms.SlidingWindow(rate.quota, rate.period)
+	case 3:
+		return algorithms.SlidingLog(rate.quota, rate.period)
+	case 4:
+		return algorithms.TokenBucket(burst, rate.quota, rate.period)
+	case 5:
+		return algorithms.LeakyBucket(burst, rate.quota, rate.period)
+	case 6:
+		return algorithms.Calendar(rate.quota, algorithms.Day, nil)
+	}
+	return algorithms.GCRA(rate.quota, rate.period).WithBurst(burst)
+}
+
+func randomCost(r *rand.Rand, k *key) int64 {
+	switch r.IntN(12) {
+	case 0:
+		return 0
+	case 1:
+		return -1 - r.Int64N(k.burst)
+	case 2:
+		return k.burst
+	case 3:
+		return k.burst + 1
+	case 4, 5, 6:
+		return 1 + r.Int64N(k.burst)
+	case 7:
+		return 1 + r.Int64N(max(1, k.burst/3))
+	}
+	return 1
+}
+
+// randomStep moves the clock: a little, a lot, back, and to the very instants
+// that decisions promise.
+func randomStep(r *rand.Rand, k *key, d *weir.Decision) int64 {
+	unit := k.period/k.quota + 1
+	steps := []int64{0, 0, 1, r.Int64N(unit + 1), unit, r.Int64N(k.period + 1), k.period, 3 * k.period,
+		-r.Int64N(k.period + 1), -1, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), d.ResetAfter.Microseconds() - 1}
+	if d.RetryAfter != weir.Never {
+		retry := d.RetryAfter.Microseconds()
+		steps = append(steps, retry, retry, retry-1)
+	}
+	return steps[r.IntN(len(steps))]
+}
+
+// TestOracle makes a million decisions, half of them reservations, and none may
+// differ from the definitions in any field. It fails where a state machine is off
+// by one anywhere: in a bound, a rounding, a microsecond.
+func TestOracle(t *testing.T) {
+	decisions := 1_000_000
+	if testing.Short() {
+		decisions = 50_000
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 1))
+	kinds := map[string]int{}
+	const length = 40
+	for range decisions / length {
+		k := newKey(randomLimit(r))
+		name := k.limit.Algorithm.Name()
+		if err := k.limit.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
+		states := make([]weir.State, 1)
+		tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit}}}
+		waiting := r.IntN(2) == 0 && name != "leaky-bucket" // its queue has an oracle of its own
+		for i := range length {
+			cost, within := randomCost(r, k), int64(0)
+			if waiting && r.IntN(2) == 0 {
+				within = r.Int64N(3 * k.period)
+			}
+			tx.Charges[0].Cost, tx.Within = cost, time.Duration(within)*time.Microsecond
+			tx.Decide(now, states)
+			if err := k.check(now, cost, within, &tx); err != nil {
+				t.Fatalf("seed %d: %v, decision %d at %d of cost %d within %d µs: %v\ngot %+v, wait %v\nspent %v",
+					seed, k.limit, i, now, cost, within, err, tx.Decisions[0], tx.Wait, k.spent)
+			}
+			now += randomStep(r, k, &tx.Decisions[0])
+			kinds[name]++
+		}
+	}
+	if len(kinds) != len(definitions) {
+		t.Errorf("decided %v; want all of %d algorithms", kinds, len(definitions))
+	}
+}
+
+// TestQueueOracle holds the leaky bucket as a queue against its definition:
+// departures period/quota a unit apart, at whole microseconds, and as many in
+// the bucket as it holds.
+func TestQueueOracle(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 2))
+	for range 20_000 {
+		quota, period := 1+r.Int64N(20), 1+r.Int64N(1000)
+		if r.IntN(4) == 0 {
+			quota, period = 3, 1_000_000
+		}
+		capacity := 1 + r.Int64N(3*quota)
+		limit := algorithms.LeakyBucket(capacity, quota, time.Duration(period)*time.Microsecond)
+		now := int64(1_700_000_000_000_000)
+		free := now * quota // when the last one's units have leaked, in µs times quota
+		states := make([]weir.State, 1)
+		tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit}}}
+		for i := range 40 {
+			cost := 1 + r.Int64N(capacity)
+			if r.IntN(2) == 0 {
+				cost = 1
+			}
+			within := r.Int64N(2 * period)
+			if within == 0 {
+				within = 1
+			}
+			tx.Charges[0].Cost, tx.Within = cost, time.Duration(within)*time.Microsecond
+			tx.Decide(now, states)
+
+			level := max(0, free-now*quota) // in units times period
+			room := level+cost*period <= capacity*period
+			wait := (level + quota - 1) / quota
+			want := room && wait <= within
+			got := tx.Allowed()
+			if got != want || got && tx.Wait.Microseconds() != wait {
+				t.Fatalf("seed %d: %v, ask %d of %d within %d µs: got %v after %v, want %v after %d µs", seed, limit, i, cost, within, got, tx.Wait, want, wait)
+			}
+			switch retry := tx.RetryAfter().Microseconds(); {
+			case got:
+				free = max(free, now*quota) + cost*period
+			case !room: // exact: then there is room, one earlier there isn't
+				fits := func(w int64) bool { return max(0, free-(now+w)*quota)+cost*period <= capacity*period }
+				if !fits(retry) || fits(retry-1) {
+					t.Fatalf("seed %d: %v, ask %d: RetryAfter %d µs; room then %v, one earlier %v", seed, limit, i, retry, fits(retry), fits(retry-1))
+				}
+			case retry != wait:
+				t.Fatalf("seed %d: %v, ask %d: RetryAfter %d µs, want the %d of its turn", seed, limit, i, retry, wait)
+			}
+			if r.IntN(3) > 0 {
+				now += r.Int64N(period/quota + 2)
+			}
+		}
+	}
+}
