@@ -1,0 +1,264 @@
+package redistest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func check(t *testing.T, p *Proc, want any, args ...string) {
+	t.Helper()
+	if got, err := p.Do(args...); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v: got %#v, %v, want %#v", args, got, err, want)
+	}
+}
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	p := Server(t, "--maxmemory", "100mb")
+	t.Logf("ready after %v", time.Since(start))
+	check(t, p, "PONG", "PING")
+	check(t, p, []any{"maxmemory", "104857600"}, "CONFIG", "GET", "maxmemory")
+	check(t, p, "OK", "SET", "k", "v")
+	sha := p.must(t, "SCRIPT", "LOAD", "return 1").(string)
+	check(t, p, int64(1), "EVALSHA", sha, "0")
+	if _, err := p.Do("GET"); err == nil || !strings.Contains(err.Error(), "ERR wrong number") {
+		t.Errorf("GET alone: got error %v, want the server's", err)
+	}
+
+	p.Pause()
+	begin := time.Now()
+	if v, err := p.Do("PING"); err == nil {
+		t.Errorf("PING of a paused server: got %v, want an error", v)
+	}
+	if d := time.Since(begin); d > doTimeout+500*time.Millisecond {
+		t.Errorf("PING of a paused server took %v, want %v", d, doTimeout)
+	}
+	p.Resume()
+	check(t, p, "v", "GET", "k")
+
+	addr := p.Addr()
+	p.Pause() // Kill and Restart do not mind
+	p.Kill()
+	p.Kill()
+	if _, err := p.Do("PING"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("PING of a killed server: got %v, want connection refused", err)
+	}
+	p.Restart(t)
+	p.Restart(t)
+	if p.Addr() != addr {
+		t.Errorf("restarted on %s, want %s", p.Addr(), addr)
+	}
+	check(t, p, nil, "GET", "k")
+	check(t, p, []any{int64(0)}, "SCRIPT", "EXISTS", sha)
+}
+
+// Two servers asked for one port: the second must not take the first for
+// itself.
+func TestServerPortTaken(t *testing.T) {
+	p := Server(t)
+	q := &Proc{port: p.port, dir: t.TempDir(), args: []string{"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1"}}
+	if err := q.run(); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("run on a taken port: got %v, want address in use", err)
+	}
+}
+
+// A test binary that panics, fails or is killed leaves no server behind.
+func TestServerDiesWithTest(t *testing.T) {
+	if how := os.Getenv("REDISTEST_END"); how != "" {
+		p := Server(t)
+		fmt.Printf("pid=%d\n", p.cmd.Process.Pid)
+		p.Pause() // SIGKILL must reach even this one
+		switch how {
+		case "fatal":
+			t.Fatal("as asked")
+		case "panic":
+			panic("as asked")
+		case "goroutine":
+			go panic("as asked")
+		case "exit":
+			os.Exit(3)
+		}
+		select {} // until killed
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("servers are tied to the test binary on Linux only")
+	}
+	Server(t) // skips or fails here when there is none
+	for _, how := range []string{"fatal", "panic", "goroutine", "exit", "kill"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithTest$")
+			cmd.Env = append(os.Environ(), "REDISTEST_END="+how, "TMPDIR="+t.TempDir())
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pid := 0
+			for s := bufio.NewScanner(out); pid == 0 && s.Scan(); {
+				_, _ = fmt.Sscanf(s.Text(), "pid=%d", &pid)
+			}
+			if how == "kill" {
+				_ = cmd.Process.Kill()
+			}
+			_, _ = io.Copy(io.Discard, out)
+			if err := cmd.Wait(); err == nil || pid == 0 {
+				t.Fatalf("the test binary ended with %v, server %d; want a failure and a server", err, pid)
+			}
+			if err := wait(func() bool { return !runs(pid) }); err != nil {
+				t.Errorf("redis-server %d still runs", pid)
+				if p, err := os.FindProcess(pid); err == nil {
+					_ = p.Kill()
+				}
+			}
+		})
+	}
+}
+
+// runs reports whether the pid is a redis-server and no zombie, as an orphan
+// may be that nobody reaps.
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && strings.Contains(string(stat), "(redis-server)") && !strings.Contains(string(stat), ") Z ")
+}
+
+// noServer records how a test ended.
+type noServer struct {
+	testing.TB
+	how string
+}
+
+func (n *noServer) Helper()      {}
+func (n *noServer) Skip(...any)  { n.how = "skip"; runtime.Goexit() }
+func (n *noServer) Fatal(...any) { n.how = "fatal"; runtime.Goexit() }
+
+func TestNoProgram(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	for ci, want := range map[string]string{"": "skip", "true": "fatal"} {
+		t.Setenv("CI", ci)
+		n := &noServer{TB: t}
+		var wg sync.WaitGroup
+		wg.Go(func() { Server(n) })
+		wg.Wait()
+		if n.how != want {
+			t.Errorf("CI=%q without redis-server: got %q, want %q", ci, n.how, want)
+		}
+	}
+}
+
+// Another package's tests may run now: many servers at once must all start,
+// and each be its own.
+func TestServersAtOnce(t *testing.T) {
+	seen := map[string]bool{}
+	for range 8 {
+		p := Server(t)
+		if seen[p.Addr()] {
+			t.Errorf("two servers on %s", p.Addr())
+		}
+		seen[p.Addr()] = true
+		check(t, p, int64(0), "DBSIZE")
+		check(t, p, "OK", "SET", "k", "v")
+		if _, err := os.Stat(filepath.Join(p.dir, "log")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	s := Sentinel(t)
+	t.Logf("ready after %v", time.Since(start))
+	if got := s.Current(); got != s.Master || len(s.Addrs()) != 3 || len(s.Replicas) != 2 {
+		t.Fatalf("got %v of %v, %v, want master %v", got, s.Addrs(), s.Replicas, s.Master)
+	}
+	check(t, s.Master, "OK", "SET", "k", "v")
+	for _, p := range s.Replicas {
+		if err := wait(func() bool { return p.text("GET", "k") == "v" }); err != nil {
+			t.Fatalf("%v does not follow the master: %v", p, err)
+		}
+	}
+
+	s.Master.Kill()
+	start = time.Now()
+	if err := wait(func() bool {
+		p := s.Current()
+		return p != nil && p != s.Master && p.text("SET", "k2", "v") == "OK"
+	}); err != nil {
+		t.Fatalf("no new master: %v", err)
+	}
+	t.Logf("new master after %v", time.Since(start))
+	check(t, s.Current(), "v", "GET", "k")
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	c := Cluster(t, 3, 1)
+	t.Logf("ready after %v", time.Since(start))
+	if n := len(c.Addrs()); n != 6 {
+		t.Fatalf("got %d nodes, want 6", n)
+	}
+
+	const key, keys = "a:{user}:", 250 // more than one MIGRATE
+	slot, from := Slot(key), c.MasterOf(key)
+	check(t, from, int64(slot), "CLUSTER", "KEYSLOT", key)
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	for i := range keys {
+		check(t, from, "OK", "SET", key+strconv.Itoa(i), "v", "EX", "100")
+	}
+	c.Reshard(t, from, to, slot, (slot+1)%slots)
+	check(t, from, int64(0), "CLUSTER", "COUNTKEYSINSLOT", strconv.Itoa(slot))
+	check(t, to, int64(keys), "CLUSTER", "COUNTKEYSINSLOT", strconv.Itoa(slot))
+	check(t, to, "v", "GET", key+"0")
+	if _, err := from.Do("GET", key+"0"); err == nil || !strings.Contains(err.Error(), "MOVED") {
+		t.Errorf("GET at the old master: got %v, want MOVED", err)
+	}
+	if got := c.MasterOf(key); got != to {
+		t.Errorf("after the reshard the master is %v, want %v", got, to)
+	}
+
+	to.Kill()
+	start = time.Now()
+	if err := wait(func() bool {
+		p := c.MasterOf(key)
+		return p != nil && p != to && p.text("GET", key+"0") == "v"
+	}); err != nil {
+		t.Fatalf("no new master: %v", err)
+	}
+	t.Logf("new master after %v", time.Since(start))
+	to.Restart(t) // it knows its cluster, and finds itself replaced
+	if err := wait(func() bool { return strings.HasPrefix(to.text("ROLE"), "[slave ") }); err != nil {
+		t.Errorf("after its restart the old master is %v, want a replica", to.text("ROLE"))
+	}
+}
+
+// The tag rules of the specification, against the server's own answers.
+func TestSlot(t *testing.T) {
+	p := Server(t, "--cluster-enabled", "yes")
+	for _, key := range []string{"", "123456789", "foo{}{bar}", "foo{{bar}}zap", "foo{bar}{zap}", "{user1000}.following", "a{b", "a}b{c}", "é\x00\xff"} {
+		check(t, p, int64(Slot(key)), "CLUSTER", "KEYSLOT", key)
+	}
+	if got := Slot("123456789"); got != 0x31C3 {
+		t.Errorf("Slot(123456789): got %#x, want 0x31c3", got)
+	}
+}

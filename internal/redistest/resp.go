@@ -1,0 +1,104 @@
+package redistest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// doTimeout bounds one Do, connecting included: what a paused server costs.
+const doTimeout = time.Second
+
+// Do sends one command on a connection of its own (so SELECT, MULTI and WAIT
+// have no use here) and returns the reply: a string, an int64, a []any of
+// these, or nil. An error inside an array is an element; an error as the whole
+// reply is returned as err, its text after the address. Do does not
+// authenticate and takes at most one second. Many goroutines may call it.
+func (p *Proc) Do(args ...string) (reply any, err error) {
+	reply, err = do(p.Addr(), args)
+	if e, ok := reply.(error); ok {
+		reply, err = nil, e
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redistest: %s: %w", p.Addr(), err)
+	}
+	return reply, nil
+}
+
+// text is Do for polls: the reply as one string, "" for an error.
+func (p *Proc) text(args ...string) string {
+	v, err := p.Do(args...)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+func do(addr string, args []string) (any, error) {
+	end := time.Now().Add(doTimeout)
+	c, err := net.DialTimeout("tcp", addr, doTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(end); err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	for _, a := range args {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(a), a)
+	}
+	if _, err := io.WriteString(c, b.String()); err != nil {
+		return nil, err
+	}
+	return readReply(bufio.NewReader(c))
+}
+
+// readReply reads one RESP2 value: https://redis.io/docs/latest/develop/reference/protocol-spec/
+func readReply(r *bufio.Reader) (any, error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return nil, err
+	}
+	line = strings.TrimSuffix(line, "\r\n")
+	if line == "" {
+		return nil, errors.New("empty line for a reply")
+	}
+	kind, rest := line[0], line[1:]
+	switch kind {
+	case '+':
+		return rest, nil
+	case '-':
+		return errors.New(rest), nil
+	}
+	n, err := strconv.ParseInt(rest, 10, 64)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("reply %q: %w", line, err)
+	case kind == ':':
+		return n, nil
+	case kind == '$' && n >= 0:
+		b := make([]byte, n+2)
+		if _, err := io.ReadFull(r, b); err != nil {
+			return nil, err
+		}
+		return string(b[:n]), nil
+	case kind == '*' && n >= 0:
+		list := make([]any, n)
+		for i := range list {
+			if list[i], err = readReply(r); err != nil {
+				return nil, err
+			}
+		}
+		return list, nil
+	case n == -1 && (kind == '$' || kind == '*'):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("reply %q: unknown type", line)
+}

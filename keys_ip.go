@@ -1,0 +1,158 @@
+package weir
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/go-chi/chi/v5/middleware"
+)
+
+// ByIP limits each client address: an IPv4 address by itself, IPv6 by its /64,
+// which is what one client commonly gets. Keys look like "192.0.2.1" and
+// "2001:db8:1:2::/64"; an IPv4-mapped address is the IPv4 address, zones are
+// dropped. It always applies.
+//
+// The address is, in this order:
+//
+//   - what a ClientIPFrom… middleware of chi found, if one ran before;
+//   - the peer in r.RemoteAddr, if no trusted prefix holds it. Its headers are
+//     not read, so it cannot choose its key;
+//   - the rightmost address in X-Forwarded-For that no trusted prefix holds, for
+//     each proxy appends the one it was called from. What stands further left
+//     is what the client made up.
+//
+// List your proxies and nothing else. A prefix that holds clients lets them
+// choose their key; so does a proxy that passes X-Forwarded-For on unchanged.
+// Behind a proxy that is not listed, all clients share the key of the proxy.
+//
+// Doubt fails towards limiting. An entry that is no address ends the walk, and
+// the trusted hop that sent it, the last one seen, is the key. If all are
+// trusted, it is the leftmost. Peers without an IP address, as on a Unix socket,
+// share one key; the zero [netip.Prefix] in trusted makes them trusted.
+//
+// It panics on an invalid prefix.
+func ByIP(trusted ...netip.Prefix) KeyFunc { return ByIPPrefix(32, 64, trusted...) }
+
+// ByIPPrefix is [ByIP] with networks of a chosen size: the first ipv4 bits of
+// an IPv4 address, 1 to 32, and the first ipv6 bits of an IPv6 address, 1 to
+// 128. A client that holds a larger network than that holds several quotas.
+func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) KeyFunc {
+	if ipv4 < 1 || ipv4 > 32 {
+		panic(fmt.Sprintf("weir: ByIPPrefix: ipv4 is %d, not 1 to 32 bits", ipv4))
+	}
+	if ipv6 < 1 || ipv6 > 128 {
+		panic(fmt.Sprintf("weir: ByIPPrefix: ipv6 is %d, not 1 to 128 bits", ipv6))
+	}
+	proxies := newProxies(trusted)
+	return func(r *http.Request) (string, bool) {
+		addr, text := proxies.client(r)
+		if !addr.IsValid() {
+			return noAddress, true
+		}
+		bits := ipv6
+		if addr.Is4() {
+			bits = ipv4
+		}
+		switch {
+		case bits == 32 && text != "":
+			return text, true
+		case bits == 32 && addr.Is4():
+			return addr.String(), true
+		}
+		prefix, _ := addr.Prefix(bits) // errs on bits out of range only
+		var buf [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
+		return string(prefix.AppendTo(buf[:0])), true
+	}
+}
+
+// proxies are the peers whose X-Forwarded-For is believed.
+type proxies []netip.Prefix
+
+func newProxies(trusted []netip.Prefix) proxies {
+	p := slices.Clone(trusted)
+	for i, t := range p {
+		if !t.IsValid() && t != (netip.Prefix{}) {
+			panic(fmt.Sprintf("weir: ByIP: trusted prefix of %v has an invalid length", t.Addr()))
+		}
+		// An address is compared unmapped, so its prefix must be too.
+		if t.Addr().Is4In6() && t.Bits() >= 96 {
+			p[i] = netip.PrefixFrom(t.Addr().Unmap(), t.Bits()-96)
+		}
+	}
+	return p
+}
+
+// trusts expects what parseAddr returned: no zone, nothing mapped.
+func (p proxies) trusts(addr netip.Addr) bool {
+	for _, t := range p {
+		if t.Contains(addr) || !t.IsValid() && !addr.IsValid() {
+			return true
+		}
+	}
+	return false
+}
+
+// client returns the address of the client, invalid if it has none, and its
+// text if that is at hand. It walks the header in place: a megabyte of it costs
+// time proportional to the entries that are trusted, and no memory.
+func (p proxies) client(r *http.Request) (netip.Addr, string) {
+	if addr := middleware.GetClientIPAddr(r.Context()); addr.IsValid() {
+		return addr.Unmap().WithZone(""), ""
+	}
+	addr, text := parseAddr(r.RemoteAddr)
+	if !p.trusts(addr) {
+		return addr, text
+	}
+	// Several fields are one list: the last entry of the last one is nearest.
+	for _, list := range slices.Backward(r.Header["X-Forwarded-For"]) {
+		for list != "" {
+			i := strings.LastIndexByte(list, ',')
+			entry := strings.TrimSpace(list[i+1:])
+			list = list[:max(i, 0)]
+			if entry == "" {
+				continue // lists may have empty elements: RFC 9110, section 5.6.1
+			}
+			hop, s := parseAddr(entry)
+			if !hop.IsValid() {
+				return addr, text
+			}
+			if addr, text = hop, s; !p.trusts(hop) {
+				return addr, text
+			}
+		}
+	}
+	return addr, text
+}
+
+// parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". text is the address
+// as it stands in s, if it is IPv4: netip accepts the canonical form only, so it
+// is a key without an allocation. addr is invalid if s is none of these.
+func parseAddr(s string) (addr netip.Addr, text string) {
+	if len(s) > 128 {
+		return netip.Addr{}, "" // before netip copies it, into an error or a zone
+	}
+	var err error
+	switch bracketed := strings.HasPrefix(s, "["); {
+	case bracketed && strings.HasSuffix(s, "]"):
+		if addr, err = netip.ParseAddr(s[1 : len(s)-1]); addr.Is4() {
+			return netip.Addr{}, "" // as ParseAddrPort: brackets are for IPv6
+		}
+	case bracketed, strings.Count(s, ":") == 1:
+		var ap netip.AddrPort
+		ap, err = netip.ParseAddrPort(s)
+		addr = ap.Addr()
+	default:
+		addr, err = netip.ParseAddr(s)
+	}
+	if err != nil {
+		return netip.Addr{}, ""
+	}
+	if addr.Is4() {
+		text, _, _ = strings.Cut(s, ":")
+		return addr, text
+	}
+	return addr.Unmap().WithZone(""), ""
+}

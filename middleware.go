@@ -1,0 +1,398 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Rule says whom to limit, and by how much.
+type Rule struct {
+	// Name tells rules apart, in stored keys and in header fields:
+	// "auth.createToken". It is printable ASCII.
+	Name string
+
+	// Key says whose limit a request counts against, or that the rule does not
+	// apply.
+	Key KeyFunc
+
+	// Limits are several windows of one key: 20 per minute and 5 per 3 seconds.
+	// Those without a name get one from their period ("1m", "3s"), unless there
+	// is one limit only.
+	Limits []Limit
+
+	// LimitsFor chooses limits for a request, such as those of a tier that a
+	// database knows; nil means Limits. If it returns none the rule does not
+	// apply. A limit that is invalid is an error of this request: see OnError.
+	LimitsFor func(r *http.Request) []Limit
+
+	// Cost is how many units a request costs; nil means 1. 0 looks and spends
+	// nothing. A negative cost is refused, as one that never fits: a
+	// ContentLength of −1 gives nobody units back.
+	Cost func(r *http.Request) int64
+
+	// Unit is what Cost counts, for the dialects that say so: "tokens",
+	// "content-bytes". The zero Unit means "requests".
+	Unit string
+}
+
+const requests = "requests"
+
+// Options of New. All but Rules may be zero.
+type Options struct {
+	// Rules are charged together, all or nothing: what one refuses spends
+	// nothing of another.
+	Rules []Rule
+
+	// Headers is how clients are told; zero means XRateLimit.
+	Headers Dialect
+
+	// Expose sends Access-Control-Expose-Headers with the names of these
+	// fields, so that scripts from another origin may read them.
+	Expose bool
+
+	// ChargePreflight charges CORS preflight requests too. By default they pass
+	// free of charge: a browser sends them unasked.
+	ChargePreflight bool
+
+	// OnLimited answers a request that was refused; nil answers 429 with
+	// problem details, text or HTML, as the client prefers. Fields are set
+	// before it is called, and FromContext tells it what was decided.
+	OnLimited http.Handler
+
+	// OnError answers a request that could not be decided, because the store
+	// failed or LimitsFor gave an invalid limit; nil fails open: it calls next.
+	// FailClosed is another choice. The text of err is not for clients.
+	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
+
+	// Observe is called with each decision and each error, before the request
+	// goes on; nil observes nothing. It must be safe for concurrent use.
+	Observe func(Event)
+}
+
+// An Event is one decision, or the failure to make one.
+type Event struct {
+	Request *http.Request
+
+	// Transaction is what was decided. It must not be changed. After an error
+	// its Decisions mean nothing.
+	Transaction *Transaction
+
+	// Err is the error of the store, or nil.
+	Err error
+}
+
+// A Limiter applies rules to requests. It is safe for concurrent use and can't
+// be changed.
+type Limiter struct {
+	store  Store
+	rules  []rule
+	o      Options
+	expose []string
+}
+
+// A rule is a Rule with all that can be prepared.
+type rule struct {
+	Rule
+	policies []policy // nil if LimitsFor decides
+}
+
+// New returns a Limiter, or an error that names what is wrong with its
+// arguments. After that nothing can be misconfigured but what LimitsFor returns.
+func New(store Store, o Options) (*Limiter, error) {
+	if store == nil {
+		return nil, errors.New("weir: the store is nil")
+	}
+	if len(o.Rules) == 0 {
+		return nil, errors.New("weir: there are no rules")
+	}
+	if o.Headers == 0 {
+		o.Headers = XRateLimit
+	}
+	if err := o.Headers.validate(); err != nil {
+		return nil, err
+	}
+	if o.OnLimited == nil {
+		o.OnLimited = http.HandlerFunc(refuse)
+	}
+	if o.OnError == nil {
+		o.OnError = failOpen
+	}
+	l := &Limiter{store: store, o: o}
+	names := map[string]bool{}
+	var units []string
+	for i := range o.Rules {
+		r, err := prepare(o.Rules[i])
+		if err != nil {
+			return nil, err
+		}
+		if names[r.Name] {
+			return nil, fmt.Errorf("weir: two rules are named %q", r.Name)
+		}
+		names[r.Name] = true
+		for _, p := range r.policies {
+			if p.name != r.Name && names[p.name] {
+				return nil, fmt.Errorf("weir: header fields could not tell two limits apart: both are named %q", p.name)
+			}
+			names[p.name] = true
+		}
+		l.rules = append(l.rules, r)
+		units = append(units, r.Unit)
+	}
+	if o.Expose {
+		l.expose = []string{o.Headers.fields(units)}
+	}
+	return l, nil
+}
+
+// Middleware limits requests by one key, and any number of limits. It panics
+// on a mistake in its arguments, as chi does.
+//
+//	r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(100, time.Minute)))
+func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(http.Handler) http.Handler {
+	l, err := New(store, Options{Rules: []Rule{{Name: rule, Key: key, Limits: limits}}})
+	if err != nil {
+		panic(err)
+	}
+	return l.Handler
+}
+
+func prepare(r Rule) (rule, error) {
+	switch {
+	case r.Name == "":
+		return rule{}, errors.New("weir: a rule has no name")
+	case !printable(r.Name):
+		return rule{}, fmt.Errorf("weir: rule %q: a header field can carry printable ASCII only", r.Name)
+	case r.Key == nil:
+		return rule{}, fmt.Errorf("weir: rule %q has no key", r.Name)
+	case len(r.Limits) == 0 && r.LimitsFor == nil:
+		return rule{}, fmt.Errorf("weir: rule %q has no limits", r.Name)
+	case len(r.Limits) > 0 && r.LimitsFor != nil:
+		return rule{}, fmt.Errorf("weir: rule %q has both Limits and LimitsFor: choose one", r.Name)
+	}
+	if r.Unit == "" {
+		r.Unit = requests
+	}
+	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return rule{}, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
+	}
+	policies, err := policiesOf(&r, r.Limits)
+	return rule{r, policies}, err
+}
+
+// policiesOf prepares limits of a rule: names them, validates them, and builds
+// their fields.
+func policiesOf(r *Rule, limits []Limit) ([]policy, error) {
+	var policies []policy
+	for _, l := range limits {
+		if l.Name == "" && len(limits) > 1 {
+			l.Name = periodName(l.Period)
+		}
+		if err := l.validate(); err != nil {
+			return nil, fmt.Errorf("weir: rule %q: %w", r.Name, err)
+		}
+		if !printable(l.Name) {
+			return nil, fmt.Errorf("weir: rule %q: limit %q: a header field can carry printable ASCII only", r.Name, l.Name)
+		}
+		for _, p := range policies {
+			if p.limit.Name == l.Name {
+				return nil, fmt.Errorf("weir: rule %q has two limits named %q", r.Name, l.Name)
+			}
+		}
+		policies = append(policies, newPolicy(r.Name, r.Unit, len(limits) == 1, l))
+	}
+	return policies, nil
+}
+
+// printable reports whether a String of a structured field can hold s
+// (RFC 9651, 3.3.3).
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// periodName returns a short name of a period: 1m, 3s, 1d, 1500ms.
+func periodName(d time.Duration) string {
+	for _, u := range []struct {
+		d    time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if d%u.d == 0 {
+			return strconv.FormatInt(int64(d/u.d), 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(d/time.Microsecond), 10) + "us"
+}
+
+// Handler limits the requests to next. It does not wrap the ResponseWriter, so
+// that whatever that can do it still can.
+func (l *Limiter) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
+}
+
+func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if !l.o.ChargePreflight && preflight(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	v := newVerdict(r)
+	err := l.charge(v, r)
+	if err == nil {
+		if len(v.Charges) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		err = l.store.Take(v.Context, &v.Transaction)
+	}
+	if l.o.Observe != nil {
+		l.o.Observe(Event{Request: r, Transaction: &v.Transaction, Err: err})
+	}
+	if err != nil {
+		l.o.OnError(w, r, next, err)
+		return
+	}
+	allowed := v.Allowed()
+	l.tell(w.Header(), v, allowed)
+	r = r.WithContext(v)
+	if !allowed {
+		l.o.OnLimited.ServeHTTP(w, r)
+		return
+	}
+	next.ServeHTTP(w, r)
+}
+
+// charge asks every rule what the request owes.
+func (l *Limiter) charge(v *verdict, r *http.Request) error {
+	for i := range l.rules {
+		rule := &l.rules[i]
+		key, ok := rule.Key(r)
+		if !ok {
+			continue
+		}
+		policies := rule.policies
+		if rule.LimitsFor != nil {
+			var err error
+			if policies, err = policiesOf(&rule.Rule, rule.LimitsFor(r)); err != nil {
+				return err
+			}
+		}
+		cost := int64(1)
+		if rule.Cost != nil {
+			if cost = rule.Cost(r); cost < 0 {
+				cost = math.MaxInt64
+			}
+		}
+		for j := range policies {
+			v.Charges = append(v.Charges, Charge{Rule: rule.Name, Key: key, Limit: policies[j].limit, Cost: cost})
+			v.items = append(v.items, item{policy: &policies[j]})
+		}
+	}
+	return nil
+}
+
+// tell writes what was decided into the response fields, along with what outer
+// limiters decided on the same request.
+func (l *Limiter) tell(h http.Header, v *verdict, allowed bool) {
+	for i := range v.items {
+		v.items[i].Decision = &v.Decisions[i]
+	}
+	f := fieldWriter{h: h, values: v.valuesHere[:0], buf: v.bufHere[:0]}
+	items := v.items
+	for o := v.outer; o != nil; o = o.outer {
+		items = slices.Concat(items, o.items)
+	}
+	f.write(l.o.Headers, items, v.At, !allowed)
+	if !allowed {
+		f.writeRetryAfter(l.o.Headers, v.RetryAfter())
+	}
+	if l.expose != nil {
+		h[exposeField] = append(h[exposeField], l.expose...)
+	}
+}
+
+// A verdict is what a Limiter decided about a request. It is the context of the
+// handlers after it, so that both are one piece of memory, with room for what
+// most requests need.
+type verdict struct {
+	context.Context
+	Transaction
+	items []item
+	outer *verdict
+
+	chargesHere   [inline]Charge
+	decisionsHere [inline]Decision
+	nextHere      [inline]State
+	itemsHere     [inline]item
+	valuesHere    [4]string
+	bufHere       [48]byte
+}
+
+const inline = 2
+
+type verdictKey struct{}
+
+func newVerdict(r *http.Request) *verdict {
+	v := &verdict{Context: r.Context()}
+	v.outer, _ = v.Context.Value(verdictKey{}).(*verdict)
+	v.Charges, v.items = v.chargesHere[:0], v.itemsHere[:0]
+	v.Decisions, v.next = v.decisionsHere[:0], v.nextHere[:0]
+	return v
+}
+
+func (v *verdict) Value(key any) any {
+	if key == (verdictKey{}) {
+		return v
+	}
+	return v.Context.Value(key)
+}
+
+// FromContext returns what the innermost Limiter decided about the request of
+// that context, or nil if none did. It must not be changed. A handler behind
+// the limiter may serve less when little Remaining is left; OnLimited may serve
+// something cheaper than an error.
+func FromContext(ctx context.Context) *Transaction {
+	if v, ok := ctx.Value(verdictKey{}).(*verdict); ok {
+		return &v.Transaction
+	}
+	return nil
+}
+
+// preflight reports whether a browser asks for permission, unasked by its user
+// (Fetch standard, CORS-preflight request).
+func preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// refuse is OnLimited unless another is given.
+func refuse(w http.ResponseWriter, r *http.Request) {
+	var violated []string
+	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
+		for i := range v.items {
+			if !v.Decisions[i].Allowed {
+				violated = append(violated, v.items[i].name)
+			}
+		}
+	}
+	quotaExceeded(violated).write(w, r)
+}
+
+// failOpen is OnError unless another is given.
+func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+	next.ServeHTTP(w, r)
+}
+
+// FailClosed is an OnError that refuses what could not be decided: it answers
+// 503 with problem details of the type temporary-reduced-capacity.
+func FailClosed(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+	reducedCapacity().write(w, r)
+}

@@ -1,0 +1,553 @@
+package weir_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+var served = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "served") })
+
+func ask(path, remote string, fields ...string) *http.Request {
+	r := httptest.NewRequest("GET", path, nil)
+	r.RemoteAddr = remote
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Add(fields[i], fields[i+1])
+	}
+	return r
+}
+
+func do(h http.Handler, r *http.Request) *http.Response {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func must(t *testing.T, store weir.Store, o weir.Options) *weir.Limiter {
+	t.Helper()
+	l, err := weir.New(store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestMiddleware walks a limit of three a minute through two minutes of clients.
+func TestMiddleware(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.FixedWindow(3, time.Minute))(served)
+		start := time.Now()
+		for _, step := range []struct {
+			at        time.Duration
+			remote    string
+			status    int
+			remaining string
+			retry     string
+		}{
+			{0, "192.0.2.1:4", 200, "2", ""},
+			{1 * time.Second, "192.0.2.1:5", 200, "1", ""},
+			{2 * time.Second, "192.0.2.2:4", 200, "2", ""},
+			{10 * time.Second, "192.0.2.1:6", 200, "0", ""},
+			{20 * time.Second, "192.0.2.1:7", 429, "0", "40"},
+			{59*time.Second + 1, "192.0.2.1:7", 429, "0", "1"},
+			{59*time.Second + 2, "192.0.2.2:4", 200, "1", ""},
+			{60 * time.Second, "192.0.2.1:7", 200, "2", ""},
+		} {
+			time.Sleep(step.at - time.Since(start))
+			res := do(h, ask("/", step.remote))
+			if res.StatusCode != step.status {
+				t.Errorf("%v %s: got %d, want %d", step.at, step.remote, res.StatusCode, step.status)
+			}
+			if got := res.Header.Get("X-RateLimit-Remaining"); got != step.remaining {
+				t.Errorf("%v %s: X-RateLimit-Remaining: got %q, want %q", step.at, step.remote, got, step.remaining)
+			}
+			if got := res.Header.Get("Retry-After"); got != step.retry {
+				t.Errorf("%v %s: Retry-After: got %q, want %q", step.at, step.remote, got, step.retry)
+			}
+		}
+	})
+}
+
+// TestSeveralRules charges two rules together: what one refuses spends nothing
+// of the other.
+func TestSeveralRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
+			{Name: "user", Key: weir.ByHeader("User"), Limits: []weir.Limit{algorithms.GCRA(10, time.Minute)}},
+			{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(3, time.Minute)}},
+		}})
+		var last *weir.Transaction
+		h := l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { last = weir.FromContext(r.Context()) }))
+		for i := range 3 {
+			if res := do(h, ask("/", "", "User", "ann")); res.StatusCode != 200 {
+				t.Fatalf("request %d: got %d, want 200", i, res.StatusCode)
+			}
+		}
+		for range 20 {
+			if res := do(h, ask("/", "", "User", "ann")); res.StatusCode != 429 {
+				t.Fatalf("got %d, want 429", res.StatusCode)
+			}
+		}
+		time.Sleep(time.Minute)
+		do(h, ask("/", "", "User", "ann"))
+		if got := last.Decisions[0].Remaining; got != 9 {
+			t.Errorf("after 3 served and 20 refused, a minute later: ann has %d left, want 9", got)
+		}
+
+		// A rule that does not apply charges nothing; the other still does.
+		do(h, ask("/", ""))
+		if len(last.Charges) != 1 || last.Charges[0].Rule != "all" || last.Decisions[0].Remaining != 1 {
+			t.Errorf("without a user: charged %+v, %+v; want all alone, with 1 left", last.Charges, last.Decisions)
+		}
+	})
+}
+
+// TestLogin is the example of the published article: 20 a minute and 5 in 3
+// seconds of one key, and what refuses is told apart.
+func TestLogin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{
+			Headers: weir.IETF,
+			Rules: []weir.Rule{{Name: "login", Key: weir.ByIP(),
+				Limits: []weir.Limit{algorithms.SlidingLog(20, time.Minute), algorithms.SlidingLog(5, 3*time.Second)}}},
+		})
+		h := l.Handler(served)
+		for range 5 {
+			if res := do(h, ask("/", "192.0.2.1:4")); res.StatusCode != 200 {
+				t.Fatalf("got %d, want 200", res.StatusCode)
+			}
+		}
+		res := do(h, ask("/", "192.0.2.1:4"))
+		body, _ := io.ReadAll(res.Body)
+		for _, c := range []struct{ what, got, want string }{
+			{"status", res.Status, "429 Too Many Requests"},
+			{"RateLimit-Policy", res.Header.Get("RateLimit-Policy"), `"login/1m";q=20;w=60, "login/3s";q=5;w=3`},
+			{"RateLimit", res.Header.Get("RateLimit"), `"login/3s";r=0;t=3`},
+			{"Retry-After", res.Header.Get("Retry-After"), "3"},
+			{"Content-Type", res.Header.Get("Content-Type"), "application/problem+json"},
+			{"Cache-Control", res.Header.Get("Cache-Control"), "no-store"},
+			{"body", string(body), `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["login/3s"]}` + "\n"},
+		} {
+			if c.got != c.want {
+				t.Errorf("%s: got %q, want %q", c.what, c.got, c.want)
+			}
+		}
+		time.Sleep(3 * time.Second)
+		if got, want := do(h, ask("/", "192.0.2.1:4")).Header.Get("RateLimit"), `"login/1m";r=14;t=57, "login/3s";r=4;t=3`; got != want {
+			t.Errorf("after three seconds: RateLimit: got %s, want %s", got, want)
+		}
+	})
+}
+
+func TestCost(t *testing.T) {
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "bytes", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(100, time.Hour)},
+		Cost: func(r *http.Request) int64 { return r.ContentLength },
+	}}})
+	h := l.Handler(served)
+	for _, c := range []struct {
+		length    int64
+		status    int
+		remaining string
+	}{
+		{60, 200, "40"},
+		{41, 429, "40"},
+		{0, 200, "40"},
+		{101, 429, "40"}, // never fits: no Retry-After
+		{-1, 429, "40"},  // unknown, and no gift
+		{40, 200, "0"},
+		{0, 200, "0"},
+	} {
+		r := ask("/", "")
+		r.ContentLength = c.length
+		res := do(h, r)
+		if got := res.Header.Get("X-RateLimit-Remaining"); res.StatusCode != c.status || got != c.remaining {
+			t.Errorf("cost %d: got %d with %s left, want %d with %s", c.length, res.StatusCode, got, c.status, c.remaining)
+		}
+		if retry := res.Header.Get("Retry-After"); (retry != "") != (c.length == 41) {
+			t.Errorf("cost %d: Retry-After: %q", c.length, retry)
+		}
+	}
+}
+
+func TestLimitsFor(t *testing.T) {
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{
+		OnError: weir.FailClosed,
+		Rules: []weir.Rule{{
+			Name: "api", Key: weir.ByHeader("User"),
+			LimitsFor: func(r *http.Request) []weir.Limit {
+				switch r.Header.Get("Tier") {
+				case "free":
+					return []weir.Limit{algorithms.GCRA(1, time.Hour).Named("free")}
+				case "pro":
+					return []weir.Limit{algorithms.GCRA(10, time.Hour).Named("pro"), algorithms.GCRA(5, time.Minute)}
+				case "broken":
+					return []weir.Limit{algorithms.GCRA(0, time.Hour)}
+				}
+				return nil
+			},
+		}},
+	})
+	h := l.Handler(served)
+	for _, c := range []struct {
+		tier      string
+		status    int
+		remaining string
+	}{
+		{"free", 200, "0"}, {"free", 429, "0"}, {"pro", 200, "4"}, {"staff", 200, ""}, {"broken", 503, ""},
+	} {
+		res := do(h, ask("/", "", "User", "ann", "Tier", c.tier))
+		if got := res.Header.Get("X-RateLimit-Remaining"); res.StatusCode != c.status || got != c.remaining {
+			t.Errorf("%s: got %d with %q left, want %d with %q", c.tier, res.StatusCode, got, c.status, c.remaining)
+		}
+	}
+}
+
+// TestNested has limiters for all, for a group and for a route, as with chi:
+// clients are told of the tightest, and of what refuses.
+func TestNested(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	limiter := func(rule string, quota int64) func(http.Handler) http.Handler {
+		return must(t, store, weir.Options{Headers: weir.XRateLimit | weir.IETF, Rules: []weir.Rule{
+			{Name: rule, Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(quota, 24*365*time.Hour)}}}}).Handler
+	}
+	r := chi.NewRouter()
+	r.Use(limiter("all", 4))
+	r.Group(func(r chi.Router) {
+		r.Use(limiter("group", 100))
+		r.With(limiter("route", 2)).Get("/narrow", served)
+		r.Get("/wide", served)
+	})
+	for _, c := range []struct {
+		path          string
+		status        int
+		limit, remain string
+		violated      string
+		policies      int
+	}{
+		{"/wide", 200, "4", "3", "", 2},
+		{"/narrow", 200, "2", "1", "", 3},
+		{"/narrow", 200, "2", "0", "", 3},
+		{"/narrow", 429, "2", "0", `"route";r=0`, 3}, // the outer limits are charged already: they stand outside
+		{"/wide", 429, "4", "0", `"all";r=0`, 1},
+	} {
+		res := do(r, ask(c.path, "192.0.2.1:4"))
+		if got := res.Header.Get("X-RateLimit-Limit") + " " + res.Header.Get("X-RateLimit-Remaining"); res.StatusCode != c.status || got != c.limit+" "+c.remain {
+			t.Errorf("%s: got %d, %s; want %d, %s %s", c.path, res.StatusCode, got, c.status, c.limit, c.remain)
+		}
+		if got := res.Header.Get("RateLimit"); c.violated != "" && (!strings.HasPrefix(got, c.violated) || strings.Contains(got, ",")) {
+			t.Errorf("%s: RateLimit of a refusal: got %s, want %s alone", c.path, got, c.violated)
+		}
+		if got := strings.Count(res.Header.Get("RateLimit-Policy"), ";q="); got != c.policies || len(res.Header.Values("RateLimit-Policy")) != 1 {
+			t.Errorf("%s: RateLimit-Policy: got %q, want %d policies in one line", c.path, res.Header.Values("RateLimit-Policy"), c.policies)
+		}
+	}
+}
+
+func TestPreflight(t *testing.T) {
+	for _, charged := range []bool{false, true} {
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{ChargePreflight: charged, Rules: []weir.Rule{
+			{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}}).Handler(served)
+		var statuses []int
+		for range 3 {
+			r := httptest.NewRequest("OPTIONS", "/", nil)
+			r.Header.Set("Origin", "https://example.com")
+			r.Header.Set("Access-Control-Request-Method", "POST")
+			statuses = append(statuses, do(h, r).StatusCode)
+		}
+		statuses = append(statuses, do(h, httptest.NewRequest("OPTIONS", "/", nil)).StatusCode) // not a preflight
+		want := []int{200, 200, 200, 200}
+		if charged {
+			want = []int{200, 429, 429, 429}
+		}
+		if !slices.Equal(statuses, want) {
+			t.Errorf("ChargePreflight %v: got %v, want %v", charged, statuses, want)
+		}
+	}
+}
+
+// TestRefusal: what an outer middleware set stays, what it must not keep goes.
+func TestRefusal(t *testing.T) {
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{Expose: true, Rules: []weir.Rule{
+		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}})
+	outer := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Access-Control-Allow-Origin", "*")
+			w.Header().Set("Access-Control-Expose-Headers", "Link")
+			next.ServeHTTP(w, r)
+		})
+	}
+	h := outer(l.Handler(served))
+	do(h, ask("/", ""))
+	for _, c := range []struct{ accept, contentType, body string }{
+		{"", "application/problem+json", `"violated-policies":["api"]`},
+		{"*/*", "application/problem+json", `"status":429`},
+		{"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html; charset=utf-8", "<h1>Quota Exceeded</h1>"},
+		{"text/plain", "text/plain; charset=utf-8", "Too many requests. Try again in 3600 seconds.\n"},
+		{"application/json", "application/problem+json", "{"},
+		{"text/html;q=0.1, text/plain;q=0.2", "text/plain; charset=utf-8", "Too"},
+		{"text/*;q=0.5, text/html;q=0", "text/plain; charset=utf-8", "Too"},
+		{"image/png", "text/plain; charset=utf-8", "Too"},
+		{"text/html;q=nonsense", "text/html; charset=utf-8", "<"},
+		{strings.Repeat("text/html;q=0.1,", 1<<16), "text/html; charset=utf-8", "<"},
+	} {
+		r := ask("/", "")
+		if c.accept != "" {
+			r.Header.Set("Accept", c.accept)
+		}
+		res := do(h, r)
+		body, _ := io.ReadAll(res.Body)
+		if got := res.Header.Get("Content-Type"); got != c.contentType || !strings.Contains(string(body), c.body) {
+			t.Errorf("Accept %.60q: got %q %q, want %q with %q", c.accept, got, body, c.contentType, c.body)
+		}
+		if got := res.Header.Get("Access-Control-Allow-Origin"); got != "*" {
+			t.Errorf("Access-Control-Allow-Origin: got %q, want it kept", got)
+		}
+		if got, want := strings.Join(res.Header.Values("Access-Control-Expose-Headers"), ", "), "Link, Retry-After, X-Ratelimit-Limit, X-Ratelimit-Remaining, X-Ratelimit-Reset"; got != want {
+			t.Errorf("Access-Control-Expose-Headers: got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestOnLimited serves something degraded, and knows what was decided.
+func TestOnLimited(t *testing.T) {
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{
+		Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			d := weir.FromContext(r.Context()).Decisions[0]
+			fmt.Fprintf(w, "cached; allowed %v, retry within an hour %v", d.Allowed, d.RetryAfter <= time.Hour)
+		}),
+	})
+	h := l.Handler(served)
+	do(h, ask("/", ""))
+	body, _ := io.ReadAll(do(h, ask("/", "")).Body)
+	if want := "cached; allowed false, retry within an hour true"; string(body) != want {
+		t.Errorf("got %q, want %q", body, want)
+	}
+	if weir.FromContext(context.Background()) != nil {
+		t.Error("FromContext of a context that no limiter has seen is not nil")
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Take(context.Context, *weir.Transaction) error { return f.err }
+
+func TestOnError(t *testing.T) {
+	secret := errors.New("dial tcp 10.0.0.7:6379: password hunter2")
+	var events []weir.Event
+	for _, c := range []struct {
+		name    string
+		onError func(http.ResponseWriter, *http.Request, http.Handler, error)
+		status  int
+		body    string
+	}{
+		{"open by default", nil, 200, "served"},
+		{"FailClosed", weir.FailClosed, 503, "temporary-reduced-capacity"},
+	} {
+		h := must(t, failing{secret}, weir.Options{OnError: c.onError, Observe: func(e weir.Event) { events = append(events, e) },
+			Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}}).Handler(served)
+		res := do(h, ask("/", ""))
+		body, _ := io.ReadAll(res.Body)
+		if res.StatusCode != c.status || !strings.Contains(string(body), c.body) || strings.Contains(string(body), "hunter2") {
+			t.Errorf("%s: got %d %q, want %d with %q and not the error", c.name, res.StatusCode, body, c.status, c.body)
+		}
+		if res.Header.Get("X-RateLimit-Remaining") != "" {
+			t.Errorf("%s: fields of a decision that was not made: %v", c.name, res.Header)
+		}
+	}
+	if len(events) != 2 || !errors.Is(events[0].Err, secret) || events[0].Transaction.Charges[0].Rule != "api" {
+		t.Errorf("observed %+v, want two of the error", events)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	key, limit := weir.Global(), algorithms.GCRA(1, time.Second)
+	store := memstore.New(memstore.Options{})
+	rule := func(limits ...weir.Limit) []weir.Rule { return []weir.Rule{{Name: "api", Key: key, Limits: limits}} }
+	for _, c := range []struct {
+		want  string
+		store weir.Store
+		o     weir.Options
+	}{
+		{"store is nil", nil, weir.Options{Rules: rule(limit)}},
+		{"no rules", store, weir.Options{}},
+		{"rule has no name", store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
+		{`rule "a\nb": a header field`, store, weir.Options{Rules: []weir.Rule{{Name: "a\nb", Key: key, Limits: []weir.Limit{limit}}}}},
+		{`rule "api" has no key`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
+		{`rule "api" has no limits`, store, weir.Options{Rules: rule()}},
+		{`rule "api" has both`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, LimitsFor: func(*http.Request) []weir.Limit { return nil }}}}},
+		{`unit "Tokens"`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Unit: "Tokens"}}}},
+		{`two rules are named "api"`, store, weir.Options{Rules: append(rule(limit), rule(limit)...)}},
+		{`two limits named "1s"`, store, weir.Options{Rules: rule(limit, algorithms.FixedWindow(9, time.Second))}},
+		{`two limits named "x"`, store, weir.Options{Rules: rule(limit.Named("x"), algorithms.GCRA(9, time.Minute).Named("x"))}},
+		{`limit "é": a header field`, store, weir.Options{Rules: rule(limit.Named("é"))}},
+		{"has no algorithm", store, weir.Options{Rules: rule(weir.Limit{Quota: 1, Period: time.Second})}},
+		{"quota 0 is below 1", store, weir.Options{Rules: rule(algorithms.GCRA(0, time.Second))}},
+		{"quota -1 is below 1", store, weir.Options{Rules: rule(algorithms.SlidingLog(-1, time.Second))}},
+		{"period 0s", store, weir.Options{Rules: rule(algorithms.GCRA(1, 0))}},
+		{"whole microseconds", store, weir.Options{Rules: rule(algorithms.GCRA(1, time.Second/3))}},
+		{"burst -1", store, weir.Options{Rules: rule(limit.WithBurst(-1))}},
+		{"quota 1125899906842625 in a period of 1s cannot be counted", store, weir.Options{Rules: rule(algorithms.GCRA(1<<50+1, time.Second))}},
+		{"burst 1125899906842625 in", store, weir.Options{Rules: rule(limit.WithBurst(1<<50 + 1))}},
+		{"choose one", store, weir.Options{Headers: weir.IETF | weir.Draft06, Rules: rule(limit)}},
+		{"NoHeaders goes with no other", store, weir.Options{Headers: weir.IETF | weir.NoHeaders, Rules: rule(limit)}},
+		{"not one of the constants", store, weir.Options{Headers: 1 << 15, Rules: rule(limit)}},
+		{`both are named "a/b"`, store, weir.Options{Rules: []weir.Rule{
+			{Name: "a/b", Key: key, Limits: []weir.Limit{limit}}, {Name: "a", Key: key, Limits: []weir.Limit{limit.Named("b")}}}}},
+	} {
+		if _, err := weir.New(c.store, c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "weir: ") {
+			t.Errorf("got %v, want an error with %q", err, c.want)
+		}
+	}
+	defer func() {
+		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api" has no limits`) {
+			t.Errorf("Middleware panics with %v, want what New says", err)
+		}
+	}()
+	weir.Middleware(store, "api", key)
+}
+
+// TestResponseWriter: what the server's ResponseWriter can do it still can.
+func TestResponseWriter(t *testing.T) {
+	h := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.GCRA(100, time.Second))
+	mux := http.NewServeMux()
+	mux.Handle("/stream", h(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := w.(io.ReaderFrom); !ok {
+			t.Error("no io.ReaderFrom")
+		}
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Error(err)
+		}
+		io.WriteString(w, "data: 1\n\n")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})))
+	mux.Handle("/upgrade", h(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\nraw")
+		conn.Close()
+	})))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+
+	ctx, hangUp := context.WithCancel(context.Background())
+	r, _ := http.NewRequestWithContext(ctx, "GET", server.URL+"/stream", nil)
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(res.Body).ReadString('\n'); line != "data: 1\n" {
+		t.Errorf("stream: got %q, %v before its end, want the first event", line, err)
+	}
+	hangUp()
+
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, "GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n")
+	if got, _ := io.ReadAll(conn); !strings.HasSuffix(string(got), "\r\n\r\nraw") {
+		t.Errorf("hijacked: got %q", got)
+	}
+}
+
+// TestProblemIsJSON: whatever the names.
+func TestProblemIsJSON(t *testing.T) {
+	name := `a"b\c<d>/~`
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.IETF, Rules: []weir.Rule{
+		{Name: name, Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}}).Handler(served)
+	do(h, ask("/", ""))
+	res := do(h, ask("/", ""))
+	var p struct {
+		Status   int
+		Violated []string `json:"violated-policies"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&p); err != nil || p.Status != 429 || !slices.Equal(p.Violated, []string{name}) {
+		t.Errorf("got %+v, %v; want 429 and %q", p, err, name)
+	}
+	if got, want := res.Header.Get("RateLimit-Policy"), `"a\"b\\c<d>/~";q=1;w=3600`; got != want {
+		t.Errorf("RateLimit-Policy: got %s, want %s", got, want)
+	}
+}
+
+// A nullWriter costs nothing, so that what is measured is the middleware.
+type nullWriter struct{ h http.Header }
+
+func (w *nullWriter) Header() http.Header         { return w.h }
+func (w *nullWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (w *nullWriter) WriteHeader(int)             {}
+
+var quotas = []struct {
+	name   string
+	limit  weir.Limit
+	allocs float64
+}{
+	{"allowed", algorithms.GCRA(1<<30, time.Second), 2},
+	{"denied", algorithms.GCRA(1, 1000*time.Hour), 3},
+}
+
+func TestMiddlewareAllocations(t *testing.T) {
+	for _, q := range quotas {
+		// OnLimited of nothing: a body costs what its form costs.
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{
+			Rules:     []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{q.limit}}},
+			OnLimited: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		w, r := &nullWriter{http.Header{}}, ask("/", "192.0.2.1:4")
+		h.ServeHTTP(w, r)
+		if got := testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) }); got > q.allocs {
+			t.Errorf("%s: %v allocations, want at most %v", q.name, got, q.allocs)
+		}
+	}
+}
+
+// BenchmarkHandler has the least a limiter must do beside it: set three fields
+// and copy the request.
+func BenchmarkHandler(b *testing.B) {
+	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	b.Run("baseline", func(b *testing.B) {
+		w, r := &nullWriter{http.Header{}}, ask("/", "192.0.2.1:4")
+		b.ReportAllocs()
+		for b.Loop() {
+			w.h["X-Ratelimit-Limit"] = []string{"1"}
+			w.h["X-Ratelimit-Remaining"] = []string{"1"}
+			w.h["X-Ratelimit-Reset"] = []string{"1"}
+			nothing.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), quotaKey{}, w)))
+		}
+	})
+	for _, q := range quotas {
+		b.Run(q.name, func(b *testing.B) {
+			h := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), q.limit)(nothing)
+			w, r := &nullWriter{http.Header{}}, ask("/", "192.0.2.1:4")
+			b.ReportAllocs()
+			for b.Loop() {
+				h.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+type quotaKey struct{}
