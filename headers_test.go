@@ -157,12 +157,16 @@ func TestUnknown(t *testing.T) {
 	if got := res.Header.Get("X-RateLimit-Limit"); got != "100" {
 		t.Errorf("X-RateLimit-Limit: got %s, want that of the limit that is known", got)
 	}
+	h = weir.Middleware(unknown{}, "api", weir.Global(), algorithms.GCRA(10, time.Second))(served)
+	if got := fields(do(h, ask("/", ""))); got != "" {
+		t.Errorf("of a lone limit that is unknown: got %s, want no fields", got)
+	}
 }
 
 type unknown struct{ weir.Store }
 
 func (unknown) Take(_ context.Context, t *weir.Transaction) error {
-	t.Decisions = []weir.Decision{{Allowed: true, Remaining: -1}, {Allowed: true, Remaining: 7}}
+	t.Decisions = []weir.Decision{{Allowed: true, Remaining: -1}, {Allowed: true, Remaining: 7}}[:len(t.Charges)]
 	t.At = time.Unix(0, 0)
 	return nil
 }

@@ -305,6 +305,7 @@ func TestRefusal(t *testing.T) {
 		{"text/html;q=0.1, text/plain;q=0.2", "text/plain; charset=utf-8", "Too"},
 		{"text/*;q=0.5, text/html;q=0", "text/plain; charset=utf-8", "Too"},
 		{"image/png", "text/plain; charset=utf-8", "Too"},
+		{"application/json;q=-1", "application/problem+json", "{"},
 		{"text/html;q=nonsense", "text/html; charset=utf-8", "<"},
 		{strings.Repeat("text/html;q=0.1,", 1<<16), "text/html; charset=utf-8", "<"},
 	} {

@@ -63,13 +63,6 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// mulLess reports a·b < c·d for factors ≥ 0, however large.
-func mulLess(a, b, c, d int64) bool {
-	h1, l1 := bits.Mul64(uint64(a), uint64(b))
-	h2, l2 := bits.Mul64(uint64(c), uint64(d))
-	return h1 < h2 || h1 == h2 && l1 < l2
-}
-
 // mulDiv returns ⌊a·b/c⌋ and the remainder, for factors ≥ 0 and a quotient that
 // fits.
 func mulDiv(a, b, c int64) (quo, rem int64) {
