@@ -290,7 +290,7 @@ func (w *fieldWriter) writeTriple(t *triple, it item, at time.Time) {
 		w.setInt(t.reset, ceilSeconds(it.ResetAfter))
 	case goDuration:
 		start := len(w.buf)
-		w.buf = append(w.buf, it.ResetAfter.String()...)
+		w.buf = append(w.buf, ceil(it.ResetAfter, time.Millisecond).String()...)
 		w.set(t.reset, start)
 	case rfc3339:
 		start := len(w.buf)
@@ -362,8 +362,10 @@ func (w *fieldWriter) writeRetryAfter(d Dialect, wait time.Duration) {
 	}
 	w.setInt(retryAfter, ceilSeconds(wait))
 	if d&OpenAI != 0 {
-		w.setInt(retryAfterMS, int64((wait+time.Millisecond-1)/time.Millisecond))
+		w.setInt(retryAfterMS, ceil(wait, time.Millisecond).Milliseconds())
 	}
 }
 
-func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+func ceil(d, unit time.Duration) time.Duration { return (d + unit - 1).Truncate(unit) }
+
+func ceilSeconds(d time.Duration) int64 { return int64(ceil(d, time.Second) / time.Second) }

@@ -24,12 +24,14 @@ type Rule struct {
 
 	// Limits are several windows of one key: 20 per minute and 5 per 3 seconds.
 	// Those without a name get one from their period ("1m", "3s"), unless there
-	// is one limit only.
+	// is one limit only. What was spent is kept under that name: give a limit
+	// one of its own if its period may change.
 	Limits []Limit
 
 	// LimitsFor chooses limits for a request, such as those of a tier that a
 	// database knows; nil means Limits. If it returns none the rule does not
-	// apply. A limit that is invalid is an error of this request: see OnError.
+	// apply: a tier that a map lacks is not limited. A limit that is invalid is
+	// an error of this request: see OnError.
 	LimitsFor func(r *http.Request) []Limit
 
 	// Cost is how many units a request costs; nil means 1. 0 looks and spends
@@ -61,9 +63,8 @@ type Options struct {
 	// free of charge: a browser sends them unasked.
 	ChargePreflight bool
 
-	// OnLimited answers a request that was refused; nil answers 429 with
-	// problem details, text or HTML, as the client prefers. Fields are set
-	// before it is called, and FromContext tells it what was decided.
+	// OnLimited answers a request that was refused; nil is Refuse. Fields are
+	// set before it is called, and FromContext tells it what was decided.
 	OnLimited http.Handler
 
 	// OnError answers a request that could not be decided, because the store
@@ -119,7 +120,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		return nil, err
 	}
 	if o.OnLimited == nil {
-		o.OnLimited = http.HandlerFunc(refuse)
+		o.OnLimited = http.HandlerFunc(Refuse)
 	}
 	if o.OnError == nil {
 		o.OnError = failOpen
@@ -194,8 +195,8 @@ func policiesOf(r *Rule, limits []Limit) ([]policy, error) {
 		if l.Name == "" && len(limits) > 1 {
 			l.Name = periodName(l.Period)
 		}
-		if err := l.validate(); err != nil {
-			return nil, fmt.Errorf("weir: rule %q: %w", r.Name, err)
+		if err := l.fault(); err != nil {
+			return nil, fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, l.Name, err)
 		}
 		if !printable(l.Name) {
 			return nil, fmt.Errorf("weir: rule %q: limit %q: a header field can carry printable ASCII only", r.Name, l.Name)
@@ -373,8 +374,9 @@ func preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// refuse is OnLimited unless another is given.
-func refuse(w http.ResponseWriter, r *http.Request) {
+// Refuse is OnLimited unless another is given: it answers 429 with problem
+// details of the type quota-exceeded, text or HTML, as the client prefers.
+func Refuse(w http.ResponseWriter, r *http.Request) {
 	var violated []string
 	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
 		for i := range v.items {

@@ -78,25 +78,28 @@ func (l Limit) String() string {
 
 // Validate refuses a limit that cannot be counted exactly and says which of its
 // numbers is at fault.
-func (l Limit) Validate() error { return l.validate() }
+func (l Limit) Validate() error {
+	if err := l.fault(); err != nil {
+		return fmt.Errorf("weir: limit %q: %w", l.Name, err)
+	}
+	return nil
+}
 
-func (l *Limit) validate() error {
+func (l *Limit) fault() error {
 	switch {
 	case l.Algorithm == nil:
-		return fmt.Errorf("weir: limit %q has no algorithm", l.Name)
+		return errors.New("it has no algorithm")
 	case l.Quota < 1:
-		return fmt.Errorf("weir: limit %q: quota %d is below 1", l.Name, l.Quota)
+		return fmt.Errorf("quota %d is below 1", l.Quota)
 	case l.Period < time.Microsecond:
-		return fmt.Errorf("weir: limit %q: period %v is below a microsecond", l.Name, l.Period)
+		return fmt.Errorf("period %v is below a microsecond", l.Period)
 	case l.Period%time.Microsecond != 0:
-		return fmt.Errorf("weir: limit %q: period %v is not in whole microseconds", l.Name, l.Period)
+		return fmt.Errorf("period %v is not in whole microseconds", l.Period)
 	case l.Burst < 0:
-		return fmt.Errorf("weir: limit %q: burst %d is below 0", l.Name, l.Burst)
+		return fmt.Errorf("burst %d is below 0", l.Burst)
 	}
 	if v, ok := l.Algorithm.(Validator); ok {
-		if err := v.Validate(l); err != nil {
-			return fmt.Errorf("weir: limit %q: %w", l.Name, err)
-		}
+		return v.Validate(l)
 	}
 	return nil
 }
@@ -241,8 +244,8 @@ type Store interface {
 func (t *Transaction) Validate() error {
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		if err := c.Limit.validate(); err != nil {
-			return err
+		if err := c.Limit.fault(); err != nil {
+			return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, c.Limit.Name, err)
 		}
 		for j := range i {
 			d := &t.Charges[j]

@@ -1,0 +1,32 @@
+// Basic limits each client of a small server to 5 requests per 10 seconds.
+//
+//	go run ./_examples/basic
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/_examples/internal/demo"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+func main() {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "hello")
+	})
+
+	store := memstore.New(memstore.Options{})
+	limit := weir.Middleware(store, "hello", weir.ByIP(), algorithms.GCRA(5, 10*time.Second))
+
+	// demo.Run is http.ListenAndServe(addr, limit(mux)) with a demonstration.
+	demo.Run("Each client has 5 requests per 10 seconds: 5 at once, then one every 2 seconds.", limit(mux),
+		demo.Request{Path: "/", Times: 5, Say: "Five requests at once pass."},
+		demo.Request{Path: "/", Want: 429, Say: "The sixth is refused and told when to come again."},
+		demo.Request{Path: "/", Wait: true, Say: "Who waits as long as Retry-After says passes."},
+	)
+}

@@ -1,0 +1,105 @@
+// Chat gives each user of a chat room a bucket of 3 messages, with one more
+// every 4 seconds, and prints what becomes of a spammer among ordinary users. It
+// asks the store itself, without HTTP.
+//
+//	go run ./_examples/chat
+//	go run ./_examples/chat -speed 10
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"slices"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A message is one that a user tries to send, at a time of the demonstration.
+type message struct {
+	at   time.Duration
+	user string
+	text string
+}
+
+func main() {
+	speed := flag.Int("speed", 1, "run up to 100 times as fast; the limit is scaled with it")
+	flag.Parse()
+	log.SetFlags(0)
+	if *speed < 1 || *speed > 100 {
+		log.Fatalf("-speed is %d, not 1 to 100", *speed)
+	}
+	scale := time.Duration(*speed)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+
+	fmt.Println("Each user has 3 messages, and one more every 4 seconds.")
+	room := room{
+		store: memstore.New(memstore.Options{}),
+		limit: algorithms.TokenBucket(3, 1, 4*time.Second/scale),
+	}
+	sent, passed := map[string]int{}, map[string]int{}
+	start := time.Now()
+	for _, m := range messages() {
+		select {
+		case <-time.After(time.Until(start.Add(m.at / scale))):
+		case <-ctx.Done():
+			return
+		}
+		remaining, retry, err := room.say(ctx, m.user)
+		if err != nil {
+			log.Fatal(err)
+		}
+		sent[m.user]++
+		verdict := fmt.Sprintf("refused, again in %.1f s", (retry * scale).Seconds())
+		if retry == 0 {
+			passed[m.user]++
+			verdict = fmt.Sprintf("passed, %d left", remaining)
+		}
+		fmt.Printf("%4.1f s  %-7s  %-16s %s\n", m.at.Seconds(), m.user, m.text, verdict)
+	}
+	fmt.Println()
+	for _, user := range []string{"anna", "ben", "spammer"} {
+		fmt.Printf("%s: %d of %d messages passed\n", user, passed[user], sent[user])
+	}
+}
+
+type room struct {
+	store weir.Store
+	limit weir.Limit
+}
+
+// say spends one message of a user: retry is 0 if it passed, else when the user
+// may try again.
+func (r *room) say(ctx context.Context, user string) (remaining int64, retry time.Duration, err error) {
+	t := weir.Transaction{Charges: []weir.Charge{{Rule: "chat", Key: user, Limit: r.limit, Cost: 1}}}
+	if err := r.store.Take(ctx, &t); err != nil {
+		return 0, 0, err
+	}
+	return t.Decisions[0].Remaining, t.RetryAfter(), nil
+}
+
+// messages are 20 seconds of a chat.
+func messages() []message {
+	all := []message{
+		{100 * time.Millisecond, "anna", "hi all"},
+		{1300 * time.Millisecond, "ben", "hi anna"},
+		{2200 * time.Millisecond, "anna", "who is that?"},
+		{3300 * time.Millisecond, "anna", "can it be muted?"},
+		{7200 * time.Millisecond, "ben", "it mutes itself"},
+		{11300 * time.Millisecond, "anna", "so it does"},
+		{15200 * time.Millisecond, "ben", "bye"},
+	}
+	for at := time.Duration(0); at < 20*time.Second; at += 700 * time.Millisecond {
+		all = append(all, message{at, "spammer", "BUY NOW"})
+	}
+	slices.SortStableFunc(all, func(a, b message) int { return cmp.Compare(a.at, b.at) })
+	return all
+}

@@ -1,0 +1,78 @@
+// Chi has limits for everything, for a group of routes and for one route, one
+// inside the other.
+//
+//	go run ./_examples/chi
+package main
+
+import (
+	"fmt"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/_examples/internal/demo"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+func main() {
+	store := memstore.New(memstore.Options{})
+
+	// A report is expensive: 2 a minute, and then the one of yesterday.
+	reports, err := weir.New(store, weir.Options{
+		Rules: []weir.Rule{{
+			Name: "reports", Key: weir.ByIP(),
+			Limits: []weir.Limit{algorithms.SlidingLog(2, time.Minute)},
+		}},
+		OnLimited: http.HandlerFunc(oldReport),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	r := chi.NewRouter()
+	r.Use(weir.Middleware(store, "all", weir.Global(), algorithms.GCRA(1000, time.Second)))
+	r.Get("/", page("the front page"))
+	r.Route("/api", func(r chi.Router) {
+		// Each client has 3 requests per 10 seconds for each route: /items/1 and
+		// /items/2 are one route, GET and POST are two.
+		perRoute := weir.Join(weir.ByIP(), weir.ByMethod(), weir.ByRoute())
+		r.Use(weir.Middleware(store, "api", perRoute, algorithms.GCRA(3, 10*time.Second)))
+		r.Get("/items/{id}", item)
+		r.Post("/items/{id}", page("stored"))
+		r.With(reports.Handler).Get("/report", page("a fresh report"))
+	})
+
+	demo.Run("All clients: 1000 requests per second. Each client and route below /api: 3 per 10 seconds. Fresh reports: 2 per minute.", r,
+		demo.Request{Path: "/", Say: "The front page is under the limit of all clients alone."},
+		demo.Request{Path: "/api/items/1", Times: 2, Say: "Two of three requests to a route; the last one left gets less of an answer."},
+		demo.Request{Path: "/api/items/2"},
+		demo.Request{Path: "/api/items/3", Want: 429},
+		demo.Request{Path: "/api/items/3", Method: "POST", Say: "Another method is another route."},
+		demo.Request{Path: "/api/report", Times: 3, Say: "Two fresh reports, then an old one instead of an error."},
+	)
+}
+
+func page(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, text) }
+}
+
+// item looks at what the limiter decided, and saves work for a client that has
+// nothing left.
+func item(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprintf(w, "item %s", chi.URLParam(r, "id"))
+	if t := weir.FromContext(r.Context()); t != nil && t.Decisions[0].Remaining > 0 {
+		fmt.Fprint(w, ", with all its details")
+	}
+	fmt.Fprintln(w)
+}
+
+// oldReport is called instead of the handler of the route. The fields that tell
+// of the limit, Retry-After among them, are set already.
+func oldReport(w http.ResponseWriter, r *http.Request) {
+	next := weir.FromContext(r.Context()).RetryAfter()
+	fmt.Fprintf(w, "the report of yesterday; a fresh one in %v\n", next.Round(time.Second))
+}

@@ -1,0 +1,170 @@
+// Package demo runs the examples that serve HTTP. It listens on this machine,
+// sends itself the requests that an example wants to show, prints them as curl
+// would, and goes on serving until Ctrl-C.
+package demo
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A Request is what an example sends to itself.
+type Request struct {
+	Say    string            // printed before it
+	Times  int               // 0 means once
+	Method string            // "" means GET
+	Path   string            // "/hello"
+	Header map[string]string // fields to send
+	Form   map[string]string // the body, if there is one
+	Wait   bool              // first wait as long as the last Retry-After says
+	Want   int               // the status that the example promises; 0 means 200
+}
+
+// Run is http.ListenAndServe with flags, a demonstration, and an end.
+func Run(about string, h http.Handler, requests ...Request) {
+	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
+	once := flag.Bool("once", false, "end after the demonstration")
+	flag.Parse()
+	log.SetFlags(0)
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for anything
+
+	ln, err := net.Listen("tcp", *addr)
+	if err != nil {
+		log.Fatalf("Can't listen on %s: %v.\nChoose another address: -addr localhost:8081", *addr, err)
+	}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+
+	fmt.Println(about)
+	base := "http://" + ln.Addr().String()
+	if err := show(ctx, base, requests); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+	if !*once && ctx.Err() == nil {
+		fmt.Printf("\nThe server listens on %s until Ctrl-C. Try the lines above.\n", base)
+		select {
+		case <-ctx.Done():
+		case err := <-served:
+			log.Fatal(err)
+		}
+	}
+
+	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := srv.Shutdown(grace); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		log.Fatal(err)
+	}
+}
+
+func show(ctx context.Context, base string, requests []Request) error {
+	last := ""
+	var wait time.Duration
+	for _, q := range requests {
+		if q.Say != "" {
+			fmt.Printf("\n%s\n", q.Say)
+		}
+		if q.Wait {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if line := q.curl(base); line != last || q.Say != "" {
+			fmt.Printf("\n$ %s\n", line)
+			last = line
+		}
+		for range max(q.Times, 1) {
+			resp, body, err := q.send(ctx, base)
+			if err != nil {
+				return err
+			}
+			printResponse(resp, body)
+			wait, _ = time.ParseDuration(resp.Header.Get("Retry-After") + "s")
+			if want := max(q.Want, http.StatusOK); resp.StatusCode != want {
+				return fmt.Errorf("%s %s: status %d, want %d", resp.Request.Method, q.Path, resp.StatusCode, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (q *Request) form() string {
+	form := url.Values{}
+	for name, value := range q.Form {
+		form.Set(name, value)
+	}
+	return form.Encode()
+}
+
+func (q *Request) curl(base string) string {
+	line := "curl -i"
+	if q.Method != "" && q.Form == nil {
+		line += " -X " + q.Method
+	}
+	for _, name := range slices.Sorted(maps.Keys(q.Header)) {
+		line += fmt.Sprintf(" -H '%s: %s'", name, q.Header[name])
+	}
+	if q.Form != nil {
+		line += fmt.Sprintf(" -d '%s'", q.form())
+	}
+	return line + " " + base + q.Path
+}
+
+func (q *Request) send(ctx context.Context, base string) (*http.Response, string, error) {
+	req, err := http.NewRequestWithContext(ctx, q.Method, base+q.Path, strings.NewReader(q.form()))
+	if err != nil {
+		return nil, "", err
+	}
+	if q.Form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for name, value := range q.Header {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp, string(body), err
+}
+
+// printResponse shows a response: in a line if it is an ordinary one, in full if not.
+func printResponse(resp *http.Response, body string) {
+	names := slices.Sorted(maps.Keys(resp.Header))
+	if resp.StatusCode < 400 {
+		fmt.Print(resp.Status)
+		for _, name := range names {
+			if strings.Contains(name, "Ratelimit") || name == "Retry-After" {
+				fmt.Printf(" | %s: %s", name, resp.Header.Get(name))
+			}
+		}
+		fmt.Printf(" | %s\n", strings.TrimSpace(body))
+		return
+	}
+	fmt.Println(resp.Proto, resp.Status)
+	for _, name := range names {
+		fmt.Printf("%s: %s\n", name, resp.Header.Get(name))
+	}
+	fmt.Printf("\n%s\n", strings.TrimSpace(body))
+}

@@ -1,0 +1,72 @@
+// Login limits attempts by address and by user name, each attempt under all
+// limits at once: what one refuses spends nothing of another.
+//
+//	go run ./_examples/login
+package main
+
+import (
+	"crypto/rand"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/_examples/internal/demo"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+func main() {
+	// User names are hashed, so that who reads the store learns none. Processes
+	// that share a store need the same secret; this one is alone.
+	secret := make([]byte, 32)
+	rand.Read(secret)
+
+	attempts, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Headers: weir.IETF, // it tells of every limit, not of the tightest alone
+		Rules: []weir.Rule{
+			{
+				Name: "address", Key: weir.ByIP(),
+				Limits: []weir.Limit{algorithms.SlidingLog(20, time.Minute), algorithms.SlidingLog(5, 3*time.Second)},
+			},
+			{
+				// Strangers can spend the attempts of a user whose name they know.
+				// A quota that is generous and comes back soon bounds the harm.
+				Name: "user", Key: weir.Hashed(secret, byUser),
+				Limits: []weir.Limit{algorithms.SlidingLog(3, 10*time.Second)},
+			},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	mux := http.NewServeMux()
+	mux.Handle("POST /login", bounded(attempts.Handler(http.HandlerFunc(login))))
+
+	anna := map[string]string{"user": "anna", "password": "guess"}
+	ben := map[string]string{"user": "ben", "password": "correct"}
+	demo.Run("Each address: 20 attempts per minute and 5 per 3 seconds. Each user: 3 per 10 seconds.", mux,
+		demo.Request{Method: "POST", Path: "/login", Form: anna, Times: 3, Want: 401, Say: "Somebody guesses the password of anna."},
+		demo.Request{Method: "POST", Path: "/login", Form: anna, Want: 429, Say: "The fourth is refused for the user, and costs the address nothing."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Times: 2, Say: "So two of five are left to ben at the same address."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Want: 429, Say: "The next is refused for the address; its limit of a minute has more."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Wait: true, Say: "Who waits as long as Retry-After says passes."},
+	)
+}
+
+func byUser(r *http.Request) (string, bool) {
+	user := r.PostFormValue("user")
+	return user, user != ""
+}
+
+// bounded keeps the body that byUser reads small.
+func bounded(next http.Handler) http.Handler { return http.MaxBytesHandler(next, 4096) }
+
+func login(w http.ResponseWriter, r *http.Request) {
+	if r.PostFormValue("password") != "correct" { // yours compares a hash
+		http.Error(w, "wrong user or password", http.StatusUnauthorized)
+		return
+	}
+	w.Write([]byte("welcome\n"))
+}

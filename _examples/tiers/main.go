@@ -1,0 +1,104 @@
+// Tiers limits accounts by what they pay for, and strangers by their address.
+//
+//	go run ./_examples/tiers
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/_examples/internal/demo"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+type tier string
+
+// tiers are built once, not with each request. The limits have no names: an
+// account that changes its tier keeps what it has spent.
+var tiers = map[tier][]weir.Limit{
+	"":     {algorithms.GCRA(1, 10*time.Second)}, // strangers
+	"free": {algorithms.GCRA(2, 10*time.Second)},
+	"pro":  {algorithms.GCRA(5, 10*time.Second)},
+}
+
+type account struct {
+	id   int
+	tier tier
+}
+
+// accounts by API key; yours are in a database.
+var accounts = map[string]account{
+	"key-of-anna": {1, "free"},
+	"key-of-ben":  {2, "pro"},
+}
+
+func main() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Headers: weir.GitHub,
+		Rules: []weir.Rule{{
+			Name:      "api",
+			Key:       weir.FirstOf(weir.ByContext(idKey{}), weir.ByIP()),
+			LimitsFor: limitsFor,
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := authenticate(limiter.Handler(http.HandlerFunc(serve)))
+
+	demo.Run("Per 10 seconds: a stranger has 1 request, a free account 2, a pro account 5.", h,
+		demo.Request{Path: "/", Say: "A stranger."},
+		demo.Request{Path: "/", Want: 429},
+		demo.Request{Path: "/", Header: apiKey("key-of-anna"), Times: 2, Say: "A free account, at the same address."},
+		demo.Request{Path: "/", Header: apiKey("key-of-anna"), Want: 429},
+		demo.Request{Path: "/", Header: apiKey("key-of-ben"), Times: 5, Say: "A pro account."},
+		demo.Request{Path: "/", Header: apiKey("key-of-ben"), Want: 429},
+		demo.Request{Path: "/", Header: apiKey("a-guess"), Want: 429, Say: "Who makes up a key is a stranger: it buys no quota."},
+	)
+}
+
+func apiKey(key string) map[string]string { return map[string]string{"X-API-Key": key} }
+
+type (
+	idKey   struct{}
+	tierKey struct{}
+)
+
+// authenticate stands before the limiter, so that the limiter counts accounts
+// and not keys that anybody can make up.
+func authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a, ok := accounts[r.Header.Get("X-API-Key")]; ok {
+			ctx := context.WithValue(r.Context(), idKey{}, a.id)
+			r = r.WithContext(context.WithValue(ctx, tierKey{}, a.tier))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func tierOf(r *http.Request) tier {
+	t, _ := r.Context().Value(tierKey{}).(tier)
+	return t
+}
+
+// limitsFor gives a tier that it does not know what strangers get: no limits at
+// all would mean that the rule does not apply.
+func limitsFor(r *http.Request) []weir.Limit {
+	if limits, ok := tiers[tierOf(r)]; ok {
+		return limits
+	}
+	return tiers[""]
+}
+
+func serve(w http.ResponseWriter, r *http.Request) {
+	if t := tierOf(r); t != "" {
+		fmt.Fprintf(w, "hello, %s account\n", t)
+		return
+	}
+	fmt.Fprintln(w, "hello, stranger")
+}
