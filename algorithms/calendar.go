@@ -31,17 +31,19 @@ func (u Unit) String() string {
 
 // Calendar allows quota units in each day, week or month as the clocks and
 // calendars of location show them; nil is UTC. A day begins with the first
-// instant that carries its date, and may last 23 or 25 hours. In any span of
-// the unit's length it admits at most 2·quota, like FixedWindow. The limit is
-// named after the unit; its Period is 24 hours, 7 days or 30 days, for those who
-// only show it.
+// instant that carries its date, and may last 23 or 25 hours. In any span no
+// longer than the shortest window it touches it admits at most 2·quota, like
+// FixedWindow; 24 hours around a day of 23, or 30 days around a February, may see
+// 3·quota. The limit is named after the unit; its Period is 24 hours, 7 days or
+// 30 days, for those who only show it.
 //
 // The location may differ from user to user (Rule.LimitsFor). It must be one
 // that the user cannot change at will: what was spent counts in the window that
-// holds its instant, and a user who moves to a location further east enters the
-// next day sooner and has its quota sooner, by as many hours as they moved. Moving back and forth gains
-// nothing more: the spent units of an instant inside the new window still
-// count.
+// holds its instant, so a user who moves has the quota again at the next midnight
+// of the new location. Moving once gains a day at most. Going to and fro between
+// two locations gains the quota of both each day, and who follows midnight around
+// the world has it again every hour. Where users choose, let a change take
+// effect rarely, or charge a second limit that knows no location.
 func Calendar(quota int64, unit Unit, location *time.Location) weir.Limit {
 	l := weir.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: quota, Period: 24 * time.Hour}
 	switch unit {
@@ -70,7 +72,7 @@ func (c calendar) Validate(l *weir.Limit) error {
 
 func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
 	at := max(now, s.At)
-	start, end := c.Window(at)
+	start, end := c.Window(min(at, 1<<53)) // beyond lies the year 2255, or a broken state
 	w := window{end: end}
 	if s.At >= start {
 		w.spent = s.A
@@ -94,6 +96,19 @@ func (c calendar) Window(at int64) (start, end int64) {
 			return start, end
 		}
 	}
+}
+
+// Edges returns where windows begin, from before the one that holds the instant
+// at to some after it, for scripts that can't compute them.
+func (c calendar) Edges(at int64) []int64 {
+	start, end := c.Window(at)
+	before, _ := c.Window(start - 1)
+	edges := []int64{before, start, end}
+	for range 3 {
+		_, end = c.Window(end)
+		edges = append(edges, end)
+	}
+	return edges
 }
 
 // bounds returns the window of the unit of that date, or the i-th after it.

@@ -1,0 +1,6 @@
+local function take(s, at, cost, quota, period)
+  if cost > quota then return -1 end
+  local start, spent = at, 0
+  if s.a > 0 and at < s.b + period then start, spent = s.b, s.a end
+  return spend(spent, start, start + period, at, cost, quota)
+end

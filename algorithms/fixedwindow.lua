@@ -1,0 +1,7 @@
+local function take(s, at, cost, quota, period)
+  if cost > quota then return -1 end
+  local start = at - at % period
+  local spent = 0
+  if s.at >= start then spent = s.a end
+  return spend(spent, 0, start + period, at, cost, quota)
+end

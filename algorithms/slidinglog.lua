@@ -1,0 +1,244 @@
+-- The sliding log, in a list. The limits of one rule and key share it as long as
+-- they are charged alike, which is always, unless somebody goes to lengths. Then
+-- it holds the time of each unit, newest first, and last a header: "=" and the
+-- limits that share it. Where they part, or a charge is too large to be kept
+-- unit by unit, it holds one text: "*" and the marks of each limit.
+
+local most_units = 1000
+
+-- texts: "*" then for each limit "id;frontier;time:count,time:count,|"
+local function parse_text(text)
+  local logs = {}
+  for id, frontier, marks in string.gmatch(text, '([^;|*]+);(%d+);([^|]*)|') do
+    local log = {frontier = tonumber(frontier), times = {}, sums = {}, len = 0}
+    for time, count in string.gmatch(marks, '(%d+):(%d+),') do
+      log.len = log.len + tonumber(count)
+      log.times[#log.times + 1] = tonumber(time)
+      log.sums[#log.sums + 1] = log.len
+    end
+    logs[id] = log
+  end
+  return logs
+end
+
+local function parse_list(key, header)
+  local units = redis.call('LRANGE', key, 0, -2)
+  local logs = {}
+  for id in string.gmatch(header, '[^=,]+') do
+    local log = {frontier = 0, times = {}, sums = {}, len = #units}
+    for i = #units, 1, -1 do
+      log.times[#log.times + 1] = tonumber(units[i])
+      log.sums[#log.sums + 1] = #log.times
+    end
+    log.frontier = log.times[#log.times] or 0
+    logs[id] = log
+  end
+  return logs
+end
+
+-- open_logs reads the list at group.key for the charges that share it.
+local function open_logs(group, charges)
+  local key = group.key
+  local header = '='
+  local alike = true
+  for i, c in ipairs(charges) do
+    header = header .. (i > 1 and ',' or '') .. c.id
+    alike = alike and c.cost == charges[1].cost
+  end
+  group.header, group.alike = header, alike
+  local found = redis.call('LINDEX', key, -1)
+  if found == header or not found then
+    group.shared = true
+    group.fresh = not found
+    local log = {len = 0, frontier = 0, key = key, units = {}}
+    if found then
+      log.len = redis.call('LLEN', key) - 1
+      log.frontier = tonumber(redis.call('LINDEX', key, 0)) or 0
+    end
+    for _, c in ipairs(charges) do
+      c.log = log
+      c.at = log.frontier
+    end
+    return
+  end
+  if string.sub(found, 1, 1) == '*' then
+    group.logs = parse_text(found)
+  else
+    group.logs = parse_list(key, found)
+  end
+  for _, c in ipairs(charges) do
+    group.logs[c.id] = group.logs[c.id] or {frontier = 0, times = {}, sums = {}, len = 0}
+    c.log = group.logs[c.id]
+    c.at = c.log.frontier
+  end
+end
+
+-- unit returns when the k-th newest unit was spent, 1 ≤ k ≤ len.
+local function unit(log, k)
+  if log.times then
+    local sum = log.len - k + 1
+    local lo, hi = 1, #log.sums
+    while lo < hi do
+      local mid = math.floor((lo + hi) / 2)
+      if log.sums[mid] >= sum then hi = mid else lo = mid + 1 end
+    end
+    return log.times[lo]
+  end
+  local time = log.units[k]
+  if not time then
+    time = tonumber(redis.call('LINDEX', log.key, k - 1))
+    log.units[k] = time
+  end
+  return time
+end
+
+-- count returns how many units were spent after old. likely is where to look
+-- first.
+local function count(log, old, likely)
+  local lo, hi = 0, log.len + 1
+  local probe = math.min(likely, log.len)
+  while hi - lo > 1 do
+    if probe <= lo or probe >= hi then probe = math.floor((lo + hi) / 2) end
+    if unit(log, probe) > old then lo, probe = probe, probe + 1 else hi, probe = probe, -1 end
+  end
+  return lo
+end
+
+-- take returns the µs from at until the cost fits, or −1.
+local function take(c, at, cost, quota, period)
+  c.at = at
+  c.spent = count(c.log, at - period, quota)
+  if cost > quota then return -1 end
+  local over = c.spent + cost - quota
+  if cost <= 0 or over <= 0 then return 0 end
+  return unit(c.log, c.spent - over + 1) + period - at
+end
+
+-- describe_log returns all that an explanation of the charge can ask for: the
+-- newest instant, and of some units when they were spent, counted from the
+-- oldest in the window.
+local function describe_log(c, target)
+  local log, n = c.log, c.spent
+  local marks = {}
+  local function mark(k) -- the k-th oldest of n
+    k = math.max(1, math.min(k, n))
+    marks[#marks + 1] = string.format('%.0f:%.0f', k, unit(log, n - k + 1))
+  end
+  if n > 0 then
+    mark(1)
+    mark(n)
+    mark(n + 1 - c.quota)
+    if c.cost > 0 then mark(n + c.cost - c.quota) end
+    if c.cost < 0 and n + c.cost >= 1 then mark(n + c.cost) end
+    if target then
+      local then_spent = count(log, target - c.period, n)
+      mark(n - then_spent)
+      mark(n - then_spent + 1)
+    end
+  end
+  return string.format('%.0f ', log.frontier) .. table.concat(marks, ' ')
+end
+
+local function push_units(group, time, n, now, longest)
+  local key = group.key
+  local text = string.format('%.0f', time)
+  if group.fresh then redis.call('RPUSH', key, group.header) end
+  if n == 1 then
+    redis.call('LPUSH', key, text)
+  else
+    local units = {}
+    for i = 1, n do units[i] = text end
+    redis.call('LPUSH', key, unpack(units))
+  end
+  local len = group.charges[1].log.len
+  if len - longest.spent > 16 + longest.spent / 16 then
+    redis.call('LTRIM', key, 0, longest.spent + n - 1)
+    redis.call('RPUSH', key, group.header)
+  end
+  redis.call('PEXPIRE', key, math.ceil((time + longest.period - now) / 1000))
+end
+
+-- drop_units gives back the newest n.
+local function drop_units(group, n, now, longest)
+  local log = longest.log
+  if n >= longest.spent then
+    redis.call('DEL', group.key)
+    return
+  end
+  local newest = unit(log, n + 1)
+  redis.call('LTRIM', group.key, n, -1)
+  redis.call('PEXPIRE', group.key, math.ceil((newest + longest.period - now) / 1000))
+end
+
+-- spend_text brings the marks of a charge up to date.
+local function spend_text(c, at)
+  local log = c.log
+  if c.cost > 0 then
+    log.len = log.len + c.cost
+    log.times[#log.times + 1] = at
+    log.sums[#log.sums + 1] = log.len
+    log.frontier = at
+    return
+  end
+  local sum = log.len - math.min(-c.cost, c.spent)
+  while #log.sums > 0 and (log.sums[#log.sums - 1] or 0) >= sum do
+    log.times[#log.times] = nil
+    log.sums[#log.sums] = nil
+  end
+  if #log.sums > 0 then log.sums[#log.sums] = sum end
+  log.len = sum
+  log.frontier = c.at
+end
+
+local function write_text(group, now)
+  local texts, reset = {'*'}, 0
+  for _, c in ipairs(group.charges) do
+    c.log.old = math.max(now, c.log.frontier) - c.period
+    reset = math.max(reset, c.log.frontier + c.period - now)
+  end
+  for id, log in pairs(group.logs) do
+    local marks = {}
+    local before = 0
+    for i, time in ipairs(log.times) do
+      if time > (log.old or 0) then marks[#marks + 1] = string.format('%.0f:%.0f,', time, log.sums[i] - before) end
+      before = log.sums[i]
+    end
+    if #marks > 0 or log.frontier > now then
+      texts[#texts + 1] = string.format('%s;%.0f;%s|', id, log.frontier, table.concat(marks))
+    end
+  end
+  local ttl = math.max(math.ceil(reset / 1000), redis.call('PTTL', group.key))
+  redis.call('DEL', group.key)
+  if #texts > 1 then
+    redis.call('RPUSH', group.key, table.concat(texts))
+    redis.call('PEXPIRE', group.key, ttl)
+  end
+end
+
+-- spend_logs spends what the charges of a group cost; c.target is when.
+local function spend_logs(group, now)
+  local longest = group.charges[1]
+  for _, c in ipairs(group.charges) do
+    if c.period > longest.period then longest = c end
+  end
+  local cost = longest.cost
+  if group.shared and group.alike and math.abs(cost) <= most_units and (cost >= 0 or longest.log.frontier <= now) then
+    if cost > 0 then
+      push_units(group, longest.target, cost, now, longest)
+    elseif cost < 0 and not group.fresh then
+      drop_units(group, -cost, now, longest)
+    end
+    return
+  end
+  if group.shared then
+    group.logs = group.fresh and {} or parse_list(group.key, group.header)
+    for _, c in ipairs(group.charges) do
+      c.log = group.logs[c.id] or {frontier = 0, times = {}, sums = {}, len = 0}
+      group.logs[c.id] = c.log
+    end
+  end
+  for _, c in ipairs(group.charges) do
+    if c.cost ~= 0 then spend_text(c, c.target) end
+  end
+  write_text(group, now)
+end

@@ -1,0 +1,147 @@
+-- One transaction. KEYS are the values that hold its states. ARGV has the
+-- longest wait in µs, then of each charge: its algorithm and its key, as indexes,
+-- the id of its limit, cost, quota, period in µs, burst, and the edges of a
+-- calendar. A value holds the fixed-size states of all limits of a rule and key:
+-- "id at a b;" and so on. A log has a value of its own.
+--
+-- The reply is the time, whether all was spent, and the states as they were.
+-- What follows from them is arithmetic, and done where there is more time.
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local _
+local within = tonumber(ARGV[1])
+local n = (#ARGV - 1) / 8
+
+local charges, values = {}, {}
+for i = 1, n do
+  local arg = 8 * i - 6
+  local key = tonumber(ARGV[arg + 1])
+  local c = {
+    now = now,
+    algorithm = algorithms[tonumber(ARGV[arg])],
+    id = ARGV[arg + 2],
+    cost = tonumber(ARGV[arg + 3]),
+    quota = tonumber(ARGV[arg + 4]),
+    period = tonumber(ARGV[arg + 5]),
+    burst = tonumber(ARGV[arg + 6]),
+    edges = ARGV[arg + 7],
+    at = 0, a = 0, b = 0,
+  }
+  charges[i] = c
+  local value = values[key]
+  if not value then
+    value = {key = KEYS[key], charges = {}, log = c.algorithm.log}
+    values[key] = value
+  end
+  value.charges[#value.charges + 1] = c
+end
+
+for _, value in ipairs(values) do
+  if value.log then
+    open_logs(value, value.charges)
+  else
+    value.text = redis.call('GET', value.key)
+    if value.text then
+      local states = {}
+      for id, at, a, b in string.gmatch(value.text, '([^ ;]+) (%d+) (%-?%d+) (%-?%d+);') do
+        states[id] = {at, a, b}
+      end
+      value.states = states
+      for _, c in ipairs(value.charges) do
+        local s = states[c.id]
+        if s then
+          c.found = s[1] .. ' ' .. s[2] .. ' ' .. s[3]
+          c.at, c.a, c.b = tonumber(s[1]), tonumber(s[2]), tonumber(s[3])
+        end
+      end
+    end
+  end
+end
+
+local wait, fits = 0, true
+for i = 1, n do
+  local c = charges[i]
+  local f = c.algorithm
+  local retry = 0
+  c.target = math.max(now, c.at)
+  if c.cost > 0 and within > 0 and f.queue then
+    local room
+    retry, room = f.queue(c, now, now, c.cost, c.quota, c.period, c.burst, c.edges)
+    fits = fits and room
+    if retry == 0 then
+      c.target = now
+      _, c.next_a, c.next_b, c.reset = f.take(c, now, c.cost, c.quota, c.period, c.burst, c.edges)
+    end
+  elseif c.cost ~= 0 or f.log then
+    retry, c.next_a, c.next_b, c.reset = f.take(c, c.target, c.cost, c.quota, c.period, c.burst, c.edges)
+    if retry < 0 then
+      fits = false
+    elseif c.cost > 0 then
+      retry = retry + c.target - now
+    end
+  end
+  if retry > wait then wait = retry end
+end
+
+local spent = fits and wait <= within
+if spent and wait > 0 then
+  local target = now + wait
+  for i = 1, n do
+    local c = charges[i]
+    local f = c.algorithm
+    if c.cost > 0 then
+      c.target = target
+      if within > 0 and f.queue then
+        _, _, c.target, c.next_a, c.next_b, c.reset = f.queue(c, now, target, c.cost, c.quota, c.period, c.burst, c.edges)
+      elseif not f.log then
+        _, c.next_a, c.next_b, c.reset = f.take(c, target, c.cost, c.quota, c.period, c.burst, c.edges)
+      end
+    end
+  end
+end
+
+local reply = {t[1], t[2], spent and 1 or 0}
+for i = 1, n do
+  local c = charges[i]
+  if c.algorithm.log then
+    reply[i + 3] = describe_log(c, spent and wait > 0 and c.cost > 0 and c.target)
+  else
+    reply[i + 3] = c.found or false
+  end
+end
+if not spent then return reply end
+
+for _, value in ipairs(values) do
+  if value.log then
+    spend_logs(value, now)
+  else
+    local reset, changed = 0, false
+    local texts = {}
+    for _, c in ipairs(value.charges) do
+      if c.cost ~= 0 then
+        changed = true
+        local left = c.target - now + c.reset
+        if left > 0 then
+          texts[#texts + 1] = string.format('%s %.0f %.0f %.0f;', c.id, c.target, c.next_a, c.next_b)
+        end
+        reset = math.max(reset, left)
+        if value.states then value.states[c.id] = nil end
+      end
+    end
+    if changed then
+      local ttl = math.ceil(reset / 1000)
+      if value.states and next(value.states) then -- of other limits, or looked at only
+        for id, s in pairs(value.states) do
+          texts[#texts + 1] = id .. ' ' .. s[1] .. ' ' .. s[2] .. ' ' .. s[3] .. ';'
+        end
+        ttl = math.max(ttl, redis.call('PTTL', value.key))
+      end
+      if ttl > 0 then
+        redis.call('SET', value.key, table.concat(texts), 'PX', ttl)
+      elseif value.text then
+        redis.call('DEL', value.key)
+      end
+    end
+  end
+end
+return reply

@@ -1,0 +1,307 @@
+// Package redisstore keeps the states of rate limits in Redis, where processes
+// share them. A transaction is one call of one script, decided on the clock of
+// Redis, whatever the number of its limits.
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+)
+
+// Options are ready to use as they are.
+type Options struct {
+	// Prefix begins every key; "" means "weir:". It tells apart what shares a
+	// Redis, and must not contain a brace, which would put it into the hash
+	// tag.
+	Prefix string
+
+	// Timeout bounds one Take, whatever the client's own settings; 0 means
+	// 50 ms.
+	Timeout time.Duration
+}
+
+const (
+	defaultPrefix  = "weir:"
+	defaultTimeout = 50 * time.Millisecond
+)
+
+// ErrTimeout is returned by Take when Redis has not answered in time. Whether
+// the transaction was decided, and spent something, is not known.
+var ErrTimeout = errors.New("redisstore: no answer in time")
+
+// Store is a weir.Store. It is safe for concurrent use.
+//
+// The states of a rule and key are in one value, and its logs in another:
+//
+//	weir:api:{.192.0.2.1}
+//	weir:api:log:{.192.0.2.1}
+//
+// The client's key is the hash tag, so that in a cluster all that one key is
+// charged with is in one slot, and keys are spread over all nodes.
+type Store struct {
+	rdb     redis.UniversalClient
+	prefix  string
+	timeout time.Duration
+	spread  bool // keys may be on different nodes
+	heeds   bool // the client ends a command when its context does
+
+	scripts sync.Map // names of algorithms → script
+}
+
+// New returns a store that uses rdb and leaves it to the caller to close. It
+// does not need Redis to be there. It returns an error for a prefix or a
+// timeout that can't be used.
+//
+// ClientOptions has settings of a client that serve a limiter. Others work too,
+// but see Warnings.
+func New(rdb redis.UniversalClient, o Options) (*Store, error) {
+	switch {
+	case rdb == nil:
+		return nil, errors.New("redisstore: the client is nil")
+	case strings.ContainsAny(o.Prefix, "{}"):
+		return nil, fmt.Errorf("redisstore: prefix %q contains a brace", o.Prefix)
+	case o.Timeout < 0:
+		return nil, fmt.Errorf("redisstore: timeout %v is below 0", o.Timeout)
+	}
+	s := &Store{rdb: rdb, prefix: o.Prefix, timeout: o.Timeout}
+	if s.prefix == "" {
+		s.prefix = defaultPrefix
+	}
+	if s.timeout == 0 {
+		s.timeout = defaultTimeout
+	}
+	switch rdb := rdb.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		s.spread = true
+	case *redis.Client:
+		o := rdb.Options()
+		s.heeds = o.ContextTimeoutEnabled && o.DialTimeout <= s.timeout && o.PoolTimeout <= s.timeout
+	}
+	return s, nil
+}
+
+// Take implements weir.Store. Its errors are ErrTimeout, those of ctx, those of
+// Redis and of the network, and what Transaction.Validate finds.
+func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	if len(t.Charges) == 0 {
+		t.Decide(time.Now().UnixMicro(), nil)
+		return nil
+	}
+	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
+	defer cancel()
+	var err error
+	if s.spread {
+		err = s.takeSpread(budget, t)
+	} else {
+		err = s.take(budget, t)
+	}
+	if err != nil && budget.Err() != nil {
+		return context.Cause(budget)
+	}
+	return err
+}
+
+// take decides a transaction whose keys are all on one node.
+func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
+	c, err := s.compile(t, time.Now().UnixMicro())
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		reply, err := s.run(ctx, &c)
+		if err == nil {
+			return c.decide(t, reply)
+		}
+		at, ok := beyondEdges(err)
+		if !ok {
+			return err
+		}
+		// Nothing was decided: clocks are far apart, or a reservation lies
+		// beyond the windows that the script was told of.
+		if c, err = s.compile(t, at); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("redisstore: a calendar's windows lie out of reach")
+}
+
+// A call is a transaction as its script gets it.
+type call struct {
+	script script
+	keys   []string
+	args   []any
+	peek   bool
+}
+
+// peek as a transaction's Within has it decided and nothing spent.
+const peek = math.MinInt64
+
+// compile names keys and arguments. from is about when the transaction will be
+// decided.
+func (s *Store) compile(t *weir.Transaction, from int64) (c call, err error) {
+	algorithms := make([]weir.Algorithm, 0, 4)
+	c.peek = t.Within == peek
+	within := int64(-1)
+	if !c.peek {
+		within = int64(max(0, min(t.Within, weir.MaxTicks*time.Microsecond)) / time.Microsecond)
+	}
+	c.args = append(make([]any, 0, 1+8*len(t.Charges)), within)
+	for i := range t.Charges {
+		charge := &t.Charges[i]
+		l := &charge.Limit
+		var edges string
+		if e, ok := l.Algorithm.(Edged); ok {
+			edges = join(e.Edges(from))
+		}
+		c.args = append(c.args,
+			index(&algorithms, l.Algorithm, func(a, b weir.Algorithm) bool { return a.Name() == b.Name() }),
+			index(&c.keys, s.key(charge), func(a, b string) bool { return a == b }),
+			id(l), charge.Cost, l.Quota, int64(l.Period/time.Microsecond), l.Burst, edges)
+	}
+	c.script, err = s.script(algorithms)
+	return c, err
+}
+
+// index returns the place of x in list, from 1, and appends it if it is not
+// there.
+func index[T any](list *[]T, x T, same func(a, b T) bool) int {
+	for i, y := range *list {
+		if same(x, y) {
+			return i + 1
+		}
+	}
+	*list = append(*list, x)
+	return len(*list)
+}
+
+func join(numbers []int64) string {
+	var b []byte
+	for _, n := range numbers {
+		b = append(strconv.AppendInt(b, n, 10), ' ')
+	}
+	return string(b)
+}
+
+func (s *Store) script(algorithms []weir.Algorithm) (script, error) {
+	var names strings.Builder
+	for _, a := range algorithms {
+		names.WriteString(a.Name())
+		names.WriteByte(' ')
+	}
+	if x, ok := s.scripts.Load(names.String()); ok {
+		return x.(script), nil
+	}
+	x, err := newScript(algorithms)
+	if err == nil {
+		s.scripts.Store(names.String(), x)
+	}
+	return x, err
+}
+
+// key returns where the state of a charge is kept. What clients choose stands
+// last; the dot before it makes a hash tag of any key, even of an empty one.
+func (s *Store) key(c *weir.Charge) string {
+	kind := ":{."
+	if isLog(c.Limit.Algorithm) {
+		kind = ":log:{."
+	}
+	return s.prefix + escape(c.Rule) + kind + c.Key + "}"
+}
+
+// id returns the names of limit and algorithm, as a value holds them.
+func id(l *weir.Limit) string {
+	return escape(l.Name) + "/" + l.Algorithm.Name()
+}
+
+// escape keeps a name from being confused with what stands next to it.
+func escape(name string) string {
+	plain := func(c byte) bool {
+		return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_'
+	}
+	i := 0
+	for i < len(name) && plain(name[i]) {
+		i++
+	}
+	if i == len(name) {
+		return name
+	}
+	b := []byte(name[:i])
+	for ; i < len(name); i++ {
+		if c := name[i]; plain(c) {
+			b = append(b, c)
+		} else {
+			b = fmt.Appendf(b, "%%%02x", c)
+		}
+	}
+	return string(b)
+}
+
+// decide fills t from the states that the script found.
+func (c *call) decide(t *weir.Transaction, reply any) error {
+	list, ok := reply.([]any)
+	if !ok || len(list) != 3+len(t.Charges) {
+		return fmt.Errorf("redisstore: the script replied %.100v", reply)
+	}
+	sec, err1 := number(list[0])
+	usec, err2 := number(list[1])
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("redisstore: the time of the script: %w", err)
+	}
+	states := make([]weir.State, len(t.Charges))
+	for i := range states {
+		if list[i+3] == nil {
+			continue
+		}
+		text, ok := list[i+3].(string)
+		if !ok {
+			return fmt.Errorf("redisstore: the state of %q is %.100v", c.keys, list[i+3])
+		}
+		var err error
+		if isLog(t.Charges[i].Limit.Algorithm) {
+			states[i], err = parseLog(text)
+		} else {
+			states[i], err = parseState(text)
+		}
+		if err != nil {
+			return fmt.Errorf("redisstore: the state %.100q: %w", text, err)
+		}
+	}
+	spent := t.Decide(sec*1e6+usec, states)
+	if said, _ := list[2].(int64); !c.peek && spent != (said == 1) {
+		return fmt.Errorf("redisstore: the script and the arithmetic disagree on %+v at %v", t.Charges, t.At)
+	}
+	return nil
+}
+
+func number(x any) (int64, error) {
+	s, _ := x.(string)
+	return strconv.ParseInt(s, 10, 64)
+}
+
+// parseState parses "at a b".
+func parseState(text string) (s weir.State, err error) {
+	for _, n := range [...]*int64{&s.At, &s.A, &s.B} {
+		var field string
+		field, text, _ = strings.Cut(text, " ")
+		if *n, err = strconv.ParseInt(field, 10, 64); err != nil {
+			return weir.State{}, err
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,71 @@
+package redisstore
+
+import (
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/seed83679106/weir"
+)
+
+// Scripted is what an algorithm needs besides weir.Algorithm to be decided in
+// Redis. Its Lua must be the same function as its Take, bit for bit: it defines
+//
+//	local function take(s, at, cost, quota, period, burst)
+//
+// for a state s with the numbers s.at, s.a and s.b, an instant at ≥ s.at in µs
+// and a cost other than 0; period is in µs. take returns how many µs later the
+// cost fits, or −1 for never, and if that is 0 the next a and b, and the µs from
+// at until the state is as good as new. Numbers are float64: integers below
+// 2^53 are exact.
+type Scripted interface {
+	Lua() string
+}
+
+// Edged is a Scripted algorithm whose windows a script can't compute. Edges
+// returns where windows begin, in µs since 1970 and in order, from before the
+// instant at to well after it.
+type Edged interface {
+	Edges(at int64) []int64
+}
+
+//go:embed driver.lua
+var driver string
+
+// A script is a text and the name by which Redis knows it.
+type script struct {
+	text, sha string
+}
+
+// newScript puts together the script for transactions of these algorithms. A
+// text that has just those runs faster than one that has all.
+func newScript(algorithms []weir.Algorithm) (script, error) {
+	var b strings.Builder
+	b.WriteString("local algorithms = {}\nlocal open_logs, describe_log, spend_logs\n")
+	for i, a := range algorithms {
+		s, ok := a.(Scripted)
+		if !ok {
+			return script{}, fmt.Errorf("redisstore: algorithm %q has no Lua, so Redis can't run it: see Scripted", a.Name())
+		}
+		fields := "take = take"
+		if _, ok := a.(weir.Queuer); ok {
+			fields += ", queue = queue"
+		}
+		source := s.Lua()
+		if isLog(a) {
+			fields += ", log = true"
+			for _, f := range []string{"open_logs", "describe_log", "spend_logs"} {
+				source = strings.Replace(source, "local function "+f+"(", "function "+f+"(", 1)
+			}
+		}
+		fmt.Fprintf(&b, "do\n%s\nalgorithms[%d] = {%s}\nend\n", source, i+1, fields)
+	}
+	b.WriteString(driver)
+	sum := sha1.Sum([]byte(b.String()))
+	return script{b.String(), hex.EncodeToString(sum[:])}, nil
+}
+
+// isLog reports whether the states of an algorithm are logs, which take a list.
+func isLog(a weir.Algorithm) bool { return a.Name() == "sliding-log" }
