@@ -8,7 +8,8 @@ import (
 
 // GCRA allows quota units per period, evenly: a unit is free again period/quota
 // after it was spent, and up to quota, or Burst, of them may be spent at once.
-// In any window of the period it admits at most Burst + Quota.
+// In any window of the period, (t − period, t], it admits at most
+// Burst + Quota − 1.
 //
 // It is the generic cell rate algorithm of ITU-T I.371, as a virtual scheduling
 // algorithm: a theoretical arrival time moves on by period/quota a unit, and may

@@ -11,9 +11,13 @@ import (
 //
 // For a caller who does not wait it is a meter: what fits goes ahead at once,
 // and it admits what TokenBucket does. For a caller who waits (Within > 0) it is
-// a queue: who finds the level at v goes ahead v·period/leak later, if there is
-// room in the bucket, so that departures are period/leak apart. Those who don't
+// a queue: who finds the level at v goes ahead v·every/leak later, if there is
+// room in the bucket, so that departures are every/leak apart. Those who don't
 // wait do not overtake those who do.
+//
+// In any window of the period, (t − every, t], it admits at most
+// capacity + leak − 1. Where all wait and charge one unit each it is leak,
+// whatever the capacity.
 func LeakyBucket(capacity, leak int64, every time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: leakyBucket{}, Quota: leak, Period: every, Burst: capacity}
 }

@@ -33,6 +33,9 @@ func (slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State
 		if retry > 0 || at > now {
 			return s, g.view().decision(now, at, retry, false)
 		}
+		if g.base > weir.MaxTicks {
+			g.rebase()
+		}
 		// A mark of its own even where the last one has the same time: marks
 		// of a state that may yet be kept are never written to.
 		g.marks = append(g.marks, weir.Mark{At: at, Sum: g.sum() + cost})
@@ -86,7 +89,7 @@ func (g *spentLog) wait(n int64) int64 {
 	}
 	i := 0
 	if g.marks[0].Sum-g.base < over {
-		i = sort.Search(len(g.marks), func(i int) bool { return g.marks[i].Sum-g.base >= over })
+		i = sort.Search(len(g.marks)-1, func(i int) bool { return g.marks[i].Sum-g.base >= over })
 	}
 	return g.marks[i].At + g.period - g.at
 }
@@ -101,6 +104,16 @@ func (g *spentLog) view() view {
 		next:      g.wait(n + 1),
 		reset:     g.marks[len(g.marks)-1].At + g.period - g.at,
 	}
+}
+
+// rebase counts from the first mark again, so that sums stay below 2^53 in a log
+// that is never empty. That takes a copy, once in 2^50 units.
+func (g *spentLog) rebase() {
+	marks := make([]weir.Mark, len(g.marks), len(g.marks)+1)
+	for i, m := range g.marks {
+		marks[i] = weir.Mark{At: m.At, Sum: m.Sum - g.base}
+	}
+	g.marks, g.base = marks, 0
 }
 
 // giveBack drops the newest n units.

@@ -10,8 +10,9 @@ import (
 // that of the current window, and that of the window before, weighted with the
 // share of it that the last period still covers. It allows a unit where that is
 // at most quota. The estimate is right if the window before was spent evenly;
-// if not, it admits at most 2·quota − 1 in a window of the period (for quota 1,
-// no more than 1): see the README.
+// if not, it admits at most 2·quota − 1 in a window of the period, (t − period, t].
+// It takes all of that time to do so: in half a period it is 1.5·quota, in a tenth
+// 1.1·quota, where FixedWindow admits 2·quota at once.
 //
 // It is the approximation that Cloudflare describes in "How we built rate
 // limiting capable of scaling to millions of domains" (2017). No share is

@@ -1,0 +1,227 @@
+package algorithms_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// everyAlgorithm returns a limit of each.
+func everyAlgorithm(quota, burst int64, period time.Duration) []weir.Limit {
+	return append(all(quota, burst, period),
+		algorithms.Calendar(quota, algorithms.Day, nil),
+		algorithms.Calendar(quota, algorithms.Month, time.FixedZone("", 3600)))
+}
+
+// after returns the decision on a look and on a charge, and the state after it.
+func after(s weir.State, l weir.Limit, now, cost int64) (weir.State, weir.Decision, weir.Decision) {
+	_, look := l.Algorithm.Take(s, &l, now, 0)
+	next, d := l.Algorithm.Take(s, &l, now, cost)
+	return next, look, d
+}
+
+// TestChangedQuota: units that are spent remain spent, and the new quota holds
+// at the instant at which it is set, for every algorithm.
+func TestChangedQuota(t *testing.T) {
+	const now = 1_700_000_000_000_000
+	tests := []struct{ before, spent, now, remaining int64 }{
+		{10, 4, 10, 6},
+		{10, 4, 20, 16}, // raised: more at once
+		{10, 10, 11, 1},
+		{10, 4, 5, 1}, // lowered: less at once
+		{10, 4, 4, 0},
+		{10, 9, 3, 0}, // more was spent than there is now
+		{1_000_000, 600_000, 2_000_000, 1_400_000}, // counted in other ticks
+		{1_000_000, 600_000, 700_000, 100_000},
+	}
+	for _, test := range tests {
+		limits := everyAlgorithm(test.before, test.before, 24*time.Hour)
+		for i, changed := range everyAlgorithm(test.now, test.now, 24*time.Hour) {
+			s, _, d := after(weir.State{}, limits[i], now, test.spent)
+			if !d.Allowed {
+				t.Fatalf("%v refuses %d units", limits[i], test.spent)
+			}
+			_, look, d := after(s, changed, now, test.remaining+1)
+			if look.Remaining != test.remaining || d.Allowed {
+				t.Errorf("%v with %d spent, then %v: got %d remaining, one more allowed: %v; want %d, false",
+					limits[i], test.spent, changed, look.Remaining, d.Allowed, test.remaining)
+			}
+			if _, _, d = after(s, changed, now, test.remaining); !d.Allowed {
+				t.Errorf("%v with %d spent, then %v: refuses the %d that remain", limits[i], test.spent, changed, test.remaining)
+			}
+		}
+	}
+}
+
+// TestChangedBurst is the same for the burst of a meter, which drains at the new
+// rate from then on. More debt than the new burst counts as a full one, so that
+// nobody waits for a limit that no longer is.
+func TestChangedBurst(t *testing.T) {
+	const now = 1_700_000_000_000_000
+	tests := []struct {
+		before, spent, now int64
+		quota              int64 // a second, from 10
+		remaining          int64
+		next               time.Duration
+	}{
+		{20, 5, 30, 10, 25, 100 * time.Millisecond},
+		{20, 5, 8, 10, 3, 100 * time.Millisecond},
+		{20, 20, 8, 10, 0, 100 * time.Millisecond},
+		{20, 20, 25, 10, 5, 100 * time.Millisecond},
+		{20, 5, 20, 2, 15, 500 * time.Millisecond},
+		{20, 5, 20, 50, 15, 20 * time.Millisecond},
+		{20, 20, 4, 1, 0, time.Second},
+	}
+	for _, test := range tests {
+		for i := range 3 {
+			l := all(10, test.before, time.Second)[i]
+			changed := all(test.quota, test.now, time.Second)[i]
+			s, _, _ := after(weir.State{}, l, now, test.spent)
+			_, look, _ := after(s, changed, now, 1)
+			if look.Remaining != test.remaining || look.NextAfter != test.next {
+				t.Errorf("%v with %d spent, then %v: got %d remaining, one more after %v, want %d, %v",
+					l, test.spent, changed, look.Remaining, look.NextAfter, test.remaining, test.next)
+			}
+		}
+	}
+}
+
+// TestChangedPeriod: a meter carries what is owed over in units. The others
+// start to look back over the new period.
+func TestChangedPeriod(t *testing.T) {
+	const start = 1_700_000_040_000_000 // a minute of UTC begins
+	at := func(d time.Duration) int64 { return start + d.Microseconds() }
+	tests := []struct {
+		before, after weir.Limit
+		at            time.Duration // 6 units are spent at 0, then this passes
+		remaining     int64
+		next          time.Duration
+	}{
+		{algorithms.GCRA(10, time.Minute), algorithms.GCRA(10, time.Second), 0, 4, 100 * time.Millisecond},
+		{algorithms.GCRA(10, time.Second), algorithms.GCRA(10, time.Minute), 0, 4, 6 * time.Second},
+		{algorithms.GCRA(10, time.Minute), algorithms.GCRA(10, time.Second), 300 * time.Millisecond, 7, 100 * time.Millisecond},
+		{algorithms.FixedWindow(10, time.Hour), algorithms.FixedWindow(10, time.Minute), 30 * time.Second, 4, 30 * time.Second},
+		{algorithms.FixedWindow(10, time.Hour), algorithms.FixedWindow(10, time.Minute), time.Minute, 10, 0},
+		{algorithms.AnchoredWindow(10, time.Hour), algorithms.AnchoredWindow(10, time.Minute), 59 * time.Second, 4, time.Second},
+		{algorithms.AnchoredWindow(10, time.Minute), algorithms.AnchoredWindow(10, time.Hour), time.Minute, 4, 59 * time.Minute},
+		{algorithms.SlidingLog(10, time.Hour), algorithms.SlidingLog(10, time.Minute), time.Minute - time.Microsecond, 4, time.Microsecond},
+		{algorithms.SlidingLog(10, time.Hour), algorithms.SlidingLog(10, time.Minute), time.Minute, 10, 0},
+		{algorithms.SlidingLog(10, time.Minute), algorithms.SlidingLog(10, time.Hour), time.Minute, 4, 59 * time.Minute},
+	}
+	for _, test := range tests {
+		s, _, _ := after(weir.State{}, test.before, start, 6)
+		_, look, _ := after(s, test.after, at(test.at), 1)
+		if look.Remaining != test.remaining || look.NextAfter != test.next {
+			t.Errorf("%v, 6 spent, then %v after %v: got %d remaining, one more after %v, want %d, %v",
+				test.before, test.after, test.at, look.Remaining, look.NextAfter, test.remaining, test.next)
+		}
+	}
+}
+
+// TestChangesStaySound changes limits at random under greedy clients. From each
+// change on a key admits no more at once than one never seen, no more in any
+// window than the worst case of the new limit, and is as good as new in time.
+func TestChangesStaySound(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 6))
+	random := func(i int) weir.Limit {
+		period := time.Duration(1+r.Int64N(100)) * time.Microsecond
+		if r.IntN(3) == 0 {
+			period = time.Duration(1+r.Int64N(100)) * time.Second
+		}
+		quota := 1 + r.Int64N(20)
+		if r.IntN(8) == 0 {
+			quota, period = 1_000_000*(1+r.Int64N(3)), 24*time.Hour
+		}
+		return all(quota, 1+r.Int64N(2*quota), period)[i]
+	}
+	for range 1500 {
+		for i := range all(1, 1, time.Second) {
+			now := int64(1_700_000_000_000_000) + r.Int64N(1e9)
+			states := make([]weir.State, 1)
+			for range 5 {
+				l := random(i)
+				k := newKey(l)
+				tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+				var h history // since the change
+				for range 12 {
+					fresh := make([]weir.State, 1)
+					tx.Charges[0].Cost = 0
+					tx.Decide(now, fresh)
+					most := tx.Decisions[0]
+					tx.Decide(now, states)
+					d := tx.Decisions[0]
+					if d.Remaining > most.Remaining || d.Remaining < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.NextAfter > d.ResetAfter {
+						t.Fatalf("seed %d: %v: state %+v gives %+v", seed, l, states[0], d)
+					}
+					if worst := 2 * time.Duration(max(1, (k.burst+k.quota-1)/k.quota)) * l.Period; d.ResetAfter > worst {
+						t.Fatalf("seed %d: %v: state %+v is as good as new in %v, want %v at most", seed, l, states[0], d.ResetAfter, worst)
+					}
+					if tx.Charges[0].Cost = d.Remaining; d.Remaining > 0 && r.IntN(3) > 0 {
+						if !tx.Decide(now, states) {
+							t.Fatalf("seed %d: %v: refuses what it says remains: %+v", seed, l, tx.Decisions[0])
+						}
+						h = append(h, spending{now, d.Remaining})
+					}
+					now += []int64{0, 1, d.NextAfter.Microseconds(), k.period - 1, r.Int64N(k.period + 1)}[r.IntN(5)]
+				}
+				if got, claim := h.most(k.period), worst[l.Algorithm.Name()](l); got > claim {
+					t.Fatalf("seed %d: %v: got %d in a window since the change, claimed are %d", seed, l, got, claim)
+				}
+			}
+		}
+	}
+}
+
+// absurd numbers are what a broken store may hold.
+func absurd(r *rand.Rand, now int64) int64 {
+	edges := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MaxInt64 - 1, math.MinInt64 + 1, weir.MaxTicks, -weir.MaxTicks,
+		weir.MaxTicks + 1, 1 << 53, 1<<53 + 1, 1 << 62, now, now + 1, now - 1, 7}
+	if n := r.IntN(len(edges) + 3); n < len(edges) {
+		return edges[n]
+	}
+	return int64(r.Uint64()) >> r.IntN(64)
+}
+
+// TestAbsurdStates: whatever a store returns, no algorithm panics or hangs.
+func TestAbsurdStates(t *testing.T) {
+	berlin := mustLoad(t, "Europe/Berlin")
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 7))
+	const now = 1_700_000_000_000_000
+	limits := slices.Concat(everyAlgorithm(10, 3, time.Minute), everyAlgorithm(1, 1, time.Microsecond),
+		everyAlgorithm(1<<20, 1<<20, 1<<30*time.Microsecond), everyAlgorithm(1, 1<<50, time.Microsecond), everyAlgorithm(1, 1, 1<<50*time.Microsecond),
+		[]weir.Limit{algorithms.Calendar(3, algorithms.Day, berlin), algorithms.Calendar(3, algorithms.Week, berlin)})
+	for _, l := range limits {
+		if err := l.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		capacity := newKey(l).burst
+		for range 3000 {
+			states := []weir.State{{At: absurd(r, now), A: absurd(r, now), B: absurd(r, now)}}
+			for range r.IntN(4) {
+				states[0].Log = append(states[0].Log, weir.Mark{At: absurd(r, now), Sum: absurd(r, now)})
+			}
+			s := states[0]
+			s.Log = slices.Clone(s.Log)
+			func() {
+				defer func() {
+					if p := recover(); p != nil {
+						t.Errorf("seed %d: %v: panic %v for the state %+v", seed, l, p, s)
+					}
+				}()
+				tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+				for range 4 {
+					tx.Charges[0].Cost = []int64{0, 1, -1, capacity, math.MaxInt64, math.MinInt64, absurd(r, now)}[r.IntN(7)]
+					tx.Within = time.Duration(absurd(r, now))
+					tx.Decide(now, states)
+				}
+			}()
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package algorithms_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A store runs the arithmetic under a lock, on its own clock.
+func Example() {
+	store := memstore.New(memstore.Options{})
+	tx := weir.Transaction{Charges: []weir.Charge{{
+		Rule:  "login",
+		Key:   "192.0.2.1",
+		Limit: algorithms.GCRA(2, time.Minute),
+		Cost:  1,
+	}}}
+	for range 3 {
+		if err := store.Take(context.Background(), &tx); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(tx.Allowed(), tx.Decisions[0].Remaining)
+	}
+	// Output:
+	// true 1
+	// true 0
+	// false 0
+}
+
+// Ten a minute: the first ten at once, from then on one each six seconds.
+func ExampleGCRA() {
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.GCRA(10, time.Minute), Cost: 10}}}
+	states := make([]weir.State, 1) // what a store would keep
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+	fmt.Println("ten:", tx.Decide(now.UnixMicro(), states))
+	tx.Charges[0].Cost = 1
+	fmt.Println("one more:", tx.Decide(now.UnixMicro(), states), "after", tx.RetryAfter())
+	now = now.Add(tx.RetryAfter())
+	fmt.Println("then:", tx.Decide(now.UnixMicro(), states))
+	// Output:
+	// ten: true
+	// one more: false after 6s
+	// then: true
+}
+
+// A client that was idle may catch up with a hundred at once; one that is busy
+// gets ten a second.
+func ExampleTokenBucket() {
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.TokenBucket(100, 10, time.Second)}}}
+	states := make([]weir.State, 1)
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, second := range []time.Duration{0, 1, 2, 60} {
+		now := start.Add(second * time.Second).UnixMicro()
+		tx.Charges[0].Cost = 0 // looks
+		tx.Decide(now, states)
+		tx.Charges[0].Cost = tx.Decisions[0].Remaining
+		tx.Decide(now, states)
+		fmt.Printf("after %2ds: %d tokens\n", second, tx.Charges[0].Cost)
+	}
+	// Output:
+	// after  0s: 100 tokens
+	// after  1s: 10 tokens
+	// after  2s: 10 tokens
+	// after 60s: 100 tokens
+}
+
+// Callers who wait stand in a queue: three have room, one leaves each 4 seconds.
+func ExampleLeakyBucket() {
+	tx := weir.Transaction{
+		Charges: []weir.Charge{{Limit: algorithms.LeakyBucket(3, 1, 4*time.Second), Cost: 1}},
+		Within:  time.Minute,
+	}
+	states := make([]weir.State, 1)
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
+	for i := range 4 {
+		if tx.Decide(now, states) {
+			fmt.Printf("%d waits %v\n", i+1, tx.Wait)
+		} else {
+			fmt.Printf("%d finds the bucket full for %v\n", i+1, tx.RetryAfter())
+		}
+	}
+	// Output:
+	// 1 waits 0s
+	// 2 waits 4s
+	// 3 waits 8s
+	// 4 finds the bucket full for 4s
+}
+
+// Hours of the clock: all clients have their quota again at the full hour.
+func ExampleFixedWindow() {
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.FixedWindow(5000, time.Hour), Cost: 5000}}}
+	states := make([]weir.State, 1)
+	now := time.Date(2026, 1, 1, 12, 58, 30, 0, time.UTC)
+	tx.Decide(now.UnixMicro(), states)
+	tx.Charges[0].Cost = 1
+	fmt.Println(tx.Decide(now.UnixMicro(), states), tx.RetryAfter())
+	// Output:
+	// false 1m30s
+}
+
+// The window begins with the first unit, whenever that is.
+func ExampleAnchoredWindow() {
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.AnchoredWindow(2, time.Hour), Cost: 1}}}
+	states := make([]weir.State, 1)
+	first := time.Date(2026, 1, 1, 12, 58, 30, 0, time.UTC)
+	for _, minutes := range []time.Duration{0, 10, 20, 60} {
+		now := first.Add(minutes * time.Minute)
+		fmt.Println(now.Format("15:04:05"), tx.Decide(now.UnixMicro(), states), tx.RetryAfter())
+	}
+	// Output:
+	// 12:58:30 true 0s
+	// 13:08:30 true 0s
+	// 13:18:30 false 40m0s
+	// 13:58:30 true 0s
+}
+
+// 42 requests in the last minute count for 31.5 after a quarter of this one. With
+// 18 in it, 49.5 of 50 are taken.
+func ExampleSlidingWindow() {
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.SlidingWindow(50, time.Minute)}}}
+	states := make([]weir.State, 1)
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		at   time.Duration
+		cost int64
+	}{{-30 * time.Second, 42}, {12 * time.Second, 16}, {15 * time.Second, 2}, {15 * time.Second, 1}} {
+		tx.Charges[0].Cost = c.cost
+		fits := tx.Decide(noon.Add(c.at).UnixMicro(), states)
+		fmt.Printf("%2d at %4v: %v, %d left\n", c.cost, c.at, fits, tx.Decisions[0].Remaining)
+	}
+	// Output:
+	// 42 at -30s: true, 8 left
+	// 16 at  12s: true, 0 left
+	//  2 at  15s: true, 0 left
+	//  1 at  15s: false, 0 left
+}
+
+// Two limits of one key are charged together, all or nothing: what the second
+// refuses costs nothing under the first.
+func ExampleSlidingLog() {
+	tx := weir.Transaction{Charges: []weir.Charge{
+		{Limit: algorithms.SlidingLog(20, time.Minute).Named("1m"), Cost: 1},
+		{Limit: algorithms.SlidingLog(5, 3*time.Second).Named("3s"), Cost: 1},
+	}}
+	states := make([]weir.State, 2)
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
+	for range 7 {
+		fits := tx.Decide(now, states)
+		fmt.Println(fits, tx.Decisions[0].Remaining, tx.Decisions[1].Remaining)
+	}
+	fmt.Println("again after", tx.RetryAfter())
+	// Output:
+	// true 19 4
+	// true 18 3
+	// true 17 2
+	// true 16 1
+	// true 15 0
+	// false 15 0
+	// false 15 0
+	// again after 3s
+}
+
+// Who spends the quota of a day waits for the next: 23 hours, on the day on which
+// clocks go forward.
+func ExampleCalendar() {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.Calendar(100, algorithms.Day, berlin), Cost: 100}}}
+	states := make([]weir.State, 1)
+	midnight := time.Date(2026, 3, 29, 0, 0, 0, 0, berlin).UnixMicro()
+	fmt.Println(tx.Decide(midnight, states))
+	fmt.Println(tx.Decide(midnight, states), tx.RetryAfter())
+	// Output:
+	// true
+	// false 23h0m0s
+}
+
+// A unit's name is the name of its limit.
+func ExampleUnit() {
+	for _, unit := range []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month} {
+		fmt.Println(algorithms.Calendar(1000, unit, nil))
+	}
+	// Output:
+	// day: 1000 per 24h0m0s (calendar)
+	// week: 1000 per 168h0m0s (calendar)
+	// month: 1000 per 720h0m0s (calendar)
+}

@@ -1,0 +1,268 @@
+package algorithms_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// FuzzTake makes any sequence of charges under any limit and checks what every
+// decision promises, by asking the algorithm itself at the instants it names.
+func FuzzTake(f *testing.F) {
+	berlin := mustLoad(f, "Europe/Berlin")
+	op := func(step, cost byte, n int64) []byte {
+		return binary.LittleEndian.AppendUint64([]byte{step, cost}, uint64(n))
+	}
+	for kind := range byte(9) {
+		f.Add(kind, int64(3), int64(2), int64(time.Second), int64(1_700_000_000_000_000), slices.Concat(op(0, 2, 0), op(1, 1, 0), op(3, 3, 2), op(4, 4, 1)))
+		f.Add(kind, int64(1_000_000), int64(0), int64(24*time.Hour), int64(1_700_000_000_000_001), slices.Concat(op(0, 0, 700_000), op(1, 1, 0), op(6, 0, math.MinInt64), op(0, 5, math.MaxInt64)))
+		f.Add(kind, int64(1)<<50, int64(0), int64(time.Microsecond), int64(0), slices.Concat(op(0, 2, 0), op(0, 1, 0), op(1, 2, 0)))
+		f.Add(kind, int64(1), int64(0), int64(1<<50*time.Microsecond), int64(1)<<51, slices.Concat(op(0, 1, 0), op(0, 7, 1<<60), op(2, 1, 0)))
+		f.Add(kind, int64(math.MaxInt64), int64(math.MinInt64), int64(math.MaxInt64), int64(-1), op(0, 1, 0))
+		f.Add(kind, int64(7), int64(100), int64(time.Minute), int64(1_700_000_000_000_000), slices.Concat(op(0, 7, 30_000_000_000), op(0, 7, 30_000_000_000), op(6, 7, 60_000_000_000), op(0, 3, 1)))
+	}
+	f.Fuzz(func(t *testing.T, kind byte, quota, burst, period, now int64, ops []byte) {
+		l := weir.Limit{Quota: quota, Burst: burst, Period: time.Duration(period)}
+		switch kinds := all(1, 1, time.Second); int(kind) % (len(kinds) + 2) {
+		case len(kinds):
+			l.Algorithm = algorithms.Calendar(1, algorithms.Day, berlin).Algorithm
+		case len(kinds) + 1:
+			l.Algorithm = algorithms.Calendar(1, algorithms.Month, nil).Algorithm
+		default:
+			l.Algorithm = kinds[int(kind)%len(kinds)].Algorithm
+		}
+		if err := l.Validate(); err != nil {
+			hi, lo := bits.Mul64(uint64(max(quota, burst)), uint64(period/1000))
+			if quota > 0 && burst >= 0 && period > 0 && period%1000 == 0 && hi == 0 && lo <= 1<<50 {
+				t.Fatalf("%v is refused: %v", l, err)
+			}
+			return
+		}
+		c := &checker{TB: t, limit: l, capacity: newKey(l).burst}
+		tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+		states := make([]weir.State, 1)
+		const latest = 1 << 52 // the year 2112
+		now &= latest - 1
+		for n := 0; len(ops) >= 10 && n < 30; n++ {
+			step, number := ops[0], int64(binary.LittleEndian.Uint64(ops[2:]))
+			cost := number
+			tx.Within = 0
+			switch ops[1] % 8 {
+			case 1:
+				cost = 1
+			case 2:
+				cost = c.capacity
+			case 3:
+				cost = 1 + number&math.MaxInt64%c.capacity
+			case 4:
+				cost = -(1 + number&math.MaxInt64%c.capacity)
+			case 5:
+				cost = c.capacity + 1
+			case 6:
+				cost, tx.Within = 1, time.Duration(number)
+			case 7:
+				cost, tx.Within = 1+number&math.MaxInt64%c.capacity, time.Duration(number)
+			}
+			ops = ops[10:]
+
+			before := clone(states[0])
+			tx.Charges[0].Cost = cost
+			c.about = fmt.Sprintf("%v, state %+v, charge %d of %d at %d within %v", l, before, n, cost, now, tx.Within)
+			allowed := tx.Decide(now, states)
+			c.transaction(before, states[0], now, &tx, allowed)
+			c.decision(before, now, cost)
+			c.view(states[0], now)
+
+			d := tx.Decisions[0]
+			switch step % 8 {
+			case 1:
+				if d.RetryAfter != weir.Never {
+					now += d.RetryAfter.Microseconds()
+				}
+			case 2:
+				now += d.NextAfter.Microseconds() - 1
+			case 3:
+				now += d.ResetAfter.Microseconds() - 1
+			case 4:
+				now += number % (int64(l.Period)/1000 + 1)
+			case 5:
+				now++
+			case 6:
+				now -= number & math.MaxInt64 % (int64(l.Period)/1000 + 1)
+			case 7:
+				now += number % latest
+			}
+			now = min(max(now, 0), latest)
+		}
+	})
+}
+
+// A checker asks an algorithm whether its decisions are true.
+type checker struct {
+	testing.TB
+	limit    weir.Limit
+	capacity int64
+	about    string
+}
+
+func clone(s weir.State) weir.State {
+	s.Log = slices.Clone(s.Log)
+	return s
+}
+
+// take asks for units at an instant and changes nothing.
+func (c *checker) take(s weir.State, at, cost int64) weir.Decision {
+	_, d := c.limit.Algorithm.Take(clone(s), &c.limit, at, cost)
+	return d
+}
+
+func (c *checker) failf(format string, args ...any) {
+	c.Helper()
+	c.Fatalf("%s: %s", c.about, fmt.Sprintf(format, args...))
+}
+
+// transaction checks what Decide has done.
+func (c *checker) transaction(before, next weir.State, now int64, t *weir.Transaction, allowed bool) {
+	c.Helper()
+	switch {
+	case !allowed && !reflect.DeepEqual(before, next):
+		c.failf("refused, and the state is %+v", next)
+	case allowed != t.Allowed():
+		c.failf("decides %v, and says %+v", allowed, t.Decisions[0])
+	case t.Wait < 0 || t.Wait > max(t.Within, 0) || t.Wait > 0 && !allowed:
+		c.failf("allowed %v, waits %v", allowed, t.Wait)
+	case t.Wait > 0 && next.At != now+t.Wait.Microseconds():
+		c.failf("waits %v, and the state is %+v", t.Wait, next)
+	}
+	for _, n := range append([]int64{next.At, next.A, next.B}, sums(next)...) {
+		if n > 1<<53 || n < 0 && c.limit.Algorithm.Name() != "leaky-bucket" || n < -weir.MaxTicks {
+			c.failf("the state is %+v", next)
+		}
+	}
+	if c.limit.Algorithm.Name() == "leaky-bucket" || t.Wait == 0 {
+		return
+	}
+	wait, cost := t.Wait.Microseconds(), t.Charges[0].Cost
+	if !c.take(before, now+wait, cost).Allowed || c.take(before, now+wait-1, cost).Allowed {
+		c.failf("waits %v, which is not when it fits", t.Wait)
+	}
+}
+
+func sums(s weir.State) (sums []int64) {
+	for _, m := range s.Log {
+		sums = append(sums, m.Sum)
+	}
+	return sums
+}
+
+// decision checks RetryAfter of a charge that does not wait.
+func (c *checker) decision(s weir.State, now, cost int64) {
+	c.Helper()
+	d := c.take(s, now, cost)
+	retry := d.RetryAfter.Microseconds()
+	switch {
+	case d.Allowed != (d.RetryAfter == 0):
+		c.failf("got %+v", d)
+	case cost <= 0 && !d.Allowed:
+		c.failf("a look or a gift is refused: %+v", d)
+	case (d.RetryAfter == weir.Never) != (cost > c.capacity):
+		c.failf("the capacity is %d: got %+v", c.capacity, d)
+	case d.Allowed || d.RetryAfter == weir.Never:
+	case d.RetryAfter < 0 || d.RetryAfter > d.ResetAfter:
+		c.failf("refused, and it is as good as new before it fits: %+v", d)
+	case !c.take(s, now+retry, cost).Allowed:
+		c.failf("does not fit after %v", d.RetryAfter)
+	case c.take(s, now+retry-1, cost).Allowed:
+		c.failf("fits before %v", d.RetryAfter)
+	}
+}
+
+// view checks what is said of a key to who only looks.
+func (c *checker) view(s weir.State, now int64) {
+	c.Helper()
+	d := c.take(s, now, 0)
+	left, next, reset := d.Remaining, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()
+	switch {
+	case left < 0 || left > c.capacity || next < 0 || reset < next:
+		c.failf("the key is %+v", d)
+	case left > 0 && !c.take(s, now, left).Allowed:
+		c.failf("the key is %+v, and %d do not fit", d, left)
+	case c.take(s, now, left+1).Allowed:
+		c.failf("the key is %+v, and one more fits", d)
+	case (left == c.capacity) != (next == 0):
+		c.failf("the key is %+v, with a capacity of %d", d, c.capacity)
+	case next > 0 && (!c.take(s, now+next, left+1).Allowed || c.take(s, now+next-1, left+1).Allowed):
+		c.failf("the key is %+v, which is not when one more fits", d)
+	case reset > 0 && c.take(s, now+reset-1, c.capacity).Allowed:
+		c.failf("the key is %+v, and as good as new before that", d)
+	}
+	for _, cost := range []int64{0, 1, c.capacity, c.capacity + 1, -1} {
+		for _, later := range []int64{0, 1, 1_000_000} {
+			got, want := c.take(s, now+reset+later, cost), c.take(weir.State{}, now+reset+later, cost)
+			if got != want {
+				c.failf("%d µs after its reset the key is %+v, want %+v, as if new", later, got, want)
+			}
+		}
+	}
+}
+
+// TestValidate: what can be counted is accepted, on the boundary too; what
+// cannot is refused, and the number that is too large is named.
+func TestValidate(t *testing.T) {
+	const micro, tooMuch = time.Microsecond, "exceeds 2^50"
+	meters := func(quota, burst int64, period time.Duration) []weir.Limit { return all(quota, burst, period)[:3] }
+	windows := func(quota int64, period time.Duration) []weir.Limit { return all(quota, 1, period)[3:] }
+	tests := []struct {
+		limits []weir.Limit
+		want   []string // in the error; none if it is accepted
+	}{
+		{all(1_000_000, 1_000_000, 24*time.Hour), nil},
+		{all(1_000_000, 1, 24*time.Hour), nil},
+		{all(300_000, 300_000, time.Second), nil},
+		{all(1, 1, micro), nil},
+		{all(1<<50, 1<<50, micro), nil},
+		{all(1, 1, 1<<50*micro), nil},
+		{all(1<<25, 1<<25, 1<<25*micro), nil},
+		{all(1<<20, 1<<30, 1<<20*micro), nil},
+		{meters(1<<25+1, 1, 1<<25*micro), []string{"quota 33554433", tooMuch}},
+		{meters(3, 1<<25+1, 1<<25*micro), []string{"burst 33554433", tooMuch}},
+		{meters(1, 2, 1<<50*micro), []string{"burst 2", tooMuch}},
+		{meters(1<<50+1, 1, micro), []string{"quota 1125899906842625", tooMuch}},
+		{meters(1, 1<<50+1, micro), []string{"burst 1125899906842625", tooMuch}},
+		{meters(1, 1, (1<<50+1)*micro), []string{"period", tooMuch}},
+		{meters(math.MaxInt64, math.MaxInt64, math.MaxInt64/1000*micro), []string{"quota 9223372036854775807", tooMuch}},
+		{windows(1<<50, 1<<50*micro), nil},
+		{windows(1<<50+1, micro), []string{"quota 1125899906842625", tooMuch}},
+		{windows(1, (1<<50+1)*micro), []string{"period", tooMuch}},
+		{everyAlgorithm(0, 1, time.Second), []string{"quota 0 is below 1"}},
+		{everyAlgorithm(math.MinInt64, 1, time.Second), []string{"quota -9223372036854775808 is below 1"}},
+		{all(1, -1, time.Second)[:3], []string{"burst -1 is below 0"}},
+		{all(1, 1, 0), []string{"period 0s is below a microsecond"}},
+		{all(1, 1, -time.Second), []string{"period -1s is below a microsecond"}},
+		{all(1, 1, 1500), []string{"period 1.5µs is not in whole microseconds"}},
+		{[]weir.Limit{algorithms.Calendar(1, 0, nil), algorithms.Calendar(1, algorithms.Month+1, nil)}, []string{"calendar has no Unit("}},
+		{[]weir.Limit{algorithms.Calendar(1<<50+1, algorithms.Day, nil)}, []string{"quota 1125899906842625", tooMuch}},
+	}
+	for _, test := range tests {
+		for _, l := range test.limits {
+			err := l.Validate()
+			if test.want == nil && err != nil {
+				t.Errorf("%v: got the error %v, want none", l, err)
+			}
+			for _, want := range test.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v: got the error %v, want %q in it", l, err, want)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package algorithms_test
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// TestPurity takes from one state several times, as a store does that explains a
+// refusal or reserves. Each take gives what it gives from a copy, and leaves the
+// state as it was, though logs share memory.
+func TestPurity(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 8))
+	for range 300 {
+		for _, l := range everyAlgorithm(12, 12, time.Minute) {
+			var s weir.State
+			now := int64(1_700_000_000_000_000)
+			for range 20 {
+				was := clone(s)
+				keep := 1 + r.Int64N(3)
+				for _, cost := range []int64{3, -2, 1, -1, 13, 0, 2, -100, keep} {
+					got, gotDecision := l.Algorithm.Take(s, &l, now, cost)
+					want, wantDecision := l.Algorithm.Take(clone(was), &l, now, cost)
+					if !same(got, want) || gotDecision != wantDecision {
+						t.Fatalf("seed %d: %v: %d from %+v: got %+v, %+v, from a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
+					}
+					if !same(s, was) {
+						t.Fatalf("seed %d: %v: %d from %+v turns it into %+v", seed, l, cost, was, s)
+					}
+				}
+				cost := keep
+				if r.IntN(4) == 0 {
+					cost = -keep
+				}
+				s, _ = l.Algorithm.Take(s, &l, now, cost)
+				now += r.Int64N(10_000_000)
+			}
+		}
+	}
+}
+
+func same(a, b weir.State) bool {
+	return a.At == b.At && a.A == b.A && a.B == b.B && len(a.Log) == len(b.Log) && (len(a.Log) == 0 || reflect.DeepEqual(a.Log, b.Log))
+}
+
+// TestLogOfManyUnits: a log that is never empty counts on and on, and still
+// below 2^53, what a script can hold.
+func TestLogOfManyUnits(t *testing.T) {
+	const half = 1 << 49
+	l := algorithms.SlidingLog(2*half, time.Second)
+	var s weir.State
+	for i := range int64(100) {
+		next, d := l.Algorithm.Take(s, &l, 1_700_000_000_000_000+i*600_000, half)
+		s = next
+		want := int64(half)
+		if i > 0 {
+			want = 0
+		}
+		if last := s.Log[len(s.Log)-1].Sum; !d.Allowed || d.Remaining != want || last > 1<<53 {
+			t.Fatalf("charge %d: got %+v, a sum of %d, want %d remaining and a sum below 2^53", i, d, last, want)
+		}
+	}
+	_, d := l.Algorithm.Take(s, &l, 1_700_000_000_000_000+99*600_000, -half)
+	if d.Remaining != half {
+		t.Errorf("half given back: got %d remaining, want %d", d.Remaining, int64(half))
+	}
+}
+
+// TestTakeAllocates nothing. A log grows now and then: less than once in a
+// hundred charges.
+func TestTakeAllocates(t *testing.T) {
+	berlin := mustLoad(t, "Europe/Berlin")
+	limits := append(everyAlgorithm(1000, 1000, time.Second), algorithms.Calendar(1000, algorithms.Day, berlin))
+	for _, l := range limits {
+		s, now := weir.State{}, int64(1_700_000_000_000_000)
+		for i := range int64(2000) { // a log in full use
+			s, _ = l.Algorithm.Take(s, &l, now+i*1000, 1)
+		}
+		now += 2_000_000
+		const takes = 1000
+		n := testing.AllocsPerRun(10, func() {
+			for range takes {
+				s, _ = l.Algorithm.Take(s, &l, now, 1)
+				_, _ = l.Algorithm.Take(s, &l, now, 0)
+				now += 1000
+			}
+		})
+		if most := 0.0; n > most && (l.Algorithm.Name() != "sliding-log" || n > takes/100) {
+			t.Errorf("%v: got %v allocations in %d takes, want %v", l, n, 2*takes, most)
+		}
+	}
+	for _, l := range all(10, 10, time.Minute) {
+		q, ok := l.Algorithm.(weir.Queuer)
+		if !ok {
+			continue
+		}
+		s, now := weir.State{}, int64(1_700_000_000_000_000)
+		if n := testing.AllocsPerRun(1000, func() {
+			s, _, _ = q.Queue(s, &l, now, now, 1)
+			now += 3_000_000
+		}); n > 0 {
+			t.Errorf("%v: got %v allocations to queue, want 0", l, n)
+		}
+	}
+}

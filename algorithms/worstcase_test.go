@@ -1,0 +1,423 @@
+package algorithms_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// The most that each algorithm admits in any window (t − P, t], with L = Quota,
+// B = Burst and P in µs, so that such a window has P instants. Here is why; the
+// tests below search for more and reach it.
+//
+// A meter owes nothing when the window begins, so B at once; then L/P drains in
+// each of the P − 1 µs that are left: B + ⌊L(P−1)/P⌋, which is B + L − 1 up to a
+// unit a µs.
+//
+// A fixed window is full at its last instant and the next at its first: 2L.
+//
+// An anchored window that fills when it ends began a period before the next, so
+// one unit at least, its first, lies outside: 2L − 1.
+//
+// A sliding window that was spent at its last instant, all L of it, counts
+// L(P−g)/P at the instant g of the next one, and ⌊Lg/P⌋ more fit. The last
+// instant that sees all of both is g = P − 2: L + ⌊L(P−2)/P⌋, which is 2L − 1 up
+// to half a unit a µs. Who spends p < L in the window before gains pg/P and
+// loses L − p of them: no more.
+//
+// A log admits L by definition.
+
+func meterWorst(l weir.Limit) int64 {
+	p, b := l.Period.Microseconds(), l.Burst
+	if b == 0 {
+		b = l.Quota
+	}
+	return b + l.Quota*(p-1)/p
+}
+
+func fixedWorst(l weir.Limit) int64 {
+	if l.Period == time.Microsecond { // such a window has one instant
+		return l.Quota
+	}
+	return 2 * l.Quota
+}
+
+func anchoredWorst(l weir.Limit) int64 {
+	if l.Period == time.Microsecond {
+		return l.Quota
+	}
+	return 2*l.Quota - 1
+}
+
+func slidingWorst(l weir.Limit) int64 {
+	p := l.Period.Microseconds()
+	return l.Quota + l.Quota*max(0, p-2)/p
+}
+
+func logWorst(l weir.Limit) int64 { return l.Quota }
+
+// worst says what the algorithms admit at most. Calendars have a test of their own.
+var worst = map[string]func(weir.Limit) int64{
+	"gcra":            meterWorst,
+	"token-bucket":    meterWorst,
+	"leaky-bucket":    meterWorst, // as a meter
+	"fixed-window":    fixedWorst,
+	"anchored-window": anchoredWorst,
+	"sliding-window":  slidingWorst,
+	"sliding-log":     logWorst,
+}
+
+// all returns a limit of each algorithm but the calendar.
+func all(quota, burst int64, period time.Duration) []weir.Limit {
+	return []weir.Limit{
+		algorithms.GCRA(quota, period).WithBurst(burst),
+		algorithms.TokenBucket(burst, quota, period),
+		algorithms.LeakyBucket(burst, quota, period),
+		algorithms.FixedWindow(quota, period),
+		algorithms.AnchoredWindow(quota, period),
+		algorithms.SlidingWindow(quota, period),
+		algorithms.SlidingLog(quota, period),
+	}
+}
+
+// most returns the most units in any window (t − period, t] of the history.
+func (h history) most(period int64) (most int64) {
+	var sum int64
+	first := 0
+	for _, s := range h {
+		for sum += s.n; h[first].at <= s.at-period; first++ {
+			sum -= h[first].n
+		}
+		most = max(most, sum)
+	}
+	return most
+}
+
+// An attack is what a client asks for, in the order of its instants. A cost of
+// everything takes whatever Remaining promises.
+type attack []spending
+
+const everything = -1
+
+// run returns what the attack was admitted.
+func (a attack) run(l weir.Limit, within time.Duration) (h history) {
+	states := make([]weir.State, 1)
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}, Within: within}
+	for _, s := range a {
+		tx.Charges[0].Cost = s.n
+		if s.n == everything {
+			tx.Charges[0].Cost = 0
+			tx.Decide(s.at, states)
+			tx.Charges[0].Cost = tx.Decisions[0].Remaining
+		}
+		if tx.Decide(s.at, states) {
+			h = append(h, spending{s.at + tx.Wait.Microseconds(), tx.Charges[0].Cost})
+		}
+	}
+	return h
+}
+
+// TestWorstCaseReached attacks each algorithm as its worst case describes.
+func TestWorstCaseReached(t *testing.T) {
+	const minute, start = 60_000_000, 1_700_000_000_000_000 / 60_000_000 * 60_000_000
+	meter := func(quota int64) (a attack) { // all, and each unit as soon as it is free
+		a = attack{{start, everything}}
+		for i := int64(1); i <= quota; i++ {
+			a = append(a, spending{start + (i*minute+quota-1)/quota, 1})
+		}
+		return a
+	}
+	edge := attack{{start + minute - 1, everything}, {start + minute, everything}}
+	anchor := attack{{start + 7, 1}, {start + 7 + minute - 1, everything}, {start + 7 + minute, everything}}
+	slide := attack{{start + minute - 1, everything}, {start + 2*minute - 2, everything}}
+
+	tests := []struct {
+		limit  weir.Limit
+		attack attack
+		want   int64
+	}{
+		{algorithms.GCRA(10, time.Minute), meter(10), 19},
+		{algorithms.GCRA(10, time.Minute).WithBurst(1), meter(10), 10},
+		{algorithms.GCRA(7, time.Minute).WithBurst(100), meter(7), 106},
+		{algorithms.GCRA(1, time.Minute), meter(1), 1},
+		{algorithms.TokenBucket(20, 10, time.Minute), meter(10), 29},
+		{algorithms.LeakyBucket(20, 10, time.Minute), meter(10), 29},
+		{algorithms.FixedWindow(10, time.Minute), edge, 20},
+		{algorithms.FixedWindow(1, time.Minute), edge, 2},
+		{algorithms.AnchoredWindow(10, time.Minute), anchor, 19},
+		{algorithms.AnchoredWindow(1, time.Minute), anchor, 1},
+		{algorithms.SlidingWindow(10, time.Minute), slide, 19},
+		{algorithms.SlidingWindow(1, time.Minute), slide, 1},
+		{algorithms.SlidingWindow(1000, time.Minute), slide, 1999},
+		{algorithms.SlidingLog(10, time.Minute), edge, 10},
+	}
+	for _, test := range tests {
+		got := test.attack.run(test.limit, 0).most(minute)
+		if claim := worst[test.limit.Algorithm.Name()](test.limit); got != test.want || got != claim {
+			t.Errorf("%v: got %d in a window, want %d; claimed are %d", test.limit, got, test.want, claim)
+		}
+	}
+}
+
+// TestSlidingWindowSpreads shows what sets it apart from a fixed window: the
+// worst case takes a whole period to reach. In half a period it admits one and
+// a half times the quota, in a tenth no more than a tenth beyond it.
+func TestSlidingWindowSpreads(t *testing.T) {
+	const minute = 60_000_000
+	limit := algorithms.SlidingWindow(100, time.Minute)
+	for _, test := range []struct{ percent, want int64 }{{0, 100}, {1, 101}, {10, 110}, {50, 150}, {99, 199}} {
+		span := minute / 100 * test.percent
+		a := attack{{100*minute - 1, everything}, {100*minute + span, everything}}
+		if got := a.run(limit, 0).most(span + 2); got != test.want {
+			t.Errorf("%v: got %d in %d%% of the period, want %d", limit, got, test.percent, test.want)
+		}
+	}
+}
+
+// mostAdmitted searches all schedules: any units, at any instants, from a key
+// never seen up to three periods on. It knows for every state that can be
+// reached before a window the most that was admitted in it so far.
+func mostAdmitted(l weir.Limit) (most int64) {
+	type best struct {
+		state weir.State
+		units int64
+	}
+	period, cap := l.Period.Microseconds(), max(l.Quota, l.Burst)
+	step := func(from map[string]best, now int64) map[string]best {
+		to := make(map[string]best, 2*len(from))
+		for _, b := range from {
+			for n := range cap + 1 {
+				s := b.state
+				s.Log = append([]weir.Mark(nil), s.Log...)
+				s, d := l.Algorithm.Take(s, &l, now, n)
+				if !d.Allowed {
+					break // nor does more fit
+				}
+				k := stateKey(s)
+				if old, ok := to[k]; !ok || old.units < b.units+n {
+					to[k] = best{s, b.units + n}
+				}
+			}
+		}
+		return to
+	}
+	start := 8 * period // where windows begin
+	before := map[string]best{"": {}}
+	for first := start; first < start+2*period; first++ {
+		if first >= start+period {
+			in := before
+			for now := first; now < first+period; now++ {
+				in = step(in, now)
+			}
+			for _, b := range in {
+				most = max(most, b.units)
+			}
+		}
+		before = step(before, first)
+		for k, b := range before {
+			before[k] = best{state: b.state}
+		}
+	}
+	return most
+}
+
+// stateKey is the same for states that behave the same.
+func stateKey(s weir.State) string {
+	k := binary.AppendVarint(nil, s.At)
+	if s.Log == nil {
+		k = binary.AppendVarint(binary.AppendVarint(k, s.A), s.B)
+	}
+	for _, m := range s.Log {
+		k = binary.AppendVarint(binary.AppendVarint(k, m.At), m.Sum-s.A)
+	}
+	return string(k)
+}
+
+// TestWorstCaseExhaustive compares the worst of all schedules with the claim,
+// for small limits, also of more than a unit a µs.
+func TestWorstCaseExhaustive(t *testing.T) {
+	sizes := []struct{ quota, burst, period int64 }{
+		{1, 1, 1}, {3, 2, 1}, {1, 1, 2}, {2, 3, 2}, {3, 3, 2}, {1, 2, 3}, {2, 1, 3}, {4, 4, 3}, {2, 2, 4}, {3, 5, 4},
+		{1, 3, 5}, {3, 2, 5}, {5, 3, 5}, {6, 2, 5}, {2, 2, 7}, {3, 3, 7}, {4, 2, 8}, {2, 3, 9},
+	}
+	for _, size := range sizes {
+		for _, l := range all(size.quota, size.burst, time.Duration(size.period)*time.Microsecond) {
+			if got, want := mostAdmitted(l), worst[l.Algorithm.Name()](l); got != want {
+				t.Errorf("%v: a schedule admits %d in a window, claimed are %d", l, got, want)
+			}
+		}
+	}
+	for _, size := range []struct{ quota, period int64 }{{6, 12}, {5, 9}, {3, 24}} {
+		l := algorithms.SlidingWindow(size.quota, time.Duration(size.period)*time.Microsecond)
+		if got, want := mostAdmitted(l), slidingWorst(l); got != want {
+			t.Errorf("%v: a schedule admits %d in a window, claimed are %d", l, got, want)
+		}
+	}
+}
+
+// greedy is an adversary that takes what it can, at the instants that decisions
+// promise and around them, waits in line if within is not 0, and turns the
+// clock back. It returns what was admitted.
+func greedy(r *rand.Rand, l weir.Limit, within time.Duration, steps int) (h history) {
+	k := newKey(l)
+	now := 1_700_000_000_000_000 + r.Int64N(k.period)
+	states := make([]weir.State, 1)
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+	for range steps {
+		tx.Charges[0].Cost, tx.Within = 0, 0
+		tx.Decide(now, states)
+		cost := tx.Decisions[0].Remaining
+		if cost == 0 || r.IntN(3) == 0 {
+			cost = 1 + r.Int64N(k.burst)
+		}
+		tx.Charges[0].Cost = cost
+		if r.IntN(2) == 0 {
+			tx.Within = within
+		}
+		if tx.Decide(now, states) {
+			h = append(h, spending{now + tx.Wait.Microseconds(), cost})
+		}
+		switch d := tx.Decisions[0]; r.IntN(8) {
+		case 0, 1, 2:
+			now += d.RetryAfter.Microseconds()
+		case 3:
+			now += d.NextAfter.Microseconds()
+		case 4:
+			now += k.period - 1 - now%k.period // where a window ends
+		case 5:
+			now += r.Int64N(k.period)
+		case 6:
+			now -= r.Int64N(k.period)
+		default:
+			now++
+		}
+	}
+	return h
+}
+
+// TestWorstCaseRandom lets greedy loose: never more.
+func TestWorstCaseRandom(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 3))
+	for range 3000 {
+		quota, burst := 1+r.Int64N(8), 1+r.Int64N(12)
+		period := 1 + r.Int64N(50)
+		if r.IntN(3) == 0 {
+			period = 1_000_000
+		}
+		within := time.Duration(r.Int64N(3*period)) * time.Microsecond
+		for _, l := range all(quota, burst, time.Duration(period)*time.Microsecond) {
+			if l.Algorithm.Name() == "leaky-bucket" {
+				within = 0 // see the queue
+			}
+			if got, claim := greedy(r, l, within, 40).most(period), worst[l.Algorithm.Name()](l); got > claim {
+				t.Fatalf("seed %d: %v within %v: got %d in a window, claimed are %d", seed, l, within, got, claim)
+			}
+		}
+	}
+}
+
+// TestWorstCaseQueue: of a leaky bucket whose callers wait, single units leave
+// period/leak apart, so any window has leak of them, whatever the capacity. A
+// charge of n leaves as one and holds up those behind it for n·period/leak: what
+// left before the last is less than a period's leak, and so a window has at most
+// leak − 1 + n, with n up to the capacity. That bounds waiting and not waiting
+// callers together, too, for whoever leaves the queue finds the bucket empty.
+func TestWorstCaseQueue(t *testing.T) {
+	const second = 1_000_000
+	const start = 1_700_000_000 * second
+	var flood attack
+	for i := range int64(400) {
+		flood = append(flood, spending{start + i*second/40, 1})
+	}
+	for _, test := range []struct{ capacity, leak, want int64 }{{1, 1, 1}, {20, 3, 3}, {3, 7, 7}, {100, 7, 7}} {
+		l := algorithms.LeakyBucket(test.capacity, test.leak, time.Second)
+		if got := flood.run(l, time.Hour).most(second); got != test.want {
+			t.Errorf("%v: a queue of single units lets %d leave in a window, want %d", l, got, test.want)
+		}
+	}
+	// leak − 1 units, then all of the bucket as soon as it is empty
+	drip := attack{{start, 1}, {start, 1}, {start, 1}, {start, 1}, {start, 1}, {start, 1}, {start + 6*second/7 + 1, 20}}
+	l := algorithms.LeakyBucket(20, 7, time.Second)
+	if got := drip.run(l, time.Hour).most(second); got != 20+7-1 {
+		t.Errorf("%v: a queue of large charges lets %d leave in a window, want %d", l, got, 20+7-1)
+	}
+
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 4))
+	for range 3000 {
+		capacity, leak, period := 1+r.Int64N(12), 1+r.Int64N(8), 1+r.Int64N(50)
+		l := algorithms.LeakyBucket(capacity, leak, time.Duration(period)*time.Microsecond)
+		within := time.Duration(1+r.Int64N(5*period)) * time.Microsecond
+		if got := greedy(r, l, within, 40).most(period); got > capacity+leak-1 {
+			t.Fatalf("seed %d: %v within %v: got %d in a window, claimed are %d", seed, l, within, got, capacity+leak-1)
+		}
+		var single attack
+		now := 1_000 * period
+		for range 60 {
+			single = append(single, spending{now, 1})
+			now += r.Int64N(period/leak + 2)
+		}
+		if got := single.run(l, within).most(period); got > leak {
+			t.Fatalf("seed %d: %v within %v: %d single units left in a window, claimed are %d", seed, l, within, got, leak)
+		}
+	}
+}
+
+// TestWorstCaseCalendar: two windows meet, so twice the quota in any span no
+// longer than the shortest of them. The Period that a limit shows may be longer:
+// 24 hours hold a day of 23 and a bit of both its neighbours, 30 days hold
+// February. Three times is the most, for two in a row are never that short.
+func TestWorstCaseCalendar(t *testing.T) {
+	berlin := mustLoad(t, "Europe/Berlin")
+	lisbon := mustLoad(t, "Europe/Lisbon")
+	tests := []struct {
+		unit     algorithms.Unit
+		location *time.Location
+		window   time.Time // the beginning of the one in the middle
+		end      time.Time
+		want     int64
+	}{
+		{algorithms.Day, nil, time.Date(2026, 5, 5, 0, 0, 0, 0, time.UTC), time.Date(2026, 5, 6, 0, 0, 0, 0, time.UTC), 20},
+		{algorithms.Day, berlin, time.Date(2026, 3, 29, 0, 0, 0, 0, berlin), time.Date(2026, 3, 30, 0, 0, 0, 0, berlin), 30},
+		{algorithms.Day, berlin, time.Date(2026, 10, 25, 0, 0, 0, 0, berlin), time.Date(2026, 10, 26, 0, 0, 0, 0, berlin), 20},
+		{algorithms.Week, lisbon, time.Date(2026, 3, 23, 0, 0, 0, 0, lisbon), time.Date(2026, 3, 30, 0, 0, 0, 0, lisbon), 30},
+		{algorithms.Month, nil, time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), 30},
+		{algorithms.Month, nil, time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC), 20},
+	}
+	for _, test := range tests {
+		l := algorithms.Calendar(10, test.unit, test.location)
+		start, end := test.window.UnixMicro(), test.end.UnixMicro()
+		a := attack{{start - 1, everything}, {start, everything}, {end, everything}}
+		if got := a.run(l, 0).most(l.Period.Microseconds()); got != test.want {
+			t.Errorf("%v in %v around %v: got %d in %v, want %d", l, test.location, test.window, got, l.Period, test.want)
+		}
+	}
+
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 5))
+	for range 300 {
+		l := algorithms.Calendar(1+r.Int64N(5), algorithms.Unit(1+r.IntN(3)), berlin)
+		if got := greedy(r, l, l.Period, 40).most(l.Period.Microseconds()); got > 3*l.Quota {
+			t.Fatalf("seed %d: %v: got %d in %v, claimed are %d", seed, l, got, l.Period, 3*l.Quota)
+		}
+		l = algorithms.Calendar(1+r.Int64N(5), algorithms.Unit(1+r.IntN(2)), nil)
+		if got := greedy(r, l, l.Period, 40).most(l.Period.Microseconds()); got > 2*l.Quota {
+			t.Fatalf("seed %d: %v: got %d in %v, claimed are %d", seed, l, got, l.Period, 2*l.Quota)
+		}
+	}
+}
+
+func mustLoad(t testing.TB, name string) *time.Location {
+	t.Helper()
+	loc, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(fmt.Errorf("zone %s: %w", name, err))
+	}
+	return loc
+}
