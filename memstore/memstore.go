@@ -17,9 +17,9 @@ import (
 // Options are ready to use as they are.
 type Options struct {
 	// MaxKeys bounds how many states are kept: one for each limit of each key.
-	// 0 means 1,048,576. A state takes about 48 bytes, 40 MB for a million of
-	// them; memory grows with use up to that. Logs come on top: 16 bytes for
-	// each charge of the last period.
+	// 0 means 1,048,576. A state takes about 48 bytes, so that these are 50 MB;
+	// memory grows with use up to that. Logs come on top: 16 to 32 bytes for
+	// each charge of the last period, and about 80 for each key.
 	MaxKeys int
 }
 
@@ -66,7 +66,7 @@ func New(o Options) *Store {
 }
 
 // Take implements weir.Store. It returns ErrFull, the error of ctx, or what
-// Transaction.Validate finds, and then has changed nothing.
+// Transaction.Validate finds, and then has spent nothing.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 )
 
 // ways is how many slots a bucket has: as many as fingerprints fit in a cache
-// line. A state lives in one of two buckets, so that a table fills to nearly
-// nine tenths before any pair of buckets is full.
+// line. A state lives in one of two buckets and may be moved to the other, so
+// that a table fills to more than nine tenths before one finds no room.
 const ways = 8
 
 // A table is a hash table without pointers: nothing for the garbage collector
@@ -86,6 +86,12 @@ func (t table) find(id uint64) *slot {
 	return nil
 }
 
+// free reports whether a slot is: nothing is in it, or what is as good as new
+// and not one of the fingerprints to keep.
+func (b *bucket) free(i int, now int64, keep []uint64) bool {
+	return b.ids[i] == 0 || b.slots[i].reset() <= now && !slices.Contains(keep, b.ids[i])
+}
+
 // A candidate is a slot that may be taken: that of ids[i] in a bucket.
 type candidate struct {
 	*bucket
@@ -101,15 +107,14 @@ func (t table) weakest(id uint64, now int64, keep []uint64) (c candidate, free b
 		used := 0
 		var mine candidate
 		for i := range b.ids {
-			if slices.Contains(keep, b.ids[i]) {
-				used++
-				continue
-			}
-			if b.ids[i] == 0 || b.slots[i].reset() <= now {
+			if b.free(i, now, keep) {
 				mine = candidate{b, i}
 				continue
 			}
 			used++
+			if slices.Contains(keep, b.ids[i]) {
+				continue
+			}
 			// rank first, then the time of reset
 			worth := b.slots[i].fate>>fateBits | b.slots[i].rank()<<60
 			if !free && (c.bucket == nil || worth < least) {
@@ -143,18 +148,48 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	for !free && sh.grow(now, keep) {
 		c, free = sh.table.weakest(id, now, keep)
 	}
-	if c.bucket == nil {
+	if !free {
+		if moved, ok := sh.move(sh.table, id, now, keep); ok {
+			c, free = moved, true
+		}
+	}
+	if c.bucket == nil || !free && c.slots[c.i].rank() == refusing {
 		return nil
 	}
+	return sh.put(c, id, slot{fate: now << fateBits})
+}
+
+// put replaces what is in a slot, and its log.
+func (sh *shard) put(c candidate, id uint64, s slot) *slot {
 	sl := &c.slots[c.i]
-	if !free && sl.rank() == refusing {
-		return nil
-	}
 	if sl.fate&hasLog != 0 {
 		delete(sh.logs, c.ids[c.i])
 	}
-	c.ids[c.i], *sl = id, slot{fate: now << fateBits}
+	c.ids[c.i], *sl = id, s
 	return sl
+}
+
+// move makes room for a fingerprint whose homes are full: it moves one of the
+// states in them to that one's other home, if a slot is free there. Few would
+// have to go without it, but more than none, long before the table is full.
+func (sh *shard) move(t table, id uint64, now int64, keep []uint64) (c candidate, ok bool) {
+	one, two := t.homes(id)
+	for _, b := range [...]*bucket{one, two} {
+		for i, x := range b.ids {
+			there, other := t.homes(x)
+			if there == b {
+				there = other
+			}
+			for j := range there.ids {
+				if there.free(j, now, keep) {
+					sh.put(candidate{there, j}, x, b.slots[i])
+					b.ids[i], b.slots[i] = 0, slot{}
+					return candidate{b, i}, true
+				}
+			}
+		}
+	}
+	return candidate{}, false
 }
 
 // grow doubles the table, up to its bound, and reports whether it did.
@@ -178,7 +213,9 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 			}
 			c, free := next.weakest(id, now, keep)
 			if !free {
-				return false // next to impossible: more room, and yet none here
+				if c, free = sh.move(next, id, now, keep); !free {
+					return false // next to impossible: more room, and yet none here
+				}
 			}
 			c.ids[c.i], c.slots[c.i] = id, b.slots[j]
 		}

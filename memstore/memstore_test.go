@@ -1,0 +1,232 @@
+package memstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// TestStore runs the conformance suite in bubbles, where its sleeps take no
+// time. Stores of one shard and of many differ in their locks, not in what
+// they decide.
+func TestStore(t *testing.T) {
+	for _, maxKeys := range []int{0, 1000, 1 << 20} {
+		for _, test := range storetest.Tests() {
+			t.Run(fmt.Sprint(test.Name, "/", maxKeys), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					test.Run(t, memstore.New(memstore.Options{MaxKeys: maxKeys}))
+				})
+			})
+		}
+	}
+}
+
+// TestRealTime runs it once more by the wall clock, which stands still for
+// nobody.
+func TestRealTime(t *testing.T) {
+	storetest.Run(t, func(*testing.T) weir.Store { return memstore.New(memstore.Options{}) })
+}
+
+func charge(key string, l weir.Limit, cost int64) weir.Charge {
+	return weir.Charge{Rule: "test", Key: key, Limit: l, Cost: cost}
+}
+
+// take decides charges in one transaction and fails the test on an error.
+func take(t testing.TB, s *memstore.Store, charges ...weir.Charge) *weir.Transaction {
+	t.Helper()
+	tx := &weir.Transaction{Charges: charges}
+	if err := s.Take(context.Background(), tx); err != nil {
+		t.Fatalf("Take(%.200v): got error %q, want none", charges, err)
+	}
+	return tx
+}
+
+const goroutines = 64
+
+func together(f func(i int)) {
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range goroutines {
+		wg.Go(func() {
+			<-begin
+			f(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+}
+
+// TestOneKey: 64 goroutines on one key admit exactly the limit.
+func TestOneKey(t *testing.T) {
+	const quota, each = 1000, 100
+	for _, l := range []weir.Limit{
+		algorithms.GCRA(quota, 1000*time.Hour),
+		algorithms.AnchoredWindow(quota, time.Hour),
+		algorithms.SlidingLog(quota, time.Hour),
+	} {
+		s := memstore.New(memstore.Options{})
+		var admitted atomic.Int64
+		together(func(int) {
+			tx := weir.Transaction{Charges: []weir.Charge{charge("key", l, 1)}}
+			for range each {
+				if err := s.Take(t.Context(), &tx); err != nil {
+					t.Error(err)
+				}
+				if tx.Allowed() {
+					admitted.Add(1)
+				}
+			}
+		})
+		if got := admitted.Load(); got != quota {
+			t.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*each, quota)
+		}
+	}
+}
+
+// TestCrossingKeys: 64 goroutines on crossing sets of keys, in all orders, come
+// to an end, admit exactly the limit of the key they share, and what each of the
+// others has left is what was not admitted.
+func TestCrossingKeys(t *testing.T) {
+	const quota, each, keys = 2000, 100, 12 // more charges than fit without memory of their own
+	l := algorithms.GCRA(quota, 10_000*time.Hour)
+	s := memstore.New(memstore.Options{})
+	var spent [keys]atomic.Int64
+	together(func(int) {
+		var tx weir.Transaction
+		for range each {
+			order := rand.Perm(keys)
+			for i, k := range order {
+				if k == 0 { // the one they share
+					n := rand.IntN(keys)
+					order[i], order[n] = order[n], order[i]
+					order = order[:n+1]
+					break
+				}
+			}
+			tx.Charges = tx.Charges[:0]
+			for _, k := range order {
+				tx.Charges = append(tx.Charges, charge(fmt.Sprint(k), l, 1))
+			}
+			if err := s.Take(t.Context(), &tx); err != nil {
+				t.Error(err)
+			}
+			if tx.Allowed() {
+				for _, k := range order {
+					spent[k].Add(1)
+				}
+			}
+		}
+	})
+	if got := spent[0].Load(); got != quota {
+		t.Errorf("got %d admitted of %d, want %d", got, goroutines*each, quota)
+	}
+	for k := range keys {
+		got := quota - take(t, s, charge(fmt.Sprint(k), l, 0)).Decisions[0].Remaining
+		if want := spent[k].Load(); got != want {
+			t.Errorf("key %d: got %d spent, want the %d admitted", k, got, want)
+		}
+	}
+}
+
+// TestAllocations: a decision allocates nothing, whether it admits or refuses,
+// for keys that are known. A log grows as every slice does.
+func TestAllocations(t *testing.T) {
+	charges := func(n int, l weir.Limit) (c []weir.Charge) {
+		for i := range n {
+			c = append(c, charge(fmt.Sprint("key", i), l.Named(fmt.Sprint(i)), 1))
+		}
+		return c
+	}
+	for _, test := range []struct {
+		name    string
+		within  time.Duration
+		charges []weir.Charge
+	}{
+		{"admits", 0, charges(1, algorithms.GCRA(1<<20, time.Hour))},
+		{"refuses", 0, charges(1, algorithms.GCRA(1, time.Hour))},
+		{"expires", 0, charges(1, algorithms.AnchoredWindow(1, time.Microsecond))},
+		{"reserves", 1 << 62, charges(1, algorithms.GCRA(1<<10, time.Hour))},
+		{"queues", 1 << 62, charges(1, algorithms.LeakyBucket(1<<20, 1, time.Millisecond))},
+		{"5 charges", 0, charges(5, algorithms.SlidingWindow(1<<20, time.Hour))},
+		{"5 charges, refused", 0, append(charges(4, algorithms.GCRA(1<<20, time.Hour)), charge("full", algorithms.GCRA(1, time.Hour), 1))},
+		{"8 charges", 0, charges(8, algorithms.FixedWindow(1<<20, time.Hour))},
+		{"log, amortised", 0, charges(1, algorithms.SlidingLog(1<<20, time.Hour))},
+		{"log, full", 0, charges(1, algorithms.SlidingLog(10, time.Hour))},
+		{"log, sliding", 0, charges(1, algorithms.SlidingLog(1<<20, 50*time.Microsecond))},
+		{"5 logs", 0, charges(5, algorithms.SlidingLog(1<<20, time.Hour))},
+	} {
+		s := memstore.New(memstore.Options{})
+		tx := weir.Transaction{Charges: test.charges, Within: test.within}
+		got := testing.AllocsPerRun(2000, func() {
+			if err := s.Take(context.Background(), &tx); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got != 0 {
+			t.Errorf("%s: got %v allocations, want 0", test.name, got)
+		}
+	}
+}
+
+// TestNewKeyAllocates nothing of its own: only now and then a table grows.
+func TestNewKeyAllocates(t *testing.T) {
+	s := memstore.New(memstore.Options{MaxKeys: 1000})
+	tx := weir.Transaction{Charges: []weir.Charge{charge("", algorithms.GCRA(2, time.Hour), 1)}}
+	keys := make([]string, 20_000)
+	for i := range keys {
+		keys[i] = fmt.Sprint(i)
+	}
+	i := 0
+	got := testing.AllocsPerRun(len(keys)-1, func() {
+		tx.Charges[0].Key = keys[i]
+		i++
+		if err := s.Take(context.Background(), &tx); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got != 0 {
+		t.Errorf("got %v allocations for a new key, want 0", got)
+	}
+}
+
+// TestFuture: a state whose units lie in the future is kept until they are over.
+func TestFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(memstore.Options{MaxKeys: 1})
+		l := algorithms.GCRA(1, time.Hour)
+		tx := weir.Transaction{Charges: []weir.Charge{charge("key", l, 1)}, Within: 10 * time.Hour}
+		for i := range 5 {
+			if err := s.Take(t.Context(), &tx); err != nil || tx.Wait != time.Duration(i)*time.Hour {
+				t.Fatalf("reservation %d: got wait %v and error %v, want %d hours", i, tx.Wait, err, i)
+			}
+		}
+		time.Sleep(4*time.Hour + 59*time.Minute)
+		if take(t, s, charge("key", l, 1)).Allowed() {
+			t.Errorf("got admitted while reservations last, want refused")
+		}
+		time.Sleep(time.Minute)
+		if !take(t, s, charge("key", l, 1)).Allowed() {
+			t.Errorf("got refused after all reservations, want admitted")
+		}
+	})
+}
+
+func TestNewPanics(t *testing.T) {
+	defer func() {
+		const want = "memstore: MaxKeys is -1"
+		if got := recover(); got != want {
+			t.Errorf("got panic %v, want %q", got, want)
+		}
+	}()
+	memstore.New(memstore.Options{MaxKeys: -1})
+}

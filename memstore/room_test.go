@@ -1,0 +1,192 @@
+package memstore_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestFlood: a key that was refused stays refused, whatever a flood of made-up
+// keys does, and however small the store is.
+func TestFlood(t *testing.T) {
+	floods := []struct {
+		name string
+		cost []int64
+	}{
+		{"of keys with units left", []int64{1}},
+		{"of keys with none left", []int64{3}},
+		{"of keys refused as well", []int64{3, 1}},
+	}
+	victims := map[string]weir.Limit{
+		"gcra": algorithms.GCRA(3, 3*time.Hour),
+		"log":  algorithms.SlidingLog(3, time.Hour),
+	}
+	for _, flood := range floods {
+		for _, maxKeys := range []int{1, 10, 100, 10_000} {
+			t.Run(fmt.Sprint(flood.name, "/", maxKeys), func(t *testing.T) {
+				n := 10_000
+				if maxKeys == 10_000 {
+					n = memstore.Many()
+				}
+				synctest.Test(t, func(t *testing.T) {
+					s := memstore.New(memstore.Options{MaxKeys: maxKeys})
+					for name, l := range victims {
+						for take(t, s, charge(name, l, 1)).Allowed() {
+						}
+					}
+					time.Sleep(time.Second)
+					tx := weir.Transaction{Charges: []weir.Charge{charge("", algorithms.GCRA(3, time.Hour), 0)}}
+					c := &tx.Charges[0]
+					full := 0
+					for i := range n {
+						c.Key = fmt.Sprint("flood", i)
+						for _, c.Cost = range flood.cost {
+							if err := s.Take(t.Context(), &tx); errors.Is(err, memstore.ErrFull) {
+								full++
+								break
+							} else if err != nil {
+								t.Fatal(err)
+							}
+						}
+						if i%1000 == 0 || i < 100 {
+							for name, l := range victims {
+								if take(t, s, charge(name, l, 1)).Allowed() {
+									t.Fatalf("%s: got admitted after %d keys of a flood, want refused", name, i)
+								}
+							}
+						}
+					}
+					if got, want := full > 0, len(flood.cost) > 1; got != want {
+						t.Errorf("got ErrFull %d times of %d; want some: %v", full, n, want)
+					}
+					// And when its time has come it is admitted.
+					time.Sleep(time.Hour)
+					for name, l := range victims {
+						if !take(t, s, charge(name, l, 1)).Allowed() {
+							t.Errorf("%s: got refused an hour later, want admitted", name)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestFull: where no key may be forgotten a new one is an error, and nothing is
+// spent under the others. What is known is decided as ever.
+func TestFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hour, log := algorithms.GCRA(1, time.Hour), algorithms.SlidingLog(5, time.Hour)
+		s := memstore.New(memstore.Options{MaxKeys: 1})
+		take(t, s, charge("log", log, 2))
+		full := func(charges ...weir.Charge) {
+			t.Helper()
+			if err := s.Take(t.Context(), &weir.Transaction{Charges: charges}); err != memstore.ErrFull {
+				t.Errorf("got error %v, want ErrFull, for %v", err, charges)
+			}
+		}
+		for i := range 7 {
+			take(t, s, charge(fmt.Sprint(i), hour, 1))
+			take(t, s, charge(fmt.Sprint(i), hour, 1))
+		}
+		full(charge("log", log, 1), charge("new", hour, 1))
+		full(charge("new", hour, 1), charge("log", log, -1))
+		if got := take(t, s, charge("log", log, 0)).Decisions[0].Remaining; got != 3 {
+			t.Errorf("got %d remaining after ErrFull, want 3", got)
+		}
+		take(t, s, charge("log", log, 3))
+		if take(t, s, charge("log", log, 1)).Allowed() {
+			t.Errorf("got admitted, want refused")
+		}
+		full(charge("new", hour, 1))
+		full(charge("new", hour, 1), charge("new", log, 1))
+		// What need not be kept needs no room.
+		for _, c := range []weir.Charge{charge("new", hour, 0), charge("new", hour, -1), charge("new", hour, 2), charge("0", hour, 1)} {
+			if got, want := take(t, s, c).Allowed(), c.Cost <= 0; got != want {
+				t.Errorf("%v: got Allowed %v, want %v", c, got, want)
+			}
+		}
+		take(t, s, charge("0", hour, 0), charge("new", log, 0))
+		time.Sleep(time.Hour)
+		for i := range 8 {
+			if !take(t, s, charge(fmt.Sprint("new", i), hour, 1)).Allowed() {
+				t.Errorf("new key %d: got refused an hour later, want admitted", i)
+			}
+		}
+	})
+}
+
+// TestForgets: who goes first when a new key needs room.
+func TestForgets(t *testing.T) {
+	two := algorithms.GCRA(2, 2*time.Hour)
+	for _, test := range []struct {
+		first, then weir.Charge
+		cost        []int64 // more charges of the key that came then
+		want        string
+	}{
+		{charge("some", two, 1), charge("none", two, 2), nil, "some"},
+		{charge("none", two, 2), charge("some", two, 1), nil, "some"},
+		{charge("none", algorithms.GCRA(2, time.Hour), 2), charge("some", algorithms.GCRA(2, 4*time.Hour), 1), nil, "some"},
+		{charge("late", algorithms.GCRA(2, 4*time.Hour), 1), charge("soon", two, 1), nil, "soon"},
+		{charge("soon", two, 1), charge("late", algorithms.GCRA(2, 4*time.Hour), 1), nil, "soon"},
+		{charge("none", algorithms.GCRA(1, 4*time.Hour), 1), charge("back", algorithms.GCRA(2, time.Hour), 2), []int64{-1}, "back"},
+		// Refused once, it stays until it is as good as new, and though it has units again.
+		{charge("late", algorithms.GCRA(2, 4*time.Hour), 1), charge("refused", algorithms.GCRA(2, time.Hour), 2), []int64{1, -1}, "late"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := memstore.New(memstore.Options{MaxKeys: 1})
+			for i := range 6 { // leave two
+				take(t, s, charge(fmt.Sprint(i), algorithms.GCRA(1, 10*time.Hour), 1))
+				take(t, s, charge(fmt.Sprint(i), algorithms.GCRA(1, 10*time.Hour), 1))
+			}
+			take(t, s, test.first)
+			take(t, s, test.then)
+			for _, cost := range test.cost {
+				c := test.then
+				c.Cost = cost
+				take(t, s, c)
+			}
+			time.Sleep(time.Minute)
+			take(t, s, charge("new", two, 1))
+			var forgot []string
+			for _, c := range []weir.Charge{test.first, test.then} {
+				c.Cost = 0
+				if take(t, s, c).Decisions[0].ResetAfter == 0 {
+					forgot = append(forgot, c.Key)
+				}
+			}
+			if got := strings.Join(forgot, " "); got != test.want {
+				t.Errorf("%s, then %s: got forgotten %q, want %q", test.first.Key, test.then.Key, got, test.want)
+			}
+		})
+	}
+}
+
+// TestCapacity: a store of MaxKeys n keeps n keys, but for one in a thousand
+// where chance fills one shard more than others.
+func TestCapacity(t *testing.T) {
+	for _, n := range []int{1, 8, 10, 100, 1000, 1024, 3000, 10_000, 100_000} {
+		lost := 0
+		s := memstore.New(memstore.Options{MaxKeys: n})
+		l := algorithms.GCRA(1, time.Hour)
+		for i := range n {
+			take(t, s, charge(fmt.Sprint(i), l, 1))
+		}
+		for i := range n {
+			if take(t, s, charge(fmt.Sprint(i), l, 0)).Decisions[0].Remaining > 0 {
+				lost++
+			}
+		}
+		t.Logf("MaxKeys %d: lost %d of as many keys", n, lost)
+		if lost > n/1000 {
+			t.Errorf("MaxKeys %d: got %d lost of as many keys, want next to none", n, lost)
+		}
+	}
+}

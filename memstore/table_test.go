@@ -1,0 +1,247 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+func (s *Store) ask(t testing.TB, key string, l weir.Limit, cost int64) *weir.Transaction {
+	t.Helper()
+	tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "test", Key: key, Limit: l, Cost: cost}}}
+	if err := s.Take(context.Background(), tx); err != nil {
+		t.Fatalf("Take(%q, %v, %d): got error %q, want none", key, l, cost, err)
+	}
+	return tx
+}
+
+// many returns how many keys a flood has: fewer where each takes its time.
+func many() int {
+	info, _ := debug.ReadBuildInfo()
+	if testing.Short() || slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return 100_000
+	}
+	return 1_000_000
+}
+
+// memory returns the bytes of all tables, and how many logs there are and marks
+// they have room for.
+func (s *Store) memory() (bytes, logs, marks int) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		bytes += len(sh.table) * int(unsafe.Sizeof(bucket{}))
+		logs += len(sh.logs)
+		for _, log := range sh.logs {
+			marks += cap(log)
+		}
+	}
+	return bytes, logs, marks
+}
+
+// reaches reports whether a value of type t can lead to one of a kind.
+func reaches(t reflect.Type, kinds ...reflect.Kind) bool {
+	for _, k := range kinds {
+		if t.Kind() == k {
+			return true
+		}
+	}
+	switch t.Kind() {
+	case reflect.Array, reflect.Slice, reflect.Pointer, reflect.Chan:
+		return reaches(t.Elem(), kinds...)
+	case reflect.Map:
+		return reaches(t.Key(), kinds...) || reaches(t.Elem(), kinds...)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if reaches(t.Field(i).Type, kinds...) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// TestPointers: the garbage collector finds nothing to follow in a table, nor
+// in a log, and no store can keep a caller's key alive: it has no place for a
+// string, nor for anything that may hide one.
+func TestPointers(t *testing.T) {
+	pointers := []reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.String, reflect.Interface,
+		reflect.Func, reflect.Chan, reflect.UnsafePointer}
+	for _, typ := range []reflect.Type{reflect.TypeFor[bucket](), reflect.TypeFor[weir.Mark]()} {
+		if reaches(typ, pointers...) {
+			t.Errorf("%v has pointers, want none", typ)
+		}
+	}
+	if reaches(reflect.TypeFor[Store](), reflect.String, reflect.Interface, reflect.Func, reflect.UnsafePointer) {
+		t.Errorf("a Store can hold a string, want no place for one")
+	}
+	if !reaches(reflect.TypeFor[weir.Charge](), reflect.String) || !reaches(reflect.TypeFor[Store](), reflect.Slice) {
+		t.Errorf("reaches finds nothing")
+	}
+}
+
+// TestGrowth: a table that grows keeps every state, exactly as it was.
+func TestGrowth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys = 10_000
+		s := New(Options{MaxKeys: 4 * keys}) // twice what is needed, so that no shard is full
+		limits := []weir.Limit{algorithms.GCRA(100, time.Hour), algorithms.SlidingLog(100, time.Hour).Named("log")}
+		want := map[string][2]weir.Decision{}
+		for i := range keys {
+			key, cost := fmt.Sprint(i), int64(1+i%90)
+			want[key] = [2]weir.Decision{s.ask(t, key, limits[0], cost).Decisions[0], s.ask(t, key, limits[1], cost).Decisions[0]}
+		}
+		for key, want := range want {
+			for i, l := range limits {
+				if got := s.ask(t, key, l, 0).Decisions[0]; got != want[i] {
+					t.Fatalf("key %s, %v: got %+v after the table grew, want %+v", key, l, got, want[i])
+				}
+			}
+		}
+	})
+}
+
+// TestMemory: a flood leaves tables and logs within the bound, whatever comes.
+func TestMemory(t *testing.T) {
+	const maxKeys = 10_000
+	keys := many()
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	s := New(Options{MaxKeys: maxKeys})
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "test", Limit: algorithms.GCRA(2, time.Hour), Cost: 1}}}
+	key := make([]byte, 0, 20)
+	flood := func(keys int) {
+		for i := range keys {
+			key = fmt.Appendf(key[:0], "key%d", i)
+			tx.Charges[0].Key = unsafe.String(&key[0], len(key))
+			if err := s.Take(context.Background(), &tx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	flood(keys)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	const most = 50 * maxKeys
+	table, _, _ := s.memory()
+	heap := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	t.Logf("%d keys against MaxKeys %d: tables of %d bytes, %d more on the heap than before", keys, maxKeys, table, heap)
+	if table > most {
+		t.Errorf("got tables of %d bytes, want at most %d", table, most)
+	}
+	if heap > 2*most {
+		t.Errorf("got %d more bytes on the heap, want at most %d", heap, 2*most)
+	}
+
+	// Logs take the place of those states, and of each other.
+	tx.Charges[0].Limit = algorithms.SlidingLog(4, time.Hour)
+	for range 2 {
+		flood(2 * maxKeys)
+	}
+	_, logs, marks := s.memory()
+	t.Logf("and of logs: %d with room for %d marks", logs, marks)
+	slots := table / int(unsafe.Sizeof(bucket{})) * ways
+	if logs > slots || marks > 4*slots {
+		t.Errorf("got %d logs with room for %d marks, want at most as many as the %d slots, and 4 in each", logs, marks, slots)
+	}
+	runtime.KeepAlive(s)
+}
+
+// TestExpiry: what is as good as new makes room, slot and log, before anything
+// else is forgotten.
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{MaxKeys: 1})
+		keep := algorithms.GCRA(2, 10*time.Hour)
+		log := algorithms.SlidingLog(2, time.Minute)
+		s.ask(t, "keep", keep, 1)
+		for round := range 100 {
+			for i := range 7 {
+				key := fmt.Sprint(round, i)
+				s.ask(t, key, log, 2)
+				if s.ask(t, key, log, 1).Allowed() {
+					t.Fatalf("round %d, key %d: got admitted, want refused", round, i)
+				}
+			}
+			if bytes, logs, _ := s.memory(); bytes != int(unsafe.Sizeof(bucket{})) || logs > 7 {
+				t.Fatalf("round %d: got tables of %d bytes and %d logs, want one bucket and 7", round, bytes, logs)
+			}
+			time.Sleep(time.Minute)
+		}
+		if got := s.ask(t, "keep", keep, 0).Decisions[0].Remaining; got != 1 {
+			t.Errorf("got %d remaining of the key that was not as good as new, want 1", got)
+		}
+		// A log that is given back is gone at once.
+		s.ask(t, "back", log, 1)
+		_, before, _ := s.memory()
+		s.ask(t, "back", log, -1)
+		if _, after, _ := s.memory(); after != before-1 {
+			t.Errorf("got %d logs after one of %d was given back, want one less", after, before)
+		}
+	})
+}
+
+// TestLog: a log is no longer than its limit needs, however long it is used.
+func TestLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const quota = 100
+		s := New(Options{})
+		l := algorithms.SlidingLog(quota, time.Second)
+		for range 100 * quota {
+			s.ask(t, "key", l, 1)
+			time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond)
+		}
+		if _, logs, marks := s.memory(); logs != 1 || marks > 3*quota {
+			t.Errorf("got %d logs with room for %d marks, want 1 and at most %d", logs, marks, 3*quota)
+		}
+	})
+}
+
+// TestBytesPerKey says what a million keys take.
+func TestBytesPerKey(t *testing.T) {
+	if many() < 1_000_000 {
+		t.Skip("a million keys")
+	}
+	const keys = 1 << 20
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	s := New(Options{MaxKeys: keys})
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "test", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
+	key := make([]byte, 0, 20)
+	for _, tx.Charges[0].Cost = range []int64{1, 0} {
+		lost := 0
+		for i := range keys {
+			key = fmt.Appendf(key[:0], "key%d", i)
+			tx.Charges[0].Key = unsafe.String(&key[0], len(key))
+			if err := s.Take(context.Background(), &tx); err != nil {
+				t.Fatal(err)
+			}
+			if tx.Decisions[0].Remaining > 0 {
+				lost++
+			}
+		}
+		if lost > 0 {
+			t.Errorf("got %d keys lost of %d, want none", lost, keys)
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	got := float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)) / keys
+	t.Logf("%.1f bytes for each of %d keys", got, keys)
+	if got > 50 {
+		t.Errorf("got %.1f bytes for each of %d keys, want at most 50", got, keys)
+	}
+	runtime.KeepAlive(s)
+}

@@ -1,0 +1,115 @@
+package storetest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// An hour is long enough for a unit not to come back during a test.
+var (
+	three = algorithms.GCRA(3, time.Hour).Named("three")
+	one   = algorithms.AnchoredWindow(1, time.Hour).Named("one")
+)
+
+// clock: At is the store's clock: in whole microseconds, goes on as the local
+// one does, and not back.
+func clock(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	const naps, nap = 10, 1237 * time.Microsecond
+	begin := time.Now()
+	first := p.one("", three, 0).At
+	fine, last := false, first
+	for range naps {
+		time.Sleep(nap)
+		at := p.one("", three, 0).At
+		if at.Before(last) {
+			t.Errorf("At: got %v, want no less than the %v before", at, last)
+		}
+		fine = fine || at.UnixMicro()%1000 != 0
+		last = at
+	}
+	// Another machine's clock may run a little differently.
+	if got, want := last.Sub(first), naps*nap; got < want-want/10 {
+		t.Errorf("At: got %v later after sleeping for %v", got, want)
+	}
+	if got, want := last.Sub(first), time.Since(begin); got > want+want/10 {
+		t.Errorf("At: got %v later after no more than %v", got, want)
+	}
+	if !fine {
+		t.Errorf("At: got whole milliseconds %d times, want microseconds", naps)
+	}
+}
+
+// allOrNothing: a refused transaction spends nothing under any limit of any key.
+func allOrNothing(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	p.one("full", one, 1)
+	five := algorithms.SlidingLog(5, time.Hour)
+	fit := []weir.Charge{p.charge("a", three, 1), p.charge("b", three, 2), p.charge("a", five, 4)}
+	looks := []weir.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
+	for _, last := range []weir.Charge{p.charge("full", one, 1), p.charge("new", one, 2)} {
+		charges := append(slices.Clone(fit), last)
+		for range charges { // wherever the one stands that does not fit
+			charges = append(charges[1:], charges[0])
+			p.wants(p.all(0, charges...), false)
+		}
+		p.wants(p.all(0, looks...), true, 3, 3, 5)
+	}
+	p.wants(p.all(0, fit...), true, 2, 1, 1)
+	p.wants(p.all(0, looks...), true, 2, 1, 1)
+}
+
+// refused: in a refused transaction what would fit alone says so, with what
+// remains unspent, and every charge is decided.
+func refused(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	p.one("full", one, 1)
+	p.one("some", three, 1)
+	tx := p.all(0, p.charge("full", one, 1), p.charge("some", three, 1), p.charge("new", three, 3), p.charge("some", one, 2))
+	p.wants(tx, false, 0, 2, 3, 1)
+	for i, want := range []bool{false, true, true, false} {
+		if got := tx.Decisions[i].Allowed; got != want {
+			t.Errorf("charge %d: got Allowed %v, want %v, for %s", i, got, want, describe(tx))
+		}
+	}
+	p.wants(p.all(0, p.charge("some", three, 2), p.charge("new", three, 3), p.charge("some", one, 1)), true, 0, 0, 0)
+}
+
+// look: a cost of 0 spends nothing and is allowed even when nothing is left.
+func look(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	for _, l := range limits(2, time.Hour) {
+		p.one("", l, 0)
+		p.one("", l, 1)
+		p.one("", l, 0)
+		for p.one("", l, 1).Allowed() {
+		}
+		for _, within := range []time.Duration{0, time.Hour} {
+			tx := p.all(within, p.charge("", l, 0))
+			if d := tx.Decisions[0]; !d.Allowed || d.Remaining != 0 || tx.Wait != 0 {
+				t.Errorf("%v, used up: got %+v and Wait %v, want Allowed at once and 0 Remaining", l, d, tx.Wait)
+			}
+		}
+	}
+}
+
+// giveBack: a negative cost gives back, never beyond full.
+func giveBack(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	for _, l := range []weir.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {
+		p.wants(p.one("", l, -1), true, 3) // a key never seen
+		p.wants(p.one("", l, 3), true, 0)
+		p.wants(p.one("", l, -2), true, 2)
+		p.wants(p.one("", l, 2), true, 0)
+		p.wants(p.one("", l, 1), false, 0)
+		p.wants(p.one("", l, -5), true, 3)
+		p.wants(p.one("", l, 3), true, 0)
+	}
+	// Not where another charge is refused.
+	p.wants(p.all(0, p.charge("", three, -1), p.charge("full", one, 2)), false, 0, 1)
+	p.wants(p.one("", three, 0), true, 0)
+}

@@ -1,0 +1,91 @@
+package storetest
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// names: states of different rules, keys, limits and algorithms never mix, what
+// ever their names. An empty one is a name like any other.
+func names(t testing.TB, store weir.Store) {
+	odd := []string{
+		"", "a", "A", ":", "a:", ":a", "/", "a/", "1:a", " ", "a ", "\x00", "a\x00", "\n", "a\r\nb", "{", "}", "{}", "{a}", "}a{",
+		"*", "%d", `\`, `"`, "é", "e\u0301", "世界", "\xff\xfe", "a|b", "0", "-1",
+	}
+	p := newReplay(t, store)
+	all := algorithms.GCRA(1000, time.Hour)
+	var ids []weir.Charge
+	for _, rule := range odd[:16] {
+		for _, key := range odd[:16] {
+			ids = append(ids, weir.Charge{Rule: rule, Key: key, Limit: all.Named(p.run)})
+		}
+	}
+	for _, s := range odd {
+		ids = append(ids,
+			weir.Charge{Rule: s, Key: p.run, Limit: all},
+			weir.Charge{Rule: p.run, Key: s, Limit: all},
+			weir.Charge{Rule: p.run + s, Key: s, Limit: all.Named(s)},
+			weir.Charge{Rule: s, Key: p.run + s, Limit: all.Named("limit")},
+			weir.Charge{Rule: s, Key: s, Limit: all.Named("x" + p.run + s)},
+			weir.Charge{Rule: s, Key: p.run, Limit: algorithms.AnchoredWindow(1000, time.Hour)},
+		)
+	}
+	var unlike []weir.Charge
+	seen := map[id]bool{}
+	for _, c := range ids {
+		if k := idOf(&c); !seen[k] {
+			seen[k] = true
+			unlike = append(unlike, c)
+		}
+	}
+	// A cost of its own tells each from every other.
+	for i, c := range unlike {
+		c.Cost = int64(1 + i)
+		p.all(0, c)
+	}
+	for _, c := range unlike {
+		p.all(0, c)
+	}
+	for len(unlike) > 0 {
+		n := min(7, len(unlike))
+		p.all(0, unlike[:n]...)
+		unlike = unlike[n:]
+	}
+}
+
+// longNames: not the shortest difference between names is lost, and a client
+// that sends a lot gets an answer.
+func longNames(t testing.TB, store weir.Store) {
+	const size = 100_000
+	p := newReplay(t, store)
+	long := p.run + strings.Repeat("x", size)
+	for i, key := range []string{long, long + "y", long[:size], "y" + long, p.run, long + "\x00"} {
+		p.all(0, weir.Charge{Rule: "storetest", Key: key, Limit: three, Cost: int64(i % 4)})
+		p.all(0, weir.Charge{Rule: key, Key: "storetest", Limit: three, Cost: int64((i + 1) % 4)})
+		p.all(0, weir.Charge{Rule: key, Key: key, Limit: three.Named(key), Cost: int64((i + 2) % 4)})
+	}
+	p.wants(p.all(0, weir.Charge{Rule: "storetest", Key: long, Limit: three}), true, 3)
+}
+
+// keyMemory: the memory of a key is its caller's again after Take.
+func keyMemory(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	text := p.run + "key"
+	b := []byte(text)
+	key := unsafe.String(&b[0], len(b))
+	for _, l := range []weir.Limit{three, algorithms.SlidingLog(3, time.Hour)} {
+		copy(b, text)
+		p.wants(p.all(0, weir.Charge{Rule: "storetest", Key: key, Limit: l, Cost: 2}), true, 1)
+		for i := range b {
+			b[i] = 'z'
+		}
+		p.wants(p.all(0, weir.Charge{Rule: "storetest", Key: text, Limit: l, Cost: 0}), true, 1)
+		b[0] = text[0]
+		p.all(0, weir.Charge{Rule: "storetest", Key: strings.Clone(key), Limit: l, Cost: 0})
+	}
+}

@@ -1,0 +1,149 @@
+package storetest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// A replay asks a store and decides the same with states of its own.
+type replay struct {
+	testing.TB
+	store weir.Store
+	run   string // in every key, so that runs may share a server
+	kept  map[id]kept
+}
+
+// An id is what tells states apart.
+type id struct{ rule, key, limit, algorithm string }
+
+type kept struct {
+	state weir.State
+	limit weir.Limit // as it was when the state was made
+	reset int64      // when it is as good as new, in µs since 1970
+}
+
+func newReplay(t testing.TB, store weir.Store) *replay {
+	return &replay{TB: t, store: store, run: rand.Text(), kept: map[id]kept{}}
+}
+
+func idOf(c *weir.Charge) id {
+	return id{c.Rule, c.Key, c.Limit.Name, c.Limit.Algorithm.Name()}
+}
+
+// charge returns a charge of a key of this run.
+func (r *replay) charge(key string, l weir.Limit, cost int64) weir.Charge {
+	return weir.Charge{Rule: "storetest", Key: r.run + key, Limit: l, Cost: cost}
+}
+
+// one takes a single charge, now or never.
+func (r *replay) one(key string, l weir.Limit, cost int64) *weir.Transaction {
+	r.Helper()
+	return r.all(0, r.charge(key, l, cost))
+}
+
+// all takes charges in one transaction.
+func (r *replay) all(within time.Duration, charges ...weir.Charge) *weir.Transaction {
+	r.Helper()
+	t := &weir.Transaction{Charges: charges, Within: within}
+	r.take(t)
+	return t
+}
+
+// take lets the store decide t, and fails the test unless the replay says the
+// same.
+func (r *replay) take(t *weir.Transaction) {
+	r.Helper()
+	asked := slices.Clone(t.Charges)
+	within := t.Within
+	if err := r.store.Take(r.Context(), t); err != nil {
+		r.Fatalf("Take: got error %q, want none, for %s", err, describe(t))
+	}
+	if !slices.Equal(t.Charges, asked) || t.Within != within {
+		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&weir.Transaction{Charges: asked, Within: within}))
+	}
+	now := t.At.UnixMicro()
+	if !t.At.Equal(time.UnixMicro(now)) {
+		r.Fatalf("At: got %d ns after a whole microsecond, want none, for %s", t.At.Nanosecond()%1000, describe(t))
+	}
+
+	want := weir.Transaction{Charges: asked, Within: within}
+	states := make([]weir.State, len(asked))
+	for i := range asked {
+		k := r.kept[idOf(&asked[i])]
+		if k.state.At != 0 && k.limit != asked[i].Limit && now >= k.reset {
+			// A store may forget a state that is as good as new, and need not. For
+			// another limit it may not be as good as new.
+			r.Skipf("%v was used up before it changed; that happens, if seldom", k.limit)
+		}
+		states[i] = k.state
+	}
+	before := slices.Clone(states)
+	spent := want.Decide(now, states)
+
+	if got, want := len(t.Decisions), len(asked); got != want {
+		r.Fatalf("Take: got %d decisions, want %d, for %s", got, want, describe(t))
+	}
+	for i := range asked {
+		if got, want := t.Decisions[i], want.Decisions[i]; got != want {
+			r.Fatalf("at %d µs, charge %d:\ngot  %+v\nwant %+v\nfor %s\nwhen its state was %+v",
+				now, i, got, want, describe(t), before[i])
+		}
+	}
+	if t.Wait != want.Wait {
+		r.Fatalf("at %d µs: got Wait %v, want %v, for %s", now, t.Wait, want.Wait, describe(t))
+	}
+	if !spent {
+		return
+	}
+	for i := range asked {
+		if asked[i].Cost == 0 {
+			continue
+		}
+		k := idOf(&asked[i])
+		k.key = strings.Clone(k.key) // a test may overwrite it
+		r.kept[k] = kept{states[i], asked[i].Limit, now + want.Decisions[i].ResetAfter.Microseconds()}
+	}
+}
+
+// fails takes t and wants an error, which it returns.
+func (r *replay) fails(ctx context.Context, t *weir.Transaction) error {
+	r.Helper()
+	err := r.store.Take(ctx, t)
+	if err == nil {
+		r.Fatalf("Take: got no error, want one, for %s", describe(t))
+	}
+	return err
+}
+
+// wants checks what every store says of t at any time: whether all was spent,
+// and what remains of each charge.
+func (r *replay) wants(t *weir.Transaction, allowed bool, remaining ...int64) {
+	r.Helper()
+	if got := t.Allowed(); got != allowed {
+		r.Errorf("got Allowed %v, want %v, for %s", got, allowed, describe(t))
+	}
+	for i, want := range remaining {
+		if got := t.Decisions[i].Remaining; got != want {
+			r.Errorf("charge %d: got Remaining %d, want %d, for %s", i, got, want, describe(t))
+		}
+	}
+}
+
+// describe says what was asked. Names may be long.
+func describe(t *weir.Transaction) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d charges within %v", len(t.Charges), t.Within)
+	for i := range t.Charges {
+		c := &t.Charges[i]
+		l := c.Limit.Named("")
+		fmt.Fprintf(&b, "\n%4d. rule %.80q, key %.80q, limit %.80q of %v, cost %d", i, c.Rule, c.Key, c.Limit.Name, l, c.Cost)
+	}
+	return b.String()
+}

@@ -1,0 +1,302 @@
+package storetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// A store is the shortest one that passes, and has room for one flaw.
+type store struct {
+	flaw   string
+	mu     sync.Mutex
+	states map[[4]string]weir.State
+}
+
+// flaws are mistakes that stores make, each with tests that must catch it.
+// Every test of the suite stands somewhere.
+var flaws = []struct {
+	flaw   string
+	caught string
+}{
+	{"none", ""},
+	{"spends what fits of a refused transaction", "AllOrNothing Refused GiveBack Reserve Never Random"},
+	{"spends nothing under the second charge", "AllOrNothing Random ManyCharges"},
+	{"decides in whole seconds, says another time", "Algorithms Random Reset"},
+	{"has a clock of seconds", "Clock Reset"},
+	{"has a clock of milliseconds", "Clock"},
+	{"says nanoseconds", "Clock Algorithms"},
+	{"counts in float32", "Bounds"},
+	{"mixes rules", "Names Duplicate"},
+	{"mixes limits", "Names ManyCharges Duplicate"},
+	{"mixes algorithms", "Algorithms Duplicate"},
+	{"mixes neighbours", "Names"},
+	{"mixes what a C string does", "Names LongNames"},
+	{"mixes letter case", "Names"},
+	{"cuts long names", "LongNames"},
+	{"keeps the caller's key", "KeyMemory"},
+	{"no error for duplicates", "Duplicate"},
+	{"spends before it looks for duplicates", "Duplicate"},
+	{"does not validate", "Invalid"},
+	{"does not look at the context", "Canceled"},
+	{"refuses a look when nothing is left", "Look"},
+	{"gives nothing back", "GiveBack"},
+	{"never says Never", "Never"},
+	{"never waits", "Reserve Queue"},
+	{"spends reservations now", "Reserve"},
+	{"has no queue", "Queue"},
+	{"counts by the numbers of a limit", "Changed"},
+	{"forgets a key when it refuses", "AllOrNothing Refused"},
+	{"wants a charge", "NoCharges"},
+	{"makes decisions anew", "Decisions"},
+	{"keeps old decisions", "Decisions NoCharges"},
+	{"keeps the old wait", "Decisions NoCharges"},
+	{"decides outside of its lock", "OneKey CrossingKeys"},
+}
+
+func (s *store) id(c *weir.Charge) [4]string {
+	id := [4]string{strings.Clone(c.Key), c.Rule, c.Limit.Name, c.Limit.Algorithm.Name()}
+	switch s.flaw {
+	case "mixes rules":
+		id[1] = ""
+	case "mixes limits":
+		id[2] = ""
+	case "mixes algorithms":
+		id[3] = ""
+	case "mixes neighbours":
+		id = [4]string{strings.Join(id[:], ":")}
+	case "mixes what a C string does":
+		id[0], _, _ = strings.Cut(id[0], "\x00")
+	case "mixes letter case":
+		id[0] = strings.ToLower(id[0])
+	case "cuts long names":
+		id[0] = id[0][:min(len(id[0]), 1000)]
+	case "keeps the caller's key":
+		id[0] = c.Key
+	case "counts by the numbers of a limit":
+		id[2] += fmt.Sprint(c.Limit.Quota)
+	}
+	return id
+}
+
+func (s *store) now() int64 {
+	now := time.Now().UnixMicro()
+	switch s.flaw {
+	case "decides in whole seconds, says another time", "has a clock of seconds":
+		return now - now%1_000_000
+	case "has a clock of milliseconds":
+		return now - now%1000
+	}
+	return now
+}
+
+func (s *store) validate(ctx context.Context, t *weir.Transaction) error {
+	if err := ctx.Err(); err != nil && s.flaw != "does not look at the context" {
+		return err
+	}
+	if s.flaw == "wants a charge" && len(t.Charges) == 0 {
+		return errors.New("nothing to do")
+	}
+	err := t.Validate()
+	switch {
+	case s.flaw == "spends before it looks for duplicates" && errors.Is(err, weir.ErrDuplicate):
+		s.decide(t)
+	case s.flaw == "no error for duplicates" && errors.Is(err, weir.ErrDuplicate), s.flaw == "does not validate":
+		return nil
+	}
+	return err
+}
+
+// Take implements weir.Store.
+func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
+	if err := s.validate(ctx, t); err != nil {
+		return err
+	}
+	charges, within, wait := t.Charges, t.Within, t.Wait
+	switch s.flaw {
+	case "makes decisions anew":
+		t.Decisions = nil
+	case "never waits":
+		t.Within = 0
+	case "has no queue":
+		if t.Charges = slices.Clone(charges); t.Within > 0 {
+			for i := range t.Charges {
+				if t.Charges[i].Limit.Algorithm.Name() == "leaky-bucket" {
+					t.Charges[i].Limit.Algorithm = meter{t.Charges[i].Limit.Algorithm}
+				}
+			}
+		}
+	case "gives nothing back":
+		t.Charges = slices.Clone(charges)
+		for i := range t.Charges {
+			t.Charges[i].Cost = max(0, t.Charges[i].Cost)
+		}
+	case "counts in float32":
+		t.Charges = slices.Clone(charges)
+		for i := range t.Charges {
+			if c := &t.Charges[i]; c.Cost < 1<<50 && c.Cost > -1<<50 {
+				c.Cost = int64(float32(c.Cost))
+			}
+		}
+	}
+	before := len(t.Decisions)
+	s.decide(t)
+	t.Charges, t.Within = charges, within
+	switch s.flaw {
+	case "decides in whole seconds, says another time":
+		t.At = time.UnixMicro(time.Now().UnixMicro())
+	case "says nanoseconds":
+		t.At = t.At.Add(time.Nanosecond)
+	case "keeps old decisions":
+		t.Decisions = t.Decisions[:max(len(t.Decisions), min(before, cap(t.Decisions)))]
+	case "keeps the old wait":
+		t.Wait = max(t.Wait, wait)
+	}
+	for i := range t.Decisions {
+		d := &t.Decisions[i]
+		switch {
+		case s.flaw == "refuses a look when nothing is left" && d.Remaining == 0 && t.Charges[i].Cost == 0:
+			d.Allowed = false
+		case s.flaw == "never says Never" && d.RetryAfter == weir.Never:
+			d.RetryAfter = 0
+		}
+	}
+	return nil
+}
+
+// meter hides that an algorithm is a queue.
+type meter struct{ weir.Algorithm }
+
+func (s *store) decide(t *weir.Transaction) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make([][4]string, len(t.Charges))
+	states := make([]weir.State, len(t.Charges))
+	for i := range t.Charges {
+		ids[i] = s.id(&t.Charges[i])
+		states[i] = s.states[ids[i]]
+	}
+	if s.flaw == "decides outside of its lock" {
+		s.mu.Unlock()
+		time.Sleep(time.Microsecond)
+		s.mu.Lock()
+	}
+	if !t.Decide(s.now(), states) {
+		switch s.flaw {
+		case "spends what fits of a refused transaction":
+			for i, id := range ids {
+				one := weir.Transaction{Charges: t.Charges[i : i+1]}
+				if one.Decide(t.At.UnixMicro(), states[i:i+1]) {
+					s.states[id] = states[i]
+				}
+			}
+		case "forgets a key when it refuses":
+			for _, id := range ids {
+				delete(s.states, id)
+			}
+		}
+		return
+	}
+	for i, id := range ids {
+		switch {
+		case i > 0 && s.flaw == "spends nothing under the second charge":
+			continue
+		case t.Wait > 0 && s.flaw == "spends reservations now":
+			states[i].At = t.At.UnixMicro()
+		}
+		s.states[id] = states[i]
+	}
+}
+
+// A recorder is a testing.TB that may fail without harm.
+type recorder struct {
+	testing.TB
+	mu       sync.Mutex
+	failures []string
+}
+
+func (r *recorder) Helper()                   {}
+func (r *recorder) Logf(string, ...any)       {}
+func (r *recorder) Skipf(string, ...any)      { runtime.Goexit() }
+func (r *recorder) Failed() bool              { r.mu.Lock(); defer r.mu.Unlock(); return len(r.failures) > 0 }
+func (r *recorder) Fatal(args ...any)         { r.Errorf("%s", fmt.Sprint(args...)); runtime.Goexit() }
+func (r *recorder) Fatalf(f string, a ...any) { r.Errorf(f, a...); runtime.Goexit() }
+func (r *recorder) Errorf(f string, a ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures = append(r.failures, fmt.Sprintf(f, a...))
+}
+
+// failures runs a test on a new store with that flaw.
+func failures(t *testing.T, test storetest.Test, flaw string) []string {
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if err := recover(); err != nil {
+				r.Errorf("panic: %v", err)
+			}
+		}()
+		test.Run(r, &store{flaw: flaw, states: map[[4]string]weir.State{}})
+	}()
+	<-done
+	return r.failures
+}
+
+// TestFlaws holds the suite against stores with one flaw each: all are caught,
+// by the tests that are there for it, and no test is idle.
+func TestFlaws(t *testing.T) {
+	idle := map[string]bool{}
+	for _, test := range storetest.Tests() {
+		idle[test.Name] = true
+	}
+	for _, f := range flaws {
+		t.Run(f.flaw, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// Not at the first instant of a millennium, where all windows begin.
+				time.Sleep(1234567890123 * time.Microsecond)
+				caught := map[string][]string{}
+				for _, test := range storetest.Tests() {
+					if failed := failures(t, test, f.flaw); len(failed) > 0 {
+						caught[test.Name] = failed
+					}
+				}
+				if f.caught == "" && len(caught) > 0 {
+					t.Errorf("got failures %q, want none", caught)
+				}
+				for _, name := range strings.Fields(f.caught) {
+					if len(caught[name]) == 0 {
+						t.Errorf("got no failure of %s, want one; caught by %q", name, slices.Sorted(maps.Keys(caught)))
+					}
+				}
+			})
+		})
+		for _, name := range strings.Fields(f.caught) {
+			idle[name] = false
+		}
+	}
+	for name, is := range idle {
+		if is {
+			t.Errorf("%s: got no flaw that it must catch, want one", name)
+		}
+	}
+}
+
+// TestRun runs the suite in real time.
+func TestRun(t *testing.T) {
+	storetest.Run(t, func(*testing.T) weir.Store {
+		return &store{states: map[[4]string]weir.State{}}
+	})
+}

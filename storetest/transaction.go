@@ -1,0 +1,131 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// noCharges: nothing is asked, so nothing is refused.
+func noCharges(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	tx := weir.Transaction{Decisions: make([]weir.Decision, 3), Wait: time.Hour}
+	p.take(&tx)
+	p.wants(&tx, true)
+	p.wants(p.all(time.Hour), true)
+}
+
+// manyCharges: a transaction may be long, of one key and of many.
+func manyCharges(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	var charges []weir.Charge
+	for i := range 40 {
+		l := limits(5, time.Hour)[i%8].Named(fmt.Sprint(i / 8))
+		c := p.charge(fmt.Sprint(max(0, i-20)), l, int64(i%3))
+		charges = append(charges, c)
+	}
+	for range 4 {
+		p.all(0, charges...)
+	}
+	p.all(24*time.Hour, charges...)
+	slices.Reverse(charges)
+	p.all(0, charges...)
+}
+
+// decisions: the slice is used again where it is long enough, else grown.
+func decisions(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	mine := make([]weir.Decision, 5)
+	for i := range mine {
+		mine[i] = weir.Decision{Remaining: 99, RetryAfter: time.Hour}
+	}
+	for _, n := range []int{3, 5, 1, 4} {
+		tx := weir.Transaction{Decisions: mine, Wait: time.Hour, At: time.Unix(1, 1)}
+		for i := range n {
+			tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(i), three, 1))
+		}
+		p.take(&tx)
+		if &tx.Decisions[0] != &mine[0] {
+			t.Errorf("%d charges, room for %d decisions: got a new slice, want it used again", n, len(mine))
+		}
+	}
+	tx := weir.Transaction{Decisions: mine[:1:1]}
+	for i := range 9 {
+		tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(i), three, 1))
+		p.take(&tx)
+	}
+}
+
+// duplicate: the same limit twice is an error and spends nothing.
+func duplicate(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	a, b := p.charge("a", three, 1), p.charge("b", three, 1)
+	again := a
+	again.Cost, again.Limit.Quota = 0, 7 // numbers don't tell limits apart
+	for _, charges := range [][]weir.Charge{{a, a}, {b, a, again}, {a, b, b}} {
+		if err := p.fails(t.Context(), &weir.Transaction{Charges: charges}); !errors.Is(err, weir.ErrDuplicate) {
+			t.Errorf("got error %q, want %q", err, weir.ErrDuplicate)
+		}
+	}
+	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
+	// Another rule, name or algorithm is another limit.
+	other, named, algorithm := a, a, a
+	other.Rule = "other"
+	named.Limit.Name = "other"
+	algorithm.Limit = algorithms.SlidingLog(3, time.Hour).Named(three.Name)
+	other.Cost, named.Cost, algorithm.Cost = 2, 3, 0
+	p.wants(p.all(0, a, other, named, algorithm), true, 2, 1, 0, 3)
+	a.Cost, other.Cost, named.Cost = 0, 0, 0
+	p.wants(p.all(0, algorithm, named, other, a), true, 3, 0, 1, 2)
+}
+
+// invalid: what can't be counted is an error, no panic, and spends nothing.
+func invalid(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	bad := []weir.Limit{
+		{},
+		{Quota: 1, Period: time.Second},
+		algorithms.GCRA(0, time.Second),
+		algorithms.GCRA(-1, time.Second),
+		algorithms.GCRA(1, 0),
+		algorithms.GCRA(1, -time.Second),
+		algorithms.GCRA(1, time.Nanosecond),
+		algorithms.GCRA(1, 1500*time.Nanosecond),
+		algorithms.GCRA(1, time.Second).WithBurst(-1),
+		algorithms.GCRA(weir.MaxTicks+1, time.Microsecond),
+		algorithms.SlidingLog(weir.MaxTicks+1, time.Second),
+		algorithms.Calendar(1, 0, nil),
+	}
+	good := p.charge("good", three, 1)
+	for _, l := range bad {
+		p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{p.charge("bad", l, 1)}})
+		p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{good, p.charge("bad", l, 0)}})
+	}
+	p.wants(p.one("good", three, 0), true, 3)
+}
+
+// canceled: a context that is done before Take has its error returned, and
+// nothing spent.
+func canceled(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	for _, ctx := range []context.Context{gone, late} {
+		for _, charges := range [][]weir.Charge{
+			{p.charge("a", three, 1)}, {p.charge("a", three, 1), p.charge("b", three, 1)},
+		} {
+			if err := p.fails(ctx, &weir.Transaction{Charges: charges}); !errors.Is(err, ctx.Err()) {
+				t.Errorf("got error %q, want %q", err, ctx.Err())
+			}
+		}
+	}
+	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
+}

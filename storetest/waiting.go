@@ -1,0 +1,78 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// never: a cost above the capacity can't fit, with or without waiting.
+func never(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	for _, l := range limits(4, time.Hour) {
+		for _, within := range []time.Duration{0, time.Hour, 1 << 62} {
+			tx := p.all(within, p.charge("", l, 7), p.charge("other", l, 1))
+			p.wants(tx, false)
+			if got := tx.Decisions[0].RetryAfter; got != weir.Never {
+				t.Errorf("%v, a cost of 7: got RetryAfter %v, want Never", l, got)
+			}
+		}
+		p.one("", l, 0)
+		p.one("other", l, 0)
+	}
+}
+
+// reserve: who accepts to wait has the unit, and nobody overtakes.
+func reserve(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	p.wants(p.one("a", three, 3), true, 0)
+	p.wants(p.all(time.Minute, p.charge("a", three, 1)), false, 0) // a unit takes 20
+	tx := p.all(time.Hour, p.charge("a", three, 1))
+	p.wants(tx, true, 0)
+	if tx.Wait <= 0 || tx.Wait > 20*time.Minute {
+		t.Errorf("got Wait %v for a unit that comes back in 20 minutes", tx.Wait)
+	}
+	p.wants(p.one("a", three, 1), false, 0)
+	second := p.all(time.Hour, p.charge("a", three, 1))
+	p.wants(second, true, 0)
+	if second.Wait < tx.Wait+19*time.Minute { // they may be a minute apart
+		t.Errorf("got Wait %v behind one of %v, want 20 minutes more", second.Wait, tx.Wait)
+	}
+	// All charges wait for the slowest; what is looked at and given back doesn't.
+	p.wants(p.one("slow", one, 1), true, 0)
+	p.wants(p.one("back", three, 2), true, 1)
+	tx = p.all(2*time.Hour, p.charge("b", three, 1), p.charge("slow", one, 1), p.charge("c", three, 0), p.charge("back", three, -1))
+	p.wants(tx, true, 0, 0, 3, 2)
+	p.wants(p.one("b", three, 1), false, 0) // two are free, but not before that one
+	// Where one can't wait nobody does.
+	p.wants(p.all(2*time.Hour, p.charge("d", three, 1), p.charge("b", three, 4)), false, 3, 0)
+	p.wants(p.one("d", three, 0), true, 3)
+}
+
+// queue: with Within > 0 a leaky bucket is a queue, else a meter.
+func queue(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	l := algorithms.LeakyBucket(3, 3, time.Hour)
+	var last time.Duration
+	for i := range 3 {
+		tx := p.all(2*time.Hour, p.charge("queue", l, 1))
+		p.wants(tx, true)
+		if i > 0 && tx.Wait < last+19*time.Minute {
+			t.Errorf("number %d: got Wait %v behind one of %v, want 20 minutes more", i, tx.Wait, last)
+		}
+		last = tx.Wait
+	}
+	p.wants(p.all(2*time.Hour, p.charge("queue", l, 1)), false, 0) // no room
+	p.wants(p.one("queue", l, 1), false, 0)                        // no overtaking
+	for range 3 {
+		tx := p.one("meter", l, 1)
+		p.wants(tx, true)
+	}
+	p.wants(p.one("meter", l, 1), false, 0)
+	// A queue and another limit leave together.
+	p.one("slow", three, 3)
+	p.wants(p.all(2*time.Hour, p.charge("both", l, 1), p.charge("slow", three, 1)), true, 0, 0)
+	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)
+}
