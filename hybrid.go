@@ -1,0 +1,267 @@
+package weir
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Hybrid serves refusals from this process while a key is being limited, and
+// asks next otherwise. A client that goes on after its limit then costs next
+// nothing until its next unit is free. At most maxKeys refusals are remembered;
+// 0 means 65,536, which take some 6 MB. It panics if maxKeys is negative.
+//
+// It refuses only what next would refuse: the same cost, under the same numbers,
+// before it fits if nothing else is spent. Where nothing is left the whole
+// decision is what next would say. Where some is, others may spend it meanwhile,
+// and Remaining is −1; so it is for limits of the transaction that did not
+// refuse, of which it knows nothing. A refusal ends no later than it would there,
+// counted from before next was asked; durations are counted from its answer, so
+// that they are a round trip too long at most and never too short. It is served
+// for 10 s at most: what is given back through this store is seen at once, through
+// another process after that.
+//
+// The Store returned has a method Stats() HybridStats, and
+// BlockedSince(c Charge) time.Time: since when that charge is being refused from
+// memory, or the zero Time.
+func Hybrid(next Store, maxKeys int) Store {
+	switch {
+	case next == nil:
+		panic("weir: Hybrid: the store is nil")
+	case maxKeys < 0:
+		panic(fmt.Sprintf("weir: Hybrid: maxKeys is %d", maxKeys))
+	case maxKeys == 0:
+		maxKeys = 1 << 16
+	}
+	h := &hybrid{next: next, seed: maphash.MakeSeed(), start: time.Now()}
+	h.shards = make([]blocks, min(64, maxKeys))
+	for i := range h.shards {
+		h.shards[i].most = (maxKeys + len(h.shards) - 1) / len(h.shards)
+		h.shards[i].known = map[uint64]block{}
+	}
+	return h
+}
+
+// HybridStats says how much Hybrid saves. Transactions that it served from
+// memory divided by all is its hit rate.
+type HybridStats struct {
+	Served, Asked uint64 // transactions decided here, and by the store behind
+}
+
+// recheck is how long a refusal is served before it is asked for again.
+const recheck = 10 * time.Second
+
+type hybrid struct {
+	next          Store
+	seed          maphash.Seed
+	start         time.Time // instants are counted from it, on the monotonic clock
+	shards        []blocks
+	served, asked atomic.Uint64
+}
+
+// A block is the refusal of a charge. Instants are in µs since the start of the
+// process's Hybrid.
+type block struct {
+	quota, burst, cost int64
+	period             time.Duration
+	waits              bool  // refused to one who would wait: a queue may have no turn soon, and yet room
+	at                 int64 // the store's clock at the instant 0
+	since              int64 // the store's clock when it began
+	until              int64 // served before that
+	none               int64 // nothing is left before that; 0 if that is not known
+	fits, next, reset  int64 // when RetryAfter, NextAfter and ResetAfter are over
+}
+
+// blocks is a bounded part of them, by the fingerprint of rule, key, limit and
+// algorithm.
+type blocks struct {
+	mu    sync.Mutex
+	most  int
+	known map[uint64]block
+	drops uint64 // how often one was dropped: an answer from before says nothing after
+	_     [64]byte
+}
+
+func (h *hybrid) now() int64 { return time.Since(h.start).Microseconds() }
+
+func (h *hybrid) Stats() HybridStats {
+	return HybridStats{Served: h.served.Load(), Asked: h.asked.Load()}
+}
+
+func (h *hybrid) BlockedSince(c Charge) time.Time {
+	if b, ok := h.lookup(h.id(&c), &c, 0, h.now()); ok {
+		return time.UnixMicro(b.since)
+	}
+	return time.Time{}
+}
+
+// Take implements Store.
+func (h *hybrid) Take(ctx context.Context, t *Transaction) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	if h.serve(t) {
+		h.served.Add(1)
+		return nil
+	}
+	h.asked.Add(1)
+	var dropsHere [inline]uint64
+	drops := dropsHere[:0]
+	for i := range t.Charges {
+		drops = append(drops, h.shard(h.id(&t.Charges[i])).dropped())
+	}
+	sent := h.now()
+	err := h.next.Take(ctx, t)
+	if err != nil {
+		return err
+	}
+	answered := h.now()
+	allowed := t.Allowed()
+	for i := range t.Charges {
+		c, d := &t.Charges[i], &t.Decisions[i]
+		id := h.id(c)
+		switch {
+		case allowed && c.Cost != 0:
+			h.shard(id).drop(id)
+		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0:
+			h.shard(id).keep(id, drops[i], newBlock(c, d, t, sent, answered))
+		}
+	}
+	return nil
+}
+
+func newBlock(c *Charge, d *Decision, t *Transaction, sent, answered int64) block {
+	at := t.At.UnixMicro()
+	b := block{
+		quota: c.Limit.Quota, burst: c.Limit.Burst, period: c.Limit.Period, cost: c.Cost,
+		waits: t.Within > 0,
+		at:    at - answered, since: at,
+		until: sent + min(d.RetryAfter, recheck).Microseconds(),
+		fits:  answered + d.RetryAfter.Microseconds(),
+		next:  answered + d.NextAfter.Microseconds(),
+		reset: answered + d.ResetAfter.Microseconds(),
+	}
+	if d.Remaining == 0 {
+		b.none = sent + d.NextAfter.Microseconds()
+	}
+	return b
+}
+
+// serve refuses t if one of its charges is known to be refused.
+func (h *hybrid) serve(t *Transaction) bool {
+	now := h.now()
+	first := true
+	for i := range t.Charges {
+		c := &t.Charges[i]
+		if c.Cost <= 0 {
+			continue
+		}
+		b, ok := h.lookup(h.id(c), c, t.Within, now)
+		if !ok {
+			continue
+		}
+		if first {
+			first = false
+			t.unknown()
+			t.At = time.UnixMicro(b.at + now)
+		}
+		t.Decisions[i] = b.decision(now)
+	}
+	return !first
+}
+
+// unknown makes decisions of which nothing is known but that they refuse
+// nothing.
+func (t *Transaction) unknown() {
+	n := len(t.Charges)
+	if cap(t.Decisions) < n {
+		t.Decisions = make([]Decision, n)
+	}
+	t.Decisions, t.Wait = t.Decisions[:n], 0
+	for i := range t.Decisions {
+		t.Decisions[i] = Decision{Allowed: true, Remaining: -1}
+	}
+}
+
+func (b *block) decision(now int64) Decision {
+	after := func(instant int64) time.Duration { return time.Duration(instant-now) * time.Microsecond }
+	d := Decision{Remaining: -1, RetryAfter: after(b.fits), NextAfter: after(b.fits), ResetAfter: after(b.reset)}
+	if now < b.none {
+		d.Remaining, d.NextAfter = 0, after(b.next)
+	}
+	return d
+}
+
+// lookup returns the block of a charge that is refused at now even to those who
+// wait for within.
+func (h *hybrid) lookup(id uint64, c *Charge, within time.Duration, now int64) (block, bool) {
+	s := h.shard(id)
+	s.mu.Lock()
+	b, ok := s.known[id]
+	s.mu.Unlock()
+	l := &c.Limit
+	return b, ok && now < b.until && b.cost == c.Cost && b.quota == l.Quota && b.burst == l.Burst && b.period == l.Period &&
+		(within <= 0 && !b.waits || within > 0 && time.Duration(b.until-now)*time.Microsecond > within)
+}
+
+func (s *blocks) dropped() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.drops
+}
+
+func (s *blocks) drop(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, id)
+	s.drops++
+}
+
+// keep remembers a block, unless one was dropped since the store was asked.
+func (s *blocks) keep(id, drops uint64, b block) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.drops != drops {
+		return
+	}
+	if old, ok := s.known[id]; ok {
+		b.since = old.since
+	} else if len(s.known) >= s.most {
+		s.makeRoom(b.until)
+	}
+	s.known[id] = b
+}
+
+// makeRoom forgets the block, of a few, that is over soonest: that costs a
+// question more, and no correctness.
+func (s *blocks) makeRoom(until int64) {
+	var soonest uint64
+	looked := 0
+	for id, b := range s.known {
+		if looked == 0 || b.until < until {
+			soonest, until = id, b.until
+		}
+		if looked++; looked == 8 {
+			break
+		}
+	}
+	delete(s.known, soonest)
+}
+
+func (h *hybrid) shard(id uint64) *blocks {
+	hi, _ := bits.Mul64(id, uint64(len(h.shards)))
+	return &h.shards[hi]
+}
+
+// id returns the fingerprint of a charge's state.
+func (h *hybrid) id(c *Charge) uint64 {
+	id := maphash.String(h.seed, c.Key)
+	for _, part := range [...]string{c.Rule, c.Limit.Name, c.Limit.Algorithm.Name()} {
+		id = bits.RotateLeft64(id, 21)*0x9e3779b97f4a7c15 + maphash.String(h.seed, part)
+	}
+	return id
+}

@@ -1,0 +1,330 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// A distant store takes as long as a round trip, half of it before it decides.
+type distant struct {
+	weir.Store
+	trip  atomic.Int64 // ns
+	calls atomic.Int64
+}
+
+func (d *distant) Take(ctx context.Context, t *weir.Transaction) error {
+	d.calls.Add(1)
+	time.Sleep(time.Duration(d.trip.Load() / 2))
+	err := d.Store.Take(ctx, t)
+	time.Sleep(time.Duration(d.trip.Load() / 2))
+	return err
+}
+
+func take(t testing.TB, store weir.Store, within time.Duration, charges ...weir.Charge) *weir.Transaction {
+	t.Helper()
+	tx := &weir.Transaction{Charges: charges, Within: within}
+	if err := store.Take(context.Background(), tx); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// TestHybridServes: 20,000 asks of a blocked key are none for the store behind,
+// and every decision is the one that it would have made.
+func TestHybridServes(t *testing.T) {
+	for _, limit := range []weir.Limit{
+		algorithms.GCRA(5, time.Second), algorithms.TokenBucket(5, 5, time.Second), algorithms.LeakyBucket(5, 5, time.Second),
+		algorithms.FixedWindow(5, time.Second), algorithms.AnchoredWindow(5, time.Second),
+		algorithms.SlidingWindow(5, time.Second), algorithms.SlidingLog(5, time.Second),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			plain := memstore.New(memstore.Options{})
+			behind := &distant{Store: plain}
+			store := weir.Hybrid(behind, 100)
+			charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
+			for take(t, store, 0, charge).Allowed() {
+			}
+			asked := behind.calls.Load()
+			for i := range 20_000 {
+				time.Sleep(5 * time.Microsecond)
+				got := take(t, store, 0, charge)
+				want := take(t, plain, 0, charge)
+				if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) {
+					t.Fatalf("%v, ask %d: got %+v at %v, the store behind says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
+				}
+			}
+			if n := behind.calls.Load() - asked; n != 0 {
+				t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
+			}
+			if got := store.(interface{ Stats() weir.HybridStats }).Stats(); got.Served != 20_000 || got.Asked != uint64(asked) {
+				t.Errorf("%v: got %+v, want 20000 served, %d asked", limit, got, asked)
+			}
+			time.Sleep(take(t, store, 0, charge).Decisions[0].RetryAfter)
+			if !take(t, store, 0, charge).Allowed() {
+				t.Errorf("%v: refused after RetryAfter", limit)
+			}
+		})
+	}
+}
+
+// TestHybridIsExact runs random asks through Hybrid and past it, with a round
+// trip between them: whatever Hybrid refuses does not fit, and what it lets
+// through the store decides.
+func TestHybridIsExact(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	var served uint64
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			plain := memstore.New(memstore.Options{})
+			behind := &distant{Store: plain}
+			behind.trip.Store(r.Int64N(3) * 1e6)
+			store := weir.Hybrid(behind, 1000)
+			period := time.Duration(50+r.IntN(2)*50) * time.Millisecond
+			for i := range 2000 {
+				limits := []weir.Limit{
+					algorithms.GCRA(5, period).Named("gcra"), algorithms.SlidingLog(4, period).Named("log"),
+					algorithms.FixedWindow(6, period).Named("window"), algorithms.LeakyBucket(5, 10, period).Named("leaky"),
+				}
+				var charges []weir.Charge
+				for _, l := range limits {
+					if r.IntN(2) == 0 {
+						charges = append(charges, weir.Charge{Rule: "api", Key: fmt.Sprint(r.IntN(2)), Limit: l, Cost: []int64{1, 1, 1, 2, 3, 0, -1, 9}[r.IntN(8)]})
+					}
+				}
+				within := []time.Duration{0, 0, 10 * time.Millisecond}[r.IntN(3)]
+				if r.IntN(4) == 0 { // somebody else's process
+					take(t, plain, within, noGifts(charges)...)
+				}
+				asked := behind.calls.Load()
+				got := take(t, store, within, charges...)
+				if behind.calls.Load() == asked { // served here: the store must refuse too
+					peek := &weir.Transaction{Charges: charges, Within: within}
+					if err := plain.Take(context.Background(), peek); err != nil {
+						t.Fatal(err)
+					}
+					if peek.Allowed() {
+						t.Fatalf("seed %d, ask %d: refused %+v within %v, which the store allows: %+v", seed, i, charges, within, got.Decisions)
+					}
+					for j, d := range got.Decisions {
+						if p := peek.Decisions[j]; d.Remaining >= 0 && d.Remaining != p.Remaining || !d.Allowed && p.Allowed && within == 0 {
+							t.Fatalf("seed %d, ask %d, charge %d: got %+v, the store says %+v", seed, i, j, d, p)
+						}
+					}
+				}
+				time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
+			}
+			served += store.(interface{ Stats() weir.HybridStats }).Stats().Served
+		})
+	}
+	if served < 1000 {
+		t.Errorf("seed %d: served %d of 40,000, too few to show anything", seed, served)
+	}
+}
+
+// noGifts: what another process gives back is seen after a while only.
+func noGifts(charges []weir.Charge) []weir.Charge {
+	spent := append([]weir.Charge(nil), charges...)
+	for i := range spent {
+		spent[i].Cost = max(0, spent[i].Cost)
+	}
+	return spent
+}
+
+func TestHybridForgets(t *testing.T) {
+	limit := algorithms.FixedWindow(2, 24*time.Hour)
+	charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
+	with := func(f func(*weir.Charge)) weir.Charge { c := charge; f(&c); return c }
+	for _, c := range []struct {
+		name    string
+		do      func(t *testing.T, store, plain weir.Store)
+		ask     weir.Charge
+		allowed bool
+	}{
+		{"nothing", func(t *testing.T, store, plain weir.Store) {}, charge, false},
+		{"a gift", func(t *testing.T, store, plain weir.Store) {
+			take(t, store, 0, with(func(c *weir.Charge) { c.Cost = -1 }))
+		}, charge, true},
+		{"a gift of another process, at once", func(t *testing.T, store, plain weir.Store) {
+			take(t, plain, 0, with(func(c *weir.Charge) { c.Cost = -1 }))
+		}, charge, false},
+		{"a gift of another process, after 10 s", func(t *testing.T, store, plain weir.Store) {
+			take(t, plain, 0, with(func(c *weir.Charge) { c.Cost = -1 }))
+			time.Sleep(10 * time.Second)
+		}, charge, true},
+		{"a raised quota", func(t *testing.T, store, plain weir.Store) {}, with(func(c *weir.Charge) { c.Limit.Quota = 3 }), true},
+		{"another key", func(t *testing.T, store, plain weir.Store) {}, with(func(c *weir.Charge) { c.Key = "other" }), true},
+		{"another limit", func(t *testing.T, store, plain weir.Store) {}, with(func(c *weir.Charge) { c.Limit.Name = "other" }), true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			plain := memstore.New(memstore.Options{})
+			store := weir.Hybrid(plain, 0)
+			begin := time.Now()
+			for range 4 {
+				take(t, store, 0, charge)
+				time.Sleep(time.Second)
+			}
+			since := store.(interface{ BlockedSince(weir.Charge) time.Time }).BlockedSince(charge)
+			if want := begin.Add(2 * time.Second); !since.Equal(want) {
+				t.Errorf("%s: blocked since %v, want the third ask, %v", c.name, since, want)
+			}
+			c.do(t, store, plain)
+			if got := take(t, store, 0, c.ask).Allowed(); got != c.allowed {
+				t.Errorf("%s: allowed %v, want %v", c.name, got, c.allowed)
+			}
+		})
+	}
+}
+
+// TestHybridDropWhileAsking: an answer that was on its way when a unit was given
+// back does not block.
+func TestHybridDropWhileAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		behind := &distant{Store: memstore.New(memstore.Options{})}
+		behind.trip.Store(1e9)
+		store := weir.Hybrid(behind, 0)
+		charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
+		take(t, store, 0, charge)
+		go func() { // decided in half a second, back in one
+			store.Take(context.Background(), &weir.Transaction{Charges: []weir.Charge{charge}})
+		}()
+		time.Sleep(600 * time.Millisecond)
+		gift := charge
+		gift.Cost = -1
+		behind.trip.Store(0)
+		take(t, store, 0, gift)
+		behind.trip.Store(1e9)
+		time.Sleep(time.Second)
+		if !take(t, store, 0, charge).Allowed() {
+			t.Error("refused from memory after the unit was given back")
+		}
+	})
+}
+
+// TestHybridUnknown: of limits that did not refuse it says that it knows nothing.
+func TestHybridUnknown(t *testing.T) {
+	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
+	charges := []weir.Charge{
+		{Rule: "login", Key: "k", Limit: algorithms.SlidingLog(20, time.Hour).Named("1h"), Cost: 1},
+		{Rule: "login", Key: "k", Limit: algorithms.SlidingLog(1, time.Minute).Named("1m"), Cost: 1},
+	}
+	take(t, store, 0, charges...)
+	if got := take(t, store, 0, charges...).Decisions; got[0].Remaining != 19 || got[1].Remaining != 0 {
+		t.Errorf("from the store: got %+v, want 19 and 0 left", got)
+	}
+	got := take(t, store, 0, charges...)
+	if want := (weir.Decision{Allowed: true, Remaining: -1}); got.Decisions[0] != want || got.Decisions[1].Remaining != 0 || got.Allowed() {
+		t.Errorf("from memory: got %+v, want %+v first and 0 left second", got.Decisions, want)
+	}
+}
+
+func TestHybridBounded(t *testing.T) {
+	behind := &distant{Store: memstore.New(memstore.Options{})}
+	store := weir.Hybrid(behind, 10)
+	limit := algorithms.FixedWindow(1, 24*time.Hour)
+	for i := range 1000 {
+		for range 2 {
+			take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+		}
+	}
+	before := behind.calls.Load()
+	for i := range 1000 {
+		take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+	}
+	if served := 1000 - (behind.calls.Load() - before); served > 20 {
+		t.Errorf("served %d of 1000 blocked keys from memory, want about the 10 it may hold", served)
+	}
+}
+
+func TestHybridErrors(t *testing.T) {
+	broken := errors.New("broken")
+	store := weir.Hybrid(failing{broken}, 0)
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.GCRA(1, time.Second), Cost: 1}}}
+	if err := store.Take(context.Background(), &tx); !errors.Is(err, broken) {
+		t.Errorf("got %v, want the error of the store behind", err)
+	}
+	if err := store.Take(context.Background(), &weir.Transaction{Charges: []weir.Charge{{}}}); err == nil {
+		t.Error("a charge without an algorithm: got no error")
+	}
+	for _, f := range []func(){func() { weir.Hybrid(nil, 0) }, func() { weir.Hybrid(store, -1) }} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic on a mistake in the arguments")
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+// TestHybridConformance: the tests of a store whose limits are not being
+// refused again and again; those are known to say −1.
+func TestHybridConcurrent(t *testing.T) {
+	for _, test := range storetest.Tests() {
+		switch test.Name {
+		case "OneKey", "CrossingKeys", "Names", "LongNames", "KeyMemory", "Invalid", "Canceled", "Duplicate", "NoCharges":
+			t.Run(test.Name, func(t *testing.T) { test.Run(t, weir.Hybrid(memstore.New(memstore.Options{}), 0)) })
+		}
+	}
+	limit := algorithms.FixedWindow(1000, 24*time.Hour)
+	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
+	var allowed atomic.Int64
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for range 100 {
+				if take(t, store, 0, weir.Charge{Limit: limit, Cost: 1}).Allowed() {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := allowed.Load(); got != 1000 {
+		t.Errorf("64 goroutines were allowed %d, want 1000", got)
+	}
+}
+
+func BenchmarkHybridBlocked(b *testing.B) {
+	limit := algorithms.GCRA(1, 1000*time.Hour)
+	plain := memstore.New(memstore.Options{})
+	for _, c := range []struct {
+		name  string
+		store weir.Store
+	}{{"baseline", plain}, {"hybrid", weir.Hybrid(plain, 0)}} {
+		b.Run(c.name, func(b *testing.B) {
+			t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: limit, Cost: 1}}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := c.store.Take(context.Background(), &t); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func ExampleHybrid() {
+	redis := memstore.New(memstore.Options{}) // would be a redisstore
+	store := weir.Hybrid(redis, 100_000)
+	limit := weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(2, time.Hour))
+	handler := limit(served)
+	for range 100 {
+		do(handler, ask("/", "192.0.2.1:1234"))
+	}
+	fmt.Printf("%+v\n", store.(interface{ Stats() weir.HybridStats }).Stats())
+	// Output: {Served:97 Asked:3}
+}
