@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
 	"slices"
@@ -72,6 +73,11 @@ type Options struct {
 	// FailClosed is another choice. The text of err is not for clients.
 	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
 
+	// Logger gets the errors that go to OnError, as warnings, one line a second at
+	// most; nil means slog.Default(). That a client hung up is no error of the
+	// store and not logged.
+	Logger *slog.Logger
+
 	// Observe is called with each decision and each error, before the request
 	// goes on; nil observes nothing. It must be safe for concurrent use.
 	Observe func(Event)
@@ -96,6 +102,7 @@ type Limiter struct {
 	rules  []rule
 	o      Options
 	expose []string
+	log    errorLog
 }
 
 // A rule is a Rule with all that can be prepared.
@@ -125,7 +132,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	if o.OnError == nil {
 		o.OnError = failOpen
 	}
-	l := &Limiter{store: store, o: o}
+	l := &Limiter{store: store, o: o, log: errorLog{logger: o.Logger}}
 	names := map[string]bool{}
 	var units []string
 	for i := range o.Rules {
@@ -259,6 +266,9 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		l.o.Observe(Event{Request: r, Transaction: &v.Transaction, Err: err})
 	}
 	if err != nil {
+		if r.Context().Err() == nil {
+			l.log.warn(r.Context(), err)
+		}
 		l.o.OnError(w, r, next, err)
 		return
 	}

@@ -1,0 +1,29 @@
+package weir
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// An errorLog logs that decisions could not be made, one line a second at most:
+// when a store is away, every request errs.
+type errorLog struct {
+	logger *slog.Logger // nil: slog.Default()
+	last   atomic.Int64 // of the last line, in ns since 1970
+	silent atomic.Int64 // errors since then
+}
+
+func (l *errorLog) warn(ctx context.Context, err error) {
+	last, now := l.last.Load(), time.Now().UnixNano()
+	if since := now - last; 0 <= since && since < int64(time.Second) || !l.last.CompareAndSwap(last, now) {
+		l.silent.Add(1)
+		return
+	}
+	logger := l.logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.WarnContext(ctx, "weir: could not decide", "err", err, "unlogged", l.silent.Swap(0))
+}

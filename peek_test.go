@@ -1,0 +1,94 @@
+package weir_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestPeekAndReset: looking spends nothing, resetting gives back everything.
+func TestPeekAndReset(t *testing.T) {
+	for _, limit := range []weir.Limit{
+		algorithms.GCRA(5, time.Hour), algorithms.TokenBucket(5, 1, time.Hour), algorithms.LeakyBucket(5, 1, time.Hour),
+		algorithms.FixedWindow(5, time.Hour), algorithms.AnchoredWindow(5, time.Hour),
+		algorithms.SlidingWindow(5, time.Hour), algorithms.SlidingLog(5, time.Hour), algorithms.Calendar(5, algorithms.Day, nil),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, store := context.Background(), memstore.New(memstore.Options{})
+			spend := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 4}
+			other := weir.Charge{Rule: "api", Key: "other", Limit: limit, Cost: 4}
+			take(t, store, 0, spend)
+			take(t, store, 0, other)
+			left := func(c weir.Charge) int64 {
+				tx, err := weir.Peek(ctx, store, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return tx.Decisions[0].Remaining
+			}
+			if a, b := left(spend), left(spend); a != 1 || b != 1 {
+				t.Errorf("%v: peeked %d and %d, want 1 left both times", limit, a, b)
+			}
+			if err := weir.Reset(ctx, store, spend); err != nil {
+				t.Fatal(err)
+			}
+			if a, b := left(spend), left(other); a != 5 || b != 1 {
+				t.Errorf("%v: after a reset %d left, and %d of another key; want 5 and 1", limit, a, b)
+			}
+		})
+	}
+}
+
+// TestErrorLog: a store that is away for ten seconds is ten lines.
+func TestErrorLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		h := must(t, failing{errors.New("away")}, weir.Options{
+			Logger: slog.New(slog.NewTextHandler(&out, nil)),
+			Rules:  []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+		}).Handler(served)
+		for range 1000 {
+			do(h, ask("/", ""))
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := strings.Count(out.String(), "\n"); n != 10 {
+			t.Errorf("1000 errors in 10 s are %d lines, want 10:\n%s", n, out.String())
+		}
+		if !strings.Contains(out.String(), `level=WARN msg="weir: could not decide" err=away unlogged=99`) {
+			t.Errorf("got %s, want the error and how many more there were", out.String())
+		}
+		out.Reset()
+		time.Sleep(time.Second)
+		gone, hangUp := context.WithCancel(context.Background())
+		hangUp()
+		do(h, ask("/", "").WithContext(gone))
+		if out.Len() > 0 {
+			t.Errorf("a client that hung up is logged: %s", out.String())
+		}
+	})
+}
+
+func ExamplePeek() {
+	ctx, store := context.Background(), memstore.New(memstore.Options{})
+	charge := weir.Charge{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(10, 24*time.Hour), Cost: 3}
+	store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge}})
+
+	t, _ := weir.Peek(ctx, store, charge)
+	fmt.Println(t.Decisions[0].Remaining)
+	weir.Reset(ctx, store, charge)
+	t, _ = weir.Peek(ctx, store, charge)
+	fmt.Println(t.Decisions[0].Remaining)
+	// Output:
+	// 7
+	// 10
+}
