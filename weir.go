@@ -140,6 +140,15 @@ type Queuer interface {
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }
 
+// A Canceler is an Algorithm that can take back a reservation. Others give back
+// their newest units, which may free a slot that somebody else holds.
+type Canceler interface {
+	// Cancel gives back n > 0 units that were to be spent at the instant at, if
+	// they still count, and none besides. What it can't tell stays spent. now is
+	// in µs since 1970, as at is, and may lie before or after it.
+	Cancel(s State, l *Limit, now, at, n int64) State
+}
+
 // A State is what an Algorithm remembers of a key. The zero State is a key
 // never seen. After ResetAfter a state is indistinguishable from it.
 type State struct {
@@ -198,6 +207,15 @@ type Transaction struct {
 	// More than 2^50 µs, 35 years, count as that.
 	Within time.Duration
 
+	// Delay is the shortest wait: the charges are spent no sooner, and nobody
+	// after them comes before. It must not exceed Within.
+	Delay time.Duration
+
+	// Spent is for charges of negative cost: when the units they give back were,
+	// or were to be, spent, which is At + Wait of the transaction that took them.
+	// Those are given back and no others. The zero Time means the newest.
+	Spent time.Time
+
 	// Decisions is filled by Take, one for each charge. It is grown if too
 	// short and reused if not.
 	Decisions []Decision
@@ -239,9 +257,12 @@ type Store interface {
 	Take(ctx context.Context, t *Transaction) error
 }
 
-// Validate refuses what no store can decide: an invalid limit, or the same
-// limit of the same key twice. Stores call it first.
+// Validate refuses what no store can decide: an invalid limit, the same limit of
+// the same key twice, a Delay beyond Within. Stores call it first.
 func (t *Transaction) Validate() error {
+	if t.Delay > max(0, t.Within) {
+		return fmt.Errorf("weir: a delay of %v is not within %v", t.Delay, t.Within)
+	}
 	for i := range t.Charges {
 		c := &t.Charges[i]
 		if err := c.Limit.fault(); err != nil {
@@ -281,9 +302,13 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 
 	within := min(t.Within, MaxTicks*time.Microsecond)
 	fits := true
-	var wait time.Duration
+	wait := min(t.Delay, within).Truncate(time.Microsecond)
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
+		if c.Cost < 0 && !t.Spent.IsZero() {
+			t.cancel(i, now, states[i])
+			continue
+		}
 		t.next[i], *d = c.Limit.Algorithm.Take(states[i], &c.Limit, now, c.Cost)
 		if within > 0 && c.Cost > 0 {
 			if q, ok := c.Limit.Algorithm.(Queuer); ok {
@@ -300,6 +325,17 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	}
 	copy(states, t.next)
 	return true
+}
+
+// cancel gives back a reservation, or the newest units where the algorithm
+// can't tell one from another.
+func (t *Transaction) cancel(i int, now int64, s State) {
+	c, cost := &t.Charges[i], t.Charges[i].Cost
+	if a, ok := c.Limit.Algorithm.(Canceler); ok {
+		s = a.Cancel(s, &c.Limit, now, t.Spent.UnixMicro(), -max(cost, -2*MaxTicks))
+		cost = 0
+	}
+	t.next[i], t.Decisions[i] = c.Limit.Algorithm.Take(s, &c.Limit, now, cost)
 }
 
 // reserve takes every charge at now + wait. What is looked at or given back

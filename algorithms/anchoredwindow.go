@@ -32,3 +32,8 @@ func (anchoredWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.S
 	w.end = start + period
 	return w.take(s, l.Quota, start, now, at, cost)
 }
+
+// Cancel makes it a weir.Canceler.
+func (anchoredWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+	return cancelInWindow(s, l.Quota, s.B, s.B-int64(l.Period)/microsecond, now, at, n)
+}

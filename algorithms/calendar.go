@@ -80,6 +80,12 @@ func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State
 	return w.take(s, l.Quota, 0, now, at, cost)
 }
 
+// Cancel makes it a weir.Canceler.
+func (c calendar) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+	start, _ := c.Window(min(s.At, 1<<53))
+	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
+}
+
 // Window returns when the window that holds the instant at begins and ends, in
 // µs since 1970.
 func (c calendar) Window(at int64) (start, end int64) {

@@ -29,3 +29,9 @@ func (fixedWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.Stat
 	}
 	return w.take(s, l.Quota, 0, now, at, cost)
 }
+
+// Cancel makes it a weir.Canceler.
+func (fixedWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+	start := s.At - s.At%(int64(l.Period)/microsecond)
+	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
+}

@@ -27,3 +27,8 @@ func (gcra) Validate(l *weir.Limit) error { return meterOf(l).validate(l) }
 func (gcra) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
 	return meterOf(l).take(s, now, cost)
 }
+
+// Cancel makes it a weir.Canceler.
+func (gcra) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+	return meterOf(l).cancel(s, now, at, n)
+}

@@ -40,3 +40,8 @@ func (leakyBucket) Queue(s weir.State, l *weir.Limit, now, at, cost int64) (weir
 	}
 	return next, time.Duration(wait * microsecond), ok
 }
+
+// Cancel makes it a weir.Canceler.
+func (leakyBucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+	return meterOf(l).cancel(s, now, at, n)
+}

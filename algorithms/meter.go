@@ -127,6 +127,29 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 	return next, wait, true
 }
 
+// cancel gives back n units that were to be spent at the instant at. What they
+// added to the debt has drained since, as far as it can have.
+func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
+	last := max(now, s.At)
+	back := min(n, m.size) * m.unit
+	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
+	if at > s.At || hi > 0 || drained >= uint64(back) {
+		return s
+	}
+	debt := max(0, m.debt(&s, last)-(back-int64(drained)))
+	if last > now && at == s.At {
+		// The last of the queue has gone: who comes next may go that much
+		// sooner, as soon as those before it left room.
+		sooner := min(last-now, (m.full()-debt)/m.rate)
+		last -= sooner
+		debt += sooner * m.rate
+	}
+	if debt == 0 && last == now {
+		return weir.State{}
+	}
+	return weir.State{At: last, A: debt, B: m.unit}
+}
+
 // validate refuses a limit whose numbers would not stay below MaxTicks.
 func (m meter) validate(l *weir.Limit) error {
 	if countable(max(m.size, m.rate), m.unit) {

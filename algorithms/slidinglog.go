@@ -50,6 +50,28 @@ func (slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State
 	return s, g.view().decision(now, at, 0, true)
 }
 
+// Cancel makes it a weir.Canceler.
+func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+	g := logOf(&s, l, max(now, s.At))
+	var kept []weir.Mark
+	gone, before := int64(0), g.base
+	for _, m := range g.marks {
+		units := m.Sum - before
+		before = m.Sum
+		if m.At == at {
+			k := min(n, units)
+			n, gone, units = n-k, gone+k, units-k
+		}
+		if units > 0 {
+			kept = append(kept, weir.Mark{At: m.At, Sum: m.Sum - gone})
+		}
+	}
+	if len(kept) == 0 && s.At <= now {
+		return weir.State{}
+	}
+	return weir.State{At: s.At, A: g.base, Log: kept}
+}
+
 // spentLog is a log as it is at the instant at: without what is older than the
 // period.
 type spentLog struct {

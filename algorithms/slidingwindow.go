@@ -56,6 +56,28 @@ func (slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.St
 	return s, w.view().decision(now, at, 0, true)
 }
 
+// Cancel makes it a weir.Canceler.
+func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+	period := int64(l.Period) / microsecond
+	start := s.At - s.At%period
+	cur, prev := s.A, s.B
+	switch {
+	case at > s.At || at < start-period:
+		return s
+	case at < start:
+		prev = max(0, prev-n)
+	default:
+		cur = max(0, cur-n)
+	}
+	switch {
+	case cur == 0 && start > now: // the window before has its end, and one before that may be full
+		return weir.State{At: start - 1, A: prev, B: l.Quota}
+	case cur == 0 && prev == 0 && s.At <= now:
+		return weir.State{}
+	}
+	return weir.State{At: s.At, A: cur, B: prev}
+}
+
 type twoWindows struct {
 	quota, period int64
 	gone          int64 // µs of the current window

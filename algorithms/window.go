@@ -49,6 +49,25 @@ func (w window) view(quota, at int64) view {
 	return view{remaining: max(0, quota-w.spent), next: w.end - at, reset: w.end - at}
 }
 
+// cancel gives back n units that were to be spent at the instant at, if that was
+// in the window of s, which began at start. Where none is left in a window to
+// come, the one before it has its end: it is taken to be full.
+func cancelInWindow(s weir.State, quota, start, before, now, at, n int64) weir.State {
+	if at < start || at > s.At {
+		return s
+	}
+	spent := max(0, s.A-n)
+	switch {
+	case spent > 0:
+		return weir.State{At: s.At, A: spent, B: s.B}
+	case start > now:
+		return weir.State{At: start - 1, A: quota, B: before}
+	case s.At > now:
+		return weir.State{At: s.At, B: s.B}
+	}
+	return weir.State{}
+}
+
 // validateWindow refuses numbers that a float64 could not add up.
 func validateWindow(l *weir.Limit) error {
 	if l.Quota > weir.MaxTicks {

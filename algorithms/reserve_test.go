@@ -1,0 +1,133 @@
+package algorithms_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// TestReservations: whatever mix of asks that wait, asks that don't, and
+// callers who give up before their time, the instants of those who stay violate
+// no limit. Without cancellations they come in the order of the asks.
+func TestReservations(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 3))
+	freed := map[string]int{}
+	for range 6000 {
+		k := newKey(randomLimit(r))
+		name := k.limit.Algorithm.Name()
+		cancels := r.IntN(3) > 0
+		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
+		states := make([]weir.State, 1)
+		var active history
+		var log []string
+		for range 30 {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit}}}
+			if pending := active.after(now); cancels && len(pending) > 0 && r.IntN(3) == 0 {
+				i := pending[r.IntN(len(pending))]
+				gone := active[i]
+				tx.Charges[0].Cost, tx.Spent = -gone.n, time.UnixMicro(gone.at)
+				before := states[0]
+				tx.Decide(now, states)
+				if fmt.Sprint(before) != fmt.Sprint(states[0]) {
+					freed[name]++
+				}
+				active = slices.Delete(active, i, i+1)
+				log = append(log, fmt.Sprintf("%d: cancel %v", now, gone))
+			} else {
+				cost := 1 + r.Int64N(k.burst)
+				if r.IntN(2) == 0 {
+					cost = 1
+				}
+				tx.Charges[0].Cost, tx.Within = cost, time.Duration(r.Int64N(4*k.period))*time.Microsecond
+				if r.IntN(5) == 0 {
+					tx.Delay = time.Duration(r.Int64N(1 + int64(tx.Within)))
+				}
+				tx.Decide(now, states)
+				if tx.Allowed() {
+					at := now + tx.Wait.Microseconds()
+					if tx.Wait < tx.Delay.Truncate(time.Microsecond) || tx.Wait > tx.Within {
+						t.Fatalf("seed %d: %v waits %v, want %v to %v", seed, k.limit, tx.Wait, tx.Delay, tx.Within)
+					}
+					if n := len(active); !cancels && n > 0 && at < active[n-1].at {
+						t.Fatalf("seed %d: %v: goes at %d, before one who asked first and goes at %d", seed, k.limit, at, active[n-1].at)
+					}
+					active = append(active, spending{at, cost})
+					log = append(log, fmt.Sprintf("%d: %d within %v: at %d", now, cost, tx.Within, at))
+				}
+			}
+			if r.IntN(2) == 0 {
+				now += []int64{1, r.Int64N(k.period/k.quota + 2), r.Int64N(k.period + 1)}[r.IntN(3)]
+			}
+		}
+		slices.SortStableFunc(active, func(a, b spending) int { return int(a.at - b.at) })
+		for i, s := range active {
+			fits := k.fits(active[:i], k.quota, k.burst, k.period, s.at, s.n)
+			switch {
+			case name == "anchored-window": // a window keeps the anchor that has gone
+				fits = active[:i+1].sum(s.at-k.period+1, s.at+1) < 2*k.quota
+			case name == "leaky-bucket" && !fits: // departs at the next whole microsecond
+				fits = k.fits(active[:i], k.quota, k.burst, k.period, s.at+1, s.n)
+			}
+			if !fits {
+				t.Fatalf("seed %d: %v: %v does not fit after %v\n%v", seed, k.limit, s, active[:i], log)
+			}
+		}
+	}
+	for name := range definitions {
+		if freed[name] == 0 {
+			t.Errorf("%s: no cancellation freed anything", name)
+		}
+	}
+}
+
+// after returns the indexes of what is spent after now.
+func (h history) after(now int64) (indexes []int) {
+	for i, s := range h {
+		if s.at > now {
+			indexes = append(indexes, i)
+		}
+	}
+	return indexes
+}
+
+// TestCancelFreesTheSlot: the last in the line gives up, the next ask gets that
+// very instant; one in the middle gives up, and nobody's instant is taken.
+func TestCancelFreesTheSlot(t *testing.T) {
+	for _, limit := range []weir.Limit{
+		algorithms.GCRA(1, time.Second), algorithms.TokenBucket(1, 1, time.Second), algorithms.LeakyBucket(9, 1, time.Second),
+		algorithms.FixedWindow(1, time.Second), algorithms.AnchoredWindow(1, time.Second), algorithms.SlidingWindow(1, time.Second),
+		algorithms.SlidingLog(1, time.Second), algorithms.Calendar(1, algorithms.Day, nil),
+	} {
+		states := make([]weir.State, 1)
+		now := int64(1_700_000_000_000_000)
+		reserve := func() time.Time {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit, Cost: 1}}, Within: 1000 * time.Hour}
+			if !tx.Decide(now, states) {
+				t.Fatalf("%v: no slot: %+v", limit, tx.Decisions)
+			}
+			return tx.At.Add(tx.Wait)
+		}
+		cancel := func(at time.Time) {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit, Cost: -1}}, Spent: at}
+			tx.Decide(now, states)
+		}
+		reserve()
+		second, third := reserve(), reserve()
+		cancel(third)
+		if got := reserve(); !got.Equal(third) {
+			t.Errorf("%v: the third gives up, and the next gets %v, want its %v", limit, got, third)
+		}
+		fourth := reserve()
+		cancel(second)
+		if got := reserve(); !got.After(fourth) {
+			t.Errorf("%v: the second gives up, and the next gets %v, want one after the fourth's %v", limit, got, fourth)
+		}
+		cancel(time.UnixMicro(now + 1e15)) // never reserved
+	}
+}
