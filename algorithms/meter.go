@@ -127,22 +127,29 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 	return next, wait, true
 }
 
-// cancel gives back n units that were to be spent at the instant at. What they
-// added to the debt has drained since, as far as it can have.
+// cancel gives back n units that were to be spent at the instant at. If they
+// are the last in line the debt is less by all of them; if others come after
+// them, only by what can't have drained until the last of those.
 func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
-	last := max(now, s.At)
-	back := min(n, m.size) * m.unit
-	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
-	if at > s.At || hi > 0 || drained >= uint64(back) {
+	if at > s.At || s.A <= 0 && at < now {
 		return s
 	}
-	debt := max(0, m.debt(&s, last)-(back-int64(drained)))
-	if last > now && at == s.At {
-		// The last of the queue has gone: who comes next may go that much
-		// sooner, as soon as those before it left room.
-		sooner := min(last-now, (m.full()-debt)/m.rate)
-		last -= sooner
-		debt += sooner * m.rate
+	last := max(now, s.At)
+	debt, back := m.debt(&s, last), min(n, m.size)*m.unit
+	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
+	// Someone after them would have left a debt of one unit more, at least, but
+	// for what a queue's departures lose by falling on whole microseconds.
+	alone := at == s.At && at >= now || hi == 0 && drained < weir.MaxTicks && debt+int64(drained) < back+m.unit-m.rate
+	if !alone {
+		if hi > 0 || drained >= uint64(back) {
+			return s
+		}
+		back -= int64(drained)
+	}
+	debt -= back
+	if debt < 0 {
+		last = max(now, last-(-debt)/m.rate)
+		debt = 0
 	}
 	if debt == 0 && last == now {
 		return weir.State{}

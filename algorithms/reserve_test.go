@@ -70,7 +70,7 @@ func TestReservations(t *testing.T) {
 			fits := k.fits(active[:i], k.quota, k.burst, k.period, s.at, s.n)
 			switch {
 			case name == "anchored-window": // a window keeps the anchor that has gone
-				fits = active[:i+1].sum(s.at-k.period+1, s.at+1) < 2*k.quota
+				fits = active[:i+1].sum(s.at-k.period+1, s.at+1) <= 2*k.quota
 			case name == "leaky-bucket" && !fits: // departs at the next whole microsecond
 				fits = k.fits(active[:i], k.quota, k.burst, k.period, s.at+1, s.n)
 			}

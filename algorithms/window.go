@@ -62,8 +62,6 @@ func cancelInWindow(s weir.State, quota, start, before, now, at, n int64) weir.S
 		return weir.State{At: s.At, A: spent, B: s.B}
 	case start > now:
 		return weir.State{At: start - 1, A: quota, B: before}
-	case s.At > now:
-		return weir.State{At: s.At, B: s.B}
 	}
 	return weir.State{}
 }
