@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -73,6 +74,23 @@ type Options struct {
 	// FailClosed is another choice. The text of err is not for clients.
 	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
 
+	// MaxWait > 0 delays a request that would be refused until its turn, if that
+	// comes within MaxWait. The wait holds no lock, and a client that hangs up
+	// gives its turn back. There is one line for each key, in all processes that
+	// share the store. Where rules of several keys are charged together, who
+	// waits for one keeps his place in the others, and those behind him wait too:
+	// limit what is shared in a Limiter of its own.
+	MaxWait time.Duration
+
+	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Beyond
+	// it nobody waits: what does not fit is refused.
+	MaxWaiting int
+
+	// Buffer is for Transport: by how much requests may arrive later than they
+	// left. Periods are longer by it, so that the receiver sees no window over
+	// the limit as long as delays differ by less.
+	Buffer time.Duration
+
 	// Logger gets the errors that go to OnError, as warnings, one line a second at
 	// most; nil means slog.Default(). That a client hung up is no error of the
 	// store and not logged.
@@ -103,6 +121,8 @@ type Limiter struct {
 	o      Options
 	expose []string
 	log    errorLog
+
+	waiting atomic.Int64
 }
 
 // A rule is a Rule with all that can be prepared.
@@ -126,6 +146,20 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := o.Headers.validate(); err != nil {
 		return nil, err
 	}
+	for _, d := range []struct {
+		name string
+		n    int64
+	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}, {"Buffer", int64(o.Buffer)}} {
+		if d.n < 0 {
+			return nil, fmt.Errorf("weir: %s is below 0", d.name)
+		}
+	}
+	if o.Buffer%time.Microsecond != 0 {
+		return nil, fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
+	}
+	if o.MaxWaiting == 0 {
+		o.MaxWaiting = 10_000
+	}
 	if o.OnLimited == nil {
 		o.OnLimited = http.HandlerFunc(Refuse)
 	}
@@ -145,6 +179,10 @@ func New(store Store, o Options) (*Limiter, error) {
 		}
 		names[r.Name] = true
 		for _, p := range r.policies {
+			p.limit.Period += o.Buffer
+			if err := p.limit.fault(); err != nil {
+				return nil, fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
+			}
 			if p.name != r.Name && names[p.name] {
 				return nil, fmt.Errorf("weir: header fields could not tell two limits apart: both are named %q", p.name)
 			}
@@ -260,6 +298,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 			next.ServeHTTP(w, r)
 			return
 		}
+		v.Within = l.within(v.Context)
 		err = l.store.Take(v.Context, &v.Transaction)
 	}
 	if l.o.Observe != nil {
@@ -279,7 +318,26 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		l.o.OnLimited.ServeHTTP(w, r)
 		return
 	}
+	if v.Wait > 0 && l.wait(v.Context, &v.Transaction) != nil {
+		return // nobody is there to be answered
+	}
 	next.ServeHTTP(w, r)
+}
+
+// within is how long a request may wait, now that others do.
+func (l *Limiter) within(ctx context.Context) time.Duration {
+	if l.o.MaxWait == 0 || l.waiting.Load() >= int64(l.o.MaxWaiting) {
+		return 0
+	}
+	return atMost(ctx, l.o.MaxWait)
+}
+
+// wait returns when the turn of t has come, or gives it back when ctx ends.
+func (l *Limiter) wait(ctx context.Context, t *Transaction) error {
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
+	r := Reservation{store: l.store, t: *t, turn: time.Now().Add(t.Wait)}
+	return r.Wait(ctx)
 }
 
 // charge asks every rule what the request owes.

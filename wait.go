@@ -1,0 +1,124 @@
+package weir
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// A LimitedError says that charges were refused. It is what errors.As finds in
+// the errors of Wait, Reserve and Limiter.Transport.
+type LimitedError struct {
+	// Transaction is the refusal: which charges, and when each would fit.
+	Transaction *Transaction
+}
+
+func (e *LimitedError) Error() string {
+	t := e.Transaction
+	for i, d := range t.Decisions {
+		if d.Allowed {
+			continue
+		}
+		c := &t.Charges[i]
+		if d.RetryAfter == Never {
+			return fmt.Sprintf("weir: rule %q never allows %d at once: limit %v", c.Rule, c.Cost, c.Limit)
+		}
+		return fmt.Sprintf("weir: rule %q is at its limit, retry after %v: limit %v", c.Rule, t.RetryAfter(), c.Limit)
+	}
+	return "weir: limited"
+}
+
+// RetryAfter is when everything would fit, if nothing else is spent. It may be
+// Never.
+func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
+
+// Wait spends charges and returns when it is their turn, or refuses at once,
+// with a *LimitedError, if that is not within that time. It is for work that is
+// not HTTP: queues, gRPC, batch jobs. There is one line for all who wait on the
+// same store, in other processes too: first come, first served.
+//
+// If ctx ends while it waits, the turn is given back, and Wait returns the error
+// of ctx. A turn that lies beyond the deadline of ctx is refused at once. An
+// error of the store is returned as it is: whether to go on is the caller's
+// choice.
+func Wait(ctx context.Context, store Store, within time.Duration, charges ...Charge) error {
+	r, err := Reserve(ctx, store, within, charges...)
+	if err != nil {
+		return err
+	}
+	return r.Wait(ctx)
+}
+
+// Reserve spends charges at the first instant within that time at which they
+// all fit, and does not wait for it. Otherwise it is as Wait.
+func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
+	r := &Reservation{store: store, t: Transaction{Charges: charges, Within: atMost(ctx, within)}}
+	if err := r.take(ctx); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// atMost returns within, or the time until the deadline of ctx if that is less.
+func atMost(ctx context.Context, within time.Duration) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		within = min(within, time.Until(deadline))
+	}
+	return max(0, within)
+}
+
+// A Reservation is a turn that was reserved. It is for one goroutine.
+type Reservation struct {
+	store Store
+	t     Transaction
+	turn  time.Time // on the clock of this process
+}
+
+func (r *Reservation) take(ctx context.Context) error {
+	if err := r.store.Take(ctx, &r.t); err != nil {
+		return err
+	}
+	if !r.t.Allowed() {
+		return &LimitedError{Transaction: &r.t}
+	}
+	r.turn = time.Now().Add(r.t.Wait)
+	return nil
+}
+
+// Delay is how long it is until the turn comes; 0 if it has come.
+func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
+
+// Wait returns when the turn has come. If ctx ends before, it gives the turn
+// back and returns the error of ctx.
+func (r *Reservation) Wait(ctx context.Context) error {
+	d := r.Delay()
+	if d == 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		_ = r.Cancel(context.WithoutCancel(ctx)) // units that are lost are admitted to nobody
+		return ctx.Err()
+	}
+}
+
+// Cancel gives back what was reserved, so that others may go in its place,
+// unless the turn has come. It may be called again, and then does nothing.
+func (r *Reservation) Cancel(ctx context.Context) error {
+	if r.Delay() == 0 {
+		return nil
+	}
+	r.turn = time.Time{}
+	back := Transaction{Spent: r.t.At.Add(r.t.Wait), Charges: make([]Charge, 0, len(r.t.Charges))}
+	for _, c := range r.t.Charges {
+		if c.Cost > 0 {
+			c.Cost = -min(c.Cost, 2*MaxTicks)
+			back.Charges = append(back.Charges, c)
+		}
+	}
+	return r.store.Take(ctx, &back)
+}

@@ -1,0 +1,286 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestWait: ten workers share one a second, first come, first served; who can't
+// have a turn in time is told at once.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, start := memstore.New(memstore.Options{}), time.Now()
+		charge := weir.Charge{Rule: "jobs", Key: "k", Limit: algorithms.GCRA(1, time.Second), Cost: 1}
+		var mu sync.Mutex
+		var turns []string
+		for i := range 10 {
+			time.Sleep(time.Millisecond)
+			go func() {
+				err := weir.Wait(t.Context(), store, 5*time.Second, charge)
+				mu.Lock()
+				defer mu.Unlock()
+				var limited *weir.LimitedError
+				switch {
+				case err == nil:
+					turns = append(turns, fmt.Sprintf("%d at %v", i, time.Since(start).Round(time.Second)))
+				case errors.As(err, &limited):
+					turns = append(turns, fmt.Sprintf("%d not before %v", i, (time.Since(start)+limited.RetryAfter()).Round(time.Second)))
+				default:
+					t.Error(err)
+				}
+			}()
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		want := []string{"6 not before 6s", "7 not before 6s", "8 not before 6s", "9 not before 6s",
+			"0 at 0s", "1 at 1s", "2 at 2s", "3 at 3s", "4 at 4s", "5 at 5s"}
+		slices.SortStableFunc(turns, func(a, b string) int { // refusals come while others wait
+			return strings.Compare(fmt.Sprint(strings.Contains(b, "not")), fmt.Sprint(strings.Contains(a, "not")))
+		})
+		if !slices.Equal(turns, want) {
+			t.Errorf("got %q, want %q", turns, want)
+		}
+	})
+}
+
+// TestWaitGivesBack: who gives up gives his turn to the next.
+func TestWaitGivesBack(t *testing.T) {
+	for _, limit := range []weir.Limit{
+		algorithms.GCRA(1, time.Second), algorithms.TokenBucket(1, 1, time.Second), algorithms.LeakyBucket(9, 1, time.Second),
+		algorithms.AnchoredWindow(1, time.Second), algorithms.SlidingLog(1, time.Second),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memstore.New(memstore.Options{})
+			charges := []weir.Charge{
+				{Rule: "a", Key: "k", Limit: limit, Cost: 1},
+				{Rule: "b", Key: "all", Limit: limit, Cost: 1},
+			}
+			if err := weir.Wait(t.Context(), store, 0, charges...); err != nil {
+				t.Fatal(err)
+			}
+			ctx, giveUp := context.WithTimeout(t.Context(), time.Hour)
+			done := make(chan error)
+			go func() { done <- weir.Wait(ctx, store, time.Minute, charges...) }()
+			time.Sleep(time.Millisecond)
+			giveUp()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("%v: got %v, want the error of the context", limit, err)
+			}
+			r, err := weir.Reserve(t.Context(), store, time.Minute, charges...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := r.Delay(), 999*time.Millisecond; got != want {
+				t.Errorf("%v: the next waits %v, want %v: the turn that was given back", limit, got, want)
+			}
+		})
+	}
+}
+
+func TestReserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{})
+		charge := weir.Charge{Rule: "jobs", Limit: algorithms.GCRA(1, time.Second), Cost: 1}
+		reserve := func(ctx context.Context, within time.Duration) *weir.Reservation {
+			t.Helper()
+			r, err := weir.Reserve(ctx, store, within, charge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		first, second := reserve(t.Context(), 0), reserve(t.Context(), time.Hour)
+		if first.Delay() != 0 || second.Delay() != time.Second {
+			t.Errorf("delays %v and %v, want 0 and 1s", first.Delay(), second.Delay())
+		}
+		for range 2 {
+			if err := second.Cancel(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if r := reserve(t.Context(), time.Hour); r.Delay() != time.Second {
+			t.Errorf("after a cancellation, asked for twice: delay %v, want 1s", r.Delay())
+		}
+		time.Sleep(time.Second)
+		first.Cancel(t.Context()) // its turn has long come
+		if r := reserve(t.Context(), time.Hour); r.Delay() != time.Second {
+			t.Errorf("after a turn that had come was cancelled: delay %v, want 1s", r.Delay())
+		}
+		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		var limited *weir.LimitedError
+		if _, err := weir.Reserve(short, store, time.Hour, charge); !errors.As(err, &limited) || limited.RetryAfter() != 2*time.Second {
+			t.Errorf("beyond the deadline: got %v, want a LimitedError of 2s", err)
+		}
+		charge.Cost = 2
+		if err := weir.Wait(t.Context(), store, time.Hour, charge); !errors.As(err, &limited) || limited.RetryAfter() != weir.Never {
+			t.Errorf("beyond the capacity: got %v, want a LimitedError of Never", err)
+		}
+		if err := weir.Wait(t.Context(), failing{errors.New("away")}, 0, charge); err == nil || err.Error() != "away" {
+			t.Errorf("got %v, want the error of the store", err)
+		}
+	})
+}
+
+func waiting(t *testing.T, o weir.Options, limit weir.Limit) http.Handler {
+	o.Rules = []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit}}}
+	return must(t, memstore.New(memstore.Options{}), o).Handler(served)
+}
+
+// TestMaxWait has the burst and delay of nginx, line by line:
+//
+//	limit_req_zone … rate=1r/s; limit_req burst=5;          every request of a burst is delayed
+//	limit_req … burst=5 delay=2;                            the first two of them pass at once
+//	limit_req … burst=5 nodelay;                            all of them do
+func TestMaxWait(t *testing.T) {
+	for _, c := range []struct {
+		nginx string
+		limit weir.Limit
+		wait  time.Duration
+		want  string // when each of eight requests at once is served, in seconds; - is refused
+	}{
+		{"burst=5", algorithms.LeakyBucket(6, 1, time.Second), 5 * time.Second, "0 1 2 3 4 5 - -"},
+		{"burst=5 delay=2", algorithms.GCRA(1, time.Second).WithBurst(3), 3 * time.Second, "0 0 0 1 2 3 - -"},
+		{"burst=5 nodelay", algorithms.GCRA(1, time.Second).WithBurst(6), 0, "0 0 0 0 0 0 - -"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h, start := waiting(t, weir.Options{MaxWait: c.wait}, c.limit), time.Now()
+			got := make([]string, 8)
+			var wg sync.WaitGroup
+			for i := range got {
+				wg.Go(func() {
+					got[i] = "-"
+					if res := do(h, ask("/", "192.0.2.1:4")); res.StatusCode == 200 {
+						got[i] = fmt.Sprint(int(time.Since(start).Seconds()))
+					}
+				})
+				synctest.Wait()
+			}
+			wg.Wait()
+			if s := strings.Join(got, " "); s != c.want {
+				t.Errorf("%s: got %s, want %s", c.nginx, s, c.want)
+			}
+		})
+	}
+}
+
+// TestHangUp: a client that hangs up while it waits is not served, and its turn
+// goes to the next.
+func TestHangUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, start := waiting(t, weir.Options{MaxWait: time.Minute}, algorithms.GCRA(1, 10*time.Second)), time.Now()
+		do(h, ask("/", "192.0.2.1:4"))
+		ctx, hangUp := context.WithCancel(t.Context())
+		go func() {
+			if body := do(h, ask("/", "192.0.2.1:4").WithContext(ctx)).ContentLength; body > 0 {
+				t.Error("served a client that had hung up")
+			}
+			if since := time.Since(start); since != time.Second {
+				t.Errorf("left after %v, want the second at which the client hung up", since)
+			}
+		}()
+		time.Sleep(time.Second)
+		hangUp()
+		synctest.Wait()
+		if res := do(h, ask("/", "192.0.2.1:4")); res.StatusCode != 200 || time.Since(start) != 10*time.Second {
+			t.Errorf("the next: got %d after %v, want 200 after 10s", res.StatusCode, time.Since(start))
+		}
+	})
+}
+
+// TestMaxWaiting: more than that do not wait.
+func TestMaxWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := waiting(t, weir.Options{MaxWait: time.Hour, MaxWaiting: 2}, algorithms.GCRA(1, time.Second))
+		statuses := make([]int, 5)
+		for i := range statuses {
+			go func() { statuses[i] = do(h, ask("/", "192.0.2.1:4")).StatusCode }()
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if want := []int{200, 200, 200, 429, 429}; !slices.Equal(statuses, want) {
+			t.Errorf("got %v, want %v", statuses, want)
+		}
+		if got := do(h, ask("/", "192.0.2.1:4")).StatusCode; got != 200 {
+			t.Errorf("when all have gone: got %d, want 200", got)
+		}
+	})
+}
+
+// TestManyWaiting: 10,000 requests that wait cost kilobytes each, and leave
+// nothing behind: the bubble would not end if a goroutine stayed.
+func TestManyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 10_000
+		h := waiting(t, weir.Options{MaxWait: 24 * time.Hour, MaxWaiting: n}, algorithms.GCRA(1, time.Second))
+		ctx, hangUp := context.WithCancel(t.Context())
+		memory := func() uint64 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc + m.StackInuse
+		}
+		before := memory()
+		for range n {
+			go do(h, ask("/", "192.0.2.1:4").WithContext(ctx))
+		}
+		synctest.Wait()
+		if each := int64(memory()-before) / n; each > 16<<10 {
+			t.Errorf("a request that waits takes %d bytes, want kilobytes", each)
+		} else {
+			t.Logf("a request that waits takes %d bytes, with its recorder and goroutine", each)
+		}
+		hangUp()
+	})
+}
+
+func ExampleWait() {
+	store := memstore.New(memstore.Options{}) // or a redisstore, shared by all workers
+	quota := weir.Charge{Rule: "partner", Limit: algorithms.GCRA(20, time.Second).WithBurst(1), Cost: 1}
+	start := time.Now()
+	for range 3 {
+		if err := weir.Wait(context.Background(), store, time.Second, quota); err != nil {
+			fmt.Println(err)
+		}
+	}
+	fmt.Println(time.Since(start) >= 100*time.Millisecond)
+	// Output: true
+}
+
+func ExampleReserve() {
+	store := memstore.New(memstore.Options{})
+	quota := weir.Charge{Rule: "partner", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}
+	weir.Reserve(context.Background(), store, 0, quota)
+	r, _ := weir.Reserve(context.Background(), store, 2*time.Hour, quota)
+	fmt.Println(r.Delay().Round(time.Minute))
+	r.Cancel(context.Background())
+	// Output: 1h0m0s
+}
+
+func ExampleLimitedError() {
+	store := memstore.New(memstore.Options{})
+	quota := weir.Charge{Rule: "partner", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 2}
+	err := weir.Wait(context.Background(), store, time.Second, quota)
+	var limited *weir.LimitedError
+	if errors.As(err, &limited) {
+		fmt.Println(limited.RetryAfter() == weir.Never)
+		fmt.Println(err)
+	}
+	// Output:
+	// true
+	// weir: rule "partner" never allows 2 at once: limit 1 per 1000h0m0s (fixed-window)
+}
