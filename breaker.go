@@ -1,0 +1,159 @@
+package weir
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// ErrOpen is what a Breaker that is open answers, with the error that opened it.
+// The store was not asked: nothing was spent.
+var ErrOpen = errors.New("weir: the breaker is open")
+
+// BreakerOptions are ready to use as they are.
+type BreakerOptions struct {
+	// Failures is how many in a row open the breaker; 0 means 5. One happens to
+	// a store that is well, such as a connection that was reset; five with no
+	// answer between them seldom do, and are soon there. To be wrong costs a
+	// Cooldown without the store.
+	Failures int
+
+	// Cooldown is how long an open breaker leaves the store alone before it
+	// asks again; 0 means a second. Each costs one request a wait for nothing.
+	Cooldown time.Duration
+
+	// OnChange is called when the breaker has opened, with the error that
+	// opened it, and when it has closed, with nil; nil calls nothing. A probe
+	// that fails changes nothing. It runs under no lock, in the goroutine of the
+	// request that made the change; calls longer than Cooldown may overlap.
+	OnChange func(open bool, err error)
+}
+
+// Breaker answers at once while next is down, so that requests need not wait for
+// it. Closed it passes on. After o.Failures failures in a row it is open and
+// answers ErrOpen. Once o.Cooldown is over it lets one request at a time through
+// as a probe, and answers ErrOpen to all others, until a probe succeeds, which
+// closes it, or fails, which begins another Cooldown. What began before a change
+// and ends after it counts for nothing.
+//
+// Nor does an error that says nothing about the store, and the next request
+// probes then: if the caller has hung up or its own deadline has passed, if the
+// transaction is invalid, or if the error is errors.ErrUnsupported. So callers
+// with less time than next takes to fail never open the breaker. It sets no
+// deadline itself: a probe that next never answers keeps it open.
+//
+// An open breaker decides nothing: under OnError, requests pass by default.
+// Fallback gives them a store that counts meanwhile.
+//
+// For metrics the store has methods Open() bool, which is true until a probe has
+// succeeded, and Refused() int64, how many were answered ErrOpen; they are found
+// by store.(interface{ Open() bool }).
+//
+// Breaker panics if next is nil or an option negative.
+func Breaker(next Store, o BreakerOptions) Store {
+	switch {
+	case next == nil:
+		panic("weir: Breaker: the store is nil")
+	case o.Failures < 0:
+		panic(fmt.Sprintf("weir: Breaker: Failures is %d", o.Failures))
+	case o.Cooldown < 0:
+		panic(fmt.Sprintf("weir: Breaker: Cooldown is %v", o.Cooldown))
+	}
+	o.Failures = cmp.Or(o.Failures, 5)
+	o.Cooldown = cmp.Or(o.Cooldown, time.Second)
+	if o.OnChange == nil {
+		o.OnChange = func(bool, error) {}
+	}
+	b := &breaker{next: next, o: o}
+	b.phase.Store(&phase{})
+	return b
+}
+
+type breaker struct {
+	next    Store
+	o       BreakerOptions
+	phase   atomic.Pointer[phase]
+	refused atomic.Int64
+}
+
+// A phase lasts from one change to the next. A result counts for the phase in
+// which its request began.
+type phase struct {
+	failures atomic.Int64 // in a row, while closed
+
+	err     error       // what an open breaker answers; nil if closed
+	until   time.Time   // no probe before
+	probing atomic.Bool // stays true once the probe has ended the phase
+}
+
+func (b *breaker) Open() bool     { return b.phase.Load().err != nil }
+func (b *breaker) Refused() int64 { return b.refused.Load() }
+
+func (b *breaker) Take(ctx context.Context, t *Transaction) error {
+	p := b.phase.Load()
+	if p.err != nil {
+		return b.probe(ctx, t, p)
+	}
+	err := b.next.Take(ctx, t)
+	switch {
+	case err == nil:
+		if p.failures.Load() != 0 { // a store here each time would be for all cores to see
+			p.failures.Store(0)
+		}
+	case isFailure(ctx, t, err) && p.failures.Add(1) >= int64(b.o.Failures):
+		if b.phase.CompareAndSwap(p, b.opened(err)) {
+			b.o.OnChange(true, err)
+		}
+	}
+	return err
+}
+
+// probe asks the store if it is time and no other request does.
+func (b *breaker) probe(ctx context.Context, t *Transaction, p *phase) error {
+	if time.Now().Before(p.until) || !p.probing.CompareAndSwap(false, true) {
+		b.refused.Add(1)
+		return p.err
+	}
+	next := p
+	defer func() { // even if the store panics
+		if next == p {
+			p.probing.Store(false)
+		}
+	}()
+	err := b.next.Take(ctx, t)
+	switch {
+	case err == nil:
+		next = &phase{}
+		b.phase.Store(next)
+		b.o.OnChange(false, nil)
+	case isFailure(ctx, t, err):
+		next = b.opened(err)
+		b.phase.Store(next)
+	}
+	return err
+}
+
+// opened makes the error once: those who get it must not pay for it.
+func (b *breaker) opened(cause error) *phase {
+	return &phase{err: fmt.Errorf("%w: %w", ErrOpen, cause), until: time.Now().Add(b.o.Cooldown)}
+}
+
+// isFailure reports whether err says that the store is unwell.
+func isFailure(ctx context.Context, t *Transaction, err error) bool {
+	return !errors.Is(err, ErrDuplicate) && !errors.Is(err, errors.ErrUnsupported) && askersFault(ctx, t) == nil
+}
+
+// askersFault returns why no store could have decided t, or nil. The network may
+// notice a deadline before ctx does.
+func askersFault(ctx context.Context, t *Transaction) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return context.DeadlineExceeded
+	}
+	return t.Validate()
+}

@@ -1,0 +1,440 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// A storeFunc is a store with as much trouble as a test wants.
+type storeFunc func(ctx context.Context, t *weir.Transaction) error
+
+func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
+
+var errDown = errors.New("dial tcp 127.0.0.1:6379: connection refused")
+
+func once(l weir.Limit) *weir.Transaction {
+	return &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1}}}
+}
+
+func isOpen(store weir.Store) bool { return store.(interface{ Open() bool }).Open() }
+
+// conforms runs the suite in bubbles, on a new store for each test.
+func conforms(t *testing.T, open func() weir.Store) {
+	for _, test := range storetest.Tests() {
+		t.Run(test.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test.Run(t, open()) })
+		})
+	}
+}
+
+func memory() weir.Store { return memstore.New(memstore.Options{}) }
+
+func TestBreakerConforms(t *testing.T) {
+	conforms(t, func() weir.Store { return weir.Breaker(memory(), weir.BreakerOptions{}) })
+}
+
+// TestBreaker walks a breaker through its states.
+func TestBreaker(t *testing.T) {
+	alive := t.Context()
+	gone, hangUp := context.WithCancel(alive)
+	hangUp()
+	late, cancel := context.WithDeadline(alive, time.Now().Add(-time.Hour))
+	defer cancel()
+	limit := algorithms.GCRA(10, time.Second)
+	good, bad := once(limit), once(weir.Limit{})
+	type step struct {
+		at     time.Duration
+		ctx    context.Context
+		tx     *weir.Transaction
+		says   error // what the store would say
+		asked  bool  // whether it is asked
+		open   bool  // whether the breaker is open then
+		change string
+	}
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name     string
+		failures int
+		cooldown time.Duration
+		steps    []step
+	}{
+		{"the default is 5 in a row and 1 s", 0, 0, []step{
+			{0, alive, good, errDown, true, false, ""},
+			{0, alive, good, errDown, true, false, ""},
+			{0, alive, good, errDown, true, false, ""},
+			{0, alive, good, errDown, true, false, ""},
+			{0, alive, good, nil, true, false, ""}, // not in a row
+			{1 * ms, alive, good, errDown, true, false, ""},
+			{1 * ms, alive, good, errDown, true, false, ""},
+			{1 * ms, alive, good, errDown, true, false, ""},
+			{1 * ms, alive, good, errDown, true, false, ""},
+			{1 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
+			{1 * ms, alive, good, nil, false, true, ""},
+			{1001*ms - 1, alive, good, nil, false, true, ""},
+			{1001 * ms, alive, good, nil, true, false, "closed"},
+			{1001 * ms, alive, good, errDown, true, false, ""},
+		}},
+		{"a probe that fails begins another cooldown", 1, 100 * ms, []step{
+			{0, alive, good, errDown, true, true, "open: " + errDown.Error()},
+			{99 * ms, alive, good, nil, false, true, ""},
+			{150 * ms, alive, good, errDown, true, true, ""},
+			{249 * ms, alive, good, nil, false, true, ""},
+			{250 * ms, alive, good, errDown, true, true, ""},
+			{350 * ms, alive, good, nil, true, false, "closed"},
+			{350 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
+		}},
+		{"what says nothing neither counts nor interrupts", 2, 100 * ms, []step{
+			{0, alive, good, errDown, true, false, ""},
+			{0, gone, good, context.Canceled, true, false, ""},
+			{0, gone, good, errDown, true, false, ""},
+			{0, late, good, context.DeadlineExceeded, true, false, ""},
+			{0, deadlineOnly{alive}, good, errDown, true, false, ""},
+			{0, alive, bad, errDown, true, false, ""},
+			{0, alive, good, fmt.Errorf("twice: %w", weir.ErrDuplicate), true, false, ""},
+			{0, alive, good, fmt.Errorf("no Lua: %w", errors.ErrUnsupported), true, false, ""},
+			{0, alive, good, context.DeadlineExceeded, true, true, "open: context deadline exceeded"}, // not the caller's
+		}},
+		{"a success is one, whatever the context", 2, 100 * ms, []step{
+			{0, alive, good, errDown, true, false, ""},
+			{0, gone, good, nil, true, false, ""},
+			{0, alive, good, errDown, true, false, ""},
+			{0, alive, good, errDown, true, true, "open: " + errDown.Error()},
+			{100 * ms, gone, good, nil, true, false, "closed"},
+		}},
+		{"a probe that says nothing lets the next request probe", 1, 100 * ms, []step{
+			{0, alive, good, errDown, true, true, "open: " + errDown.Error()},
+			{100 * ms, gone, good, context.Canceled, true, true, ""},
+			{100 * ms, late, good, context.DeadlineExceeded, true, true, ""},
+			{100 * ms, deadlineOnly{alive}, good, errDown, true, true, ""},
+			{100 * ms, alive, bad, errDown, true, true, ""},
+			{100 * ms, alive, good, weir.ErrDuplicate, true, true, ""},
+			{100 * ms, alive, good, nil, true, false, "closed"},
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var (
+					says   error
+					asked  bool
+					change string
+				)
+				b := weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { asked = true; return says }),
+					weir.BreakerOptions{Failures: c.failures, Cooldown: c.cooldown, OnChange: func(open bool, err error) {
+						if change = "closed"; open {
+							change = fmt.Sprint("open: ", err)
+						} else if err != nil {
+							t.Errorf("OnChange(false, %v), want nil", err)
+						}
+					}})
+				start := time.Now()
+				var cause error
+				var refused int64
+				for i, s := range c.steps {
+					time.Sleep(s.at - time.Since(start))
+					says, asked, change = s.says, false, ""
+					err := b.Take(s.ctx, s.tx)
+					if asked != s.asked || isOpen(b) != s.open || change != s.change {
+						t.Errorf("step %d at %v: asked %v, open %v, change %q; want %v, %v, %q", i, s.at, asked, isOpen(b), change, s.asked, s.open, s.change)
+					}
+					if s.asked && err != s.says {
+						t.Errorf("step %d at %v: got %v, want the store's %v", i, s.at, err, s.says)
+					}
+					if s.asked && s.open && s.says != nil {
+						cause = s.says
+					}
+					if !s.asked {
+						refused++
+						if !errors.Is(err, weir.ErrOpen) || !errors.Is(err, cause) {
+							t.Errorf("step %d at %v: got %v, want ErrOpen for %v", i, s.at, err, cause)
+						}
+					}
+				}
+				if got := b.(interface{ Refused() int64 }).Refused(); got != refused {
+					t.Errorf("Refused: got %d, want %d", got, refused)
+				}
+			})
+		})
+	}
+}
+
+// deadlineOnly has its deadline behind it, and has not noticed.
+type deadlineOnly struct{ context.Context }
+
+func (deadlineOnly) Deadline() (time.Time, bool) { return time.Now(), true }
+
+// TestBreakerProbe: of many that ask at once one goes through, before and after
+// a probe whose caller hangs up.
+func TestBreakerProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked, inside, most, refused, changes atomic.Int64
+		var down atomic.Bool
+		down.Store(true)
+		b := weir.Breaker(storeFunc(func(ctx context.Context, _ *weir.Transaction) error {
+			asked.Add(1)
+			most.Store(max(most.Load(), inside.Add(1)))
+			defer inside.Add(-1)
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if down.Load() {
+				return errDown
+			}
+			return nil
+		}), weir.BreakerOptions{OnChange: func(bool, error) { changes.Add(1) }})
+		flood := func(ctx context.Context) (n int64) {
+			asked.Store(0)
+			inside.Store(0)
+			most.Store(0)
+			refused.Store(0)
+			var wg sync.WaitGroup
+			for range 64 {
+				wg.Go(func() {
+					if errors.Is(b.Take(ctx, once(algorithms.GCRA(10, time.Second))), weir.ErrOpen) {
+						refused.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			return asked.Load()
+		}
+		check := func(what string, ctx context.Context, wantAsked, wantChanges int64, open bool) {
+			t.Helper()
+			changes.Store(0)
+			if got := flood(ctx); got != wantAsked || refused.Load() != 64-wantAsked {
+				t.Errorf("%s: %d asked, %d refused; want %d, %d", what, got, refused.Load(), wantAsked, 64-wantAsked)
+			}
+			if changes.Load() != wantChanges || isOpen(b) != open {
+				t.Errorf("%s: %d changes, open %v; want %d, %v", what, changes.Load(), isOpen(b), wantChanges, open)
+			}
+			if wantAsked == 1 && most.Load() != 1 {
+				t.Errorf("%s: %d probes at once, want 1", what, most.Load())
+			}
+		}
+		check("closed", t.Context(), 64, 1, true)
+		check("open", t.Context(), 0, 0, true)
+		time.Sleep(time.Second)
+		check("probe fails", t.Context(), 1, 0, true)
+		time.Sleep(time.Second)
+		brief, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		check("probe's caller hangs up", brief, 1, 0, true)
+		down.Store(false)
+		check("probe succeeds", t.Context(), 1, 1, false)
+		check("closed again", t.Context(), 64, 0, false)
+	})
+}
+
+// TestBreakerLate: what began before a change says nothing after it.
+func TestBreakerLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// The store takes as long and says what the rule of a request tells it.
+		script := map[string]struct {
+			takes time.Duration
+			says  error
+		}{
+			"fails":        {0, errDown},
+			"is well":      {0, nil},
+			"well at 10 s": {10 * time.Second, nil},
+			"down at 10 s": {10 * time.Second, errDown},
+			"down at 40 s": {40 * time.Second, errDown},
+		}
+		b := weir.Breaker(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+			s := script[tx.Charges[0].Rule]
+			time.Sleep(s.takes)
+			return s.says
+		}), weir.BreakerOptions{Failures: 2, Cooldown: 20 * time.Second})
+		ask := func(rule string) {
+			tx := once(algorithms.GCRA(10, time.Second))
+			tx.Charges[0].Rule = rule
+			b.Take(t.Context(), tx)
+		}
+		var wg sync.WaitGroup
+		for _, rule := range []string{"well at 10 s", "down at 10 s", "down at 40 s", "down at 40 s"} {
+			wg.Go(func() { ask(rule) })
+		}
+		synctest.Wait()
+		ask("fails")
+		ask("fails")
+		time.Sleep(15 * time.Second)
+		if !isOpen(b) {
+			t.Error("a success that began before the breaker opened has closed it")
+		}
+		time.Sleep(5 * time.Second)
+		ask("is well")
+		if isOpen(b) {
+			t.Error("after 20 s the probe did not close the breaker: a late failure began another cooldown")
+		}
+		wg.Wait()
+		if isOpen(b) {
+			t.Error("failures that began before the breaker closed have opened it")
+		}
+	})
+}
+
+// TestBreakerPanic: a probe that does not return lets the next request probe.
+func TestBreakerPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trouble := func() error { return errDown }
+		b := weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { return trouble() }), weir.BreakerOptions{Failures: 1})
+		tx := once(algorithms.GCRA(10, time.Second))
+		b.Take(t.Context(), tx)
+		time.Sleep(time.Second)
+		for _, trouble = range []func() error{func() error { panic("a bug") }, func() error { runtime.Goexit(); return nil }} {
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				defer func() { recover() }()
+				b.Take(t.Context(), tx)
+			})
+			wg.Wait()
+		}
+		trouble = func() error { return nil }
+		if err := b.Take(t.Context(), tx); err != nil || isOpen(b) {
+			t.Errorf("after two probes that did not return: got %v, open %v; want a probe that closes", err, isOpen(b))
+		}
+	})
+}
+
+// TestBreakerHook: OnChange may use the breaker.
+func TestBreakerHook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b weir.Store
+		var says error
+		var seen []string
+		tx := once(algorithms.GCRA(10, time.Second))
+		b = weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { return says }), weir.BreakerOptions{
+			Failures: 1,
+			OnChange: func(open bool, _ error) { seen = append(seen, fmt.Sprint(open, isOpen(b), b.Take(t.Context(), tx))) },
+		})
+		says = errDown
+		b.Take(t.Context(), tx)
+		says = nil
+		time.Sleep(time.Second)
+		b.Take(t.Context(), tx)
+		want := []string{"true true weir: the breaker is open: " + errDown.Error(), "false false <nil>"}
+		if strings.Join(seen, "\n") != strings.Join(want, "\n") {
+			t.Errorf("got %q, want %q", seen, want)
+		}
+	})
+}
+
+func TestConstructorsRefuse(t *testing.T) {
+	for _, c := range []struct {
+		want string
+		f    func()
+	}{
+		{"weir: Breaker: the store is nil", func() { weir.Breaker(nil, weir.BreakerOptions{}) }},
+		{"weir: Breaker: Failures is -1", func() { weir.Breaker(memory(), weir.BreakerOptions{Failures: -1}) }},
+		{"weir: Breaker: Cooldown is -1s", func() { weir.Breaker(memory(), weir.BreakerOptions{Cooldown: -time.Second}) }},
+		{"weir: Fallback: a store is nil", func() { weir.Fallback(nil, memory()) }},
+		{"weir: Fallback: a store is nil", func() { weir.Fallback(memory(), nil) }},
+		{"weir: Share: the store is nil", func() { weir.Share(nil, 2) }},
+		{"weir: Share: there are 0 replicas", func() { weir.Share(memory(), 0) }},
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != c.want {
+					t.Errorf("got panic %v, want %q", got, c.want)
+				}
+			}()
+			c.f()
+		}()
+	}
+}
+
+// decorated are the ways through this package's stores, each over nothing.
+func decorated() []struct {
+	name  string
+	store weir.Store
+} {
+	well := storeFunc(func(context.Context, *weir.Transaction) error { return nil })
+	down := storeFunc(func(context.Context, *weir.Transaction) error { return errDown })
+	open := weir.Breaker(down, weir.BreakerOptions{Failures: 1, Cooldown: time.Hour})
+	open.Take(context.Background(), once(algorithms.GCRA(10, time.Second)))
+	return []struct {
+		name  string
+		store weir.Store
+	}{
+		{"baseline", well},
+		{"closed", weir.Breaker(well, weir.BreakerOptions{})},
+		{"open", open},
+		{"primary", weir.Fallback(well, down)},
+		{"secondary", weir.Fallback(open, well)},
+		{"share", weir.Share(well, 4)},
+		{"share of memory", weir.Share(memory(), 4)},
+	}
+}
+
+func TestDecoratedAllocations(t *testing.T) {
+	tx := once(algorithms.GCRA(1000, time.Second))
+	for _, d := range decorated() {
+		d.store.Take(t.Context(), tx)
+		if got := testing.AllocsPerRun(1000, func() { d.store.Take(t.Context(), tx) }); got != 0 {
+			t.Errorf("%s: got %v allocations, want 0", d.name, got)
+		}
+	}
+}
+
+// BenchmarkDecorated has a store that does nothing as its baseline.
+func BenchmarkDecorated(b *testing.B) {
+	for _, d := range decorated() {
+		b.Run(d.name, func(b *testing.B) {
+			tx, ctx := once(algorithms.GCRA(1000, time.Second)), context.Background()
+			b.ReportAllocs()
+			for b.Loop() {
+				d.store.Take(ctx, tx)
+			}
+		})
+		b.Run(d.name+"/parallel", func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				tx, ctx := once(algorithms.GCRA(1000, time.Second)), context.Background()
+				for pb.Next() {
+					d.store.Take(ctx, tx)
+				}
+			})
+		})
+	}
+}
+
+// A store that is down is asked five times, and then left alone.
+func ExampleBreaker() {
+	down := storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("connection refused") })
+	store := weir.Breaker(down, weir.BreakerOptions{
+		OnChange: func(open bool, err error) { fmt.Println("open:", open, "because of:", err) },
+	})
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(10, time.Minute), Cost: 1}}}
+	for range 7 {
+		err := store.Take(context.Background(), &tx)
+		fmt.Println(errors.Is(err, weir.ErrOpen), err)
+	}
+	m := store.(interface {
+		Open() bool
+		Refused() int64
+	})
+	fmt.Println(m.Open(), m.Refused())
+	// Output:
+	// false connection refused
+	// false connection refused
+	// false connection refused
+	// false connection refused
+	// open: true because of: connection refused
+	// false connection refused
+	// true weir: the breaker is open: connection refused
+	// true weir: the breaker is open: connection refused
+	// true 2
+}

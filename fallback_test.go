@@ -1,0 +1,448 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// down spends nothing and leaves a mess.
+var down = storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+	tx.At, tx.Wait = time.Unix(1, 1), time.Hour
+	for i := range tx.Decisions {
+		tx.Decisions[i] = weir.Decision{Allowed: true, Remaining: 99, RetryAfter: weir.Never, NextAfter: 1, ResetAfter: 1}
+	}
+	return errDown
+})
+
+func TestFallbackConforms(t *testing.T) {
+	t.Run("primary", func(t *testing.T) {
+		conforms(t, func() weir.Store { return weir.Fallback(memory(), memory()) })
+	})
+	t.Run("secondary", func(t *testing.T) {
+		conforms(t, func() weir.Store { return weir.Fallback(down, memory()) })
+	})
+	t.Run("open", func(t *testing.T) {
+		conforms(t, func() weir.Store {
+			return weir.Fallback(weir.Breaker(down, weir.BreakerOptions{Failures: 1, Cooldown: 1000 * time.Hour}), memory())
+		})
+	})
+}
+
+func TestShareConforms(t *testing.T) {
+	conforms(t, func() weir.Store { return weir.Share(memory(), 1) })
+}
+
+// TestFallback: which store is asked, and what the answer is.
+func TestFallback(t *testing.T) {
+	errFull := errors.New("full")
+	gone, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	limit := algorithms.GCRA(10, time.Second)
+	twice := once(limit)
+	twice.Charges = append(twice.Charges, twice.Charges[0])
+	for _, c := range []struct {
+		name            string
+		ctx             context.Context
+		tx              *weir.Transaction
+		first, second   error
+		asked           bool // the second
+		wants, wantsNot []error
+	}{
+		{"well", t.Context(), once(limit), nil, nil, false, nil, nil},
+		{"down", t.Context(), once(limit), errDown, nil, true, nil, nil},
+		{"both down", t.Context(), once(limit), errDown, errFull, true, []error{errDown, errFull}, nil},
+		{"hung up", gone, once(limit), context.Canceled, nil, false, []error{context.Canceled}, nil},
+		{"hung up, down", gone, once(limit), errDown, nil, false, []error{context.Canceled}, nil},
+		{"too late", deadlineOnly{t.Context()}, once(limit), errDown, nil, false, []error{context.DeadlineExceeded}, nil},
+		{"the store's deadline", t.Context(), once(limit), context.DeadlineExceeded, nil, true, nil, nil},
+		{"twice", t.Context(), twice, weir.ErrDuplicate, nil, false, []error{weir.ErrDuplicate}, nil},
+		{"twice, open", t.Context(), twice, weir.ErrOpen, nil, false, []error{weir.ErrDuplicate}, []error{weir.ErrOpen}},
+		{"answered though hung up", gone, once(limit), nil, nil, false, nil, nil},
+	} {
+		asked := false
+		err := weir.Fallback(
+			storeFunc(func(context.Context, *weir.Transaction) error { return c.first }),
+			storeFunc(func(context.Context, *weir.Transaction) error { asked = true; return c.second }),
+		).Take(c.ctx, c.tx)
+		if asked != c.asked || (err == nil) != (len(c.wants) == 0) {
+			t.Errorf("%s: asked the second %v, got error %v; want %v, %v", c.name, asked, err, c.asked, c.wants)
+		}
+		for _, want := range c.wants {
+			if !errors.Is(err, want) {
+				t.Errorf("%s: got error %v, want %v in it", c.name, err, want)
+			}
+		}
+		for _, not := range c.wantsNot {
+			if errors.Is(err, not) {
+				t.Errorf("%s: got error %v, want no %v in it", c.name, err, not)
+			}
+		}
+	}
+}
+
+// TestFallbackClean: the second store finds nothing of the first one's.
+func TestFallbackClean(t *testing.T) {
+	tx := once(algorithms.GCRA(10, time.Second))
+	tx.Decisions = make([]weir.Decision, 3)
+	mine := &tx.Decisions[0]
+	store := weir.Fallback(down, storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+		for _, d := range tx.Decisions {
+			if d != (weir.Decision{}) {
+				t.Errorf("the second store finds %+v, want nothing", d)
+			}
+		}
+		if !tx.At.IsZero() || tx.Wait != 0 {
+			t.Errorf("the second store finds At %v, Wait %v; want none", tx.At, tx.Wait)
+		}
+		return nil
+	}))
+	if err := store.Take(t.Context(), tx); err != nil || &tx.Decisions[0] != mine {
+		t.Errorf("got %v, %p; want no error, and decisions in the memory they had: %p", err, &tx.Decisions[0], mine)
+	}
+}
+
+// TestFallbackEdges counts what an outage of 20 s admits of a limit of 12 a
+// minute, to four replicas that are asked in turn, ten times a second.
+func TestFallbackEdges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var away, spentUnseen atomic.Bool
+		server := memory()
+		shared := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			if away.Load() {
+				if spentUnseen.Load() {
+					server.Take(ctx, tx) // only its answer is lost
+				}
+				return errDown
+			}
+			return server.Take(ctx, tx)
+		})
+		var replicas [4]weir.Store
+		for i := range replicas {
+			replicas[i] = weir.Fallback(weir.Breaker(shared, weir.BreakerOptions{}), weir.Share(memory(), len(replicas)))
+		}
+		limit := algorithms.SlidingLog(12, time.Minute)
+		ask := func(d time.Duration) (admitted int) {
+			start := time.Now()
+			for i := 0; time.Since(start) < d; i++ {
+				tx := once(limit)
+				if err := replicas[i%len(replicas)].Take(t.Context(), tx); err != nil {
+					t.Fatal(err)
+				}
+				if tx.Allowed() {
+					admitted++
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			return admitted
+		}
+		for _, c := range []struct {
+			before time.Duration
+			unseen bool
+			want   []int // before, during and after the outage
+		}{
+			{10 * time.Second, false, []int{12, 12, 0}},
+			{0, false, []int{0, 12, 12}},
+			{10 * time.Second, true, []int{12, 12, 0}},
+			{0, true, []int{0, 12, 0}}, // what was spent unseen is missing
+		} {
+			spentUnseen.Store(c.unseen)
+			got := []int{ask(c.before)}
+			away.Store(true)
+			got = append(got, ask(20*time.Second))
+			away.Store(false)
+			got = append(got, ask(10*time.Second))
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%v before the outage, spent unseen %v: got %d admitted before, during and after, want %d", c.before, c.unseen, got, c.want)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestShare: what one of so many replicas admits at once.
+func TestShare(t *testing.T) {
+	window := algorithms.FixedWindow(0, time.Hour)
+	for _, c := range []struct {
+		quota, burst int64
+		replicas     int
+		want         int64 // of a window; a meter takes burst where there is one
+		wantBurst    int64
+	}{
+		{100, 0, 4, 25, 0},
+		{100, 0, 3, 33, 0},
+		{100, 0, 1, 100, 0},
+		{100, 20, 4, 25, 5},
+		{100, 2, 4, 25, 1},
+		{3, 0, 4, 1, 0}, // 4 in sum
+		{4, 0, 4, 1, 0},
+		{7, 0, 4, 1, 0},
+		{8, 1000, 4, 2, 250},
+		{60, 1, 4, 15, 1}, // 1 per second, of a rate that can be divided
+	} {
+		var seen weir.Limit
+		inner := memory()
+		store := weir.Share(storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			seen = tx.Charges[0].Limit
+			return inner.Take(ctx, tx)
+		}), c.replicas)
+		for _, l := range []weir.Limit{window, algorithms.GCRA(0, time.Hour)} {
+			l.Quota, l.Burst = c.quota, c.burst
+			tx := once(l)
+			charge := tx.Charges[0]
+			if err := store.Take(t.Context(), tx); err != nil {
+				t.Errorf("%v: %v", l, err)
+			}
+			if seen.Quota != c.want || seen.Burst != c.wantBurst {
+				t.Errorf("%v for %d: got quota %d, burst %d; want %d, %d", l, c.replicas, seen.Quota, seen.Burst, c.want, c.wantBurst)
+			}
+			if tx.Charges[0] != charge {
+				t.Errorf("%v: the caller's charge became %+v", l, tx.Charges[0])
+			}
+			want := c.want
+			if l.Algorithm.Name() == "gcra" && c.burst > 0 {
+				want = c.wantBurst
+			}
+			if d := tx.Decisions[0]; !d.Allowed || d.Remaining != want-1 || tx.At.IsZero() {
+				t.Errorf("%v for %d: got %+v at %v, want %d of %d left", l, c.replicas, d, tx.At, want-1, want)
+			}
+			tx.Charges[0].Cost = want + 1
+			if store.Take(t.Context(), tx); tx.RetryAfter() != weir.Never {
+				t.Errorf("%v for %d, cost %d: got retry after %v, want Never", l, c.replicas, want+1, tx.RetryAfter())
+			}
+		}
+	}
+}
+
+// TestShareIsValid: a share can be counted where the whole can, and is not
+// much less than it should be.
+func TestShareIsValid(t *testing.T) {
+	var seen weir.Limit
+	store := func(n int) weir.Store {
+		return weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+			seen = tx.Charges[0].Limit
+			return tx.Validate()
+		}), n)
+	}
+	day := 24 * time.Hour
+	for _, c := range []struct {
+		limit    weir.Limit
+		replicas int
+		want     int64
+	}{
+		{algorithms.GCRA(1_000_000, day), 7, 142857},   // 3³·11·13·37: counts as it is
+		{algorithms.GCRA(10_000_000, day), 7, 1428570}, // not 1428571
+		{algorithms.GCRA(1<<49, time.Microsecond), 1 << 50, 1},
+		{algorithms.FixedWindow(1<<50, day), 3, 1 << 50 / 3},
+	} {
+		if err := store(c.replicas).Take(t.Context(), once(c.limit)); err != nil || seen.Quota != c.want {
+			t.Errorf("%v for %d: got %d, %v; want %d", c.limit, c.replicas, seen.Quota, err, c.want)
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	tried := 0
+	for range 200_000 {
+		quota := int64(1+r.IntN(999)) * []int64{1, 10, 1000, 1e6, 1e9}[r.IntN(5)]
+		l := algorithms.GCRA(quota, []time.Duration{time.Second, time.Minute, time.Hour, day, 30 * day}[r.IntN(5)])
+		if r.IntN(2) == 0 {
+			l.Burst = 1 + r.Int64N(2*quota)
+		}
+		if l.Validate() != nil {
+			continue
+		}
+		tried++
+		n := 2 + r.IntN(100)
+		if err := store(n).Take(t.Context(), once(l)); err != nil {
+			t.Fatalf("%v for %d: %v", l, n, err)
+		}
+		whole := quota / int64(n)
+		if seen.Quota > max(1, whole) || seen.Quota < whole-whole/10 {
+			t.Fatalf("%v for %d: got a quota of %d, want %d or little less", l, n, seen.Quota, whole)
+		}
+	}
+	if tried < 50_000 {
+		t.Errorf("%d limits were valid, want more", tried)
+	}
+	for _, l := range []weir.Limit{{}, algorithms.GCRA(0, time.Second), algorithms.GCRA(-4, time.Second), algorithms.GCRA(4, time.Second).WithBurst(-4), algorithms.FixedWindow(1<<50+4, time.Second)} {
+		if err := store(4).Take(t.Context(), once(l)); err == nil {
+			t.Errorf("%v, which is invalid, was divided to %v", l, seen)
+		}
+	}
+}
+
+// TestShareAsks: next is asked all that the caller asked, but for the limits.
+func TestShareAsks(t *testing.T) {
+	tx := once(algorithms.GCRA(10, time.Second))
+	tx.Within, tx.Delay, tx.Spent, tx.Wait = time.Hour, time.Minute, time.Unix(1, 0), time.Second
+	tx.Decisions = make([]weir.Decision, 1)
+	asked := *tx
+	store := weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+		got := *tx
+		got.Charges = asked.Charges
+		if !reflect.DeepEqual(got, asked) {
+			t.Errorf("next is asked %+v, want %+v", got, asked)
+		}
+		return nil
+	}), 2)
+	if err := store.Take(t.Context(), tx); err != nil || !reflect.DeepEqual(*tx, asked) {
+		t.Errorf("got %v and %+v, want nil and %+v", err, *tx, asked)
+	}
+}
+
+// TestShareForgets: keys of one transaction are not kept for the next.
+func TestShareForgets(t *testing.T) {
+	store := weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+		for _, c := range tx.Charges[len(tx.Charges):cap(tx.Charges)] {
+			if c != (weir.Charge{}) {
+				t.Errorf("kept %+v of a transaction before", c)
+			}
+		}
+		return nil
+	}), 2)
+	tx := once(algorithms.GCRA(10, time.Second))
+	for range 10 {
+		store.Take(t.Context(), &weir.Transaction{Charges: slices.Repeat(tx.Charges, 1)})
+		other := slices.Repeat(tx.Charges, 3)
+		other[1].Rule, other[2].Rule = "other", "third"
+		store.Take(t.Context(), &weir.Transaction{Charges: other})
+	}
+}
+
+// TestShareTogether: replicas that share a limit admit it together, whoever asks
+// at once, and transactions are not mixed up.
+func TestShareTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var replicas [4]weir.Store
+		for i := range replicas {
+			replicas[i] = weir.Share(memory(), len(replicas))
+		}
+		var admitted [3]atomic.Int64
+		var wg sync.WaitGroup
+		for g := range 16 {
+			wg.Go(func() {
+				for i := range 60 {
+					tx := once(algorithms.GCRA(100, time.Hour))
+					k := (g + i) % len(admitted)
+					tx.Charges[0].Key = fmt.Sprint(k)
+					charge := tx.Charges[0]
+					if err := replicas[g%len(replicas)].Take(t.Context(), tx); err != nil || tx.Charges[0] != charge {
+						t.Errorf("got %v, charge %+v; want no error, %+v", err, tx.Charges[0], charge)
+					}
+					if tx.Allowed() {
+						admitted[k].Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for k := range admitted {
+			if got := admitted[k].Load(); got != 100 {
+				t.Errorf("key %d: four replicas admitted %d together, want 100", k, got)
+			}
+		}
+	})
+}
+
+// TestRedisIsDown: a program starts without Redis, and is served by memory: at
+// first within the budget of each request, soon at once.
+func TestRedisIsDown(t *testing.T) {
+	const budget = 50 * time.Millisecond
+	refusing, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusing.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // connects, never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, c := range []struct{ what, addr string }{{"refuses", refusing.Addr().String()}, {"is silent", silent.Addr().String()}} {
+		rdb := redis.NewUniversalClient(redisstore.ClientOptions(budget, c.addr))
+		defer rdb.Close()
+		inRedis, err := redisstore.New(rdb, redisstore.Options{Timeout: budget})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := 0
+		counted := storeFunc(func(ctx context.Context, tx *weir.Transaction) error { asked++; return inRedis.Take(ctx, tx) })
+		var cause error
+		breaker := weir.Breaker(counted, weir.BreakerOptions{Cooldown: time.Hour, OnChange: func(_ bool, err error) { cause = err }})
+		store := weir.Fallback(breaker, weir.Share(memory(), 2))
+		tx := once(algorithms.GCRA(12, time.Hour))
+		var closed, open time.Duration
+		for i := range 10 {
+			start := time.Now()
+			if err := store.Take(t.Context(), tx); err != nil {
+				t.Fatalf("%s, request %d: %v", c.what, i, err)
+			}
+			if took := time.Since(start); i < 5 {
+				closed = max(closed, took)
+			} else {
+				open = max(open, took)
+			}
+			if got, want := tx.Allowed(), i < 6; got != want {
+				t.Errorf("%s, request %d: admitted %v, want %v", c.what, i, got, want)
+			}
+		}
+		// Time for a machine that is busy, too: that the store is not asked is
+		// what makes an open breaker quick.
+		if closed > 4*budget || open > budget || asked != 5 || cause == nil {
+			t.Errorf("%s: took %v while closed, %v while open, and asked Redis %d times (%v); want about %v at most, next to nothing, and 5", c.what, closed, open, asked, cause, budget)
+		}
+		t.Logf("%s: %v a request while closed, %v while open: %v", c.what, closed, open, cause)
+	}
+}
+
+// While Redis is down memory counts, for each process.
+func ExampleFallback() {
+	redis := storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("connection refused") })
+	store := weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), memory())
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Minute), Cost: 1}}}
+	for range 3 {
+		err := store.Take(context.Background(), &tx)
+		fmt.Println(tx.Allowed(), err)
+	}
+	// Output:
+	// true <nil>
+	// true <nil>
+	// false <nil>
+}
+
+// Four replicas, each with a memory of its own, share 10 a minute: two for each.
+func ExampleShare() {
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(10, time.Minute), Cost: 1}}}
+	for range 4 {
+		store := weir.Share(memory(), 4)
+		var admitted []string
+		for range 3 {
+			if err := store.Take(context.Background(), &tx); err != nil {
+				fmt.Println(err)
+				return
+			}
+			admitted = append(admitted, fmt.Sprint(tx.Allowed()))
+		}
+		fmt.Println(strings.Join(admitted, " "))
+	}
+	// Output:
+	// true true false
+	// true true false
+	// true true false
+	// true true false
+}

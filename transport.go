@@ -1,0 +1,157 @@
+package weir
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Transport limits requests that go out through base; nil is
+// http.DefaultTransport. The same rules apply: by host (ByHeader("Host")), by
+// API key, by path. A request waits for its turn for up to MaxWait, then it is
+// refused with a *LimitedError, which errors.As finds in what http.Client
+// returns; one whose context ends gives its turn back.
+//
+// It heeds what the other side says. Retry-After with a 429 or 503, and fields of
+// any dialect that say that nothing remains, pause the keys of the request until
+// then: through the store, so in all processes that share it. A 429 is sent again
+// when the pause is over, if that is within MaxWait and the body can be sent again
+// (GetBody).
+//
+// Set Buffer to the most that delays on the way differ by, and where the other
+// side counts in windows use SlidingLog, which keeps to its limit wherever they
+// begin.
+//
+// An error of the store is logged and observed, and the request goes out: OnError
+// is for handlers. Other options of handlers have no effect.
+func (l *Limiter) Transport(base http.RoundTripper) http.RoundTripper {
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	return &transport{l, base}
+}
+
+type transport struct {
+	l    *Limiter
+	base http.RoundTripper
+}
+
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx := r.Context()
+	giveUp := time.Now().Add(t.l.o.MaxWait)
+	for {
+		v := newVerdict(r)
+		if err := t.turn(ctx, v, r, giveUp); err != nil {
+			if r.Body != nil {
+				r.Body.Close()
+			}
+			return nil, err
+		}
+		res, err := t.base.RoundTrip(r)
+		if err != nil || len(v.Charges) == 0 {
+			return res, err
+		}
+		pause := asksToPause(res, time.Now())
+		if pause == 0 {
+			return res, nil
+		}
+		t.pause(ctx, v.Charges, pause)
+		if res.StatusCode != http.StatusTooManyRequests || time.Until(giveUp) < pause {
+			return res, nil
+		}
+		again, ok := rewound(r)
+		if !ok {
+			return res, nil
+		}
+		io.CopyN(io.Discard, res.Body, 64<<10) // so that the connection can be used again
+		res.Body.Close()
+		r = again
+	}
+}
+
+// turn returns when it is the request's turn.
+func (t *transport) turn(ctx context.Context, v *verdict, r *http.Request, giveUp time.Time) error {
+	l := t.l
+	err := l.charge(v, r)
+	if err == nil {
+		if len(v.Charges) == 0 {
+			return nil
+		}
+		for i := range v.Charges {
+			v.Charges[i].Limit.Period += l.o.Buffer
+		}
+		if l.within(ctx) > 0 {
+			v.Within = atMost(ctx, time.Until(giveUp))
+		}
+		err = l.store.Take(ctx, &v.Transaction)
+	}
+	if l.o.Observe != nil {
+		l.o.Observe(Event{Request: r, Transaction: &v.Transaction, Err: err})
+	}
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return ctx.Err()
+	case err != nil:
+		l.log.warn(ctx, err)
+		return nil
+	case !v.Allowed():
+		return &LimitedError{Transaction: &v.Transaction}
+	case v.Wait > 0:
+		return l.wait(ctx, &v.Transaction)
+	}
+	return nil
+}
+
+// asksToPause returns how long the other side wants to be left alone.
+func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
+	advice, retryAfter := ReadHeaders(res.Header, now)
+	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
+		pause = retryAfter
+	}
+	for _, a := range advice {
+		if a.Remaining == 0 {
+			pause = max(pause, a.ResetAfter)
+		}
+	}
+	return pause
+}
+
+// pause lets nobody go before d is over. It reserves a unit of each charge
+// then, and gives it back: the instant stays, and nobody comes before it.
+func (t *transport) pause(ctx context.Context, charges []Charge, d time.Duration) {
+	ctx = context.WithoutCancel(ctx)
+	hold := Transaction{Charges: make([]Charge, len(charges)), Delay: d, Within: d}
+	for i, c := range charges {
+		c.Cost = 1
+		hold.Charges[i] = c
+	}
+	err := t.l.store.Take(ctx, &hold)
+	if err == nil && hold.Allowed() { // if not, the line is longer than the pause
+		for i := range hold.Charges {
+			hold.Charges[i].Cost = -1
+		}
+		hold.Delay, hold.Within = 0, 0
+		err = t.l.store.Take(ctx, &hold)
+	}
+	if err != nil {
+		t.l.log.warn(ctx, err)
+	}
+}
+
+// rewound returns the request to be sent again, if its body can be.
+func rewound(r *http.Request) (*http.Request, bool) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r, true
+	}
+	if r.GetBody == nil {
+		return nil, false
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return nil, false
+	}
+	again := *r
+	again.Body = body
+	return &again, true
+}
