@@ -60,13 +60,15 @@ const (
 
 // A triple is a dialect that shows one limit in three fields. Names are in
 // their canonical form; a %s stands for the rule's unit, where each unit has
-// fields of its own.
+// fields of its own. The table serves both ways: ReadHeaders reads by it.
 type triple struct {
 	dialect                 Dialect
 	limit, remaining, reset string
 	format                  timeFormat
 }
 
+// A timeFormat is how a field is written. A reader does without: others mix
+// them up, and no two can be confused.
 type timeFormat int
 
 const (
@@ -93,6 +95,20 @@ const (
 	usedField     = "X-Ratelimit-Used"
 	resourceField = "X-Ratelimit-Resource"
 	exposeField   = "Access-Control-Expose-Headers"
+)
+
+// The parameters of the IETF fields, and the members of Draft07's RateLimit.
+const (
+	quotaKey     = "q"
+	unitKey      = "qu"
+	windowKey    = "w"
+	partitionKey = "pk"
+	leftKey      = "r"
+	timeKey      = "t"
+
+	limitMember     = "limit"
+	remainingMember = "remaining"
+	resetMember     = "reset"
 )
 
 // validate refuses dialects that share a field and would say different things
@@ -173,11 +189,11 @@ func newPolicy(rule, unit string, alone bool, l Limit) policy {
 
 	window := ""
 	if l.Period%time.Second == 0 {
-		window = fmt.Sprintf(";w=%d", min(l.Period/time.Second, maxInteger))
+		window = fmt.Sprintf(";"+windowKey+"=%d", min(l.Period/time.Second, maxInteger))
 	}
-	item := fmt.Sprintf("%s;q=%d", quoted(p.name), min(l.Quota, maxInteger))
+	item := fmt.Sprintf("%s;"+quotaKey+"=%d", quoted(p.name), min(l.Quota, maxInteger))
 	if unit != requests {
-		item += ";qu=" + quoted(unit)
+		item += ";" + unitKey + "=" + quoted(unit)
 	}
 	p.ietf = []string{item + window}
 	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}
@@ -312,7 +328,7 @@ func (w *fieldWriter) writeRest(d Dialect, it item) {
 	}
 	if d&Draft07 != 0 {
 		start := len(w.buf)
-		w.buf = fmt.Appendf(w.buf, "limit=%d, remaining=%d, reset=%d", it.capacity, it.Remaining, ceilSeconds(it.ResetAfter))
+		w.buf = fmt.Appendf(w.buf, limitMember+"=%d, "+remainingMember+"=%d, "+resetMember+"=%d", it.capacity, it.Remaining, ceilSeconds(it.ResetAfter))
 		w.set(ietfField, start)
 	}
 }
@@ -340,10 +356,10 @@ func (w *fieldWriter) writeIETF(items []item, refused bool) {
 			w.buf = append(w.buf, ", "...)
 		}
 		w.buf = append(w.buf, quoted(it.name)...)
-		w.buf = append(w.buf, ";r="...)
+		w.buf = append(w.buf, ";"+leftKey+"="...)
 		w.buf = strconv.AppendInt(w.buf, min(it.Remaining, maxInteger), 10)
 		if it.NextAfter > 0 {
-			w.buf = append(w.buf, ";t="...)
+			w.buf = append(w.buf, ";"+timeKey+"="...)
 			w.buf = strconv.AppendInt(w.buf, ceilSeconds(it.NextAfter), 10)
 		}
 	}

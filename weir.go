@@ -300,7 +300,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	t.Decisions, t.next = t.Decisions[:n], t.next[:n]
 	t.At, t.Wait = time.UnixMicro(now), 0
 
-	within := min(t.Within, MaxTicks*time.Microsecond)
+	within := min(t.Within, MaxTicks*time.Microsecond).Truncate(time.Microsecond)
 	fits := true
 	wait := min(t.Delay, within).Truncate(time.Microsecond)
 	for i := range t.Charges {

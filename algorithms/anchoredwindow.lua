@@ -4,3 +4,7 @@ local function take(s, at, cost, quota, period)
   if s.a > 0 and at < s.b + period then start, spent = s.b, s.a end
   return spend(spent, start, start + period, at, cost, quota)
 end
+
+local function cancel(s, now, at, n, quota, period)
+  return cancel_in_window(s, quota, s.b, s.b + period, s.b - period, now, at, n)
+end

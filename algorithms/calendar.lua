@@ -1,14 +1,25 @@
--- edges are where windows begin, around the time at which the request was made.
--- Where they don't reach the instant asked for, the caller must ask again.
-local function take(s, at, cost, quota, _, _, edges)
-  if cost > quota then return -1 end
+-- edges are where windows begin, around the instants that are likely to matter: one
+-- or more runs of them, with a 0 in between. Where they don't reach the instant
+-- asked for, the caller must ask again.
+local function window_of(at, edges)
   local start, finish
   for edge in string.gmatch(edges, '%d+') do
     start, finish = finish, tonumber(edge)
-    if finish > at then break end
+    if start and start > 0 and start <= at and at < finish then return start, finish end
   end
-  if not start or start > at or finish <= at then error(string.format('WEIR edges %.0f ', at)) end
+  error(string.format('WEIR edges %.0f ', at))
+end
+
+local function take(s, at, cost, quota, _, _, edges)
+  if cost > quota then return -1 end
+  local start, finish = window_of(at, edges)
   local spent = 0
   if s.at >= start then spent = s.a end
   return spend(spent, 0, finish, at, cost, quota)
+end
+
+local function cancel(s, now, at, n, quota, _, _, edges)
+  if s.a == 0 then return end
+  local start, finish = window_of(s.at, edges)
+  return cancel_in_window(s, quota, start, finish, 0, now, at, n)
 end

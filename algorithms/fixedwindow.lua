@@ -5,3 +5,8 @@ local function take(s, at, cost, quota, period)
   if s.at >= start then spent = s.a end
   return spend(spent, 0, start + period, at, cost, quota)
 end
+
+local function cancel(s, now, at, n, quota, period)
+  local start = s.at - s.at % period
+  return cancel_in_window(s, quota, start, start + period, 0, now, at, n)
+end

@@ -11,7 +11,10 @@ local function ticks(quota, period, burst)
   if size == 0 then size = quota end
   if math.max(size, rate) * unit > 1125899906842624 then -- 2^50
     local a, b = unit, rate
-    while b ~= 0 do a, b = b, a % b end
+    while b ~= 0 do
+      local r = a % b -- on its own line: the Lua of miniredis would assign a first
+      a, b = b, r
+    end
     unit, rate = unit / a, rate / a
   end
   return unit, rate, size
@@ -45,4 +48,23 @@ local function take(s, at, cost, quota, period, burst)
     debt = math.max(0, debt - math.min(-cost, size) * unit)
   end
   return 0, debt, unit, ceil_div(debt, rate)
+end
+
+local function cancel(s, now, at, n, quota, period, burst)
+  local unit, rate, size = ticks(quota, period, burst)
+  if at > s.at or s.a <= 0 and at < now then return end
+  local last = math.max(now, s.at)
+  local debt, back = owed(s, last, unit, rate, size), math.min(n, size) * unit
+  local drained = (last - at) * rate
+  local alone = at == s.at and at >= now or drained < 1125899906842624 and debt + drained < back + unit - rate
+  if not alone then
+    if drained >= back then return end
+    back = back - drained
+  end
+  debt = debt - back
+  if debt < 0 then
+    last = math.max(now, last - math.floor(-debt / rate))
+    debt = 0
+  end
+  return last, debt, unit, ceil_div(debt, rate)
 end

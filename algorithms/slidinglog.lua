@@ -2,7 +2,9 @@
 -- they are charged alike, which is always, unless somebody goes to lengths. Then
 -- it holds the time of each unit, newest first, and last a header: "=" and the
 -- limits that share it. Where they part, or a charge is too large to be kept
--- unit by unit, it holds one text: "*" and the marks of each limit.
+-- unit by unit, it holds one text: "*" and the marks of each limit. Where the
+-- newest instant is not that of a unit, because units were given back, "@" and it
+-- stand behind the header.
 
 local most_units = 1000
 
@@ -21,56 +23,24 @@ local function parse_text(text)
   return logs
 end
 
+local function held(header)
+  local at = string.match(header, '@(%d+)$')
+  return at and tonumber(at) or 0
+end
+
 local function parse_list(key, header)
   local units = redis.call('LRANGE', key, 0, -2)
   local logs = {}
-  for id in string.gmatch(header, '[^=,]+') do
+  for id in string.gmatch(string.gsub(header, '@.*', ''), '[^=,]+') do
     local log = {frontier = 0, times = {}, sums = {}, len = #units}
     for i = #units, 1, -1 do
       log.times[#log.times + 1] = tonumber(units[i])
       log.sums[#log.sums + 1] = #log.times
     end
-    log.frontier = log.times[#log.times] or 0
+    log.frontier = math.max(held(header), log.times[#log.times] or 0)
     logs[id] = log
   end
   return logs
-end
-
--- open_logs reads the list at group.key for the charges that share it.
-local function open_logs(group, charges)
-  local key = group.key
-  local header = '='
-  local alike = true
-  for i, c in ipairs(charges) do
-    header = header .. (i > 1 and ',' or '') .. c.id
-    alike = alike and c.cost == charges[1].cost
-  end
-  group.header, group.alike = header, alike
-  local found = redis.call('LINDEX', key, -1)
-  if found == header or not found then
-    group.shared = true
-    group.fresh = not found
-    local log = {len = 0, frontier = 0, key = key, units = {}}
-    if found then
-      log.len = redis.call('LLEN', key) - 1
-      log.frontier = tonumber(redis.call('LINDEX', key, 0)) or 0
-    end
-    for _, c in ipairs(charges) do
-      c.log = log
-      c.at = log.frontier
-    end
-    return
-  end
-  if string.sub(found, 1, 1) == '*' then
-    group.logs = parse_text(found)
-  else
-    group.logs = parse_list(key, found)
-  end
-  for _, c in ipairs(charges) do
-    group.logs[c.id] = group.logs[c.id] or {frontier = 0, times = {}, sums = {}, len = 0}
-    c.log = group.logs[c.id]
-    c.at = c.log.frontier
-  end
 end
 
 -- unit returns when the k-th newest unit was spent, 1 ≤ k ≤ len.
@@ -92,14 +62,53 @@ local function unit(log, k)
   return time
 end
 
+-- open_logs reads the list at group.key for the charges that share it.
+local function open_logs(group, charges)
+  local key = group.key
+  local header = '='
+  local alike = true
+  for i, c in ipairs(charges) do
+    header = header .. (i > 1 and ',' or '') .. c.id
+    alike = alike and c.cost == charges[1].cost
+  end
+  group.header, group.alike = header, alike
+  local found = redis.call('LINDEX', key, -1)
+  if not found or found == header or string.sub(found, 1, #header + 1) == header .. '@' then
+    group.shared, group.found = true, found
+    group.fresh = not found
+    local log = {len = 0, frontier = 0, key = key, units = {}}
+    if found then
+      log.len = redis.call('LLEN', key) - 1
+      log.frontier = held(found)
+      if log.len > 0 then log.frontier = math.max(log.frontier, unit(log, 1)) end
+    end
+    for _, c in ipairs(charges) do
+      c.log = log
+      c.at = log.frontier
+    end
+    return
+  end
+  if string.sub(found, 1, 1) == '*' then
+    group.logs = parse_text(found)
+  else
+    group.logs = parse_list(key, found)
+  end
+  for _, c in ipairs(charges) do
+    group.logs[c.id] = group.logs[c.id] or {frontier = 0, times = {}, sums = {}, len = 0}
+    c.log = group.logs[c.id]
+    c.at = c.log.frontier
+  end
+end
+
 -- count returns how many units were spent after old. likely is where to look
 -- first.
 local function count(log, old, likely)
   local lo, hi = 0, log.len + 1
-  local probe = math.min(likely, log.len)
+  local probe, after = math.min(likely, log.len), math.min(likely, log.len) + 1
   while hi - lo > 1 do
     if probe <= lo or probe >= hi then probe = math.floor((lo + hi) / 2) end
-    if unit(log, probe) > old then lo, probe = probe, probe + 1 else hi, probe = probe, -1 end
+    if unit(log, probe) > old then lo = probe else hi = probe end
+    probe, after = after, 0
   end
   return lo
 end
@@ -112,6 +121,17 @@ local function take(c, at, cost, quota, period)
   local over = c.spent + cost - quota
   if cost <= 0 or over <= 0 then return 0 end
   return unit(c.log, c.spent - over + 1) + period - at
+end
+
+-- cancel finds the units of the instant of that were to be spent then, counted
+-- from the oldest in the window: from c.first on, c.gone of them at most n.
+local function cancel(c, now, of, n)
+  local log, spent = c.log, c.spent
+  local newer = count(log, of, 1)
+  local since = math.min(count(log, of - 1, newer + 1), spent)
+  c.of, c.same = of, math.max(0, since - newer)
+  c.gone = math.min(n, c.same)
+  c.first = spent - since + 1
 end
 
 -- describe_log returns all that an explanation of the charge can ask for: the
@@ -129,7 +149,19 @@ local function describe_log(c, target)
     mark(n)
     mark(n + 1 - c.quota)
     if c.cost > 0 then mark(n + c.cost - c.quota) end
-    if c.cost < 0 and n + c.cost >= 1 then mark(n + c.cost) end
+    if c.of then
+      local over = n - c.gone + 1 - c.quota
+      if over >= c.first then over = over + c.gone end
+      mark(over)
+      if c.same > 0 then
+        if c.first > 1 then mark(c.first - 1) end
+        mark(c.first + c.same - 1)
+        mark(c.first + c.same)
+      end
+    elseif c.cost < 0 and n + c.cost >= 1 then
+      mark(n + c.cost)
+      mark(n + c.cost + 1 - c.quota)
+    end
     if target then
       local then_spent = count(log, target - c.period, n)
       mark(n - then_spent)
@@ -155,19 +187,38 @@ local function push_units(group, time, n, now, longest)
     redis.call('LTRIM', key, 0, longest.spent + n - 1)
     redis.call('RPUSH', key, group.header)
   end
-  redis.call('PEXPIRE', key, math.ceil((time + longest.period - now) / 1000))
+  redis.call('PEXPIRE', key, ms(time + longest.period - now))
+end
+
+-- hold keeps the newest instant of a list that units were taken from, for as
+-- long as it matters. newest is that of the units left, or nil.
+local function hold(group, at, newest, now, longest)
+  local reset = math.max(at, newest and newest + longest.period or 0) - now
+  if reset <= 0 then
+    redis.call('DEL', group.key)
+    return
+  end
+  redis.call('LSET', group.key, -1, string.format('%s@%.0f', group.header, at))
+  redis.call('PEXPIRE', group.key, ms(reset))
 end
 
 -- drop_units gives back the newest n.
 local function drop_units(group, n, now, longest)
   local log = longest.log
-  if n >= longest.spent then
-    redis.call('DEL', group.key)
-    return
-  end
-  local newest = unit(log, n + 1)
+  n = math.min(n, longest.spent)
+  local newest = n < longest.spent and unit(log, n + 1) or nil
+  if not newest then n = log.len end -- what is left is older than any window
   redis.call('LTRIM', group.key, n, -1)
-  redis.call('PEXPIRE', group.key, math.ceil((newest + longest.period - now) / 1000))
+  hold(group, math.max(now, log.frontier), newest, now, longest)
+end
+
+-- drop_instant gives back what was to be spent at the instant longest.of.
+local function drop_instant(group, now, longest)
+  if longest.gone == 0 then return end
+  redis.call('LREM', group.key, longest.gone, string.format('%.0f', longest.of))
+  local newest
+  if longest.gone < longest.spent then newest = tonumber(redis.call('LINDEX', group.key, 0)) end
+  hold(group, longest.log.frontier, newest, now, longest)
 end
 
 -- spend_text brings the marks of a charge up to date.
@@ -178,6 +229,23 @@ local function spend_text(c, at)
     log.times[#log.times + 1] = at
     log.sums[#log.sums + 1] = log.len
     log.frontier = at
+    return
+  end
+  if c.of then
+    local times, sums, sum, before, left = {}, {}, 0, 0, c.gone
+    for i, time in ipairs(log.times) do
+      local units = log.sums[i] - before
+      before = log.sums[i]
+      if time == c.of then
+        local k = math.min(left, units)
+        left, units = left - k, units - k
+      end
+      if units > 0 then
+        sum = sum + units
+        times[#times + 1], sums[#sums + 1] = time, sum
+      end
+    end
+    log.times, log.sums, log.len = times, sums, sum
     return
   end
   local sum = log.len - math.min(-c.cost, c.spent)
@@ -193,21 +261,28 @@ end
 local function write_text(group, now)
   local texts, reset = {'*'}, 0
   for _, c in ipairs(group.charges) do
-    c.log.old = math.max(now, c.log.frontier) - c.period
+    c.log.known = true
+    if c.cost ~= 0 then c.log.old = math.max(now, c.log.frontier) - c.period end
     reset = math.max(reset, c.log.frontier + c.period - now)
   end
+  local others = false -- whose periods are not known here
   for id, log in pairs(group.logs) do
+    others = others or not log.known
     local marks = {}
     local before = 0
     for i, time in ipairs(log.times) do
-      if time > (log.old or 0) then marks[#marks + 1] = string.format('%.0f:%.0f,', time, log.sums[i] - before) end
+      if time > (log.old or 0) then
+        marks[#marks + 1] = string.format('%.0f:%.0f,', time, log.sums[i] - before)
+        if #marks == 100 then marks = {table.concat(marks)} end -- more at a time are too many for miniredis
+      end
       before = log.sums[i]
     end
     if #marks > 0 or log.frontier > now then
       texts[#texts + 1] = string.format('%s;%.0f;%s|', id, log.frontier, table.concat(marks))
     end
   end
-  local ttl = math.max(math.ceil(reset / 1000), redis.call('PTTL', group.key))
+  local ttl = ms(reset)
+  if others then ttl = math.max(ttl, redis.call('PTTL', group.key)) end
   redis.call('DEL', group.key)
   if #texts > 1 then
     redis.call('RPUSH', group.key, table.concat(texts))
@@ -217,21 +292,27 @@ end
 
 -- spend_logs spends what the charges of a group cost; c.target is when.
 local function spend_logs(group, now)
-  local longest = group.charges[1]
+  local longest, changed = group.charges[1], false
   for _, c in ipairs(group.charges) do
     if c.period > longest.period then longest = c end
+    changed = changed or c.cost > 0 or c.cost < 0 and c.gone ~= 0
   end
+  if not changed then return end
   local cost = longest.cost
-  if group.shared and group.alike and math.abs(cost) <= most_units and (cost >= 0 or longest.log.frontier <= now) then
+  if group.shared and group.alike and math.abs(cost) <= most_units then
     if cost > 0 then
       push_units(group, longest.target, cost, now, longest)
-    elseif cost < 0 and not group.fresh then
-      drop_units(group, -cost, now, longest)
+    elseif not group.fresh then
+      if longest.of then
+        drop_instant(group, now, longest)
+      else
+        drop_units(group, -cost, now, longest)
+      end
     end
     return
   end
   if group.shared then
-    group.logs = group.fresh and {} or parse_list(group.key, group.header)
+    group.logs = group.fresh and {} or parse_list(group.key, group.found)
     for _, c in ipairs(group.charges) do
       c.log = group.logs[c.id] or {frontier = 0, times = {}, sums = {}, len = 0}
       group.logs[c.id] = c.log

@@ -56,3 +56,22 @@ local function take(s, at, cost, quota, period)
   end
   return 0, cur, prev, reset
 end
+
+local function cancel(s, now, at, n, quota, period)
+  local gone = s.at % period
+  local start = s.at - gone
+  local cur, prev = s.a, s.b
+  if at > s.at or at < start - period then return end
+  if at < start then
+    prev = math.max(0, prev - n)
+  else
+    cur = math.max(0, cur - n)
+  end
+  if cur == 0 and start > now then
+    if prev > 0 then return start - 1, prev, quota, 1 + period end
+    return start - 1, 0, quota, 1
+  end
+  if cur > 0 then return s.at, cur, prev, period - gone + period end
+  if prev > 0 then return s.at, 0, prev, period - gone end
+  return s.at, 0, 0, 0
+end

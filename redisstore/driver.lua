@@ -1,5 +1,7 @@
--- One transaction. KEYS are the values that hold its states. ARGV has the
--- longest wait in µs, then of each charge: its algorithm and its key, as indexes,
+-- One transaction. KEYS are the values that hold its states. ARGV has, in µs, the
+-- longest wait (-1: decide, and spend nothing), the shortest, and when the units
+-- of negative costs were to be spent (0: give back the newest). Then of each
+-- charge: its algorithm and its key, as indexes,
 -- the id of its limit, cost, quota, period in µs, burst, and the edges of a
 -- calendar. A value holds the fixed-size states of all limits of a rule and key:
 -- "id at a b;" and so on. A log has a value of its own.
@@ -10,11 +12,13 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local _
 local within = tonumber(ARGV[1])
-local n = (#ARGV - 1) / 8
+local wait = tonumber(ARGV[2])
+local of = tonumber(ARGV[3])
+local n = (#ARGV - 3) / 8
 
 local charges, values = {}, {}
 for i = 1, n do
-  local arg = 8 * i - 6
+  local arg = 8 * i - 4
   local key = tonumber(ARGV[arg + 1])
   local c = {
     now = now,
@@ -58,7 +62,7 @@ for _, value in ipairs(values) do
   end
 end
 
-local wait, fits = 0, true
+local fits = true
 for i = 1, n do
   local c = charges[i]
   local f = c.algorithm
@@ -71,6 +75,19 @@ for i = 1, n do
     if retry == 0 then
       c.target = now
       _, c.next_a, c.next_b, c.reset = f.take(c, now, c.cost, c.quota, c.period, c.burst, c.edges)
+    end
+  elseif c.cost < 0 and of > 0 and f.cancel then
+    if f.log then
+      f.take(c, c.target, 0, c.quota, c.period)
+      f.cancel(c, now, of, -c.cost)
+    else
+      local at
+      at, c.next_a, c.next_b, c.reset = f.cancel(c, now, of, -c.cost, c.quota, c.period, c.burst, c.edges)
+      if at then
+        c.target = at
+      else
+        c.cost = 0 -- nothing of it is left
+      end
     end
   elseif c.cost ~= 0 or f.log then
     retry, c.next_a, c.next_b, c.reset = f.take(c, c.target, c.cost, c.quota, c.period, c.burst, c.edges)
@@ -129,14 +146,14 @@ for _, value in ipairs(values) do
       end
     end
     if changed then
-      local ttl = math.ceil(reset / 1000)
+      local ttl = ms(reset)
       if value.states and next(value.states) then -- of other limits, or looked at only
         for id, s in pairs(value.states) do
           texts[#texts + 1] = id .. ' ' .. s[1] .. ' ' .. s[2] .. ' ' .. s[3] .. ';'
         end
         ttl = math.max(ttl, redis.call('PTTL', value.key))
       end
-      if ttl > 0 then
+      if #texts > 0 then
         redis.call('SET', value.key, table.concat(texts), 'PX', ttl)
       elseif value.text then
         redis.call('DEL', value.key)

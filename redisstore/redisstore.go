@@ -7,7 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,7 +48,11 @@ var ErrTimeout = errors.New("redisstore: no answer in time")
 //	weir:api:log:{.192.0.2.1}
 //
 // The client's key is the hash tag, so that in a cluster all that one key is
-// charged with is in one slot, and keys are spread over all nodes.
+// charged with is in one slot, and keys are spread over all nodes. Keys in
+// different slots are charged all or none too, but not at one instant and
+// without waiting, whatever Within is. Where two clients race for the last unit
+// of one of them, others may be refused meanwhile, and a unit may be lost; never
+// is more admitted.
 type Store struct {
 	rdb     redis.UniversalClient
 	prefix  string
@@ -91,7 +96,8 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 }
 
 // Take implements weir.Store. Its errors are ErrTimeout, those of ctx, those of
-// Redis and of the network, and what Transaction.Validate finds.
+// Redis and of the network, and what Transaction.Validate finds. Where ctx is
+// canceled meanwhile it returns by the end of its time at the latest.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -111,22 +117,49 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	} else {
 		err = s.take(budget, t)
 	}
-	if err != nil && budget.Err() != nil {
+	if err == nil {
+		return nil
+	}
+	return late(ctx, budget, err)
+}
+
+// late says of an error whose time was up, where it came of that: the caller's,
+// the budget's, or that of a client that waits for less.
+func late(ctx, budget context.Context, err error) error {
+	if budget.Err() != nil {
 		return context.Cause(budget)
 	}
-	return err
+	timeout := net.Error(nil)
+	if !errors.Is(err, redis.ErrPoolTimeout) && !(errors.As(err, &timeout) && timeout.Timeout()) {
+		return err
+	}
+	end, _ := budget.Deadline()
+	if caller, ok := ctx.Deadline(); ok && !caller.After(end) && time.Until(end) <= 0 {
+		return context.DeadlineExceeded // the connection noticed before the context
+	}
+	return fmt.Errorf("%w: %w", ErrTimeout, err)
 }
 
 // take decides a transaction whose keys are all on one node.
 func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
-	c, err := s.compile(t, time.Now().UnixMicro())
-	if err != nil {
-		return err
-	}
-	for range 2 {
+	within := min(t.Within, weir.MaxTicks*time.Microsecond)
+	return s.decide(ctx, t, max(0, int64(within/time.Microsecond)))
+}
+
+// peek instead of a longest wait has a transaction decided and nothing spent.
+const peek = -1
+
+// decide has the script decide t, where within is the longest wait in µs.
+func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
+	around := []int64{time.Now().UnixMicro()}
+	for range 2 + 2*len(t.Charges) {
+		c, err := s.compile(t, within, around)
+		if err != nil {
+			return err
+		}
 		reply, err := s.run(ctx, &c)
 		if err == nil {
-			return c.decide(t, reply)
+			return c.explain(t, reply)
 		}
 		at, ok := beyondEdges(err)
 		if !ok {
@@ -134,11 +167,9 @@ func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
 		}
 		// Nothing was decided: clocks are far apart, or a reservation lies
 		// beyond the windows that the script was told of.
-		if c, err = s.compile(t, at); err != nil {
-			return err
-		}
+		around = append(around, at)
 	}
-	return fmt.Errorf("redisstore: a calendar's windows lie out of reach")
+	return errors.New("redisstore: the windows of a calendar lie out of reach")
 }
 
 // A call is a transaction as its script gets it.
@@ -146,28 +177,26 @@ type call struct {
 	script script
 	keys   []string
 	args   []any
-	peek   bool
+	within int64
 }
 
-// peek as a transaction's Within has it decided and nothing spent.
-const peek = math.MinInt64
-
-// compile names keys and arguments. from is about when the transaction will be
-// decided.
-func (s *Store) compile(t *weir.Transaction, from int64) (c call, err error) {
+// compile names keys and arguments. around are instants whose windows the
+// script may need.
+func (s *Store) compile(t *weir.Transaction, within int64, around []int64) (c call, err error) {
 	algorithms := make([]weir.Algorithm, 0, 4)
-	c.peek = t.Within == peek
-	within := int64(-1)
-	if !c.peek {
-		within = int64(max(0, min(t.Within, weir.MaxTicks*time.Microsecond)) / time.Microsecond)
+	c.within = within
+	var spent int64
+	if !t.Spent.IsZero() {
+		spent = t.Spent.UnixMicro()
 	}
-	c.args = append(make([]any, 0, 1+8*len(t.Charges)), within)
+	delay := max(0, min(int64(t.Delay/time.Microsecond), within))
+	c.args = append(make([]any, 0, 3+8*len(t.Charges)), within, delay, spent)
 	for i := range t.Charges {
 		charge := &t.Charges[i]
 		l := &charge.Limit
 		var edges string
 		if e, ok := l.Algorithm.(Edged); ok {
-			edges = join(e.Edges(from))
+			edges = join(e, around)
 		}
 		c.args = append(c.args,
 			index(&algorithms, l.Algorithm, func(a, b weir.Algorithm) bool { return a.Name() == b.Name() }),
@@ -190,10 +219,16 @@ func index[T any](list *[]T, x T, same func(a, b T) bool) int {
 	return len(*list)
 }
 
-func join(numbers []int64) string {
+// join writes the edges around each instant, and a 0 between them.
+func join(e Edged, around []int64) string {
 	var b []byte
-	for _, n := range numbers {
-		b = append(strconv.AppendInt(b, n, 10), ' ')
+	for i, at := range around {
+		if i > 0 {
+			b = append(b, "0 "...)
+		}
+		for _, n := range e.Edges(at) {
+			b = append(strconv.AppendInt(b, n, 10), ' ')
+		}
 	}
 	return string(b)
 }
@@ -252,8 +287,8 @@ func escape(name string) string {
 	return string(b)
 }
 
-// decide fills t from the states that the script found.
-func (c *call) decide(t *weir.Transaction, reply any) error {
+// explain fills t from the states that the script found.
+func (c *call) explain(t *weir.Transaction, reply any) error {
 	list, ok := reply.([]any)
 	if !ok || len(list) != 3+len(t.Charges) {
 		return fmt.Errorf("redisstore: the script replied %.100v", reply)
@@ -282,11 +317,29 @@ func (c *call) decide(t *weir.Transaction, reply any) error {
 			return fmt.Errorf("redisstore: the state %.100q: %w", text, err)
 		}
 	}
-	spent := t.Decide(sec*1e6+usec, states)
-	if said, _ := list[2].(int64); !c.peek && spent != (said == 1) {
+	now := sec*1e6 + usec
+	if c.within == peek {
+		decideOnly(t, now, states)
+		return nil
+	}
+	spent := t.Decide(now, states)
+	if said, _ := list[2].(int64); spent != (said == 1) {
 		return fmt.Errorf("redisstore: the script and the arithmetic disagree on %+v at %v", t.Charges, t.At)
 	}
 	return nil
+}
+
+// decideOnly says whether everything fits, and what remains unspent.
+func decideOnly(t *weir.Transaction, now int64, states []weir.State) {
+	within := t.Within
+	t.Within = 0
+	if t.Decide(now, slices.Clone(states)) {
+		for i := range t.Charges {
+			l := &t.Charges[i].Limit
+			_, t.Decisions[i] = l.Algorithm.Take(states[i], l, now, 0)
+		}
+	}
+	t.Within = within
 }
 
 func number(x any) (int64, error) {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -31,6 +32,13 @@ type Edged interface {
 	Edges(at int64) []int64
 }
 
+// A TTL counts from the millisecond in which the script began, not from now.
+const prelude = `
+local algorithms = {}
+local open_logs, describe_log, spend_logs
+local function ms(us) return math.ceil(us / 1000) + 1 end
+`
+
 //go:embed driver.lua
 var driver string
 
@@ -43,13 +51,16 @@ type script struct {
 // text that has just those runs faster than one that has all.
 func newScript(algorithms []weir.Algorithm) (script, error) {
 	var b strings.Builder
-	b.WriteString("local algorithms = {}\nlocal open_logs, describe_log, spend_logs\n")
+	b.WriteString(prelude)
 	for i, a := range algorithms {
 		s, ok := a.(Scripted)
 		if !ok {
-			return script{}, fmt.Errorf("redisstore: algorithm %q has no Lua, so Redis can't run it: see Scripted", a.Name())
+			return script{}, fmt.Errorf("redisstore: algorithm %q has no Lua, so Redis can't run it, see Scripted: %w", a.Name(), errors.ErrUnsupported)
 		}
 		fields := "take = take"
+		if _, ok := a.(weir.Canceler); ok {
+			fields += ", cancel = cancel"
+		}
 		if _, ok := a.(weir.Queuer); ok {
 			fields += ", queue = queue"
 		}

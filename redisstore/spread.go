@@ -1,8 +1,12 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
+	"math"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -10,39 +14,63 @@ import (
 )
 
 // takeSpread decides a transaction whose keys may be on different nodes. Those
-// of one slot are decided by one script. Slots are taken one after the other,
-// and where one refuses, what the others had taken is given back: in between
-// others may be refused for it, but never is more admitted. Nobody waits for
-// several slots: their clocks could not agree on an instant to reserve.
+// of one slot are decided by one script. First all slots are asked, at once, and
+// where one refuses nothing is spent. Else they are charged one after the other,
+// the scarcest first, and should one refuse now, because another client was
+// faster, what the others had been charged is given back.
+//
+// Nothing more is admitted for it: what is given back are the units of that
+// instant, see weir.Canceler. Where it meets an error they are lost to the
+// clients.
+//
+// Nobody waits for several slots: their clocks could not agree on an instant to
+// reserve.
 func (s *Store) takeSpread(ctx context.Context, t *weir.Transaction) error {
 	parts := s.split(t)
 	if len(parts) == 1 {
 		return s.take(ctx, t)
 	}
+	if err := s.askAll(ctx, parts); err != nil {
+		return err
+	}
 	if cap(t.Decisions) < len(t.Charges) {
 		t.Decisions = make([]weir.Decision, len(t.Charges))
 	}
 	t.Decisions, t.Wait = t.Decisions[:len(t.Charges)], 0
-	refused := -1
+	for i := range parts {
+		parts[i].fill(t)
+	}
+	if !t.Allowed() {
+		return nil
+	}
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
 	for i := range parts {
 		p := &parts[i]
-		if refused >= 0 {
-			p.Within = peek
+		if !p.costs(t, func(cost int64) int64 { return max(0, cost) }) {
+			continue
 		}
 		if err := s.take(ctx, &p.Transaction); err != nil {
-			s.giveBack(parts[:i], refused)
 			return err
 		}
 		p.fill(t)
-		if refused < 0 && !p.Allowed() {
-			refused = i
+		if !p.Allowed() {
+			// Of the others t says already how they were before.
+			s.giveBack(ctx, t, parts[:i])
+			for j := range parts[:i] {
+				parts[j].unspend(t)
+			}
+			return nil
 		}
 	}
-	if refused >= 0 {
-		s.giveBack(parts, refused)
-		for i := range parts[:refused] {
-			parts[i].fill(t)
+	for i := range parts { // gifts only now: they can't be taken back
+		p := &parts[i]
+		if !p.costs(t, func(cost int64) int64 { return min(0, cost) }) {
+			continue
 		}
+		if err := s.take(ctx, &p.Transaction); err != nil {
+			return err
+		}
+		p.fill(t)
 	}
 	return nil
 }
@@ -50,7 +78,8 @@ func (s *Store) takeSpread(ctx context.Context, t *weir.Transaction) error {
 // A part is the charges of a transaction that are in one slot.
 type part struct {
 	weir.Transaction
-	where []int // of its charges in the whole
+	where []int           // of its charges in the whole
+	asked []weir.Decision // before anything was spent
 }
 
 func (p *part) fill(t *weir.Transaction) {
@@ -58,6 +87,33 @@ func (p *part) fill(t *weir.Transaction) {
 		t.Decisions[i] = p.Decisions[j]
 	}
 	t.At = p.At
+}
+
+func (p *part) unspend(t *weir.Transaction) {
+	for j, i := range p.where {
+		t.Decisions[i] = p.asked[j]
+	}
+}
+
+// costs gives the charges f of what they cost in the whole, and reports whether
+// that is anything.
+func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
+	for j, i := range p.where {
+		p.Charges[j].Cost = f(t.Charges[i].Cost)
+		any = any || p.Charges[j].Cost != 0
+	}
+	return any
+}
+
+// left is how many units would be left under the limit that has fewest.
+func (p *part) left() int64 {
+	least := int64(math.MaxInt64)
+	for j := range p.Charges {
+		if cost := p.Charges[j].Cost; cost > 0 {
+			least = min(least, p.asked[j].Remaining-cost)
+		}
+	}
+	return least
 }
 
 func (s *Store) split(t *weir.Transaction) []part {
@@ -70,27 +126,42 @@ func (s *Store) split(t *weir.Transaction) []part {
 			parts = append(parts, part{})
 		}
 		p := &parts[k-1]
+		p.Spent = t.Spent
 		p.Charges = append(p.Charges, t.Charges[i])
 		p.where = append(p.where, i)
 	}
 	return parts
 }
 
-// giveBack undoes what the parts before the refused one took; refused is −1 if
-// they all did. It tries once: what is lost with an error is lost to the clients,
-// never admitted twice.
-func (s *Store) giveBack(parts []part, refused int) {
-	if refused >= 0 {
-		parts = parts[:min(refused, len(parts))]
+// askAll has all parts decided and nothing spent.
+func (s *Store) askAll(ctx context.Context, parts []part) error {
+	errs := make([]error, len(parts))
+	var wg sync.WaitGroup
+	for i := range parts {
+		wg.Go(func() {
+			p := &parts[i]
+			errs[i] = s.decide(ctx, &p.Transaction, peek)
+			p.asked = slices.Clone(p.Decisions)
+		})
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-	defer cancel()
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveBack undoes what the parts have taken, in the time that is left, and tries
+// once.
+func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part) {
 	for i := range parts {
 		p := &parts[i]
-		for j := range p.Charges {
-			p.Charges[j].Cost = -max(0, p.Charges[j].Cost)
+		if p.costs(t, func(cost int64) int64 { return min(0, -cost) }) {
+			p.Spent = p.At
+			_ = s.take(ctx, &p.Transaction)
 		}
-		_ = s.take(ctx, &p.Transaction)
 	}
 }
 

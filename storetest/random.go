@@ -63,8 +63,19 @@ func random(t testing.TB, store weir.Store) {
 		p.run = fmt.Sprint(p.run, ".") // what is reserved for years is of no more use
 		within := withins[:len(withins)-r.IntN(len(withins)-1)]
 		for range 40 {
-			tx.Charges = tx.Charges[:0]
+			if tx.Allowed() && tx.Spent.IsZero() && r.IntN(6) == 0 { // the last one gives up
+				tx.Spent = tx.At.Add(tx.Wait)
+				for i := range tx.Charges {
+					tx.Charges[i].Cost = -max(0, tx.Charges[i].Cost)
+				}
+				tx.Within, tx.Delay = 0, 0
+				p.take(&tx)
+			}
+			tx.Charges, tx.Spent, tx.Delay = tx.Charges[:0], time.Time{}, 0
 			tx.Within = within[r.IntN(len(within))]
+			if tx.Within > 0 && tx.Within <= time.Hour && r.IntN(4) == 0 {
+				tx.Delay = tx.Within / time.Duration(1+r.IntN(3))
+			}
 			used := map[id]bool{}
 			for range 1 + r.IntN(6) {
 				c := p.charge(fmt.Sprint(r.IntN(2)), all[r.IntN(len(all))], anyCost(r, quota))

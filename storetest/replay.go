@@ -61,19 +61,18 @@ func (r *replay) all(within time.Duration, charges ...weir.Charge) *weir.Transac
 func (r *replay) take(t *weir.Transaction) {
 	r.Helper()
 	asked := slices.Clone(t.Charges)
-	within := t.Within
+	want := weir.Transaction{Charges: asked, Within: t.Within, Delay: t.Delay, Spent: t.Spent}
 	if err := r.store.Take(r.Context(), t); err != nil {
 		r.Fatalf("Take: got error %q, want none, for %s", err, describe(t))
 	}
-	if !slices.Equal(t.Charges, asked) || t.Within != within {
-		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&weir.Transaction{Charges: asked, Within: within}))
+	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || !t.Spent.Equal(want.Spent) {
+		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&want))
 	}
 	now := t.At.UnixMicro()
 	if !t.At.Equal(time.UnixMicro(now)) {
 		r.Fatalf("At: got %d ns after a whole microsecond, want none, for %s", t.At.Nanosecond()%1000, describe(t))
 	}
 
-	want := weir.Transaction{Charges: asked, Within: within}
 	states := make([]weir.State, len(asked))
 	for i := range asked {
 		k := r.kept[idOf(&asked[i])]
@@ -140,6 +139,12 @@ func (r *replay) wants(t *weir.Transaction, allowed bool, remaining ...int64) {
 func describe(t *weir.Transaction) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d charges within %v", len(t.Charges), t.Within)
+	if t.Delay != 0 {
+		fmt.Fprintf(&b, ", no sooner than %v", t.Delay)
+	}
+	if !t.Spent.IsZero() {
+		fmt.Fprintf(&b, ", given back of %d µs", t.Spent.UnixMicro())
+	}
 	for i := range t.Charges {
 		c := &t.Charges[i]
 		l := c.Limit.Named("")

@@ -45,32 +45,37 @@ func Run(about string, h http.Handler, requests ...Request) {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for anything
 
-	ln, err := net.Listen("tcp", *addr)
-	if err != nil {
-		log.Fatalf("Can't listen on %s: %v.\nChoose another address: -addr localhost:8081", *addr, err)
-	}
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
-
+	base, end := Serve(*addr, h)
 	fmt.Println(about)
-	base := "http://" + ln.Addr().String()
 	if err := show(ctx, base, requests); err != nil && ctx.Err() == nil {
 		log.Fatal(err)
 	}
 	if !*once && ctx.Err() == nil {
 		fmt.Printf("\nThe server listens on %s until Ctrl-C. Try the lines above.\n", base)
-		select {
-		case <-ctx.Done():
-		case err := <-served:
+		<-ctx.Done()
+	}
+	end()
+}
+
+// Serve serves h on addr, as base, until end is called. A server that fails
+// ends the program.
+func Serve(addr string, h http.Handler) (base string, end func()) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		log.Fatalf("Can't listen on %s: %v.\nChoose another address: -addr localhost:0", addr, err)
+	}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	go func() {
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			log.Fatal(err)
 		}
-	}
-
-	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := srv.Shutdown(grace); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		log.Fatal(err)
+	}()
+	return "http://" + ln.Addr().String(), func() {
+		grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := srv.Shutdown(grace); err != nil {
+			log.Fatal(err)
+		}
 	}
 }
 

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// A demonstration sends requests to the replicas, in turns.
+type demonstration struct {
+	ctx      context.Context
+	replicas []*replica
+	asked    int // how often Redis was, so far
+}
+
+// A step is some requests of a client, and what the example promises of them.
+type step struct {
+	say    string
+	client string
+	times  int
+	passed int
+	asked  int // how often Redis is asked
+}
+
+// atMost is what a request may take on the average, with Redis or without.
+const atMost = 50 * time.Millisecond
+
+func (d *demonstration) run(embedded *miniredis.Miniredis) error {
+	fmt.Println("Each client has 10 requests per minute, at two replicas together.")
+	if err := d.show(
+		step{"Anna sends 20 requests. What is left counts down across the replicas.", "anna", 20, 10, 12},
+		step{"Who goes on when limited costs Redis nothing: Hybrid remembers.", "anna", 100, 0, 0},
+	); err != nil || embedded == nil {
+		return err
+	}
+	embedded.Close()
+	if err := d.show(
+		step{"Redis goes away. Each replica tries 5 times, then leaves it alone; ben has 5 requests at each.", "ben", 20, 10, 10},
+		step{"What Redis had refused stays refused.", "anna", 10, 0, 0},
+	); err != nil {
+		return err
+	}
+	if err := embedded.Restart(); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(time.Second): // BreakerOptions.Cooldown
+	case <-d.ctx.Done():
+	}
+	return d.show(
+		step{"Redis is back. It never saw ben: with an outage in between, twice the limit passes at most.", "ben", 20, 10, 12},
+	)
+}
+
+func (d *demonstration) show(steps ...step) error {
+	for _, s := range steps {
+		fmt.Printf("\n%s\n\n$ curl -i -H 'X-API-Key: %s' %s/\n", s.say, s.client, d.replicas[0].base)
+		passed, longest, start := 0, time.Duration(0), time.Now()
+		left := make([]string, len(d.replicas))
+		for i := range s.times {
+			began := time.Now()
+			n, ok, err := d.send(d.replicas[i%2].base, s.client)
+			if err != nil {
+				return err
+			}
+			longest = max(longest, time.Since(began))
+			if ok {
+				passed++
+			}
+			left[i%2] += fmt.Sprintf("%4s", n)
+		}
+		took := time.Since(start) / time.Duration(s.times)
+		for i, r := range d.replicas {
+			if s.times <= 20 {
+				fmt.Printf("  %s left: %s\n", strings.TrimPrefix(r.base, "http://"), left[i])
+			}
+		}
+		asked := -d.asked
+		for _, r := range d.replicas {
+			asked += r.asked()
+		}
+		d.asked += asked
+		fmt.Printf("  %d of %d passed, Redis was asked %d times; %.2f ms a request, %.2f at most\n",
+			passed, s.times, asked, took.Seconds()*1e3, longest.Seconds()*1e3)
+		if passed != s.passed || asked != s.asked || took > atMost {
+			return fmt.Errorf("want: %d passed, Redis asked %d times, %v a request", s.passed, s.asked, atMost)
+		}
+	}
+	return nil
+}
+
+// send returns how many requests are left, or "–" and false if this one was
+// refused.
+func (d *demonstration) send(base, client string) (left string, ok bool, err error) {
+	req, err := http.NewRequestWithContext(d.ctx, http.MethodGet, base, nil)
+	if err != nil {
+		return "", false, err
+	}
+	req.Header.Set("X-API-Key", client)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", false, err
+	}
+	defer resp.Body.Close()
+	io.Copy(io.Discard, resp.Body)
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return resp.Header.Get("X-RateLimit-Remaining"), true, nil
+	case http.StatusTooManyRequests:
+		return "–", false, nil
+	}
+	return "", false, fmt.Errorf("%s: %s", base, resp.Status)
+}

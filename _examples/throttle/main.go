@@ -1,0 +1,132 @@
+// Throttle lets three clients share the quota of a partner's API: 5 requests in
+// any second. None is refused, by them or by him; each waits for its turn, and
+// when the partner asks to be left alone all three leave it alone. The clients
+// share a Redis; without -redis a small one runs inside this program.
+//
+//	go run ./_examples/throttle
+//	go run ./_examples/throttle -redis localhost:6379
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/_examples/internal/demo"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+const (
+	quota  = 5 // requests in a second
+	each   = 10
+	budget = 500 * time.Millisecond // of Redis, on a machine that is busy; the default is 50 ms
+)
+
+var names = []string{"anna", "ben", "carl"}
+
+// newClient returns an http.Client that keeps to the partner's quota, together
+// with all others whose store is the same.
+func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
+	limiter, err := weir.New(store, weir.Options{
+		Rules: []weir.Rule{{
+			Name: "partner", Key: weir.ByHeader("Host"),
+			Limits: []weir.Limit{algorithms.SlidingLog(quota, time.Second)}, // a bound in every window
+		}},
+		MaxWait: time.Minute,
+		Buffer:  100 * time.Millisecond, // by so much the time on the way may differ
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: limiter.Transport(base)}, nil
+}
+
+func main() {
+	redisAddr := flag.String("redis", "", "`address` of a Redis; without it one runs inside this program")
+	flag.Parse()
+	log.SetFlags(0)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+
+	if *redisAddr == "" {
+		embedded, err := miniredis.Run()
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer embedded.Close()
+		*redisAddr = embedded.Addr()
+	}
+	line := &timeline{start: time.Now()}
+	base, end := demo.Serve("localhost:0", &partner{line: line})
+	defer end()
+
+	fmt.Printf("The partner allows %d requests in any second. anna, ben and carl have %d each.\n\n", quota, each)
+	prefix := "weir.example." + rand.Text() + ":" // each run counts anew; yours is the same in all processes
+	done := make(chan error)
+	for _, name := range names {
+		go func() { done <- work(ctx, name, base, *redisAddr, prefix, line) }()
+	}
+	var err error
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	for left := len(names); left > 0; {
+		select {
+		case e := <-done:
+			err = errors.Join(err, e)
+			left--
+		case <-ticks.C:
+			line.print()
+		}
+	}
+	line.print()
+	if ctx.Err() != nil {
+		return
+	}
+	if err = errors.Join(err, line.check()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// work is one client; yours is a process.
+func work(ctx context.Context, name, base, redisAddr, prefix string, line *timeline) error {
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(budget, redisAddr))
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: budget})
+	if err != nil {
+		return err
+	}
+	client, err := newClient(store, leaving{line})
+	if err != nil {
+		return err
+	}
+	for range each {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/"+name, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", name, resp.Status)
+		}
+		line.answered()
+	}
+	return nil
+}

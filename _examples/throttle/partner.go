@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	tick    = 250 * time.Millisecond // a line of the timeline
+	pauseAt = 11                     // the arrival to which the partner answers that it needs a pause
+	pause   = 2 * time.Second
+	grace   = 200 * time.Millisecond // for those whose turn had come before they could know
+)
+
+// A partner is the server of somebody else: it refuses more than its quota in
+// any window of a second, and once asks for a pause.
+type partner struct{ line *timeline }
+
+func (p *partner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	over, asks := p.line.arrive(r.URL.Path[1:])
+	switch {
+	case asks:
+		w.Header().Set("Retry-After", strconv.Itoa(int(pause/time.Second)))
+		http.Error(w, "leave me alone for a while", http.StatusTooManyRequests)
+	case over:
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "too many requests", http.StatusTooManyRequests)
+	default:
+		time.Sleep(30 * time.Millisecond) // its work
+		fmt.Fprintln(w, "done")
+	}
+}
+
+// leaving notes what leaves, after its turn has come.
+type leaving struct{ line *timeline }
+
+func (l leaving) RoundTrip(r *http.Request) (*http.Response, error) {
+	l.line.leave(r.URL.Path[1:])
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// A timeline is what happened, and what of it is not printed yet.
+type timeline struct {
+	mu            sync.Mutex
+	start         time.Time
+	left, arrived string // initials, since the last line
+
+	arrivals []time.Time
+	most     int       // arrivals in any second
+	paused   time.Time // when the partner asked for it
+	early    int       // arrivals in the pause
+	ok       int       // answers of 200
+}
+
+func (t *timeline) leave(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left += name[:1]
+}
+
+func (t *timeline) answered() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ok++
+}
+
+// arrive reports whether the second that ends now is over the quota, and
+// whether the partner asks for a pause.
+func (t *timeline) arrive(name string) (over, asks bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	t.arrivals = append(t.arrivals, now)
+	t.arrived += name[:1]
+	n := t.lastSecond(now)
+	t.most = max(t.most, n)
+	if since := now.Sub(t.paused); since > grace && since < pause {
+		t.early++
+	}
+	if asks = len(t.arrivals) == pauseAt; asks {
+		t.paused = now
+		t.arrived += "!"
+	}
+	return n > quota, asks
+}
+
+func (t *timeline) lastSecond(now time.Time) (n int) {
+	for _, at := range t.arrivals {
+		if now.Sub(at) < time.Second {
+			n++
+		}
+	}
+	return n
+}
+
+// print writes a line of what happened since the last.
+func (t *timeline) print() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	n := t.lastSecond(now)
+	fmt.Printf("%5.2f s  left %-6s arrived %-6s  in the last second %s%s", now.Sub(t.start).Seconds(),
+		t.left, t.arrived, strings.Repeat("#", n), strings.Repeat(".", max(0, quota-n)))
+	if strings.Contains(t.arrived, "!") {
+		fmt.Printf("  429, Retry-After: %d", pause/time.Second)
+	}
+	fmt.Println()
+	t.left, t.arrived = "", ""
+}
+
+// check says what was promised and was not kept.
+func (t *timeline) check() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Printf("\n%d of %d requests were done in %.1f s. The partner saw %d in a second at most, and %d in its pause.\n",
+		t.ok, each*len(names), time.Since(t.start).Seconds(), t.most, t.early)
+	if t.ok != each*len(names) || t.most > quota || t.early > 0 || len(t.arrivals) != t.ok+1 {
+		return fmt.Errorf("want all of them, %d at most, none in the pause; %d arrived", quota, len(t.arrivals))
+	}
+	return nil
+}

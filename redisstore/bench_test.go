@@ -1,0 +1,148 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// scriptTime returns how often a server has run scripts by their hash, and the
+// µs that took it.
+func scriptTime(b testing.TB, rdb *redis.Client) (calls, usec float64) {
+	info, err := rdb.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	m := regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`).FindStringSubmatch(info)
+	if m == nil {
+		return 0, 0
+	}
+	calls, _ = strconv.ParseFloat(m[1], 64)
+	usec, _ = strconv.ParseFloat(m[2], 64)
+	return calls, usec
+}
+
+// benchmark runs do and reports what a call costs the server.
+func benchmark(b *testing.B, rdb *redis.Client, do func() error) {
+	if err := do(); err != nil { // the server has the script from here on
+		b.Fatal(err)
+	}
+	calls, usec := scriptTime(b, rdb)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := do(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	calls2, usec2 := scriptTime(b, rdb)
+	b.ReportMetric((usec2-usec)/(calls2-calls), "server-µs/op")
+}
+
+func open(b testing.TB) (*redis.Client, *redisstore.Store) {
+	server := redistest.Server(b)
+	rdb := redis.NewClient(redisstore.ClientOptions(time.Second, server.Addr()).Simple())
+	b.Cleanup(func() { rdb.Close() })
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return rdb, store
+}
+
+// many returns n limits of one key, of periods that differ.
+func many(n int, l func(quota int64, period time.Duration) weir.Limit) []weir.Limit {
+	limits := make([]weir.Limit, n)
+	for i := range limits {
+		limits[i] = l(1_000_000_000>>(4*i), 10*time.Second>>i).Named(fmt.Sprint("l", i))
+	}
+	return limits
+}
+
+var benchmarks = []struct {
+	name   string
+	limits []weir.Limit
+}{
+	{"gcra", []weir.Limit{algorithms.GCRA(1_000_000_000, time.Second)}},
+	{"gcra/denied", []weir.Limit{algorithms.GCRA(1, time.Hour)}},
+	{"gcra×5", many(5, algorithms.GCRA)},
+	{"gcra×5/denied", append(many(4, algorithms.GCRA), algorithms.GCRA(1, time.Hour))},
+	{"token-bucket", []weir.Limit{algorithms.TokenBucket(1_000_000, 1_000_000, time.Second)}},
+	{"leaky-bucket", []weir.Limit{algorithms.LeakyBucket(1_000_000, 1_000_000, time.Second)}},
+	{"fixed-window", []weir.Limit{algorithms.FixedWindow(1<<40, time.Second)}},
+	{"anchored-window", []weir.Limit{algorithms.AnchoredWindow(1<<40, time.Second)}},
+	{"sliding-window", []weir.Limit{algorithms.SlidingWindow(1<<40, time.Second)}},
+	{"calendar", []weir.Limit{algorithms.Calendar(1<<40, algorithms.Day, nil)}},
+	{"sliding-log", []weir.Limit{algorithms.SlidingLog(1_000_000, time.Second)}},
+	{"sliding-log/denied", []weir.Limit{algorithms.SlidingLog(1, time.Hour)}},
+	{"sliding-log×5", many(5, algorithms.SlidingLog)},
+	{"sliding-log×5/denied", append(many(4, algorithms.SlidingLog), algorithms.SlidingLog(1, time.Hour))},
+}
+
+// BenchmarkServer: what each script costs the server, which all clients share.
+func BenchmarkServer(b *testing.B) {
+	rdb, store := open(b)
+	b.Run("return 1", func(b *testing.B) {
+		script := redis.NewScript("return 1")
+		benchmark(b, rdb, func() error { return script.Run(context.Background(), rdb, []string{"k"}).Err() })
+	})
+	for _, bench := range benchmarks {
+		b.Run(bench.name, func(b *testing.B) {
+			rdb.FlushDB(context.Background())
+			var t weir.Transaction
+			for _, l := range bench.limits {
+				t.Charges = append(t.Charges, weir.Charge{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1})
+			}
+			benchmark(b, rdb, func() error { return store.Take(context.Background(), &t) })
+		})
+	}
+}
+
+// BenchmarkMemory: how many bytes a key takes in Redis, its name and its TTL
+// included, and an entry of a log.
+func BenchmarkMemory(b *testing.B) {
+	rdb, store := open(b)
+	used := func(b *testing.B) float64 {
+		info, err := rdb.Info(context.Background(), "memory").Result()
+		if err != nil {
+			b.Fatal(err)
+		}
+		n, _ := strconv.ParseFloat(regexp.MustCompile(`used_memory_dataset:(\d+)`).FindStringSubmatch(info)[1], 64)
+		return n
+	}
+	for _, bench := range []struct {
+		name   string
+		limits []weir.Limit
+		keys   int
+		unit   string
+	}{
+		{"gcra", []weir.Limit{algorithms.GCRA(100, time.Hour)}, 1 << 30, "B/key"},
+		{"gcra×5", many(5, func(int64, time.Duration) weir.Limit { return algorithms.GCRA(100, time.Hour) }), 1 << 30, "B/key"},
+		{"sliding-log×5", many(5, func(int64, time.Duration) weir.Limit { return algorithms.SlidingLog(1<<30, time.Hour) }), 1, "B/entry"},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			rdb.FlushDB(context.Background())
+			before, takes := used(b), 0
+			for b.Loop() {
+				var t weir.Transaction
+				for _, l := range bench.limits {
+					t.Charges = append(t.Charges, weir.Charge{Rule: "api", Key: fmt.Sprintf("key %07d", takes%bench.keys), Limit: l, Cost: 1})
+				}
+				if err := store.Take(context.Background(), &t); err != nil {
+					b.Fatal(err)
+				}
+				takes++
+			}
+			b.ReportMetric((used(b)-before)/float64(takes), bench.unit)
+		})
+	}
+}

@@ -1,0 +1,63 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestCluster: a master that dies or hangs is replaced by its replica, and the
+// store finds it.
+func TestCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds until a cluster agrees")
+	}
+	failover(t, func(t *testing.T) set {
+		c := redistest.Cluster(t, 3, 1)
+		const key = "k"
+		master := c.MasterOf("{." + key + "}")
+		return set{options: redisstore.ClientOptions(0, c.Addrs()...), key: key, kill: master.Kill, pause: master.Pause, resume: master.Resume}
+	})
+}
+
+// TestReshard: the slot of a key that is charged all the time moves to another
+// node, and back: nobody notices, nothing is lost.
+func TestReshard(t *testing.T) {
+	c := redistest.Cluster(t, 3, 0)
+	store, err := redisstore.New(client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))), redisstore.Options{Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const key = "hot"
+	slot := redistest.Slot("{." + key + "}")
+	from := c.MasterOf("{." + key + "}")
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	l := loadKey(t, store, key, 0)
+	l.goesOn(t, 200)
+	const moves = 6
+	for range moves {
+		begin := time.Now()
+		c.Reshard(t, from, to, slot)
+		t.Logf("moved in %v", time.Since(begin).Round(time.Millisecond))
+		l.goesOn(t, 200)
+		from, to = to, from
+	}
+	l.stop()
+	admitted, spent := l.admitted.Load(), l.spent(t, store)
+	t.Logf("%d moves: %d admitted, %d errors, slowest answer %v", moves, admitted, l.errs.Load(), time.Duration(l.slowest.Load()))
+	if n := l.errs.Load(); n > 0 {
+		t.Errorf("got %d errors, the last of them %v, want none", n, l.lastErr.Load())
+	}
+	for _, n := range spent {
+		if n != admitted {
+			t.Errorf("got %v units spent, want the %d admitted under each limit", spent, admitted)
+		}
+	}
+}

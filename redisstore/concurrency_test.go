@@ -1,0 +1,120 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+const (
+	clients    = 8
+	goroutines = 16
+)
+
+// together runs f in as many goroutines of as many clients, each client with
+// connections of its own.
+func together(t *testing.T, addr string, f func(store weir.Store)) {
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for range clients {
+		store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, addr))))
+		for range goroutines {
+			wg.Go(func() {
+				<-begin
+				f(store)
+			})
+		}
+	}
+	close(begin)
+	wg.Wait()
+}
+
+// TestOneKey: whoever asks at once, from wherever, limits admit what they say.
+func TestOneKey(t *testing.T) {
+	const quota, each = 300, 5
+	addr := redistest.Server(t).Addr()
+	for _, limits := range [][]weir.Limit{
+		{algorithms.GCRA(quota, 240*time.Hour)},
+		{algorithms.AnchoredWindow(quota, time.Hour)},
+		{algorithms.SlidingLog(quota, time.Hour)},
+		{algorithms.GCRA(2*quota, 240*time.Hour), algorithms.SlidingLog(quota, time.Hour), algorithms.SlidingLog(2*quota, 2*time.Hour).Named("2h")},
+	} {
+		var charges []weir.Charge
+		for _, l := range limits {
+			charges = append(charges, weir.Charge{Rule: fmt.Sprint(len(limits)), Key: limits[0].String(), Limit: l, Cost: 1})
+		}
+		var admitted atomic.Int64
+		together(t, addr, func(store weir.Store) {
+			tx := weir.Transaction{Charges: charges}
+			for range each {
+				if err := store.Take(t.Context(), &tx); err != nil {
+					t.Error(err)
+				} else if tx.Allowed() {
+					admitted.Add(1)
+				}
+			}
+		})
+		if got := admitted.Load(); got != quota {
+			t.Errorf("%v: got %d admitted of %d, want %d", limits, got, clients*goroutines*each, quota)
+		}
+	}
+}
+
+// TestCrossingKeys: transactions that charge some keys in common, in any order,
+// lose nothing and spend nothing twice.
+func TestCrossingKeys(t *testing.T) {
+	const quota, each, keys = 100, 5, 6
+	addr := redistest.Server(t).Addr()
+	charges := func(cost int64, key int) []weir.Charge {
+		return []weir.Charge{
+			{Rule: "r", Key: fmt.Sprint(key), Limit: algorithms.GCRA(quota, 2400*time.Hour), Cost: cost},
+			{Rule: "r", Key: fmt.Sprint(key), Limit: algorithms.SlidingLog(quota, time.Hour), Cost: cost},
+		}
+	}
+	var spent [keys]atomic.Int64
+	together(t, addr, func(store weir.Store) {
+		for range each {
+			var tx weir.Transaction
+			used := rand.Perm(keys)[:1+rand.IntN(keys)]
+			for _, key := range used {
+				tx.Charges = append(tx.Charges, charges(1, key)...)
+			}
+			if err := store.Take(t.Context(), &tx); err != nil {
+				t.Error(err)
+			} else if tx.Allowed() {
+				for _, key := range used {
+					spent[key].Add(1)
+				}
+			}
+		}
+	})
+	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: addr})))
+	full := 0
+	for key := range keys {
+		tx := weir.Transaction{Charges: charges(0, key)}
+		if err := store.Take(t.Context(), &tx); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range tx.Decisions {
+			if got, want := quota-d.Remaining, spent[key].Load(); got != want {
+				t.Errorf("key %d: got %d spent, want the %d admitted", key, got, want)
+			}
+		}
+		if spent[key].Load() == quota {
+			full++
+		}
+	}
+	if full == 0 {
+		t.Errorf("got no key used up, want one at least")
+	}
+}

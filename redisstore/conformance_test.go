@@ -1,0 +1,170 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// A busy machine may take longer than the budget of an ordinary Take.
+const patience = 5 * time.Second
+
+func newStore(t testing.TB, rdb redis.UniversalClient) *redisstore.Store {
+	t.Helper()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func client(t testing.TB, rdb redis.UniversalClient) redis.UniversalClient {
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
+}
+
+func TestConformance(t *testing.T) {
+	addr := redistest.Server(t).Addr()
+	for name, rdb := range map[string]redis.UniversalClient{
+		"defaults": redis.NewClient(&redis.Options{Addr: addr}),
+		"tuned":    redis.NewUniversalClient(redisstore.ClientOptions(patience, addr)),
+	} {
+		t.Run(name, func(t *testing.T) { conform(t, client(t, rdb), nil) })
+	}
+}
+
+func TestConformanceMini(t *testing.T) {
+	rdb := client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))
+	storetest.Run(t, func(t *testing.T) weir.Store { return newStore(t, rdb) })
+}
+
+// In a cluster and in a ring the whole suite passes for keys of one slot. Keys
+// of several slots are decided at several instants, which the suite can't
+// replay: see spread_test.go.
+func TestConformanceCluster(t *testing.T) {
+	c := redistest.Cluster(t, 3, 0)
+	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...)))
+	t.Run("one slot", func(t *testing.T) { conform(t, rdb, oneSlot) })
+	t.Run("one key", func(t *testing.T) { conform(t, rdb, nil) })
+}
+
+func TestConformanceRing(t *testing.T) {
+	rdb := client(t, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{
+		"1": redistest.Server(t).Addr(), "2": redistest.Server(t).Addr(),
+	}}))
+	t.Run("one slot", func(t *testing.T) { conform(t, rdb, oneSlot) })
+	t.Run("one key", func(t *testing.T) { conform(t, rdb, nil) })
+}
+
+// severalKeys are the tests that charge several keys at one instant.
+var severalKeys = []string{"Random", "AllOrNothing", "Refused", "GiveBack", "Never", "Reserve", "Queue",
+	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys"}
+
+// conform runs the suite on real servers, and after each test looks at what it
+// has left there.
+func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) weir.Store) {
+	_, single := rdb.(*redis.Client)
+	storetest.Run(t, func(t *testing.T) weir.Store {
+		name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
+		if !single && adapt == nil && slices.Contains(severalKeys, name) {
+			t.Skip("it charges keys of several slots at one instant")
+		}
+		l := &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}}
+		t.Cleanup(func() { l.check(t, rdb) })
+		if adapt != nil {
+			return adapt(l)
+		}
+		return l
+	})
+}
+
+// oneSlot puts all keys into one slot: all that a hash tag may hold is before the
+// brace.
+func oneSlot(next weir.Store) weir.Store {
+	return storeFunc(func(ctx context.Context, t *weir.Transaction) error {
+		charges := t.Charges
+		t.Charges = slices.Clone(charges)
+		for i := range t.Charges {
+			t.Charges[i].Key = "slot}" + t.Charges[i].Key
+		}
+		defer func() { t.Charges = charges }()
+		return next.Take(ctx, t)
+	})
+}
+
+type storeFunc func(context.Context, *weir.Transaction) error
+
+func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
+
+// lifetimes notes how long values may live: as long as their states matter, and
+// a period and a second at most.
+type lifetimes struct {
+	*redisstore.Store
+	mu   sync.Mutex
+	ends map[string]time.Time
+}
+
+func (l *lifetimes) Take(ctx context.Context, t *weir.Transaction) error {
+	if err := l.Store.Take(ctx, t); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range t.Charges {
+		c, d := &t.Charges[i], &t.Decisions[i]
+		key := l.Key(c)
+		if end := t.At.Add(d.ResetAfter + c.Limit.Period + time.Second); end.After(l.ends[key]) {
+			l.ends[key] = end
+		}
+	}
+	return nil
+}
+
+func (l *lifetimes) check(t *testing.T, rdb redis.UniversalClient) {
+	ctx := context.Background()
+	err := eachServer(ctx, rdb, func(rdb *redis.Client) error {
+		var all []error
+		keys := rdb.Scan(ctx, 0, "*", 1000).Iterator()
+		for keys.Next(ctx) {
+			ttl, err := rdb.PTTL(ctx, keys.Val()).Result()
+			most := l.ends[keys.Val()]
+			switch {
+			case err != nil:
+				return err
+			case ttl == -2: // gone meanwhile
+			case ttl < 0:
+				all = append(all, fmt.Errorf("%.100q has no TTL", keys.Val()))
+			case time.Now().Add(ttl).After(most):
+				all = append(all, fmt.Errorf("%.100q has a TTL of %v, want %v at most", keys.Val(), ttl, time.Until(most)))
+			}
+		}
+		return errors.Join(append(all, keys.Err(), rdb.FlushAll(ctx).Err())...)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func eachServer(ctx context.Context, rdb redis.UniversalClient, f func(*redis.Client) error) error {
+	each := func(_ context.Context, rdb *redis.Client) error { return f(rdb) }
+	switch rdb := rdb.(type) {
+	case *redis.ClusterClient:
+		return rdb.ForEachMaster(ctx, each)
+	case *redis.Ring:
+		return rdb.ForEachShard(ctx, each)
+	}
+	return f(rdb.(*redis.Client))
+}

@@ -1,0 +1,434 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestDifferential holds the scripts against the Go that they repeat: random
+// limits, costs and waits, on a clock that the test sets. All that a store says
+// must be what Transaction.Decide says of states kept here; a refusal and a look
+// must write nothing; and a value must live as long as its states matter, and
+// not much longer.
+func TestDifferential(t *testing.T) {
+	decisions := 30_000
+	if testing.Short() {
+		decisions = 5_000
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 3))
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := map[string]int{}
+	for total := 0; total < decisions; {
+		h := newHistory(r, server, store)
+		for range 40 {
+			n, err := h.step(t)
+			if err != nil {
+				t.Fatalf("seed %d, history of\n%s\n%v", seed, strings.Join(h.log, "\n"), err)
+			}
+			total += n
+		}
+		for _, l := range h.limits {
+			done[l.Algorithm.Name()]++
+		}
+		server.FlushDB()
+	}
+	if len(done) != 8 {
+		t.Errorf("decided %v, want all of 8 algorithms", done)
+	}
+}
+
+// A history is what happens to some limits of two keys.
+type history struct {
+	r      *rand.Rand
+	server *miniredis.Miniredis
+	store  weir.Store
+	limits []weir.Limit
+	now    int64
+	states map[string]weir.State // by key and limit
+	ends   map[string]int64      // of values in Redis, in µs since 1970
+	ttls   map[string]int64
+	taken  []weir.Transaction // what gives back that which was spent
+	// What the history is about, besides the ordinary.
+	waiting, changing, unlike, huge, back bool
+	log                                   []string
+}
+
+func newHistory(r *rand.Rand, server *miniredis.Miniredis, store weir.Store) *history {
+	h := &history{
+		r: r, server: server, store: store,
+		now:    1_700_000_000_000_000 + r.Int64N(1e14),
+		states: map[string]weir.State{}, ends: map[string]int64{}, ttls: map[string]int64{},
+		waiting: r.IntN(2) == 0, changing: r.IntN(4) == 0, unlike: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0,
+	}
+	kind := r.IntN(12)
+	for i := range 1 + r.IntN(4) {
+		l := randomLimit(r)
+		switch kind {
+		case 0, 1: // some limits of one meter
+			l.Algorithm = algorithms.GCRA(1, 1).Algorithm
+		case 2, 3, 4: // some windows of one log
+			l.Algorithm, l.Burst = algorithms.SlidingLog(1, 1).Algorithm, 0
+		case 5:
+			l.Algorithm = algorithms.LeakyBucket(1, 1, 1).Algorithm
+		}
+		if l.Validate() != nil { // the kind of another may not count it
+			l.Quota, l.Burst = 7, 0
+		}
+		h.limits = append(h.limits, l.Named(fmt.Sprint("l", i)))
+	}
+	return h
+}
+
+func randomLimit(r *rand.Rand) weir.Limit {
+	rates := []struct {
+		quota  int64
+		period time.Duration
+	}{
+		{3, time.Second}, {7, time.Minute}, {300_000, time.Second}, {1_000_000, 24 * time.Hour},
+		{1, time.Second}, {1, time.Microsecond}, {5, 3 * time.Microsecond}, {10, time.Minute},
+		{1 + r.Int64N(100), time.Duration(1+r.Int64N(1000)) * time.Microsecond},
+		{1 + r.Int64N(50), time.Duration(1+r.Int64N(60)) * time.Second},
+		{1 << 25, 1 << 25 * time.Microsecond}, {999_983, 24*time.Hour + time.Microsecond},
+	}
+	rate := rates[r.IntN(len(rates))]
+	if r.IntN(2) == 0 { // few units show most
+		rate.quota = 1 + r.Int64N(12)
+	}
+	burst := []int64{0, rate.quota, 1, max(1, rate.quota/3), rate.quota + 1, 3 * rate.quota}[r.IntN(6)]
+	switch r.IntN(9) {
+	case 0:
+		return algorithms.FixedWindow(rate.quota, rate.period)
+	case 1:
+		return algorithms.AnchoredWindow(rate.quota, rate.period)
+	case 2, 3:
+		return algorithms.SlidingWindow(rate.quota, rate.period)
+	case 4:
+		return algorithms.SlidingLog(rate.quota, rate.period)
+	case 5:
+		return algorithms.TokenBucket(burst, rate.quota, rate.period)
+	case 6:
+		return algorithms.LeakyBucket(burst, rate.quota, rate.period)
+	case 7:
+		unit := []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month}[r.IntN(3)]
+		return algorithms.Calendar(rate.quota, unit, time.FixedZone("", r.IntN(86_400)-43_200))
+	}
+	return algorithms.GCRA(rate.quota, rate.period).WithBurst(burst)
+}
+
+func capacity(l weir.Limit) int64 {
+	switch l.Algorithm.Name() {
+	case "gcra", "token-bucket", "leaky-bucket":
+		if l.Burst > 0 {
+			return l.Burst
+		}
+	}
+	return l.Quota
+}
+
+func (h *history) cost(most int64) int64 {
+	r := h.r
+	switch r.IntN(12) {
+	case 0:
+		return 0
+	case 1:
+		if h.back { // what instant a gift leaves in the past is up to the store
+			return 0
+		}
+		return -1 - r.Int64N(most)
+	case 2:
+		return most
+	case 3:
+		return most + 1
+	case 4, 5, 6:
+		return 1 + r.Int64N(most)
+	case 7:
+		return 1 + r.Int64N(max(1, most/3))
+	case 8:
+		if h.huge && !h.back {
+			return []int64{math.MaxInt64, math.MinInt64, 1 << 53, 1<<53 + 1, -(1<<53 + 1), -1 - r.Int64N(3*most)}[r.IntN(6)]
+		}
+	}
+	return 1
+}
+
+// charges returns those of the next transaction, mostly alike in what they cost,
+// as those of a rule are.
+func (h *history) charges() []weir.Charge {
+	var charges []weir.Charge
+	keys := []string{"a", "b"}
+	if h.r.IntN(4) > 0 {
+		keys = keys[:1]
+	}
+	for _, key := range keys {
+		most := int64(math.MaxInt64 - 1)
+		for _, l := range h.limits {
+			most = min(most, capacity(l))
+		}
+		if h.r.IntN(4) == 0 {
+			most = capacity(h.limits[h.r.IntN(len(h.limits))])
+		}
+		if !h.huge {
+			most = min(most, 1000) // a list of a million units takes its time
+		}
+		cost := h.cost(most)
+		for _, l := range h.limits {
+			c := weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost}
+			if h.unlike {
+				if h.r.IntN(4) == 0 {
+					c.Cost = h.cost(min(capacity(l), 1<<20))
+				}
+				if h.r.IntN(4) == 0 {
+					continue
+				}
+			}
+			charges = append(charges, c)
+		}
+	}
+	if h.unlike && h.r.IntN(4) == 0 {
+		h.r.Shuffle(len(charges), func(i, j int) { charges[i], charges[j] = charges[j], charges[i] })
+	}
+	return charges
+}
+
+// change gives a limit other numbers. A log may forget at once what a shorter
+// period does not need, so those of logs only shrink.
+func (h *history) change() {
+	i := h.r.IntN(len(h.limits))
+	l, other := &h.limits[i], randomLimit(h.r)
+	switch l.Algorithm.Name() {
+	case "calendar":
+		l.Quota = other.Quota
+	case "sliding-log":
+		l.Quota = other.Quota
+		if h.r.IntN(2) == 0 {
+			l.Period = max(time.Microsecond, (l.Period / 2).Truncate(time.Microsecond))
+		}
+	default:
+		l.Quota, l.Period, l.Burst = other.Quota, other.Period, other.Burst
+	}
+	if l.Validate() != nil {
+		l.Quota, l.Burst = 7, 0
+	}
+}
+
+func name(c *weir.Charge) string { return c.Key + " " + c.Limit.Name }
+
+func value(c *weir.Charge) string {
+	if c.Limit.Algorithm.Name() == "sliding-log" {
+		return "weir:r:log:{." + c.Key + "}"
+	}
+	return "weir:r:{." + c.Key + "}"
+}
+
+// step takes one transaction from both and returns how many decisions it was.
+func (h *history) step(t *testing.T) (int, error) {
+	if h.changing && h.r.IntN(8) == 0 {
+		h.change()
+	}
+	got := weir.Transaction{Charges: h.charges()}
+	if len(got.Charges) == 0 {
+		return 0, nil
+	}
+	if h.waiting && h.r.IntN(2) == 0 {
+		period := got.Charges[h.r.IntN(len(got.Charges))].Limit.Period
+		got.Within = []time.Duration{time.Microsecond, time.Duration(h.r.Int64N(int64(3*period) + 1)), period, 365 * 24 * time.Hour, math.MaxInt64}[h.r.IntN(5)]
+		if h.r.IntN(4) == 0 {
+			got.Delay = time.Duration(h.r.Int64N(int64(min(got.Within, 2*period)) + 1))
+		}
+	}
+	if n := len(h.taken); n > 0 && !h.back && h.r.IntN(5) == 0 { // who took them gives up
+		got = h.taken[n-1-h.r.IntN(min(n, 5))]
+	}
+	h.server.SetTime(time.UnixMicro(h.now))
+	before := h.server.Dump()
+	err := h.store.Take(t.Context(), &got)
+	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Spent: got.Spent}
+	states := make([]weir.State, len(got.Charges))
+	for i := range states {
+		states[i] = h.states[name(&got.Charges[i])]
+	}
+	h.log = append(h.log, fmt.Sprintf("at %d within %v, delay %v, spent %d:", h.now, got.Within, got.Delay, got.Spent.UnixMicro()))
+	for i, c := range got.Charges {
+		h.log = append(h.log, fmt.Sprintf("  %s %v %+v cost %d", c.Key, c.Limit, states[i], c.Cost))
+	}
+	if err != nil {
+		return 0, err
+	}
+	spent := want.Decide(h.now, states)
+	for i := range got.Charges {
+		if got.Decisions[i] != want.Decisions[i] {
+			return 0, fmt.Errorf("charge %d:\ngot  %+v\nwant %+v", i, got.Decisions[i], want.Decisions[i])
+		}
+	}
+	if got.Wait != want.Wait || !got.At.Equal(want.At) {
+		return 0, fmt.Errorf("got Wait %v at %v, want %v at %v", got.Wait, got.At, want.Wait, want.At)
+	}
+	writes := false
+	for i := range got.Charges {
+		writes = writes || spent && got.Charges[i].Cost != 0
+	}
+	if after := h.server.Dump(); !writes && after != before {
+		return 0, fmt.Errorf("nothing was spent, and Redis has\n%swant\n%s", after, before)
+	}
+	if writes {
+		for i := range got.Charges {
+			h.states[name(&got.Charges[i])] = states[i]
+		}
+		if err := h.lifetimes(&got); err != nil {
+			return 0, err
+		}
+		back := weir.Transaction{Spent: got.At.Add(got.Wait)}
+		for _, c := range got.Charges {
+			if c.Cost > 0 {
+				c.Cost = -c.Cost
+				back.Charges = append(back.Charges, c)
+			}
+		}
+		if len(back.Charges) > 0 && !h.changing { // a limit does not change while somebody waits for it
+			h.taken = append(h.taken, back)
+		}
+	}
+	h.move(&got)
+	return len(got.Charges), nil
+}
+
+// lifetimes checks the TTLs of what was just written.
+func (h *history) lifetimes(t *weir.Transaction) error {
+	needs := map[string]int64{} // until when a value matters
+	slack := map[string]int64{}
+	wrote := map[string]bool{}
+	for i := range t.Charges {
+		c := &t.Charges[i]
+		wrote[value(c)] = wrote[value(c)] || c.Cost != 0
+	}
+	for _, key := range []string{"a", "b"} {
+		for _, l := range h.limits {
+			c := weir.Charge{Key: key, Limit: l}
+			_, d := l.Algorithm.Take(h.states[name(&c)], &l, h.now, 0)
+			v := value(&c)
+			needs[v] = max(needs[v], h.now+d.ResetAfter.Microseconds())
+			slack[v] = max(slack[v], l.Period.Microseconds())
+		}
+	}
+	for v := range wrote {
+		if !wrote[v] {
+			continue
+		}
+		if !h.server.Exists(v) {
+			if needs[v] > h.now && !h.changing {
+				return fmt.Errorf("%s is gone; it matters for %d µs", v, needs[v]-h.now)
+			}
+			delete(h.ends, v)
+			continue
+		}
+		ttl := h.server.TTL(v)
+		end := h.now + ttl.Microseconds()
+		if ttl <= 0 || end < needs[v] && !h.changing && !h.back {
+			return fmt.Errorf("%s has a TTL of %v; it matters for %d µs", v, ttl, needs[v]-h.now)
+		}
+		// It may keep the TTL it had for the sake of a limit that was not charged.
+		if most := max(needs[v]+slack[v]+1_000_000, h.now+h.ttls[v]); end > most && !h.changing {
+			return fmt.Errorf("%s has a TTL of %v; it matters for %d µs, of a period of %d µs", v, ttl, needs[v]-h.now, slack[v])
+		}
+		h.ends[v], h.ttls[v] = end, ttl.Microseconds()
+	}
+	return nil
+}
+
+// move moves the clock: a little, a lot, back, and to the very instants that
+// decisions promise. Values end as they would on a server, where TTLs and TIME
+// are one clock.
+func (h *history) move(t *weir.Transaction) {
+	r := h.r
+	i := r.IntN(len(t.Charges))
+	l, d := &t.Charges[i].Limit, &t.Decisions[i]
+	period := l.Period.Microseconds()
+	unit := period/l.Quota + 1
+	steps := []int64{0, 0, 1, r.Int64N(unit + 1), unit, r.Int64N(period + 1), period, 3 * period,
+		d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), max(0, d.ResetAfter.Microseconds()-1)}
+	if d.RetryAfter != weir.Never {
+		retry := d.RetryAfter.Microseconds()
+		steps = append(steps, retry, retry, max(0, retry-1))
+	}
+	if h.back {
+		steps = append(steps, -r.Int64N(period+1), -1)
+	}
+	h.now += steps[r.IntN(len(steps))]
+	if h.now > 1<<52 {
+		h.now = 1_700_000_000_000_000
+	}
+	if h.changing || h.back {
+		return // what is good as new depends on numbers that may be others yet
+	}
+	for v, end := range h.ends {
+		if h.now > end+1000 {
+			h.server.Del(v)
+			delete(h.ends, v)
+		}
+	}
+}
+
+// TestScriptsAlike: what is random above, once by hand, for a person to read.
+func TestScriptsAlike(t *testing.T) {
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	noon := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	tests := []struct {
+		limit weir.Limit
+		want  []string // of the values in Redis, after each unit
+	}{
+		{algorithms.GCRA(2, time.Minute), []string{
+			"l/gcra 1782907200000000 60000000 60000000;",
+			"l/gcra 1782907200000000 120000000 60000000;"}},
+		{algorithms.FixedWindow(2, time.Hour), []string{
+			"l/fixed-window 1782907200000000 1 0;",
+			"l/fixed-window 1782907200000000 2 0;"}},
+		{algorithms.SlidingLog(2, time.Hour), []string{
+			"1782907200000000 =l/sliding-log",
+			"1782907200000000 1782907200000000 =l/sliding-log"}},
+	}
+	for _, test := range tests {
+		server.SetTime(noon)
+		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: test.limit.Algorithm.Name(), Limit: test.limit.Named("l"), Cost: 1}}}
+		v := value(&tx.Charges[0])
+		for _, want := range append(slices.Clone(test.want), test.want[1]) { // the third is refused
+			if err := store.Take(t.Context(), &tx); err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			if strings.Contains(v, ":log:") {
+				list, _ := server.List(v)
+				got = strings.Join(list, " ")
+			} else {
+				got, _ = server.Get(v)
+			}
+			if got != want {
+				t.Errorf("%v: %s is %q, want %q", test.limit, v, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// apart returns n keys that are in different slots.
+func apart(s *redisstore.Store, n int) (keys []string) {
+	slots := map[string]bool{}
+	for i := 0; len(keys) < n; i++ {
+		if key := fmt.Sprint("key ", i); !slots[s.Slot(key)] {
+			slots[s.Slot(key)] = true
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// spreads are topologies that keep keys on several nodes.
+func spreads(t *testing.T, f func(t *testing.T, store *redisstore.Store)) {
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.Cluster(t, 3, 0)
+		f(t, newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...)))))
+	})
+	t.Run("ring", func(t *testing.T) {
+		f(t, newStore(t, client(t, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{
+			"1": redistest.Server(t).Addr(), "2": redistest.Server(t).Addr(),
+		}}))))
+	})
+}
+
+func take(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transaction {
+	t.Helper()
+	tx := &weir.Transaction{Charges: charges}
+	if err := store.Take(t.Context(), tx); err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	return tx
+}
+
+// TestSpread: charges of keys in different slots are spent all or none, and each
+// is decided.
+func TestSpread(t *testing.T) {
+	spreads(t, func(t *testing.T, store *redisstore.Store) {
+		keys := apart(store, 6)
+		charge := func(i int, cost int64) weir.Charge {
+			return weir.Charge{Rule: "r", Key: keys[i], Limit: algorithms.AnchoredWindow(5, time.Hour), Cost: cost}
+		}
+		two := charge(1, 2)
+		two.Limit = two.Limit.Named("two")
+		never := charge(3, 6)
+		tests := []struct {
+			what      string
+			charges   []weir.Charge
+			allowed   []bool
+			remaining []int64
+		}{
+			{"all fit", []weir.Charge{charge(0, 1), charge(1, 2), two}, []bool{true, true, true}, []int64{4, 3, 3}},
+			{"and again", []weir.Charge{two, charge(1, 2), charge(0, 4)}, []bool{true, true, true}, []int64{1, 1, 0}},
+			{"the last is full", []weir.Charge{charge(1, 1), charge(2, 1), charge(0, 1)}, []bool{true, true, false}, []int64{1, 5, 0}},
+			{"the first is full", []weir.Charge{charge(0, 1), charge(2, 1), charge(1, 1)}, []bool{false, true, true}, []int64{0, 5, 1}},
+			{"one never fits", []weir.Charge{charge(2, 1), never, charge(4, 1)}, []bool{true, false, true}, []int64{5, 5, 5}},
+			{"a gift that is refused with the rest", []weir.Charge{charge(1, -1), never}, []bool{true, false}, []int64{1, 5}},
+			{"looks", []weir.Charge{charge(0, 0), charge(1, 0), charge(2, 0), charge(3, 0)}, []bool{true, true, true, true}, []int64{0, 1, 5, 5}},
+			{"a gift that counts", []weir.Charge{charge(1, -1), charge(2, 1), charge(0, 0)}, []bool{true, true, true}, []int64{2, 4, 0}},
+			{"and did", []weir.Charge{charge(1, 2), charge(2, 4)}, []bool{true, true}, []int64{0, 0}},
+		}
+		for _, test := range tests {
+			tx := take(t, store, test.charges...)
+			for i, d := range tx.Decisions {
+				if d.Allowed != test.allowed[i] || d.Remaining != test.remaining[i] {
+					t.Errorf("%s: charge %d: got %v and %d left, want %v and %d", test.what, i, d.Allowed, d.Remaining, test.allowed[i], test.remaining[i])
+				}
+			}
+		}
+		tx := take(t, store, never, charge(0, 1))
+		if tx.Decisions[0].RetryAfter != weir.Never || tx.Decisions[1].RetryAfter <= 0 || tx.Wait != 0 {
+			t.Errorf("refused: got %+v and Wait %v", tx.Decisions, tx.Wait)
+		}
+		tx = &weir.Transaction{Charges: []weir.Charge{charge(0, 1), charge(4, 1)}, Within: 2 * time.Hour}
+		if err := store.Take(t.Context(), tx); err != nil || tx.Allowed() || tx.Wait != 0 {
+			t.Errorf("several slots, with time to wait: got %v, %v, Wait %v; want a refusal: nobody waits for several", err, tx.Allowed(), tx.Wait)
+		}
+	})
+}
+
+// TestSpreadRace: transactions that meet on keys of different slots admit no
+// more than the limits, and what they spend beyond what was admitted is what a
+// race has lost.
+func TestSpreadRace(t *testing.T) {
+	spreads(t, func(t *testing.T, store *redisstore.Store) {
+		const quota, each, keys = 100, 40, 6
+		names := apart(store, keys)
+		for _, l := range []weir.Limit{
+			algorithms.GCRA(quota, 2400*time.Hour), algorithms.AnchoredWindow(quota, time.Hour), algorithms.SlidingLog(quota, time.Hour),
+		} {
+			charge := func(key int, cost int64) weir.Charge {
+				return weir.Charge{Rule: "r", Key: names[key], Limit: l, Cost: cost}
+			}
+			var spent [keys]atomic.Int64
+			var wg sync.WaitGroup
+			for range goroutines {
+				wg.Go(func() {
+					for range each {
+						var tx weir.Transaction
+						used := rand.Perm(keys)[:2+rand.IntN(2)]
+						for _, key := range used {
+							tx.Charges = append(tx.Charges, charge(key, 1))
+						}
+						if err := store.Take(context.Background(), &tx); err != nil {
+							t.Error(err)
+						} else if tx.Allowed() {
+							for _, key := range used {
+								spent[key].Add(1)
+							}
+						}
+					}
+				})
+			}
+			wg.Wait()
+			admitted, lost := int64(0), int64(0)
+			for key := range keys {
+				got := quota - take(t, store, charge(key, 0)).Decisions[0].Remaining
+				want := spent[key].Load()
+				if want > quota || got < want {
+					t.Errorf("%v, key %d: got %d admitted of %d, and %d spent", l, key, want, quota, got)
+				}
+				admitted, lost = admitted+want, lost+got-want
+			}
+			t.Logf("%v: %d units admitted, %d lost in races", l, admitted, lost)
+			if lost > admitted/4 {
+				t.Errorf("%v: got %d units lost in races of %d admitted, want few", l, lost, admitted)
+			}
+		}
+	})
+}

@@ -1,0 +1,190 @@
+package weir
+
+import (
+	"encoding/base64"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// A member of a List or a Dictionary, with its parameters. It is an Item: no
+// field about limits has Inner Lists.
+type member struct {
+	key    string // in a Dictionary
+	value  any    // string, int64, byteSequence, or other
+	params map[string]any
+}
+
+type byteSequence string
+
+// other is a value of a type that says nothing about limits: a Decimal, Token,
+// Boolean, Date or Display String. It must parse all the same.
+type other struct{}
+
+const (
+	digits  = "0123456789"
+	lower   = "abcdefghijklmnopqrstuvwxyz"
+	upper   = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	keyText = lower + digits + "_-.*"
+	tchar   = upper + lower + digits + "!#$%&'*+-.^_`|~" // RFC 9110, 5.6.2
+)
+
+// parseMembers parses a structured field as RFC 9651, 4.2 says: a Dictionary or
+// a List, of Items. After any error ok is false and the field is void. It takes
+// linear time.
+func parseMembers(field string, dictionary bool) (members []member, ok bool) {
+	p := parser{strings.Trim(field, " ")}
+	for p.rest != "" {
+		var m member
+		if dictionary {
+			m.key, m.value, ok = p.pair()
+		} else {
+			m.value, ok = p.value()
+		}
+		for ok && p.take(";") {
+			p.span(" ")
+			var key string
+			var value any
+			key, value, ok = p.pair()
+			if m.params == nil {
+				m.params = map[string]any{}
+			}
+			m.params[key] = value
+		}
+		if !ok {
+			return nil, false
+		}
+		members = append(members, m)
+		p.span(" \t")
+		if p.rest == "" {
+			break
+		}
+		if !p.take(",") {
+			return nil, false
+		}
+		if p.span(" \t"); p.rest == "" {
+			return nil, false
+		}
+	}
+	return members, true
+}
+
+type parser struct{ rest string }
+
+// take moves on if what follows is s.
+func (p *parser) take(s string) (ok bool) {
+	p.rest, ok = strings.CutPrefix(p.rest, s)
+	return ok
+}
+
+// span moves over all characters of a set, and returns them.
+func (p *parser) span(set string) string {
+	rest := strings.TrimLeft(p.rest, set)
+	s := p.rest[:len(p.rest)-len(rest)]
+	p.rest = rest
+	return s
+}
+
+// until moves past the next c, and returns what was before.
+func (p *parser) until(c string) (s string, ok bool) {
+	s, p.rest, ok = strings.Cut(p.rest, c)
+	return s, ok
+}
+
+// pair parses key=value, or a key that stands for key=?1.
+func (p *parser) pair() (key string, value any, ok bool) {
+	key = p.span(keyText)
+	if key == "" || !strings.Contains(lower+"*", key[:1]) {
+		return "", nil, false
+	}
+	if !p.take("=") {
+		return key, other{}, true
+	}
+	value, ok = p.value()
+	return key, value, ok
+}
+
+// value parses a bare item of any type.
+func (p *parser) value() (any, bool) {
+	switch {
+	case p.take(`"`):
+		return p.text()
+	case p.take(":"):
+		s, ok := p.until(":")
+		// Padding may be missing (RFC 9651, 4.2.7). Go would skip line ends.
+		raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
+		return byteSequence(raw), ok && err == nil && !strings.ContainsAny(s, "\r\n")
+	case p.take("?"):
+		return other{}, p.take("0") || p.take("1")
+	case p.take("@"):
+		n, ok := p.number()
+		_, integer := n.(int64)
+		return other{}, ok && integer
+	case p.take(`%"`):
+		return p.display()
+	case p.rest != "" && strings.Contains(upper+lower+"*", p.rest[:1]):
+		p.span(tchar + ":/")
+		return other{}, true
+	}
+	return p.number()
+}
+
+func (p *parser) number() (any, bool) {
+	sign := ""
+	if p.take("-") {
+		sign = "-"
+	}
+	whole := p.span(digits)
+	if p.take(".") {
+		fraction := p.span(digits)
+		return other{}, 1 <= len(whole) && len(whole) <= 12 && 1 <= len(fraction) && len(fraction) <= 3
+	}
+	if len(whole) > 15 {
+		return nil, false
+	}
+	n, err := strconv.ParseInt(sign+whole, 10, 64)
+	return n, err == nil
+}
+
+// text parses the rest of a String.
+func (p *parser) text() (any, bool) {
+	var b strings.Builder
+	for i := 0; i < len(p.rest); i++ {
+		switch c := p.rest[i]; {
+		case c == '"':
+			p.rest = p.rest[i+1:]
+			return b.String(), true
+		case c == '\\':
+			i++
+			if i == len(p.rest) || p.rest[i] != '"' && p.rest[i] != '\\' {
+				return nil, false
+			}
+			b.WriteByte(p.rest[i])
+		case c < ' ' || c > '~':
+			return nil, false
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return nil, false
+}
+
+// display parses the rest of a Display String.
+func (p *parser) display() (any, bool) {
+	s, ok := p.until(`"`)
+	if !ok || !printable(s) {
+		return nil, false
+	}
+	first, rest, _ := strings.Cut(s, "%")
+	b := []byte(first)
+	for more := len(first) < len(s); more; {
+		var piece string
+		piece, rest, more = strings.Cut(rest, "%")
+		if len(piece) < 2 || strings.Trim(piece[:2], digits+"abcdef") != "" {
+			return nil, false
+		}
+		c, _ := strconv.ParseUint(piece[:2], 16, 8)
+		b = append(append(b, byte(c)), piece[2:]...)
+	}
+	return other{}, utf8.Valid(b)
+}
