@@ -15,7 +15,10 @@ import (
 //
 // It heeds what the other side says. Retry-After with a 429 or 503, and fields of
 // any dialect that say that nothing remains, pause the keys of the request until
-// then: through the store, so in all processes that share it. A 429 is sent again
+// then: through the store, so in all processes that share it, and for those who
+// wait in line already, which is why who has waited asks once more before it
+// goes. When a pause is over, limits like SlidingLog let a whole quota go at once.
+// A 429 is sent again
 // when the pause is over, if that is within MaxWait and the body can be sent again
 // (GetBody).
 //
@@ -42,7 +45,12 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	giveUp := time.Now().Add(t.l.o.MaxWait)
 	for {
 		v := newVerdict(r)
-		if err := t.turn(ctx, v, r, giveUp); err != nil {
+		err := t.turn(ctx, v, r, giveUp)
+		for err == nil && v.Wait > 0 && t.paused(ctx, v.Charges) {
+			v = newVerdict(r)
+			err = t.turn(ctx, v, r, giveUp)
+		}
+		if err != nil {
 			if r.Body != nil {
 				r.Body.Close()
 			}
@@ -117,17 +125,24 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 	return pause
 }
 
-// pause lets nobody go before d is over. It reserves a unit of each charge
-// then, and gives it back: the instant stays, and nobody comes before it.
+// pause lets nobody go before d is over: neither who comes from now on, for whom
+// the line begins then, nor who is in line already.
 func (t *transport) pause(ctx context.Context, charges []Charge, d time.Duration) {
 	ctx = context.WithoutCancel(ctx)
+	t.hold(ctx, pauses(charges), d)
+	t.hold(ctx, charges, d)
+}
+
+// hold reserves a unit of each charge when d is over, and gives it back: the
+// instant stays, and nobody comes before it.
+func (t *transport) hold(ctx context.Context, charges []Charge, d time.Duration) {
 	hold := Transaction{Charges: make([]Charge, len(charges)), Delay: d, Within: d}
 	for i, c := range charges {
 		c.Cost = 1
 		hold.Charges[i] = c
 	}
 	err := t.l.store.Take(ctx, &hold)
-	if err == nil && hold.Allowed() { // if not, the line is longer than the pause
+	if err == nil && hold.Allowed() { // if not, it is held for longer already
 		for i := range hold.Charges {
 			hold.Charges[i].Cost = -1
 		}
@@ -137,6 +152,31 @@ func (t *transport) pause(ctx context.Context, charges []Charge, d time.Duration
 	if err != nil {
 		t.l.log.warn(ctx, err)
 	}
+}
+
+// pauses returns charges of limits that nobody spends, whose states say until
+// when keys are paused.
+func pauses(charges []Charge) []Charge {
+	p := make([]Charge, len(charges))
+	for i, c := range charges {
+		c.Limit.Name, c.Cost = "pause "+c.Limit.Name, 0
+		p[i] = c
+	}
+	return p
+}
+
+// paused reports whether one of the keys is paused.
+func (t *transport) paused(ctx context.Context, charges []Charge) bool {
+	look := Transaction{Charges: pauses(charges)}
+	if err := t.l.store.Take(ctx, &look); err != nil {
+		return false // as an error of the store refuses nothing
+	}
+	for _, d := range look.Decisions {
+		if d.NextAfter > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // rewound returns the request to be sent again, if its body can be.

@@ -159,6 +159,48 @@ func TestTransportRetries(t *testing.T) {
 	}
 }
 
+// TestTransportPausesTheLine: who waits for his turn already does not go in the
+// pause either.
+func TestTransportPausesTheLine(t *testing.T) {
+	for _, limit := range []weir.Limit{algorithms.GCRA(5, time.Second).WithBurst(1), algorithms.SlidingLog(5, time.Second), algorithms.FixedWindow(5, time.Second)} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			p := &partner{start: start, answer: func(n int, r *http.Request) *http.Response {
+				if n == 3 {
+					return response(429, "Retry-After", "20")
+				}
+				return nil
+			}}
+			store := memstore.New(memstore.Options{})
+			var wg sync.WaitGroup
+			for range 2 { // replicas
+				client := outbound(t, store, p, weir.Options{MaxWait: time.Minute}, limit)
+				for range 10 {
+					wg.Go(func() {
+						if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != 200 {
+							t.Errorf("%v: got %v, %v", limit, res, err)
+						}
+					})
+				}
+			}
+			wg.Wait()
+			var paused time.Duration
+			for i, s := range p.arrivals {
+				at, _ := time.ParseDuration(s)
+				if i == 2 {
+					paused = at
+				}
+				if paused < at && at < paused+20*time.Second && i > 2 {
+					t.Errorf("%v: arrival %d at %v, in the pause that began at %v", limit, i, at, paused)
+				}
+			}
+			if len(p.arrivals) != 21 {
+				t.Errorf("%v: %d arrivals, want 20 and one again", limit, len(p.arrivals))
+			}
+		})
+	}
+}
+
 // TestTransportPausesOnce: fifty answers that say the same make one pause, not a
 // line of fifty.
 func TestTransportPausesOnce(t *testing.T) {
