@@ -19,7 +19,7 @@ local function take(s, at, cost, quota, _, _, edges)
 end
 
 local function cancel(s, now, at, n, quota, _, _, edges)
-  if s.a == 0 then return end
+  if at > s.at then return end
   local start, finish = window_of(s.at, edges)
   return cancel_in_window(s, quota, start, finish, 0, now, at, n)
 end
