@@ -1,0 +1,106 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// BenchmarkServer measures what a check costs Redis, by its own account
+// (commandstats), beside redis_rate in the same run:
+//
+//	go test -C _bench -run '^$' -bench Server -count 6
+func BenchmarkServer(b *testing.B) {
+	server := redistest.Server(b)
+	rdb := redis.NewClient(redisstore.ClientOptions(time.Second, server.Addr()).Simple())
+	b.Cleanup(func() { rdb.Close() })
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	peer := redis_rate.NewLimiter(rdb)
+	ctx := context.Background()
+
+	several := func(f func(int64, time.Duration) weir.Limit, quota int64) (limits []weir.Limit) {
+		for i := range 5 {
+			limits = append(limits, f(quota, time.Duration(i+1)*time.Hour).Named(fmt.Sprint(i)))
+		}
+		return limits
+	}
+	for _, verdict := range []struct {
+		name  string
+		quota int64
+	}{{"allowed", 10_000_000}, {"denied", 1}} {
+		b.Run("redis_rate/"+verdict.name, func(b *testing.B) {
+			limit := redis_rate.Limit{Rate: int(verdict.quota), Burst: int(verdict.quota), Period: time.Hour}
+			measure(b, rdb, func() error { _, err := peer.Allow(ctx, verdict.name, limit); return err })
+		})
+		for _, c := range []struct {
+			name   string
+			limits []weir.Limit
+		}{
+			{"gcra", several(algorithms.GCRA, verdict.quota)[:1]},
+			{"five gcra", several(algorithms.GCRA, verdict.quota)},
+			{"five logs", several(algorithms.SlidingLog, min(verdict.quota, 200))},
+		} {
+			b.Run(c.name+"/"+verdict.name, func(b *testing.B) {
+				var t weir.Transaction
+				for _, l := range c.limits {
+					t.Charges = append(t.Charges, weir.Charge{Rule: c.name, Key: verdict.name, Limit: l, Cost: 1})
+				}
+				n := 0
+				rdb.FlushDB(ctx)
+				measure(b, rdb, func() error {
+					if n++; c.name == "five logs" && verdict.quota > 1 && n%200 == 0 { // a new key: its log is short of full
+						for i := range t.Charges {
+							t.Charges[i].Key = strconv.Itoa(n)
+						}
+					}
+					err := store.Take(ctx, &t)
+					if err == nil && n > 1 && t.Allowed() != (verdict.quota > 1) {
+						return fmt.Errorf("wrong decision: %+v", t.Decisions)
+					}
+					return err
+				})
+			})
+		}
+	}
+}
+
+var evalsha = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
+
+func measure(b *testing.B, rdb *redis.Client, do func() error) {
+	stats := func() (calls, usec float64) {
+		info, err := rdb.Info(context.Background(), "commandstats").Result()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if m := evalsha.FindStringSubmatch(info); m != nil {
+			calls, _ = strconv.ParseFloat(m[1], 64)
+			usec, _ = strconv.ParseFloat(m[2], 64)
+		}
+		return calls, usec
+	}
+	if err := do(); err != nil { // the server has the script from here on
+		b.Fatal(err)
+	}
+	calls, usec := stats()
+	for b.Loop() {
+		if err := do(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	calls2, usec2 := stats()
+	b.ReportMetric((usec2-usec)/(calls2-calls), "server-µs/op")
+}

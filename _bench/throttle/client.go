@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// clientCommand has this program be a client. A job in JSON follows.
+const clientCommand = "client"
+
+// A job is what a client process has to do.
+type job struct {
+	Row    row
+	Share  int    // of the row's requests
+	Redis  string // host:port
+	URL    string // of the receiver
+	Buffer time.Duration
+	Ramp   time.Duration // within which workers start
+}
+
+// A tally is what a client process reports.
+type tally struct {
+	Answered int
+	Lost     int // requests without an answer
+	Errors   int // of the store; Transport then lets a request go, unlimited
+	First    string
+
+	mu sync.Mutex
+}
+
+func (t *tally) add(u *tally) {
+	t.Answered += u.Answered
+	t.Lost += u.Lost
+	t.Errors += u.Errors
+	if t.First == "" {
+		t.First = u.First
+	}
+}
+
+// count adds one to n, which is of t.
+func (t *tally) count(n *int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	*n++
+	if err != nil && t.First == "" {
+		t.First = err.Error()
+	}
+}
+
+// turnField of a request says when its turn was, in µs since 1970, by the clock
+// of Redis, which on one machine is everybody's.
+const turnField = "Weir-Turn"
+
+// client is main in a client process: it says that it is ready, waits for a
+// line, sends its share and reports.
+func client(text string) error {
+	var j job
+	if err := json.Unmarshal([]byte(text), &j); err != nil {
+		return err
+	}
+	// Thousands of workers ask at once. With the default of 50 ms the store
+	// would give up on some, and Transport would let their requests go.
+	const patience = 10 * time.Second
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(patience, j.Redis))
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience})
+	if err != nil {
+		return err
+	}
+	t := &tally{}
+	c, err := j.throttled(store, t)
+	if err != nil {
+		return err
+	}
+	if err := j.warmUp(store); err != nil {
+		return err
+	}
+
+	fmt.Println("ready")
+	in := bufio.NewReader(os.Stdin)
+	if _, err := in.ReadString('\n'); err != nil {
+		return err
+	}
+	go func() {
+		_, _ = in.ReadString('\n') // returns when nobody wants a report any more
+		os.Exit(1)
+	}()
+
+	work := make(chan struct{}, j.Share)
+	for range j.Share {
+		work <- struct{}{}
+	}
+	close(work)
+	var wg sync.WaitGroup
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for i, begin := 0, time.Now(); i < j.Row.Concurrency; i++ {
+		for time.Since(begin) < j.Ramp*time.Duration(i)/time.Duration(j.Row.Concurrency) {
+			<-tick.C
+		}
+		wg.Go(func() {
+			for range work {
+				if err := send(c, j.URL); err != nil {
+					t.count(&t.Lost, err)
+					continue
+				}
+				t.count(&t.Answered, nil)
+			}
+		})
+	}
+	wg.Wait()
+	return json.NewEncoder(os.Stdout).Encode(t)
+}
+
+// limits are what the processes share.
+func (j *job) limits() []weir.Limit {
+	return []weir.Limit{
+		// Never more in a window, wherever it begins.
+		algorithms.SlidingLog(int64(j.Row.Limit), j.Row.Period).Named("quota"),
+		// And one every two milliseconds: two hundred that leave at one instant arrive
+		// as the machines find time for them, and by what that differs from
+		// burst to burst Buffer would have to be longer.
+		algorithms.GCRA(500, time.Second).WithBurst(1).Named("pace"),
+	}
+}
+
+// throttled returns the client that keeps to the limits.
+func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
+	limiter, err := weir.New(store, weir.Options{
+		Rules:   []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: j.limits()}},
+		MaxWait: 2*j.Row.shortest() + time.Minute,
+		Buffer:  j.Buffer,
+		Observe: func(e weir.Event) {
+			if e.Err != nil {
+				t.count(&t.Errors, e.Err)
+				return
+			}
+			turn := e.Transaction.At.Add(e.Transaction.Wait)
+			e.Request.Header.Set(turnField, strconv.FormatInt(turn.UnixMicro(), 10))
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	base := &http.Transport{MaxIdleConnsPerHost: j.Row.Concurrency}
+	return &http.Client{Transport: limiter.Transport(base)}, nil
+}
+
+// warmUp asks for something else a few times: the process has a connection to
+// Redis, and that has the script, as when a process has run for a while.
+func (j *job) warmUp(store weir.Store) error {
+	for i := range 10 {
+		var charges []weir.Charge
+		for _, l := range j.limits() {
+			charges = append(charges, weir.Charge{Rule: "warm-up", Key: strconv.Itoa(i), Limit: l, Cost: 1})
+		}
+		if _, err := weir.Reserve(context.Background(), store, time.Minute, charges...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func send(c *http.Client, url string) error {
+	res, err := c.Get(url)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusNoContent {
+		return errors.New(res.Status)
+	}
+	return nil
+}

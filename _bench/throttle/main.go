@@ -1,0 +1,148 @@
+// Throttle measures how well three processes share a quota for what they send,
+// against a receiver that checks every window of its arrivals. It repeats the
+// published table of a Redis throttler that sleeps and polls, and prints both.
+//
+//	go run -C _bench ./throttle            # four rows, four minutes
+//	go run -C _bench ./throttle -quick     # three windows of each, 17 seconds
+//	go run -C _bench ./throttle -row 1 -buffer 30ms
+//	go run -C _bench ./throttle -limit 20 -period 200ms
+//
+// It starts a redis-server, a receiving HTTP server and the client processes,
+// all on loopback, and ends them.
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir/internal/redistest"
+)
+
+// A row of the table is one run: that many processes, each with that many
+// workers, send so many requests under one limit.
+type row struct {
+	Period      time.Duration
+	Limit       int
+	Processes   int
+	Concurrency int
+	Requests    int
+
+	time, ideal time.Duration // as published, if they are
+}
+
+var published = []row{
+	{time.Second, 200, 3, 2000, 9000, 71 * time.Second, 45 * time.Second},
+	{time.Second, 50, 3, 1000, 3000, 64 * time.Second, 60 * time.Second},
+	{5 * time.Second, 100, 3, 500, 1500, 70 * time.Second, 70 * time.Second},
+	{time.Second, 1, 3, 10, 30, 0, 30 * time.Second},
+}
+
+// shortest is the time until the last request may leave: a period for every
+// window but the first.
+func (r *row) shortest() time.Duration {
+	windows := (r.Requests + r.Limit - 1) / r.Limit
+	return time.Duration(windows-1) * r.Period
+}
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) == 3 && os.Args[1] == clientCommand {
+		if err := client(os.Args[2]); err != nil {
+			log.Fatal("client: ", err)
+		}
+		return
+	}
+	var own row
+	number := flag.Int("row", 0, "run this `row` of the table only, from 1; 0 is all")
+	quick := flag.Bool("quick", false, "send three windows of each row")
+	buffer := flag.Duration("buffer", 25*time.Millisecond, "weir.Options.Buffer")
+	ramp := flag.Duration("ramp", time.Second, "start the workers of a process one after the other within this time")
+	flag.IntVar(&own.Limit, "limit", 0, "run one row of your own, with this `limit`")
+	flag.DurationVar(&own.Period, "period", time.Second, "with -limit: its period")
+	flag.IntVar(&own.Processes, "processes", 3, "with -limit: client processes")
+	flag.IntVar(&own.Concurrency, "concurrency", 100, "with -limit: workers of each process")
+	flag.IntVar(&own.Requests, "requests", 0, "with -limit: requests of all processes; 0 is ten windows")
+	flag.Parse()
+
+	rows := published
+	switch {
+	case own.Limit != 0:
+		own.Requests = cmp.Or(own.Requests, 10*own.Limit)
+		if min(own.Limit, own.Processes, own.Concurrency, own.Requests) < 1 || own.Period <= 0 {
+			log.Fatal("The numbers of a row are positive.")
+		}
+		rows = []row{own}
+	case *number < 0 || *number > len(rows):
+		log.Fatalf("There is no row %d: the table has rows 1 to %d.", *number, len(rows))
+	case *number > 0:
+		rows = rows[*number-1 : *number]
+	}
+	if *quick {
+		for i := range rows {
+			r := &rows[i]
+			r.Requests, r.time, r.ideal = min(r.Requests, 3*r.Limit), 0, 0
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, rows, *buffer, *ramp)
+	stop()
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, rows []row, buffer, ramp time.Duration) error {
+	p := &program{}
+	defer p.end()
+	server := redistest.Server(p)
+	fmt.Printf("Buffer %v, workers start within %v. The shortest time is (⌈requests/limit⌉ − 1) × period; what was published as ideal is beside it.\n\n", buffer, ramp)
+	printHeader()
+	for i := range rows {
+		r := &rows[i]
+		ctx, cancel := context.WithTimeout(ctx, 2*r.shortest()+30*time.Second)
+		s, err := measure(ctx, r, server.Addr(), buffer, ramp)
+		cancel()
+		if err != nil {
+			return err
+		}
+		s.print(r)
+	}
+	return nil
+}
+
+// A program is the testing.TB of a program, as far as redistest needs one.
+type program struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (p *program) Helper()                           {}
+func (p *program) Cleanup(f func())                  { p.cleanups = append(p.cleanups, f) }
+func (p *program) Skip(args ...any)                  { p.Fatal(args...) }
+func (p *program) Fatal(args ...any)                 { p.end(); log.Fatal(args...) }
+func (p *program) Fatalf(format string, args ...any) { p.end(); log.Fatalf(format, args...) }
+
+func (p *program) TempDir() string {
+	dir, err := os.MkdirTemp("", "throttle")
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func (p *program) end() {
+	for len(p.cleanups) > 0 {
+		last := len(p.cleanups) - 1
+		p.cleanups[last]()
+		p.cleanups = p.cleanups[:last]
+	}
+}

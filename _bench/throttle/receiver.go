@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A receiver is the other side: it notes when requests arrive and takes 10 to
+// 30 ms for each.
+type receiver struct {
+	url string
+	srv *http.Server
+
+	mu   sync.Mutex
+	seen []arrival
+}
+
+// An arrival is a request as the receiver sees it.
+type arrival struct {
+	at   time.Time
+	turn int64 // when it was to leave, in µs since 1970; 0 if nobody decided
+}
+
+func receive() (*receiver, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &receiver{url: "http://" + ln.Addr().String()}
+	r.srv = &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = r.srv.Serve(ln) }()
+	return r, nil
+}
+
+func (r *receiver) close() { _ = r.srv.Close() }
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	a := arrival{at: time.Now()}
+	a.turn, _ = strconv.ParseInt(req.Header.Get(turnField), 10, 64)
+	r.mu.Lock()
+	r.seen = append(r.seen, a)
+	r.mu.Unlock()
+	time.Sleep(10*time.Millisecond + rand.N(20*time.Millisecond))
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// arrivals returns what was seen, in order.
+func (r *receiver) arrivals() []arrival {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen := slices.Clone(r.seen)
+	slices.SortFunc(seen, func(a, b arrival) int { return a.at.Compare(b.at) })
+	return seen
+}
+
+// A summary is what a row came to.
+type summary struct {
+	tally
+	time  time.Duration   // from the start of the clients to the last answer
+	gap   time.Duration   // mean, from the first arrival of a window to that of the next
+	over  int             // windows that hold more than the limit
+	most  int             // arrivals in one window
+	late  []time.Duration // arrivals after their turns, least first
+	stall time.Duration   // the longest of this machine
+}
+
+// judge looks at every window [t, t + period) that begins with an arrival. No
+// other holds more than the one that begins with its first arrival.
+func (s *summary) judge(seen []arrival, r *row) {
+	end := 0
+	for begin, a := range seen {
+		for end < len(seen) && seen[end].at.Sub(a.at) < r.Period {
+			end++
+		}
+		s.most = max(s.most, end-begin)
+		if end-begin > r.Limit {
+			s.over++
+		}
+		if a.turn != 0 {
+			s.late = append(s.late, a.at.Sub(time.UnixMicro(a.turn)))
+		}
+	}
+	if n := (len(seen) - 1) / r.Limit; n > 0 {
+		s.gap = seen[n*r.Limit].at.Sub(seen[0].at) / time.Duration(n)
+	}
+	slices.Sort(s.late)
+}
+
+func printHeader() {
+	columns := []string{
+		"period, limit, processes × concurrency, requests", "published: time, ideal", "time", "÷ published ideal",
+		"÷ shortest", "mean gap", "windows over", "most in one", "lost", "arrived after its turn: median, 99 %, most", "longest stall of the machine",
+	}
+	fmt.Println("| " + strings.Join(columns, " | ") + " |")
+	fmt.Println(strings.Repeat("| --- ", len(columns)) + "|")
+}
+
+func (s *summary) print(r *row) {
+	its, ratio := "–", "–"
+	if r.time > 0 {
+		its = fmt.Sprintf("%.0f s", r.time.Seconds())
+	}
+	if r.ideal > 0 {
+		its += fmt.Sprintf(", %.0f s", r.ideal.Seconds())
+		ratio = fmt.Sprintf("%.4f", s.time.Seconds()/r.ideal.Seconds())
+	}
+	fmt.Printf("| %v, %d, %d × %d, %d | %s | %.2f s | %s | %.4f | %.3f s | %d | %d | %d | %v, %v, %v | %v |\n",
+		r.Period, r.Limit, r.Processes, r.Concurrency, r.Requests, its,
+		s.time.Seconds(), ratio, s.time.Seconds()/r.shortest().Seconds(), s.gap.Seconds(),
+		s.over, s.most, r.Requests-s.Answered, milliseconds(s.quantile(0.5)), milliseconds(s.quantile(0.99)), milliseconds(s.quantile(1)), milliseconds(s.stall))
+	if s.Errors > 0 || s.Lost > 0 {
+		fmt.Printf("\n%d requests failed, and %d went unlimited because of the store. The first error: %s\n\n", s.Lost, s.Errors, s.First)
+	}
+}
+
+func (s *summary) quantile(q float64) time.Duration {
+	if len(s.late) == 0 {
+		return 0
+	}
+	return s.late[int(q*float64(len(s.late)-1))]
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%.1f ms", d.Seconds()*1000) }

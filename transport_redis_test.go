@@ -1,0 +1,176 @@
+package weir_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// A shared quota is used up by replicas that know of each other through Redis
+// only, each with its own connections to it.
+type sharedQuota struct {
+	limit    int
+	period   time.Duration
+	buffer   time.Duration
+	replicas int
+	requests int // of all replicas, sent at once
+}
+
+// An arrival is a request as the receiver sees it, and when its turn was by the
+// clock of Redis, which is that of this machine.
+type arrival struct{ at, turn time.Time }
+
+func (a arrival) late() time.Duration { return a.at.Sub(a.turn) }
+
+const turnField = "Weir-Turn" // in µs since 1970
+
+// TestTransportReplicas is _bench/throttle in small: however the turns of three
+// replicas fall, a real receiver sees no window over the limit, and every
+// request.
+func TestTransportReplicas(t *testing.T) {
+	q := sharedQuota{limit: 20, period: 500 * time.Millisecond, buffer: 40 * time.Millisecond, replicas: 3, requests: 60}
+	server := redistest.Server(t)
+	for range 5 {
+		start := time.Now()
+		seen := q.spend(t, server.Addr())
+		took := time.Since(start)
+		q.checkTurns(t, seen)
+		if t.Failed() {
+			return
+		}
+		late := func(a, b arrival) int { return int(a.late() - b.late()) }
+		least, most := slices.MinFunc(seen, late).late(), slices.MaxFunc(seen, late).late()
+		ideal := time.Duration((q.requests-1)/q.limit) * q.period
+		t.Logf("%d requests took %v, %.3f × ideal; they arrived %v to %v after their turns", q.requests, took, took.Seconds()/ideal.Seconds(), least, most)
+
+		over := q.windowsOver(seen)
+		switch {
+		case over == 0 && took > 10*ideal:
+			t.Errorf("%d requests took %v, ideal are %v", q.requests, took, ideal)
+			return
+		case over == 0:
+			return
+		case most-least <= q.buffer:
+			t.Errorf("%d windows of %v hold more than %d requests, which were delayed by %v to %v, a buffer of %v apart",
+				over, q.period, q.limit, least, most, q.buffer)
+			return
+		}
+	}
+	t.Skipf("this machine is too busy: it delays requests by more than the buffer of %v", q.buffer)
+}
+
+// spend sends the requests to a receiver of their own and returns what that saw,
+// in order.
+func (q *sharedQuota) spend(t *testing.T, redisAddr string) (seen []arrival) {
+	t.Helper()
+	var mu sync.Mutex
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := time.Now()
+		turn, err := strconv.ParseInt(r.Header.Get(turnField), 10, 64)
+		if err != nil {
+			t.Errorf("a request went out unlimited: %v", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, arrival{at, time.UnixMicro(turn)})
+	}))
+	defer receiver.Close()
+
+	var wg sync.WaitGroup
+	for i := range q.replicas {
+		client := q.replica(t, redisAddr)
+		for range q.requests*(i+1)/q.replicas - q.requests*i/q.replicas {
+			wg.Go(func() {
+				res, err := client.Get(receiver.URL)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer res.Body.Close()
+				if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusOK {
+					t.Errorf("got %s, %v, want 200", res.Status, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	slices.SortFunc(seen, func(a, b arrival) int { return a.at.Compare(b.at) })
+	return seen
+}
+
+// replica returns a client of a Limiter of its own.
+func (q *sharedQuota) replica(t *testing.T, redisAddr string) *http.Client {
+	t.Helper()
+	const patience = 10 * time.Second // of a busy machine
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(patience, redisAddr))
+	t.Cleanup(func() { rdb.Close() })
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter := must(t, store, weir.Options{
+		Rules: []weir.Rule{{
+			Name:   "partner",
+			Key:    weir.ByHeader("Host"),
+			Limits: []weir.Limit{algorithms.SlidingLog(int64(q.limit), q.period)},
+		}},
+		MaxWait: time.Minute,
+		Buffer:  q.buffer,
+		Observe: func(e weir.Event) {
+			if e.Err != nil {
+				t.Errorf("the store failed: %v", e.Err)
+				return
+			}
+			turn := e.Transaction.At.Add(e.Transaction.Wait)
+			e.Request.Header.Set(turnField, strconv.FormatInt(turn.UnixMicro(), 10))
+		},
+	})
+	base := &http.Transport{MaxIdleConnsPerHost: q.requests}
+	t.Cleanup(base.CloseIdleConnections)
+	return &http.Client{Transport: limiter.Transport(base)}
+}
+
+// checkTurns checks what depends on no machine: no request is lost, none goes
+// before its turn, and turns leave the buffer.
+func (q *sharedQuota) checkTurns(t *testing.T, seen []arrival) {
+	t.Helper()
+	if len(seen) != q.requests {
+		t.Errorf("%d requests arrived, want %d", len(seen), q.requests)
+	}
+	var turns []time.Time
+	for _, a := range seen {
+		if a.late() < 0 {
+			t.Errorf("a request arrived %v before its turn", -a.late())
+		}
+		turns = append(turns, a.turn)
+	}
+	slices.SortFunc(turns, time.Time.Compare)
+	for i := q.limit; i < len(turns); i++ {
+		if gap := turns[i].Sub(turns[i-q.limit]); gap < q.period+q.buffer {
+			t.Errorf("turns %d and %d are %v apart, want %v", i-q.limit, i, gap, q.period+q.buffer)
+		}
+	}
+}
+
+// windowsOver counts the windows that begin with an arrival and hold more than
+// the limit.
+func (q *sharedQuota) windowsOver(seen []arrival) (n int) {
+	for i := q.limit; i < len(seen); i++ {
+		if seen[i].at.Sub(seen[i-q.limit].at) < q.period {
+			n++
+		}
+	}
+	return n
+}
