@@ -39,8 +39,12 @@ local open_logs, describe_log, spend_logs
 local function ms(us) return math.ceil(us / 1000) + 1 end
 `
 
-//go:embed driver.lua
-var driver string
+var (
+	//go:embed single.lua
+	single string
+	//go:embed driver.lua
+	driver string
+)
 
 // A script is a text and the name by which Redis knows it.
 type script struct {
@@ -73,6 +77,7 @@ func newScript(algorithms []weir.Algorithm) (script, error) {
 		}
 		fmt.Fprintf(&b, "do\n%s\nalgorithms[%d] = {%s}\nend\n", source, i+1, fields)
 	}
+	b.WriteString(single)
 	b.WriteString(driver)
 	sum := sha1.Sum([]byte(b.String()))
 	return script{b.String(), hex.EncodeToString(sum[:])}, nil
