@@ -130,6 +130,12 @@ type Validator interface {
 	Validate(l *Limit) error
 }
 
+// A Stepper is an Algorithm that decides in place: Step does to *s and *d what
+// Take returns. It saves the copies, which cost more than the arithmetic.
+type Stepper interface {
+	Step(s *State, d *Decision, l *Limit, now, cost int64)
+}
+
 // A Queuer is an Algorithm whose charges, where the caller accepts to wait,
 // stand in a queue and leave it one after the other.
 type Queuer interface {
@@ -299,6 +305,14 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	}
 	t.Decisions, t.next = t.Decisions[:n], t.next[:n]
 	t.At, t.Wait = time.UnixMicro(now), 0
+	if n == 1 && t.Within <= 0 && t.Spent.IsZero() {
+		t.take(0, now, t.Charges[0].Cost, &states[0])
+		if !t.Decisions[0].Allowed {
+			return false
+		}
+		states[0].set(&t.next[0])
+		return true
+	}
 
 	within := min(t.Within, MaxTicks*time.Microsecond).Truncate(time.Microsecond)
 	fits := true
@@ -309,7 +323,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 			t.cancel(i, now, states[i])
 			continue
 		}
-		t.next[i], *d = c.Limit.Algorithm.Take(states[i], &c.Limit, now, c.Cost)
+		t.take(i, now, c.Cost, &states[i])
 		if within > 0 && c.Cost > 0 {
 			if q, ok := c.Limit.Algorithm.(Queuer); ok {
 				_, d.RetryAfter, ok = q.Queue(states[i], &c.Limit, now, now, c.Cost)
@@ -327,6 +341,24 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	return true
 }
 
+// take decides the i-th charge alone, at another cost, and leaves the state that
+// follows in next.
+func (t *Transaction) take(i int, now, cost int64, s *State) {
+	c := &t.Charges[i]
+	t.next[i].set(s)
+	if a, ok := c.Limit.Algorithm.(Stepper); ok {
+		a.Step(&t.next[i], &t.Decisions[i], &c.Limit, now, cost)
+		return
+	}
+	t.next[i], t.Decisions[i] = c.Limit.Algorithm.Take(*s, &c.Limit, now, cost)
+}
+
+// set copies s field by field: wider loads would stall on stores that are still
+// on their way, at 10 ns a copy.
+func (to *State) set(s *State) {
+	to.At, to.A, to.B, to.Log = s.At, s.A, s.B, s.Log
+}
+
 // cancel gives back a reservation, or the newest units where the algorithm
 // can't tell one from another.
 func (t *Transaction) cancel(i int, now int64, s State) {
@@ -335,7 +367,7 @@ func (t *Transaction) cancel(i int, now int64, s State) {
 		s = a.Cancel(s, &c.Limit, now, t.Spent.UnixMicro(), -max(cost, -2*MaxTicks))
 		cost = 0
 	}
-	t.next[i], t.Decisions[i] = c.Limit.Algorithm.Take(s, &c.Limit, now, cost)
+	t.take(i, now, cost, &s)
 }
 
 // reserve takes every charge at now + wait. What is looked at or given back
@@ -365,14 +397,14 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// explainRefusal describes the states as they are, for Take has described some
-// as they would be with their charge spent.
+// explainRefusal describes the states as they are, where take has described
+// them as they would be with their charge spent.
 func (t *Transaction) explainRefusal(now int64, states []State) {
 	for i := range t.Charges {
-		c, d := &t.Charges[i], &t.Decisions[i]
-		if c.Cost != 0 {
+		d := &t.Decisions[i]
+		if t.Charges[i].Cost != 0 && (d.Allowed || t.Within > 0) {
 			allowed, retry := d.Allowed, d.RetryAfter
-			_, *d = c.Limit.Algorithm.Take(states[i], &c.Limit, now, 0)
+			t.take(i, now, 0, &states[i])
 			d.Allowed, d.RetryAfter = allowed, retry
 		}
 	}

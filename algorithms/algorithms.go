@@ -26,9 +26,9 @@ type view struct {
 	reset     int64
 }
 
-// decision turns a view at the instant at ≥ now into what is true now: nothing
+// decide turns a view at the instant at ≥ now into what is true now: nothing
 // fits before at. retry counts from at.
-func (v view) decision(now, at, retry int64, allowed bool) weir.Decision {
+func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {
 		if v.remaining > 0 {
@@ -36,20 +36,18 @@ func (v view) decision(now, at, retry int64, allowed bool) weir.Decision {
 		}
 		v.remaining = 0
 	}
-	d := weir.Decision{
-		Allowed:    allowed,
-		Remaining:  v.remaining,
-		NextAfter:  time.Duration((ahead + v.next) * microsecond),
-		ResetAfter: time.Duration((ahead + v.reset) * microsecond),
-	}
+	d.Allowed = allowed
+	d.Remaining = v.remaining
+	d.NextAfter = time.Duration((ahead + v.next) * microsecond)
+	d.ResetAfter = time.Duration((ahead + v.reset) * microsecond)
 	switch {
 	case allowed:
+		d.RetryAfter = 0
 	case retry == never:
 		d.RetryAfter = weir.Never
 	default:
 		d.RetryAfter = time.Duration((ahead + retry) * microsecond)
 	}
-	return d
 }
 
 // never is a retry that no wait fulfils.
@@ -60,7 +58,7 @@ func ceilDiv(a, b int64) int64 {
 	if a <= 0 {
 		return 0
 	}
-	return (a-1)/b + 1
+	return int64((uint64(a)-1)/uint64(b)) + 1
 }
 
 // mulDiv returns ⌊a·b/c⌋ and the remainder, for factors ≥ 0 and a quotient that

@@ -23,14 +23,20 @@ func (anchoredWindow) Name() string                 { return "anchored-window" }
 func (anchoredWindow) String() string               { return "anchored-window" }
 func (anchoredWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
 
-func (anchoredWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (a anchoredWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+	a.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step makes it a weir.Stepper.
+func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	start, w := at, window{}
 	if s.A > 0 && at < s.B+period {
 		start, w.spent = s.B, s.A
 	}
 	w.end = start + period
-	return w.take(s, l.Quota, start, now, at, cost)
+	w.step(s, d, l.Quota, start, now, at, cost)
 }
 
 // Cancel makes it a weir.Canceler.

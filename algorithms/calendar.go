@@ -70,14 +70,20 @@ func (c calendar) Validate(l *weir.Limit) error {
 	return validateWindow(l)
 }
 
-func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+	c.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step makes it a weir.Stepper.
+func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	start, end := c.Window(min(at, 1<<53)) // beyond lies the year 2255, or a broken state
 	w := window{end: end}
 	if s.At >= start {
 		w.spent = s.A
 	}
-	return w.take(s, l.Quota, 0, now, at, cost)
+	w.step(s, d, l.Quota, 0, now, at, cost)
 }
 
 // Cancel makes it a weir.Canceler.

@@ -20,14 +20,20 @@ func (fixedWindow) Name() string                 { return "fixed-window" }
 func (fixedWindow) String() string               { return "fixed-window" }
 func (fixedWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
 
-func (fixedWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (f fixedWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+	f.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step makes it a weir.Stepper.
+func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	start := at - at%period
 	w := window{end: start + period}
 	if s.At >= start {
 		w.spent = s.A
 	}
-	return w.take(s, l.Quota, 0, now, at, cost)
+	w.step(s, d, l.Quota, 0, now, at, cost)
 }
 
 // Cancel makes it a weir.Canceler.

@@ -24,8 +24,14 @@ func (gcra) Name() string                 { return "gcra" }
 func (gcra) String() string               { return "gcra" }
 func (gcra) Validate(l *weir.Limit) error { return meterOf(l).validate(l) }
 
-func (gcra) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
-	return meterOf(l).take(s, now, cost)
+func (g gcra) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+	g.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step makes it a weir.Stepper.
+func (gcra) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+	meterOf(l).step(s, d, now, cost)
 }
 
 // Cancel makes it a weir.Canceler.

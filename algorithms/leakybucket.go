@@ -28,8 +28,14 @@ func (leakyBucket) Name() string                 { return "leaky-bucket" }
 func (leakyBucket) String() string               { return "leaky-bucket" }
 func (leakyBucket) Validate(l *weir.Limit) error { return meterOf(l).validate(l) }
 
-func (leakyBucket) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
-	return meterOf(l).take(s, now, cost)
+func (b leakyBucket) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+	b.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step makes it a weir.Stepper.
+func (leakyBucket) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+	meterOf(l).step(s, d, now, cost)
 }
 
 // Queue makes LeakyBucket a weir.Queuer.

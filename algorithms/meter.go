@@ -64,36 +64,38 @@ func (m meter) view(debt int64) view {
 	if debt == 0 {
 		return view{remaining: m.size}
 	}
-	free := m.full() - debt
-	n := free / m.unit
+	free := uint64(m.full() - debt)
+	n := free / uint64(m.unit)
 	return view{
-		remaining: n,
-		next:      ceilDiv((n+1)*m.unit-free, m.rate),
+		remaining: int64(n),
+		next:      ceilDiv(m.unit-int64(free-n*uint64(m.unit)), m.rate),
 		reset:     ceilDiv(debt, m.rate),
 	}
 }
 
-func (m meter) take(s weir.State, now, cost int64) (weir.State, weir.Decision) {
+func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
 	at := max(now, s.At)
-	debt := m.debt(&s, at)
+	debt := m.debt(s, at)
 	switch {
 	case cost > m.size:
-		return s, m.view(debt).decision(now, at, never, false)
+		m.view(debt).decide(d, now, at, never, false)
+		return
 	case cost > 0:
 		retry := ceilDiv(debt+cost*m.unit-m.full(), m.rate)
 		if retry > 0 || at > now {
-			return s, m.view(debt).decision(now, at, retry, false)
+			m.view(debt).decide(d, now, at, retry, false)
+			return
 		}
 		debt += cost * m.unit
-		s = weir.State{At: at, A: debt, B: m.unit}
+		*s = weir.State{At: at, A: debt, B: m.unit}
 	case cost < 0:
 		debt = max(0, debt-min(givenBack(cost), m.size)*m.unit)
-		s = weir.State{At: at, A: debt, B: m.unit}
+		*s = weir.State{At: at, A: debt, B: m.unit}
 		if debt == 0 && at == now {
-			s = weir.State{}
+			*s = weir.State{}
 		}
 	}
-	return s, m.view(debt).decision(now, at, 0, true)
+	m.view(debt).decide(d, now, at, 0, true)
 }
 
 // queue lets cost > 0 join at now and leave at or after the instant at. It

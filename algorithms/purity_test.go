@@ -12,7 +12,8 @@ import (
 
 // TestPurity takes from one state several times, as a store does that explains a
 // refusal or reserves. Each take gives what it gives from a copy, and leaves the
-// state as it was, though logs share memory.
+// state as it was, though logs share memory. A step gives the same, whatever was
+// in the decision.
 func TestPurity(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 8))
@@ -28,6 +29,10 @@ func TestPurity(t *testing.T) {
 					want, wantDecision := l.Algorithm.Take(clone(was), &l, now, cost)
 					if !same(got, want) || gotDecision != wantDecision {
 						t.Fatalf("seed %d: %v: %d from %+v: got %+v, %+v, from a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
+					}
+					stepped, d := s, weir.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
+					if l.Algorithm.(weir.Stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
+						t.Fatalf("seed %d: %v: %d from %+v: a step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
 					}
 					if !same(s, was) {
 						t.Fatalf("seed %d: %v: %d from %+v turns it into %+v", seed, l, cost, was, s)

@@ -22,16 +22,24 @@ func (slidingLog) Name() string                 { return "sliding-log" }
 func (slidingLog) String() string               { return "sliding-log" }
 func (slidingLog) Validate(l *weir.Limit) error { return validateWindow(l) }
 
-func (slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (g slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+	g.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step makes it a weir.Stepper.
+func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
-	g := logOf(&s, l, at)
+	g := logOf(s, l, at)
 	switch {
 	case cost > g.quota:
-		return s, g.view().decision(now, at, never, false)
+		g.view().decide(d, now, at, never, false)
+		return
 	case cost > 0:
 		retry := g.wait(cost)
 		if retry > 0 || at > now {
-			return s, g.view().decision(now, at, retry, false)
+			g.view().decide(d, now, at, retry, false)
+			return
 		}
 		if g.base > weir.MaxTicks {
 			g.rebase()
@@ -39,15 +47,15 @@ func (slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State
 		// A mark of its own even where the last one has the same time: marks
 		// of a state that may yet be kept are never written to.
 		g.marks = append(g.marks, weir.Mark{At: at, Sum: g.sum() + cost})
-		s = weir.State{At: at, A: g.base, Log: g.marks}
+		*s = weir.State{At: at, A: g.base, Log: g.marks}
 	case cost < 0:
 		g.giveBack(givenBack(cost))
-		s = weir.State{At: at, A: g.base, Log: g.marks}
+		*s = weir.State{At: at, A: g.base, Log: g.marks}
 		if len(g.marks) == 0 && at == now {
-			s = weir.State{}
+			*s = weir.State{}
 		}
 	}
-	return s, g.view().decision(now, at, 0, true)
+	g.view().decide(d, now, at, 0, true)
 }
 
 // Cancel makes it a weir.Canceler.

@@ -29,31 +29,39 @@ func (slidingWindow) Name() string                 { return "sliding-window" }
 func (slidingWindow) String() string               { return "sliding-window" }
 func (slidingWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
 
-func (slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (w slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+	w.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step makes it a weir.Stepper.
+func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	w := twoWindows{quota: l.Quota, period: int64(l.Period) / microsecond}
-	w.load(&s, at)
+	w.load(s, at)
 	switch {
 	case cost > w.quota:
-		return s, w.view().decision(now, at, never, false)
+		w.view().decide(d, now, at, never, false)
+		return
 	case cost > 0:
 		retry := w.wait(cost)
 		if retry > 0 || at > now {
-			return s, w.view().decision(now, at, retry, false)
+			w.view().decide(d, now, at, retry, false)
+			return
 		}
 		w.cur += cost
-		s = weir.State{At: at, A: w.cur, B: w.prev}
+		*s = weir.State{At: at, A: w.cur, B: w.prev}
 	case cost < 0:
 		n := givenBack(cost)
 		newest := min(n, w.cur)
 		w.cur -= newest
 		w.prev = max(0, w.prev-(n-newest))
-		s = weir.State{At: at, A: w.cur, B: w.prev}
+		*s = weir.State{At: at, A: w.cur, B: w.prev}
 		if w.cur == 0 && w.prev == 0 && at == now {
-			s = weir.State{}
+			*s = weir.State{}
 		}
 	}
-	return s, w.view().decision(now, at, 0, true)
+	w.view().decide(d, now, at, 0, true)
 }
 
 // Cancel makes it a weir.Canceler.

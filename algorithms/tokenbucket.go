@@ -24,8 +24,14 @@ func (tokenBucket) Name() string                 { return "token-bucket" }
 func (tokenBucket) String() string               { return "token-bucket" }
 func (tokenBucket) Validate(l *weir.Limit) error { return meterOf(l).validate(l) }
 
-func (tokenBucket) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
-	return meterOf(l).take(s, now, cost)
+func (b tokenBucket) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+	b.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step makes it a weir.Stepper.
+func (tokenBucket) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+	meterOf(l).step(s, d, now, cost)
 }
 
 // Cancel makes it a weir.Canceler.

@@ -16,30 +16,32 @@ type window struct {
 	end   int64 // of the window that holds the instant asked for
 }
 
-// take spends in the window of the instant at = max(now, s.At). start stands in
+// step spends in the window of the instant at = max(now, s.At). start stands in
 // the next state, for those whose window begins where its first unit is spent.
-func (w window) take(s weir.State, quota, start, now, at, cost int64) (weir.State, weir.Decision) {
+func (w window) step(s *weir.State, d *weir.Decision, quota, start, now, at, cost int64) {
 	switch {
 	case cost > quota:
-		return s, w.view(quota, at).decision(now, at, never, false)
+		w.view(quota, at).decide(d, now, at, never, false)
+		return
 	case cost > 0:
 		retry := int64(0)
 		if w.spent > quota-cost {
 			retry = w.end - at
 		}
 		if retry > 0 || at > now {
-			return s, w.view(quota, at).decision(now, at, retry, false)
+			w.view(quota, at).decide(d, now, at, retry, false)
+			return
 		}
 		w.spent += cost
-		s = weir.State{At: at, A: w.spent, B: start}
+		*s = weir.State{At: at, A: w.spent, B: start}
 	case cost < 0:
 		w.spent = max(0, w.spent-givenBack(cost))
-		s = weir.State{At: at, A: w.spent, B: start}
+		*s = weir.State{At: at, A: w.spent, B: start}
 		if w.spent == 0 && at == now {
-			s = weir.State{}
+			*s = weir.State{}
 		}
 	}
-	return s, w.view(quota, at).decision(now, at, 0, true)
+	w.view(quota, at).decide(d, now, at, 0, true)
 }
 
 func (w window) view(quota, at int64) view {
