@@ -9,7 +9,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
-	"time"
+	"sync"
 
 	"github.com/seed83679106/weir"
 )
@@ -40,8 +40,10 @@ var ErrFull = errors.New("memstore: full of keys that are being limited")
 // equals the one that is good as new soonest goes. A key that was refused stays
 // until it is as good as new, whatever else comes.
 type Store struct {
+	clock  clock
 	seed   maphash.Seed
 	shards []shard
+	spare  sync.Pool // of *work
 }
 
 const (
@@ -59,6 +61,7 @@ func New(o Options) *Store {
 	}
 	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
 	s := &Store{seed: maphash.MakeSeed(), shards: make([]shard, n)}
+	s.spare.New = func() any { return new(work) }
 	for i := range s.shards {
 		s.shards[i].most = bucketsFor((o.MaxKeys + n - 1) / n)
 	}
@@ -85,9 +88,10 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 	sh := &s.shards[k]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	now := time.Now().UnixMicro()
+	now := s.clock.now()
 	sl := sh.table.find(id)
-	states := [1]weir.State{sh.load(sl, id, now)}
+	var states [1]weir.State
+	sh.load(&states[0], sl, id, now)
 	if !t.Decide(now, states[:]) {
 		sl.refused(&t.Decisions[0], now)
 		return nil
@@ -104,58 +108,64 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 	return nil
 }
 
-// inline is how many charges need no memory of their own.
-const inline = 8
+// work is the memory that a decision of several charges needs.
+type work struct {
+	ids    []uint64
+	homes  []int // the shard of each charge
+	locked []int // each once
+	states []weir.State
+}
 
 // takeAll decides several charges under the locks of all shards they touch,
 // taken in one order.
 func (s *Store) takeAll(t *weir.Transaction) error {
-	var (
-		idsHere    [inline]uint64
-		homesHere  [inline]int
-		lockHere   [inline]int
-		statesHere [inline]weir.State
-	)
-	ids, homes, states := idsHere[:0], homesHere[:0], statesHere[:0]
+	w := s.spare.Get().(*work)
+	defer s.spare.Put(w)
+	w.ids, w.homes = w.ids[:0], w.homes[:0]
 	for i := range t.Charges {
 		k, id := s.locate(&t.Charges[i])
-		ids, homes = append(ids, id), append(homes, k)
+		w.ids, w.homes = append(w.ids, id), append(w.homes, k)
 	}
-	lock := append(lockHere[:0], homes...)
-	slices.Sort(lock)
-	lock = slices.Compact(lock)
-	for _, k := range lock {
+	w.locked = append(w.locked[:0], w.homes...)
+	slices.Sort(w.locked)
+	w.locked = slices.Compact(w.locked)
+	for _, k := range w.locked {
 		s.shards[k].mu.Lock()
 	}
 	defer func() {
-		for _, k := range lock {
+		for _, k := range w.locked {
 			s.shards[k].mu.Unlock()
 		}
 	}()
+	return s.takeLocked(t, w)
+}
 
-	now := time.Now().UnixMicro()
-	for i, id := range ids {
-		sh := &s.shards[homes[i]]
-		states = append(states, sh.load(sh.table.find(id), id, now))
+func (s *Store) takeLocked(t *weir.Transaction, w *work) error {
+	w.states = slices.Grow(w.states[:0], len(w.ids))[:len(w.ids)]
+	defer clear(w.states) // no log is kept alive by what is spare
+	now := s.clock.now()
+	for i, id := range w.ids {
+		sh := &s.shards[w.homes[i]]
+		sh.load(&w.states[i], sh.table.find(id), id, now)
 	}
-	if !t.Decide(now, states) {
-		for i, id := range ids {
-			s.shards[homes[i]].table.find(id).refused(&t.Decisions[i], now)
+	if !t.Decide(now, w.states) {
+		for i, id := range w.ids {
+			s.shards[w.homes[i]].table.find(id).refused(&t.Decisions[i], now)
 		}
 		return nil
 	}
 	// First room for all, then the states: where there is none nothing is done,
 	// and a slot that was added holds nothing yet, and so is free.
-	for i, id := range ids {
-		sh := &s.shards[homes[i]]
-		if t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0 && sh.table.find(id) == nil && sh.add(id, now, ids) == nil {
+	for i, id := range w.ids {
+		sh := &s.shards[w.homes[i]]
+		if t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0 && sh.table.find(id) == nil && sh.add(id, now, w.ids) == nil {
 			return ErrFull
 		}
 	}
-	for i, id := range ids {
+	for i, id := range w.ids {
 		if t.Charges[i].Cost != 0 {
-			sh := &s.shards[homes[i]]
-			sh.save(sh.table.find(id), id, now, &states[i], &t.Decisions[i])
+			sh := &s.shards[w.homes[i]]
+			sh.save(sh.table.find(id), id, now, &w.states[i], &t.Decisions[i])
 		}
 	}
 	return nil
@@ -167,10 +177,36 @@ func (s *Store) takeAll(t *weir.Transaction) error {
 func (s *Store) locate(c *weir.Charge) (k int, id uint64) {
 	id = maphash.String(s.seed, c.Key)
 	k = index(id, len(s.shards))
-	for _, part := range [...]string{c.Rule, c.Limit.Name, c.Limit.Algorithm.Name()} {
-		id = bits.RotateLeft64(id, 21)*0x9e3779b97f4a7c15 + maphash.String(s.seed, part)
-	}
+	id = mix(mix(mix(id, c.Rule), c.Limit.Name), c.Limit.Algorithm.Name())
 	return k, max(id, 1)
+}
+
+// mix adds a string to a hash that is secret already: the strings are the
+// program's own, so that it may be simpler than what keys need.
+func mix(h uint64, s string) uint64 {
+	h ^= uint64(len(s))
+	for ; len(s) > 8; s = s[8:] {
+		h = fold(h ^ word(s[:8]))
+	}
+	return fold(h ^ word(s))
+}
+
+func fold(h uint64) uint64 {
+	hi, lo := bits.Mul64(h, 0x9e3779b97f4a7c15)
+	return hi ^ lo
+}
+
+// word returns up to 8 bytes as a number; with its length it is unambiguous.
+func word(s string) uint64 {
+	if len(s) == 8 {
+		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	}
+	var w uint64
+	for i := range len(s) {
+		w = w<<8 | uint64(s[i])
+	}
+	return w
 }
 
 // index maps a hash to one of n places.

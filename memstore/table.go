@@ -8,23 +8,23 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// ways is how many slots a bucket has: as many as fingerprints fit in a cache
-// line. A state lives in one of two buckets and may be moved to the other, so
-// that a table fills to more than nine tenths before one finds no room.
+// ways is how many slots a bucket has. A state lives in one of two buckets and
+// may be moved to the other, so that a table fills to more than nine tenths
+// before one finds no room.
 const ways = 8
 
 // A table is a hash table without pointers: nothing for the garbage collector
 // to follow, however many keys it holds.
 type table []bucket
 
-type bucket struct {
-	ids   [ways]uint64 // fingerprints; 0 is a free slot
-	slots [ways]slot
-}
+// A bucket is five cache lines that lie together. They are read at once: it is
+// the first that takes time.
+type bucket [ways]slot
 
-// A slot holds a state, and when it is as good as new. From then on the slot is
-// free, and need not be swept.
+// A slot holds a fingerprint, its state, and when that is as good as new. From
+// then on the slot is free, and need not be swept.
 type slot struct {
+	id       uint64 // 0 if nothing was ever here
 	at, a, b int64
 	fate     int64 // reset in µs since 1970 << 3 | hasLog | rank
 }
@@ -61,10 +61,9 @@ func (s *slot) refused(d *weir.Decision, now int64) {
 // bucketsFor returns how many buckets hold n states with next to none lost.
 func bucketsFor(n int) int { return max(1, (n*7/6+ways-1)/ways) }
 
-// homes returns the two buckets where a fingerprint may live.
-func (t table) homes(id uint64) (*bucket, *bucket) {
-	return &t[index(id, len(t))], &t[index(id*0xff51afd7ed558ccd, len(t))]
-}
+// first and second return the two buckets where a fingerprint may live.
+func (t table) first(id uint64) *bucket  { return &t[index(id, len(t))] }
+func (t table) second(id uint64) *bucket { return &t[index(id*0xff51afd7ed558ccd, len(t))] }
 
 // find returns the slot of a fingerprint, or nil. It stays valid until the next
 // add.
@@ -72,60 +71,67 @@ func (t table) find(id uint64) *slot {
 	if len(t) == 0 {
 		return nil
 	}
-	one, two := t.homes(id)
-	for i, x := range one.ids {
-		if x == id {
-			return &one.slots[i]
-		}
+	if sl := t.first(id).find(id); sl != nil {
+		return sl
 	}
-	for i, x := range two.ids {
-		if x == id {
-			return &two.slots[i]
+	return t.second(id).find(id)
+}
+
+func (b *bucket) find(id uint64) *slot {
+	for i := range b {
+		if b[i].id == id {
+			return &b[i]
 		}
 	}
 	return nil
 }
 
-// free reports whether a slot is: nothing is in it, or what is as good as new
-// and not one of the fingerprints to keep.
-func (b *bucket) free(i int, now int64, keep []uint64) bool {
-	return b.ids[i] == 0 || b.slots[i].reset() <= now && !slices.Contains(keep, b.ids[i])
+// free reports whether nothing is in the slot, or what is as good as new and not
+// one of the fingerprints to keep.
+func (s *slot) free(now int64, keep []uint64) bool {
+	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
 
-// A candidate is a slot that may be taken: that of ids[i] in a bucket.
-type candidate struct {
-	*bucket
-	i int
-}
-
-// weakest returns the slot in the homes of id that is lost best, and whether
-// it is free. Those of the fingerprints to keep are not considered.
-func (t table) weakest(id uint64, now int64, keep []uint64) (c candidate, free bool) {
-	one, two := t.homes(id)
-	var least int64
-	for _, b := range [...]*bucket{one, two} {
-		used := 0
-		var mine candidate
-		for i := range b.ids {
-			if b.free(i, now, keep) {
-				mine = candidate{b, i}
-				continue
-			}
-			used++
-			if slices.Contains(keep, b.ids[i]) {
-				continue
-			}
-			// rank first, then the time of reset
-			worth := b.slots[i].fate>>fateBits | b.slots[i].rank()<<60
-			if !free && (c.bucket == nil || worth < least) {
-				c, least = candidate{b, i}, worth
-			}
-		}
-		if mine.bucket != nil && (!free || int64(used) < least) { // the emptier home
-			c, free, least = mine, true, int64(used)
+// room returns a free slot, or nil, and how many are taken.
+func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
+	for i := range b {
+		if b[i].free(now, keep) {
+			free = &b[i]
+		} else {
+			taken++
 		}
 	}
-	return c, free
+	return free, taken
+}
+
+// room returns a free slot in the homes of id, or nil. Most states live in their
+// first home, where they are found first; those that come when it is filling up
+// live in the emptier one, so that few find both full.
+func (t table) room(id uint64, now int64, keep []uint64) *slot {
+	one, taken := t.first(id).room(now, keep)
+	if taken < ways-2 {
+		return one
+	}
+	if two, n := t.second(id).room(now, keep); n < taken {
+		return two
+	}
+	return one
+}
+
+// weakest returns the slot in the homes of id that is lost best, or nil if all
+// are of the fingerprints to keep.
+func (t table) weakest(id uint64, keep []uint64) (weakest *slot) {
+	var least int64
+	for _, b := range [...]*bucket{t.first(id), t.second(id)} {
+		for i := range b {
+			// rank first, then the time of reset
+			worth := b[i].reset() | b[i].rank()<<60
+			if (weakest == nil || worth < least) && !slices.Contains(keep, b[i].id) {
+				weakest, least = &b[i], worth
+			}
+		}
+	}
+	return weakest
 }
 
 // A shard is a table under a lock. All limits of a key are in the same one.
@@ -144,52 +150,48 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	if sh.table == nil {
 		sh.table = make(table, 1)
 	}
-	c, free := sh.table.weakest(id, now, keep)
-	for !free && sh.grow(now, keep) {
-		c, free = sh.table.weakest(id, now, keep)
+	sl := sh.table.room(id, now, keep)
+	for sl == nil && sh.grow(now, keep) {
+		sl = sh.table.room(id, now, keep)
 	}
-	if !free {
-		if moved, ok := sh.move(sh.table, id, now, keep); ok {
-			c, free = moved, true
+	if sl == nil {
+		sl = sh.move(sh.table, id, now, keep)
+	}
+	if sl == nil {
+		if sl = sh.table.weakest(id, keep); sl == nil || sl.rank() == refusing {
+			return nil
 		}
 	}
-	if c.bucket == nil || !free && c.slots[c.i].rank() == refusing {
-		return nil
-	}
-	return sh.put(c, id, slot{fate: now << fateBits})
+	sh.put(sl, slot{id: id, fate: now << fateBits})
+	return sl
 }
 
 // put replaces what is in a slot, and its log.
-func (sh *shard) put(c candidate, id uint64, s slot) *slot {
-	sl := &c.slots[c.i]
+func (sh *shard) put(sl *slot, s slot) {
 	if sl.fate&hasLog != 0 {
-		delete(sh.logs, c.ids[c.i])
+		delete(sh.logs, sl.id)
 	}
-	c.ids[c.i], *sl = id, s
-	return sl
+	*sl = s
 }
 
 // move makes room for a fingerprint whose homes are full: it moves one of the
 // states in them to that one's other home, if a slot is free there. Few would
 // have to go without it, but more than none, long before the table is full.
-func (sh *shard) move(t table, id uint64, now int64, keep []uint64) (c candidate, ok bool) {
-	one, two := t.homes(id)
-	for _, b := range [...]*bucket{one, two} {
-		for i, x := range b.ids {
-			there, other := t.homes(x)
-			if there == b {
-				there = other
+func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
+	for _, b := range [...]*bucket{t.first(id), t.second(id)} {
+		for i := range b {
+			other := t.first(b[i].id)
+			if other == b {
+				other = t.second(b[i].id)
 			}
-			for j := range there.ids {
-				if there.free(j, now, keep) {
-					sh.put(candidate{there, j}, x, b.slots[i])
-					b.ids[i], b.slots[i] = 0, slot{}
-					return candidate{b, i}, true
-				}
+			if free, _ := other.room(now, keep); free != nil {
+				sh.put(free, b[i])
+				b[i] = slot{}
+				return &b[i]
 			}
 		}
 	}
-	return candidate{}, false
+	return nil
 }
 
 // grow doubles the table, up to its bound, and reports whether it did.
@@ -200,40 +202,37 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 	}
 	next := make(table, n)
 	for i := range sh.table {
-		b := &sh.table[i]
-		for j, id := range b.ids {
-			if id == 0 {
+		for j := range sh.table[i] {
+			s := &sh.table[i][j]
+			switch {
+			case s.id == 0:
+				continue
+			case s.free(now, keep):
+				sh.put(s, slot{})
 				continue
 			}
-			if b.slots[j].reset() <= now && !slices.Contains(keep, id) {
-				if b.slots[j].fate&hasLog != 0 {
-					delete(sh.logs, id)
-				}
-				continue
-			}
-			c, free := next.weakest(id, now, keep)
-			if !free {
-				if c, free = sh.move(next, id, now, keep); !free {
+			sl := next.room(s.id, now, keep)
+			if sl == nil {
+				if sl = sh.move(next, s.id, now, keep); sl == nil {
 					return false // next to impossible: more room, and yet none here
 				}
 			}
-			c.ids[c.i], c.slots[c.i] = id, b.slots[j]
+			*sl = *s
 		}
 	}
 	sh.table = next
 	return true
 }
 
-// load returns the state in a slot that may be nil.
-func (sh *shard) load(sl *slot, id uint64, now int64) weir.State {
+// load reads the state in a slot, which may be nil, into the zero s.
+func (sh *shard) load(s *weir.State, sl *slot, id uint64, now int64) {
 	if sl == nil || sl.reset() <= now {
-		return weir.State{}
+		return
 	}
-	s := weir.State{At: sl.at, A: sl.a, B: sl.b}
+	s.At, s.A, s.B = sl.at, sl.a, sl.b
 	if sl.fate&hasLog != 0 {
 		s.Log = sh.logs[id]
 	}
-	return s
 }
 
 // save writes the state to a slot, which is nil only if there is nothing to
@@ -250,7 +249,7 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Dec
 		rank = max(rank, sl.rank())
 	}
 	had := sl.fate&hasLog != 0
-	*sl = slot{at: s.At, a: s.A, b: s.B, fate: (now+int64(d.ResetAfter/time.Microsecond))<<fateBits | rank}
+	*sl = slot{id: id, at: s.At, a: s.A, b: s.B, fate: (now+int64(d.ResetAfter/time.Microsecond))<<fateBits | rank}
 	switch {
 	case len(s.Log) > 0:
 		if sh.logs == nil {

@@ -72,7 +72,7 @@ func reaches(t reflect.Type, kinds ...reflect.Kind) bool {
 }
 
 // TestPointers: the garbage collector finds nothing to follow in a table, nor
-// in a log, and no store can keep a caller's key alive: it has no place for a
+// in a log, and no shard can keep a caller's key alive: it has no place for a
 // string, nor for anything that may hide one.
 func TestPointers(t *testing.T) {
 	pointers := []reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.String, reflect.Interface,
@@ -82,10 +82,10 @@ func TestPointers(t *testing.T) {
 			t.Errorf("%v has pointers, want none", typ)
 		}
 	}
-	if reaches(reflect.TypeFor[Store](), reflect.String, reflect.Interface, reflect.Func, reflect.UnsafePointer) {
-		t.Errorf("a Store can hold a string, want no place for one")
+	if reaches(reflect.TypeFor[shard](), reflect.String, reflect.Interface, reflect.Func, reflect.UnsafePointer) {
+		t.Errorf("a shard can hold a string, want no place for one")
 	}
-	if !reaches(reflect.TypeFor[weir.Charge](), reflect.String) || !reaches(reflect.TypeFor[Store](), reflect.Slice) {
+	if !reaches(reflect.TypeFor[weir.Charge](), reflect.String) || !reaches(reflect.TypeFor[shard](), reflect.Slice) {
 		t.Errorf("reaches finds nothing")
 	}
 }

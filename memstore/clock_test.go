@@ -1,0 +1,35 @@
+package memstore
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestClock: it tells the wall's time, to the microsecond, and a wall clock that
+// was set is noticed within a second, whichever way.
+func TestClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c clock
+		for _, off := range []time.Duration{0, time.Hour, -time.Hour} {
+			c.both.Store(&reading{time.Now(), time.Now().Add(off).UnixNano()})
+			for _, d := range []time.Duration{0, 999_999_999, 1} {
+				time.Sleep(d)
+				want := time.Now().UnixMicro()
+				if d == 1 {
+					off = 0
+				}
+				if got := c.now() - want; got != off.Microseconds() {
+					t.Errorf("%v later: got %d µs off, want %d", d, got, off.Microseconds())
+				}
+			}
+		}
+	})
+}
+
+func TestClockAllocates(t *testing.T) {
+	var c clock
+	if n := testing.AllocsPerRun(100, func() { c.now() }); n != 0 {
+		t.Errorf("got %v allocations, want none", n)
+	}
+}
