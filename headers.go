@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/bits"
 	"net/http"
@@ -173,6 +174,8 @@ type policy struct {
 	capacityValue []string
 	ietf          []string // "api";q=100;w=60
 	draft         []string // 100;w=60
+	json          []byte   // the name
+	refusal       problem  // the answer where this limit alone refuses
 }
 
 // maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
@@ -197,6 +200,8 @@ func newPolicy(rule, unit string, alone bool, l Limit) policy {
 	}
 	p.ietf = []string{item + window}
 	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}
+	p.json, _ = json.Marshal(p.name) // a string: it can't fail
+	p.refusal = quotaExceeded.violating(p.json)
 	return p
 }
 

@@ -109,7 +109,7 @@ func (h *hybrid) Take(ctx context.Context, t *Transaction) error {
 		return nil
 	}
 	h.asked.Add(1)
-	var dropsHere [inline]uint64
+	var dropsHere [8]uint64
 	drops := dropsHere[:0]
 	for i := range t.Charges {
 		drops = append(drops, h.shard(h.id(&t.Charges[i])).dropped())

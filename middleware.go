@@ -118,6 +118,7 @@ type Event struct {
 type Limiter struct {
 	store  Store
 	rules  []rule
+	limits int // of all rules; those of LimitsFor don't count
 	o      Options
 	expose []string
 	log    errorLog
@@ -160,9 +161,6 @@ func New(store Store, o Options) (*Limiter, error) {
 	if o.MaxWaiting == 0 {
 		o.MaxWaiting = 10_000
 	}
-	if o.OnLimited == nil {
-		o.OnLimited = http.HandlerFunc(Refuse)
-	}
 	if o.OnError == nil {
 		o.OnError = failOpen
 	}
@@ -189,6 +187,7 @@ func New(store Store, o Options) (*Limiter, error) {
 			names[p.name] = true
 		}
 		l.rules = append(l.rules, r)
+		l.limits += len(r.policies)
 		units = append(units, r.Unit)
 	}
 	if o.Expose {
@@ -291,7 +290,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		next.ServeHTTP(w, r)
 		return
 	}
-	v := newVerdict(r)
+	v := l.newVerdict(r)
 	err := l.charge(v, r)
 	if err == nil {
 		if len(v.Charges) == 0 {
@@ -313,15 +312,18 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	}
 	allowed := v.Allowed()
 	l.tell(w.Header(), v, allowed)
-	r = r.WithContext(v)
 	if !allowed {
-		l.o.OnLimited.ServeHTTP(w, r)
+		if l.o.OnLimited == nil {
+			v.refuse(w, r)
+			return
+		}
+		l.o.OnLimited.ServeHTTP(w, r.WithContext(v))
 		return
 	}
 	if v.Wait > 0 && l.wait(v.Context, &v.Transaction) != nil {
 		return // nobody is there to be answered
 	}
-	next.ServeHTTP(w, r)
+	next.ServeHTTP(w, r.WithContext(v))
 }
 
 // within is how long a request may wait, now that others do.
@@ -375,7 +377,7 @@ func (l *Limiter) tell(h http.Header, v *verdict, allowed bool) {
 	for i := range v.items {
 		v.items[i].Decision = &v.Decisions[i]
 	}
-	f := fieldWriter{h: h, values: v.valuesHere[:0], buf: v.bufHere[:0]}
+	f := fieldWriter{h: h, values: v.values[:0], buf: v.buf[:0]}
 	items := v.items
 	for o := v.outer; o != nil; o = o.outer {
 		items = slices.Concat(items, o.items)
@@ -390,31 +392,48 @@ func (l *Limiter) tell(h http.Header, v *verdict, allowed bool) {
 }
 
 // A verdict is what a Limiter decided about a request. It is the context of the
-// handlers after it, so that both are one piece of memory, with room for what
-// most requests need.
+// handlers after it, and one piece of memory with what most of them need.
 type verdict struct {
 	context.Context
 	Transaction
 	items []item
 	outer *verdict
 
-	chargesHere   [inline]Charge
-	decisionsHere [inline]Decision
-	nextHere      [inline]State
-	itemsHere     [inline]item
-	valuesHere    [4]string
-	bufHere       [48]byte
+	values [3]string
+	buf    [32]byte
 }
-
-const inline = 2
 
 type verdictKey struct{}
 
-func newVerdict(r *http.Request) *verdict {
-	v := &verdict{Context: r.Context()}
+// newVerdict returns a verdict with room for the limits of the Limiter.
+func (l *Limiter) newVerdict(r *http.Request) (v *verdict) {
+	switch {
+	case l.limits <= 1:
+		m := new(struct {
+			verdict
+			charges   [1]Charge
+			decisions [1]Decision
+			next      [1]State
+			items     [1]item
+		})
+		v = &m.verdict
+		v.Charges, v.Decisions, v.next, v.items = m.charges[:0], m.decisions[:0], m.next[:0], m.items[:0]
+	case l.limits <= 4:
+		m := new(struct {
+			verdict
+			charges   [4]Charge
+			decisions [4]Decision
+			next      [4]State
+			items     [4]item
+		})
+		v = &m.verdict
+		v.Charges, v.Decisions, v.next, v.items = m.charges[:0], m.decisions[:0], m.next[:0], m.items[:0]
+	default:
+		v = &verdict{items: make([]item, 0, l.limits)}
+		v.Charges = make([]Charge, 0, l.limits)
+	}
+	v.Context = r.Context()
 	v.outer, _ = v.Context.Value(verdictKey{}).(*verdict)
-	v.Charges, v.items = v.chargesHere[:0], v.itemsHere[:0]
-	v.Decisions, v.next = v.decisionsHere[:0], v.nextHere[:0]
 	return v
 }
 
@@ -445,15 +464,35 @@ func preflight(r *http.Request) bool {
 // Refuse is OnLimited unless another is given: it answers 429 with problem
 // details of the type quota-exceeded, text or HTML, as the client prefers.
 func Refuse(w http.ResponseWriter, r *http.Request) {
-	var violated []string
 	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
-		for i := range v.items {
-			if !v.Decisions[i].Allowed {
-				violated = append(violated, v.items[i].name)
-			}
+		v.refuse(w, r)
+		return
+	}
+	quotaExceeded.write(w, r)
+}
+
+// refuse names the limits that refused: mostly it is one, and its answer ready.
+func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
+	var one *policy
+	n := 0
+	for i := range v.items {
+		if !v.Decisions[i].Allowed {
+			one = v.items[i].policy
+			n++
 		}
 	}
-	quotaExceeded(violated).write(w, r)
+	if n == 1 {
+		one.refusal.write(w, r)
+		return
+	}
+	var names [][]byte
+	for i := range v.items {
+		if !v.Decisions[i].Allowed {
+			names = append(names, v.items[i].json)
+		}
+	}
+	p := quotaExceeded.violating(names...)
+	p.write(w, r)
 }
 
 // failOpen is OnError unless another is given.
@@ -464,5 +503,5 @@ func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err err
 // FailClosed is an OnError that refuses what could not be decided: it answers
 // 503 with problem details of the type temporary-reduced-capacity.
 func FailClosed(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
-	reducedCapacity().write(w, r)
+	reducedCapacity.write(w, r)
 }

@@ -1,9 +1,11 @@
 package weir
 
 import (
-	"encoding/json"
+	"bytes"
+	"fmt"
 	"html"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,58 +14,76 @@ import (
 // RFC 9457, with the types of draft-ietf-httpapi-ratelimit-headers, or the same
 // as text or HTML where the client prefers that.
 type problem struct {
-	Type     string   `json:"type"`
-	Title    string   `json:"title"`
-	Status   int      `json:"status"`
-	Violated []string `json:"violated-policies,omitempty"`
-
+	status   int
+	title    string
 	sentence string
+	json     []byte
 }
 
 const problemTypes = "https://iana.org/assignments/http-problem-types#"
 
-func quotaExceeded(violated []string) problem {
-	return problem{problemTypes + "quota-exceeded", "Quota Exceeded", http.StatusTooManyRequests, violated,
-		"Too many requests."}
+func newProblem(kind, title, sentence string, status int) problem {
+	return problem{status, title, sentence, fmt.Appendf(nil, `{"type":"%s%s","title":"%s","status":%d}`+"\n", problemTypes, kind, title, status)}
 }
 
-func reducedCapacity() problem {
-	return problem{problemTypes + "temporary-reduced-capacity", "Temporary Reduced Capacity", http.StatusServiceUnavailable, nil,
-		"The service has less capacity for now."}
+var (
+	quotaExceeded   = newProblem("quota-exceeded", "Quota Exceeded", "Too many requests.", http.StatusTooManyRequests)
+	reducedCapacity = newProblem("temporary-reduced-capacity", "Temporary Reduced Capacity", "The service has less capacity for now.", http.StatusServiceUnavailable)
+)
+
+// violating returns the problem with the names of policies, in JSON.
+func (p problem) violating(names ...[]byte) problem {
+	p.json = slices.Concat(p.json[:len(p.json)-2], []byte(`,"violated-policies":[`), bytes.Join(names, []byte{','}), []byte("]}\n"))
+	return p
 }
 
-func (p problem) write(w http.ResponseWriter, r *http.Request) {
+// Values that all answers share. Nobody may write to them.
+var (
+	noStore     = []string{"no-store"}
+	noSniff     = []string{"nosniff"}
+	varyAccept  = []string{"Accept"}
+	problemJSON = []string{"application/problem+json"}
+	plainText   = []string{"text/plain; charset=utf-8"}
+	htmlText    = []string{"text/html; charset=utf-8"}
+)
+
+func (p *problem) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Add("Vary", "Accept")
-	h.Del("Content-Length")
-	h.Del("Content-Encoding")
-
-	sentence := p.sentence
-	if after := h.Get(retryAfter); after == "1" {
-		sentence += " Try again in a second."
-	} else if after != "" {
-		sentence += " Try again in " + after + " seconds."
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
+	if len(h["Vary"]) == 0 {
+		h["Vary"] = varyAccept
+	} else {
+		h.Add("Vary", "Accept")
 	}
-	var body []byte
+	delete(h, "Content-Length") // net/http knows it
+	delete(h, "Content-Encoding")
+
+	body := p.json
 	switch negotiate(r.Header["Accept"]) {
 	case asJSON:
-		h.Set("Content-Type", "application/problem+json")
-		body, _ = json.Marshal(p) // strings and an int: it can't fail
-		body = append(body, '\n')
+		h["Content-Type"] = problemJSON
 	case asHTML:
-		h.Set("Content-Type", "text/html; charset=utf-8")
+		h["Content-Type"] = htmlText
 		body = []byte("<!doctype html>\n<meta name=viewport content=\"width=device-width\">\n<title>" +
-			html.EscapeString(p.Title) + "</title>\n<h1>" + html.EscapeString(p.Title) + "</h1>\n<p>" +
-			html.EscapeString(sentence) + "</p>\n")
+			p.title + "</title>\n<h1>" + p.title + "</h1>\n<p>" + p.sentence + tryAgain(h) + "</p>\n")
 	default:
-		h.Set("Content-Type", "text/plain; charset=utf-8")
-		body = []byte(sentence + "\n")
+		h["Content-Type"] = plainText
+		body = []byte(p.sentence + tryAgain(h) + "\n")
 	}
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	w.WriteHeader(p.Status)
+	w.WriteHeader(p.status)
 	w.Write(body) // to a client that may be gone
+}
+
+func tryAgain(h http.Header) string {
+	switch after := h.Get(retryAfter); after {
+	case "":
+		return ""
+	case "1":
+		return " Try again in a second."
+	default:
+		return " Try again in " + html.EscapeString(after) + " seconds."
+	}
 }
 
 type form int

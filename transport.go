@@ -44,10 +44,10 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
 	giveUp := time.Now().Add(t.l.o.MaxWait)
 	for {
-		v := newVerdict(r)
+		v := t.l.newVerdict(r)
 		err := t.turn(ctx, v, r, giveUp)
 		for err == nil && v.Wait > 0 && t.paused(ctx, v.Charges) {
-			v = newVerdict(r)
+			v = t.l.newVerdict(r)
 			err = t.turn(ctx, v, r, giveUp)
 		}
 		if err != nil {
