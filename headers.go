@@ -176,6 +176,8 @@ type policy struct {
 	draft         []string // 100;w=60
 	json          []byte   // the name
 	refusal       problem  // the answer where this limit alone refuses
+
+	settle func(Outcome) int64 // the rule's
 }
 
 // maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -40,6 +38,26 @@ type Rule struct {
 	// nothing. A negative cost is refused, as one that never fits: a
 	// ContentLength of −1 gives nobody units back.
 	Cost func(r *http.Request) int64
+
+	// Settle says what a request cost after all, when the handler has returned:
+	// until then Cost is reserved. Nil means Cost. See Outcome.
+	Settle func(o Outcome) int64
+
+	// Shadow is the share of keys, from 0 to 1, for which the rule is charged and
+	// observed as ever but refuses nobody, delays nobody and tells nobody: 1 tries
+	// a rule out, 0.75 enforces it for a quarter of the keys. Which keys those are
+	// is the same in every process, and a key that is enforced stays so as Shadow
+	// falls. A rule in shadow is charged when the others have let the request
+	// pass, by a call of its own.
+	Shadow float64
+
+	// Allow names keys that the rule does not apply to, Deny those that are
+	// refused, without asking the store. Allow comes first. Nil is nobody; List
+	// has both.
+	Allow, Deny func(key string) bool
+
+	// Penalty bans keys that are refused again and again; nil bans nobody.
+	Penalty *Penalty
 
 	// Unit is what Cost counts, for the dialects that say so: "tokens",
 	// "content-bytes". The zero Unit means "requests".
@@ -106,22 +124,47 @@ type Event struct {
 	Request *http.Request
 
 	// Transaction is what was decided. It must not be changed. After an error
-	// its Decisions mean nothing.
+	// its Decisions mean nothing. It is nil where the store was not asked: for
+	// Denied, and for a Ban that is known.
 	Transaction *Transaction
 
 	// Err is the error of the store, or nil.
 	Err error
+
+	// Took is how long the store took.
+	Took time.Duration
+
+	// Shadow says that the rules of this transaction refuse nobody.
+	Shadow bool
+
+	// Ban is for how much longer the key is banned; the request was refused for
+	// that. 0 is no ban.
+	Ban time.Duration
+
+	// Denied is the rule whose Deny refused the request, or "".
+	Denied string
+}
+
+// Observers returns an Observe that calls each of fs.
+func Observers(fs ...func(Event)) func(Event) {
+	return func(e Event) {
+		for _, f := range fs {
+			f(e)
+		}
+	}
 }
 
 // A Limiter applies rules to requests. It is safe for concurrent use and can't
 // be changed.
 type Limiter struct {
-	store  Store
-	rules  []rule
-	limits int // of all rules; those of LimitsFor don't count
-	o      Options
-	expose []string
-	log    errorLog
+	store   Store
+	rules   []rule
+	limits  int // of all rules; those of LimitsFor don't count
+	o       Options
+	settles bool // a rule has Settle
+	bans    bool // a rule has a Penalty
+	expose  []string
+	log     errorLog
 
 	waiting atomic.Int64
 }
@@ -130,6 +173,7 @@ type Limiter struct {
 type rule struct {
 	Rule
 	policies []policy // nil if LimitsFor decides
+	bans     *bans    // nil without a Penalty
 }
 
 // New returns a Limiter, or an error that names what is wrong with its
@@ -188,12 +232,28 @@ func New(store Store, o Options) (*Limiter, error) {
 		}
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
+		l.settles = l.settles || r.Settle != nil
+		l.bans = l.bans || r.bans != nil
 		units = append(units, r.Unit)
 	}
 	if o.Expose {
 		l.expose = []string{o.Headers.fields(units)}
 	}
 	return l, nil
+}
+
+// Rules returns the rules as they are in force: every limit has its name.
+func (l *Limiter) Rules() []Rule {
+	rules := make([]Rule, len(l.rules))
+	for i := range l.rules {
+		r := &l.rules[i]
+		rules[i] = r.Rule
+		rules[i].Limits = make([]Limit, len(r.policies))
+		for j := range r.policies {
+			rules[i].Limits[j] = r.policies[j].limit
+		}
+	}
+	return rules
 }
 
 // Middleware limits requests by one key, and any number of limits. It panics
@@ -220,6 +280,8 @@ func prepare(r Rule) (rule, error) {
 		return rule{}, fmt.Errorf("weir: rule %q has no limits", r.Name)
 	case len(r.Limits) > 0 && r.LimitsFor != nil:
 		return rule{}, fmt.Errorf("weir: rule %q has both Limits and LimitsFor: choose one", r.Name)
+	case !(r.Shadow >= 0 && r.Shadow <= 1):
+		return rule{}, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
 	}
 	if r.Unit == "" {
 		r.Unit = requests
@@ -228,7 +290,11 @@ func prepare(r Rule) (rule, error) {
 		return rule{}, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
 	}
 	policies, err := policiesOf(&r, r.Limits)
-	return rule{r, policies}, err
+	if err != nil {
+		return rule{}, err
+	}
+	bans, err := newBans(&r)
+	return rule{r, policies, bans}, err
 }
 
 // policiesOf prepares limits of a rule: names them, validates them, and builds
@@ -250,7 +316,9 @@ func policiesOf(r *Rule, limits []Limit) ([]policy, error) {
 				return nil, fmt.Errorf("weir: rule %q has two limits named %q", r.Name, l.Name)
 			}
 		}
-		policies = append(policies, newPolicy(r.Name, r.Unit, len(limits) == 1, l))
+		p := newPolicy(r.Name, r.Unit, len(limits) == 1, l)
+		p.settle = r.Settle
+		policies = append(policies, p)
 	}
 	return policies, nil
 }
@@ -291,47 +359,33 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		return
 	}
 	v := l.newVerdict(r)
-	err := l.charge(v, r)
-	if err == nil {
-		if len(v.Charges) == 0 {
-			next.ServeHTTP(w, r)
-			return
-		}
-		v.Within = l.within(v.Context)
-		err = l.store.Take(v.Context, &v.Transaction)
-	}
-	if l.o.Observe != nil {
-		l.o.Observe(Event{Request: r, Transaction: &v.Transaction, Err: err})
-	}
-	if err != nil {
-		if r.Context().Err() == nil {
-			l.log.warn(r.Context(), err)
-		}
+	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {
 		l.o.OnError(w, r, next, err)
 		return
 	}
-	allowed := v.Allowed()
-	l.tell(w.Header(), v, allowed)
-	if !allowed {
-		if l.o.OnLimited == nil {
-			v.refuse(w, r)
-			return
-		}
-		l.o.OnLimited.ServeHTTP(w, r.WithContext(v))
-		return
+	if len(v.items) > 0 {
+		l.tell(w.Header(), v)
 	}
-	if v.Wait > 0 && l.wait(v.Context, &v.Transaction) != nil {
-		return // nobody is there to be answered
+	switch {
+	case v.refused:
+		l.refuse(w, r, v)
+	case v.Wait > 0 && l.wait(v.Context, &v.Transaction) != nil:
+		// nobody is there to be answered
+	case l.settles:
+		l.serveAndSettle(w, r, v, next)
+	case len(v.items) > 0:
+		next.ServeHTTP(w, r.WithContext(v))
+	default:
+		next.ServeHTTP(w, r)
 	}
-	next.ServeHTTP(w, r.WithContext(v))
 }
 
-// within is how long a request may wait, now that others do.
-func (l *Limiter) within(ctx context.Context) time.Duration {
-	if l.o.MaxWait == 0 || l.waiting.Load() >= int64(l.o.MaxWaiting) {
+// within is how long who would wait for most may wait, now that others do.
+func (l *Limiter) within(ctx context.Context, most time.Duration) time.Duration {
+	if most <= 0 || l.waiting.Load() >= int64(l.o.MaxWaiting) {
 		return 0
 	}
-	return atMost(ctx, l.o.MaxWait)
+	return atMost(ctx, most)
 }
 
 // wait returns when the turn of t has come, or gives it back when ctx ends.
@@ -340,108 +394,6 @@ func (l *Limiter) wait(ctx context.Context, t *Transaction) error {
 	defer l.waiting.Add(-1)
 	r := Reservation{store: l.store, t: *t, turn: time.Now().Add(t.Wait)}
 	return r.Wait(ctx)
-}
-
-// charge asks every rule what the request owes.
-func (l *Limiter) charge(v *verdict, r *http.Request) error {
-	for i := range l.rules {
-		rule := &l.rules[i]
-		key, ok := rule.Key(r)
-		if !ok {
-			continue
-		}
-		policies := rule.policies
-		if rule.LimitsFor != nil {
-			var err error
-			if policies, err = policiesOf(&rule.Rule, rule.LimitsFor(r)); err != nil {
-				return err
-			}
-		}
-		cost := int64(1)
-		if rule.Cost != nil {
-			if cost = rule.Cost(r); cost < 0 {
-				cost = math.MaxInt64
-			}
-		}
-		for j := range policies {
-			v.Charges = append(v.Charges, Charge{Rule: rule.Name, Key: key, Limit: policies[j].limit, Cost: cost})
-			v.items = append(v.items, item{policy: &policies[j]})
-		}
-	}
-	return nil
-}
-
-// tell writes what was decided into the response fields, along with what outer
-// limiters decided on the same request.
-func (l *Limiter) tell(h http.Header, v *verdict, allowed bool) {
-	for i := range v.items {
-		v.items[i].Decision = &v.Decisions[i]
-	}
-	f := fieldWriter{h: h, values: v.values[:0], buf: v.buf[:0]}
-	items := v.items
-	for o := v.outer; o != nil; o = o.outer {
-		items = slices.Concat(items, o.items)
-	}
-	f.write(l.o.Headers, items, v.At, !allowed)
-	if !allowed {
-		f.writeRetryAfter(l.o.Headers, v.RetryAfter())
-	}
-	if l.expose != nil {
-		h[exposeField] = append(h[exposeField], l.expose...)
-	}
-}
-
-// A verdict is what a Limiter decided about a request. It is the context of the
-// handlers after it, and one piece of memory with what most of them need.
-type verdict struct {
-	context.Context
-	Transaction
-	items []item
-	outer *verdict
-
-	values [3]string
-	buf    [32]byte
-}
-
-type verdictKey struct{}
-
-// newVerdict returns a verdict with room for the limits of the Limiter.
-func (l *Limiter) newVerdict(r *http.Request) (v *verdict) {
-	switch {
-	case l.limits <= 1:
-		m := new(struct {
-			verdict
-			charges   [1]Charge
-			decisions [1]Decision
-			next      [1]State
-			items     [1]item
-		})
-		v = &m.verdict
-		v.Charges, v.Decisions, v.next, v.items = m.charges[:0], m.decisions[:0], m.next[:0], m.items[:0]
-	case l.limits <= 4:
-		m := new(struct {
-			verdict
-			charges   [4]Charge
-			decisions [4]Decision
-			next      [4]State
-			items     [4]item
-		})
-		v = &m.verdict
-		v.Charges, v.Decisions, v.next, v.items = m.charges[:0], m.decisions[:0], m.next[:0], m.items[:0]
-	default:
-		v = &verdict{items: make([]item, 0, l.limits)}
-		v.Charges = make([]Charge, 0, l.limits)
-	}
-	v.Context = r.Context()
-	v.outer, _ = v.Context.Value(verdictKey{}).(*verdict)
-	return v
-}
-
-func (v *verdict) Value(key any) any {
-	if key == (verdictKey{}) {
-		return v
-	}
-	return v.Context.Value(key)
 }
 
 // FromContext returns what the innermost Limiter decided about the request of
@@ -459,40 +411,6 @@ func FromContext(ctx context.Context) *Transaction {
 // (Fetch standard, CORS-preflight request).
 func preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
-}
-
-// Refuse is OnLimited unless another is given: it answers 429 with problem
-// details of the type quota-exceeded, text or HTML, as the client prefers.
-func Refuse(w http.ResponseWriter, r *http.Request) {
-	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
-		v.refuse(w, r)
-		return
-	}
-	quotaExceeded.write(w, r)
-}
-
-// refuse names the limits that refused: mostly it is one, and its answer ready.
-func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
-	var one *policy
-	n := 0
-	for i := range v.items {
-		if !v.Decisions[i].Allowed {
-			one = v.items[i].policy
-			n++
-		}
-	}
-	if n == 1 {
-		one.refusal.write(w, r)
-		return
-	}
-	var names [][]byte
-	for i := range v.items {
-		if !v.Decisions[i].Allowed {
-			names = append(names, v.items[i].json)
-		}
-	}
-	p := quotaExceeded.violating(names...)
-	p.write(w, r)
 }
 
 // failOpen is OnError unless another is given.

@@ -49,6 +49,29 @@ func must(t *testing.T, store weir.Store, o weir.Options) *weir.Limiter {
 	return l
 }
 
+// TestRules: what is in force can charge a store as the Limiter does.
+func TestRules(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	l := must(t, store, weir.Options{Rules: []weir.Rule{
+		{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(9, 1000*time.Hour), algorithms.FixedWindow(5, 100*time.Hour).Named("few")}},
+		{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(7, 1000*time.Hour)}},
+	}})
+	do(l.Handler(served), ask("/", "192.0.2.1:4"))
+	var got []string
+	for _, r := range l.Rules() {
+		for _, limit := range r.Limits {
+			look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: r.Name, Key: map[string]string{"api": "192.0.2.1"}[r.Name], Limit: limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, fmt.Sprintf("%s/%s %d", r.Name, limit.Name, look.Decisions[0].Remaining))
+		}
+	}
+	if want := "[api/1000h 8 api/few 4 all/ 6]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
 // TestMiddleware walks a limit of three a minute through two minutes of clients.
 func TestMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -28,6 +28,7 @@ func newProblem(kind, title, sentence string, status int) problem {
 
 var (
 	quotaExceeded   = newProblem("quota-exceeded", "Quota Exceeded", "Too many requests.", http.StatusTooManyRequests)
+	abnormalUsage   = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.", http.StatusTooManyRequests)
 	reducedCapacity = newProblem("temporary-reduced-capacity", "Temporary Reduced Capacity", "The service has less capacity for now.", http.StatusServiceUnavailable)
 )
 
@@ -51,9 +52,9 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
-	if len(h["Vary"]) == 0 {
+	if vary := h["Vary"]; len(vary) == 0 {
 		h["Vary"] = varyAccept
-	} else {
+	} else if !slices.Contains(vary, "Accept") {
 		h.Add("Vary", "Accept")
 	}
 	delete(h, "Content-Length") // net/http knows it

@@ -46,7 +46,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	for {
 		v := t.l.newVerdict(r)
 		err := t.turn(ctx, v, r, giveUp)
-		for err == nil && v.Wait > 0 && t.paused(ctx, v.Charges) {
+		for err == nil && v.Wait > 0 && t.paused(ctx, v.Charges[:len(v.items)]) {
 			v = t.l.newVerdict(r)
 			err = t.turn(ctx, v, r, giveUp)
 		}
@@ -64,7 +64,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if pause == 0 {
 			return res, nil
 		}
-		t.pause(ctx, v.Charges, pause)
+		t.pause(ctx, v.Charges[:len(v.items)], pause)
 		if res.StatusCode != http.StatusTooManyRequests || time.Until(giveUp) < pause {
 			return res, nil
 		}
@@ -81,29 +81,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // turn returns when it is the request's turn.
 func (t *transport) turn(ctx context.Context, v *verdict, r *http.Request, giveUp time.Time) error {
 	l := t.l
-	err := l.charge(v, r)
-	if err == nil {
-		if len(v.Charges) == 0 {
-			return nil
-		}
-		for i := range v.Charges {
-			v.Charges[i].Limit.Period += l.o.Buffer
-		}
-		if l.within(ctx) > 0 {
-			v.Within = atMost(ctx, time.Until(giveUp))
-		}
-		err = l.store.Take(ctx, &v.Transaction)
-	}
-	if l.o.Observe != nil {
-		l.o.Observe(Event{Request: r, Transaction: &v.Transaction, Err: err})
-	}
+	err := l.decide(v, r, time.Until(giveUp), l.o.Buffer)
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return ctx.Err()
 	case err != nil:
-		l.log.warn(ctx, err)
 		return nil
-	case !v.Allowed():
+	case v.refused:
 		return &LimitedError{Transaction: &v.Transaction}
 	case v.Wait > 0:
 		return l.wait(ctx, &v.Transaction)
@@ -129,28 +113,10 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 // the line begins then, nor who is in line already.
 func (t *transport) pause(ctx context.Context, charges []Charge, d time.Duration) {
 	ctx = context.WithoutCancel(ctx)
-	t.hold(ctx, pauses(charges), d)
-	t.hold(ctx, charges, d)
-}
-
-// hold reserves a unit of each charge when d is over, and gives it back: the
-// instant stays, and nobody comes before it.
-func (t *transport) hold(ctx context.Context, charges []Charge, d time.Duration) {
-	hold := Transaction{Charges: make([]Charge, len(charges)), Delay: d, Within: d}
-	for i, c := range charges {
-		c.Cost = 1
-		hold.Charges[i] = c
-	}
-	err := t.l.store.Take(ctx, &hold)
-	if err == nil && hold.Allowed() { // if not, it is held for longer already
-		for i := range hold.Charges {
-			hold.Charges[i].Cost = -1
+	for _, c := range [...][]Charge{pauses(charges), charges} {
+		if _, err := hold(ctx, t.l.store, d, c...); err != nil {
+			t.l.log.warn(ctx, err)
 		}
-		hold.Delay, hold.Within = 0, 0
-		err = t.l.store.Take(ctx, &hold)
-	}
-	if err != nil {
-		t.l.log.warn(ctx, err)
 	}
 }
 

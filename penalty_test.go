@@ -1,0 +1,231 @@
+package weir_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// penalized limits to one a second, and bans for 10 s, 20 s, 40 s who is refused
+// three times within 5 s.
+func penalized(t *testing.T, store weir.Store, strikes weir.Limit) (*weir.Limiter, func(after time.Duration, key string) string) {
+	l := must(t, store, weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
+		Penalty: &weir.Penalty{Strikes: strikes, For: 10 * time.Second, Most: 40 * time.Second},
+	}}})
+	h := l.Handler(served)
+	return l, func(after time.Duration, key string) string {
+		time.Sleep(after)
+		res := do(h, ask("/", "192.0.2.1:4", "Key", key))
+		body, _ := io.ReadAll(res.Body)
+		said := fmt.Sprint(res.StatusCode)
+		if after := res.Header.Get("Retry-After"); after != "" {
+			said += " " + after
+		}
+		if strings.Contains(string(body), "abnormal-usage") {
+			said += " banned"
+		}
+		return said
+	}
+}
+
+// TestPenalty walks a client through strikes, bans that grow, and a pardon.
+func TestPenalty(t *testing.T) {
+	for _, strikes := range []weir.Limit{
+		algorithms.AnchoredWindow(3, 5*time.Second), algorithms.SlidingLog(3, 5*time.Second),
+		algorithms.SlidingWindow(3, 5*time.Second), algorithms.FixedWindow(3, 5*time.Second),
+		algorithms.GCRA(3, 500*time.Second), algorithms.TokenBucket(3, 3, 500*time.Second),
+	} {
+		t.Run(strikes.Algorithm.Name(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New(memstore.Options{})
+				l, ask := penalized(t, store, strikes)
+				_, elsewhere := penalized(t, store, strikes)
+				for i, step := range []struct {
+					after time.Duration
+					ask   func(time.Duration, string) string
+					key   string
+					want  string
+				}{
+					{0, ask, "a", "200"},
+					{0, ask, "a", "429 1"},
+					{0, elsewhere, "a", "429 1"},
+					{0, ask, "b", "200"},
+					{0, ask, "a", "429 10 banned"}, // the third
+					{0, elsewhere, "a", "429 10 banned"},
+					{9 * time.Second, ask, "a", "429 1 banned"},
+					{0, ask, "b", "200"},
+					{time.Second - time.Microsecond, elsewhere, "a", "429 1 banned"},
+					{time.Microsecond, ask, "a", "200"},
+					{0, ask, "a", "429 1"},
+					{0, ask, "a", "429 1"},
+					{0, elsewhere, "a", "429 20 banned"},
+					{20 * time.Second, ask, "a", "200"},
+					{0, ask, "a", "429 1"},
+					{0, ask, "a", "429 1"},
+					{0, ask, "a", "429 40 banned"},
+					{40 * time.Second, ask, "a", "200"},
+					{0, ask, "a", "429 1"},
+					{0, ask, "a", "429 1"},
+					{0, ask, "a", "429 40 banned"}, // Most
+					{0, ask, "b", "200"},
+				} {
+					if got := step.ask(step.after, step.key); got != step.want {
+						t.Fatalf("step %d: got %s, want %s", i, got, step.want)
+					}
+				}
+
+				if rest, err := l.Banned(t.Context(), "api", "a"); err != nil || rest != 40*time.Second {
+					t.Errorf("got a ban of %v, %v, want 40 s", rest, err)
+				}
+				if err := l.Unban(t.Context(), "api", "a"); err != nil {
+					t.Fatal(err)
+				}
+				if rest, err := l.Banned(t.Context(), "api", "a"); err != nil || rest != 0 {
+					t.Errorf("got a ban of %v, %v after it was lifted, want none", rest, err)
+				}
+				if got := ask(time.Second, "a"); got != "200" {
+					t.Errorf("got %s after the ban was lifted, want 200", got)
+				}
+				if got := elsewhere(10*time.Second, "a"); got != "200" {
+					t.Errorf("got %s elsewhere, 10 s after the ban was lifted, want 200", got)
+				}
+				if err := l.Ban(t.Context(), "api", "a", 3*time.Second); err != nil { // the one that was lifted had 29 s left
+					t.Fatal(err)
+				}
+				for _, ask := range []func(time.Duration, string) string{ask, elsewhere} {
+					if got := ask(0, "a"); !strings.HasSuffix(got, "banned") {
+						t.Errorf("got %s after another ban, want one banned", got)
+					}
+				}
+				if got := ask(time.Minute, "a"); got != "200" {
+					t.Errorf("got %s when all bans are over, want 200", got)
+				}
+			})
+		})
+	}
+}
+
+// TestPenaltyAtRest: a banned key costs the store one call each 10 s, in each
+// process.
+func TestPenaltyAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, calls := memstore.New(memstore.Options{}), 0
+		l, ask := penalized(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			calls++
+			return store.Take(ctx, tx)
+		}), algorithms.AnchoredWindow(3, 5*time.Second))
+		if err := l.Ban(t.Context(), "api", "a", time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		calls = 0
+		for range 599 {
+			if got := ask(100*time.Millisecond, "a"); !strings.HasSuffix(got, "banned") {
+				t.Fatalf("got %s, want one banned", got)
+			}
+		}
+		if calls > 10 { // a request and a look
+			t.Errorf("got %d calls in a minute, want at most 10", calls)
+		}
+		if got := ask(100*time.Millisecond, "a"); got != "200" {
+			t.Errorf("got %s after a minute, want 200", got)
+		}
+	})
+}
+
+// TestPenaltyShared by two processes through Redis.
+func TestPenaltyShared(t *testing.T) {
+	server := redistest.Server(t)
+	var limiters []*weir.Limiter
+	for range 2 {
+		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { rdb.Close() })
+		store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiters = append(limiters, must(t, store, weir.Options{Rules: []weir.Rule{{
+			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
+			Penalty: &weir.Penalty{Strikes: algorithms.SlidingWindow(4, time.Minute), For: time.Minute},
+		}}}))
+	}
+	for i, want := range []string{"", "quota", "quota", "quota", "abnormal", "abnormal", "abnormal"} {
+		res := do(limiters[i%2].Handler(served), ask("/", "192.0.2.1:4"))
+		if body, _ := io.ReadAll(res.Body); !strings.Contains(string(body), want) || (want == "") != (res.StatusCode == 200) {
+			t.Errorf("request %d: got %d, %s, want %s", i, res.StatusCode, body, want)
+		}
+	}
+	if err := limiters[0].Unban(t.Context(), "api", ""); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := limiters[1].Banned(t.Context(), "api", ""); err != nil || rest != 0 {
+		t.Errorf("got a ban of %v, %v after it was lifted elsewhere, want none", rest, err)
+	}
+}
+
+func TestPenaltyRefuses(t *testing.T) {
+	good := weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Minute), For: time.Minute}
+	for _, tt := range []struct {
+		change func(*weir.Penalty)
+		want   string
+	}{
+		{func(p *weir.Penalty) {}, ""},
+		{func(p *weir.Penalty) { p.For = 0 }, "For 0s"},
+		{func(p *weir.Penalty) { p.For = -time.Second }, "For -1s"},
+		{func(p *weir.Penalty) { p.For = time.Microsecond + 1 }, "For 1.001µs"},
+		{func(p *weir.Penalty) { p.Most = time.Second }, "Most 1s"},
+		{func(p *weir.Penalty) { p.Strikes = weir.Limit{} }, "no algorithm"},
+		{func(p *weir.Penalty) { p.Strikes.Quota = 0 }, "quota 0"},
+		{func(p *weir.Penalty) { p.Strikes = algorithms.LeakyBucket(3, 3, time.Minute) }, "queue"},
+		{func(p *weir.Penalty) { p.Most = math.MaxInt64 / 1000 * 1000 }, "penalty count: period"},
+	} {
+		p := good
+		tt.change(&p)
+		_, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Penalty: &p}}})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "api")) {
+			t.Errorf("%+v: got %v, want %q", p, err, tt.want)
+		}
+	}
+	l, _ := penalized(t, memstore.New(memstore.Options{}), good.Strikes)
+	for _, err := range []error{l.Ban(t.Context(), "web", "a", time.Second), l.Ban(t.Context(), "api", "a", 0), l.Unban(t.Context(), "web", "a")} {
+		if err == nil {
+			t.Error("got no error for a ban that can't be, want one")
+		}
+	}
+}
+
+func ExamplePenalty() {
+	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), For: 15 * time.Minute},
+	}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for range 3 {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(w.Code, max("0", w.Header().Get("Retry-After")))
+	}
+	// Output:
+	// 200 0
+	// 429 3600
+	// 429 900
+}

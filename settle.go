@@ -1,0 +1,184 @@
+package weir
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// An Outcome is what became of a request, for Rule.Settle, which says what the
+// request cost after all. Until then the Cost of the rule is reserved, so that
+// there is nothing between a check and its record for others to slip through:
+// let Cost be the most that a request may cost.
+//
+// What was not needed is given back to where it was spent. What was needed
+// beyond Cost is charged as far as it fits. Settle is called once for each key
+// that was charged, when the handler has returned, also where it panicked or the
+// client has hung up; to return Cost in these cases charges them in full. The
+// response of a handler that returns is complete when the store has been told,
+// which takes a round trip; if that fails the Cost stays spent.
+type Outcome struct {
+	// Request is the one that was served.
+	Request *http.Request
+
+	// Cost is what was reserved for it.
+	Cost int64
+
+	// Status is that of the response: 500 where the handler panicked before there
+	// was one.
+	Status int
+
+	// Header has the fields of the response.
+	Header http.Header
+
+	// Bytes is how much of a body was written.
+	Bytes int64
+
+	// Used is the sum of what handlers have told Report.
+	Used int64
+
+	// Panicked says that the handler did; HungUp that the context of the request
+	// ended before it returned.
+	Panicked, HungUp bool
+
+	// Took is how long the handler took.
+	Took time.Duration
+}
+
+// ChargeOnly is a Settle that charges requests with one of those statuses, and
+// gives back the others: ChargeOnly(401) counts failed logins. What panicked or
+// was hung up on is charged.
+func ChargeOnly(statuses ...int) func(Outcome) int64 {
+	return func(o Outcome) int64 {
+		if o.Panicked || o.HungUp {
+			return o.Cost
+		}
+		for _, s := range statuses {
+			if o.Status == s {
+				return o.Cost
+			}
+		}
+		return 0
+	}
+}
+
+// RefundErrors is a Settle that gives back requests whose handler answered with
+// a 5xx status, or panicked.
+func RefundErrors(o Outcome) int64 {
+	if o.Panicked || o.Status >= 500 {
+		return 0
+	}
+	return o.Cost
+}
+
+// Report tells the limiters around a handler how much it has used, of what the
+// handler knows best, such as tokens; it adds up. It does nothing outside of a
+// handler whose rules have a Settle.
+func Report(ctx context.Context, used int64) {
+	v, _ := ctx.Value(verdictKey{}).(*verdict)
+	for ; v != nil; v = v.outer {
+		if v.also != nil {
+			v.also.used.Add(used)
+		}
+	}
+}
+
+// serveAndSettle serves a request, and then charges what it cost.
+func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verdict, next http.Handler) {
+	if len(v.items) == 0 && v.also == nil {
+		next.ServeHTTP(w, r)
+		return
+	}
+	also := v.rare()
+	rec := &recorder{ResponseWriter: w}
+	o := Outcome{Request: r, Header: w.Header(), Panicked: true}
+	start := time.Now()
+	defer func() {
+		o.Status, o.Bytes, o.Used, o.Took = rec.status, rec.bytes, also.used.Load(), time.Since(start)
+		switch {
+		case o.Status != 0:
+		case o.Panicked:
+			o.Status = http.StatusInternalServerError
+		default:
+			o.Status = http.StatusOK
+		}
+		o.HungUp = r.Context().Err() != nil
+		ctx := context.WithoutCancel(r.Context())
+		l.settle(ctx, o, &v.Transaction, v.items)
+		l.settle(ctx, o, &also.shadow, also.items)
+	}()
+	next.ServeHTTP(rec, r.WithContext(v))
+	o.Panicked = false
+}
+
+// settle replaces what was spent for a request by what it cost.
+func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items []item) {
+	if len(t.Decisions) < len(items) || !t.Allowed() { // in shadow, refused or not decided
+		return
+	}
+	back := Transaction{Spent: t.At.Add(t.Wait)}
+	var more Transaction
+	for i := 0; i < len(items); {
+		c := t.Charges[i]
+		n := 1 // limits of the same rule and key
+		for i+n < len(items) && t.Charges[i+n].Rule == c.Rule {
+			n++
+		}
+		if settle := items[i].settle; settle != nil && c.Cost > 0 {
+			o.Cost = c.Cost
+			cost := max(0, settle(o))
+			to := &back
+			if cost > c.Cost {
+				to = &more
+			}
+			for _, c := range t.Charges[i : i+n] {
+				if c.Cost = cost - c.Cost; c.Cost != 0 {
+					to.Charges = append(to.Charges, c)
+				}
+			}
+		}
+		i += n
+	}
+	l.settleUp(ctx, &back)
+	if l.settleUp(ctx, &more); !more.Allowed() {
+		for i := range more.Charges {
+			more.Charges[i].Cost = max(0, min(more.Charges[i].Cost, more.Decisions[i].Remaining))
+		}
+		l.settleUp(ctx, &more)
+	}
+}
+
+func (l *Limiter) settleUp(ctx context.Context, t *Transaction) {
+	if len(t.Charges) == 0 {
+		return
+	}
+	if err := l.store.Take(ctx, t); err != nil {
+		l.log.warn(ctx, err)
+	}
+}
+
+// A recorder notes what a handler answers.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 || status == http.StatusSwitchingProtocols {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *recorder) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,89 @@
+package weir_test
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestShadow: a rule in shadow decides as one that is enforced, and nobody is
+// refused, told or delayed; nor does it spend for requests that others refuse.
+func TestShadow(t *testing.T) {
+	var events []weir.Event
+	for _, shadow := range []float64{0, 1} {
+		events = events[:0]
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{
+			Rules: []weir.Rule{
+				{Name: "old", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)}},
+				{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, time.Hour)}, Shadow: shadow},
+			},
+			Observe: func(e weir.Event) {
+				copied := *e.Transaction
+				copied.Decisions = append([]weir.Decision(nil), copied.Decisions...)
+				e.Transaction = &copied
+				events = append(events, e)
+			},
+		})
+		h := l.Handler(served)
+		var statuses []int
+		for range 7 {
+			res := do(h, ask("/", "192.0.2.1:4"))
+			statuses = append(statuses, res.StatusCode)
+			if want := map[float64]string{0: "2", 1: "5"}[shadow]; res.Header.Get("X-RateLimit-Limit") != want {
+				t.Errorf("shadow %v: got X-RateLimit-Limit %q, want %s", shadow, res.Header.Get("X-RateLimit-Limit"), want)
+			}
+		}
+		want := map[float64]string{0: "[200 200 429 429 429 429 429]", 1: "[200 200 200 200 200 429 429]"}[shadow]
+		if got := fmt.Sprint(statuses); got != want {
+			t.Errorf("shadow %v: got %s, want %s", shadow, got, want)
+		}
+		var seen []bool
+		for _, e := range events {
+			if e.Shadow {
+				seen = append(seen, e.Transaction.Allowed())
+			}
+		}
+		if want := map[float64]string{0: "[]", 1: "[true true false false false]"}[shadow]; fmt.Sprint(seen) != want {
+			t.Errorf("shadow %v: got decisions %v in shadow, want %s", shadow, seen, want)
+		}
+	}
+}
+
+// TestRamp: the share of keys that are enforced is what Shadow says, is the same
+// in another Limiter, and only grows as Shadow falls.
+func TestRamp(t *testing.T) {
+	const keys = 10_000
+	enforced := func(shadow float64) map[int]bool {
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{
+			Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Hour)}, Shadow: shadow,
+				Cost: func(*http.Request) int64 { return 2 }}},
+		}).Handler(served)
+		is := map[int]bool{}
+		for k := range keys {
+			if do(h, ask("/", "192.0.2.1:4", "Key", fmt.Sprint("user", k))).StatusCode == 429 {
+				is[k] = true
+			}
+		}
+		return is
+	}
+	var before map[int]bool
+	for _, shadow := range []float64{1, 0.9, 0.75, 0.5, 0.01, 0} {
+		now := enforced(shadow)
+		want := keys * (1 - shadow)
+		if diff := math.Abs(float64(len(now)) - want); diff > 5*math.Sqrt(keys*shadow*(1-shadow)) {
+			t.Errorf("shadow %v: got %d keys of %d enforced, want about %v", shadow, len(now), keys, want)
+		}
+		for k := range before {
+			if !now[k] {
+				t.Fatalf("shadow %v: key %d was enforced before and is not now", shadow, k)
+			}
+		}
+		before = now
+	}
+}

@@ -1,0 +1,277 @@
+package weir
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// A verdict is what a Limiter decided about a request. It is the context of the
+// handlers after it, and one piece of memory with what most of them need.
+type verdict struct {
+	context.Context
+	Transaction // Charges are those of items, in order, then looks at bans
+	items       []item
+	outer       *verdict
+	refused     bool
+	also        *also
+
+	values [3]string
+	buf    [32]byte
+}
+
+// also is what most verdicts lack.
+type also struct {
+	denied string        // the rule whose Deny refuses the request
+	ban    time.Duration // for how much longer the key is banned
+	shadow Transaction   // charges that refuse nobody
+	items  []item        // of shadow
+	used   atomic.Int64  // see Report
+}
+
+type verdictKey struct{}
+
+// newVerdict returns a verdict with room for the limits of the Limiter.
+func (l *Limiter) newVerdict(r *http.Request) (v *verdict) {
+	switch {
+	case l.limits <= 1:
+		m := new(struct {
+			verdict
+			charges   [1]Charge
+			decisions [1]Decision
+			next      [1]State
+			items     [1]item
+		})
+		v = &m.verdict
+		v.Charges, v.Decisions, v.next, v.items = m.charges[:0], m.decisions[:0], m.next[:0], m.items[:0]
+	case l.limits <= 4:
+		m := new(struct {
+			verdict
+			charges   [4]Charge
+			decisions [4]Decision
+			next      [4]State
+			items     [4]item
+		})
+		v = &m.verdict
+		v.Charges, v.Decisions, v.next, v.items = m.charges[:0], m.decisions[:0], m.next[:0], m.items[:0]
+	default:
+		v = &verdict{items: make([]item, 0, l.limits)}
+		v.Charges = make([]Charge, 0, l.limits)
+	}
+	v.Context = r.Context()
+	v.outer, _ = v.Context.Value(verdictKey{}).(*verdict)
+	return v
+}
+
+func (v *verdict) Value(key any) any {
+	if key == (verdictKey{}) {
+		return v
+	}
+	return v.Context.Value(key)
+}
+
+func (v *verdict) rare() *also {
+	if v.also == nil {
+		v.also = new(also)
+	}
+	return v.also
+}
+
+// decide charges the rules that apply to r and says in v whether they refuse it.
+// Who would wait for maxWait does so afterwards; buffer lengthens every period.
+func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Duration) error {
+	e := Event{Request: r, Transaction: &v.Transaction}
+	if e.Err = l.charge(v, r, buffer); e.Err != nil {
+		return l.tellWatchers(v, e)
+	}
+	if v.refused {
+		e.Transaction, e.Denied, e.Ban = nil, v.also.denied, v.also.ban
+		return l.tellWatchers(v, e)
+	}
+	if len(v.Charges) > 0 {
+		v.Within = l.within(v.Context, maxWait)
+		e.Took, e.Err = l.take(v.Context, &v.Transaction)
+		if e.Err != nil {
+			return l.tellWatchers(v, e)
+		}
+		v.refused = !v.Allowed()
+		if l.bans {
+			e.Ban = l.punish(v)
+		}
+		l.tellWatchers(v, e)
+	}
+	if v.also != nil && len(v.also.shadow.Charges) > 0 && !v.refused {
+		t := &v.also.shadow
+		t.Within = v.Within
+		took, err := l.take(v.Context, t)
+		l.tellWatchers(v, Event{Request: r, Transaction: t, Err: err, Took: took, Shadow: true})
+		if err != nil {
+			v.also.shadow = Transaction{}
+		}
+	}
+	return nil
+}
+
+// take asks the store, and how long it took if anybody wants to know.
+func (l *Limiter) take(ctx context.Context, t *Transaction) (took time.Duration, err error) {
+	if l.o.Observe == nil {
+		return 0, l.store.Take(ctx, t)
+	}
+	start := time.Now()
+	err = l.store.Take(ctx, t)
+	return time.Since(start), err
+}
+
+// tellWatchers observes and logs an event, and returns its error.
+func (l *Limiter) tellWatchers(v *verdict, e Event) error {
+	if e.Err != nil && v.Context.Err() == nil {
+		l.log.warn(v.Context, e.Err)
+	}
+	if l.o.Observe != nil {
+		l.o.Observe(e)
+	}
+	return e.Err
+}
+
+// charge asks every rule what the request owes.
+func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) error {
+	for i := range l.rules {
+		rule := &l.rules[i]
+		key, ok := rule.Key(r)
+		if !ok || rule.Allow != nil && rule.Allow(key) {
+			continue
+		}
+		t, items := &v.Transaction, &v.items
+		if rule.Shadow > 0 && rule.inShadow(key) {
+			t, items = &v.rare().shadow, &v.also.items
+		} else if rule.refuses(v, key) {
+			return nil
+		}
+		policies := rule.policies
+		if rule.LimitsFor != nil {
+			var err error
+			if policies, err = policiesOf(&rule.Rule, rule.LimitsFor(r)); err != nil {
+				return err
+			}
+		}
+		cost := int64(1)
+		if rule.Cost != nil {
+			if cost = rule.Cost(r); cost < 0 {
+				cost = math.MaxInt64
+			}
+		}
+		for j := range policies {
+			limit := policies[j].limit
+			limit.Period += buffer
+			t.Charges = append(t.Charges, Charge{Rule: rule.Name, Key: key, Limit: limit, Cost: cost})
+			*items = append(*items, item{policy: &policies[j]})
+		}
+	}
+	if l.bans {
+		l.lookAtBans(v)
+	}
+	return nil
+}
+
+// refuses reports whether a rule refuses a key without asking the store.
+func (r *rule) refuses(v *verdict, key string) bool {
+	switch {
+	case r.Deny != nil && r.Deny(key):
+		v.rare().denied = r.Name
+	case r.bans != nil && r.bans.rest(key) > 0:
+		v.rare().ban = r.bans.rest(key)
+	default:
+		return false
+	}
+	// What other rules would have charged is not.
+	v.Charges, v.items, v.refused = v.Charges[:0], v.items[:0], true
+	return true
+}
+
+// inShadow reports whether the rule is in shadow for a key: where a hash of both
+// falls, on a line of length 1.
+func (r *rule) inShadow(key string) bool {
+	h := uint64(14695981039346656037) // FNV-1a, and then mixed so that its upper bits are good
+	for _, s := range [...]string{r.Name, "\x00", key} {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
+}
+
+// tell writes what was decided into the response fields, along with what outer
+// limiters decided on the same request.
+func (l *Limiter) tell(h http.Header, v *verdict) {
+	for i := range v.items {
+		v.items[i].Decision = &v.Decisions[i]
+	}
+	f := fieldWriter{h: h, values: v.values[:0], buf: v.buf[:0]}
+	items := v.items
+	for o := v.outer; o != nil; o = o.outer {
+		items = slices.Concat(items, o.items)
+	}
+	f.write(l.o.Headers, items, v.At, v.refused)
+	if v.refused {
+		f.writeRetryAfter(l.o.Headers, v.RetryAfter())
+	}
+	if l.expose != nil {
+		h[exposeField] = append(h[exposeField], l.expose...)
+	}
+}
+
+// refuse answers a request that was refused.
+func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
+	if v.also != nil && v.also.ban > 0 {
+		f := fieldWriter{h: w.Header()}
+		f.writeRetryAfter(l.o.Headers, v.also.ban)
+	}
+	if l.o.OnLimited == nil {
+		v.refuse(w, r)
+		return
+	}
+	l.o.OnLimited.ServeHTTP(w, r.WithContext(v))
+}
+
+// Refuse is OnLimited unless another is given: it answers 429 with problem
+// details of the type quota-exceeded, text or HTML, as the client prefers.
+func Refuse(w http.ResponseWriter, r *http.Request) {
+	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
+		v.refuse(w, r)
+		return
+	}
+	quotaExceeded.write(w, r)
+}
+
+// refuse names the limits that refused: mostly it is one, and its answer ready.
+func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
+	if v.also != nil && (v.also.ban > 0 || v.also.denied != "") {
+		abnormalUsage.write(w, r)
+		return
+	}
+	var one *policy
+	n := 0
+	for i := range v.items {
+		if !v.Decisions[i].Allowed {
+			one = v.items[i].policy
+			n++
+		}
+	}
+	if n == 1 {
+		one.refusal.write(w, r)
+		return
+	}
+	var names [][]byte
+	for i := range v.items {
+		if !v.Decisions[i].Allowed {
+			names = append(names, v.items[i].json)
+		}
+	}
+	p := quotaExceeded.violating(names...)
+	p.write(w, r)
+}
