@@ -1,0 +1,141 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/seed83679106/weir"
+)
+
+// Changes are what a reload made different, in the order of the file, removed
+// rules last.
+type Changes []Change
+
+// A Change is one thing that is different now.
+type Change struct {
+	Rule string
+
+	// What is "key", "cost" and so on, or "limit 1m (gcra)". It is empty for a
+	// rule that is new or gone. A limit whose name or algorithm is another is
+	// gone, and the other one is new and counts from 0; those that change keep
+	// what was spent.
+	What string
+
+	// From is empty for what is new, To for what is gone.
+	From, To string
+}
+
+// String is one change a line, in words.
+func (c Changes) String() string {
+	var lines []string
+	for _, change := range c {
+		lines = append(lines, change.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// String is "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m".
+func (c Change) String() string {
+	s := c.Rule + ": "
+	if c.What != "" {
+		s += c.What + ": "
+	}
+	switch {
+	case c.From == "":
+		return s + "added: " + c.To
+	case c.To == "":
+		return s + "removed: " + c.From
+	}
+	return s + c.From + " → " + c.To
+}
+
+// A fact is something that is true of a rule.
+type fact struct{ what, text string }
+
+func (r *rule) facts() []fact {
+	unit := r.Unit
+	if unit == "" {
+		unit = "requests"
+	}
+	facts := []fact{
+		{"key", r.key.text},
+		{"cost", r.cost.text},
+		{"unit", unit},
+		{"headers", headerNames(r.headers)},
+		{"enforce", fmt.Sprintf("%.4g%%", 100*(1-r.Shadow))},
+	}
+	for _, l := range r.limits {
+		what := "limit"
+		if l.Name != "" {
+			what += " " + l.Name
+		}
+		facts = append(facts, fact{what + " (" + l.Algorithm.Name() + ")", l.String()})
+	}
+	return facts
+}
+
+func headerNames(d weir.Dialect) string {
+	var names []string
+	for i, name := range dialects {
+		if d&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// limitsText is the limits of a rule: "20 per 1m, 5 per 3s".
+func (r *rule) limitsText() string {
+	var texts []string
+	for _, l := range r.limits {
+		texts = append(texts, l.String())
+	}
+	return strings.Join(texts, "; ")
+}
+
+func changes(old, now []rule) (changes Changes) {
+	for i := range now {
+		r := &now[i]
+		if before := ruleNamed(old, r.Name); before != nil {
+			changes = append(changes, differences(r.Name, before.facts(), r.facts())...)
+		} else {
+			changes = append(changes, Change{Rule: r.Name, To: r.limitsText()})
+		}
+	}
+	for i := range old {
+		if r := &old[i]; ruleNamed(now, r.Name) == nil {
+			changes = append(changes, Change{Rule: r.Name, From: r.limitsText()})
+		}
+	}
+	return changes
+}
+
+func differences(name string, old, now []fact) (changes Changes) {
+	text := func(facts []fact, what string) string {
+		i := slices.IndexFunc(facts, func(f fact) bool { return f.what == what })
+		if i < 0 {
+			return ""
+		}
+		return facts[i].text
+	}
+	for _, f := range now {
+		if from := text(old, f.what); from != f.text {
+			changes = append(changes, Change{name, f.what, from, f.text})
+		}
+	}
+	for _, f := range old {
+		if text(now, f.what) == "" {
+			changes = append(changes, Change{name, f.what, f.text, ""})
+		}
+	}
+	return changes
+}
+
+func ruleNamed(rules []rule, name string) *rule {
+	i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &rules[i]
+}

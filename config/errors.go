@@ -1,0 +1,97 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// An Error is one mistake in a file. What Open and Reload return unwraps to all
+// of them, in the order of the file, one a line.
+type Error struct {
+	Path         string
+	Line, Column int // from 1; columns count characters
+	Text         string
+}
+
+// Error is "rules.yaml:3:7: unknown field perid; did you mean period?". It
+// begins with the place, where editors and terminals look for it.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s:%d:%d: %s", e.Path, e.Line, e.Column, e.Text)
+}
+
+// add keeps a mistake. Its text may quote the file and is cut, and made
+// harmless for terminals.
+func (d *decoder) add(line, column int, text string) {
+	const most = 300
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	text = strings.ReplaceAll(text, "\t", `\t`)
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+	d.errs = append(d.errs, &Error{d.path, max(1, line), max(1, column), text})
+}
+
+// err returns the first mistakes of the file, so many as somebody may want to
+// read.
+func (d *decoder) err() error {
+	const most = 100
+	slices.SortStableFunc(d.errs, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	var errs []error
+	for _, e := range d.errs[:min(most, len(d.errs))] {
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
+// meant returns what to add to a message about a name that is not known: the
+// nearest of those that are, if it is near, or else all, if they are few.
+func meant(name string, known []string) string {
+	best, least := "", 1+len(name)/3
+	for _, k := range known {
+		if n := distance(strings.ToLower(name), strings.ToLower(k)); n <= least && len(name) <= 64 {
+			best, least = k, n-1
+		}
+	}
+	switch {
+	case best != "":
+		return fmt.Sprintf("; did you mean %s?", best)
+	case len(known) > 0 && len(known) <= 16:
+		return "; known are " + strings.Join(known, ", ")
+	}
+	return ""
+}
+
+// distance counts the letters to insert, remove or replace, or to swap with
+// their neighbour (optimal string alignment), that make b of a.
+func distance(a, b string) int {
+	prev2, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := range len(a) {
+		row[0] = i + 1
+		for j := range len(b) {
+			step := 1
+			if a[i] == b[j] {
+				step = 0
+			}
+			row[j+1] = min(prev[j+1]+1, row[j]+1, prev[j]+step)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], prev2[j-1]+1)
+			}
+		}
+		prev2, prev, row = prev, row, prev2
+	}
+	return prev[len(b)]
+}

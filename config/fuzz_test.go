@@ -1,0 +1,57 @@
+package config
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// No text makes it panic, and what is wrong with a text has a place in it.
+func FuzzOpen(f *testing.F) {
+	for _, tt := range bad {
+		f.Add(tt.text)
+	}
+	for _, name := range []string{"testdata/good/published.yaml", "testdata/good/everything.yaml"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		file, err := open(text, testOptions)
+		if err == nil {
+			if len(file.Rules()) == 0 {
+				t.Error("it has no rules")
+			}
+			for _, r := range file.Rules() {
+				file.Handler(r.Name)
+			}
+			return
+		}
+		if file != nil {
+			t.Error("half a file")
+		}
+		mistakes, ok := err.(interface{ Unwrap() []error })
+		if !ok {
+			t.Fatalf("no list of mistakes: %v", err)
+		}
+		for _, err := range mistakes.Unwrap() {
+			if e, ok := err.(*Error); !ok || e.Line < 1 || e.Column < 1 || e.Text == "" {
+				t.Errorf("a mistake without a place: %#v", err)
+			}
+		}
+	})
+}
+
+func FuzzParseDuration(f *testing.F) {
+	for _, s := range []string{"60", "0.5", "1w2d3h", "1d", "-1d", "106751d", "15250w2d", "9223372036s", "1d-1h", "1d1d", ".s", "d"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		d, ok := parseDuration(s)
+		if want, err := time.ParseDuration(s); err == nil && (!ok || d != want) {
+			t.Errorf("parseDuration(%q) is %v, %v, and time.ParseDuration says %v", s, d, ok, want)
+		}
+	})
+}

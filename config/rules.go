@@ -1,0 +1,411 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// The fields of each mapping, in the order in which messages list them.
+var (
+	fileFields  = []string{"trusted-proxies", "key", "algorithm", "timezone", "headers", "limits"}
+	ruleFields  = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow", "enforce", "config"}
+	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
+)
+
+// A rule is what the file says of one.
+type rule struct {
+	weir.Rule
+	headers weir.Dialect
+	limits  []limit
+	key     key
+	cost    cost
+}
+
+// A limit is a weir.Limit with what can't be seen in one.
+type limit struct {
+	weir.Limit
+	unit     algorithms.Unit // of the calendar, or 0
+	location *time.Location
+}
+
+// Settings are what limits have from their rule, and rules from the file.
+type settings struct {
+	trusted   []netip.Prefix
+	key       key
+	algorithm string
+	location  *time.Location
+	headers   weir.Dialect
+	burst     int64
+}
+
+// placeholder stands for a rule where one is needed to check something else.
+var placeholder = weir.Rule{
+	Name: "placeholder", Key: weir.Global(),
+	Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
+}
+
+func (d *decoder) decode(data []byte) []rule {
+	root := d.parse(data)
+	if len(d.errs) > 0 {
+		return nil
+	}
+	f := d.mapping(root, "the file", fileFields, "limits")
+	if f == nil {
+		return nil
+	}
+	s := settings{algorithm: slidingLog, location: time.UTC, headers: d.o.Limiter.Headers}
+	if s.headers == 0 {
+		s.headers = weir.XRateLimit
+	}
+	if n := f["trusted-proxies"]; n != nil {
+		s.trusted = d.prefixes(n, "trusted-proxies")
+	}
+	if len(d.errs) == 0 {
+		s.key = d.keyNamed(nil, "ip", s.trusted)
+	}
+	d.settings(&s, f)
+	if f["limits"] == nil {
+		return nil
+	}
+	var rules []rule
+	lines := map[string]int{}
+	for _, n := range d.list(f["limits"], "limits") {
+		r := d.rule(n, s)
+		if line := lines[r.Name]; line > 0 {
+			d.errorf(n, "two rules are named %q; the first is in line %d", r.Name, line)
+		} else if r.Name != "" {
+			lines[r.Name] = first(n).Position.Line
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// settings changes s by the fields that say something else.
+func (d *decoder) settings(s *settings, f map[string]ast.Node) {
+	if n := f["key"]; n != nil {
+		s.key = d.key(n, s.trusted)
+	}
+	if n := f["algorithm"]; n != nil {
+		s.algorithm = d.algorithm(n)
+	}
+	if n := f["timezone"]; n != nil {
+		s.location = d.timezone(n)
+	}
+	if n := f["headers"]; n != nil {
+		s.headers = d.headers(n)
+	}
+	if n := f["burst"]; n != nil {
+		s.burst = d.atLeast1(n, "burst")
+	}
+}
+
+func (d *decoder) rule(n ast.Node, s settings) (r rule) {
+	before := len(d.errs)
+	f := d.mapping(n, "a rule", ruleFields, "name", "config")
+	if f == nil {
+		return r
+	}
+	if name := f["name"]; name != nil {
+		r.Name, _ = d.text(name, "name")
+		d.probe(name, weir.Rule{Name: r.Name}, 0)
+	}
+	d.settings(&s, f)
+	r.Rule.Key, r.key, r.headers = s.key.fn, s.key, s.headers
+	r.cost = cost{n: 1, text: "1"}
+	if n := f["cost"]; n != nil {
+		r.cost = d.cost(n)
+		r.Cost = r.cost.fn
+		if r.cost.text == contentLength {
+			r.Unit = "content-bytes"
+		}
+	}
+	if n := f["unit"]; n != nil {
+		r.Unit, _ = d.text(n, "unit")
+		d.probe(n, weir.Rule{Unit: r.Unit}, 0)
+	}
+	switch shadow, enforce := f["shadow"], f["enforce"]; {
+	case shadow != nil && enforce != nil:
+		d.errorf(enforce, "a rule has shadow or enforce, not both: shadow: true is enforce: 0%%")
+	case shadow != nil && d.boolean(shadow, "shadow"):
+		r.Shadow = 1
+	case enforce != nil:
+		r.Shadow = 1 - d.percent(enforce, "enforce")
+	}
+	if f["config"] == nil {
+		return r
+	}
+	nodes := d.list(f["config"], "config")
+	bursts := false
+	for _, n := range nodes {
+		l := d.limit(n, s, len(nodes) == 1)
+		bursts = bursts || l.Algorithm != nil && isMeter(l)
+		r.limits = append(r.limits, l)
+		r.Limits = append(r.Limits, l.Limit)
+	}
+	if len(d.errs) > before {
+		return r
+	}
+	if n := f["burst"]; n != nil && !bursts {
+		d.errorf(n, "no limit of the rule has a burst: that is for gcra, token-bucket and leaky-bucket")
+	}
+	d.together(nodes, r.limits)
+	for _, l := range r.limits {
+		if most := capacity(l.Limit); r.cost.n > most {
+			d.errorf(f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", r.cost.n, l.called(), most)
+		}
+	}
+	if len(d.errs) == before {
+		d.probe(n, r.Rule, r.headers)
+	}
+	return r
+}
+
+// together checks the limits of a rule against each other.
+func (d *decoder) together(nodes []ast.Node, limits []limit) {
+	for i := range limits {
+		for j := range i {
+			if limits[i].Name == limits[j].Name {
+				d.errorf(nodes[i], "two limits of the rule are named %q", limits[i].Name)
+				return
+			}
+		}
+	}
+	for i, a := range limits {
+		for j, b := range limits {
+			// Of two that are the same the second is to go.
+			if i != j && implied(a, b) && (i > j || !implied(b, a)) {
+				d.errorf(nodes[i], "%s can never be the one to refuse: %s admits no more than that", a.called(), b.called())
+				break
+			}
+		}
+	}
+}
+
+func (d *decoder) limit(n ast.Node, s settings, alone bool) (l limit) {
+	before := len(d.errs)
+	f := d.mapping(n, "a limit", limitFields, "limit", "period")
+	d.settings(&s, f)
+	if n := f["limit"]; n != nil {
+		l.Quota = d.atLeast1(n, "limit")
+	}
+	period := f["period"]
+	if l.unit = calendarUnit(period); period != nil && l.unit == 0 {
+		l.Period = d.duration(period, "period")
+	}
+	if len(d.errs) > before {
+		return l
+	}
+
+	switch {
+	case l.unit != 0 && f["algorithm"] != nil && s.algorithm != calendar:
+		d.errorf(f["algorithm"], "%s has no window of a %v; only calendar has", s.algorithm, l.unit)
+	case l.unit != 0:
+		l.Limit = algorithms.Calendar(l.Quota, l.unit, s.location)
+		l.location = s.location
+	case s.algorithm == calendar:
+		d.errorf(period, "the calendar has no window of %s; it has day, week and month", spell(l.Period))
+	case f["timezone"] != nil:
+		d.errorf(f["timezone"], "timezone is for the periods day, week and month")
+	default:
+		l.Algorithm = algorithmNamed(s.algorithm)
+	}
+	if len(d.errs) > before {
+		return l
+	}
+	if isMeter(l) {
+		l.Burst = s.burst
+	} else if f["burst"] != nil {
+		d.errorf(f["burst"], "%s has no burst: gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
+	}
+	switch name := f["name"]; {
+	case name != nil:
+		l.Name, _ = d.text(name, "name")
+		d.probe(name, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+	case !alone && l.Name == "":
+		l.Name = spell(l.Period) // as weir.New does
+	}
+	if len(d.errs) == before {
+		d.probe(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+	}
+	return l
+}
+
+// probe asks weir.New about a part of a rule, and puts what it refuses at n.
+func (d *decoder) probe(n ast.Node, r weir.Rule, headers weir.Dialect) {
+	o := d.o.Limiter
+	o.Rules = []weir.Rule{placeholder}
+	if headers != 0 {
+		o.Headers = headers
+	}
+	p := &o.Rules[0]
+	if r.Key != nil {
+		p.Key = r.Key
+	}
+	if r.Name != "" {
+		p.Name = r.Name
+	}
+	if r.Limits != nil {
+		p.Limits = r.Limits
+	}
+	p.Unit, p.Cost, p.Shadow = r.Unit, r.Cost, r.Shadow
+	if _, err := weir.New(d.store, o); err != nil {
+		text := strings.TrimPrefix(err.Error(), "weir: ")
+		d.errorf(n, "%s", strings.TrimPrefix(text, `rule "placeholder": `))
+	}
+}
+
+func (d *decoder) headers(n ast.Node) (sum weir.Dialect) {
+	nodes := []ast.Node{n}
+	if _, ok := n.(*ast.SequenceNode); ok {
+		nodes = d.list(n, "headers")
+	}
+	before := len(d.errs)
+	for _, n := range nodes {
+		name, ok := d.text(n, "headers")
+		if !ok {
+			continue
+		}
+		i := slices.Index(dialects, name)
+		if i < 0 {
+			d.errorf(n, "unknown headers %s%s", name, meant(name, dialects))
+			continue
+		}
+		sum |= 1 << i
+	}
+	if sum&weir.NoHeaders != 0 && sum != weir.NoHeaders {
+		d.errorf(n, "none goes with no other headers")
+	}
+	if len(d.errs) == before {
+		d.probe(n, weir.Rule{}, sum)
+	}
+	if len(d.errs) > before {
+		return weir.XRateLimit
+	}
+	return sum
+}
+
+// dialects are the names of weir's, in the order of their bits.
+var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter", "none"}
+
+const (
+	calendar   = "calendar"
+	slidingLog = "sliding-log"
+)
+
+// counters are limits of each algorithm that needs no calendar.
+var counters = []weir.Limit{
+	algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
+	algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
+}
+
+// algorithmNamed returns nil for calendar, and for names that are not known.
+func algorithmNamed(name string) weir.Algorithm {
+	for _, l := range counters {
+		if l.Algorithm.Name() == name {
+			return l.Algorithm
+		}
+	}
+	return nil
+}
+
+func (d *decoder) algorithm(n ast.Node) string {
+	name, ok := d.text(n, "algorithm")
+	if ok && name != calendar && algorithmNamed(name) == nil {
+		known := []string{}
+		for _, l := range counters {
+			known = append(known, l.Algorithm.Name())
+		}
+		d.errorf(n, "unknown algorithm %s%s", name, meant(name, append(known, calendar)))
+		ok = false
+	}
+	if !ok {
+		return slidingLog
+	}
+	return name
+}
+
+func (d *decoder) timezone(n ast.Node) *time.Location {
+	name, ok := d.text(n, "timezone")
+	if !ok {
+		return nil
+	}
+	loc, err := time.LoadLocation(name)
+	if err != nil || name == "Local" { // which is another one on another machine
+		d.errorf(n, "unknown timezone %s; names are such as UTC and Europe/Berlin", name)
+	}
+	return loc
+}
+
+// calendarUnit returns the window of the calendar that a period names, or 0.
+func calendarUnit(n ast.Node) algorithms.Unit {
+	if s, ok := n.(*ast.StringNode); ok {
+		for u := algorithms.Day; u <= algorithms.Month; u++ {
+			if s.Value == u.String() {
+				return u
+			}
+		}
+	}
+	return 0
+}
+
+func isMeter(l limit) bool {
+	switch l.Algorithm.Name() {
+	case "gcra", "token-bucket", "leaky-bucket":
+		return true
+	}
+	return false
+}
+
+// capacity is the most that can be spent at once.
+func capacity(l weir.Limit) int64 {
+	_, full := l.Algorithm.Take(weir.State{}, &l, 0, 0)
+	return full.Remaining
+}
+
+// spell returns a period as weir.New names limits by it: 1m, 3s, 1d, 1500ms.
+func spell(d time.Duration) string {
+	for _, u := range []struct {
+		d    time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if d%u.d == 0 {
+			return strconv.FormatInt(int64(d/u.d), 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(d/time.Microsecond), 10) + "us"
+}
+
+// called is how messages name a limit: "the limit 1m (20 per 1m)".
+func (l limit) called() string {
+	if l.Name == "" {
+		return "the limit of " + l.String()
+	}
+	return "the limit " + l.Name + " (" + l.String() + ")"
+}
+
+// String is what the limit allows: "20 per 1m, 5 at once".
+func (l limit) String() string {
+	s := fmt.Sprintf("%d per ", l.Quota)
+	switch {
+	case l.unit == 0:
+		s += spell(l.Period)
+	case l.location == time.UTC:
+		s += l.unit.String()
+	default:
+		s += l.unit.String() + " of " + l.location.String()
+	}
+	if l.Burst != 0 {
+		s += fmt.Sprintf(", %d at once", l.Burst)
+	}
+	return s
+}
