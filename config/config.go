@@ -263,7 +263,7 @@ func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 			for _, r := range rules {
 				known = append(known, r.Name)
 			}
-			return nil, fmt.Errorf("config: %s has no rule %q, which is in use%s", f.path, name, meant(name, known))
+			return nil, fmt.Errorf("config: %s has no rule %q, which a handler needs%s", f.path, name, meant(name, known))
 		}
 		if r := rules[i]; len(o.Rules) == 0 {
 			o.Headers = r.headers

@@ -1,0 +1,140 @@
+package config_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing/fstest"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// The routes name rules, and the file says what they are.
+func Example() {
+	rules, err := config.Open("testdata/good/published.yaml", memstore.New(memstore.Options{}), config.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	createToken := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "a token") })
+	h := rules.Handler("auth.createToken")(createToken)
+
+	for range 6 {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("POST", "/tokens", nil))
+		fmt.Print(w.Code, " ")
+	}
+	// Output: 200 200 200 200 200 429
+}
+
+// A file may be embedded in the program, and name keys and costs of it.
+func ExampleOpen() {
+	files := fstest.MapFS{"rules.yaml": {Data: []byte(`
+algorithm: token-bucket
+limits:
+  - name: chat
+    key: user
+    cost: prompt
+    unit: tokens
+    config: [{limit: 1000, period: 1m, burst: 4000}]
+`)}}
+	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
+		FS:      files,
+		Keys:    map[string]weir.KeyFunc{"user": weir.ByBasicAuthUser()},
+		Costs:   map[string]func(*http.Request) int64{"prompt": func(r *http.Request) int64 { return r.ContentLength / 4 }},
+		Limiter: weir.Options{Headers: weir.IETF},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, r := range rules.Rules() {
+		fmt.Println(r.Name, r.Limits)
+	}
+	// Output: chat [1000 per 1m0s, 4000 at once (token-bucket)]
+}
+
+// Whoever edits the file learns where it is wrong, of all mistakes at once.
+func ExampleError() {
+	files := fstest.MapFS{"rules.yaml": {Data: []byte(`limits:
+  - name: api
+    key: heder:X-Tenant
+    config:
+      - {limit: 600, perid: 600}
+      - {limit: 0, period: 10}
+`)}}
+	_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{FS: files})
+	fmt.Println(err)
+
+	var first *config.Error
+	if errors.As(err, &first) {
+		fmt.Println("begin in line", first.Line)
+	}
+	// Output:
+	// rules.yaml:3:10: unknown key heder:X-Tenant; did you mean header?
+	// rules.yaml:5:22: unknown field perid in a limit; did you mean period?
+	// rules.yaml:6:17: limit is 0; want at least 1
+	// begin in line 3
+}
+
+func ExampleFile_Reload() {
+	files := fstest.MapFS{}
+	write := func(text string) { files["rules.yaml"] = &fstest.MapFile{Data: []byte(text)} }
+
+	write("limits: [{name: api, config: [{limit: 100, period: 1m}]}]")
+	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{FS: files})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	write("limits: [{name: api, enforce: 25%, config: [{limit: 50, period: 1m}]}]")
+	fmt.Println(rules.Reload())
+	// Output:
+	// api: enforce: 100% → 25%
+	// api: limit (sliding-log): 100 per 1m → 50 per 1m <nil>
+}
+
+// In a program Watch runs beside the server, until that ends. What it loads or
+// refuses to load is in the log.
+func ExampleFile_Watch() {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "rules.yaml")
+	if err := os.WriteFile(path, []byte("limits: [{name: api, config: [{limit: 100, period: 1m}]}]"), 0o644); err != nil {
+		fmt.Println(err)
+		return
+	}
+	rules, err := config.Open(path, memstore.New(memstore.Options{}), config.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	ctx, stop := context.WithCancel(context.Background())
+	watched := make(chan error)
+	go func() { watched <- rules.Watch(ctx) }()
+	stop() // the server has ended
+	fmt.Println(<-watched)
+	// Output: context canceled
+}
+
+// Written to a file, it tells editors what a file of rules may have.
+func ExampleSchema() {
+	var schema struct{ Title string }
+	if err := json.Unmarshal([]byte(config.Schema()), &schema); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(schema.Title)
+	// Output: Rules of Weir
+}

@@ -1,0 +1,358 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A page is a file whose text can be changed.
+type page struct {
+	fstest.MapFS
+	*File
+}
+
+func newPage(t *testing.T, text string, o Options) *page {
+	p := &page{MapFS: fstest.MapFS{"r.yaml": {Data: []byte(text)}}}
+	o.FS = p.MapFS
+	f, err := Open("r.yaml", memstore.New(memstore.Options{}), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.File = f
+	return p
+}
+
+// write changes the text and reloads.
+func (p *page) write(text string) (Changes, error) {
+	p.MapFS["r.yaml"] = &fstest.MapFile{Data: []byte(text)}
+	return p.Reload()
+}
+
+func (p *page) mustWrite(t *testing.T, text string) Changes {
+	t.Helper()
+	c, err := p.write(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// get asks a handler once and returns the status.
+func get(h http.Handler) int {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	return w.Code
+}
+
+var ok = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+
+func limitOf(n int) string {
+	return fmt.Sprintf("limits: [{name: a, config: [{limit: %d, period: 1h}]}]", n)
+}
+
+func TestReloadHoldsAtOnce(t *testing.T) {
+	for _, algorithm := range []string{"sliding-log", "fixed-window", "sliding-window", "anchored-window", "gcra"} {
+		p := newPage(t, "algorithm: "+algorithm+"\n"+limitOf(5), Options{})
+		h := p.Handler("a")(ok)
+		var got []int
+		for range 4 {
+			got = append(got, get(h))
+		}
+		p.mustWrite(t, "algorithm: "+algorithm+"\n"+limitOf(4)) // lowered to what was spent
+		got = append(got, get(h))
+		p.mustWrite(t, "algorithm: "+algorithm+"\n"+limitOf(6)) // raised by two
+		for range 3 {
+			got = append(got, get(h))
+		}
+		if want := "[200 200 200 200 429 200 200 429]"; fmt.Sprint(got) != want {
+			t.Errorf("%s: got %v, want %s", algorithm, got, want)
+		}
+	}
+}
+
+func TestReloadOfBadFile(t *testing.T) {
+	p := newPage(t, limitOf(2)+"\n", Options{})
+	h := p.Handler("a")(ok)
+	get(h)
+	before := fmt.Sprint(p.Rules()[0].Limits)
+	for _, tt := range []struct{ text, want string }{
+		{"limits: [{name: a, config: [{limit: 0, period: 1h}]}]", "r.yaml:1:37: limit is 0; want at least 1"},
+		{"", "r.yaml:1:1: the file is empty; it needs limits"},
+		{strings.Replace(limitOf(9), "name: a", "name: ab", 1), `config: r.yaml has no rule "a", which a handler needs; did you mean ab?`},
+	} {
+		if c, err := p.write(tt.text); err == nil || err.Error() != tt.want || c != nil {
+			t.Errorf("Reload of %q returned %v, %v; want %s", tt.text, c, err, tt.want)
+		}
+		if after := fmt.Sprint(p.Rules()[0].Limits); after != before {
+			t.Errorf("after %q the limits are %v, not %v", tt.text, after, before)
+		}
+	}
+	delete(p.MapFS, "r.yaml")
+	if _, err := p.Reload(); err == nil {
+		t.Error("Reload of no file succeeded")
+	}
+	if a, b := get(h), get(h); a != 200 || b != 429 {
+		t.Errorf("after bad files the second request got %d and the third %d", a, b)
+	}
+}
+
+// A request that has begun ends with the limits that it began with, and those
+// after it do not wait for it.
+func TestReloadDuringRequest(t *testing.T) {
+	var page *page
+	o := Options{Limiter: weir.Options{Observe: func(e weir.Event) {
+		if c := e.Transaction.Charges[0]; c.Limit.Quota == 5 {
+			page.mustWrite(t, limitOf(1)) // between the decision and its fields
+		}
+	}}}
+	page = newPage(t, limitOf(5), o)
+	h := page.Handler("a")(ok)
+	for _, want := range []string{"200 5", "429 1"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if got := fmt.Sprint(w.Code, " ", w.Header().Get("X-RateLimit-Limit")); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestChanges(t *testing.T) {
+	const before = `
+limits:
+- name: login
+  config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
+- name: upload
+  config: [{limit: 10, period: 60}]
+- name: gone
+  config: [{limit: 1, period: 1}, {limit: 30, period: 60}]
+`
+	for _, tt := range []struct{ name, text, want string }{
+		{"nothing", before + "# a remark\n", ""},
+		{"a limit", strings.Replace(before, "limit: 20", "limit: 10", 1),
+			"login: limit 1m (sliding-log): 20 per 1m → 10 per 1m"},
+		{"a period of a limit named after it", strings.Replace(before, "period: 60}, {limit: 5", "period: 90}, {limit: 5", 1),
+			"login: limit 90s (sliding-log): added: 20 per 90s\nlogin: limit 1m (sliding-log): removed: 20 per 1m"},
+		{"a period of the only limit", strings.Replace(before, "limit: 10, period: 60", "limit: 10, period: day", 1),
+			"upload: limit day (calendar): added: 10 per day\nupload: limit (sliding-log): removed: 10 per 1m"},
+		{"an algorithm", strings.Replace(before, "name: upload", "name: upload\n  algorithm: gcra\n  burst: 3", 1),
+			"upload: limit (gcra): added: 10 per 1m, 3 at once\nupload: limit (sliding-log): removed: 10 per 1m"},
+		{"a key and what it trusts", "key: [ip, header:X]\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n" + strings.Replace(before, "name: login", "name: login\n  key: {first-of: [method, ip]}", 1),
+			"login: key: ip → first of (method, ip behind 10.0.0.0/8, 192.0.2.1/32)\n" +
+				"upload: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X\n" +
+				"gone: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X"},
+		{"the rest", strings.Replace(before, "name: upload", "name: upload\n  cost: content-length\n  headers: [ietf, github]\n  enforce: 12.5%", 1),
+			"upload: cost: 1 → content-length\nupload: unit: requests → content-bytes\nupload: headers: x-ratelimit → ietf, github\nupload: enforce: 100% → 12.5%"},
+		{"rules", strings.Replace(before, "name: gone", "name: new", 1),
+			"new: added: 1 per 1s; 30 per 1m\ngone: removed: 1 per 1s; 30 per 1m"},
+	} {
+		p := newPage(t, before, Options{})
+		if got := p.mustWrite(t, tt.text).String(); got != tt.want {
+			t.Errorf("%s:\ngot:\n%s\nwant:\n%s", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestHandlerMistakes(t *testing.T) {
+	p := newPage(t, "limits:\n- {name: a, config: [{limit: 1, period: 1}]}\n- {name: b, headers: ietf, config: [{limit: 1, period: 1}]}\n"+
+		"- {name: a/x, config: [{limit: 1, period: 1}]}\n- {name: c, config: [{name: x, limit: 1, period: 1}]}\n- {name: c/x, config: [{limit: 1, period: 1}]}\n", Options{})
+	for _, tt := range []struct {
+		names []string
+		want  string
+	}{
+		{nil, `config: r.yaml: rules [] together: weir: there are no rules`},
+		{[]string{"aa"}, `config: r.yaml has no rule "aa", which a handler needs; did you mean a?`},
+		{[]string{"a", "b"}, `config: r.yaml: rules "a" and "b" are charged together, and their headers differ`},
+		{[]string{"a", "a"}, `config: r.yaml: rules ["a" "a"] together: weir: two rules are named "a"`},
+		{[]string{"c/x", "c"}, `config: r.yaml: rules ["c/x" "c"] together: weir: header fields could not tell two limits apart: both are named "c/x"`},
+	} {
+		got := func() (v any) {
+			defer func() { v = recover() }()
+			p.Handler(tt.names...)
+			return nil
+		}()
+		if fmt.Sprint(got) != tt.want {
+			t.Errorf("Handler(%q) panicked with %v, want %s", tt.names, got, tt.want)
+		}
+	}
+}
+
+func TestOptionsMistakes(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	for _, tt := range []struct {
+		store weir.Store
+		o     Options
+		want  string
+	}{
+		{nil, Options{}, "config: the store is nil"},
+		{store, Options{Limiter: weir.Options{Rules: []weir.Rule{placeholder}}}, "config: Options.Limiter has Rules; they belong in the file"},
+		{store, Options{Limiter: weir.Options{MaxWait: -1}}, "weir: MaxWait is below 0"},
+		{store, Options{Keys: map[string]weir.KeyFunc{"ip": weir.Global()}}, `config: Options.Keys: every file has a "ip" of its own`},
+		{store, Options{Keys: map[string]weir.KeyFunc{"a:b": weir.Global()}}, `config: Options.Keys: the name "a:b" is empty or has a colon`},
+		{store, Options{Keys: map[string]weir.KeyFunc{"user": nil}}, `config: Options.Keys: "user" is nil`},
+		{store, Options{Costs: map[string]func(*http.Request) int64{"content-length": func(*http.Request) int64 { return 1 }}}, `config: Options.Costs: every file has a "content-length" of its own`},
+	} {
+		if _, err := Open("testdata/good/published.yaml", tt.store, tt.o); err == nil || err.Error() != tt.want {
+			t.Errorf("got %v, want %s", err, tt.want)
+		}
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	text := limitOf(1) + "\n#" + strings.Repeat("x", MaxSize-len(limitOf(1))-2)
+	if _, err := open(text, Options{}); err != nil {
+		t.Errorf("%d bytes: %v", len(text), err)
+	}
+	const want = "r.yaml:1:1: the file is larger than 128 KiB"
+	if _, err := open(text+"x", Options{}); err == nil || err.Error() != want {
+		t.Errorf("%d bytes: got %v, want %s", len(text)+1, err, want)
+	}
+}
+
+// Names that Open gives to limits are those that weir.New gives.
+func TestSpell(t *testing.T) {
+	for d := range map[time.Duration]bool{time.Microsecond: true, 1500 * time.Millisecond: true, 90 * time.Second: true, 3 * time.Hour: true, 48 * time.Hour: true} {
+		var name string
+		l := placeholder.Limits[0]
+		l.Period = d
+		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+			Rules:   []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{l, l.Named("x")}}},
+			Observe: func(e weir.Event) { name = e.Transaction.Charges[0].Limit.Name },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if get(limiter.Handler(ok)); spell(d) != name {
+			t.Errorf("spell(%v) is %s, and weir.New says %s", d, spell(d), name)
+		}
+	}
+}
+
+// Reloads under load, over real connections: no request sees half of one, and
+// what was spent stays spent.
+func TestReloadUnderLoad(t *testing.T) {
+	const reloads, clients = 1000, 4
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	text := func(n int) string {
+		return fmt.Sprintf("limits:\n- {name: a, key: global, config: [{limit: %d, period: 1h}]}\n- {name: b, key: global, config: [{limit: %d, period: 1h}]}\n", n, n)
+	}
+	const plenty = 1 << 20
+	var errs, odd atomic.Int64
+	p := newPage(t, text(plenty), Options{Limiter: weir.Options{Logger: log, Observe: func(e weir.Event) {
+		if e.Err != nil {
+			errs.Add(1)
+		}
+		if c := e.Transaction.Charges; len(c) != 2 || c[0].Limit.Quota != c[1].Limit.Quota {
+			odd.Add(1)
+		}
+	}}})
+	h := p.Handler("a", "b")(ok)
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+
+	stop := make(chan struct{})
+	var sent, answered atomic.Int64
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				sent.Add(1)
+				resp, err := srv.Client().Get(srv.URL)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode == http.StatusOK {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	for i := range reloads {
+		if i%10 == 5 {
+			if _, err := p.write("limits: ["); err == nil {
+				t.Error("a bad file was loaded")
+			}
+		}
+		p.mustWrite(t, text(plenty+i%2))
+		if i%100 == 0 { // let some requests in between
+			for n := answered.Load(); answered.Load() < n+10; {
+				runtime.Gosched()
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if sent.Load() != answered.Load() || errs.Load() > 0 || odd.Load() > 0 {
+		t.Errorf("of %d requests %d got 200; %d errors, %d saw half a reload", sent.Load(), answered.Load(), errs.Load(), odd.Load())
+	}
+
+	// Exactly what was answered is spent: as much as that fits, and one more does not.
+	p.mustWrite(t, text(int(answered.Load())+1))
+	if a, b := get(h), get(h); a != 200 || b != 429 {
+		t.Errorf("after %d requests the last one that fits got %d and the next %d", answered.Load(), a, b)
+	}
+	t.Logf("%d requests, %d reloads", answered.Load(), reloads)
+}
+
+func TestReloadLeaksNothing(t *testing.T) {
+	p := newPage(t, limitOf(1), Options{})
+	h := p.Handler("a")(ok)
+	get(h)
+	measure := func() (goroutines int, heap uint64) {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return runtime.NumGoroutine(), m.HeapAlloc
+	}
+	for i := range 100 { // warm
+		p.mustWrite(t, limitOf(i+2))
+	}
+	g0, h0 := measure()
+	for i := range 1000 {
+		p.mustWrite(t, limitOf(i+2))
+		p.Handler("a") // the same names share a limiter
+	}
+	g1, h1 := measure()
+	if g1 > g0 || h1 > h0+64<<10 {
+		t.Errorf("1,000 reloads: goroutines %d → %d, heap %d → %d bytes", g0, g1, h0, h1)
+	}
+	t.Logf("heap %d → %d bytes", h0, h1)
+}
+
+// What Handler adds to a Limiter costs no memory.
+func TestHandlerAllocs(t *testing.T) {
+	p := newPage(t, limitOf(1_000_000), Options{})
+	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: p.Rules()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func(h http.Handler) float64 {
+		r := httptest.NewRequest("GET", "/", nil)
+		w := httptest.NewRecorder()
+		return testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) })
+	}
+	if got, want := count(p.Handler("a")(ok)), count(l.Handler(ok)); got > want {
+		t.Errorf("%v allocations, a Limiter has %v", got, want)
+	}
+}
