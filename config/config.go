@@ -41,8 +41,8 @@
 //   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai,
 //     anthropic, twitter or none, or a list of them.
 //   - cost is a whole number of at least 1, content-length, or a name of
-//     Options.Costs. What content-length counts has the unit content-bytes,
-//     unless unit says otherwise.
+//     Options.Costs. content-length has the unit content-bytes, unless unit says
+//     otherwise; a body of unknown length is refused.
 //   - shadow: true decides and refuses nobody. enforce: 25% refuses a quarter of
 //     the keys.
 //
@@ -52,8 +52,8 @@
 //
 // What was spent is kept under the names of rule, limit and algorithm, so a
 // reload keeps every count whose names stay. Limits without a name are named
-// after their period where there are several: name those whose period may
-// change.
+// after their period where a rule has several: name those whose period may
+// change, and the one that others may join.
 package config
 
 import (
@@ -86,8 +86,8 @@ func Schema() string { return schema }
 
 // Options of Open. All may be zero.
 type Options struct {
-	// Keys are key functions by the names that a file uses. Names have no colon
-	// and are not those of keys that every file has.
+	// Keys are key functions by the names that a file uses. A name has no colon
+	// and is not that of a key that every file has.
 	Keys map[string]weir.KeyFunc
 
 	// Costs are costs by the names that a file uses.

@@ -69,9 +69,7 @@ func (d *decoder) decode(data []byte) []rule {
 	if n := f["trusted-proxies"]; n != nil {
 		s.trusted = d.prefixes(n, "trusted-proxies")
 	}
-	if len(d.errs) == 0 {
-		s.key = d.keyNamed(nil, "ip", s.trusted)
-	}
+	s.key = d.keyNamed(nil, "ip", s.trusted)
 	d.settings(&s, f)
 	if f["limits"] == nil {
 		return nil
