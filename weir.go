@@ -300,19 +300,19 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	if cap(t.Decisions) < n {
 		t.Decisions = make([]Decision, n)
 	}
+	t.Decisions = t.Decisions[:n]
+	t.At, t.Wait = time.UnixMicro(now), 0
+	if n == 1 && t.Within <= 0 && t.Spent.IsZero() {
+		c := &t.Charges[0]
+		if a, ok := c.Limit.Algorithm.(Stepper); ok {
+			a.Step(&states[0], &t.Decisions[0], &c.Limit, now, c.Cost)
+			return t.Decisions[0].Allowed
+		}
+	}
 	if cap(t.next) < n {
 		t.next = make([]State, n)
 	}
-	t.Decisions, t.next = t.Decisions[:n], t.next[:n]
-	t.At, t.Wait = time.UnixMicro(now), 0
-	if n == 1 && t.Within <= 0 && t.Spent.IsZero() {
-		t.take(0, now, t.Charges[0].Cost, &states[0])
-		if !t.Decisions[0].Allowed {
-			return false
-		}
-		states[0].set(&t.next[0])
-		return true
-	}
+	t.next = t.next[:n]
 
 	within := min(t.Within, MaxTicks*time.Microsecond).Truncate(time.Microsecond)
 	fits := true

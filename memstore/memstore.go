@@ -90,9 +90,10 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 	defer sh.mu.Unlock()
 	now := s.clock.now()
 	sl := sh.table.find(id)
-	var states [1]weir.State
-	sh.load(&states[0], sl, id, now)
-	if !t.Decide(now, states[:]) {
+	s1 := &sh.state[0]
+	*s1 = weir.State{}
+	sh.load(s1, sl, id, now)
+	if !t.Decide(now, sh.state[:]) {
 		sl.refused(&t.Decisions[0], now)
 		return nil
 	}
@@ -104,7 +105,7 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 			return ErrFull
 		}
 	}
-	sh.save(sl, id, now, &states[0], &t.Decisions[0])
+	sh.save(sl, id, now, s1, &t.Decisions[0])
 	return nil
 }
 

@@ -140,6 +140,7 @@ type shard struct {
 	most  int // buckets, at most
 	table table
 	logs  map[uint64][]weir.Mark
+	state [1]weir.State // of the decision that is made; on the heap, it need not be made there
 	_     [64]byte // two locks never share a cache line
 }
 
@@ -249,7 +250,8 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Dec
 		rank = max(rank, sl.rank())
 	}
 	had := sl.fate&hasLog != 0
-	*sl = slot{id: id, at: s.At, a: s.A, b: s.B, fate: (now+int64(d.ResetAfter/time.Microsecond))<<fateBits | rank}
+	sl.id, sl.at, sl.a, sl.b = id, s.At, s.A, s.B
+	sl.fate = (now+int64(d.ResetAfter/time.Microsecond))<<fateBits | rank
 	switch {
 	case len(s.Log) > 0:
 		if sh.logs == nil {
