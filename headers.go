@@ -213,14 +213,16 @@ func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// An item is what a response knows of one limit.
+// An item is what a response knows of one limit, for one key.
 type item struct {
 	*policy
-	*Decision
+	Decision
+	key  string
+	cost int64
 }
 
 // tighter reports whether a client is better told of a than of b.
-func (a item) tighter(b item) bool {
+func (a *item) tighter(b *item) bool {
 	if a.RetryAfter != b.RetryAfter {
 		return a.RetryAfter > b.RetryAfter
 	}
@@ -231,10 +233,12 @@ func (a item) tighter(b item) bool {
 }
 
 // tightest returns the item to show where there is room for one, of the limits
-// that count the unit ("" is any), and none of those whose state is unknown.
-func tightest(items []item, unit string) (tight item) {
-	for _, it := range items {
-		if it.Remaining >= 0 && (unit == "" || it.unit == unit) && (tight.policy == nil || it.tighter(tight)) {
+// that count the unit ("" is any), and none of those whose state is unknown; or
+// nil.
+func tightest(items []item, unit string) (tight *item) {
+	for i := range items {
+		it := &items[i]
+		if it.Remaining >= 0 && (unit == "" || it.unit == unit) && (tight == nil || it.tighter(tight)) {
 			tight = it
 		}
 	}
@@ -272,12 +276,12 @@ func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool)
 		switch {
 		case d&t.dialect == 0:
 		case !t.perUnit():
-			if it := tightest(items, ""); it.policy != nil {
+			if it := tightest(items, ""); it != nil {
 				w.writeTriple(t, it, at)
 			}
 		default:
-			for j, it := range items {
-				if it = tightest(items, it.unit); it.policy != nil && firstOfUnit(items, j) {
+			for j := range items {
+				if it := tightest(items, items[j].unit); it != nil && firstOfUnit(items, j) {
 					named := t.named(it.unit)
 					w.writeTriple(&named, it, at)
 				}
@@ -285,7 +289,7 @@ func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool)
 		}
 	}
 	if d&(GitHub|Draft07|Draft06) != 0 {
-		if it := tightest(items, ""); it.policy != nil {
+		if it := tightest(items, ""); it != nil {
 			w.writeRest(d, it)
 		}
 	}
@@ -295,15 +299,15 @@ func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool)
 }
 
 func firstOfUnit(items []item, i int) bool {
-	for _, it := range items[:i] {
-		if it.unit == items[i].unit {
+	for j := range items[:i] {
+		if items[j].unit == items[i].unit {
 			return false
 		}
 	}
 	return true
 }
 
-func (w *fieldWriter) writeTriple(t *triple, it item, at time.Time) {
+func (w *fieldWriter) writeTriple(t *triple, it *item, at time.Time) {
 	w.h[t.limit] = it.capacityValue
 	w.setInt(t.remaining, it.Remaining)
 	switch t.format {
@@ -325,7 +329,7 @@ func (w *fieldWriter) writeTriple(t *triple, it item, at time.Time) {
 
 // writeRest writes the fields of dialects that add some to a triple, or show
 // one limit in a single field.
-func (w *fieldWriter) writeRest(d Dialect, it item) {
+func (w *fieldWriter) writeRest(d Dialect, it *item) {
 	if d&GitHub != 0 {
 		w.setInt(usedField, max(0, it.capacity-it.Remaining))
 		w.h[resourceField] = []string{it.resource}
@@ -346,16 +350,17 @@ func (w *fieldWriter) writeIETF(items []item, refused bool) {
 		w.h[policyField] = items[0].ietf
 	} else {
 		start := len(w.buf)
-		for i, it := range items {
+		for i := range items {
 			if i > 0 {
 				w.buf = append(w.buf, ", "...)
 			}
-			w.buf = append(w.buf, it.ietf[0]...)
+			w.buf = append(w.buf, items[i].ietf[0]...)
 		}
 		w.set(policyField, start)
 	}
 	start := len(w.buf)
-	for _, it := range items {
+	for i := range items {
+		it := &items[i]
 		if it.Remaining < 0 || refused && it.Allowed {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-chi/chi/v5/middleware"
@@ -140,19 +141,24 @@ func parseAddr(s string) (addr netip.Addr, text string) {
 		if addr, err = netip.ParseAddr(s[1 : len(s)-1]); addr.Is4() {
 			return netip.Addr{}, "" // as ParseAddrPort: brackets are for IPv6
 		}
-	case bracketed, strings.Count(s, ":") == 1:
+	case bracketed:
 		var ap netip.AddrPort
 		ap, err = netip.ParseAddrPort(s)
 		addr = ap.Addr()
 	default:
+		if host, port, ok := strings.Cut(s, ":"); ok && !strings.Contains(port, ":") {
+			if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+				return netip.Addr{}, ""
+			}
+			s = host
+		}
 		addr, err = netip.ParseAddr(s)
 	}
 	if err != nil {
 		return netip.Addr{}, ""
 	}
 	if addr.Is4() {
-		text, _, _ = strings.Cut(s, ":")
-		return addr, text
+		return addr, s
 	}
 	return addr.Unmap().WithZone(""), ""
 }

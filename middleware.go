@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -167,6 +168,7 @@ type Limiter struct {
 	log     errorLog
 
 	waiting atomic.Int64
+	spare   sync.Pool // of *Transaction
 }
 
 // A rule is a Rule with all that can be prepared.
@@ -360,17 +362,19 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	}
 	v := l.newVerdict(r)
 	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {
-		l.o.OnError(w, r, next, err)
+		l.o.OnError(w, r, next, err) // the transaction is not released: an error promises nothing
 		return
 	}
 	if len(v.items) > 0 {
 		l.tell(w.Header(), v)
 	}
+	if !v.refused && v.Wait > 0 && l.wait(v.Context, v.Transaction) != nil {
+		return // nobody is there to be answered
+	}
+	l.release(v)
 	switch {
 	case v.refused:
 		l.refuse(w, r, v)
-	case v.Wait > 0 && l.wait(v.Context, &v.Transaction) != nil:
-		// nobody is there to be answered
 	case l.settles:
 		l.serveAndSettle(w, r, v, next)
 	case len(v.items) > 0:
@@ -402,7 +406,7 @@ func (l *Limiter) wait(ctx context.Context, t *Transaction) error {
 // something cheaper than an error.
 func FromContext(ctx context.Context) *Transaction {
 	if v, ok := ctx.Value(verdictKey{}).(*verdict); ok {
-		return &v.Transaction
+		return v.transaction()
 	}
 	return nil
 }

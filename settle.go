@@ -104,7 +104,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		}
 		o.HungUp = r.Context().Err() != nil
 		ctx := context.WithoutCancel(r.Context())
-		l.settle(ctx, o, &v.Transaction, v.items)
+		l.settle(ctx, o, v.Transaction, v.items)
 		l.settle(ctx, o, &also.shadow, also.items)
 	}()
 	next.ServeHTTP(rec, r.WithContext(v))

@@ -88,9 +88,9 @@ func (t *transport) turn(ctx context.Context, v *verdict, r *http.Request, giveU
 	case err != nil:
 		return nil
 	case v.refused:
-		return &LimitedError{Transaction: &v.Transaction}
+		return &LimitedError{Transaction: v.Transaction}
 	case v.Wait > 0:
-		return l.wait(ctx, &v.Transaction)
+		return l.wait(ctx, v.Transaction)
 	}
 	return nil
 }

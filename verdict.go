@@ -10,14 +10,16 @@ import (
 )
 
 // A verdict is what a Limiter decided about a request. It is the context of the
-// handlers after it, and one piece of memory with what most of them need.
+// handlers after it, and all the memory that outlives the decision.
 type verdict struct {
 	context.Context
-	Transaction // Charges are those of items, in order, then looks at bans
-	items       []item
-	outer       *verdict
-	refused     bool
-	also        *also
+	*Transaction // until it is released; Charges are those of items, in order, then looks at bans
+	items        []item
+	outer        *verdict
+	also         *also
+	at           int64 // µs since 1970, of the transaction
+	waited       time.Duration
+	refused      bool
 
 	values [3]string
 	buf    [32]byte
@@ -40,30 +42,54 @@ func (l *Limiter) newVerdict(r *http.Request) (v *verdict) {
 	case l.limits <= 1:
 		m := new(struct {
 			verdict
-			charges   [1]Charge
-			decisions [1]Decision
-			next      [1]State
-			items     [1]item
+			items [1]item
 		})
 		v = &m.verdict
-		v.Charges, v.Decisions, v.next, v.items = m.charges[:0], m.decisions[:0], m.next[:0], m.items[:0]
+		v.items = m.items[:0]
 	case l.limits <= 4:
 		m := new(struct {
 			verdict
-			charges   [4]Charge
-			decisions [4]Decision
-			next      [4]State
-			items     [4]item
+			items [4]item
 		})
 		v = &m.verdict
-		v.Charges, v.Decisions, v.next, v.items = m.charges[:0], m.decisions[:0], m.next[:0], m.items[:0]
+		v.items = m.items[:0]
 	default:
 		v = &verdict{items: make([]item, 0, l.limits)}
-		v.Charges = make([]Charge, 0, l.limits)
 	}
 	v.Context = r.Context()
 	v.outer, _ = v.Context.Value(verdictKey{}).(*verdict)
+	if v.Transaction, _ = l.spare.Get().(*Transaction); v.Transaction == nil {
+		v.Transaction = new(Transaction)
+	}
 	return v
+}
+
+// release lets another request use the transaction, unless somebody may still
+// look at it.
+func (l *Limiter) release(v *verdict) {
+	if l.o.Observe != nil || l.settles {
+		return
+	}
+	t := v.Transaction
+	v.Transaction, v.at, v.waited = nil, t.At.UnixMicro(), t.Wait
+	clear(t.Charges) // keys are not kept
+	clear(t.next)    // nor logs
+	*t = Transaction{Charges: t.Charges[:0], Decisions: t.Decisions[:0], next: t.next[:0]}
+	l.spare.Put(t)
+}
+
+// transaction returns what was decided, made again if it was released.
+func (v *verdict) transaction() *Transaction {
+	if v.Transaction != nil {
+		return v.Transaction
+	}
+	t := &Transaction{At: time.UnixMicro(v.at), Wait: v.waited}
+	for i := range v.items {
+		it := &v.items[i]
+		t.Charges = append(t.Charges, Charge{Rule: it.resource, Key: it.key, Limit: it.limit, Cost: it.cost})
+		t.Decisions = append(t.Decisions, it.Decision)
+	}
+	return t
 }
 
 func (v *verdict) Value(key any) any {
@@ -83,7 +109,7 @@ func (v *verdict) rare() *also {
 // decide charges the rules that apply to r and says in v whether they refuse it.
 // Who would wait for maxWait does so afterwards; buffer lengthens every period.
 func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Duration) error {
-	e := Event{Request: r, Transaction: &v.Transaction}
+	e := Event{Request: r, Transaction: v.Transaction}
 	if e.Err = l.charge(v, r, buffer); e.Err != nil {
 		return l.tellWatchers(v, e)
 	}
@@ -93,7 +119,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	}
 	if len(v.Charges) > 0 {
 		v.Within = l.within(v.Context, maxWait)
-		e.Took, e.Err = l.take(v.Context, &v.Transaction)
+		e.Took, e.Err = l.take(v.Context, v.Transaction)
 		if e.Err != nil {
 			return l.tellWatchers(v, e)
 		}
@@ -144,7 +170,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) erro
 		if !ok || rule.Allow != nil && rule.Allow(key) {
 			continue
 		}
-		t, items := &v.Transaction, &v.items
+		t, items := v.Transaction, &v.items
 		if rule.Shadow > 0 && rule.inShadow(key) {
 			t, items = &v.rare().shadow, &v.also.items
 		} else if rule.refuses(v, key) {
@@ -164,10 +190,14 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) erro
 			}
 		}
 		for j := range policies {
-			limit := policies[j].limit
-			limit.Period += buffer
-			t.Charges = append(t.Charges, Charge{Rule: rule.Name, Key: key, Limit: limit, Cost: cost})
-			*items = append(*items, item{policy: &policies[j]})
+			// Field by field: a copy of what was just written would stall.
+			t.Charges = append(t.Charges, Charge{})
+			c := &t.Charges[len(t.Charges)-1]
+			c.Rule, c.Key, c.Limit, c.Cost = rule.Name, key, policies[j].limit, cost
+			c.Limit.Period += buffer
+			*items = append(*items, item{})
+			it := &(*items)[len(*items)-1]
+			it.policy, it.key, it.cost = &policies[j], key, cost
 		}
 	}
 	if l.bans {
@@ -209,7 +239,7 @@ func (r *rule) inShadow(key string) bool {
 // limiters decided on the same request.
 func (l *Limiter) tell(h http.Header, v *verdict) {
 	for i := range v.items {
-		v.items[i].Decision = &v.Decisions[i]
+		v.items[i].Decision = v.Decisions[i]
 	}
 	f := fieldWriter{h: h, values: v.values[:0], buf: v.buf[:0]}
 	items := v.items
@@ -257,7 +287,7 @@ func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
 	var one *policy
 	n := 0
 	for i := range v.items {
-		if !v.Decisions[i].Allowed {
+		if !v.items[i].Allowed {
 			one = v.items[i].policy
 			n++
 		}
@@ -268,7 +298,7 @@ func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
 	}
 	var names [][]byte
 	for i := range v.items {
-		if !v.Decisions[i].Allowed {
+		if !v.items[i].Allowed {
 			names = append(names, v.items[i].json)
 		}
 	}
