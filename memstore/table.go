@@ -141,7 +141,7 @@ type shard struct {
 	table table
 	logs  map[uint64][]weir.Mark
 	state [1]weir.State // of the decision that is made; on the heap, it need not be made there
-	_     [64]byte // two locks never share a cache line
+	_     [64]byte      // two locks never share a cache line
 }
 
 // add gives the fingerprint a slot, empty and of the rank someLeft, or returns
