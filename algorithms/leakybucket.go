@@ -47,6 +47,9 @@ func (leakyBucket) Queue(s weir.State, l *weir.Limit, now, at, cost int64) (weir
 	return next, time.Duration(wait * microsecond), ok
 }
 
+// Meter tells a store that it is one: see redisstore.Metered.
+func (leakyBucket) Meter(l *weir.Limit) (unit, rate, full int64) { return ticks(l) }
+
 // Cancel makes it a weir.Canceler.
 func (leakyBucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	return meterOf(l).cancel(s, now, at, n)

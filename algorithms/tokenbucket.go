@@ -34,6 +34,9 @@ func (tokenBucket) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cos
 	meterOf(l).step(s, d, now, cost)
 }
 
+// Meter tells a store that it is one: see redisstore.Metered.
+func (tokenBucket) Meter(l *weir.Limit) (unit, rate, full int64) { return ticks(l) }
+
 // Cancel makes it a weir.Canceler.
 func (tokenBucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	return meterOf(l).cancel(s, now, at, n)

@@ -4,7 +4,8 @@
 -- charge: its algorithm and its key, as indexes,
 -- the id of its limit, cost, quota, period in µs, burst, and the edges of a
 -- calendar. A value holds the fixed-size states of all limits of a rule and key:
--- "id at a b;" and so on. A log has a value of its own.
+-- where they share an instant, "=id:b,id:b;" and in 16 columns each at and every a,
+-- else "id at a b;" and so on. A log has a value of its own.
 --
 -- The reply is the time, whether all was spent, and the states as they were.
 -- What follows from them is arithmetic, and done where there is more time.
@@ -47,8 +48,17 @@ for _, value in ipairs(values) do
     value.text = redis.call('GET', value.key)
     if value.text then
       local states = {}
-      for id, at, a, b in string.gmatch(value.text, '([^ ;]+) (%d+) (%-?%d+) (%-?%d+);') do
-        states[id] = {at, a, b}
+      if string.sub(value.text, 1, 1) == '=' then
+        local from = string.find(value.text, ';', 1, true)
+        local at = string.sub(value.text, from + 1, from + 16)
+        for id, b in string.gmatch(string.sub(value.text, 2, from), '([^:]+):(%-?%d+)[,;]') do
+          from = from + 16
+          states[id] = {at, string.sub(value.text, from + 1, from + 16), b}
+        end
+      else
+        for id, at, a, b in string.gmatch(value.text, '([^ ;]+) (%d+) (%-?%d+) (%-?%d+);') do
+          states[id] = {at, a, b}
+        end
       end
       value.states = states
       for _, c in ipairs(value.charges) do
@@ -132,14 +142,19 @@ for _, value in ipairs(values) do
   if value.log then
     spend_logs(value, now)
   else
-    local reset, changed = 0, false
-    local texts = {}
+    local reset, changed, alike = 0, false, true
+    local texts, ids, as = {}, {}, {}
+    local at
     for _, c in ipairs(value.charges) do
       if c.cost ~= 0 then
         changed = true
         local left = c.target - now + c.reset
         if left > 0 then
           texts[#texts + 1] = string.format('%s %.0f %.0f %.0f;', c.id, c.target, c.next_a, c.next_b)
+          ids[#texts] = string.format('%s:%.0f', c.id, c.next_b)
+          as[#texts] = string.format('%16.0f', c.next_a)
+          alike = alike and (at or c.target) == c.target
+          at = c.target
         end
         reset = math.max(reset, left)
         if value.states then value.states[c.id] = nil end
@@ -149,12 +164,17 @@ for _, value in ipairs(values) do
       local ttl = ms(reset)
       if value.states and next(value.states) then -- of other limits, or looked at only
         for id, s in pairs(value.states) do
-          texts[#texts + 1] = id .. ' ' .. s[1] .. ' ' .. s[2] .. ' ' .. s[3] .. ';'
+          texts[#texts + 1] = string.format('%s %.0f %.0f %.0f;', id, s[1] + 0, s[2] + 0, s[3] + 0)
         end
+        alike = false
         ttl = math.max(ttl, redis.call('PTTL', value.key))
       end
       if #texts > 0 then
-        redis.call('SET', value.key, table.concat(texts), 'PX', ttl)
+        local text = table.concat(texts)
+        if alike then
+          text = '=' .. table.concat(ids, ',') .. ';' .. string.format('%16.0f', at) .. table.concat(as)
+        end
+        redis.call('SET', value.key, text, 'PX', ttl)
       elseif value.text then
         redis.call('DEL', value.key)
       end

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -60,7 +61,9 @@ type Store struct {
 	spread  bool // keys may be on different nodes
 	heeds   bool // the client ends a command when its context does
 
-	scripts sync.Map // names of algorithms → script
+	scripts sync.Map     // names of algorithms → script
+	meters  sync.Map     // limits → *meters
+	metered atomic.Int64 // how many
 }
 
 // New returns a store that uses rdb and leaves it to the caller to close. It
@@ -151,6 +154,18 @@ const peek = -1
 
 // decide has the script decide t, where within is the longest wait in µs.
 func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
+	if m := s.metersFor(t, within); m != nil {
+		c := call{script: m.script, keys: []string{s.key(&t.Charges[0])}}
+		reply, err := s.run(ctx, &c)
+		if err != nil {
+			return err
+		}
+		if reply != int64(0) {
+			m.hits.Add(1)
+			return c.explain(t, reply)
+		}
+		m.misses.Add(1)
+	}
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
 		c, err := s.compile(t, within, around)
@@ -289,44 +304,54 @@ func escape(name string) string {
 
 // explain fills t from the states that the script found.
 func (c *call) explain(t *weir.Transaction, reply any) error {
-	list, ok := reply.([]any)
-	if !ok || len(list) != 3+len(t.Charges) {
-		return fmt.Errorf("redisstore: the script replied %.100v", reply)
+	now, said, states, err := c.read(t, reply)
+	if err != nil {
+		return err
 	}
-	sec, err1 := number(list[0])
-	usec, err2 := number(list[1])
-	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("redisstore: the time of the script: %w", err)
-	}
-	states := make([]weir.State, len(t.Charges))
-	for i := range states {
-		if list[i+3] == nil {
-			continue
-		}
-		text, ok := list[i+3].(string)
-		if !ok {
-			return fmt.Errorf("redisstore: the state of %q is %.100v", c.keys, list[i+3])
-		}
-		var err error
-		if isLog(t.Charges[i].Limit.Algorithm) {
-			states[i], err = parseLog(text)
-		} else {
-			states[i], err = parseState(text)
-		}
-		if err != nil {
-			return fmt.Errorf("redisstore: the state %.100q: %w", text, err)
-		}
-	}
-	now := sec*1e6 + usec
 	if c.within == peek {
 		decideOnly(t, now, states)
 		return nil
 	}
-	spent := t.Decide(now, states)
-	if said, _ := list[2].(int64); spent != (said == 1) {
+	if t.Decide(now, states) != (said == 1) {
 		return fmt.Errorf("redisstore: the script and the arithmetic disagree on %+v at %v", t.Charges, t.At)
 	}
 	return nil
+}
+
+// read returns the time of a script in µs, how often the charges were spent, and
+// the states as they were.
+func (c *call) read(t *weir.Transaction, reply any) (now, spent int64, states []weir.State, err error) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != 3+len(t.Charges) && len(list) != 4 {
+		return 0, 0, nil, fmt.Errorf("redisstore: the script replied %.100v", reply)
+	}
+	sec, err1 := number(list[0])
+	usec, err2 := number(list[1])
+	spent, ok = list[2].(int64)
+	if err := errors.Join(err1, err2); err != nil || !ok {
+		return 0, 0, nil, fmt.Errorf("redisstore: the script replied %.100v", reply)
+	}
+	states = make([]weir.State, len(t.Charges))
+	for i, found := range list[3:] {
+		if found == nil {
+			continue
+		}
+		text, ok := found.(string)
+		switch {
+		case !ok:
+			err = errors.New("no string")
+		case strings.HasPrefix(text, "="):
+			err = parseStates(text, t.Charges, states)
+		case isLog(t.Charges[i].Limit.Algorithm):
+			states[i], err = parseLog(text)
+		default:
+			states[i], err = parseState(text)
+		}
+		if err != nil {
+			return 0, 0, nil, fmt.Errorf("redisstore: the states %.100q of %q: %w", text, c.keys, err)
+		}
+	}
+	return sec*1e6 + usec, spent, states, nil
 }
 
 // decideOnly says whether everything fits, and what remains unspent.
@@ -347,12 +372,45 @@ func number(x any) (int64, error) {
 	return strconv.ParseInt(s, 10, 64)
 }
 
-// parseState parses "at a b".
+// parseStates parses "=id:b,id:b;" and in 16 columns each at and every a, which
+// are the states of charges, in their order.
+func parseStates(text string, charges []weir.Charge, states []weir.State) error {
+	header, numbers, _ := strings.Cut(text[1:], ";")
+	if len(numbers) != 16*(1+len(charges)) {
+		return fmt.Errorf("%d bytes for %d numbers", len(numbers), 1+len(charges))
+	}
+	column := func(i int) (int64, error) {
+		return strconv.ParseInt(strings.TrimLeft(numbers[16*i:16*i+16], " "), 10, 64)
+	}
+	at, err := column(0)
+	if err != nil {
+		return err
+	}
+	for i := range charges {
+		var one string
+		one, header, _ = strings.Cut(header, ",")
+		_, unit, _ := strings.Cut(one, ":")
+		b, err := strconv.ParseInt(unit, 10, 64)
+		if err != nil {
+			return err
+		}
+		a, err := column(1 + i)
+		if err != nil {
+			return err
+		}
+		states[i] = weir.State{At: at, A: a, B: b}
+	}
+	return nil
+}
+
+// parseState parses "at a b", with one space or more between them.
 func parseState(text string) (s weir.State, err error) {
-	for _, n := range [...]*int64{&s.At, &s.A, &s.B} {
-		var field string
-		field, text, _ = strings.Cut(text, " ")
-		if *n, err = strconv.ParseInt(field, 10, 64); err != nil {
+	fields := strings.Fields(text)
+	if len(fields) != 3 {
+		return weir.State{}, fmt.Errorf("%d numbers, want 3", len(fields))
+	}
+	for i, n := range [...]*int64{&s.At, &s.A, &s.B} {
+		if *n, err = strconv.ParseInt(fields[i], 10, 64); err != nil {
 			return weir.State{}, err
 		}
 	}

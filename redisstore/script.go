@@ -1,9 +1,7 @@
 package redisstore
 
 import (
-	"crypto/sha1"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -79,8 +77,7 @@ func newScript(algorithms []weir.Algorithm) (script, error) {
 	}
 	b.WriteString(single)
 	b.WriteString(driver)
-	sum := sha1.Sum([]byte(b.String()))
-	return script{b.String(), hex.EncodeToString(sum[:])}, nil
+	return named(b.String()), nil
 }
 
 // isLog reports whether the states of an algorithm are logs, which take a list.

@@ -6,19 +6,20 @@ if #ARGV == 11 and ARGV[1] == '0' and ARGV[2] == '0' and not algorithms[1].log t
   local state
   if not text then
     state = {at = 0, a = 0, b = 0}
-  elseif string.sub(text, 1, #id + 1) == id .. ' ' then
-    local at, a, b = string.match(text, '^(%d+) (%-?%d+) (%-?%d+);$', #id + 2)
-    if at then state = {at = tonumber(at), a = tonumber(a), b = tonumber(b)} end
+  elseif string.sub(text, 2, #id + 2) == id .. ':' then
+    local b, from = string.match(text, '^(%-?%d+);()', #id + 3)
+    if b then
+      state = {at = tonumber(string.sub(text, from, from + 15)), a = tonumber(string.sub(text, from + 16)), b = tonumber(b)}
+    end
   end
   if state and cost > 0 then
-    local found = text and string.sub(text, #id + 2, -2)
     local t = redis.call('TIME')
     local now = t[1] * 1000000 + t[2]
     local at = math.max(now, state.at)
     local retry, a, b, reset = algorithms[1].take(state, at, cost,
       tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11])
-    if retry ~= 0 or at > now then return {t[1], t[2], 0, found} end
-    redis.call('SET', KEYS[1], string.format('%s %.0f %.0f %.0f;', id, at, a, b), 'PX', ms(reset))
-    return {t[1], t[2], 1, found}
+    if retry ~= 0 or at > now then return {t[1], t[2], 0, text} end
+    redis.call('SET', KEYS[1], string.format('=%s:%.0f;%16.0f%16.0f', id, b, at, a), 'PX', ms(reset))
+    return {t[1], t[2], 1, text}
   end
 end
