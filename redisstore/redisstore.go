@@ -145,8 +145,12 @@ func late(ctx, budget context.Context, err error) error {
 
 // take decides a transaction whose keys are all on one node.
 func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
-	within := min(t.Within, weir.MaxTicks*time.Microsecond)
-	return s.decide(ctx, t, max(0, int64(within/time.Microsecond)))
+	return s.decide(ctx, t, withinOf(t))
+}
+
+// withinOf returns the longest wait of t in µs.
+func withinOf(t *weir.Transaction) int64 {
+	return max(0, int64(min(t.Within, weir.MaxTicks*time.Microsecond)/time.Microsecond))
 }
 
 // peek instead of a longest wait has a transaction decided and nothing spent.

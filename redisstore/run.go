@@ -33,18 +33,22 @@ func (s *Store) run(ctx context.Context, c *call) (any, error) {
 }
 
 func (s *Store) send(ctx context.Context, c *call, command, script string) (any, error) {
+	cmd := newCommand(ctx, c, command, script)
+	if err := s.process(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return cmd.Result()
+}
+
+func newCommand(ctx context.Context, c *call, command, script string) once {
 	args := make([]any, 0, 3+len(c.keys)+len(c.args))
 	args = append(args, command, script, len(c.keys))
 	for _, key := range c.keys {
 		args = append(args, key)
 	}
-	args = append(args, c.args...)
-	cmd := once{redis.NewCmd(ctx, args...)}
+	cmd := once{redis.NewCmd(ctx, append(args, c.args...)...)}
 	cmd.SetFirstKeyPos(3)
-	if err := s.process(ctx, cmd); err != nil {
-		return nil, err
-	}
-	return cmd.Result()
+	return cmd
 }
 
 // process runs a command and returns when ctx ends at the latest. A client that

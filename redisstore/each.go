@@ -1,0 +1,220 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+)
+
+// TakeEach makes a Store a weir.Batcher: it decides ts as if Take were called for
+// one after the other, in one round trip. Like charges of meters, such as GCRA
+// for one key, are decided in one step. Timeout bounds the whole of it. In a
+// cluster there is a call for each key, at the same time.
+func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+	errs := make([]error, len(ts))
+	if err := ctx.Err(); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
+	defer cancel()
+	together := s.together(ts, errs)
+	if s.spread {
+		var wg sync.WaitGroup
+		for _, g := range together {
+			wg.Go(func() { s.decideGroup(budget, g, ts, errs) })
+		}
+		wg.Wait()
+	} else {
+		s.decideGroups(budget, together, ts, errs)
+	}
+	failed := false
+	for i, err := range errs {
+		if err != nil {
+			errs[i], failed = late(ctx, budget, err), true
+		}
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+// A group is decided by one call.
+type group struct {
+	call
+	meters *meters // nil for one transaction that has no such script
+	of     []int   // indexes of transactions, all alike
+}
+
+// together puts the transactions of a key together, if all are alike and its
+// script knows them. What is not valid gets its error.
+func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group) {
+	type value struct{ rule, key string }
+	scripts := make([]*meters, len(ts))
+	alike := map[value]*meters{} // nil where transactions differ: they keep their order
+	for i, t := range ts {
+		if errs[i] = t.Validate(); errs[i] != nil {
+			continue
+		}
+		m := s.metersFor(t, withinOf(t))
+		scripts[i] = m
+		for j := range t.Charges {
+			v := value{t.Charges[j].Rule, t.Charges[j].Key}
+			if other, ok := alike[v]; ok && other != m {
+				alike[v] = nil
+			} else {
+				alike[v] = m
+			}
+		}
+	}
+	of := map[value]*group{}
+	around := []int64{time.Now().UnixMicro()}
+	for i, t := range ts {
+		if errs[i] != nil {
+			continue
+		}
+		if len(t.Charges) == 0 {
+			t.Decide(around[0], nil)
+			continue
+		}
+		v := value{t.Charges[0].Rule, t.Charges[0].Key}
+		if m := scripts[i]; m == nil || alike[v] != m {
+			g := &group{of: []int{i}}
+			if g.call, errs[i] = s.compile(t, withinOf(t), around); errs[i] == nil {
+				groups = append(groups, g)
+			}
+			continue
+		}
+		g := of[v]
+		if g == nil {
+			g = &group{call: call{script: scripts[i].script, keys: []string{s.key(&t.Charges[0])}}, meters: scripts[i]}
+			of[v] = g
+			groups = append(groups, g)
+		}
+		g.of = append(g.of, i)
+	}
+	for _, g := range groups {
+		if len(g.of) > 1 {
+			g.script, g.args = g.meters.many, []any{len(g.of)}
+		}
+	}
+	return groups
+}
+
+// decideGroup decides the transactions of a group by a call of its own, or each
+// by one where the states were not what its script knows.
+func (s *Store) decideGroup(ctx context.Context, g *group, ts []*weir.Transaction, errs []error) {
+	if g.meters == nil {
+		errs[g.of[0]] = s.takeSpread(ctx, ts[g.of[0]])
+		return
+	}
+	reply, err := s.run(ctx, &g.call)
+	s.explainGroup(ctx, g, ts, errs, reply, err)
+}
+
+// decideGroups decides all transactions in one round trip, and asks again for
+// those whose scripts Redis did not have.
+func (s *Store) decideGroups(ctx context.Context, groups []*group, ts []*weir.Transaction, errs []error) {
+	if len(groups) == 0 {
+		return
+	}
+	cmds := make([]once, len(groups))
+	for i, g := range groups {
+		cmds[i] = newCommand(ctx, &g.call, "evalsha", g.script.sha)
+	}
+	err := s.processAll(ctx, cmds)
+	var missing []int
+	if err == nil {
+		for i := range cmds {
+			if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
+				missing = append(missing, i)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		again := make([]once, len(missing))
+		for i, j := range missing {
+			again[i] = newCommand(ctx, &groups[j].call, "eval", groups[j].script.text)
+			cmds[j] = again[i]
+		}
+		err = s.processAll(ctx, again)
+	}
+	for i, g := range groups {
+		var reply any
+		e := err
+		if e == nil {
+			reply, e = cmds[i].Result()
+		}
+		s.explainGroup(ctx, g, ts, errs, reply, e)
+	}
+}
+
+// explainGroup gives each transaction of a group the decision it has in its turn.
+func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transaction, errs []error, reply any, err error) {
+	ask := false
+	if err != nil {
+		_, ask = beyondEdges(err)
+	} else if reply == int64(0) && g.meters != nil {
+		g.meters.misses.Add(1)
+		ask = true
+	}
+	switch {
+	case ask:
+		for _, i := range g.of {
+			errs[i] = s.take(ctx, ts[i])
+		}
+		return
+	case err == nil && g.meters == nil:
+		err = g.explain(ts[g.of[0]], reply)
+	case err == nil:
+		g.meters.hits.Add(1)
+		now, spent, states, e := g.read(ts[g.of[0]], reply)
+		if err = e; err == nil {
+			for _, i := range g.of {
+				if ts[i].Decide(now, states) {
+					spent--
+				}
+			}
+			if spent != 0 {
+				err = errors.New("redisstore: the script and the arithmetic disagree")
+			}
+		}
+	}
+	for _, i := range g.of {
+		errs[i] = err
+	}
+}
+
+// processAll runs commands in one round trip, as process does one.
+func (s *Store) processAll(ctx context.Context, cmds []once) error {
+	pipe := s.rdb.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd) // queues it
+	}
+	exec := func() error {
+		_, err := pipe.Exec(ctx)
+		if answer := redis.Error(nil); errors.As(err, &answer) {
+			return nil // of one command, which has it
+		}
+		return err
+	}
+	if s.heeds {
+		return exec()
+	}
+	done := make(chan error, 1)
+	go func() { done <- exec() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

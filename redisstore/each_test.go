@@ -1,0 +1,181 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestTakeEach: a batch decides what its transactions would decide one after the
+// other, on a clock that stands still.
+func TestTakeEach(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 5))
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	now := time.Now().Truncate(time.Microsecond) // calendars are told of the windows around it
+	merged := 0
+	for round := range 100 {
+		open := func(prefix string) *redisstore.Store {
+			s, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second, Prefix: prefix})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		each, single := open(fmt.Sprint("e", round, ":")), open(fmt.Sprint("s", round, ":"))
+		var limits []weir.Limit
+		for i := range 1 + r.IntN(3) {
+			l := randomLimit(r)
+			if r.IntN(4) > 0 {
+				l = algorithms.GCRA(1+r.Int64N(40), time.Duration(1+r.Int64N(100))*time.Second)
+			}
+			if l.Validate() == nil {
+				limits = append(limits, l.Named(fmt.Sprint("l", i)))
+			}
+		}
+		for range 4 {
+			now = now.Add(time.Duration(r.Int64N(30_000_000)) * time.Microsecond)
+			server.SetTime(now)
+			var got, want []*weir.Transaction
+			for range 1 + r.IntN(30) {
+				tx := weir.Transaction{}
+				cost := int64(1)
+				if r.IntN(15) == 0 {
+					cost = r.Int64N(5) - 1
+				}
+				if r.IntN(20) == 0 {
+					tx.Within = time.Minute
+				}
+				for i := range limits {
+					tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: []string{"a", "a", "a", "b"}[r.IntN(4)], Limit: limits[i], Cost: cost})
+					tx.Charges[i].Key = tx.Charges[0].Key
+				}
+				copied := tx
+				got, want = append(got, &tx), append(want, &copied)
+			}
+			if errs := each.TakeEach(t.Context(), got); errs != nil {
+				t.Fatalf("seed %d: %v", seed, errs)
+			}
+			for i := range want {
+				if err := single.Take(t.Context(), want[i]); err != nil {
+					t.Fatal(err)
+				}
+				for j := range want[i].Decisions {
+					if got[i].Decisions[j] != want[i].Decisions[j] || got[i].Wait != want[i].Wait || !got[i].At.Equal(want[i].At) {
+						t.Fatalf("seed %d: transaction %d of %d, charge %d: got %+v, want %+v, for %+v", seed, i, len(want), j, got[i].Decisions[j], want[i].Decisions[j], want[i].Charges)
+					}
+				}
+			}
+			merged += len(want)
+		}
+	}
+	t.Logf("%d transactions", merged)
+}
+
+// TestTakeEachErrors: errors reach those that they concern.
+func TestTakeEachErrors(t *testing.T) {
+	_, store := open(t)
+	limit := algorithms.GCRA(3, time.Hour)
+	good := func(key string) *weir.Transaction {
+		return &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: key, Limit: limit, Cost: 1}}}
+	}
+	twice := good("a")
+	twice.Charges = append(twice.Charges, twice.Charges[0])
+	ts := []*weir.Transaction{good("a"), twice, good("a"), {}, {Charges: []weir.Charge{{Limit: weir.Limit{Quota: 1}}}}, good("b"), good("a"), good("a")}
+	errs := store.TakeEach(t.Context(), ts)
+	for i, err := range errs {
+		if want := i == 1 || i == 4; (err != nil) != want {
+			t.Errorf("%d: got %v, want an error: %v", i, err, want)
+		}
+	}
+	if !errors.Is(errs[1], weir.ErrDuplicate) {
+		t.Errorf("got %v, want ErrDuplicate", errs[1])
+	}
+	for i, want := range []int64{2, -1, 1, -1, -1, 2, 0, 0} {
+		if want >= 0 && ts[i].Decisions[0].Remaining != want {
+			t.Errorf("%d: got %d left, want %d", i, ts[i].Decisions[0].Remaining, want)
+		}
+	}
+	if ts[6].Allowed() != true || ts[7].Allowed() != false {
+		t.Errorf("got %v, %v, want that the third fits and the fourth does not", ts[6].Allowed(), ts[7].Allowed())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i, err := range store.TakeEach(ctx, ts) {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%d: got %v after a hang-up, want context.Canceled", i, err)
+		}
+	}
+}
+
+// TestTakeEachOnce: one round trip, whatever the number; a server that has lost
+// its scripts is told them; one that is gone is an error in time.
+func TestTakeEachOnce(t *testing.T) {
+	server := redistest.Server(t)
+	proxy := redistest.Proxy(t, server.Addr())
+	rdb := redis.NewClient(redisstore.ClientOptions(patience, proxy.Addr()).Simple())
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := func() (ts []*weir.Transaction) {
+		for i := range 100 {
+			ts = append(ts, &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: fmt.Sprint(i % 3), Limit: algorithms.GCRA(1000, time.Hour), Cost: 1}}},
+				&weir.Transaction{Charges: []weir.Charge{{Rule: "w", Key: fmt.Sprint(i), Limit: algorithms.SlidingWindow(1000, time.Hour), Cost: 1}}})
+		}
+		return ts
+	}
+	for round := range 3 {
+		if errs := store.TakeEach(t.Context(), batch()); errs != nil {
+			t.Fatalf("round %d: %v", round, errs)
+		}
+		if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if errs := store.TakeEach(t.Context(), batch()[:2]); errs != nil { // a connection that is warm
+		t.Fatal(errs)
+	}
+	look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: "r", Key: "0", Limit: algorithms.GCRA(1000, time.Hour)})
+	if got := look.Decisions[0].Remaining; err != nil || got != 1000-3*34-1 {
+		t.Errorf("got %d left, %v, want %d", got, err, 1000-3*34-1)
+	}
+	proxy.Swallow.Store(true)
+	start := time.Now()
+	errs := store.TakeEach(t.Context(), batch())
+	if took := time.Since(start); took > patience+time.Second || len(errs) != 200 || !errors.Is(errs[0], redisstore.ErrTimeout) {
+		t.Errorf("got %d errors after %v, want 200 of ErrTimeout in its time", len(errs), took)
+	}
+}
+
+// TestTakeEachCluster: keys of all nodes, and every unit of one spent once.
+func TestTakeEachCluster(t *testing.T) {
+	c := redistest.Cluster(t, 3, 0)
+	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))))
+	var ts []*weir.Transaction
+	for i := range 90 {
+		ts = append(ts, &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: fmt.Sprint(i % 9), Limit: algorithms.GCRA(4, time.Hour), Cost: 1}}})
+	}
+	if errs := store.TakeEach(t.Context(), ts); errs != nil {
+		t.Fatal(errs)
+	}
+	for i, tx := range ts {
+		if want := i < 4*9; tx.Allowed() != want {
+			t.Errorf("%d: got allowed %v, want %v", i, tx.Allowed(), want)
+		}
+	}
+}
