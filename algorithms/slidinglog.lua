@@ -4,7 +4,8 @@
 -- limits that share it. Where they part, or a charge is too large to be kept
 -- unit by unit, it holds one text: "*" and the marks of each limit. Where the
 -- newest instant is not that of a unit, because units were given back, "@" and it
--- stand behind the header.
+-- stand behind the header; else "#", the newest instant, and how many of the newest
+-- units each limit had in its window then, at most.
 
 local most_units = 1000
 
@@ -31,7 +32,7 @@ end
 local function parse_list(key, header)
   local units = redis.call('LRANGE', key, 0, -2)
   local logs = {}
-  for id in string.gmatch(string.gsub(header, '@.*', ''), '[^=,]+') do
+  for id in string.gmatch(string.gsub(header, '[@#].*', ''), '[^=,]+') do
     local log = {frontier = 0, times = {}, sums = {}, len = #units}
     for i = #units, 1, -1 do
       log.times[#log.times + 1] = tonumber(units[i])
@@ -73,7 +74,7 @@ local function open_logs(group, charges)
   end
   group.header, group.alike = header, alike
   local found = redis.call('LINDEX', key, -1)
-  if not found or found == header or string.sub(found, 1, #header + 1) == header .. '@' then
+  if not found or string.gsub(found, '[@#].*', '') == header then
     group.shared, group.found = true, found
     group.fresh = not found
     local log = {len = 0, frontier = 0, key = key, units = {}}
@@ -174,7 +175,13 @@ end
 local function push_units(group, time, n, now, longest)
   local key = group.key
   local text = string.format('%.0f', time)
-  if group.fresh then redis.call('RPUSH', key, group.header) end
+  local header = string.format('%s#%.0f', group.header, time)
+  for _, c in ipairs(group.charges) do header = string.format('%s %.0f', header, c.spent + n) end
+  if group.fresh then
+    redis.call('RPUSH', key, header)
+  else
+    redis.call('LSET', key, -1, header)
+  end
   if n == 1 then
     redis.call('LPUSH', key, text)
   else
@@ -185,7 +192,7 @@ local function push_units(group, time, n, now, longest)
   local len = group.charges[1].log.len
   if len - longest.spent > 16 + longest.spent / 16 then
     redis.call('LTRIM', key, 0, longest.spent + n - 1)
-    redis.call('RPUSH', key, group.header)
+    redis.call('RPUSH', key, header)
   end
   redis.call('PEXPIRE', key, ms(time + longest.period - now))
 end

@@ -414,8 +414,8 @@ func TestScriptsAlike(t *testing.T) {
 			"=l/fixed-window:0;1782907200000000               1",
 			"=l/fixed-window:0;1782907200000000               2"}},
 		{algorithms.SlidingLog(2, time.Hour), []string{
-			"1782907200000000 =l/sliding-log",
-			"1782907200000000 1782907200000000 =l/sliding-log"}},
+			"1782907200000000 =l/sliding-log#1782907200000000 1",
+			"1782907200000000 1782907200000000 =l/sliding-log#1782907200000000 2"}},
 	}
 	for _, test := range tests {
 		server.SetTime(noon)

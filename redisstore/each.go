@@ -50,7 +50,7 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 // A group is decided by one call.
 type group struct {
 	call
-	meters *meters // nil for one transaction that has no such script
+	direct *direct // nil for one transaction that has no such script
 	of     []int   // indexes of transactions, all alike
 }
 
@@ -58,20 +58,23 @@ type group struct {
 // script knows them. What is not valid gets its error.
 func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group) {
 	type value struct{ rule, key string }
-	scripts := make([]*meters, len(ts))
-	alike := map[value]*meters{} // nil where transactions differ: they keep their order
+	scripts := make([]*direct, len(ts))
+	alike := map[value]*direct{} // nil where transactions differ: they keep their order
 	for i, t := range ts {
 		if errs[i] = t.Validate(); errs[i] != nil {
 			continue
 		}
-		m := s.metersFor(t, withinOf(t))
-		scripts[i] = m
+		d := s.directFor(t, withinOf(t))
+		if d != nil && d.logs {
+			d = nil // there is no script that takes many
+		}
+		scripts[i] = d
 		for j := range t.Charges {
 			v := value{t.Charges[j].Rule, t.Charges[j].Key}
-			if other, ok := alike[v]; ok && other != m {
+			if other, ok := alike[v]; ok && other != d {
 				alike[v] = nil
 			} else {
-				alike[v] = m
+				alike[v] = d
 			}
 		}
 	}
@@ -86,7 +89,7 @@ func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group)
 			continue
 		}
 		v := value{t.Charges[0].Rule, t.Charges[0].Key}
-		if m := scripts[i]; m == nil || alike[v] != m {
+		if d := scripts[i]; d == nil || alike[v] != d {
 			g := &group{of: []int{i}}
 			if g.call, errs[i] = s.compile(t, withinOf(t), around); errs[i] == nil {
 				groups = append(groups, g)
@@ -95,7 +98,7 @@ func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group)
 		}
 		g := of[v]
 		if g == nil {
-			g = &group{call: call{script: scripts[i].script, keys: []string{s.key(&t.Charges[0])}}, meters: scripts[i]}
+			g = &group{call: call{script: scripts[i].script, keys: []string{s.key(&t.Charges[0])}}, direct: scripts[i]}
 			of[v] = g
 			groups = append(groups, g)
 		}
@@ -103,7 +106,7 @@ func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group)
 	}
 	for _, g := range groups {
 		if len(g.of) > 1 {
-			g.script, g.args = g.meters.many, []any{len(g.of)}
+			g.script, g.args = g.direct.many, []any{len(g.of)}
 		}
 	}
 	return groups
@@ -112,7 +115,7 @@ func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group)
 // decideGroup decides the transactions of a group by a call of its own, or each
 // by one where the states were not what its script knows.
 func (s *Store) decideGroup(ctx context.Context, g *group, ts []*weir.Transaction, errs []error) {
-	if g.meters == nil {
+	if g.direct == nil {
 		errs[g.of[0]] = s.takeSpread(ctx, ts[g.of[0]])
 		return
 	}
@@ -162,8 +165,8 @@ func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transacti
 	ask := false
 	if err != nil {
 		_, ask = beyondEdges(err)
-	} else if reply == int64(0) && g.meters != nil {
-		g.meters.misses.Add(1)
+	} else if reply == int64(0) && g.direct != nil {
+		g.direct.misses.Add(1)
 		ask = true
 	}
 	switch {
@@ -172,10 +175,10 @@ func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transacti
 			errs[i] = s.take(ctx, ts[i])
 		}
 		return
-	case err == nil && g.meters == nil:
+	case err == nil && g.direct == nil:
 		err = g.explain(ts[g.of[0]], reply)
 	case err == nil:
-		g.meters.hits.Add(1)
+		g.direct.hits.Add(1)
 		now, spent, states, e := g.read(ts[g.of[0]], reply)
 		if err = e; err == nil {
 			for _, i := range g.of {

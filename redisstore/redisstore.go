@@ -62,8 +62,8 @@ type Store struct {
 	heeds   bool // the client ends a command when its context does
 
 	scripts sync.Map     // names of algorithms → script
-	meters  sync.Map     // limits → *meters
-	metered atomic.Int64 // how many
+	direct  sync.Map     // limits → *direct
+	directs atomic.Int64 // how many
 }
 
 // New returns a store that uses rdb and leaves it to the caller to close. It
@@ -158,17 +158,17 @@ const peek = -1
 
 // decide has the script decide t, where within is the longest wait in µs.
 func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
-	if m := s.metersFor(t, within); m != nil {
-		c := call{script: m.script, keys: []string{s.key(&t.Charges[0])}}
+	if d := s.directFor(t, within); d != nil {
+		c := call{script: d.script, keys: []string{s.key(&t.Charges[0])}, logs: d.logs}
 		reply, err := s.run(ctx, &c)
 		if err != nil {
 			return err
 		}
 		if reply != int64(0) {
-			m.hits.Add(1)
+			d.hits.Add(1)
 			return c.explain(t, reply)
 		}
-		m.misses.Add(1)
+		d.misses.Add(1)
 	}
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
@@ -197,6 +197,7 @@ type call struct {
 	keys   []string
 	args   []any
 	within int64
+	logs   bool // the reply is that of a logScript
 }
 
 // compile names keys and arguments. around are instants whose windows the
@@ -326,7 +327,7 @@ func (c *call) explain(t *weir.Transaction, reply any) error {
 // the states as they were.
 func (c *call) read(t *weir.Transaction, reply any) (now, spent int64, states []weir.State, err error) {
 	list, ok := reply.([]any)
-	if !ok || len(list) != 3+len(t.Charges) && len(list) != 4 {
+	if !ok || len(list) != 3+len(t.Charges) && len(list) != 4 && !(c.logs && len(list) == 4+2*len(t.Charges)) {
 		return 0, 0, nil, fmt.Errorf("redisstore: the script replied %.100v", reply)
 	}
 	sec, err1 := number(list[0])
@@ -336,6 +337,9 @@ func (c *call) read(t *weir.Transaction, reply any) (now, spent int64, states []
 		return 0, 0, nil, fmt.Errorf("redisstore: the script replied %.100v", reply)
 	}
 	states = make([]weir.State, len(t.Charges))
+	if c.logs {
+		return sec*1e6 + usec, spent, states, parseLogs(list[3:], states)
+	}
 	for i, found := range list[3:] {
 		if found == nil {
 			continue

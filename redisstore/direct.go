@@ -18,26 +18,24 @@ type Metered interface {
 	Meter(l *weir.Limit) (unit, rate, full int64)
 }
 
-// A meters is the script for the usual transaction: all charges are meters of
-// one rule and key, now or never. Its text has the numbers of the limits in it,
-// and no loop, no table and no function, which would cost more than the
-// arithmetic. It finds its states in a value as it writes them; of any other
-// value it says so, and does nothing.
-//
-// What it writes is "=id:unit,id:unit;" and then, in 16 columns each, the instant
-// that all states share and the debts.
-type meters struct {
+// A direct is the script for the usual transaction: a unit of each limit of one
+// rule and key, now or never, where all are meters or all are logs. Its text has
+// the numbers of the limits in it, and no loop, table or function that would cost
+// more than the arithmetic. It finds its states in a value as it writes them; of
+// any other value it says so, and does nothing.
+type direct struct {
 	script
-	many         script // takes the charges up to ARGV[1] times
+	many         script // takes the charges up to ARGV[1] times; of logs there is none
+	logs         bool
 	hits, misses atomic.Int64
 }
 
-// mostMeters bounds how many of these scripts a Store has Redis keep. Limits
+// mostDirect bounds how many of these scripts a Store has Redis keep. Limits
 // beyond that have the general script, which gets their numbers as arguments.
-const mostMeters = 256
+const mostDirect = 256
 
-// metersFor returns the script of t, or nil if it has none.
-func (s *Store) metersFor(t *weir.Transaction, within int64) *meters {
+// directFor returns the script of t, or nil if it has none.
+func (s *Store) directFor(t *weir.Transaction, within int64) *direct {
 	if within != 0 {
 		return nil
 	}
@@ -45,7 +43,7 @@ func (s *Store) metersFor(t *weir.Transaction, within int64) *meters {
 	name := here[:0]
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		if _, ok := c.Limit.Algorithm.(Metered); !ok || c.Cost != 1 || c.Key != t.Charges[0].Key || c.Rule != t.Charges[0].Rule {
+		if c.Cost != 1 || c.Key != t.Charges[0].Key || c.Rule != t.Charges[0].Rule {
 			return nil
 		}
 		name = append(append(append(name, c.Limit.Algorithm.Name()...), ' '), c.Limit.Name...)
@@ -54,50 +52,68 @@ func (s *Store) metersFor(t *weir.Transaction, within int64) *meters {
 		}
 		name = append(name, '\n')
 	}
-	if m, ok := s.meters.Load(string(name)); ok {
-		if m := m.(*meters); m.misses.Load() <= 100+m.hits.Load() {
-			return m
+	if d, ok := s.direct.Load(string(name)); ok {
+		if d := d.(*direct); d != nil && d.misses.Load() <= 100+d.hits.Load() {
+			return d
 		}
-		return nil // others write these values in another way
+		return nil // there is none, or others write these values in another way
 	}
-	if s.metered.Add(1) > mostMeters {
-		s.metered.Add(-1)
+	if s.directs.Add(1) > mostDirect {
+		s.directs.Add(-1)
 		return nil
 	}
-	m, _ := s.meters.LoadOrStore(string(name), newMeters(t.Charges))
-	return m.(*meters)
+	d, _ := s.direct.LoadOrStore(string(name), newDirect(t.Charges))
+	return d.(*direct)
 }
 
-func newMeters(charges []weir.Charge) *meters {
-	header := "="
+func newDirect(charges []weir.Charge) *direct {
+	meters, logs := true, true
+	var ids, units []string
 	for i := range charges {
 		l := &charges[i].Limit
-		unit, _, _ := l.Algorithm.(Metered).Meter(l)
-		if i > 0 {
-			header += ","
+		ids = append(ids, id(l))
+		if m, ok := l.Algorithm.(Metered); ok {
+			unit, _, _ := m.Meter(l)
+			units = append(units, fmt.Sprintf("%s:%d", id(l), unit))
+		} else {
+			meters = false
 		}
-		header += fmt.Sprintf("%s:%d", id(l), unit)
+		logs = logs && isLog(l.Algorithm)
 	}
-	header += ";"
-	return &meters{script: meterScript(charges, header, false), many: meterScript(charges, header, true)}
+	switch {
+	case meters:
+		header := "=" + strings.Join(units, ",") + ";"
+		return &direct{script: meterScript(charges, header, false), many: meterScript(charges, header, true)}
+	case logs && len(charges) <= 16: // a pattern has at most 32 captures
+		return &direct{script: logScript(charges, "="+strings.Join(ids, ",")), logs: true}
+	}
+	return nil
+}
+
+// A lua is the text of a script as it is written.
+type lua struct {
+	strings.Builder
+	charges []weir.Charge
+}
+
+func (b *lua) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+
+// each joins something of each charge; %d is its index.
+func (b *lua) each(format, sep string) string {
+	var parts []string
+	for i := range b.charges {
+		parts = append(parts, strings.ReplaceAll(format, "%d", strconv.Itoa(i)))
+	}
+	return strings.Join(parts, sep)
 }
 
 func meterScript(charges []weir.Charge, header string, many bool) script {
-	var b strings.Builder
-	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	each := func(sep, format string, number func(i int) []any) string {
-		var parts []string
-		for i := range charges {
-			parts = append(parts, fmt.Sprintf(format, number(i)...))
-		}
-		return strings.Join(parts, sep)
-	}
-	debt := func(i int) []any { return []any{i} }
-
+	b := lua{charges: charges}
+	line, each := b.line, b.each
 	line("local t = redis.call('TIME')")
 	line("local now = t[1] * 1000000 + t[2]")
 	line("local text = redis.call('GET', KEYS[1])")
-	line("local %s = %s", each(", ", "d%d", debt), each(", ", "0", func(int) []any { return nil }))
+	line("local %s = %s", each("d%d", ", "), each("0", ", "))
 	line("if text then")
 	line("if string.sub(text, 1, %d) ~= %q then return 0 end", len(header), header)
 	line("local gone = now - string.sub(text, %d, %d)", len(header)+1, len(header)+16)
@@ -135,7 +151,7 @@ func meterScript(charges []weir.Charge, header string, many bool) script {
 		line("if r > reset then reset = r end")
 	}
 	line("redis.call('SET', KEYS[1], string.format(%q, now, %s), 'PX', math.ceil(reset / 1000) + 1)",
-		strings.ReplaceAll(header, "%", "%%")+"%16.0f"+strings.Repeat("%16.0f", len(charges)), each(", ", "d%d", debt))
+		strings.ReplaceAll(header, "%", "%%")+"%16.0f"+strings.Repeat("%16.0f", len(charges)), each("d%d", ", "))
 	if many {
 		line("return {t[1], t[2], n, text}")
 	} else {
