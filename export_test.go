@@ -1,0 +1,15 @@
+package weir
+
+import "context"
+
+// Joined returns the Store of Coalesce as those see it who never come alone.
+func Joined(store Store) Store { return joining{store.(*coalesced)} }
+
+type joining struct{ c *coalesced }
+
+func (j joining) Take(ctx context.Context, t *Transaction) error {
+	if len(t.Charges) == 0 {
+		return j.c.Take(ctx, t)
+	}
+	return j.c.join(ctx, j.c.lane(&t.Charges[0]), t)
+}

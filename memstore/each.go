@@ -1,0 +1,22 @@
+package memstore
+
+import (
+	"context"
+
+	"github.com/seed83679106/weir"
+)
+
+// TakeEach makes Store a weir.Batcher. Here a batch is no cheaper than its
+// transactions one by one, but what is tried in memory works as it does with Redis.
+func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+	var errs []error
+	for i, t := range ts {
+		if err := s.Take(ctx, t); err != nil {
+			if errs == nil {
+				errs = make([]error, len(ts))
+			}
+			errs[i] = err
+		}
+	}
+	return errs
+}
