@@ -1,0 +1,202 @@
+package weir
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A lease is what is known of a key's asks, and the units held for it.
+type lease struct {
+	charges []Charge // of one ask
+
+	since, count int64 // when counting began, and the asks since
+	seen         int64 // asks of a Hold
+
+	noted int64      // when next last answered
+	last  []Decision // what it said; empty if it erred
+
+	fetch     *fetch // under way
+	held      int64  // asks that can be served, while the lease lasts
+	unused    int64  // asks that were paid and not served
+	at        int64  // the store's clock when it was paid, in µs since 1970
+	sent      int64  // before that
+	answered  int64  // after that
+	until     int64  // it is not used from then on
+	decisions []Decision
+	timer     *time.Timer
+}
+
+// A leaseShard is a bounded part of them, by the fingerprint of what is asked.
+type leaseShard struct {
+	mu     sync.Mutex
+	closed bool
+	most   int
+	known  map[uint64]*lease
+	once   [64]uint64 // asked once, lately
+	served uint64
+	_      [64]byte
+}
+
+// find returns the lease of t, or a new one where t is asked again, or nil.
+func (s *leaseShard) find(id uint64, t *Transaction, now int64, l *Leases) *lease {
+	old := s.known[id]
+	switch {
+	case old != nil && slices.Equal(old.charges, t.Charges):
+		return old
+	case s.closed || !leasable(t):
+		return nil
+	}
+	if once := &s.once[id%uint64(len(s.once))]; *once != id {
+		*once = id
+		return nil
+	}
+	hold := int64(l.o.Hold)
+	switch {
+	case old != nil && !old.over(now, hold): // the limit has changed
+		return nil
+	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, hold):
+		return nil
+	}
+	e := &lease{charges: slices.Clone(t.Charges), since: now}
+	for i := range e.charges {
+		e.charges[i].Key = strings.Clone(e.charges[i].Key)
+	}
+	s.known[id] = e
+	return e
+}
+
+// makeRoom forgets a key, of a few, that is not asked any more.
+func (s *leaseShard) makeRoom(now, hold int64) bool {
+	looked := 0
+	for id, e := range s.known {
+		if e.over(now, hold) {
+			delete(s.known, id)
+			return true
+		}
+		if looked++; looked == 8 {
+			break
+		}
+	}
+	return false
+}
+
+// leasable reports whether all charges of t can be counted in advance.
+func leasable(t *Transaction) bool {
+	for i := range t.Charges {
+		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
+		if !ok || !reflect.TypeOf(a).Comparable() {
+			return false
+		}
+	}
+	return t.Validate() == nil
+}
+
+// over reports whether a key holds nothing and was not asked for a Hold.
+func (e *lease) over(now, hold int64) bool {
+	return e.fetch == nil && e.unused == 0 && now-e.since > 2*hold
+}
+
+// tick counts an ask.
+func (e *lease) tick(now, hold int64) {
+	if gone := now - e.since; gone >= hold {
+		e.seen = int64(float64(e.count) * float64(hold) / float64(gone))
+		e.since, e.count = now, 0
+	}
+	e.count++
+}
+
+// note remembers an answer of next.
+func (e *lease) note(t *Transaction, now int64) {
+	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
+}
+
+// want returns how many asks a lease should be for; 0 for none. It is for those
+// seen in a Hold, and for no more than its share of what next last said remains.
+//
+// Units that drain are not given back, so no more are taken than drain in a Hold.
+// On the other hand a lease of a meter that owes nothing else drains while it is
+// used: as much as that will be is taken besides.
+func (e *lease) want(now int64, o *LeaseOptions) int64 {
+	since := now - e.noted
+	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.Hold) {
+		return 0
+	}
+	room, drained := float64(MaxTicks), 0.0
+	for i := range e.charges {
+		c, d := &e.charges[i], &e.last[i]
+		room = min(room, float64(d.Remaining-c.Cost)*o.Share/float64(c.Cost))
+		if c.Limit.Algorithm.(Leaser).Drains() {
+			perNS := float64(c.Limit.Quota) / float64(c.Limit.Period) / float64(c.Cost)
+			room = min(room, perNS*float64(o.Hold))
+			owed := max(0, d.ResetAfter-time.Duration(since))
+			drained = max(drained, perNS*float64(o.Hold-owed))
+		}
+	}
+	if k := int64(min(room, float64(e.seen)+drained)); k >= 2 {
+		return k
+	}
+	return 0
+}
+
+// serve decides t if units for it are held.
+func (e *lease) serve(t *Transaction, now int64) bool {
+	now = max(now, e.answered) // it came after the answer, if before it to this place
+	if e.held == 0 || now >= e.until {
+		return false
+	}
+	latest := e.at + (now-e.sent+999)/1000 // the store's clock, at most
+	n := e.held
+	for i := range e.charges {
+		c := &e.charges[i]
+		n = min(n, c.Limit.Algorithm.(Leaser).Held(&c.Limit, e.decisions[i], e.at, latest, n*c.Cost)/c.Cost)
+	}
+	if n <= 0 {
+		e.held = 0
+		return false
+	}
+	e.held = n - 1
+	e.unused--
+
+	t.Decisions = append(t.Decisions[:0], e.decisions...)
+	since := time.Duration(now - e.answered).Truncate(time.Microsecond)
+	t.At, t.Wait = time.UnixMicro(e.at).Add(since), 0
+	for i := range t.Decisions {
+		d := &t.Decisions[i]
+		if d.Remaining >= 0 {
+			d.Remaining += e.held * e.charges[i].Cost
+		}
+		d.NextAfter = max(0, d.NextAfter-since)
+		d.ResetAfter = max(0, d.ResetAfter-since)
+	}
+	return true
+}
+
+// end ends a lease and returns what to give back, or nil.
+func (e *lease) end() *Transaction {
+	n := e.unused
+	e.held, e.unused = 0, 0
+	if n == 0 {
+		return nil
+	}
+	back := &Transaction{Spent: time.UnixMicro(e.at)}
+	back.Charges = e.times(-n, func(c *Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() })
+	if len(back.Charges) == 0 {
+		return nil
+	}
+	return back
+}
+
+// times returns n times the charges that are wanted; nil wants all.
+func (e *lease) times(n int64, wanted func(*Charge) bool) []Charge {
+	charges := make([]Charge, 0, len(e.charges))
+	for _, c := range e.charges {
+		if wanted == nil || wanted(&c) {
+			c.Cost *= n
+			charges = append(charges, c)
+		}
+	}
+	return charges
+}

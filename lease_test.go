@@ -1,0 +1,448 @@
+package weir_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+func TestLeaseConforms(t *testing.T) {
+	conforms(t, func() weir.Store { return weir.Lease(memory(), weir.LeaseOptions{}) })
+}
+
+// A spending is what was admitted, and when.
+type spending struct {
+	at      int64 // µs since 1970
+	charges []weir.Charge
+}
+
+// A wire leads to a store, takes its time, and loses questions and answers.
+type wire struct {
+	store weir.Store
+	r     *rand.Rand // of one goroutine at a time
+	slow  time.Duration
+	lossy int // of 100 calls
+	mu    *sync.Mutex
+	taken *[]spending // by calls that were decided
+	calls atomic.Int64
+}
+
+func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
+	w.calls.Add(1)
+	w.mu.Lock()
+	there, back, fate := w.r.Int64N(int64(w.slow)), w.r.Int64N(int64(w.slow)), w.r.IntN(100)
+	w.mu.Unlock()
+	nap := func(d int64) error {
+		timer := time.NewTimer(time.Duration(d))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := nap(there); err != nil {
+		return err
+	}
+	if fate < w.lossy/2 {
+		return errDown
+	}
+	if err := w.store.Take(context.WithoutCancel(ctx), t); err != nil {
+		return err
+	}
+	if t.Allowed() && t.Charges[0].Cost > 0 {
+		w.mu.Lock()
+		*w.taken = append(*w.taken, spending{t.At.UnixMicro(), slices.Clone(t.Charges)})
+		w.mu.Unlock()
+	}
+	if err := nap(back); err != nil {
+		return err
+	}
+	if fate < w.lossy {
+		return errDown
+	}
+	return nil
+}
+
+// TestLeaseNeverExceeds has replicas with leases of their own ask one store at
+// random, over wires that lose calls, for callers who hang up, beside one who takes
+// all that is left. All that was admitted, at the instant at which it was, is then
+// what the algorithm admits of a key never seen, one after the other.
+func TestLeaseNeverExceeds(t *testing.T) {
+	served := map[string]uint64{}
+	for i := range 60 {
+		seed := rand.Uint64()
+		synctest.Test(t, func(t *testing.T) {
+			name, n := leaseWorld(t, seed, i)
+			served[name] += n
+		})
+		if t.Failed() {
+			t.Fatalf("seed %d of kind %d", seed, i)
+		}
+	}
+	for name, n := range served {
+		if n < 1000 {
+			t.Errorf("%s: got %d asks served from leases, too few to show anything", name, n)
+		}
+	}
+	t.Log(served)
+}
+
+func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	time.Sleep(time.Duration(r.Int64N(1e9))) // windows begin anywhere
+	quota, period := 200+r.Int64N(3000), time.Duration(200+r.IntN(800))*time.Millisecond
+	fixed, meter := algorithms.FixedWindow(quota, period), algorithms.GCRA(quota, period)
+	limits := [][]weir.Limit{
+		{meter},
+		{algorithms.TokenBucket(quota/2, quota, period)},
+		{algorithms.LeakyBucket(quota*2, quota, period)},
+		{fixed},
+		{algorithms.AnchoredWindow(quota, period)},
+		{algorithms.SlidingWindow(quota, period)},
+		{meter, fixed, algorithms.SlidingWindow(2*quota, 2*period)},
+		{algorithms.GCRA(100*quota, 100*period)},
+	}[kind%8]
+	for _, l := range limits {
+		name += l.Algorithm.Name() + " "
+	}
+	var charges []weir.Charge
+	for _, l := range limits {
+		charges = append(charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1 + r.Int64N(2)})
+	}
+
+	plain := memory()
+	var mu sync.Mutex
+	var admitted, taken []spending
+	admit := func(at int64, charges []weir.Charge) {
+		mu.Lock()
+		defer mu.Unlock()
+		admitted = append(admitted, spending{at, slices.Clone(charges)})
+	}
+	ended := time.Now().Add(4 * time.Second)
+	var wg sync.WaitGroup
+	var replicas []*weir.Leases
+	for range 3 {
+		w := &wire{store: plain, r: rand.New(rand.NewPCG(r.Uint64(), 0)), slow: time.Duration(1 + r.Int64N(4e6)), lossy: r.IntN(2) * r.IntN(60), mu: &mu, taken: &taken}
+		store := weir.Lease(w, weir.LeaseOptions{Hold: time.Duration(10+r.IntN(150)) * time.Millisecond, Share: []float64{0, 0.5, 1}[r.IntN(3)]})
+		replicas = append(replicas, store)
+		for range 4 {
+			r := rand.New(rand.NewPCG(r.Uint64(), 0))
+			wg.Go(func() {
+				alone := 2 * 12 * int64(period) / quota // between asks, if all 12 go at the limit's own rate
+				pace := alone
+				for time.Now().Before(ended) {
+					if r.IntN(50) == 0 { // a busy time, or an idle one
+						pace = alone * (1 + r.Int64N(20)) / 4
+					}
+					time.Sleep(time.Duration(1 + r.Int64N(pace)))
+					ctx, cancel := context.WithCancel(context.Background())
+					if r.IntN(20) == 0 {
+						ctx, cancel = context.WithTimeout(ctx, time.Duration(r.Int64N(4e6)))
+					}
+					tx := weir.Transaction{Charges: charges}
+					before := time.Now()
+					err := store.Take(ctx, &tx)
+					cancel()
+					if err != nil || !tx.Allowed() {
+						continue
+					}
+					at := tx.At.UnixMicro()
+					if now := time.Now(); now.Equal(before) {
+						at = now.UnixMicro() // no time has passed: it was served
+					}
+					admit(at, charges)
+				}
+			})
+		}
+	}
+	wg.Go(func() { // the process next door
+		for time.Now().Before(ended) {
+			time.Sleep(time.Duration(r.Int64N(int64(period))))
+			for range 1 + r.IntN(30) {
+				time.Sleep(time.Duration(r.Int64N(3e6)))
+				all := slices.Clone(charges)
+				for i := range all {
+					all[i].Cost = 0
+				}
+				look := take(t, plain, 0, all...)
+				for i := range all {
+					all[i].Cost = look.Decisions[i].Remaining
+				}
+				if tx := take(t, plain, 0, all...); tx.Allowed() && all[0].Cost > 0 {
+					admit(tx.At.UnixMicro(), all)
+				}
+				for _, store := range replicas { // and at that moment all that is held is asked for
+					for now := time.Now(); ; {
+						tx := weir.Transaction{Charges: charges}
+						if err := store.Take(context.Background(), &tx); err == nil && tx.Allowed() {
+							at := tx.At.UnixMicro()
+							if time.Now().Equal(now) {
+								at = now.UnixMicro()
+							}
+							admit(at, charges)
+						}
+						if !time.Now().Equal(now) {
+							break
+						}
+					}
+				}
+			}
+		}
+	})
+	wg.Wait()
+	for _, l := range replicas {
+		if err := l.Close(t.Context()); err != nil && !errors.Is(err, errDown) {
+			t.Error(err)
+		}
+		served += l.Stats().Served
+	}
+	if name == "anchored-window " {
+		// A window begins with its first unit, be it that of one who hung up or
+		// whose answer was lost.
+		known := map[int64]bool{}
+		for _, s := range admitted {
+			known[s.at] = true
+		}
+		for _, s := range taken {
+			if !known[s.at] {
+				admitted = append(admitted, spending{s.at, charges})
+			}
+		}
+	}
+	replayAll(t, charges, admitted)
+	return name, served
+}
+
+// replayAll wants every spending to be admitted to a key never seen.
+func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
+	t.Helper()
+	slices.SortStableFunc(admitted, func(a, b spending) int { return cmp.Compare(a.at, b.at) })
+	states := make([]weir.State, len(charges))
+	for i, s := range admitted {
+		tx := weir.Transaction{Charges: s.charges}
+		if !tx.Decide(s.at, states) {
+			t.Fatalf("number %d of %d, at %d µs: admitted %+v, which is beyond the limit: %+v", i, len(admitted), s.at, s.charges, tx.Decisions)
+		}
+	}
+}
+
+// perHour is a limit whose units don't come back during a test.
+func perHour(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
+
+// A counted store keeps what it was asked.
+type counted struct {
+	weir.Store
+	mu    sync.Mutex
+	asked []weir.Transaction // with what was answered
+	err   func(t *weir.Transaction) error
+	trip  time.Duration
+}
+
+func (c *counted) Take(ctx context.Context, t *weir.Transaction) error {
+	time.Sleep(c.trip)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	if c.err != nil {
+		err = c.err(t)
+	}
+	if err == nil {
+		err = c.Store.Take(ctx, t)
+	}
+	asked := *t
+	asked.Charges, asked.Decisions = slices.Clone(t.Charges), slices.Clone(t.Decisions)
+	c.asked = append(c.asked, asked)
+	return err
+}
+
+// costs returns the costs that the store was asked for, of first charges, and
+// forgets them.
+func (c *counted) costs() (costs []int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.asked {
+		costs = append(costs, t.Charges[0].Cost)
+	}
+	c.asked = nil
+	return costs
+}
+
+// warm asks n times in a Hold, and once more when it is over: that one may take a
+// lease as large as n.
+func warm(t *testing.T, store weir.Store, n int, charges ...weir.Charge) *weir.Transaction {
+	t.Helper()
+	for range n + 2 { // the first is not watched, the second begins the Hold
+		take(t, store, 0, charges...)
+	}
+	time.Sleep(100 * time.Millisecond)
+	return take(t, store, 0, charges...)
+}
+
+// TestLeaseSize: a lease is for as many asks as the Hold before had, and for its
+// share of what remained.
+func TestLeaseSize(t *testing.T) {
+	for _, c := range []struct {
+		limit weir.Limit
+		cost  int64
+		asks  int
+		share float64
+		want  int64 // cost of the call that takes the lease, or the ask's own
+	}{
+		{perHour(1_000_000), 1, 50, 0, 1 + 51},
+		{perHour(1_000_000), 7, 50, 0, 7 + 7*51},
+		{perHour(1000), 1, 800, 0, 1 + 24}, // an eighth of 197
+		{perHour(1000), 1, 800, 1, 1 + 197},
+		{perHour(1000), 3, 200, 1, 3 + 3*130}, // a third of 391
+		{perHour(1000), 1, 988, 0, 1},         // of 10 an eighth is too small
+		{perHour(1000), 1, 0, 0, 1},
+		{perHour(1000), 0, 50, 0, 0},
+		{algorithms.GCRA(1_000_000, time.Minute), 1, 50, 0, 1 + 1666}, // what drains in a Hold
+		{algorithms.GCRA(1_000_000, time.Minute), 10, 50, 0, 10 + 1660},
+		{algorithms.GCRA(100, time.Minute), 1, 50, 1, 1}, // less than two drain in a Hold
+		{algorithms.SlidingWindow(1_000_000, 1000*time.Hour), 1, 50, 0, 1 + 51},
+		{algorithms.SlidingLog(1_000_000, 1000*time.Hour), 1, 50, 0, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			behind := &counted{Store: memory()}
+			store := weir.Lease(behind, weir.LeaseOptions{Share: c.share})
+			warm(t, store, c.asks, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
+			costs := behind.costs()
+			take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
+			if got := costs[len(costs)-1]; got != c.want {
+				t.Errorf("%v, %d asks of %d: the next call costs %d, want %d", c.limit, c.asks, c.cost, got, c.want)
+			}
+		})
+	}
+}
+
+// TestLeaseServes: asks are served from a lease until it is used up, or its Hold
+// or its window is over, and what is left goes back, but not what drains.
+func TestLeaseServes(t *testing.T) {
+	day := 24 * time.Hour
+	for _, c := range []struct {
+		name  string
+		limit weir.Limit
+		wait  time.Duration // before 5 asks that are served or not
+		want  []int64       // costs of calls meanwhile
+		back  int64         // cost of the call that ends the lease, if any
+	}{
+		{"at once", perHour(1000), 0, nil, -46},
+		{"at the end of the Hold", perHour(1000), 100*time.Millisecond - 1, nil, -46},
+		{"after the Hold", perHour(1000), 101 * time.Millisecond, []int64{-51, 1, 1, 1, 1, 1}, 0},
+		{"in another window", algorithms.FixedWindow(1000, 200*time.Millisecond), 99 * time.Millisecond, []int64{52, -51}, -47},
+		{"in another sliding window", algorithms.SlidingWindow(1000, 200*time.Millisecond), 99 * time.Millisecond, []int64{52, -51}, -47},
+		{"in another day", algorithms.Calendar(1000, algorithms.Day, nil), 99 * time.Millisecond, []int64{52, -51}, -47},
+		{"a meter", algorithms.GCRA(86_400_000, day), 50 * time.Millisecond, nil, 0},
+		{"a meter that has drained", algorithms.GCRA(86_400_000, day), 100*time.Millisecond - 1, []int64{101}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(day - 150*time.Millisecond) // a day and a window end 150 ms after
+			behind := &counted{Store: memory()}
+			store := weir.Lease(behind, weir.LeaseOptions{})
+			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
+			warm(t, store, 50, charge) // it is 50 ms before
+			behind.costs()
+			time.Sleep(c.wait)
+			for range 5 {
+				if !take(t, store, 0, charge).Allowed() {
+					t.Errorf("%s: got a refusal", c.name)
+				}
+			}
+			synctest.Wait()
+			if got := behind.costs(); !slices.Equal(got, c.want) {
+				t.Errorf("%s: 5 asks were calls of cost %d, want %d", c.name, got, c.want)
+			}
+			time.Sleep(time.Second)
+			var want []int64
+			if c.back != 0 {
+				want = []int64{c.back}
+			}
+			if got := behind.costs(); !slices.Equal(got, want) {
+				t.Errorf("%s: then calls of cost %d, want %d", c.name, got, want)
+			}
+		})
+	}
+}
+
+// TestLeaseCalls is how much leases save, and what they cost those who go past them.
+// Replicas of which each asks 5,000 times a second under a limit of a million a
+// minute make a call in a Hold, and keep no more from others than they hold.
+func TestLeaseCalls(t *testing.T) {
+	const quota, rate, hold, lasts = 1_000_000, 5000, 100 * time.Millisecond, 10 * time.Second
+	for _, limit := range []weir.Limit{
+		algorithms.GCRA(quota, time.Minute), algorithms.FixedWindow(quota, time.Minute), algorithms.SlidingWindow(quota, time.Minute),
+	} {
+		for _, replicas := range []int64{1, 3} {
+			synctest.Test(t, func(t *testing.T) {
+				plain := memory()
+				behind := &distant{Store: plain}
+				behind.trip.Store(int64(time.Millisecond))
+				charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
+				same := charge // asked as often, without leases
+				same.Key = "same"
+				var asks, held atomic.Int64
+				var wg sync.WaitGroup
+				var stores []*weir.Leases
+				for range replicas {
+					store := weir.Lease(behind, weir.LeaseOptions{Hold: hold})
+					stores = append(stores, store)
+					for range 10 {
+						wg.Go(func() {
+							r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+							for begin := time.Now(); time.Since(begin) < lasts; asks.Add(1) {
+								time.Sleep(time.Duration(r.Int64N(2 * 10 * int64(time.Second) / rate)))
+								if !take(t, store, 0, charge).Allowed() || !take(t, plain, 0, same).Allowed() {
+									t.Errorf("%v: got a refusal", limit)
+									return
+								}
+							}
+						})
+					}
+				}
+				wg.Go(func() {
+					look, other := charge, same
+					look.Cost, other.Cost = 0, 0
+					for i := range 80 {
+						time.Sleep(lasts / 81)
+						if i == 7 { // the first Hold, without a lease, is over
+							asks.Store(0)
+							behind.calls.Store(0)
+						}
+						n := take(t, plain, 0, other).Decisions[0].Remaining - take(t, plain, 0, look).Decisions[0].Remaining
+						held.Store(max(held.Load(), n))
+					}
+				})
+				wg.Wait()
+				for _, store := range stores {
+					if err := store.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				ratio := float64(behind.calls.Load()) / float64(asks.Load())
+				t.Logf("%v, %d replicas: %d asks, %.4f calls each; %d units held at most", limit, replicas, asks.Load(), ratio, held.Load())
+				if ratio > 1.0/200 {
+					t.Errorf("%v, %d replicas: got %.4f calls for an ask, want one for 200 at most", limit, replicas, ratio)
+				}
+				most := replicas * rate / 10 * 3 / 2 // asks of a Hold, in a busy one
+				if limit.Algorithm.Name() == "gcra" {
+					most = (replicas + 2) * quota / 600 // what drains in a Hold, and while one sees what the others took
+				}
+				if n := held.Load(); n > most {
+					t.Errorf("%v, %d replicas: got %d units held at once, want %d at most", limit, replicas, n, most)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,602 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+)
+
+// spendAll asks for one unit after the other until it is refused.
+func spendAll(t *testing.T, store weir.Store, charges ...weir.Charge) (n int64) {
+	t.Helper()
+	for take(t, store, 0, charges...).Allowed() {
+		n++
+	}
+	return n
+}
+
+// TestLeaseLastUnits: a lease that nobody uses is out of reach for a Hold, and no
+// longer; then whoever comes first has all that is left, to the last unit.
+func TestLeaseLastUnits(t *testing.T) {
+	const quota = 1000
+	for _, c := range []struct {
+		limit weir.Limit
+		held  int64
+	}{
+		{perHour(quota), 51},
+		{algorithms.AnchoredWindow(quota, 1000*time.Hour), 51},
+		{algorithms.SlidingWindow(quota, 1000*time.Hour), 51},
+		{algorithms.GCRA(quota, time.Second), 100}, // as many drain in a Hold
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			plain := memory()
+			idle, busy := weir.Lease(plain, weir.LeaseOptions{}), weir.Lease(plain, weir.LeaseOptions{})
+			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
+			warm(t, idle, 50, charge)
+			all := int64(quota - 53)
+			if c.limit.Algorithm.Name() == "gcra" {
+				all = quota - 1 // the others have drained
+			}
+			spent := spendAll(t, busy, charge)
+			if spent != all-c.held {
+				t.Errorf("%v: beside a lease of %d got %d units, want %d", c.limit, c.held, spent, all-c.held)
+			}
+			time.Sleep(101 * time.Millisecond)
+			synctest.Wait()
+			spent += spendAll(t, busy, charge)
+			if spent != all && !(c.limit.Algorithm.Name() == "gcra" && spent == all+1) { // one in the millisecond more
+				t.Errorf("%v: after its Hold got %d units in all, want %d", c.limit, spent, all)
+			}
+			if take(t, idle, 0, charge).Allowed() {
+				t.Errorf("%v: when nothing is left got a unit of a lease that is over", c.limit)
+			}
+		})
+	}
+}
+
+// TestLeaseCrash: what a process holds when it dies is lost, and no more: an eighth
+// of what remained.
+func TestLeaseCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plain := memory()
+		dead := &counted{Store: plain}
+		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(1000), Cost: 1}
+		warm(t, weir.Lease(dead, weir.LeaseOptions{}), 800, charge) // 198 remain: 24 are held
+		dead.mu.Lock()
+		dead.err = func(*weir.Transaction) error { return errDown }
+		dead.mu.Unlock()
+		time.Sleep(time.Hour)
+		if got := 803 + spendAll(t, plain, charge); got != 1000-24 {
+			t.Errorf("got %d units of 1000 spent, want all but the 24 that were held", got)
+		}
+	})
+}
+
+// TestLeaseGoesPast: what must be exact is next's to decide, lease or not.
+func TestLeaseGoesPast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		behind := &counted{Store: memory()}
+		store := weir.Lease(behind, weir.LeaseOptions{Hold: time.Hour})
+		l := algorithms.LeakyBucket(1_000_000, 1_000_000, time.Hour)
+		charge := weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1}
+		take(t, store, 0, charge)
+		for range 100 {
+			time.Sleep(time.Minute)
+			take(t, store, 0, charge)
+		}
+		behind.costs()
+		with := func(f func(*weir.Charge)) *weir.Transaction {
+			c := charge
+			f(&c)
+			return &weir.Transaction{Charges: []weir.Charge{c}}
+		}
+		for _, c := range []struct {
+			name string
+			tx   *weir.Transaction
+			past bool
+		}{
+			{"the same", with(func(c *weir.Charge) {}), false},
+			{"a negative Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: -1}, false},
+			{"Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1}, true},
+			{"Delay", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1, Delay: 1}, true},
+			{"Spent", &weir.Transaction{Charges: []weir.Charge{charge}, Spent: time.Now()}, true},
+			{"a look", with(func(c *weir.Charge) { c.Cost = 0 }), true},
+			{"a gift", with(func(c *weir.Charge) { c.Cost = -1 }), true},
+			{"another cost", with(func(c *weir.Charge) { c.Cost = 2 }), true},
+			{"another key", with(func(c *weir.Charge) { c.Key = "K" }), true},
+			{"another rule", with(func(c *weir.Charge) { c.Rule = "R" }), true},
+			{"another name", with(func(c *weir.Charge) { c.Limit.Name = "n" }), true},
+			{"another quota", with(func(c *weir.Charge) { c.Limit.Quota-- }), true},
+			{"another period", with(func(c *weir.Charge) { c.Limit.Period += time.Second }), true},
+			{"another burst", with(func(c *weir.Charge) { c.Limit.Burst-- }), true},
+			{"another algorithm", with(func(c *weir.Charge) { c.Limit = algorithms.TokenBucket(1_000_000, 1_000_000, time.Hour) }), true},
+			{"one more charge", &weir.Transaction{Charges: []weir.Charge{charge, {Limit: perHour(9), Cost: 1}}}, true},
+			{"nothing", &weir.Transaction{}, true},
+			{"the same again", with(func(c *weir.Charge) {}), false},
+		} {
+			if err := store.Take(t.Context(), c.tx); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			if past := len(behind.asked) == 1; past != c.past {
+				t.Errorf("%s: got past the lease %v, want %v", c.name, past, c.past)
+			}
+			behind.asked = nil
+		}
+		if got, want := store.Stats().Served, uint64(3); got < want {
+			t.Errorf("got %d served, want the %d of this test at least", got, want)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := store.Take(gone, &weir.Transaction{Charges: []weir.Charge{charge}}); !errors.Is(err, context.Canceled) || len(behind.asked) > 0 {
+			t.Errorf("hung up: got %v, want %v", err, context.Canceled)
+		}
+		store.Close(t.Context())
+	})
+}
+
+// TestLeaseStale: what remained a while ago says nothing.
+func TestLeaseStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		behind := &counted{Store: memory()}
+		store := weir.Lease(behind, weir.LeaseOptions{})
+		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
+		for range 1000 {
+			take(t, store, 0, charge)
+		}
+		time.Sleep(201 * time.Millisecond) // two Holds, with about 500 asks in each
+		take(t, store, 0, charge)
+		take(t, store, 0, charge)
+		if got, want := behind.costs()[1000:], []int64{1, 498}; !slices.Equal(got, want) {
+			t.Errorf("after two Holds: got calls of cost %d, want %d", got, want)
+		}
+		store.Close(t.Context())
+	})
+}
+
+// TestLeaseKeyMemory: the memory of a key is its caller's again.
+func TestLeaseKeyMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plain := memory()
+		store := weir.Lease(plain, weir.LeaseOptions{})
+		key := []byte("k")
+		charge := weir.Charge{Rule: "r", Key: unsafe.String(&key[0], 1), Limit: perHour(10_000), Cost: 1}
+		warm(t, store, 50, charge)
+		key[0] = 'x'
+		store.Close(t.Context())
+		charge.Key, charge.Cost = "k", 0
+		if got := take(t, plain, 0, charge).Decisions[0].Remaining; got != 10_000-53 {
+			t.Errorf("got %d left of 10,000 after 53 asks", got)
+		}
+	})
+}
+
+// uncomparable is a Leaser that can't be compared.
+type uncomparable struct {
+	weir.Leaser
+	weir.Algorithm
+	_ []int
+}
+
+func (u uncomparable) Name() string { return u.Algorithm.Name() }
+
+// TestLeaseUncomparable: an algorithm that breaks the rule goes past, and nothing
+// panics.
+func TestLeaseUncomparable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := perHour(1).Algorithm
+		store := weir.Lease(memory(), weir.LeaseOptions{})
+		warm(t, store, 50, weir.Charge{Limit: weir.Limit{Algorithm: uncomparable{Leaser: a.(weir.Leaser), Algorithm: a}, Quota: 1000, Period: 1000 * time.Hour}, Cost: 1})
+		if got := store.Stats().Served; got != 0 {
+			t.Errorf("got %d served, want none", got)
+		}
+	})
+}
+
+// TestLeaseDecisions: what a served ask is told is what the store says of it, but
+// for what others did meanwhile.
+func TestLeaseDecisions(t *testing.T) {
+	for _, limit := range []weir.Limit{
+		algorithms.FixedWindow(100_000, time.Hour), algorithms.AnchoredWindow(100_000, time.Hour), algorithms.Calendar(100_000, algorithms.Day, nil),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			alone, behind := memory(), &counted{Store: memory()}
+			store := weir.Lease(behind, weir.LeaseOptions{})
+			charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 2}
+			for i := range 500 {
+				time.Sleep(3*time.Millisecond + 7*time.Microsecond)
+				got, want := take(t, store, 0, charge), take(t, alone, 0, charge)
+				if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) || got.Wait != 0 {
+					t.Fatalf("%v, ask %d: got %+v at %v, the store alone says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
+				}
+			}
+			if st := store.Stats(); st.Served < 400 || st.Served+st.Asked < 500 {
+				t.Errorf("%v: got %+v, want most of 500 served", limit, st)
+			}
+			store.Close(t.Context())
+		})
+	}
+}
+
+// TestLeaseWaits: who asks while a lease is being fetched has its answer when it is
+// there; who hangs up goes at once, and takes nothing with him.
+func TestLeaseWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		behind := &counted{Store: memory()}
+		store := weir.Lease(behind, weir.LeaseOptions{})
+		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
+		for range 52 {
+			take(t, store, 0, charge)
+		}
+		time.Sleep(100 * time.Millisecond)
+		behind.costs()
+		behind.trip = 20 * time.Millisecond
+		begin := time.Now()
+		var wg sync.WaitGroup
+		for i := range 30 {
+			wg.Go(func() {
+				ctx, want, after := t.Context(), error(nil), behind.trip
+				if i%3 == 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, 5*time.Millisecond)
+					defer cancel()
+					want, after = context.DeadlineExceeded, 5*time.Millisecond
+				}
+				err := store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge}})
+				if d := time.Since(begin); !errors.Is(err, want) || d != after {
+					t.Errorf("ask %d: got %v after %v, want %v after %v", i, err, d, want, after)
+				}
+			})
+			synctest.Wait() // the first takes the lease, and hangs up
+		}
+		wg.Wait()
+		if got := behind.costs(); !slices.Equal(got, []int64{52}) {
+			t.Errorf("30 asks were calls of cost %d, want one of 52", got)
+		}
+		store.Close(t.Context())
+		if got := behind.costs(); !slices.Equal(got, []int64{-31}) {
+			t.Errorf("then calls of cost %d, want -31, for 20 were served", got)
+		}
+	})
+}
+
+// TestLeaseErrors: where next fails, who asked is told, nothing is held, and units
+// of which nobody knows whether they went back don't go back again.
+func TestLeaseErrors(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  func(t *weir.Transaction) error
+		want string  // in the error of the ask that takes the lease
+		cost []int64 // of calls from then on, of which the asks are two
+	}{
+		{"well", func(*weir.Transaction) error { return nil }, "", []int64{52, -50}},
+		{"down", func(*weir.Transaction) error { return errDown }, errDown.Error(), []int64{52, 1}},
+		{"panics", func(*weir.Transaction) error { panic("oh") }, "the store panicked: oh", nil},
+		{"refuses what is large", func(tx *weir.Transaction) error {
+			if tx.Charges[0].Cost > 1 {
+				tx.Charges[0].Cost = 1 << 40
+			}
+			return nil
+		}, "", []int64{1 << 40, 1, 1 << 40, 1}},
+		{"takes nothing back", func(tx *weir.Transaction) error {
+			if tx.Charges[0].Cost < 0 {
+				return errDown
+			}
+			return nil
+		}, "", []int64{52, -50}},
+		{"panics at what comes back", func(tx *weir.Transaction) error {
+			if tx.Charges[0].Cost < 0 {
+				panic("oh")
+			}
+			return nil
+		}, "", []int64{52}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			behind := &counted{Store: memory()}
+			store := weir.Lease(behind, weir.LeaseOptions{})
+			charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
+			for range 52 {
+				take(t, store, 0, charge)
+			}
+			time.Sleep(100 * time.Millisecond)
+			behind.costs()
+			behind.err = c.err
+			err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: got error %v, want %q", c.name, err, c.want)
+			}
+			if c.name == "panics" {
+				return
+			}
+			store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
+			time.Sleep(time.Second)
+			if got := behind.costs(); !slices.Equal(got, c.cost) {
+				t.Errorf("%s: got calls of cost %d, want %d", c.name, got, c.cost)
+			}
+		})
+	}
+}
+
+// TestLeaseClose: what is held goes back, also what is on its way; then every ask
+// goes to next, and no goroutine or timer is left, or the bubble would not end.
+func TestLeaseClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys = 200
+		behind := &counted{Store: memory()}
+		store := weir.Lease(behind, weir.LeaseOptions{Hold: time.Hour})
+		charge := func(i int) weir.Charge {
+			return weir.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: perHour(10_000), Cost: 1}
+		}
+		for range 12 {
+			for i := range keys {
+				take(t, store, 0, charge(i))
+			}
+		}
+		time.Sleep(time.Hour)
+		behind.trip = time.Second
+		var wg sync.WaitGroup
+		for i := range keys / 2 {
+			wg.Go(func() { take(t, store, 0, charge(i)) })
+		}
+		wg.Wait()
+		for i := range keys {
+			wg.Go(func() { take(t, store, 0, charge(i)) })
+		}
+		time.Sleep(time.Millisecond)
+		if err := store.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		behind.trip = 0
+		behind.costs()
+		if err := store.Close(t.Context()); err != nil {
+			t.Errorf("closed again: %v", err)
+		}
+		for range 5 {
+			time.Sleep(time.Hour)
+			for i := range 4 * keys {
+				take(t, store, 0, charge(i%keys))
+			}
+		}
+		if costs := behind.costs(); slices.Max(costs) > 1 {
+			t.Errorf("closed: got calls of cost %d, want each ask to be one", slices.Max(costs))
+		}
+		for i := range keys {
+			look, asks := charge(i), int64(12+1+5*4)
+			if look.Cost = 0; i < keys/2 {
+				asks++
+			}
+			if got := take(t, behind.Store, 0, look).Decisions[0].Remaining; got != 10_000-asks {
+				t.Fatalf("key %d: got %d left of 10,000 after %d asks", i, got, asks)
+			}
+		}
+	})
+}
+
+// TestLeaseCloseTime: Close ends with its context, and says what next says.
+func TestLeaseCloseTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		behind := &counted{Store: memory()}
+		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
+		store := weir.Lease(behind, weir.LeaseOptions{})
+		warm(t, store, 50, charge)
+		behind.trip = time.Hour
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := store.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+		}
+		time.Sleep(time.Hour) // it is still at it
+		synctest.Wait()
+		store = weir.Lease(behind, weir.LeaseOptions{})
+		behind.trip = 0
+		warm(t, store, 50, charge)
+		behind.err = func(*weir.Transaction) error { return errDown }
+		if err := store.Close(t.Context()); !errors.Is(err, errDown) {
+			t.Errorf("got %v, want %v", err, errDown)
+		}
+	})
+}
+
+// TestLeaseKeys: made-up keys take no place of those that are asked again, and there
+// are no more than were allowed.
+func TestLeaseKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := weir.Lease(memory(), weir.LeaseOptions{MaxKeys: 64})
+		charge := func(key string) weir.Charge {
+			return weir.Charge{Rule: "r", Key: key, Limit: perHour(1_000_000), Cost: 1}
+		}
+		served := func(key string) uint64 {
+			before := store.Stats().Served
+			take(t, store, 0, charge(key))
+			return store.Stats().Served - before
+		}
+		take(t, store, 0, charge("hot"))
+		made := 0
+		for range 300 {
+			for range 100 {
+				made++
+				take(t, store, 0, charge(fmt.Sprint("made up ", made)))
+			}
+			take(t, store, 0, charge("hot"))
+			time.Sleep(time.Millisecond)
+		}
+		if n := store.Stats().Served; n < 150 {
+			t.Errorf("amid 30,000 made-up keys: got %d of 301 asks served, want most", n)
+		}
+		for _, name := range []string{"first ", "then "} { // and these have the place of those
+			var n uint64
+			for range 5 {
+				for range 40 {
+					for i := range 1000 {
+						take(t, store, 0, charge(fmt.Sprint(name, i)))
+					}
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			for i := range 1000 {
+				served(fmt.Sprint(name, i)) // takes the lease
+			}
+			for i := range 1000 {
+				n += served(fmt.Sprint(name, i))
+			}
+			if n < 16 || n > 64 {
+				t.Errorf("got %d keys served of 1000, want the 64 that are allowed, or most", n)
+			}
+			time.Sleep(time.Second)
+		}
+		store.Close(t.Context())
+	})
+}
+
+func TestLeaseMistakes(t *testing.T) {
+	for _, f := range []func(){
+		func() { weir.Lease(nil, weir.LeaseOptions{}) },
+		func() { weir.Lease(memory(), weir.LeaseOptions{Hold: -1}) },
+		func() { weir.Lease(memory(), weir.LeaseOptions{Share: -0.1}) },
+		func() { weir.Lease(memory(), weir.LeaseOptions{Share: 1.1}) },
+		func() { weir.Lease(memory(), weir.LeaseOptions{Share: math.NaN()}) },
+		func() { weir.Lease(memory(), weir.LeaseOptions{MaxKeys: -1}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic on a mistake in the arguments")
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+func TestLeaseAllocs(t *testing.T) {
+	store := weir.Lease(memory(), weir.LeaseOptions{Hold: time.Hour})
+	tx := once(perHour(1 << 40))
+	held := leased(store, tx)
+	defer store.Close(t.Context())
+	if n := testing.AllocsPerRun(1000, func() { store.Take(context.Background(), tx) }); n != 0 {
+		t.Errorf("a served ask: got %v allocations, want 0", n)
+	}
+	if got := store.Stats().Served - held; got != 1001 {
+		t.Errorf("got %d served, want 1001", got)
+	}
+}
+
+// TestLeaseRedis: four processes, 32 goroutines each, one key: what is admitted is
+// never more than the limit, and when all leases are back it is the limit.
+func TestLeaseRedis(t *testing.T) {
+	const replicas, goroutines, each, quota = 4, 32, 200, 20_000
+	addr := redistest.Server(t).Addr()
+	for _, limit := range []weir.Limit{perHour(quota), algorithms.SlidingWindow(quota, 1000*time.Hour), algorithms.TokenBucket(3000, 40_000, time.Second)} {
+		charge := weir.Charge{Rule: "r", Key: "hot", Limit: limit, Cost: 1}
+		var admitted, served, first, last atomic.Int64
+		first.Store(math.MaxInt64)
+		var wg sync.WaitGroup
+		for range replicas {
+			store := weir.Lease(redisAt(t, addr, 5*time.Second), weir.LeaseOptions{Hold: 20 * time.Millisecond})
+			wg.Go(func() {
+				var wg sync.WaitGroup
+				for range goroutines {
+					wg.Go(func() {
+						for range each {
+							tx := take(t, store, 0, charge)
+							if !tx.Allowed() {
+								continue
+							}
+							admitted.Add(1)
+							at := tx.At.UnixMicro()
+							for x := first.Load(); at < x && !first.CompareAndSwap(x, at); x = first.Load() {
+							}
+							for x := last.Load(); at > x && !last.CompareAndSwap(x, at); x = last.Load() {
+							}
+						}
+					})
+				}
+				wg.Wait()
+				if err := store.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				served.Add(int64(store.Stats().Served))
+			})
+		}
+		wg.Wait()
+		got, most := admitted.Load(), int64(quota)
+		look := charge
+		look.Cost = 0
+		left := take(t, redisAt(t, addr, 5*time.Second), 0, look).Decisions[0].Remaining
+		switch took := last.Load() - first.Load(); {
+		case limit.Burst > 0:
+			if most = limit.Burst + limit.Quota*took/limit.Period.Microseconds(); got > most {
+				t.Errorf("%v: got %d admitted in %d µs, want %d at most", limit, got, took, most)
+			}
+		case got+left != quota:
+			t.Errorf("%v: got %d admitted and %d left, want %d together", limit, got, left, quota)
+		}
+		if served.Load() < replicas*goroutines*each/10 {
+			t.Errorf("%v: got %d served from memory, too few to show anything", limit, served.Load())
+		}
+		t.Logf("%v: %d asks, %d admitted of %d, %d served from memory", limit, replicas*goroutines*each, got, most, served.Load())
+	}
+}
+
+// leased asks until a lease is held, and returns how many were served by then.
+func leased(store *weir.Leases, tx *weir.Transaction) uint64 {
+	for range 20_000 {
+		store.Take(context.Background(), tx)
+	}
+	weir.EndHold(store)
+	store.Take(context.Background(), tx)
+	return store.Stats().Served
+}
+
+func BenchmarkLease(b *testing.B) {
+	for _, limit := range []weir.Limit{algorithms.FixedWindow(1<<40, 1000*time.Hour), algorithms.GCRA(1<<30, time.Second)} {
+		plain := memory()
+		leases := weir.Lease(plain, weir.LeaseOptions{})
+		for _, c := range []struct {
+			name  string
+			store weir.Store
+		}{{"baseline", plain}, {"leased", leases}} {
+			b.Run(limit.Algorithm.Name()+"/"+c.name, func(b *testing.B) {
+				tx := once(limit)
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := c.store.Take(context.Background(), tx); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+		st := leases.Stats()
+		b.Logf("%d of %d served", st.Served, st.Served+st.Asked)
+		leases.Close(context.Background())
+	}
+}
+
+func ExampleLease() {
+	redis := memory() // would be a redisstore
+	store := weir.Lease(redis, weir.LeaseOptions{Hold: 10 * time.Millisecond})
+	defer store.Close(context.Background()) // gives back what is held
+	limit := algorithms.FixedWindow(1_000_000_000, 24*time.Hour)
+	t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "partner", Limit: limit, Cost: 1}}}
+	for begin := time.Now(); time.Since(begin) < 50*time.Millisecond; {
+		if err := store.Take(context.Background(), &t); err != nil {
+			fmt.Println(err)
+		}
+	}
+	st := store.Stats()
+	fmt.Println("most are served without Redis:", st.Served > st.Asked)
+	// Output: most are served without Redis: true
+}
