@@ -60,11 +60,23 @@ func (r *replay) all(within time.Duration, charges ...weir.Charge) *weir.Transac
 // same.
 func (r *replay) take(t *weir.Transaction) {
 	r.Helper()
-	asked := slices.Clone(t.Charges)
-	want := weir.Transaction{Charges: asked, Within: t.Within, Delay: t.Delay, Spent: t.Spent}
+	want := question(t)
 	if err := r.store.Take(r.Context(), t); err != nil {
 		r.Fatalf("Take: got error %q, want none, for %s", err, describe(t))
 	}
+	r.decided(t, want)
+}
+
+// question returns a copy of what t asks.
+func question(t *weir.Transaction) weir.Transaction {
+	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Spent: t.Spent}
+}
+
+// decided fails the test unless the replay says of want, which t asked, what the
+// store has said in t.
+func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
+	r.Helper()
+	asked := want.Charges
 	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || !t.Spent.Equal(want.Spent) {
 		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&want))
 	}

@@ -59,6 +59,7 @@ func Tests() []Test {
 		{"Duplicate", duplicate},
 		{"Invalid", invalid},
 		{"Canceled", canceled},
+		{"Each", each},
 
 		{"Names", names},
 		{"LongNames", longNames},

@@ -63,6 +63,10 @@ var flaws = []struct {
 	{"keeps old decisions", "Decisions NoCharges"},
 	{"keeps the old wait", "Decisions NoCharges"},
 	{"decides outside of its lock", "OneKey CrossingKeys"},
+	{"decides a batch from its end", "Each"},
+	{"decides a batch as one", "Each"},
+	{"has one error for a batch", "Each"},
+	{"decides like ones once", "Each"},
 }
 
 func (s *store) id(c *weir.Charge) [4]string {
@@ -173,6 +177,38 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 		}
 	}
 	return nil
+}
+
+// TakeEach implements weir.Batcher.
+func (s *store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+	errs := make([]error, len(ts))
+	refused := false
+	for i, t := range ts {
+		switch s.flaw {
+		case "decides a batch from its end":
+			i, t = len(ts)-1-i, ts[len(ts)-1-i]
+		case "decides a batch as one":
+			if refused {
+				t.Decisions = make([]weir.Decision, len(t.Charges))
+				t.At, t.Wait = time.UnixMicro(s.now()), 0
+				continue
+			}
+		case "decides like ones once":
+			if i > 0 && slices.Equal(t.Charges, ts[i-1].Charges) && errs[i-1] == nil {
+				t.Decisions, t.At, t.Wait = ts[i-1].Decisions, ts[i-1].At, ts[i-1].Wait
+				continue
+			}
+		}
+		errs[i] = s.Take(ctx, t)
+		refused = refused || !t.Allowed()
+		if errs[i] != nil && s.flaw == "has one error for a batch" {
+			for j := range errs {
+				errs[j] = errs[i]
+			}
+			break
+		}
+	}
+	return errs
 }
 
 // meter hides that an algorithm is a queue.
