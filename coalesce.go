@@ -52,7 +52,7 @@ func Coalesce(next Store) Store {
 }
 
 const (
-	lanes      = 64   // calls under way at once
+	lanes      = 16   // calls under way at once
 	mostAtOnce = 1024 // transactions of a call: a script must not hold up others for long
 )
 
