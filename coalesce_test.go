@@ -400,17 +400,6 @@ func TestCoalesceAllocs(t *testing.T) {
 	}
 }
 
-// A looped store is a Batcher that goes to Redis for each.
-type looped struct{ *redisstore.Store }
-
-func (l looped) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
-	errs := make([]error, len(ts))
-	for i, t := range ts {
-		errs[i] = l.Store.Take(ctx, t)
-	}
-	return errs
-}
-
 func redisAt(t testing.TB, addr string, timeout time.Duration) *redisstore.Store {
 	t.Helper()
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(timeout, addr))
@@ -430,7 +419,7 @@ func TestCoalesceRedis(t *testing.T) {
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	for range replicas {
-		store := weir.Coalesce(looped{redisAt(t, addr, 5*time.Second)})
+		store := weir.Coalesce(redisAt(t, addr, 5*time.Second))
 		for range goroutines {
 			wg.Go(func() {
 				for range each {
@@ -453,7 +442,7 @@ func TestCoalesceFaults(t *testing.T) {
 	const budget = 200 * time.Millisecond
 	server := redistest.Server(t)
 	proxy := redistest.Proxy(t, server.Addr())
-	store := weir.Coalesce(batchOnce{redisAt(t, proxy.Addr(), budget)})
+	store := weir.Coalesce(redisAt(t, proxy.Addr(), budget))
 	charge := weir.Charge{Rule: "r", Key: "hot", Limit: algorithms.FixedWindow(1_000_000, 240*time.Hour), Cost: 1}
 	round := func() (failed int64, slowest, hungUp time.Duration) {
 		var mu sync.Mutex
@@ -524,22 +513,6 @@ func TestCoalesceFaults(t *testing.T) {
 		}
 	}
 	recovered()
-}
-
-// batchOnce sends the first of a batch and gives its error to all: a batch fails
-// as one.
-type batchOnce struct{ *redisstore.Store }
-
-func (b batchOnce) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
-	errs := make([]error, len(ts))
-	err := b.Store.Take(ctx, ts[0])
-	for i := range ts[1:] {
-		if errs[1+i] = err; err == nil {
-			errs[1+i] = b.Store.Take(ctx, ts[1+i])
-		}
-	}
-	errs[0] = err
-	return errs
 }
 
 func BenchmarkCoalesceAlone(b *testing.B) {

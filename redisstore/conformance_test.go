@@ -71,7 +71,7 @@ func TestConformanceRing(t *testing.T) {
 
 // severalKeys are the tests that charge several keys at one instant.
 var severalKeys = []string{"Random", "AllOrNothing", "Refused", "GiveBack", "Never", "Reserve", "Queue",
-	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys"}
+	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each"}
 
 // conform runs the suite on real servers, and after each test looks at what it
 // has left there.
@@ -121,6 +121,21 @@ func (l *lifetimes) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := l.Store.Take(ctx, t); err != nil {
 		return err
 	}
+	l.note(t)
+	return nil
+}
+
+func (l *lifetimes) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+	errs := l.Store.TakeEach(ctx, ts)
+	for i, t := range ts {
+		if errs == nil || errs[i] == nil {
+			l.note(t)
+		}
+	}
+	return errs
+}
+
+func (l *lifetimes) note(t *weir.Transaction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range t.Charges {
@@ -130,7 +145,6 @@ func (l *lifetimes) Take(ctx context.Context, t *weir.Transaction) error {
 			l.ends[key] = end
 		}
 	}
-	return nil
 }
 
 func (l *lifetimes) check(t *testing.T, rdb redis.UniversalClient) {

@@ -14,7 +14,7 @@ import (
 // TakeEach makes a Store a weir.Batcher: it decides ts as if Take were called for
 // one after the other, in one round trip. Like charges of meters, such as GCRA
 // for one key, are decided in one step. Timeout bounds the whole of it. In a
-// cluster there is a call for each key, at the same time.
+// cluster the keys are asked at the same time, each by calls of its own.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	errs := make([]error, len(ts))
 	if err := ctx.Err(); err != nil {
@@ -28,8 +28,12 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	together := s.together(ts, errs)
 	if s.spread {
 		var wg sync.WaitGroup
-		for _, g := range together {
-			wg.Go(func() { s.decideGroup(budget, g, ts, errs) })
+		for _, line := range lines(together, ts) {
+			wg.Go(func() {
+				for _, g := range line {
+					s.decideGroup(budget, g, ts, errs)
+				}
+			})
 		}
 		wg.Wait()
 	} else {
@@ -110,6 +114,29 @@ func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group)
 		}
 	}
 	return groups
+}
+
+// lines divides groups by their keys: in each line they keep their order. Where
+// one has several keys there is one line.
+func lines(groups []*group, ts []*weir.Transaction) [][]*group {
+	of := map[string]int{}
+	var lines [][]*group
+	for _, g := range groups {
+		charges := ts[g.of[0]].Charges
+		for i := range charges {
+			if charges[i].Key != charges[0].Key {
+				return [][]*group{groups}
+			}
+		}
+		k, ok := of[charges[0].Key]
+		if !ok {
+			k = len(lines)
+			of[charges[0].Key] = k
+			lines = append(lines, nil)
+		}
+		lines[k] = append(lines[k], g)
+	}
+	return lines
 }
 
 // decideGroup decides the transactions of a group by a call of its own, or each
