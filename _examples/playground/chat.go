@@ -1,0 +1,77 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// chatLimit is what each user of the chat may say, as in _examples/chat.
+var chatLimit = algorithms.TokenBucket(3, 1, 4*time.Second)
+
+// A message is one that a user tries to send, at a time of the chat.
+type message struct {
+	at         time.Duration
+	user, text string
+}
+
+var messages = func() []message {
+	all := []message{
+		{100 * time.Millisecond, "anna", "hi all"},
+		{1300 * time.Millisecond, "ben", "hi anna, did you see that goal?"},
+		{2200 * time.Millisecond, "anna", "who is that?"},
+		{3300 * time.Millisecond, "anna", "can it be muted?"},
+		{7200 * time.Millisecond, "ben", "it mutes itself"},
+		{11300 * time.Millisecond, "anna", "so it does"},
+		{15200 * time.Millisecond, "ben", "back to the match"},
+	}
+	for at := time.Duration(0); at < 20*time.Second; at += 700 * time.Millisecond {
+		all = append(all, message{at, "spammer", "BUY NOW"})
+	}
+	slices.SortStableFunc(all, func(a, b message) int { return cmp.Compare(a.at, b.at) })
+	return all
+}()
+
+// A line is a message that was said, and what the limit decided of it.
+type line struct {
+	User  string `json:"user"`
+	Text  string `json:"text"`
+	OK    bool   `json:"ok"`
+	Retry int64  `json:"retry"` // in µs
+	Last  bool   `json:"last"`  // of the chat
+}
+
+func chatCharge(user string, cost int64) weir.Charge {
+	return weir.Charge{Rule: "chat", Key: user, Limit: chatLimit, Cost: cost}
+}
+
+// startChat lets the chat begin now, with buckets that are full.
+func (s *scene) startChat() error {
+	if err := weir.Reset(context.Background(), s.store, chatCharge("anna", 0), chatCharge("ben", 0), chatCharge("spammer", 0)); err != nil {
+		return err
+	}
+	start := s.now
+	s.chat = &source{
+		at: func(n int64) int64 {
+			if n >= int64(len(messages)) {
+				return never
+			}
+			return start + messages[n].at.Microseconds()
+		},
+		fire: func(n int64) error { return s.say(messages[n], n == int64(len(messages)-1)) },
+	}
+	return nil
+}
+
+func (s *scene) say(m message, last bool) error {
+	t := weir.Transaction{Charges: []weir.Charge{chatCharge(m.user, 1)}}
+	if err := s.take(&t); err != nil {
+		return err
+	}
+	s.lines = append(s.lines, line{m.user, m.text, t.Allowed(), t.RetryAfter().Microseconds(), last})
+	return nil
+}

@@ -1,0 +1,16 @@
+module github.com/seed83679106/weir/_examples/playground/e2e
+
+go 1.25
+
+require (
+	github.com/chromedp/cdproto v0.159.0
+	github.com/chromedp/chromedp v0.22.0
+	github.com/seed83679106/weir v0.0.0
+)
+
+require (
+	github.com/go-chi/chi/v5 v5.5.0 // indirect
+	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
+)
+
+replace github.com/seed83679106/weir => ../../..

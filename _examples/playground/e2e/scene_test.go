@@ -1,0 +1,245 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// ten are the limits of a scene of 10 per 10 seconds.
+var ten = []weir.Limit{
+	algorithms.FixedWindow(10, 10*time.Second),
+	algorithms.AnchoredWindow(10, 10*time.Second),
+	algorithms.SlidingWindow(10, 10*time.Second),
+	algorithms.SlidingLog(10, 10*time.Second),
+	algorithms.TokenBucket(10, 10, 10*time.Second),
+	algorithms.LeakyBucket(10, 10, 10*time.Second),
+	algorithms.GCRA(10, 10*time.Second),
+}
+
+// TestReplay decides once more, without the playground, all that the page shows.
+func TestReplay(t *testing.T) {
+	base := serve(t)
+	for _, pattern := range []string{"steady", "bursts", "boundary", "spammer"} {
+		t.Run(pattern, func(t *testing.T) {
+			p := open(t, base+"/#paused=yes&pattern="+pattern)
+			p.steps(20) // less than the page keeps
+			for _, l := range ten {
+				dots := p.dots(l.Algorithm.Name())
+				if len(dots) < 20 {
+					t.Errorf("%v: %d dots, want more", l, len(dots))
+				}
+				replay(t, l, dots)
+			}
+		})
+	}
+}
+
+func replay(t *testing.T, l weir.Limit, dots []dot) {
+	t.Helper()
+	states := map[int]weir.State{}
+	for _, got := range dots {
+		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: l, Cost: 1}}}
+		state := []weir.State{states[got.User]}
+		tx.Decide(got.T, state)
+		states[got.User] = state[0]
+		d := tx.Decisions[0]
+		want := dot{got.T, got.User, d.Allowed, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), got.N}
+		if got != want {
+			t.Fatalf("%v: the page shows %+v, want %+v", l, got, want)
+		}
+	}
+}
+
+// TestBoundary attacks where one window ends and the next begins: fixed windows
+// admit twice the quota at once, the log admits it once.
+func TestBoundary(t *testing.T) {
+	p := open(t, serve(t)+"/#paused=yes&pattern=boundary&algorithms=fixed-window,sliding-log")
+	p.steps(5)
+	for algorithm, want := range map[string]int{"fixed-window": 20, "sliding-log": 10} {
+		if dots := p.dots(algorithm); len(dots) != 20 || passed(dots) != want {
+			t.Errorf("%s: %d of %d passed, want %d of 20", algorithm, passed(dots), len(dots), want)
+		}
+		peak := fmt.Sprintf("at most %d in 10 s", want)
+		p.wait(fmt.Sprintf(`document.querySelector("[data-algorithm=%s] .peak").textContent === %q`, algorithm, peak))
+	}
+	p.wait(`document.querySelector("#disagree").textContent.startsWith("They decide 10 of the latest 20 ")`)
+	p.picture("boundary-1280-light")
+}
+
+// TestHit presses the button with a mouse and with a key, once and for a while.
+func TestHit(t *testing.T) {
+	p := open(t, serve(t)+"/#pattern=none&rate=20&algorithms=gcra")
+	p.click("#hit")
+	p.wait(`playground.dots("gcra").length === 1`)
+	p.wait(`document.querySelector("#live").textContent === "Passed by all."`)
+
+	p.do(chromedp.Focus(chromedp.CSS("#hit")), chromedp.KeyEvent(" "))
+	p.wait(`playground.dots("gcra").length === 2`)
+
+	eval[any](p, `document.querySelector("#hit").dispatchEvent(new PointerEvent("pointerdown", {button: 0, bubbles: true}))`)
+	p.wait(`playground.dots("gcra").length > 12`)
+	eval[any](p, `dispatchEvent(new PointerEvent("pointerup"))`)
+	p.wait(`!document.querySelector("#hit.held")`)
+	n := len(p.dots("gcra"))
+	p.do(chromedp.Sleep(300 * time.Millisecond))
+	if after := len(p.dots("gcra")); after > n+4 { // those that were on their way
+		t.Errorf("%d requests when the button was released, %d later", n, after)
+	}
+	if dots := p.dots("gcra"); dots[len(dots)-1].OK {
+		t.Error("the last of many requests passed")
+	}
+	p.wait(`document.querySelector("#live").textContent === "Refused by all."`)
+
+	// What a client gets is what a Limiter answers, in each dialect.
+	p.wait(`/^HTTP.1.1 429 [^]*Retry-After: 1\n[^]*X-Ratelimit-Remaining: 0\n[^]*"violated-policies":\["api"\]/.test(document.querySelector("#answer").textContent)`)
+	for dialect, want := range map[string]string{
+		"ietf": `Ratelimit-Policy: "api";q=10;w=10`, "github": "X-Ratelimit-Resource: api", "openai": "X-Ratelimit-Limit-Requests: 10",
+		"anthropic": "Anthropic-Ratelimit-Requests-Limit: 10", "twitter": "X-Rate-Limit-Limit: 10", "draft-07": "limit=10, remaining=0", "draft-06": "Ratelimit-Limit: 10",
+	} {
+		p.do(chromedp.SetValue(chromedp.CSS("#dialect"), dialect))
+		eval[any](p, `document.querySelector("#dialect").dispatchEvent(new Event("change", {bubbles: true}))`)
+		p.wait(fmt.Sprintf(`document.querySelector("#answer").textContent.includes(%q)`, want))
+	}
+}
+
+// TestControls changes algorithms, limit, pattern and clock on a page that goes on.
+func TestControls(t *testing.T) {
+	p := open(t, serve(t)+"/#pattern=steady&rate=5&speed=5")
+	p.wait(`document.querySelectorAll(".row").length === 7`)
+	p.click("#two")
+	p.wait(`document.querySelectorAll(".row").length === 2`)
+	p.click(`#algorithms input[value="gcra"]`)
+	p.wait(`document.querySelectorAll(".row").length === 3 && playground.dots("gcra").length > 0`)
+	p.click("#all")
+	p.wait(`document.querySelectorAll(".row").length === 7`)
+
+	set := func(id, value string) {
+		eval[any](p, fmt.Sprintf(`{ const e = document.getElementById(%q); e.value = %q; e.dispatchEvent(new Event("change", {bubbles: true})); }`, id, value))
+	}
+	set("quota", "4")
+	p.wait(`playground.scene.rows[0].capacity === 4`)
+	set("burst", "2")
+	p.wait(`document.querySelector("#go").textContent === 'r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.FixedWindow(4, 10*time.Second)))'`)
+	set("focus", "gcra")
+	p.wait(`document.querySelector("#go").textContent === 'r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(4, 10*time.Second).WithBurst(2)))'`)
+	p.wait(`document.querySelector("#yaml").textContent === "limits:\n  - name: api\n    algorithm: gcra\n    burst: 2\n    config: [{limit: 4, period: 10}]\n"`)
+	set("focus", "token-bucket")
+	p.wait(`document.querySelector("#go").textContent.includes("algorithms.TokenBucket(2, 4, 10*time.Second)")`)
+	set("quota", "0")
+	p.wait(`document.querySelector("#problem").textContent === "Quota: a whole number from 1 to 100."`)
+	set("quota", "4")
+
+	p.click(`#patterns input[value="spammer"]`)
+	p.wait(`document.querySelectorAll(".row .lane").length === 21`)
+	p.wait(`playground.dots("gcra").some((d) => d.user === 2 && !d.ok)`)
+	if dots := p.dots("gcra"); slices.ContainsFunc(dots, func(d dot) bool { return d.User == 1 && !d.OK }) {
+		t.Error("anna was refused for what the spammer does")
+	}
+
+	p.click("#pause")
+	p.wait("playground.scene.settings.paused")
+	now := eval[int64](p, "playground.frame.now")
+	p.do(chromedp.Sleep(300 * time.Millisecond))
+	if later := eval[int64](p, "playground.frame.now"); later != now {
+		t.Errorf("paused at %d, and at %d later", now, later)
+	}
+	p.click("#step")
+	p.wait(fmt.Sprintf("playground.frame.now === %d", now+1_000_000))
+	p.click("summary")
+	p.wait(`document.querySelectorAll("#table tbody tr").length === 12 && document.querySelectorAll("#table th").length === 9`)
+	p.picture("spammer-1280-light")
+}
+
+// TestLink opens the link of a scene again: it decides the same again.
+func TestLink(t *testing.T) {
+	base := serve(t)
+	p := open(t, base+"/#paused=yes")
+	p.click(`#patterns input[value="boundary"]`)
+	p.wait(`location.hash.includes("pattern=boundary")`)
+	p.click(`#algorithms input[value="fixed-window"]`)
+	eval[any](p, `{ const e = document.getElementById("quota"); e.value = 7; e.dispatchEvent(new Event("change", {bubbles: true})); }`)
+	p.wait(`location.hash.includes("quota=7") && !location.hash.includes("fixed")`)
+	link := eval[string](p, "location.href")
+
+	var runs [2][]dot
+	for i := range runs {
+		p.visit(link)
+		p.steps(30)
+		runs[i] = p.dots("gcra")
+	}
+	if len(runs[0]) < 14 || !slices.Equal(runs[0], runs[1]) {
+		t.Errorf("%s shows\n%+v and\n%+v", link, runs[0], runs[1])
+	}
+	if rows := eval[int](p, "playground.scene.rows.length"); rows != 6 {
+		t.Errorf("%d rows, want 6", rows)
+	}
+
+	p.visit(base + "/#quota=1000")
+	p.wait(`document.querySelector("#problem").textContent.includes('quota: "1000" is not a number from 1 to 100')`)
+}
+
+// TestChat plays the chat: without a limit all is said, with it the spammer is
+// heard now and then and the others are always.
+func TestChat(t *testing.T) {
+	p := open(t, serve(t)+"/#pattern=none&speed=10")
+	p.click("#chat")
+	p.wait(`document.querySelector("#chatSum").textContent !== ""`)
+	const want = "spammer: 7 of 29, anna: 4 of 4, ben: 3 of 3 messages passed."
+	if got := eval[string](p, `document.querySelector("#chatSum").textContent`); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	free := eval[int](p, `document.querySelectorAll("#free .spam").length`)
+	limited := eval[int](p, `document.querySelectorAll("#limited .spam").length`)
+	if free < 10 || limited > 5 {
+		t.Errorf("the spammer has %d lines without the limit and %d with it", free, limited)
+	}
+	p.picture("chat-1280-light")
+}
+
+// TestHistory lets 20 minutes pass for every algorithm: what the page keeps does
+// not grow.
+func TestHistory(t *testing.T) {
+	p := open(t, serve(t)+"/#paused=yes&pattern=steady&rate=20&period=60")
+	p.do(chromedp.Click(chromedp.CSS("summary")))
+	size := func() (kept, nodes int) {
+		return eval[int](p, "playground.kept()"), eval[int](p, `document.querySelectorAll("*").length`)
+	}
+	p.steps(30) // three minutes
+	kept, nodes := size()
+	for range 17 {
+		p.steps(10)
+	}
+	p.wait(`playground.frame.now - playground.scene.start >= 1200e6`)
+	keptLater, nodesLater := size()
+	if keptLater > kept*11/10 || nodesLater > nodes || len(p.dots("gcra")) > 1200 {
+		t.Errorf("%d dots and looks, %d elements after 3 minutes; %d, %d after 20", kept, nodes, keptLater, nodesLater)
+	}
+}
+
+// TestStill has a visitor who prefers reduced motion: numbers go on, the picture
+// changes twice a second.
+func TestStill(t *testing.T) {
+	p := open(t, "")
+	p.prefer("prefers-reduced-motion", "reduce")
+	p.visit(serve(t) + "/#pattern=steady&algorithms=gcra")
+	changes := eval[int](p, `new Promise((done) => {
+		const canvas = document.querySelector(".row canvas");
+		let n = 0, before = "", end = performance.now() + 2000;
+		(function look() {
+			const now = canvas.toDataURL();
+			if (now !== before) n++;
+			before = now;
+			performance.now() < end ? requestAnimationFrame(look) : done(n);
+		})();
+	})`)
+	if changes < 2 || changes > 6 {
+		t.Errorf("the picture changed %d times in 2 s, want about 4", changes)
+	}
+}

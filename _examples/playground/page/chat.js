@@ -1,0 +1,64 @@
+// A Chat shows what is said in two rooms: one without a limit, one with it.
+
+const most = 14; // lines of a room
+
+export class Chat {
+  constructor(sum, free, limited) {
+    Object.assign(this, { sum, free, limited });
+    this.begin();
+  }
+
+  begin() {
+    this.sent = new Map();
+    this.passed = new Map();
+    this.sum.textContent = "";
+    this.free.replaceChildren();
+    this.limited.replaceChildren();
+  }
+
+  add(lines) {
+    for (const { user, text, ok, retry, last } of lines) {
+      count(this.sent, user);
+      append(this.free, said(user, text));
+      if (ok) {
+        count(this.passed, user);
+        append(this.limited, said(user, text));
+      } else {
+        this.hold(user, retry);
+      }
+      if (last) this.sumUp();
+    }
+  }
+
+  // hold says once what became of messages that were held back one after the other.
+  hold(user, retry) {
+    let note = this.limited.lastElementChild;
+    if (note?.className !== "held") {
+      note = document.createElement("li");
+      note.className = "held";
+      note.dataset.n = 0;
+      append(this.limited, note);
+    }
+    note.dataset.n++;
+    note.textContent = `${note.dataset.n} of ${user} held back, next in ${(retry / 1e6).toFixed(1)} s`;
+  }
+
+  sumUp() {
+    this.sum.textContent = [...this.sent].map(([user, n]) => `${user}: ${this.passed.get(user) ?? 0} of ${n}`).join(", ") + " messages passed.";
+  }
+}
+
+function count(map, user) { map.set(user, (map.get(user) ?? 0) + 1); }
+
+function said(user, text) {
+  const li = document.createElement("li"), name = document.createElement("b");
+  if (user === "spammer") li.className = "spam";
+  name.textContent = user;
+  li.append(name, text);
+  return li;
+}
+
+function append(room, li) {
+  room.append(li);
+  while (room.children.length > most) room.firstElementChild.remove();
+}

@@ -1,0 +1,315 @@
+// A Timeline is the time line of one algorithm: what was decided, and how full
+// it was. Instants are µs since 1970, as the server has them.
+
+export const maxDots = 1200;   // kept of a row, whatever the rate
+const maxSamples = 3000;       // kept of a lane
+const keep = 2.2;              // periods of the past that are kept
+
+export class Timeline {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.clear();
+  }
+
+  clear() {
+    this.dots = [];    // {t, user, ok, remaining, retry, reset, n, v}
+    this.levels = [];  // by lane: [{t, v}]
+    this.left = [];    // by lane: {remaining, next, reset}, as instants
+    this.passed = this.refused = this.peak = 0;
+  }
+
+  // configure takes over the limit, which may change while dots live.
+  configure(head, settings, lanes) {
+    this.head = head;
+    this.period = settings.period * 1e6;
+    this.quota = settings.quota;
+    this.lanes = lanes;
+    while (this.levels.length < lanes) this.levels.push([]);
+  }
+
+  // spent is how many units are spent, of which a meter knows fractions.
+  spent(remaining, reset) {
+    return this.head.meter ? reset * this.quota / this.period : this.head.capacity - remaining;
+  }
+
+  // add takes over a frame. n is the number of its first request.
+  add(frame, now, n) {
+    for (const [t, user, ok, remaining, retry, reset] of frame.hits ?? []) {
+      const v = this.spent(remaining, reset);
+      this.dots.push({ t, user, ok: ok === 1, remaining, retry, reset, n: n++, v });
+      if (ok && user < this.lanes) this.levels[user].push({ t, v: v - 1 }, { t, v });
+    }
+    frame.left.forEach(([remaining, next, reset], lane) => {
+      this.left[lane] = { remaining, next: now + next, reset: now + reset };
+      this.sample(this.levels[lane], now, this.spent(remaining, reset));
+    });
+    Object.assign(this, { passed: frame.passed, refused: frame.refused, peak: frame.peak });
+    this.forget(now);
+  }
+
+  // sample keeps one look a pixel or so.
+  sample(level, t, v) {
+    const last = level.at(-1), before = level.at(-2);
+    if (last?.look && before?.look && t - before.t < this.period / 300) level.pop();
+    level.push({ t, v, look: true });
+  }
+
+  // forget drops what has left the picture.
+  forget(now) {
+    const old = now - keep * this.period;
+    drop(this.dots, maxDots, (d) => d.t < old);
+    for (const level of this.levels) drop(level, maxSamples, (s) => s.t < old);
+  }
+
+  draw(view, ink, rivals) {
+    const { ctx, w, h } = surface(this.canvas);
+    const place = places(w, this.period, view);
+    const height = h / this.lanes;
+    for (let lane = 0; lane < this.lanes; lane++) {
+      ctx.save();
+      ctx.translate(0, lane * height);
+      this.drawLane(ctx, ink, place, w, height, lane, view);
+      ctx.restore();
+    }
+    if (rivals) {
+      ctx.fillStyle = ink.accent;
+      ctx.globalAlpha = 0.35;
+      for (const d of this.dots) if (rivals.has(d.n)) ctx.fillRect(place.x(d.t) - 0.5, 0, 1, h);
+      ctx.globalAlpha = 1;
+    }
+    ctx.fillStyle = ink.accent;
+    ctx.fillRect(place.now - 0.75, 0, 1.5, h);
+  }
+
+  drawLane(ctx, ink, place, w, h, lane, view) {
+    const { head, period } = this;
+    const top = h < 60 ? 11 : 16, bottom = h - (h < 60 ? 9 : 12);
+    const bucket = head.algorithm === "token-bucket";
+    const y = (v) => {
+      const share = Math.min(1, Math.max(0, v / head.capacity));
+      return bottom - (bottom - top) * (bucket ? 1 - share : share);
+    };
+    this.drawWindow(ctx, ink, place, w, top, bottom, lane, view);
+
+    // The limit, and the empty level.
+    ctx.fillStyle = ink.rule;
+    ctx.fillRect(0, bottom, w, 1);
+    ctx.fillStyle = ink.soft;
+    for (let x = 0; x < w; x += 6) ctx.fillRect(x, top - 0.5, 3, 1);
+    if (this.lanes > 1) {
+      ctx.font = `11px ${ink.font}`;
+      ctx.fillText(ink.users[lane] ?? "", 2, top + 9);
+    }
+
+    this.drawLevel(ctx, ink, place, lane, view, y);
+    this.drawFuture(ctx, ink, place, lane, view, y);
+    this.drawDots(ctx, ink, place, lane, view, y, bucket ? bottom + 6 : top - 6);
+  }
+
+  // drawWindow tints the window that counts.
+  drawWindow(ctx, ink, place, w, top, bottom, lane, view) {
+    const { algorithm } = this.head, period = this.period;
+    const left = this.left[lane];
+    let from, to;
+    if (algorithm === "fixed-window" || algorithm === "sliding-window") {
+      ctx.fillStyle = ink.soft;
+      ctx.globalAlpha = 0.5;
+      for (let edge = Math.ceil(place.first / period) * period; edge < place.last; edge += period) {
+        ctx.fillRect(place.x(edge) - 0.5, top - 6, 1, bottom - top + 12);
+      }
+      ctx.globalAlpha = 1;
+    }
+    switch (algorithm) {
+      case "fixed-window":
+        from = Math.floor(view / period) * period, to = from + period;
+        break;
+      case "anchored-window":
+        if (!left || left.reset <= view || left.remaining === this.head.capacity) return;
+        from = left.reset - period, to = left.reset;
+        break;
+      case "sliding-window": case "sliding-log":
+        from = view - period, to = view;
+        break;
+      default:
+        return;
+    }
+    const a = Math.max(0, place.x(from)), b = Math.min(w, place.x(to));
+    ctx.fillStyle = ink.accent;
+    ctx.globalAlpha = 0.1;
+    ctx.fillRect(a, top - 6, b - a, bottom - top + 6);
+    ctx.globalAlpha = 0.7;
+    ctx.fillRect(a, bottom + 1, b - a, 2);
+    ctx.globalAlpha = 1;
+  }
+
+  // drawLevel draws what was spent up to now: straight between two looks at a
+  // meter, in steps otherwise.
+  drawLevel(ctx, ink, place, lane, view, y) {
+    const level = this.levels[lane];
+    if (!level?.length) return;
+    const path = new Path2D();
+    let last;
+    for (const s of level) {
+      if (s.t > view) {
+        if (last && this.head.meter && s.t > last.t) {
+          const v = last.v + (s.v - last.v) * (view - last.t) / (s.t - last.t);
+          last = { t: view, v };
+          path.lineTo(place.x(view), y(v));
+        }
+        break;
+      }
+      const x = place.x(s.t);
+      if (!last) path.moveTo(x, y(s.v));
+      else {
+        if (!this.head.meter) path.lineTo(x, y(last.v));
+        path.lineTo(x, y(s.v));
+      }
+      last = s;
+    }
+    if (!last) return;
+    path.lineTo(place.now, y(last.v));
+    ctx.strokeStyle = ink.accent;
+    ctx.lineWidth = 1.5;
+    ctx.lineJoin = "round";
+    ctx.stroke(path);
+    const empty = this.head.algorithm === "token-bucket" ? this.head.capacity : 0;
+    path.lineTo(place.now, y(empty));
+    path.lineTo(place.x(level[0].t), y(empty));
+    ctx.fillStyle = ink.accent;
+    ctx.globalAlpha = 0.2;
+    ctx.fill(path);
+    ctx.globalAlpha = 1;
+  }
+
+  // drawFuture draws what will be if nothing else is spent: how a meter drains,
+  // when a window ends, when the next request fits where none does now.
+  drawFuture(ctx, ink, place, lane, view, y) {
+    const left = this.left[lane];
+    if (!left || left.reset <= view) return;
+    const v = this.levels[lane].findLast((s) => s.t <= view)?.v ?? 0;
+    ctx.strokeStyle = ink.accent;
+    ctx.globalAlpha = 0.6;
+    ctx.lineWidth = 1;
+    ctx.setLineDash([2, 3]);
+    ctx.beginPath();
+    ctx.moveTo(place.now, y(v));
+    if (this.head.meter) {
+      ctx.lineTo(place.x(left.reset), y(0));
+    } else if (this.head.algorithm.endsWith("-log")) {
+      let spent = v;
+      for (const d of this.dots) {
+        const gone = d.t + this.period;
+        if (!d.ok || d.user !== lane || gone <= view || d.t > view) continue;
+        ctx.lineTo(place.x(gone), y(spent));
+        ctx.lineTo(place.x(gone), y(--spent));
+      }
+    } else if (this.head.algorithm !== "sliding-window") {
+      ctx.lineTo(place.x(left.reset), y(v));
+      ctx.lineTo(place.x(left.reset), y(0));
+    }
+    ctx.stroke();
+    ctx.globalAlpha = 1;
+    if (left.remaining === 0 && left.next > view) {
+      ctx.strokeStyle = ink.ok;
+      ctx.lineWidth = 1.5;
+      ctx.beginPath();
+      ctx.arc(place.x(left.next), y(this.head.capacity), 4.5, 0, 2 * Math.PI);
+      ctx.stroke();
+    }
+    ctx.setLineDash([]);
+  }
+
+  // drawDots draws a request that passed at the level it made, a refused one
+  // beyond the limit.
+  drawDots(ctx, ink, place, lane, view, y, beyond) {
+    const size = place.scale < 12 / 1e6 ? 2.5 : 3.5;
+    const passed = new Path2D(), refused = new Path2D();
+    for (const d of this.dots) {
+      if (d.t > view || d.t < place.first || d.user !== lane && !(lane === 0 && d.user >= this.lanes)) continue;
+      const x = place.x(d.t);
+      const r = ink.still ? size : size * grown((view - d.t) / ink.speed);
+      if (d.ok) {
+        const at = y(d.v);
+        passed.moveTo(x + r, at);
+        passed.arc(x, at, r, 0, 2 * Math.PI);
+      } else {
+        refused.moveTo(x - r, beyond - r);
+        refused.lineTo(x + r, beyond + r);
+        refused.moveTo(x + r, beyond - r);
+        refused.lineTo(x - r, beyond + r);
+      }
+    }
+    ctx.fillStyle = ink.ok;
+    ctx.fill(passed);
+    ctx.strokeStyle = ink.paper;
+    ctx.lineWidth = 0.75;
+    ctx.stroke(passed);
+    ctx.strokeStyle = ink.bad;
+    ctx.lineWidth = 1.6;
+    ctx.stroke(refused);
+  }
+}
+
+// grown is the size of a dot that is so many µs old: it comes as a drop and
+// settles.
+function grown(age) {
+  const t = Math.min(1, age / 250e3);
+  return 1 + 1.4 * (1 - t) ** 2 * Math.min(1, t * 8) - Math.max(0, 1 - t * 8);
+}
+
+// drop removes from the front what is over, and what is more than most.
+function drop(list, most, over) {
+  let n = Math.max(0, list.length - most);
+  while (n < list.length && over(list[n])) n++;
+  if (n > 0) list.splice(0, n);
+}
+
+// places maps instants to where they are drawn.
+function places(w, period, view) {
+  const past = w < 520 ? 1.4 : 2, future = w < 520 ? 0.8 : 1;
+  const scale = w / ((past + future) * period);
+  const now = past * period * scale;
+  return {
+    scale, now,
+    x: (t) => now + (t - view) * scale,
+    first: view - past * period,
+    last: view + future * period,
+  };
+}
+
+// surface fits a canvas to its place on the screen and clears it.
+function surface(canvas) {
+  const ratio = devicePixelRatio || 1;
+  const w = canvas.clientWidth, h = canvas.clientHeight;
+  if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
+    canvas.width = Math.round(w * ratio);
+    canvas.height = Math.round(h * ratio);
+  }
+  const ctx = canvas.getContext("2d");
+  ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  ctx.clearRect(0, 0, w, h);
+  return { ctx, w, h };
+}
+
+// drawAxis labels the time lines in seconds from now.
+export function drawAxis(canvas, period, view, ink) {
+  const { ctx, w } = surface(canvas);
+  const place = places(w, period * 1e6, view);
+  const unit = step(period / (w < 520 ? 2.5 : 5));
+  ctx.font = `12px ${ink.font}`;
+  ctx.textBaseline = "top";
+  ctx.fillStyle = ink.soft;
+  for (let s = Math.ceil((place.first - view) / 1e6 / unit) * unit; s * 1e6 <= place.last - view; s += unit) {
+    const x = place.x(view + s * 1e6);
+    const text = Math.abs(s) < unit / 2 ? "now" : `${s > 0 ? "+" : "−"}${+Math.abs(s).toFixed(1)} s`;
+    ctx.textAlign = x < 16 ? "left" : x > w - 24 ? "right" : "center";
+    ctx.fillRect(x - 0.5, 0, 1, 4);
+    ctx.fillText(text, x, 6);
+  }
+}
+
+// step is 1, 2 or 5 times a power of ten, and no less than least.
+function step(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return power * ([1, 2, 5].find((m) => m * power >= least) ?? 10);
+}

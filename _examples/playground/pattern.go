@@ -1,0 +1,74 @@
+package main
+
+import (
+	"math"
+	"time"
+)
+
+// A source is a stream of requests, or of whatever else happens at instants of
+// the scene. at returns when the n-th is due, in µs since 1970; fire does it.
+type source struct {
+	at   func(n int64) int64
+	fire func(n int64) error
+	n    int64
+}
+
+const (
+	second = int64(time.Second / time.Microsecond)
+	never  = math.MaxInt64
+)
+
+// patternNames are the recorded streams. They depend on the settings and on
+// when they start, and on nothing else.
+var patternNames = []string{"none", "steady", "bursts", "boundary", "spammer"}
+
+// The users of a scene. All patterns but that of the spammer are of the first.
+const (
+	you = iota
+	anna
+	spammer
+)
+
+var users = []string{"you", "anna", "spammer"}
+
+// sources returns the pattern of the settings from the instant start on.
+func (s *scene) patternFrom(start int64) []*source {
+	quota, period := s.set.Quota, s.set.Period*second
+	hit := func(user int, at func(n int64) int64) *source {
+		return &source{at: at, fire: func(int64) error { return s.hit(user) }}
+	}
+	steady := func(user int, first, every int64) *source {
+		return hit(user, func(n int64) int64 { return start + first + n*every })
+	}
+	switch s.set.Pattern {
+	case "steady":
+		return []*source{steady(you, 0, s.interval())}
+	case "bursts": // three quarters of the quota at once, twice a period
+		size := max(2, quota*3/4)
+		return []*source{hit(you, func(n int64) int64 {
+			return start + period/10 + n/size*(period/2) + n%size*(period/20)/size
+		})}
+	case "boundary": // the quota at the end of a window, and again at the beginning of the next
+		first := (start/period + 1) * period
+		if first < start+period/20 {
+			first += period
+		}
+		return []*source{hit(you, func(n int64) int64 {
+			boundary, i := first+n/(2*quota)*(2*period), n%(2*quota)
+			if i < quota {
+				return boundary - period/20 + i*(period/25)/quota
+			}
+			return boundary + period/100 + (i-quota)*(period/25)/quota
+		})}
+	case "spammer":
+		return []*source{
+			steady(you, period/7, 2*period/(quota+1)),
+			steady(anna, period/3, 3*period/(quota+1)),
+			steady(spammer, 0, s.interval()),
+		}
+	}
+	return nil
+}
+
+// interval is the time between two requests at the scene's rate.
+func (s *scene) interval() int64 { return int64(float64(second) / s.set.Rate) }

@@ -1,0 +1,393 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+const (
+	// epoch is when scenes in memory begin, or a little before: they are the
+	// same whenever they are opened.
+	epoch = int64(1_800_000_000) * second
+
+	// most is how many requests are decided at one go, and about how many wait
+	// to be sent to the page. Beyond it the scene's clock waits.
+	most = 1000
+
+	// nap is the longest time that a scene catches up with at once.
+	nap = 250 * time.Millisecond
+
+	// longest is how many requests a button sends that nobody releases.
+	longest = 600
+)
+
+// A scene is what one visitor sees: a stream of requests that goes through
+// several algorithms, each on its own.
+type scene struct {
+	id    string
+	ctx   context.Context
+	redis redis.UniversalClient
+	wake  chan struct{} // there is something to tell
+
+	mu       sync.Mutex
+	set      settings
+	store    weir.Store // charges requests
+	looks    weir.Store // looks, past Hybrid
+	clock    *memory    // nil if the clock is that of Redis
+	asked    *counted   // nil if there is no Redis
+	decided  int        // transactions charged
+	start    int64      // µs since 1970, as all instants
+	now      int64
+	ahead    int64     // by how much Redis' clock is ahead
+	wall     time.Time // when the scene last caught up
+	pattern  []*source
+	held     *source
+	chat     *source
+	rows     []*row
+	lines    []line // of the chat, not sent yet
+	problem  string // not sent yet
+	announce bool   // settings are to be sent
+	fresh    bool   // and the page is to forget what it shows
+	moved    bool   // there is a frame to send
+}
+
+// A row is one algorithm.
+type row struct {
+	kind     *kind
+	limit    weir.Limit
+	last     weir.Transaction // the latest of any user
+	admitted [][]int64        // by user: when, in the last period
+	peak     int              // most that a user was admitted in any period
+	passed   int
+	refused  int
+	hits     []hit // not sent yet
+}
+
+// A hit is one request and what became of it: when, user, 1 if it passed,
+// Remaining, RetryAfter and ResetAfter. Times are in µs.
+type hit [6]int64
+
+// restart begins the scene anew.
+func (s *scene) restart() error {
+	s.pattern, s.held, s.chat, s.rows, s.lines = nil, nil, nil, nil, nil
+	s.decided, s.ahead, s.clock, s.asked = 0, 0, nil, nil
+	s.announce, s.fresh, s.moved = true, true, true
+	s.wall = time.Now()
+	s.resize()
+	if s.set.Redis {
+		store, err := redisstore.New(s.redis, redisstore.Options{Prefix: prefix(), Timeout: timeout})
+		if err != nil {
+			return err
+		}
+		s.looks, s.asked = store, &counted{Store: store}
+		s.store = s.asked
+		if s.set.Hybrid {
+			s.store = weir.Hybrid(s.asked, most)
+		}
+		at, _, err := s.look()
+		if err != nil {
+			return err
+		}
+		s.now, s.ahead = at, at-time.Now().UnixMicro()
+	} else {
+		period := s.set.Period * second
+		s.now = (epoch/period+1)*period - period*3/10
+		s.clock = &memory{now: s.now, states: map[stateKey]weir.State{}}
+		s.store, s.looks = s.clock, s.clock
+	}
+	s.start = s.now
+	s.pattern = s.patternFrom(s.now)
+	return nil
+}
+
+// change takes over other settings. Limits that change keep what was spent.
+func (s *scene) change(set settings) error {
+	old := s.set
+	s.set = set
+	if old.Redis != set.Redis || old.Hybrid != set.Hybrid {
+		return s.restart()
+	}
+	s.resize()
+	resumed := set.Redis && old.Paused && !set.Paused // its clock went on
+	if resumed {
+		s.now = time.Now().UnixMicro() + s.ahead
+	}
+	if resumed || old.Pattern != set.Pattern || old.Rate != set.Rate || old.Quota != set.Quota || old.Period != set.Period {
+		s.pattern, s.held = s.patternFrom(s.now), nil
+	}
+	s.announce, s.moved = true, true
+	return nil
+}
+
+// resize gives each algorithm of the settings a row with its limit.
+func (s *scene) resize() {
+	old := s.rows
+	s.rows = nil
+	for _, name := range s.set.Algorithms {
+		k := kindOf(name)
+		r := &row{kind: k, admitted: make([][]int64, len(users))}
+		if i := slices.IndexFunc(old, func(r *row) bool { return r.kind == k }); i >= 0 {
+			r = old[i]
+		}
+		if l := k.limitOf(&s.set); l != r.limit {
+			r.limit, r.peak = l, 0
+		}
+		s.rows = append(s.rows, r)
+	}
+}
+
+// lanes is how many users the pattern has.
+func (s *scene) lanes() int {
+	if s.set.Pattern == "spammer" {
+		return len(users)
+	}
+	return 1
+}
+
+// catchUp lets happen what is due by now.
+func (s *scene) catchUp() error {
+	wall := time.Now()
+	gone := min(wall.Sub(s.wall), nap)
+	s.wall = wall
+	switch {
+	case s.set.Paused:
+		return nil
+	case s.set.Redis:
+		return s.advance(wall.UnixMicro() + s.ahead)
+	}
+	return s.advance(s.now + int64(float64(gone.Microseconds())*s.set.Speed))
+}
+
+// advance lets happen what is due by an instant.
+func (s *scene) advance(until int64) error {
+	if len(s.rows[0].hits) >= most {
+		return nil
+	}
+	s.moved = true
+	for range most {
+		next, at := s.next()
+		if at > until {
+			s.tick(max(s.now, until))
+			return nil
+		}
+		s.tick(max(s.now, at))
+		next.n++
+		if err := next.fire(next.n - 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *scene) tick(now int64) {
+	s.now = now
+	if s.clock != nil {
+		s.clock.now = now
+	}
+}
+
+// next is the source that is due first.
+func (s *scene) next() (first *source, at int64) {
+	at = never
+	for _, src := range append([]*source{s.held, s.chat}, s.pattern...) {
+		if src == nil {
+			continue
+		}
+		if due := src.at(src.n); due < at {
+			first, at = src, due
+		}
+	}
+	return first, at
+}
+
+// step moves the clock of a scene in memory by a tenth of the period.
+func (s *scene) step() error {
+	if s.clock == nil {
+		return nil
+	}
+	return s.advance(s.now + s.set.Period*second/10)
+}
+
+// hold sends a request now, and more at the scene's rate until held is nil
+// again.
+func (s *scene) hold() error {
+	start, every := s.now+s.interval(), s.interval()
+	s.held = &source{
+		at: func(n int64) int64 {
+			if n >= longest {
+				return never
+			}
+			return start + n*every
+		},
+		fire: func(int64) error { return s.hit(you) },
+	}
+	return s.hit(you)
+}
+
+// hit sends one request of a user through every algorithm, now.
+func (s *scene) hit(user int) error {
+	for _, r := range s.rows {
+		t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: users[user], Limit: r.limit, Cost: 1}}}
+		if err := s.take(&t); err != nil {
+			return err
+		}
+		r.record(user, &t, s.set.Period*second)
+	}
+	s.moved = true
+	return nil
+}
+
+func (s *scene) take(t *weir.Transaction) error {
+	s.decided++
+	return s.store.Take(s.ctx, t)
+}
+
+func (r *row) record(user int, t *weir.Transaction, period int64) {
+	at, d := t.At.UnixMicro(), t.Decisions[0]
+	h := hit{at, int64(user), 0, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds()}
+	r.last = *t
+	if !d.Allowed {
+		r.refused++
+		r.hits = append(r.hits, h)
+		return
+	}
+	h[2] = 1
+	r.passed++
+	r.hits = append(r.hits, h)
+	recent := append(r.admitted[user], at)
+	recent = slices.DeleteFunc(recent, func(t int64) bool { return t <= at-period })
+	r.admitted[user] = recent
+	r.peak = max(r.peak, len(recent))
+}
+
+// look asks what every user has left, all at one instant: for each algorithm
+// and user Remaining, NextAfter and ResetAfter, in µs.
+func (s *scene) look() (at int64, left [][][3]int64, err error) {
+	var charges []weir.Charge
+	for _, r := range s.rows {
+		for _, user := range users[:s.lanes()] {
+			charges = append(charges, weir.Charge{Rule: "api", Key: user, Limit: r.limit})
+		}
+	}
+	t, err := weir.Peek(s.ctx, s.looks, charges...)
+	if err != nil {
+		return 0, nil, err
+	}
+	for lane := range slices.Chunk(t.Decisions, s.lanes()) {
+		var row [][3]int64
+		for _, d := range lane {
+			row = append(row, [3]int64{d.Remaining, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()})
+		}
+		left = append(left, row)
+	}
+	return t.At.UnixMicro(), left, nil
+}
+
+// A frame is what has happened since the last one, and how things stand.
+type frame struct {
+	Now     int64      `json:"now"`
+	Rows    []rowFrame `json:"rows"`
+	Chat    []line     `json:"chat,omitempty"`
+	Decided int        `json:"decided"`
+	Asked   int        `json:"asked"` // Redis, for decisions
+}
+
+type rowFrame struct {
+	Hits    []hit      `json:"hits,omitempty"`
+	Left    [][3]int64 `json:"left"`
+	Peak    int        `json:"peak"`
+	Passed  int        `json:"passed"`
+	Refused int        `json:"refused"`
+}
+
+// An announcement says what the scene is.
+type announcement struct {
+	ID       string    `json:"id"`
+	Settings settings  `json:"settings"`
+	Link     string    `json:"link"`
+	Fresh    bool      `json:"fresh"`
+	Start    int64     `json:"start"`
+	Users    []string  `json:"users"`
+	Rows     []rowHead `json:"rows"`
+}
+
+type rowHead struct {
+	Algorithm string `json:"algorithm"`
+	Title     string `json:"title"`
+	About     string `json:"about"`
+	Capacity  int64  `json:"capacity"`
+	Meter     bool   `json:"meter"`
+	Go        string `json:"go"`
+	YAML      string `json:"yaml"`
+}
+
+// events returns what the page is to be told, as server-sent events.
+func (s *scene) events() (events []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed(s.catchUp())
+	add := func(name string, v any) {
+		data, _ := json.Marshal(v) // structs of numbers and strings
+		events = fmt.Appendf(events, "event: %s\ndata: %s\n\n", name, data)
+	}
+	if s.announce {
+		add("scene", s.announcement())
+		s.announce, s.fresh = false, false
+	}
+	if s.moved {
+		at, left, err := s.look()
+		if s.failed(err); err == nil {
+			add("frame", s.frame(at, left))
+			s.moved = false
+		}
+	}
+	if s.problem != "" {
+		add("problem", s.problem)
+		s.problem = ""
+	}
+	return events
+}
+
+// failed pauses a scene that cannot go on.
+func (s *scene) failed(err error) {
+	if err == nil || s.ctx.Err() != nil {
+		return
+	}
+	s.set.Paused, s.announce, s.moved = true, true, false
+	s.problem = "Redis does not answer. The scene is paused."
+}
+
+func (s *scene) frame(at int64, left [][][3]int64) frame {
+	f := frame{Now: at, Chat: s.lines, Decided: s.decided}
+	s.lines = nil
+	if s.asked != nil {
+		f.Asked = s.asked.n
+	}
+	for i, r := range s.rows {
+		f.Rows = append(f.Rows, rowFrame{r.hits, left[i], r.peak, r.passed, r.refused})
+		r.hits = nil
+	}
+	return f
+}
+
+func (s *scene) announcement() announcement {
+	a := announcement{ID: s.id, Settings: s.set, Link: s.set.query(), Fresh: s.fresh, Start: s.start, Users: users[:s.lanes()]}
+	for _, r := range s.rows {
+		_, full := r.limit.Algorithm.Take(weir.State{}, &r.limit, 0, 0)
+		a.Rows = append(a.Rows, rowHead{
+			Algorithm: r.kind.name, Title: r.kind.title, About: r.kind.about,
+			Capacity: full.Remaining, Meter: r.kind.bucket != nil,
+			Go: r.kind.goLine(&s.set), YAML: r.kind.yaml(&s.set),
+		})
+	}
+	return a
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// settings are what a link to a scene says.
+type settings struct {
+	Algorithms []string `json:"algorithms"`
+	Quota      int64    `json:"quota"`
+	Period     int64    `json:"period"`  // in seconds
+	Burst      int64    `json:"burst"`   // 0 means Quota
+	Pattern    string   `json:"pattern"` // one of patternNames
+	Rate       float64  `json:"rate"`    // requests per second, of patterns that have one
+	Speed      float64  `json:"speed"`   // scene time for each second
+	Paused     bool     `json:"paused"`
+	Redis      bool     `json:"redis"`  // else the memory of this process
+	Hybrid     bool     `json:"hybrid"` // in front of Redis
+}
+
+// The largest numbers that a scene may have.
+const (
+	maxQuota  = 100
+	maxPeriod = 600
+	maxRate   = 50
+	maxSpeed  = 10
+)
+
+// A kind is an algorithm, and how one asks for it.
+type kind struct {
+	name, title, about string
+	limit              func(quota int64, period time.Duration) weir.Limit // of windows
+	bucket             func(burst, quota int64, period time.Duration) weir.Limit
+	source             string // the name of either function
+}
+
+var kinds = []kind{
+	{name: "fixed-window", title: "Fixed window", about: "counts in windows that lie on the clock", limit: algorithms.FixedWindow, source: "FixedWindow"},
+	{name: "anchored-window", title: "Anchored window", about: "a window begins with its first request", limit: algorithms.AnchoredWindow, source: "AnchoredWindow"},
+	{name: "sliding-window", title: "Sliding window", about: "two counters, the older one weighted", limit: algorithms.SlidingWindow, source: "SlidingWindow"},
+	{name: "sliding-log", title: "Sliding log", about: "keeps the time of each request: exact", limit: algorithms.SlidingLog, source: "SlidingLog"},
+	{name: "token-bucket", title: "Token bucket", about: "tokens come back one by one", bucket: algorithms.TokenBucket, source: "TokenBucket"},
+	{name: "leaky-bucket", title: "Leaky bucket", about: "each request fills it, and it drains", bucket: algorithms.LeakyBucket, source: "LeakyBucket"},
+	{name: "gcra", title: "GCRA", about: "keeps one instant, which may lead the clock", bucket: gcra, source: "GCRA"},
+}
+
+func gcra(burst, quota int64, period time.Duration) weir.Limit {
+	l := algorithms.GCRA(quota, period)
+	if burst != quota {
+		l = l.WithBurst(burst)
+	}
+	return l
+}
+
+func kindOf(algorithm string) *kind {
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == algorithm })
+	if i < 0 {
+		return nil
+	}
+	return &kinds[i]
+}
+
+func (k *kind) limitOf(set *settings) weir.Limit {
+	period := time.Duration(set.Period) * time.Second
+	if k.bucket == nil {
+		return k.limit(set.Quota, period)
+	}
+	return k.bucket(set.burst(), set.Quota, period)
+}
+
+// goLine is the line of a program that has this limit.
+func (k *kind) goLine(set *settings) string {
+	period := fmt.Sprintf("%d*time.Second", set.Period)
+	var call string
+	switch {
+	case k.bucket == nil:
+		call = fmt.Sprintf("%s(%d, %s)", k.source, set.Quota, period)
+	case k.name == "gcra":
+		call = fmt.Sprintf("%s(%d, %s)", k.source, set.Quota, period)
+		if set.burst() != set.Quota {
+			call += fmt.Sprintf(".WithBurst(%d)", set.Burst)
+		}
+	default:
+		call = fmt.Sprintf("%s(%d, %d, %s)", k.source, set.burst(), set.Quota, period)
+	}
+	return `r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.` + call + "))"
+}
+
+// yaml is the same in a file of rules.
+func (k *kind) yaml(set *settings) string {
+	s := "limits:\n  - name: api\n    algorithm: " + k.name + "\n"
+	if k.bucket != nil && set.burst() != set.Quota {
+		s += fmt.Sprintf("    burst: %d\n", set.Burst)
+	}
+	return s + fmt.Sprintf("    config: [{limit: %d, period: %d}]\n", set.Quota, set.Period)
+}
+
+func (set *settings) burst() int64 {
+	if set.Burst == 0 {
+		return set.Quota
+	}
+	return set.Burst
+}
+
+// parse reads settings as a link spells them. What is missing has its default.
+func parse(q url.Values) (settings, error) {
+	p := parser{q: q}
+	set := settings{
+		Quota:   int64(p.number("quota", 10, 1, maxQuota, true)),
+		Period:  int64(p.number("period", 10, 1, maxPeriod, true)),
+		Burst:   int64(p.number("burst", 0, 0, maxQuota, true)),
+		Rate:    p.number("rate", 3, 0.1, maxRate, false),
+		Speed:   p.number("speed", 1, 0.1, maxSpeed, false),
+		Pattern: p.choice("pattern", "bursts", patternNames...),
+		Paused:  p.choice("paused", "no", "no", "yes") == "yes",
+		Redis:   p.choice("store", "memory", "memory", "redis") == "redis",
+		Hybrid:  p.choice("hybrid", "no", "no", "yes") == "yes",
+	}
+	for _, k := range kinds {
+		set.Algorithms = append(set.Algorithms, k.name)
+	}
+	if all := set.Algorithms; q.Get("algorithms") != "" {
+		set.Algorithms = strings.Split(q.Get("algorithms"), ",")
+		for i, name := range set.Algorithms {
+			if !slices.Contains(all, name) || slices.Contains(set.Algorithms[:i], name) {
+				p.fail("algorithms: %q is unknown, or there twice", name)
+			}
+		}
+	}
+	return set, p.err
+}
+
+// query is what parse reads, without what has its default.
+func (set *settings) query() string {
+	var parts []string
+	add := func(name, value, usual string) {
+		if value != usual {
+			parts = append(parts, name+"="+value)
+		}
+	}
+	yes := func(b bool) string {
+		if b {
+			return "yes"
+		}
+		return "no"
+	}
+	float := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+	if len(set.Algorithms) < len(kinds) {
+		add("algorithms", strings.Join(set.Algorithms, ","), "")
+	}
+	add("quota", strconv.FormatInt(set.Quota, 10), "10")
+	add("period", strconv.FormatInt(set.Period, 10), "10")
+	add("burst", strconv.FormatInt(set.Burst, 10), "0")
+	add("pattern", set.Pattern, "bursts")
+	add("rate", float(set.Rate), "3")
+	add("speed", float(set.Speed), "1")
+	add("paused", yes(set.Paused), "no")
+	if set.Redis {
+		add("store", "redis", "")
+	}
+	add("hybrid", yes(set.Hybrid), "no")
+	return strings.Join(parts, "&")
+}
+
+// A parser keeps the first mistake it finds.
+type parser struct {
+	q   url.Values
+	err error
+}
+
+func (p *parser) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (p *parser) number(name string, usual, least, most float64, whole bool) float64 {
+	s := p.q.Get(name)
+	if s == "" {
+		return usual
+	}
+	x, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(x >= least && x <= most) || whole && x != float64(int64(x)) {
+		p.fail("%s: %.20q is not a number from %v to %v", name, s, least, most)
+		return usual
+	}
+	return x
+}
+
+func (p *parser) choice(name, usual string, choices ...string) string {
+	s := p.q.Get(name)
+	if s == "" {
+		return usual
+	}
+	if !slices.Contains(choices, s) {
+		p.fail("%s: %.20q is not one of %s", name, s, strings.Join(choices, ", "))
+		return usual
+	}
+	return s
+}

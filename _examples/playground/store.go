@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+
+	"github.com/seed83679106/weir"
+)
+
+// A memory is a weir.Store whose clock is the scene's, so that a scene can
+// stand still, take a step and be repeated. Its user locks it.
+type memory struct {
+	now    int64 // µs since 1970
+	states map[stateKey]weir.State
+}
+
+type stateKey struct{ rule, key, limit, algorithm string }
+
+func (m *memory) Take(ctx context.Context, t *weir.Transaction) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	keys, states := make([]stateKey, len(t.Charges)), make([]weir.State, len(t.Charges))
+	for i, c := range t.Charges {
+		keys[i] = stateKey{c.Rule, c.Key, c.Limit.Name, c.Limit.Algorithm.Name()}
+		states[i] = m.states[keys[i]]
+	}
+	if t.Decide(m.now, states) {
+		for i, key := range keys {
+			if t.Charges[i].Cost != 0 {
+				m.states[key] = states[i]
+			}
+		}
+	}
+	return nil
+}
+
+// A counted store counts how often it is asked. Its user locks it.
+type counted struct {
+	weir.Store
+	n int
+}
+
+func (c *counted) Take(ctx context.Context, t *weir.Transaction) error {
+	c.n++
+	return c.Store.Take(ctx, t)
+}
+
+// A told store says again what was decided, so that a Limiter can answer the
+// same request in every dialect.
+type told struct{ weir.Transaction }
+
+func (d told) Take(_ context.Context, t *weir.Transaction) error {
+	t.Decisions = append(t.Decisions[:0], d.Decisions...)
+	t.At, t.Wait = d.At, d.Wait
+	return nil
+}
