@@ -131,7 +131,7 @@ func parse(q url.Values) (settings, error) {
 		set.Algorithms = strings.Split(q.Get("algorithms"), ",")
 		for i, name := range set.Algorithms {
 			if !slices.Contains(all, name) || slices.Contains(set.Algorithms[:i], name) {
-				p.fail("algorithms: %q is unknown, or there twice", name)
+				p.fail("algorithms: %.20q is unknown, or there twice", name)
 			}
 		}
 	}

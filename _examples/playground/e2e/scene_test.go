@@ -3,13 +3,16 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/chromedp"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
 )
 
 // ten are the limits of a scene of 10 per 10 seconds.
@@ -197,7 +200,7 @@ func TestChat(t *testing.T) {
 	}
 	free := eval[int](p, `document.querySelectorAll("#free .spam").length`)
 	limited := eval[int](p, `document.querySelectorAll("#limited .spam").length`)
-	if free < 10 || limited > 5 {
+	if free < 7 || limited > 3 {
 		t.Errorf("the spammer has %d lines without the limit and %d with it", free, limited)
 	}
 	p.picture("chat-1280-light")
@@ -242,4 +245,103 @@ func TestStill(t *testing.T) {
 	if changes < 2 || changes > 6 {
 		t.Errorf("the picture changed %d times in 2 s, want about 4", changes)
 	}
+}
+
+// TestTabs opens two tabs: a request of one is none of the other's.
+func TestTabs(t *testing.T) {
+	base := serve(t)
+	one, two := open(t, base+"/#pattern=none"), open(t, base+"/#pattern=none")
+	one.click("#hit")
+	one.wait(`playground.dots("gcra").length === 1`)
+	two.click("#step")
+	two.wait(`playground.frame.decided === 0 && playground.frame.now - playground.scene.start > 1e6`)
+	if dots := two.dots("gcra"); len(dots) != 0 {
+		t.Errorf("the other tab shows %+v", dots)
+	}
+}
+
+// TestRedis counts what Redis is asked, without Hybrid and with it, and takes
+// Redis away.
+func TestRedis(t *testing.T) {
+	redis := redistest.Server(t)
+	p := open(t, serve(t, "-redis", redis.Addr())+"/#pattern=steady&rate=20&algorithms=gcra&store=redis")
+	p.wait(`playground.dots("gcra").length > 30`)
+	f := eval[struct{ Decided, Asked int }](p, "playground.frame")
+	if f.Asked != f.Decided {
+		t.Errorf("Redis was asked %d times for %d decisions", f.Asked, f.Decided)
+	}
+	if !eval[bool](p, `document.querySelector("#step").disabled && document.querySelector("#speed").disabled`) {
+		t.Error("the page offers to step the clock of Redis")
+	}
+	replay(t, ten[6], p.dots("gcra"))
+
+	p.click("#hybrid")
+	p.wait(`playground.scene.settings.hybrid && playground.frame.decided > 60`)
+	f = eval[struct{ Decided, Asked int }](p, "playground.frame")
+	if f.Asked > f.Decided*3/4 {
+		t.Errorf("with Hybrid Redis was asked %d times for %d decisions", f.Asked, f.Decided)
+	}
+	p.wait(fmt.Sprintf(`/^Redis was asked \d+ times for \d+ decisions/.test(document.querySelector("#storeNote").textContent)`))
+	p.picture("hybrid-1280-light")
+
+	redis.Kill()
+	p.wait(`document.querySelector("#problem").textContent === "Redis does not answer. The scene is paused." && playground.scene.settings.paused`)
+	p.click(`#controls input[value="memory"]`)
+	p.click("#pause")
+	p.wait(`!playground.scene.settings.redis && playground.dots("gcra").length > 3`)
+}
+
+// TestAccess asks what a screen reader would be told, and goes through the page
+// with the Tab key.
+func TestAccess(t *testing.T) {
+	p := open(t, serve(t)+"/#paused=yes")
+	tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]int{}
+	for _, n := range tree.Nodes {
+		role := text(n.Role)
+		switch role {
+		case "button", "checkbox", "radio", "slider", "spinbutton", "combobox", "image", "heading", "article", "region":
+			if n.Ignored {
+				continue
+			}
+			if text(n.Name) == "" {
+				t.Errorf("a %s has no name: %+v", role, n.BackendDOMNodeID)
+			}
+			named[role]++
+		}
+	}
+	if named["button"] < 10 || named["image"] < 7 || named["radio"] != 7 || named["spinbutton"] != 3 || named["slider"] != 1 {
+		t.Errorf("found %v", named)
+	}
+
+	seen := map[string]bool{}
+	for range 60 {
+		p.do(chromedp.KeyEvent("\t"))
+		focus := eval[struct {
+			ID      string
+			Visible bool
+		}](p, `(() => {
+			const e = document.activeElement, box = e.closest("label") ?? e;
+			return { id: e.id || e.value || e.tagName, visible: [e, box].some((e) => getComputedStyle(e).outlineStyle === "solid") };
+		})()`)
+		if focus.ID != "BODY" && !focus.Visible {
+			t.Errorf("one does not see that %s has the focus", focus.ID)
+		}
+		seen[focus.ID] = true
+	}
+	for _, id := range []string{"hit", "pause", "step", "restart", "bursts", "rate", "quota", "period", "burst", "memory", "speed", "gcra", "two", "link", "focus", "dialect", "chat"} {
+		if !seen[id] {
+			t.Errorf("the Tab key does not reach %s", id)
+		}
+	}
+}
+
+func text(v *accessibility.Value) string {
+	if v == nil {
+		return ""
+	}
+	return strings.Trim(string(v.Value), `"`)
 }

@@ -1,6 +1,6 @@
 // A Chat shows what is said in two rooms: one without a limit, one with it.
 
-const most = 14; // lines of a room
+const most = 9; // lines of a room
 
 export class Chat {
   constructor(sum, free, limited) {

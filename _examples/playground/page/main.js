@@ -150,7 +150,7 @@ function tell() {
       if (!lane) return;
       write(lane.querySelector("b"), String(remaining));
       const wait = next - frame.now;
-      write(lane.querySelector(".retry"), remaining === 0 && wait > 0 ? `retry in ${seconds(wait)}` : "");
+      write(lane.querySelector(".retry"), remaining === 0 && wait > 0 ? `${row.lanes.children.length > 1 ? "next" : "retry"} in ${seconds(wait)}` : "");
     });
     write(row.peak, line.peak ? `at most ${line.peak} in ${period} s` : "");
     row.peak.classList.toggle("over", line.peak > quota);
@@ -380,7 +380,7 @@ function announce(text) {
 
 /* drawing */
 
-let ink;
+let ink; // colours, as #rrggbb
 function mix() {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue("--" + name).trim();
@@ -415,7 +415,7 @@ function animate(time) {
     Object.assign(ink, { speed, still: still.matches, users: scene.users });
     for (const row of rows.values()) row.line.draw(view, ink, rivals);
     drawAxis($("axis"), scene.settings.period, view, ink);
-    dirty = dirty && scene.settings.paused ? false : dirty && !scene.settings.paused;
+    dirty = false;
   }
   if (time - told > 100) {
     told = time;

@@ -2,7 +2,7 @@
 // it was. Instants are µs since 1970, as the server has them.
 
 export const maxDots = 1200;   // kept of a row, whatever the rate
-const maxSamples = 3000;       // kept of a lane
+const maxSamples = 2400;       // kept of a lane
 const keep = 2.2;              // periods of the past that are kept
 
 export class Timeline {
@@ -14,7 +14,7 @@ export class Timeline {
   clear() {
     this.dots = [];    // {t, user, ok, remaining, retry, reset, n, v}
     this.levels = [];  // by lane: [{t, v}]
-    this.left = [];    // by lane: {remaining, next, reset}, as instants
+    this.left = [];    // by lane: {remaining, next, reset, idle}, with instants
     this.passed = this.refused = this.peak = 0;
   }
 
@@ -40,7 +40,7 @@ export class Timeline {
       if (ok && user < this.lanes) this.levels[user].push({ t, v: v - 1 }, { t, v });
     }
     frame.left.forEach(([remaining, next, reset], lane) => {
-      this.left[lane] = { remaining, next: now + next, reset: now + reset };
+      this.left[lane] = { remaining, next: now + next, reset: now + reset, idle: reset === 0 };
       this.sample(this.levels[lane], now, this.spent(remaining, reset));
     });
     Object.assign(this, { passed: frame.passed, refused: frame.refused, peak: frame.peak });
@@ -65,17 +65,17 @@ export class Timeline {
     const { ctx, w, h } = surface(this.canvas);
     const place = places(w, this.period, view);
     const height = h / this.lanes;
+    if (rivals) {
+      ctx.fillStyle = ink.bad;
+      ctx.globalAlpha = 0.3;
+      for (const d of this.dots) if (rivals.has(d.n)) ctx.fillRect(place.x(d.t) - 0.5, 0, 1, h);
+      ctx.globalAlpha = 1;
+    }
     for (let lane = 0; lane < this.lanes; lane++) {
       ctx.save();
       ctx.translate(0, lane * height);
       this.drawLane(ctx, ink, place, w, height, lane, view);
       ctx.restore();
-    }
-    if (rivals) {
-      ctx.fillStyle = ink.accent;
-      ctx.globalAlpha = 0.35;
-      for (const d of this.dots) if (rivals.has(d.n)) ctx.fillRect(place.x(d.t) - 0.5, 0, 1, h);
-      ctx.globalAlpha = 1;
     }
     ctx.fillStyle = ink.accent;
     ctx.fillRect(place.now - 0.75, 0, 1.5, h);
@@ -124,7 +124,7 @@ export class Timeline {
         from = Math.floor(view / period) * period, to = from + period;
         break;
       case "anchored-window":
-        if (!left || left.reset <= view || left.remaining === this.head.capacity) return;
+        if (!left || left.idle || left.reset <= view) return;
         from = left.reset - period, to = left.reset;
         break;
       case "sliding-window": case "sliding-log":
@@ -175,17 +175,15 @@ export class Timeline {
     const empty = this.head.algorithm === "token-bucket" ? this.head.capacity : 0;
     path.lineTo(place.now, y(empty));
     path.lineTo(place.x(level[0].t), y(empty));
-    ctx.fillStyle = ink.accent;
-    ctx.globalAlpha = 0.2;
+    ctx.fillStyle = water(ctx, ink.accent, y(this.head.capacity), y(0));
     ctx.fill(path);
-    ctx.globalAlpha = 1;
   }
 
   // drawFuture draws what will be if nothing else is spent: how a meter drains,
   // when a window ends, when the next request fits where none does now.
   drawFuture(ctx, ink, place, lane, view, y) {
     const left = this.left[lane];
-    if (!left || left.reset <= view) return;
+    if (!left || left.idle || left.reset <= view) return;
     const v = this.levels[lane].findLast((s) => s.t <= view)?.v ?? 0;
     ctx.strokeStyle = ink.accent;
     ctx.globalAlpha = 0.6;
@@ -248,6 +246,14 @@ export class Timeline {
     ctx.lineWidth = 1.6;
     ctx.stroke(refused);
   }
+}
+
+// water is darker near the limit than at the ground.
+function water(ctx, color, a, b) {
+  const gradient = ctx.createLinearGradient(0, Math.min(a, b), 0, Math.max(a, b));
+  gradient.addColorStop(0, color + "66");
+  gradient.addColorStop(1, color + "1a");
+  return gradient;
 }
 
 // grown is the size of a dot that is so many µs old: it comes as a drop and
