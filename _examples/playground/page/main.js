@@ -2,7 +2,6 @@ import { Timeline, drawAxis } from "./timeline.js";
 import { Chat } from "./chat.js";
 
 const $ = (id) => document.getElementById(id);
-const defaults = { algorithms: ["fixed-window", "sliding-log"] }; // for "Compare two"
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -13,8 +12,8 @@ let arrived = 0;     // when it did, in ms
 let serial = 0;      // of the next request
 let view = 0;        // the instant that is drawn
 let dirty = true;    // there is something to draw
-let rows = new Map(); // algorithm → {line, facts, …}
-let decidedAt = 0;   // serial when answers were asked for
+let rows = new Map(); // algorithm → {line, and the elements that show it}
+let lost = false;    // the server is gone
 const chat = new Chat($("chatSum"), $("free"), $("limited"));
 
 /* the stream */
@@ -33,6 +32,7 @@ function connect(query) {
   });
   stream.onerror = () => {
     stream.close();
+    lost = true;
     problem("The server is gone. Trying again.");
     setTimeout(() => connect(scene ? scene.link : query), 1500);
   };
@@ -55,13 +55,17 @@ function command(what, params) {
   return commands;
 }
 
+// speed is that of the scene's clock. Redis' has its own.
+const speed = () => scene.settings.redis ? 1 : scene.settings.speed;
+
 function announced(a) {
   const link = scene?.link;
   if (!scene || a.id !== scene.id || a.fresh) {
-    if (scene && a.id !== scene.id) problem("");
+    if (lost) problem("");
+    lost = false;
     rows.forEach((r) => r.line.clear());
     view = a.start;
-    serial = decidedAt = 0;
+    serial = 0;
     frame = undefined;
   }
   scene = a;
@@ -74,14 +78,14 @@ function announced(a) {
 function took(f) {
   frame = f;
   arrived = performance.now();
-  if (view > f.now || f.now - view > 3e6 * Math.max(1, scene.settings.speed)) view = f.now - 1;
+  if (view > f.now || f.now - view > 3e6 * Math.max(1, speed())) view = f.now - 1;
   const n = serial;
   scene.rows.forEach((head, i) => {
     rows.get(head.algorithm).line.add(f.rows[i], f.now, n);
     serial = n + (f.rows[i].hits?.length ?? 0);
   });
   if (f.chat) chat.add(f.chat);
-  if (mine > 0 && serial > n) sayHit();
+  if (mine && serial > n) sayHit();
   dirty = true;
 }
 
@@ -306,19 +310,19 @@ $("pause").onclick = () => send({ paused: scene.settings.paused ? "no" : "yes" }
 $("step").onclick = () => command("step");
 $("restart").onclick = () => command("restart");
 $("all").onclick = () => send({ algorithms: "" });
-$("two").onclick = () => send({ algorithms: defaults.algorithms.join(",") });
+$("two").onclick = () => send({ algorithms: "fixed-window,sliding-log" });
 $("link").onclick = () => copy($("link"), location.href);
 for (const b of document.querySelectorAll("[data-copy]")) b.onclick = () => copy(b, $(b.dataset.copy).textContent);
 $("focus").onchange = $("dialect").onchange = () => { showCode(); answers(true); };
 $("chat").onclick = () => { chat.begin(); command("chat"); };
 $("tableBox").ontoggle = () => { tabled = ""; tell(); };
+document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows").focus(); };
 addEventListener("hashchange", () => connect(location.hash.slice(1)));
 
 async function copy(button, text) {
   try {
     await navigator.clipboard.writeText(text);
     announce("Copied.");
-    button.classList.add("done");
     const label = button.textContent;
     if (label === "Copied") return;
     button.textContent = "Copied";
@@ -329,17 +333,18 @@ async function copy(button, text) {
 }
 
 // The button sends a request when it is pressed, and more while it is held.
-let holding = false, mine = 0;
+let holding = false, released = 0;
+let mine = false; // what becomes of the next request is to be said
 function press() {
   if (holding) return;
-  holding = true;
-  mine = performance.now();
+  holding = mine = true;
   $("hit").classList.add("held");
   command("hold");
 }
 function release() {
   if (!holding) return;
   holding = false;
+  released = performance.now();
   $("hit").classList.remove("held");
   command("release");
 }
@@ -355,17 +360,16 @@ $("hit").addEventListener("keydown", (e) => {
 });
 $("hit").addEventListener("keyup", release);
 $("hit").addEventListener("click", () => { // of who has neither pointer nor keys
-  if (performance.now() - mine > 1000) {
-    mine = performance.now();
-    command("hit");
-  }
+  if (holding || performance.now() - released < 500) return;
+  mine = true;
+  command("hit");
 });
 
 // sayHit tells a screen reader what became of the visitor's request.
 function sayHit() {
   const refused = [...rows.values()].filter((r) => r.line.dots.at(-1)?.ok === false).map((r) => r.line.head.title);
   announce(refused.length === 0 ? "Passed by all." : refused.length === rows.size ? "Refused by all." : `Refused by ${refused.join(", ")}.`);
-  if (!holding) mine = 0;
+  if (!holding) mine = false;
 }
 
 // announce speaks at most every two seconds, and then the latest.
@@ -400,19 +404,19 @@ function animate(time) {
   if (!frame || !scene) return;
   const pause = still.matches ? 500 : 0;
   if (time - drawn < pause) return;
-  const speed = scene.settings.speed, gone = Math.min(100 + pause, time - drawn) * 1e3;
+  const gone = Math.min(100 + pause, time - drawn) * 1e3;
   drawn = time;
   const before = view;
   if (still.matches) view = frame.now;
   else if (scene.settings.paused) view += (frame.now - view) * Math.min(1, gone / 80e3);
   else {
-    const target = frame.now + ((time - arrived) * 1e3 - behind) * speed;
-    view += gone * speed;
+    const target = frame.now + ((time - arrived) * 1e3 - behind) * speed();
+    view += gone * speed();
     view += (target - view) * Math.min(1, gone / 500e3);
   }
   if (frame.now - view < 1e3 || view > frame.now) view = frame.now;
   if (dirty || view !== before) {
-    Object.assign(ink, { speed, still: still.matches, users: scene.users });
+    Object.assign(ink, { speed: speed(), still: still.matches, users: scene.users });
     for (const row of rows.values()) row.line.draw(view, ink, rivals);
     drawAxis($("axis"), scene.settings.period, view, ink);
     dirty = false;

@@ -304,13 +304,13 @@ export function drawAxis(canvas, period, view, ink) {
   const unit = step(period / (w < 520 ? 2.5 : 5));
   ctx.font = `12px ${ink.font}`;
   ctx.textBaseline = "top";
+  ctx.textAlign = "center";
   ctx.fillStyle = ink.soft;
   for (let s = Math.ceil((place.first - view) / 1e6 / unit) * unit; s * 1e6 <= place.last - view; s += unit) {
     const x = place.x(view + s * 1e6);
     const text = Math.abs(s) < unit / 2 ? "now" : `${s > 0 ? "+" : "−"}${+Math.abs(s).toFixed(1)} s`;
-    ctx.textAlign = x < 16 ? "left" : x > w - 24 ? "right" : "center";
     ctx.fillRect(x - 0.5, 0, 1, 4);
-    ctx.fillText(text, x, 6);
+    if (x > 20 && x < w - 20) ctx.fillText(text, x, 6);
   }
 }
 
