@@ -5,42 +5,37 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/seed83679106/weir/_examples/playground/server"
+	"github.com/seed83679106/weir/redisstore"
 )
 
-var (
-	browser context.Context // nil if there is none
-	program string          // the playground, built
-)
+var browser context.Context // nil if there is none
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	logging.Disable() // one of the tests takes Redis away
 	dir, err := os.MkdirTemp("", "playground")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "playground")
-	build := exec.Command("go", "build", "-o", program, "./_examples/playground")
-	build.Dir = "../../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-		return 1
-	}
 	if path, err := exec.LookPath("chromium"); err == nil {
 		options := append(chromedp.DefaultExecAllocatorOptions[:],
 			chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(dir, "profile")),
@@ -58,30 +53,19 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// serve starts a playground with the given arguments and returns where it is.
-func serve(t *testing.T, args ...string) string {
+// serve starts a playground, with the Redis at an address if one is given, and
+// returns where it is.
+func serve(t *testing.T, redisAddr ...string) string {
 	t.Helper()
-	cmd := exec.Command(program, append([]string{"-addr", "127.0.0.1:0"}, args...)...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ctx, stop := context.WithCancel(context.Background())
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(server.Timeout, append(redisAddr, "127.0.0.1:1")[0]))
+	srv := httptest.NewServer(server.New(ctx, rdb))
 	t.Cleanup(func() {
-		cmd.Process.Signal(os.Interrupt)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the playground ended with %v", err)
-		}
+		stop()
+		srv.Close()
+		rdb.Close()
 	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	base := regexp.MustCompile(`http://\S+`).FindString(line)
-	if base == "" {
-		t.Fatalf("the playground said %q, %v", line, err)
-	}
-	return base
+	return srv.URL
 }
 
 // A page is one tab of the browser.

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -84,7 +84,7 @@ func (s *scene) restart() error {
 	s.wall = time.Now()
 	s.resize()
 	if s.set.Redis {
-		store, err := redisstore.New(s.redis, redisstore.Options{Prefix: prefix(), Timeout: timeout})
+		store, err := redisstore.New(s.redis, redisstore.Options{Prefix: prefix(), Timeout: Timeout})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestProgram runs the program as a whole, with the Redis inside it, and
+// interrupts it while somebody looks.
+func TestProgram(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "playground")
+	build := exec.Command("go", "build", "-o", program, "./_examples/playground")
+	build.Dir = "../../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	cmd := exec.Command(program, "-addr", "127.0.0.1:0")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	go func() { ended <- cmd.Wait() }()
+	base := regexp.MustCompile(`http://\S+`).FindString(line)
+	if base == "" {
+		t.Fatalf("it said %q", line)
+	}
+	if event, data, _ := stream(t, base, "store=redis"); event != "scene" || !strings.Contains(data, `"redis":true,"hybrid":false`) || strings.Contains(data, `"paused":true`) {
+		t.Errorf("got %s %s", event, data)
+	}
+	cmd.Process.Signal(os.Interrupt)
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		cmd.Process.Kill()
+		t.Error("it did not end")
+	}
+}
