@@ -282,7 +282,7 @@ func TestRedis(t *testing.T) {
 	if f.Asked > f.Decided*3/4 {
 		t.Errorf("with Hybrid Redis was asked %d times for %d decisions", f.Asked, f.Decided)
 	}
-	p.wait(fmt.Sprintf(`/^Redis was asked \d+ times for \d+ decisions/.test(document.querySelector("#storeNote").textContent)`))
+	p.wait(`/^Redis was asked \d+ times for \d+ decisions/.test(document.querySelector("#storeNote").textContent)`)
 	p.picture("hybrid-1280-light")
 
 	redis.Kill()

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -152,5 +151,5 @@ func TestFlood(t *testing.T) {
 	if refused == 0 {
 		t.Error("500 commands at once: none was refused")
 	}
-	t.Log(fmt.Sprintf("%d of 500 refused", refused))
+	t.Logf("%d of 500 refused", refused)
 }

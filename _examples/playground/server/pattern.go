@@ -31,7 +31,7 @@ const (
 
 var users = []string{"you", "anna", "spammer"}
 
-// sources returns the pattern of the settings from the instant start on.
+// patternFrom returns the pattern of the settings from the instant start on.
 func (s *scene) patternFrom(start int64) []*source {
 	quota, period := s.set.Quota, s.set.Period*second
 	hit := func(user int, at func(n int64) int64) *source {

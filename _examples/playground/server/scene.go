@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -93,6 +91,8 @@ func (s *scene) restart() error {
 		if s.set.Hybrid {
 			s.store = weir.Hybrid(s.asked, most)
 		}
+		s.now = time.Now().UnixMicro() // while Redis does not say
+		s.start = s.now
 		at, _, err := s.look()
 		if err != nil {
 			return err
@@ -267,127 +267,4 @@ func (r *row) record(user int, t *weir.Transaction, period int64) {
 	recent = slices.DeleteFunc(recent, func(t int64) bool { return t <= at-period })
 	r.admitted[user] = recent
 	r.peak = max(r.peak, len(recent))
-}
-
-// look asks what every user has left, all at one instant: for each algorithm
-// and user Remaining, NextAfter and ResetAfter, in µs.
-func (s *scene) look() (at int64, left [][][3]int64, err error) {
-	var charges []weir.Charge
-	for _, r := range s.rows {
-		for _, user := range users[:s.lanes()] {
-			charges = append(charges, weir.Charge{Rule: "api", Key: user, Limit: r.limit})
-		}
-	}
-	t, err := weir.Peek(s.ctx, s.looks, charges...)
-	if err != nil {
-		return 0, nil, err
-	}
-	for lane := range slices.Chunk(t.Decisions, s.lanes()) {
-		var row [][3]int64
-		for _, d := range lane {
-			row = append(row, [3]int64{d.Remaining, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()})
-		}
-		left = append(left, row)
-	}
-	return t.At.UnixMicro(), left, nil
-}
-
-// A frame is what has happened since the last one, and how things stand.
-type frame struct {
-	Now     int64      `json:"now"`
-	Rows    []rowFrame `json:"rows"`
-	Chat    []line     `json:"chat,omitempty"`
-	Decided int        `json:"decided"`
-	Asked   int        `json:"asked"` // Redis, for decisions
-}
-
-type rowFrame struct {
-	Hits    []hit      `json:"hits,omitempty"`
-	Left    [][3]int64 `json:"left"`
-	Peak    int        `json:"peak"`
-	Passed  int        `json:"passed"`
-	Refused int        `json:"refused"`
-}
-
-// An announcement says what the scene is.
-type announcement struct {
-	ID       string    `json:"id"`
-	Settings settings  `json:"settings"`
-	Link     string    `json:"link"`
-	Fresh    bool      `json:"fresh"`
-	Start    int64     `json:"start"`
-	Users    []string  `json:"users"`
-	Rows     []rowHead `json:"rows"`
-}
-
-type rowHead struct {
-	Algorithm string `json:"algorithm"`
-	Title     string `json:"title"`
-	About     string `json:"about"`
-	Capacity  int64  `json:"capacity"`
-	Meter     bool   `json:"meter"`
-	Go        string `json:"go"`
-	YAML      string `json:"yaml"`
-}
-
-// events returns what the page is to be told, as server-sent events.
-func (s *scene) events() (events []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed(s.catchUp())
-	add := func(name string, v any) {
-		data, _ := json.Marshal(v) // structs of numbers and strings
-		events = fmt.Appendf(events, "event: %s\ndata: %s\n\n", name, data)
-	}
-	if s.announce {
-		add("scene", s.announcement())
-		s.announce, s.fresh = false, false
-	}
-	if s.moved {
-		at, left, err := s.look()
-		if s.failed(err); err == nil {
-			add("frame", s.frame(at, left))
-			s.moved = false
-		}
-	}
-	if s.problem != "" {
-		add("problem", s.problem)
-		s.problem = ""
-	}
-	return events
-}
-
-// failed pauses a scene that cannot go on.
-func (s *scene) failed(err error) {
-	if err == nil || s.ctx.Err() != nil {
-		return
-	}
-	s.set.Paused, s.announce, s.moved = true, true, false
-	s.problem = "Redis does not answer. The scene is paused."
-}
-
-func (s *scene) frame(at int64, left [][][3]int64) frame {
-	f := frame{Now: at, Chat: s.lines, Decided: s.decided}
-	s.lines = nil
-	if s.asked != nil {
-		f.Asked = s.asked.n
-	}
-	for i, r := range s.rows {
-		f.Rows = append(f.Rows, rowFrame{r.hits, left[i], r.peak, r.passed, r.refused})
-		r.hits = nil
-	}
-	return f
-}
-
-func (s *scene) announcement() announcement {
-	a := announcement{ID: s.id, Settings: s.set, Link: s.set.query(), Fresh: s.fresh, Start: s.start, Users: users[:s.lanes()]}
-	for _, r := range s.rows {
-		_, full := r.limit.Algorithm.Take(weir.State{}, &r.limit, 0, 0)
-		a.Rows = append(a.Rows, rowHead{
-			Algorithm: r.kind.name, Title: r.kind.title, About: r.kind.about,
-			Capacity: full.Remaining, Meter: r.kind.bucket != nil,
-			Go: r.kind.goLine(&s.set), YAML: r.kind.yaml(&s.set),
-		})
-	}
-	return a
 }

@@ -132,6 +132,7 @@ func parse(q url.Values) (settings, error) {
 		for i, name := range set.Algorithms {
 			if !slices.Contains(all, name) || slices.Contains(set.Algorithms[:i], name) {
 				p.fail("algorithms: %.20q is unknown, or there twice", name)
+				break
 			}
 		}
 	}

@@ -1,0 +1,125 @@
+// The controls: settings of the scene, its clock, and the button that sends
+// requests.
+
+import { $, copy, make, problem, say, write } from "./dom.js";
+import { command, scene } from "./scene.js";
+import { rows } from "./rows.js";
+
+const titles = {
+  "fixed-window": "Fixed window", "anchored-window": "Anchored window", "sliding-window": "Sliding window", "sliding-log": "Sliding log",
+  "token-bucket": "Token bucket", "leaky-bucket": "Leaky bucket", "gcra": "GCRA",
+};
+const boxes = Object.entries(titles).map(([name, title]) => {
+  const label = make("label"), box = make("input");
+  box.type = "checkbox";
+  box.name = "algorithm";
+  box.value = name;
+  label.append(box, " " + title);
+  $("algorithms").append(label);
+  return box;
+});
+const named = (name) => [...document.getElementsByName(name)];
+const rate = () => Number((10 ** $("rate").value).toPrecision(2));
+
+// fill shows the settings of the scene, but for what is being edited.
+export function fill() {
+  const s = scene.now.settings;
+  const set = (e, value) => { if (e !== document.activeElement) e.value = value; };
+  set($("quota"), s.quota);
+  set($("period"), s.period);
+  set($("burst"), s.burst || "");
+  set($("rate"), Math.log10(s.rate));
+  showRate();
+  if ([...$("speed").options].every((o) => Number(o.value) !== s.speed)) $("speed").add(new Option(`${s.speed} ×`, s.speed));
+  set($("speed"), String(s.speed));
+  for (const e of named("pattern")) e.checked = e.value === s.pattern;
+  for (const e of named("store")) e.checked = (e.value === "redis") === s.redis;
+  for (const e of boxes) e.checked = s.algorithms.includes(e.value);
+  $("hybrid").checked = s.hybrid;
+  $("hybrid").disabled = !s.redis;
+  $("speed").disabled = $("step").disabled = s.redis;
+  write($("pause"), s.paused ? "Run" : "Pause");
+  $("pause").setAttribute("aria-pressed", s.paused);
+  write($("stepSize"), `${s.period / 10} s`);
+}
+
+// count tells what Redis was asked.
+export function count() {
+  const { asked, decided } = scene.frame;
+  write($("storeNote"), scene.now.settings.redis
+    ? `Redis was asked ${asked} times for ${decided} decisions. The clock is its own: pause only stops the requests.`
+    : "The scene has a clock of its own: it stops, steps and hurries. Hybrid saves calls to Redis.");
+}
+
+function showRate() {
+  write($("rateValue"), `${rate()}/s`);
+  $("rate").setAttribute("aria-valuetext", `${rate()} per second`);
+}
+
+// send asks for the settings that the controls show, with some changed.
+function send(changed = {}) {
+  const wrong = [$("quota"), $("period"), $("burst")].find((e) => !e.checkValidity());
+  if (wrong) return problem(`${wrong.id[0].toUpperCase() + wrong.id.slice(1)}: a whole number from ${wrong.min} to ${wrong.max}.`);
+  problem("");
+  const chosen = (name) => named(name).find((e) => e.checked).value;
+  command("set", {
+    quota: $("quota").value, period: $("period").value, burst: $("burst").value || "0",
+    rate: rate(), speed: $("speed").value, pattern: chosen("pattern"), store: chosen("store"),
+    hybrid: $("hybrid").checked ? "yes" : "no", paused: scene.now.settings.paused ? "yes" : "no",
+    algorithms: boxes.filter((e) => e.checked).map((e) => e.value).join(","),
+    ...changed,
+  });
+}
+
+$("controls").addEventListener("submit", (e) => e.preventDefault());
+$("controls").addEventListener("change", (e) => {
+  if (boxes.every((b) => !b.checked)) e.target.checked = true; // one at least
+  send();
+});
+$("rate").addEventListener("input", showRate);
+$("pause").onclick = () => send({ paused: scene.now.settings.paused ? "no" : "yes" });
+$("step").onclick = () => command("step");
+$("restart").onclick = () => command("restart");
+$("all").onclick = () => send({ algorithms: "" });
+$("two").onclick = () => send({ algorithms: "fixed-window,sliding-log" });
+$("link").onclick = () => copy($("link"), location.href);
+
+// The button sends a request when it is pressed, and more while it is held.
+let holding = false, released = 0;
+let mine = false; // what becomes of the next request is to be said
+function press() {
+  if (holding) return;
+  holding = mine = true;
+  $("hit").classList.add("held");
+  command("hold");
+}
+function release() {
+  if (!holding) return;
+  holding = false;
+  released = performance.now();
+  $("hit").classList.remove("held");
+  command("release");
+}
+$("hit").addEventListener("pointerdown", (e) => { if (e.button === 0) press(); });
+$("hit").addEventListener("keydown", (e) => {
+  if (e.key !== " " && e.key !== "Enter") return;
+  e.preventDefault();
+  press();
+});
+$("hit").addEventListener("click", () => { // of who has neither pointer nor keys
+  if (holding || performance.now() - released < 500) return;
+  mine = true;
+  command("hit");
+});
+$("hit").addEventListener("contextmenu", (e) => e.preventDefault());
+for (const name of ["keyup", "blur"]) $("hit").addEventListener(name, release);
+for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, release);
+document.addEventListener("visibilitychange", release);
+
+// sayHit tells a screen reader what became of the visitor's request.
+export function sayHit() {
+  if (!mine) return;
+  const refused = [...rows.values()].filter((r) => r.line.dots.at(-1)?.ok === false).map((r) => r.line.head.title);
+  say(refused.length === 0 ? "Passed by all." : refused.length === rows.size ? "Refused by all." : `Refused by ${refused.join(", ")}.`);
+  if (!holding) mine = false;
+}

@@ -1,0 +1,45 @@
+// What the other modules do to the document, and say to its reader.
+
+export const $ = (id) => document.getElementById(id);
+
+export function make(tag, className, text) {
+  const e = document.createElement(tag);
+  if (className) e.className = className;
+  if (text) e.textContent = text;
+  return e;
+}
+
+// write changes a text where it differs.
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export const seconds = (us) => (us / 1e6).toFixed(1) + " s";
+
+export function problem(text) {
+  $("problem").textContent = text;
+  $("problem").hidden = !text;
+}
+
+// say speaks to a screen reader at most every two seconds, and then the latest.
+let spoke = 0, saying;
+export function say(text) {
+  clearTimeout(saying);
+  saying = setTimeout(() => {
+    spoke = performance.now();
+    $("live").textContent = text;
+  }, Math.max(0, spoke + 2000 - performance.now()));
+}
+
+export async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    return problem("The browser does not let this page copy. " + text);
+  }
+  say("Copied.");
+  const label = button.textContent;
+  if (label === "Copied") return;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = label; }, 1200);
+}
