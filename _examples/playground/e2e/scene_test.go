@@ -159,6 +159,9 @@ func TestControls(t *testing.T) {
 	p.click("summary")
 	p.wait(`document.querySelectorAll("#table tbody tr").length === 12 && document.querySelectorAll("#table th").length === 9`)
 	p.picture("spammer-1280-light")
+
+	p.click("#restart")
+	p.wait(`playground.frame.now === playground.scene.start && playground.dots("gcra").length === 0 && playground.frame.decided === 0`)
 }
 
 // TestLink opens the link of a scene again: it decides the same again.

@@ -40,7 +40,8 @@ export class Chat {
       append(this.limited, note);
     }
     note.dataset.n++;
-    note.textContent = `${note.dataset.n} of ${user} held back, next in ${(retry / 1e6).toFixed(1)} s`;
+    const n = Number(note.dataset.n);
+    note.textContent = `${n} ${n === 1 ? "message" : "messages"} of ${user} held back, next in ${(retry / 1e6).toFixed(1)} s`;
   }
 
   sumUp() {

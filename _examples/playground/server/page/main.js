@@ -7,7 +7,11 @@ import { command, connect, scene } from "./scene.js";
 import { drawAxis } from "./timeline.js";
 
 const chat = new Chat($("chatSum"), $("free"), $("limited"));
-$("chat").onclick = () => { chat.begin(); command("chat"); };
+$("chat").onclick = () => {
+  chat.begin();
+  if (scene.now.settings.paused) $("chatSum").textContent = "The scene is paused, and its chat with it.";
+  command("chat");
+};
 
 let view = 0;      // the instant that is drawn
 let dirty = true;  // there is something to draw
