@@ -223,7 +223,7 @@ export class Timeline {
     const size = place.scale < 12 / 1e6 ? 2.5 : 3.5;
     const passed = new Path2D(), refused = new Path2D();
     for (const d of this.dots) {
-      if (d.t > view || d.t < place.first || d.user !== lane && !(lane === 0 && d.user >= this.lanes)) continue;
+      if (d.t > view || d.t < place.first || d.user !== lane) continue;
       const x = place.x(d.t);
       const r = ink.still ? size : size * grown((view - d.t) / ink.speed);
       if (d.ok) {
