@@ -9,7 +9,6 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
-	"sync"
 
 	"github.com/seed83679106/weir"
 )
@@ -43,7 +42,6 @@ type Store struct {
 	clock  clock
 	seed   maphash.Seed
 	shards []shard
-	spare  sync.Pool // of *work
 }
 
 const (
@@ -61,7 +59,6 @@ func New(o Options) *Store {
 	}
 	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
 	s := &Store{seed: maphash.MakeSeed(), shards: make([]shard, n)}
-	s.spare.New = func() any { return new(work) }
 	for i := range s.shards {
 		s.shards[i].most = bucketsFor((o.MaxKeys + n - 1) / n)
 	}
@@ -77,7 +74,11 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	if len(t.Charges) == 1 {
+	switch len(t.Charges) {
+	case 0:
+		t.Decide(s.clock.now(), nil)
+		return nil
+	case 1:
 		return s.takeOne(t)
 	}
 	return s.takeAll(t)
@@ -90,10 +91,9 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 	defer sh.mu.Unlock()
 	now := s.clock.now()
 	sl := sh.table.find(id)
-	s1 := &sh.state[0]
-	*s1 = weir.State{}
-	sh.load(s1, sl, id, now)
-	if !t.Decide(now, sh.state[:]) {
+	states := sh.room(1)
+	sh.load(&states[0], sl, id, now)
+	if !t.Decide(now, states) {
 		sl.refused(&t.Decisions[0], now)
 		return nil
 	}
@@ -105,68 +105,62 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 			return ErrFull
 		}
 	}
-	sh.save(sl, id, now, s1, &t.Decisions[0])
+	sh.save(sl, id, now, &states[0], &t.Decisions[0])
 	return nil
 }
 
-// work is the memory that a decision of several charges needs.
-type work struct {
-	ids    []uint64
-	homes  []int // the shard of each charge
-	locked []int // each once
-	states []weir.State
-}
+// inline is how many charges need no memory of their own.
+const inline = 24
 
 // takeAll decides several charges under the locks of all shards they touch,
 // taken in one order.
 func (s *Store) takeAll(t *weir.Transaction) error {
-	w := s.spare.Get().(*work)
-	defer s.spare.Put(w)
-	w.ids, w.homes = w.ids[:0], w.homes[:0]
+	var (
+		idsHere   [inline]uint64
+		homesHere [inline]int
+		lockHere  [inline]int
+	)
+	ids, homes := idsHere[:0], homesHere[:0] // the fingerprint and the shard of each charge
 	for i := range t.Charges {
 		k, id := s.locate(&t.Charges[i])
-		w.ids, w.homes = append(w.ids, id), append(w.homes, k)
+		ids, homes = append(ids, id), append(homes, k)
 	}
-	w.locked = append(w.locked[:0], w.homes...)
-	slices.Sort(w.locked)
-	w.locked = slices.Compact(w.locked)
-	for _, k := range w.locked {
+	lock := append(lockHere[:0], homes...)
+	slices.Sort(lock)
+	lock = slices.Compact(lock)
+	for _, k := range lock {
 		s.shards[k].mu.Lock()
 	}
 	defer func() {
-		for _, k := range w.locked {
+		for _, k := range lock {
 			s.shards[k].mu.Unlock()
 		}
 	}()
-	return s.takeLocked(t, w)
-}
 
-func (s *Store) takeLocked(t *weir.Transaction, w *work) error {
-	w.states = slices.Grow(w.states[:0], len(w.ids))[:len(w.ids)]
-	defer clear(w.states) // no log is kept alive by what is spare
 	now := s.clock.now()
-	for i, id := range w.ids {
-		sh := &s.shards[w.homes[i]]
-		sh.load(&w.states[i], sh.table.find(id), id, now)
+	states := s.shards[lock[0]].room(len(ids))
+	for i, id := range ids {
+		sh := &s.shards[homes[i]]
+		sh.load(&states[i], sh.table.find(id), id, now)
 	}
-	if !t.Decide(now, w.states) {
-		for i, id := range w.ids {
-			s.shards[w.homes[i]].table.find(id).refused(&t.Decisions[i], now)
+	if !t.Decide(now, states) {
+		for i, id := range ids {
+			s.shards[homes[i]].table.find(id).refused(&t.Decisions[i], now)
 		}
 		return nil
 	}
 	// First room for all, then the states: where there is none nothing is done,
 	// and a slot that was added holds nothing yet, and so is free.
-	for i, id := range w.ids {
-		sh := &s.shards[w.homes[i]]
-		if t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0 && sh.table.find(id) == nil && sh.add(id, now, w.ids) == nil {
+	for i, id := range ids {
+		sh := &s.shards[homes[i]]
+		if t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0 && sh.table.find(id) == nil && sh.add(id, now, ids) == nil {
 			return ErrFull
 		}
 	}
-	for i, id := range w.ids {
+	for i, id := range ids {
 		if t.Charges[i].Cost != 0 {
-			sh := &s.shards[w.homes[i]]
-			sh.save(sh.table.find(id), id, now, &w.states[i], &t.Decisions[i])
+			sh := &s.shards[homes[i]]
+			sh.save(sh.table.find(id), id, now, &states[i], &t.Decisions[i])
 		}
 	}
 	return nil

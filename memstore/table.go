@@ -136,12 +136,12 @@ func (t table) weakest(id uint64, keep []uint64) (weakest *slot) {
 
 // A shard is a table under a lock. All limits of a key are in the same one.
 type shard struct {
-	mu    sync.Mutex
-	most  int // buckets, at most
-	table table
-	logs  map[uint64][]weir.Mark
-	state [1]weir.State // of the decision that is made; on the heap, it need not be made there
-	_     [64]byte      // two locks never share a cache line
+	mu     sync.Mutex
+	most   int // buckets, at most
+	table  table
+	logs   map[uint64][]weir.Mark
+	states []weir.State // memory for the decision that is being made
+	_      [64]byte     // two locks never share a cache line
 }
 
 // add gives the fingerprint a slot, empty and of the rank someLeft, or returns
@@ -223,6 +223,20 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 	}
 	sh.table = next
 	return true
+}
+
+// room returns n zero states, for the decision under this lock. It holds logs
+// until the next one.
+func (sh *shard) room(n int) []weir.State {
+	if cap(sh.states) < n {
+		sh.states = make([]weir.State, n)
+	}
+	sh.states = sh.states[:n]
+	for i := range sh.states {
+		s := &sh.states[i]
+		s.At, s.A, s.B, s.Log = 0, 0, 0, nil // faster than clear for one
+	}
+	return sh.states
 }
 
 // load reads the state in a slot, which may be nil, into the zero s.
