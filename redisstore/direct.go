@@ -84,7 +84,7 @@ func newDirect(charges []weir.Charge) *direct {
 	case meters:
 		header := "=" + strings.Join(units, ",") + ";"
 		return &direct{script: meterScript(charges, header, false), many: meterScript(charges, header, true)}
-	case logs && len(charges) <= 16: // a pattern has at most 32 captures
+	case logs && len(charges) <= 30: // a pattern has at most 32 captures
 		return &direct{script: logScript(charges, "="+strings.Join(ids, ",")), logs: true}
 	}
 	return nil

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// growth is how cost grows: with the limits of a key, with keys, with goroutines,
+// and with the size of a log.
+func growth(o options) ([]*table, error) {
+	rdb, stop, err := startRedis()
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	var tables []*table
+	for _, f := range []func(options, *redis.Client) (*table, error){growthLimits, growthKeys, growthGoroutines, growthLogs} {
+		t, err := f(o, rdb)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
+func serverMicros(rdb *redis.Client, ops int, ask check) (float64, error) {
+	if _, err := ask("k"); err != nil {
+		return 0, err
+	}
+	rdb.ConfigResetStat(ctx)
+	for range ops {
+		if allowed, err := ask("k"); err != nil || !allowed {
+			return 0, fmt.Errorf("a wrong decision: %v, %v", allowed, err)
+		}
+	}
+	_, usec, err := serverTime(rdb)
+	return usec / float64(ops), err
+}
+
+func growthLimits(o options, rdb *redis.Client) (*table, error) {
+	t := &table{title: "More limits of a key", header: []string{"limits", "memory, GCRA, ns", "Redis, GCRA, server µs", "Redis, windows of a log, server µs"}}
+	for _, n := range []int{1, 5, 20} {
+		ns, err := nsPerCheck(weirOf(memstore.New(memstore.Options{}), several(n, algorithms.GCRA, 1<<27)...), keysOf(1), 1, o.pick(300_000, 3000), true)
+		if err != nil {
+			return nil, err
+		}
+		gcra, err := serverMicros(rdb, o.pick(3000, 50), weirOf(storeOf(rdb, fmt.Sprint("g", n, ":")), several(n, algorithms.GCRA, 1<<22)...)())
+		if err != nil {
+			return nil, err
+		}
+		logs, err := serverMicros(rdb, o.pick(1000, 50), weirOf(storeOf(rdb, fmt.Sprint("l", n, ":")), several(n, algorithms.SlidingLog, 1<<22)...)())
+		if err != nil {
+			return nil, err
+		}
+		t.add(n, fmt.Sprintf("%.0f", ns), fmt.Sprintf("%.1f", gcra), fmt.Sprintf("%.1f", logs))
+	}
+	return t, nil
+}
+
+func growthKeys(o options, _ *redis.Client) (*table, error) {
+	t := &table{title: "More keys in memory", header: []string{"keys", "ns a check", "bytes a key", "full GC, ms"}}
+	most := o.pick(10_000_000, 10_000)
+	for n := 1000; n <= most; n *= 10 {
+		keys := keysOf(n)
+		before := heap()
+		gc := collection()
+		newCheck := weirOf(memstore.New(memstore.Options{MaxKeys: n}), algorithms.GCRA(300_000, time.Hour))
+		ask := newCheck()
+		for _, k := range keys {
+			if _, err := ask(k); err != nil {
+				return nil, err
+			}
+		}
+		bytes, pause := (heap()-before)/float64(n), max(0, collection()-gc)
+		ns, err := nsPerCheck(newCheck, keys, 1, o.pick(1_000_000, 1000), true)
+		if err != nil {
+			return nil, err
+		}
+		t.add(n, fmt.Sprintf("%.0f", ns), fmt.Sprintf("%.1f", bytes), fmt.Sprintf("%.1f", pause))
+	}
+	return t, nil
+}
+
+func growthGoroutines(o options, _ *redis.Client) (*table, error) {
+	t := &table{title: "More goroutines in memory", header: []string{"goroutines", "one key, ns a check", "100,000 keys, ns a check"}}
+	many := keysOf(o.pick(100_000, 1000))
+	for n := 1; n <= 1024; n *= 4 {
+		row := []any{n}
+		for _, keys := range [][]string{many[:1], many} {
+			newCheck := weirOf(memstore.New(memstore.Options{}), algorithms.GCRA(plenty, time.Second))
+			ns, err := nsPerCheck(newCheck, keys, n, max(n, o.pick(1_000_000, 2000)), true)
+			if err != nil {
+				return nil, err
+			}
+			row = append(row, fmt.Sprintf("%.0f", ns))
+		}
+		t.add(row...)
+	}
+	return t, nil
+}
+
+func growthLogs(o options, rdb *redis.Client) (*table, error) {
+	t := &table{title: "Larger logs", note: "A log that holds so many units, of a sliding log of twice the quota.", header: []string{"units", "memory, ns a check", "Redis, server µs", "Redis, bytes a unit"}}
+	for _, n := range []int{20, 200, 2000, 20_000, 100_000} {
+		if o.quick && n > 200 {
+			break
+		}
+		limit := algorithms.SlidingLog(int64(2*n), 24*time.Hour)
+		fill := func(store weir.Store) (check, error) {
+			ask := weirOf(store, limit)()
+			for range n {
+				if _, err := ask("k"); err != nil {
+					return nil, err
+				}
+			}
+			return ask, nil
+		}
+		ops := min(n/2, o.pick(2000, 10))
+		mem := memstore.New(memstore.Options{})
+		if _, err := fill(mem); err != nil {
+			return nil, err
+		}
+		ns, err := nsPerCheck(weirOf(mem, limit), []string{"k"}, 1, ops, true)
+		if err != nil {
+			return nil, err
+		}
+		rdb.FlushAll(ctx)
+		ask, err := fill(storeOf(rdb, "log:"))
+		if err != nil {
+			return nil, err
+		}
+		var bytes int64
+		for _, k := range rdb.Keys(ctx, "*").Val() {
+			bytes += rdb.Do(ctx, "MEMORY", "USAGE", k, "SAMPLES", 0).Val().(int64)
+		}
+		us, err := serverMicros(rdb, ops-1, ask)
+		if err != nil {
+			return nil, err
+		}
+		t.add(n, fmt.Sprintf("%.0f", ns), fmt.Sprintf("%.1f", us), fmt.Sprintf("%.1f", float64(bytes)/float64(n)))
+	}
+	return t, nil
+}

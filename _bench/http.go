@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"time"
+
+	tollbooth "github.com/didip/tollbooth/v7"
+	tblimiter "github.com/didip/tollbooth/v7/limiter"
+	"github.com/go-chi/httprate"
+	"github.com/sethvargo/go-limiter/httplimit"
+	"github.com/sethvargo/go-limiter/memorystore"
+	"github.com/throttled/throttled/v2"
+	throttledmem "github.com/throttled/throttled/v2/store/memstore"
+	"github.com/ulule/limiter/v3"
+	ululehttp "github.com/ulule/limiter/v3/drivers/middleware/stdlib"
+	ululemem "github.com/ulule/limiter/v3/drivers/store/memory"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A response takes what a handler writes, and forgets it.
+type response struct {
+	header http.Header
+	status int
+}
+
+func (r *response) Header() http.Header         { return r.header }
+func (r *response) Write(p []byte) (int, error) { return len(p), nil }
+func (r *response) WriteHeader(status int)      { r.status = status }
+
+// middlewares limit each client address to quota requests a period, and tell it
+// in fields.
+var middlewares = []struct {
+	name string
+	open func(quota int64, period time.Duration) func(http.Handler) http.Handler
+}{
+	{weirName, func(quota int64, period time.Duration) func(http.Handler) http.Handler {
+		return weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.GCRA(quota, period))
+	}},
+	{"httprate", func(quota int64, period time.Duration) func(http.Handler) http.Handler {
+		return httprate.LimitByIP(int(quota), period)
+	}},
+	{"go-limiter", func(quota int64, period time.Duration) func(http.Handler) http.Handler {
+		s := must(memorystore.New(&memorystore.Config{Tokens: uint64(quota), Interval: period}))
+		return must(httplimit.NewMiddleware(s, httplimit.IPKeyFunc())).Handle
+	}},
+	{"throttled", func(quota int64, period time.Duration) func(http.Handler) http.Handler {
+		l := must(throttled.NewGCRARateLimiterCtx(must(throttledmem.NewCtx(1<<16)), throttled.RateQuota{MaxRate: throttled.PerDuration(int(quota), period), MaxBurst: int(quota) - 1}))
+		h := throttled.HTTPRateLimiterCtx{RateLimiter: l, VaryBy: &throttled.VaryBy{RemoteAddr: true}}
+		return h.RateLimit
+	}},
+	{"ulule", func(quota int64, period time.Duration) func(http.Handler) http.Handler {
+		return ululehttp.NewMiddleware(limiter.New(ululemem.NewStore(), limiter.Rate{Period: period, Limit: quota})).Handler
+	}},
+	{"tollbooth", func(quota int64, period time.Duration) func(http.Handler) http.Handler {
+		l := tollbooth.NewLimiter(float64(quota)/period.Seconds(), &tblimiter.ExpirableOptions{DefaultExpirationTTL: time.Hour}).SetBurst(int(quota))
+		return func(next http.Handler) http.Handler { return tollbooth.LimitHandler(l, next) }
+	}},
+}
+
+// middleware is a whole request, with its fields.
+func middleware(o options) ([]*table, error) {
+	t := &table{title: "Whole middleware with fields", note: fmt.Sprintf("ns, bytes and allocations a request; the median of %d rounds ± half the range. Weir's handlers can read the decision from the context of the request, which takes a copy of the request.", o.rounds),
+		header: []string{"", "allowed", "B", "allocations", "denied", "B", "allocations"}}
+	cells := make([][]any, len(middlewares))
+	for i, m := range middlewares {
+		cells[i] = []any{m.name}
+	}
+	verdicts := []any{"**target**"}
+	for _, s := range []struct {
+		name   string
+		quota  int64
+		period time.Duration
+		status int
+		allocs int
+	}{{"allowed", plenty, time.Second, http.StatusOK, 2}, {"denied", 1, time.Hour, http.StatusTooManyRequests, 3}} {
+		handlers := make([]http.Handler, len(middlewares))
+		for i, m := range middlewares {
+			handlers[i] = m.open(s.quota, s.period)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusOK) }))
+		}
+		w, r := &response{header: http.Header{}}, httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "192.0.2.1:4711"
+		bytes, allocs := make([]series, len(handlers)), make([]series, len(handlers))
+		ops := o.pick(200_000, 5_000)
+		results, err := interleave(len(handlers), o.rounds, func(i int) (float64, error) {
+			handlers[i].ServeHTTP(w, r)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			for range ops {
+				clear(w.header)
+				handlers[i].ServeHTTP(w, r)
+				if w.status != s.status || w.header == nil {
+					return 0, fmt.Errorf("%s: %s: a wrong decision: got %d, want %d", s.name, middlewares[i].name, w.status, s.status)
+				}
+			}
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			bytes[i] = append(bytes[i], float64(after.TotalAlloc-before.TotalAlloc)/float64(ops))
+			allocs[i] = append(allocs[i], float64(after.Mallocs-before.Mallocs)/float64(ops))
+			return float64(took) / float64(ops), nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		var peers []float64
+		ch := chart{file: "middleware-" + s.name, title: "Whole middleware with fields: " + s.name, unit: "ns", target: 0.35}
+		for i, res := range results {
+			cells[i] = append(cells[i], res, fmt.Sprintf("%.0f", bytes[i].median()), fmt.Sprintf("%.0f", allocs[i].median()))
+			if i > 0 {
+				peers = append(peers, res.median())
+			}
+			ch.bars = append(ch.bars, bar{middlewares[i].name, res.median()})
+		}
+		t.charts = append(t.charts, ch)
+		verdicts = append(verdicts, against(results[0].median(), peers, 0.35), "", fmt.Sprintf("at most %d", s.allocs))
+	}
+	for _, c := range cells {
+		t.add(c...)
+	}
+	t.add(verdicts...)
+	return []*table{t}, nil
+}

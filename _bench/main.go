@@ -1,0 +1,111 @@
+// Command bench measures Weir beside other limiters, in one process and in
+// rounds that take turns, and prints tables as Markdown:
+//
+//	go run -C _bench .                  everything, in some minutes
+//	go run -C _bench . -run redis       the tables of one name
+//	go run -C _bench . -quick           a few checks of each, to see that all decide right
+//
+// It draws figures too, into the directory of -figures. It ends with an error
+// where a contender decides wrongly.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+type options struct {
+	quick  bool
+	rounds int
+}
+
+// pick returns how much to do.
+func (o options) pick(full, quick int) int {
+	if o.quick {
+		return quick
+	}
+	return full
+}
+
+var suites = []struct {
+	name string
+	run  func(options) ([]*table, error)
+}{
+	{"memory", memory},
+	{"middleware", middleware},
+	{"redis", redisTables},
+	{"growth", growth},
+}
+
+func main() {
+	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, middleware, redis, growth")
+	quick := flag.Bool("quick", false, "measure little: a check of the program and of all decisions")
+	figures := flag.String("figures", "figures", "write figures to this `directory`; empty writes none")
+	flag.Parse()
+	only, err := regexp.Compile(*run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: -run:", err)
+		os.Exit(2)
+	}
+	o := options{quick: *quick, rounds: 7}
+	if o.quick {
+		o.rounds, *figures = 1, ""
+	}
+	fmt.Printf("# Weir beside its peers\n\n%s\n", machine())
+	for _, s := range suites {
+		if !only.MatchString(s.name) {
+			continue
+		}
+		tables, err := s.run(o)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", s.name, err)
+			os.Exit(1)
+		}
+		for _, t := range tables {
+			t.write(os.Stdout)
+			if *figures == "" {
+				continue
+			}
+			for _, c := range t.charts {
+				if err := os.WriteFile(filepath.Join(*figures, c.file+".svg"), []byte(c.svg()), 0o644); err != nil {
+					fmt.Fprintln(os.Stderr, "bench:", err)
+					os.Exit(1)
+				}
+			}
+		}
+	}
+}
+
+// machine says what was measured on what.
+func machine() string {
+	cpu := runtime.GOARCH
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if m := regexp.MustCompile(`model name\s*: (.*)`).FindSubmatch(info); m != nil {
+			cpu = string(m[1])
+		}
+	}
+	versions := []string{strings.Replace(runtime.Version(), "go", "Go ", 1)}
+	if out, err := exec.Command("redis-server", "--version").Output(); err == nil {
+		if m := regexp.MustCompile(`v=(\S+)`).FindSubmatch(out); m != nil {
+			versions = append(versions, "Redis "+string(m[1]))
+		}
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, d := range info.Deps {
+			for _, peer := range []string{"go-redis/v9", "go-limiter", "httprate", "throttled/v2", "limiter/v3", "tollbooth/v7", "redis_rate/v10", "x/time"} {
+				if strings.HasSuffix(d.Path, "/"+peer) {
+					versions = append(versions, peer+" "+d.Version)
+				}
+			}
+		}
+	}
+	return fmt.Sprintf("%s: %s, %d cores. %s.", time.Now().Format("2 January 2006"), cpu, runtime.NumCPU(), strings.Join(versions, ", "))
+}

@@ -1,0 +1,391 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+	"github.com/throttled/throttled/v2"
+	throttledredis "github.com/throttled/throttled/v2/store/goredisstore.v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// A shared contender counts in Redis. Each opens its own keys.
+type shared struct {
+	name string
+	open func(rdb *redis.Client, quota int64) func() check
+	errs bool // some checks may fail, and are counted
+}
+
+func storeOf(rdb *redis.Client, prefix string) weir.Store {
+	return must(redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 10 * time.Second}))
+}
+
+func several(n int, f func(int64, time.Duration) weir.Limit, quota int64) (limits []weir.Limit) {
+	for i := range n {
+		limits = append(limits, f(quota, time.Duration(i+1)*time.Minute).Named(fmt.Sprint(i)))
+	}
+	return limits
+}
+
+var sharedContenders = []shared{
+	{name: "redis_rate", open: func(rdb *redis.Client, quota int64) func() check {
+		l := redis_rate.NewLimiter(rdb)
+		limit := redis_rate.Limit{Rate: int(quota), Burst: int(quota), Period: time.Minute}
+		return each(func(key string) (bool, error) {
+			res, err := l.Allow(ctx, key, limit)
+			return err == nil && res.Allowed > 0, err
+		})
+	}},
+	{name: "throttled", errs: true, open: func(rdb *redis.Client, quota int64) func() check {
+		s := must(throttledredis.NewCtx(rdb, "throttled:"))
+		l := must(throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{MaxRate: throttled.PerMin(int(quota)), MaxBurst: int(quota) - 1}))
+		return each(func(key string) (bool, error) {
+			limited, _, err := l.RateLimitCtx(ctx, key, 1)
+			return !limited, err
+		})
+	}},
+	{name: "published script, five windows", open: published},
+	{name: "weir, GCRA", open: func(rdb *redis.Client, quota int64) func() check {
+		return weirOf(storeOf(rdb, "w1:"), several(1, algorithms.GCRA, quota)...)
+	}},
+	{name: "weir, five GCRA", open: func(rdb *redis.Client, quota int64) func() check {
+		return weirOf(storeOf(rdb, "w5:"), several(5, algorithms.GCRA, quota)...)
+	}},
+	{name: "weir, five windows of a log", open: func(rdb *redis.Client, quota int64) func() check {
+		return weirOf(storeOf(rdb, "wl:"), several(5, algorithms.SlidingLog, quota)...)
+	}},
+	{name: "weir, GCRA, Coalesce", open: func(rdb *redis.Client, quota int64) func() check {
+		return weirOf(weir.Coalesce(storeOf(rdb, "wc:")), several(1, algorithms.GCRA, quota)...)
+	}},
+	{name: "weir, GCRA, Lease", open: func(rdb *redis.Client, quota int64) func() check {
+		return weirOf(weir.Lease(weir.Coalesce(storeOf(rdb, "we:")), weir.LeaseOptions{}), several(1, algorithms.GCRA, quota)...)
+	}},
+}
+
+// publishedScript is how limits of several windows are commonly published: one
+// sorted set of requests, counted for each window, all or nothing.
+var publishedScript = redis.NewScript(`
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local limits = cjson.decode(ARGV[1])
+local longest = 0
+for _, l in ipairs(limits) do if l.period > longest then longest = l.period end end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - longest))
+local allowed, reply = true, {}
+for i, l in ipairs(limits) do
+  local used = redis.call('ZCOUNT', KEYS[1], string.format('(%.0f', now - l.period), '+inf')
+  local retry = 0
+  if used >= l.limit then
+    allowed = false
+    local first = redis.call('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', now - l.period), '+inf', 'WITHSCORES', 'LIMIT', used - l.limit, 1)
+    retry = first[2] + l.period - now
+  end
+  reply[i] = {remaining = l.limit - used, retry = retry}
+end
+if allowed then
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[2])
+  redis.call('PEXPIRE', KEYS[1], math.ceil(longest / 1000))
+end
+return {allowed and 1 or 0, cjson.encode(reply)}
+`)
+
+func published(rdb *redis.Client, quota int64) func() check {
+	type limit struct {
+		Limit  int64 `json:"limit"`
+		Period int64 `json:"period"`
+	}
+	var limits []limit
+	for i := range 5 {
+		limits = append(limits, limit{quota, int64(i+1) * 60e6})
+	}
+	text := string(must(json.Marshal(limits)))
+	var mu sync.Mutex
+	n := 0
+	return each(func(key string) (bool, error) {
+		mu.Lock()
+		n++
+		id := strconv.Itoa(n)
+		mu.Unlock()
+		res, err := publishedScript.Run(ctx, rdb, []string{"p:" + key}, text, id).Slice()
+		return err == nil && res[0] == int64(1), err
+	})
+}
+
+// startRedis runs a server of its own, until stop.
+func startRedis() (rdb *redis.Client, stop func(), err error) {
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	addr := l.Addr().(*net.TCPAddr)
+	l.Close()
+	cmd := exec.Command("redis-server", "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
+	if err := cmd.Start(); err != nil {
+		return nil, nil, err
+	}
+	rdb = redis.NewClient(redisstore.ClientOptions(10*time.Second, addr.String()).Simple())
+	stop = func() {
+		rdb.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		os.RemoveAll(dir)
+	}
+	for range 200 {
+		var c net.Conn
+		if c, err = net.Dial("tcp", addr.String()); err == nil {
+			c.Close()
+			return rdb, stop, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	stop()
+	return nil, nil, err
+}
+
+var stat = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+),usec=(\d+)`)
+
+// serverTime returns the commands that clients sent since the last reset, and the
+// µs that Redis spent on them. What scripts call is part of the scripts.
+func serverTime(rdb *redis.Client) (calls, usec float64, err error) {
+	info, err := rdb.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return 0, 0, err
+	}
+	var scripts, others [2]float64
+	for _, m := range stat.FindAllStringSubmatch(info, -1) {
+		n, _ := strconv.ParseFloat(m[2], 64)
+		us, _ := strconv.ParseFloat(m[3], 64)
+		switch m[1] {
+		case "evalsha", "eval":
+			scripts[0], scripts[1] = scripts[0]+n, scripts[1]+us
+		case "info", "config|resetstat", "ping", "hello", "client|setinfo", "command":
+		default:
+			others[0], others[1] = others[0]+n, others[1]+us
+		}
+	}
+	if scripts[0] > 0 {
+		return scripts[0], scripts[1], nil
+	}
+	return others[0], others[1], nil
+}
+
+func redisTables(o options) ([]*table, error) {
+	rdb, stop, err := startRedis()
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	cost, err := serverCost(o, rdb)
+	if err != nil {
+		return nil, err
+	}
+	rates, err := throughput(o, rdb)
+	if err != nil {
+		return nil, err
+	}
+	blocked, err := hybridBlocked(o, rdb)
+	return []*table{cost, rates, blocked}, err
+}
+
+// serverCost is what one check costs Redis, by its own account.
+func serverCost(o options, rdb *redis.Client) (*table, error) {
+	t := &table{title: "What a check costs Redis", note: fmt.Sprintf("Server µs a check and round trips, from commandstats; the median of %d rounds ± half the range; one goroutine, one key.", o.rounds),
+		header: []string{"", "allowed, µs", "round trips", "denied, µs", "round trips", "bytes of a key with one unit"}}
+	contenders := sharedContenders[:6]
+	cells := make([][]any, len(contenders))
+	for i, c := range contenders {
+		cells[i] = []any{c.name}
+	}
+	medians := map[string]float64{}
+	ch := chart{file: "redis-allowed", title: "Server time of a check in Redis: allowed", unit: "µs"}
+	for _, s := range []struct {
+		name  string
+		quota int64
+	}{{"allowed", 1 << 22}, {"denied", 1}} {
+		trips := make([]series, len(contenders))
+		results, err := interleave(len(contenders), o.rounds, func(i int) (float64, error) {
+			if err := rdb.FlushAll(ctx).Err(); err != nil {
+				return 0, err
+			}
+			ask := contenders[i].open(rdb, s.quota)()
+			if _, err := ask("k"); err != nil {
+				return 0, err
+			}
+			rdb.ConfigResetStat(ctx)
+			ops := o.pick(3000, 100)
+			for range ops {
+				allowed, err := ask("k")
+				if err != nil || allowed != (s.quota > 1) {
+					return 0, fmt.Errorf("%s: %s: a wrong decision: %v, %v", s.name, contenders[i].name, allowed, err)
+				}
+			}
+			calls, usec, err := serverTime(rdb)
+			trips[i] = append(trips[i], calls/float64(ops))
+			return usec / float64(ops), err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for i, r := range results {
+			cells[i] = append(cells[i], fmt.Sprintf("%.1f ± %.0f %%", r.median(), 100*r.spread()), fmt.Sprintf("%.0f", trips[i].median()))
+			medians[contenders[i].name+s.name] = r.median()
+			if s.name == "allowed" {
+				ch.bars = append(ch.bars, bar{contenders[i].name, r.median()})
+			}
+		}
+	}
+	for i, c := range contenders {
+		rdb.FlushAll(ctx)
+		if _, err := c.open(rdb, 1<<22)()("192.0.2.1"); err != nil {
+			return nil, err
+		}
+		var bytes int64
+		for _, k := range rdb.Keys(ctx, "*").Val() {
+			bytes += rdb.MemoryUsage(ctx, k).Val()
+		}
+		t.add(append(cells[i], bytes)...)
+	}
+	verdict := func(ours, peer string, target float64) {
+		row := []any{fmt.Sprintf("**%s beside %s**", ours, peer)}
+		for _, s := range []string{"allowed", "denied"} {
+			x := medians[ours+s] / medians[peer+s]
+			word := "met"
+			if x > target {
+				word = "missed"
+			}
+			row = append(row, fmt.Sprintf("%.2f × (target %.1f: %s)", x, target, word), "")
+		}
+		t.add(append(row, "")...)
+	}
+	verdict("weir, GCRA", "redis_rate", 0.9)
+	verdict("weir, five GCRA", "redis_rate", 1.4)
+	verdict("weir, five windows of a log", "published script, five windows", 0.8)
+	t.charts = []chart{ch}
+	return t, nil
+}
+
+// throughput is what clients see.
+func throughput(o options, rdb *redis.Client) (*table, error) {
+	t := &table{title: "Checks a second in Redis", note: "Client and server share the machine. Thousands of checks a second, and the time of one: p50 / p99 in µs.", header: []string{""}}
+	many := keysOf(o.pick(100_000, 1000))
+	scenes := []struct {
+		name string
+		keys []string
+		n    int
+	}{{"one key, 1 goroutine", many[:1], 1}, {"16", many[:1], 16}, {"128", many[:1], 128},
+		{fmt.Sprintf("%d keys, 1", len(many)), many, 1}, {"16", many, 16}, {"128", many, 128}}
+	for _, s := range scenes {
+		t.header = append(t.header, s.name)
+	}
+	t.header = append(t.header, "errors")
+	hot := map[string]float64{}
+	ch := chart{file: "redis-hot-key", title: "One hot key in Redis, 128 goroutines: time a check", unit: "ns"}
+	for _, c := range sharedContenders {
+		rdb.FlushAll(ctx)
+		row := []any{c.name}
+		var failed, asked int64
+		for _, s := range scenes {
+			newCheck := c.open(rdb, 1<<24)
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			var all series
+			var wrong error
+			d := time.Duration(o.pick(1000, 50)) * time.Millisecond
+			start := time.Now()
+			for g := range s.n {
+				wg.Go(func() {
+					ask := newCheck()
+					var took series
+					var errs int64
+					at := uint32(g) * 40503
+					for time.Since(start) < d {
+						at += 2654435761
+						begin := time.Now()
+						allowed, err := ask(s.keys[int(at>>4)%len(s.keys)])
+						took = append(took, float64(time.Since(begin))/1e3)
+						if err != nil {
+							errs++
+						} else if !allowed {
+							mu.Lock()
+							wrong = errors.New("a wrong decision: denied")
+							mu.Unlock()
+						}
+						if err != nil && !c.errs {
+							mu.Lock()
+							wrong = err
+							mu.Unlock()
+							return
+						}
+					}
+					mu.Lock()
+					all, failed = append(all, took...), failed+errs
+					mu.Unlock()
+				})
+			}
+			wg.Wait()
+			elapsed := time.Since(start)
+			if wrong != nil {
+				return nil, fmt.Errorf("%s: %s: %w", c.name, s.name, wrong)
+			}
+			asked += int64(len(all))
+			slices.Sort(all)
+			rate := float64(len(all)) / elapsed.Seconds()
+			row = append(row, fmt.Sprintf("%.1f: %.0f / %.0f", rate/1e3, all[len(all)/2], all[len(all)*99/100]))
+			if s.n == 128 && len(s.keys) == 1 {
+				hot[c.name] = rate
+				ch.bars = append(ch.bars, bar{c.name, 1e9 / rate})
+			}
+		}
+		t.add(append(row, fmt.Sprintf("%.1f %%", 100*float64(failed)/float64(asked)))...)
+	}
+	x := hot["weir, GCRA, Coalesce"] / hot["weir, GCRA"]
+	word := "met"
+	if x < 10 {
+		word = "missed"
+	}
+	t.note += fmt.Sprintf(" **Coalesce on one key, 128 goroutines: %.1f × (target 10: %s).**", x, word)
+	t.charts = []chart{ch}
+	return t, nil
+}
+
+// hybridBlocked counts what a key that is being limited asks of Redis.
+func hybridBlocked(o options, rdb *redis.Client) (*table, error) {
+	rdb.FlushAll(ctx)
+	ask := weirOf(weir.Hybrid(storeOf(rdb, "h:"), 1000), algorithms.GCRA(1, time.Hour))()
+	for range 2 {
+		if _, err := ask("k"); err != nil {
+			return nil, err
+		}
+	}
+	rdb.ConfigResetStat(ctx)
+	n := o.pick(1_000_000, 10_000)
+	start := time.Now()
+	for range n {
+		if allowed, err := ask("k"); err != nil || allowed {
+			return nil, fmt.Errorf("hybrid: a wrong decision: %v, %v", allowed, err)
+		}
+	}
+	took := time.Since(start)
+	calls, _, err := serverTime(rdb)
+	t := &table{title: "A blocked key under Hybrid", header: []string{"asks", "Redis commands", "ns an ask"}}
+	t.add(n, calls, fmt.Sprintf("%.0f", float64(took)/float64(n)))
+	return t, err
+}
