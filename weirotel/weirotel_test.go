@@ -1,0 +1,113 @@
+package weirotel_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/weirotel"
+)
+
+// read returns each point that a reader collects: its name, labels and number.
+func read(t *testing.T, reader metric.Reader) (points []string) {
+	var data metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &data); err != nil {
+		t.Fatal(err)
+	}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range d.DataPoints {
+					labels := ""
+					for _, kv := range p.Attributes.ToSlice() {
+						labels += " " + kv.Value.Emit()
+					}
+					points = append(points, fmt.Sprintf("%s%s: %d", m.Name, labels, p.Value))
+				}
+			case metricdata.Gauge[int64]:
+				points = append(points, fmt.Sprintf("%s: %d", m.Name, d.DataPoints[0].Value))
+			case metricdata.Histogram[float64]:
+				points = append(points, fmt.Sprintf("%s: %d", m.Name, d.DataPoints[0].Count))
+			}
+		}
+	}
+	slices.Sort(points)
+	return points
+}
+
+func TestObserve(t *testing.T) {
+	reader := metric.NewManualReader()
+	provider := metric.NewMeterProvider(metric.WithReader(reader))
+	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
+	hybrid := weir.Hybrid(breaker, 100)
+	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := weir.New(hybrid, weir.Options{Observe: observe, Rules: []weir.Rule{
+		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour).Named("few")}},
+		{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Shadow: 1},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(l.Handler(http.NotFoundHandler()))
+	defer server.Close()
+	for range 4 {
+		res, err := http.Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+	}
+	got := read(t, reader)
+	for _, want := range []string{ // labels in the order of their names: limit, mode, outcome, rule
+		"weir.decisions few enforced allowed api: 2",
+		"weir.decisions few enforced refused api: 2",
+		"weir.decisions  shadow allowed new: 1",
+		"weir.decisions  shadow refused new: 1",
+		"weir.units few enforced api: 2",
+		"weir.errors: 0",
+		"weir.banned: 0",
+		"weir.served memory hybrid: 1",
+		"weir.breaker.open: 0",
+		"weir.breaker.refused: 0",
+		"weir.store.duration: 6",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("got no point %q in %q", want, got)
+		}
+	}
+}
+
+func ExampleNew() {
+	observe, err := weirotel.New(noop.Meter{}) // otel.Meter("weir")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}}},
+		Observe: observe,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	w := httptest.NewRecorder()
+	l.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil).WithContext(context.Background()))
+	fmt.Println(w.Code)
+	// Output: 404
+}

@@ -1,0 +1,245 @@
+package weirprom_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/tally"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/weirprom"
+)
+
+// A flaky store fails when it is told to.
+type flaky struct {
+	weir.Store
+	gone bool
+}
+
+func (f *flaky) Take(ctx context.Context, t *weir.Transaction) error {
+	if f.gone {
+		return errors.New("gone")
+	}
+	return f.Store.Take(ctx, t)
+}
+
+// scrape serves traffic of all kinds over HTTP, and returns what Prometheus gets.
+func scrape(t *testing.T) (string, *prometheus.Registry) {
+	store := &flaky{Store: memstore.New(memstore.Options{})}
+	breaker := weir.Breaker(store, weir.BreakerOptions{})
+	hybrid := weir.Hybrid(breaker, 1000)
+	leases := weir.Lease(memstore.New(memstore.Options{}), weir.LeaseOptions{})
+	metrics := weirprom.New(hybrid, breaker, leases, store)
+	deny, err := weir.NewList("spammer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := weir.New(hybrid, weir.Options{Observe: metrics.Observe, Rules: []weir.Rule{
+		{Name: "api", Key: weir.ByHeader("Key"), Deny: deny.Has,
+			Limits:  []weir.Limit{algorithms.FixedWindow(3, 1000*time.Hour).Named("few"), algorithms.FixedWindow(100, 1000*time.Hour).Named("many")},
+			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
+			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, 1000*time.Hour), For: time.Hour}},
+		{Name: "new", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Shadow: 1},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Observe: metrics.Observe, MaxWait: time.Second, Rules: []weir.Rule{
+		{Name: "slow", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(100, time.Second).WithBurst(1)}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /slow", slow.Handler(http.NotFoundHandler()))
+	mux.Handle("GET /", l.Handler(http.NotFoundHandler()))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	get := func(path, key string) string {
+		r, _ := http.NewRequest("GET", server.URL+path, nil)
+		r.Header.Set("Key", key)
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	get("/", "a")       // 1 of 3
+	get("/x", "a")      // 3 of 3; refused in shadow
+	get("/", "a")       // refused by few
+	get("/", "a")       // and by Hybrid
+	get("/", "a")       // the third strike: banned
+	get("/", "a")       // and without a question
+	get("/", "spammer") // denied
+	get("/slow", "a")
+	get("/slow", "a") // delayed
+	store.gone = true
+	get("/", "b") // passes
+	return get("/metrics", ""), registry
+}
+
+func TestScrape(t *testing.T) {
+	text, registry := scrape(t)
+	for _, want := range []string{
+		`weir_decisions_total{limit="few",mode="enforced",outcome="allowed",rule="api"} 2`,
+		`weir_decisions_total{limit="few",mode="enforced",outcome="refused",rule="api"} 3`,
+		`weir_decisions_total{limit="many",mode="enforced",outcome="allowed",rule="api"} 2`,
+		`weir_decisions_total{limit="many",mode="enforced",outcome="refused",rule="api"} 0`,
+		`weir_decisions_total{limit="",mode="shadow",outcome="allowed",rule="new"} 1`,
+		`weir_decisions_total{limit="",mode="shadow",outcome="refused",rule="new"} 1`,
+		`weir_decisions_total{limit="",mode="enforced",outcome="delayed",rule="slow"} 1`,
+		`weir_units_total{limit="few",mode="enforced",rule="api"} 3`,
+		`weir_errors_total 1`,
+		`weir_banned_total 2`,
+		`weir_denied_total{rule="api"} 1`,
+		`weir_wait_seconds_count 1`,
+		`weir_breaker_open 0`,
+		`weir_served_total{from="memory",kind="hybrid"} 2`,
+		`weir_served_total{from="memory",kind="lease"} 0`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("a scrape lacks %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("got %v, %v, want no problem", problems, err)
+	}
+	if strings.Contains(text, "spammer") {
+		t.Error("a scrape has a key")
+	}
+}
+
+// TestDashboard: all that the dashboard asks for a scrape has.
+func TestDashboard(t *testing.T) {
+	data, err := os.ReadFile("dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Title  string
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(data, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	text, _ := scrape(t)
+	series := regexp.MustCompile(`\bweir_\w+`)
+	labels := regexp.MustCompile(`(?:by \(|[{,(] ?)(\w+)(?:=|,|\))`)
+	asked := map[string]bool{}
+	for _, p := range dashboard.Panels {
+		if p.Title == "" || len(p.Targets) == 0 {
+			t.Errorf("panel %q has no title or asks nothing", p.Title)
+		}
+		for _, target := range p.Targets {
+			for _, name := range series.FindAllString(target.Expr, -1) {
+				asked[name] = true
+				if !strings.Contains(text, "\n"+name) {
+					t.Errorf("%s: no metric %s", p.Title, name)
+				}
+			}
+			for _, m := range labels.FindAllStringSubmatch(target.Expr, -1) {
+				if m[1] != "le" && !strings.HasPrefix(m[1], "weir_") && !strings.Contains(text, m[1]+"=") {
+					t.Errorf("%s: no label %s", p.Title, m[1])
+				}
+			}
+		}
+	}
+	for _, m := range regexp.MustCompile(`# TYPE (\w+)`).FindAllStringSubmatch(text, -1) {
+		found := false
+		for name := range asked {
+			found = found || strings.HasPrefix(name, m[1])
+		}
+		if !found {
+			t.Errorf("the dashboard does not show %s", m[1])
+		}
+	}
+}
+
+// TestBounded: limits that LimitsFor makes up don't make up series without end.
+func TestBounded(t *testing.T) {
+	metrics := weirprom.New()
+	e := weir.Event{Transaction: &weir.Transaction{Charges: make([]weir.Charge, 1), Decisions: []weir.Decision{{Allowed: true}}}}
+	for i := range 5 * tally.Most {
+		e.Transaction.Charges[0] = weir.Charge{Rule: "api", Limit: weir.Limit{Name: fmt.Sprint("limit", i)}, Cost: 1}
+		metrics.Observe(e)
+	}
+	if n := testutil.CollectAndCount(metrics, "weir_units_total"); n != tally.Most+1 {
+		t.Errorf("got %d series, want %d and one for the others", n, tally.Most)
+	}
+}
+
+func event() weir.Event {
+	return weir.Event{Took: time.Millisecond, Transaction: &weir.Transaction{
+		Charges:   []weir.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
+		Decisions: []weir.Decision{{Allowed: true}}, Wait: time.Second}}
+}
+
+func TestObserveAllocates(t *testing.T) {
+	metrics, e := weirprom.New(), event()
+	metrics.Observe(e)
+	if n := testing.AllocsPerRun(100, func() { metrics.Observe(e) }); n != 0 {
+		t.Errorf("got %v allocations, want none", n)
+	}
+}
+
+func BenchmarkObserve(b *testing.B) {
+	metrics, e := weirprom.New(), event()
+	b.ReportAllocs()
+	for b.Loop() {
+		metrics.Observe(e)
+	}
+}
+
+func ExampleNew() {
+	metrics := weirprom.New()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics)
+	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}}},
+		Observe: metrics.Observe,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 3 {
+		l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	}
+	if err := testutil.CollectAndCompare(metrics, strings.NewReader(`
+		# HELP weir_units_total Units spent under each limit.
+		# TYPE weir_units_total counter
+		weir_units_total{limit="",mode="enforced",rule="api"} 1
+	`), "weir_units_total"); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+}
