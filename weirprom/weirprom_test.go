@@ -130,8 +130,10 @@ func TestScrape(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("got %v, %v, want no problem", problems, err)
 	}
-	if strings.Contains(text, "spammer") {
-		t.Error("a scrape has a key")
+	for _, no := range []string{"spammer", "penalty"} { // a key, and a look at a ban
+		if strings.Contains(text, no) {
+			t.Errorf("a scrape has %q", no)
+		}
 	}
 }
 
