@@ -65,6 +65,15 @@ func (r *rule) facts() []fact {
 		{"headers", headerNames(r.headers)},
 		{"enforce", fmt.Sprintf("%.4g%%", 100*(1-r.Shadow))},
 	}
+	if r.allow != nil {
+		facts = append(facts, fact{"allow", strings.Join(r.allow, ", ")})
+	}
+	if r.deny != nil {
+		facts = append(facts, fact{"deny", strings.Join(r.deny, ", ")})
+	}
+	if r.penalty != nil {
+		facts = append(facts, fact{"penalty", r.penalty.String()})
+	}
 	for _, l := range r.limits {
 		what := "limit"
 		if l.Name != "" {

@@ -20,14 +20,16 @@
 //	    algorithm: token-bucket
 //	    cost: content-length
 //	    shadow: true
+//	    allow: [10.0.0.0/8]
+//	    penalty: {strikes: {limit: 10, period: 60}, for: 10m}
 //	    config:
 //	      - {name: steady, limit: 1000000, period: 1m, burst: 5000000}
 //	      - {name: monthly, limit: 1000000000, period: month}
 //
 // A file has trusted-proxies, key, algorithm, timezone, headers and limits. A
 // rule has name, key, algorithm, burst, timezone, headers, cost, unit, shadow or
-// enforce, and config. A limit of its config has name, limit, period, algorithm,
-// burst and timezone.
+// enforce, allow, deny, penalty and config. A limit of its config has name,
+// limit, period, algorithm, burst and timezone.
 //
 //   - key is ip, global, method, route, basic-auth-user, header:NAME,
 //     cookie:NAME, path:NAME, or a name of Options.Keys. A list joins keys, and
@@ -45,6 +47,10 @@
 //     otherwise; a body of unknown length is refused.
 //   - shadow: true decides and refuses nobody. enforce: 25% refuses a quarter of
 //     the keys.
+//   - allow and deny are lists of keys that the rule does not apply to, and that
+//     it refuses: keys as they are, networks, and beginnings such as tenant-a/*.
+//   - penalty has strikes, for and most, as [weir.Penalty] does. The strikes are a
+//     limit, counted in an anchored-window unless they have another algorithm.
 //
 // A file is at most 128 KiB of UTF-8, without anchors, aliases and tags. It is
 // taken as a whole or not at all: every mistake in it is an [Error] with its

@@ -243,8 +243,10 @@ func (d *decoder) duration(n ast.Node, what string) time.Duration {
 	s := n.GetToken().Value
 	span, ok := parseDuration(s)
 	switch {
-	case !ok:
+	case !ok && what == "period":
 		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d, or day, week, month for those of the calendar", what, s)
+	case !ok:
+		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d", what, s)
 	case span <= 0:
 		d.errorf(n, "%s is %s; want more than 0", what, s)
 	case span < time.Microsecond, span%time.Microsecond != 0:

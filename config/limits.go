@@ -18,9 +18,9 @@ type limit struct {
 	location *time.Location
 }
 
-func (d *decoder) limit(n ast.Node, s settings, alone bool) (l limit) {
+func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, alone bool) (l limit) {
 	before := len(d.errs)
-	f := d.mapping(n, "a limit", limitFields, "limit", "period")
+	f := d.mapping(n, what, fields, "limit", "period")
 	d.settings(&s, f)
 	if n := f["limit"]; n != nil {
 		l.Quota = d.atLeast1(n, "limit")
@@ -89,8 +89,9 @@ func (d *decoder) together(nodes []ast.Node, limits []limit) {
 }
 
 const (
-	calendar   = "calendar"
-	slidingLog = "sliding-log"
+	calendar       = "calendar"
+	slidingLog     = "sliding-log"
+	anchoredWindow = "anchored-window"
 )
 
 // counters are limits of each algorithm that needs no calendar.

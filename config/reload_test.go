@@ -155,6 +155,11 @@ limits:
 				"gone: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X"},
 		{"the rest", strings.Replace(before, "name: upload", "name: upload\n  cost: content-length\n  headers: [ietf, github]\n  enforce: 12.5%", 1),
 			"upload: cost: 1 → content-length\nupload: unit: requests → content-bytes\nupload: headers: x-ratelimit → ietf, github\nupload: enforce: 100% → 12.5%"},
+		{"lists and penalties", strings.NewReplacer(
+			"name: login", "name: login\n  allow: [10.0.0.0/8, alice]\n  penalty: {strikes: {limit: 10, period: 60}, for: 10m}",
+			"name: upload", "name: upload\n  deny: [mallory]\n  penalty: {strikes: {limit: 3, period: day, algorithm: calendar}, for: 2d, most: 1w}").Replace(before),
+			"login: allow: added: 10.0.0.0/8, alice\nlogin: penalty: added: 10 per 1m (anchored-window), for 10m to 1d\n" +
+				"upload: deny: added: mallory\nupload: penalty: added: 3 per day (calendar), for 2d to 7d"},
 		{"rules", strings.Replace(before, "name: gone", "name: new", 1),
 			"new: added: 1 per 1s; 30 per 1m\ngone: removed: 1 per 1s; 30 per 1m"},
 	} {
@@ -162,6 +167,43 @@ limits:
 		if got := p.mustWrite(t, tt.text).String(); got != tt.want {
 			t.Errorf("%s:\ngot:\n%s\nwant:\n%s", tt.name, got, tt.want)
 		}
+	}
+}
+
+// A file that says no more of a list or a penalty has none, and bans outlast
+// reloads.
+func TestReloadOfListsAndPenalties(t *testing.T) {
+	const plain = "limits: [{name: a, key: 'header:Key', config: [{limit: 1, period: 1h}]}]"
+	with := func(field string) string { return strings.Replace(plain, "config", field+", config", 1) }
+	const penalty = "penalty: {strikes: {limit: 2, period: 1m}, for: 15m}"
+	p := newPage(t, plain, Options{})
+	h := p.Handler("a")(ok)
+	for i, step := range []struct{ text, key, want string }{
+		{plain, "alice", "200 "},
+		{plain, "alice", "429 3600"},
+		{with("allow: [ali*]"), "alice", "200 "},
+		{with("allow: [ali*]"), "bob", "200 "},
+		{with("deny: [bob]"), "bob", "429 "},
+		{plain, "bob", "429 3600"},
+		{with(penalty), "bob", "429 3600"},
+		{with(penalty), "bob", "429 900"},
+		{with("shadow: false, " + penalty), "bob", "429 900"},
+		{plain, "bob", "429 3600"},
+	} {
+		p.mustWrite(t, step.text)
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Key", step.key)
+		h.ServeHTTP(w, r)
+		if got := fmt.Sprint(w.Code, " ", w.Header().Get("Retry-After")); got != step.want {
+			t.Errorf("step %d: %s got %s, want %s", i, step.key, got, step.want)
+		}
+	}
+	if c := p.mustWrite(t, with("allow: [alice], "+penalty)); len(c) != 2 {
+		t.Errorf("got changes %v, want two", c)
+	}
+	const want = "a: allow: removed: alice\na: penalty: removed: 2 per 1m (anchored-window), for 15m to 1d"
+	if c := p.mustWrite(t, plain).String(); c != want {
+		t.Errorf("got changes:\n%s\nwant:\n%s", c, want)
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 
 // The fields of each mapping, in the order in which messages list them.
 var (
-	fileFields  = []string{"trusted-proxies", "key", "algorithm", "timezone", "headers", "limits"}
-	ruleFields  = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow", "enforce", "config"}
+	fileFields = []string{"trusted-proxies", "key", "algorithm", "timezone", "headers", "limits"}
+	ruleFields = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow", "enforce",
+		"allow", "deny", "penalty", "config"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
 
@@ -26,6 +27,9 @@ type rule struct {
 	limits  []limit
 	key     key
 	cost    cost
+	allow   []string
+	deny    []string
+	penalty *penalty
 }
 
 // Settings are what limits have from their rule, and rules from the file.
@@ -130,13 +134,19 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	case enforce != nil:
 		r.Shadow = 1 - d.percent(enforce, "enforce")
 	}
+	r.Allow, r.allow = d.keyList(f["allow"], "allow")
+	r.Deny, r.deny = d.keyList(f["deny"], "deny")
+	if n := f["penalty"]; n != nil {
+		r.penalty = d.penalty(n, s)
+		r.Penalty = &r.penalty.Penalty
+	}
 	if f["config"] == nil {
 		return r
 	}
 	nodes := d.list(f["config"], "config")
 	bursts := false
 	for _, n := range nodes {
-		l := d.limit(n, s, len(nodes) == 1)
+		l := d.limit(n, "a limit", limitFields, s, len(nodes) == 1)
 		bursts = bursts || l.Algorithm != nil && isMeter(l)
 		r.limits = append(r.limits, l)
 		r.Limits = append(r.Limits, l.Limit)
@@ -176,7 +186,7 @@ func (d *decoder) probe(n ast.Node, r weir.Rule, headers weir.Dialect) {
 	if r.Limits != nil {
 		p.Limits = r.Limits
 	}
-	p.Unit, p.Cost, p.Shadow = r.Unit, r.Cost, r.Shadow
+	p.Unit, p.Cost, p.Shadow, p.Penalty = r.Unit, r.Cost, r.Shadow, r.Penalty
 	if _, err := weir.New(d.store, o); err != nil {
 		text := strings.TrimPrefix(err.Error(), "weir: ")
 		d.errorf(n, "%s", strings.TrimPrefix(text, `rule "placeholder": `))

@@ -94,6 +94,8 @@ func TestSchemaKnows(t *testing.T) {
 		{"the file", slices.Collect(maps.Keys(s.Properties)), fileFields},
 		{"a rule", slices.Collect(maps.Keys(s.Defs["rule"].Properties)), ruleFields},
 		{"a limit", slices.Collect(maps.Keys(s.Defs["limit"].Properties)), limitFields},
+		{"a penalty", slices.Collect(maps.Keys(s.Defs["penalty"].Properties)), penaltyFields},
+		{"strikes", slices.Collect(maps.Keys(s.Defs["strikes"].Properties)), strikesFields},
 		{"headers", s.Defs["dialect"].Enum, dialects},
 		{"algorithm", s.Defs["algorithm"].Enum, append(known, calendar)},
 	} {
