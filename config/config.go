@@ -206,6 +206,10 @@ func (f *File) use(names []string) int {
 	return len(now.limiters) - 1
 }
 
+// Limiters returns the limiters that the handlers of the file use now: those of
+// another moment are others. They are for package admin, say.
+func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.now.Load().limiters) }
+
 // Rules returns the rules, in the order of the file, for a Limiter that a
 // reload does not change, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {

@@ -207,6 +207,31 @@ func TestReloadOfListsAndPenalties(t *testing.T) {
 	}
 }
 
+func TestLimiters(t *testing.T) {
+	p := newPage(t, "limits:\n- {name: a, config: [{limit: 1, period: 1}]}\n- {name: b, config: [{limit: 1, period: 1}]}\n- {name: c, config: [{limit: 1, period: 1}]}", Options{})
+	names := func() (names []string) {
+		for _, l := range p.Limiters() {
+			for _, r := range l.Rules() {
+				names = append(names, fmt.Sprint(r.Name, r.Limits[0].Quota))
+			}
+		}
+		return names
+	}
+	if got := names(); got != nil {
+		t.Errorf("before there are handlers: got rules %v", got)
+	}
+	p.Handler("b")
+	p.Handler("a", "b")
+	p.Handler("b")
+	if got := fmt.Sprint(names()); got != "[b1 a1 b1]" {
+		t.Errorf("got rules %v, want those of two handlers", got)
+	}
+	p.mustWrite(t, "limits:\n- {name: a, config: [{limit: 2, period: 1}]}\n- {name: b, config: [{limit: 3, period: 1}]}")
+	if got := fmt.Sprint(names()); got != "[b3 a2 b3]" {
+		t.Errorf("after a reload: got rules %v", got)
+	}
+}
+
 func TestHandlerMistakes(t *testing.T) {
 	p := newPage(t, "limits:\n- {name: a, config: [{limit: 1, period: 1}]}\n- {name: b, headers: ietf, config: [{limit: 1, period: 1}]}\n"+
 		"- {name: a/x, config: [{limit: 1, period: 1}]}\n- {name: c, config: [{name: x, limit: 1, period: 1}]}\n- {name: c/x, config: [{limit: 1, period: 1}]}\n", Options{})
