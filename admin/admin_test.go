@@ -1,0 +1,535 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/admin"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+var byUser = weir.ByHeader("X-User")
+
+// hourly is a rule of n an hour, counted from the first request.
+func hourly(name string, n int64) weir.Rule {
+	return weir.Rule{Name: name, Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(n, time.Hour)}}
+}
+
+func must(t *testing.T, store weir.Store, rules ...weir.Rule) *weir.Limiter {
+	t.Helper()
+	l, err := weir.New(store, weir.Options{Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func newAdmin(t *testing.T, store weir.Store, limiters ...*weir.Limiter) *admin.Handler {
+	t.Helper()
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return limiters }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+var served = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+
+// send asks h; header is pairs. A body is JSON.
+func send(h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// spend makes n requests of a user to l and returns how many were served.
+func spend(l *weir.Limiter, user string, n int) (passed int) {
+	for range n {
+		if send(l.Handler(served), "GET", "/", "", "X-User", user).Code == 200 {
+			passed++
+		}
+	}
+	return passed
+}
+
+func TestAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{})
+		api := weir.Rule{
+			Name: "api", Key: byUser, Unit: "tokens", Shadow: 0.25,
+			Limits: []weir.Limit{algorithms.GCRA(60, time.Minute).WithBurst(5), algorithms.AnchoredWindow(10, time.Hour)},
+		}
+		login := hourly("login", 3)
+		login.Allow = func(key string) bool { return key == "root" }
+		login.Deny = func(key string) bool { return key == "mallory" }
+		login.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Minute}
+		tiers := weir.Rule{Name: "tiers", Key: byUser, LimitsFor: func(*http.Request) []weir.Limit { return nil }}
+		h := newAdmin(t, store, must(t, store, api, login), must(t, store, tiers))
+		for range 3 {
+			tx := weir.Transaction{}
+			for _, l := range must(t, store, api).Rules()[0].Limits {
+				tx.Charges = append(tx.Charges, weir.Charge{Rule: "api", Key: "anna", Limit: l, Cost: 1})
+			}
+			if err := store.Take(t.Context(), &tx); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		const apiLimits = `{"name":"1m","algorithm":"gcra","quota":60,"period":60,"burst":5%s},{"name":"1h","algorithm":"anchored-window","quota":10,"period":3600,"burst":10%s}`
+		const loginLimit = `{"name":"","algorithm":"anchored-window","quota":3,"period":3600,"burst":3`
+		for _, tt := range []struct{ method, target, body, want string }{
+			{"GET", "/rules", "", `{"rules":[{"name":"api","unit":"tokens","shadow":0.25,"limits":[` + fmt.Sprintf(apiLimits, "", "") + `]},` +
+				`{"name":"login","unit":"requests","shadow":0,"limits":[` + loginLimit + `}],"penalty":{"strikes":{"name":"","algorithm":"anchored-window","quota":10,"period":60,"burst":10},"for":60,"most":86400}},` +
+				`{"name":"tiers","unit":"requests","shadow":0,"limits":null}]}`},
+			{"GET", "/state?key=anna", "", `{"key":"anna","rules":[{"rule":"api","banned_for":0,"limits":[` +
+				fmt.Sprintf(apiLimits, `,"remaining":2,"next_after":1,"reset_after":3`, `,"remaining":7,"next_after":3600,"reset_after":3600`) + `]},` +
+				`{"rule":"login","banned_for":0,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]},` +
+				`{"rule":"tiers","banned_for":0,"limits":null}]}`},
+			{"GET", "/state?key=root&rule=login", "", `{"key":"root","rules":[{"rule":"login","listed":"allow","banned_for":0,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]}]}`},
+			{"GET", "/state?key=mallory&rule=login", "", `{"key":"mallory","rules":[{"rule":"login","listed":"deny","banned_for":0,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]}]}`},
+			{"POST", "/grant?rule=api&key=anna", `{"units": 2}`, `{"key":"anna","rules":[{"rule":"api","banned_for":0,"limits":[` +
+				fmt.Sprintf(apiLimits, `,"remaining":4,"next_after":1,"reset_after":1`, `,"remaining":9,"next_after":3600,"reset_after":3600`) + `]}]}`},
+			{"POST", "/grant?rule=api&key=anna", `{"units": 9000000000000000000}`, `{"key":"anna","rules":[{"rule":"api","banned_for":0,"limits":[` +
+				fmt.Sprintf(apiLimits, `,"remaining":5,"next_after":0,"reset_after":0`, `,"remaining":10,"next_after":0,"reset_after":0`) + `]}]}`},
+			{"POST", "/ban?rule=login&key=eve", `{"seconds": 0.25}`, `{"key":"eve","rules":[{"rule":"login","banned_for":0.25,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]}]}`},
+			{"GET", "/state?rule=tiers&key=", "", `{"key":"","rules":[{"rule":"tiers","banned_for":0,"limits":null}]}`},
+		} {
+			w := send(h, tt.method, tt.target, tt.body)
+			if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != tt.want || w.Header().Get("Content-Type") != "application/json" {
+				t.Errorf("%s %s: got %d\n%s\nwant\n%s", tt.method, tt.target, w.Code, got, tt.want)
+			}
+		}
+	})
+}
+
+func TestMistakes(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	tiers := weir.Rule{Name: "tiers", Key: byUser, LimitsFor: func(*http.Request) []weir.Limit { return nil }}
+	h := newAdmin(t, store, must(t, store, hourly("api", 3), tiers))
+	const units = `{"units": 1}`
+	for _, tt := range []struct {
+		method, target, body, contentType string
+		status                            int
+		want                              string
+	}{
+		{"GET", "/", "", "", 404, `there is no "/"; there are GET /rules and /state, POST /reset, /grant, /ban and /unban`},
+		{"GET", "/states?key=a", "", "", 404, `there is no "/states"; there are GET /rules and /state, POST /reset, /grant, /ban and /unban`},
+		{"GET", "/reset?rule=api&key=a", "", "", 405, "/reset is for POST"},
+		{"DELETE", "/state?key=a", "", "", 405, "/state is for GET and HEAD"},
+		{"GET", "/rules?rule=api", "", "", 400, `the query has an unknown "rule"; /rules has none`},
+		{"GET", "/state", "", "", 400, "the query has no key"},
+		{"GET", "/state?key=%zz", "", "", 400, `the query can't be read: invalid URL escape "%zz"`},
+		{"GET", "/state?key=a&key=b", "", "", 400, "the query has more than one key"},
+		{"GET", "/state?key=a&rul=api", "", "", 400, `the query has an unknown "rul"; known are rule and key`},
+		{"GET", "/state?key=a&rule=web", "", "", 404, `there is no rule "web"; there are api, tiers`},
+		{"POST", "/reset?key=a", "", "", 400, "the query has no rule"},
+		{"POST", "/reset?rule=api", "", "", 400, "the query has no key"},
+		{"POST", "/reset?rule=&key=a", "", "", 404, `there is no rule ""; there are api, tiers`},
+		{"POST", "/reset?rule=tiers&key=a", "", "", 409, `the limits of rule "tiers" depend on a request, and nothing else knows them`},
+		{"POST", "/grant?rule=tiers&key=a", units, "application/json", 409, `the limits of rule "tiers" depend on a request, and nothing else knows them`},
+		{"POST", "/grant?rule=api&key=a", units, "application/x-www-form-urlencoded", 415, `the content type is "application/x-www-form-urlencoded"; want application/json`},
+		{"POST", "/grant?rule=api&key=a", units, "", 415, `the content type is ""; want application/json`},
+		{"POST", "/grant?rule=api&key=a", "", "application/json", 400, "the body can't be read: EOF"},
+		{"POST", "/grant?rule=api&key=a", "{", "application/json", 400, "the body can't be read: unexpected EOF"},
+		{"POST", "/grant?rule=api&key=a", "{}", "application/json", 400, "units is 0; want at least 1"},
+		{"POST", "/grant?rule=api&key=a", `{"units": -5}`, "application/json", 400, "units is -5; want at least 1"},
+		{"POST", "/grant?rule=api&key=a", `{"units": 1.5}`, "application/json", 400, "units is of the wrong type: number 1.5"},
+		{"POST", "/grant?rule=api&key=a", `{"units": 99999999999999999999}`, "application/json", 400, "units is of the wrong type: number 99999999999999999999"},
+		{"POST", "/grant?rule=api&key=a", `{"units": "1"}`, "application/json", 400, "units is of the wrong type: string"},
+		{"POST", "/grant?rule=api&key=a", `[1]`, "application/json", 400, "the body is of the wrong type: array"},
+		{"POST", "/grant?rule=api&key=a", `{"unit": 1}`, "application/json", 400, `the body can't be read: unknown field "unit"`},
+		{"POST", "/grant?rule=api&key=a", units + units, "application/json; charset=utf-8", 400, "the body can't be read: there is something after the object"},
+		{"POST", "/grant?rule=api&key=a", units + "}", "application/json", 400, "the body can't be read: there is something after the object"},
+		{"POST", "/grant?rule=api&key=a", strings.Repeat(" ", 5000) + units, "application/json", 413, "the body is larger than 4096 bytes"},
+		{"POST", "/ban?rule=api&key=a", `{"seconds": 60}`, "application/json", 409, `rule "api" has no penalty, and without one no bans`},
+		{"POST", "/ban?rule=api&key=a", `{"seconds": 0}`, "application/json", 400, "seconds is 0; want more than 0 and at most 1125899906"},
+		{"POST", "/ban?rule=api&key=a", `{"seconds": 1e-7}`, "application/json", 400, "seconds is 1e-07; want more than 0 and at most 1125899906"},
+		{"POST", "/ban?rule=api&key=a", `{"seconds": 1e300}`, "application/json", 400, "seconds is 1e+300; want more than 0 and at most 1125899906"},
+		{"POST", "/unban?rule=api&key=a", "", "", 409, `rule "api" has no penalty, and without one no bans`},
+	} {
+		w := send(h, tt.method, tt.target, tt.body, "Content-Type", tt.contentType)
+		var p struct {
+			Title  string
+			Status int
+			Detail string
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+			t.Errorf("%s %s: %v in %s", tt.method, tt.target, err, w.Body)
+		}
+		if w.Code != tt.status || p.Status != tt.status || p.Detail != tt.want || p.Title != http.StatusText(tt.status) {
+			t.Errorf("%s %s %.40s: got %d, %+v; want %d, %s", tt.method, tt.target, tt.body, w.Code, p, tt.status, tt.want)
+		}
+		if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
+			t.Errorf("%s %s: got content type %s", tt.method, tt.target, got)
+		}
+		if got := w.Header().Get("Allow"); (got != "") != (tt.status == 405) {
+			t.Errorf("%s %s: got Allow: %s", tt.method, tt.target, got)
+		}
+	}
+}
+
+// A key may hold anything, over real HTTP.
+func TestKeys(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	l := must(t, store, hourly("a/b c", 3))
+	server := httptest.NewServer(newAdmin(t, store, l))
+	defer server.Close()
+	limit := l.Rules()[0].Limits[0]
+	for _, key := range []string{"", "192.0.2.1", "2001:db8:1:2::/64", "a/b", "//", "..", ".", "a&key=b", "a+b c", "100%", "ключ", "\xff\x00\n", "?#"} {
+		charge := weir.Charge{Rule: "a/b c", Key: key, Limit: limit, Cost: 2}
+		if err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}}); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.Post(server.URL+"/grant?"+url.Values{"rule": {"a/b c"}, "key": {key}}.Encode(), "application/json", strings.NewReader(`{"units": 1}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 200 || !strings.Contains(string(text), `"remaining":2`) {
+			t.Errorf("key %q: got %d, %s", key, resp.StatusCode, text)
+		}
+		if tx, err := weir.Peek(t.Context(), store, charge); err != nil || tx.Decisions[0].Remaining != 2 {
+			t.Errorf("key %q has %d left, want 2", key, tx.Decisions[0].Remaining)
+		}
+	}
+}
+
+type failing struct{}
+
+func (failing) Take(context.Context, *weir.Transaction) error {
+	return errors.New("dial tcp 10.0.0.7: connection refused")
+}
+
+func TestStoreFails(t *testing.T) {
+	rule := hourly("api", 3)
+	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Minute}
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	limiters := []*weir.Limiter{must(t, failing{}, rule)}
+	h, err := admin.New(failing{}, admin.Options{Limiters: func() []*weir.Limiter { return limiters }, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		h                    http.Handler
+		method, target, body string
+		status               int
+	}{
+		{h, "GET", "/rules", "", 200}, // asks no store
+		{h, "GET", "/state?key=a", "", 503},
+		{h, "POST", "/reset?rule=api&key=a", "", 503},
+		{h, "POST", "/grant?rule=api&key=a", `{"units": 1}`, 503},
+		{h, "POST", "/ban?rule=api&key=a", `{"seconds": 1}`, 503},
+		{h, "POST", "/unban?rule=api&key=a", "", 503},
+		{http.HandlerFunc(h.RateLimit), "GET", "/rate_limit", "", 503},
+	} {
+		log.Reset()
+		w := send(tt.h, tt.method, tt.target, tt.body, "X-User", "a")
+		if w.Code != tt.status {
+			t.Errorf("%s: got %d, %s; want %d", tt.target, w.Code, w.Body, tt.status)
+		}
+		if strings.Contains(w.Body.String(), "10.0.0.7") {
+			t.Errorf("%s tells clients of the store: %s", tt.target, w.Body)
+		}
+		if n := strings.Count(log.String(), "10.0.0.7"); n != tt.status/503 {
+			t.Errorf("%s: the error is logged %d times:\n%s", tt.target, n, log.String())
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		store weir.Store
+		o     admin.Options
+		want  string
+	}{
+		{nil, admin.Options{Limiters: func() []*weir.Limiter { return nil }}, "admin: the store is nil"},
+		{failing{}, admin.Options{}, "admin: Options.Limiters is nil"},
+	} {
+		if _, err := admin.New(tt.store, tt.o); err == nil || err.Error() != tt.want {
+			t.Errorf("got %v, want %s", err, tt.want)
+		}
+	}
+}
+
+// A page of another origin can't make the browser of an operator change anything.
+func TestCrossOrigin(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	l := must(t, store, hourly("api", 3))
+	h := newAdmin(t, store, l)
+	spend(l, "anna", 3)
+	for _, tt := range []struct {
+		header, value string
+		status        int
+	}{
+		{"Sec-Fetch-Site", "cross-site", 403},
+		{"Sec-Fetch-Site", "same-site", 403},
+		{"Origin", "https://evil.example", 403},
+		{"Origin", "null", 403},
+		{"Sec-Fetch-Site", "same-origin", 200},
+		{"Origin", "http://example.com", 200}, // the host that httptest asks
+		{"X-Nothing", "", 200},                // no browser
+	} {
+		if w := send(h, "POST", "/reset?rule=api&key=anna", "", tt.header, tt.value); w.Code != tt.status {
+			t.Errorf("%s: %s: got %d, %s; want %d", tt.header, tt.value, w.Code, w.Body, tt.status)
+		}
+		if passed := spend(l, "anna", 3); (passed == 3) != (tt.status == 200) {
+			t.Errorf("%s: %s: %d requests passed after it", tt.header, tt.value, passed)
+		}
+	}
+}
+
+// Rules of one name in several limiters are one: their limits are shown together,
+// and all limiters learn of a ban and of its end.
+func TestSeveralLimiters(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	penalty := &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Minute}
+	read, write := hourly("api", 3), hourly("api", 3)
+	write.Limits = append(write.Limits, algorithms.AnchoredWindow(2, time.Minute).Named("writes"))
+	write.Limits[0].Name = "1h"
+	read.Penalty, write.Penalty = penalty, penalty
+	a, b, plain := must(t, store, read), must(t, store, write), must(t, store, hourly("api", 3))
+	h := newAdmin(t, store, plain, a, b)
+	if got := send(h, "GET", "/rules", "").Body.String(); strings.Count(got, `"quota"`) != 4 {
+		t.Errorf("got rules %s, want the limits \"\", 1h and writes, and strikes", got)
+	}
+	send(h, "POST", "/ban?rule=api&key=eve", `{"seconds": 600}`)
+	for _, l := range []*weir.Limiter{a, b} {
+		if passed := spend(l, "eve", 1); passed > 0 {
+			t.Error("a banned key passed")
+		}
+	}
+	if w := send(h, "POST", "/unban?rule=api&key=eve", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `"banned_for":0,`) {
+		t.Errorf("unban: got %d, %s", w.Code, w.Body)
+	}
+	for _, l := range []*weir.Limiter{a, b} {
+		if passed := spend(l, "eve", 1); passed != 1 {
+			t.Error("a key whose ban was lifted is refused")
+		}
+	}
+}
+
+// Limits that depend on a request are those of Options.LimitsFor, under the
+// names that they have in force.
+func TestLimitsFor(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	tiers := map[string][]weir.Limit{
+		"anna": {algorithms.AnchoredWindow(5, time.Hour), algorithms.AnchoredWindow(3, time.Minute)},
+		"bad":  {{}},
+	}
+	l := must(t, store, weir.Rule{Name: "api", Key: byUser, LimitsFor: func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("X-User")] }})
+	h, err := admin.New(store, admin.Options{
+		Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} },
+		LimitsFor: func(ctx context.Context, rule, key string) ([]weir.Limit, error) {
+			if key == "unlucky" {
+				return nil, errors.New("no database")
+			}
+			return tiers[key], nil
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spend(l, "anna", 3)
+	for _, tt := range []struct {
+		method, target, body string
+		status               int
+		want                 string
+	}{
+		{"GET", "/state?key=anna", "", 200, `"burst":3,"remaining":0`},
+		{"POST", "/grant?rule=api&key=anna", `{"units": 1}`, 200, `"burst":3,"remaining":1`},
+		{"POST", "/reset?rule=api&key=anna", "", 200, `"burst":5,"remaining":5`},
+		{"GET", "/state?key=stranger", "", 200, `"limits":[]`},
+		{"POST", "/grant?rule=api&key=stranger", `{"units": 1}`, 200, `"limits":[]`},
+		{"POST", "/reset?rule=api&key=stranger", "", 200, `"limits":[]`},
+		{"GET", "/state?key=unlucky", "", 503, "the store failed"},
+		{"GET", "/state?key=bad", "", 503, "the store failed"},
+	} {
+		if w := send(h, tt.method, tt.target, tt.body); w.Code != tt.status || !strings.Contains(w.Body.String(), tt.want) {
+			t.Errorf("%s %s: got %d, %s; want %d with %s", tt.method, tt.target, w.Code, w.Body, tt.status, tt.want)
+		}
+	}
+}
+
+// What a file says after a reload is in force at once, here too.
+func TestReload(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	text := func(n int) *fstest.MapFile {
+		return &fstest.MapFile{Data: fmt.Appendf(nil, "limits: [{name: api, key: 'header:X-User', algorithm: anchored-window, config: [{limit: %d, period: 1h}]}]", n)}
+	}
+	files := fstest.MapFS{"r.yaml": text(5)}
+	f, err := config.Open("r.yaml", store, config.Options{FS: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := f.Handler("api")(served)
+	h, err := admin.New(store, admin.Options{Limiters: f.Limiters})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		send(api, "GET", "/", "", "X-User", "anna")
+	}
+	for _, tt := range []struct {
+		limit            int
+		state, rateLimit string
+	}{
+		{5, `"burst":5,"remaining":2,`, `{"limit":5,"used":3,"remaining":2,`},
+		{9, `"burst":9,"remaining":6,`, `{"limit":9,"used":3,"remaining":6,`},
+		{2, `"burst":2,"remaining":0,`, `{"limit":2,"used":2,"remaining":0,`},
+	} {
+		files["r.yaml"] = text(tt.limit)
+		if _, err := f.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if got := send(h, "GET", "/state?key=anna", "").Body.String(); !strings.Contains(got, tt.state) {
+			t.Errorf("a limit of %d: got state %s, want %s", tt.limit, got, tt.state)
+		}
+		if got := send(http.HandlerFunc(h.RateLimit), "GET", "/rate_limit", "", "X-User", "anna").Body.String(); !strings.Contains(got, tt.rateLimit) {
+			t.Errorf("a limit of %d: got %s, want %s", tt.limit, got, tt.rateLimit)
+		}
+	}
+}
+
+// stores are one of each kind, empty.
+func stores(t *testing.T) map[string]weir.Store {
+	server := redistest.Server(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { rdb.Close() })
+	shared, err := redisstore.New(rdb, redisstore.Options{Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]weir.Store{"memory": memstore.New(memstore.Options{}), "redis": shared}
+}
+
+// Of 20 units granted while clients ask as fast as they can, none is lost and
+// none is made: 50 + 20 requests pass.
+func TestGrantUnderLoad(t *testing.T) {
+	const quota, grants, clients = 50, 20, 4
+	for name, store := range stores(t) {
+		l := must(t, store, hourly("api", quota))
+		admin := httptest.NewServer(newAdmin(t, store, l))
+		defer admin.Close()
+		api := httptest.NewServer(l.Handler(served))
+		defer api.Close()
+		var passed atomic.Int64
+		ask := func() {
+			r, _ := http.NewRequest("GET", api.URL, nil)
+			r.Header.Set("X-User", "anna")
+			resp, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp.Body.Close()
+			if resp.StatusCode == 200 {
+				passed.Add(1)
+			}
+		}
+		for range quota {
+			ask()
+		}
+		granted := make(chan bool)
+		var wg sync.WaitGroup
+		for range clients {
+			wg.Go(func() {
+				for {
+					select {
+					case <-granted:
+						return
+					default:
+						ask()
+					}
+				}
+			})
+		}
+		for range grants {
+			resp, err := http.Post(admin.URL+"/grant?rule=api&key=anna", "application/json", strings.NewReader(`{"units": 1}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != 200 {
+				t.Errorf("%s: a grant got %d", name, resp.StatusCode)
+			}
+		}
+		close(granted)
+		wg.Wait()
+		for range grants + 1 {
+			ask()
+		}
+		if got := passed.Load(); got != quota+grants {
+			t.Errorf("%s: %d requests passed, want %d", name, got, quota+grants)
+		}
+	}
+}
+
+// Each reset gives back what is spent at its instant: never more than quota
+// requests pass between two, and quota pass after the last.
+func TestResetUnderLoad(t *testing.T) {
+	const quota, resets, clients = 20, 10, 4
+	for name, store := range stores(t) {
+		l := must(t, store, hourly("api", quota))
+		h := newAdmin(t, store, l)
+		var passed atomic.Int64
+		done := make(chan bool)
+		var wg sync.WaitGroup
+		for range clients {
+			wg.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+						passed.Add(int64(spend(l, "anna", 1)))
+					}
+				}
+			})
+		}
+		for range resets {
+			if w := send(h, "POST", "/reset?rule=api&key=anna", ""); w.Code != 200 {
+				t.Errorf("%s: a reset got %d, %s", name, w.Code, w.Body)
+			}
+		}
+		close(done)
+		wg.Wait()
+		passed.Add(int64(spend(l, "anna", quota+1)))
+		if got := passed.Load(); got < quota || got > quota*(resets+1) {
+			t.Errorf("%s: %d requests passed with %d resets, want %d to %d", name, got, resets, quota, quota*(resets+1))
+		}
+		send(h, "POST", "/reset?rule=api&key=anna", "")
+		if got := spend(l, "anna", quota+1); got != quota {
+			t.Errorf("%s: %d requests passed after the last reset, want %d", name, got, quota)
+		}
+	}
+}
