@@ -66,9 +66,7 @@ import (
 // Options of New.
 type Options struct {
 	// Limiters returns the limiters in force. It is called with each request and
-	// must be set. For a [config.File] it is the method Limiters.
-	//
-	// [config.File]: https://pkg.go.dev/github.com/seed83679106/weir/config#File
+	// must be set. That of a file of rules is config.File.Limiters.
 	Limiters func() []*weir.Limiter
 
 	// LimitsFor returns the limits of a key of a rule that has a LimitsFor of its
