@@ -71,6 +71,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -124,6 +125,7 @@ type File struct {
 type version struct {
 	data     []byte
 	rules    []rule
+	trusted  []netip.Prefix
 	limiters []*weir.Limiter // one for each of uses
 }
 
@@ -210,6 +212,10 @@ func (f *File) use(names []string) int {
 // another moment are others. They are for package admin, say.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.now.Load().limiters) }
 
+// TrustedProxies returns the trusted-proxies of the file, for whatever else of a
+// request is to be believed from them alone.
+func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.now.Load().trusted) }
+
 // Rules returns the rules, in the order of the file, for a Limiter that a
 // reload does not change, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {
@@ -260,7 +266,7 @@ func (f *File) parse(data []byte) (*version, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	return &version{data: data, rules: rules}, nil
+	return &version{data: data, rules: rules, trusted: d.trusted}, nil
 }
 
 // limiter charges the named rules together.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +27,8 @@ type decoder struct {
 	store weir.Store
 	o     *Options
 	errs  []*Error
+
+	trusted []netip.Prefix // trusted-proxies
 }
 
 func (d *decoder) errorf(n ast.Node, format string, args ...any) {

@@ -232,6 +232,20 @@ func TestLimiters(t *testing.T) {
 	}
 }
 
+func TestTrustedProxies(t *testing.T) {
+	p := newPage(t, limitOf(1), Options{})
+	for _, tt := range []struct{ field, want string }{
+		{"", "[]"},
+		{"trusted-proxies: [10.0.0.0/8, '::1']\n", "[10.0.0.0/8 ::1/128]"},
+		{"trusted-proxies: [192.0.2.1]\n", "[192.0.2.1/32]"},
+	} {
+		p.mustWrite(t, tt.field+limitOf(1))
+		if got := fmt.Sprint(p.TrustedProxies()); got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.field, got, tt.want)
+		}
+	}
+}
+
 func TestHandlerMistakes(t *testing.T) {
 	p := newPage(t, "limits:\n- {name: a, config: [{limit: 1, period: 1}]}\n- {name: b, headers: ietf, config: [{limit: 1, period: 1}]}\n"+
 		"- {name: a/x, config: [{limit: 1, period: 1}]}\n- {name: c, config: [{name: x, limit: 1, period: 1}]}\n- {name: c/x, config: [{limit: 1, period: 1}]}\n", Options{})

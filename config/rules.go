@@ -63,6 +63,7 @@ func (d *decoder) decode(data []byte) []rule {
 	}
 	if n := f["trusted-proxies"]; n != nil {
 		s.trusted = d.prefixes(n, "trusted-proxies")
+		d.trusted = s.trusted
 	}
 	s.key = d.keyNamed(nil, "ip", s.trusted)
 	d.settings(&s, f)
