@@ -1,0 +1,85 @@
+package main
+
+import (
+	"net/http"
+	"net/netip"
+	"net/url"
+)
+
+// auth answers a proxy that asks whether to pass a request on: 200, or 429 with
+// all that a client is told. nginx takes 401 and 403 for a refusal and anything
+// else for a failure: it asks /auth?refuse=403, and makes a 429 of it.
+//
+// The request in question is in X-Forwarded-Method, -Uri, -Host and -For, as
+// Traefik and Caddy send it, and nginx as nginx.conf has it. They are believed
+// from the trusted-proxies of the file only; nobody else gets an answer. A body
+// is not seen: a cost of content-length is 0.
+func (g *gateway) auth() http.Handler {
+	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refusal := http.StatusTooManyRequests
+		switch r.URL.Query().Get("refuse") {
+		case "", "429":
+		case "403":
+			refusal = http.StatusForbidden
+		default:
+			http.Error(w, "refuse is 429 or 403", http.StatusBadRequest)
+			return
+		}
+		if !g.trusts(r.RemoteAddr) {
+			g.logger.Warn("asked by one who is not of trusted-proxies", "addr", r.RemoteAddr)
+			http.Error(w, "you are not of trusted-proxies", http.StatusBadRequest)
+			return
+		}
+		for _, name := range []string{"X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-For"} {
+			if r.Header.Get(name) == "" {
+				http.Error(w, name+" is missing", http.StatusBadRequest)
+				return
+			}
+		}
+		limited.ServeHTTP(&refuser{w, refusal}, original(r))
+	})
+}
+
+func (g *gateway) trusts(peer string) bool {
+	addr, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return false
+	}
+	for _, p := range g.rules.TrustedProxies() {
+		if p.Contains(addr.Addr().Unmap().WithZone("")) {
+			return true
+		}
+	}
+	return false
+}
+
+// original returns the request that a proxy asks about.
+func original(r *http.Request) *http.Request {
+	o := r.Clone(r.Context())
+	o.Method, o.RequestURI = r.Header.Get("X-Forwarded-Method"), r.Header.Get("X-Forwarded-Uri")
+	if host := r.Header.Get("X-Forwarded-Host"); host != "" {
+		o.Host = host
+	}
+	var err error
+	if o.URL, err = url.ParseRequestURI(o.RequestURI); err != nil {
+		o.URL = &url.URL{Path: o.RequestURI} // limited all the same
+	}
+	o.Body, o.ContentLength = http.NoBody, 0
+	return o
+}
+
+// A refuser answers with another status than 429.
+type refuser struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *refuser) WriteHeader(status int) {
+	if status == http.StatusTooManyRequests {
+		status = w.status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}

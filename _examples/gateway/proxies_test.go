@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A proxied gateway is an upstream behind a proxy that asks the gateway.
+type proxied struct {
+	*gateway
+	base     string // of the proxy
+	internal *httptest.Server
+	served   atomic.Int64 // by the upstream
+	limits   string
+}
+
+// behind starts a gateway that allows each client so many requests a minute, an
+// upstream, and a proxy by its sample configuration.
+func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Replacer)) *proxied {
+	t.Helper()
+	p := &proxied{}
+	p.gateway, p.limits = start(t, limit)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.served.Add(1)
+		if r.URL.Path == "/forbidden" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		fmt.Fprint(w, "upstream ", r.Method, " ", r.RequestURI)
+	}))
+	t.Cleanup(upstream.Close)
+	p.internal = httptest.NewServer(p.gateway.internal("secret"))
+	t.Cleanup(p.internal.Close)
+	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
+	address := freeAddress(t)
+	run(t, strings.NewReplacer("127.0.0.1:9090", host(p.internal), "127.0.0.1:9000", host(upstream),
+		"127.0.0.1:8000", address, "localhost:8000", address))
+	p.base = "http://" + address
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+			return p
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// freeAddress returns one to listen on. It is none of those that the system
+// gives to connections, or one of these might take it before the proxy does.
+func freeAddress(t *testing.T) string {
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
+		if ln, err := net.Listen("tcp", address); err == nil {
+			ln.Close()
+			return address
+		}
+	}
+	t.Fatal("no address is free")
+	return ""
+}
+
+// find returns the path of a program. Where it is missing the test is skipped,
+// or fails if CI is set.
+func find(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	return path
+}
+
+// spawn runs a program until the test ends.
+func spawn(t *testing.T, env []string, program string, args ...string) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s:\n%s", program, out.String())
+		}
+	})
+}
+
+// nginx runs nginx.conf, changed by edits: pairs of what is there and what is
+// to be.
+func nginx(edits ...string) func(t *testing.T, ports *strings.Replacer) {
+	return func(t *testing.T, ports *strings.Replacer) {
+		t.Helper()
+		program := find(t, "nginx")
+		sample, err := os.ReadFile("nginx.conf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(edits); i += 2 {
+			if !bytes.Contains(sample, []byte(edits[i])) {
+				t.Fatalf("nginx.conf has no %q", edits[i])
+			}
+		}
+		text := ports.Replace(strings.NewReplacer(edits...).Replace(string(sample)))
+		dir := t.TempDir()
+		main := "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n"
+		for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+			main += kind + "_temp_path " + kind + ";\n"
+		}
+		conf := filepath.Join(dir, "nginx.conf")
+		if err := os.WriteFile(conf, []byte(main+text+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		spawn(t, nil, program, "-p", dir, "-c", conf, "-e", "stderr")
+	}
+}
+
+// caddy runs the Caddyfile.
+func caddy(t *testing.T, ports *strings.Replacer) {
+	t.Helper()
+	program := find(t, "caddy")
+	sample, err := os.ReadFile("Caddyfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "Caddyfile")
+	text := "{\n\tadmin off\n}\n" + ports.Replace(string(sample))
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spawn(t, []string{"HOME=" + dir, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir}, program, "run", "--config", conf, "--adapter", "caddyfile")
+}
+
+// All proxies let through what the gateway allows, answer for it what it
+// refuses, and can't be told by a client that it is another.
+func TestBehindProxy(t *testing.T) {
+	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
+		t.Run(name, func(t *testing.T) {
+			p := behind(t, 4, run)
+			for _, tt := range []struct {
+				from, path string
+				header     []string
+				status     int
+				left       string
+			}{
+				{"127.0.0.2", "/a?b=c", nil, 200, "3"},
+				{"127.0.0.2", "/a?b=c", nil, 200, "2"},
+				{"127.0.0.2", "/a?b=c", []string{"X-Forwarded-For", "192.0.2.1"}, 200, "1"},
+				{"127.0.0.2", "/forbidden", nil, 403, "0"}, // that of the upstream
+				{"127.0.0.2", "/a", nil, 429, "0"},
+				{"127.0.0.2", "/a", []string{"X-Forwarded-For", "192.0.2.1"}, 429, "0"},
+				{"127.0.0.2", "/a", []string{"X-Forwarded-For", "192.0.2.2", "X-Forwarded-For", "192.0.2.3"}, 429, "0"},
+				{"127.0.0.2", "/a", []string{"X-Real-Ip", "192.0.2.1", "Forwarded", "for=192.0.2.1", "X-Forwarded-Host", "x", "X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/b"}, 429, "0"},
+				{"127.0.0.2", "/weir", nil, 429, "0"}, // nobody asks the gateway in place of the proxy
+				{"127.0.0.3", "/a", nil, 200, "3"},
+			} {
+				served := p.served.Load()
+				resp, body := get(t, from(t, tt.from), p.base+tt.path, tt.header...)
+				limited := resp.StatusCode == 429
+				if name == "nginx" && tt.path == "/weir" {
+					if resp.StatusCode != 404 {
+						t.Errorf("/weir: got %d, want 404", resp.StatusCode)
+					}
+					continue
+				}
+				if resp.StatusCode != tt.status || p.served.Load() == served != limited {
+					t.Errorf("%+v: got %d, %s; the upstream served %d", tt, resp.StatusCode, body, p.served.Load()-served)
+				}
+				if want := fmt.Sprintf(`"client/requests";r=%s;t=60`, tt.left); !strings.HasPrefix(resp.Header.Get("RateLimit"), want) {
+					t.Errorf("%+v: got RateLimit: %s, want %s", tt, resp.Header.Get("RateLimit"), want)
+				}
+				if want := `"client/requests";q=4;w=60`; !strings.HasPrefix(resp.Header.Get("RateLimit-Policy"), want) {
+					t.Errorf("%+v: got RateLimit-Policy: %s, want %s", tt, resp.Header.Get("RateLimit-Policy"), want)
+				}
+				if got := resp.Header.Get("Retry-After"); (got == "60") != limited {
+					t.Errorf("%+v: got Retry-After: %s", tt, got)
+				}
+				if got := resp.Header.Get("Content-Type"); limited && (got != "application/problem+json" || !strings.Contains(body, "quota-exceeded")) {
+					t.Errorf("%+v: got %s, %s; want problem details", tt, got, body)
+				}
+			}
+		})
+	}
+}
+
+// The rules see the method and not that of the question.
+func TestMethodBehindNginx(t *testing.T) {
+	p := behind(t, 4, nginx())
+	resp, err := from(t, "127.0.0.2").Post(p.base+"/a", "text/plain", strings.NewReader("a body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	r := httptest.NewRequest("POST", "/a", nil)
+	r.RemoteAddr = "127.0.0.2:4"
+	key, _ := p.rules.Rules()[1].Key(r)
+	_, state := get(t, http.DefaultClient, strings.Replace(p.internal.URL, "//", "//:secret@", 1)+"/admin/state?rule=writes&key="+url.QueryEscape(key))
+	if resp.StatusCode != 200 || !strings.Contains(state, `"remaining":999`) {
+		t.Errorf("got %d, and of its method %s", resp.StatusCode, state)
+	}
+}
+
+// The file is rewritten while clients ask as fast as they can: each gets 200 or
+// 429 and nothing else, and the last limit holds.
+func TestReloadBehindNginx(t *testing.T) {
+	const reloads, clients = 20, 4
+	p := behind(t, 1, nginx())
+	done := make(chan bool)
+	var statuses [600]atomic.Int64
+	var wg sync.WaitGroup
+	for range clients {
+		client := from(t, "127.0.0.2")
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				resp, err := client.Get(p.base)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.Body.Close()
+				statuses[resp.StatusCode].Add(1)
+			}
+		})
+	}
+	for i := range reloads {
+		writeLimits(t, p.limits, 10*(i+1))
+		if _, err := p.rules.Reload(); err != nil {
+			t.Error(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); statuses[200].Load() < int64(10*(i+1)); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) { // the new limit should be used up
+				t.Errorf("after %d reloads %d requests got 200", i+1, statuses[200].Load())
+				break
+			}
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	close(done)
+	wg.Wait()
+	for status := range statuses {
+		if n := statuses[status].Load(); n > 0 && status != 200 && status != 429 {
+			t.Errorf("%d requests got %d", n, status)
+		}
+	}
+	if n := statuses[200].Load(); n != 10*reloads || p.served.Load() != n {
+		t.Errorf("%d requests got 200 and %d reached the upstream, want %d", n, p.served.Load(), 10*reloads)
+	}
+	t.Logf("%d got 200, %d got 429", statuses[200].Load(), statuses[429].Load())
+}
+
+// Without a gateway nginx lets requests through, as it is told, or fails them.
+func TestNginxWithoutGateway(t *testing.T) {
+	for _, tt := range []struct {
+		edits  []string
+		status int
+	}{
+		{nil, 200},
+		{[]string{"error_page 502 504 = @open;", ""}, 500},
+	} {
+		p := behind(t, 1, nginx(tt.edits...))
+		client := from(t, "127.0.0.2")
+		for _, want := range []int{200, 429} {
+			if resp, body := get(t, client, p.base); resp.StatusCode != want {
+				t.Errorf("with a gateway: got %d, %s; want %d", resp.StatusCode, body, want)
+			}
+		}
+		p.internal.CloseClientConnections()
+		p.internal.Close()
+		for range 3 {
+			if resp, body := get(t, client, p.base); resp.StatusCode != tt.status {
+				t.Errorf("without a gateway: got %d, %s; want %d", resp.StatusCode, body, tt.status)
+			}
+		}
+	}
+}
