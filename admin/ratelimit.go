@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"time"
@@ -121,6 +122,7 @@ func (h *Handler) lookers() ([]looker, error) {
 			Rules:   rules,
 			Headers: weir.NoHeaders,
 			Logger:  h.o.Logger,
+			Observe: see,
 			OnError: func(w http.ResponseWriter, r *http.Request, _ http.Handler, _ error) {
 				h.fail(w, r, storeFailed) // the limiter logs it
 			},
@@ -137,12 +139,18 @@ func (h *Handler) lookers() ([]looker, error) {
 // look returns what the caller has left. If not ok the request has been
 // answered.
 func (l looker) look(w http.ResponseWriter, r *http.Request) (t weir.Transaction, ok bool) {
-	outer := weir.FromContext(r.Context())
-	l.limiter.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		ok = true
-		if found := weir.FromContext(r.Context()); found != nil && found != outer {
-			t = weir.Transaction{Charges: found.Charges, Decisions: found.Decisions, At: found.At}
-		}
-	})).ServeHTTP(w, r)
+	ctx := context.WithValue(r.Context(), seenKey{}, &t)
+	l.limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ok = true })).ServeHTTP(w, r.WithContext(ctx))
 	return t, ok
+}
+
+type seenKey struct{}
+
+// see keeps what a looker decides, for look. FromContext would tell of a limiter
+// around this one where no rule applies.
+func see(e weir.Event) {
+	if e.Err == nil && e.Transaction != nil && !e.Shadow {
+		t := e.Request.Context().Value(seenKey{}).(*weir.Transaction)
+		*t = weir.Transaction{Charges: e.Transaction.Charges, Decisions: e.Transaction.Decisions, At: e.Transaction.At}
+	}
 }
