@@ -79,7 +79,9 @@ func newBans(r *Rule) (*bans, error) {
 	case p.For < time.Microsecond || p.For%time.Microsecond != 0:
 		return nil, fmt.Errorf("weir: rule %q: penalty: For %v is not in whole microseconds above 0", r.Name, p.For)
 	case b.most < p.For || b.most%time.Microsecond != 0:
-		return nil, fmt.Errorf("weir: rule %q: penalty: Most %v is below For, or not in whole microseconds", r.Name, p.Most)
+		return nil, fmt.Errorf("weir: rule %q: penalty: Most %v is below For, or not in whole microseconds", r.Name, b.most)
+	case b.most > MaxTicks/repeats*time.Microsecond:
+		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, b.most, MaxTicks/repeats*time.Microsecond)
 	}
 	if _, queue := p.Strikes.Algorithm.(Queuer); queue {
 		return nil, fmt.Errorf("weir: rule %q: penalty: Strikes is a queue, which can't be held: %v", r.Name, p.Strikes)

@@ -9,9 +9,13 @@ import (
 	"net/http/httputil"
 	"net/url"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/weirprom"
 )
 
 // A gateway charges every request under all rules of a file.
@@ -19,14 +23,14 @@ type gateway struct {
 	rules   *config.File
 	limit   func(http.Handler) http.Handler
 	admin   *admin.Handler
-	metrics metrics
+	metrics *weirprom.Collector
 	logger  *slog.Logger
 }
 
 // newGateway takes the rules that the file has now. Those that are added later
 // take a restart, and a file that lacks one of these is not loaded.
 func newGateway(path string, store weir.Store, logger *slog.Logger) (*gateway, error) {
-	g := &gateway{metrics: newCounters(), logger: logger}
+	g := &gateway{metrics: weirprom.New(), logger: logger}
 	var err error
 	g.rules, err = config.Open(path, store, config.Options{
 		Limiter: weir.Options{Observe: g.metrics.Observe, Logger: logger},
@@ -73,7 +77,9 @@ func (g *gateway) public(upstream *url.URL) http.Handler {
 func (g *gateway) internal(password string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/auth", g.auth())
-	mux.Handle("GET /metrics", g.metrics)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(g.metrics)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.Handle("/admin/", operatorsOnly(password, http.StripPrefix("/admin", g.admin)))
 	return mux
 }
@@ -89,12 +95,6 @@ func operatorsOnly(password string, next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// metrics watch decisions and show them to Prometheus.
-type metrics interface {
-	http.Handler
-	Observe(weir.Event)
 }
 
 // operator is the line that a person types to ask for something at /admin.

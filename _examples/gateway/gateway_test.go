@@ -157,7 +157,7 @@ func TestAuth(t *testing.T) {
 		}
 	}
 	_, body := get(t, http.DefaultClient, server.URL+"/metrics")
-	if want := `weir_decisions_total{outcome="allowed"} 2`; !strings.Contains(body, want) {
+	if want := `weir_decisions_total{limit="requests",mode="enforced",outcome="allowed",rule="client"} 2`; !strings.Contains(body, want) {
 		t.Errorf("got metrics\n%s\nwant %s", body, want)
 	}
 }
