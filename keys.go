@@ -189,9 +189,9 @@ func ByContext(key any) KeyFunc {
 }
 
 // Global limits all requests together: they share one key, the empty one.
-func Global() KeyFunc {
-	return func(*http.Request) (string, bool) { return "", true }
-}
+func Global() KeyFunc { return global }
+
+func global(*http.Request) (string, bool) { return "", true }
 
 // Join limits each combination of keys. It applies where all of them do. The
 // keys are joined as netstrings, "9:192.0.2.1,3:GET,", so that no two

@@ -55,7 +55,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench: -run:", err)
 		os.Exit(2)
 	}
-	o := options{quick: *quick, rounds: 7}
+	o := options{quick: *quick, rounds: 5}
 	if o.quick {
 		o.rounds, *figures = 1, ""
 	}

@@ -1,0 +1,98 @@
+// Package watch has observers for weir.Options.Observe that tell people what
+// limiters do: the keys refused most, refusals as log lines at a bounded rate, and
+// what is probably misconfigured. weir.Observers combines them.
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/seed83679106/weir"
+)
+
+// A Top finds the keys that are refused most, in bounded memory: the Space-Saving
+// algorithm of Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent
+// and Top-k Elements in Data Streams" (2005). It keeps n keys. Of all that are
+// refused oftener than once in n refusals, none is missing.
+type Top struct {
+	n     int
+	mu    sync.Mutex
+	known map[ruleKey]*Refused
+}
+
+type ruleKey struct{ rule, key string }
+
+// A Refused is a key that was refused under a rule: at most Count times, and at
+// least Count − Error times.
+type Refused struct {
+	Rule, Key    string
+	Count, Error int64
+}
+
+// NewTop returns a Top of n keys. It panics if n is below 1. A refusal of a key
+// that is not among them takes time in proportion to n.
+func NewTop(n int) *Top {
+	if n < 1 {
+		panic(fmt.Sprintf("watch: a top of %d keys", n))
+	}
+	return &Top{n: n, known: make(map[ruleKey]*Refused, n)}
+}
+
+// Observe counts a refusal once for each rule that refused. Rules in shadow, and
+// requests that were refused without a decision, do not count.
+func (t *Top) Observe(e weir.Event) {
+	if e.Err != nil || e.Shadow || e.Transaction == nil {
+		return
+	}
+	charges, decisions := e.Transaction.Charges, e.Transaction.Decisions
+	for i := range charges {
+		if decisions[i].Allowed {
+			continue
+		}
+		first := true // refusal of this rule
+		for j := range charges[:i] {
+			first = first && (decisions[j].Allowed || charges[j].Rule != charges[i].Rule)
+		}
+		if first {
+			t.count(charges[i].Rule, charges[i].Key)
+		}
+	}
+}
+
+func (t *Top) count(rule, key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r, ok := t.known[ruleKey{rule, key}]; ok {
+		r.Count++
+		return
+	}
+	r := &Refused{Rule: strings.Clone(rule), Key: strings.Clone(key), Count: 1}
+	if len(t.known) == t.n { // it takes the place, and the count, of the least
+		var least *Refused
+		for _, other := range t.known {
+			if least == nil || other.Count < least.Count {
+				least = other
+			}
+		}
+		delete(t.known, ruleKey{least.Rule, least.Key})
+		r.Count, r.Error = least.Count+1, least.Count
+	}
+	t.known[ruleKey{r.Rule, r.Key}] = r
+}
+
+// Keys returns the keys, those refused most first.
+func (t *Top) Keys() []Refused {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	keys := make([]Refused, 0, len(t.known))
+	for _, r := range t.known {
+		keys = append(keys, *r)
+	}
+	slices.SortFunc(keys, func(a, b Refused) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
+	})
+	return keys
+}

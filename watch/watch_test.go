@@ -1,0 +1,288 @@
+package watch_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/watch"
+)
+
+func limiter(t testing.TB, store weir.Store, observe func(weir.Event), rules ...weir.Rule) *weir.Limiter {
+	t.Helper()
+	l, err := weir.New(store, weir.Options{Rules: rules, Observe: observe, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func rule(name string, key weir.KeyFunc, quota int64) weir.Rule {
+	return weir.Rule{Name: name, Key: key, Limits: []weir.Limit{algorithms.FixedWindow(quota, 1000*time.Hour)}}
+}
+
+func ask(h http.Handler, fields ...string) {
+	r := httptest.NewRequest("GET", "/", nil) // from 192.0.2.1
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	h.ServeHTTP(httptest.NewRecorder(), r)
+}
+
+func refused(key string) weir.Event {
+	return weir.Event{Transaction: &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: key}}, Decisions: make([]weir.Decision, 1)}}
+}
+
+// TestTop holds what a Top says of a stream against exact counts.
+func TestTop(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 1))
+	zipf := rand.NewZipf(r, 1.2, 1, 10_000)
+	const n, events = 50, 20_000
+	top, exact := watch.NewTop(n), map[string]int64{}
+	for range events {
+		key := fmt.Sprint(zipf.Uint64())
+		exact[key]++
+		top.Observe(refused(key))
+	}
+	found := map[string]bool{}
+	keys := top.Keys()
+	for _, k := range keys {
+		found[k.Key] = true
+		if want := exact[k.Key]; k.Count < want || k.Count-k.Error > want {
+			t.Errorf("seed %d: %s: got %d with an error of %d, want %d", seed, k.Key, k.Count, k.Error, want)
+		}
+	}
+	for key, count := range exact {
+		if count > events/n && !found[key] {
+			t.Errorf("seed %d: %s is missing, which was refused %d times", seed, key, count)
+		}
+	}
+	if len(keys) != n || !slices.IsSortedFunc(keys, func(a, b watch.Refused) int { return int(b.Count - a.Count) }) {
+		t.Errorf("seed %d: got %d keys, or not in order: %v", seed, len(keys), keys)
+	}
+}
+
+// TestTopCounts a request once for each rule that refuses, and no others.
+func TestTopCounts(t *testing.T) {
+	top := watch.NewTop(10)
+	shadow := rule("shadow", weir.Global(), 1)
+	shadow.Shadow = 1
+	two := rule("two", weir.ByHeader("Key"), 1)
+	two.Limits = []weir.Limit{algorithms.FixedWindow(1, time.Hour), algorithms.FixedWindow(1, 1000*time.Hour)}
+	h := limiter(t, memstore.New(memstore.Options{}), top.Observe, two, rule("one", weir.ByIP(), 2), shadow).Handler(http.NotFoundHandler())
+	for _, key := range []string{"a", "b", "a", "c"} {
+		ask(h, "Key", key)
+	}
+	if got, want := fmt.Sprint(top.Keys()), "[{one 192.0.2.1 2 0} {two a 1 0}]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 100 {
+				top.Observe(refused(fmt.Sprint(i)))
+			}
+		})
+	}
+	wg.Wait()
+	if len(top.Keys()) != 10 {
+		t.Errorf("got %d keys, want 10", len(top.Keys()))
+	}
+}
+
+func logger() (*bytes.Buffer, *slog.Logger) {
+	var b bytes.Buffer
+	return &b, slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+type storeFunc func(context.Context, *weir.Transaction) error
+
+func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
+
+func TestLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, l := logger()
+		pests, _ := weir.NewList("pest")
+		api := rule("api", weir.ByHeader("Key"), 1)
+		api.Deny, api.Penalty = pests.Has, &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), For: time.Minute}
+		mem, gone := memstore.New(memstore.Options{}), false
+		h := limiter(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			if gone {
+				return errors.New("gone")
+			}
+			return mem.Take(ctx, tx)
+		}), watch.Log(l, 2, func(_, key string) string { return "<" + key + ">" }), api).Handler(http.NotFoundHandler())
+		for range 6 {
+			ask(h, "Key", "a")
+		}
+		time.Sleep(time.Second)
+		ask(h, "Key", "pest")
+		ask(h, "Key", "a") // the sixth refusal: banned
+		time.Sleep(time.Second)
+		gone = true
+		ask(h, "Key", "b")
+		want := `msg="weir: refused" rule=api limit="" retry_after=`
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 5 {
+			t.Fatalf("got %d lines, want 5: %s", len(lines), out)
+		}
+		for i, want := range []string{want, want, `msg="weir: denied" rule=api left_out=3`, `msg="weir: banned" for=1m0s`, `msg="weir: not decided" err=gone`} {
+			if !strings.Contains(lines[i], want) {
+				t.Errorf("line %d: got %s, want %s", i, lines[i], want)
+			}
+		}
+		if strings.Contains(lines[3], "left_out") {
+			t.Errorf("line 3: got %s, want nothing left out since the line before", lines[3])
+		}
+		if !strings.Contains(lines[0], "key=<a>") {
+			t.Errorf("got %s, want a key", lines[0])
+		}
+	})
+}
+
+// TestLogKeys: no key is logged unless somebody asks for it.
+func TestLogKeys(t *testing.T) {
+	out, l := logger()
+	h := limiter(t, memstore.New(memstore.Options{}), watch.Log(l, 0, nil), rule("api", weir.ByIP(), 1)).Handler(http.NotFoundHandler())
+	ask(h)
+	ask(h)
+	if got := out.String(); !strings.Contains(got, "refused") || strings.Contains(got, "192.0.2.1") {
+		t.Errorf("got %s, want a refusal without its key", got)
+	}
+}
+
+type warned struct{ weir.Store }
+
+func (warned) Warnings() []string { return []string{"MaxRetries is 3"} }
+
+// TestDiagnose: each code is found where it is due, and not elsewhere.
+func TestDiagnose(t *testing.T) {
+	everyone := weir.ByIP(netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0"))
+	mem := func() weir.Store { return memstore.New(memstore.Options{}) }
+	clock := func(off time.Duration) weir.Store {
+		return storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+			tx.Decide(time.Now().Add(off).UnixMicro(), make([]weir.State, len(tx.Charges)))
+			return nil
+		})
+	}
+	for _, tt := range []struct {
+		name   string
+		store  weir.Store
+		key    weir.KeyFunc
+		nested bool
+		fields []string
+		want   string
+	}{
+		{"well", mem(), weir.ByIP(), false, nil, ""},
+		{"behind a proxy that is trusted", mem(), weir.ByIP(netip.MustParsePrefix("192.0.2.0/24")), false, []string{"X-Forwarded-For", "198.51.100.9"}, ""},
+		{"behind one that is not", mem(), weir.ByIP(), false, []string{"X-Forwarded-For", "198.51.100.9"}, "WEIR001"},
+		{"by another field", mem(), weir.ByIP(), false, []string{"X-Real-IP", "198.51.100.9"}, "WEIR001"},
+		{"by another key", mem(), weir.ByHeader("Key"), false, []string{"X-Forwarded-For", "198.51.100.9", "Key", "a"}, ""},
+		{"everyone trusted", mem(), everyone, false, nil, "WEIR002"},
+		{"a key that panics when probed", mem(), func(r *http.Request) (string, bool) { return r.Header["Key"][0], true }, false, []string{"Key", "a"}, ""},
+		{"nested", mem(), weir.ByIP(), true, nil, "WEIR003"},
+		{"empty", mem(), func(*http.Request) (string, bool) { return "", true }, false, nil, "WEIR004"},
+		{"empty by choice", mem(), weir.Global(), false, nil, ""},
+		{"a clock that is ahead", clock(time.Minute), weir.ByIP(), false, nil, "WEIR005"},
+		{"a clock that is behind", clock(-time.Minute), weir.ByIP(), false, nil, "WEIR005"},
+		{"a clock that is a bit off", clock(500 * time.Millisecond), weir.ByIP(), false, nil, ""},
+		{"a slow client", warned{mem()}, weir.ByIP(), false, nil, "WEIR006"},
+		{"failing", storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("gone") }), weir.ByIP(), false, nil, "WEIR007"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, l := logger()
+			r := rule("api", tt.key, 100)
+			observe := watch.Diagnose(l, []weir.Rule{r}, tt.store)
+			h := limiter(t, tt.store, observe, r).Handler(http.NotFoundHandler())
+			if tt.nested {
+				h = limiter(t, tt.store, observe, r).Handler(h)
+			} else { // of the same name, and another key
+				h = limiter(t, mem(), nil, rule("api", weir.ByHeader("Other"), 100)).Handler(h)
+			}
+			tt.fields = append(tt.fields, "Other", "else")
+			ask(h, tt.fields...)
+			ask(h, tt.fields...) // is not reported again
+			codes := strings.Join(regexp.MustCompile(`WEIR\d+`).FindAllString(out.String(), -1), " ")
+			if codes != tt.want {
+				t.Errorf("got %q, want %q: %s", codes, tt.want, out)
+			}
+		})
+	}
+}
+
+func TestDiagnoseAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, l := logger()
+		observe := watch.Diagnose(l, nil)
+		for range 4 {
+			observe(weir.Event{Err: errors.New("gone")})
+			time.Sleep(30 * time.Second)
+		}
+		if n := strings.Count(out.String(), watch.FailOpen); n != 2 {
+			t.Errorf("got %d lines in two minutes, want 2", n)
+		}
+	})
+}
+
+// TestDocumented: every code has its paragraph, and no other.
+func TestDocumented(t *testing.T) {
+	source, err := os.ReadFile("diagnose.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("DIAGNOSTICS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var codes, titles []string
+	for _, m := range regexp.MustCompile(`= "(WEIR\d+)"`).FindAllSubmatch(source, -1) {
+		codes = append(codes, string(m[1]))
+	}
+	for _, m := range regexp.MustCompile(`(?m)^## (WEIR\d+): `).FindAllSubmatch(page, -1) {
+		titles = append(titles, string(m[1]))
+	}
+	if len(codes) == 0 || !slices.Equal(codes, titles) {
+		t.Errorf("got codes %v in the source, %v in the page", codes, titles)
+	}
+}
+
+func Example() {
+	top := watch.NewTop(10)
+	rules := []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}
+	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Rules:   rules,
+		Observe: weir.Observers(top.Observe, watch.Log(nil, 10, nil), watch.Diagnose(nil, rules)),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 4 {
+		l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	}
+	fmt.Printf("%+v\n", top.Keys())
+	// Output: [{Rule:api Key:192.0.2.1 Count:3 Error:0}]
+}
