@@ -42,9 +42,9 @@ func (s series) String() string {
 func interleave(n, rounds int, measure func(i int) (float64, error)) ([]series, error) {
 	all := make([]series, n)
 	for round := range rounds + 1 {
+		runtime.GC()
 		for k := range n {
 			i := (k + round) % n
-			runtime.GC()
 			x, err := measure(i)
 			if err != nil {
 				return nil, err

@@ -65,6 +65,7 @@ func memory(o options) ([]*table, error) {
 		var ours float64
 		var peers []float64
 		ch := chart{file: "memory-" + slug(s.name), title: "One check in memory: " + s.name, unit: "ns", target: s.target}
+		open = nil // the garbage of a million keys
 		for i, r := range results {
 			cells[i] = append(cells[i], r)
 			switch {
