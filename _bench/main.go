@@ -59,6 +59,12 @@ func main() {
 	if o.quick {
 		o.rounds, *figures = 1, ""
 	}
+	if *figures != "" {
+		if err := os.MkdirAll(*figures, 0o755); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+	}
 	fmt.Printf("# Weir beside its peers\n\n%s\n", machine())
 	for _, s := range suites {
 		if !only.MatchString(s.name) {

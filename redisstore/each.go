@@ -151,16 +151,29 @@ func (s *Store) decideGroup(ctx context.Context, g *group, ts []*weir.Transactio
 }
 
 // decideGroups decides all transactions in one round trip, and asks again for
-// those whose scripts Redis did not have.
+// those whose scripts Redis has lost.
 func (s *Store) decideGroups(ctx context.Context, groups []*group, ts []*weir.Transaction, errs []error) {
 	if len(groups) == 0 {
 		return
 	}
 	cmds := make([]once, len(groups))
+	sent := map[string]bool{}
 	for i, g := range groups {
-		cmds[i] = newCommand(ctx, &g.call, "evalsha", g.script.sha)
+		// A script that Redis has not had from here is sent as it is: were it found
+		// to be missing, those after it would be decided before.
+		if _, known := s.known.Load(g.script.sha); known || sent[g.script.sha] {
+			cmds[i] = newCommand(ctx, &g.call, "evalsha", g.script.sha)
+		} else {
+			cmds[i] = newCommand(ctx, &g.call, "eval", g.script.text)
+			sent[g.script.sha] = true
+		}
 	}
 	err := s.processAll(ctx, cmds)
+	if err == nil {
+		for sha := range sent {
+			s.known.Store(sha, true)
+		}
+	}
 	var missing []int
 	if err == nil {
 		for i := range cmds {

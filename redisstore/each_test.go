@@ -179,3 +179,21 @@ func TestTakeEachCluster(t *testing.T) {
 		}
 	}
 }
+
+// TestTakeEachInOrder: a script that Redis does not have yet is not overtaken by
+// one that it has.
+func TestTakeEachInOrder(t *testing.T) {
+	_, store := open(t)
+	log := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(2, time.Hour).Named("log"), Cost: 1}
+	meter := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(9, time.Hour).Named("meter"), Cost: 1}
+	if errs := store.TakeEach(t.Context(), []*weir.Transaction{{Charges: []weir.Charge{log}}}); errs != nil {
+		t.Fatal(errs)
+	}
+	first, second := &weir.Transaction{Charges: []weir.Charge{log, meter}}, &weir.Transaction{Charges: []weir.Charge{log}}
+	if errs := store.TakeEach(t.Context(), []*weir.Transaction{first, second}); errs != nil {
+		t.Fatal(errs)
+	}
+	if !first.Allowed() || second.Allowed() {
+		t.Errorf("got allowed %v and %v, want that the first has the last unit", first.Allowed(), second.Allowed())
+	}
+}

@@ -64,6 +64,7 @@ type Store struct {
 	scripts sync.Map     // names of algorithms → script
 	direct  sync.Map     // limits → *direct
 	directs atomic.Int64 // how many
+	known   sync.Map     // names of scripts that a batch has sent
 }
 
 // New returns a store that uses rdb and leaves it to the caller to close. It
