@@ -1,0 +1,18 @@
+// Package peers has the rate limiters that docs/migration.md moves from, for
+// the tests of that page: what it shows of them compiles, and what it says of
+// them is so. It is a module of its own, so that Weir requires none of them.
+package peers
+
+import (
+	_ "github.com/didip/tollbooth/v7"
+	_ "github.com/didip/tollbooth/v7/limiter"
+	_ "github.com/go-chi/httprate"
+	_ "github.com/seed83679106/weir"
+	_ "github.com/seed83679106/weir/algorithms"
+	_ "github.com/seed83679106/weir/memstore"
+	_ "github.com/throttled/throttled/v2"
+	_ "github.com/throttled/throttled/v2/store/memstore"
+	_ "github.com/ulule/limiter/v3"
+	_ "github.com/ulule/limiter/v3/drivers/middleware/stdlib"
+	_ "github.com/ulule/limiter/v3/drivers/store/memory"
+)

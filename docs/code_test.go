@@ -1,0 +1,284 @@
+package docs_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// imported are the packages that code in pages may use without an import
+// declaration. A block that has one imports everything it uses.
+var imported = []string{
+	"context", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2", "net/http", "net/http/httputil", "net/netip", "net/url", "os",
+	"strconv", "strings", "sync", "testing", "time",
+	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9",
+	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/config",
+	"github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/storetest",
+}
+
+// A builder type-checks code against the packages of a module, as the compiler
+// wrote them down.
+type builder struct {
+	fset     *token.FileSet
+	importer types.Importer
+}
+
+// newBuilder has the go command compile packages, and all they need, in the
+// module of dir.
+func newBuilder(t *testing.T, dir string, packages ...string) *builder {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Export"}, packages...)...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		if dir != root && os.Getenv("CI") == "" {
+			t.Skipf("the module %s: %v: %s", dir, err, stderr.String()) // its modules may be out of reach
+		}
+		t.Fatalf("go list in %s: %v: %s", dir, err, stderr.String())
+	}
+	exports := map[string]string{}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct{ ImportPath, Export string }
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		exports[p.ImportPath] = p.Export
+	}
+	b := &builder{fset: token.NewFileSet()}
+	b.importer = importer.ForCompiler(b.fset, "gc", func(path string) (io.ReadCloser, error) {
+		if exports[path] == "" {
+			return nil, fmt.Errorf("no package %s", path)
+		}
+		return os.Open(exports[path])
+	})
+	return b
+}
+
+// parse reads a block that is a program, declarations, or statements. The latter
+// two become part of a package.
+func (b *builder) parse(code block, packages []string) (f *ast.File, program bool, err error) {
+	line := fmt.Sprintf("//line %s:%d\n", code.page, code.line)
+	whole := func(before, after string) (*ast.File, error) {
+		return parser.ParseFile(b.fset, "", before+"\n"+line+code.text+after, parser.SkipObjectResolution)
+	}
+	if f, err = whole("", ""); err == nil {
+		return f, true, nil
+	}
+	imports := "package page\nimport ("
+	for _, path := range packages {
+		imports += fmt.Sprintf("%q;", path)
+	}
+	imports += ")\n"
+	if f, err = whole("package page", ""); err == nil && len(f.Imports) > 0 {
+		return f, false, nil
+	}
+	if f, err = whole(imports, ""); err == nil {
+		return f, false, nil
+	}
+	f, err = whole(imports+"func _() error {", "\nreturn nil }")
+	return f, false, err
+}
+
+// check type-checks files as a package. That fragments define what they don't use
+// is no mistake, nor that they use but some of the imports.
+func (b *builder) check(files []*ast.File) (errs []error) {
+	c := types.Config{Importer: b.importer, Error: func(err error) {
+		if e := (types.Error{}); !errors.As(err, &e) || !e.Soft {
+			errs = append(errs, err)
+		}
+	}}
+	c.Check("page", b.fset, files, nil)
+	return errs
+}
+
+// page checks the blocks of a page: its programs each by itself, all the rest as
+// one package, with what is given.
+func (b *builder) page(t *testing.T, blocks []block, packages []string, given ...*ast.File) {
+	files := given
+	for _, code := range blocks {
+		f, program, err := b.parse(code, packages)
+		if err != nil {
+			t.Errorf("%v: %v", code, err)
+			continue
+		}
+		if !program {
+			files = append(files, f)
+			continue
+		}
+		for _, err := range b.check([]*ast.File{f}) {
+			t.Error(err)
+		}
+	}
+	for _, err := range b.check(files) {
+		t.Error(err)
+	}
+}
+
+// TestGo: the code of every page compiles. The page that shows code of other
+// libraries is checked in a module that has them.
+func TestGo(t *testing.T) {
+	const migration = "docs/migration.md"
+	byPage := map[string][]block{}
+	for _, code := range blocksOf(t, "go") {
+		byPage[code.page] = append(byPage[code.page], code)
+	}
+	b := newBuilder(t, root, imported...)
+	given, err := parser.ParseFile(b.fset, "testdata/given.go", nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given.Name.Name = "page"
+	for page, blocks := range byPage {
+		if page != migration {
+			t.Run(page, func(t *testing.T) { b.page(t, blocks, imported, given) })
+		}
+	}
+	t.Run(migration, func(t *testing.T) {
+		var own []string // of what every page may use, what that module has
+		for _, path := range imported {
+			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.HasSuffix(path, "/storetest") {
+				own = append(own, path)
+			}
+		}
+		newBuilder(t, "_peers", append([]string{"."}, own...)...).page(t, byPage[migration], own)
+	})
+	// Broken code does not pass.
+	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return weir.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
+		f, _, err := b.parse(block{page: "broken", line: 1, text: text + "\n"}, imported)
+		if err == nil && len(b.check([]*ast.File{given, f})) == 0 {
+			t.Errorf("%q passed, want an error", text)
+		}
+	}
+}
+
+// TestYAML: files of rules load.
+func TestYAML(t *testing.T) {
+	for _, b := range blocksOf(t, "yaml") {
+		_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
+			FS:    fstest.MapFS{"rules.yaml": {Data: []byte(b.text)}},
+			Keys:  map[string]weir.KeyFunc{"account": weir.ByContext("account")},
+			Costs: map[string]func(*http.Request) int64{"tokens": func(*http.Request) int64 { return 1 }},
+		})
+		if err != nil {
+			t.Errorf("%v: %v", b, err)
+		}
+	}
+}
+
+// TestShell: commands name programs, files, tests and flags that exist.
+func TestShell(t *testing.T) {
+	known := declared(t)
+	for _, b := range blocksOf(t, "sh") {
+		for i, line := range strings.Split(strings.TrimSpace(strings.ReplaceAll(b.text, "\\\n", " ")), "\n") {
+			for _, fault := range shellFaults(line, known) {
+				t.Errorf("%s:%d: %s: %s", b.page, b.line+i, line, fault)
+			}
+		}
+	}
+	for _, line := range []string{"go run ./_examples/none", "go run ./_examples/basic -addres x", "go test -run TestNone ./docs", "curl --retri 3 x", "frob x", "go tst ./..."} {
+		if len(shellFaults(line, known)) == 0 {
+			t.Errorf("%q passed, want a fault", line)
+		}
+	}
+}
+
+var flagName = regexp.MustCompile(`flag\.\w+\((?:&\w+, )?"([\w-]+)"`)
+
+// shellFaults says what is wrong with a line: one command, and a comment.
+func shellFaults(line string, known map[string]bool) (faults []string) {
+	line, _, _ = strings.Cut(line, " #")
+	words := strings.Fields(line)
+	if len(words) == 0 || words[0] == "#" {
+		return nil
+	}
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	switch words[0] {
+	case "go":
+		if !strings.Contains(" run test get vet tool ", " "+words[1]+" ") {
+			fault("no such command")
+		}
+	case "curl", "redis-cli":
+	default:
+		fault("no test knows the program")
+	}
+	dir := root
+	flags := "" // of the program that go run runs
+	for i, w := range words {
+		before := words[max(0, i-1)]
+		switch {
+		case before == "-C":
+			dir = filepath.Join(root, w)
+			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
+				fault("no module there: %v", err)
+			}
+		case strings.HasPrefix(w, "./"):
+			path := filepath.Join(dir, strings.TrimSuffix(w, "..."))
+			if _, err := os.Stat(path); err != nil {
+				fault("%v", err)
+			}
+			if words[1] == "run" {
+				flags = flagsOf(path)
+			}
+		case words[0] == "go" && (before == "-run" || before == "-bench") && !strings.ContainsAny(w, "^$."):
+			found := false
+			for name := range known {
+				kind := map[string]string{"-run": "Test", "-bench": "Benchmark"}[before]
+				found = found || strings.HasPrefix(name, kind) && strings.Contains(name, w)
+			}
+			if !found {
+				fault("no %s matches %s", before[1:], w)
+			}
+		case flags != "" && strings.HasPrefix(w, "-") && !strings.Contains(flags, " "+w+" "):
+			fault("the program has no flag %s", w)
+		case words[0] == "curl" && strings.HasPrefix(w, "--") && !strings.Contains(curlFlags(), " "+w+" "):
+			fault("curl has no flag %s", w)
+		}
+	}
+	return faults
+}
+
+// flagsOf returns the flags that a program defines, with spaces around.
+func flagsOf(dir string) string {
+	list := " "
+	sources, _ := filepath.Glob(filepath.Join(dir, "*.go"))
+	shared, _ := filepath.Glob(filepath.Join(dir, "..", "internal", "*", "*.go"))
+	for _, path := range append(sources, shared...) {
+		data, _ := os.ReadFile(path)
+		for _, m := range flagName.FindAllStringSubmatch(string(data), -1) {
+			list += "-" + m[1] + " "
+		}
+	}
+	return list
+}
+
+// curlFlags are those of the curl that is installed; CI has one.
+func curlFlags() string {
+	out, err := exec.Command("curl", "--help", "all").Output()
+	if err != nil && os.Getenv("CI") == "" {
+		return " --retry --retry-max-time --fail "
+	}
+	return " " + strings.Join(strings.Fields(string(out)), " ") + " "
+}

@@ -1,0 +1,196 @@
+// Package docs_test checks the documentation: that its code compiles, its files
+// of rules load, its commands, links and tests exist, and its clients behave.
+package docs_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// root is where the paths of pages begin.
+const root = ".."
+
+// A block is what stands between two fences.
+type block struct {
+	page string // README.md, docs/guide.md
+	line int    // of its first line, from 1
+	info string // what follows the opening fence: go, sh, yaml, or nothing
+	text string
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+
+// pages are the README and all pages of this directory.
+func pages(t testing.TB) []string {
+	t.Helper()
+	found, err := filepath.Glob("*.md")
+	if err != nil || len(found) == 0 {
+		t.Fatalf("got pages %q, %v; want some", found, err)
+	}
+	list := []string{"README.md"}
+	for _, name := range found {
+		list = append(list, "docs/"+name)
+	}
+	return list
+}
+
+func read(t testing.TB, page string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// split returns the blocks of a page, and its lines without them.
+func split(t testing.TB, page string) (blocks []block, prose []string) {
+	t.Helper()
+	in := false
+	lines := bufio.NewScanner(strings.NewReader(read(t, page)))
+	for n := 1; lines.Scan(); n++ {
+		info, fence := strings.CutPrefix(strings.TrimSpace(lines.Text()), "```")
+		switch {
+		case fence && !in:
+			in = true
+			blocks = append(blocks, block{page: page, line: n + 1, info: info})
+		case fence:
+			in = false
+		case in:
+			blocks[len(blocks)-1].text += lines.Text() + "\n"
+		}
+		if in || fence {
+			prose = append(prose, "")
+		} else {
+			prose = append(prose, lines.Text())
+		}
+	}
+	if in {
+		t.Errorf("%s: the last block has no end", page)
+	}
+	return blocks, prose
+}
+
+// blocksOf returns all blocks of a language, of all pages.
+func blocksOf(t testing.TB, language string) (list []block) {
+	for _, page := range pages(t) {
+		blocks, _ := split(t, page)
+		for _, b := range blocks {
+			if b.info == language {
+				list = append(list, b)
+			}
+		}
+	}
+	return list
+}
+
+// TestBlocks: every block is in a language that something here checks, or is
+// what a program printed.
+func TestBlocks(t *testing.T) {
+	known := map[string]bool{"": true, "go": true, "sh": true, "yaml": true, "python": true, "js": true, "redis-acl": true, "nginx": true}
+	for _, page := range pages(t) {
+		blocks, _ := split(t, page)
+		for _, b := range blocks {
+			if !known[b.info] {
+				t.Errorf("%v: nothing checks blocks of %q", b, b.info)
+			}
+		}
+	}
+}
+
+var (
+	link   = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	image  = regexp.MustCompile(`(?:src|srcset)="([^"]+)"`)
+	noSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// slugs returns the anchors of a page, as GitHub makes them of its headings.
+func slugs(prose []string) map[string]bool {
+	list := map[string]bool{}
+	for _, line := range prose {
+		if title := strings.TrimLeft(line, "#"); title != line && strings.HasPrefix(title, " ") {
+			list[strings.ReplaceAll(noSlug.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), ""), " ", "-")] = true
+		}
+	}
+	return list
+}
+
+// TestLinks: links between pages, to their headings and to files lead somewhere.
+func TestLinks(t *testing.T) {
+	for _, page := range pages(t) {
+		_, prose := split(t, page)
+		for n, line := range prose {
+			for _, m := range append(link.FindAllStringSubmatch(line, -1), image.FindAllStringSubmatch(line, -1)...) {
+				if strings.Contains(m[1], "://") {
+					continue
+				}
+				name, anchor, _ := strings.Cut(m[1], "#")
+				target := page
+				if name != "" {
+					target = filepath.Join(filepath.Dir(page), name)
+				}
+				if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+					t.Errorf("%s:%d: %v", page, n+1, err)
+				} else if anchor != "" {
+					if _, there := split(t, target); !slugs(there)[anchor] {
+						t.Errorf("%s:%d: %s has no heading %q", page, n+1, target, anchor)
+					}
+				}
+			}
+		}
+	}
+}
+
+// declared returns the names of all tests, fuzz tests, benchmarks and examples of the tree.
+func declared(t testing.TB) map[string]bool {
+	t.Helper()
+	declaration := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+	names := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		for _, m := range declaration.FindAllSubmatch(data, -1) {
+			names[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// TestNamedTests: a test that a page names as its proof exists.
+func TestNamedTests(t *testing.T) {
+	proof := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z_]\\w*)`")
+	known, found := declared(t), 0
+	for _, page := range pages(t) {
+		_, prose := split(t, page)
+		for n, line := range prose {
+			for _, m := range proof.FindAllStringSubmatch(line, -1) {
+				if found++; !known[m[1]] {
+					t.Errorf("%s:%d: there is no %s", page, n+1, m[1])
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("got %d tests named, want more: are they still written as `TestX`?", found)
+	}
+}
+
+// TestLength: pages are short enough to be read to their end.
+func TestLength(t *testing.T) {
+	for _, page := range pages(t) {
+		if n := strings.Count(read(t, page), "\n"); n > 200 && page != "README.md" {
+			t.Errorf("%s has %d lines, want 200 at most", page, n)
+		}
+	}
+}

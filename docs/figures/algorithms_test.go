@@ -1,0 +1,136 @@
+package figures_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+const second = int64(1_000_000) // µs
+
+// A panel is one algorithm under the requests that all get.
+type panel struct {
+	name, shows string
+	limit       weir.Limit
+	within      time.Duration
+	level       func(s weir.State, l *weir.Limit, now int64) float64 // of what it shows
+}
+
+// owed is how many units a meter has yet to drain; of a queue, how many it has
+// yet to let go.
+func owed(s weir.State, l *weir.Limit, now int64) float64 {
+	_, d := l.Algorithm.Take(s, l, now, 0)
+	return float64(d.ResetAfter) / float64(l.Period) * float64(l.Quota)
+}
+
+func spent(s weir.State, l *weir.Limit, now int64) float64 {
+	_, d := l.Algorithm.Take(s, l, now, 0)
+	return float64(l.Quota - d.Remaining)
+}
+
+// weighted is what a sliding window takes to be spent.
+func weighted(s weir.State, l *weir.Limit, now int64) float64 {
+	period := l.Period.Microseconds()
+	cur, prev := 0.0, 0.0
+	switch start := now - now%period; {
+	case s.At >= start:
+		cur, prev = float64(s.A), float64(s.B)
+	case s.At >= start-period:
+		prev = float64(s.A)
+	}
+	return cur + prev*(1-float64(now%period)/float64(period))
+}
+
+// TestAlgorithms draws each algorithm under the same requests.
+func TestAlgorithms(t *testing.T) {
+	const quota, period = 10, 10 * time.Second
+	panels := []panel{
+		{"GCRA", "TAT ahead of now", algorithms.GCRA(quota, period), 0, owed},
+		{"Token bucket", "tokens left", algorithms.TokenBucket(quota, quota, period), 0,
+			func(s weir.State, l *weir.Limit, now int64) float64 { return quota - owed(s, l, now) }},
+		{"Leaky bucket", "units in the queue", algorithms.LeakyBucket(quota, quota, period), 5 * time.Second, owed},
+		{"Fixed window", "spent in the window", algorithms.FixedWindow(quota, period), 0, spent},
+		{"Anchored window", "spent in the window", algorithms.AnchoredWindow(quota, period), 0, spent},
+		{"Sliding window", "spent, estimated", algorithms.SlidingWindow(quota, period), 0, weighted},
+		{"Sliding log", "spent in the last 10 s", algorithms.SlidingLog(quota, period), 0, spent},
+	}
+	const (
+		start = 1_700_000_000 * second // a window begins
+		from  = start + 5*second
+		to    = start + 30*second
+		left   = 168.0
+		right  = 776.0
+		top    = 84.0
+		each   = 88.0
+		high   = 40.0 // of the curve
+	)
+	var requests []int64
+	for at := 7 * second; at < 13*second; at += second / 4 {
+		requests = append(requests, start+at)
+	}
+	for at := 17 * second; at < 24*second; at += second / 2 {
+		requests = append(requests, start+at)
+	}
+
+	d := draw(int(top+each*float64(len(panels))+24), "The same requests under each algorithm",
+		"Seven time lines of 25 seconds with a limit of 10 per 10 seconds: 24 requests in 6 seconds across the edge of a window, "+
+			"a pause, then 2 requests a second. Circles are requests that were admitted, crosses those that were refused, "+
+			"the curve is what the algorithm remembers.")
+	d.text(16, 52, "soft", "10 per 10 s. Four requests a second from 7 s to 13 s, a pause, two a second from 17 s to 24 s.")
+	d.yes(564, 25.5)
+	d.text(573, 30, "soft", "admitted")
+	d.no(640, 25.5)
+	d.text(648, 30, "soft", "refused")
+	d.line("curve", 706, 25.5, 724, 25.5)
+	d.text(730, 30, "soft", "state")
+	x := func(at int64) float64 { return left + (right-left)*float64(at-from)/float64(to-from) }
+
+	for i, p := range panels {
+		y := top + each*float64(i)
+		ground := y + 22 + high
+		for at := start + 10*second; at <= to; at += 10 * second {
+			d.line("edge", x(at), y-6, x(at), ground)
+			if i == len(panels)-1 {
+				d.text(x(at), ground+18, "soft mid", fmt.Sprintf("%d s", (at-start)/second))
+			}
+		}
+		d.line("grid", left, ground-high, right, ground-high)
+		d.line("grid", left, ground, right, ground)
+
+		states := make([]weir.State, 1)
+		tx := weir.Transaction{Charges: []weir.Charge{{Limit: p.limit, Cost: 1}}, Within: p.within}
+		var points []point
+		admitted, next := 0, 0
+		for at := from; at <= to; at += second / 20 {
+			value := func() point {
+				return point{x(at), ground - high/quota*p.level(states[0], &p.limit, at)}
+			}
+			points = append(points, value())
+			if next == len(requests) || requests[next] > at {
+				continue
+			}
+			next++
+			if tx.Decide(at, states) {
+				admitted++
+				d.yes(x(at+tx.Wait.Microseconds()), y)
+			} else {
+				d.no(x(at), y+10)
+			}
+			points = append(points, value())
+		}
+		d.level(points, ground)
+		d.text(16, y+6, "name", p.name)
+		d.text(16, y+24, "soft", fmt.Sprintf("%d of %d admitted", admitted, len(requests)))
+		if p.within > 0 {
+			d.text(16, y+40, "soft", fmt.Sprintf("waiting up to %.0f s", p.within.Seconds()))
+		}
+		d.text(16, ground, "soft", p.shows)
+		d.text(left-6, ground-high+4, "soft end", "10")
+	}
+	text := d.end()
+	wellFormed(t, text)
+	current(t, "algorithms.svg", text)
+}

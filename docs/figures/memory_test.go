@@ -1,0 +1,136 @@
+package figures_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// measured is what memory.json keeps: bytes on the heap after so many keys. It is
+// a measurement, so the figure is drawn from the file and the file is checked
+// against a new one.
+type measured struct {
+	Keys       []int
+	Store, Map []int64
+}
+
+const maxKeys = 100_000
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func measure(t *testing.T) (m measured) {
+	name := func(i int) string { return fmt.Sprintf("key-%012d", i) }
+	for n := 0; n <= 1_000_000; n += 50_000 {
+		m.Keys = append(m.Keys, n)
+	}
+	grown := func(take func(i int)) (bytes []int64) {
+		before, i := heap(), 0
+		for _, n := range m.Keys {
+			for ; i < n; i++ {
+				take(i)
+			}
+			bytes = append(bytes, heap()-before)
+		}
+		return bytes
+	}
+	store := memstore.New(memstore.Options{MaxKeys: maxKeys})
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
+	m.Store = grown(func(i int) {
+		tx.Charges[0].Key = name(i)
+		if err := store.Take(context.Background(), &tx); err != nil {
+			t.Fatal(err)
+		}
+	})
+	runtime.KeepAlive(store)
+	tats := map[string]int64{}
+	m.Map = grown(func(i int) { tats[name(i)] = int64(i) })
+	runtime.KeepAlive(tats)
+	return m
+}
+
+// TestMemory draws what a flood of keys costs: the store in memory beside the
+// smallest map there is, from key to one number.
+func TestMemory(t *testing.T) {
+	const file = "memory.json"
+	var m measured
+	if *update {
+		m = measure(t)
+		data, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		current(t, file, string(data)+"\n")
+	} else {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, &m); err != nil {
+			t.Fatal(err)
+		}
+		if !testing.Short() { // half a minute under the race detector
+			now, last := measure(t), len(m.Keys)-1
+			for _, c := range []struct {
+				name      string
+				got, want int64
+			}{{"store", now.Store[last], m.Store[last]}, {"map", now.Map[last], m.Map[last]}} {
+				if math.Abs(float64(c.got)/float64(c.want)-1) > 0.15 {
+					t.Errorf("%s: got %d bytes after %d keys, the figure has %d", c.name, c.got, m.Keys[last], c.want)
+				}
+			}
+		}
+	}
+
+	const (
+		left, right, top, ground = 64.0, 560.0, 84.0, 324.0
+		most                     = 80e6 // bytes
+	)
+	last := len(m.Keys) - 1
+	mb := func(n int64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) }
+	d := draw(380, "Memory under a flood of made-up keys",
+		fmt.Sprintf("A million keys, each asked for once. A map from key to one number grows to %s, the store in memory with MaxKeys 100,000 stays at %s.",
+			mb(m.Map[last]), mb(m.Store[last])))
+	d.text(16, 52, "soft", "Every key is new, and asks once. A key that was refused before the flood stays refused (TestFlood).")
+	for n := 0.0; n <= most; n += 20e6 {
+		y := ground - (ground-top)*n/most
+		d.line("grid", left, y, right, y)
+		d.text(left-8, y+4, "soft end", fmt.Sprintf("%.0f MB", n/1e6))
+	}
+	x := func(keys int) float64 { return left + (right-left)*float64(keys)/float64(m.Keys[last]) }
+	for keys := 0; keys <= m.Keys[last]; keys += 250_000 {
+		d.text(x(keys), ground+20, "soft mid", thousands(int64(keys)))
+	}
+	d.text((left+right)/2, ground+40, "soft mid", "keys that have asked")
+	plot := func(class string, bytes []int64) float64 {
+		var points []point
+		for i, n := range bytes {
+			points = append(points, point{x(m.Keys[i]), ground - (ground-top)*math.Max(0, float64(n))/most})
+		}
+		d.printf(`<path class="%s" d="%s"/>`, class, curve(points))
+		return points[last].y
+	}
+	y := plot("nocurve", m.Map)
+	d.text(right+14, y+4, "name notext", mb(m.Map[last]))
+	d.text(right+14, y+21, "soft", "map[string]int64, unbounded")
+	y = plot("curve", m.Store)
+	d.text(right+14, y-12, "name curvetext", mb(m.Store[last]))
+	d.text(right+14, y+5, "soft", "memstore, MaxKeys: 100_000")
+	text := d.end()
+	wellFormed(t, text)
+	current(t, "memory.svg", text)
+}

@@ -1,0 +1,144 @@
+package figures_test
+
+import (
+	"encoding/xml"
+	"fmt"
+	"html"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A drawing is an SVG, 800 wide, for light and dark surroundings. It has a paper
+// of its own, so that it is readable where the page does not follow the reader's
+// choice.
+type drawing struct {
+	strings.Builder
+}
+
+const width = 800
+
+const style = `
+text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
+.title { font-size: 16px; font-weight: 600 }
+.name { font-weight: 600 }
+.soft { fill: #59636e; font-size: 12px }
+.big { font-size: 22px; font-weight: 600 }
+.end { text-anchor: end }
+.mid { text-anchor: middle }
+.paper { fill: #ffffff }
+.grid { stroke: #d1d9e0; stroke-width: 1; fill: none }
+.edge { stroke: #818b98; stroke-width: 1; stroke-dasharray: 2 3; fill: none }
+.curve { stroke: #0969da; stroke-width: 1.5; fill: none; stroke-linejoin: round }
+.area { fill: #0969da; fill-opacity: .13 }
+.span { fill: #bf8700; fill-opacity: .18 }
+.yes { fill: #1a7f37 }
+.no { stroke: #cf222e; stroke-width: 1.4; fill: none }
+.nocurve { stroke: #cf222e; stroke-width: 1.5; fill: none; stroke-linejoin: round }
+.notext { fill: #cf222e }
+.curvetext { fill: #0969da }
+@media (prefers-color-scheme: dark) {
+text { fill: #f0f6fc }
+.soft { fill: #9198a1 }
+.paper { fill: #0d1117 }
+.grid { stroke: #3d444d }
+.edge { stroke: #656c76 }
+.curve { stroke: #4493f8 }
+.area { fill: #4493f8; fill-opacity: .2 }
+.span { fill: #d29922; fill-opacity: .22 }
+.yes { fill: #3fb950 }
+.no, .nocurve { stroke: #f85149 }
+.notext { fill: #f85149 }
+.curvetext { fill: #4493f8 }
+}
+`
+
+// draw begins a drawing. title and desc are what a screen reader reads.
+func draw(height int, title, desc string) *drawing {
+	d := new(drawing)
+	d.printf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-labelledby="title desc">`,
+		width, height, width, height)
+	d.printf(`<title id="title">%s</title>`, html.EscapeString(title))
+	d.printf(`<desc id="desc">%s</desc>`, html.EscapeString(desc))
+	d.printf(`<style>%s</style>`, style)
+	d.printf(`<rect class="paper" width="%d" height="%d" rx="6"/>`, width, height)
+	d.text(16, 30, "title", title)
+	return d
+}
+
+func (d *drawing) end() string {
+	d.printf(`</svg>`)
+	return d.String()
+}
+
+func (d *drawing) printf(format string, args ...any) { fmt.Fprintf(d, format+"\n", args...) }
+
+// num is a coordinate, to a tenth.
+func num(x float64) string {
+	s := strconv.FormatFloat(x, 'f', 1, 64)
+	return strings.TrimSuffix(s, ".0")
+}
+
+func (d *drawing) text(x, y float64, class, text string) {
+	d.printf(`<text x="%s" y="%s" class="%s">%s</text>`, num(x), num(y), class, html.EscapeString(text))
+}
+
+func (d *drawing) line(class string, x1, y1, x2, y2 float64) {
+	d.printf(`<path class="%s" d="M%s %sL%s %s"/>`, class, num(x1), num(y1), num(x2), num(y2))
+}
+
+func (d *drawing) rect(class string, x, y, w, h float64) {
+	d.printf(`<rect class="%s" x="%s" y="%s" width="%s" height="%s"/>`, class, num(x), num(y), num(w), num(h))
+}
+
+type point struct{ x, y float64 }
+
+// curve joins points; those in the middle of a level stretch are left out.
+func curve(points []point) string {
+	var b strings.Builder
+	for i, p := range points {
+		if i > 0 && i < len(points)-1 && num(points[i-1].y) == num(p.y) && num(p.y) == num(points[i+1].y) {
+			continue
+		}
+		fmt.Fprintf(&b, "%c%s %s", "ML"[min(i, 1)], num(p.x), num(p.y))
+	}
+	return b.String()
+}
+
+// level draws a curve, and what is between it and the ground.
+func (d *drawing) level(points []point, ground float64) {
+	line := curve(points)
+	d.printf(`<path class="area" d="%sL%s %sL%s %sZ"/>`, line, num(points[len(points)-1].x), num(ground), num(points[0].x), num(ground))
+	d.printf(`<path class="curve" d="%s"/>`, line)
+}
+
+// yes and no differ in colour and in shape.
+func (d *drawing) yes(x, y float64) {
+	d.printf(`<circle class="yes" cx="%s" cy="%s" r="2.6"/>`, num(x), num(y))
+}
+
+func (d *drawing) no(x, y float64) {
+	d.printf(`<path class="no" d="M%s %sl4.4 4.4m0 -4.4l-4.4 4.4"/>`, num(x-2.2), num(y-2.2))
+}
+
+// wellFormed is true of every figure.
+func wellFormed(t *testing.T, text string) {
+	t.Helper()
+	for d := xml.NewDecoder(strings.NewReader(text)); ; {
+		if _, err := d.Token(); err == io.EOF {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// thousands writes 12345 as 12,345.
+func thousands(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

@@ -1,0 +1,133 @@
+package figures_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// TestWorst draws the most that a window can hold. TestWorstCaseReached and its
+// neighbours in package algorithms prove that there is no worse.
+func TestWorst(t *testing.T) {
+	const quota, minute = 10, 60 * second
+	const start = 1_700_000_000 / 60 * minute
+	const all = -1
+	type ask struct{ at, units int64 }
+	edge := []ask{{start + minute - 1, all}, {start + minute, all}}
+	meter := []ask{{start + minute/2, all}}
+	for i := int64(1); i <= quota; i++ {
+		meter = append(meter, ask{start + minute/2 + i*minute/quota, 1})
+	}
+	tests := []struct {
+		name, how string
+		limit     weir.Limit
+		asks      []ask
+		want      int64
+	}{
+		{"Fixed window", "10 at the end of a window, 10 as the next begins", algorithms.FixedWindow(quota, time.Minute), edge, 20},
+		{"Anchored window", "1 begins the window, 9 as it ends, 10 right after", algorithms.AnchoredWindow(quota, time.Minute),
+			[]ask{{start + minute/2, 1}, {start + minute/2 + minute - 1, all}, {start + minute/2 + minute, all}}, 19},
+		{"Sliding window", "10 at the end of a window, then each as it fits", algorithms.SlidingWindow(quota, time.Minute), nil, 19},
+		{"GCRA and buckets", "a burst, and each unit as it comes back", algorithms.GCRA(quota, time.Minute), meter, 19},
+		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(quota, time.Minute).WithBurst(1), meter, 10},
+		{"Sliding log", "whatever is asked", algorithms.SlidingLog(quota, time.Minute), edge, 10},
+	}
+	// of a sliding window, each unit at the first instant it fits
+	slide := []ask{{start + minute - 1, all}}
+	for i := int64(1); i < quota; i++ {
+		slide = append(slide, ask{start + minute + i*minute/quota, 1})
+	}
+	slide[quota-1].at = start + 2*minute - 2 // the last that sees all of both
+	tests[2].asks = slide
+
+	const (
+		left, right = 208.0, 700.0
+		top, each   = 80.0, 74.0
+		length      = 3 * minute
+		unit        = 3.6 // height
+	)
+	d := draw(int(top+each*float64(len(tests))+16), "The most that any 60 seconds can hold, of 10 per minute",
+		"Six time lines of three minutes, each under its worst schedule. A fixed window admits 20 in the worst 60 seconds, an anchored "+
+			"window, a sliding window and GCRA with a burst of 10 admit 19, GCRA with a burst of 1 and a sliding log admit 10.")
+	d.text(16, 52, "soft", "Each algorithm under the schedule that is worst for it. Bars are units admitted at that instant.")
+	d.rect("span", 592, 18.5, 22, 13)
+	d.text(620, 30, "soft", "the worst 60 s")
+	d.text(784, 30, "soft end", "admitted")
+	x := func(at int64) float64 { return left + (right-left)*float64(at-start)/float64(length) }
+	for i, test := range tests {
+		y := top + each*float64(i)
+		ground := y + 44
+		states := make([]weir.State, 1)
+		tx := weir.Transaction{Charges: []weir.Charge{{Limit: test.limit}}}
+		var admitted []ask
+		for _, a := range test.asks {
+			if a.units == all {
+				tx.Charges[0].Cost = 0
+				tx.Decide(a.at, states)
+				a.units = tx.Decisions[0].Remaining
+			}
+			tx.Charges[0].Cost = a.units
+			if tx.Decide(a.at, states) && a.units > 0 {
+				admitted = append(admitted, a)
+			}
+		}
+		var most, sum, last int64
+		first := 0
+		for _, a := range admitted {
+			sum += a.units
+			for ; admitted[first].at <= a.at-minute; first++ {
+				sum -= admitted[first].units
+			}
+			if sum > most {
+				most, last = sum, a.at
+			}
+		}
+		if most != test.want {
+			t.Errorf("%v: got %d in a window, want %d", test.limit, most, test.want)
+		}
+		d.rect("span", x(last-minute+1), y, x(last)-x(last-minute+1), 44)
+		edges := "grid"
+		if strings.HasSuffix(test.limit.Algorithm.Name(), "-window") {
+			edges = "edge"
+		}
+		for at := int64(0); at <= length; at += minute {
+			d.line(edges, x(start+at), y-4, x(start+at), ground)
+			if i == len(tests)-1 {
+				d.text(x(start+at), ground+18, "soft mid", fmt.Sprintf("%d s", at/second))
+			}
+		}
+		d.line("grid", left, ground, right, ground)
+		for _, a := range admitted {
+			dx := 0.7
+			if a.at%minute >= minute/2 {
+				dx = -4.7 // those before an edge stand before it
+			}
+			d.rect("yes", x(a.at)+dx, ground-unit*float64(a.units), 4, unit*float64(a.units))
+		}
+		d.text(16, y+14, "name", test.name)
+		for j, line := range fold(test.how, 27) {
+			d.text(16, y+30+15*float64(j), "soft", line)
+		}
+		d.text(784, ground-8, "big end", fmt.Sprint(most))
+	}
+	text := d.end()
+	wellFormed(t, text)
+	current(t, "worst.svg", text)
+}
+
+// fold breaks a text into lines of at most so many letters.
+func fold(text string, most int) (lines []string) {
+	for len(text) > most {
+		i := most
+		for i > 0 && text[i] != ' ' {
+			i--
+		}
+		lines = append(lines, text[:i])
+		text = text[i+1:]
+	}
+	return append(lines, text)
+}

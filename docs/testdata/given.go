@@ -1,0 +1,39 @@
+// Package given declares what the fragments of the documentation take as given:
+// each is checked as if it stood in a package with these names.
+package given
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+var (
+	ctx    context.Context
+	store  weir.Store
+	memory weir.Store
+	shared *redisstore.Store
+	rdb    redis.UniversalClient
+	rules  []weir.Rule
+	limit  weir.Limit
+	mux    *http.ServeMux
+	r      chi.Router
+	secret []byte
+	user   string
+	prices map[string]int64
+	quiet  time.Duration
+
+	checkPassword http.Handler
+)
+
+type accountKey struct{}
+
+func api(http.ResponseWriter, *http.Request)    {}
+func search(http.ResponseWriter, *http.Request) {}
+func isPro(*http.Request) bool                  { return false }
