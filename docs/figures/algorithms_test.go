@@ -61,11 +61,11 @@ func TestAlgorithms(t *testing.T) {
 		start = 1_700_000_000 * second // a window begins
 		from  = start + 5*second
 		to    = start + 30*second
-		left   = 168.0
-		right  = 776.0
-		top    = 84.0
-		each   = 88.0
-		high   = 40.0 // of the curve
+		left  = 168.0
+		right = 776.0
+		top   = 84.0
+		each  = 88.0
+		high  = 40.0 // of the curve
 	)
 	var requests []int64
 	for at := 7 * second; at < 13*second; at += second / 4 {
@@ -75,7 +75,7 @@ func TestAlgorithms(t *testing.T) {
 		requests = append(requests, start+at)
 	}
 
-	d := draw(int(top+each*float64(len(panels))+24), "The same requests under each algorithm",
+	d := draw(int(top+each*float64(len(panels))+8), "The same requests under each algorithm",
 		"Seven time lines of 25 seconds with a limit of 10 per 10 seconds: 24 requests in 6 seconds across the edge of a window, "+
 			"a pause, then 2 requests a second. Circles are requests that were admitted, crosses those that were refused, "+
 			"the curve is what the algorithm remembers.")

@@ -75,7 +75,7 @@ func TestWorst(t *testing.T) {
 				admitted = append(admitted, a)
 			}
 		}
-		var most, sum, last int64
+		var most, sum, from, last int64
 		first := 0
 		for _, a := range admitted {
 			sum += a.units
@@ -83,13 +83,14 @@ func TestWorst(t *testing.T) {
 				sum -= admitted[first].units
 			}
 			if sum > most {
-				most, last = sum, a.at
+				most, from, last = sum, admitted[first].at, a.at
 			}
 		}
 		if most != test.want {
 			t.Errorf("%v: got %d in a window, want %d", test.limit, most, test.want)
 		}
-		d.rect("span", x(last-minute+1), y, x(last)-x(last-minute+1), 44)
+		begin := min(x(last-minute+1), x(from)-3)
+		d.rect("span", begin, y, x(last)+6-begin, 44)
 		edges := "grid"
 		if strings.HasSuffix(test.limit.Algorithm.Name(), "-window") {
 			edges = "edge"
@@ -101,10 +102,13 @@ func TestWorst(t *testing.T) {
 			}
 		}
 		d.line("grid", left, ground, right, ground)
-		for _, a := range admitted {
-			dx := 0.7
-			if a.at%minute >= minute/2 {
-				dx = -4.7 // those before an edge stand before it
+		for j, a := range admitted {
+			dx := -2.0
+			switch { // neighbours stand side by side
+			case j+1 < len(admitted) && admitted[j+1].at == a.at+1:
+				dx = -4.7
+			case j > 0 && admitted[j-1].at == a.at-1:
+				dx = 0.7
 			}
 			d.rect("yes", x(a.at)+dx, ground-unit*float64(a.units), 4, unit*float64(a.units))
 		}

@@ -1,0 +1,146 @@
+package docs_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// An answer is what a server said, and when.
+type answer struct {
+	at         time.Time
+	status     int
+	retryAfter int // seconds; 0 is none
+}
+
+// server is a limited one that writes down what it answers.
+func server(t *testing.T, headers weir.Dialect) (url string, answers func() []answer) {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(2, time.Second)}}},
+		Headers: headers,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello") }))
+	var mu sync.Mutex
+	var list []answer
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		seconds, _ := strconv.Atoi(rec.Header().Get("Retry-After"))
+		list = append(list, answer{time.Now(), rec.Code, seconds})
+		for name, values := range rec.Header() {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(rec.Code)
+		w.Write(rec.Body.Bytes())
+	}))
+	t.Cleanup(s.Close)
+	return s.URL + "/", func() []answer {
+		mu.Lock()
+		defer mu.Unlock()
+		return list
+	}
+}
+
+// command is how a block of the page is run, for a server at url; nil if that is
+// nothing to run, or its program is not there.
+func command(t *testing.T, b block, url string) *exec.Cmd {
+	t.Helper()
+	file := func(name string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(b.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	has := func(program string) bool {
+		_, err := exec.LookPath(program)
+		return err == nil
+	}
+	var cmd *exec.Cmd
+	switch {
+	case b.info == "go":
+		cmd = exec.Command("go", "run", file("main.go"), url)
+	case b.info == "sh" && (has("curl") || os.Getenv("CI") != ""):
+		const example = "http://localhost:8080/"
+		if !strings.Contains(b.text, example) {
+			t.Fatalf("%v: asks no %s", b, example)
+		}
+		// the page shows one request
+		once := strings.ReplaceAll(b.text, example, url)
+		cmd = exec.Command("sh", "-e", "-c", strings.Repeat(once+"\n", 5))
+	case b.info == "python" && has("python3"):
+		cmd = exec.Command("python3", file("client.py"), url)
+	case b.info == "js" && has("node"):
+		cmd = exec.Command("node", file("client.mjs"), url)
+	default:
+		t.Skipf("%s: nothing to run it with", b.info)
+	}
+	cmd.Dir = root
+	return cmd
+}
+
+// TestClients runs each client of the page against a server that allows 2 a
+// second. Each asks five times, gets what it asks for, and does as it is told.
+func TestClients(t *testing.T) {
+	if testing.Short() {
+		t.Skip("clients wait whole seconds")
+	}
+	blocks, _ := split(t, "docs/clients.md")
+	ran := 0
+	for _, b := range blocks {
+		if b.info == "" {
+			continue
+		}
+		ran++
+		for name, headers := range map[string]weir.Dialect{"ietf": weir.IETF, "retry-after": weir.NoHeaders} {
+			t.Run(fmt.Sprintf("%s/%d/%s", b.info, b.line, name), func(t *testing.T) {
+				t.Parallel()
+				url, answers := server(t, headers)
+				if out, err := command(t, b, url).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %v\n%s", b, err, out)
+				}
+				served, refused, until := 0, 0, time.Time{}
+				for _, a := range answers() {
+					if a.at.Before(until) {
+						t.Errorf("%v: came %v too early", b, until.Sub(a.at))
+					}
+					switch a.status {
+					case http.StatusOK:
+						served++
+					case http.StatusTooManyRequests:
+						refused++
+						until = a.at.Add(time.Duration(a.retryAfter) * time.Second)
+					}
+				}
+				if served != 5 {
+					t.Errorf("%v: served %d times, want 5", b, served)
+				}
+				// Those that read RateLimit are not refused where it is sent.
+				reads := strings.Contains(strings.ToLower(b.text), "ratelimit") || strings.Contains(b.text, "Transport(")
+				if got, want := refused > 0, !(reads && headers == weir.IETF) && !strings.Contains(b.text, "Transport("); got != want {
+					t.Errorf("%v: refused %d times, want some: %v", b, refused, want)
+				}
+			})
+		}
+	}
+	if ran < 5 {
+		t.Errorf("got %d clients, want more", ran)
+	}
+}

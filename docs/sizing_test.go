@@ -1,0 +1,160 @@
+package docs_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+var update = flag.Bool("update", false, "write what was measured into the pages")
+
+// A size is what a key under some limits costs Redis.
+type size struct {
+	name            string
+	bytes           int64   // of all its values, with nothing left
+	allowed, denied float64 // µs of the server's time a check
+}
+
+var (
+	sizingTable = regexp.MustCompile(`(?s)(<!-- TestSizing -->\n).*?(<!-- end -->)`)
+	sizingRow   = regexp.MustCompile(`(?m)^\| ([^|]+) \| (\d+) B \| [\d.]+ µs \| [\d.]+ µs \|$`)
+	evalsha     = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
+	version     = regexp.MustCompile(`redis_version:([\d.]+)`)
+)
+
+// measureSizes asks a server of its own what keys cost it, by MEMORY USAGE and
+// INFO commandstats.
+func measureSizes(t *testing.T) (sizes []size, redisVersion string) {
+	rdb := redis.NewClient(redisstore.ClientOptions(time.Second, redistest.Server(t).Addr()).Simple())
+	t.Cleanup(func() { rdb.Close() })
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	info := func(section string) string {
+		text, err := rdb.Info(ctx, section).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	stats := func() (calls, usec float64) {
+		if m := evalsha.FindStringSubmatch(info("commandstats")); m != nil {
+			calls, _ = strconv.ParseFloat(m[1], 64)
+			usec, _ = strconv.ParseFloat(m[2], 64)
+		}
+		return calls, usec
+	}
+	five := func(f func(int64, time.Duration) weir.Limit, quota int64) (limits []weir.Limit) {
+		for i := range 5 {
+			limits = append(limits, f(quota, time.Duration(i+1)*time.Hour).Named(fmt.Sprint(i)))
+		}
+		return limits
+	}
+	for _, c := range []struct {
+		name   string
+		limits []weir.Limit
+	}{
+		{"GCRA", five(algorithms.GCRA, 1000)[:1]},
+		{"FixedWindow", five(algorithms.FixedWindow, 1000)[:1]},
+		{"SlidingWindow", five(algorithms.SlidingWindow, 1000)[:1]},
+		{"five GCRA limits", five(algorithms.GCRA, 1000)},
+		{"SlidingLog of 20", five(algorithms.SlidingLog, 20)[:1]},
+		{"SlidingLog of 1000", five(algorithms.SlidingLog, 1000)[:1]},
+		{"five SlidingLog limits of 100", five(algorithms.SlidingLog, 100)},
+	} {
+		if err := rdb.FlushDB(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		quota := c.limits[0].Quota
+		keys := max(1, 2000/quota)
+		take := func(key int64, times int64, allowed bool) {
+			tx := weir.Transaction{}
+			for _, l := range c.limits {
+				tx.Charges = append(tx.Charges, weir.Charge{Rule: "api", Key: fmt.Sprintf("192.0.2.%d", key), Limit: l, Cost: 1})
+			}
+			for range times {
+				if err := store.Take(ctx, &tx); err != nil {
+					t.Fatal(err)
+				} else if tx.Allowed() != allowed {
+					t.Fatalf("%s: got %+v, want allowed %v", c.name, tx.Decisions, allowed)
+				}
+			}
+		}
+		s := size{name: c.name}
+		take(9999, 1, true) // the server has the script from here on
+		perCheck := func(allowed bool) float64 {
+			calls, usec := stats()
+			for key := range keys {
+				take(key, quota, allowed)
+			}
+			calls2, usec2 := stats()
+			return (usec2 - usec) / (calls2 - calls)
+		}
+		s.allowed, s.denied = perCheck(true), perCheck(false)
+		values, err := rdb.Keys(ctx, "weir:*{.192.0.2.0}").Result()
+		if err != nil || len(values) == 0 {
+			t.Fatalf("%s: got keys %q, %v", c.name, values, err)
+		}
+		for _, v := range values {
+			n, err := rdb.MemoryUsage(ctx, v, 0).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.bytes += n
+		}
+		sizes = append(sizes, s)
+	}
+	return sizes, version.FindStringSubmatch(info("server"))[1]
+}
+
+// TestSizing: the table of what keys cost Redis is what is measured now. Time
+// depends on the machine and is not compared. With -update it writes the table.
+func TestSizing(t *testing.T) {
+	const page = "docs/operations.md"
+	text := read(t, page)
+	sizes, redisVersion := measureSizes(t)
+	head := fmt.Sprintf("| limits of a key | Redis %s | allowed | refused |\n| --- | --- | --- | --- |\n", redisVersion)
+	if *update {
+		table := head
+		for _, s := range sizes {
+			table += fmt.Sprintf("| %s | %d B | %.1f µs | %.1f µs |\n", s.name, s.bytes, s.allowed, s.denied)
+		}
+		if !sizingTable.MatchString(text) {
+			t.Fatalf("%s has no place for the table", page)
+		}
+		text = sizingTable.ReplaceAllString(text, "${1}"+table+"${2}")
+		if err := os.WriteFile(filepath.Join(root, page), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if !strings.Contains(text, head) {
+		t.Skipf("the table is of another Redis than %s", redisVersion)
+	}
+	written := map[string]float64{}
+	for _, m := range sizingRow.FindAllStringSubmatch(text, -1) {
+		written[m[1]], _ = strconv.ParseFloat(m[2], 64)
+	}
+	for _, s := range sizes {
+		if math.Abs(written[s.name]/float64(s.bytes)-1) > 0.05 {
+			t.Errorf("%s: %s says %v bytes, got %d: run go test ./docs -run TestSizing -update", page, s.name, written[s.name], s.bytes)
+		}
+	}
+}
