@@ -137,6 +137,17 @@ func (b *builder) page(t *testing.T, blocks []block, packages []string, given ..
 	}
 }
 
+// given parses the file that declares what fragments take as given.
+func (b *builder) given(t *testing.T, path string) *ast.File {
+	t.Helper()
+	f, err := parser.ParseFile(b.fset, path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Name.Name = "page"
+	return f
+}
+
 // TestGo: the code of every page compiles. The page that shows code of other
 // libraries is checked in a module that has them.
 func TestGo(t *testing.T) {
@@ -146,24 +157,22 @@ func TestGo(t *testing.T) {
 		byPage[code.page] = append(byPage[code.page], code)
 	}
 	b := newBuilder(t, root, imported...)
-	given, err := parser.ParseFile(b.fset, "testdata/given.go", nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	given.Name.Name = "page"
+	given := b.given(t, "testdata/given.go")
 	for page, blocks := range byPage {
 		if page != migration {
 			t.Run(page, func(t *testing.T) { b.page(t, blocks, imported, given) })
 		}
 	}
 	t.Run(migration, func(t *testing.T) {
-		var own []string // of what every page may use, what that module has
+		// of what every page may use, what that module has
+		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7"}
 		for _, path := range imported {
 			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.HasSuffix(path, "/storetest") {
 				own = append(own, path)
 			}
 		}
-		newBuilder(t, "_peers", append([]string{"."}, own...)...).page(t, byPage[migration], own)
+		b := newBuilder(t, "_peers", append([]string{"."}, own...)...)
+		b.page(t, byPage[migration], own, b.given(t, "testdata/given_peers.go"))
 	})
 	// Broken code does not pass.
 	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return weir.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
@@ -195,6 +204,17 @@ func TestShell(t *testing.T) {
 		for i, line := range strings.Split(strings.TrimSpace(strings.ReplaceAll(b.text, "\\\n", " ")), "\n") {
 			for _, fault := range shellFaults(line, known) {
 				t.Errorf("%s:%d: %s: %s", b.page, b.line+i, line, fault)
+			}
+		}
+	}
+	inline := regexp.MustCompile("`(go (?:run|test) [^`]+)`")
+	for _, page := range pages(t) {
+		_, prose := split(t, page)
+		for n, line := range prose {
+			for _, m := range inline.FindAllStringSubmatch(line, -1) {
+				for _, fault := range shellFaults(m[1], known) {
+					t.Errorf("%s:%d: %s: %s", page, n+1, m[1], fault)
+				}
 			}
 		}
 	}
@@ -242,14 +262,16 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 			if words[1] == "run" {
 				flags = flagsOf(path)
 			}
-		case words[0] == "go" && (before == "-run" || before == "-bench") && !strings.ContainsAny(w, "^$."):
-			found := false
-			for name := range known {
-				kind := map[string]string{"-run": "Test", "-bench": "Benchmark"}[before]
-				found = found || strings.HasPrefix(name, kind) && strings.Contains(name, w)
-			}
-			if !found {
-				fault("no %s matches %s", before[1:], w)
+		case words[0] == "go" && (before == "-run" || before == "-bench"):
+			kind := map[string]string{"-run": "Test", "-bench": "Benchmark"}[before]
+			for pattern := range strings.SplitSeq(strings.Trim(w, "'"), "|") {
+				found := strings.Trim(pattern, "^$.") == ""
+				for name := range known {
+					found = found || strings.HasPrefix(name, kind) && strings.Contains(name, pattern)
+				}
+				if !found {
+					fault("no %s has %s in its name", strings.ToLower(kind), pattern)
+				}
 			}
 		case flags != "" && strings.HasPrefix(w, "-") && !strings.Contains(flags, " "+w+" "):
 			fault("the program has no flag %s", w)

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,12 +35,13 @@ var (
 	sizingTable = regexp.MustCompile(`(?s)(<!-- TestSizing -->\n).*?(<!-- end -->)`)
 	sizingRow   = regexp.MustCompile(`(?m)^\| ([^|]+) \| (\d+) B \| [\d.]+ µs \| [\d.]+ µs \|$`)
 	evalsha     = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
+	usedMemory  = regexp.MustCompile(`used_memory:(\d+)`)
 	version     = regexp.MustCompile(`redis_version:([\d.]+)`)
 )
 
 // measureSizes asks a server of its own what keys cost it, by MEMORY USAGE and
-// INFO commandstats.
-func measureSizes(t *testing.T) (sizes []size, redisVersion string) {
+// INFO commandstats, and what a key costs in all, by used_memory.
+func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string) {
 	rdb := redis.NewClient(redisstore.ClientOptions(time.Second, redistest.Server(t).Addr()).Simple())
 	t.Cleanup(func() { rdb.Close() })
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
@@ -121,7 +123,32 @@ func measureSizes(t *testing.T) (sizes []size, redisVersion string) {
 		}
 		sizes = append(sizes, s)
 	}
-	return sizes, version.FindStringSubmatch(info("server"))[1]
+	if err := rdb.FlushDB(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	used := func() int64 {
+		n, err := strconv.ParseInt(usedMemory.FindStringSubmatch(info("memory"))[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const many = 50_000
+	before := used()
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Go(func() {
+			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1000, time.Hour), Cost: 500}}}
+			for i := worker; i < many; i += 8 {
+				tx.Charges[0].Key = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
+				if err := store.Take(ctx, &tx); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return sizes, (used() - before) / many, version.FindStringSubmatch(info("server"))[1]
 }
 
 // TestSizing: the table of what keys cost Redis is what is measured now. Time
@@ -129,13 +156,14 @@ func measureSizes(t *testing.T) (sizes []size, redisVersion string) {
 func TestSizing(t *testing.T) {
 	const page = "docs/operations.md"
 	text := read(t, page)
-	sizes, redisVersion := measureSizes(t)
+	sizes, inAll, redisVersion := measureSizes(t)
 	head := fmt.Sprintf("| limits of a key | Redis %s | allowed | refused |\n| --- | --- | --- | --- |\n", redisVersion)
 	if *update {
 		table := head
 		for _, s := range sizes {
 			table += fmt.Sprintf("| %s | %d B | %.1f µs | %.1f µs |\n", s.name, s.bytes, s.allowed, s.denied)
 		}
+		table += fmt.Sprintf("| GCRA, all included | about %d B | | |\n", (inAll+5)/10*10)
 		if !sizingTable.MatchString(text) {
 			t.Fatalf("%s has no place for the table", page)
 		}

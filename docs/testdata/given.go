@@ -34,6 +34,7 @@ var (
 
 type accountKey struct{}
 
-func api(http.ResponseWriter, *http.Request)    {}
-func search(http.ResponseWriter, *http.Request) {}
-func isPro(*http.Request) bool                  { return false }
+func api(http.ResponseWriter, *http.Request)         {}
+func createToken(http.ResponseWriter, *http.Request) {}
+func search(http.ResponseWriter, *http.Request)      {}
+func isPro(*http.Request) bool                       { return false }

@@ -1,0 +1,18 @@
+// Package given declares what the fragments of the page on migration take as
+// given.
+package given
+
+import (
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/seed83679106/weir"
+)
+
+var (
+	store weir.Store
+	mux   *http.ServeMux
+	r     chi.Router
+	api   http.Handler
+)
