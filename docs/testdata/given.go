@@ -5,7 +5,6 @@ package given
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/redis/go-redis/v9"
@@ -26,8 +25,6 @@ var (
 	r      chi.Router
 	secret []byte
 	user   string
-	prices map[string]int64
-	quiet  time.Duration
 
 	checkPassword http.Handler
 )
