@@ -14,17 +14,19 @@ import (
 )
 
 var (
-	ctx    context.Context
-	store  weir.Store
-	memory weir.Store
-	shared *redisstore.Store
-	rdb    redis.UniversalClient
-	rules  []weir.Rule
-	limit  weir.Limit
-	mux    *http.ServeMux
-	r      chi.Router
-	secret []byte
-	user   string
+	ctx     context.Context
+	store   weir.Store
+	memory  weir.Store
+	hybrid  weir.Store
+	breaker weir.Store
+	shared  *redisstore.Store
+	rdb     redis.UniversalClient
+	rules   []weir.Rule
+	limit   weir.Limit
+	mux     *http.ServeMux
+	r       chi.Router
+	secret  []byte
+	user    string
 
 	checkPassword http.Handler
 )
