@@ -139,7 +139,7 @@ func meterScript(charges []weir.Charge, header string, many bool) script {
 		}
 		line("if n < 1 then return {t[1], t[2], 0, text} end")
 	}
-	line("local reset, r = 0, 0")
+	line("local reset = 0")
 	for i := range charges {
 		l := &charges[i].Limit
 		unit, rate, full := l.Algorithm.(Metered).Meter(l)
@@ -147,7 +147,11 @@ func meterScript(charges []weir.Charge, header string, many bool) script {
 		if !many {
 			line("if d%d > %d then return {t[1], t[2], 0, text} end", i, full)
 		}
-		line("r = d%d / %d", i, rate)
+		if i == 0 {
+			line("reset = d0 / %d", rate)
+			continue
+		}
+		line("local r = d%d / %d", i, rate)
 		line("if r > reset then reset = r end")
 	}
 	line("redis.call('SET', KEYS[1], string.format(%q, now, %s), 'PX', math.ceil(reset / 1000) + 1)",
