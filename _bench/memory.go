@@ -82,23 +82,33 @@ func memory(o options) ([]*table, error) {
 		t.charts = append(t.charts, ch)
 	}
 	for i, c := range all {
-		before := heap()
-		gc := collection()
-		newCheck := c.open(1<<20, time.Hour)
-		ask := newCheck()
-		for _, k := range many {
-			if _, err := ask(k); err != nil {
-				return nil, err
-			}
+		bytes, pause, err := footprint(c, many)
+		if err != nil {
+			return nil, err
 		}
-		cells[i] = append(cells[i], fmt.Sprintf("%.0f", (heap()-before)/float64(len(many))), fmt.Sprintf("%.1f", max(0, collection()-gc)))
-		runtime.KeepAlive(newCheck)
+		cells[i] = append(cells[i], fmt.Sprintf("%.0f", bytes), fmt.Sprintf("%.1f", pause))
 	}
 	for _, c := range cells {
 		t.add(c...)
 	}
 	t.add(append(verdicts, "at most 48", "at most 5")...)
 	return []*table{t, algorithmsTable(o), flood(o)}, nil
+}
+
+// footprint returns the bytes that a key takes, and the ms by which all keys
+// lengthen a full collection.
+func footprint(c contender, keys []string) (bytes, pause float64, err error) {
+	before, gc := heap(), collection()
+	newCheck := c.open(1<<20, time.Hour)
+	ask := newCheck()
+	for _, k := range keys {
+		if _, err := ask(k); err != nil {
+			return 0, 0, err
+		}
+	}
+	bytes, pause = (heap()-before)/float64(len(keys)), max(0, collection()-gc)
+	runtime.KeepAlive(newCheck)
+	return bytes, pause, nil
 }
 
 func algorithmsTable(o options) *table {
