@@ -47,7 +47,7 @@ func serverMicros(rdb *redis.Client, ops int, ask check) (float64, error) {
 func growthLimits(o options, rdb *redis.Client) (*table, error) {
 	t := &table{title: "More limits of a key", header: []string{"limits", "memory, GCRA, ns", "Redis, GCRA, server µs", "Redis, windows of a log, server µs"}}
 	for _, n := range []int{1, 5, 20} {
-		ns, err := nsPerCheck(weirOf(memstore.New(memstore.Options{}), several(n, algorithms.GCRA, 1<<27)...), keysOf(1), 1, o.pick(300_000, 3000), true)
+		ns, err := nsPerCheck(weirOf(memstore.New(memstore.Options{}), several(n, algorithms.GCRA, 900_000)...), keysOf(1), 1, o.pick(300_000, 3000), true)
 		if err != nil {
 			return nil, err
 		}
@@ -69,16 +69,20 @@ func growthKeys(o options, _ *redis.Client) (*table, error) {
 	most := o.pick(10_000_000, 10_000)
 	for n := 1000; n <= most; n *= 10 {
 		keys := keysOf(n)
-		before := heap()
-		gc := collection()
-		newCheck := weirOf(memstore.New(memstore.Options{MaxKeys: n}), algorithms.GCRA(300_000, time.Hour))
+		c := contender{weirName, func(quota int64, period time.Duration) func() check {
+			return weirOf(memstore.New(memstore.Options{MaxKeys: n}), algorithms.GCRA(quota, period))
+		}}
+		bytes, pause, err := footprint(c, keys)
+		if err != nil {
+			return nil, err
+		}
+		newCheck := c.open(300_000, time.Hour)
 		ask := newCheck()
 		for _, k := range keys {
 			if _, err := ask(k); err != nil {
 				return nil, err
 			}
 		}
-		bytes, pause := (heap()-before)/float64(n), max(0, collection()-gc)
 		ns, err := nsPerCheck(newCheck, keys, 1, o.pick(1_000_000, 1000), true)
 		if err != nil {
 			return nil, err
