@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"fmt"
+	"sort"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -100,14 +101,16 @@ func (c calendar) Window(at int64) (start, end int64) {
 		loc = time.UTC
 	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
-	// Where clocks go back over midnight, a date comes, goes and comes again.
-	// What counts is when it came first, so the window may be the next one.
-	for i := 0; ; i++ {
+	// If clocks go back over midnight, a date comes, goes and comes again. What
+	// counts is when it came first, so the window may be the next one.
+	for i := range 3 {
 		start, end = c.bounds(y, m, d, i, loc)
-		if at < end {
+		if start <= at && at < end {
 			return start, end
 		}
 	}
+	// No clock on Earth is so far from UTC.
+	return calendar{c.unit, time.UTC}.Window(at)
 }
 
 // Edges returns where windows begin, from before the one that holds the instant
@@ -141,16 +144,43 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC) // as if loc were UTC
 	// A zone in force at any time around that midnight may be the one in which
 	// it falls: try them in order.
-	for t := midnight.Add(-36 * time.Hour).In(loc); ; {
-		_, until := t.ZoneBounds()
+	t := midnight.Add(-dateline).In(loc)
+	for latest := midnight.Add(dateline); t.Before(latest); {
 		_, offset := t.Zone()
 		first := midnight.Add(-time.Duration(offset) * time.Second)
 		if first.Before(t) {
 			first = t // the date had come when this zone began
+		}
+		_, until := t.ZoneBounds()
+		if !until.IsZero() && !until.After(t) {
+			until = zoneEnd(t, latest)
 		}
 		if until.IsZero() || first.Before(until) {
 			return first.UnixMicro()
 		}
 		t = until
 	}
+	return t.UnixMicro()
+}
+
+// dateline is longer than any clock differs from UTC.
+const dateline = 36 * time.Hour
+
+// zoneEnd returns when the offset of t ends, or the zero Time if it lasts until
+// latest. It stands in for ZoneBounds, which takes every year for one of 365 days
+// if it goes by the rules of a zone, and so returns an end that is not after t on
+// the last days of a leap year.
+func zoneEnd(t, latest time.Time) time.Time {
+	_, offset := t.Zone()
+	differs := func(u time.Time) bool {
+		_, o := u.Zone()
+		return o != offset
+	}
+	for ; t.Before(latest); t = t.Add(time.Hour) {
+		if differs(t.Add(time.Hour)) {
+			n := sort.Search(3600, func(i int) bool { return differs(t.Add(time.Duration(i) * time.Second)) })
+			return t.Add(time.Duration(n) * time.Second)
+		}
+	}
+	return time.Time{}
 }

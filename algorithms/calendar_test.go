@@ -84,7 +84,7 @@ var units = []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month}
 func boundaries(loc *time.Location, from, to int64) map[algorithms.Unit][]int64 {
 	begins := map[algorithms.Unit][]int64{}
 	var latest int64
-	for at := from - 3*day; at <= from; at += minute {
+	for at := from - 3*day; at <= from; at += hour {
 		latest = max(latest, dayNumber(at, loc))
 	}
 	quiet := false // the hour began with the latest date
