@@ -165,7 +165,7 @@ func (j *joined) copy(t *Transaction, mayLeave bool) {
 	j.t.Charges = append(j.t.Charges, t.Charges...)
 	if mayLeave {
 		for i := range j.t.Charges {
-			j.t.Charges[i].Key = strings.Clone(j.t.Charges[i].Key)
+			j.t.Charges[i].Key = strings.Clone(StoredKey(j.t.Charges[i].Key))
 		}
 	}
 	j.t.Within, j.t.Delay, j.t.Spent = t.Within, t.Delay, t.Spent

@@ -16,3 +16,15 @@ func (j joining) Take(ctx context.Context, t *Transaction) error {
 
 // EndHold has the asks counted so far be those of a Hold.
 func EndHold(l *Leases) { l.start = l.start.Add(-l.o.Hold) }
+
+// KnownBans returns how many bans the process remembers.
+func (l *Limiter) KnownBans() (n int) {
+	for i := range l.rules {
+		if b := l.rules[i].bans; b != nil {
+			b.mu.Lock()
+			n += len(b.known)
+			b.mu.Unlock()
+		}
+	}
+	return n
+}

@@ -259,7 +259,7 @@ func (h *hybrid) shard(id uint64) *blocks {
 
 // id returns the fingerprint of a charge's state.
 func (h *hybrid) id(c *Charge) uint64 {
-	id := maphash.String(h.seed, c.Key)
+	id := maphash.String(h.seed, StoredKey(c.Key))
 	for _, part := range [...]string{c.Rule, c.Limit.Name, c.Limit.Algorithm.Name()} {
 		id = bits.RotateLeft64(id, 21)*0x9e3779b97f4a7c15 + maphash.String(h.seed, part)
 	}

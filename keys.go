@@ -21,7 +21,8 @@ import (
 // it. Where ok is false, the rule does not apply to the request and does not
 // limit it. A KeyFunc must be safe for concurrent use.
 //
-// The key may be a substring of the request: who keeps it clones it. Key
+// The key may be a substring of the request: who keeps it clones it. It may be as
+// long as net/http lets clients write; a Limiter goes on with its [StoredKey]. Key
 // functions panic on a mistake in their arguments, as chi does.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 

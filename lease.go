@@ -72,7 +72,7 @@ type LeaseOptions struct {
 //
 // A lease belongs to all charges of a transaction together, each with its cost and
 // limit. Past it go all that must be exact: Within and Delay, costs of 0 and below,
-// and algorithms that are no Leaser, as SlidingLog, which dates each unit. Who asks
+// keys that are not a StoredKey, and algorithms that are no Leaser, as SlidingLog, which dates each unit. Who asks
 // while a lease is being fetched waits for that call, which is back sooner than its
 // own would be, and has its error.
 //
@@ -377,7 +377,7 @@ func (l *Leases) id(t *Transaction) (id uint64, ok bool) {
 	}
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		if c.Cost <= 0 {
+		if c.Cost <= 0 || len(c.Key) > maxKey { // a Limiter sends the digest
 			return 0, false
 		}
 		for _, part := range [...]uint64{maphash.String(l.seed, c.Key), maphash.String(l.seed, c.Rule), uint64(c.Limit.Quota), uint64(c.Limit.Period), uint64(c.Cost)} {

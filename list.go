@@ -43,14 +43,14 @@ func NewList(entries ...string) (*List, error) {
 				return nil, fmt.Errorf("weir: list: %w", err)
 			}
 		}
-		l.keys[e] = true
+		l.keys[StoredKey(e)] = true
 	}
 	return l, nil
 }
 
-// Has reports whether a key is in the list.
+// Has reports whether a key is in the list, where a key and its StoredKey are one.
 func (l *List) Has(key string) bool {
-	if l.keys[key] {
+	if l.keys[StoredKey(key)] {
 		return true
 	}
 	for _, n := range l.lengths {

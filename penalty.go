@@ -50,6 +50,7 @@ type bans struct {
 
 	mu    sync.Mutex
 	known map[string]knownBan
+	swept time.Time // when those that were over were forgotten
 }
 
 type knownBan struct {
@@ -105,28 +106,39 @@ func (b *bans) rest(key string) time.Duration {
 	if len(b.known) == 0 {
 		return 0
 	}
-	k, ok := b.known[key]
-	if !ok {
-		return 0
-	}
 	now := time.Now()
-	if !now.Before(k.again) {
-		delete(b.known, key)
-		return 0
+	b.sweep(now)
+	if k, ok := b.known[key]; ok && now.Before(k.again) {
+		return k.until.Sub(now)
 	}
-	return k.until.Sub(now)
+	return 0
+}
+
+// sweep forgets, every 10 s, what the store must be asked about anyway. It costs
+// as much as 10,000 keys at most, and less than the calls that made them known.
+func (b *bans) sweep(now time.Time) {
+	if now.Sub(b.swept) < recheck {
+		return
+	}
+	b.swept = now
+	for key, k := range b.known {
+		if !now.Before(k.again) {
+			delete(b.known, key)
+		}
+	}
 }
 
 func (b *bans) learn(key string, rest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now := time.Now()
+	b.sweep(now)
 	if len(b.known) >= mostBans {
 		for other := range b.known { // any: it costs a question more
 			delete(b.known, other)
 			break
 		}
 	}
-	now := time.Now()
 	b.known[strings.Clone(key)] = knownBan{now.Add(rest), now.Add(min(rest, recheck))}
 }
 
@@ -267,6 +279,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	if d < time.Microsecond || d > MaxTicks*time.Microsecond {
 		return fmt.Errorf("weir: a ban of %v is not between a microsecond and 2^50 of them", d)
 	}
+	key = StoredKey(key)
 	if err := b.begin(ctx, l.store, key, d.Truncate(time.Microsecond)); err != nil {
 		return err
 	}
@@ -281,6 +294,7 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	if err != nil {
 		return err
 	}
+	key = StoredKey(key)
 	look, err := Peek(ctx, l.store, b.charge(b.ban, key, 0))
 	if err != nil {
 		return err
@@ -301,7 +315,7 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil
 	}
-	return b.unlessPardoned(ctx, l.store, key, 0)
+	return b.unlessPardoned(ctx, l.store, StoredKey(key), 0)
 }
 
 func (l *Limiter) bansOf(name string) (*bans, error) {

@@ -170,10 +170,12 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) erro
 		if !ok || rule.Allow != nil && rule.Allow(key) {
 			continue
 		}
+		whole := key
+		key = StoredKey(key)
 		t, items := v.Transaction, &v.items
 		if rule.Shadow > 0 && rule.inShadow(key) {
 			t, items = &v.rare().shadow, &v.also.items
-		} else if rule.refuses(v, key) {
+		} else if rule.refuses(v, whole, key) {
 			return nil
 		}
 		policies := rule.policies
@@ -207,9 +209,9 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) erro
 }
 
 // refuses reports whether a rule refuses a key without asking the store.
-func (r *rule) refuses(v *verdict, key string) bool {
+func (r *rule) refuses(v *verdict, whole, key string) bool {
 	switch {
-	case r.Deny != nil && r.Deny(key):
+	case r.Deny != nil && r.Deny(whole):
 		v.rare().denied = r.Name
 	case r.bans != nil && r.bans.rest(key) > 0:
 		v.rare().ban = r.bans.rest(key)

@@ -173,7 +173,7 @@ type Mark struct {
 // A Charge asks one limit for Cost units.
 type Charge struct {
 	Rule  string // states of different rules never mix
-	Key   string
+	Key   string // known by its StoredKey
 	Limit Limit
 	Cost  int64 // 0 looks, a negative cost gives back
 }
@@ -276,8 +276,8 @@ func (t *Transaction) Validate() error {
 		}
 		for j := range i {
 			d := &t.Charges[j]
-			if c.Limit.Name == d.Limit.Name && c.Rule == d.Rule && c.Key == d.Key &&
-				c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() {
+			if c.Limit.Name == d.Limit.Name && c.Rule == d.Rule &&
+				c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && sameKey(c.Key, d.Key) {
 				return fmt.Errorf("weir: rule %q charges its limit %q (%s) twice in one transaction: %w",
 					c.Rule, c.Limit.Name, c.Limit.Algorithm.Name(), ErrDuplicate)
 			}

@@ -21,7 +21,8 @@
 //
 // A key is what the KeyFunc of the rule makes of a request: "192.0.2.1",
 // "2001:db8:1:2::/64". That of another rule is another key, and one never seen
-// has everything left. Each change is answered with the state after it. Durations
+// has everything left. A key of more than 128 bytes is answered as its digest, see
+// [weir.StoredKey], which names it in a query too. Each change is answered with the state after it. Durations
 // are in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [

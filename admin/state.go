@@ -139,7 +139,7 @@ type stateBody struct {
 // states asks the store once for all limits of the rules, and once more for each
 // that has a penalty.
 func (h *Handler) states(ctx context.Context, rules []rule, key string) (any, error) {
-	body := stateBody{Key: key, Rules: []ruleState{}}
+	body := stateBody{Key: weir.StoredKey(key), Rules: []ruleState{}}
 	var all []weir.Charge
 	for i := range rules {
 		r := &rules[i]

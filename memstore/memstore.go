@@ -170,7 +170,7 @@ func (s *Store) takeAll(t *weir.Transaction) error {
 // the fingerprint of its state: of key, rule, limit and algorithm. It is never
 // 0, which marks a free slot.
 func (s *Store) locate(c *weir.Charge) (k int, id uint64) {
-	id = maphash.String(s.seed, c.Key)
+	id = maphash.String(s.seed, weir.StoredKey(c.Key))
 	k = index(id, len(s.shards))
 	id = mix(mix(mix(id, c.Rule), c.Limit.Name), c.Limit.Algorithm.Name())
 	return k, max(id, 1)

@@ -74,7 +74,7 @@ func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group)
 		}
 		scripts[i] = d
 		for j := range t.Charges {
-			v := value{t.Charges[j].Rule, t.Charges[j].Key}
+			v := value{t.Charges[j].Rule, weir.StoredKey(t.Charges[j].Key)}
 			if other, ok := alike[v]; ok && other != d {
 				alike[v] = nil
 			} else {
@@ -92,7 +92,7 @@ func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group)
 			t.Decide(around[0], nil)
 			continue
 		}
-		v := value{t.Charges[0].Rule, t.Charges[0].Key}
+		v := value{t.Charges[0].Rule, weir.StoredKey(t.Charges[0].Key)}
 		if d := scripts[i]; d == nil || alike[v] != d {
 			g := &group{of: []int{i}}
 			if g.call, errs[i] = s.compile(t, withinOf(t), around); errs[i] == nil {
@@ -128,10 +128,11 @@ func lines(groups []*group, ts []*weir.Transaction) [][]*group {
 				return [][]*group{groups}
 			}
 		}
-		k, ok := of[charges[0].Key]
+		key := weir.StoredKey(charges[0].Key)
+		k, ok := of[key]
 		if !ok {
 			k = len(lines)
-			of[charges[0].Key] = k
+			of[key] = k
 			lines = append(lines, nil)
 		}
 		lines[k] = append(lines[k], g)

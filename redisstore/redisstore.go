@@ -277,7 +277,7 @@ func (s *Store) key(c *weir.Charge) string {
 	if isLog(c.Limit.Algorithm) {
 		kind = ":log:{."
 	}
-	return s.prefix + escape(c.Rule) + kind + c.Key + "}"
+	return s.prefix + escape(c.Rule) + kind + weir.StoredKey(c.Key) + "}"
 }
 
 // id returns the names of limit and algorithm, as a value holds them.

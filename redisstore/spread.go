@@ -168,7 +168,7 @@ func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part)
 // slot returns what keys must share to be on one node for certain: the slot of
 // a cluster, the hash tag for a ring.
 func (s *Store) slot(key string) string {
-	tag, _, _ := strings.Cut("."+key, "}")
+	tag, _, _ := strings.Cut("."+weir.StoredKey(key), "}")
 	if _, ok := s.rdb.(*redis.ClusterClient); ok {
 		n := crc16(tag) % 16384
 		return string([]byte{byte(n >> 8), byte(n)})

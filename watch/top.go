@@ -25,7 +25,7 @@ type Top struct {
 
 type ruleKey struct{ rule, key string }
 
-// A Refused is a key that was refused under a rule: at most Count times, and at
+// A Refused is a key, as weir.StoredKey has it, that was refused under a rule: at most Count times, and at
 // least Count − Error times.
 type Refused struct {
 	Rule, Key    string
@@ -63,6 +63,7 @@ func (t *Top) Observe(e weir.Event) {
 }
 
 func (t *Top) count(rule, key string) {
+	key = weir.StoredKey(key)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r, ok := t.known[ruleKey{rule, key}]; ok {

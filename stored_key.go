@@ -1,0 +1,50 @@
+package weir
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+)
+
+// The longest key that is kept as it is, in bytes, and what a digest begins with.
+const (
+	maxKey = 128
+	digest = "sha256:"
+)
+
+// StoredKey returns the key by which stores, caches, bans, lists of offenders and
+// logs know a key: up to 128 bytes the key itself, beyond that "sha256:" and the
+// SHA-256 of all of it in the URL alphabet of base64, 50 characters. A client that
+// sends keys of a megabyte therefore takes no more memory than one that sends 128
+// bytes. A Limiter applies it after Rule.Allow and Rule.Deny, which see the whole
+// key; stores apply it to charges that are made by hand. StoredKey of a stored key
+// is that key.
+//
+// No two long keys with one digest are known, and to find some takes about 2^128
+// attempts. A key that reads like a digest is the key that it is the digest of. Only
+// a client that knows the long key can write it, and that client could send the long
+// key itself.
+func StoredKey(key string) string {
+	if len(key) <= maxKey {
+		return key
+	}
+	return digestOf(key)
+}
+
+func digestOf(key string) string {
+	h := sha256.New()
+	var chunk [512]byte // a copy of the whole key would be as large as the key
+	for len(key) > 0 {
+		n := copy(chunk[:], key)
+		h.Write(chunk[:n])
+		key = key[n:]
+	}
+	var b [len(digest) + 43]byte
+	copy(b[:], digest)
+	base64.RawURLEncoding.Encode(b[len(digest):], h.Sum(chunk[:0]))
+	return string(b[:])
+}
+
+// sameKey reports whether two keys are stored as one.
+func sameKey(a, b string) bool {
+	return a == b || len(a) != len(b) && max(len(a), len(b)) > maxKey && StoredKey(a) == StoredKey(b)
+}

@@ -1,0 +1,201 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/watch"
+)
+
+func TestStoredKey(t *testing.T) {
+	for _, tt := range []struct{ key, want string }{
+		{"", ""},
+		{"192.0.2.1", "192.0.2.1"},
+		{strings.Repeat("x", 128), strings.Repeat("x", 128)},
+		// printf 'x%.0s' $(seq 129) | openssl dgst -sha256 -binary | basenc --base64url
+		{strings.Repeat("x", 129), "sha256:DsnrM-dFELzdHy6lUgboLyFknFwr7L8rQz60dbNMAb0"},
+		{strings.Repeat("a", 1e6), "sha256:zcduXJkU-5KBocfihNc-Z_GAmkiklyAOBG05zMcRLNA"}, // FIPS 180-2, appendix B.3
+	} {
+		got := weir.StoredKey(tt.key)
+		if got != tt.want {
+			t.Errorf("%d bytes of %.1q: got %q, want %q", len(tt.key), tt.key, got, tt.want)
+		}
+		if again := weir.StoredKey(got); again != got {
+			t.Errorf("%d bytes of %.1q: stored again %q, want %q", len(tt.key), tt.key, again, got)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { weir.StoredKey("192.0.2.1") }); n > 0 {
+		t.Errorf("a short key: %v allocations, want 0", n)
+	}
+}
+
+// A long key and its digest are one key in every store, whichever is charged.
+func TestLongKeyIsItsDigest(t *testing.T) {
+	long := strings.Repeat("x", 900_000)
+	for name, store := range map[string]weir.Store{
+		"memory":   memstore.New(memstore.Options{}),
+		"Hybrid":   weir.Hybrid(memstore.New(memstore.Options{}), 0),
+		"Lease":    weir.Lease(memstore.New(memstore.Options{}), weir.LeaseOptions{}),
+		"Coalesce": weir.Coalesce(memstore.New(memstore.Options{})),
+	} {
+		limit := algorithms.FixedWindow(3, 24*time.Hour)
+		for i, key := range []string{long, weir.StoredKey(long), long, long, weir.StoredKey(long)} {
+			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: key, Limit: limit, Cost: 1}}}
+			if err := store.Take(context.Background(), &tx); err != nil || tx.Allowed() != (i < 3) {
+				t.Errorf("%s: charge %d: got %v, %v, want %v", name, i+1, tx.Allowed(), err, i < 3)
+			}
+		}
+		twice := weir.Transaction{Charges: []weir.Charge{
+			{Rule: "api", Key: long, Limit: limit, Cost: 1}, {Rule: "api", Key: weir.StoredKey(long), Limit: limit, Cost: 1},
+		}}
+		if err := store.Take(context.Background(), &twice); !errors.Is(err, weir.ErrDuplicate) {
+			t.Errorf("%s: both at once: got %v, want ErrDuplicate", name, err)
+		}
+	}
+}
+
+// Keys of 900 kB, which net/http lets clients send, are kept nowhere.
+func TestLongKeys(t *testing.T) {
+	const n, size = 300, 900_000
+	limit := algorithms.FixedWindow(1, 24*time.Hour)
+	rule := weir.Rule{Name: "api", Key: weir.ByHeader("X-Api-Key"), Limits: []weir.Limit{limit}}
+	banning := rule
+	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), For: time.Hour}
+	ample := rule
+	ample.Limits = []weir.Limit{algorithms.FixedWindow(1000, 24*time.Hour)}
+	top := watch.NewTop(n)
+	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
+	for _, tt := range []struct {
+		name  string
+		store weir.Store
+		o     weir.Options
+	}{
+		{"memory", memory(), weir.Options{Rules: []weir.Rule{rule}}},
+		{"Lease", weir.Lease(memory(), weir.LeaseOptions{Hold: time.Hour}), weir.Options{Rules: []weir.Rule{ample}}},
+		{"Hybrid", weir.Hybrid(memory(), 0), weir.Options{Rules: []weir.Rule{rule}}},
+		{"Coalesce", weir.Coalesce(memory()), weir.Options{Rules: []weir.Rule{rule}}},
+		{"Penalty", memory(), weir.Options{Rules: []weir.Rule{banning}}},
+		{"Top", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe}},
+		{"Top by hand", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: func(e weir.Event) {
+			if len(e.Transaction.Charges) == 1 {
+				long := e.Transaction.Charges[0].Key + strings.Repeat("x", size)
+				top.Observe(weir.Event{Transaction: &weir.Transaction{
+					Charges: []weir.Charge{{Rule: "api", Key: long, Limit: limit, Cost: 1}}, Decisions: []weir.Decision{{}},
+				}})
+			}
+		}}},
+	} {
+		h := must(t, tt.store, tt.o).Handler(served)
+		before := heap()
+		for i := range n {
+			key := fmt.Sprint(i, strings.Repeat("x", size))
+			for range 2 {
+				do(h, ask("/", "192.0.2.1:4", "X-Api-Key", key))
+			}
+		}
+		if kept := heap() - before; kept > 5<<20 {
+			t.Errorf("%s: %d keys of %d bytes keep %d bytes, want less than 5 MB", tt.name, n, size, kept)
+		}
+		runtime.KeepAlive(h)
+	}
+	for _, r := range top.Keys() {
+		if !strings.HasPrefix(r.Key, "sha256:") {
+			t.Fatalf("the top has %.20q, of %d bytes, want digests", r.Key, len(r.Key))
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what pools keep is gone with the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Allow and Deny see the whole key, everything after them its digest.
+func TestLongKeyInLists(t *testing.T) {
+	long := strings.Repeat("x", 500)
+	for _, entry := range []string{long, weir.StoredKey(long), "xxx*"} {
+		list, err := weir.NewList(entry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen []string
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+			Name: "api", Key: weir.ByHeader("X-Api-Key"), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
+			Allow: func(key string) bool { seen = append(seen, key); return false },
+			Deny:  list.Has,
+		}}}).Handler(served)
+		if got := do(h, ask("/", "192.0.2.1:4", "X-Api-Key", long)).StatusCode; got != http.StatusTooManyRequests {
+			t.Errorf("denied by %.20q: got %d, want 429", entry, got)
+		}
+		if got := do(h, ask("/", "192.0.2.1:4", "X-Api-Key", "y"+long)).StatusCode; got != http.StatusOK {
+			t.Errorf("not denied by %.20q: got %d, want 200", entry, got)
+		}
+		if !slices.Equal(seen, []string{long, "y" + long}) {
+			t.Errorf("Allow saw keys of %d and %d bytes, want them whole", len(seen[0]), len(seen[1]))
+		}
+	}
+}
+
+// A ban by hand, and a look at it, mean the digest of a long key.
+func TestLongKeyBanned(t *testing.T) {
+	long := strings.Repeat("x", 500)
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByHeader("X-Api-Key"), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(9, time.Minute), For: time.Hour},
+	}}})
+	h, ctx := l.Handler(served), context.Background()
+	for _, keys := range [][2]string{{long, weir.StoredKey(long)}, {weir.StoredKey(long), long}} {
+		if err := l.Ban(ctx, "api", keys[0], time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if rest, err := l.Banned(ctx, "api", keys[1]); rest == 0 || err != nil {
+			t.Errorf("banned as %.10q: got %v, %v of %.10q, want an hour", keys[0], rest, err, keys[1])
+		}
+		if got := do(h, ask("/", "192.0.2.1:4", "X-Api-Key", long)).StatusCode; got != http.StatusTooManyRequests {
+			t.Errorf("banned as %.10q: got %d, want 429", keys[0], got)
+		}
+		if err := l.Unban(ctx, "api", keys[1]); err != nil {
+			t.Fatal(err)
+		}
+		if got := do(h, ask("/", "192.0.2.1:4", "X-Api-Key", long)).StatusCode; got != http.StatusOK {
+			t.Errorf("no longer banned as %.10q: got %d, want 200", keys[0], got)
+		}
+	}
+}
+
+// Bans that are over leave the memory of the process while requests come.
+func TestBansEndInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+			Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(9, time.Minute), For: time.Hour},
+		}}})
+		for i := range 1000 {
+			if err := l.Ban(t.Context(), "api", fmt.Sprint(i), time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := l.KnownBans(); got != 1000 {
+			t.Errorf("got %d bans in memory, want 1000", got)
+		}
+		time.Sleep(time.Minute)
+		do(l.Handler(served), ask("/", "192.0.2.1:4"))
+		if got := l.KnownBans(); got != 0 {
+			t.Errorf("a minute later: got %d bans in memory, want 0", got)
+		}
+	})
+}
