@@ -28,3 +28,11 @@ func (l *Limiter) KnownBans() (n int) {
 	}
 	return n
 }
+
+// GateLimit and Hold are how bans and pauses are kept; Shut closes a gate.
+var (
+	GateLimit = gateLimit
+	Hold      = hold
+)
+
+const Shut = shut

@@ -25,7 +25,8 @@ import (
 // That charge counts in both stores then, or in primary alone where secondary
 // refuses it: less is admitted later, never more. But costs below 0, as of Reset,
 // go back to the store that answers, or to both: if their units were spent in the
-// other, so many more are admitted. Fallback panics if a store is nil.
+// other, so many more are admitted. Forget, too, is told to the store that answers.
+// Fallback panics if a store is nil.
 func Fallback(primary, secondary Store) Store {
 	if primary == nil || secondary == nil {
 		panic("weir: Fallback: a store is nil")

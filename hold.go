@@ -5,21 +5,75 @@ import (
 	"time"
 )
 
-// hold lets nobody spend charges before d is over: it reserves a unit of each at
-// that instant and gives it back, and the instant stays. ok is false, and nothing
-// done, where one of them is held for longer already.
-func hold(ctx context.Context, store Store, d time.Duration, charges ...Charge) (ok bool, err error) {
-	t := Transaction{Charges: make([]Charge, len(charges)), Delay: d, Within: d}
-	for i, c := range charges {
-		c.Cost = 1
+// hold shuts gates until d is over, in one call: a gate that is shut delays or
+// refuses the transactions it is charged with, and spends nothing. ok is false, and
+// nothing changed, if one of the gates is shut for longer already. A gate is opened
+// by Transaction.Forget.
+func hold(ctx context.Context, store Store, d time.Duration, gates ...Charge) (ok bool, err error) {
+	t := Transaction{Charges: make([]Charge, len(gates)), Delay: d, Within: d}
+	for i, c := range gates {
+		c.Cost = shut
 		t.Charges[i] = c
 	}
-	if err := store.Take(ctx, &t); err != nil || !t.Allowed() {
-		return false, err
+	err = store.Take(ctx, &t)
+	return err == nil && t.Allowed(), err
+}
+
+// gateLimit is the limit of a gate. Charged with a cost of pass it has a transaction
+// wait until the gate is open, and with one of 0 its NextAfter says how long that is;
+// neither changes it, nor does the turn that a transaction waits for.
+func gateLimit(name string) Limit {
+	return Limit{Name: name, Algorithm: gate{}, Quota: 1, Period: time.Microsecond}
+}
+
+const (
+	pass = 1
+	shut = 2 // until the instant at which the transaction is spent
+)
+
+// A gate is an algorithm that counts nothing: At of its state is when it opens. It
+// is a Queuer so that passing it may leave that as it is.
+type gate struct{}
+
+func (gate) Name() string   { return "gate" }
+func (gate) String() string { return "gate" }
+
+func (g gate) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
+	g.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+func (gate) Step(s *State, d *Decision, _ *Limit, now, cost int64) {
+	rest := s.rest(now)
+	switch {
+	case rest == 0:
+		*s = State{}
+		*d = Decision{Allowed: true, Remaining: 1}
+	case cost > 0:
+		*d = Decision{RetryAfter: rest, NextAfter: rest, ResetAfter: rest}
+	default:
+		*d = Decision{Allowed: true, NextAfter: rest, ResetAfter: rest}
 	}
-	for i := range t.Charges {
-		t.Charges[i].Cost = -1
+}
+
+func (gate) Queue(s State, _ *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool) {
+	wait = s.rest(now)
+	if cost >= shut {
+		s = State{At: max(at, s.At)}
 	}
-	t.Delay, t.Within = 0, 0
-	return true, store.Take(ctx, &t)
+	return s, wait, true
+}
+
+// rest returns how long it is until a gate opens.
+func (s *State) rest(now int64) time.Duration {
+	return time.Duration(max(0, s.At-now)) * time.Microsecond
+}
+
+// Lua is the same for package redisstore, see its Scripted.
+func (gate) Lua() string {
+	return `local function take() return 0, 0, 0, 0 end
+local function queue(s, now, at, cost)
+  if cost >= 2 then at = math.max(at, s.at) else at = s.at end
+  return math.max(0, s.at - now), true, at, 0, 0, 0
+end`
 }

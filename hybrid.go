@@ -104,7 +104,7 @@ func (h *hybrid) Take(ctx context.Context, t *Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	if h.serve(t) {
+	if !t.Forget && h.serve(t) {
 		h.served.Add(1)
 		return nil
 	}
@@ -125,7 +125,7 @@ func (h *hybrid) Take(ctx context.Context, t *Transaction) error {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		id := h.id(c)
 		switch {
-		case allowed && c.Cost != 0:
+		case allowed && (c.Cost != 0 || t.Forget):
 			h.shard(id).drop(id)
 		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0:
 			h.shard(id).keep(id, drops[i], newBlock(c, d, t, sent, answered))

@@ -62,8 +62,8 @@ type LeaseOptions struct {
 // Leaser says for how long that is as good as if it were spent when it is used: in
 // a window, until it ends; under GCRA and the buckets, as long as next still owes
 // it. Both are reckoned on the clock of next, counted from before next was asked.
-// Only where units are given back while they are leased (a negative cost, Reset)
-// may as many more be admitted, once.
+// Only where units are given back or forgotten while they are leased (a negative
+// cost, Reset, Forget) may as many more be admitted, once.
 //
 // What nobody asks for until the Hold is over goes back by another call, or drains
 // by itself within a Hold, whichever the Leaser says. It is out of others' reach
@@ -372,7 +372,7 @@ func (l *Leases) Close(ctx context.Context) error {
 
 // id returns the fingerprint of what is asked, and whether it may be served.
 func (l *Leases) id(t *Transaction) (id uint64, ok bool) {
-	if t.Within > 0 || t.Delay > 0 || !t.Spent.IsZero() || len(t.Charges) == 0 {
+	if t.Within > 0 || t.Delay > 0 || t.Forget || !t.Spent.IsZero() || len(t.Charges) == 0 {
 		return 0, false
 	}
 	for i := range t.Charges {

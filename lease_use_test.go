@@ -113,6 +113,7 @@ func TestLeaseGoesPast(t *testing.T) {
 			{"Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1}, true},
 			{"Delay", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1, Delay: 1}, true},
 			{"Spent", &weir.Transaction{Charges: []weir.Charge{charge}, Spent: time.Now()}, true},
+			{"Forget", &weir.Transaction{Charges: []weir.Charge{charge}, Forget: true}, true},
 			{"a look", with(func(c *weir.Charge) { c.Cost = 0 }), true},
 			{"a gift", with(func(c *weir.Charge) { c.Cost = -1 }), true},
 			{"another cost", with(func(c *weir.Charge) { c.Cost = 2 }), true},

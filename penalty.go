@@ -18,8 +18,7 @@ import (
 // from the decision that it comes with: such a request is charged.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
-	// algorithms.AnchoredWindow(10, time.Minute). Its algorithm keeps the bans too;
-	// a LeakyBucket, being a queue, can't.
+	// algorithms.AnchoredWindow(10, time.Minute).
 	Strikes Limit
 
 	// For is how long a first ban lasts, in whole microseconds. Each of those that
@@ -59,9 +58,8 @@ type knownBan struct {
 }
 
 const (
-	mostBans  = 10_000
-	repeats   = 32 // after as many the ban grows no more
-	holdUnits = 1 << 20
+	mostBans = 10_000
+	repeats  = 32 // after as many the ban grows no more
 )
 
 func newBans(r *Rule) (*bans, error) {
@@ -73,8 +71,7 @@ func newBans(r *Rule) (*bans, error) {
 	if b.most == 0 {
 		b.most = max(24*time.Hour, p.For)
 	}
-	hold := Limit{Algorithm: p.Strikes.Algorithm, Quota: holdUnits, Period: time.Microsecond}
-	b.ban, b.pardon = hold.Named(banName), hold.Named(pardonName)
+	b.ban, b.pardon = gateLimit(banName), gateLimit(pardonName)
 	b.count = Limit{Name: countName, Algorithm: p.Strikes.Algorithm, Quota: repeats, Period: repeats * b.most}
 	switch {
 	case p.For < time.Microsecond || p.For%time.Microsecond != 0:
@@ -84,10 +81,7 @@ func newBans(r *Rule) (*bans, error) {
 	case b.most > MaxTicks/repeats*time.Microsecond:
 		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, b.most, MaxTicks/repeats*time.Microsecond)
 	}
-	if _, queue := p.Strikes.Algorithm.(Queuer); queue {
-		return nil, fmt.Errorf("weir: rule %q: penalty: Strikes is a queue, which can't be held: %v", r.Name, p.Strikes)
-	}
-	for _, l := range []Limit{b.strikes, b.count, b.ban} {
+	for _, l := range []Limit{b.strikes, b.count} {
 		if err := l.fault(); err != nil {
 			return nil, fmt.Errorf("weir: rule %q: %s: %w", r.Name, l.Name, err)
 		}

@@ -191,7 +191,6 @@ func TestPenaltyRefuses(t *testing.T) {
 		{func(p *weir.Penalty) { p.Most = time.Second }, "Most 1s"},
 		{func(p *weir.Penalty) { p.Strikes = weir.Limit{} }, "no algorithm"},
 		{func(p *weir.Penalty) { p.Strikes.Quota = 0 }, "quota 0"},
-		{func(p *weir.Penalty) { p.Strikes = algorithms.LeakyBucket(3, 3, time.Minute) }, "queue"},
 		{func(p *weir.Penalty) { p.Most = math.MaxInt64 / 1000 * 1000 }, "too long"},
 	} {
 		p := good

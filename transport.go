@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -113,11 +114,30 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 // the line begins then, nor who is in line already.
 func (t *transport) pause(ctx context.Context, charges []Charge, d time.Duration) {
 	ctx = context.WithoutCancel(ctx)
-	for _, c := range [...][]Charge{pauses(charges), charges} {
-		if _, err := hold(ctx, t.l.store, d, c...); err != nil {
-			t.l.log.warn(ctx, err)
-		}
+	_, err := hold(ctx, t.l.store, d, pauses(charges)...)
+	if err == nil {
+		err = t.delay(ctx, charges, d)
 	}
+	if err != nil {
+		t.l.log.warn(ctx, err)
+	}
+}
+
+// delay reserves a unit of each charge at the end of d and gives it back, and the
+// instant stays: the line begins there.
+func (t *transport) delay(ctx context.Context, charges []Charge, d time.Duration) error {
+	line := Transaction{Charges: slices.Clone(charges), Delay: d, Within: d}
+	for i := range line.Charges {
+		line.Charges[i].Cost = 1
+	}
+	if err := t.l.store.Take(ctx, &line); err != nil || !line.Allowed() {
+		return err
+	}
+	for i := range line.Charges {
+		line.Charges[i].Cost = -1
+	}
+	line.Delay, line.Within = 0, 0
+	return t.l.store.Take(ctx, &line)
 }
 
 // pauses returns charges of limits that nobody spends, whose states say until
@@ -125,7 +145,7 @@ func (t *transport) pause(ctx context.Context, charges []Charge, d time.Duration
 func pauses(charges []Charge) []Charge {
 	p := make([]Charge, len(charges))
 	for i, c := range charges {
-		c.Limit.Name, c.Cost = "pause "+c.Limit.Name, 0
+		c.Limit, c.Cost = gateLimit("pause "+c.Limit.Name), 0
 		p[i] = c
 	}
 	return p

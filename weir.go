@@ -222,6 +222,11 @@ type Transaction struct {
 	// Those are given back and no others. The zero Time means the newest.
 	Spent time.Time
 
+	// Forget has the states of the charges forgotten instead: what they have spent,
+	// what is reserved, what is paused. It is always allowed. Costs and times are
+	// ignored, and Decisions describe keys never seen.
+	Forget bool
+
 	// Decisions is filled by Take, one for each charge. It is grown if too
 	// short and reused if not.
 	Decisions []Decision
@@ -302,6 +307,14 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	}
 	t.Decisions = t.Decisions[:n]
 	t.At, t.Wait = time.UnixMicro(now), 0
+	if t.Forget {
+		for i := range states {
+			l := &t.Charges[i].Limit
+			states[i] = State{}
+			_, t.Decisions[i] = l.Algorithm.Take(State{}, l, now, 0)
+		}
+		return true
+	}
 	if n == 1 && t.Within <= 0 && t.Spent.IsZero() {
 		c := &t.Charges[0]
 		if a, ok := c.Limit.Algorithm.(Stepper); ok {

@@ -297,8 +297,21 @@ local function write_text(group, now)
   end
 end
 
--- spend_logs spends what the charges of a group cost; c.target is when.
-local function spend_logs(group, now)
+-- spend_logs spends what the charges of a group cost; c.target is when. Or it has
+-- the group forget their logs.
+local function spend_logs(group, now, forget)
+  if forget then
+    for _, c in ipairs(group.charges) do
+      if group.logs then group.logs[c.id] = nil end
+    end
+    if not group.logs then
+      redis.call('DEL', group.key)
+    else
+      group.charges = {}
+      write_text(group, now)
+    end
+    return
+  end
   local longest, changed = group.charges[1], false
   for _, c in ipairs(group.charges) do
     if c.period > longest.period then longest = c end

@@ -242,8 +242,6 @@ var bad = []struct {
 		"3:23: unknown field name in strikes; known are limit, period, algorithm, burst"},
 	{"strikes of 0", one("  penalty: {strikes: {limit: 0, period: 60}, for: 1m}\n", ""), true,
 		"3:30: limit is 0; want at least 1"},
-	{"strikes that are a queue", one("  penalty: {strikes: {limit: 3, period: 60, algorithm: leaky-bucket}, for: 1m}\n", ""), false,
-		"3:12: penalty: Strikes is a queue, which can't be held: 3 per 1m0s (leaky-bucket)"},
 	{"penalty for no time", one("  penalty: {strikes: {limit: 3, period: 60}, for: 0}\n", ""), true,
 		"3:51: for is 0; want more than 0"},
 	{"penalty for a day of the calendar", one("  penalty: {strikes: {limit: 3, period: 60}, for: day}\n", ""), true,

@@ -97,6 +97,10 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 		sl.refused(&t.Decisions[0], now)
 		return nil
 	}
+	if t.Forget {
+		sh.forget(sl)
+		return nil
+	}
 	if t.Charges[0].Cost == 0 {
 		return nil
 	}
@@ -146,6 +150,13 @@ func (s *Store) takeAll(t *weir.Transaction) error {
 	if !t.Decide(now, states) {
 		for i, id := range ids {
 			s.shards[homes[i]].table.find(id).refused(&t.Decisions[i], now)
+		}
+		return nil
+	}
+	if t.Forget {
+		for i, id := range ids {
+			sh := &s.shards[homes[i]]
+			sh.forget(sh.table.find(id))
 		}
 		return nil
 	}

@@ -175,6 +175,13 @@ func (sh *shard) put(sl *slot, s slot) {
 	*sl = s
 }
 
+// forget frees a slot, which may be nil.
+func (sh *shard) forget(sl *slot) {
+	if sl != nil {
+		sh.put(sl, slot{})
+	}
+}
+
 // move makes room for a fingerprint whose homes are full: it moves one of the
 // states in them to that one's other home, if a slot is free there. Few would
 // have to go without it, but more than none, long before the table is full.

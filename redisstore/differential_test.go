@@ -264,15 +264,18 @@ func (h *history) step(t *testing.T) (int, error) {
 	if n := len(h.taken); n > 0 && !h.back && h.r.IntN(5) == 0 { // who took them gives up
 		got = h.taken[n-1-h.r.IntN(min(n, 5))]
 	}
+	if h.r.IntN(12) == 0 {
+		got.Forget = true
+	}
 	h.server.SetTime(time.UnixMicro(h.now))
 	before := h.server.Dump()
 	err := h.store.Take(t.Context(), &got)
-	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Spent: got.Spent}
+	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Spent: got.Spent, Forget: got.Forget}
 	states := make([]weir.State, len(got.Charges))
 	for i := range states {
 		states[i] = h.states[name(&got.Charges[i])]
 	}
-	h.log = append(h.log, fmt.Sprintf("at %d within %v, delay %v, spent %d:", h.now, got.Within, got.Delay, got.Spent.UnixMicro()))
+	h.log = append(h.log, fmt.Sprintf("at %d within %v, delay %v, spent %d, forget %v:", h.now, got.Within, got.Delay, got.Spent.UnixMicro(), got.Forget))
 	for i, c := range got.Charges {
 		h.log = append(h.log, fmt.Sprintf("  %s %v %+v cost %d", c.Key, c.Limit, states[i], c.Cost))
 	}
@@ -288,7 +291,7 @@ func (h *history) step(t *testing.T) (int, error) {
 	if got.Wait != want.Wait || !got.At.Equal(want.At) {
 		return 0, fmt.Errorf("got Wait %v at %v, want %v at %v", got.Wait, got.At, want.Wait, want.At)
 	}
-	writes := false
+	writes := got.Forget
 	for i := range got.Charges {
 		writes = writes || spent && got.Charges[i].Cost != 0
 	}
@@ -304,7 +307,7 @@ func (h *history) step(t *testing.T) (int, error) {
 		}
 		back := weir.Transaction{Spent: got.At.Add(got.Wait)}
 		for _, c := range got.Charges {
-			if c.Cost > 0 {
+			if c.Cost > 0 && !got.Forget {
 				c.Cost = -c.Cost
 				back.Charges = append(back.Charges, c)
 			}

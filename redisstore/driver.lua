@@ -1,5 +1,5 @@
 -- One transaction. KEYS are the values that hold its states. ARGV has, in µs, the
--- longest wait (-1: decide, and spend nothing), the shortest, and when the units
+-- longest wait (-1: decide, and spend nothing; -2: forget), the shortest, and when the units
 -- of negative costs were to be spent (0: give back the newest). Then of each
 -- charge: its algorithm and its key, as indexes,
 -- the id of its limit, cost, quota, period in µs, burst, and the edges of a
@@ -15,6 +15,7 @@ local _
 local within = tonumber(ARGV[1])
 local wait = tonumber(ARGV[2])
 local of = tonumber(ARGV[3])
+local forget = within == -2
 local n = (#ARGV - 3) / 8
 
 local charges, values = {}, {}
@@ -78,7 +79,9 @@ for i = 1, n do
   local f = c.algorithm
   local retry = 0
   c.target = math.max(now, c.at)
-  if c.cost > 0 and within > 0 and f.queue then
+  if forget then
+    c.cost, c.target, c.reset = -1, now, 0
+  elseif c.cost > 0 and within > 0 and f.queue then
     local room
     retry, room = f.queue(c, now, now, c.cost, c.quota, c.period, c.burst, c.edges)
     fits = fits and room
@@ -110,7 +113,7 @@ for i = 1, n do
   if retry > wait then wait = retry end
 end
 
-local spent = fits and wait <= within
+local spent = forget or fits and wait <= within
 if spent and wait > 0 then
   local target = now + wait
   for i = 1, n do
@@ -130,7 +133,7 @@ end
 local reply = {t[1], t[2], spent and 1 or 0}
 for i = 1, n do
   local c = charges[i]
-  if c.algorithm.log then
+  if c.algorithm.log and not forget then
     reply[i + 3] = describe_log(c, spent and wait > 0 and c.cost > 0 and c.target)
   else
     reply[i + 3] = c.found or false
@@ -140,7 +143,7 @@ if not spent then return reply end
 
 for _, value in ipairs(values) do
   if value.log then
-    spend_logs(value, now)
+    spend_logs(value, now, forget)
   else
     local reset, changed, alike = 0, false, true
     local texts, ids, as = {}, {}, {}

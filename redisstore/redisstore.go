@@ -149,13 +149,20 @@ func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
 	return s.decide(ctx, t, withinOf(t))
 }
 
-// withinOf returns the longest wait of t in µs.
+// withinOf returns the longest wait of t in µs, or forget.
 func withinOf(t *weir.Transaction) int64 {
+	if t.Forget {
+		return forget
+	}
 	return max(0, int64(min(t.Within, weir.MaxTicks*time.Microsecond)/time.Microsecond))
 }
 
-// peek instead of a longest wait has a transaction decided and nothing spent.
-const peek = -1
+// Instead of a longest wait, peek has a transaction decided and nothing spent, and
+// forget has its states forgotten.
+const (
+	peek   = -1
+	forget = -2
+)
 
 // decide has the script decide t, where within is the longest wait in µs.
 func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {

@@ -30,13 +30,24 @@ func (s *Store) takeSpread(ctx context.Context, t *weir.Transaction) error {
 	if len(parts) == 1 {
 		return s.take(ctx, t)
 	}
-	if err := s.askAll(ctx, parts); err != nil {
-		return err
+	if !t.Forget {
+		if err := s.askAll(ctx, parts); err != nil {
+			return err
+		}
 	}
 	if cap(t.Decisions) < len(t.Charges) {
 		t.Decisions = make([]weir.Decision, len(t.Charges))
 	}
 	t.Decisions, t.Wait = t.Decisions[:len(t.Charges)], 0
+	if t.Forget {
+		for i := range parts {
+			if err := s.take(ctx, &parts[i].Transaction); err != nil {
+				return err
+			}
+			parts[i].fill(t)
+		}
+		return nil
+	}
 	for i := range parts {
 		parts[i].fill(t)
 	}
@@ -126,7 +137,7 @@ func (s *Store) split(t *weir.Transaction) []part {
 			parts = append(parts, part{})
 		}
 		p := &parts[k-1]
-		p.Spent = t.Spent
+		p.Spent, p.Forget = t.Spent, t.Forget
 		p.Charges = append(p.Charges, t.Charges[i])
 		p.where = append(p.where, i)
 	}

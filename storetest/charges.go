@@ -113,3 +113,47 @@ func giveBack(t testing.TB, store weir.Store) {
 	p.wants(p.all(0, p.charge("", three, -1), p.charge("full", one, 2)), false, 0, 1)
 	p.wants(p.one("", three, 0), true, 0)
 }
+
+// forget: the states of charges are forgotten, whatever they hold, and no others.
+func forget(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	all := limits(4, time.Hour)
+	for i, l := range all {
+		all[i] = l.Named(l.Algorithm.Name())
+	}
+	all = append(all, algorithms.SlidingLog(4, time.Hour).Named("second"), algorithms.GCRA(4, time.Hour).Named("second"))
+	for i, l := range all {
+		spend := func(key string) {
+			for _, l := range all {
+				p.one(key, l, 3)
+				p.all(100*time.Hour, p.charge(key, l, 2)) // is reserved
+			}
+		}
+		spend("a")
+		spend("b")
+		forgotten := &weir.Transaction{Charges: []weir.Charge{p.charge("a", l, 1), p.charge("a", all[(i+3)%len(all)], 0)}, Within: time.Hour, Forget: true}
+		p.take(forgotten)
+		p.take(&weir.Transaction{Charges: []weir.Charge{p.charge("new", l, 0)}, Forget: true})
+		for j, other := range all {
+			d := p.one("a", other, 0).Decisions[0]
+			if isNew := d.ResetAfter == 0; isNew != (j == i || j == (i+3)%len(all)) {
+				t.Errorf("%v forgotten: got %+v of %v", l, d, other)
+			}
+			p.one("b", other, 0)
+			p.one("a", other, 1)
+		}
+		p.run += "."
+	}
+	// All limits of a key, and several keys.
+	var charges []weir.Charge
+	for i, l := range all {
+		charges = append(charges, p.charge([]string{"a", "b"}[i%2], l, 2))
+	}
+	p.all(0, charges...)
+	p.take(&weir.Transaction{Charges: charges, Forget: true})
+	for _, d := range p.all(0, charges...).Decisions {
+		if !d.Allowed {
+			t.Errorf("all forgotten: got %+v", d)
+		}
+	}
+}

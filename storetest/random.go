@@ -85,7 +85,9 @@ func random(t testing.TB, store weir.Store) {
 					tx.Charges = append(tx.Charges, c)
 				}
 			}
+			tx.Forget = r.IntN(20) == 0
 			p.take(&tx)
+			tx.Forget = false
 			pause(r)
 		}
 	}

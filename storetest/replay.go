@@ -69,7 +69,7 @@ func (r *replay) take(t *weir.Transaction) {
 
 // question returns a copy of what t asks.
 func question(t *weir.Transaction) weir.Transaction {
-	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Spent: t.Spent}
+	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Spent: t.Spent, Forget: t.Forget}
 }
 
 // decided fails the test unless the replay says of want, which t asked, what the
@@ -77,7 +77,7 @@ func question(t *weir.Transaction) weir.Transaction {
 func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 	r.Helper()
 	asked := want.Charges
-	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || !t.Spent.Equal(want.Spent) {
+	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || !t.Spent.Equal(want.Spent) || t.Forget != want.Forget {
 		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&want))
 	}
 	now := t.At.UnixMicro()
@@ -114,7 +114,7 @@ func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 		return
 	}
 	for i := range asked {
-		if asked[i].Cost == 0 {
+		if asked[i].Cost == 0 && !want.Forget {
 			continue
 		}
 		k := idOf(&asked[i])
@@ -153,6 +153,9 @@ func describe(t *weir.Transaction) string {
 	fmt.Fprintf(&b, "%d charges within %v", len(t.Charges), t.Within)
 	if t.Delay != 0 {
 		fmt.Fprintf(&b, ", no sooner than %v", t.Delay)
+	}
+	if t.Forget {
+		b.WriteString(", forgotten")
 	}
 	if !t.Spent.IsZero() {
 		fmt.Fprintf(&b, ", given back of %d µs", t.Spent.UnixMicro())

@@ -52,6 +52,8 @@ var flaws = []struct {
 	{"does not look at the context", "Canceled"},
 	{"refuses a look when nothing is left", "Look"},
 	{"gives nothing back", "GiveBack"},
+	{"forgets nothing", "Forget Random"},
+	{"forgets what costs", "Forget"},
 	{"never says Never", "Never"},
 	{"never waits", "Reserve Queue"},
 	{"spends reservations now", "Reserve"},
@@ -246,6 +248,8 @@ func (s *store) decide(t *weir.Transaction) {
 	}
 	for i, id := range ids {
 		switch {
+		case t.Forget && (s.flaw == "forgets nothing" || s.flaw == "forgets what costs" && t.Charges[i].Cost == 0):
+			continue
 		case i > 0 && s.flaw == "spends nothing under the second charge":
 			continue
 		case t.Wait > 0 && s.flaw == "spends reservations now":

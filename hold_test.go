@@ -1,0 +1,168 @@
+package weir_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestHold: a gate delays what it is charged with by what is left of the hold, in
+// one call, and has nothing to give back, whatever the limits beside it.
+func TestHold(t *testing.T) {
+	for _, limit := range []weir.Limit{
+		algorithms.GCRA(3, time.Second), algorithms.TokenBucket(3, 3, time.Second), algorithms.LeakyBucket(100, 3, time.Second),
+		algorithms.FixedWindow(3, time.Second), algorithms.AnchoredWindow(3, time.Second), algorithms.SlidingWindow(3, time.Second),
+		algorithms.SlidingLog(3, time.Second), algorithms.Calendar(3, algorithms.Day, nil),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			memory := memstore.New(memstore.Options{})
+			store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error { calls++; return memory.Take(ctx, tx) })
+			gate := weir.Charge{Rule: "r", Limit: weir.GateLimit("pause"), Cost: 1}
+			unit := weir.Charge{Rule: "r", Limit: limit, Cost: 1}
+			wants := func(within time.Duration, what string, allowed bool, wait time.Duration, charges ...weir.Charge) {
+				t.Helper()
+				tx := weir.Transaction{Within: within, Charges: charges}
+				if err := store.Take(t.Context(), &tx); err != nil {
+					t.Fatal(err)
+				}
+				if !allowed {
+					tx.Wait = tx.RetryAfter()
+				}
+				if tx.Allowed() != allowed || tx.Wait != wait {
+					t.Errorf("%v: %s: got %v after %v, want %v after %v", limit, what, tx.Allowed(), tx.Wait, allowed, wait)
+				}
+			}
+			wants(0, "open", true, 0, gate, unit)
+			for _, h := range []struct {
+				d  time.Duration
+				ok bool
+			}{{10 * time.Second, true}, {20 * time.Second, true}, {5 * time.Second, false}, {20 * time.Second, true}} {
+				calls = 0
+				if ok, err := weir.Hold(t.Context(), store, h.d, gate); ok != h.ok || err != nil || calls != 1 {
+					t.Errorf("%v: held for %v: got %v, %v in %d calls, want %v in one", limit, h.d, ok, err, calls, h.ok)
+				}
+			}
+			wants(0, "shut, at once", false, 20*time.Second, gate, unit)
+			wants(19*time.Second, "shut, too long", false, 20*time.Second, gate)
+			wants(time.Minute, "shut", true, 20*time.Second, gate)
+			wants(time.Minute, "shut, with a limit", true, 20*time.Second, gate, unit)
+			time.Sleep(20*time.Second - time.Microsecond)
+			wants(0, "a microsecond early", false, time.Microsecond, gate)
+			wants(time.Minute, "a microsecond early", true, time.Microsecond, gate)
+			time.Sleep(time.Microsecond)
+			wants(0, "over", true, 0, gate)
+			slow := weir.Charge{Rule: "slow", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}
+			wants(time.Hour, "the first in a line", true, 0, slow, gate)
+			wants(time.Hour, "the second in a line", true, time.Minute, slow, gate)
+			wants(0, "beside that line", true, 0, gate)
+			_, _ = weir.Hold(t.Context(), store, time.Hour, gate)
+			gate.Cost = -1
+			wants(0, "a gift", true, 0, gate)
+			gate.Cost = 1
+			wants(0, "after a gift", false, time.Hour, gate)
+			if err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{gate}, Forget: true}); err != nil {
+				t.Fatal(err)
+			}
+			wants(0, "forgotten", true, 0, gate)
+		})
+	}
+}
+
+// TestGateInRedis: the Lua of a gate is its Go.
+func TestGateInRedis(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := []weir.Limit{weir.GateLimit("one"), weir.GateLimit("two"), algorithms.GCRA(3, time.Second), algorithms.SlidingLog(3, time.Second), algorithms.LeakyBucket(9, 3, time.Second)}
+	states := make([]weir.State, len(limits))
+	now := int64(1_700_000_000_000_000)
+	for range 1000 {
+		var tx weir.Transaction
+		var of []int
+		for i, l := range limits {
+			if r.IntN(2) == 0 {
+				continue
+			}
+			cost := int64(r.IntN(3))
+			if i < 2 && r.IntN(3) == 0 {
+				cost = weir.Shut
+			}
+			tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: []int64{cost, cost, cost, -1}[r.IntN(4)]})
+			of = append(of, i)
+		}
+		tx.Within = []time.Duration{0, 0, time.Second, time.Minute}[r.IntN(4)]
+		tx.Delay = tx.Within / 8 * time.Duration(r.IntN(3))
+		tx.Forget = r.IntN(8) == 0
+		want := weir.Transaction{Charges: tx.Charges, Within: tx.Within, Delay: tx.Delay, Forget: tx.Forget}
+		server.SetTime(time.UnixMicro(now))
+		if err := store.Take(t.Context(), &tx); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		before := make([]weir.State, len(of))
+		for j, i := range of {
+			before[j] = states[i]
+		}
+		want.Decide(now, before)
+		for j, i := range of {
+			states[i] = before[j]
+			if tx.Decisions[j] != want.Decisions[j] || tx.Wait != want.Wait {
+				t.Fatalf("seed %d: %v, cost %d: got %+v and Wait %v, want %+v and %v", seed, tx.Charges[j].Limit, tx.Charges[j].Cost,
+					tx.Decisions[j], tx.Wait, want.Decisions[j], want.Wait)
+			}
+		}
+		now += []int64{0, 1, r.Int64N(1e6), r.Int64N(1e7)}[r.IntN(4)]
+	}
+}
+
+// TestForget: whatever stands before a store lets Forget through, and remembers
+// nothing of before.
+func TestForget(t *testing.T) {
+	for name, decorated := range map[string]func(weir.Store) weir.Store{
+		"nothing":  func(s weir.Store) weir.Store { return s },
+		"Hybrid":   func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
+		"Breaker":  func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
+		"Fallback": func(s weir.Store) weir.Store { return weir.Fallback(failing{errDown}, s) },
+		"Share":    func(s weir.Store) weir.Store { return weir.Share(s, 2) },
+		"Coalesce": func(s weir.Store) weir.Store { return weir.Joined(weir.Coalesce(s)) },
+		"Lease":    func(s weir.Store) weir.Store { return weir.Lease(s, weir.LeaseOptions{}) },
+	} {
+		store := decorated(memstore.New(memstore.Options{}))
+		charges := []weir.Charge{
+			{Rule: "r", Limit: algorithms.SlidingLog(10, time.Hour), Cost: 1},
+			{Rule: "r", Limit: algorithms.FixedWindow(10, 10_000*time.Hour), Cost: 1},
+		}
+		for round := range 4 {
+			admitted := 0
+			for take(t, store, 0, charges...).Allowed() {
+				admitted++
+			}
+			take(t, store, 0, charges...)
+			if want := map[bool]int{true: 5, false: 10}[name == "Share"]; admitted != want {
+				t.Errorf("%s: got %d admitted in round %d, want %d", name, admitted, round, want)
+			}
+			forget := weir.Transaction{Charges: slices.Clone(charges), Forget: true}
+			forget.Charges[0].Cost, forget.Charges[1].Cost = int64(round)-1, int64(round)-1 // ignored
+			if err := store.Take(t.Context(), &forget); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
