@@ -183,9 +183,11 @@ type policy struct {
 // maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
 const maxInteger = 999_999_999_999_999
 
+// newPolicy prepares a limit. It is shown under the name of the rule alone, or
+// under both names.
 func newPolicy(rule, unit string, alone bool, l Limit) policy {
 	p := policy{limit: l, name: rule, resource: rule, unit: unit}
-	if l.Name != "" || !alone {
+	if !alone {
 		p.name = rule + "/" + l.Name
 	}
 	_, full := l.Algorithm.Take(State{}, &l, 0, 0)

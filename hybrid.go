@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // Hybrid serves refusals from this process while a key is being limited, and
@@ -259,9 +261,16 @@ func (h *hybrid) shard(id uint64) *blocks {
 
 // id returns the fingerprint of a charge's state.
 func (h *hybrid) id(c *Charge) uint64 {
+	var name uint64
+	if l := &c.Limit; l.Name != "" {
+		name = maphash.String(h.seed, l.Name)
+	} else {
+		var b [period.Size]byte
+		name = maphash.Bytes(h.seed, period.Append(b[:0], l.Period))
+	}
 	id := maphash.String(h.seed, StoredKey(c.Key))
-	for _, part := range [...]string{c.Rule, c.Limit.Name, c.Limit.Algorithm.Name()} {
-		id = bits.RotateLeft64(id, 21)*0x9e3779b97f4a7c15 + maphash.String(h.seed, part)
+	for _, part := range [...]uint64{maphash.String(h.seed, c.Rule), name, maphash.String(h.seed, c.Limit.Algorithm.Name())} {
+		id = bits.RotateLeft64(id, 21)*0x9e3779b97f4a7c15 + part
 	}
 	return id
 }

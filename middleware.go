@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,9 +23,10 @@ type Rule struct {
 	Key KeyFunc
 
 	// Limits are several windows of one key: 20 per minute and 5 per 3 seconds.
-	// Those without a name get one from their period ("1m", "3s"), unless there
-	// is one limit only. What was spent is kept under that name: give a limit
-	// one of its own if its period may change.
+	// The period names a limit that has no name: "1m", "3s". What was spent is
+	// kept under that name, also if it is the only limit: give a limit a name of
+	// its own if its period may change. Header fields show an only limit that
+	// has no name under the name of the rule.
 	Limits []Limit
 
 	// LimitsFor chooses limits for a request, such as those of a tier that a
@@ -244,7 +244,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// Rules returns the rules as they are in force: every limit has its name.
+// Rules returns the rules as they are in force: every limit has its stored name.
 func (l *Limiter) Rules() []Rule {
 	rules := make([]Rule, len(l.rules))
 	for i := range l.rules {
@@ -304,9 +304,8 @@ func prepare(r Rule) (rule, error) {
 func policiesOf(r *Rule, limits []Limit) ([]policy, error) {
 	var policies []policy
 	for _, l := range limits {
-		if l.Name == "" && len(limits) > 1 {
-			l.Name = periodName(l.Period)
-		}
+		rules := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
+		l.Name = l.StoredName()
 		if err := l.fault(); err != nil {
 			return nil, fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, l.Name, err)
 		}
@@ -318,7 +317,7 @@ func policiesOf(r *Rule, limits []Limit) ([]policy, error) {
 				return nil, fmt.Errorf("weir: rule %q has two limits named %q", r.Name, l.Name)
 			}
 		}
-		p := newPolicy(r.Name, r.Unit, len(limits) == 1, l)
+		p := newPolicy(r.Name, r.Unit, rules, l)
 		p.settle = r.Settle
 		policies = append(policies, p)
 	}
@@ -334,19 +333,6 @@ func printable(s string) bool {
 		}
 	}
 	return true
-}
-
-// periodName returns a short name of a period: 1m, 3s, 1d, 1500ms.
-func periodName(d time.Duration) string {
-	for _, u := range []struct {
-		d    time.Duration
-		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
-		if d%u.d == 0 {
-			return strconv.FormatInt(int64(d/u.d), 10) + u.name
-		}
-	}
-	return strconv.FormatInt(int64(d/time.Microsecond), 10) + "us"
 }
 
 // Handler limits the requests to next. It does not wrap the ResponseWriter, so

@@ -67,7 +67,7 @@ func TestRules(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s/%s %d", r.Name, limit.Name, look.Decisions[0].Remaining))
 		}
 	}
-	if want := "[api/1000h 8 api/few 4 all/ 6]"; fmt.Sprint(got) != want {
+	if want := "[api/1000h 8 api/few 4 all/1000h 6]"; fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
 }

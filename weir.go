@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // Never is the RetryAfter of a charge that cannot fit, however long one waits,
@@ -32,7 +34,7 @@ const MaxTicks = 1 << 50
 // limits that are ready to use.
 type Limit struct {
 	// Name tells the limits of a rule apart, in stored keys and in header
-	// fields. New names a nameless limit of several after its period: "1m".
+	// fields. The period names a limit that has none: see StoredName.
 	Name string
 
 	// Algorithm is the arithmetic that counts. It must be set.
@@ -53,6 +55,31 @@ type Limit struct {
 func (l Limit) Named(name string) Limit {
 	l.Name = name
 	return l
+}
+
+// StoredName is the name under which stores keep what was spent: Name, or if
+// that is empty the short name of Period: "1m", "1500ms". A rule may therefore
+// get more limits and lose some, and those that stay keep their counts. If the
+// period of a limit may change, give the limit a name.
+func (l *Limit) StoredName() string {
+	if l.Name != "" {
+		return l.Name
+	}
+	return period.Name(l.Period)
+}
+
+// sameName reports whether two limits have the same stored name.
+func (l *Limit) sameName(m *Limit) bool {
+	switch {
+	case l.Name != "" && m.Name != "":
+		return l.Name == m.Name
+	case l.Name == m.Name:
+		return l.Period == m.Period
+	case l.Name != "":
+		l, m = m, l
+	}
+	var b [period.Size]byte
+	return string(period.Append(b[:0], l.Period)) == m.Name
 }
 
 // WithBurst returns a copy of the limit that allows n units at once.
@@ -281,10 +308,10 @@ func (t *Transaction) Validate() error {
 		}
 		for j := range i {
 			d := &t.Charges[j]
-			if c.Limit.Name == d.Limit.Name && c.Rule == d.Rule &&
+			if c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
 				c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && sameKey(c.Key, d.Key) {
 				return fmt.Errorf("weir: rule %q charges its limit %q (%s) twice in one transaction: %w",
-					c.Rule, c.Limit.Name, c.Limit.Algorithm.Name(), ErrDuplicate)
+					c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name(), ErrDuplicate)
 			}
 		}
 	}

@@ -16,14 +16,20 @@ type Changes []Change
 type Change struct {
 	Rule string
 
-	// What is "key", "cost" and so on, or "limit 1m (gcra)". It is empty for a
-	// rule that is new or gone. A limit whose name or algorithm is another is
-	// gone, and the other one is new and counts from 0; those that change keep
-	// what was spent.
+	// What is "key", "cost" and so on, or "limit 1m (gcra)", with the limit's
+	// stored name. It is empty for a rule that is new or gone. A limit whose
+	// stored name or algorithm is another is gone, and the other one is new and
+	// counts from 0; those that change keep what was spent.
 	What string
 
 	// From is empty for what is new, To for what is gone.
 	From, To string
+
+	// Lost says that what was spent before does not count any more: the rule or
+	// the limit is gone, be it under another name, or the rule counts other
+	// keys, or a penalty counts strikes by another algorithm. Every other change
+	// keeps every count.
+	Lost bool
 }
 
 // String is one change a line, in words.
@@ -36,6 +42,7 @@ func (c Changes) String() string {
 }
 
 // String is "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m".
+// If counts are lost it says so.
 func (c Change) String() string {
 	s := c.Rule + ": "
 	if c.What != "" {
@@ -43,15 +50,21 @@ func (c Change) String() string {
 	}
 	switch {
 	case c.From == "":
-		return s + "added: " + c.To
+		s += "added: " + c.To
 	case c.To == "":
-		return s + "removed: " + c.From
+		s += "removed: " + c.From
+	default:
+		s += c.From + " → " + c.To
 	}
-	return s + c.From + " → " + c.To
+	if c.Lost {
+		s += "; its counts are lost"
+	}
+	return s
 }
 
-// A fact is something that is true of a rule.
-type fact struct{ what, text string }
+// A fact is something that is true of a rule. counts is what it knows counts by,
+// if it has any: with another one they are lost.
+type fact struct{ what, text, counts string }
 
 func (r *rule) facts() []fact {
 	unit := r.Unit
@@ -59,27 +72,24 @@ func (r *rule) facts() []fact {
 		unit = "requests"
 	}
 	facts := []fact{
-		{"key", r.key.text},
-		{"cost", r.cost.text},
-		{"unit", unit},
-		{"headers", headerNames(r.headers)},
-		{"enforce", fmt.Sprintf("%.4g%%", 100*(1-r.Shadow))},
+		{"key", r.key.text, r.key.text},
+		{"cost", r.cost.text, ""},
+		{"unit", unit, ""},
+		{"headers", headerNames(r.headers), ""},
+		{"enforce", fmt.Sprintf("%.4g%%", 100*(1-r.Shadow)), ""},
 	}
 	if r.allow != nil {
-		facts = append(facts, fact{"allow", strings.Join(r.allow, ", ")})
+		facts = append(facts, fact{"allow", strings.Join(r.allow, ", "), ""})
 	}
 	if r.deny != nil {
-		facts = append(facts, fact{"deny", strings.Join(r.deny, ", ")})
+		facts = append(facts, fact{"deny", strings.Join(r.deny, ", "), ""})
 	}
 	if r.penalty != nil {
-		facts = append(facts, fact{"penalty", r.penalty.String()})
+		facts = append(facts, fact{"penalty", r.penalty.String(), r.penalty.strikes.Algorithm.Name()})
 	}
 	for _, l := range r.limits {
-		what := "limit"
-		if l.Name != "" {
-			what += " " + l.Name
-		}
-		facts = append(facts, fact{what + " (" + l.Algorithm.Name() + ")", l.String()})
+		what := "limit " + l.StoredName() + " (" + l.Algorithm.Name() + ")"
+		facts = append(facts, fact{what, l.String(), what})
 	}
 	return facts
 }
@@ -114,28 +124,27 @@ func changes(old, now []rule) (changes Changes) {
 	}
 	for i := range old {
 		if r := &old[i]; ruleNamed(now, r.Name) == nil {
-			changes = append(changes, Change{Rule: r.Name, From: r.limitsText()})
+			changes = append(changes, Change{Rule: r.Name, From: r.limitsText(), Lost: true})
 		}
 	}
 	return changes
 }
 
 func differences(name string, old, now []fact) (changes Changes) {
-	text := func(facts []fact, what string) string {
-		i := slices.IndexFunc(facts, func(f fact) bool { return f.what == what })
-		if i < 0 {
-			return ""
+	find := func(facts []fact, what string) (f fact) {
+		if i := slices.IndexFunc(facts, func(f fact) bool { return f.what == what }); i >= 0 {
+			f = facts[i]
 		}
-		return facts[i].text
+		return f
 	}
 	for _, f := range now {
-		if from := text(old, f.what); from != f.text {
-			changes = append(changes, Change{name, f.what, from, f.text})
+		if before := find(old, f.what); before.text != f.text {
+			changes = append(changes, Change{name, f.what, before.text, f.text, before.counts != "" && before.counts != f.counts})
 		}
 	}
 	for _, f := range old {
-		if text(now, f.what) == "" {
-			changes = append(changes, Change{name, f.what, f.text, ""})
+		if find(now, f.what).text == "" {
+			changes = append(changes, Change{name, f.what, f.text, "", f.counts != ""})
 		}
 	}
 	return changes

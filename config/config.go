@@ -56,10 +56,12 @@
 // taken as a whole or not at all: every mistake in it is an [Error] with its
 // line and column. A limit that can never be the one to refuse is a mistake too.
 //
-// What was spent is kept under the names of rule, limit and algorithm, so a
-// reload keeps every count whose names stay. Limits without a name are named
-// after their period where a rule has several: name those whose period may
-// change, and the one that others may join.
+// What was spent is kept under the names of rule, limit and algorithm, and under
+// the key, so a reload keeps every count for which these stay: limits may change
+// their numbers, and join or leave a rule. The period names a limit that has no
+// name ([weir.Limit.StoredName]): name those whose period may change. Where counts
+// are lost the reload says so, see [Change]. It can't see that a program comes
+// back with another secret of [weir.Hashed]; that is another key, too.
 package config
 
 import (

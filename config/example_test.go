@@ -98,7 +98,7 @@ func ExampleFile_Reload() {
 	fmt.Println(rules.Reload())
 	// Output:
 	// api: enforce: 100% → 25%
-	// api: limit (sliding-log): 100 per 1m → 50 per 1m <nil>
+	// api: limit 1m (sliding-log): 100 per 1m → 50 per 1m <nil>
 }
 
 // In a program Watch runs beside the server, until that ends. What it loads or

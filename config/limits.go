@@ -2,13 +2,13 @@ package config
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // A limit is a weir.Limit with what can't be seen in one.
@@ -59,7 +59,7 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, al
 		l.Name, _ = d.text(name, "name")
 		d.probe(name, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
 	case !alone && l.Name == "":
-		l.Name = spell(l.Period) // as weir.New does
+		l.Name = l.StoredName()
 	}
 	if len(d.errs) == before {
 		d.probe(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
@@ -164,18 +164,8 @@ func capacity(l weir.Limit) int64 {
 	return full.Remaining
 }
 
-// spell returns a period as weir.New names limits by it: 1m, 3s, 1d, 1500ms.
-func spell(d time.Duration) string {
-	for _, u := range []struct {
-		d    time.Duration
-		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
-		if d%u.d == 0 {
-			return strconv.FormatInt(int64(d/u.d), 10) + u.name
-		}
-	}
-	return strconv.FormatInt(int64(d/time.Microsecond), 10) + "us"
-}
+// spell returns a period as stored names have it: 1m, 3s, 1d, 1500ms.
+func spell(d time.Duration) string { return period.Name(d) }
 
 // called is how messages name a limit: "the limit 1m (20 per 1m)".
 func (l limit) called() string {

@@ -144,15 +144,15 @@ limits:
 		{"a limit", strings.Replace(before, "limit: 20", "limit: 10", 1),
 			"login: limit 1m (sliding-log): 20 per 1m → 10 per 1m"},
 		{"a period of a limit named after it", strings.Replace(before, "period: 60}, {limit: 5", "period: 90}, {limit: 5", 1),
-			"login: limit 90s (sliding-log): added: 20 per 90s\nlogin: limit 1m (sliding-log): removed: 20 per 1m"},
+			"login: limit 90s (sliding-log): added: 20 per 90s\nlogin: limit 1m (sliding-log): removed: 20 per 1m; its counts are lost"},
 		{"a period of the only limit", strings.Replace(before, "limit: 10, period: 60", "limit: 10, period: day", 1),
-			"upload: limit day (calendar): added: 10 per day\nupload: limit (sliding-log): removed: 10 per 1m"},
+			"upload: limit day (calendar): added: 10 per day\nupload: limit 1m (sliding-log): removed: 10 per 1m; its counts are lost"},
 		{"an algorithm", strings.Replace(before, "name: upload", "name: upload\n  algorithm: gcra\n  burst: 3", 1),
-			"upload: limit (gcra): added: 10 per 1m, 3 at once\nupload: limit (sliding-log): removed: 10 per 1m"},
+			"upload: limit 1m (gcra): added: 10 per 1m, 3 at once\nupload: limit 1m (sliding-log): removed: 10 per 1m; its counts are lost"},
 		{"a key and what it trusts", "key: [ip, header:X]\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n" + strings.Replace(before, "name: login", "name: login\n  key: {first-of: [method, ip]}", 1),
-			"login: key: ip → first of (method, ip behind 10.0.0.0/8, 192.0.2.1/32)\n" +
-				"upload: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X\n" +
-				"gone: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X"},
+			"login: key: ip → first of (method, ip behind 10.0.0.0/8, 192.0.2.1/32); its counts are lost\n" +
+				"upload: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X; its counts are lost\n" +
+				"gone: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X; its counts are lost"},
 		{"the rest", strings.Replace(before, "name: upload", "name: upload\n  cost: content-length\n  headers: [ietf, github]\n  enforce: 12.5%", 1),
 			"upload: cost: 1 → content-length\nupload: unit: requests → content-bytes\nupload: headers: x-ratelimit → ietf, github\nupload: enforce: 100% → 12.5%"},
 		{"lists and penalties", strings.NewReplacer(
@@ -161,11 +161,48 @@ limits:
 			"login: allow: added: 10.0.0.0/8, alice\nlogin: penalty: added: 10 per 1m (anchored-window), for 10m to 1d\n" +
 				"upload: deny: added: mallory\nupload: penalty: added: 3 per day (calendar), for 2d to 7d"},
 		{"rules", strings.Replace(before, "name: gone", "name: new", 1),
-			"new: added: 1 per 1s; 30 per 1m\ngone: removed: 1 per 1s; 30 per 1m"},
+			"new: added: 1 per 1s; 30 per 1m\ngone: removed: 1 per 1s; 30 per 1m; its counts are lost"},
+		{"a limit beside the only one", strings.Replace(before, "[{limit: 10, period: 60}]", "[{limit: 3, period: 1}, {limit: 10, period: 60}]", 1),
+			"upload: limit 1s (sliding-log): added: 3 per 1s"},
+		{"one limit less", strings.Replace(before, "[{limit: 20, period: 60}, ", "[", 1),
+			"login: limit 1m (sliding-log): removed: 20 per 1m; its counts are lost"},
 	} {
 		p := newPage(t, before, Options{})
 		if got := p.mustWrite(t, tt.text).String(); got != tt.want {
 			t.Errorf("%s:\ngot:\n%s\nwant:\n%s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestReloadKeepsCounts: a good file gives nobody a fresh quota, whatever limits
+// join a rule or leave it. Where it must, the reload says so.
+func TestReloadKeepsCounts(t *testing.T) {
+	const hour = "{limit: 4, period: 1h}"
+	p := newPage(t, "limits: [{name: a, config: ["+hour+"]}]", Options{})
+	h := p.Handler("a")(ok)
+	for i, step := range []struct {
+		rule   string
+		lost   bool
+		status int
+	}{
+		{"config: [" + hour + "]", false, 200},
+		{"config: [" + hour + ", {limit: 3, period: 1s}]", false, 200},
+		{"config: [{limit: 3, period: 1s}, " + hour + ", {limit: 15, period: 1d}]", false, 200},
+		{"cost: 1, enforce: 100%, headers: ietf, config: [" + hour + ", {limit: 15, period: 1d}]", true, 200}, // the limit of a second is gone
+		{"config: [" + hour + ", {limit: 15, period: 1d}]", false, 429},
+		{"config: [{limit: 5, period: 60m}, {limit: 15, period: 1d}]", false, 200},
+		{"config: [{limit: 5, period: 90m}, {limit: 15, period: 1d}]", true, 200},
+		{"config: [{limit: 1, period: 90m}, {limit: 15, period: 1d}]", false, 429},
+		{"algorithm: gcra, config: [{limit: 1, period: 90m}]", true, 200},
+		{"algorithm: gcra, key: global, config: [{limit: 1, period: 90m}]", true, 200},
+		{"algorithm: gcra, key: global, config: [{limit: 1, period: 90m}, {limit: 2, period: 1d, algorithm: sliding-log}]", false, 429},
+	} {
+		lost := false
+		for _, c := range p.mustWrite(t, fmt.Sprintf("limits: [{name: a, %s}]", step.rule)) {
+			lost = lost || c.Lost
+		}
+		if got := get(h); got != step.status || lost != step.lost {
+			t.Errorf("step %d, %s: got %d, counts lost: %v; want %d and %v", i, step.rule, got, lost, step.status, step.lost)
 		}
 	}
 }
@@ -201,7 +238,7 @@ func TestReloadOfListsAndPenalties(t *testing.T) {
 	if c := p.mustWrite(t, with("allow: [alice], "+penalty)); len(c) != 2 {
 		t.Errorf("got changes %v, want two", c)
 	}
-	const want = "a: allow: removed: alice\na: penalty: removed: 2 per 1m (anchored-window), for 15m to 1d"
+	const want = "a: allow: removed: alice\na: penalty: removed: 2 per 1m (anchored-window), for 15m to 1d; its counts are lost"
 	if c := p.mustWrite(t, plain).String(); c != want {
 		t.Errorf("got changes:\n%s\nwant:\n%s", c, want)
 	}

@@ -23,8 +23,8 @@ const quiet = 100 * time.Millisecond
 // Watch reloads the file whenever it changes, until ctx ends, and returns the
 // error of ctx then; it returns before only if the system can't watch files. It
 // starts nothing that outlives it. Each change and each mistake is a record of
-// the Logger: a file that is wrong changes nothing, and is read again when it
-// changes again.
+// the Logger, a change that loses counts a warning: a file that is wrong changes
+// nothing, and is read again when it changes again.
 //
 // It sees files that are written in place or replaced, and symbolic links that
 // are, on any part of the path: Kubernetes' ConfigMaps too, unless mounted with
@@ -91,7 +91,11 @@ func (f *File) reload(log *slog.Logger, last []byte) []byte {
 		return data
 	}
 	for _, c := range changes {
-		log.Info("config: rule changed", "rule", c.Rule, "what", c.What, "from", c.From, "to", c.To)
+		level := slog.LevelInfo
+		if c.Lost {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "config: rule changed", "rule", c.Rule, "what", c.What, "from", c.From, "to", c.To, "lost", c.Lost)
 	}
 	log.Info("config: rules reloaded", "changes", len(changes))
 	return data

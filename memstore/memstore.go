@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // Options are ready to use as they are.
@@ -183,13 +184,20 @@ func (s *Store) takeAll(t *weir.Transaction) error {
 func (s *Store) locate(c *weir.Charge) (k int, id uint64) {
 	id = maphash.String(s.seed, weir.StoredKey(c.Key))
 	k = index(id, len(s.shards))
-	id = mix(mix(mix(id, c.Rule), c.Limit.Name), c.Limit.Algorithm.Name())
+	id = mix(id, c.Rule)
+	if c.Limit.Name != "" {
+		id = mix(id, c.Limit.Name)
+	} else { // its stored name
+		var b [period.Size]byte
+		id = mix(id, period.Append(b[:0], c.Limit.Period))
+	}
+	id = mix(id, c.Limit.Algorithm.Name())
 	return k, max(id, 1)
 }
 
 // mix adds a string to a hash that is secret already: the strings are the
 // program's own, so that it may be simpler than what keys need.
-func mix(h uint64, s string) uint64 {
+func mix[S string | []byte](h uint64, s S) uint64 {
 	h ^= uint64(len(s))
 	for ; len(s) > 8; s = s[8:] {
 		h = fold(h ^ word(s[:8]))
@@ -203,7 +211,7 @@ func fold(h uint64) uint64 {
 }
 
 // word returns up to 8 bytes as a number; with its length it is unambiguous.
-func word(s string) uint64 {
+func word[S string | []byte](s S) uint64 {
 	if len(s) == 8 {
 		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56

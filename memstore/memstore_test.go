@@ -164,6 +164,8 @@ func TestAllocations(t *testing.T) {
 		{"log, full", 0, charges(1, algorithms.SlidingLog(10, time.Hour))},
 		{"log, sliding", 0, charges(1, algorithms.SlidingLog(1<<20, 50*time.Microsecond))},
 		{"5 logs", 0, charges(5, algorithms.SlidingLog(1<<20, time.Hour))},
+		{"no names", 0, []weir.Charge{charge("key", algorithms.GCRA(1<<20, time.Hour), 1), charge("key", algorithms.GCRA(1<<20, 1237*time.Microsecond), 1),
+			charge("key", algorithms.GCRA(1<<20, time.Hour).Named("one"), 1)}},
 	} {
 		s := memstore.New(memstore.Options{})
 		tx := weir.Transaction{Charges: test.charges, Within: test.within}

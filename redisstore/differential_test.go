@@ -236,7 +236,7 @@ func (h *history) change() {
 	}
 }
 
-func name(c *weir.Charge) string { return c.Key + " " + c.Limit.Name }
+func name(c *weir.Charge) string { return c.Key + " " + c.Limit.StoredName() }
 
 func value(c *weir.Charge) string {
 	if c.Limit.Algorithm.Name() == "sliding-log" {

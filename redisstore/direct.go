@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // Metered is an algorithm that is a meter, such as GCRA: each unit of cost adds
@@ -46,7 +47,12 @@ func (s *Store) directFor(t *weir.Transaction, within int64) *direct {
 		if c.Cost != 1 || c.Key != t.Charges[0].Key || c.Rule != t.Charges[0].Rule {
 			return nil
 		}
-		name = append(append(append(name, c.Limit.Algorithm.Name()...), ' '), c.Limit.Name...)
+		name = append(append(name, c.Limit.Algorithm.Name()...), ' ')
+		if c.Limit.Name != "" {
+			name = append(name, c.Limit.Name...)
+		} else {
+			name = period.Append(name, c.Limit.Period)
+		}
 		for _, n := range [...]int64{c.Limit.Quota, int64(c.Limit.Period), c.Limit.Burst} {
 			name = strconv.AppendInt(append(name, ' '), n, 36)
 		}

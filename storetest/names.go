@@ -11,7 +11,8 @@ import (
 )
 
 // names: states of different rules, keys, limits and algorithms never mix, what
-// ever their names. An empty one is a name like any other.
+// ever their names. An empty one is a name like any other, but that of a limit:
+// its period names that.
 func names(t testing.TB, store weir.Store) {
 	odd := []string{
 		"", "a", "A", ":", "a:", ":a", "/", "a/", "1:a", " ", "a ", "\x00", "a\x00", "\n", "a\r\nb", "{", "}", "{}", "{a}", "}a{",
@@ -43,6 +44,9 @@ func names(t testing.TB, store weir.Store) {
 			unlike = append(unlike, c)
 		}
 	}
+	p.all(0, p.charge("stored", all, 3))
+	p.wants(p.all(0, p.charge("stored", all.Named("1h"), 2), p.charge("stored", algorithms.GCRA(1000, time.Minute), 1)), true, 995, 999)
+	p.wants(p.one("stored", all, 0), true, 995)
 	// A cost of its own tells each from every other.
 	for i, c := range unlike {
 		c.Cost = int64(1 + i)

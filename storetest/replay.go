@@ -34,7 +34,7 @@ func newReplay(t testing.TB, store weir.Store) *replay {
 }
 
 func idOf(c *weir.Charge) id {
-	return id{c.Rule, c.Key, c.Limit.Name, c.Limit.Algorithm.Name()}
+	return id{c.Rule, c.Key, c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 }
 
 // charge returns a charge of a key of this run.

@@ -72,7 +72,7 @@ var flaws = []struct {
 }
 
 func (s *store) id(c *weir.Charge) [4]string {
-	id := [4]string{strings.Clone(c.Key), c.Rule, c.Limit.Name, c.Limit.Algorithm.Name()}
+	id := [4]string{strings.Clone(c.Key), c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 	switch s.flaw {
 	case "mixes rules":
 		id[1] = ""

@@ -68,14 +68,18 @@ func duplicate(t testing.TB, store weir.Store) {
 	a, b := p.charge("a", three, 1), p.charge("b", three, 1)
 	again := a
 	again.Cost, again.Limit.Quota = 0, 7 // numbers don't tell limits apart
-	for _, charges := range [][]weir.Charge{{a, a}, {b, a, again}, {a, b, b}} {
+	nameless, named := again, again
+	nameless.Limit.Name = ""
+	named.Limit.Name = nameless.Limit.StoredName()
+	for _, charges := range [][]weir.Charge{{a, a}, {b, a, again}, {a, b, b}, {nameless, named}, {named, a, nameless}} {
 		if err := p.fails(t.Context(), &weir.Transaction{Charges: charges}); !errors.Is(err, weir.ErrDuplicate) {
 			t.Errorf("got error %q, want %q", err, weir.ErrDuplicate)
 		}
 	}
 	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
 	// Another rule, name or algorithm is another limit.
-	other, named, algorithm := a, a, a
+	other, algorithm := a, a
+	named = a
 	other.Rule = "other"
 	named.Limit.Name = "other"
 	algorithm.Limit = algorithms.SlidingLog(3, time.Hour).Named(three.Name)

@@ -144,7 +144,7 @@ func TestLog(t *testing.T) {
 		time.Sleep(time.Second)
 		gone = true
 		ask(h, "Key", "b")
-		want := `msg="weir: refused" rule=api limit="" retry_after=`
+		want := `msg="weir: refused" rule=api limit=1000h retry_after=`
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != 5 {
 			t.Fatalf("got %d lines, want 5: %s", len(lines), out)

@@ -76,8 +76,8 @@ func TestObserve(t *testing.T) {
 	for _, want := range []string{ // labels in the order of their names: limit, mode, outcome, rule
 		"weir.decisions few enforced allowed api: 2",
 		"weir.decisions few enforced refused api: 2",
-		"weir.decisions  shadow allowed new: 1",
-		"weir.decisions  shadow refused new: 1",
+		"weir.decisions 1000h shadow allowed new: 1",
+		"weir.decisions 1000h shadow refused new: 1",
 		"weir.units few enforced api: 2",
 		"weir.errors: 0",
 		"weir.banned: 0",

@@ -107,9 +107,9 @@ func TestScrape(t *testing.T) {
 		`weir_decisions_total{limit="few",mode="enforced",outcome="refused",rule="api"} 3`,
 		`weir_decisions_total{limit="many",mode="enforced",outcome="allowed",rule="api"} 2`,
 		`weir_decisions_total{limit="many",mode="enforced",outcome="refused",rule="api"} 0`,
-		`weir_decisions_total{limit="",mode="shadow",outcome="allowed",rule="new"} 1`,
-		`weir_decisions_total{limit="",mode="shadow",outcome="refused",rule="new"} 1`,
-		`weir_decisions_total{limit="",mode="enforced",outcome="delayed",rule="slow"} 1`,
+		`weir_decisions_total{limit="1000h",mode="shadow",outcome="allowed",rule="new"} 1`,
+		`weir_decisions_total{limit="1000h",mode="shadow",outcome="refused",rule="new"} 1`,
+		`weir_decisions_total{limit="1s",mode="enforced",outcome="delayed",rule="slow"} 1`,
 		`weir_units_total{limit="few",mode="enforced",rule="api"} 3`,
 		`weir_errors_total 1`,
 		`weir_banned_total 2`,
@@ -239,7 +239,7 @@ func ExampleNew() {
 	if err := testutil.CollectAndCompare(metrics, strings.NewReader(`
 		# HELP weir_units_total Units spent under each limit.
 		# TYPE weir_units_total counter
-		weir_units_total{limit="",mode="enforced",rule="api"} 1
+		weir_units_total{limit="1m",mode="enforced",rule="api"} 1
 	`), "weir_units_total"); err != nil {
 		fmt.Println(err)
 	}

@@ -21,7 +21,7 @@ func (m *memory) Take(ctx context.Context, t *weir.Transaction) error {
 	}
 	keys, states := make([]stateKey, len(t.Charges)), make([]weir.State, len(t.Charges))
 	for i, c := range t.Charges {
-		keys[i] = stateKey{c.Rule, c.Key, c.Limit.Name, c.Limit.Algorithm.Name()}
+		keys[i] = stateKey{c.Rule, c.Key, c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 		states[i] = m.states[keys[i]]
 	}
 	if t.Decide(m.now, states) {

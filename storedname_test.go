@@ -1,0 +1,123 @@
+package weir_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// eachStore runs a test over memory and over Redis.
+func eachStore(t *testing.T, test func(t *testing.T, store weir.Store)) {
+	t.Run("memory", func(t *testing.T) { test(t, memstore.New(memstore.Options{})) })
+	t.Run("redis", func(t *testing.T) {
+		rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+		defer rdb.Close()
+		store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, store)
+	})
+}
+
+// TestLimitJoins: a rule that gets more limits, or loses some, gives nobody a
+// fresh quota, and clients see an only limit that has no name under the rule's.
+func TestLimitJoins(t *testing.T) {
+	three := []weir.Limit{algorithms.GCRA(3, 1000*time.Hour), algorithms.SlidingLog(3, 1000*time.Hour), algorithms.AnchoredWindow(3, 1000*time.Hour)}
+	joins := algorithms.GCRA(100, time.Minute)
+	eachStore(t, func(t *testing.T, store weir.Store) {
+		for i, l := range three {
+			rules := []struct {
+				limits []weir.Limit
+				want   string
+			}{
+				{[]weir.Limit{l}, "200 r 2"},
+				{[]weir.Limit{l, joins}, "200 r/1000h 1"},
+				{[]weir.Limit{joins, l}, "200 r/1000h 0"},
+				{[]weir.Limit{l}, "429 r 0"},
+				{[]weir.Limit{l.Named("1000h")}, "429 r/1000h 0"},
+				{[]weir.Limit{joins.Named("other"), l}, "429 r/1000h 0"},
+				{[]weir.Limit{l.Named("another")}, "200 r/another 2"},
+			}
+			for step, tt := range rules {
+				limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
+					Name: "r", Key: weir.ByHeader("Key"), Limits: tt.limits,
+				}}})
+				if got := named(limiter, fmt.Sprint("rules ", i), "r"); got != tt.want {
+					t.Errorf("%v, step %d: got %s, want %s", l, step, got, tt.want)
+				}
+			}
+
+			// The same by tiers, and back.
+			tiers := map[string][]weir.Limit{"free": {l}, "paid": {joins, l}}
+			limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
+				Name: "r", Key: weir.ByHeader("Key"),
+				LimitsFor: func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("Tier")] },
+			}}})
+			for step, tt := range []struct{ tier, want string }{
+				{"free", "200 r 2"}, {"paid", "200 r/1000h 1"}, {"free", "200 r 0"}, {"paid", "429 r/1000h 0"}, {"free", "429 r 0"},
+			} {
+				if got := named(limiter, fmt.Sprint("tiers ", i), "r", "Tier", tt.tier); got != tt.want {
+					t.Errorf("%v, tier %s at step %d: got %s, want %s", l, tt.tier, step, got, tt.want)
+				}
+			}
+		}
+	})
+}
+
+// named asks a limiter once and returns the status, and what is left under the
+// limit of 1000 hours and by which name clients know it.
+func named(l *weir.Limiter, key string, rule string, fields ...string) string {
+	got := do(l.Handler(served), ask("/", "192.0.2.1:4", append([]string{"Key", key}, fields...)...))
+	items := strings.Split(got.Header.Get("Ratelimit"), ", ")
+	i := slices.IndexFunc(items, func(s string) bool { return !strings.Contains(s, "/1m\"") && !strings.Contains(s, "/other\"") })
+	if i < 0 {
+		return fmt.Sprint(got.StatusCode, " ", items)
+	}
+	name, rest, _ := strings.Cut(items[i], ";r=")
+	left, _, _ := strings.Cut(rest, ";")
+	return fmt.Sprint(got.StatusCode, " ", strings.Trim(name, `"`), " ", left)
+}
+
+// TestStoredName: charges made by hand find what a Limiter has spent, and what
+// their period names.
+func TestStoredName(t *testing.T) {
+	l := algorithms.GCRA(3, 1000*time.Hour)
+	eachStore(t, func(t *testing.T, store weir.Store) {
+		for name, store := range map[string]weir.Store{"plain": store, "Hybrid": weir.Hybrid(store, 0)} {
+			limiter := must(t, store, weir.Options{Rules: []weir.Rule{{Name: name, Key: weir.Global(), Limits: []weir.Limit{l}}}})
+			do(limiter.Handler(served), ask("/", "192.0.2.1:4"))
+			for left, charge := range map[string]weir.Limit{"2": l, "2 ": l.Named("1000h"), "3": l.Named("1000 h")} {
+				peek, err := weir.Peek(t.Context(), store, weir.Charge{Rule: name, Limit: charge})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := fmt.Sprint(peek.Decisions[0].Remaining); got != strings.TrimSpace(left) {
+					t.Errorf("%s: %v: got %s left, want %s", name, charge, got, left)
+				}
+			}
+			// What Hybrid knows of one it knows of the other.
+			for range 4 {
+				take(t, store, 0, weir.Charge{Rule: name, Limit: l, Cost: 1})
+			}
+			if got := take(t, store, 0, weir.Charge{Rule: name, Limit: l.Named(l.StoredName()), Cost: 1}); got.Allowed() {
+				t.Errorf("%s: got a unit beyond the quota by the stored name", name)
+			}
+			two := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1}, {Limit: l.Named("1000h"), Cost: 1}}}
+			if err := store.Take(t.Context(), &two); err == nil {
+				t.Errorf("%s: got no error for one state that is charged twice", name)
+			}
+		}
+	})
+}
