@@ -19,7 +19,8 @@ type Rule struct {
 	Name string
 
 	// Key says whose limit a request counts against, or that the rule does not
-	// apply.
+	// apply. The client may be gone already: what that ends must not be what says
+	// that the rule does not apply.
 	Key KeyFunc
 
 	// Limits are several windows of one key: 20 per minute and 5 per 3 seconds.
@@ -32,7 +33,9 @@ type Rule struct {
 	// LimitsFor chooses limits for a request, such as those of a tier that a
 	// database knows; nil means Limits. If it returns none the rule does not
 	// apply: a tier that a map lacks is not limited. A limit that is invalid is
-	// an error of this request: see OnError.
+	// an error of this request: see OnError. The context of r does not end when
+	// the client hangs up, or a lookup that fails for it would let the client
+	// pass: bound its time.
 	LimitsFor func(r *http.Request) []Limit
 
 	// Cost is how many units a request costs; nil means 1. 0 looks and spends
@@ -111,8 +114,7 @@ type Options struct {
 	Buffer time.Duration
 
 	// Logger gets the errors that go to OnError, as warnings, one line a second at
-	// most; nil means slog.Default(). That a client hung up is no error of the
-	// store and not logged.
+	// most; nil means slog.Default(). That a client hung up is no error.
 	Logger *slog.Logger
 
 	// Observe is called with each decision and each error, before the request

@@ -27,6 +27,9 @@ import (
 // side counts in windows use SlidingLog, which keeps to its limit wherever they
 // begin.
 //
+// A request whose context has ended before is not charged and not sent. If it ends
+// while the store is asked, the units stay spent, unless it is for a later turn.
+//
 // An error of the store is logged and observed, and the request goes out: OnError
 // is for handlers. Other options of handlers have no effect.
 func (l *Limiter) Transport(base http.RoundTripper) http.RoundTripper {
@@ -81,6 +84,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // turn returns when it is the request's turn.
 func (t *transport) turn(ctx context.Context, v *verdict, r *http.Request, giveUp time.Time) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	l := t.l
 	err := l.decide(v, r, time.Until(giveUp), l.o.Buffer)
 	switch {

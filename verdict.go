@@ -36,6 +36,15 @@ type also struct {
 
 type verdictKey struct{}
 
+// asking is a verdict as the context of what is asked for it. It has the values
+// of the request and does not end with it: a client that hangs up is charged.
+type asking verdict
+
+func (a *asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+func (a *asking) Done() <-chan struct{}                   { return nil }
+func (a *asking) Err() error                              { return nil }
+func (a *asking) Value(key any) any                       { return a.Context.Value(key) }
+
 // newVerdict returns a verdict with room for the limits of the Limiter.
 func (l *Limiter) newVerdict(r *http.Request) (v *verdict) {
 	switch {
@@ -119,7 +128,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	}
 	if len(v.Charges) > 0 {
 		v.Within = l.within(v.Context, maxWait)
-		e.Took, e.Err = l.take(v.Context, v.Transaction)
+		e.Took, e.Err = l.take((*asking)(v), v.Transaction)
 		if e.Err != nil {
 			return l.tellWatchers(v, e)
 		}
@@ -132,7 +141,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	if v.also != nil && len(v.also.shadow.Charges) > 0 && !v.refused {
 		t := &v.also.shadow
 		t.Within = v.Within
-		took, err := l.take(v.Context, t)
+		took, err := l.take((*asking)(v), t)
 		l.tellWatchers(v, Event{Request: r, Transaction: t, Err: err, Took: took, Shadow: true})
 		if err != nil {
 			v.also.shadow = Transaction{}
@@ -153,7 +162,7 @@ func (l *Limiter) take(ctx context.Context, t *Transaction) (took time.Duration,
 
 // tellWatchers observes and logs an event, and returns its error.
 func (l *Limiter) tellWatchers(v *verdict, e Event) error {
-	if e.Err != nil && v.Context.Err() == nil {
+	if e.Err != nil {
 		l.log.warn(v.Context, e.Err)
 	}
 	if l.o.Observe != nil {
@@ -181,7 +190,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) erro
 		policies := rule.policies
 		if rule.LimitsFor != nil {
 			var err error
-			if policies, err = policiesOf(&rule.Rule, rule.LimitsFor(r)); err != nil {
+			if policies, err = policiesOf(&rule.Rule, rule.LimitsFor(r.WithContext((*asking)(v)))); err != nil {
 				return err
 			}
 		}

@@ -38,9 +38,12 @@ func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAf
 // same store, in other processes too: first come, first served.
 //
 // If ctx ends while it waits, the turn is given back, and Wait returns the error
-// of ctx. A turn that lies beyond the deadline of ctx is refused at once. An
-// error of the store is returned as it is: whether to go on is the caller's
-// choice.
+// of ctx. If ctx has ended before, nothing is spent. The store is asked in its own
+// time, whatever becomes of ctx meanwhile: only so is it known what to give back.
+// A turn that has come by then is the caller's, and Wait returns nil. A turn that
+// lies beyond the deadline of ctx is refused at once. An error of the store is
+// returned as it is: whether to go on is the caller's choice, and units may have
+// been spent.
 func Wait(ctx context.Context, store Store, within time.Duration, charges ...Charge) error {
 	r, err := Reserve(ctx, store, within, charges...)
 	if err != nil {
@@ -52,8 +55,11 @@ func Wait(ctx context.Context, store Store, within time.Duration, charges ...Cha
 // Reserve spends charges at the first instant within that time at which they
 // all fit, and does not wait for it. Otherwise it is as Wait.
 func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	r := &Reservation{store: store, t: Transaction{Charges: charges, Within: atMost(ctx, within)}}
-	if err := r.take(ctx); err != nil {
+	if err := r.take(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
 	return r, nil

@@ -291,7 +291,12 @@ func (t *Transaction) RetryAfter() time.Duration {
 // It is safe for concurrent use. Package storetest has the tests it must pass.
 type Store interface {
 	// Take decides t and fills its Decisions, At and Wait. A denial is not an
-	// error; an error promises nothing. A denied transaction changes nothing.
+	// error; an error promises nothing. A denied transaction changes nothing. If
+	// ctx is done before Take has begun, it returns the error of ctx and spends
+	// nothing.
+	//
+	// A Limiter charges requests whose clients hang up, so its ctx never ends: a
+	// store that may wait, as for a network, bounds the time of Take itself.
 	Take(ctx context.Context, t *Transaction) error
 }
 

@@ -1,0 +1,395 @@
+package weir_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A moment says when the client of a request is gone.
+type moment string
+
+const (
+	beforeAsking   moment = "gone before the limiter"
+	beforeDeciding moment = "gone before the decision"
+	afterDeciding  moment = "gone before the store answers"
+	whileServed    moment = "gone while it is served"
+)
+
+var moments = []moment{beforeAsking, beforeDeciding, afterDeciding, whileServed}
+
+// goneKey is the context key of a channel that is closed when the client is gone.
+type goneKey struct{}
+
+func untilGone(ctx context.Context, at, now moment) {
+	if gone, ok := ctx.Value(goneKey{}).(<-chan struct{}); ok && at == now {
+		<-gone
+	}
+}
+
+// A patient store lets the client go first.
+type patient struct {
+	next weir.Store
+	when moment
+}
+
+func (p patient) Take(ctx context.Context, t *weir.Transaction) error {
+	untilGone(ctx, beforeDeciding, p.when)
+	err := p.next.Take(ctx, t)
+	untilGone(ctx, afterDeciding, p.when)
+	return err
+}
+
+func (p patient) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+	return p.next.(weir.Batcher).TakeEach(ctx, ts)
+}
+
+// A protocol sends n requests and hangs up on each.
+type protocol struct {
+	name string
+	send func(t *testing.T, addr string, n int)
+}
+
+var protocols = []protocol{
+	{"HTTP/1.1 and a close", func(t *testing.T, addr string, n int) {
+		slots := make(chan struct{}, 32)
+		var wg sync.WaitGroup
+		for range n {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				conn := dial(t, addr)
+				io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+				conn.Close()
+			})
+		}
+		wg.Wait()
+	}},
+	{"HTTP/2 and RST_STREAM", func(t *testing.T, addr string, n int) {
+		const streams = 50 // of a connection; servers give up on those with many more
+		for ; n > 0; n -= streams {
+			conn := dial(t, addr)
+			go io.Copy(io.Discard, conn)
+			io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+frame(4, 0, 0, ""))
+			for i := range uint32(min(n, streams)) {
+				const get = "\x82\x86\x84\x01\x01x"                                                  // GET, http, /, authority x
+				io.WriteString(conn, frame(1, 5, 2*i+1, get)+frame(3, 0, 2*i+1, "\x00\x00\x00\x08")) // CANCEL
+			}
+			t.Cleanup(func() { conn.Close() })
+		}
+	}},
+}
+
+func dial(t *testing.T, addr string) net.Conn {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Error(err)
+		return &net.TCPConn{}
+	}
+	return conn
+}
+
+// frame returns a frame of HTTP/2 (RFC 9113, 4.1).
+func frame(kind, flags byte, stream uint32, payload string) string {
+	head := binary.BigEndian.AppendUint32(nil, uint32(len(payload))<<8|uint32(kind))
+	return string(binary.BigEndian.AppendUint32(append(head, flags), stream)) + payload
+}
+
+// serveGone serves n requests whose clients hang up at that moment, and returns
+// how often the handler ran and OnError was called.
+func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, when moment, n int) (ran, failed int64) {
+	t.Helper()
+	var handled, errs atomic.Int64
+	l := must(t, store, weir.Options{
+		Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit}}},
+		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+			errs.Add(1)
+			next.ServeHTTP(w, r) // as by default
+		},
+	})
+	limited := l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handled.Add(1)
+		untilGone(r.Context(), whileServed, when)
+	}))
+	var all sync.WaitGroup
+	all.Add(n)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer all.Done()
+		ctx := context.WithValue(r.Context(), goneKey{}, r.Context().Done())
+		untilGone(ctx, beforeAsking, when)
+		limited.ServeHTTP(w, r.WithContext(ctx))
+	}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	defer server.Close()
+	p.send(t, server.Listener.Addr().String(), n)
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatal("requests were lost on the way")
+	}
+	return handled.Load(), errs.Load()
+}
+
+// TestGone: whoever hangs up is charged, whatever the protocol and wherever the
+// store has got to; the handler runs for those that the limit allows, and for no
+// others.
+func TestGone(t *testing.T) {
+	forever := func(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
+	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
+	type wrap = func(weir.Store) weir.Store
+	type redis = func() weir.Store
+	for _, c := range []struct {
+		name  string
+		slow  bool
+		want  int64 // runs of the handler
+		store func(t *testing.T, base wrap, redis redis) weir.Store
+	}{
+		{"memory", false, 5, func(t *testing.T, base wrap, redis redis) weir.Store { return base(memory()) }},
+		{"Redis", true, 5, func(t *testing.T, base wrap, redis redis) weir.Store { return base(redis()) }},
+		{"Hybrid", true, 5, func(t *testing.T, base wrap, redis redis) weir.Store { return weir.Hybrid(base(memory()), 0) }},
+		{"Coalesce", true, 5, func(t *testing.T, base wrap, redis redis) weir.Store { return weir.Coalesce(base(memory())) }},
+		{"Lease", true, 5, func(t *testing.T, base wrap, redis redis) weir.Store { return leasing(t, base(memory())) }},
+		{"Breaker and Fallback", true, 5, func(t *testing.T, base wrap, redis redis) weir.Store {
+			return weir.Fallback(weir.Breaker(base(memory()), weir.BreakerOptions{}), memory())
+		}},
+		{"Share", true, 2, func(t *testing.T, base wrap, redis redis) weir.Store { return weir.Share(base(memory()), 2) }},
+		{"the README's", true, 5, func(t *testing.T, base wrap, redis redis) weir.Store {
+			return weir.Fallback(weir.Hybrid(weir.Breaker(base(redis()), weir.BreakerOptions{}), 100_000), weir.Share(memory(), 4))
+		}},
+		{"the README's with leases", true, 5, func(t *testing.T, base wrap, redis redis) weir.Store {
+			return weir.Fallback(weir.Breaker(leasing(t, weir.Coalesce(base(redis()))), weir.BreakerOptions{}), memory())
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := 1000
+			switch {
+			case testing.Short():
+				n = 50
+			case c.slow:
+				n = 200
+			}
+			redisAddr := sync.OnceValue(func() string { return redistest.Server(t).Addr() })
+			redis := func() weir.Store { return redisAt(t, redisAddr(), 20*time.Second) }
+			for _, p := range protocols {
+				for _, when := range moments {
+					// The client is gone where the Limiter asks, and where the last store does.
+					for _, inner := range []bool{false, true} {
+						if inner && when != beforeDeciding && when != afterDeciding {
+							continue
+						}
+						base := func(s weir.Store) weir.Store { return s }
+						if inner {
+							base = func(s weir.Store) weir.Store { return patient{s, when} }
+						}
+						limit := forever(5).Named(p.name + string(when))
+						if inner {
+							limit.Name += ", inside"
+						}
+						store := c.store(t, base, redis)
+						front := store
+						if !inner {
+							front = patient{store, when}
+						}
+						ran, failed := serveGone(t, front, limit, p, when, n)
+						if ran != c.want || failed > 0 {
+							t.Errorf("%s: the handler ran %d times of %d and %d failed, want %d and 0", limit.Name, ran, n, failed, c.want)
+						}
+						if err := weir.Wait(t.Context(), store, 0, weir.Charge{Rule: "api", Key: "127.0.0.1", Limit: limit, Cost: 1}); !errors.As(err, new(*weir.LimitedError)) {
+							t.Errorf("%s: afterwards got %v, want the quota used up", limit.Name, err)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func leasing(t testing.TB, next weir.Store) *weir.Leases {
+	l := weir.Lease(next, weir.LeaseOptions{})
+	t.Cleanup(func() { l.Close(context.Background()) })
+	return l
+}
+
+// TestGoneWhileTheStoreFails: that the client is gone hides no failure from the
+// log, from OnError and Observe, or from a breaker, whatever error it is.
+func TestGoneWhileTheStoreFails(t *testing.T) {
+	for _, failure := range []error{errors.New("away"), context.Canceled, context.DeadlineExceeded} {
+		for _, when := range moments[:3] {
+			ctx, hangUp := context.WithCancel(t.Context())
+			breaker := weir.Breaker(storeFunc(func(ctx context.Context, _ *weir.Transaction) error {
+				if when != beforeAsking {
+					hangUp()
+				}
+				return failure
+			}), weir.BreakerOptions{Failures: 1, Cooldown: time.Hour})
+			var out bytes.Buffer
+			var told, seen error
+			h := must(t, breaker, weir.Options{
+				Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+				Logger:  slog.New(slog.NewTextHandler(&out, nil)),
+				Observe: func(e weir.Event) { seen = e.Err },
+				OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { told = err },
+			}).Handler(served)
+			if when == beforeAsking {
+				hangUp()
+			}
+			do(h, ask("/", "").WithContext(ctx))
+			if told != failure || seen != failure || !strings.Contains(out.String(), failure.Error()) || !isOpen(breaker) {
+				t.Errorf("%s, store fails with %q: OnError was told %v, Observe %v, the log %q, the breaker is open: %v",
+					when, failure, told, seen, out.String(), isOpen(breaker))
+			}
+			hangUp()
+		}
+	}
+}
+
+// TestGoneLookup: a lookup of tiers does not fail because the client is gone.
+func TestGoneLookup(t *testing.T) {
+	ctx, hangUp := context.WithCancel(context.WithValue(t.Context(), quotaKey{}, "gold"))
+	hangUp()
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), LimitsFor: func(r *http.Request) []weir.Limit {
+		if r.Context().Err() != nil || r.Context().Value(quotaKey{}) != "gold" {
+			return nil
+		}
+		return []weir.Limit{algorithms.GCRA(1, time.Hour)}
+	}}}}).Handler(served)
+	for _, want := range []int{200, 429} {
+		if got := do(h, ask("/", "").WithContext(ctx)).StatusCode; got != want {
+			t.Errorf("got %d, want %d", got, want)
+		}
+	}
+}
+
+// TestGoneByHand: what Wait and RoundTrip return to a caller whose context ends,
+// what that has spent, and whether the request goes out. The limit is 2 an hour,
+// and 1 or 2 are spent before.
+func TestGoneByHand(t *testing.T) {
+	for _, c := range []struct {
+		when moment
+		used int64 // before
+		err  error
+		left time.Duration // until the next turn, afterwards
+		sent bool
+	}{
+		{beforeAsking, 1, context.Canceled, 0, false},
+		{beforeAsking, 2, context.Canceled, 30 * time.Minute, false},
+		{beforeDeciding, 1, nil, 30 * time.Minute, true},
+		{beforeDeciding, 2, context.Canceled, 30 * time.Minute, false},
+		{afterDeciding, 1, nil, 30 * time.Minute, true},
+		{afterDeciding, 2, context.Canceled, 30 * time.Minute, false},
+	} {
+		for _, way := range []string{"Wait", "RoundTrip"} {
+			synctest.Test(t, func(t *testing.T) {
+				memory := memstore.New(memstore.Options{})
+				limit := algorithms.GCRA(2, time.Hour)
+				charge := weir.Charge{Rule: "jobs", Limit: limit, Cost: c.used}
+				if err := weir.Wait(t.Context(), memory, 0, charge); err != nil {
+					t.Fatal(err)
+				}
+				ctx, hangUp := context.WithCancel(t.Context())
+				hangUpIf := func(now moment) {
+					if c.when == now {
+						hangUp()
+					}
+				}
+				store := storeFunc(func(ctx context.Context, t *weir.Transaction) error {
+					hangUpIf(beforeDeciding)
+					defer hangUpIf(afterDeciding)
+					return memory.Take(ctx, t)
+				})
+				charge.Cost = 1
+				var sent bool
+				var err error
+				hangUpIf(beforeAsking)
+				if way == "Wait" {
+					err = weir.Wait(ctx, store, time.Hour, charge)
+					sent = err == nil
+				} else {
+					l := must(t, store, weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "jobs", Key: func(*http.Request) (string, bool) { return "", true }, Limits: []weir.Limit{limit}}}})
+					_, err = l.Transport(roundTripper(func(*http.Request) (*http.Response, error) { sent = true; return response(200), nil })).RoundTrip(ask("/", "").WithContext(ctx))
+				}
+				if !errors.Is(err, c.err) || sent != c.sent {
+					t.Errorf("%s, %s, %d spent: got %v, sent: %v; want %v, %v", way, c.when, c.used, err, sent, c.err, c.sent)
+				}
+				r, err := weir.Reserve(t.Context(), memory, time.Hour, charge)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Delay() != c.left {
+					t.Errorf("%s, %s, %d spent: the next waits %v, want %v", way, c.when, c.used, r.Delay(), c.left)
+				}
+			})
+		}
+	}
+}
+
+// TestHangUpsEverywhere: clients that hang up at any instant, through everything
+// that stands between a Limiter and a store, with waits, penalties and refunds. It
+// is for the race detector, and counts all the same.
+func TestHangUpsEverywhere(t *testing.T) {
+	const clients, each, quota = 8, 200, 100
+	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
+	for _, c := range []struct {
+		name  string
+		store weir.Store
+	}{
+		{"memory", memory()},
+		{"Hybrid", weir.Hybrid(memory(), 0)},
+		{"Coalesce", weir.Coalesce(memory())},
+		{"joined", weir.Joined(weir.Coalesce(memory()))},
+		{"Lease", leasing(t, memory())},
+		{"Breaker", weir.Breaker(memory(), weir.BreakerOptions{})},
+		{"Fallback", weir.Fallback(failing{errors.New("away")}, memory())},
+		{"Share", weir.Share(memory(), 1)},
+		{"all", weir.Fallback(weir.Hybrid(weir.Breaker(leasing(t, weir.Coalesce(memory())), weir.BreakerOptions{}), 0), weir.Share(memory(), 4))},
+	} {
+		for _, wait := range []time.Duration{0, time.Nanosecond, time.Hour} {
+			limit := algorithms.FixedWindow(quota, 1000*time.Hour).Named(wait.String())
+			var ran, failed atomic.Int64
+			h := must(t, c.store, weir.Options{
+				Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit}, Settle: func(o weir.Outcome) int64 { return o.Cost }}},
+				MaxWait: wait,
+				OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { failed.Add(1) },
+			}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran.Add(1) }))
+			var wg sync.WaitGroup
+			for range clients {
+				wg.Go(func() {
+					for i := range each {
+						ctx, hangUp := context.WithCancel(t.Context())
+						if i%4 == 0 {
+							hangUp()
+						}
+						go hangUp()
+						do(h, ask("/", "192.0.2.1:4").WithContext(ctx))
+					}
+				})
+			}
+			wg.Wait()
+			if ran.Load() != quota || failed.Load() > 0 {
+				t.Errorf("%s, MaxWait %v: the handler ran %d times of %d and %d failed, want %d and 0", c.name, wait, ran.Load(), clients*each, failed.Load(), quota)
+			}
+		}
+	}
+}
