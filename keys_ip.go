@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/go-chi/chi/v5/middleware"
 )
 
 // ByIP limits each client address: an IPv4 address by itself, IPv6 by its /64,
@@ -18,7 +16,6 @@ import (
 //
 // The address is, in this order:
 //
-//   - what a ClientIPFrom… middleware of chi found, if one ran before;
 //   - the peer in r.RemoteAddr, if no trusted prefix holds it. Its headers are
 //     not read, so it cannot choose its key;
 //   - the rightmost address in X-Forwarded-For that no trusted prefix holds, for
@@ -34,39 +31,74 @@ import (
 // trusted, it is the leftmost. Peers without an IP address, as on a Unix socket,
 // share one key; the zero [netip.Prefix] in trusted makes them trusted.
 //
-// It panics on an invalid prefix.
+// It panics on an invalid prefix. Where a middleware of chi has found the address,
+// use weirchi.ClientIP.
 func ByIP(trusted ...netip.Prefix) KeyFunc { return ByIPPrefix(32, 64, trusted...) }
 
 // ByIPPrefix is [ByIP] with networks of a chosen size: the first ipv4 bits of
 // an IPv4 address, 1 to 32, and the first ipv6 bits of an IPv6 address, 1 to
 // 128. A client that holds a larger network than that holds several quotas.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) KeyFunc {
-	if ipv4 < 1 || ipv4 > 32 {
-		panic(fmt.Sprintf("weir: ByIPPrefix: ipv4 is %d, not 1 to 32 bits", ipv4))
-	}
-	if ipv6 < 1 || ipv6 > 128 {
-		panic(fmt.Sprintf("weir: ByIPPrefix: ipv6 is %d, not 1 to 128 bits", ipv6))
-	}
+	size := checkedSize("ByIPPrefix", ipv4, ipv6)
 	proxies := newProxies(trusted)
 	return func(r *http.Request) (string, bool) {
 		addr, text := proxies.client(r)
 		if !addr.IsValid() {
 			return noAddress, true
 		}
-		bits := ipv6
-		if addr.Is4() {
-			bits = ipv4
-		}
-		switch {
-		case bits == 32 && text != "":
-			return text, true
-		case bits == 32 && addr.Is4():
-			return addr.String(), true
-		}
-		prefix, _ := addr.Prefix(bits) // errs on bits out of range only
-		var buf [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
-		return string(prefix.AppendTo(buf[:0])), true
+		return size.key(addr, text), true
 	}
+}
+
+// An AddrFunc says which address a request comes from; ok is false if it does not
+// know. It must be safe for concurrent use.
+type AddrFunc func(r *http.Request) (addr netip.Addr, ok bool)
+
+// ByAddr limits each address that addr returns, by networks of a chosen size as
+// [ByIPPrefix] does. Where addr knows none the rule does not apply.
+func ByAddr(addr AddrFunc, ipv4, ipv6 int) KeyFunc {
+	size := checkedSize("ByAddr", ipv4, ipv6)
+	if addr == nil {
+		panic("weir: ByAddr: nil address function")
+	}
+	return func(r *http.Request) (string, bool) {
+		a, ok := addr(r)
+		if !ok || !a.IsValid() {
+			return "", false
+		}
+		return size.key(a.Unmap().WithZone(""), ""), true
+	}
+}
+
+// sizes are how many bits of an address are a key.
+type sizes struct{ ipv4, ipv6 int }
+
+func checkedSize(name string, ipv4, ipv6 int) sizes {
+	if ipv4 < 1 || ipv4 > 32 {
+		panic(fmt.Sprintf("weir: %s: ipv4 is %d, not 1 to 32 bits", name, ipv4))
+	}
+	if ipv6 < 1 || ipv6 > 128 {
+		panic(fmt.Sprintf("weir: %s: ipv6 is %d, not 1 to 128 bits", name, ipv6))
+	}
+	return sizes{ipv4, ipv6}
+}
+
+// key returns the key of an address without a zone, and not mapped. text is the
+// address as it is written, or "".
+func (s sizes) key(addr netip.Addr, text string) string {
+	bits := s.ipv6
+	if addr.Is4() {
+		bits = s.ipv4
+	}
+	switch {
+	case bits == 32 && text != "":
+		return text
+	case bits == 32 && addr.Is4():
+		return addr.String()
+	}
+	prefix, _ := addr.Prefix(bits) // errs on bits out of range only
+	var buf [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
+	return string(prefix.AppendTo(buf[:0]))
 }
 
 // proxies are the peers whose X-Forwarded-For is believed.
@@ -100,9 +132,6 @@ func (p proxies) trusts(addr netip.Addr) bool {
 // text if that is at hand. It walks the header in place: a megabyte of it costs
 // time proportional to the entries that are trusted, and no memory.
 func (p proxies) client(r *http.Request) (netip.Addr, string) {
-	if addr := middleware.GetClientIPAddr(r.Context()); addr.IsValid() {
-		return addr.Unmap().WithZone(""), ""
-	}
 	addr, text := parseAddr(r.RemoteAddr)
 	if !p.trusts(addr) {
 		return addr, text

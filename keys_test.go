@@ -147,30 +147,40 @@ func TestByIPPrefix(t *testing.T) {
 	}
 }
 
-// What a middleware of chi found counts, even if it looks like a proxy.
-func TestByIPOfChi(t *testing.T) {
+func TestByAddr(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		chi  func(http.Handler) http.Handler
-		want string
+		addr       string
+		ipv4, ipv6 int
+		want       string // "" where the rule does not apply
 	}{
-		{"header", middleware.ClientIPFromHeader("X-Real-IP"), "10.0.0.9"},
-		{"XFF", middleware.ClientIPFromXFF("10.0.0.0/8", "192.0.2.0/24"), "198.51.100.7"},
-		{"XFF that found nothing", middleware.ClientIPFromXFFTrustedProxies(9), "192.0.2.1"},
-		{"RemoteAddr", middleware.ClientIPFromRemoteAddr, "fe80::/64"},
+		{"192.0.2.1", 32, 64, "192.0.2.1"},
+		{"192.0.2.1", 24, 64, "192.0.2.0/24"},
+		{"::ffff:192.0.2.1", 32, 64, "192.0.2.1"},
+		{"2001:db8:1:2::3", 32, 64, "2001:db8:1:2::/64"},
+		{"fe80::1%eth0", 32, 128, "fe80::1/128"},
+		{"", 32, 64, ""},
 	} {
-		r := request("10.0.0.1:4", "198.51.100.7, 192.0.2.1")
-		r.Header.Set("X-Real-Ip", "10.0.0.9")
-		if tt.name == "RemoteAddr" {
-			r.RemoteAddr = "[fe80::1%eth0]:4"
+		find := func(*http.Request) (netip.Addr, bool) {
+			addr, _ := netip.ParseAddr(tt.addr)
+			return addr, true
 		}
-		key := weir.ByIP(proxy)
-		var got string
-		tt.chi(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got, _ = key(r) })).ServeHTTP(nil, r)
-		if got != tt.want {
-			t.Errorf("after %s: got %q, want %q", tt.name, got, tt.want)
+		if got, ok := weir.ByAddr(find, tt.ipv4, tt.ipv6)(get()); got != tt.want || ok != (tt.want != "") {
+			t.Errorf("ByAddr of %q by %d and %d: got %q, %v; want %q", tt.addr, tt.ipv4, tt.ipv6, got, ok, tt.want)
 		}
 	}
+	if got, ok := weir.ByAddr(nowhere, 32, 64)(get()); ok {
+		t.Errorf("an address that is not known: got %q", got)
+	}
+}
+
+func ExampleByAddr() {
+	// What a gateway that nobody else can reach says of its client.
+	gateway := func(r *http.Request) (netip.Addr, bool) {
+		addr, err := netip.ParseAddr(r.Header.Get("X-Client"))
+		return addr, err == nil
+	}
+	show(weir.ByAddr(gateway, 32, 56), get("X-Client: 2001:db8:1:2ff::1"))
+	// Output: "2001:db8:1:200::/56" true
 }
 
 func TestByIPMegabyte(t *testing.T) {
@@ -490,6 +500,8 @@ func TestKeyMistakesPanic(t *testing.T) {
 		"weir: ByIPPrefix: ipv6 is 0, not 1 to 128 bits":               func() { weir.ByIPPrefix(32, 0) },
 		"weir: ByIPPrefix: ipv6 is 129, not 1 to 128 bits":             func() { weir.ByIPPrefix(32, 129) },
 		"weir: ByIP: trusted prefix of 10.0.0.1 has an invalid length": func() { weir.ByIP(netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 33)) },
+		"weir: ByAddr: ipv6 is 129, not 1 to 128 bits":                 func() { weir.ByAddr(nowhere, 32, 129) },
+		"weir: ByAddr: nil address function":                           func() { weir.ByAddr(nil, 32, 64) },
 		"weir: ByHeader: empty name":                                   func() { weir.ByHeader("") },
 		"weir: ByCookie: empty name":                                   func() { weir.ByCookie("") },
 		"weir: ByPathValue: empty name":                                func() { weir.ByPathValue("") },
@@ -686,6 +698,8 @@ func outgoing(t *testing.T) *http.Request {
 	r.Host = ""
 	return r
 }
+
+func nowhere(*http.Request) (netip.Addr, bool) { return netip.Addr{}, false }
 
 func never(*http.Request) (string, bool) { return "", false }
 

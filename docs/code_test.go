@@ -32,7 +32,7 @@ var imported = []string{
 	"strconv", "strings", "sync", "testing", "time",
 	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9",
 	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/config",
-	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/storetest",
+	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/weirchi",
 }
 
 // A builder type-checks code against the packages of a module, as the compiler

@@ -11,20 +11,26 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/weirchi"
 )
 
 func main() {
 	store := memstore.New(memstore.Options{})
 
+	// The address that chi found, here without a proxy in front. weirchi publishes
+	// net/http/pprof on http.DefaultServeMux, which this program does not serve.
+	client := weir.FirstOf(weirchi.ClientIP(), weir.ByIP())
+
 	// A report is expensive: 2 a minute, and then the one of yesterday.
 	reports, err := weir.New(store, weir.Options{
 		Rules: []weir.Rule{{
-			Name: "reports", Key: weir.ByIP(),
+			Name: "reports", Key: client,
 			Limits: []weir.Limit{algorithms.SlidingLog(2, time.Minute)},
 		}},
 		OnLimited: http.HandlerFunc(oldReport),
@@ -34,12 +40,13 @@ func main() {
 	}
 
 	r := chi.NewRouter()
+	r.Use(middleware.ClientIPFromRemoteAddr)
 	r.Use(weir.Middleware(store, "all", weir.Global(), algorithms.GCRA(1000, time.Second)))
 	r.Get("/", page("the front page"))
 	r.Route("/api", func(r chi.Router) {
 		// Each client has 3 requests per 10 seconds for each route: /items/1 and
 		// /items/2 are one route, GET and POST are two.
-		perRoute := weir.Join(weir.ByIP(), weir.ByMethod(), weir.ByRoute())
+		perRoute := weir.Join(client, weir.ByMethod(), weir.ByRoute())
 		r.Use(weir.Middleware(store, "api", perRoute, algorithms.GCRA(3, 10*time.Second)))
 		r.Get("/items/{id}", item)
 		r.Post("/items/{id}", page("stored"))
