@@ -98,7 +98,8 @@ type Options struct {
 
 	// MaxWait > 0 delays a request that would be refused until its turn, if that
 	// comes within MaxWait. The wait holds no lock, and a client that hangs up
-	// gives its turn back. There is one line for each key, in all processes that
+	// gives its turn back: it is answered 499 for the logs, or 503 if a deadline
+	// has ended its request. There is one line for each key, in all processes that
 	// share the store. Where rules of several keys are charged together, who
 	// waits for one keeps his place in the others, and those behind him wait too:
 	// limit what is shared in a Limiter of its own.
@@ -353,11 +354,14 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		l.o.OnError(w, r, next, err) // the transaction is not released: an error promises nothing
 		return
 	}
+	if !v.refused && v.Wait > 0 {
+		if err := l.wait(v.Context, v.Transaction); err != nil {
+			unserved(w, r, err)
+			return
+		}
+	}
 	if len(v.items) > 0 {
 		l.tell(w.Header(), v)
-	}
-	if !v.refused && v.Wait > 0 && l.wait(v.Context, v.Transaction) != nil {
-		return // nobody is there to be answered
 	}
 	l.release(v)
 	switch {
@@ -386,6 +390,25 @@ func (l *Limiter) wait(ctx context.Context, t *Transaction) error {
 	defer l.waiting.Add(-1)
 	r := Reservation{store: l.store, t: *t, turn: time.Now().Add(t.Wait)}
 	return r.Wait(ctx)
+}
+
+// clientClosedRequest is what nginx logs where a client hung up before it was
+// answered.
+const clientClosedRequest = 499
+
+// unserved answers a request that was not served because its context ended with
+// err. The client may be gone, but a log must not read as if it was served, and a
+// cache must keep nothing.
+func unserved(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.DeadlineExceeded) {
+		reducedCapacity.write(w, r)
+		return
+	}
+	h := w.Header()
+	h["Cache-Control"] = noStore
+	delete(h, "Content-Length") // there is no body
+	delete(h, "Content-Encoding")
+	w.WriteHeader(clientClosedRequest)
 }
 
 // FromContext returns what the innermost Limiter decided about the request of

@@ -177,6 +177,51 @@ func TestMaxWait(t *testing.T) {
 	}
 }
 
+// TestUnserved: whatever ends the wait, the answer is not that of a request that
+// was served, and no cache keeps it.
+func TestUnserved(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		end    func(ctx context.Context, cancel context.CancelFunc) context.Context
+		status int
+		kind   string
+	}{
+		{"the client hangs up", func(ctx context.Context, cancel context.CancelFunc) context.Context {
+			time.AfterFunc(time.Second, cancel)
+			return ctx
+		}, 499, ""},
+		{"it has hung up", func(ctx context.Context, cancel context.CancelFunc) context.Context {
+			cancel()
+			return ctx
+		}, 499, ""},
+		{"its deadline comes sooner than was said", func(ctx context.Context, cancel context.CancelFunc) context.Context {
+			ctx, end := context.WithTimeout(ctx, time.Second)
+			context.AfterFunc(ctx, end)
+			return deadlineless{ctx}
+		}, 503, "application/problem+json"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := waiting(t, weir.Options{MaxWait: time.Minute}, algorithms.GCRA(1, 10*time.Second))
+			outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Cache-Control", "public")
+				h.ServeHTTP(w, r)
+			})
+			do(outer, ask("/", "192.0.2.1:4"))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			res := do(outer, ask("/", "192.0.2.1:4").WithContext(c.end(ctx, cancel)))
+			if res.StatusCode != c.status || res.Header.Get("Cache-Control") != "no-store" || res.Header.Get("Content-Type") != c.kind {
+				t.Errorf("%s: got %d, %v; want %d, no-store, %q", c.name, res.StatusCode, res.Header, c.status, c.kind)
+			}
+		})
+	}
+}
+
+// deadlineless hides when a context ends.
+type deadlineless struct{ context.Context }
+
+func (deadlineless) Deadline() (time.Time, bool) { return time.Time{}, false }
+
 // TestHangUp: a client that hangs up while it waits is not served, and its turn
 // goes to the next.
 func TestHangUp(t *testing.T) {
@@ -185,8 +230,8 @@ func TestHangUp(t *testing.T) {
 		do(h, ask("/", "192.0.2.1:4"))
 		ctx, hangUp := context.WithCancel(t.Context())
 		go func() {
-			if body := do(h, ask("/", "192.0.2.1:4").WithContext(ctx)).ContentLength; body > 0 {
-				t.Error("served a client that had hung up")
+			if res := do(h, ask("/", "192.0.2.1:4").WithContext(ctx)); res.StatusCode != 499 || res.ContentLength > 0 {
+				t.Errorf("a client that had hung up: got %d and %d bytes, want 499 and none", res.StatusCode, res.ContentLength)
 			}
 			if since := time.Since(start); since != time.Second {
 				t.Errorf("left after %v, want the second at which the client hung up", since)
