@@ -105,8 +105,10 @@ type Options struct {
 	// limit what is shared in a Limiter of its own.
 	MaxWait time.Duration
 
-	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Beyond
-	// it nobody waits: what does not fit is refused.
+	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. A request
+	// takes its place before the store is asked, so those that are being decided
+	// count. Beyond the bound a request does not wait: if it does not fit, it is
+	// refused.
 	MaxWaiting int
 
 	// Buffer is for Transport: by how much requests may arrive later than they
@@ -355,7 +357,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		return
 	}
 	if !v.refused && v.Wait > 0 {
-		if err := l.wait(v.Context, v.Transaction); err != nil {
+		if err := l.wait(v); err != nil {
 			unserved(w, r, err)
 			return
 		}
@@ -376,20 +378,39 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	}
 }
 
-// within is how long who would wait for most may wait, now that others do.
-func (l *Limiter) within(ctx context.Context, most time.Duration) time.Duration {
-	if most <= 0 || l.waiting.Load() >= int64(l.o.MaxWaiting) {
+// enter returns how long a request may wait: at most maxWait, and 0 if MaxWaiting
+// others wait or ask whether they must. If that is not 0 the request is one of
+// them from now on, until it leaves: places that were taken after the store was
+// asked would bound nothing.
+func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
+	if maxWait <= 0 {
 		return 0
 	}
-	return atMost(ctx, most)
+	within := atMost(v.Context, maxWait)
+	if within == 0 {
+		return 0
+	}
+	if l.waiting.Add(1) > int64(l.o.MaxWaiting) {
+		l.waiting.Add(-1)
+		return 0
+	}
+	v.entered = true
+	return within
 }
 
-// wait returns when the turn of t has come, or gives it back when ctx ends.
-func (l *Limiter) wait(ctx context.Context, t *Transaction) error {
-	l.waiting.Add(1)
-	defer l.waiting.Add(-1)
-	r := Reservation{store: l.store, t: *t, turn: time.Now().Add(t.Wait)}
-	return r.Wait(ctx)
+func (l *Limiter) leave(v *verdict) {
+	if v.entered {
+		v.entered = false
+		l.waiting.Add(-1)
+	}
+}
+
+// wait returns when the turn of v has come, or gives it back when the context of
+// the request ends.
+func (l *Limiter) wait(v *verdict) error {
+	defer l.leave(v)
+	r := Reservation{store: l.store, t: *v.Transaction, turn: time.Now().Add(v.Wait)}
+	return r.Wait(v.Context)
 }
 
 // clientClosedRequest is what nginx logs where a client hung up before it was

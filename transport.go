@@ -97,7 +97,7 @@ func (t *transport) turn(ctx context.Context, v *verdict, r *http.Request, giveU
 	case v.refused:
 		return &LimitedError{Transaction: v.Transaction}
 	case v.Wait > 0:
-		return l.wait(ctx, v.Transaction)
+		return l.wait(v)
 	}
 	return nil
 }

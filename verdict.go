@@ -20,6 +20,7 @@ type verdict struct {
 	at           int64 // µs since 1970, of the transaction
 	waited       time.Duration
 	refused      bool
+	entered      bool // it has one of the places of those who may wait
 
 	values [3]string
 	buf    [32]byte
@@ -126,8 +127,15 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 		e.Transaction, e.Denied, e.Ban = nil, v.also.denied, v.also.ban
 		return l.tellWatchers(v, e)
 	}
+	within := l.enter(v, maxWait)
+	waits := false
+	defer func() { // even if the store panics
+		if !waits {
+			l.leave(v)
+		}
+	}()
 	if len(v.Charges) > 0 {
-		v.Within = l.within(v.Context, maxWait)
+		v.Within = within
 		e.Took, e.Err = l.take((*asking)(v), v.Transaction)
 		if e.Err != nil {
 			return l.tellWatchers(v, e)
@@ -147,6 +155,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 			v.also.shadow = Transaction{}
 		}
 	}
+	waits = !v.refused && v.Wait > 0
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -262,6 +263,56 @@ func TestMaxWaiting(t *testing.T) {
 		}
 		if got := do(h, ask("/", "192.0.2.1:4")).StatusCode; got != 200 {
 			t.Errorf("when all have gone: got %d, want 200", got)
+		}
+	})
+}
+
+// TestMaxWaitingAtOnce: however many come while the store takes its time, no more
+// than MaxWaiting wait, and a store that panics costs no place.
+func TestMaxWaitingAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most, quota = 10, 5
+		var waited, panics atomic.Int64
+		memory := memstore.New(memstore.Options{})
+		h := must(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			time.Sleep(20 * time.Millisecond)
+			if panics.Load() > 0 {
+				panics.Add(-1)
+				panic("store")
+			}
+			return memory.Take(ctx, tx)
+		}), weir.Options{
+			Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second).WithBurst(quota)}}},
+			MaxWait: time.Hour, MaxWaiting: most,
+			Observe: func(e weir.Event) {
+				if e.Transaction.Wait > 0 {
+					waited.Add(1)
+				}
+			},
+		}).Handler(served)
+		for round := range 3 {
+			waited.Store(0)
+			var ok atomic.Int64
+			var wg sync.WaitGroup
+			for range 3000 {
+				wg.Go(func() {
+					if do(h, ask("/", "")).StatusCode == 200 {
+						ok.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if waited.Load() > most || ok.Load() < most {
+				t.Errorf("round %d: of 3000 at once %d waited and %d were served, want %d at most and no fewer", round, waited.Load(), ok.Load(), most)
+			}
+			time.Sleep(time.Minute)
+			panics.Store(2 * most)
+			for range 2 * most {
+				func() {
+					defer func() { recover() }()
+					do(h, ask("/", ""))
+				}()
+			}
 		}
 	})
 }
