@@ -52,7 +52,8 @@ type Rule struct {
 	// a rule out, 0.75 enforces it for a quarter of the keys. Which keys those are
 	// is the same in every process, and a key that is enforced stays so as Shadow
 	// falls. A rule in shadow is charged when the others have let the request
-	// pass, by a call of its own.
+	// pass, by a call of its own. What MaxWait would delay is observed with its
+	// Wait, for as long as MaxWaiting leaves a place; it takes none.
 	Shadow float64
 
 	// Allow names keys that the rule does not apply to, Deny those that are

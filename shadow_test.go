@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -53,6 +54,34 @@ func TestShadow(t *testing.T) {
 			t.Errorf("shadow %v: got decisions %v in shadow, want %s", shadow, seen, want)
 		}
 	}
+}
+
+// TestShadowWaits: a Limiter whose rules are all in shadow shows the waits that it
+// would make, delays nobody, and takes no place among those who wait.
+func TestShadowWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []string
+		start := time.Now()
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{
+			Rules:   []weir.Rule{{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}, Shadow: 1}},
+			MaxWait: 3 * time.Second, MaxWaiting: 1,
+			Observe: func(e weir.Event) {
+				seen = append(seen, fmt.Sprint(e.Shadow, e.Transaction.Allowed(), e.Transaction.Wait))
+			},
+		}).Handler(served)
+		for range 5 {
+			if res := do(h, ask("/", "192.0.2.1:4")); res.StatusCode != 200 {
+				t.Errorf("got %d, want 200", res.StatusCode)
+			}
+		}
+		if d := time.Since(start); d > 0 {
+			t.Errorf("requests were delayed by %v", d)
+		}
+		// As TestMaxWait has it for the same limit where it is enforced.
+		if want := "[true true 0s true true 1s true true 2s true true 3s true false 0s]"; fmt.Sprint(seen) != want {
+			t.Errorf("got %v, want %s", seen, want)
+		}
+	})
 }
 
 // TestRamp: the share of keys that are enforced is what Shadow says, is the same

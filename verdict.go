@@ -148,7 +148,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	}
 	if v.also != nil && len(v.also.shadow.Charges) > 0 && !v.refused {
 		t := &v.also.shadow
-		t.Within = v.Within
+		t.Within = within
 		took, err := l.take((*asking)(v), t)
 		l.tellWatchers(v, Event{Request: r, Transaction: t, Err: err, Took: took, Shadow: true})
 		if err != nil {
