@@ -168,7 +168,7 @@ func (j *joined) copy(t *Transaction, mayLeave bool) {
 			j.t.Charges[i].Key = strings.Clone(StoredKey(j.t.Charges[i].Key))
 		}
 	}
-	j.t.Within, j.t.Delay, j.t.Spent, j.t.Forget = t.Within, t.Delay, t.Spent, t.Forget
+	j.t.Within, j.t.Delay, j.t.Forget = t.Within, t.Delay, t.Forget
 }
 
 func (c *coalesced) release(j *joined) {

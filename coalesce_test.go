@@ -317,14 +317,14 @@ func (wrongBatcher) TakeEach(context.Context, []*weir.Transaction) []error { ret
 // answered comes back.
 func TestCoalesceWhole(t *testing.T) {
 	tx := once(algorithms.GCRA(1, time.Second))
-	tx.Within, tx.Delay, tx.Spent = 3*time.Second, 2*time.Second, time.Unix(1, 0)
+	tx.Within, tx.Delay, tx.Forget, tx.Charges[0].Spent = 3*time.Second, 2*time.Second, true, 1
 	want := *tx
 	want.Decisions, want.At, want.Wait = []weir.Decision{{Remaining: 5}}, time.Unix(2, 0), time.Second
 	store := weir.Joined(weir.Coalesce(struct {
 		weir.Store
 		eachFunc
 	}{nil, func(got *weir.Transaction) {
-		if !slices.Equal(got.Charges, tx.Charges) || got.Within != tx.Within || got.Delay != tx.Delay || !got.Spent.Equal(tx.Spent) {
+		if !slices.Equal(got.Charges, tx.Charges) || got.Within != tx.Within || got.Delay != tx.Delay || !got.Forget {
 			t.Errorf("the store is asked %+v, want %+v", got, tx)
 		}
 		got.Decisions, got.At, got.Wait = want.Decisions, want.At, want.Wait

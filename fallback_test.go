@@ -289,7 +289,8 @@ func TestShareIsValid(t *testing.T) {
 // TestShareAsks: next is asked all that the caller asked, but for the limits.
 func TestShareAsks(t *testing.T) {
 	tx := once(algorithms.GCRA(10, time.Second))
-	tx.Within, tx.Delay, tx.Spent, tx.Wait = time.Hour, time.Minute, time.Unix(1, 0), time.Second
+	tx.Within, tx.Delay, tx.Forget, tx.Wait = time.Hour, time.Minute, true, time.Second
+	tx.Charges[0].Spent = 1
 	tx.Decisions = make([]weir.Decision, 1)
 	asked := *tx
 	store := weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {

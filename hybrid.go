@@ -168,15 +168,15 @@ func (h *hybrid) serve(t *Transaction) bool {
 		}
 		if first {
 			first = false
-			t.unknown()
 			t.At = time.UnixMicro(b.at + now)
+			t.unknown()
 		}
 		t.Decisions[i] = b.decision(now)
 	}
 	return !first
 }
 
-// unknown makes decisions of which nothing is known but that they refuse
+// unknown makes decisions at t.At of which nothing is known but that they refuse
 // nothing.
 func (t *Transaction) unknown() {
 	n := len(t.Charges)
@@ -185,13 +185,13 @@ func (t *Transaction) unknown() {
 	}
 	t.Decisions, t.Wait = t.Decisions[:n], 0
 	for i := range t.Decisions {
-		t.Decisions[i] = Decision{Allowed: true, Remaining: -1}
+		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: t.At.UnixMicro()}
 	}
 }
 
 func (b *block) decision(now int64) Decision {
 	after := func(instant int64) time.Duration { return time.Duration(instant-now) * time.Microsecond }
-	d := Decision{Remaining: -1, RetryAfter: after(b.fits), NextAfter: after(b.fits), ResetAfter: after(b.reset)}
+	d := Decision{At: b.at + now, Remaining: -1, RetryAfter: after(b.fits), NextAfter: after(b.fits), ResetAfter: after(b.reset)}
 	if now < b.none {
 		d.Remaining, d.NextAfter = 0, after(b.next)
 	}

@@ -225,7 +225,7 @@ func TestHybridUnknown(t *testing.T) {
 		t.Errorf("from the store: got %+v, want 19 and 0 left", got)
 	}
 	got := take(t, store, 0, charges...)
-	if want := (weir.Decision{Allowed: true, Remaining: -1}); got.Decisions[0] != want || got.Decisions[1].Remaining != 0 || got.Allowed() {
+	if want := (weir.Decision{Allowed: true, Remaining: -1, At: got.At.UnixMicro()}); got.Decisions[0] != want || got.Decisions[1].Remaining != 0 || got.Allowed() {
 		t.Errorf("from memory: got %+v, want %+v first and 0 left second", got.Decisions, want)
 	}
 }

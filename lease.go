@@ -265,7 +265,7 @@ func (l *Leases) install(s *leaseShard, e *lease, f *fetch, sent int64) (back *T
 		return nil
 	}
 	e.held, e.unused = f.more, f.more
-	e.at, e.sent, e.answered, e.until = f.t.At.UnixMicro(), sent, answered, sent+int64(l.o.Hold)
+	e.at, e.sent, e.answered, e.until = f.t.At, sent, answered, sent+int64(l.o.Hold)
 	e.decisions = append(e.decisions[:0], f.t.Decisions...)
 	left := time.Duration(e.until - answered)
 	switch {
@@ -372,7 +372,7 @@ func (l *Leases) Close(ctx context.Context) error {
 
 // id returns the fingerprint of what is asked, and whether it may be served.
 func (l *Leases) id(t *Transaction) (id uint64, ok bool) {
-	if t.Within > 0 || t.Delay > 0 || t.Forget || !t.Spent.IsZero() || len(t.Charges) == 0 {
+	if t.Within > 0 || t.Delay > 0 || t.Forget || len(t.Charges) == 0 {
 		return 0, false
 	}
 	for i := range t.Charges {

@@ -18,13 +18,13 @@ type lease struct {
 	noted int64      // when next last answered
 	last  []Decision // what it said; empty if it erred
 
-	fetch     *fetch // under way
-	held      int64  // asks that can be served, while the lease lasts
-	unused    int64  // asks that were paid and not served
-	at        int64  // the store's clock when it was paid, in µs since 1970
-	sent      int64  // before that
-	answered  int64  // after that
-	until     int64  // it is not used from then on
+	fetch     *fetch    // under way
+	held      int64     // asks that can be served, while the lease lasts
+	unused    int64     // asks that were paid and not served
+	sent      int64     // before that
+	answered  int64     // after that
+	until     int64     // it is not used from then on
+	at        time.Time // what the store said when it was paid
 	decisions []Decision
 	timer     *time.Timer
 }
@@ -147,11 +147,12 @@ func (e *lease) serve(t *Transaction, now int64) bool {
 	if e.held == 0 || now >= e.until {
 		return false
 	}
-	latest := e.at + (now-e.sent+999)/1000 // the store's clock, at most
+	since := (now - e.sent + 999) / 1000 // on the store's clock, at most
 	n := e.held
 	for i := range e.charges {
 		c := &e.charges[i]
-		n = min(n, c.Limit.Algorithm.(Leaser).Held(&c.Limit, e.decisions[i], e.at, latest, n*c.Cost)/c.Cost)
+		d := e.decisions[i]
+		n = min(n, c.Limit.Algorithm.(Leaser).Held(&c.Limit, d, d.At, d.At+since, n*c.Cost)/c.Cost)
 	}
 	if n <= 0 {
 		e.held = 0
@@ -161,15 +162,15 @@ func (e *lease) serve(t *Transaction, now int64) bool {
 	e.unused--
 
 	t.Decisions = append(t.Decisions[:0], e.decisions...)
-	since := time.Duration(now - e.answered).Truncate(time.Microsecond)
-	t.At, t.Wait = time.UnixMicro(e.at).Add(since), 0
+	gone := time.Duration(now - e.answered).Truncate(time.Microsecond)
+	t.At, t.Wait = e.at.Add(gone), 0
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
 		if d.Remaining >= 0 {
 			d.Remaining += e.held * e.charges[i].Cost
 		}
-		d.NextAfter = max(0, d.NextAfter-since)
-		d.ResetAfter = max(0, d.ResetAfter-since)
+		d.NextAfter = max(0, d.NextAfter-gone)
+		d.ResetAfter = max(0, d.ResetAfter-gone)
 	}
 	return true
 }
@@ -181,8 +182,7 @@ func (e *lease) end() *Transaction {
 	if n == 0 {
 		return nil
 	}
-	back := &Transaction{Spent: time.UnixMicro(e.at)}
-	back.Charges = e.times(-n, func(c *Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() })
+	back := &Transaction{Charges: e.times(-n, func(c *Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() })}
 	if len(back.Charges) == 0 {
 		return nil
 	}
@@ -192,9 +192,11 @@ func (e *lease) end() *Transaction {
 // times returns n times the charges that are wanted; nil wants all.
 func (e *lease) times(n int64, wanted func(*Charge) bool) []Charge {
 	charges := make([]Charge, 0, len(e.charges))
-	for _, c := range e.charges {
+	for i, c := range e.charges {
 		if wanted == nil || wanted(&c) {
-			c.Cost *= n
+			if c.Cost *= n; n < 0 {
+				c.Spent = e.decisions[i].At
+			}
 			charges = append(charges, c)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
 )
 
 // spendAll asks for one unit after the other until it is refused.
@@ -112,7 +114,7 @@ func TestLeaseGoesPast(t *testing.T) {
 			{"a negative Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: -1}, false},
 			{"Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1}, true},
 			{"Delay", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1, Delay: 1}, true},
-			{"Spent", &weir.Transaction{Charges: []weir.Charge{charge}, Spent: time.Now()}, true},
+			{"a gift of then", with(func(c *weir.Charge) { c.Cost, c.Spent = -1, time.Now().UnixMicro() }), true},
 			{"Forget", &weir.Transaction{Charges: []weir.Charge{charge}, Forget: true}, true},
 			{"a look", with(func(c *weir.Charge) { c.Cost = 0 }), true},
 			{"a gift", with(func(c *weir.Charge) { c.Cost = -1 }), true},
@@ -219,6 +221,7 @@ func TestLeaseDecisions(t *testing.T) {
 			for i := range 500 {
 				time.Sleep(3*time.Millisecond + 7*time.Microsecond)
 				got, want := take(t, store, 0, charge), take(t, alone, 0, charge)
+				want.Decisions[0].At = min(want.Decisions[0].At, got.Decisions[0].At) // of the lease
 				if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) || got.Wait != 0 {
 					t.Fatalf("%v, ask %d: got %+v at %v, the store alone says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
 				}
@@ -600,4 +603,35 @@ func ExampleLease() {
 	st := store.Stats()
 	fmt.Println("most are served without Redis:", st.Served > st.Asked)
 	// Output: most are served without Redis: true
+}
+
+// TestLeaseSettles: what requests served from a lease did not use goes back to
+// where the lease has it.
+func TestLeaseSettles(t *testing.T) {
+	for _, limit := range []weir.Limit{
+		algorithms.FixedWindow(10_000, 10_000*time.Hour), algorithms.AnchoredWindow(10_000, 10_000*time.Hour),
+		algorithms.SlidingWindow(10_000, 10_000*time.Hour), algorithms.Calendar(10_000, algorithms.Month, time.UTC),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			memory := memstore.New(memstore.Options{})
+			leases := weir.Lease(memory, weir.LeaseOptions{})
+			h := must(t, leases, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit}, Settle: weir.ChargeOnly(401)}}}).
+				Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Microsecond) }))
+			for range 5000 {
+				time.Sleep(700 * time.Microsecond)
+				do(h, ask("/", "192.0.2.1:4"))
+			}
+			if err := leases.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			look, err := weir.Peek(t.Context(), memory, weir.Charge{Rule: "api", Limit: limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := leases.Stats()
+			if got := look.Decisions[0].Remaining; got != 10_000 || st.Served < 4000 {
+				t.Errorf("%v: got %d of 10000 left of %+v, want all", limit, got, st)
+			}
+		})
+	}
 }

@@ -116,8 +116,7 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items [
 	if len(t.Decisions) < len(items) || !t.Allowed() { // in shadow, refused or not decided
 		return
 	}
-	back := Transaction{Spent: t.At.Add(t.Wait)}
-	var more Transaction
+	var back, more Transaction
 	for i := 0; i < len(items); {
 		c := t.Charges[i]
 		n := 1 // limits of the same rule and key
@@ -131,8 +130,11 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items [
 			if cost > c.Cost {
 				to = &more
 			}
-			for _, c := range t.Charges[i : i+n] {
-				if c.Cost = cost - c.Cost; c.Cost != 0 {
+			for j, c := range t.Charges[i : i+n] {
+				if c.Cost = cost - c.Cost; c.Cost < 0 {
+					c.Spent = t.Decisions[i+j].At
+				}
+				if c.Cost != 0 {
 					to.Charges = append(to.Charges, c)
 				}
 			}

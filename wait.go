@@ -119,10 +119,10 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 		return nil
 	}
 	r.turn = time.Time{}
-	back := Transaction{Spent: r.t.At.Add(r.t.Wait), Charges: make([]Charge, 0, len(r.t.Charges))}
-	for _, c := range r.t.Charges {
+	back := Transaction{Charges: make([]Charge, 0, len(r.t.Charges))}
+	for i, c := range r.t.Charges {
 		if c.Cost > 0 {
-			c.Cost = -min(c.Cost, 2*MaxTicks)
+			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks), r.t.Decisions[i].At
 			back.Charges = append(back.Charges, c)
 		}
 	}

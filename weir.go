@@ -203,6 +203,10 @@ type Charge struct {
 	Key   string // known by its StoredKey
 	Limit Limit
 	Cost  int64 // 0 looks, a negative cost gives back
+
+	// Spent is for a negative cost: Decision.At of the charge that took the units
+	// it gives back. Those are given back and no others. 0 means the newest.
+	Spent int64
 }
 
 // A Decision is what a limit says of a charge. Durations count from the
@@ -227,6 +231,11 @@ type Decision struct {
 	// ResetAfter is the wait until the key is as good as new: how long its
 	// state must be kept.
 	ResetAfter time.Duration
+
+	// At is when the units of the charge are spent, in µs since 1970, on the clock
+	// of whoever keeps its state: the end of the wait if there is one, and of a
+	// lease when its units were taken.
+	At int64
 }
 
 // A Transaction is decided at one instant: all of Charges are spent, or none.
@@ -243,11 +252,6 @@ type Transaction struct {
 	// Delay is the shortest wait: the charges are spent no sooner, and nobody
 	// after them comes before. It must not exceed Within.
 	Delay time.Duration
-
-	// Spent is for charges of negative cost: when the units they give back were,
-	// or were to be, spent, which is At + Wait of the transaction that took them.
-	// Those are given back and no others. The zero Time means the newest.
-	Spent time.Time
 
 	// Forget has the states of the charges forgotten instead: what they have spent,
 	// what is reserved, what is paused. It is always allowed. Costs and times are
@@ -344,11 +348,13 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 			l := &t.Charges[i].Limit
 			states[i] = State{}
 			_, t.Decisions[i] = l.Algorithm.Take(State{}, l, now, 0)
+			t.Decisions[i].At = now
 		}
 		return true
 	}
-	if n == 1 && t.Within <= 0 && t.Spent.IsZero() {
+	if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 {
 		c := &t.Charges[0]
+		t.Decisions[0].At = now
 		if a, ok := c.Limit.Algorithm.(Stepper); ok {
 			a.Step(&states[0], &t.Decisions[0], &c.Limit, now, c.Cost)
 			return t.Decisions[0].Allowed
@@ -364,7 +370,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	wait := min(t.Delay, within).Truncate(time.Microsecond)
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
-		if c.Cost < 0 && !t.Spent.IsZero() {
+		if c.Cost < 0 && c.Spent > 0 {
 			t.cancel(i, now, states[i])
 			continue
 		}
@@ -393,9 +399,10 @@ func (t *Transaction) take(i int, now, cost int64, s *State) {
 	t.next[i].set(s)
 	if a, ok := c.Limit.Algorithm.(Stepper); ok {
 		a.Step(&t.next[i], &t.Decisions[i], &c.Limit, now, cost)
-		return
+	} else {
+		t.next[i], t.Decisions[i] = c.Limit.Algorithm.Take(*s, &c.Limit, now, cost)
 	}
-	t.next[i], t.Decisions[i] = c.Limit.Algorithm.Take(*s, &c.Limit, now, cost)
+	t.Decisions[i].At = now
 }
 
 // set copies s field by field: wider loads would stall on stores that are still
@@ -409,7 +416,7 @@ func (to *State) set(s *State) {
 func (t *Transaction) cancel(i int, now int64, s State) {
 	c, cost := &t.Charges[i], t.Charges[i].Cost
 	if a, ok := c.Limit.Algorithm.(Canceler); ok {
-		s = a.Cancel(s, &c.Limit, now, t.Spent.UnixMicro(), -max(cost, -2*MaxTicks))
+		s = a.Cancel(s, &c.Limit, now, c.Spent, -max(cost, -2*MaxTicks))
 		cost = 0
 	}
 	t.take(i, now, cost, &s)
@@ -436,6 +443,7 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	for i := range t.Charges {
 		if c := &t.Charges[i]; c.Cost > 0 {
 			_, t.Decisions[i] = c.Limit.Algorithm.Take(t.next[i], &c.Limit, now, 0)
+			t.Decisions[i].At = at
 		}
 	}
 	t.Wait = wait

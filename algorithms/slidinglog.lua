@@ -70,7 +70,7 @@ local function open_logs(group, charges)
   local alike = true
   for i, c in ipairs(charges) do
     header = header .. (i > 1 and ',' or '') .. c.id
-    alike = alike and c.cost == charges[1].cost
+    alike = alike and c.cost == charges[1].cost and (c.cost >= 0 or c.when == charges[1].when)
   end
   group.header, group.alike = header, alike
   local found = redis.call('LINDEX', key, -1)

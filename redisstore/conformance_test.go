@@ -71,7 +71,7 @@ func TestConformanceRing(t *testing.T) {
 
 // severalKeys are the tests that charge several keys at one instant.
 var severalKeys = []string{"Random", "AllOrNothing", "Refused", "GiveBack", "Never", "Reserve", "Queue",
-	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each"}
+	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each", "Spent", "Forget"}
 
 // conform runs the suite on real servers, and after each test looks at what it
 // has left there.

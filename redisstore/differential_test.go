@@ -263,6 +263,10 @@ func (h *history) step(t *testing.T) (int, error) {
 	}
 	if n := len(h.taken); n > 0 && !h.back && h.r.IntN(5) == 0 { // who took them gives up
 		got = h.taken[n-1-h.r.IntN(min(n, 5))]
+		if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // each of its own instant
+			got.Charges = slices.Clone(got.Charges)
+			got.Charges[h.r.IntN(len(got.Charges))].Spent = other.Charges[0].Spent
+		}
 	}
 	if h.r.IntN(12) == 0 {
 		got.Forget = true
@@ -270,14 +274,14 @@ func (h *history) step(t *testing.T) (int, error) {
 	h.server.SetTime(time.UnixMicro(h.now))
 	before := h.server.Dump()
 	err := h.store.Take(t.Context(), &got)
-	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Spent: got.Spent, Forget: got.Forget}
+	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget}
 	states := make([]weir.State, len(got.Charges))
 	for i := range states {
 		states[i] = h.states[name(&got.Charges[i])]
 	}
-	h.log = append(h.log, fmt.Sprintf("at %d within %v, delay %v, spent %d, forget %v:", h.now, got.Within, got.Delay, got.Spent.UnixMicro(), got.Forget))
+	h.log = append(h.log, fmt.Sprintf("at %d within %v, delay %v, forget %v:", h.now, got.Within, got.Delay, got.Forget))
 	for i, c := range got.Charges {
-		h.log = append(h.log, fmt.Sprintf("  %s %v %+v cost %d", c.Key, c.Limit, states[i], c.Cost))
+		h.log = append(h.log, fmt.Sprintf("  %s %v %+v cost %d of %d", c.Key, c.Limit, states[i], c.Cost, c.Spent))
 	}
 	if err != nil {
 		return 0, err
@@ -305,10 +309,10 @@ func (h *history) step(t *testing.T) (int, error) {
 		if err := h.lifetimes(&got); err != nil {
 			return 0, err
 		}
-		back := weir.Transaction{Spent: got.At.Add(got.Wait)}
-		for _, c := range got.Charges {
+		var back weir.Transaction
+		for i, c := range got.Charges {
 			if c.Cost > 0 && !got.Forget {
-				c.Cost = -c.Cost
+				c.Cost, c.Spent = -c.Cost, got.Decisions[i].At
 				back.Charges = append(back.Charges, c)
 			}
 		}

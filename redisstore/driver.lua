@@ -1,9 +1,9 @@
 -- One transaction. KEYS are the values that hold its states. ARGV has, in µs, the
--- longest wait (-1: decide, and spend nothing; -2: forget), the shortest, and when the units
--- of negative costs were to be spent (0: give back the newest). Then of each
+-- longest wait (-1: decide, and spend nothing; -2: forget), and the shortest. Then of each
 -- charge: its algorithm and its key, as indexes,
--- the id of its limit, cost, quota, period in µs, burst, and the edges of a
--- calendar. A value holds the fixed-size states of all limits of a rule and key:
+-- the id of its limit, cost, quota, period in µs, burst, the edges of a
+-- calendar, and when the units of a negative cost were to be spent (0: give back
+-- the newest). A value holds the fixed-size states of all limits of a rule and key:
 -- where they share an instant, "=id:b,id:b;" and in 16 columns each at and every a,
 -- else "id at a b;" and so on. A log has a value of its own.
 --
@@ -14,13 +14,12 @@ local now = t[1] * 1000000 + t[2]
 local _
 local within = tonumber(ARGV[1])
 local wait = tonumber(ARGV[2])
-local of = tonumber(ARGV[3])
 local forget = within == -2
-local n = (#ARGV - 3) / 8
+local n = (#ARGV - 2) / 9
 
 local charges, values = {}, {}
 for i = 1, n do
-  local arg = 8 * i - 4
+  local arg = 9 * i - 6
   local key = tonumber(ARGV[arg + 1])
   local c = {
     now = now,
@@ -31,6 +30,7 @@ for i = 1, n do
     period = tonumber(ARGV[arg + 5]),
     burst = tonumber(ARGV[arg + 6]),
     edges = ARGV[arg + 7],
+    when = tonumber(ARGV[arg + 8]),
     at = 0, a = 0, b = 0,
   }
   charges[i] = c
@@ -89,13 +89,13 @@ for i = 1, n do
       c.target = now
       _, c.next_a, c.next_b, c.reset = f.take(c, now, c.cost, c.quota, c.period, c.burst, c.edges)
     end
-  elseif c.cost < 0 and of > 0 and f.cancel then
+  elseif c.cost < 0 and c.when > 0 and f.cancel then
     if f.log then
       f.take(c, c.target, 0, c.quota, c.period)
-      f.cancel(c, now, of, -c.cost)
+      f.cancel(c, now, c.when, -c.cost)
     else
       local at
-      at, c.next_a, c.next_b, c.reset = f.cancel(c, now, of, -c.cost, c.quota, c.period, c.burst, c.edges)
+      at, c.next_a, c.next_b, c.reset = f.cancel(c, now, c.when, -c.cost, c.quota, c.period, c.burst, c.edges)
       if at then
         c.target = at
       else

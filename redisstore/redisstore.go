@@ -213,12 +213,8 @@ type call struct {
 func (s *Store) compile(t *weir.Transaction, within int64, around []int64) (c call, err error) {
 	algorithms := make([]weir.Algorithm, 0, 4)
 	c.within = within
-	var spent int64
-	if !t.Spent.IsZero() {
-		spent = t.Spent.UnixMicro()
-	}
 	delay := max(0, min(int64(t.Delay/time.Microsecond), within))
-	c.args = append(make([]any, 0, 3+8*len(t.Charges)), within, delay, spent)
+	c.args = append(make([]any, 0, 2+9*len(t.Charges)), within, delay)
 	for i := range t.Charges {
 		charge := &t.Charges[i]
 		l := &charge.Limit
@@ -229,7 +225,7 @@ func (s *Store) compile(t *weir.Transaction, within int64, around []int64) (c ca
 		c.args = append(c.args,
 			index(&algorithms, l.Algorithm, func(a, b weir.Algorithm) bool { return a.Name() == b.Name() }),
 			index(&c.keys, s.key(charge), func(a, b string) bool { return a == b }),
-			id(l), charge.Cost, l.Quota, int64(l.Period/time.Microsecond), l.Burst, edges)
+			id(l), charge.Cost, l.Quota, int64(l.Period/time.Microsecond), l.Burst, edges, max(0, charge.Spent))
 	}
 	c.script, err = s.script(algorithms)
 	return c, err
@@ -378,6 +374,7 @@ func decideOnly(t *weir.Transaction, now int64, states []weir.State) {
 		for i := range t.Charges {
 			l := &t.Charges[i].Limit
 			_, t.Decisions[i] = l.Algorithm.Take(states[i], l, now, 0)
+			t.Decisions[i].At = now
 		}
 	}
 	t.Within = within

@@ -1,7 +1,7 @@
 -- The usual transaction, without the tables of the others: one charge of a
 -- fixed-size state that has its value to itself, now or never.
 if #ARGV == 11 and ARGV[1] == '0' and ARGV[2] == '0' and not algorithms[1].log then
-  local id, cost = ARGV[6], tonumber(ARGV[7])
+  local id, cost = ARGV[5], tonumber(ARGV[6])
   local text = redis.call('GET', KEYS[1])
   local state
   if not text then
@@ -17,7 +17,7 @@ if #ARGV == 11 and ARGV[1] == '0' and ARGV[2] == '0' and not algorithms[1].log t
     local now = t[1] * 1000000 + t[2]
     local at = math.max(now, state.at)
     local retry, a, b, reset = algorithms[1].take(state, at, cost,
-      tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11])
+      tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10])
     if retry ~= 0 or at > now then return {t[1], t[2], 0, text} end
     redis.call('SET', KEYS[1], string.format('=%s:%.0f;%16.0f%16.0f', id, b, at, a), 'PX', ms(reset))
     return {t[1], t[2], 1, text}

@@ -137,7 +137,7 @@ func (s *Store) split(t *weir.Transaction) []part {
 			parts = append(parts, part{})
 		}
 		p := &parts[k-1]
-		p.Spent, p.Forget = t.Spent, t.Forget
+		p.Forget = t.Forget
 		p.Charges = append(p.Charges, t.Charges[i])
 		p.where = append(p.where, i)
 	}
@@ -170,7 +170,9 @@ func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part)
 	for i := range parts {
 		p := &parts[i]
 		if p.costs(t, func(cost int64) int64 { return min(0, -cost) }) {
-			p.Spent = p.At
+			for j, i := range p.where {
+				p.Charges[j].Spent = t.Decisions[i].At
+			}
 			_ = s.take(ctx, &p.Transaction)
 		}
 	}

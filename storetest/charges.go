@@ -114,6 +114,37 @@ func giveBack(t testing.TB, store weir.Store) {
 	p.wants(p.one("", three, 0), true, 0)
 }
 
+// spent: a charge of negative cost gives back the units of its own instant.
+func spent(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	for _, l := range limits(6, time.Hour) {
+		var at [2][2]int64 // of two keys
+		for i := range at {
+			for j, key := range []string{"a", "b"} {
+				at[i][j] = p.one(key, l, 2).Decisions[0].At
+				time.Sleep(1500 * time.Microsecond)
+			}
+		}
+		for i := range at {
+			back := weir.Transaction{Charges: []weir.Charge{p.charge("a", l, -1), p.charge("b", l, -1)}}
+			for j := range back.Charges {
+				back.Charges[j].Spent = at[i][j]
+			}
+			p.take(&back)
+			p.all(0, p.charge("a", l, 0), p.charge("b", l, 0))
+		}
+	}
+	// Limits of one key, each of its own instant.
+	one, two := algorithms.SlidingLog(9, time.Hour).Named("one"), algorithms.SlidingLog(9, time.Hour).Named("two")
+	first := p.all(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
+	time.Sleep(1500 * time.Microsecond)
+	second := p.all(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
+	back := weir.Transaction{Charges: []weir.Charge{p.charge("", one, -1), p.charge("", two, -1)}}
+	back.Charges[0].Spent, back.Charges[1].Spent = first, second
+	p.take(&back)
+	p.all(0, p.charge("", one, 8), p.charge("", two, 9))
+}
+
 // forget: the states of charges are forgotten, whatever they hold, and no others.
 func forget(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)

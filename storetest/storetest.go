@@ -49,6 +49,7 @@ func Tests() []Test {
 		{"Refused", refused},
 		{"Look", look},
 		{"GiveBack", giveBack},
+		{"Spent", spent},
 		{"Forget", forget},
 		{"Never", never},
 		{"Reserve", reserve},

@@ -52,6 +52,9 @@ var flaws = []struct {
 	{"does not look at the context", "Canceled"},
 	{"refuses a look when nothing is left", "Look"},
 	{"gives nothing back", "GiveBack"},
+	{"gives back the newest", "Spent"},
+	{"gives back of one instant", "Spent"},
+	{"says when it decided", "Reserve"},
 	{"forgets nothing", "Forget Random"},
 	{"forgets what costs", "Forget"},
 	{"never says Never", "Never"},
@@ -148,6 +151,14 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 		for i := range t.Charges {
 			t.Charges[i].Cost = max(0, t.Charges[i].Cost)
 		}
+	case "gives back the newest", "gives back of one instant":
+		t.Charges = slices.Clone(charges)
+		for i := range t.Charges {
+			t.Charges[i].Spent = 0
+			if s.flaw == "gives back of one instant" {
+				t.Charges[i].Spent = charges[0].Spent
+			}
+		}
 	case "counts in float32":
 		t.Charges = slices.Clone(charges)
 		for i := range t.Charges {
@@ -172,6 +183,8 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
 		switch {
+		case s.flaw == "says when it decided":
+			d.At = t.At.UnixMicro()
 		case s.flaw == "refuses a look when nothing is left" && d.Remaining == 0 && t.Charges[i].Cost == 0:
 			d.Allowed = false
 		case s.flaw == "never says Never" && d.RetryAfter == weir.Never:

@@ -131,5 +131,6 @@ func canceled(t testing.TB, store weir.Store) {
 			}
 		}
 	}
-	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
+	p.wants(p.one("a", three, 0), true, 3)
+	p.wants(p.one("b", three, 0), true, 3)
 }

@@ -1,0 +1,110 @@
+package redisstore_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+var everyAlgorithm = []weir.Limit{
+	algorithms.GCRA(5, 10_000*time.Hour), algorithms.TokenBucket(5, 5, 10_000*time.Hour), algorithms.LeakyBucket(5, 5, 10_000*time.Hour),
+	algorithms.FixedWindow(5, 10_000*time.Hour), algorithms.AnchoredWindow(5, 10_000*time.Hour), algorithms.SlidingWindow(5, 10_000*time.Hour),
+	algorithms.SlidingLog(5, 10_000*time.Hour), algorithms.Calendar(5, algorithms.Month, time.UTC),
+}
+
+// clocksApart is a ring of two nodes whose clocks are a second apart, and stand.
+func clocksApart(t *testing.T) *redisstore.Store {
+	addrs := map[string]string{}
+	for i, name := range []string{"1", "2"} {
+		server := miniredis.RunT(t)
+		server.SetTime(time.Date(2026, 7, 1, 12, 0, i, 0, time.UTC))
+		addrs[name] = server.Addr()
+	}
+	return newStore(t, client(t, redis.NewRing(&redis.RingOptions{Addrs: addrs})))
+}
+
+// TestSettleInSlots: what a request did not use goes back under each key, though
+// every node has a clock of its own.
+func TestSettleInSlots(t *testing.T) {
+	for _, limit := range everyAlgorithm {
+		store := clocksApart(t)
+		keys := apart(store, 4)
+		var rules []weir.Rule
+		for _, key := range keys {
+			rules = append(rules, weir.Rule{Name: "login by " + key, Limits: []weir.Limit{limit}, Settle: weir.ChargeOnly(http.StatusUnauthorized),
+				Key: func(*http.Request) (string, bool) { return key, true }})
+		}
+		l, err := weir.New(store, weir.Options{Rules: rules})
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := 0
+		h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+		for range 100 {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		}
+		if served != 100 {
+			t.Errorf("%v: got %d of 100 logins served that were all right, want all", limit, served)
+		}
+	}
+}
+
+// TestLeaseInSlots: a lease gives back what it did not use under each key.
+func TestLeaseInSlots(t *testing.T) {
+	store := clocksApart(t)
+	limit := algorithms.FixedWindow(100_000, 10_000*time.Hour)
+	keys := apart(store, 6)
+	for range 2 { // the node whose clock is ahead may come first or last
+		slices.Reverse(keys)
+		var charges []weir.Charge
+		for _, key := range keys {
+			charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1})
+		}
+		leases := weir.Lease(store, weir.LeaseOptions{Hold: 20 * time.Millisecond})
+		const asks = 1000
+		for range asks {
+			take(t, leases, charges...)
+		}
+		if err := leases.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%+v", leases.Stats())
+		for _, c := range charges {
+			c.Cost = 0
+			if got := limit.Quota - take(t, store, c).Decisions[0].Remaining; got != asks {
+				t.Errorf("%s: got %d charged for %d used", c.Key, got, asks)
+			}
+		}
+		if err := store.Take(t.Context(), &weir.Transaction{Charges: charges, Forget: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestForgetInSlots: all keys are forgotten.
+func TestForgetInSlots(t *testing.T) {
+	store := clocksApart(t)
+	for _, limit := range everyAlgorithm {
+		var charges []weir.Charge
+		for _, key := range apart(store, 4) {
+			charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 5})
+		}
+		for range 2 {
+			if tx := take(t, store, charges...); !tx.Allowed() {
+				t.Errorf("%v: got %+v, want all of 5 under each key", limit, tx.Decisions)
+			}
+			if err := store.Take(t.Context(), &weir.Transaction{Charges: charges, Forget: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
