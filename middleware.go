@@ -341,8 +341,9 @@ func printable(s string) bool {
 	return true
 }
 
-// Handler limits the requests to next. It does not wrap the ResponseWriter, so
-// that whatever that can do it still can.
+// Handler limits the requests to next. It does not wrap the ResponseWriter unless
+// a rule has Settle, and then it forwards what the writer can: Flusher, Hijacker,
+// io.ReaderFrom and http.ResponseController keep working.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }

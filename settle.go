@@ -14,9 +14,10 @@ import (
 // What was not needed is given back to where it was spent. What was needed
 // beyond Cost is charged as far as it fits. Settle is called once for each key
 // that was charged, when the handler has returned, also where it panicked or the
-// client has hung up; to return Cost in these cases charges them in full. The
-// response of a handler that returns is complete when the store has been told,
-// which takes a round trip; if that fails the Cost stays spent.
+// client has hung up. For a request with HungUp, Settle should return Cost, or
+// what has been used: a client that gets its units back for hanging up never
+// pays. The response of a handler that returns is complete when the store has
+// been told, which takes a round trip; if that fails the Cost stays spent.
 type Outcome struct {
 	// Request is the one that was served.
 	Request *http.Request
@@ -24,22 +25,29 @@ type Outcome struct {
 	// Cost is what was reserved for it.
 	Cost int64
 
-	// Status is that of the response: 500 where the handler panicked before there
-	// was one.
+	// Status is that of the response. It is 500 if the handler panicked before
+	// there was one, and 101 if it took over the connection before (Hijack), as
+	// for a WebSocket, which is settled when the handler returns.
 	Status int
 
 	// Header has the fields of the response.
 	Header http.Header
 
-	// Bytes is how much of a body was written.
+	// Bytes is how much of a body was written, through the ResponseWriter.
 	Bytes int64
 
 	// Used is the sum of what handlers have told Report.
 	Used int64
 
-	// Panicked says that the handler did; HungUp that the context of the request
-	// ended before it returned.
-	Panicked, HungUp bool
+	// Panicked says that the handler did.
+	Panicked bool
+
+	// HungUp says that the client may have made the handler fail: the context of
+	// the request ended before the handler returned, the body of the request could
+	// not be read to where the handler wanted, or the response not be written. The
+	// end of a connection that the handler took over is no hang-up, unless the
+	// handler panics.
+	HungUp bool
 
 	// Took is how long the handler took.
 	Took time.Duration
@@ -63,9 +71,11 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 }
 
 // RefundErrors is a Settle that gives back requests whose handler answered with
-// a 5xx status, or panicked.
+// a 5xx status, or panicked. A request whose client hung up is charged: most
+// handlers fail then, a proxy with 502, and the client would choose what it pays.
+// A request that makes the handler fail by what it asks is given back, too.
 func RefundErrors(o Outcome) int64 {
-	if o.Panicked || o.Status >= 500 {
+	if !o.HungUp && (o.Panicked || o.Status >= 500) {
 		return 0
 	}
 	return o.Cost
@@ -91,6 +101,11 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 	}
 	also := v.rare()
 	rec := &recorder{ResponseWriter: w}
+	r2 := r.WithContext(v)
+	if r.Body != nil && r.Body != http.NoBody {
+		rec.body.ReadCloser = r.Body
+		r2.Body = &rec.body
+	}
 	o := Outcome{Request: r, Header: w.Header(), Panicked: true}
 	start := time.Now()
 	defer func() {
@@ -102,12 +117,14 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		default:
 			o.Status = http.StatusOK
 		}
-		o.HungUp = r.Context().Err() != nil
+		if !rec.hijacked || o.Panicked { // that is how a WebSocket ends
+			o.HungUp = r.Context().Err() != nil || rec.hungUp()
+		}
 		ctx := context.WithoutCancel(r.Context())
 		l.settle(ctx, o, v.Transaction, v.items)
 		l.settle(ctx, o, &also.shadow, also.items)
 	}()
-	next.ServeHTTP(rec, r.WithContext(v))
+	next.ServeHTTP(rec.writer(), r2)
 	o.Panicked = false
 }
 
@@ -158,29 +175,3 @@ func (l *Limiter) settleUp(ctx context.Context, t *Transaction) {
 		l.log.warn(ctx, err)
 	}
 }
-
-// A recorder notes what a handler answers.
-type recorder struct {
-	http.ResponseWriter
-	status int
-	bytes  int64
-}
-
-func (w *recorder) WriteHeader(status int) {
-	if w.status == 0 && status >= 200 || status == http.StatusSwitchingProtocols {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *recorder) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	n, err := w.ResponseWriter.Write(p)
-	w.bytes += int64(n)
-	return n, err
-}
-
-// Unwrap is for http.ResponseController.
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -41,6 +41,8 @@ func TestSettle(t *testing.T) {
 		{"our fault", weir.RefundErrors, answer(502), 100},
 		{"not our fault", weir.RefundErrors, answer(404), 90},
 		{"panics", weir.RefundErrors, func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }, 100},
+		{"fails as its client hangs up", weir.RefundErrors, func(w http.ResponseWriter, r *http.Request) { hangUp(r); w.WriteHeader(502) }, 90},
+		{"panics as its client hangs up", weir.RefundErrors, func(w http.ResponseWriter, r *http.Request) { hangUp(r); panic(http.ErrAbortHandler) }, 90},
 		{"bytes", func(o weir.Outcome) int64 { return o.Bytes }, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "seven b") }, 93},
 		{"tokens", used, func(w http.ResponseWriter, r *http.Request) { weir.Report(r.Context(), 1); weir.Report(r.Context(), 3) }, 96},
 		{"more tokens than reserved", used, func(w http.ResponseWriter, r *http.Request) { weir.Report(r.Context(), 60) }, 40},

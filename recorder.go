@@ -1,0 +1,233 @@
+package weir
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+)
+
+// A recorder notes what a handler answers, and whether its client was there to
+// send the request and to take the answer.
+type recorder struct {
+	http.ResponseWriter
+	status   int
+	bytes    int64
+	hijacked bool
+	failed   bool // an answer could not be written
+	body     body
+}
+
+func (rec *recorder) WriteHeader(status int) {
+	if rec.status == 0 && status >= 200 || status == http.StatusSwitchingProtocols {
+		rec.status = status
+	}
+	rec.ResponseWriter.WriteHeader(status)
+}
+
+func (rec *recorder) Write(p []byte) (int, error) {
+	rec.begin()
+	n, err := rec.ResponseWriter.Write(p)
+	rec.bytes += int64(n)
+	return n, rec.note(err)
+}
+
+// Unwrap is for http.ResponseController.
+func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+
+func (rec *recorder) begin() {
+	if rec.status == 0 {
+		rec.status = http.StatusOK
+	}
+}
+
+// note remembers that a write failed, unless the handler is to blame.
+func (rec *recorder) note(err error) error {
+	if err != nil && !errors.Is(err, http.ErrContentLength) && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrHijacked) {
+		rec.failed = true
+	}
+	return err
+}
+
+// hungUp reports whether the client failed to send its request or to take the
+// answer. net/http does not end the context of a request whose body is malformed.
+func (rec *recorder) hungUp() bool { return rec.failed || rec.body.failed.Load() }
+
+// writer returns rec with the abilities of its ResponseWriter that others ask
+// for by a type assertion, and no more: a caller that finds a Flusher relies on
+// it. Everything else is found through Unwrap.
+func (rec *recorder) writer() http.ResponseWriter {
+	const (
+		flushes = 1 << iota
+		hijacks
+		reads
+		pushes
+	)
+	n := 0
+	if _, ok := rec.ResponseWriter.(http.Flusher); ok {
+		n |= flushes
+	}
+	if _, ok := rec.ResponseWriter.(http.Hijacker); ok {
+		n |= hijacks
+	}
+	if _, ok := rec.ResponseWriter.(io.ReaderFrom); ok {
+		n |= reads
+	}
+	if _, ok := rec.ResponseWriter.(http.Pusher); ok {
+		n |= pushes
+	}
+	f, h, r, p := flusher{rec}, hijacker{rec}, readerFrom{rec}, pusher{rec}
+	switch n {
+	case flushes:
+		return struct {
+			*recorder
+			flusher
+		}{rec, f}
+	case hijacks:
+		return struct {
+			*recorder
+			hijacker
+		}{rec, h}
+	case flushes | hijacks:
+		return struct {
+			*recorder
+			flusher
+			hijacker
+		}{rec, f, h}
+	case reads:
+		return struct {
+			*recorder
+			readerFrom
+		}{rec, r}
+	case flushes | reads:
+		return struct {
+			*recorder
+			flusher
+			readerFrom
+		}{rec, f, r}
+	case hijacks | reads:
+		return struct {
+			*recorder
+			hijacker
+			readerFrom
+		}{rec, h, r}
+	case flushes | hijacks | reads: // HTTP/1
+		return struct {
+			*recorder
+			flusher
+			hijacker
+			readerFrom
+		}{rec, f, h, r}
+	case pushes:
+		return struct {
+			*recorder
+			pusher
+		}{rec, p}
+	case flushes | pushes: // HTTP/2
+		return struct {
+			*recorder
+			flusher
+			pusher
+		}{rec, f, p}
+	case hijacks | pushes:
+		return struct {
+			*recorder
+			hijacker
+			pusher
+		}{rec, h, p}
+	case flushes | hijacks | pushes:
+		return struct {
+			*recorder
+			flusher
+			hijacker
+			pusher
+		}{rec, f, h, p}
+	case reads | pushes:
+		return struct {
+			*recorder
+			readerFrom
+			pusher
+		}{rec, r, p}
+	case flushes | reads | pushes:
+		return struct {
+			*recorder
+			flusher
+			readerFrom
+			pusher
+		}{rec, f, r, p}
+	case hijacks | reads | pushes:
+		return struct {
+			*recorder
+			hijacker
+			readerFrom
+			pusher
+		}{rec, h, r, p}
+	case flushes | hijacks | reads | pushes:
+		return struct {
+			*recorder
+			flusher
+			hijacker
+			readerFrom
+			pusher
+		}{rec, f, h, r, p}
+	}
+	return rec
+}
+
+type flusher struct{ rec *recorder }
+
+func (f flusher) Flush() { _ = f.FlushError() }
+
+// FlushError is what http.ResponseController prefers.
+func (f flusher) FlushError() error {
+	f.rec.begin()
+	return f.rec.note(http.NewResponseController(f.rec.ResponseWriter).Flush())
+}
+
+type hijacker struct{ rec *recorder }
+
+// Hijack hands the connection over. What is sent on it is not seen here.
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := h.rec.ResponseWriter.(http.Hijacker).Hijack()
+	if err == nil {
+		h.rec.hijacked = true
+		if h.rec.status == 0 {
+			h.rec.status = http.StatusSwitchingProtocols
+		}
+	}
+	return conn, rw, err
+}
+
+type readerFrom struct{ rec *recorder }
+
+// ReadFrom lets io.Copy use sendfile. If it fails, the error does not say whether
+// the source or the client did, and counts as the client's: it is charged.
+func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
+	r.rec.begin()
+	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
+	r.rec.bytes += n
+	return n, r.rec.note(err)
+}
+
+type pusher struct{ rec *recorder }
+
+func (p pusher) Push(target string, o *http.PushOptions) error {
+	return p.rec.ResponseWriter.(http.Pusher).Push(target, o)
+}
+
+// A body notes that a request could not be read to its end. A proxy's transport
+// may still read it when the handler has returned.
+type body struct {
+	io.ReadCloser
+	failed atomic.Bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && err != http.ErrBodyReadAfterClose {
+		b.failed.Store(true)
+	}
+	return n, err
+}

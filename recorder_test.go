@@ -1,0 +1,517 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// settled returns a Limiter that refunds errors under a limit, and the outcomes
+// of the requests that it let through, which somebody must receive.
+func settled(t *testing.T, limit weir.Limit, next http.Handler) (http.Handler, chan weir.Outcome) {
+	t.Helper()
+	outcomes := make(chan weir.Outcome, 1)
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit},
+		Settle: func(o weir.Outcome) int64 { outcomes <- o; return weir.RefundErrors(o) },
+	}}})
+	return l.Handler(next), outcomes
+}
+
+// TestHangUpsAreCharged: whatever a client does to make a handler fail when the
+// handler has begun, no more requests reach it than the limit allows.
+func TestHangUpsAreCharged(t *testing.T) {
+	const limit, clients = 5, 100
+	arrived := make(chan bool)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- true
+		io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	defer upstream.Close()
+	target, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) { w.WriteHeader(http.StatusBadGateway) }
+	endless := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- true
+		for {
+			if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}
+	})
+	endlessFlush := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- true
+		for {
+			w.Write([]byte("data: 1\n\n"))
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				w.Header().Set("Failed", err.Error())
+				panic(http.ErrAbortHandler)
+			}
+		}
+	})
+	endlessCopy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- true
+		if _, err := io.Copy(w, zeros{}); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	})
+	const get, post = "GET / HTTP/1.1\r\nHost: a\r\n", "POST / HTTP/1.1\r\nHost: a\r\n"
+	for _, tt := range []struct {
+		name    string
+		handler http.Handler
+		before  string // sent first
+		after   string // sent when the handler has begun; if it is "" the client closes
+	}{
+		{"closes", proxy, get + "\r\n", ""},
+		{"half a body, then closes", proxy, post + "Content-Length: 100000\r\n\r\n" + strings.Repeat(".", 50_000), ""},
+		{"half a chunked body, then closes", proxy, post + "Transfer-Encoding: chunked\r\n\r\n2710\r\n" + strings.Repeat(".", 10_000), ""},
+		{"a malformed chunk", proxy, post + "Transfer-Encoding: chunked\r\n\r\n2710\r\n" + strings.Repeat(".", 10_000), "\r\nZZ\r\n"},
+		{"a body that never comes, then closes while it is written to", endless, post + "Content-Length: 1\r\n\r\n", ""},
+		{"the same, flushed", endlessFlush, post + "Content-Length: 1\r\n\r\n", ""},
+		{"the same, copied", endlessCopy, post + "Content-Length: 1\r\n\r\n", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			refused := make(chan bool)
+			outcomes := make(chan weir.Outcome)
+			h := must(t, memstore.New(memstore.Options{}), weir.Options{
+				Rules: []weir.Rule{{
+					Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(limit, 10_000*time.Hour)},
+					Settle: func(o weir.Outcome) int64 { outcomes <- o; return weir.RefundErrors(o) },
+				}},
+				OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refused <- true; weir.Refuse(w, r) }),
+			}).Handler(tt.handler)
+			server := httptest.NewServer(h)
+			defer server.Close()
+			reached := 0
+			for range clients {
+				conn, err := net.Dial("tcp", server.Listener.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.WriteString(conn, tt.before); err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case <-arrived:
+					reached++
+					if tt.after == "" {
+						conn.Close()
+					} else if _, err := io.WriteString(conn, tt.after); err != nil {
+						t.Fatal(err)
+					}
+					if o := <-outcomes; !o.HungUp {
+						t.Errorf("request %d: got status %d and no hang-up", reached, o.Status)
+					}
+				case <-refused: // the answer comes when the body has
+				}
+				conn.Close()
+			}
+			if reached != limit {
+				t.Errorf("%d of %d requests reached the handler, want %d", reached, clients, limit)
+			}
+		})
+	}
+	t.Run("HTTP/2 reset", func(t *testing.T) {
+		h, outcomes := settled(t, algorithms.FixedWindow(limit, 10_000*time.Hour), proxy)
+		server, client := http2Server(t, h)
+		reached := 0
+		for range clients {
+			ctx, hangUp := context.WithCancel(t.Context())
+			r, _ := http.NewRequestWithContext(ctx, "GET", server.URL, nil)
+			status := make(chan int, 1)
+			go func() {
+				res, err := client.Do(r)
+				if err != nil {
+					status <- 0
+					return
+				}
+				res.Body.Close()
+				status <- res.StatusCode
+			}()
+			select {
+			case <-arrived:
+				reached++
+				hangUp()
+				if o := <-outcomes; !o.HungUp {
+					t.Errorf("request %d: got status %d and no hang-up", reached, o.Status)
+				}
+				<-status
+			case s := <-status:
+				if s != http.StatusTooManyRequests {
+					t.Fatalf("got %d, want 429", s)
+				}
+			}
+			hangUp()
+		}
+		if reached != limit {
+			t.Errorf("%d of %d requests reached the upstream, want %d", reached, clients, limit)
+		}
+	})
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+func http2Server(t *testing.T, h http.Handler) (*httptest.Server, *http.Client) {
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server, server.Client()
+}
+
+// TestHandlersFaults: what a handler does wrong is no hang-up, and given back.
+func TestHandlersFaults(t *testing.T) {
+	for name, fault := range map[string]http.HandlerFunc{
+		"answers": func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) },
+		"panics":  func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) },
+		"reads, and closes": func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			r.Body.Close()
+			w.WriteHeader(503)
+		},
+		"reads what it has closed": func(w http.ResponseWriter, r *http.Request) {
+			r.Body.Close()
+			r.Body.Read(make([]byte, 1))
+			w.WriteHeader(503)
+		},
+		"writes more than it said": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "1")
+			w.WriteHeader(503)
+			io.WriteString(w, "two")
+		},
+	} {
+		h, outcomes := settled(t, algorithms.FixedWindow(5, 10_000*time.Hour), fault)
+		server := httptest.NewServer(h)
+		res, err := http.Post(server.URL, "text/plain", strings.NewReader("hello"))
+		if err == nil {
+			res.Body.Close()
+		}
+		if o := <-outcomes; o.HungUp || weir.RefundErrors(o) != 0 {
+			t.Errorf("%s: got %+v, want it given back", name, o)
+		}
+		server.Close()
+	}
+}
+
+type plainWriter struct{ http.ResponseWriter }
+
+// TestRecorderAbilities: a handler behind Settle finds the abilities of the
+// writer in front of it, and no others.
+func TestRecorderAbilities(t *testing.T) {
+	type (
+		w = http.ResponseWriter
+		f = http.Flusher
+		h = http.Hijacker
+		r = io.ReaderFrom
+		p = http.Pusher
+	)
+	abilities := func(w http.ResponseWriter) (s string) {
+		for _, a := range []struct {
+			name string
+			ok   bool
+		}{{"f", is[f](w)}, {"h", is[h](w)}, {"r", is[r](w)}, {"p", is[p](w)}} {
+			if a.ok {
+				s += a.name
+			}
+		}
+		return s
+	}
+	plain := plainWriter{httptest.NewRecorder()}
+	for _, writer := range []http.ResponseWriter{
+		plain,
+		struct {
+			w
+			f
+		}{w: plain},
+		struct {
+			w
+			h
+		}{w: plain},
+		struct {
+			w
+			f
+			h
+		}{w: plain},
+		struct {
+			w
+			r
+		}{w: plain},
+		struct {
+			w
+			f
+			r
+		}{w: plain},
+		struct {
+			w
+			h
+			r
+		}{w: plain},
+		struct {
+			w
+			f
+			h
+			r
+		}{w: plain},
+		struct {
+			w
+			p
+		}{w: plain},
+		struct {
+			w
+			f
+			p
+		}{w: plain},
+		struct {
+			w
+			h
+			p
+		}{w: plain},
+		struct {
+			w
+			f
+			h
+			p
+		}{w: plain},
+		struct {
+			w
+			r
+			p
+		}{w: plain},
+		struct {
+			w
+			f
+			r
+			p
+		}{w: plain},
+		struct {
+			w
+			h
+			r
+			p
+		}{w: plain},
+		struct {
+			w
+			f
+			h
+			r
+			p
+		}{w: plain},
+	} {
+		var got string
+		handler, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { got = abilities(w) }))
+		handler.ServeHTTP(writer, ask("/", "192.0.2.1:4"))
+		<-outcomes
+		if want := abilities(writer); got != want {
+			t.Errorf("got a writer with %q, want %q", got, want)
+		}
+	}
+}
+
+func is[T any](w http.ResponseWriter) bool { _, ok := w.(T); return ok }
+
+// TestSettleHijack: a handler behind Settle can switch protocols, as WebSocket
+// libraries do, and is settled when it returns.
+func TestSettleHijack(t *testing.T) {
+	for _, announced := range []bool{false, true} {
+		h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			hijacker, ok := w.(http.Hijacker)
+			if !ok {
+				http.Error(w, "response does not implement http.Hijacker", http.StatusInternalServerError) // as gorilla/websocket
+				return
+			}
+			if announced {
+				w.Header().Set("Upgrade", "echo")
+				w.Header().Set("Connection", "Upgrade")
+				w.WriteHeader(http.StatusSwitchingProtocols)
+			}
+			conn, rw, err := hijacker.Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			if !announced {
+				io.WriteString(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
+				rw.Flush()
+			}
+			io.Copy(conn, rw)
+		}))
+		server := httptest.NewServer(h)
+		r, _ := http.NewRequest("GET", server.URL, nil)
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "echo")
+		res, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("got %s, want 101", res.Status)
+		}
+		conn := res.Body.(io.ReadWriteCloser)
+		line := make([]byte, 5)
+		if _, err := io.WriteString(conn, "hello"); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadFull(conn, line); err != nil || string(line) != "hello" {
+			t.Errorf("got %q, %v, want an echo", line, err)
+		}
+		select {
+		case o := <-outcomes:
+			t.Errorf("settled while the connection was in use: %+v", o)
+		default:
+		}
+		conn.Close()
+		if o := <-outcomes; o.Status != http.StatusSwitchingProtocols || o.Panicked || o.HungUp {
+			t.Errorf("got %+v, want status 101", o)
+		}
+		server.Close()
+	}
+}
+
+// TestSettleFlush: server-sent events arrive when they are flushed, not when the
+// handler returns.
+func TestSettleFlush(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		read := make(chan bool)
+		h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for range 3 {
+				io.WriteString(w, "data: 1\n\n")
+				f, ok := w.(http.Flusher)
+				if !ok {
+					t.Error("the writer is no Flusher")
+					return
+				}
+				f.Flush()
+				<-read
+			}
+		}))
+		server, client := httptest.NewServer(h), http.DefaultClient
+		if version == 2 {
+			server.Close()
+			server, client = http2Server(t, h)
+		}
+		res, err := client.Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.ProtoMajor != version {
+			t.Errorf("got %s, want HTTP/%d", res.Proto, version)
+		}
+		for range 3 {
+			if _, err := io.ReadFull(res.Body, make([]byte, 9)); err != nil {
+				t.Error(err)
+			}
+			read <- true
+		}
+		if o := <-outcomes; o.Status != 200 || o.Bytes != 27 || o.HungUp {
+			t.Errorf("got %+v, want 200 and 27 bytes", o)
+		}
+		res.Body.Close()
+		server.Close()
+	}
+}
+
+// copyWriter counts what reaches it by ReadFrom, as a file does by sendfile.
+type copyWriter struct {
+	*httptest.ResponseRecorder
+	reads int
+}
+
+func (w *copyWriter) ReadFrom(src io.Reader) (int64, error) {
+	w.reads++
+	return w.Body.ReadFrom(src)
+}
+
+func TestSettleReadFrom(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, make([]byte, 100_000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		http.ServeContent(w, r, "", time.Time{}, f)
+	}))
+	w := &copyWriter{ResponseRecorder: httptest.NewRecorder()}
+	h.ServeHTTP(w, ask("/", "192.0.2.1:4"))
+	if o := <-outcomes; w.reads != 1 || o.Bytes != 100_000 || o.Status != 200 {
+		t.Errorf("got %d calls of ReadFrom and %+v, want one, 100,000 bytes, 200", w.reads, o)
+	}
+
+	server := httptest.NewServer(h)
+	defer server.Close()
+	res, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	n, err := io.Copy(io.Discard, res.Body)
+	if o := <-outcomes; err != nil || n != 100_000 || o.Bytes != n || o.HungUp {
+		t.Errorf("got %d bytes, %v and %+v, want 100,000", n, err, o)
+	}
+}
+
+// TestSettleResponseController: what has no interface of its own is found
+// through Unwrap.
+func TestSettleResponseController(t *testing.T) {
+	h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		for name, err := range map[string]error{
+			"SetReadDeadline":  c.SetReadDeadline(time.Now().Add(time.Hour)),
+			"SetWriteDeadline": c.SetWriteDeadline(time.Now().Add(time.Hour)),
+			"EnableFullDuplex": c.EnableFullDuplex(),
+			"Flush":            c.Flush(),
+		} {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		conn, _, err := c.Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		conn.Close()
+	}))
+	server := httptest.NewServer(h)
+	defer server.Close()
+	if res, err := http.Get(server.URL); err == nil {
+		res.Body.Close()
+	}
+	if o := <-outcomes; o.Status != 200 {
+		t.Errorf("flushed, and then hijacked: got %d, want the 200 that was sent", o.Status)
+	}
+
+	plain := plainWriter{httptest.NewRecorder()}
+	h, outcomes = settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("a writer that can't flush: got %v, want %v", err, http.ErrNotSupported)
+		}
+	}))
+	h.ServeHTTP(plain, ask("/", "192.0.2.1:4"))
+	<-outcomes
+}
