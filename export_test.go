@@ -21,9 +21,9 @@ func EndHold(l *Leases) { l.start = l.start.Add(-l.o.Hold) }
 func (l *Limiter) KnownBans() (n int) {
 	for i := range l.rules {
 		if b := l.rules[i].bans; b != nil {
-			b.mu.Lock()
-			n += len(b.known)
-			b.mu.Unlock()
+			b.known.mu.Lock()
+			n += len(b.known.of)
+			b.known.mu.Unlock()
 		}
 	}
 	return n
@@ -36,3 +36,8 @@ var (
 )
 
 const Shut = shut
+
+// BanLimit is how bans are kept; a Burst of ByHand does not count them.
+var BanLimit = banLimit
+
+const ByHand = byHand

@@ -70,7 +70,11 @@ func TestLists(t *testing.T) {
 			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Allow: admins.Has, Deny: pests.Has},
 		},
 		OnError: weir.FailClosed,
-		Observe: func(e weir.Event) { denied = e.Denied },
+		Observe: func(e weir.Event) {
+			if denied = ""; e.Refusal.Reason == weir.ReasonDeny {
+				denied = e.Refusal.Rule
+			}
+		},
 	}).Handler(served)
 	for _, tt := range []struct {
 		remote string

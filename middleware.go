@@ -130,12 +130,21 @@ type Options struct {
 type Event struct {
 	Request *http.Request
 
-	// Transaction is what was decided. It must not be changed. After an error
-	// its Decisions mean nothing. It is nil where the store was not asked: for
-	// Denied, and for a Ban that is known.
+	// Transaction is what was decided, and never nil. It must not be changed.
+	// After an error its Decisions mean nothing. It has no Charges if the store was
+	// not asked: after a deny, and after a ban that the process knows of.
 	Transaction *Transaction
 
-	// Err is the error of the store, or nil.
+	// Refusal is that of the Transaction: why the request was refused, by which
+	// rule, and until when. Its zero value: the request was not refused. That of an
+	// event in Shadow says why it would have been.
+	Refusal Refusal
+
+	// Key is the key that the Refusal is about, "" without one. It may be personal
+	// data.
+	Key string
+
+	// Err is the error of the store or of LimitsFor, or nil.
 	Err error
 
 	// Took is how long the store took.
@@ -143,13 +152,6 @@ type Event struct {
 
 	// Shadow says that the rules of this transaction refuse nobody.
 	Shadow bool
-
-	// Ban is for how much longer the key is banned; the request was refused for
-	// that. 0 is no ban.
-	Ban time.Duration
-
-	// Denied is the rule whose Deny refused the request, or "".
-	Denied string
 }
 
 // Observers returns an Observe that calls each of fs.
@@ -364,7 +366,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 			return
 		}
 	}
-	if len(v.items) > 0 {
+	if len(v.items) > 0 || v.refused {
 		l.tell(w.Header(), v)
 	}
 	l.release(v)
@@ -437,7 +439,8 @@ func unserved(w http.ResponseWriter, r *http.Request, err error) {
 // FromContext returns what the innermost Limiter decided about the request of
 // that context, or nil if none did. It must not be changed. A handler behind
 // the limiter may serve less when little Remaining is left; OnLimited may serve
-// something cheaper than an error.
+// something cheaper than an error, and tell from its Refusal why. The Transaction
+// of a deny, or of a ban that the process knows of, has no Charges.
 func FromContext(ctx context.Context) *Transaction {
 	if v, ok := ctx.Value(verdictKey{}).(*verdict); ok {
 		return v.transaction()

@@ -64,7 +64,7 @@ func TestErrorLog(t *testing.T) {
 		if n := strings.Count(out.String(), "\n"); n != 10 {
 			t.Errorf("1000 errors in 10 s are %d lines, want 10:\n%s", n, out.String())
 		}
-		if !strings.Contains(out.String(), `level=WARN msg="weir: could not decide" err=away unlogged=99`) {
+		if !strings.Contains(out.String(), `level=WARN msg="weir: could not decide" rule=api err=away unlogged=99`) {
 			t.Errorf("got %s, want the error and how many more there were", out.String())
 		}
 	})

@@ -3,8 +3,8 @@ package weir
 import (
 	"context"
 	"fmt"
-	"strings"
-	"sync"
+	"hash/maphash"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,13 +12,25 @@ import (
 // so that all processes that share it enforce them, and in memory for a while,
 // so that a banned key costs the store next to nothing.
 //
-// Each refusal is a strike, and asks the store once more; refusals during a ban
-// are none. Requests of banned keys are refused with problem details of the type
-// abnormal-usage-detected. What the process learns of a ban elsewhere it learns
-// from the decision that it comes with: such a request is charged.
+// Each refusal is a strike. What it costs besides the decision itself:
+//
+//   - a strike: one call of the store;
+//   - the strike that begins a ban: one call as well, and a second one only if this
+//     process has not refused the key within the period of Strikes;
+//   - a refusal during a ban that the process knows of: no call, not even that of the
+//     decision. It is no strike. Every 10 s it asks the store again.
+//
+// A ban and the strikes that it settles are written together. If the store errs
+// there is no ban, and the next refusal tries again.
+//
+// Requests of banned keys are refused with problem details of the type
+// abnormal-usage-detected. Retry-After is when ban and limits both let the request
+// pass. What the process learns of a ban elsewhere it learns from the decision that
+// it comes with: such a request is charged.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
-	// algorithms.AnchoredWindow(10, time.Minute).
+	// algorithms.AnchoredWindow(10, time.Minute). It can't be a queue such as
+	// LeakyBucket.
 	Strikes Limit
 
 	// For is how long a first ban lasts, in whole microseconds. Each of those that
@@ -26,8 +38,7 @@ type Penalty struct {
 	For time.Duration
 
 	// Most is how long a ban lasts at most; 0 means 24 hours, or For if that is
-	// longer. Bans are counted for 32 times as long, or, where Strikes is a meter
-	// such as GCRA, each is forgotten after that time.
+	// longer. Bans are counted until 32 times as long has passed without one.
 	Most time.Duration
 }
 
@@ -35,56 +46,46 @@ type Penalty struct {
 // clients.
 const (
 	strikesName = "penalty strikes"
-	countName   = "penalty count"
-	banName     = "penalty ban"    // held until a ban is over
-	pardonName  = "penalty pardon" // held until a ban is over that was lifted
+	banName     = "penalty ban"
 )
 
 // bans are those of a rule: how they are kept in the store, and what this
 // process knows of them.
 type bans struct {
-	rule                        string
-	first, most                 time.Duration
-	strikes, count, ban, pardon Limit
+	rule         string
+	first        int64 // µs
+	strikes, ban Limit
+	known        knownBans
 
-	mu    sync.Mutex
-	known map[string]knownBan
-	swept time.Time // when those that were over were forgotten
+	// Until when strikes of keys may count, in µs since 1970, by a hash of the key.
+	// If two keys share a place one of them is looked at in vain.
+	seed   maphash.Seed
+	struck [256]atomic.Int64
 }
-
-type knownBan struct {
-	until time.Time // when it is over
-	again time.Time // when to ask the store again: it may have been lifted
-}
-
-const (
-	mostBans = 10_000
-	repeats  = 32 // after as many the ban grows no more
-)
 
 func newBans(r *Rule) (*bans, error) {
 	p := r.Penalty
 	if p == nil {
 		return nil, nil
 	}
-	b := &bans{rule: r.Name, first: p.For, most: p.Most, strikes: p.Strikes.Named(strikesName), known: map[string]knownBan{}}
-	if b.most == 0 {
-		b.most = max(24*time.Hour, p.For)
+	most := p.Most
+	if most == 0 {
+		most = max(24*time.Hour, p.For)
 	}
-	b.ban, b.pardon = gateLimit(banName), gateLimit(pardonName)
-	b.count = Limit{Name: countName, Algorithm: p.Strikes.Algorithm, Quota: repeats, Period: repeats * b.most}
 	switch {
 	case p.For < time.Microsecond || p.For%time.Microsecond != 0:
 		return nil, fmt.Errorf("weir: rule %q: penalty: For %v is not in whole microseconds above 0", r.Name, p.For)
-	case b.most < p.For || b.most%time.Microsecond != 0:
-		return nil, fmt.Errorf("weir: rule %q: penalty: Most %v is below For, or not in whole microseconds", r.Name, b.most)
-	case b.most > MaxTicks/repeats*time.Microsecond:
-		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, b.most, MaxTicks/repeats*time.Microsecond)
+	case most < p.For || most%time.Microsecond != 0:
+		return nil, fmt.Errorf("weir: rule %q: penalty: Most %v is below For, or not in whole microseconds", r.Name, most)
+	case most > MaxTicks/repeats*time.Microsecond:
+		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, MaxTicks/repeats*time.Microsecond)
 	}
-	for _, l := range []Limit{b.strikes, b.count} {
-		if err := l.fault(); err != nil {
-			return nil, fmt.Errorf("weir: rule %q: %s: %w", r.Name, l.Name, err)
-		}
+	b := &bans{rule: r.Name, first: p.For.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), seed: maphash.MakeSeed()}
+	if _, queue := p.Strikes.Algorithm.(Queuer); queue {
+		return nil, fmt.Errorf("weir: rule %q: penalty: Strikes is a queue, which can't be held: %v", r.Name, p.Strikes)
+	}
+	if err := b.strikes.fault(); err != nil {
+		return nil, fmt.Errorf("weir: rule %q: %s: %w", r.Name, strikesName, err)
 	}
 	return b, nil
 }
@@ -93,174 +94,138 @@ func (b *bans) charge(l Limit, key string, cost int64) Charge {
 	return Charge{Rule: b.rule, Key: key, Limit: l, Cost: cost}
 }
 
-// rest returns how much longer a key is banned, as far as this process knows.
-func (b *bans) rest(key string) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.known) == 0 {
-		return 0
-	}
-	now := time.Now()
-	b.sweep(now)
-	if k, ok := b.known[key]; ok && now.Before(k.again) {
-		return k.until.Sub(now)
-	}
-	return 0
-}
-
-// sweep forgets, every 10 s, what the store must be asked about anyway. It costs
-// as much as 10,000 keys at most, and less than the calls that made them known.
-func (b *bans) sweep(now time.Time) {
-	if now.Sub(b.swept) < recheck {
-		return
-	}
-	b.swept = now
-	for key, k := range b.known {
-		if !now.Before(k.again) {
-			delete(b.known, key)
-		}
-	}
-}
-
-func (b *bans) learn(key string, rest time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := time.Now()
-	b.sweep(now)
-	if len(b.known) >= mostBans {
-		for other := range b.known { // any: it costs a question more
-			delete(b.known, other)
-			break
-		}
-	}
-	b.known[strings.Clone(key)] = knownBan{now.Add(rest), now.Add(min(rest, recheck))}
-}
-
-func (b *bans) forget(key string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.known, key)
+// place returns the place of a key in struck.
+func (b *bans) place(key string) *atomic.Int64 {
+	return &b.struck[maphash.String(b.seed, key)%uint64(len(b.struck))]
 }
 
 // lookAtBans adds to the charges of v, after all others, a look at the ban of
-// each rule that has a penalty.
+// each rule that has a penalty, and at the strikes of keys that may have some.
 func (l *Limiter) lookAtBans(v *verdict) {
-	charged := v.Charges
-	for i := range l.rules {
-		b := l.rules[i].bans
-		if b == nil {
-			continue
-		}
-		for _, c := range charged {
-			if c.Rule == b.rule {
-				v.Charges = append(v.Charges, b.charge(b.ban, c.Key, 0))
-				break
-			}
-		}
+	if !l.bans {
+		return
 	}
-}
-
-// punish returns for how much longer a key of v is banned, by what the store
-// said, or because this refusal is one too many.
-func (l *Limiter) punish(v *verdict) (longest time.Duration) {
-	ctx := context.WithoutCancel(v.Context) // a refusal counts, even of a client that is gone
 	for i := range l.rules {
 		b := l.rules[i].bans
 		if b == nil {
 			continue
 		}
-		var key string
-		var rest time.Duration
-		refused := false
-		for j, c := range v.Charges {
+		for j := range v.items {
+			c := &v.Charges[j]
 			if c.Rule != b.rule {
 				continue
 			}
-			key = c.Key
-			refused = refused || !v.Decisions[j].Allowed
-			if c.Limit.Name == banName {
-				rest = v.Decisions[j].NextAfter
+			key := c.Key
+			v.Charges = append(v.Charges, b.charge(b.ban, key, 0))
+			if until := b.place(key).Load(); b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until {
+				v.Charges = append(v.Charges, b.charge(b.strikes, key, 0))
+			}
+			break
+		}
+	}
+}
+
+// hideLooks leaves of a transaction what users may see: their own charges.
+func (v *verdict) hideLooks() {
+	n := len(v.items)
+	if len(v.Charges) == n {
+		return
+	}
+	clear(v.Charges[n:]) // keys are not kept
+	v.Charges, v.Decisions = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))]
+}
+
+// punish refuses the request of v if a key of it is banned, by what the store
+// said, or because this refusal is one too many.
+func (l *Limiter) punish(v *verdict, e *Event) {
+	if !l.bans {
+		return
+	}
+	ctx := (*asking)(v) // a refusal counts, even of a client that is gone
+	f, longest, key := v.Refusal, time.Duration(0), ""
+	for i := range l.rules {
+		b := l.rules[i].bans
+		if b == nil {
+			continue
+		}
+		o := b.offense(v)
+		rest := o.banned
+		if rest == 0 && o.refused {
+			var err error
+			if rest, err = b.strike(ctx, l.store, &o); err != nil {
+				l.log.warn(ctx, b.rule, err)
 			}
 		}
-		var err error
-		switch {
-		case rest > 0:
-			rest, err = b.unlessPardoned(ctx, l.store, key, rest)
-		case refused:
-			rest, err = b.strike(ctx, l.store, key)
+		if rest == 0 {
+			continue
 		}
-		if err != nil {
-			l.log.warn(ctx, err)
-		}
-		if rest > 0 {
-			b.learn(key, rest)
-			longest = max(longest, rest)
+		b.known.learn(o.key, rest, o.wait, o.cost)
+		f.RetryAfter = max(f.RetryAfter, rest)
+		if rest > longest {
+			f.Reason, f.Rule, longest, key = ReasonBan, b.rule, rest, o.key
 		}
 	}
 	if longest > 0 {
-		v.refused, v.rare().ban = true, longest
+		v.refuseFor(f, key)
+		e.Key = key
 	}
-	return longest
 }
 
-// strike counts a refusal. That which is one too many begins a ban, and the next
-// begins from nothing.
-func (b *bans) strike(ctx context.Context, store Store, key string) (time.Duration, error) {
-	t := Transaction{Charges: []Charge{b.charge(b.strikes, key, 1)}}
-	if err := store.Take(ctx, &t); err != nil || t.Allowed() && t.Decisions[0].Remaining > 0 {
-		return 0, err
-	}
-	if !t.Allowed() {
-		return 0, nil // another request has begun it just now
-	}
-	d, err := b.length(ctx, store, key)
-	if err == nil {
-		err = b.begin(ctx, store, key, d)
-	}
-	if err == nil {
-		err = Reset(ctx, store, b.charge(b.strikes, key, 0))
-	}
-	return d, err
+// An offense is what a decision says of a key and a rule that has a penalty.
+type offense struct {
+	key     string
+	banned  time.Duration // the rest of its ban
+	last    bool          // one strike more begins a ban
+	refused bool
+	wait    time.Duration // until the limits have room for cost; 0 if they never have
+	cost    int64
 }
 
-// length counts one more ban of a key and returns how long it lasts.
-func (b *bans) length(ctx context.Context, store Store, key string) (time.Duration, error) {
-	t := Transaction{Charges: []Charge{b.charge(b.count, key, 1)}}
+func (b *bans) offense(v *verdict) (o offense) {
+	for i := range v.Charges {
+		c, d := &v.Charges[i], &v.Decisions[i]
+		switch {
+		case c.Rule != b.rule:
+		case i < len(v.items):
+			o.key, o.cost = c.Key, c.Cost
+			if !d.Allowed {
+				o.refused = true
+				o.wait = max(o.wait, d.RetryAfter)
+			}
+		case c.Limit.Name == banName:
+			o.banned = d.NextAfter
+		default:
+			o.last = d.Remaining == 0 || d.Remaining == 1
+		}
+	}
+	if o.wait == Never {
+		o.wait = 0
+	}
+	return o
+}
+
+// strike counts a refusal, and returns how long the key is banned for it. The one
+// that exhausts Strikes begins a ban.
+func (b *bans) strike(ctx context.Context, store Store, o *offense) (time.Duration, error) {
+	b.place(o.key).Store(time.Now().UnixMicro() + b.strikes.Period.Microseconds())
+	if !o.last {
+		// The look has Lease pass it on.
+		t := Transaction{Charges: []Charge{b.charge(b.strikes, o.key, 1), b.charge(b.ban, o.key, 0)}}
+		if err := store.Take(ctx, &t); err != nil || t.Allowed() && t.Decisions[0].Remaining != 0 {
+			return 0, err
+		}
+	}
+	return b.begin(ctx, store, o.key)
+}
+
+// begin bans a key and forgets its strikes, unless another request has just done
+// so, and returns how long the ban lasts.
+func (b *bans) begin(ctx context.Context, store Store, key string) (time.Duration, error) {
+	t := Transaction{Charges: []Charge{b.charge(b.ban, key, b.first), b.charge(b.strikes, key, -2*MaxTicks)}}
 	if err := store.Take(ctx, &t); err != nil {
 		return 0, err
 	}
-	d := b.first
-	for n := t.Decisions[0].Remaining; n < repeats-1 && d < b.most; n++ {
-		d *= 2
-	}
-	return min(d, b.most), nil
-}
-
-// begin bans a key: the state of its ban is held.
-func (b *bans) begin(ctx context.Context, store Store, key string, d time.Duration) error {
-	if ok, err := hold(ctx, store, d, b.charge(b.ban, key, 0)); ok || err != nil {
-		return err
-	}
-	// It is banned for longer already. If that ban was lifted, a new one must
-	// outlast it.
-	t, err := Peek(ctx, store, b.charge(b.ban, key, 0), b.charge(b.pardon, key, 0))
-	if err != nil || t.Decisions[1].NextAfter < t.Decisions[0].NextAfter {
-		return err
-	}
-	_, err = hold(ctx, store, t.Decisions[1].NextAfter+time.Second, b.charge(b.ban, key, 0))
-	return err
-}
-
-// unlessPardoned returns the rest of a ban, or 0 if it was lifted.
-func (b *bans) unlessPardoned(ctx context.Context, store Store, key string, rest time.Duration) (time.Duration, error) {
-	t, err := Peek(ctx, store, b.charge(b.ban, key, 0), b.charge(b.pardon, key, 0))
-	if err != nil {
-		return rest, err
-	}
-	if banned, pardoned := t.Decisions[0].NextAfter, t.Decisions[1].NextAfter; pardoned < banned {
-		return banned, nil
-	}
-	return 0, nil
+	return t.Decisions[0].NextAfter, nil
 }
 
 // Ban bans a key of a rule, which must have a Penalty, for that long, in whole
@@ -273,11 +238,13 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	if d < time.Microsecond || d > MaxTicks*time.Microsecond {
 		return fmt.Errorf("weir: a ban of %v is not between a microsecond and 2^50 of them", d)
 	}
-	key = StoredKey(key)
-	if err := b.begin(ctx, l.store, key, d.Truncate(time.Microsecond)); err != nil {
+	c := b.charge(b.ban, StoredKey(key), d.Microseconds())
+	c.Limit.Burst = byHand
+	t := Transaction{Charges: []Charge{c}}
+	if err := l.store.Take(ctx, &t); err != nil {
 		return err
 	}
-	b.learn(key, d)
+	b.known.learn(c.Key, t.Decisions[0].NextAfter, 0, 0)
 	return nil
 }
 
@@ -289,17 +256,12 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 		return err
 	}
 	key = StoredKey(key)
-	look, err := Peek(ctx, l.store, b.charge(b.ban, key, 0))
-	if err != nil {
+	t := Transaction{Charges: []Charge{b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0)}, Forget: true}
+	if err := l.store.Take(ctx, &t); err != nil {
 		return err
 	}
-	if rest := look.Decisions[0].NextAfter; rest > 0 {
-		if _, err := hold(ctx, l.store, rest, b.charge(b.pardon, key, 0)); err != nil {
-			return err
-		}
-	}
-	b.forget(key)
-	return Reset(ctx, l.store, b.charge(b.strikes, key, 0), b.charge(b.count, key, 0))
+	b.known.forget(key)
+	return nil
 }
 
 // Banned returns for how much longer a key of a rule is banned; 0 if it is not,
@@ -309,7 +271,11 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil
 	}
-	return b.unlessPardoned(ctx, l.store, StoredKey(key), 0)
+	t, err := Peek(ctx, l.store, b.charge(b.ban, StoredKey(key), 0))
+	if err != nil {
+		return 0, err
+	}
+	return t.Decisions[0].NextAfter, nil
 }
 
 func (l *Limiter) bansOf(name string) (*bans, error) {

@@ -210,7 +210,7 @@ func TestPenaltyRefuses(t *testing.T) {
 
 func ExamplePenalty() {
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)},
 		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), For: 15 * time.Minute},
 	}}})
 	if err != nil {
@@ -225,6 +225,6 @@ func ExamplePenalty() {
 	}
 	// Output:
 	// 200 0
-	// 429 3600
+	// 429 60
 	// 429 900
 }

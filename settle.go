@@ -172,6 +172,6 @@ func (l *Limiter) settleUp(ctx context.Context, t *Transaction) {
 		return
 	}
 	if err := l.store.Take(ctx, t); err != nil {
-		l.log.warn(ctx, err)
+		l.log.warn(ctx, t.Charges[0].Rule, err)
 	}
 }

@@ -125,7 +125,7 @@ func (t *transport) pause(ctx context.Context, charges []Charge, d time.Duration
 		err = t.delay(ctx, charges, d)
 	}
 	if err != nil {
-		t.l.log.warn(ctx, err)
+		t.l.log.warn(ctx, charges[0].Rule, err)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // handlers after it, and all the memory that outlives the decision.
 type verdict struct {
 	context.Context
-	*Transaction // until it is released; Charges are those of items, in order, then looks at bans
+	*Transaction // until it is released; Charges are those of items, in order
 	items        []item
 	outer        *verdict
 	also         *also
@@ -28,11 +28,11 @@ type verdict struct {
 
 // also is what most verdicts lack.
 type also struct {
-	denied string        // the rule whose Deny refuses the request
-	ban    time.Duration // for how much longer the key is banned
-	shadow Transaction   // charges that refuse nobody
-	items  []item        // of shadow
-	used   atomic.Int64  // see Report
+	refusal Refusal      // a ban or a deny
+	key     string       // that it is about
+	shadow  Transaction  // charges that refuse nobody
+	items   []item       // of shadow
+	used    atomic.Int64 // see Report
 }
 
 type verdictKey struct{}
@@ -99,6 +99,11 @@ func (v *verdict) transaction() *Transaction {
 		t.Charges = append(t.Charges, Charge{Rule: it.resource, Key: it.key, Limit: it.limit, Cost: it.cost})
 		t.Decisions = append(t.Decisions, it.Decision)
 	}
+	if v.also != nil && v.also.refusal.Reason != 0 {
+		t.Refusal = v.also.refusal
+	} else {
+		t.Refusal, _ = t.refusal()
+	}
 	return t
 }
 
@@ -120,11 +125,13 @@ func (v *verdict) rare() *also {
 // Who would wait for maxWait does so afterwards; buffer lengthens every period.
 func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Duration) error {
 	e := Event{Request: r, Transaction: v.Transaction}
-	if e.Err = l.charge(v, r, buffer); e.Err != nil {
+	var rule string
+	if rule, e.Err = l.charge(v, r, buffer); e.Err != nil {
+		v.Refusal = Refusal{Reason: ReasonError, Rule: rule}
 		return l.tellWatchers(v, e)
 	}
 	if v.refused {
-		e.Transaction, e.Denied, e.Ban = nil, v.also.denied, v.also.ban
+		e.Key = v.also.key
 		return l.tellWatchers(v, e)
 	}
 	within := l.enter(v, maxWait)
@@ -136,27 +143,42 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	}()
 	if len(v.Charges) > 0 {
 		v.Within = within
+		l.lookAtBans(v)
 		e.Took, e.Err = l.take((*asking)(v), v.Transaction)
-		if e.Err != nil {
-			return l.tellWatchers(v, e)
+		e.judge()
+		if e.Err == nil {
+			l.punish(v, &e)
 		}
-		v.refused = !v.Allowed()
-		if l.bans {
-			e.Ban = l.punish(v)
+		v.hideLooks()
+		if l.tellWatchers(v, e) != nil {
+			return e.Err
 		}
-		l.tellWatchers(v, e)
+		v.refused = v.Refusal.Reason != 0
 	}
 	if v.also != nil && len(v.also.shadow.Charges) > 0 && !v.refused {
 		t := &v.also.shadow
 		t.Within = within
-		took, err := l.take((*asking)(v), t)
-		l.tellWatchers(v, Event{Request: r, Transaction: t, Err: err, Took: took, Shadow: true})
-		if err != nil {
+		e := Event{Request: r, Transaction: t, Shadow: true}
+		e.Took, e.Err = l.take((*asking)(v), t)
+		e.judge()
+		if l.tellWatchers(v, e) != nil {
 			v.also.shadow = Transaction{}
 		}
 	}
 	waits = !v.refused && v.Wait > 0
 	return nil
+}
+
+// judge says in the event, and in its transaction, why a request is refused, as
+// far as limits and errors go.
+func (e *Event) judge() {
+	t, charge := e.Transaction, 0
+	if e.Err != nil {
+		t.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
+	} else if t.Refusal, charge = t.refusal(); t.Refusal.Reason == 0 {
+		return
+	}
+	e.Key = t.Charges[charge].Key
 }
 
 // take asks the store, and how long it took if anybody wants to know.
@@ -172,16 +194,18 @@ func (l *Limiter) take(ctx context.Context, t *Transaction) (took time.Duration,
 // tellWatchers observes and logs an event, and returns its error.
 func (l *Limiter) tellWatchers(v *verdict, e Event) error {
 	if e.Err != nil {
-		l.log.warn(v.Context, e.Err)
+		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
 	}
 	if l.o.Observe != nil {
+		e.Refusal = e.Transaction.Refusal
 		l.o.Observe(e)
 	}
 	return e.Err
 }
 
-// charge asks every rule what the request owes.
-func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) error {
+// charge asks every rule what the request owes. If there is an error it returns
+// the name of the rule.
+func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (failed string, err error) {
 	for i := range l.rules {
 		rule := &l.rules[i]
 		key, ok := rule.Key(r)
@@ -193,22 +217,16 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) erro
 		t, items := v.Transaction, &v.items
 		if rule.Shadow > 0 && rule.inShadow(key) {
 			t, items = &v.rare().shadow, &v.also.items
-		} else if rule.refuses(v, whole, key) {
-			return nil
+		} else if rule.refuses(v, r, whole, key) {
+			return "", nil
 		}
 		policies := rule.policies
 		if rule.LimitsFor != nil {
-			var err error
 			if policies, err = policiesOf(&rule.Rule, rule.LimitsFor(r.WithContext((*asking)(v)))); err != nil {
-				return err
+				return rule.Name, err
 			}
 		}
-		cost := int64(1)
-		if rule.Cost != nil {
-			if cost = rule.Cost(r); cost < 0 {
-				cost = math.MaxInt64
-			}
-		}
+		cost := rule.cost(r)
 		for j := range policies {
 			// Field by field: a copy of what was just written would stall.
 			t.Charges = append(t.Charges, Charge{})
@@ -220,25 +238,43 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) erro
 			it.policy, it.key, it.cost = &policies[j], key, cost
 		}
 	}
-	if l.bans {
-		l.lookAtBans(v)
+	return "", nil
+}
+
+// cost returns what a request costs.
+func (rule *rule) cost(r *http.Request) int64 {
+	if rule.Cost == nil {
+		return 1
 	}
-	return nil
+	if cost := rule.Cost(r); cost >= 0 {
+		return cost
+	}
+	return math.MaxInt64
 }
 
 // refuses reports whether a rule refuses a key without asking the store.
-func (r *rule) refuses(v *verdict, whole, key string) bool {
-	switch {
-	case r.Deny != nil && r.Deny(whole):
-		v.rare().denied = r.Name
-	case r.bans != nil && r.bans.rest(key) > 0:
-		v.rare().ban = r.bans.rest(key)
-	default:
+func (rule *rule) refuses(v *verdict, r *http.Request, whole, key string) bool {
+	var f Refusal
+	if rule.Deny != nil && rule.Deny(whole) {
+		f = Refusal{ReasonDeny, rule.Name, Never}
+	} else if rule.bans != nil {
+		if rest, wait := rule.bans.known.rest(key, func() int64 { return rule.cost(r) }); rest > 0 {
+			f = Refusal{ReasonBan, rule.Name, wait}
+		}
+	}
+	if f.Reason == 0 {
 		return false
 	}
 	// What other rules would have charged is not.
-	v.Charges, v.items, v.refused = v.Charges[:0], v.items[:0], true
+	v.Charges, v.Decisions, v.items = v.Charges[:0], v.Decisions[:0], v.items[:0]
+	v.refuseFor(f, key)
 	return true
+}
+
+// refuseFor refuses the request of v, for a ban or a deny.
+func (v *verdict) refuseFor(f Refusal, key string) {
+	v.Refusal, v.refused = f, true
+	v.rare().refusal, v.also.key = f, key
 }
 
 // inShadow reports whether the rule is in shadow for a key: where a hash of both
@@ -262,11 +298,13 @@ func (l *Limiter) tell(h http.Header, v *verdict) {
 		v.items[i].Decision = v.Decisions[i]
 	}
 	f := fieldWriter{h: h, values: v.values[:0], buf: v.buf[:0]}
-	items := v.items
-	for o := v.outer; o != nil; o = o.outer {
-		items = slices.Concat(items, o.items)
+	if len(v.items) > 0 {
+		items := v.items
+		for o := v.outer; o != nil; o = o.outer {
+			items = slices.Concat(items, o.items)
+		}
+		f.write(l.o.Headers, items, v.At, v.refused)
 	}
-	f.write(l.o.Headers, items, v.At, v.refused)
 	if v.refused {
 		f.writeRetryAfter(l.o.Headers, v.RetryAfter())
 	}
@@ -277,10 +315,6 @@ func (l *Limiter) tell(h http.Header, v *verdict) {
 
 // refuse answers a request that was refused.
 func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
-	if v.also != nil && v.also.ban > 0 {
-		f := fieldWriter{h: w.Header()}
-		f.writeRetryAfter(l.o.Headers, v.also.ban)
-	}
 	if l.o.OnLimited == nil {
 		v.refuse(w, r)
 		return
@@ -300,7 +334,7 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 
 // refuse names the limits that refused: mostly it is one, and its answer ready.
 func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
-	if v.also != nil && (v.also.ban > 0 || v.also.denied != "") {
+	if v.also != nil && v.also.refusal.Reason != 0 {
 		abnormalUsage.write(w, r)
 		return
 	}

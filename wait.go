@@ -15,6 +15,12 @@ type LimitedError struct {
 
 func (e *LimitedError) Error() string {
 	t := e.Transaction
+	switch t.Refusal.Reason {
+	case ReasonBan:
+		return fmt.Sprintf("weir: rule %q has banned the key, retry after %v", t.Refusal.Rule, t.RetryAfter())
+	case ReasonDeny:
+		return fmt.Sprintf("weir: rule %q denies the key", t.Refusal.Rule)
+	}
 	for i, d := range t.Decisions {
 		if d.Allowed {
 			continue

@@ -268,11 +268,20 @@ type Transaction struct {
 	// Wait is filled by Take: how long to wait before going ahead.
 	Wait time.Duration
 
+	// Refusal is filled by a Limiter, if it refuses the request: because of these
+	// charges, or of a ban or a deny, for which there need not be any. Stores leave
+	// it alone.
+	Refusal Refusal
+
 	next []State
 }
 
-// Allowed reports whether every charge was allowed, and so spent.
+// Allowed reports whether every charge was allowed, and so spent, and no Refusal
+// says otherwise.
 func (t *Transaction) Allowed() bool {
+	if t.Refusal.Reason != 0 {
+		return false
+	}
 	for i := range t.Decisions {
 		if !t.Decisions[i].Allowed {
 			return false
@@ -282,9 +291,9 @@ func (t *Transaction) Allowed() bool {
 }
 
 // RetryAfter is when all charges fit, if nothing else is spent: the longest
-// RetryAfter of the decisions. It may be Never.
+// RetryAfter of the decisions and of the Refusal. It may be Never.
 func (t *Transaction) RetryAfter() time.Duration {
-	var longest time.Duration
+	longest := t.Refusal.RetryAfter
 	for i := range t.Decisions {
 		longest = max(longest, t.Decisions[i].RetryAfter)
 	}

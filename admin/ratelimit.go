@@ -149,7 +149,7 @@ type seenKey struct{}
 // see keeps what a looker decides, for look. FromContext would tell of a limiter
 // around this one where no rule applies.
 func see(e weir.Event) {
-	if e.Err == nil && e.Transaction != nil && !e.Shadow {
+	if e.Err == nil && !e.Shadow {
 		t := e.Request.Context().Value(seenKey{}).(*weir.Transaction)
 		*t = weir.Transaction{Charges: e.Transaction.Charges, Decisions: e.Transaction.Decisions, At: e.Transaction.At}
 	}

@@ -212,7 +212,7 @@ func TestReloadKeepsCounts(t *testing.T) {
 func TestReloadOfListsAndPenalties(t *testing.T) {
 	const plain = "limits: [{name: a, key: 'header:Key', config: [{limit: 1, period: 1h}]}]"
 	with := func(field string) string { return strings.Replace(plain, "config", field+", config", 1) }
-	const penalty = "penalty: {strikes: {limit: 2, period: 1m}, for: 15m}"
+	const penalty = "penalty: {strikes: {limit: 2, period: 1m}, for: 2h}"
 	p := newPage(t, plain, Options{})
 	h := p.Handler("a")(ok)
 	for i, step := range []struct{ text, key, want string }{
@@ -223,8 +223,8 @@ func TestReloadOfListsAndPenalties(t *testing.T) {
 		{with("deny: [bob]"), "bob", "429 "},
 		{plain, "bob", "429 3600"},
 		{with(penalty), "bob", "429 3600"},
-		{with(penalty), "bob", "429 900"},
-		{with("shadow: false, " + penalty), "bob", "429 900"},
+		{with(penalty), "bob", "429 7200"},
+		{with("shadow: false, " + penalty), "bob", "429 7200"},
 		{plain, "bob", "429 3600"},
 	} {
 		p.mustWrite(t, step.text)
@@ -238,7 +238,7 @@ func TestReloadOfListsAndPenalties(t *testing.T) {
 	if c := p.mustWrite(t, with("allow: [alice], "+penalty)); len(c) != 2 {
 		t.Errorf("got changes %v, want two", c)
 	}
-	const want = "a: allow: removed: alice\na: penalty: removed: 2 per 1m (anchored-window), for 15m to 1d; its counts are lost"
+	const want = "a: allow: removed: alice\na: penalty: removed: 2 per 1m (anchored-window), for 2h to 1d; its counts are lost"
 	if c := p.mustWrite(t, plain).String(); c != want {
 		t.Errorf("got changes:\n%s\nwant:\n%s", c, want)
 	}

@@ -87,7 +87,7 @@ func (d *diagnosis) observe(e weir.Event) {
 		d.found(FailOpen, "requests can't be decided, and by default pass", "err", e.Err)
 		return
 	}
-	if e.Transaction == nil || e.Request == nil {
+	if len(e.Transaction.Charges) == 0 || e.Request == nil { // the store was not asked
 		return
 	}
 	t, r := e.Transaction, e.Request

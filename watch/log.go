@@ -8,9 +8,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Log returns an Observe that logs refusals, bans and errors, perSecond lines a
-// second at most; the next line says how many were left out. A nil logger is
-// slog.Default(). A perSecond below 1 is 1.
+// Log returns an Observe that logs refusals and errors, perSecond lines a second at
+// most; the next line says how many were left out. A line has the reason ("limit",
+// "ban", "deny" or "error"), the rule, and retry_after if a wait will do. A nil
+// logger is slog.Default(). A perSecond below 1 is 1.
 //
 // Keys may be personal data. They are logged as key returns them; nil leaves them
 // out.
@@ -34,31 +35,34 @@ type logs struct {
 }
 
 func (l *logs) observe(e weir.Event) {
-	var message string
-	var attrs []any
-	switch {
-	case e.Denied != "":
-		message, attrs = "weir: denied", []any{"rule", e.Denied}
-	case e.Err != nil:
-		message, attrs = "weir: not decided", []any{"err", e.Err}
-	case e.Ban > 0:
-		message, attrs = "weir: banned", []any{"for", e.Ban}
-	case e.Transaction == nil || e.Transaction.Allowed():
+	f := e.Refusal
+	if f.Reason == 0 {
 		return
-	default:
-		message = "weir: refused"
-		if e.Shadow {
-			message = "weir: would be refused"
-		}
-		for i, d := range e.Transaction.Decisions {
-			if c := &e.Transaction.Charges[i]; !d.Allowed {
-				attrs = append(attrs, "rule", c.Rule, "limit", c.Limit.Name, "retry_after", d.RetryAfter)
-				if l.key != nil {
-					attrs = append(attrs, "key", l.key(c.Rule, c.Key))
-				}
-				break
-			}
-		}
+	}
+	message := "weir: refused"
+	switch {
+	case f.Reason == weir.ReasonError:
+		message = "weir: not decided"
+	case e.Shadow:
+		message = "weir: would be refused"
+	case f.Reason == weir.ReasonBan:
+		message = "weir: banned"
+	case f.Reason == weir.ReasonDeny:
+		message = "weir: denied"
+	}
+	attrs := []any{"rule", f.Rule}
+	if f.Reason == weir.ReasonLimit {
+		attrs = append(attrs, "limit", longest(e.Transaction))
+	}
+	if f.RetryAfter > 0 && f.RetryAfter != weir.Never {
+		attrs = append(attrs, "retry_after", f.RetryAfter)
+	}
+	attrs = append(attrs, "reason", f.Reason.String())
+	if e.Err != nil {
+		attrs = append(attrs, "err", e.Err)
+	}
+	if l.key != nil {
+		attrs = append(attrs, "key", l.key(f.Rule, e.Key))
 	}
 	silent, ok := l.allow()
 	if !ok {
@@ -68,6 +72,16 @@ func (l *logs) observe(e weir.Event) {
 		attrs = append(attrs, "left_out", silent)
 	}
 	l.logger.InfoContext(e.Request.Context(), message, attrs...)
+}
+
+// longest returns the name of the limit that has the longest wait.
+func longest(t *weir.Transaction) string {
+	for i := range t.Decisions {
+		if d := &t.Decisions[i]; !d.Allowed && d.RetryAfter == t.Refusal.RetryAfter {
+			return t.Charges[i].Limit.Name
+		}
+	}
+	return ""
 }
 
 // allow says whether there may be another line now, and how many there were not.

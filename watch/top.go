@@ -41,10 +41,14 @@ func NewTop(n int) *Top {
 	return &Top{n: n, known: make(map[ruleKey]*Refused, n)}
 }
 
-// Observe counts a refusal once for each rule that refused. Rules in shadow, and
-// requests that were refused without a decision, do not count.
+// Observe counts a refusal once for each rule that refused, be it by a limit, a ban
+// or a deny. Rules in shadow do not count.
 func (t *Top) Observe(e weir.Event) {
 	if e.Err != nil || e.Shadow || e.Transaction == nil {
+		return
+	}
+	if by := e.Refusal.Reason; by == weir.ReasonBan || by == weir.ReasonDeny {
+		t.count(e.Refusal.Rule, e.Key)
 		return
 	}
 	charges, decisions := e.Transaction.Charges, e.Transaction.Decisions

@@ -149,7 +149,7 @@ func TestLog(t *testing.T) {
 		if len(lines) != 5 {
 			t.Fatalf("got %d lines, want 5: %s", len(lines), out)
 		}
-		for i, want := range []string{want, want, `msg="weir: denied" rule=api left_out=3`, `msg="weir: banned" for=1m0s`, `msg="weir: not decided" err=gone`} {
+		for i, want := range []string{want, want, `msg="weir: denied" rule=api reason=deny key=<pest> left_out=3`, `msg="weir: banned" rule=api retry_after=`, `msg="weir: not decided" rule=api reason=error err=gone key=<b>`} {
 			if !strings.Contains(lines[i], want) {
 				t.Errorf("line %d: got %s, want %s", i, lines[i], want)
 			}

@@ -62,10 +62,11 @@ func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), er
 				o.ObserveInt64(decisions, d.n, metric.WithAttributeSet(limit), metric.WithAttributes(attribute.String("weir.outcome", d.outcome)))
 			}
 		}, func(rule string, n int64) {
+			o.ObserveInt64(banned, n, metric.WithAttributes(attribute.String("weir.rule", rule)))
+		}, func(rule string, n int64) {
 			o.ObserveInt64(denied, n, metric.WithAttributes(attribute.String("weir.rule", rule)))
 		})
 		o.ObserveInt64(failed, t.Errors.Load())
-		o.ObserveInt64(banned, t.Banned.Load())
 		for _, s := range all.Serving() {
 			kind := attribute.String("weir.kind", s.Kind)
 			o.ObserveInt64(served, int64(s.Served), metric.WithAttributes(kind, attribute.String("weir.from", "memory")))
@@ -95,7 +96,7 @@ func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), er
 		if d := t.Observe(e); d > 0 {
 			wait.Record(ctx, d.Seconds())
 		}
-		if e.Transaction != nil && e.Took > 0 {
+		if e.Took > 0 {
 			store.Record(ctx, e.Took.Seconds())
 		}
 	}, nil

@@ -57,7 +57,8 @@ func TestObserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, err := weir.New(hybrid, weir.Options{Observe: observe, Rules: []weir.Rule{
-		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour).Named("few")}},
+		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour).Named("few")},
+			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, 1000*time.Hour), For: time.Hour}},
 		{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Shadow: 1},
 	}})
 	if err != nil {
@@ -80,7 +81,7 @@ func TestObserve(t *testing.T) {
 		"weir.decisions 1000h shadow refused new: 1",
 		"weir.units few enforced api: 2",
 		"weir.errors: 0",
-		"weir.banned: 0",
+		"weir.banned api: 1",
 		"weir.served memory hybrid: 1",
 		"weir.breaker.open: 0",
 		"weir.breaker.refused: 0",

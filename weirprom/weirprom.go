@@ -22,7 +22,7 @@ import (
 //     that would have let it pass are not counted.
 //   - weir_units_total, by rule, limit and mode: what was spent.
 //   - weir_errors_total: requests that could not be decided, and by default passed.
-//   - weir_banned_total: requests refused because their key is banned.
+//   - weir_banned_total, by rule: requests refused because their key is banned.
 //   - weir_denied_total, by rule: requests that its Deny refused.
 //   - weir_wait_seconds, a histogram of how long delayed requests wait.
 //   - weir_store_seconds, a histogram of how long the store took.
@@ -59,7 +59,7 @@ func (c *Collector) Observe(e weir.Event) {
 	if wait := c.tally.Observe(e); wait > 0 {
 		c.wait.Observe(wait.Seconds())
 	}
-	if e.Transaction != nil && e.Took > 0 {
+	if e.Took > 0 {
 		c.store.Observe(e.Took.Seconds())
 	}
 }
@@ -68,7 +68,7 @@ var (
 	decisions = prometheus.NewDesc("weir_decisions_total", "Decisions of each limit.", []string{"rule", "limit", "mode", "outcome"}, nil)
 	units     = prometheus.NewDesc("weir_units_total", "Units spent under each limit.", []string{"rule", "limit", "mode"}, nil)
 	errs      = prometheus.NewDesc("weir_errors_total", "Requests that could not be decided.", nil, nil)
-	banned    = prometheus.NewDesc("weir_banned_total", "Requests of banned keys.", nil, nil)
+	banned    = prometheus.NewDesc("weir_banned_total", "Requests of banned keys.", []string{"rule"}, nil)
 	denied    = prometheus.NewDesc("weir_denied_total", "Requests that a list refused.", []string{"rule"}, nil)
 	served    = prometheus.NewDesc("weir_served_total", "What Hybrid and Lease answered from memory, and what the store did.", []string{"kind", "from"}, nil)
 	open      = prometheus.NewDesc("weir_breaker_open", "Breakers that are open.", nil, nil)
@@ -98,9 +98,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		count(decisions, float64(n.Delayed.Load()), l.Rule, l.Limit, mode, "delayed")
 		count(decisions, float64(n.Refused.Load()), l.Rule, l.Limit, mode, "refused")
 		count(units, float64(n.Units.Load()), l.Rule, l.Limit, mode)
-	}, func(rule string, n int64) { count(denied, float64(n), rule) })
+	}, func(rule string, n int64) { count(banned, float64(n), rule) },
+		func(rule string, n int64) { count(denied, float64(n), rule) })
 	count(errs, float64(c.tally.Errors.Load()))
-	count(banned, float64(c.tally.Banned.Load()))
 	sums := map[[2]string]uint64{}
 	for _, s := range c.stores.Serving() {
 		sums[[2]string{s.Kind, "memory"}] += s.Served

@@ -112,7 +112,7 @@ func TestScrape(t *testing.T) {
 		`weir_decisions_total{limit="1s",mode="enforced",outcome="delayed",rule="slow"} 1`,
 		`weir_units_total{limit="few",mode="enforced",rule="api"} 3`,
 		`weir_errors_total 1`,
-		`weir_banned_total 2`,
+		`weir_banned_total{rule="api"} 2`,
 		`weir_denied_total{rule="api"} 1`,
 		`weir_wait_seconds_count 1`,
 		`weir_breaker_open 0`,

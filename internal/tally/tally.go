@@ -25,12 +25,14 @@ type Counts struct {
 // Tally counts events. The zero Tally is ready to use.
 type Tally struct {
 	Errors atomic.Int64
-	Banned atomic.Int64 // requests that a ban refused
 
-	mu     sync.RWMutex
-	counts map[Label]*Counts
-	denied map[string]*atomic.Int64 // by rule
+	mu             sync.RWMutex
+	counts         map[Label]*Counts
+	banned, denied rules
 }
+
+// rules counts requests by the rule that refused them.
+type rules map[string]*atomic.Int64
 
 // Most is how many labels there are at most. LimitsFor may make up limits; those
 // beyond it count as Other.
@@ -42,31 +44,30 @@ const (
 // Observe is a weir.Options.Observe. It reports how long the request waits, if it
 // was delayed.
 func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
-	switch {
-	case e.Denied != "":
-		t.deny(e.Denied).Add(1)
-		return 0
-	case e.Err != nil:
+	switch e.Refusal.Reason {
+	case weir.ReasonError:
 		t.Errors.Add(1)
 		return 0
-	case e.Ban > 0:
-		t.Banned.Add(1)
-	}
-	if e.Transaction == nil {
-		return 0
+	case weir.ReasonDeny:
+		t.count(&t.denied, e.Refusal.Rule)
+	case weir.ReasonBan:
+		t.count(&t.banned, e.Refusal.Rule)
 	}
 	tx := e.Transaction
-	allowed := tx.Allowed() && e.Ban == 0
+	spent := true // though the key may be banned, as the decision told
+	for i := range tx.Decisions {
+		spent = spent && tx.Decisions[i].Allowed
+	}
 	for i := range tx.Charges {
 		c := &tx.Charges[i]
-		if c.Cost == 0 { // a look, such as that at a ban
+		if c.Cost == 0 { // a look
 			continue
 		}
 		n := t.of(Label{c.Rule, c.Limit.Name, e.Shadow})
 		switch {
 		case !tx.Decisions[i].Allowed:
 			n.Refused.Add(1)
-		case !tx.Allowed(): // it would have fitted
+		case !spent: // it would have fitted
 		default:
 			n.Units.Add(c.Cost)
 			if tx.Wait > 0 {
@@ -76,7 +77,7 @@ func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
 			}
 		}
 	}
-	if allowed && !e.Shadow {
+	if e.Refusal.Reason == 0 && !e.Shadow {
 		return tx.Wait
 	}
 	return 0
@@ -109,27 +110,34 @@ func (t *Tally) of(l Label) *Counts {
 	return n
 }
 
-func (t *Tally) deny(rule string) *atomic.Int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.denied[rule]
+func (t *Tally) count(of *rules, rule string) {
+	t.mu.RLock()
+	n := (*of)[rule]
+	t.mu.RUnlock()
 	if n == nil {
-		if t.denied == nil {
-			t.denied = map[string]*atomic.Int64{}
+		t.mu.Lock()
+		if n = (*of)[rule]; n == nil {
+			if *of == nil {
+				*of = rules{}
+			}
+			n = new(atomic.Int64)
+			(*of)[rule] = n
 		}
-		n = new(atomic.Int64)
-		t.denied[rule] = n
+		t.mu.Unlock()
 	}
-	return n
+	n.Add(1)
 }
 
-// Each calls f with what was counted, and denied with the requests that lists
-// refused.
-func (t *Tally) Each(f func(Label, *Counts), denied func(rule string, n int64)) {
+// Each calls f with what was counted, banned with the requests that bans refused,
+// and denied with those that lists refused.
+func (t *Tally) Each(f func(Label, *Counts), banned, denied func(rule string, n int64)) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for l, n := range t.counts {
 		f(l, n)
+	}
+	for rule, n := range t.banned {
+		banned(rule, n.Load())
 	}
 	for rule, n := range t.denied {
 		denied(rule, n.Load())

@@ -1,0 +1,82 @@
+package weir
+
+import (
+	"fmt"
+	"time"
+)
+
+// A ban is an algorithm that keeps the bans of a key: At of its state is when the
+// last one began, A when it is over, and B how many there were. A charge begins a
+// ban, and its cost is the length of a first one in µs: each that follows lasts
+// twice as long as the one before, and as long as the period of the limit at most.
+// While one lasts no other begins, so requests that strike at once begin one
+// together. A look says by NextAfter how much longer it lasts.
+type ban struct{}
+
+const (
+	repeats = 32 // as many periods a ban is remembered, and doubled as often
+	byHand  = 1  // the Burst of bans that are not counted: the cost is the length
+)
+
+func banLimit(most time.Duration) Limit {
+	return Limit{Name: banName, Algorithm: ban{}, Quota: 1, Period: most}
+}
+
+func (ban) Name() string   { return "ban" }
+func (ban) String() string { return "ban" }
+
+func (b ban) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
+	b.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+func (ban) Step(s *State, d *Decision, l *Limit, now, cost int64) {
+	at, most := max(now, s.At), l.Period.Microseconds()
+	end, n := s.A, s.B
+	if end+repeats*most <= at {
+		end, n = 0, 0
+	}
+	wait := at - now
+	if l.Burst != byHand {
+		wait = max(end, at) - now
+	}
+	*d = Decision{Allowed: cost <= 0 || wait == 0}
+	switch {
+	case !d.Allowed:
+		d.RetryAfter = time.Duration(wait) * time.Microsecond
+	case cost > 0 && l.Burst == byHand:
+		end = max(end, at+cost)
+		*s = State{At: at, A: end, B: n}
+	case cost > 0:
+		for range n {
+			cost = min(2*cost, most)
+		}
+		end = at + cost
+		*s = State{At: at, A: end, B: min(n+1, repeats)}
+	}
+	if end > now {
+		d.NextAfter = time.Duration(end-now) * time.Microsecond
+	} else {
+		d.Remaining = 1
+	}
+	if end > 0 {
+		d.ResetAfter = time.Duration(max(0, end+repeats*most-now)) * time.Microsecond
+	}
+}
+
+// Lua is the same for package redisstore, see its Scripted.
+func (ban) Lua() string {
+	return fmt.Sprintf(`local function take(s, at, cost, _, most, burst)
+  local stop, n = s.a, s.b
+  if stop + %[1]d * most <= at then stop, n = 0, 0 end
+  if burst == %[2]d then
+    stop = math.max(stop, at + cost)
+  elseif stop > at then
+    return stop - at
+  else
+    for _ = 1, n do cost = math.min(2 * cost, most) end
+    stop, n = at + cost, math.min(n + 1, %[1]d)
+  end
+  return 0, stop, n, stop + %[1]d * most - at
+end`, repeats, byHand)
+}

@@ -1,0 +1,278 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestBanInRedis: the Lua of a ban is its Go.
+func TestBanInRedis(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states [2]weir.State
+	now := int64(1_700_000_000_000_000)
+	for range 2000 {
+		ban := weir.BanLimit(8 * time.Second)
+		c := weir.Charge{Rule: "r", Limit: ban, Cost: []int64{0, 1e6, 1e6, 4e6}[r.IntN(4)]}
+		if r.IntN(8) == 0 {
+			c.Limit.Burst, c.Cost = weir.ByHand, r.Int64N(20e6)+1
+		}
+		tx := weir.Transaction{Charges: []weir.Charge{c, {Rule: "r", Limit: algorithms.GCRA(3, time.Second), Cost: []int64{-5, 0, 1}[r.IntN(3)]}}}
+		want := weir.Transaction{Charges: tx.Charges}
+		server.SetTime(time.UnixMicro(now))
+		if err := store.Take(t.Context(), &tx); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		want.Decide(now, states[:])
+		if tx.Decisions[0] != want.Decisions[0] || tx.Decisions[1] != want.Decisions[1] {
+			t.Fatalf("seed %d: cost %d, burst %d: got %+v, want %+v", seed, c.Cost, c.Limit.Burst, tx.Decisions, want.Decisions)
+		}
+		now += []int64{0, 1, -r.Int64N(1e6), r.Int64N(4e6), r.Int64N(16e6), r.Int64N(600e6)}[r.IntN(6)]
+	}
+}
+
+// TestPenaltyCosts: a strike asks the store once besides the decision, and so does
+// the one that begins a ban; a process that has not seen the strikes before it asks
+// twice.
+func TestPenaltyCosts(t *testing.T) {
+	for _, decorated := range []func(weir.Store) weir.Store{
+		func(s weir.Store) weir.Store { return s },
+		func(s weir.Store) weir.Store { return weir.Lease(s, weir.LeaseOptions{}) },
+		func(s weir.Store) weir.Store { return weir.Share(s, 2) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			mem := memstore.New(memstore.Options{})
+			store := decorated(storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+				calls++
+				return mem.Take(ctx, tx)
+			}))
+			strikes := 4
+			if _, ok := store.(interface{ Stats() weir.LeaseStats }); !ok && decorated(mem) != weir.Store(mem) {
+				strikes = 8 // Share halves them
+			}
+			_, ask := penalized(t, store, algorithms.AnchoredWindow(int64(strikes), time.Minute))
+			_, elsewhere := penalized(t, store, algorithms.AnchoredWindow(int64(strikes), time.Minute))
+			for i, step := range []struct {
+				after time.Duration
+				ask   func(time.Duration, string) string
+				key   string
+				want  string
+				calls int
+			}{
+				{0, ask, "a", "200", 1},
+				{0, ask, "a", "429 1", 2},
+				{0, ask, "a", "429 1", 2},
+				{0, ask, "a", "429 1", 2},
+				{0, ask, "a", "429 10 banned", 2},
+				{0, ask, "a", "429 10 banned", 0},
+				{10 * time.Second, ask, "a", "200", 1},
+				{0, ask, "b", "200", 1},
+				{0, ask, "b", "429 1", 2},
+				{0, ask, "b", "429 1", 2},
+				{0, ask, "b", "429 1", 2},
+				{0, elsewhere, "b", "429 10 banned", 3},
+				{0, ask, "b", "429 10 banned", 1},
+			} {
+				calls = 0
+				if got := step.ask(step.after, step.key); got != step.want || calls != step.calls {
+					t.Errorf("step %d: got %s in %d calls, want %s in %d", i, got, calls, step.want, step.calls)
+				}
+			}
+		})
+	}
+}
+
+// TestPenaltyOfOneStrike: the first refusal bans, and asks once more for it.
+func TestPenaltyOfOneStrike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls, mem := 0, memstore.New(memstore.Options{})
+		_, ask := penalized(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			calls++
+			return mem.Take(ctx, tx)
+		}), algorithms.FixedWindow(1, time.Minute))
+		for i, want := range []string{"200 in 1", "429 10 banned in 2", "429 10 banned in 0"} {
+			calls = 0
+			if got := ask(0, "a") + fmt.Sprint(" in ", calls); got != want {
+				t.Errorf("request %d: got %s calls, want %s", i, got, want)
+			}
+		}
+	})
+}
+
+// TestUnbanForgets: after Unban refusals count as ever, and the next ban is a first
+// one.
+func TestUnbanForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, ask := penalized(t, memstore.New(memstore.Options{}), algorithms.AnchoredWindow(3, 5*time.Second))
+		if err := l.Ban(t.Context(), "api", "a", 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			if err := l.Unban(t.Context(), "api", "a"); err != nil {
+				t.Fatal(err)
+			}
+			for j, want := range []string{"200", "429 1", "429 1", "429 10 banned"} {
+				if got := ask(0, "a"); got != want {
+					t.Errorf("request %d after the lifting of ban %d: got %s, want %s", j, i, got, want)
+				}
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// TestPenaltyTriesAgain: a ban that could not be written is begun by the next
+// refusal, whether the store failed at the strike or at the ban.
+func TestPenaltyTriesAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		elsewhere bool // the third refusal is that of a process that has not seen the others
+		calls     int  // that succeed, the decision is the first
+	}{
+		{"the ban", false, 1},
+		{"the strike", true, 1},
+		{"the ban after the strike", true, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			mem, left := memstore.New(memstore.Options{}), 1000
+			store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+				if left--; left < 0 {
+					return errors.New("away")
+				}
+				return mem.Take(ctx, tx)
+			})
+			_, ask := penalized(t, store, algorithms.SlidingLog(3, 5*time.Second))
+			_, third := penalized(t, store, algorithms.SlidingLog(3, 5*time.Second))
+			if !tt.elsewhere {
+				third = ask
+			}
+			ask(0, "a")
+			ask(0, "a")
+			ask(0, "a")
+			left = tt.calls
+			if got := third(0, "a"); got != "429 1" {
+				t.Errorf("%s fails: got %s, want 429 1", tt.name, got)
+			}
+			left = 1000
+			if got := ask(0, "a"); got != "429 10 banned" {
+				t.Errorf("%s failed: got %s of the next refusal, want 429 10 banned", tt.name, got)
+			}
+		})
+	}
+}
+
+// TestPenaltyTogether: requests that strike at once begin one ban, and the next is
+// twice as long.
+func TestPenaltyTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ask := penalized(t, memstore.New(memstore.Options{}), algorithms.FixedWindow(3, 5*time.Second))
+		for _, want := range []string{"429 10 banned", "429 20 banned", "429 40 banned", "429 40 banned"} {
+			ask(0, "a")
+			var wg sync.WaitGroup
+			var banned atomic.Int64
+			for range 100 {
+				wg.Go(func() {
+					if ask(0, "a") == want {
+						banned.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if banned.Load() < 90 {
+				t.Errorf("got %d of 100 %s, want all but a few", banned.Load(), want)
+			}
+			time.Sleep(40 * time.Second)
+		}
+	})
+}
+
+// TestRetryAfterOfABan: a ban does not shorten the wait of a limit.
+func TestRetryAfterOfABan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), For: time.Minute},
+		}}}).Handler(served)
+		for range 5 {
+			do(h, ask("/", "192.0.2.1:4"))
+		}
+		for i, step := range []struct {
+			after time.Duration
+			want  string
+		}{
+			{0, "3600"}, {0, "3600"}, {0, "3600"}, {9 * time.Second, "3591"}, // from memory
+			{time.Second, "3590"}, {49 * time.Second, "3541"}, {time.Second, "3540"}, {time.Second, "3539"},
+		} {
+			time.Sleep(step.after)
+			if got := do(h, ask("/", "192.0.2.1:4")).Header.Get("Retry-After"); got != step.want {
+				t.Errorf("step %d: got Retry-After %s, want %s", i, got, step.want)
+			}
+		}
+	})
+}
+
+// TestRetryAfterOfCosts: what a request of a lower cost is told of a ban that
+// another has brought is the ban's end.
+func TestRetryAfterOfCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
+			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), For: time.Minute},
+		}}}).Handler(served)
+		for i, step := range []struct{ path, want string }{
+			{"/xx", ""}, {"/xx", "3600"}, {"/", "60"}, {"/xxx", "3600"},
+		} {
+			if got := do(h, ask(step.path, "192.0.2.1:4")).Header.Get("Retry-After"); got != step.want {
+				t.Errorf("step %d: got Retry-After %q, want %q", i, got, step.want)
+			}
+		}
+	})
+}
+
+func ExampleLimiter_Ban() {
+	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(10, time.Minute)},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Hour},
+	}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx := context.Background()
+	fmt.Println(l.Ban(ctx, "api", "192.0.2.7", time.Hour))
+	rest, err := l.Banned(ctx, "api", "192.0.2.7")
+	fmt.Println(rest.Round(time.Minute), err)
+	fmt.Println(l.Unban(ctx, "api", "192.0.2.7"))
+	rest, err = l.Banned(ctx, "api", "192.0.2.7")
+	fmt.Println(rest, err)
+	// Output:
+	// <nil>
+	// 1h0m0s <nil>
+	// <nil>
+	// 0s <nil>
+}

@@ -1,0 +1,177 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestRefusalTold: handlers and observers are told the same of why a request is
+// refused, by which rule and until when, with and without Observe, and never of a
+// look at a ban.
+func TestRefusalTold(t *testing.T) {
+	for _, observed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			mem, gone := memstore.New(memstore.Options{}), false
+			store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+				if gone {
+					return errors.New("gone")
+				}
+				return mem.Take(ctx, tx)
+			})
+			var event, told string
+			say := func(f weir.Refusal, t *weir.Transaction) string {
+				if t == nil {
+					return fmt.Sprint(f.Reason, " ", f.Rule, " ", f.RetryAfter)
+				}
+				return fmt.Sprintf("%v %s %v, %d charges, %v, %v", t.Refusal.Reason, t.Refusal.Rule, t.Refusal.RetryAfter, len(t.Charges), t.Allowed(), t.RetryAfter())
+			}
+			o := weir.Options{
+				Rules: []weir.Rule{
+					{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(9, time.Second)}},
+					{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)},
+						Deny:    func(key string) bool { return key == "pest" },
+						Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Hour), For: 10 * time.Minute}},
+				},
+				OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					told = say(weir.Refusal{}, weir.FromContext(r.Context()))
+					weir.Refuse(w, r)
+				}),
+				OnError: weir.FailClosed,
+			}
+			if observed {
+				o.Observe = func(e weir.Event) {
+					if e.Refusal != e.Transaction.Refusal {
+						t.Errorf("got %v in the event, %v in its transaction", e.Refusal, e.Transaction.Refusal)
+					}
+					event = say(e.Refusal, e.Transaction)
+					if e.Refusal.Reason != 0 && !strings.Contains("a b pest", e.Key) {
+						t.Errorf("got key %q of %v", e.Key, e.Refusal)
+					}
+				}
+			}
+			l := must(t, store, o)
+			elsewhere := must(t, store, o)
+			h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				told = say(weir.Refusal{}, weir.FromContext(r.Context()))
+			}))
+			for i, step := range []struct {
+				after time.Duration
+				key   string
+				want  string
+				retry string
+			}{
+				{0, "a", " 0s, 2 charges, true, 0s", ""},
+				{0, "a", "limit api 1m0s, 2 charges, false, 1m0s", "60"},
+				{0, "a", "ban api 10m0s, 2 charges, false, 10m0s", "600"},
+				{time.Second, "a", "ban api 9m59s, 0 charges, false, 9m59s", "599"},      // from memory
+				{10 * time.Second, "a", "ban api 9m49s, 2 charges, false, 9m49s", "589"}, // from the store
+				{time.Second, "pest", "deny api 2562047h47m16.854775807s, 0 charges, false, 2562047h47m16.854775807s", ""},
+				{0, "b", " 0s, 2 charges, true, 0s", ""},
+			} {
+				time.Sleep(step.after)
+				told, event = "", ""
+				res := do(h, ask("/", "192.0.2.1:4", "Key", step.key))
+				if told = strings.TrimLeft(told, " "); told != strings.TrimLeft(step.want, " ") || res.Header.Get("Retry-After") != step.retry {
+					t.Errorf("step %d: got %s, Retry-After %q, want %s, %q", i, told, res.Header.Get("Retry-After"), step.want, step.retry)
+				}
+				if event = strings.TrimLeft(event, " "); observed && event != told {
+					t.Errorf("step %d: got %s in the event, %s in the request", i, event, told)
+				}
+			}
+			// The ban, learned with a charge that fits.
+			time.Sleep(5 * time.Minute)
+			if res := do(elsewhere.Handler(served), ask("/", "192.0.2.1:4", "Key", "a")); told != "ban api 4m48s, 2 charges, false, 4m48s" || res.StatusCode != 429 {
+				t.Errorf("elsewhere: got %d, %s, want 429 and a ban", res.StatusCode, told)
+			}
+			gone, event = true, ""
+			if res := do(h, ask("/", "192.0.2.1:4", "Key", "b")); res.StatusCode != 503 || observed && !strings.HasPrefix(event, "error all 0s") {
+				t.Errorf("the store away: got %d, %s, want 503 and an error of rule all", res.StatusCode, event)
+			}
+			gone = false
+
+			client := &http.Client{Transport: l.Transport(roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") }))}
+			for _, tt := range []struct{ key, want string }{
+				{"pest", `weir: rule "api" denies the key`},
+				{"a", `weir: rule "api" has banned the key, retry after 4m48s`},
+			} {
+				r, _ := http.NewRequest("GET", "http://192.0.2.1/", nil)
+				r.Header.Set("Key", tt.key)
+				_, err := client.Do(r)
+				var limited *weir.LimitedError
+				if !errors.As(err, &limited) || limited.Error() != tt.want || len(limited.Transaction.Charges) > 2 {
+					t.Errorf("%s: got %v, want %s", tt.key, err, tt.want)
+				}
+			}
+		})
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestRefusalOfLimits: of several limits that refuse, the one that waits longest is
+// named.
+func TestRefusalOfLimits(t *testing.T) {
+	var got weir.Event
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{
+		Rules: []weir.Rule{
+			{Name: "short", Key: weir.ByHeader("A"), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Minute)}},
+			{Name: "long", Key: weir.ByHeader("B"), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Minute), algorithms.AnchoredWindow(1, time.Hour)}},
+			{Name: "tried", Key: weir.ByHeader("C"), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}, Shadow: 1},
+		},
+		Observe: func(e weir.Event) { got = e },
+	}).Handler(served)
+	for i, want := range []string{"false  ", "false limit long b", "true limit tried c"} {
+		key := "b"
+		if i == 2 {
+			key = "b2"
+		}
+		do(h, ask("/", "192.0.2.1:4", "A", fmt.Sprint("a", i/2), "B", key, "C", "c"))
+		if text := fmt.Sprint(got.Shadow, " ", got.Refusal.Reason, " ", got.Refusal.Rule, " ", got.Key); strings.TrimSpace(text) != strings.TrimSpace(want) && i > 0 {
+			t.Errorf("request %d: got %s, want %s", i, text, want)
+		}
+	}
+}
+
+// TestReasons: their names are for logs and metrics.
+func TestReasons(t *testing.T) {
+	if got := fmt.Sprint(weir.ReasonLimit, weir.ReasonBan, weir.ReasonDeny, weir.ReasonError); got != "limit ban deny error" {
+		t.Errorf("got %s, want limit ban deny error", got)
+	}
+}
+
+// ExampleRefusal tells clients apart in an OnLimited of one's own.
+func ExampleRefusal() {
+	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Rules: []weir.Rule{{
+			Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), For: 24 * time.Hour},
+		}},
+		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			f := weir.FromContext(r.Context()).Refusal
+			fmt.Println(f.Reason, f.Rule, f.RetryAfter.Round(time.Hour))
+			weir.Refuse(w, r)
+		}),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 3 {
+		do(l.Handler(served), ask("/", "192.0.2.1:4"))
+	}
+	// Output:
+	// limit api 1h0m0s
+	// ban api 24h0m0s
+}
