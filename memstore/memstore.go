@@ -16,24 +16,31 @@ import (
 
 // Options are ready to use as they are.
 type Options struct {
-	// MaxKeys bounds how many states are kept: one for each limit of each key.
-	// 0 means 1,048,576. A state takes about 48 bytes, so that these are 50 MB;
-	// memory grows with use up to that. Logs come on top: 16 to 32 bytes for
-	// each charge of the last period, and about 80 for each key.
+	// MaxKeys is how many states are kept: one for each limit of each key. 0 means
+	// 1,048,576. None is lost while there are no more than these, or, if keys have
+	// several limits, nine tenths of these. A store has room for a sixth more, and
+	// for 8 at least: with MaxKeys 1 it holds 8 states, with 1000 it holds 1168.
+	//
+	// A state takes about 48 bytes, so that a million are 50 MB; memory grows with
+	// use up to that. Logs come on top: 16 to 32 bytes for each charge of the last
+	// period, and about 80 for each key.
 	MaxKeys int
 }
 
-// ErrFull is returned by Take where a new key finds no room, because all states
-// that could make room are being limited. Like any error of a store it leaves
-// the request to OnError, which by default lets it pass.
+// ErrFull is returned by Take if a new key finds no room, because all states that
+// could make room are being limited: more than nine tenths of MaxKeys.
+// Like any error of a store it leaves the request to OnError, which by default
+// lets it pass.
 var ErrFull = errors.New("memstore: full of keys that are being limited")
 
 // Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent
 // use. Its clock is the wall clock.
 //
-// Keys are known by a seeded 64-bit hash and are not kept. That two of a million
-// keys share a state by accident has a probability of one in 37 million; a
-// client can't bring it about, because the seed is secret.
+// Keys are known by a seeded 64-bit hash and are not kept. That any two of a
+// million states are taken for one by accident has a probability of one in 37
+// million, 10^12/2^65; of ten million, one in 370,000. A client can't bring it
+// about, because the seed is secret. The names of rule, limit and algorithm add
+// nothing to it: two keys that differ in their hash differ under every limit.
 //
 // When the table is full, a new key takes the place of one that is as good as
 // new; else of one that has units left; else of one that has none left. Among
@@ -46,8 +53,13 @@ type Store struct {
 }
 
 const (
-	maxShards    = 256
-	minShardKeys = 1024
+	maxShards = 256
+
+	// All limits of a key are in one shard, so that chance fills shards more
+	// unevenly, the fewer keys they have. With 24 limits each these are 680 keys:
+	// that one shard gets a quarter more than its part of them happens once in
+	// 10^9 stores.
+	minShardKeys = 16_384
 )
 
 // New returns an empty store. It panics if MaxKeys is negative.
@@ -197,17 +209,18 @@ func (s *Store) locate(c *weir.Charge) (k int, id uint64) {
 
 // mix adds a string to a hash that is secret already: the strings are the
 // program's own, so that it may be simpler than what keys need.
+// Two hashes that differ do so afterwards: each step can be undone.
 func mix[S string | []byte](h uint64, s S) uint64 {
 	h ^= uint64(len(s))
 	for ; len(s) > 8; s = s[8:] {
-		h = fold(h ^ word(s[:8]))
+		h = scramble(h ^ word(s[:8]))
 	}
-	return fold(h ^ word(s))
+	return scramble(h ^ word(s))
 }
 
-func fold(h uint64) uint64 {
-	hi, lo := bits.Mul64(h, 0x9e3779b97f4a7c15)
-	return hi ^ lo
+func scramble(h uint64) uint64 {
+	h *= 0x9e3779b97f4a7c15
+	return h ^ h>>32
 }
 
 // word returns up to 8 bytes as a number; with its length it is unambiguous.

@@ -123,6 +123,39 @@ func TestFull(t *testing.T) {
 	})
 }
 
+// TestRefusedStay: as long as nine tenths of MaxKeys are being limited they stay
+// so, and every other key finds room, at the expense of those that are not.
+func TestRefusedStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const maxKeys, refused, flood = 10_000, 9_000, 50_000
+		s := memstore.New(memstore.Options{MaxKeys: maxKeys})
+		tx := weir.Transaction{Charges: []weir.Charge{charge("", algorithms.GCRA(2, 2*time.Hour), 1)}}
+		ask := func(name string, n int) (allowed int) {
+			for i := range n {
+				tx.Charges[0].Key = fmt.Sprint(name, i)
+				if err := s.Take(t.Context(), &tx); err != nil {
+					t.Fatalf("%s %d: got error %q, want none", name, i, err)
+				}
+				if tx.Allowed() {
+					allowed++
+				}
+			}
+			return allowed
+		}
+		for _, want := range []int{refused, refused, 0} {
+			if got := ask("refused", refused); got != want {
+				t.Fatalf("got %d allowed of %d, want %d", got, refused, want)
+			}
+		}
+		if got := ask("flood", flood); got != flood {
+			t.Errorf("got %d of a flood allowed, want all %d", got, flood)
+		}
+		if got := ask("refused", refused); got != 0 {
+			t.Errorf("got %d of %d allowed after a flood, want none", got, refused)
+		}
+	})
+}
+
 // TestForgets: who goes first when a new key needs room.
 func TestForgets(t *testing.T) {
 	two := algorithms.GCRA(2, 2*time.Hour)
@@ -169,24 +202,50 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestCapacity: a store of MaxKeys n keeps n keys, but for one in a thousand
-// where chance fills one shard more than others.
+// TestCapacity: no state is lost while there are no more than MaxKeys, for keys
+// of one limit, and nine tenths of it for keys of several, all of which are in
+// one shard. That they are being limited, so that none may be forgotten, makes
+// no key an error.
 func TestCapacity(t *testing.T) {
-	for _, n := range []int{1, 8, 10, 100, 1000, 1024, 3000, 10_000, 100_000} {
-		lost := 0
-		s := memstore.New(memstore.Options{MaxKeys: n})
-		l := algorithms.GCRA(1, time.Hour)
-		for i := range n {
-			take(t, s, charge(fmt.Sprint(i), l, 1))
+	for _, maxKeys := range []int{1, 8, 10, 24, 27, 100, 1000, 1024, 3000, 10_000, 16_383, 32_768, 99_984, 1 << 20} {
+		if maxKeys > memstore.Many() {
+			continue
 		}
-		for i := range n {
-			if take(t, s, charge(fmt.Sprint(i), l, 0)).Decisions[0].Remaining > 0 {
-				lost++
+		for _, limits := range []int{1, 2, 5, 24} {
+			states := maxKeys
+			if limits > 1 {
+				states = maxKeys * 9 / 10
 			}
-		}
-		t.Logf("MaxKeys %d: lost %d of as many keys", n, lost)
-		if lost > n/1000 {
-			t.Errorf("MaxKeys %d: got %d lost of as many keys, want next to none", n, lost)
+			tx := weir.Transaction{}
+			for i := range limits {
+				tx.Charges = append(tx.Charges, charge("", algorithms.GCRA(1, time.Hour).Named(fmt.Sprint(i)), 1))
+			}
+			s := memstore.New(memstore.Options{MaxKeys: maxKeys})
+			each := func(cost int64) {
+				for k := range states / limits {
+					key := fmt.Sprint(k)
+					for i := range tx.Charges {
+						tx.Charges[i].Key, tx.Charges[i].Cost = key, cost
+					}
+					if err := s.Take(t.Context(), &tx); err != nil {
+						t.Fatalf("MaxKeys %d, %d limits a key, key %d: got error %q, want none", maxKeys, limits, k, err)
+					}
+					for i := range tx.Decisions {
+						if cost == 0 && tx.Decisions[i].Remaining > 0 {
+							t.Errorf("MaxKeys %d, %d limits a key: limit %d of key %d was lost, want all of %d states kept", maxKeys, limits, i, k, states)
+							return
+						}
+					}
+				}
+			}
+			each(1)
+			each(0)
+			if limits < 24 { // and with none that may go
+				s = memstore.New(memstore.Options{MaxKeys: maxKeys})
+				each(1)
+				each(1)
+				each(0)
+			}
 		}
 	}
 }

@@ -58,12 +58,31 @@ func (s *slot) refused(d *weir.Decision, now int64) {
 	}
 }
 
-// bucketsFor returns how many buckets hold n states with next to none lost.
+// bucketsFor returns how many buckets hold n states and a sixth more: so much may
+// chance fill one shard more than others.
 func bucketsFor(n int) int { return max(1, (n*7/6+ways-1)/ways) }
 
-// first and second return the two buckets where a fingerprint may live.
-func (t table) first(id uint64) *bucket  { return &t[index(id, len(t))] }
-func (t table) second(id uint64) *bucket { return &t[index(id*0xff51afd7ed558ccd, len(t))] }
+// first and second return the two buckets where a fingerprint may live. They are
+// one only if the table has no other.
+func (t table) first(id uint64) *bucket { return &t[index(id, len(t))] }
+
+func (t table) second(id uint64) *bucket {
+	i := index(id*0xff51afd7ed558ccd, len(t)-1)
+	if len(t) > 1 && i >= index(id, len(t)) {
+		i++
+	}
+	return &t[i]
+}
+
+// other returns the home of a fingerprint that is not b, if it has two.
+func (t table) other(id uint64, b *bucket) *bucket {
+	if first := t.first(id); first != b {
+		return first
+	}
+	return t.second(id)
+}
+
+func (t table) homes(id uint64) [2]*bucket { return [...]*bucket{t.first(id), t.second(id)} }
 
 // find returns the slot of a fingerprint, or nil. It stays valid until the next
 // add.
@@ -118,26 +137,26 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	return one
 }
 
-// weakest returns the slot in the homes of id that is lost best, or nil if all
-// are of the fingerprints to keep.
-func (t table) weakest(id uint64, keep []uint64) (weakest *slot) {
-	var least int64
-	for _, b := range [...]*bucket{t.first(id), t.second(id)} {
-		for i := range b {
-			// rank first, then the time of reset
-			worth := b[i].reset() | b[i].rank()<<60
-			if (weakest == nil || worth < least) && !slices.Contains(keep, b[i].id) {
-				weakest, least = &b[i], worth
-			}
+// worth orders slots by what is lost with them: their rank, then their time of
+// reset.
+func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
+
+// weaker returns that of s, which may be nil, and the slots of b that is lost
+// best, but for the fingerprints to keep.
+func (b *bucket) weaker(s *slot, keep []uint64) *slot {
+	for i := range b {
+		if (s == nil || b[i].worth() < s.worth()) && !slices.Contains(keep, b[i].id) {
+			s = &b[i]
 		}
 	}
-	return weakest
+	return s
 }
 
 // A shard is a table under a lock. All limits of a key are in the same one.
 type shard struct {
 	mu     sync.Mutex
 	most   int // buckets, at most
+	rest   int // see rests
 	table  table
 	logs   map[uint64][]weir.Mark
 	states []weir.State // memory for the decision that is being made
@@ -159,12 +178,40 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 		sl = sh.move(sh.table, id, now, keep)
 	}
 	if sl == nil {
-		if sl = sh.table.weakest(id, keep); sl == nil || sl.rank() == refusing {
-			return nil
-		}
+		sl = sh.replace(id, keep)
+	}
+	if sl == nil {
+		return nil
 	}
 	sh.put(sl, slot{id: id, fate: now << fateBits})
 	return sl
+}
+
+// replace returns the slot in the homes of id that is lost best. If all there
+// refuse, one of them takes the place of one that does not in its other home. If
+// all there refuse as well it returns nil.
+func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
+	homes := sh.table.homes(id)
+	for _, b := range homes {
+		weakest = b.weaker(weakest, keep)
+	}
+	if weakest != nil && weakest.rank() != refusing {
+		return weakest
+	}
+	var moves *slot
+	for _, b := range homes {
+		for i := range b {
+			if sl := sh.table.other(b[i].id, b).weaker(weakest, keep); sl != weakest {
+				weakest, moves = sl, &b[i]
+			}
+		}
+	}
+	if moves == nil || weakest.rank() == refusing {
+		return nil
+	}
+	sh.put(weakest, *moves)
+	*moves = slot{}
+	return moves
 }
 
 // put replaces what is in a slot, and its log.
@@ -182,29 +229,71 @@ func (sh *shard) forget(sl *slot) {
 	}
 }
 
+const (
+	// mostSteps is how many buckets are looked at for a free slot two moves away.
+	// As long as 97 of 100 slots are taken there is one in so many.
+	mostSteps = 32
+
+	// rests is for how many keys that is left out after it was in vain: a flood of
+	// keys shall not cost more because the table is full.
+	rests = 64
+)
+
 // move makes room for a fingerprint whose homes are full: it moves one of the
-// states in them to that one's other home, if a slot is free there. Few would
-// have to go without it, but more than none, long before the table is full.
+// states in them to that one's other home, if a slot is free there, or if one of
+// the states there can move on. Few would have to go without it, but more than
+// none, long before the table is full.
 func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
-	for _, b := range [...]*bucket{t.first(id), t.second(id)} {
+	homes := t.homes(id)
+	for _, b := range homes {
 		for i := range b {
-			other := t.first(b[i].id)
-			if other == b {
-				other = t.second(b[i].id)
-			}
-			if free, _ := other.room(now, keep); free != nil {
-				sh.put(free, b[i])
-				b[i] = slot{}
+			if sh.moveOn(t, b, i, now, keep) {
 				return &b[i]
+			}
+		}
+	}
+	if sh.rest > 0 {
+		sh.rest--
+		return nil
+	}
+	steps := 0
+	for _, b := range homes {
+		for i := range b {
+			other := t.other(b[i].id, b)
+			for j := range other {
+				if steps++; steps > mostSteps {
+					sh.rest = rests
+					return nil
+				}
+				if sh.moveOn(t, other, j, now, keep) {
+					other[j], b[i] = b[i], slot{}
+					return &b[i]
+				}
 			}
 		}
 	}
 	return nil
 }
 
-// grow doubles the table, up to its bound, and reports whether it did.
+// moveOn moves a state to its other home, and reports whether there was room.
+func (sh *shard) moveOn(t table, b *bucket, i int, now int64, keep []uint64) bool {
+	free, _ := t.other(b[i].id, b).room(now, keep)
+	if free == nil {
+		return false
+	}
+	sh.put(free, b[i])
+	b[i] = slot{}
+	return true
+}
+
+// grow makes the table about twice as large, up to its bound, and reports whether
+// it did. Its sizes are halves of halves of the bound, so that the last step is no
+// smaller than others.
 func (sh *shard) grow(now int64, keep []uint64) bool {
-	n := min(2*len(sh.table), sh.most)
+	n := sh.most
+	for n > 1 && (n+1)/2 > len(sh.table) {
+		n = (n + 1) / 2
+	}
 	if n <= len(sh.table) {
 		return false
 	}
