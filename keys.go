@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"hash"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -35,7 +37,9 @@ const (
 )
 
 // ByHeader limits each value of a header field, the first if there are several.
-// "Host" is the host that the request asks for.
+// "Host" is the host that the request asks for, without what a client could vary at
+// will: in lower case, without its port whichever that is, and without dots at its
+// end. An IPv6 address stays in its brackets and is written in the shortest way.
 //
 // Where the field is missing or empty, the rule does not apply: a client that
 // leaves it out is not limited by it. [FirstOf] names what counts instead.
@@ -50,10 +54,23 @@ func ByHeader(name string) KeyFunc {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, bool) {
 		if name == "Host" { // net/http keeps it apart; that of the URL is for requests that go out
-			return nonempty(cmp.Or(r.Host, r.URL.Host))
+			return nonempty(hostname(cmp.Or(r.Host, r.URL.Host)))
 		}
 		return nonempty(r.Header.Get(name))
 	}
+}
+
+// hostname returns a host in the one form that ByHeader knows.
+func hostname(host string) string {
+	if strings.HasPrefix(host, "[") {
+		address, _, _ := strings.Cut(host[1:], "]")
+		if addr, err := netip.ParseAddr(address[:min(len(address), 64)]); err == nil {
+			return "[" + addr.String() + "]"
+		}
+		return strings.ToLower(host[:1+len(address)])
+	}
+	host, _, _ = strings.Cut(host, ":")
+	return strings.ToLower(strings.TrimRight(host, "."))
 }
 
 // ByCookie limits each value of a cookie. What is said of [ByHeader] is true of
@@ -83,15 +100,41 @@ func ByBasicAuthUser() KeyFunc {
 	}
 }
 
-// ByPathValue limits each value of a wildcard in the route, as
-// [http.Request.PathValue] returns it; net/http and chi set it. It is there once
-// the router has run: in r.With, not in r.Use, of the router that matches it.
-// Before, and where it is empty, the rule does not apply.
+// ByPathValue limits each value of a wildcard in the route, as net/http and chi set
+// [http.Request.PathValue]. It is there once the router has run: in r.With, not in
+// r.Use, of the router that matches it. Before, and where it is empty, the rule does
+// not apply.
+//
+// The value is decoded: /users/alice and /users/alic%65 are one key. net/http's mux
+// decodes it by itself; chi does not where the client has escaped more than it had
+// to, and its handlers see "alic%65". What can't be decoded is the key as it is.
 func ByPathValue(name string) KeyFunc {
 	if name == "" {
 		panic("weir: ByPathValue: empty name")
 	}
-	return func(r *http.Request) (string, bool) { return nonempty(r.PathValue(name)) }
+	return func(r *http.Request) (string, bool) { return nonempty(pathValue(r, name)) }
+}
+
+// pathValue decodes what chi cut out of RawPath, and nothing twice: net/http's mux
+// has decoded its values, chi routes on Path if there is no RawPath, and its
+// StripSlashes makes it do so even if there is.
+func pathValue(r *http.Request, name string) string {
+	v := r.PathValue(name)
+	if r.URL.RawPath == "" || !strings.Contains(v, "%") {
+		return v
+	}
+	if rctx := chi.RouteContext(r.Context()); rctx == nil || rctx.URLParam(name) != v {
+		return v
+	}
+	for part := range strings.SplitSeq(v, "/") { // what lies between them may have been cleaned
+		if !strings.Contains(r.URL.RawPath, part) {
+			return v
+		}
+	}
+	if decoded, err := url.PathUnescape(v); err == nil {
+		return decoded
+	}
+	return v
 }
 
 // ByRoute limits each route: the pattern that matched, such as "/users/{id}".
@@ -99,8 +142,9 @@ func ByPathValue(name string) KeyFunc {
 // Join it with [ByMethod] to tell GET from POST.
 //
 // With chi it works everywhere, also in r.Use, where it looks up the route that
-// will match, at the price of routing twice. With net/http it must stand behind
-// the mux.
+// will match, at the price of routing twice; a HEAD that no route is for is one of
+// the route for GET, because middleware.GetHead may follow. With net/http it must
+// stand behind the mux.
 //
 // It fails towards limiting: requests that match no route, and all requests in
 // front of a net/http mux, share one key.
@@ -138,7 +182,11 @@ func findRoute(rctx *chi.Context, r *http.Request, before bool) string {
 	if before {
 		path = cmp.Or(rctx.RoutePath, path)
 	}
-	found := rctx.Routes.Find(chi.NewRouteContext(), cmp.Or(rctx.RouteMethod, r.Method), path)
+	method := cmp.Or(rctx.RouteMethod, r.Method)
+	found := rctx.Routes.Find(chi.NewRouteContext(), method, path)
+	if found == "" && method == http.MethodHead { // chi's GetHead may stand behind
+		found = rctx.Routes.Find(chi.NewRouteContext(), http.MethodGet, path)
+	}
 	if found == "/" {
 		return found
 	}

@@ -12,7 +12,8 @@ import (
 // ByIP limits each client address: an IPv4 address by itself, IPv6 by its /64,
 // which is what one client commonly gets. Keys look like "192.0.2.1" and
 // "2001:db8:1:2::/64"; an IPv4-mapped address is the IPv4 address, zones are
-// dropped. It always applies.
+// dropped. What comes through NAT64, in 64:ff9b::/96 (RFC 6052), is the IPv4 address
+// of the client too. It always applies.
 //
 // The address is, in this order:
 //
@@ -40,14 +41,14 @@ func ByIP(trusted ...netip.Prefix) KeyFunc { return ByIPPrefix(32, 64, trusted..
 // 128. A client that holds a larger network than that holds several quotas.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) KeyFunc {
 	size := checkedSize("ByIPPrefix", ipv4, ipv6)
-	proxies := newProxies(trusted)
-	return func(r *http.Request) (string, bool) {
-		addr, text := proxies.client(r)
-		if !addr.IsValid() {
-			return noAddress, true
-		}
-		return size.key(addr, text), true
-	}
+	proxies := newProxies("ByIP", forwardedFor, trusted)
+	return func(r *http.Request) (string, bool) { return proxies.key(r, size), true }
+}
+
+// ClientAddr is the address that [ByIP] limits, without its networks. ok is false for
+// peers that have none.
+func ClientAddr(trusted ...netip.Prefix) AddrFunc {
+	return newProxies("ClientAddr", forwardedFor, trusted).addr
 }
 
 // An AddrFunc says which address a request comes from; ok is false if it does not
@@ -66,7 +67,7 @@ func ByAddr(addr AddrFunc, ipv4, ipv6 int) KeyFunc {
 		if !ok || !a.IsValid() {
 			return "", false
 		}
-		return size.key(a.Unmap().WithZone(""), ""), true
+		return size.key(outside(a), ""), true
 	}
 }
 
@@ -83,8 +84,8 @@ func checkedSize(name string, ipv4, ipv6 int) sizes {
 	return sizes{ipv4, ipv6}
 }
 
-// key returns the key of an address without a zone, and not mapped. text is the
-// address as it is written, or "".
+// key returns the key of an address that outside returned. text is the address as it
+// is written, or "".
 func (s sizes) key(addr netip.Addr, text string) string {
 	bits := s.ipv6
 	if addr.Is4() {
@@ -101,26 +102,51 @@ func (s sizes) key(addr netip.Addr, text string) string {
 	return string(prefix.AppendTo(buf[:0]))
 }
 
-// proxies are the peers whose X-Forwarded-For is believed.
-type proxies []netip.Prefix
+// outside returns an address as the client has it: without a zone, not mapped, and
+// IPv4 if it came through NAT64. Addresses that are of no use on the internet stay
+// as they are: no NAT64 may embed them (RFC 6052, 3.1), and one that did would let
+// its clients be 10.0.0.1 in somebody's list.
+func outside(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if !nat64.Contains(addr) {
+		return addr
+	}
+	b := addr.As16()
+	v4 := netip.AddrFrom4([4]byte(b[12:]))
+	if !v4.IsGlobalUnicast() || v4.IsPrivate() || carrierNAT.Contains(v4) {
+		return addr
+	}
+	return v4
+}
 
-func newProxies(trusted []netip.Prefix) proxies {
-	p := slices.Clone(trusted)
-	for i, t := range p {
+var (
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")
+	carrierNAT = netip.MustParsePrefix("100.64.0.0/10")
+)
+
+// proxies are the peers whose field, Forwarded or X-Forwarded-For, is believed.
+type proxies struct {
+	field   string
+	trusted []netip.Prefix
+}
+
+func newProxies(name, field string, trusted []netip.Prefix) *proxies {
+	p := &proxies{field, slices.Clone(trusted)}
+	for i, t := range trusted {
 		if !t.IsValid() && t != (netip.Prefix{}) {
-			panic(fmt.Sprintf("weir: ByIP: trusted prefix of %v has an invalid length", t.Addr()))
+			panic(fmt.Sprintf("weir: %s: trusted prefix of %v has an invalid length", name, t.Addr()))
 		}
 		// An address is compared unmapped, so its prefix must be too.
 		if t.Addr().Is4In6() && t.Bits() >= 96 {
-			p[i] = netip.PrefixFrom(t.Addr().Unmap(), t.Bits()-96)
+			p.trusted[i] = netip.PrefixFrom(t.Addr().Unmap(), t.Bits()-96)
 		}
 	}
 	return p
 }
 
 // trusts expects what parseAddr returned: no zone, nothing mapped.
-func (p proxies) trusts(addr netip.Addr) bool {
-	for _, t := range p {
+func (p *proxies) trusts(addr netip.Addr) bool {
+	for _, t := range p.trusted {
 		if t.Contains(addr) || !t.IsValid() && !addr.IsValid() {
 			return true
 		}
@@ -128,31 +154,28 @@ func (p proxies) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// client returns the address of the client, invalid if it has none, and its
-// text if that is at hand. It walks the header in place: a megabyte of it costs
-// time proportional to the entries that are trusted, and no memory.
-func (p proxies) client(r *http.Request) (netip.Addr, string) {
-	addr, text := parseAddr(r.RemoteAddr)
-	if !p.trusts(addr) {
-		return addr, text
+func (p *proxies) key(r *http.Request, size sizes) string {
+	addr, text := p.client(r)
+	if !addr.IsValid() {
+		return noAddress
 	}
-	// Several fields are one list: the last entry of the last one is nearest.
-	for _, list := range slices.Backward(r.Header["X-Forwarded-For"]) {
-		for list != "" {
-			i := strings.LastIndexByte(list, ',')
-			entry := strings.TrimSpace(list[i+1:])
-			list = list[:max(i, 0)]
-			if entry == "" {
-				continue // lists may have empty elements: RFC 9110, section 5.6.1
-			}
-			hop, s := parseAddr(entry)
-			if !hop.IsValid() {
-				return addr, text
-			}
-			if addr, text = hop, s; !p.trusts(hop) {
-				return addr, text
-			}
-		}
+	return size.key(addr, text)
+}
+
+func (p *proxies) addr(r *http.Request) (netip.Addr, bool) {
+	addr, _ := p.client(r)
+	return addr, addr.IsValid()
+}
+
+// client returns the address of the client, invalid if it has none, and its
+// text if that is at hand.
+func (p *proxies) client(r *http.Request) (netip.Addr, string) {
+	addr, text := parseAddr(r.RemoteAddr)
+	if p.trusts(addr) {
+		addr, text = p.walk(r.Header[p.field], addr, text)
+	}
+	if addr.Is6() {
+		addr = outside(addr)
 	}
 	return addr, text
 }

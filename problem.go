@@ -96,9 +96,13 @@ const (
 	forms
 )
 
+// mostAccept is how many bytes of Accept are read. Browsers send some 150.
+const mostAccept = 2048
+
 // negotiate returns the form that the client likes best (RFC 9110, 12.5.1). It
 // gets problem details where it has no preference, and text where it accepts
-// none of the forms.
+// none of the forms. It reads the first ranges only: a refusal must not cost more
+// than serving would.
 func negotiate(accept []string) form {
 	if len(accept) == 0 {
 		return asJSON
@@ -109,7 +113,16 @@ func negotiate(accept []string) form {
 			precision[f], quality[f] = p, q
 		}
 	}
+	rest := mostAccept
 	for _, line := range accept {
+		if rest <= 0 {
+			break
+		}
+		if len(line) > rest {
+			line = line[:max(0, strings.LastIndexByte(line[:rest], ','))]
+			rest = 0
+		}
+		rest -= len(line) + 1
 		for line != "" {
 			var media string
 			media, line, _ = strings.Cut(line, ",")

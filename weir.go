@@ -125,6 +125,9 @@ func (l *Limit) fault() error {
 	case l.Burst < 0:
 		return fmt.Errorf("burst %d is below 0", l.Burst)
 	}
+	if name := l.Algorithm.Name(); name == "" || !printable(name) {
+		return fmt.Errorf("its algorithm is named %q, which is empty or not printable ASCII", name)
+	}
 	if v, ok := l.Algorithm.(Validator); ok {
 		return v.Validate(l)
 	}
@@ -133,7 +136,7 @@ func (l *Limit) fault() error {
 
 // An Algorithm is arithmetic: no clock, no memory, no I/O.
 type Algorithm interface {
-	// Name stands in stored keys. It never changes.
+	// Name stands in stored keys. It never changes. It is printable ASCII.
 	Name() string
 
 	// Take decides whether cost units may be spent at now, in microseconds

@@ -285,7 +285,7 @@ func (s *Store) key(c *weir.Charge) string {
 
 // id returns the names of limit and algorithm, as a value holds them.
 func id(l *weir.Limit) string {
-	return escape(l.StoredName()) + "/" + l.Algorithm.Name()
+	return escape(l.StoredName()) + "/" + escape(l.Algorithm.Name())
 }
 
 // escape keeps a name from being confused with what stands next to it.

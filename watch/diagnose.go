@@ -76,7 +76,7 @@ func believesAnybody(key weir.KeyFunc) (believes bool) {
 	defer func() { _ = recover() }() // a key function of somebody's may need more of a request
 	r := &http.Request{
 		Method: "GET", URL: &url.URL{Path: "/"}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"X-Forwarded-For": {elsewhere}}, Host: "example.com", RemoteAddr: peer + ":4711",
+		Header: http.Header{"X-Forwarded-For": {elsewhere}, "Forwarded": {"for=" + elsewhere}}, Host: "example.com", RemoteAddr: peer + ":4711",
 	}
 	k, ok := key(r)
 	return ok && strings.Contains(k, elsewhere)
