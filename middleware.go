@@ -85,7 +85,11 @@ type Options struct {
 	Expose bool
 
 	// ChargePreflight charges CORS preflight requests too. By default they pass
-	// free of charge: a browser sends them unasked.
+	// free of charge, because a browser sends them unasked, and only as a browser
+	// sends them: OPTIONS with Origin and Access-Control-Request-Method, without a
+	// body, Authorization, Proxy-Authorization or Cookie. Deny and bans refuse them
+	// like any other request; with a Penalty that is a look at the store. They have
+	// no credentials: under a key made of these, their key is that of strangers.
 	ChargePreflight bool
 
 	// OnLimited answers a request that was refused; nil is Refuse. Fields are
@@ -172,6 +176,7 @@ type Limiter struct {
 	o       Options
 	settles bool // a rule has Settle
 	bans    bool // a rule has a Penalty
+	guards  bool // or a Deny
 	expose  []string
 	log     errorLog
 
@@ -244,6 +249,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
 		l.bans = l.bans || r.bans != nil
+		l.guards = l.guards || r.guards()
 		units = append(units, r.Unit)
 	}
 	if o.Expose {
@@ -351,11 +357,13 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 }
 
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if !l.o.ChargePreflight && preflight(r) {
+	free := !l.o.ChargePreflight && preflight(r)
+	if free && !l.guards {
 		next.ServeHTTP(w, r)
 		return
 	}
 	v := l.newVerdict(r)
+	v.free = free
 	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {
 		l.o.OnError(w, r, next, err) // the transaction is not released: an error promises nothing
 		return
@@ -449,9 +457,12 @@ func FromContext(ctx context.Context) *Transaction {
 }
 
 // preflight reports whether a browser asks for permission, unasked by its user
-// (Fetch standard, CORS-preflight request).
+// (Fetch standard, CORS-preflight request): that has no body and no credentials.
+// A client certificate is of the connection and says nothing.
 func preflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+		r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
+		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
 }
 
 // failOpen is OnError unless another is given.

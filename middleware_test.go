@@ -284,25 +284,70 @@ func TestNested(t *testing.T) {
 	}
 }
 
+// TestPreflight: what a browser sends unasked is free, if the key is neither denied
+// nor banned, here or elsewhere. Each request comes when the limit is used up.
 func TestPreflight(t *testing.T) {
-	for _, charged := range []bool{false, true} {
-		h := must(t, memstore.New(memstore.Options{}), weir.Options{ChargePreflight: charged, Rules: []weir.Rule{
-			{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}}).Handler(served)
-		var statuses []int
-		for range 3 {
-			r := httptest.NewRequest("OPTIONS", "/", nil)
-			r.Header.Set("Origin", "https://example.com")
-			r.Header.Set("Access-Control-Request-Method", "POST")
-			statuses = append(statuses, do(h, r).StatusCode)
+	type fields = map[string]string
+	for _, c := range []struct {
+		name    string
+		charged bool
+		method  string
+		body    io.Reader
+		fields  fields
+		key     string
+		want    int
+	}{
+		{"a preflight", false, "OPTIONS", nil, nil, "ann", 200},
+		{"a preflight that is charged", true, "OPTIONS", nil, nil, "ann", 429},
+		{"no Origin", false, "OPTIONS", nil, fields{"Origin": ""}, "ann", 429},
+		{"no Access-Control-Request-Method", false, "OPTIONS", nil, fields{"Access-Control-Request-Method": ""}, "ann", 429},
+		{"another method", false, "GET", nil, nil, "ann", 429},
+		{"a body", false, "OPTIONS", strings.NewReader("x"), nil, "ann", 429},
+		{"a body of unknown length", false, "OPTIONS", io.MultiReader(strings.NewReader("x")), nil, "ann", 429},
+		{"Authorization", false, "OPTIONS", nil, fields{"Authorization": "Bearer x"}, "ann", 429},
+		{"an empty Authorization", false, "OPTIONS", nil, fields{"Authorization": " "}, "ann", 429},
+		{"Proxy-Authorization", false, "OPTIONS", nil, fields{"Proxy-Authorization": "Basic x"}, "ann", 429},
+		{"Cookie", false, "OPTIONS", nil, fields{"Cookie": "session=1"}, "ann", 429},
+		{"denied", false, "OPTIONS", nil, nil, "mallory", 429},
+		{"banned", false, "OPTIONS", nil, nil, "banned here", 429},
+		{"banned by another process", false, "OPTIONS", nil, nil, "banned there", 429},
+	} {
+		store := memstore.New(memstore.Options{})
+		limiter := func() *weir.Limiter {
+			return must(t, store, weir.Options{ChargePreflight: c.charged, Rules: []weir.Rule{
+				{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
+					Deny:    func(key string) bool { return key == "mallory" },
+					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), For: time.Hour}}}})
 		}
-		statuses = append(statuses, do(h, httptest.NewRequest("OPTIONS", "/", nil)).StatusCode) // not a preflight
-		want := []int{200, 200, 200, 200}
-		if charged {
-			want = []int{200, 429, 429, 429}
+		here, there := limiter(), limiter()
+		for _, err := range []error{here.Ban(t.Context(), "api", "banned here", time.Hour), there.Ban(t.Context(), "api", "banned there", time.Hour)} {
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-		if !slices.Equal(statuses, want) {
-			t.Errorf("ChargePreflight %v: got %v, want %v", charged, statuses, want)
+		h := here.Handler(served)
+		do(h, ask("/", "", "Key", c.key))
+		r := httptest.NewRequest(c.method, "/", c.body)
+		r.Header.Set("Key", c.key)
+		r.Header.Set("Origin", "https://example.com")
+		r.Header.Set("Access-Control-Request-Method", "POST")
+		for name, value := range c.fields {
+			r.Header.Set(name, value)
 		}
+		if got := do(h, r).StatusCode; got != c.want {
+			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// TestPreflightAsksNothing of a store where nobody can be banned.
+func TestPreflightAsksNothing(t *testing.T) {
+	h := must(t, failing{errors.New("away")}, weir.Options{OnError: weir.FailClosed, Rules: []weir.Rule{
+		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Deny: func(string) bool { return false }}}}).Handler(served)
+	r := ask("/", "", "Origin", "https://example.com", "Access-Control-Request-Method", "POST")
+	r.Method = "OPTIONS"
+	if got := do(h, r).StatusCode; got != 200 {
+		t.Errorf("got %d, want 200", got)
 	}
 }
 

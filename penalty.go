@@ -193,7 +193,7 @@ func (b *bans) offense(v *verdict) (o offense) {
 				o.wait = max(o.wait, d.RetryAfter)
 			}
 		case c.Limit.Name == banName:
-			o.banned = d.NextAfter
+			o.key, o.banned = c.Key, d.NextAfter
 		default:
 			o.last = d.Remaining == 0 || d.Remaining == 1
 		}

@@ -20,6 +20,7 @@ type verdict struct {
 	at           int64 // µs since 1970, of the transaction
 	waited       time.Duration
 	refused      bool
+	free         bool // the request is charged nothing, and may be refused
 	entered      bool // it has one of the places of those who may wait
 
 	values [3]string
@@ -150,6 +151,9 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 			l.punish(v, &e)
 		}
 		v.hideLooks()
+		if v.free && v.Refusal.Reason == 0 {
+			return nil // nothing was decided
+		}
 		if l.tellWatchers(v, e) != nil {
 			return e.Err
 		}
@@ -203,11 +207,17 @@ func (l *Limiter) tellWatchers(v *verdict, e Event) error {
 	return e.Err
 }
 
+// guards reports whether the rule may refuse what it does not charge.
+func (rule *rule) guards() bool { return rule.Deny != nil || rule.bans != nil }
+
 // charge asks every rule what the request owes. If there is an error it returns
 // the name of the rule.
 func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (failed string, err error) {
 	for i := range l.rules {
 		rule := &l.rules[i]
+		if v.free && !rule.guards() {
+			continue
+		}
 		key, ok := rule.Key(r)
 		if !ok || rule.Allow != nil && rule.Allow(key) {
 			continue
@@ -216,9 +226,18 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (fai
 		key = StoredKey(key)
 		t, items := v.Transaction, &v.items
 		if rule.Shadow > 0 && rule.inShadow(key) {
+			if v.free {
+				continue
+			}
 			t, items = &v.rare().shadow, &v.also.items
 		} else if rule.refuses(v, r, whole, key) {
 			return "", nil
+		}
+		if v.free {
+			if rule.bans != nil {
+				v.Charges = append(v.Charges, rule.bans.charge(rule.bans.ban, key, 0))
+			}
+			continue
 		}
 		policies := rule.policies
 		if rule.LimitsFor != nil {
