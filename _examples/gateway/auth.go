@@ -13,8 +13,10 @@ import (
 // The request in question is in X-Forwarded-Method, -Uri, -Host and -For, as
 // Traefik and Caddy send it, and nginx as nginx.conf has it. They are believed
 // from the trusted-proxies of the file only; nobody else gets an answer. A body
-// is not seen: a cost of content-length is 0.
-func (g *gateway) auth() http.Handler {
+// is not seen: a cost of content-length is 0. So that what has one can't pass for
+// a preflight, which is free of charge, preflights are charged, unless the proxy
+// asks /auth/no-body because it knows, as nginx.conf does.
+func (g *gateway) auth(noBody bool) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 	}))
@@ -39,7 +41,11 @@ func (g *gateway) auth() http.Handler {
 				return
 			}
 		}
-		limited.ServeHTTP(&refuser{w, refusal}, original(r))
+		o := original(r)
+		if !noBody {
+			o.TransferEncoding = []string{"chunked"} // for all that is known
+		}
+		limited.ServeHTTP(&refuser{w, refusal}, o)
 	})
 }
 

@@ -76,7 +76,8 @@ func (g *gateway) public(upstream *url.URL) http.Handler {
 // internal is for proxies, Prometheus and operators, in this order.
 func (g *gateway) internal(password string) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/auth", g.auth())
+	mux.Handle("/auth", g.auth(false))
+	mux.Handle("/auth/no-body", g.auth(true))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(g.metrics)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"math/rand/v2"
@@ -219,6 +220,48 @@ func TestMethodBehindNginx(t *testing.T) {
 	_, state := get(t, http.DefaultClient, strings.Replace(p.internal.URL, "//", "//:secret@", 1)+"/admin/state?rule=writes&key="+url.QueryEscape(key))
 	if resp.StatusCode != 200 || !strings.Contains(state, `"remaining":999`) {
 		t.Errorf("got %d, and of its method %s", resp.StatusCode, state)
+	}
+}
+
+// A preflight is free of charge if it is certain that it is one. Each comes when
+// the limit is used up, from a client of its own.
+func TestPreflightBehindProxy(t *testing.T) {
+	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
+		t.Run(name, func(t *testing.T) {
+			p := behind(t, 1, run)
+			host := strings.TrimPrefix(p.base, "http://")
+			for i, tt := range []struct {
+				name, more string
+				status     map[string]int
+			}{
+				{"a preflight", "\r\n", map[string]int{"nginx": 200, "caddy": 429}},
+				{"a body", "Content-Length: 1\r\n\r\nx", nil},
+				{"a chunked body", "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", nil},
+				{"Authorization", "Authorization: Bearer x\r\n\r\n", nil},
+				{"Cookie", "Cookie: a=b\r\n\r\n", nil},
+			} {
+				from := from(t, fmt.Sprintf("127.0.1.%d", i+1))
+				get(t, from, p.base)
+				conn, err := from.Transport.(*http.Transport).DialContext(t.Context(), "tcp", host)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				served := p.served.Load()
+				fmt.Fprintf(conn, "OPTIONS /auth/no-body?refuse=403 HTTP/1.1\r\nHost: %s\r\nOrigin: https://example.com\r\nAccess-Control-Request-Method: POST\r\n%s", host, tt.more)
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := tt.status[name]
+				if want == 0 {
+					want = 429
+				}
+				if resp.StatusCode != want || p.served.Load() == served != (want == 429) {
+					t.Errorf("%s: got %d, and the upstream served %d; want %d", tt.name, resp.StatusCode, p.served.Load()-served, want)
+				}
+			}
+		})
 	}
 }
 
