@@ -231,8 +231,8 @@ func (sh *shard) forget(sl *slot) {
 
 const (
 	// mostSteps is how many buckets are looked at for a free slot two moves away.
-	// As long as 97 of 100 slots are taken there is one in so many.
-	mostSteps = 32
+	// As long as 95 of 100 slots are taken there is one in so many.
+	mostSteps = 64
 
 	// rests is for how many keys that is left out after it was in vain: a flood of
 	// keys shall not cost more because the table is full.

@@ -111,6 +111,22 @@ func TestGrowth(t *testing.T) {
 	})
 }
 
+// TestSecondStep: a shard loses nothing until 94 of 100 slots are taken, because
+// a state that could make room is moved two steps if one leads nowhere.
+func TestSecondStep(t *testing.T) {
+	s := New(Options{MaxKeys: minShardKeys})
+	l := algorithms.GCRA(1, time.Hour)
+	n := s.shards[0].most * ways * 94 / 100
+	for i := range n {
+		s.ask(t, fmt.Sprint(i), l, 1)
+	}
+	for i := range n {
+		if s.ask(t, fmt.Sprint(i), l, 0).Decisions[0].Remaining != 0 {
+			t.Fatalf("key %d of %d was lost, want all kept in %d slots", i, n, s.shards[0].most*ways)
+		}
+	}
+}
+
 // TestMemory: a flood leaves tables and logs within the bound, whatever comes.
 func TestMemory(t *testing.T) {
 	const maxKeys = 10_000
