@@ -13,7 +13,8 @@ import (
 // of µs, and as many ticks as the quota drain in each µs.
 //
 // A state holds the debt (A) as it was at At, and the ticks of a unit (B), so
-// that a debt in units outlives a change of the limit.
+// that a debt in units outlives a change of the limit. A debt above the capacity
+// of a limit is one that a larger limit of the same name has left: see overdue.go.
 type meter struct {
 	unit int64 // ticks a unit is worth
 	rate int64 // ticks that drain in a µs
@@ -42,29 +43,35 @@ func ticks(l *weir.Limit) (unit, rate, full int64) {
 
 func (m meter) full() int64 { return m.size * m.unit }
 
-// debt returns the ticks owed at the instant at ≥ s.At.
-func (m meter) debt(s *weir.State, at int64) int64 {
-	debt := s.A
+// debt returns the ticks owed at the instant at ≥ s.At. over says that more was
+// owed than the limit holds; debt is then what the limit sees of it.
+func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
+	debt = s.A
 	if debt <= 0 {
-		return 0
+		return 0, false
 	}
 	if s.B != m.unit {
 		debt = m.convert(debt, s.B)
 	}
-	debt = min(debt, m.full())
-	if hi, drained := bits.Mul64(uint64(at-s.At), uint64(m.rate)); hi == 0 && drained < uint64(debt) {
-		return debt - int64(drained)
+	if full := m.full(); debt > full {
+		debt, over = full, true
 	}
-	return 0
+	if hi, drained := bits.Mul64(uint64(at-s.At), uint64(m.rate)); hi == 0 && drained < uint64(debt) {
+		return debt - int64(drained), over
+	}
+	return 0, over
 }
 
 // convert carries a debt over to a limit of another period, in whole units,
-// rounded up.
+// rounded up. One that the limit can't hold is more than full.
 func (m meter) convert(debt, unit int64) int64 {
 	if unit < 1 || debt < 0 {
 		return m.full()
 	}
-	return min(ceilDiv(debt, unit), m.size) * m.unit
+	if n := ceilDiv(debt, unit); n <= m.size {
+		return n * m.unit
+	}
+	return m.full() + 1
 }
 
 func (m meter) view(debt int64) view {
@@ -82,7 +89,11 @@ func (m meter) view(debt int64) view {
 
 func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
 	at := max(now, s.At)
-	debt := m.debt(s, at)
+	debt, over := m.debt(s, at)
+	if over {
+		m.stepOver(s, d, debt, now, at, cost)
+		return
+	}
 	switch {
 	case cost > m.size:
 		m.view(debt).decide(d, now, at, never, false)
@@ -113,20 +124,23 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 		return s, never, false
 	}
 	last := max(now, s.At)
-	debt := m.debt(&s, last)
+	debt, over := m.debt(&s, last)
 	if last == s.At && s.A < 0 && s.B == m.unit {
 		debt = s.A // the queue is empty since a fraction of this microsecond
 	}
 	ahead := last - now
 	// Until last the debt drains as it does after it: who leaves makes room.
-	over := debt + cost*m.unit - m.full()
-	if over > 0 {
-		return s, ahead + ceilDiv(over, m.rate), false
+	lack := debt + cost*m.unit - m.full()
+	if lack > 0 {
+		return s, ahead + ceilDiv(lack, m.rate), false
 	}
-	if hi, drained := bits.Mul64(uint64(ahead), uint64(m.rate)); hi > 0 || drained > uint64(-over) {
-		return s, ahead - (-over)/m.rate, false
+	if hi, drained := bits.Mul64(uint64(ahead), uint64(m.rate)); hi > 0 || drained > uint64(-lack) {
+		return s, ahead - (-lack)/m.rate, false
 	}
 	wait = ahead + ceilDiv(debt, m.rate)
+	if over {
+		return m.charged(&s, max(now+wait, at), cost), wait, true
+	}
 	next = weir.State{At: max(now+wait, at), A: cost * m.unit, B: m.unit}
 	if next.At == now+wait {
 		// Departures fall between microseconds. Who leaves at the next whole
@@ -144,7 +158,11 @@ func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 		return s
 	}
 	last := max(now, s.At)
-	debt, back := m.debt(&s, last), min(n, m.size)*m.unit
+	debt, over := m.debt(&s, last)
+	if over {
+		return m.cancelOver(s, now, at, n)
+	}
+	back := min(n, m.size) * m.unit
 	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
 	// Someone after them would have left a debt of one unit more, at least, but
 	// for what a queue's departures lose by falling on whole microseconds.

@@ -23,7 +23,8 @@ type Metered interface {
 // rule and key, now or never, where all are meters or all are logs. Its text has
 // the numbers of the limits in it, and no loop, table or function that would cost
 // more than the arithmetic. It finds its states in a value as it writes them; of
-// any other value it says so, and does nothing.
+// any other value it says so, with a 0, and does nothing. With a 1 it leaves a debt
+// to the general script that a larger limit of the same name has left.
 type direct struct {
 	script
 	many         script // takes the charges up to ARGV[1] times; of logs there is none
@@ -128,7 +129,7 @@ func meterScript(charges []weir.Charge, header string, many bool) script {
 		l := &charges[i].Limit
 		_, rate, full := l.Algorithm.(Metered).Meter(l)
 		line("d%d = string.sub(text, %d, %d) + 0", i, len(header)+17+16*i, len(header)+32+16*i)
-		line("if d%d > %d then d%[1]d = %[2]d end", i, full)
+		line("if d%d > %d then return 1 end", i, full)
 		line("d%d = d%[1]d - gone * %d", i, rate)
 		line("if d%d < 0 then d%[1]d = 0 end", i)
 	}

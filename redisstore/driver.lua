@@ -87,7 +87,7 @@ for i = 1, n do
     fits = fits and room
     if retry == 0 then
       c.target = now
-      _, c.next_a, c.next_b, c.reset = f.take(c, now, c.cost, c.quota, c.period, c.burst, c.edges)
+      _, c.next_a, c.next_b, c.reset, c.newest = f.take(c, now, c.cost, c.quota, c.period, c.burst, c.edges)
     end
   elseif c.cost < 0 and c.when > 0 and f.cancel then
     if f.log then
@@ -103,7 +103,7 @@ for i = 1, n do
       end
     end
   elseif c.cost ~= 0 or f.log then
-    retry, c.next_a, c.next_b, c.reset = f.take(c, c.target, c.cost, c.quota, c.period, c.burst, c.edges)
+    retry, c.next_a, c.next_b, c.reset, c.newest = f.take(c, c.target, c.cost, c.quota, c.period, c.burst, c.edges)
     if retry < 0 then
       fits = false
     elseif c.cost > 0 then
@@ -122,9 +122,10 @@ if spent and wait > 0 then
     if c.cost > 0 then
       c.target = target
       if within > 0 and f.queue then
+        c.newest = nil
         _, _, c.target, c.next_a, c.next_b, c.reset = f.queue(c, now, target, c.cost, c.quota, c.period, c.burst, c.edges)
       elseif not f.log then
-        _, c.next_a, c.next_b, c.reset = f.take(c, target, c.cost, c.quota, c.period, c.burst, c.edges)
+        _, c.next_a, c.next_b, c.reset, c.newest = f.take(c, target, c.cost, c.quota, c.period, c.burst, c.edges)
       end
     end
   end
@@ -153,11 +154,12 @@ for _, value in ipairs(values) do
         changed = true
         local left = c.target - now + c.reset
         if left > 0 then
-          texts[#texts + 1] = string.format('%s %.0f %.0f %.0f;', c.id, c.target, c.next_a, c.next_b)
+          local newest = c.newest or c.target
+          texts[#texts + 1] = string.format('%s %.0f %.0f %.0f;', c.id, newest, c.next_a, c.next_b)
           ids[#texts] = string.format('%s:%.0f', c.id, c.next_b)
           as[#texts] = string.format('%16.0f', c.next_a)
-          alike = alike and (at or c.target) == c.target
-          at = c.target
+          alike = alike and (at or newest) == newest
+          at = newest
         end
         reset = math.max(reset, left)
         if value.states then value.states[c.id] = nil end

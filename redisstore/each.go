@@ -206,8 +206,10 @@ func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transacti
 	ask := false
 	if err != nil {
 		_, ask = beyondEdges(err)
-	} else if reply == int64(0) && g.direct != nil {
-		g.direct.misses.Add(1)
+	} else if n, no := reply.(int64); no && g.direct != nil {
+		if n == 0 {
+			g.direct.misses.Add(1)
+		}
 		ask = true
 	}
 	switch {

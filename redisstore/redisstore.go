@@ -172,11 +172,13 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		if err != nil {
 			return err
 		}
-		if reply != int64(0) {
+		if _, no := reply.(int64); !no {
 			d.hits.Add(1)
 			return c.explain(t, reply)
 		}
-		d.misses.Add(1)
+		if reply == int64(0) {
+			d.misses.Add(1)
+		}
 	}
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {

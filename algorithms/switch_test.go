@@ -1,0 +1,193 @@
+package algorithms_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// A switcher charges one key under limits of one name that differ in their
+// numbers, as tiers do, or processes of before a change and after it.
+type switcher struct {
+	limits []weir.Limit
+	now    int64
+	state  []weir.State
+	spent  history
+	mixed  int // charges that were decided while more was owed than the limit holds
+}
+
+func newSwitcher(limits ...weir.Limit) *switcher {
+	return &switcher{limits: limits, now: 1_700_000_000_000_000, state: make([]weir.State, 1)}
+}
+
+func (s *switcher) decide(state weir.State, l weir.Limit, now, cost int64) weir.Decision {
+	state.Log = slices.Clone(state.Log)
+	_, d := l.Algorithm.Take(state, &l, now, cost)
+	return d
+}
+
+// charge takes cost units under the i-th limit, after it has checked what the
+// limit says of itself: that what remains fits and no more, and that what does not
+// fit now does after RetryAfter, and not before.
+func (s *switcher) charge(i int, cost int64) error {
+	l, st := s.limits[i], s.state[0]
+	look := s.decide(st, l, s.now, 0)
+	fits := func(after, n int64) bool { return s.decide(st, l, s.now+after, n).Allowed }
+	next := look.NextAfter.Microseconds()
+	switch left, most := look.Remaining, newKey(l).burst; {
+	case left < 0 || left > most:
+		return fmt.Errorf("%v: Remaining %d", l, left)
+	case left > 0 && !fits(0, left) || fits(0, left+1):
+		return fmt.Errorf("%v: Remaining %d, fits %v, one more %v", l, left, left > 0 && fits(0, left), fits(0, left+1))
+	case left < most && (!fits(next, left+1) || fits(next-1, left+1)):
+		return fmt.Errorf("%v: NextAfter %d µs", l, next)
+	}
+	d := s.decide(st, l, s.now, cost)
+	if retry := d.RetryAfter.Microseconds(); !d.Allowed && d.RetryAfter != weir.Never && (!fits(retry, cost) || fits(retry-1, cost)) {
+		return fmt.Errorf("%v: RetryAfter %d µs, fits then %v, one earlier %v", l, retry, fits(retry, cost), fits(retry-1, cost))
+	}
+	if !d.Allowed {
+		return nil
+	}
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: cost}}}
+	if !tx.Decide(s.now, s.state) {
+		return fmt.Errorf("%v: refused what fits", l)
+	}
+	if cost > 0 {
+		s.spent = append(s.spent, spending{s.now, cost})
+		if got, want := s.decide(s.state[0], l, s.now, 0).Remaining, look.Remaining-cost; got > want {
+			return fmt.Errorf("%v: %d remain of %d after a charge of %d", l, got, look.Remaining, cost)
+		}
+	} else {
+		s.spent = s.spent.giveBack(-cost)
+	}
+	return nil
+}
+
+// TestSwitchedTiers: a client of two tiers under one name chooses at will which
+// one it is charged under. It is admitted what the larger one admits, and once the
+// larger one is used up the smaller one admits no more than it would by itself.
+func TestSwitchedTiers(t *testing.T) {
+	const minute = 60_000_000
+	for i, large := range all(600, 600, time.Minute) {
+		small := all(60, 60, time.Minute)[i]
+		s := newSwitcher(large, small)
+		for range 12_000 { // whenever the smaller tier admits a unit, all that the larger one has left
+			for k := 1; k >= 0; k-- {
+				left := s.decide(s.state[0], s.limits[k], s.now, 0).Remaining
+				if left == 0 {
+					break
+				}
+				if k == 1 {
+					left = 1
+				}
+				if err := s.charge(k, left); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.now += 7001
+		}
+		if got, claim := s.spent.most(minute), worst[large.Algorithm.Name()](large); got > claim {
+			t.Errorf("%v and %v: got %d in a minute, want %d at most", large, small, got, claim)
+		}
+	}
+}
+
+// TestSwitchedTiersTogether: a smaller tier judges by its own capacity what a
+// larger one has left. It admits what has drained since its last charge, and all of
+// its own again when the rest has drained.
+func TestSwitchedTiersTogether(t *testing.T) {
+	const second = 1_000_000
+	for i, large := range all(600, 600, time.Minute)[:3] {
+		small := all(60, 60, time.Minute)[i]
+		s := newSwitcher(large, small)
+		if err := s.charge(0, 600); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct{ after, cost, left int64 }{
+			{0, 0, 0}, {30 * second, 0, 30}, {0, 30, 0}, {second, 0, 1}, {0, 1, 0}, {30 * second, 0, 30},
+			{0, -5, 30}, {0, 30, 0}, {60 * second, 0, 60}, {600 * second, 1, 59}, {0, 58, 1}, {0, 1, 0},
+		} {
+			s.now += step.after
+			if err := s.charge(1, step.cost); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.decide(s.state[0], small, s.now, 0).Remaining; got != step.left {
+				t.Errorf("%v after %v: got %d remaining at %+d µs, want %d", small, large, got, s.now-1_700_000_000_000_000, step.left)
+			}
+		}
+	}
+}
+
+// randomTiers returns limits of one algorithm, alike in their period or not.
+func randomTiers(r *rand.Rand, kind int, alike bool) (limits []weir.Limit) {
+	period := func() time.Duration {
+		return []time.Duration{time.Second, time.Minute, time.Duration(1+r.Int64N(1000)) * time.Microsecond, 12 * time.Second, 24 * time.Hour}[r.IntN(5)]
+	}
+	same := period()
+	for range 2 + r.IntN(3) {
+		p := same
+		if !alike {
+			p = period()
+		}
+		quota := []int64{1, 1 + r.Int64N(10), 1 + r.Int64N(1000), 600, 1_000_000}[r.IntN(5)]
+		burst := []int64{quota, 1, 1 + r.Int64N(3*quota)}[r.IntN(3)]
+		limits = append(limits, all(quota, burst, p)[kind])
+	}
+	return limits
+}
+
+// step does what a client would that wants most.
+func (s *switcher) step(r *rand.Rand) error {
+	i := r.IntN(len(s.limits))
+	l := s.limits[i]
+	d := s.decide(s.state[0], l, s.now, 0)
+	cost := []int64{d.Remaining, d.Remaining, 1, 1 + r.Int64N(newKey(l).burst), max(1, d.Remaining/2)}[r.IntN(5)]
+	if cost > 0 {
+		if err := s.charge(i, cost); err != nil {
+			return err
+		}
+	}
+	d = s.decide(s.state[0], l, s.now, 1)
+	steps := []int64{0, 0, 1, r.Int64N(l.Period.Microseconds() + 1), l.Period.Microseconds(), l.Period.Microseconds() - 1,
+		d.RetryAfter.Microseconds(), d.NextAfter.Microseconds(), d.ResetAfter.Microseconds() / 2}
+	s.now += steps[r.IntN(len(steps))]
+	return nil
+}
+
+// TestSwitchedMeters: whatever numbers a meter is charged under, in any span W it
+// admits no more than the largest burst and what the largest rate drains in W;
+// for limits of one period that is the worst case of the larger one, Burst +
+// Quota − 1.
+func TestSwitchedMeters(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 8))
+	for n := range 4000 {
+		limits := randomTiers(r, r.IntN(3), n%2 == 0)
+		s := newSwitcher(limits...)
+		for range 60 {
+			if err := s.step(r); err != nil {
+				t.Fatalf("seed %d: %v: %v", seed, limits, err)
+			}
+		}
+		var burst int64
+		fast := limits[0]
+		for _, l := range limits {
+			burst = max(burst, newKey(l).burst)
+			if l.Quota*fast.Period.Microseconds() > fast.Quota*l.Period.Microseconds() {
+				fast = l
+			}
+		}
+		for _, l := range limits {
+			w := l.Period.Microseconds()
+			claim := burst + (w*fast.Quota-1)/fast.Period.Microseconds()
+			if got := s.spent.most(w); got > claim {
+				t.Fatalf("seed %d: %v: got %d in %v, want %d at most", seed, limits, got, l.Period, claim)
+			}
+		}
+	}
+}
