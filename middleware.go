@@ -122,7 +122,8 @@ type Options struct {
 	Buffer time.Duration
 
 	// Logger gets the errors that go to OnError, as warnings, one line a second at
-	// most; nil means slog.Default(). That a client hung up is no error.
+	// most, with the name of the rule; nil means slog.Default(). No line has a key:
+	// watch.Log has them if asked. That a client hung up is no error.
 	Logger *slog.Logger
 
 	// Observe is called with each decision and each error, before the request

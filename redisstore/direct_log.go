@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"errors"
 	"strconv"
 	"strings"
 
@@ -96,10 +95,10 @@ func quotePattern(s string) string {
 }
 
 // parseLogs reads what a logScript found, from the newest unit on.
-func parseLogs(found []any, states []weir.State) error {
+func parseLogs(found []any, states []weir.State) (ok bool) {
 	last, ok := found[0].(int64)
 	if !ok {
-		return errors.New("no instant of the newest unit")
+		return false // it is the instant of the newest unit
 	}
 	for i := range states {
 		n, ok := found[1+2*i].(int64)
@@ -108,7 +107,7 @@ func parseLogs(found []any, states []weir.State) error {
 		}
 		oldest, err := number(found[2+2*i])
 		if err != nil {
-			return err
+			return false
 		}
 		states[i].Log = []weir.Mark{{At: oldest, Sum: 1}}
 		if n > 1 {
@@ -118,5 +117,5 @@ func parseLogs(found []any, states []weir.State) error {
 	for i := range states {
 		states[i].At = last
 	}
-	return nil
+	return true
 }

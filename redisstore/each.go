@@ -42,7 +42,7 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	failed := false
 	for i, err := range errs {
 		if err != nil {
-			errs[i], failed = late(ctx, budget, err), true
+			errs[i], failed = s.late(ctx, budget, err), true
 		}
 	}
 	if !failed {
@@ -230,7 +230,7 @@ func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transacti
 				}
 			}
 			if spent != 0 {
-				err = errors.New("redisstore: the script and the arithmetic disagree")
+				err = fault(&ts[g.of[0]].Charges[0], "the script and the arithmetic disagree")
 			}
 		}
 	}

@@ -11,23 +11,24 @@ import (
 // parseLog parses "at sum:time sum:time", which is not all of a log but all
 // that its arithmetic will ask for: the newest instant, and some marks, in any
 // order and some of them twice.
-func parseLog(text string) (s weir.State, err error) {
+func parseLog(text string) (s weir.State, ok bool) {
+	var err error
 	at, marks, _ := strings.Cut(text, " ")
 	if s.At, err = strconv.ParseInt(at, 10, 64); err != nil {
-		return weir.State{}, err
+		return weir.State{}, false
 	}
 	for mark := range strings.FieldsSeq(marks) {
 		sum, time, _ := strings.Cut(mark, ":")
 		var m weir.Mark
 		if m.Sum, err = strconv.ParseInt(sum, 10, 64); err != nil {
-			return weir.State{}, err
+			return weir.State{}, false
 		}
 		if m.At, err = strconv.ParseInt(time, 10, 64); err != nil {
-			return weir.State{}, err
+			return weir.State{}, false
 		}
 		s.Log = append(s.Log, m)
 	}
 	slices.SortFunc(s.Log, func(a, b weir.Mark) int { return int(a.Sum - b.Sum) })
 	s.Log = slices.Compact(s.Log)
-	return s, nil
+	return s, true
 }

@@ -38,7 +38,9 @@ const (
 )
 
 // ErrTimeout is returned by Take when Redis has not answered in time. Whether
-// the transaction was decided, and spent something, is not known.
+// the transaction was decided, and spent something, is not known. If there was no
+// connection in time the error says why: errors.Is finds this one and that of the
+// network in it.
 var ErrTimeout = errors.New("redisstore: no answer in time")
 
 // Store is a weir.Store. It is safe for concurrent use.
@@ -64,7 +66,8 @@ type Store struct {
 	scripts sync.Map     // names of algorithms → script
 	direct  sync.Map     // limits → *direct
 	directs atomic.Int64 // how many
-	known   sync.Map     // names of scripts that a batch has sent
+	dials   dials
+	known   sync.Map // names of scripts that a batch has sent
 }
 
 // New returns a store that uses rdb and leaves it to the caller to close. It
@@ -72,7 +75,8 @@ type Store struct {
 // timeout that can't be used.
 //
 // ClientOptions has settings of a client that serve a limiter. Others work too,
-// but see Warnings.
+// but see Warnings. A hook of the client notes why connections fail, for errors to
+// say.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case rdb == nil:
@@ -96,6 +100,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 		o := rdb.Options()
 		s.heeds = o.ContextTimeoutEnabled && o.DialTimeout <= s.timeout && o.PoolTimeout <= s.timeout
 	}
+	s.dials.watch(rdb)
 	return s, nil
 }
 
@@ -124,14 +129,17 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err == nil {
 		return nil
 	}
-	return late(ctx, budget, err)
+	return s.late(ctx, budget, err)
 }
 
-// late says of an error whose time was up, where it came of that: the caller's,
-// the budget's, or that of a client that waits for less.
-func late(ctx, budget context.Context, err error) error {
+// late says of an error whose time was up, if it came of that: the caller's, the
+// budget's, or that of a client that waits for less. If connections fail it says why.
+func (s *Store) late(ctx, budget context.Context, err error) error {
 	if budget.Err() != nil {
-		return context.Cause(budget)
+		if cause := context.Cause(budget); cause != ErrTimeout {
+			return cause
+		}
+		return s.dials.timeout(nil)
 	}
 	timeout := net.Error(nil)
 	if !errors.Is(err, redis.ErrPoolTimeout) && !(errors.As(err, &timeout) && timeout.Timeout()) {
@@ -141,7 +149,7 @@ func late(ctx, budget context.Context, err error) error {
 	if caller, ok := ctx.Deadline(); ok && !caller.After(end) && time.Until(end) <= 0 {
 		return context.DeadlineExceeded // the connection noticed before the context
 	}
-	return fmt.Errorf("%w: %w", ErrTimeout, err)
+	return s.dials.timeout(err)
 }
 
 // take decides a transaction whose keys are all on one node.
@@ -198,7 +206,7 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		// beyond the windows that the script was told of.
 		around = append(around, at)
 	}
-	return errors.New("redisstore: the windows of a calendar lie out of reach")
+	return fault(&t.Charges[0], "the windows of a calendar lie out of reach")
 }
 
 // A call is a transaction as its script gets it.
@@ -324,7 +332,7 @@ func (c *call) explain(t *weir.Transaction, reply any) error {
 		return nil
 	}
 	if t.Decide(now, states) != (said == 1) {
-		return fmt.Errorf("redisstore: the script and the arithmetic disagree on %+v at %v", t.Charges, t.At)
+		return fault(&t.Charges[0], "the script and the arithmetic disagree")
 	}
 	return nil
 }
@@ -334,17 +342,20 @@ func (c *call) explain(t *weir.Transaction, reply any) error {
 func (c *call) read(t *weir.Transaction, reply any) (now, spent int64, states []weir.State, err error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != 3+len(t.Charges) && len(list) != 4 && !(c.logs && len(list) == 4+2*len(t.Charges)) {
-		return 0, 0, nil, fmt.Errorf("redisstore: the script replied %.100v", reply)
+		return 0, 0, nil, fault(&t.Charges[0], "the script's reply can't be read")
 	}
 	sec, err1 := number(list[0])
 	usec, err2 := number(list[1])
 	spent, ok = list[2].(int64)
 	if err := errors.Join(err1, err2); err != nil || !ok {
-		return 0, 0, nil, fmt.Errorf("redisstore: the script replied %.100v", reply)
+		return 0, 0, nil, fault(&t.Charges[0], "the script's reply can't be read")
 	}
 	states = make([]weir.State, len(t.Charges))
 	if c.logs {
-		return sec*1e6 + usec, spent, states, parseLogs(list[3:], states)
+		if !parseLogs(list[3:], states) {
+			return 0, 0, nil, fault(&t.Charges[0], unreadable)
+		}
+		return sec*1e6 + usec, spent, states, nil
 	}
 	for i, found := range list[3:] {
 		if found == nil {
@@ -353,16 +364,15 @@ func (c *call) read(t *weir.Transaction, reply any) (now, spent int64, states []
 		text, ok := found.(string)
 		switch {
 		case !ok:
-			err = errors.New("no string")
 		case strings.HasPrefix(text, "="):
-			err = parseStates(text, t.Charges, states)
+			ok = parseStates(text, t.Charges, states)
 		case isLog(t.Charges[i].Limit.Algorithm):
-			states[i], err = parseLog(text)
+			states[i], ok = parseLog(text)
 		default:
-			states[i], err = parseState(text)
+			states[i], ok = parseState(text)
 		}
-		if err != nil {
-			return 0, 0, nil, fmt.Errorf("redisstore: the states %.100q of %q: %w", text, c.keys, err)
+		if !ok {
+			return 0, 0, nil, fault(&t.Charges[i], unreadable)
 		}
 	}
 	return sec*1e6 + usec, spent, states, nil
@@ -389,45 +399,51 @@ func number(x any) (int64, error) {
 
 // parseStates parses "=id:b,id:b;" and in 16 columns each at and every a, which
 // are the states of charges, in their order.
-func parseStates(text string, charges []weir.Charge, states []weir.State) error {
+func parseStates(text string, charges []weir.Charge, states []weir.State) (ok bool) {
 	header, numbers, _ := strings.Cut(text[1:], ";")
 	if len(numbers) != 16*(1+len(charges)) {
-		return fmt.Errorf("%d bytes for %d numbers", len(numbers), 1+len(charges))
+		return false
 	}
 	column := func(i int) (int64, error) {
 		return strconv.ParseInt(strings.TrimLeft(numbers[16*i:16*i+16], " "), 10, 64)
 	}
 	at, err := column(0)
 	if err != nil {
-		return err
+		return false
 	}
 	for i := range charges {
 		var one string
 		one, header, _ = strings.Cut(header, ",")
 		_, unit, _ := strings.Cut(one, ":")
-		b, err := strconv.ParseInt(unit, 10, 64)
-		if err != nil {
-			return err
-		}
-		a, err := column(1 + i)
-		if err != nil {
-			return err
+		b, err1 := strconv.ParseInt(unit, 10, 64)
+		a, err2 := column(1 + i)
+		if err1 != nil || err2 != nil {
+			return false
 		}
 		states[i] = weir.State{At: at, A: a, B: b}
 	}
-	return nil
+	return true
 }
 
 // parseState parses "at a b", with one space or more between them.
-func parseState(text string) (s weir.State, err error) {
+func parseState(text string) (s weir.State, ok bool) {
 	fields := strings.Fields(text)
 	if len(fields) != 3 {
-		return weir.State{}, fmt.Errorf("%d numbers, want 3", len(fields))
+		return weir.State{}, false
 	}
 	for i, n := range [...]*int64{&s.At, &s.A, &s.B} {
+		var err error
 		if *n, err = strconv.ParseInt(fields[i], 10, 64); err != nil {
-			return weir.State{}, err
+			return weir.State{}, false
 		}
 	}
-	return s, nil
+	return s, true
+}
+
+const unreadable = "its state in Redis can't be read"
+
+// fault returns an error that names the rule and the limit of a charge, and neither
+// the key nor what is stored: both may be somebody's secret, and errors are logged.
+func fault(c *weir.Charge, what string) error {
+	return fmt.Errorf("redisstore: rule %q: limit %q (%s): %s", c.Rule, c.Limit.Name, c.Limit.Algorithm.Name(), what)
 }

@@ -1,0 +1,78 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// dials knows why a client that tries again and again gets no connection, for
+// errors to say: its own answer comes long after the time is up.
+type dials struct {
+	failed atomic.Pointer[failedDial] // nil since one succeeded
+}
+
+type failedDial struct {
+	err error
+	at  time.Time
+}
+
+// go-redis tries again after half a second at most.
+const untilNextDial = time.Second
+
+// watch has d told of each connection that rdb makes.
+func (d *dials) watch(rdb redis.UniversalClient) {
+	add := func(node *redis.Client) { node.AddHook(d) }
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		add(rdb)
+	case *redis.ClusterClient:
+		rdb.OnNewNode(add)
+	case *redis.Ring:
+		rdb.OnNewNode(add)
+	}
+}
+
+// DialHook implements redis.Hook.
+func (d *dials) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		switch {
+		case err != nil:
+			d.failed.Store(&failedDial{err, time.Now()})
+		case d.failed.Load() != nil:
+			d.failed.Store(nil)
+		}
+		return conn, err
+	}
+}
+
+// ProcessHook implements redis.Hook, and adds nothing.
+func (d *dials) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
+
+// ProcessPipelineHook implements redis.Hook, and adds nothing.
+func (d *dials) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
+
+// timeout returns ErrTimeout, and why: because connections fail, or else because of
+// err, unless that is nil.
+func (d *dials) timeout(err error) error {
+	if f := d.failed.Load(); f != nil && time.Since(f.at) < untilNextDial {
+		return &noConnection{f.err}
+	}
+	if err == nil {
+		return ErrTimeout
+	}
+	return fmt.Errorf("%w: %w", ErrTimeout, err)
+}
+
+// A noConnection is an ErrTimeout that came of a connection that failed.
+type noConnection struct{ err error }
+
+func (e *noConnection) Error() string {
+	return fmt.Sprintf("redisstore: no connection in time: %v", e.err)
+}
+func (e *noConnection) Unwrap() []error { return []error{ErrTimeout, e.err} }
