@@ -38,13 +38,43 @@ func (e *LimitedError) Error() string {
 // Never.
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
+// Allow asks for one charge, now or never, and says whether it fits and, if not,
+// when it would: RetryAfter. It is for work that is not HTTP, as Wait is, which
+// waits. After an error Allowed is false: whether to go on is the caller's choice.
+//
+// A Cost of 0 or below is an error, because it is always allowed and limits
+// nothing. Peek looks without spending, and Store.Take gives back.
+func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
+	if err := spends(charge); err != nil {
+		return Decision{}, err
+	}
+	t := Transaction{Charges: []Charge{charge}}
+	if err := store.Take(ctx, &t); err != nil {
+		return Decision{}, err
+	}
+	return t.Decisions[0], nil
+}
+
+// spends returns an error unless all charges spend something. 0 does not mean 1:
+// it is what a Cost that was forgotten and one that was miscounted look like, and
+// elsewhere it looks.
+func spends(charges ...Charge) error {
+	for i := range charges {
+		if c := &charges[i]; c.Cost <= 0 {
+			return fmt.Errorf("weir: rule %q: a charge of cost %d spends nothing and is never limited: set its Cost", c.Rule, c.Cost)
+		}
+	}
+	return nil
+}
+
 // Wait spends charges and returns when it is their turn, or refuses at once,
 // with a *LimitedError, if that is not within that time. It is for work that is
 // not HTTP: queues, gRPC, batch jobs. There is one line for all who wait on the
 // same store, in other processes too: first come, first served.
 //
 // If ctx ends while it waits, the turn is given back, and Wait returns the error
-// of ctx. If ctx has ended before, nothing is spent. The store is asked in its own
+// of ctx. A charge whose Cost is 0 or below is an error: it would wait for nothing
+// and spend nothing. If ctx has ended before, nothing is spent. The store is asked in its own
 // time, whatever becomes of ctx meanwhile: only so is it known what to give back.
 // A turn that has come by then is the caller's, and Wait returns nil. A turn that
 // lies beyond the deadline of ctx is refused at once. An error of the store is
@@ -62,6 +92,9 @@ func Wait(ctx context.Context, store Store, within time.Duration, charges ...Cha
 // all fit, and does not wait for it. Otherwise it is as Wait.
 func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
 	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := spends(charges...); err != nil {
 		return nil, err
 	}
 	r := &Reservation{store: store, t: Transaction{Charges: charges, Within: atMost(ctx, within)}}

@@ -344,6 +344,72 @@ func TestManyWaiting(t *testing.T) {
 	})
 }
 
+// TestCostZero: a charge that spends nothing is an error wherever one asks to
+// spend.
+func TestCostZero(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	limit := algorithms.GCRA(1, time.Hour)
+	for _, cost := range []int64{0, -1} {
+		charge := weir.Charge{Rule: "jobs", Limit: limit, Cost: cost}
+		want := fmt.Sprintf(`weir: rule "jobs": a charge of cost %d spends nothing and is never limited: set its Cost`, cost)
+		d, allow := weir.Allow(t.Context(), store, charge)
+		if d != (weir.Decision{}) {
+			t.Errorf("Allow, cost %d: got %+v, want nothing allowed", cost, d)
+		}
+		_, reserve := weir.Reserve(t.Context(), store, time.Hour, weir.Charge{Rule: "other", Limit: limit, Cost: 1}, charge)
+		for name, err := range map[string]error{"Allow": allow, "Reserve": reserve, "Wait": weir.Wait(t.Context(), store, 0, charge)} {
+			if err == nil || err.Error() != want {
+				t.Errorf("%s, cost %d: got %v, want %s", name, cost, err, want)
+			}
+		}
+	}
+	for _, charge := range []weir.Charge{{Rule: "jobs", Limit: limit, Cost: 1}, {Rule: "other", Limit: limit, Cost: 1}} {
+		if d, err := weir.Allow(t.Context(), store, charge); err != nil || !d.Allowed {
+			t.Errorf("%s: got %+v, %v, want it allowed: nothing was spent", charge.Rule, d, err)
+		}
+	}
+}
+
+func TestAllow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{})
+		charge := weir.Charge{Rule: "jobs", Key: "k", Limit: algorithms.GCRA(2, time.Minute), Cost: 2}
+		for _, want := range []struct {
+			allowed bool
+			retry   time.Duration
+		}{{true, 0}, {false, time.Minute}} {
+			d, err := weir.Allow(t.Context(), store, charge)
+			if err != nil || d.Allowed != want.allowed || d.RetryAfter != want.retry {
+				t.Errorf("got %+v, %v, want %+v", d, err, want)
+			}
+		}
+		if d, err := weir.Allow(t.Context(), failing{errors.New("away")}, charge); d.Allowed || err == nil || err.Error() != "away" {
+			t.Errorf("got %+v, %v, want the error of the store", d, err)
+		}
+	})
+}
+
+func ExampleAllow() {
+	store := memstore.New(memstore.Options{})
+	for _, user := range []string{"alice", "alice", "bob"} {
+		d, err := weir.Allow(context.Background(), store, weir.Charge{
+			Rule: "export", Key: user, Limit: algorithms.GCRA(1, time.Hour), Cost: 1,
+		})
+		switch {
+		case err != nil:
+			fmt.Println("not known:", err)
+		case !d.Allowed:
+			fmt.Println(user, "may export again in", d.RetryAfter.Round(time.Minute))
+		default:
+			fmt.Println(user, "exports")
+		}
+	}
+	// Output:
+	// alice exports
+	// alice may export again in 1h0m0s
+	// bob exports
+}
+
 func ExampleWait() {
 	store := memstore.New(memstore.Options{}) // or a redisstore, shared by all workers
 	quota := weir.Charge{Rule: "partner", Limit: algorithms.GCRA(20, time.Second).WithBurst(1), Cost: 1}
