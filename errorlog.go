@@ -21,9 +21,12 @@ func (l *errorLog) warn(ctx context.Context, rule string, err error) {
 		l.silent.Add(1)
 		return
 	}
-	logger := l.logger
-	if logger == nil {
-		logger = slog.Default()
+	l.to().WarnContext(ctx, "weir: could not decide", "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
+}
+
+func (l *errorLog) to() *slog.Logger {
+	if l.logger == nil {
+		return slog.Default()
 	}
-	logger.WarnContext(ctx, "weir: could not decide", "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
+	return l.logger
 }

@@ -121,6 +121,14 @@ type Options struct {
 	// the limit as long as delays differ by less.
 	Buffer time.Duration
 
+	// MaxPause is for Transport: how long an answer of the other side may pause a
+	// key; 0 means one minute. Few servers ask for more; without the bound a mistake
+	// in one answer would stop all processes for a day. After MaxPause requests go
+	// out again, and the next answer renews the pause. A server with longer windows
+	// that holds such requests against their sender, as GitHub does, wants a MaxPause
+	// of its window: an hour. The first pause that is cut is logged.
+	MaxPause time.Duration
+
 	// Logger gets the errors that go to OnError, as warnings, one line a second at
 	// most, with the name of the rule; nil means slog.Default(). No line has a key:
 	// watch.Log has them if asked. That a client hung up is no error.
@@ -182,7 +190,8 @@ type Limiter struct {
 	log     errorLog
 
 	waiting atomic.Int64
-	spare   sync.Pool // of *Transaction
+	cut     atomic.Bool // a pause has been, to MaxPause
+	spare   sync.Pool   // of *Transaction
 }
 
 // A rule is a Rule with all that can be prepared.
@@ -210,7 +219,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	for _, d := range []struct {
 		name string
 		n    int64
-	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}, {"Buffer", int64(o.Buffer)}} {
+	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}, {"Buffer", int64(o.Buffer)}, {"MaxPause", int64(o.MaxPause)}} {
 		if d.n < 0 {
 			return nil, fmt.Errorf("weir: %s is below 0", d.name)
 		}
@@ -220,6 +229,9 @@ func New(store Store, o Options) (*Limiter, error) {
 	}
 	if o.MaxWaiting == 0 {
 		o.MaxWaiting = 10_000
+	}
+	if o.MaxPause == 0 {
+		o.MaxPause = time.Minute
 	}
 	if o.OnError == nil {
 		o.OnError = failOpen

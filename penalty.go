@@ -194,7 +194,7 @@ func (b *bans) offense(v *verdict) (o offense) {
 			}
 		case c.Limit.Name == banName:
 			o.key, o.banned = c.Key, d.NextAfter
-		default:
+		case c.Limit.Name == strikesName:
 			o.last = d.Remaining == 0 || d.Remaining == 1
 		}
 	}

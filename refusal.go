@@ -30,9 +30,10 @@ const (
 	ReasonBan                     // the Penalty of a rule has banned its key
 	ReasonDeny                    // the Deny of a rule names its key
 	ReasonError                   // it could not be decided; Options.OnError has the last word
+	ReasonPause                   // Transport has paused its key, because the other side asked for it
 )
 
-// String returns "limit", "ban", "deny" or "error", and "" for the zero Reason.
+// String returns "limit", "ban", "deny", "error" or "pause", and "" for the zero Reason.
 func (r Reason) String() string {
 	switch r {
 	case ReasonLimit:
@@ -43,6 +44,8 @@ func (r Reason) String() string {
 		return "deny"
 	case ReasonError:
 		return "error"
+	case ReasonPause:
+		return "pause"
 	}
 	return ""
 }
@@ -54,6 +57,9 @@ func (t *Transaction) refusal() (f Refusal, charge int) {
 		d := &t.Decisions[i]
 		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
 			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
+			if _, paused := t.Charges[i].Limit.Algorithm.(gate); paused {
+				f.Reason = ReasonPause
+			}
 		}
 	}
 	return f, charge

@@ -2,9 +2,9 @@ package weir
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"time"
 )
 
@@ -14,21 +14,22 @@ import (
 // refused with a *LimitedError, which errors.As finds in what http.Client
 // returns; one whose context ends gives its turn back.
 //
-// It heeds what the other side says. Retry-After with a 429 or 503, and fields of
-// any dialect that say that nothing remains, pause the keys of the request until
-// then: through the store, so in all processes that share it, and for those who
-// wait in line already, which is why who has waited asks once more before it
-// goes. When a pause is over, limits like SlidingLog let a whole quota go at once.
-// A 429 is sent again
-// when the pause is over, if that is within MaxWait and the body can be sent again
-// (GetBody).
+// Transport obeys the other side. Retry-After with a 429 or 503, and fields of any
+// dialect that say that nothing remains, pause the keys of the request until
+// then, for MaxPause at most. The pause is kept in the store, so it holds in all
+// processes that share it: new requests wait behind it, and those that wait in
+// line already look once more before they go. After a pause, limits like
+// SlidingLog let a whole quota go at once. Unpause ends it early.
+//
+// Let the key tell hosts apart: under one key for several hosts, such as Global,
+// any of them pauses the requests to all of them.
+//
+// A 429 is sent again when the pause is over, and charged again, if that is within
+// MaxWait and MaxPause and the body can be sent again (GetBody).
 //
 // Set Buffer to the most that delays on the way differ by, and where the other
 // side counts in windows use SlidingLog, which keeps to its limit wherever they
 // begin.
-//
-// A request whose context has ended before is not charged and not sent. If it ends
-// while the store is asked, the units stay spent, unless it is for a later turn.
 //
 // An error of the store is logged and observed, and the request goes out: OnError
 // is for handlers. Other options of handlers have no effect.
@@ -45,15 +46,9 @@ type transport struct {
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx := r.Context()
 	giveUp := time.Now().Add(t.l.o.MaxWait)
 	for {
-		v := t.l.newVerdict(r)
-		err := t.turn(ctx, v, r, giveUp)
-		for err == nil && v.Wait > 0 && t.paused(ctx, v.Charges[:len(v.items)]) {
-			v = t.l.newVerdict(r)
-			err = t.turn(ctx, v, r, giveUp)
-		}
+		v, err := t.turn(r, giveUp)
 		if err != nil {
 			if r.Body != nil {
 				r.Body.Close()
@@ -61,45 +56,76 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		res, err := t.base.RoundTrip(r)
-		if err != nil || len(v.Charges) == 0 {
+		if err != nil || res == nil || len(v.Charges) == 0 {
 			return res, err
 		}
-		pause := asksToPause(res, time.Now())
-		if pause == 0 {
+		asked := asksToPause(res, time.Now())
+		if asked == 0 {
 			return res, nil
 		}
-		t.pause(ctx, v.Charges[:len(v.items)], pause)
-		if res.StatusCode != http.StatusTooManyRequests || time.Until(giveUp) < pause {
+		t.pause(v, asked)
+		if res.StatusCode != http.StatusTooManyRequests || asked > t.l.o.MaxPause || asked > time.Until(giveUp) {
 			return res, nil
 		}
 		again, ok := rewound(r)
 		if !ok {
 			return res, nil
 		}
-		io.CopyN(io.Discard, res.Body, 64<<10) // so that the connection can be used again
-		res.Body.Close()
+		drain(r.Context(), res.Body, asked)
 		r = again
 	}
 }
 
 // turn returns when it is the request's turn.
-func (t *transport) turn(ctx context.Context, v *verdict, r *http.Request, giveUp time.Time) error {
-	if err := ctx.Err(); err != nil {
-		return err
+func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
+	l, ctx := t.l, r.Context()
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		v := l.newVerdict(r)
+		v.rare().outbound = true
+		err := l.decide(v, r, time.Until(giveUp), l.o.Buffer)
+		switch {
+		case err != nil:
+			return v, ctx.Err() // the store failed: the request goes out
+		case v.refused:
+			// A queue takes the pause before it for a line, and soon has no room.
+			if v.Refusal.Reason != ReasonPause || !l.sitOut(v, time.Until(giveUp)) {
+				return nil, &LimitedError{Transaction: v.Transaction}
+			}
+			continue
+		case v.Wait == 0:
+			return v, nil
+		}
+		if err := l.wait(v); err != nil {
+			return nil, err
+		}
+		if !t.paused(v) {
+			return v, nil
+		}
 	}
-	l := t.l
-	err := l.decide(v, r, time.Until(giveUp), l.o.Buffer)
-	switch {
-	case ctx.Err() != nil && err != nil:
-		return ctx.Err()
-	case err != nil:
-		return nil
-	case v.refused:
-		return &LimitedError{Transaction: v.Transaction}
-	case v.Wait > 0:
-		return l.wait(v)
+}
+
+// sitOut waits until the pause that refused v is over or the context of the request
+// has ended. It returns false, at once, if that is not within maxWait or there is
+// no place among those that wait.
+func (l *Limiter) sitOut(v *verdict, maxWait time.Duration) bool {
+	d := v.Refusal.RetryAfter
+	if d > maxWait {
+		return false
 	}
-	return nil
+	defer l.leave(v)
+	if l.enter(v, d) < d {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-v.Done():
+	}
+	return true
 }
 
 // asksToPause returns how long the other side wants to be left alone.
@@ -116,59 +142,88 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 	return pause
 }
 
-// pause lets nobody go before d is over: neither who comes from now on, for whom
-// the line begins then, nor who is in line already.
-func (t *transport) pause(ctx context.Context, charges []Charge, d time.Duration) {
-	ctx = context.WithoutCancel(ctx)
-	_, err := hold(ctx, t.l.store, d, pauses(charges)...)
-	if err == nil {
-		err = t.delay(ctx, charges, d)
+// pause lets no request with a key of v go before the pause that was asked for is
+// over, or MaxPause. A pause that lasts longer already stays.
+func (t *transport) pause(v *verdict, asked time.Duration) {
+	d := min(asked, t.l.o.MaxPause)
+	if d < asked && t.l.cut.CompareAndSwap(false, true) {
+		t.l.log.to().WarnContext(v, "weir: a pause was cut to MaxPause; others will be without a word", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
 	}
-	if err != nil {
-		t.l.log.warn(ctx, charges[0].Rule, err)
+	ctx := (*asking)(v)
+	for _, gate := range v.gates(0) {
+		if _, err := hold(ctx, t.l.store, d, gate); err != nil {
+			t.l.log.warn(ctx, gate.Rule, err)
+		}
 	}
 }
 
-// delay reserves a unit of each charge at the end of d and gives it back, and the
-// instant stays: the line begins there.
-func (t *transport) delay(ctx context.Context, charges []Charge, d time.Duration) error {
-	line := Transaction{Charges: slices.Clone(charges), Delay: d, Within: d}
-	for i := range line.Charges {
-		line.Charges[i].Cost = 1
-	}
-	if err := t.l.store.Take(ctx, &line); err != nil || !line.Allowed() {
-		return err
-	}
-	for i := range line.Charges {
-		line.Charges[i].Cost = -1
-	}
-	line.Delay, line.Within = 0, 0
-	return t.l.store.Take(ctx, &line)
-}
-
-// pauses returns charges of limits that nobody spends, whose states say until
-// when keys are paused.
-func pauses(charges []Charge) []Charge {
-	p := make([]Charge, len(charges))
-	for i, c := range charges {
-		c.Limit, c.Cost = gateLimit("pause "+c.Limit.Name), 0
-		p[i] = c
-	}
-	return p
-}
-
-// paused reports whether one of the keys is paused.
-func (t *transport) paused(ctx context.Context, charges []Charge) bool {
-	look := Transaction{Charges: pauses(charges)}
-	if err := t.l.store.Take(ctx, &look); err != nil {
+// paused reports whether one of the keys of v is paused.
+func (t *transport) paused(v *verdict) bool {
+	look := Transaction{Charges: v.gates(0)}
+	if err := t.l.store.Take((*asking)(v), &look); err != nil {
 		return false // as an error of the store refuses nothing
 	}
-	for _, d := range look.Decisions {
-		if d.NextAfter > 0 {
+	for i := range look.Decisions {
+		if look.Decisions[i].NextAfter > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// gates returns charges of the gates that pause the keys of v, one for each rule.
+func (v *verdict) gates(cost int64) (gates []Charge) {
+	for i := range v.items {
+		if c := &v.Charges[i]; i == 0 || c.Rule != v.Charges[i-1].Rule {
+			gates = append(gates, pauseOf(c.Rule, c.Key, cost))
+		}
+	}
+	return gates
+}
+
+func pauseOf(rule, key string, cost int64) Charge {
+	return Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
+}
+
+// waitForPauses adds to the charges of an outbound v, after all others, the pauses
+// of its keys: they delay it by the arithmetic that its limits are subject to.
+func (v *verdict) waitForPauses() {
+	if v.also != nil && v.also.outbound {
+		v.Charges = append(v.Charges, v.gates(pass)...)
+	}
+}
+
+// Unpause ends the pause of a key of a rule that Transport made because the other
+// side asked for it, in all processes that share the store; behind Hybrid within
+// 10 seconds. Requests that wait for their turn already keep it, and later ones
+// do not overtake them.
+func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
+	for i := range l.rules {
+		if l.rules[i].Name == rule {
+			return l.store.Take(ctx, &Transaction{Charges: []Charge{pauseOf(rule, key, 0)}, Forget: true})
+		}
+	}
+	return fmt.Errorf("weir: there is no rule %q", rule)
+}
+
+// maxDrain bounds how long an answer is read for its connection's sake, which is
+// about what a new connection takes.
+const maxDrain = time.Second
+
+// drain closes a body. It first reads what is left of it, so that the connection
+// can be used again, but for no longer than d or maxDrain and not when ctx has
+// ended: a server that sends its answer byte by byte loses the connection.
+// net/http allows to close a body while it is read.
+func drain(ctx context.Context, body io.ReadCloser, d time.Duration) {
+	if body == nil {
+		return
+	}
+	giveUp := func() { body.Close() }
+	timer := time.AfterFunc(min(d, maxDrain), giveUp)
+	defer timer.Stop()
+	defer context.AfterFunc(ctx, giveUp)()
+	io.CopyN(io.Discard, body, 64<<10)
+	body.Close()
 }
 
 // rewound returns the request to be sent again, if its body can be.

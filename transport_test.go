@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -121,6 +123,370 @@ func TestTransportPauses(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestTransportPausedLines: in a pause every algorithm has requests wait, and when
+// it is over they go as their limit allows: also if other processes ask while the
+// pause is being made.
+func TestTransportPausedLines(t *testing.T) {
+	for _, c := range []struct {
+		limit weir.Limit
+		want  []string
+	}{
+		{algorithms.SlidingLog(1, time.Second), []string{"0s", "6s", "7s", "8s"}},
+		{algorithms.GCRA(1, time.Second), []string{"0s", "6s", "7s", "8s"}},
+		{algorithms.TokenBucket(1, 1, time.Second), []string{"0s", "6s", "7s", "8s"}},
+		{algorithms.FixedWindow(1, time.Second), []string{"0s", "6s", "7s", "8s"}},
+		{algorithms.AnchoredWindow(1, time.Second), []string{"0s", "6s", "7s", "8s"}},
+		{algorithms.SlidingLog(2, time.Second), []string{"0s", "6s", "6s", "7s"}},
+		{algorithms.LeakyBucket(3, 1, time.Second), []string{"0s", "6s", "7s", "8s"}},
+		{algorithms.LeakyBucket(100, 1, time.Second), []string{"0s", "6s", "7s", "8s"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			memory := memstore.New(memstore.Options{})
+			p := &partner{start: time.Now(), answer: func(n int, r *http.Request) *http.Response {
+				if n == 1 {
+					return response(503, "Retry-After", "6")
+				}
+				return nil
+			}}
+			o := weir.Options{MaxWait: 20 * time.Second}
+			other := outbound(t, memory, p, o, c.limit)
+			var wg sync.WaitGroup
+			ask := func() {
+				if res, err := other.Get("http://example.com/"); err != nil || res.StatusCode != 200 {
+					t.Errorf("%v: got %v, %v", c.limit, res, err)
+				}
+			}
+			asks := 0
+			one := outbound(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+				err := memory.Take(ctx, tx)
+				if asks++; asks > 1 && asks <= 4 { // the first is the request, others make the pause
+					wg.Go(ask)
+					synctest.Wait()
+				}
+				return err
+			}), p, o, c.limit)
+			one.Get("http://example.com/")
+			for ; asks < 4; asks++ {
+				wg.Go(ask)
+				synctest.Wait()
+			}
+			wg.Wait()
+			if !slices.Equal(p.arrivals, c.want) {
+				t.Errorf("%v: arrivals at %v, want %v", c.limit, p.arrivals, c.want)
+			}
+		})
+	}
+}
+
+// TestMaxPause: what one answer may do, by how long it pauses.
+func TestMaxPause(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		maxPause time.Duration
+		answer   *http.Response
+		want     string // when the next request goes
+		logged   string
+	}{
+		{"a foreign 200", 0, response(200, "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "86400"), "1m0s", "24h0m0s"},
+		{"a day", 0, response(429, "Retry-After", "86400"), "1m0s", "24h0m0s"},
+		{"for good", 0, response(503, "Retry-After", "99999999999999999999"), "1m0s", "24h0m0s"},
+		{"a minute", 0, response(503, "Retry-After", "60"), "1m0s", ""},
+		{"an hour", time.Hour, response(503, "Retry-After", "3600"), "1h0m0s", ""},
+		{"a second", time.Second, response(503, "Retry-After", "5"), "1s", "5s"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var lines bytes.Buffer
+			p := &partner{start: time.Now(), answer: func(n int, r *http.Request) *http.Response {
+				if n <= 2 {
+					return c.answer
+				}
+				return nil
+			}}
+			client := outbound(t, memstore.New(memstore.Options{}), p, weir.Options{
+				MaxWait: 2 * time.Hour, MaxPause: c.maxPause, Logger: slog.New(slog.NewTextHandler(&lines, nil)),
+			}, algorithms.GCRA(100, time.Second))
+			for range 2 {
+				if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != c.answer.StatusCode {
+					t.Errorf("%s: got %v, %v, want the answer of the other side", c.name, res, err)
+				}
+			}
+			if len(p.arrivals) < 2 || p.arrivals[1] != c.want {
+				t.Errorf("%s: arrivals at %v, want the second at %s", c.name, p.arrivals, c.want)
+			}
+			want := 0
+			if c.logged != "" {
+				want = 1
+			}
+			if got := strings.Count(lines.String(), "asked="+c.logged+" "); got != want || strings.Count(lines.String(), "\n") != want {
+				t.Errorf("%s: logged %q, want one line for two pauses that were cut", c.name, lines.String())
+			}
+		})
+	}
+	if _, err := weir.New(memstore.New(memstore.Options{}), weir.Options{MaxPause: -1, Rules: []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}}); err == nil || err.Error() != "weir: MaxPause is below 0" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestUnpause: it lifts the pause of one key of one rule, in all processes.
+func TestUnpause(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	rules := []weir.Rule{
+		{Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour), algorithms.SlidingLog(99, time.Hour).Named("log")}},
+		{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.LeakyBucket(99, 9, time.Hour)}},
+	}
+	var events []weir.Event
+	replica := func(answer *http.Response) (*weir.Limiter, *http.Client) {
+		l := must(t, store, weir.Options{Rules: rules, Observe: func(e weir.Event) { events = append(events, e) }})
+		return l, &http.Client{Transport: l.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return answer, nil }))}
+	}
+	told, one := replica(response(429, "Retry-After", "30"))
+	_, two := replica(response(200))
+	get := func(client *http.Client, host string) string {
+		res, err := client.Get("http://" + host + "/")
+		var limited *weir.LimitedError
+		switch {
+		case errors.As(err, &limited):
+			for i, d := range limited.Transaction.Decisions {
+				if len(limited.Transaction.Decisions) != 3 || !d.Allowed {
+					t.Errorf("%s: charge %v: got %+v, want the three of the rules, which have room", host, limited.Transaction.Charges[i], d)
+				}
+			}
+			if limited.Transaction.Allowed() {
+				t.Error("got a refusal that says allowed")
+			}
+			f := limited.Transaction.Refusal
+			if rest := f.RetryAfter; rest <= 29*time.Second || rest > 30*time.Second || limited.RetryAfter() != rest {
+				t.Errorf("%s: got %v and %v, want 30s", host, f.RetryAfter, limited.RetryAfter())
+			}
+			if want := fmt.Sprintf("weir: rule %q has paused the key, retry after %v", f.Rule, f.RetryAfter); limited.Error() != want {
+				t.Errorf("got %q, want %q", limited.Error(), want)
+			}
+			return f.Reason.String() + " by " + f.Rule
+		case err != nil:
+			return err.Error()
+		}
+		return res.Status + fmt.Sprint(res.StatusCode)
+	}
+	unpause := func(rule, key string) {
+		t.Helper()
+		if err := told.Unpause(t.Context(), rule, key); err != nil {
+			t.Error(err)
+		}
+	}
+	check := func(host, want string) {
+		t.Helper()
+		if got := get(two, host); got != want {
+			t.Errorf("%s: got %s, want %s", host, got, want)
+		}
+	}
+	if got := get(one, "a"); got != "429" {
+		t.Errorf("got %s, want 429", got)
+	}
+	check("b", "pause by all") // one key for several hosts
+	unpause("all", "")
+	check("b", "200")
+	check("a", "pause by partner")
+	unpause("partner", "b")
+	check("a", "pause by partner")
+	unpause("partner", "a")
+	check("a", "200")
+	if err := told.Unpause(t.Context(), "partners", "a"); err == nil || err.Error() != `weir: there is no rule "partners"` {
+		t.Errorf("got %v", err)
+	}
+	for _, e := range events {
+		if len(e.Transaction.Charges) != 3 || len(e.Transaction.Decisions) != 3 {
+			t.Errorf("observed %v, want the charges of the rules and no others", e.Transaction.Charges)
+		}
+	}
+}
+
+// TestPauseIsNoStrike: requests that a pause refuses bring no ban.
+func TestPauseIsNoStrike(t *testing.T) {
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "partner", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)},
+		Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, 1000*time.Hour), For: time.Hour},
+	}}})
+	client := &http.Client{Transport: l.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return response(503, "Retry-After", "30"), nil }))}
+	for range 5 {
+		client.Get("http://example.com/")
+	}
+	if d, err := l.Banned(t.Context(), "partner", ""); d != 0 || err != nil {
+		t.Errorf("got banned for %v, %v", d, err)
+	}
+}
+
+// A dripping body gives a byte a second until it is closed.
+type dripping struct{ closed chan struct{} }
+
+func (d dripping) Read(p []byte) (int, error) {
+	select {
+	case <-time.After(time.Second):
+		return 1, nil
+	case <-d.closed:
+		return 0, errors.New("closed")
+	}
+}
+
+func (d dripping) Close() error {
+	select {
+	case <-d.closed:
+	default:
+		close(d.closed)
+	}
+	return nil
+}
+
+// TestTransportDrips: a 429 whose body never ends holds a request no longer than
+// its pause, and is closed.
+func TestTransportDrips(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		pause   string // in seconds
+		maxWait time.Duration
+		cancel  time.Duration // after which the request is cancelled
+		want    string        // when RoundTrip returns, and what
+	}{
+		{"sent again", "2", 3 * time.Second, time.Hour, "2s 200"},
+		{"sent again at once", "0.1", 3 * time.Second, time.Hour, "100ms 200"},
+		{"cancelled while the body drips", "2", 3 * time.Second, 500 * time.Millisecond, "500ms context canceled"},
+		{"cancelled while it waits", "2", 3 * time.Second, 1500 * time.Millisecond, "1.5s context canceled"},
+		{"not sent again", "5", 3 * time.Second, time.Hour, "0s 429"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start, closed := time.Now(), make(chan struct{})
+			p := &partner{start: start, answer: func(n int, r *http.Request) *http.Response {
+				if n == 1 {
+					res := response(429, "Retry-After", c.pause)
+					res.Body = dripping{closed}
+					return res
+				}
+				return nil
+			}}
+			client := outbound(t, memstore.New(memstore.Options{}), p, weir.Options{MaxWait: c.maxWait}, algorithms.GCRA(100, time.Second))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			defer time.AfterFunc(c.cancel, cancel).Stop()
+			r, _ := http.NewRequestWithContext(ctx, "GET", "http://example.com/", nil)
+			res, err := client.Transport.RoundTrip(r)
+			got := time.Since(start).String() + " "
+			if err != nil {
+				got += err.Error()
+			} else {
+				got += fmt.Sprint(res.StatusCode)
+				res.Body.Close()
+			}
+			if got != c.want {
+				t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+			}
+			select {
+			case <-closed:
+			default:
+				t.Errorf("%s: the body was not closed", c.name)
+			}
+		})
+	}
+}
+
+// TestTransportKeepsConnections: the connection of a 429 is used again, unless its
+// body drips. The server and the client are those of net/http.
+func TestTransportKeepsConnections(t *testing.T) {
+	for _, drips := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if asked++; asked > 1 {
+					return
+				}
+				w.Header().Set("Retry-After", "2")
+				w.WriteHeader(429)
+				io.WriteString(w, "too many")
+				for drips && http.NewResponseController(w).Flush() == nil {
+					select {
+					case <-time.After(100 * time.Millisecond):
+					case <-r.Context().Done():
+						return
+					}
+					io.WriteString(w, ".")
+				}
+			})}
+			listener := &pipes{conns: make(chan net.Conn)}
+			go server.Serve(listener)
+			dials := 0
+			base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				dials++
+				here, there := net.Pipe()
+				listener.conns <- there
+				return here, nil
+			}}
+			client := outbound(t, memstore.New(memstore.Options{}), base, weir.Options{MaxWait: 3 * time.Second}, algorithms.GCRA(100, time.Second))
+			start := time.Now()
+			res, err := client.Get("http://example.com/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			if took := time.Since(start); took != 2*time.Second || res.StatusCode != 200 {
+				t.Errorf("drips %v: got %d after %v, want 200 after the pause of 2s", drips, res.StatusCode, took)
+			}
+			want := 1
+			if drips {
+				want = 2
+			}
+			if dials != want {
+				t.Errorf("drips %v: %d connections, want %d", drips, dials, want)
+			}
+			base.CloseIdleConnections()
+			server.Close()
+		})
+	}
+}
+
+// pipes is a net.Listener of connections in memory.
+type pipes struct {
+	conns chan net.Conn
+	once  sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.conns) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// TestTransportBases: what a base does wrong is the caller's to see; the request
+// was charged, and no place among those that wait is lost.
+func TestTransportBases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{})
+		limit := algorithms.GCRA(1, time.Second)
+		for i, base := range []roundTripper{
+			func(*http.Request) (*http.Response, error) { return nil, nil },
+			func(*http.Request) (*http.Response, error) { panic("base") },
+			func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") },
+			func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"1"}}}, nil // no body
+			},
+		} {
+			client := outbound(t, store, base, weir.Options{MaxWait: time.Second, MaxWaiting: 1}, limit)
+			func() {
+				defer func() {
+					if got := recover(); (got != nil) != (i == 1) {
+						t.Errorf("base %d: panicked with %v", i, got)
+					}
+				}()
+				client.Transport.RoundTrip(httptest.NewRequest("GET", "http://example.com/", nil))
+			}()
+			look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: "partner", Key: "example.com", Limit: limit})
+			if err != nil || look.Decisions[0].Remaining != 0 {
+				t.Errorf("base %d: got %+v, %v, want it charged", i, look.Decisions, err)
+			}
+		}
+	})
 }
 
 // TestTransportRetries: a 429 is sent again when the pause is over, with its

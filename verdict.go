@@ -29,11 +29,12 @@ type verdict struct {
 
 // also is what most verdicts lack.
 type also struct {
-	refusal Refusal      // a ban or a deny
-	key     string       // that it is about
-	shadow  Transaction  // charges that refuse nobody
-	items   []item       // of shadow
-	used    atomic.Int64 // see Report
+	refusal  Refusal      // a ban or a deny
+	key      string       // that it is about
+	outbound bool         // waits for pauses
+	shadow   Transaction  // charges that refuse nobody
+	items    []item       // of shadow
+	used     atomic.Int64 // see Report
 }
 
 type verdictKey struct{}
@@ -145,6 +146,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	if len(v.Charges) > 0 {
 		v.Within = within
 		l.lookAtBans(v)
+		v.waitForPauses()
 		e.Took, e.Err = l.take((*asking)(v), v.Transaction)
 		e.judge()
 		if e.Err == nil {

@@ -20,6 +20,8 @@ func (e *LimitedError) Error() string {
 		return fmt.Sprintf("weir: rule %q has banned the key, retry after %v", t.Refusal.Rule, t.RetryAfter())
 	case ReasonDeny:
 		return fmt.Sprintf("weir: rule %q denies the key", t.Refusal.Rule)
+	case ReasonPause:
+		return fmt.Sprintf("weir: rule %q has paused the key, retry after %v", t.Refusal.Rule, t.RetryAfter())
 	}
 	for i, d := range t.Decisions {
 		if d.Allowed {

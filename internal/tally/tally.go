@@ -54,7 +54,8 @@ func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
 		t.count(&t.banned, e.Refusal.Rule)
 	}
 	tx := e.Transaction
-	spent := true // though the key may be banned, as the decision told
+	paused := e.Refusal.Reason == weir.ReasonPause // though its limits may have room
+	spent := !paused                               // though the key may be banned, as the decision told
 	for i := range tx.Decisions {
 		spent = spent && tx.Decisions[i].Allowed
 	}
@@ -65,7 +66,7 @@ func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
 		}
 		n := t.of(Label{c.Rule, c.Limit.Name, e.Shadow})
 		switch {
-		case !tx.Decisions[i].Allowed:
+		case !tx.Decisions[i].Allowed, paused && c.Rule == e.Refusal.Rule:
 			n.Refused.Add(1)
 		case !spent: // it would have fitted
 		default:
