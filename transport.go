@@ -31,6 +31,8 @@ import (
 // side counts in windows use SlidingLog, which keeps to its limit wherever they
 // begin.
 //
+// Each request asks the store, also behind a Lease: it must know of pauses.
+//
 // An error of the store is logged and observed, and the request goes out: OnError
 // is for handlers. Other options of handlers have no effect.
 func (l *Limiter) Transport(base http.RoundTripper) http.RoundTripper {

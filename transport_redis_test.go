@@ -1,11 +1,14 @@
 package weir_test
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -173,4 +177,81 @@ func (q *sharedQuota) windowsOver(seen []arrival) (n int) {
 		}
 	}
 	return n
+}
+
+// TestTransportPausesEverywhere: a pause holds in the other process, whatever
+// stands before the store that they share, also where units were leased before;
+// and so does its end.
+func TestTransportPausesEverywhere(t *testing.T) {
+	server := redistest.Server(t)
+	memory := memstore.New(memstore.Options{})
+	for _, shared := range []struct {
+		name  string
+		store func(t *testing.T) weir.Store
+	}{
+		{"memory", func(*testing.T) weir.Store { return memory }},
+		{"Redis", func(t *testing.T) weir.Store {
+			rdb := redis.NewUniversalClient(redisstore.ClientOptions(10*time.Second, server.Addr()))
+			t.Cleanup(func() { rdb.Close() })
+			store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return store
+		}},
+	} {
+		for _, d := range []struct {
+			name     string
+			decorate func(weir.Store) weir.Store
+		}{
+			{"alone", func(s weir.Store) weir.Store { return s }},
+			{"Hybrid", func(s weir.Store) weir.Store { return weir.Hybrid(s, 100) }},
+			{"Coalesce", weir.Coalesce},
+			{"Breaker", func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) }},
+			{"Fallback", func(s weir.Store) weir.Store { return weir.Fallback(s, memstore.New(memstore.Options{})) }},
+			{"Share", func(s weir.Store) weir.Store { return weir.Share(s, 3) }},
+			{"Lease", func(s weir.Store) weir.Store {
+				leases := weir.Lease(s, weir.LeaseOptions{})
+				t.Cleanup(func() { leases.Close(context.Background()) })
+				return leases
+			}},
+		} {
+			t.Run(shared.name+", "+d.name, func(t *testing.T) {
+				status := http.StatusOK
+				base := roundTripper(func(*http.Request) (*http.Response, error) { return response(status, "Retry-After", "50"), nil })
+				replica := func() (*weir.Limiter, *http.Client) {
+					l := must(t, d.decorate(shared.store(t)), weir.Options{Rules: []weir.Rule{{
+						Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)},
+					}}})
+					return l, &http.Client{Transport: l.Transport(base)}
+				}
+				_, one := replica()
+				limiter, two := replica()
+				get := func(client *http.Client) string {
+					res, err := client.Get("http://" + strings.ToLower(d.name) + ".example/")
+					var limited *weir.LimitedError
+					if errors.As(err, &limited) {
+						return limited.Transaction.Refusal.Reason.String()
+					}
+					if err != nil {
+						return err.Error()
+					}
+					return strconv.Itoa(res.StatusCode)
+				}
+				var got []string
+				got = append(got, get(two))
+				status = http.StatusServiceUnavailable
+				got = append(got, get(one))
+				status = http.StatusOK
+				got = append(got, get(one), get(two))
+				if err := limiter.Unpause(t.Context(), "partner", strings.ToLower(d.name)+".example"); err != nil {
+					t.Error(err)
+				}
+				got = append(got, get(two))
+				if want := []string{"200", "503", "pause", "pause", "200"}; !slices.Equal(got, want) {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			})
+		}
+	}
 }
