@@ -690,3 +690,34 @@ func ExampleLimiter_Transport() {
 	fmt.Println(res.StatusCode, err)
 	// Output: 200 <nil>
 }
+
+func ExampleLimiter_Unpause() {
+	partner, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Rules:    []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(100, time.Second)}}},
+		MaxPause: time.Hour,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	maintenance := response(http.StatusServiceUnavailable, "Retry-After", "3600")
+	client := &http.Client{Transport: partner.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return maintenance, nil }))}
+	res, _ := client.Get("http://partner.example/orders")
+	fmt.Println(res.StatusCode)
+
+	_, err = client.Get("http://partner.example/orders")
+	var limited *weir.LimitedError
+	if errors.As(err, &limited) {
+		fmt.Println(limited.Transaction.Refusal.Reason, limited.RetryAfter().Round(time.Minute))
+	}
+
+	if err := partner.Unpause(context.Background(), "partner", "partner.example"); err != nil {
+		fmt.Println(err)
+	}
+	res, _ = client.Get("http://partner.example/orders")
+	fmt.Println(res.StatusCode)
+	// Output:
+	// 503
+	// pause 1h0m0s
+	// 503
+}
