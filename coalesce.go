@@ -153,7 +153,7 @@ func (c *coalesced) join(ctx context.Context, l *lane, t *Transaction) error {
 	err := j.err
 	if err == nil {
 		t.Decisions = append(t.Decisions[:0], j.t.Decisions...)
-		t.At, t.Wait = j.t.At, j.t.Wait
+		t.At, t.Wait, t.Undo = j.t.At, j.t.Wait, append(t.Undo[:0], j.t.Undo...)
 	}
 	c.release(j)
 	return err
@@ -168,6 +168,7 @@ func (j *joined) copy(t *Transaction, mayLeave bool) {
 			j.t.Charges[i].Key = strings.Clone(StoredKey(j.t.Charges[i].Key))
 		}
 	}
+	j.t.Undo = append(j.t.Undo[:0], t.Undo...)
 	j.t.Within, j.t.Delay, j.t.Forget = t.Within, t.Delay, t.Forget
 }
 

@@ -183,7 +183,7 @@ func (t *Transaction) unknown() {
 	if cap(t.Decisions) < n {
 		t.Decisions = make([]Decision, n)
 	}
-	t.Decisions, t.Wait = t.Decisions[:n], 0
+	t.Decisions, t.Wait, t.Undo = t.Decisions[:n], 0, t.Undo[:0]
 	for i := range t.Decisions {
 		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: t.At.UnixMicro()}
 	}

@@ -282,7 +282,7 @@ func (l *Leases) install(s *leaseShard, e *lease, f *fetch, sent int64) (back *T
 // answer decides the ask that the fetch was made for.
 func (f *fetch) answer(t *Transaction) {
 	t.Decisions = append(t.Decisions[:0], f.t.Decisions...)
-	t.At, t.Wait = f.t.At, f.t.Wait
+	t.At, t.Wait, t.Undo = f.t.At, f.t.Wait, t.Undo[:0]
 	for i := range t.Decisions {
 		if d := &t.Decisions[i]; d.Remaining >= 0 {
 			d.Remaining += f.more * t.Charges[i].Cost

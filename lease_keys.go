@@ -163,7 +163,7 @@ func (e *lease) serve(t *Transaction, now int64) bool {
 
 	t.Decisions = append(t.Decisions[:0], e.decisions...)
 	gone := time.Duration(now - e.answered).Truncate(time.Microsecond)
-	t.At, t.Wait = e.at.Add(gone), 0
+	t.At, t.Wait, t.Undo = e.at.Add(gone), 0, t.Undo[:0]
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
 		if d.Remaining >= 0 {

@@ -154,7 +154,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 }
 
 // Cancel gives back what was reserved, so that others may go in its place,
-// unless the turn has come. It may be called again, and then does nothing.
+// unless the turn has come. If it was the last in line, the keys are as they were
+// before. It may be called again, and then does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
@@ -165,6 +166,9 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 		if c.Cost > 0 {
 			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks), r.t.Decisions[i].At
 			back.Charges = append(back.Charges, c)
+			if len(r.t.Undo) > 0 {
+				back.Undo = append(back.Undo, r.t.Undo[i])
+			}
 		}
 	}
 	return r.store.Take(ctx, &back)

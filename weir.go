@@ -176,6 +176,14 @@ type Queuer interface {
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }
 
+// A Reserver is an Algorithm whose state would forget what a cancellation needs if
+// a charge was taken at an instant to come.
+type Reserver interface {
+	// Reserve is Take at the instant at, for a charge that was asked for at now,
+	// which is no later.
+	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
+}
+
 // A Canceler is an Algorithm that can take back a reservation. Others give back
 // their newest units, which may free a slot that somebody else holds.
 type Canceler interface {
@@ -242,7 +250,7 @@ type Decision struct {
 }
 
 // A Transaction is decided at one instant: all of Charges are spent, or none.
-// It may be used again; Decisions are then overwritten.
+// It may be used again; Decisions and Undo are then overwritten.
 type Transaction struct {
 	// Charges are decided together. The same rule, key, limit and algorithm
 	// twice is an error.
@@ -270,6 +278,12 @@ type Transaction struct {
 
 	// Wait is filled by Take: how long to wait before going ahead.
 	Wait time.Duration
+
+	// Undo is filled by Take if Wait > 0, one for each charge, and else emptied. The
+	// transaction that gives all of a charge back (a negative Cost, Spent) takes it
+	// along, in the order of its own charges: if nothing has happened to the key
+	// since, it is as it was before.
+	Undo []Undo
 
 	// Refusal is filled by a Limiter, if it refuses the request: because of these
 	// charges, or of a ban or a deny, for which there need not be any. Stores leave
@@ -355,6 +369,8 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	}
 	t.Decisions = t.Decisions[:n]
 	t.At, t.Wait = time.UnixMicro(now), 0
+	undo := t.Undo
+	t.Undo = t.Undo[:0]
 	if t.Forget {
 		for i := range states {
 			l := &t.Charges[i].Limit
@@ -383,7 +399,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		if c.Cost < 0 && c.Spent > 0 {
-			t.cancel(i, now, states[i])
+			t.cancel(i, now, states[i], undo)
 			continue
 		}
 		t.take(i, now, c.Cost, &states[i])
@@ -425,10 +441,25 @@ func (to *State) set(s *State) {
 
 // cancel gives back a reservation, or the newest units where the algorithm
 // can't tell one from another.
-func (t *Transaction) cancel(i int, now int64, s State) {
+func (t *Transaction) cancel(i int, now int64, s State, undo []Undo) {
 	c, cost := &t.Charges[i], t.Charges[i].Cost
+	var u Undo
+	if len(undo) == len(t.Charges) {
+		u = undo[i]
+	}
+	if u.undoes(&s) {
+		t.take(i, now, 0, &u.Before)
+		return
+	}
 	if a, ok := c.Limit.Algorithm.(Canceler); ok {
+		last := s.At == c.Spent
 		s = a.Cancel(s, &c.Limit, now, c.Spent, -max(cost, -2*MaxTicks))
+		if u.Log && last {
+			s.At = u.Before.At
+			if n := len(s.Log); n > 0 {
+				s.At = max(s.At, s.Log[n-1].At)
+			}
+		}
 		cost = 0
 	}
 	t.take(i, now, cost, &s)
@@ -448,14 +479,21 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 			continue
 		}
 		var d Decision
-		if t.next[i], d = c.Limit.Algorithm.Take(states[i], &c.Limit, at, c.Cost); !d.Allowed {
+		if r, ok := c.Limit.Algorithm.(Reserver); ok {
+			t.next[i], d = r.Reserve(states[i], &c.Limit, now, at, c.Cost)
+		} else {
+			t.next[i], d = c.Limit.Algorithm.Take(states[i], &c.Limit, at, c.Cost)
+		}
+		if !d.Allowed {
 			return false // it fitted sooner, and no more: not one of our algorithms
 		}
 	}
+	t.Undo = append(t.Undo, make([]Undo, len(t.Charges))...)
 	for i := range t.Charges {
 		if c := &t.Charges[i]; c.Cost > 0 {
 			_, t.Decisions[i] = c.Limit.Algorithm.Take(t.next[i], &c.Limit, now, 0)
 			t.Decisions[i].At = at
+			t.Undo[i] = undoOf(c, now, states[i], t.next[i])
 		}
 	}
 	t.Wait = wait

@@ -25,6 +25,7 @@ func TestReservations(t *testing.T) {
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
 		states := make([]weir.State, 1)
 		var active history
+		var undos []weir.Undo
 		var log []string
 		for range 30 {
 			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit}}}
@@ -32,12 +33,16 @@ func TestReservations(t *testing.T) {
 				i := pending[r.IntN(len(pending))]
 				gone := active[i]
 				tx.Charges[0].Cost, tx.Charges[0].Spent = -gone.n, gone.at
+				tx.Undo = undos[i : i+1 : i+1]
+				if r.IntN(4) == 0 {
+					tx.Undo = nil // by arithmetic alone
+				}
 				before := states[0]
 				tx.Decide(now, states)
 				if fmt.Sprint(before) != fmt.Sprint(states[0]) {
 					freed[name]++
 				}
-				active = slices.Delete(active, i, i+1)
+				active, undos = slices.Delete(active, i, i+1), slices.Delete(undos, i, i+1)
 				log = append(log, fmt.Sprintf("%d: cancel %v", now, gone))
 			} else {
 				cost := 1 + r.Int64N(k.burst)
@@ -57,7 +62,7 @@ func TestReservations(t *testing.T) {
 					if n := len(active); !cancels && n > 0 && at < active[n-1].at {
 						t.Fatalf("seed %d: %v: goes at %d, before one who asked first and goes at %d", seed, k.limit, at, active[n-1].at)
 					}
-					active = append(active, spending{at, cost})
+					active, undos = append(active, spending{at, cost}), append(undos, append(tx.Undo, weir.Undo{})[0])
 					log = append(log, fmt.Sprintf("%d: %d within %v: at %d", now, cost, tx.Within, at))
 				}
 			}
@@ -129,5 +134,57 @@ func TestCancelFreesTheSlot(t *testing.T) {
 			t.Errorf("%v: the second gives up, and the next gets %v, want one after the fourth's %v", limit, got, fourth)
 		}
 		cancel(now + 1e15) // never reserved
+	}
+}
+
+// TestCancelRestores: who was the last in line leaves the key as it was before him,
+// under every algorithm, however many there were, if they go in the reverse order.
+func TestCancelRestores(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 5))
+	restored := map[string]int{}
+	for range 4000 {
+		k := newKey(randomLimit(r))
+		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
+		states := make([]weir.State, 1)
+		for range r.IntN(12) { // some history
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(r.IntN(2)*r.IntN(int(k.period))) * time.Microsecond}
+			tx.Decide(now, states)
+			now += []int64{0, 1, r.Int64N(k.period/k.quota + 2), r.Int64N(k.period + 1)}[r.IntN(4)]
+		}
+		var line []weir.Transaction
+		var before []weir.State
+		for range 1 + r.IntN(6) {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(8*k.period) * time.Microsecond}
+			tx.Delay = tx.Within / 16 * time.Duration(r.IntN(3))
+			s := states[0]
+			switch {
+			case !tx.Decide(now, states):
+			case tx.Wait == 0:
+				line, before = nil, nil // there is no line
+			default:
+				line, before = append(line, tx), append(before, s)
+			}
+			now += r.Int64N(3)
+		}
+		for i := len(line) - 1; i >= 0; i-- {
+			back := weir.Transaction{Charges: line[i].Charges, Undo: line[i].Undo}
+			back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, line[i].Decisions[0].At
+			now += r.Int64N(3)
+			back.Decide(now, states)
+			for cost := range 2 + min(k.burst, 20) {
+				_, got := k.limit.Algorithm.Take(states[0], &k.limit, now, cost)
+				_, want := k.limit.Algorithm.Take(before[i], &k.limit, now, cost)
+				if got != want {
+					t.Fatalf("seed %d: %v: after Cancel of number %d of %d a cost of %d gets\n%+v, before it\n%+v\nof %+v and %+v", seed, k.limit, i, len(line), cost, got, want, states[0], before[i])
+				}
+			}
+			restored[k.limit.Algorithm.Name()]++
+		}
+	}
+	for name := range definitions {
+		if restored[name] == 0 {
+			t.Errorf("%s: nothing was restored", name)
+		}
 	}
 }

@@ -49,18 +49,32 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		g.marks = append(g.marks, weir.Mark{At: at, Sum: g.sum() + cost})
 		*s = weir.State{At: at, A: g.base, Log: g.marks}
 	case cost < 0:
-		g.giveBack(givenBack(cost))
-		*s = weir.State{At: at, A: g.base, Log: g.marks}
-		if len(g.marks) == 0 && at == now {
+		n := min(givenBack(cost), g.spent())
+		g.giveBack(n)
+		all := logOf(s, l, now) // what is reserved may be cancelled
+		all.giveBack(n)
+		*s = weir.State{At: at, A: all.base, Log: all.marks}
+		if len(all.marks) == 0 && at == now {
 			*s = weir.State{}
 		}
 	}
 	g.view().decide(d, now, at, 0, true)
 }
 
+// Reserve makes it a weir.Reserver: units that will have left the window at the
+// instant at still count if the reservation is cancelled.
+func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (next weir.State, d weir.Decision) {
+	next, d = g.Take(s, l, at, cost)
+	if old := logOf(&s, l, now); d.Allowed && next.A > old.base {
+		last := next.Log[len(next.Log)-1]
+		next.A, next.Log = old.base, append(old.marks, last)
+	}
+	return next, d
+}
+
 // Cancel makes it a weir.Canceler.
 func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
-	g := logOf(&s, l, max(now, s.At))
+	g := logOf(&s, l, now)
 	var kept []weir.Mark
 	gone, before := int64(0), g.base
 	for _, m := range g.marks {

@@ -124,22 +124,37 @@ local function take(c, at, cost, quota, period)
   return unit(c.log, c.spent - over + 1) + period - at
 end
 
+-- recent returns how many units are in the window of now. What is reserved may have
+-- an earlier window, but may be cancelled.
+local function recent(c, now)
+  if c.at <= now then return c.spent end
+  return count(c.log, now - c.period, c.spent)
+end
+
 -- cancel finds the units of the instant of that were to be spent then, counted
--- from the oldest in the window: from c.first on, c.gone of them at most n.
-local function cancel(c, now, of, n)
-  local log, spent = c.log, c.spent
-  local newer = count(log, of, 1)
-  local since = math.min(count(log, of - 1, newer + 1), spent)
+-- from the oldest of all recent ones: from c.first on, c.gone of them at most n. If
+-- nobody is after them nobody need go after floor, where there is one.
+local function cancel(c, now, of, n, floor)
+  local log = c.log
+  c.all = recent(c, now)
+  local newer = math.min(count(log, of, 1), c.all)
+  local since = math.min(count(log, of - 1, newer + 1), c.all)
   c.of, c.same = of, math.max(0, since - newer)
   c.gone = math.min(n, c.same)
-  c.first = spent - since + 1
+  c.first = c.all - since + 1
+  c.frontier = log.frontier
+  if floor and of == log.frontier then
+    local newest = 0
+    if c.all > c.gone then newest = unit(log, c.gone > 0 and newer == 0 and c.same == c.gone and c.gone + 1 or 1) end
+    c.frontier = math.max(floor, newest)
+  end
 end
 
 -- describe_log returns all that an explanation of the charge can ask for: the
 -- newest instant, and of some units when they were spent, counted from the
 -- oldest in the window.
 local function describe_log(c, target)
-  local log, n = c.log, c.spent
+  local log, n = c.log, c.of and c.all or c.spent
   local marks = {}
   local function mark(k) -- the k-th oldest of n
     k = math.max(1, math.min(k, n))
@@ -151,9 +166,18 @@ local function describe_log(c, target)
     mark(n + 1 - c.quota)
     if c.cost > 0 then mark(n + c.cost - c.quota) end
     if c.of then
-      local over = n - c.gone + 1 - c.quota
-      if over >= c.first then over = over + c.gone end
-      mark(over)
+      local old = math.max(c.now, c.frontier) - c.period
+      local spent = count(log, old, n)
+      if c.of > old then spent = spent - c.gone end
+      local function left(k) -- the k-th oldest of those that stay
+        if k >= c.first then k = k + c.gone end
+        mark(k)
+      end
+      local out = n - c.gone - spent
+      if out > 0 then left(out) end
+      left(out + 1)
+      left(n - c.gone + 1 - c.quota)
+      left(n - c.gone)
       if c.same > 0 then
         if c.first > 1 then mark(c.first - 1) end
         mark(c.first + c.same - 1)
@@ -191,7 +215,8 @@ local function push_units(group, time, n, now, longest)
   end
   local len = group.charges[1].log.len
   if len - longest.spent > 16 + longest.spent / 16 then
-    redis.call('LTRIM', key, 0, longest.spent + n - 1)
+    local kept = time > now and count(longest.log, now - longest.period, longest.spent) or longest.spent
+    redis.call('LTRIM', key, 0, kept + n - 1)
     redis.call('RPUSH', key, header)
   end
   redis.call('PEXPIRE', key, ms(time + longest.period - now))
@@ -213,7 +238,7 @@ end
 local function drop_units(group, n, now, longest)
   local log = longest.log
   n = math.min(n, longest.spent)
-  local newest = n < longest.spent and unit(log, n + 1) or nil
+  local newest = n < recent(longest, now) and unit(log, n + 1) or nil
   if not newest then n = log.len end -- what is left is older than any window
   redis.call('LTRIM', group.key, n, -1)
   hold(group, math.max(now, log.frontier), newest, now, longest)
@@ -221,11 +246,12 @@ end
 
 -- drop_instant gives back what was to be spent at the instant longest.of.
 local function drop_instant(group, now, longest)
-  if longest.gone == 0 then return end
-  redis.call('LREM', group.key, longest.gone, string.format('%.0f', longest.of))
+  if longest.gone > 0 then
+    redis.call('LREM', group.key, longest.gone, string.format('%.0f', longest.of))
+  end
   local newest
-  if longest.gone < longest.spent then newest = tonumber(redis.call('LINDEX', group.key, 0)) end
-  hold(group, longest.log.frontier, newest, now, longest)
+  if longest.gone < longest.all then newest = tonumber(redis.call('LINDEX', group.key, 0)) end
+  hold(group, longest.frontier, newest, now, longest)
 end
 
 -- spend_text brings the marks of a charge up to date.
@@ -252,7 +278,7 @@ local function spend_text(c, at)
         times[#times + 1], sums[#sums + 1] = time, sum
       end
     end
-    log.times, log.sums, log.len = times, sums, sum
+    log.times, log.sums, log.len, log.frontier = times, sums, sum, c.frontier
     return
   end
   local sum = log.len - math.min(-c.cost, c.spent)
@@ -269,7 +295,7 @@ local function write_text(group, now)
   local texts, reset = {'*'}, 0
   for _, c in ipairs(group.charges) do
     c.log.known = true
-    if c.cost ~= 0 then c.log.old = math.max(now, c.log.frontier) - c.period end
+    if c.cost ~= 0 then c.log.old = now - c.period end
     reset = math.max(reset, c.log.frontier + c.period - now)
   end
   local others = false -- whose periods are not known here
@@ -315,7 +341,7 @@ local function spend_logs(group, now, forget)
   local longest, changed = group.charges[1], false
   for _, c in ipairs(group.charges) do
     if c.period > longest.period then longest = c end
-    changed = changed or c.cost > 0 or c.cost < 0 and c.gone ~= 0
+    changed = changed or c.cost > 0 or c.cost < 0 and (c.gone ~= 0 or c.frontier ~= c.log.frontier)
   end
   if not changed then return end
   local cost = longest.cost

@@ -271,10 +271,11 @@ func (h *history) step(t *testing.T) (int, error) {
 	if h.r.IntN(12) == 0 {
 		got.Forget = true
 	}
+	undo := slices.Clone(got.Undo)
 	h.server.SetTime(time.UnixMicro(h.now))
 	before := h.server.Dump()
 	err := h.store.Take(t.Context(), &got)
-	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget}
+	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, Undo: undo}
 	states := make([]weir.State, len(got.Charges))
 	for i := range states {
 		states[i] = h.states[name(&got.Charges[i])]
@@ -313,6 +314,9 @@ func (h *history) step(t *testing.T) (int, error) {
 		for i, c := range got.Charges {
 			if c.Cost > 0 && !got.Forget {
 				c.Cost, c.Spent = -c.Cost, got.Decisions[i].At
+				if len(got.Undo) > 0 {
+					back.Undo = append(back.Undo, got.Undo[i])
+				}
 				back.Charges = append(back.Charges, c)
 			}
 		}

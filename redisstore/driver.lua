@@ -3,7 +3,9 @@
 -- charge: its algorithm and its key, as indexes,
 -- the id of its limit, cost, quota, period in µs, burst, the edges of a
 -- calendar, and when the units of a negative cost were to be spent (0: give back
--- the newest). A value holds the fixed-size states of all limits of a rule and key:
+-- the newest), and what undoes them: of a log, the instant before which nobody need
+-- go then; else the state after them, that before, and when it is as good as new.
+-- A value holds the fixed-size states of all limits of a rule and key:
 -- where they share an instant, "=id:b,id:b;" and in 16 columns each at and every a,
 -- else "id at a b;" and so on. A log has a value of its own.
 --
@@ -15,11 +17,11 @@ local _
 local within = tonumber(ARGV[1])
 local wait = tonumber(ARGV[2])
 local forget = within == -2
-local n = (#ARGV - 2) / 9
+local n = (#ARGV - 2) / 10
 
 local charges, values = {}, {}
 for i = 1, n do
-  local arg = 9 * i - 6
+  local arg = 10 * i - 7
   local key = tonumber(ARGV[arg + 1])
   local c = {
     now = now,
@@ -31,6 +33,7 @@ for i = 1, n do
     burst = tonumber(ARGV[arg + 6]),
     edges = ARGV[arg + 7],
     when = tonumber(ARGV[arg + 8]),
+    undo = ARGV[arg + 9],
     at = 0, a = 0, b = 0,
   }
   charges[i] = c
@@ -73,6 +76,13 @@ for _, value in ipairs(values) do
   end
 end
 
+-- undone returns the state before a reservation, if the present one is that after it.
+local function undone(c)
+  local at, a, b, to, to_a, to_b, till = string.match(c.undo, '^(%d+) (%-?%d+) (%-?%d+) (%d+) (%-?%d+) (%-?%d+) (%d+)$')
+  if not at or tonumber(at) ~= c.at or tonumber(a) ~= c.a or tonumber(b) ~= c.b then return end
+  return tonumber(to), tonumber(to_a), tonumber(to_b), till - to
+end
+
 local fits = true
 for i = 1, n do
   local c = charges[i]
@@ -89,10 +99,12 @@ for i = 1, n do
       c.target = now
       _, c.next_a, c.next_b, c.reset, c.newest = f.take(c, now, c.cost, c.quota, c.period, c.burst, c.edges)
     end
+  elseif c.cost < 0 and c.when > 0 and undone(c) then
+    c.target, c.next_a, c.next_b, c.reset = undone(c)
   elseif c.cost < 0 and c.when > 0 and f.cancel then
     if f.log then
       f.take(c, c.target, 0, c.quota, c.period)
-      f.cancel(c, now, c.when, -c.cost)
+      f.cancel(c, now, c.when, -c.cost, tonumber(c.undo))
     else
       local at
       at, c.next_a, c.next_b, c.reset = f.cancel(c, now, c.when, -c.cost, c.quota, c.period, c.burst, c.edges)

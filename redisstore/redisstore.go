@@ -224,7 +224,7 @@ func (s *Store) compile(t *weir.Transaction, within int64, around []int64) (c ca
 	algorithms := make([]weir.Algorithm, 0, 4)
 	c.within = within
 	delay := max(0, min(int64(t.Delay/time.Microsecond), within))
-	c.args = append(make([]any, 0, 2+9*len(t.Charges)), within, delay)
+	c.args = append(make([]any, 0, 2+10*len(t.Charges)), within, delay)
 	for i := range t.Charges {
 		charge := &t.Charges[i]
 		l := &charge.Limit
@@ -235,10 +235,23 @@ func (s *Store) compile(t *weir.Transaction, within int64, around []int64) (c ca
 		c.args = append(c.args,
 			index(&algorithms, l.Algorithm, func(a, b weir.Algorithm) bool { return a.Name() == b.Name() }),
 			index(&c.keys, s.key(charge), func(a, b string) bool { return a == b }),
-			id(l), charge.Cost, l.Quota, int64(l.Period/time.Microsecond), l.Burst, edges, max(0, charge.Spent))
+			id(l), charge.Cost, l.Quota, int64(l.Period/time.Microsecond), l.Burst, edges, max(0, charge.Spent), undoOf(t, i))
 	}
 	c.script, err = s.script(algorithms)
 	return c, err
+}
+
+// undoOf writes what undoes the i-th charge; "" for nothing.
+func undoOf(t *weir.Transaction, i int) string {
+	if len(t.Undo) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Undo[i].After.At == 0 {
+		return ""
+	}
+	u := &t.Undo[i]
+	if u.Log {
+		return strconv.FormatInt(u.Before.At, 10)
+	}
+	a, b := &u.After, &u.Before
+	return fmt.Sprint(a.At, a.A, a.B, b.At, b.A, b.B, u.Until)
 }
 
 // index returns the place of x in list, from 1, and appends it if it is not

@@ -1,6 +1,6 @@
 -- The usual transaction, without the tables of the others: one charge of a
 -- fixed-size state that has its value to itself, now or never.
-if #ARGV == 11 and ARGV[1] == '0' and ARGV[2] == '0' and not algorithms[1].log then
+if #ARGV == 12 and ARGV[1] == '0' and ARGV[2] == '0' and not algorithms[1].log then
   local id, cost = ARGV[5], tonumber(ARGV[6])
   local text = redis.call('GET', KEYS[1])
   local state

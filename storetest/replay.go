@@ -69,7 +69,7 @@ func (r *replay) take(t *weir.Transaction) {
 
 // question returns a copy of what t asks.
 func question(t *weir.Transaction) weir.Transaction {
-	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget}
+	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, Undo: slices.Clone(t.Undo)}
 }
 
 // decided fails the test unless the replay says of want, which t asked, what the

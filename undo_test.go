@@ -1,0 +1,193 @@
+package weir_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// tens is one limit of ten under each algorithm.
+var tens = []weir.Limit{
+	algorithms.GCRA(10, 1000*time.Hour), algorithms.TokenBucket(10, 10, 1000*time.Hour), algorithms.LeakyBucket(10, 10, 1000*time.Hour),
+	algorithms.FixedWindow(10, 1000*time.Hour), algorithms.AnchoredWindow(10, 1000*time.Hour), algorithms.SlidingWindow(10, 1000*time.Hour),
+	algorithms.SlidingLog(10, 1000*time.Hour), algorithms.Calendar(10, algorithms.Month, time.UTC),
+}
+
+// big is how many units of it a turn may be for that must wait behind five others.
+func big(limit weir.Limit) int64 {
+	if limit.Algorithm.Name() == "leaky-bucket" {
+		return 5 // there is room for no more
+	}
+	return 10
+}
+
+// undoStores are ways to ask a store in memory and one in Redis.
+func undoStores(t *testing.T) map[string]weir.Store {
+	server := miniredis.RunT(t)
+	server.SetTime(time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC))
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { rdb.Close() })
+	inRedis, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stores := map[string]weir.Store{}
+	for name, base := range map[string]func() weir.Store{"memory": memory, "Redis": func() weir.Store { return inRedis }} {
+		for decorator, f := range map[string]func(weir.Store) weir.Store{
+			"":           func(s weir.Store) weir.Store { return s },
+			" Hybrid":    func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
+			" Breaker":   func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
+			" Fallback":  func(s weir.Store) weir.Store { return weir.Fallback(s, memory()) },
+			" secondary": func(s weir.Store) weir.Store { return weir.Fallback(failing{errDown}, s) },
+			" Share":     func(s weir.Store) weir.Store { return weir.Share(s, 1) },
+			" Coalesce":  func(s weir.Store) weir.Store { return weir.Joined(weir.Coalesce(s)) },
+			" Lease":     func(s weir.Store) weir.Store { return weir.Lease(s, weir.LeaseOptions{}) },
+		} {
+			stores[name+decorator] = f(base())
+		}
+	}
+	return stores
+}
+
+// TestCancelFreesTheKey: whoever books a big turn, or several, and gives up leaves
+// the key as it was: the five units that were free are free, at once.
+func TestCancelFreesTheKey(t *testing.T) {
+	for name, store := range undoStores(t) {
+		for _, limit := range tens {
+			for _, turns := range []int{1, 3} {
+				charges := []weir.Charge{
+					{Rule: name, Key: fmt.Sprint(turns), Limit: limit, Cost: 5},
+					{Rule: name, Key: fmt.Sprint(turns), Limit: limit.Named("another"), Cost: 5},
+					{Rule: name + "'s other rule", Key: fmt.Sprint(turns), Limit: algorithms.SlidingLog(100, 1000*time.Hour).Named(limit.Algorithm.Name()), Cost: 5},
+				}
+				if tx := take(t, store, 0, charges...); !tx.Allowed() {
+					t.Fatalf("%s: %v: got %+v", name, limit, tx.Decisions)
+				}
+				all := func(cost int64) []weir.Charge {
+					some := make([]weir.Charge, len(charges))
+					for i, c := range charges {
+						c.Cost = cost
+						some[i] = c
+					}
+					return some
+				}
+				var line []*weir.Reservation
+				for range turns {
+					r, err := weir.Reserve(t.Context(), store, 10_000*time.Hour, all(big(limit))...)
+					if err != nil {
+						if len(line) == 0 || big(limit) == 10 {
+							t.Fatalf("%s: %v: %v", name, limit, err)
+						}
+						break
+					}
+					line = append(line, r)
+				}
+				take(t, store, 0, all(1)...) // is refused, and that may be remembered
+				for i := len(line) - 1; i >= 0; i-- {
+					if err := line[i].Cancel(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for range 5 {
+					if tx := take(t, store, 0, all(1)...); !tx.Allowed() || tx.Wait != 0 {
+						t.Errorf("%s: %v, %d turns cancelled: got %+v for a unit that is free", name, limit, len(line), tx.Decisions)
+						break
+					}
+				}
+				if tx := take(t, store, 0, all(1)...); tx.Allowed() {
+					t.Errorf("%s: %v: got a sixth unit of the five that were left: %+v", name, limit, tx.Decisions)
+				}
+			}
+		}
+	}
+}
+
+// TestHangUpFreesTheKey: a client that books ten units over HTTP and hangs up while
+// it waits holds up nobody.
+func TestHangUpFreesTheKey(t *testing.T) {
+	for _, limit := range tens {
+		synctest.Test(t, func(t *testing.T) {
+			h := must(t, memstore.New(memstore.Options{}), weir.Options{MaxWait: 10_000 * time.Hour, Rules: []weir.Rule{
+				{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit.Named("a"), limit.Named("b")}, Cost: costOf},
+				{Name: "host", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(50, 1000*time.Hour)}, Cost: costOf},
+			}}).Handler(served)
+			begin := time.Now()
+			get := func(ctx context.Context, cost string) int {
+				r := ask("/", "192.0.2.1:4", "Cost", cost).WithContext(ctx)
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				return w.Code
+			}
+			if got := get(t.Context(), "5"); got != 200 {
+				t.Fatalf("%v: got %d", limit, got)
+			}
+			at := time.Since(begin)
+			gone, hangUp := context.WithCancel(t.Context())
+			done := make(chan int)
+			go func() { done <- get(gone, fmt.Sprint(big(limit))) }()
+			synctest.Wait()
+			hangUp()
+			if got := <-done; got == 200 {
+				t.Errorf("%v: a request that was hung up on was served", limit)
+			}
+			want := at
+			for range 5 {
+				if big(limit) == 5 { // a queue: one after the other, behind five units
+					want = max(want+100*time.Hour, at+500*time.Hour)
+				}
+				if got := get(t.Context(), "1"); got != 200 || time.Since(begin) != want {
+					t.Errorf("%v: got %d after %v, want 200 after %v", limit, got, time.Since(begin), want)
+				}
+			}
+		})
+	}
+}
+
+func costOf(r *http.Request) (n int64) {
+	fmt.Sscan(r.Header.Get("Cost"), &n)
+	return n
+}
+
+// TestCancelKeepsTheLog: units that will have left the window when a turn comes
+// still count if it is cancelled, though some of it was given back before.
+func TestCancelKeepsTheLog(t *testing.T) {
+	for name, store := range undoStores(t) {
+		for _, gift := range []int64{0, 1, 100} {
+			c := weir.Charge{Rule: name, Key: fmt.Sprint("log", gift), Limit: algorithms.SlidingLog(100, time.Hour), Cost: 60}
+			take(t, store, 0, c)
+			c.Cost = 100
+			var line []*weir.Reservation
+			for range 2 {
+				r, err := weir.Reserve(t.Context(), store, 3*time.Hour, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				line = append(line, r)
+			}
+			if c.Cost = -gift; gift > 0 {
+				take(t, store, 0, c)
+			}
+			for i := range line {
+				if err := line[1-i].Cancel(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.Cost = 0
+			if d := take(t, store, 0, c).Decisions[0]; d.Remaining != 40 {
+				t.Errorf("%s: %d given back in between: got %+v, want 40 left", name, gift, d)
+			}
+		}
+	}
+}
