@@ -70,12 +70,12 @@ type hybrid struct {
 type block struct {
 	quota, burst, cost int64
 	period             time.Duration
-	waits              bool  // refused to one who would wait: a queue may have no turn soon, and yet room
-	at                 int64 // the store's clock at the instant 0
-	since              int64 // the store's clock when it began
-	until              int64 // served before that
-	none               int64 // nothing is left before that; 0 if that is not known
-	fits, next, reset  int64 // when RetryAfter, NextAfter and ResetAfter are over
+	within             time.Duration // what the refused caller would have waited
+	at                 int64         // the store's clock at the instant 0
+	since              int64         // the store's clock when it began
+	until              int64         // served before that
+	none               int64         // nothing is left before that; 0 if that is not known
+	fits, next, reset  int64         // when RetryAfter, NextAfter and ResetAfter are over
 }
 
 // blocks is a bounded part of them, by the fingerprint of rule, key, limit and
@@ -140,8 +140,8 @@ func newBlock(c *Charge, d *Decision, t *Transaction, sent, answered int64) bloc
 	at := t.At.UnixMicro()
 	b := block{
 		quota: c.Limit.Quota, burst: c.Limit.Burst, period: c.Limit.Period, cost: c.Cost,
-		waits: t.Within > 0,
-		at:    at - answered, since: at,
+		within: max(0, t.Within),
+		at:     at - answered, since: at,
 		until: sent + min(d.RetryAfter, recheck).Microseconds(),
 		fits:  answered + d.RetryAfter.Microseconds(),
 		next:  answered + d.NextAfter.Microseconds(),
@@ -207,7 +207,16 @@ func (h *hybrid) lookup(id uint64, c *Charge, within time.Duration, now int64) (
 	s.mu.Unlock()
 	l := &c.Limit
 	return b, ok && now < b.until && b.cost == c.Cost && b.quota == l.Quota && b.burst == l.Burst && b.period == l.Period &&
-		(within <= 0 && !b.waits || within > 0 && time.Duration(b.until-now)*time.Microsecond > within)
+		b.refuses(l, within, now)
+}
+
+// refuses reports whether a caller that would wait for within is refused as the one
+// before was. A queue says when it lets that one in; others say when the charge fits.
+func (b *block) refuses(l *Limit, within time.Duration, now int64) bool {
+	if _, queue := l.Algorithm.(Queuer); queue || within <= 0 {
+		return max(0, within) == b.within
+	}
+	return time.Duration(b.until-now)*time.Microsecond > within
 }
 
 func (s *blocks) dropped() uint64 {

@@ -232,7 +232,9 @@ type Decision struct {
 
 	// RetryAfter is the shortest wait after which this charge fits if nothing
 	// else is spent: at that microsecond it fits, one earlier it does not. It is
-	// 0 if Allowed and Never if the cost exceeds the capacity.
+	// 0 if Allowed and Never if the cost exceeds the capacity. A charge that would
+	// wait in a queue (see Queuer) fits if the same charge with the same Within is
+	// let in.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free; 0 if nothing
@@ -413,7 +415,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 		wait = max(wait, d.RetryAfter)
 	}
 	if wait > 0 && (!fits || wait > within || !t.reserve(now, wait, states)) {
-		t.explainRefusal(now, states)
+		t.explainRefusal(now, within, states)
 		return false
 	}
 	copy(states, t.next)
@@ -502,13 +504,34 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 
 // explainRefusal describes the states as they are, where take has described
 // them as they would be with their charge spent.
-func (t *Transaction) explainRefusal(now int64, states []State) {
+func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
-		d := &t.Decisions[i]
-		if t.Charges[i].Cost != 0 && (d.Allowed || t.Within > 0) {
+		c, d := &t.Charges[i], &t.Decisions[i]
+		if c.Cost != 0 && (d.Allowed || t.Within > 0) {
 			allowed, retry := d.Allowed, d.RetryAfter
 			t.take(i, now, 0, &states[i])
+			_, shut := c.Limit.Algorithm.(gate) // which says when it opens
+			if q, ok := c.Limit.Algorithm.(Queuer); ok && !shut && within > 0 && c.Cost > 0 {
+				retry = queueRetry(q, &states[i], &c.Limit, now, c.Cost, within)
+				allowed = retry == 0
+			}
 			d.Allowed, d.RetryAfter = allowed, retry
 		}
 	}
+}
+
+// queueRetry returns the wait until a charge that accepts to wait for within gets
+// into the queue: until there is room, and its turn is near enough. A turn comes
+// nearer as time passes.
+func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Duration) (retry time.Duration) {
+	_, turn, ok := q.Queue(*s, l, now, now, cost)
+	if !ok && turn != Never {
+		retry = turn
+		now += int64(retry / time.Microsecond)
+		_, turn, ok = q.Queue(*s, l, now, now, cost)
+	}
+	if !ok {
+		return Never
+	}
+	return retry + max(0, turn-within)
 }

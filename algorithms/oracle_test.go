@@ -331,16 +331,15 @@ func TestQueueOracle(t *testing.T) {
 			if got != want || got && tx.Wait.Microseconds() != wait {
 				t.Fatalf("seed %d: %v, ask %d of %d within %d µs: got %v after %v, want %v after %d µs", seed, limit, i, cost, within, got, tx.Wait, want, wait)
 			}
-			switch retry := tx.RetryAfter().Microseconds(); {
-			case got:
+			admitted := func(after int64) bool { // the same, that much later
+				level := max(0, free-(now+after)*quota)
+				return level+cost*period <= capacity*period && (level+quota-1)/quota <= within
+			}
+			if retry := tx.RetryAfter().Microseconds(); got {
 				free = max(free, now*quota) + cost*period
-			case !room: // exact: then there is room, one earlier there isn't
-				fits := func(w int64) bool { return max(0, free-(now+w)*quota)+cost*period <= capacity*period }
-				if !fits(retry) || fits(retry-1) {
-					t.Fatalf("seed %d: %v, ask %d: RetryAfter %d µs; room then %v, one earlier %v", seed, limit, i, retry, fits(retry), fits(retry-1))
-				}
-			case retry != wait:
-				t.Fatalf("seed %d: %v, ask %d: RetryAfter %d µs, want the %d of its turn", seed, limit, i, retry, wait)
+			} else if !admitted(retry) || admitted(retry-1) {
+				t.Fatalf("seed %d: %v, ask %d of %d within %d µs: RetryAfter %d µs; let in then %v, one earlier %v",
+					seed, limit, i, cost, within, retry, admitted(retry), admitted(retry-1))
 			}
 			if r.IntN(3) > 0 {
 				now += r.Int64N(period/quota + 2)
