@@ -8,9 +8,9 @@ import (
 
 // AnchoredWindow allows quota units in a window of the period that begins with
 // the first unit a key spends; the first one after it begins the next. In any
-// window of the period, (t − period, t], it admits at most 2·quota − 1, about as
-// much as FixedWindow, but nobody knows beforehand when windows change, and keys
-// don't change together.
+// window of the period, (t − period, t], it admits at most 2·quota − 1, or 2·quota
+// if the first unit of a window is given back: about as much as FixedWindow, but
+// nobody knows beforehand when windows change, and keys don't change together.
 //
 // A state holds where its window begins (B).
 func AnchoredWindow(quota int64, period time.Duration) weir.Limit {

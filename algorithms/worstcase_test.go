@@ -22,7 +22,10 @@ import (
 // A fixed window is full at its last instant and the next at its first: 2L.
 //
 // An anchored window that fills when it ends began a period before the next, so
-// one unit at least, its first, lies outside: 2L − 1.
+// one unit at least, its first, lies outside: 2L − 1. If that very unit is given
+// back while later ones count, nothing lies outside: 2L. Nobody knows then when
+// the next one was spent, so the window stays where it was; it is never more than
+// L in each window, and no span of a period touches three.
 //
 // A sliding window that was spent at its last instant, all L of it, counts
 // L(P−g)/P at the instant g of the next one, and ⌊Lg/P⌋ more fit. The last
@@ -160,6 +163,55 @@ func TestWorstCaseReached(t *testing.T) {
 		got := test.attack.run(test.limit, 0).most(minute)
 		if claim := worst[test.limit.Algorithm.Name()](test.limit); got != test.want || got != claim {
 			t.Errorf("%v: got %d in a window, want %d; claimed are %d", test.limit, got, test.want, claim)
+		}
+	}
+}
+
+// TestWorstCaseAnchoredRefund: an anchored window whose first unit is given back is
+// no better than a fixed one, 2L, and no worse, whatever is given back.
+func TestWorstCaseAnchoredRefund(t *testing.T) {
+	const start, minute = 1_700_000_000_000_000, 60_000_000
+	l := algorithms.AnchoredWindow(10, time.Minute)
+	states := make([]weir.State, 1)
+	var h history
+	take := func(now, cost, spent int64) {
+		tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: cost, Spent: spent}}}
+		if !tx.Decide(now, states) {
+			t.Fatalf("%d at %+d µs is refused", cost, now-start)
+		}
+		if cost > 0 {
+			h = append(h, spending{now, cost})
+		}
+	}
+	take(start, 1, 0)
+	take(start+minute-1, 9, 0)
+	take(start+minute-1, -1, start)
+	take(start+minute-1, 1, 0)
+	take(start+minute, 10, 0)
+	if got := h[1:].most(minute); got != 20 { // without the one that was given back
+		t.Errorf("%v: got %d in a window after its first unit was given back, want 20", l, got)
+	}
+
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 9))
+	for range 3000 {
+		l := algorithms.AnchoredWindow(1+r.Int64N(5), time.Duration(1+r.Int64N(30))*time.Microsecond)
+		states, h := make([]weir.State, 1), history(nil)
+		now := int64(start)
+		for range 60 {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1 + r.Int64N(l.Quota)}}}
+			i := r.IntN(len(h) + 1)
+			if i < len(h) && r.IntN(3) == 0 && h[i].n > 0 {
+				tx.Charges[0].Cost, tx.Charges[0].Spent = -h[i].n, h[i].at
+				h[i].n = 0
+			}
+			if tx.Decide(now, states) && tx.Charges[0].Cost > 0 {
+				h = append(h, spending{now, tx.Charges[0].Cost})
+			}
+			if got := h.most(l.Period.Microseconds()); got > 2*l.Quota {
+				t.Fatalf("seed %d: %v: got %d in a window of what was not given back, want %d at most", seed, l, got, 2*l.Quota)
+			}
+			now += r.Int64N(l.Period.Microseconds()/2 + 1)
 		}
 	}
 }
