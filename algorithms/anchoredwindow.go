@@ -35,7 +35,7 @@ func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, 
 	if s.A > 0 && at < s.B+period {
 		start, w.spent = s.B, s.A
 	}
-	w.end = start + period
+	w.end, w.until, w.kept = start+period, start+period, w.spent
 	w.step(s, d, l.Quota, start, now, at, cost)
 }
 

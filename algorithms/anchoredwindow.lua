@@ -2,7 +2,7 @@ local function take(s, at, cost, quota, period)
   if cost > quota then return -1 end
   local start, spent = at, 0
   if s.a > 0 and at < s.b + period then start, spent = s.b, s.a end
-  return spend(spent, start, start + period, at, cost, quota)
+  return spend(spent, spent, start, start + period, start + period, s, at, cost, quota)
 end
 
 local function cancel(s, now, at, n, quota, period)

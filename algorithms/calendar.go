@@ -80,11 +80,8 @@ func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.Sta
 func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	start, end := c.Window(min(at, 1<<53)) // beyond lies the year 2255, or a broken state
-	w := window{end: end}
-	if s.At >= start {
-		w.spent = s.A
-	}
-	w.step(s, d, l.Quota, 0, now, at, cost)
+	w := windowOf(s, start, end, at)
+	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
 
 // Cancel makes it a weir.Canceler.

@@ -13,9 +13,7 @@ end
 local function take(s, at, cost, quota, _, _, edges)
   if cost > quota then return -1 end
   local start, finish = window_of(at, edges)
-  local spent = 0
-  if s.at >= start then spent = s.a end
-  return spend(spent, 0, finish, at, cost, quota)
+  return spend_in(start, finish, s, at, cost, quota)
 end
 
 local function cancel(s, now, at, n, quota, _, _, edges)

@@ -126,7 +126,7 @@ func TestChangedPeriod(t *testing.T) {
 // TestChangesStaySound changes limits at random under greedy clients. From each
 // change on a key admits no more at once than one never seen, no more in any
 // window than the worst case of the new limit, and is as good as new when the new
-// limit has drained what the largest one may have left.
+// limit has drained what the largest one may have left, and the longest window ends.
 func TestChangesStaySound(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 6))
@@ -146,10 +146,11 @@ func TestChangesStaySound(t *testing.T) {
 			now := int64(1_700_000_000_000_000) + r.Int64N(1e9)
 			states := make([]weir.State, 1)
 			var largest int64
+			var longest time.Duration
 			for range 5 {
 				l := random(i)
 				k := newKey(l)
-				largest = max(largest, k.burst) // what it allowed may be owed yet
+				largest, longest = max(largest, k.burst), max(longest, l.Period) // what they allowed may be owed yet
 				tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
 				var h history // since the change
 				for range 12 {
@@ -162,7 +163,7 @@ func TestChangesStaySound(t *testing.T) {
 					if d.Remaining > most.Remaining || d.Remaining < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.NextAfter > d.ResetAfter {
 						t.Fatalf("seed %d: %v: state %+v gives %+v", seed, l, states[0], d)
 					}
-					if worst := 2 * time.Duration(max(1, (largest+k.quota-1)/k.quota)) * l.Period; d.ResetAfter > worst {
+					if worst := 2 * max(longest, time.Duration(max(1, (largest+k.quota-1)/k.quota))*l.Period); d.ResetAfter > worst {
 						t.Fatalf("seed %d: %v: state %+v is as good as new in %v, want %v at most", seed, l, states[0], d.ResetAfter, worst)
 					}
 					if tx.Charges[0].Cost = d.Remaining; d.Remaining > 0 && r.IntN(3) > 0 {

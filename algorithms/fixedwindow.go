@@ -29,11 +29,8 @@ func (f fixedWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.
 func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	start := at - at%period
-	w := window{end: start + period}
-	if s.At >= start {
-		w.spent = s.A
-	}
-	w.step(s, d, l.Quota, 0, now, at, cost)
+	w := windowOf(s, start, start+period, at)
+	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
 
 // Cancel makes it a weir.Canceler.

@@ -1,9 +1,7 @@
 local function take(s, at, cost, quota, period)
   if cost > quota then return -1 end
   local start = at - at % period
-  local spent = 0
-  if s.at >= start then spent = s.a end
-  return spend(spent, 0, start + period, at, cost, quota)
+  return spend_in(start, start + period, s, at, cost, quota)
 end
 
 local function cancel(s, now, at, n, quota, period)

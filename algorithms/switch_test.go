@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
 )
 
 // A switcher charges one key under limits of one name that differ in their
@@ -188,6 +189,51 @@ func TestSwitchedMeters(t *testing.T) {
 			if got := s.spent.most(w); got > claim {
 				t.Fatalf("seed %d: %v: got %d in %v, want %d at most", seed, limits, got, l.Period, claim)
 			}
+		}
+	}
+}
+
+// TestSwitchedWindows: limits of one name whose windows differ in length. As long
+// as the longest window lasts in which anything was spent under it, its limit sees
+// all that was spent since, under whatever numbers, and admits no more than its
+// quota in all; a shorter one never admits more than its own quota in its window.
+func TestSwitchedWindows(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 10))
+	for range 3000 {
+		period := 10 + r.Int64N(100)
+		var limits []weir.Limit
+		for range 2 + r.IntN(2) {
+			quota := 1 + r.Int64N(20)
+			limits = append(limits, algorithms.FixedWindow(quota, time.Duration(period)*time.Microsecond))
+			period *= 2 + r.Int64N(5) // windows lie in those of the next
+		}
+		s := newSwitcher(limits...)
+		used := make([]int64, len(limits)) // the window in which it was used last, and since when
+		since := make([]int, len(limits))
+		for range 100 {
+			before := len(s.spent)
+			i := r.IntN(len(limits))
+			l := limits[i]
+			if n := s.decide(s.state[0], l, s.now, 0).Remaining; n > 0 {
+				if err := s.charge(i, 1+r.Int64N(n)); err != nil {
+					t.Fatalf("seed %d: %v: %v", seed, limits, err)
+				}
+			}
+			if len(s.spent) > before {
+				window := s.now / l.Period.Microseconds()
+				if used[i] != window {
+					used[i], since[i] = window, before
+				}
+				var sum int64
+				for _, c := range s.spent[since[i]:] {
+					sum += c.n
+				}
+				if sum > l.Quota {
+					t.Fatalf("seed %d: %v: %v admits, with %d spent since it was first used in this window", seed, limits, l, sum)
+				}
+			}
+			s.now += r.Int64N(limits[r.IntN(len(limits))].Period.Microseconds()/2 + 1)
 		}
 	}
 }

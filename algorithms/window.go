@@ -10,15 +10,33 @@ import (
 // up to quota units are spent in a window that ends. They differ in where the
 // window that holds an instant begins and ends.
 //
-// A state holds how many units were spent (A) in the window of At.
+// A state holds how many units were spent (A) in the window of At. Those of fixed
+// and calendar windows hold when that ends (B), for limits of one name whose windows
+// differ: as long as a longer one lasts, A goes on counting for it. A limit with a
+// shorter one sees A if At lies in its own window, and nothing of it if not.
 type window struct {
 	spent int64
 	end   int64 // of the window that holds the instant asked for
+	kept  int64 // spent in the longest window
+	until int64 // when that ends
 }
 
-// step spends in the window of the instant at = max(now, s.At). start stands in
-// the next state, for those whose window begins where its first unit is spent.
-func (w window) step(s *weir.State, d *weir.Decision, quota, start, now, at, cost int64) {
+// windowOf returns the window from start to end that holds the instant at.
+func windowOf(s *weir.State, start, end, at int64) window {
+	w := window{end: end, until: end}
+	if s.At >= start {
+		w.spent = s.A
+	}
+	w.kept = w.spent
+	if at < s.B {
+		w.kept, w.until = s.A, max(end, s.B)
+	}
+	return w
+}
+
+// step spends in the window of the instant at = max(now, s.At). b stands in the
+// next state.
+func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost int64) {
 	switch {
 	case cost > quota:
 		w.view(quota, at).decide(d, now, at, never, false)
@@ -32,12 +50,18 @@ func (w window) step(s *weir.State, d *weir.Decision, quota, start, now, at, cos
 			w.view(quota, at).decide(d, now, at, retry, false)
 			return
 		}
-		w.spent += cost
-		*s = weir.State{At: at, A: w.spent, B: start}
+		w.kept = min(w.kept+cost, 2*weir.MaxTicks) // more than any quota
+		w.spent = w.kept
+		*s = weir.State{At: at, A: w.kept, B: b}
 	case cost < 0:
-		w.spent = max(0, w.spent-givenBack(cost))
-		*s = weir.State{At: at, A: w.spent, B: start}
-		if w.spent == 0 && at == now {
+		last := at
+		if w.spent == 0 && w.kept > 0 {
+			last = s.At // in a window before: it must not count in this one
+		}
+		n := givenBack(cost)
+		w.spent, w.kept = max(0, w.spent-n), max(0, w.kept-n)
+		*s = weir.State{At: last, A: w.kept, B: b}
+		if w.kept == 0 && at == now {
 			*s = weir.State{}
 		}
 	}
@@ -45,10 +69,14 @@ func (w window) step(s *weir.State, d *weir.Decision, quota, start, now, at, cos
 }
 
 func (w window) view(quota, at int64) view {
-	if w.spent == 0 {
-		return view{remaining: quota}
+	v := view{remaining: max(0, quota-w.spent)}
+	if w.spent > 0 {
+		v.next = w.end - at
 	}
-	return view{remaining: max(0, quota-w.spent), next: w.end - at, reset: w.end - at}
+	if w.kept > 0 {
+		v.reset = w.until - at
+	}
+	return v
 }
 
 // cancel gives back n units that were to be spent at the instant at, if that was

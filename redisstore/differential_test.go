@@ -422,8 +422,8 @@ func TestScriptsAlike(t *testing.T) {
 			"=l/gcra:60000000;1782907200000000        60000000",
 			"=l/gcra:60000000;1782907200000000       120000000"}},
 		{algorithms.FixedWindow(2, time.Hour), []string{
-			"=l/fixed-window:0;1782907200000000               1",
-			"=l/fixed-window:0;1782907200000000               2"}},
+			"=l/fixed-window:1782910800000000;1782907200000000               1",
+			"=l/fixed-window:1782910800000000;1782907200000000               2"}},
 		{algorithms.SlidingLog(2, time.Hour), []string{
 			"1782907200000000 =l/sliding-log#1782907200000000 1",
 			"1782907200000000 1782907200000000 =l/sliding-log#1782907200000000 2"}},
