@@ -34,7 +34,8 @@ const MaxTicks = 1 << 50
 // limits that are ready to use.
 type Limit struct {
 	// Name tells the limits of a rule apart, in stored keys and in header
-	// fields. The period names a limit that has none: see StoredName.
+	// fields. The period names a limit that has none: see StoredName. It is
+	// printable ASCII.
 	Name string
 
 	// Algorithm is the arithmetic that counts. It must be set.
@@ -125,6 +126,9 @@ func (l *Limit) fault() error {
 	case l.Burst < 0:
 		return fmt.Errorf("burst %d is below 0", l.Burst)
 	}
+	if !printable(l.Name) {
+		return errNotPrintable
+	}
 	if name := l.Algorithm.Name(); name == "" || !printable(name) {
 		return fmt.Errorf("its algorithm is named %q, which is empty or not printable ASCII", name)
 	}
@@ -210,7 +214,7 @@ type Mark struct {
 
 // A Charge asks one limit for Cost units.
 type Charge struct {
-	Rule  string // states of different rules never mix
+	Rule  string // states of different rules never mix; printable ASCII
 	Key   string // known by its StoredKey
 	Limit Limit
 	Cost  int64 // 0 looks, a negative cost gives back
@@ -332,14 +336,17 @@ type Store interface {
 	Take(ctx context.Context, t *Transaction) error
 }
 
-// Validate refuses what no store can decide: an invalid limit, the same limit of
-// the same key twice, a Delay beyond Within. Stores call it first.
+// Validate refuses what no store can decide: an invalid limit, a name that is not
+// printable, the same limit of the same key twice, a Delay beyond Within. Stores call it first.
 func (t *Transaction) Validate() error {
 	if t.Delay > max(0, t.Within) {
 		return fmt.Errorf("weir: a delay of %v is not within %v", t.Delay, t.Within)
 	}
 	for i := range t.Charges {
 		c := &t.Charges[i]
+		if !printable(c.Rule) {
+			return fmt.Errorf("weir: rule %q: %w", c.Rule, errNotPrintable)
+		}
 		if err := c.Limit.fault(); err != nil {
 			return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, c.Limit.Name, err)
 		}

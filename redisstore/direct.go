@@ -36,6 +36,14 @@ type direct struct {
 // beyond that have the general script, which gets their numbers as arguments.
 const mostDirect = 256
 
+// A script has some registers for each limit, and Lua has 200 for a function,
+// and 32 captures for a pattern. What has more limits has the general script, which
+// loops.
+const (
+	mostMeters = 32
+	mostLogs   = 30
+)
+
 // directFor returns the script of t, or nil if it has none.
 func (s *Store) directFor(t *weir.Transaction, within int64) *direct {
 	if within != 0 {
@@ -48,7 +56,9 @@ func (s *Store) directFor(t *weir.Transaction, within int64) *direct {
 		if c.Cost != 1 || c.Key != t.Charges[0].Key || c.Rule != t.Charges[0].Rule {
 			return nil
 		}
-		name = append(append(name, c.Limit.Algorithm.Name()...), ' ')
+		// Each is separated from the next, whatever is in its names: no name has
+		// a line break.
+		name = append(append(name, c.Limit.Algorithm.Name()...), '\n')
 		if c.Limit.Name != "" {
 			name = append(name, c.Limit.Name...)
 		} else {
@@ -88,10 +98,10 @@ func newDirect(charges []weir.Charge) *direct {
 		logs = logs && isLog(l.Algorithm)
 	}
 	switch {
-	case meters:
+	case meters && len(charges) <= mostMeters:
 		header := "=" + strings.Join(units, ",") + ";"
 		return &direct{script: meterScript(charges, header, false), many: meterScript(charges, header, true)}
-	case logs && len(charges) <= 30: // a pattern has at most 32 captures
+	case logs && len(charges) <= mostLogs:
 		return &direct{script: logScript(charges, "="+strings.Join(ids, ",")), logs: true}
 	}
 	return nil

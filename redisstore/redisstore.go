@@ -209,6 +209,10 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 	return fault(&t.Charges[0], "the windows of a calendar lie out of reach")
 }
 
+// mostCharges is how many charges a transaction may have. Redis takes a million
+// arguments and hangs up if there are more; long before that Timeout is over.
+const mostCharges = 10_000
+
 // A call is a transaction as its script gets it.
 type call struct {
 	script script
@@ -221,6 +225,9 @@ type call struct {
 // compile names keys and arguments. around are instants whose windows the
 // script may need.
 func (s *Store) compile(t *weir.Transaction, within int64, around []int64) (c call, err error) {
+	if len(t.Charges) > mostCharges {
+		return c, fmt.Errorf("redisstore: %d charges in one transaction: at most %d are allowed", len(t.Charges), mostCharges)
+	}
 	algorithms := make([]weir.Algorithm, 0, 4)
 	c.within = within
 	delay := max(0, min(int64(t.Delay/time.Microsecond), within))

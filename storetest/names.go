@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,10 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
+func unprintable(s string) bool {
+	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
+}
+
 // names: states of different rules, keys, limits and algorithms never mix, what
 // ever their names. An empty one is a name like any other, but that of a limit:
 // its period names that.
@@ -18,18 +23,29 @@ func names(t testing.TB, store weir.Store) {
 		"", "a", "A", ":", "a:", ":a", "/", "a/", "1:a", " ", "a ", "\x00", "a\x00", "\n", "a\r\nb", "{", "}", "{}", "{a}", "}a{",
 		"*", "%d", `\`, `"`, "é", "e\u0301", "世界", "\xff\xfe", "a|b", "0", "-1",
 	}
+	printable := slices.DeleteFunc(slices.Clone(odd), unprintable)
 	p := newReplay(t, store)
 	all := algorithms.GCRA(1000, time.Hour)
+	for _, s := range odd {
+		if unprintable(s) { // a name that no header field can carry, nor a line of a log
+			for _, c := range []weir.Charge{{Rule: s, Key: p.run, Limit: all}, {Rule: p.run, Key: p.run, Limit: all.Named(s)}} {
+				p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{c}})
+				p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{p.charge("good", all, 1), c}})
+			}
+		}
+	}
 	var ids []weir.Charge
-	for _, rule := range odd[:16] {
+	for _, rule := range printable[:13] {
 		for _, key := range odd[:16] {
 			ids = append(ids, weir.Charge{Rule: rule, Key: key, Limit: all.Named(p.run)})
 		}
 	}
 	for _, s := range odd {
+		ids = append(ids, weir.Charge{Rule: p.run, Key: s, Limit: all})
+	}
+	for _, s := range printable {
 		ids = append(ids,
 			weir.Charge{Rule: s, Key: p.run, Limit: all},
-			weir.Charge{Rule: p.run, Key: s, Limit: all},
 			weir.Charge{Rule: p.run + s, Key: s, Limit: all.Named(s)},
 			weir.Charge{Rule: s, Key: p.run + s, Limit: all.Named("limit")},
 			weir.Charge{Rule: s, Key: s, Limit: all.Named("x" + p.run + s)},
@@ -69,9 +85,10 @@ func longNames(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	long := p.run + strings.Repeat("x", size)
 	for i, key := range []string{long, long + "y", long[:size], "y" + long, p.run, long + "\x00"} {
+		name := strings.ReplaceAll(key, "\x00", " ")
 		p.all(0, weir.Charge{Rule: "storetest", Key: key, Limit: three, Cost: int64(i % 4)})
-		p.all(0, weir.Charge{Rule: key, Key: "storetest", Limit: three, Cost: int64((i + 1) % 4)})
-		p.all(0, weir.Charge{Rule: key, Key: key, Limit: three.Named(key), Cost: int64((i + 2) % 4)})
+		p.all(0, weir.Charge{Rule: name, Key: "storetest", Limit: three, Cost: int64((i + 1) % 4)})
+		p.all(0, weir.Charge{Rule: name, Key: key, Limit: three.Named(name), Cost: int64((i + 2) % 4)})
 	}
 	p.wants(p.all(0, weir.Charge{Rule: "storetest", Key: long, Limit: three}), true, 3)
 }

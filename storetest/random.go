@@ -52,7 +52,7 @@ func random(t testing.TB, store weir.Store) {
 	var all []weir.Limit
 	for _, period := range []time.Duration{999 * time.Microsecond, 20 * time.Millisecond, time.Hour} {
 		for _, l := range limits(quota, period) {
-			all = append(all, l.Named(fmt.Sprintf("%v", period)))
+			all = append(all, l.Named(fmt.Sprint(period.Microseconds())))
 		}
 	}
 	withins := []time.Duration{0, 0, 0, time.Microsecond, time.Millisecond, 20 * time.Millisecond, time.Hour, -1, math.MaxInt64}
@@ -97,7 +97,7 @@ func everyAlgorithm(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {
 		for _, l := range limits(3, period) {
-			l = l.Named(fmt.Sprint(period))
+			l = l.Named(fmt.Sprint(period.Microseconds()))
 			for _, cost := range []int64{1, 1, 0, 2, 1, 1, 1, -1, 1, 1, 0, -9, 3, 1} {
 				p.one("", l, cost)
 				if period < time.Second && cost == 2 {

@@ -57,6 +57,7 @@ func Tests() []Test {
 
 		{"NoCharges", noCharges},
 		{"ManyCharges", manyCharges},
+		{"ManyLimits", manyLimits},
 		{"Decisions", decisions},
 		{"Duplicate", duplicate},
 		{"Invalid", invalid},

@@ -71,6 +71,8 @@ var flaws = []struct {
 	{"decides a batch from its end", "Each"},
 	{"decides a batch as one", "Each"},
 	{"has one error for a batch", "Each"},
+	{"takes 80 limits at most", "ManyLimits"},
+	{"knows nothing of stored names", "Names"},
 	{"decides like ones once", "Each"},
 }
 
@@ -93,6 +95,8 @@ func (s *store) id(c *weir.Charge) [4]string {
 		id[0] = id[0][:min(len(id[0]), 1000)]
 	case "keeps the caller's key":
 		id[0] = c.Key
+	case "knows nothing of stored names":
+		id[2] = c.Limit.Name
 	case "counts by the numbers of a limit":
 		id[2] += fmt.Sprint(c.Limit.Quota)
 	}
@@ -116,6 +120,9 @@ func (s *store) validate(ctx context.Context, t *weir.Transaction) error {
 	}
 	if s.flaw == "wants a charge" && len(t.Charges) == 0 {
 		return errors.New("nothing to do")
+	}
+	if s.flaw == "takes 80 limits at most" && len(t.Charges) > 80 {
+		return errors.New("main function has more than 200 local variables")
 	}
 	err := t.Validate()
 	switch {

@@ -62,6 +62,28 @@ func decisions(t testing.TB, store weir.Store) {
 	}
 }
 
+// manyLimits: a key may have more limits than anybody will give it.
+func manyLimits(t testing.TB, store weir.Store) {
+	kinds := []func(n int64, period time.Duration) weir.Limit{algorithms.GCRA, algorithms.SlidingLog, algorithms.AnchoredWindow}
+	p := newReplay(t, store)
+	for _, n := range []int{1, 30, 31, 32, 33, 100, 250} {
+		for k := range len(kinds) + 1 {
+			var charges []weir.Charge
+			for i := range n {
+				limit := kinds[(k+i*(k/len(kinds)))%len(kinds)] // of one kind, then of all
+				charges = append(charges, p.charge(fmt.Sprint(n, k), limit(int64(3+i%7), time.Hour+time.Duration(i)*time.Second), 1))
+			}
+			for range 3 {
+				p.all(0, charges...)
+			}
+			if got := p.all(0, charges...); got.Allowed() {
+				t.Errorf("%d limits of kind %d: got a fourth unit admitted by a quota of 3", n, k)
+			}
+			p.all(time.Minute, charges...)
+		}
+	}
+}
+
 // duplicate: the same limit twice is an error and spends nothing.
 func duplicate(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)

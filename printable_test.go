@@ -1,0 +1,65 @@
+package weir_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestPrintable: every name is refused that holds one byte that is not printable
+// ASCII, wherever that is, by hand and by New alike.
+func TestPrintable(t *testing.T) {
+	l := algorithms.GCRA(1, time.Second)
+	store := memstore.New(memstore.Options{})
+	for n := range 40 {
+		for at := range n + 1 {
+			for b := range 256 {
+				if n > 17 && b%16 > 1 && b != 0x7e && b != 0x7f {
+					continue
+				}
+				name := []byte(strings.Repeat("~ ", 20)[:n])
+				want := true
+				if at < n {
+					name[at] = byte(b)
+					want = ' ' <= b && b <= '~'
+				}
+				if got := l.Named(string(name)).Validate() == nil; got != want {
+					t.Fatalf("a limit named %q: got valid %v, want %v", name, got, want)
+				}
+			}
+		}
+	}
+	for _, name := range []string{"a\nb", "a\x00", "é", "\x7f"} {
+		for _, c := range []weir.Charge{{Rule: name, Limit: l}, {Rule: "r", Limit: l.Named(name)}} {
+			tx := weir.Transaction{Charges: []weir.Charge{c}}
+			if err := tx.Validate(); err == nil {
+				t.Errorf("a charge of rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
+			}
+			if _, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: c.Rule, Key: weir.Global(), Limits: []weir.Limit{c.Limit}}}}); err == nil {
+				t.Errorf("New: rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
+			}
+			if err := store.Take(context.Background(), &tx); err == nil {
+				t.Errorf("Take: rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
+			}
+		}
+	}
+}
+
+// BenchmarkValidate is what every Take asks first.
+func BenchmarkValidate(b *testing.B) {
+	for name, limit := range map[string]string{"none": "", "short": "1m", "long": "a limit of a long name, 40 bytes or more"} {
+		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "auth.createToken", Limit: algorithms.GCRA(1, time.Second).Named(limit)}}}
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := tx.Validate(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

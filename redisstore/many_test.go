@@ -1,0 +1,63 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+)
+
+// TestManyLimitsEach: scripts that take many transactions of a key at once compile
+// for as many limits as those that take one, and where there is neither the
+// general one decides.
+func TestManyLimitsEach(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+	defer rdb.Close()
+	store := newStore(t, rdb)
+	for _, n := range []int{1, 30, 31, 32, 33, 66, 100, 250} {
+		for name, limit := range map[string]func(int64, time.Duration) weir.Limit{"meters": algorithms.GCRA, "logs": algorithms.SlidingLog} {
+			var ts []*weir.Transaction
+			for range 5 {
+				tx := &weir.Transaction{}
+				for i := range n {
+					tx.Charges = append(tx.Charges, weir.Charge{Rule: name, Key: fmt.Sprint(n), Limit: limit(3, time.Hour+time.Duration(i)*time.Second), Cost: 1})
+				}
+				ts = append(ts, tx)
+			}
+			for i, err := range store.TakeEach(t.Context(), ts) {
+				if err != nil {
+					t.Errorf("%d %s, transaction %d: got error %q, want none", n, name, i, err)
+				}
+			}
+			for i, tx := range ts {
+				if got, want := len(tx.Decisions) == n && tx.Allowed(), i < 3; got != want {
+					t.Errorf("%d %s, transaction %d: got allowed %v, want %v", n, name, i, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestTooManyCharges: what Redis would hang up on is an error that says so.
+func TestTooManyCharges(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+	defer rdb.Close()
+	store := newStore(t, rdb)
+	tx := weir.Transaction{}
+	for i := range 10_001 {
+		tx.Charges = append(tx.Charges, weir.Charge{Key: fmt.Sprint(i), Limit: algorithms.GCRA(3, time.Hour), Cost: 1})
+	}
+	const want = "redisstore: 10001 charges in one transaction: at most 10000 are allowed"
+	if err := store.Take(t.Context(), &tx); err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+	tx.Charges = tx.Charges[1:]
+	if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() {
+		t.Errorf("one charge less: got error %v, allowed %v; want it decided", err, tx.Allowed())
+	}
+}
