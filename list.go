@@ -2,16 +2,18 @@ package weir
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
+
+	"github.com/seed83679106/weir/internal/addr"
 )
 
 // A List is a set of keys, for Rule.Allow and Rule.Deny: keys as they are,
-// networks, and beginnings.
+// networks, and beginnings. Addresses are better kept in an AddrList.
 type List struct {
 	keys     map[string]bool
-	networks map[netip.Prefix]bool
-	bits     []int // lengths of networks, for IPv4 as of IPv6
+	networks networks
 	starts   map[string]bool
 	lengths  []int // of starts
 }
@@ -19,29 +21,36 @@ type List struct {
 // NewList returns a list of entries. "192.0.2.7" and "10.0.0.0/8" are addresses
 // and networks, and match keys that are addresses, or networks that lie within,
 // as ByIP makes of IPv6. "tenant-a/*" matches keys that begin so. Anything else
-// is a key. An entry that looks like a network and is none is an error, and so
-// is an empty one, and "*".
+// is a key.
+//
+// The key is that of the rule as a whole: under Join, FirstOf or Global no address
+// is one, and what is to be listed there is an [AddrList]. An entry that could never
+// match is an error: one that is empty, "*", an address with a port, a zone or
+// spaces, a network that is none, and IPv6 addresses and networks beyond /64, which
+// are not keys of ByIP.
 func NewList(entries ...string) (*List, error) {
-	l := &List{keys: map[string]bool{}, networks: map[netip.Prefix]bool{}, starts: map[string]bool{}}
+	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
 		if e == "" || e == "*" {
 			return nil, fmt.Errorf("weir: list: entry %q would name everybody or nobody", e)
+		}
+		network, ok, err := parseNetwork(e)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("weir: list: %w", err)
+		case ok && network.Addr().Is6() && network.Bits() > 64:
+			key, _ := network.Addr().Prefix(64)
+			return nil, fmt.Errorf("weir: list: entry %q lies within %s, and that is the key of its clients: list %[2]s, or use NewAddrList", e, key)
+		case ok:
+			l.networks.add(network)
+			continue
+		case strings.TrimSpace(e) != e:
+			return nil, fmt.Errorf("weir: list: entry %q has spaces around it: list %q", e, strings.TrimSpace(e))
 		}
 		if start, ok := strings.CutSuffix(e, "*"); ok {
 			l.starts[start] = true
 			l.lengths = with(l.lengths, len(start))
 			continue
-		}
-		if network, ok := network(e); ok {
-			l.networks[network] = true
-			l.bits = with(l.bits, length(network))
-			continue
-		}
-		if addr, _, ok := strings.Cut(e, "/"); ok {
-			if _, err := netip.ParseAddr(addr); err == nil {
-				_, err = netip.ParsePrefix(e)
-				return nil, fmt.Errorf("weir: list: %w", err)
-			}
 		}
 		l.keys[StoredKey(e)] = true
 	}
@@ -58,21 +67,76 @@ func (l *List) Has(key string) bool {
 			return true
 		}
 	}
-	if len(l.bits) == 0 {
+	if len(l.networks.bits) == 0 {
 		return false
 	}
 	network, ok := network(key)
-	if !ok {
-		return false
-	}
-	for _, n := range l.bits {
-		if network.Addr().Is4() {
-			n -= 96
+	return ok && l.networks.hold(network)
+}
+
+// An AddrList is a set of addresses and networks, for Rule.AllowFrom and
+// Rule.DenyFrom. It looks at the address that a request comes from, whatever the key
+// of the rule is.
+type AddrList struct{ networks networks }
+
+// NewAddrList returns a list of addresses such as "192.0.2.7" and "2001:db8::1", and
+// networks such as "10.0.0.0/8". IPv4-mapped ones are those of IPv4. Anything else is
+// an error that says what would match.
+func NewAddrList(entries ...string) (*AddrList, error) {
+	l := &AddrList{}
+	for _, e := range entries {
+		network, ok, err := parseNetwork(e)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("weir: list: %w", err)
+		case !ok:
+			return nil, fmt.Errorf("weir: list: entry %q is neither an address such as 192.0.2.7 nor a network such as 10.0.0.0/8", e)
 		}
-		if n < 0 || n > network.Bits() {
+		l.networks.add(network)
+	}
+	return l, nil
+}
+
+// Has reports whether an address is in the list.
+func (l *AddrList) Has(addr netip.Addr) bool {
+	addr = outside(addr)
+	return addr.IsValid() && l.networks.hold(netip.PrefixFrom(addr, addr.BitLen()))
+}
+
+// Match returns a function for Rule.AllowFrom or Rule.DenyFrom: whether the list has
+// the address that addr finds, such as ClientAddr with the proxies that ByIP trusts. A
+// request of which addr finds none is not in the list.
+func (l *AddrList) Match(addr AddrFunc) func(r *http.Request) bool {
+	return func(r *http.Request) bool {
+		a, ok := addr(r)
+		return ok && l.Has(a)
+	}
+}
+
+// networks is a set of networks, of IPv4 and of IPv6.
+type networks struct {
+	of   map[netip.Prefix]bool
+	bits []int // their lengths, for IPv4 as of IPv6
+}
+
+func (n *networks) add(p netip.Prefix) {
+	if n.of == nil {
+		n.of = map[netip.Prefix]bool{}
+	}
+	n.of[p] = true
+	n.bits = with(n.bits, length(p))
+}
+
+// hold reports whether p lies in one of them.
+func (n *networks) hold(p netip.Prefix) bool {
+	for _, bits := range n.bits {
+		if p.Addr().Is4() {
+			bits -= 96
+		}
+		if bits < 0 || bits > p.Bits() {
 			continue
 		}
-		if wider, err := network.Addr().Prefix(n); err == nil && l.networks[wider] {
+		if wider, err := p.Addr().Prefix(bits); err == nil && n.of[wider] {
 			return true
 		}
 	}
@@ -91,10 +155,40 @@ func network(s string) (netip.Prefix, bool) {
 		if err != nil {
 			return netip.Prefix{}, false
 		}
-		addr = addr.Unmap().WithZone("")
 		p = netip.PrefixFrom(addr, addr.BitLen())
 	}
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
 	return p.Masked(), true
+}
+
+// parseNetwork reads an entry of a list. ok is false if it is nothing like an address.
+// What is like one, and what no client comes from as it is written, is an error.
+func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
+	p, ok = network(s)
+	if ok {
+		if whole, err := netip.ParsePrefix(s); err == nil && whole.Addr().Is4In6() && whole.Bits() < 96 {
+			return p, false, fmt.Errorf("entry %q holds all of IPv4, whose clients are known by addresses such as 192.0.2.7: list 0.0.0.0/0", s)
+		}
+		if nat64.Overlaps(p) && p.Bits() > 32 && (p.Bits() < 104 || outside(p.Addr()).Is4()) {
+			return p, false, fmt.Errorf("entry %q is of NAT64, whose clients are known by their addresses of IPv4: list those", s)
+		}
+		return p, true, nil
+	}
+	if meant, ok := network(addr.Plain(s)); ok {
+		want := meant.String()
+		if meant.IsSingleIP() {
+			want = meant.Addr().String()
+		}
+		return p, false, fmt.Errorf("entry %q is not as addresses are written, without port, zone, spaces and leading zeros: list %s", s, want)
+	}
+	if one, _, found := strings.Cut(s, "/"); found {
+		if _, ok := network(addr.Plain(one)); ok {
+			return p, false, fmt.Errorf("entry %q is no network: its length is at most 32 for IPv4, as in 10.0.0.0/8, and 128 for IPv6", s)
+		}
+	}
+	return p, false, nil
 }
 
 // length counts the length of a network in those of IPv6.

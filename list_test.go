@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,10 @@ func TestList(t *testing.T) {
 		{"10.0.0.0/8", "10.0.0.0 10.255.255.255 10.1.0.0/16", "11.0.0.0 9.255.255.255 10.0.0.0/7 ::a00:1"},
 		{"10.1.2.3/8", "10.9.9.9", "11.1.2.3"}, // as networks are often written
 		{"2001:db8::/32", "2001:db8::1 2001:db8:1::/64 2001:db8::/32", "2001:db9::1 2001:db8::/31"},
-		{"2001:db8::1", "2001:db8::1 2001:DB8:0::1", "2001:db8::/64 2001:db8::2"},
+		{"2001:db8::/64", "2001:db8::1 2001:DB8:0::1 2001:db8::/64", "2001:db8:0:1::/64"},
+		{"::ffff:10.0.0.0/104", "10.0.0.0 10.255.255.255", "11.0.0.0 9.255.255.255"},
+		{"::ffff:192.0.2.7", "192.0.2.7", "192.0.2.8"},
+		{"1.2.3 1.2.3.4.5 a:b 12:30 v1.2.3.4", "1.2.3 1.2.3.4.5 a:b 12:30 v1.2.3.4", "1.2.3.4"}, // no addresses
 		{"0.0.0.0/0", "1.2.3.4", "::1 alice"},
 		{"::/0", "::1 2001:db8::/64", "1.2.3.4 alice"},
 		{"10.0.0.0/8 alice 2001:db8::/32", "10.1.1.1 alice 2001:db8::5", "bob"},
@@ -45,11 +49,162 @@ func TestList(t *testing.T) {
 			}
 		}
 	}
-	for _, entry := range []string{"", "*", "10.0.0.0/33", "10.0.0.0/x", "2001:db8::/129", "fe80::1%eth0/64"} {
-		if _, err := weir.NewList("alice", entry); err == nil {
-			t.Errorf("got no error for %q, want one", entry)
+}
+
+// What can never match is refused, with what would match.
+func TestListMistakes(t *testing.T) {
+	for _, tt := range []struct{ entry, keys, addrs string }{ // what the errors say; "" is none
+		{"", "nobody", "neither"},
+		{"*", "everybody", "neither"},
+		{"alice", "", "neither"},
+		{"192.0.2.*", "", "neither"},
+		{"10.0.0.0/33", "at most 32", "at most 32"},
+		{"10.0.0.0/x", "at most 32", "at most 32"},
+		{"10.0.0.0/255.0.0.0", "at most 32", "at most 32"},
+		{"2001:db8::/129", "128 for IPv6", "128 for IPv6"},
+		{"fe80::1%eth0/64", "list fe80::/64", "list fe80::/64"},
+		{"fe80::1%eth0", "list fe80::1", "list fe80::1"},
+		{"192.0.2.07", "list 192.0.2.7", "list 192.0.2.7"},
+		{"010.0.0.0/8", "list 10.0.0.0/8", "list 10.0.0.0/8"},
+		{"192.0.2.7:443", "list 192.0.2.7", "list 192.0.2.7"},
+		{"[2001:db8::1]:443", "list 2001:db8::1", "list 2001:db8::1"},
+		{"[2001:db8::1]", "list 2001:db8::1", "list 2001:db8::1"},
+		{"192.0.2.7 ", "list 192.0.2.7", "list 192.0.2.7"},
+		{" 10.0.0.0/8", "list 10.0.0.0/8", "list 10.0.0.0/8"},
+		{"10.0.0.0 /8", "list 10.0.0.0/8", "list 10.0.0.0/8"},
+		{"alice ", `list "alice"`, "neither"},
+		{"2001:db8::1", "list 2001:db8::/64, or use NewAddrList", ""},
+		{"2001:db8::/65", "list 2001:db8::/64, or use NewAddrList", ""},
+		{"2001:db8:0:1::/128", "list 2001:db8:0:1::/64, or use NewAddrList", ""},
+		{"2001:db8::/64", "", ""},
+		{"::ffff:10.0.0.0/90", "list 0.0.0.0/0", "list 0.0.0.0/0"},
+		{"64:ff9b::c000:201", "their addresses of IPv4", "their addresses of IPv4"},
+		{"64:ff9b::/96", "their addresses of IPv4", "their addresses of IPv4"},
+		{"0.0.0.0/0", "", ""},
+		{"::/0", "", ""},
+	} {
+		_, err := weir.NewList("alice", tt.entry)
+		_, errAddrs := weir.NewAddrList("10.0.0.0/8", tt.entry)
+		for what, got := range map[string]struct {
+			err  error
+			want string
+		}{"NewList": {err, tt.keys}, "NewAddrList": {errAddrs, tt.addrs}} {
+			if (got.err != nil) != (got.want != "") || got.err != nil && !strings.Contains(got.err.Error(), got.want) {
+				t.Errorf("%s of %q: got %v, want an error with %q", what, tt.entry, got.err, got.want)
+			}
 		}
 	}
+}
+
+func TestAddrList(t *testing.T) {
+	for _, tt := range []struct{ entries, in, out string }{
+		{"192.0.2.7", "192.0.2.7 ::ffff:192.0.2.7 64:ff9b::192.0.2.7", "192.0.2.8"},
+		{"10.0.0.0/8", "10.0.0.0 10.255.255.255", "11.0.0.0 ::a00:1 64:ff9b::10.0.0.1"},
+		{"::ffff:10.0.0.0/104", "10.1.2.3", "11.1.2.3"},
+		{"2001:db8::1", "2001:db8::1 2001:db8::1%eth0", "2001:db8::2"},
+		{"2001:db8::/120 2001:db8:1::/48", "2001:db8::ff 2001:db8:1:2::3", "2001:db8::100"},
+		{"", "", "192.0.2.7 ::1"},
+	} {
+		l, err := weir.NewAddrList(strings.Fields(tt.entries)...)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.entries, err)
+		}
+		for i, addrs := range []string{tt.out, tt.in} {
+			for _, addr := range strings.Fields(addrs) {
+				if got := l.Has(netip.MustParseAddr(addr)); got != (i == 1) {
+					t.Errorf("[%s] has %s: got %v, want %v", tt.entries, addr, got, i == 1)
+				}
+			}
+		}
+		if l.Has(netip.Addr{}) || l.Match(weir.ClientAddr())(request("@")) {
+			t.Errorf("[%s] has what is no address", tt.entries)
+		}
+	}
+}
+
+// Lists of addresses look at the address, whatever the key is made of, and behind
+// proxies at that of the client.
+func TestListsOfAddresses(t *testing.T) {
+	friends, err := weir.NewAddrList("192.0.2.1", "2001:db8::1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pests, err := weir.NewAddrList("192.0.2.0/24", "2001:db8::/120")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := weir.ClientAddr(proxy)
+	for name, key := range map[string]weir.KeyFunc{
+		"ip":        weir.ByIP(proxy),
+		"ip,method": weir.Join(weir.ByIP(proxy), weir.ByMethod()),
+		"first-of":  weir.FirstOf(weir.ByHeader("X-Api-Key"), weir.ByIP(proxy)),
+		"global":    weir.Global(),
+		"route":     weir.ByRoute(),
+		"none":      never,
+	} {
+		asked := 0
+		h := must(t, storeFunc(func(context.Context, *weir.Transaction) error { asked++; return errors.New("asked") }), weir.Options{
+			Rules: []weir.Rule{{
+				Name: "api", Key: key, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
+				AllowFrom: friends.Match(client), DenyFrom: pests.Match(client),
+			}},
+			OnError: weir.FailClosed,
+		}).Handler(served)
+		other := 503 // the store is asked
+		if name == "none" {
+			other = 200
+		}
+		for _, tt := range []struct {
+			addr string
+			want int
+		}{
+			{"192.0.2.1", 200}, {"192.0.2.2", 429}, {"198.51.100.1", other},
+			{"2001:db8::1", 200}, {"2001:db8::2", 429}, {"2001:db8::1:2", other}, // of one /64
+		} {
+			if got := do(h, ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr)).StatusCode; got != tt.want {
+				t.Errorf("%s: %s: got %d, want %d", name, tt.addr, got, tt.want)
+			}
+			// The text of a key is the client's.
+			if got := do(h, ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr, "X-Api-Key", "192.0.2.1")).StatusCode; got != tt.want {
+				t.Errorf("%s: %s with the key 192.0.2.1: got %d, want %d", name, tt.addr, got, tt.want)
+			}
+		}
+	}
+	// Preflights come after the list.
+	h := must(t, storeFunc(nil), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, DenyFrom: pests.Match(client),
+	}}}).Handler(served)
+	preflight := ask("/", "192.0.2.2:4", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT")
+	preflight.Method = "OPTIONS"
+	if got := do(h, preflight).StatusCode; got != 429 {
+		t.Errorf("a preflight: got %d, want 429", got)
+	}
+	// In shadow nobody is refused.
+	h = must(t, storeFunc(nil), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: never, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Shadow: 1, DenyFrom: pests.Match(client),
+	}}}).Handler(served)
+	if got := do(h, ask("/", "192.0.2.2:4")).StatusCode; got != 200 {
+		t.Errorf("in shadow: got %d, want 200", got)
+	}
+}
+
+func ExampleNewAddrList() {
+	pests, err := weir.NewAddrList("203.0.113.0/24", "2001:db8::1")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	proxies := netip.MustParsePrefix("10.0.0.0/8")
+	rule := weir.Rule{
+		Name: "api", Key: weir.Join(weir.ByIP(proxies), weir.ByMethod()), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)},
+		DenyFrom: pests.Match(weir.ClientAddr(proxies)),
+	}
+	fmt.Println(rule.DenyFrom(request("10.0.0.1:443", "203.0.113.9")), rule.DenyFrom(request("10.0.0.1:443", "192.0.2.1")))
+	_, err = weir.NewAddrList("203.0.113.9:443")
+	fmt.Println(err)
+	// Output:
+	// true false
+	// weir: list: entry "203.0.113.9:443" is not as addresses are written, without port, zone, spaces and leading zeros: list 203.0.113.9
 }
 
 // TestLists: neither list asks the store; Allow comes first.

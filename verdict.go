@@ -210,7 +210,7 @@ func (l *Limiter) tellWatchers(v *verdict, e Event) error {
 }
 
 // guards reports whether the rule may refuse what it does not charge.
-func (rule *rule) guards() bool { return rule.Deny != nil || rule.bans != nil }
+func (rule *rule) guards() bool { return rule.Deny != nil || rule.DenyFrom != nil || rule.bans != nil }
 
 // charge asks every rule what the request owes. If there is an error it returns
 // the name of the rule.
@@ -221,7 +221,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (fai
 			continue
 		}
 		key, ok := rule.Key(r)
-		if !ok || rule.Allow != nil && rule.Allow(key) {
+		if !ok && rule.DenyFrom == nil || ok && rule.Allow != nil && rule.Allow(key) || rule.AllowFrom != nil && rule.AllowFrom(r) {
 			continue
 		}
 		whole := key
@@ -232,8 +232,11 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (fai
 				continue
 			}
 			t, items = &v.rare().shadow, &v.also.items
-		} else if rule.refuses(v, r, whole, key) {
+		} else if rule.refuses(v, r, whole, key, ok) {
 			return "", nil
+		}
+		if !ok {
+			continue
 		}
 		if v.free {
 			if rule.bans != nil {
@@ -273,12 +276,13 @@ func (rule *rule) cost(r *http.Request) int64 {
 	return math.MaxInt64
 }
 
-// refuses reports whether a rule refuses a key without asking the store.
-func (rule *rule) refuses(v *verdict, r *http.Request, whole, key string) bool {
+// refuses reports whether a rule refuses a request without asking the store. It has
+// no key if it does not apply.
+func (rule *rule) refuses(v *verdict, r *http.Request, whole, key string, applies bool) bool {
 	var f Refusal
-	if rule.Deny != nil && rule.Deny(whole) {
+	if rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
 		f = Refusal{ReasonDeny, rule.Name, Never}
-	} else if rule.bans != nil {
+	} else if applies && rule.bans != nil {
 		if rest, wait := rule.bans.known.rest(key, func() int64 { return rule.cost(r) }); rest > 0 {
 			f = Refusal{ReasonBan, rule.Name, wait}
 		}

@@ -22,7 +22,10 @@
 // A key is what the KeyFunc of the rule makes of a request: "192.0.2.1",
 // "2001:db8:1:2::/64". That of another rule is another key, and one never seen
 // has everything left. A key of more than 128 bytes is answered as its digest, see
-// [weir.StoredKey], which names it in a query too. Each change is answered with the state after it. Durations
+// [weir.StoredKey], which names it in a query too. A change of a key that looks like
+// an address, and that no request from there has, is refused with 400, and the answer
+// says which key that request has: of a network, or of an address under a rule that
+// joins it with something else. Each change is answered with the state after it. Durations
 // are in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
@@ -169,7 +172,11 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	// A client that hangs up leaves no change half made.
 	ctx := context.WithoutCancel(r.Context())
-	if err := change(ctx, r, &target{rules[0], q.Get("key")}); err != nil {
+	t := &target{rules[0], q.Get("key")}
+	if err := t.checkKey(); err != nil {
+		return nil, err
+	}
+	if err := change(ctx, r, t); err != nil {
 		return nil, err
 	}
 	return h.states(ctx, rules, q.Get("key"))

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -529,6 +530,51 @@ func TestResetUnderLoad(t *testing.T) {
 		send(h, "POST", "/reset?rule=api&key=anna", "")
 		if got := spend(l, "anna", quota+1); got != quota {
 			t.Errorf("%s: %d requests passed after the last reset, want %d", name, got, quota)
+		}
+	}
+}
+
+// A key that no request has is refused, and what a request from there has is said.
+func TestKeysOfNobody(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	with := func(name string, key weir.KeyFunc) weir.Rule {
+		r := hourly(name, 3)
+		r.Key, r.Penalty = key, &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Minute}
+		return r
+	}
+	picky := func(r *http.Request) (string, bool) { return r.Context().Value("user").(string), true }
+	h := newAdmin(t, store, must(t, store,
+		with("ip", weir.ByIP()), with("network", weir.ByIPPrefix(24, 48)), with("joined", weir.Join(weir.ByIP(), weir.ByMethod())),
+		with("first", weir.FirstOf(byUser, weir.ByIP())), with("global", weir.Global()), with("user", byUser), with("picky", picky)))
+	for _, tt := range []struct{ rule, key, want string }{ // what the answer says; "" is 200
+		{"ip", "198.51.100.7", ""},
+		{"ip", "2001:db8:1:2::/64", ""},
+		{"ip", "unknown", ""},
+		{"ip", "198.51.100.0/24", `no request has the key "198.51.100.0/24": one from 198.51.100.0 has the key "198.51.100.0"; a network is refused by a list`},
+		{"ip", "2001:db8::1", `one from 2001:db8::1 has the key "2001:db8::/64"`},
+		{"ip", "2001:db8::/48", `has the key "2001:db8::/64"`},
+		{"ip", "::ffff:198.51.100.7", `has the key "198.51.100.7"`},
+		{"ip", "198.51.100.07", `has the key "198.51.100.7"`},
+		{"ip", "198.51.100.7:443", `has the key "198.51.100.7"`},
+		{"ip", "198.51.100.7 ", `has the key "198.51.100.7"`},
+		{"network", "198.51.100.0/24", ""},
+		{"network", "198.51.100.7", `has the key "198.51.100.0/24"`},
+		{"joined", "198.51.100.7", `has the key "12:198.51.100.7,3:GET,"`},
+		{"joined", "12:198.51.100.7,3:GET,", ""},
+		{"first", "198.51.100.7", `has the key "1:198.51.100.7"`},
+		{"first", "0:alice", ""},
+		{"global", "198.51.100.7", `has the key ""`},
+		{"global", "", ""},
+		{"user", "198.51.100.7", ""}, // a user may be called so
+		{"picky", "198.51.100.7", ""},
+	} {
+		for path, body := range map[string]string{"/ban": `{"seconds": 60}`, "/unban": "", "/reset": "", "/grant": `{"units": 1}`} {
+			w := send(h, "POST", path+"?"+url.Values{"rule": {tt.rule}, "key": {tt.key}}.Encode(), body)
+			var p struct{ Detail string }
+			json.Unmarshal(w.Body.Bytes(), &p)
+			if tt.want == "" && w.Code != 200 || tt.want != "" && (w.Code != 400 || !strings.Contains(p.Detail, tt.want)) {
+				t.Errorf("%s of %q under %s: got %d, %s, want %s", path, tt.key, tt.rule, w.Code, p.Detail, cmp.Or(tt.want, "200"))
+			}
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 // of rules of one name are the same.
 type rule struct {
 	weir.Rule
+	keys       []weir.KeyFunc  // in each
 	penalizers []*weir.Limiter // those in which it has a Penalty
 }
 
@@ -32,6 +33,7 @@ func (h *Handler) rules(q url.Values) ([]rule, error) {
 			} else {
 				rules[i].merge(&r)
 			}
+			rules[i].keys = append(rules[i].keys, r.Key)
 			if r.Penalty != nil {
 				rules[i].penalizers = append(rules[i].penalizers, l)
 			}

@@ -92,9 +92,9 @@ var bad = []struct {
 	{"alias", one("  key: *k\n", ""), false,
 		"3:8: key is an alias, which is not supported; the top of the file has defaults for all rules"},
 	{"anchor bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nlimits: *c\n", false,
-		`1:1: unknown field a in the file; known are trusted-proxies, key, algorithm, timezone, headers, limits
-2:1: unknown field b in the file; known are trusted-proxies, key, algorithm, timezone, headers, limits
-3:1: unknown field c in the file; known are trusted-proxies, key, algorithm, timezone, headers, limits
+		`1:1: unknown field a in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits
+2:1: unknown field b in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits
+3:1: unknown field c in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits
 4:9: limits is an alias, which is not supported; the top of the file has defaults for all rules`},
 	{"tag", one("", "    burst: !!int 5\n"), false,
 		"6:12: burst is tagged, which is not supported; the top of the file has defaults for all rules"},
@@ -224,12 +224,21 @@ var bad = []struct {
 		`3:10: allow is "10.0.0.0/8"; want a list`},
 	{"allow of nobody", one("  allow: []\n", ""), true,
 		"3:10: allow is an empty list"},
-	{"allow of everybody", one("  allow: [alice, \"*\"]\n", ""), true,
-		`3:18: allow: entry "*" would name everybody or nobody`},
-	{"deny of a number", one("  deny: [alice, 7]\n", ""), true,
-		"3:17: deny is 7; want a string"},
-	{"deny of an impossible network", one("  deny:\n  - alice\n  - 10.0.0.0/33\n", ""), false,
-		`5:5: deny: netip.ParsePrefix("10.0.0.0/33"): prefix length out of range`},
+	{"allow of everybody", one("  key: user\n  allow: [alice, \"*\"]\n", ""), true,
+		`4:18: allow: entry "*" would name everybody or nobody`},
+	{"deny of a number", one("  key: user\n  deny: [alice, 7]\n", ""), true,
+		"4:17: deny is 7; want a string"},
+	{"deny of an impossible network", one("  key: user\n  deny:\n  - alice\n  - 10.0.0.0/33\n", ""), false,
+		`6:5: deny: entry "10.0.0.0/33" is no network: its length is at most 32 for IPv4, as in 10.0.0.0/8, and 128 for IPv6`},
+	{"deny of an address with a port", one("  deny: [\"192.0.2.7:443\", 192.0.2.07]\n", ""), false,
+		`3:10: deny: entry "192.0.2.7:443" is not as addresses are written, without port, zone, spaces and leading zeros: list 192.0.2.7
+3:27: deny: entry "192.0.2.07" is not as addresses are written, without port, zone, spaces and leading zeros: list 192.0.2.7`},
+	{"proxy-header without proxies", "proxy-header: forwarded\n" + one("", ""), false,
+		"1:15: proxy-header is a field of trusted-proxies, and the file has none"},
+	{"proxy-header that nobody reads", "trusted-proxies: [10.0.0.0/8]\nproxy-header: X-Real-IP\n" + one("", ""), true,
+		"2:15: unknown proxy-header X-Real-IP; known are x-forwarded-for, forwarded"},
+	{"proxy-header that is a list", "trusted-proxies: [10.0.0.0/8]\nproxy-header: [forwarded]\n" + one("", ""), true,
+		"2:15: proxy-header is a list; want a string"},
 	{"penalty that is a limit", one("  penalty: {limit: 3, period: 60}\n", ""), true,
 		"3:13: unknown field limit in a penalty; known are strikes, for, most\n3:23: unknown field period in a penalty; known are strikes, for, most"},
 	{"penalty without strikes", one("  penalty: {for: 1m}\n", ""), true,

@@ -9,7 +9,8 @@
 // The rest has defaults, at the top of the file for all rules, in a rule for all
 // of its limits:
 //
-//	trusted-proxies: [10.0.0.0/8] # whose X-Forwarded-For the key ip believes
+//	trusted-proxies: [10.0.0.0/8] # whom the key ip believes
+//	proxy-header: x-forwarded-for # what it believes of them, the default; or forwarded
 //	key: ip                       # the default
 //	algorithm: sliding-log        # the default
 //	timezone: Europe/Berlin       # of calendar windows; UTC is the default
@@ -26,8 +27,8 @@
 //	      - {name: steady, limit: 1000000, period: 1m, burst: 5000000}
 //	      - {name: monthly, limit: 1000000000, period: month}
 //
-// A file has trusted-proxies, key, algorithm, timezone, headers and limits. A
-// rule has name, key, algorithm, burst, timezone, headers, cost, unit, shadow or
+// A file has trusted-proxies, proxy-header, key, algorithm, timezone, headers and
+// limits. A rule has name, key, algorithm, burst, timezone, headers, cost, unit, shadow or
 // enforce, allow, deny, penalty and config. A limit of its config has name,
 // limit, period, algorithm, burst and timezone.
 //
@@ -47,8 +48,10 @@
 //     otherwise; a body of unknown length is refused.
 //   - shadow: true decides and refuses nobody. enforce: 25% refuses a quarter of
 //     the keys.
-//   - allow and deny are lists of keys that the rule does not apply to, and that
-//     it refuses: keys as they are, networks, and beginnings such as tenant-a/*.
+//   - allow and deny are lists of what the rule does not apply to, and what it
+//     refuses: addresses and networks, which are those of the request as the key ip
+//     finds it, whatever the key of the rule is; keys as they are; and beginnings of
+//     keys such as tenant-a/*. What no key of the rule can be is a mistake.
 //   - penalty has strikes, for and most, as [weir.Penalty] does. The strikes are a
 //     limit, counted in an anchored-window unless they have another algorithm.
 //

@@ -28,7 +28,8 @@ type decoder struct {
 	o     *Options
 	errs  []*Error
 
-	trusted []netip.Prefix // trusted-proxies
+	trusted   []netip.Prefix // trusted-proxies
+	forwarded bool           // their field is Forwarded
 }
 
 func (d *decoder) errorf(n ast.Node, format string, args ...any) {

@@ -27,6 +27,8 @@ const (
 type key struct {
 	fn   weir.KeyFunc
 	text string
+	kind kind
+	of   int // how many keys kindFirst has
 }
 
 // key reads a name, a name with an argument, a list to join, or first-of.
@@ -35,7 +37,7 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 	case *ast.SequenceNode:
 		keys, text := d.keys(n, "key", trusted)
 		if len(keys) > 0 {
-			return key{weir.Join(keys...), strings.Join(text, " + ")}
+			return key{fn: weir.Join(keys...), text: strings.Join(text, " + "), kind: kindJoined}
 		}
 	case *ast.MappingNode: // {first-of: […]}, {header: X}, which some parsers make of [header:X]
 		if len(v.Values) != 1 {
@@ -48,7 +50,7 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 					return d.keyWith(arg, name, s)
 				}
 			} else if keys, text := d.keys(arg, firstOf, trusted); len(keys) > 0 {
-				return key{weir.FirstOf(keys...), "first of (" + strings.Join(text, ", ") + ")"}
+				return key{weir.FirstOf(keys...), "first of (" + strings.Join(text, ", ") + ")", kindFirst, len(keys)}
 			}
 		}
 	default:
@@ -82,22 +84,25 @@ func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key 
 		for i, t := range trusted {
 			text += map[bool]string{true: " behind ", false: ", "}[i == 0] + t.String()
 		}
-		return key{weir.ByIP(trusted...), text}
+		if d.forwarded {
+			return key{fn: weir.ByForwarded(trusted...), text: text + " by Forwarded", kind: kindIP}
+		}
+		return key{fn: weir.ByIP(trusted...), text: text, kind: kindIP}
 	case "global":
-		return key{weir.Global(), name}
+		return key{fn: weir.Global(), text: name, kind: kindGlobal}
 	case "method":
-		return key{weir.ByMethod(), name}
+		return key{fn: weir.ByMethod(), text: name, kind: kindMethod}
 	case "route":
-		return key{weir.ByRoute(), name}
+		return key{fn: weir.ByRoute(), text: name, kind: kindRoute}
 	case "basic-auth-user":
-		return key{weir.ByBasicAuthUser(), name}
+		return key{fn: weir.ByBasicAuthUser(), text: name}
 	}
 	fn := d.o.Keys[name]
 	if fn == nil {
 		known := append(slices.Clone(builtinKeys[:5]), "header:NAME", "cookie:NAME", "path:NAME")
 		d.errorf(n, "unknown key %s%s", name, meant(name, append(known, sorted(d.o.Keys)...)))
 	}
-	return key{fn, name}
+	return key{fn: fn, text: name, kind: kindNamed}
 }
 
 func (d *decoder) keyWith(n ast.Node, kind, arg string) key {
@@ -108,13 +113,17 @@ func (d *decoder) keyWith(n ast.Node, kind, arg string) key {
 	case arg == "":
 		d.errorf(n, "key %s has no name after the colon", text)
 	case kind == pathKey:
-		return key{weir.ByPathValue(arg), text}
+		return key{fn: weir.ByPathValue(arg), text: text}
 	case !isToken(arg):
 		d.errorf(n, "key %s: no %s has such a name", text, kind)
 	case kind == headerKey:
-		return key{weir.ByHeader(arg), text}
+		k := key{fn: weir.ByHeader(arg), text: text}
+		if strings.EqualFold(arg, "Host") {
+			k.kind = kindHost
+		}
+		return k
 	case kind == cookieKey:
-		return key{weir.ByCookie(arg), text}
+		return key{fn: weir.ByCookie(arg), text: text}
 	}
 	return key{}
 }

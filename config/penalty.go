@@ -1,7 +1,6 @@
 package config
 
 import (
-	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -51,27 +50,4 @@ func (d *decoder) penalty(n ast.Node, s settings) *penalty {
 		d.probe(n, weir.Rule{Penalty: &p.Penalty}, 0)
 	}
 	return p
-}
-
-// keyList reads a list of keys, for the rule and as the file has them.
-func (d *decoder) keyList(n ast.Node, what string) (has func(key string) bool, entries []string) {
-	if n == nil {
-		return nil, nil
-	}
-	before := len(d.errs)
-	for _, e := range d.list(n, what) {
-		s, ok := d.text(e, what)
-		if !ok {
-			continue
-		}
-		if _, err := weir.NewList(s); err != nil {
-			d.errorf(e, "%s: %s", what, strings.TrimPrefix(err.Error(), "weir: list: "))
-		}
-		entries = append(entries, s)
-	}
-	list, err := weir.NewList(entries...)
-	if len(d.errs) > before || err != nil {
-		return nil, entries
-	}
-	return list.Has, entries
 }

@@ -156,10 +156,10 @@ limits:
 		{"the rest", strings.Replace(before, "name: upload", "name: upload\n  cost: content-length\n  headers: [ietf, github]\n  enforce: 12.5%", 1),
 			"upload: cost: 1 → content-length\nupload: unit: requests → content-bytes\nupload: headers: x-ratelimit → ietf, github\nupload: enforce: 100% → 12.5%"},
 		{"lists and penalties", strings.NewReplacer(
-			"name: login", "name: login\n  allow: [10.0.0.0/8, alice]\n  penalty: {strikes: {limit: 10, period: 60}, for: 10m}",
-			"name: upload", "name: upload\n  deny: [mallory]\n  penalty: {strikes: {limit: 3, period: day, algorithm: calendar}, for: 2d, most: 1w}").Replace(before),
-			"login: allow: added: 10.0.0.0/8, alice\nlogin: penalty: added: 10 per 1m (anchored-window), for 10m to 1d\n" +
-				"upload: deny: added: mallory\nupload: penalty: added: 3 per day (calendar), for 2d to 7d"},
+			"name: login", "name: login\n  allow: [10.0.0.0/8, 192.0.2.7]\n  penalty: {strikes: {limit: 10, period: 60}, for: 10m}",
+			"name: upload", "name: upload\n  deny: [203.0.113.66]\n  penalty: {strikes: {limit: 3, period: day, algorithm: calendar}, for: 2d, most: 1w}").Replace(before),
+			"login: allow: added: 10.0.0.0/8, 192.0.2.7\nlogin: penalty: added: 10 per 1m (anchored-window), for 10m to 1d\n" +
+				"upload: deny: added: 203.0.113.66\nupload: penalty: added: 3 per day (calendar), for 2d to 7d"},
 		{"rules", strings.Replace(before, "name: gone", "name: new", 1),
 			"new: added: 1 per 1s; 30 per 1m\ngone: removed: 1 per 1s; 30 per 1m; its counts are lost"},
 		{"a limit beside the only one", strings.Replace(before, "[{limit: 10, period: 60}]", "[{limit: 3, period: 1}, {limit: 10, period: 60}]", 1),

@@ -14,7 +14,7 @@ import (
 
 // The fields of each mapping, in the order in which messages list them.
 var (
-	fileFields = []string{"trusted-proxies", "key", "algorithm", "timezone", "headers", "limits"}
+	fileFields = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits"}
 	ruleFields = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow", "enforce",
 		"allow", "deny", "penalty", "config"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
@@ -64,6 +64,9 @@ func (d *decoder) decode(data []byte) []rule {
 	if n := f["trusted-proxies"]; n != nil {
 		s.trusted = d.prefixes(n, "trusted-proxies")
 		d.trusted = s.trusted
+	}
+	if n := f["proxy-header"]; n != nil {
+		d.proxyHeader(n, f["trusted-proxies"])
 	}
 	s.key = d.keyNamed(nil, "ip", s.trusted)
 	d.settings(&s, f)
@@ -135,8 +138,8 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	case enforce != nil:
 		r.Shadow = 1 - d.percent(enforce, "enforce")
 	}
-	r.Allow, r.allow = d.keyList(f["allow"], "allow")
-	r.Deny, r.deny = d.keyList(f["deny"], "deny")
+	r.Allow, r.AllowFrom, r.allow = d.keyList(f["allow"], "allow", &s.key)
+	r.Deny, r.DenyFrom, r.deny = d.keyList(f["deny"], "deny", &s.key)
 	if n := f["penalty"]; n != nil {
 		r.penalty = d.penalty(n, s)
 		r.Penalty = &r.penalty.Penalty

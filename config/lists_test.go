@@ -1,0 +1,115 @@
+package config
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/seed83679106/weir"
+)
+
+// listed are entries of lists under a key, and of which of the requests below they
+// hold. Those that could hold of none are not loaded.
+var listed = []struct{ key, entry, want, wrong string }{
+	// An address is that of the request, under every key.
+	{"ip", "198.51.100.7", "v4", ""},
+	{"ip", "198.51.100.0/24", "v4", ""},
+	{"ip", "::ffff:198.51.100.0/120", "v4", ""},
+	{"ip", "2001:db8::7", "v6", ""},
+	{"ip", "2001:db8::/125", "v6", ""},
+	{"ip", "2001:db8::/64", "v6 neighbour", ""},
+	{"ip", "2001:db8::8", "", ""}, // of the same /64
+	{"ip", "198.51.100.*", "v4", ""},
+	{"[ip, method]", "198.51.100.7", "v4", ""},
+	{"[ip, method]", "2001:db8::7", "v6", ""},
+	{"{first-of: [header:X-Key, ip]}", "198.51.100.7", "v4", ""},
+	{"global", "198.51.100.7", "v4", ""},
+	{"global", "2001:db8::7", "v6", ""},
+	{"route", "198.51.100.0/24", "v4", ""},
+	{"method", "198.51.100.7", "v4", ""},
+	{"header:X-Key", "198.51.100.7", "v4", ""},
+	{"user", "198.51.100.7", "v4", ""},
+	{"[user, method]", "198.51.100.7", "v4", ""},
+
+	// Keys.
+	{"user", "alice", "alice", ""},
+	{"user", "ali*", "alice", ""},
+	{"header:X-User", "alice", "alice", ""},
+	{"[user, method]", "5:alice,3:GET,", "alice", ""},
+	{"[user, method]", "5:alice,*", "alice", ""},
+	{"{first-of: [user, ip]}", "0:alice", "alice", ""},
+	{"{first-of: [user, ip]}", "0:ali*", "alice", ""},
+	{"method", "GET", "v4 v6 neighbour alice", ""},
+	{"route", "unmatched", "v4 v6 neighbour alice", ""},
+	{"header:Host", "example.com", "v4 v6 neighbour alice", ""},
+
+	// What no key can be.
+	{"ip", "alice", "", "want an address such as 192.0.2.1"},
+	{"ip", "2001:DB8:*", "", "want an address such as 192.0.2.1"},
+	{"[user, method]", "alice", "", `"5:alice,3:GET,"`},
+	{"[user, method]", "ali*", "", `"5:alice,3:GET,"`},
+	{"[user, method]", "5", "", `"5:alice,3:GET,"`},
+	{"{first-of: [user, ip]}", "alice", "", `want "0:alice"`},
+	{"{first-of: [user, ip]}", "2:alice", "", `want "0:2:alice"`},
+	{"global", "alice", "", "only addresses and networks"},
+	{"method", "get", "", "want one of GET, HEAD"},
+	{"route", "users", "", "want a pattern such as /users/{id}"},
+	{"header:Host", "Example.com:443", "", `want "example.com"`},
+	{"ip", "198.51.100.07", "", "list 198.51.100.7"},
+	{"global", "198.51.100.7:80", "", "list 198.51.100.7"},
+	{"user", "alice ", "", `list "alice"`},
+}
+
+func TestLists(t *testing.T) {
+	denied := false
+	o := testOptions
+	o.Limiter.Observe = func(e weir.Event) { denied = e.Refusal.Reason == weir.ReasonDeny }
+	for _, tt := range listed {
+		for _, list := range []string{"allow", "deny"} {
+			for _, header := range []string{"X-Forwarded-For", "Forwarded"} {
+				text := fmt.Sprintf("trusted-proxies: [192.0.2.0/24]\nproxy-header: %s\nlimits:\n- name: a\n  key: %s\n  %s: [\"%s\"]\n  config: [{limit: 100, period: 1h}]\n",
+					strings.ToLower(header), tt.key, list, tt.entry)
+				f, err := open(text, o)
+				if tt.wrong != "" {
+					if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("r.yaml:6:%d: %s: ", len(list)+6, list)) || !strings.Contains(err.Error(), tt.wrong) {
+						t.Errorf("key %s, %s %q: got %v, want an error in line 6 with %q", tt.key, list, tt.entry, err, tt.wrong)
+					}
+					continue
+				}
+				if err != nil {
+					t.Errorf("key %s, %s %q: %v", tt.key, list, tt.entry, err)
+					continue
+				}
+				h := f.Handler("a")(ok)
+				for _, from := range []struct{ name, addr, node, user string }{
+					{"v4", "198.51.100.7", "198.51.100.7", "bob"}, {"v6", "2001:db8::7", `"[2001:db8::7]"`, "bob"},
+					{"neighbour", "2001:db8::9", `"[2001:db8::9]"`, "bob"}, {"alice", "203.0.113.9", "203.0.113.9", "alice"},
+				} {
+					r := httptest.NewRequest("GET", "/", nil)
+					r.RemoteAddr = "192.0.2.1:4"
+					r.Header.Set("X-User", from.user)
+					r.Header.Set("X-Key", "198.51.100.7") // which exempts nobody
+					if header == "Forwarded" {
+						r.Header.Set("Forwarded", "for="+from.node)
+						r.Header.Set("X-Forwarded-For", "198.51.100.7") // written by the client
+					} else {
+						r.Header.Set("X-Forwarded-For", from.addr)
+						r.Header.Set("Forwarded", "for=198.51.100.7")
+					}
+					want := strings.Contains(" "+tt.want+" ", " "+from.name+" ") || list == "deny" && tt.key == "header:X-Key"
+					denied = false
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, r)
+					got := denied
+					if list == "allow" {
+						got = w.Header().Get("X-RateLimit-Limit") == ""
+					}
+					if got != want {
+						t.Errorf("key %s, %s %q, %s: %s is listed: got %v, want %v", tt.key, list, tt.entry, header, from.name, got, want)
+					}
+				}
+			}
+		}
+	}
+}
