@@ -439,25 +439,29 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	}
 }
 
-// enter returns how long a request may wait: at most maxWait, and 0 if MaxWaiting
-// others wait or ask whether they must. If that is not 0 the request is one of
-// them from now on, until it leaves: places that were taken after the store was
-// asked would bound nothing.
+// enter returns how long a request may wait: at most maxWait, and next to nothing if
+// MaxWaiting others wait or ask whether they must. If it may wait it is one of them from
+// now on, until it leaves: places that were taken after the store was asked would
+// bound nothing.
 func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
 	if maxWait <= 0 {
 		return 0
 	}
 	within := atMost(v.Context, maxWait)
-	if within == 0 {
-		return 0
-	}
-	if l.waiting.Add(1) > int64(l.o.MaxWaiting) {
+	if within > 0 && l.waiting.Add(1) > int64(l.o.MaxWaiting) {
 		l.waiting.Add(-1)
-		return 0
+		within = 0
+	}
+	if within == 0 {
+		return noPlace
 	}
 	v.entered = true
 	return within
 }
+
+// noPlace is the Within of a request that can't wait although others do. It is not 0,
+// which would turn the queue of a LeakyBucket into a meter.
+const noPlace = time.Microsecond
 
 func (l *Limiter) leave(v *verdict) {
 	if v.entered {

@@ -267,6 +267,29 @@ func TestMaxWaiting(t *testing.T) {
 	})
 }
 
+// TestMaxWaitingQueue: beyond MaxWaiting a queue is still one. Only a request that
+// finds it empty passes, and departures keep their distance.
+func TestMaxWaitingQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var passed []time.Duration
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{
+			Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.LeakyBucket(5, 1, time.Second)}}},
+			MaxWait: time.Minute, MaxWaiting: 1,
+		}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed = append(passed, time.Since(start)) }))
+		do(h, ask("/", ""))
+		go do(h, ask("/", "")) // waits, in the only place
+		synctest.Wait()
+		for range 10 {
+			do(h, ask("/", ""))
+		}
+		time.Sleep(time.Minute)
+		if want := []time.Duration{0, time.Second}; !slices.Equal(passed, want) {
+			t.Errorf("got requests passed at %v, want %v", passed, want)
+		}
+	})
+}
+
 // TestMaxWaitingAtOnce: however many come while the store takes its time, no more
 // than MaxWaiting wait, and a store that panics costs no place.
 func TestMaxWaitingAtOnce(t *testing.T) {
