@@ -92,3 +92,44 @@ func TestSwitchedTiers(t *testing.T) {
 		}
 	})
 }
+
+// TestSwitchedBatch: a batch under the smaller tier decides as its transactions
+// one by one do, when the larger one has left more than it holds.
+func TestSwitchedBatch(t *testing.T) {
+	server := miniredis.RunT(t)
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	server.SetTime(now)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, large := algorithms.GCRA(6, time.Minute), algorithms.GCRA(60, time.Minute)
+	states := make([]weir.State, 1)
+	all := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: large, Cost: 60}}}
+	want := all
+	if err := store.Take(t.Context(), &all); err != nil || !want.Decide(now.UnixMicro(), states) {
+		t.Fatal(err, want.Decisions)
+	}
+	for range 5 {
+		now = now.Add(25 * time.Second)
+		server.SetTime(now)
+		var batch []*weir.Transaction
+		for range 4 {
+			batch = append(batch, &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: small, Cost: 1}}})
+		}
+		for _, err := range store.TakeEach(t.Context(), batch) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, got := range batch {
+			want := weir.Transaction{Charges: got.Charges}
+			want.Decide(now.UnixMicro(), states)
+			if got.Decisions[0] != want.Decisions[0] {
+				t.Errorf("%v, %d of the batch: got %+v, want %+v", now, i, got.Decisions[0], want.Decisions[0])
+			}
+		}
+	}
+}
