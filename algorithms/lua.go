@@ -10,7 +10,8 @@ import _ "embed"
 // for a state s of numbers at, a and b, an instant at ≥ s.at and a cost other
 // than 0. It returns the µs until the cost fits, or −1 for never, and where that
 // is 0 the numbers a and b of the next state, the µs from at until it is as good as
-// new, and the instant of that state if it is not at, as of a gift may be. That of the leaky bucket defines queue besides; that of the sliding log
+// new, and, if a gift leaves that state at another instant than at, that instant.
+// The script of the leaky bucket defines queue besides; that of the sliding log
 // works on a list, which the script of the transaction opens and writes.
 var (
 	//go:embed meter.lua

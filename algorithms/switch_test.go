@@ -18,7 +18,6 @@ type switcher struct {
 	now    int64
 	state  []weir.State
 	spent  history
-	mixed  int // charges that were decided while more was owed than the limit holds
 }
 
 func newSwitcher(limits ...weir.Limit) *switcher {

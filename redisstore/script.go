@@ -17,8 +17,8 @@ import (
 // for a state s with the numbers s.at, s.a and s.b, an instant at ≥ s.at in µs
 // and a cost other than 0; period is in µs. take returns how many µs later the
 // cost fits, or −1 for never, and if that is 0 the next a and b, the µs from at
-// until the state is as good as new, and the next s.at if that is not at, as of a negative cost may be. Numbers are float64: integers below
-// 2^53 are exact.
+// until the state is as good as new, and the next s.at if a negative cost leaves it
+// at another instant than at. Numbers are float64: integers below 2^53 are exact.
 type Scripted interface {
 	Lua() string
 }
