@@ -13,6 +13,10 @@ import (
 // The store was not asked: nothing was spent.
 var ErrOpen = errors.New("weir: the breaker is open")
 
+// ErrBusy is what a Store answers if it is asked for more than it can decide in
+// time. The transaction was not decided, and nothing was spent.
+var ErrBusy = errors.New("weir: the store is busy")
+
 // BreakerOptions are ready to use as they are.
 type BreakerOptions struct {
 	// Failures is how many in a row open the breaker; 0 means 5. One happens to
@@ -143,7 +147,7 @@ func (b *breaker) opened(cause error) *phase {
 
 // isFailure reports whether err says that the store is unwell.
 func isFailure(ctx context.Context, t *Transaction, err error) bool {
-	return !errors.Is(err, ErrDuplicate) && !errors.Is(err, errors.ErrUnsupported) && askersFault(ctx, t) == nil
+	return !errors.Is(err, ErrDuplicate) && !errors.Is(err, ErrBusy) && !errors.Is(err, errors.ErrUnsupported) && askersFault(ctx, t) == nil
 }
 
 // askersFault returns why no store could have decided t, or nil. The network may

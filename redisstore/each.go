@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -169,7 +168,7 @@ func (s *Store) decideGroups(ctx context.Context, groups []*group, ts []*weir.Tr
 			sent[g.script.sha] = true
 		}
 	}
-	err := s.processAll(ctx, cmds)
+	err := s.process(ctx, groups[0].keys[0], cmds)
 	if err == nil {
 		for sha := range sent {
 			s.known.Store(sha, true)
@@ -189,7 +188,7 @@ func (s *Store) decideGroups(ctx context.Context, groups []*group, ts []*weir.Tr
 			again[i] = newCommand(ctx, &groups[j].call, "eval", groups[j].script.text)
 			cmds[j] = again[i]
 		}
-		err = s.processAll(ctx, again)
+		err = s.process(ctx, groups[0].keys[0], again)
 	}
 	for i, g := range groups {
 		var reply any
@@ -236,31 +235,5 @@ func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transacti
 	}
 	for _, i := range g.of {
 		errs[i] = err
-	}
-}
-
-// processAll runs commands in one round trip, as process does one.
-func (s *Store) processAll(ctx context.Context, cmds []once) error {
-	pipe := s.rdb.Pipeline()
-	for _, cmd := range cmds {
-		_ = pipe.Process(ctx, cmd) // queues it
-	}
-	exec := func() error {
-		_, err := pipe.Exec(ctx)
-		if answer := redis.Error(nil); errors.As(err, &answer) {
-			return nil // of one command, which has it
-		}
-		return err
-	}
-	if s.heeds {
-		return exec()
-	}
-	done := make(chan error, 1)
-	go func() { done <- exec() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

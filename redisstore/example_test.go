@@ -79,13 +79,9 @@ func ExampleStore_Warnings() {
 		fmt.Println(w)
 	}
 	// Output:
-	// ContextTimeoutEnabled is off: a deadline does not stop a command in flight
-	// MaxRetries is 3: other commands are sent again; a charge never is
+	// ContextTimeoutEnabled is off: commands go through a copy of the client that has the store's timeouts and none of the client's hooks
 	// DialerRetries is 5: a refused connection is tried again before it is reported
-	// DialTimeout is 5s, longer than the store's 50ms
-	// ReadTimeout is 5s, longer than the store's 50ms
-	// WriteTimeout is 5s, longer than the store's 50ms
-	// PoolTimeout is 6s, longer than the store's 50ms
+	// DialTimeout is 5s: a connection that is never made holds a place in the pool as long
 }
 
 // A Take is a decision, a refusal among them, or an error: then nothing is

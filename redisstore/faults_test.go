@@ -259,37 +259,46 @@ func TestScriptFlush(t *testing.T) {
 // TestHangUp: a caller who does not wait gets its own error, within the budget.
 func TestHangUp(t *testing.T) {
 	server := redistest.Server(t)
-	proxy := redistest.Proxy(t, server.Addr())
-	for name, options := range map[string]*redis.UniversalOptions{
-		"tuned":    redisstore.ClientOptions(0, proxy.Addr()),
-		"defaults": {Addrs: []string{proxy.Addr()}},
+	for name, options := range map[string]func(addr string) *redis.UniversalOptions{
+		"tuned":    func(addr string) *redis.UniversalOptions { return redisstore.ClientOptions(0, addr) },
+		"defaults": func(addr string) *redis.UniversalOptions { return &redis.UniversalOptions{Addrs: []string{addr}} },
 	} {
-		t.Run(name, func(t *testing.T) {
-			store, err := redisstore.New(client(t, redis.NewUniversalClient(options)), redisstore.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
-			eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })
-			proxy.Swallow.Store(true)
-			defer proxy.Swallow.Store(false)
-
-			for range 5 {
-				ctx, cancel := context.WithCancel(t.Context())
+		for _, c := range []struct {
+			name      string
+			want, not error
+			with      func(context.Context) (context.Context, context.CancelFunc)
+		}{
+			{"canceled", context.Canceled, redisstore.ErrTimeout, func(ctx context.Context) (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(ctx)
 				time.AfterFunc(10*time.Millisecond, cancel)
-				if err := store.Take(ctx, &tx); !errors.Is(err, context.Canceled) || errors.Is(err, redisstore.ErrTimeout) {
-					t.Errorf("canceled: got error %v, want %v", err, context.Canceled)
+				return ctx, cancel
+			}},
+			{"past the caller's deadline", context.DeadlineExceeded, redisstore.ErrTimeout, func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, 10*time.Millisecond)
+			}},
+			{"past the budget", redisstore.ErrTimeout, context.DeadlineExceeded, func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return ctx, func() {}
+			}},
+		} {
+			t.Run(name+", "+c.name, func(t *testing.T) {
+				proxy := redistest.Proxy(t, server.Addr())
+				store, err := redisstore.New(client(t, redis.NewUniversalClient(options(proxy.Addr()))), redisstore.Options{})
+				if err != nil {
+					t.Fatal(err)
 				}
-				ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
-				if err := store.Take(ctx, &tx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, redisstore.ErrTimeout) {
-					t.Errorf("past the caller's deadline: got error %v, want %v", err, context.DeadlineExceeded)
+				tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
+				for range 3 {
+					eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })
+					proxy.Swallow.Store(true)
+					ctx, cancel := c.with(t.Context())
+					if err := store.Take(ctx, &tx); !errors.Is(err, c.want) || errors.Is(err, c.not) {
+						t.Errorf("got error %v, want %v", err, c.want)
+					}
+					cancel()
+					proxy.Swallow.Store(false)
 				}
-				cancel()
-				if err := store.Take(t.Context(), &tx); !errors.Is(err, redisstore.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("past the budget: got error %v, want %v", err, redisstore.ErrTimeout)
-				}
-			}
-		})
+			})
+		}
 	}
 }
 

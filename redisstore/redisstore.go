@@ -61,7 +61,10 @@ type Store struct {
 	prefix  string
 	timeout time.Duration
 	spread  bool // keys may be on different nodes
-	heeds   bool // the client ends a command when its context does
+
+	queue   *queue      // nil if spread
+	queues  sync.Map    // *redis.Client → *queue, if spread
+	located atomic.Bool // the nodes are known
 
 	scripts sync.Map     // names of algorithms → script
 	direct  sync.Map     // limits → *direct
@@ -93,12 +96,12 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	if s.timeout == 0 {
 		s.timeout = defaultTimeout
 	}
-	switch rdb := rdb.(type) {
+	switch rdb.(type) {
 	case *redis.ClusterClient, *redis.Ring:
 		s.spread = true
-	case *redis.Client:
-		o := rdb.Options()
-		s.heeds = o.ContextTimeoutEnabled && o.DialTimeout <= s.timeout && o.PoolTimeout <= s.timeout
+	default:
+		s.queue = newQueue(rdb, s.timeout)
+		s.queue.warm()
 	}
 	s.dials.watch(rdb)
 	return s, nil

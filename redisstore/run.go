@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -34,7 +33,7 @@ func (s *Store) run(ctx context.Context, c *call) (any, error) {
 
 func (s *Store) send(ctx context.Context, c *call, command, script string) (any, error) {
 	cmd := newCommand(ctx, c, command, script)
-	if err := s.process(ctx, cmd); err != nil {
+	if err := s.process(ctx, c.keys[0], []once{cmd}); err != nil {
 		return nil, err
 	}
 	return cmd.Result()
@@ -51,37 +50,86 @@ func newCommand(ctx context.Context, c *call, command, script string) once {
 	return cmd
 }
 
-// process runs a command and returns when ctx ends at the latest. A client that
-// heeds ctx itself needs no help; for others the command goes on, in a goroutine
-// that ends with the client's own timeouts, and what it brings is dropped.
-func (s *Store) process(ctx context.Context, cmd once) error {
-	if s.heeds {
-		err := s.rdb.Process(ctx, cmd)
-		s.failed(ctx, err)
+// process sends commands to the node of key and returns when they have their
+// answers, or an error no later than ctx ends.
+func (s *Store) process(ctx context.Context, key string, cmds []once) error {
+	if s.queue != nil {
+		return s.queue.do(ctx, cmds)
+	}
+	node, err := s.node(ctx, key)
+	if err == nil {
+		err = s.queueOf(node).do(ctx, cmds)
+	}
+	if err != nil {
+		if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
+			cluster.ReloadState(ctx) // go-redis by itself may take a minute to ask who the masters are
+		}
 		return err
 	}
-	done := make(chan error, 1)
-	go func() { done <- s.rdb.Process(ctx, cmd) }()
-	select {
-	case err := <-done:
-		s.failed(ctx, err)
-		return err
-	case <-ctx.Done():
-		s.failed(ctx, ctx.Err())
-		return ctx.Err()
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil && redirected(err) {
+			if err := await(ctx, func(ctx context.Context) error { return s.rdb.Process(ctx, cmd) }); !isAnswer(err) {
+				return err
+			}
+		}
 	}
+	return nil
 }
 
-// failed asks a cluster who its masters are now, after an error that is not an
-// answer. go-redis by itself may take a minute to ask.
-func (s *Store) failed(ctx context.Context, err error) {
-	if err == nil {
-		return
-	}
-	if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
-		if answer := redis.Error(nil); !errors.As(err, &answer) {
-			cluster.ReloadState(ctx)
+// redirected reports whether err says that another node decides, and that this
+// one has done nothing.
+func redirected(err error) bool {
+	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
 		}
+	}
+	return false
+}
+
+// node returns the client of the node that has key. The first time it asks the
+// cluster, in the client's own time.
+func (s *Store) node(ctx context.Context, key string) (*redis.Client, error) {
+	if s.located.Load() {
+		return s.find(ctx, key)
+	}
+	found := make(chan *redis.Client, 1)
+	if err := await(ctx, func(ctx context.Context) error {
+		node, err := s.find(ctx, key)
+		found <- node
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	s.located.Store(true)
+	return <-found, nil
+}
+
+func (s *Store) find(ctx context.Context, key string) (*redis.Client, error) {
+	if ring, ok := s.rdb.(*redis.Ring); ok {
+		return ring.GetShardClientForKey(key)
+	}
+	return s.rdb.(*redis.ClusterClient).MasterForKey(ctx, key)
+}
+
+func (s *Store) queueOf(node *redis.Client) *queue {
+	q, ok := s.queues.Load(node)
+	if !ok {
+		q, _ = s.queues.LoadOrStore(node, newQueue(node, s.timeout))
+	}
+	return q.(*queue)
+}
+
+// await runs f and returns when ctx ends at the latest. What f does then goes on,
+// in a goroutine that ends with the client's own timeouts.
+func await(ctx context.Context, f func(ctx context.Context) error) error {
+	done := make(chan error, 1)
+	go func() { done <- f(context.WithoutCancel(ctx)) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

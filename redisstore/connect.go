@@ -1,0 +1,113 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	connectTime = time.Second            // for TCP, TLS, HELLO and AUTH together
+	redialAfter = 200 * time.Millisecond // the next attempt to connect, if the last has no result
+	retryAfter  = 20 * time.Millisecond  // the next attempt to connect, if the last has failed
+)
+
+func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
+	most := maxCalls
+	if single, ok := rdb.(*redis.Client); ok {
+		o := single.Options()
+		most = min(most, o.PoolSize)
+		if !o.ContextTimeoutEnabled {
+			rdb = single.WithTimeout(timeout + lateness)
+		}
+	}
+	return &queue{send: sendTo(rdb), timeout: timeout, most: most, window: firstWindow}
+}
+
+// sendTo sends commands in one round trip. Each then has its answer or its error;
+// what is returned is an error that is no answer, if one has it.
+func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) error {
+	return func(ctx context.Context, cmds []once) (err error) {
+		if len(cmds) == 1 {
+			if err = rdb.Process(ctx, cmds[0]); isAnswer(err) {
+				return nil
+			}
+			return err
+		}
+		pipe := rdb.Pipeline()
+		for _, cmd := range cmds {
+			_ = pipe.Process(ctx, cmd) // queues it
+		}
+		_, failure := pipe.Exec(ctx)
+		for _, cmd := range cmds {
+			e := cmd.Err()
+			if e == nil && cmd.Val() == nil && failure != nil {
+				cmd.SetErr(failure) // AUTH has failed, and go-redis told no command
+			}
+			if e != nil && !isAnswer(e) {
+				err = e
+			}
+		}
+		return err
+	}
+}
+
+// warm has a connection made before anything is asked.
+func (q *queue) warm() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.connect(time.Now())
+}
+
+// connect makes one more connection, unless there are enough, or attempts have
+// just been made.
+func (q *queue) connect(now time.Time) {
+	switch {
+	case q.open+q.opening >= q.most,
+		q.opening > 0 && q.opening >= q.open && now.Sub(q.attempted) < redialAfter,
+		q.open == 0 && now.Sub(q.failed) < retryAfter:
+		return
+	}
+	q.opening++
+	q.attempted = now
+	go q.dial()
+}
+
+// dial asks for the time, which needs a connection. All that are known are in
+// use, so it is a new one.
+func (q *queue) dial() {
+	ctx, cancel := context.WithTimeout(context.Background(), max(connectTime, q.timeout+lateness))
+	defer cancel()
+	cmd := once{redis.NewCmd(ctx, "time")}
+	err := q.sendSafely(ctx, []once{cmd})
+	if answer := cmd.Err(); err == nil && answer != nil && refusesPassword(answer) {
+		err = answer
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	q.opening--
+	if err == nil {
+		q.open++
+		q.start(now)
+		return
+	}
+	q.failed, q.failure = now, err
+	for q.open == 0 && len(q.waiting) > 0 {
+		a := q.pop()
+		a.err = err
+		close(a.done)
+	}
+}
+
+// isAnswer reports whether err is what Redis says.
+func isAnswer(err error) bool {
+	answer := redis.Error(nil)
+	return errors.As(err, &answer)
+}
+
+func refusesPassword(err error) bool {
+	return redis.HasErrorPrefix(err, "WRONGPASS") || redis.HasErrorPrefix(err, "NOAUTH")
+}

@@ -1,0 +1,312 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+)
+
+// A far is a Redis at the other end of a line, with a pool of connections, in the
+// time of a bubble. It answers one command after the other.
+type far struct {
+	rtt  time.Duration
+	each time.Duration // a command takes
+	dial time.Duration // a connection takes
+
+	mu    sync.Mutex
+	idle  int
+	dials int
+	free  time.Time // it has answered what it knows of
+	still time.Time // answers stand still until then
+	lost  bool      // answers vanish
+}
+
+func (f *far) send(ctx context.Context, cmds []once) error {
+	err := f.answer(ctx, cmds)
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+	return err
+}
+
+func (f *far) answer(ctx context.Context, cmds []once) error {
+	f.mu.Lock()
+	if f.idle == 0 {
+		f.dials++
+		f.mu.Unlock()
+		if err := sleep(ctx, f.dial); err != nil {
+			return err
+		}
+		f.mu.Lock()
+	} else {
+		f.idle--
+	}
+	now := time.Now()
+	if arrives := now.Add(f.rtt / 2); f.free.Before(arrives) {
+		f.free = arrives
+	}
+	f.free = f.free.Add(time.Duration(len(cmds)) * f.each)
+	back := f.free.Add(f.rtt / 2)
+	if back.Before(f.still) {
+		back = f.still
+	}
+	lost := f.lost
+	f.mu.Unlock()
+	if lost {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err := sleep(ctx, back.Sub(now)); err != nil {
+		return err // and the connection is closed
+	}
+	f.mu.Lock()
+	f.idle++
+	f.mu.Unlock()
+	return nil
+}
+
+func (f *far) queue(timeout time.Duration) *queue {
+	return &queue{send: f.send, timeout: timeout, most: maxCalls, window: firstWindow}
+}
+
+// bubble runs f and lets what it has begun end.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		f(t)
+		time.Sleep(10 * time.Second)
+	})
+}
+
+func (q *queue) ask() error {
+	ctx, cancel := context.WithTimeout(context.Background(), q.timeout)
+	defer cancel()
+	return q.do(ctx, []once{{redis.NewCmd(ctx, "evalsha")}})
+}
+
+// A sum is what came of asks.
+type sum struct {
+	decided, refused, late, other atomic.Int64
+	slowest                       atomic.Int64 // to be refused
+}
+
+func (s *sum) String() string {
+	return fmt.Sprintf("%d decided, %d refused, %d late, %d others", s.decided.Load(), s.refused.Load(), s.late.Load(), s.other.Load())
+}
+
+func (s *sum) all() int64 {
+	return s.decided.Load() + s.refused.Load() + s.late.Load() + s.other.Load()
+}
+
+// load asks so many times a second for d.
+func load(q *queue, rate int, d time.Duration) *sum {
+	s := &sum{}
+	var wg sync.WaitGroup
+	for range int(float64(rate) * d.Seconds()) {
+		wg.Go(func() {
+			begin := time.Now()
+			switch err := q.ask(); {
+			case err == nil:
+				s.decided.Add(1)
+			case errors.Is(err, weir.ErrBusy):
+				s.refused.Add(1)
+				s.slowest.Store(max(s.slowest.Load(), int64(time.Since(begin))))
+			case errors.Is(err, context.DeadlineExceeded):
+				s.late.Add(1)
+			default:
+				s.other.Add(1)
+			}
+		})
+		time.Sleep(time.Second / time.Duration(rate))
+	}
+	wg.Wait()
+	return s
+}
+
+// TestSpike: whatever is asked, Redis decides as much as it can in time, the rest
+// hears at once that it is too much, and a second later all is as before.
+func TestSpike(t *testing.T) {
+	const capacity = 20000
+	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
+		t.Run(rtt.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := &far{rtt: rtt, each: time.Second / capacity, dial: 3 * rtt}
+				q := f.queue(50 * time.Millisecond)
+				load(q, capacity/2, time.Second)
+				spikes := []float64{1, 2, 5, 20}
+				if testing.Short() {
+					spikes = []float64{1, 5}
+				}
+				for _, times := range spikes {
+					s := load(q, int(times*capacity), time.Second/2)
+					t.Logf("%v times: %v", times, s)
+					if got := s.decided.Load(); got < capacity*8/10/2 {
+						t.Errorf("%v times: got %v, want %d decided at least", times, s, capacity*8/10/2)
+					}
+					if s.late.Load() > s.all()/20 {
+						t.Errorf("%v times: got %v, want few to wait in vain", times, s)
+					}
+					if after := load(q, capacity/2, time.Second/2); after.decided.Load() < after.all()-capacity/100 {
+						t.Errorf("after %v times: got %v, want all decided", times, after)
+					}
+				}
+				if f.dials > maxCalls {
+					t.Errorf("got %d connections made, want %d at most: none is lost", f.dials, maxCalls)
+				}
+			})
+		})
+	}
+}
+
+// TestManyProcesses: processes that share a Redis leave room for each other.
+func TestManyProcesses(t *testing.T) {
+	const capacity, processes = 5000, 20
+	bubble(t, func(t *testing.T) {
+		f := &far{rtt: time.Millisecond, each: time.Second / capacity}
+		var decided, all atomic.Int64
+		for range 2 { // the first second finds the balance
+			decided.Store(0)
+			all.Store(0)
+			var wg sync.WaitGroup
+			for range processes {
+				q := f.queue(50 * time.Millisecond)
+				wg.Go(func() {
+					for range 3 {
+						s := load(q, 10*capacity/processes, time.Second)
+						decided.Add(s.decided.Load())
+						all.Add(s.all())
+					}
+				})
+			}
+			wg.Wait()
+		}
+		t.Logf("%d of %d decided in 3 s", decided.Load(), all.Load())
+		if got := decided.Load(); got < 3*capacity*7/10 {
+			t.Errorf("got %d decided of %d, want %d at least", got, all.Load(), 3*capacity*7/10)
+		}
+	})
+}
+
+// TestBlip: answers that stand still for 60 ms cost no connection, and no more
+// decisions than were asked for in that time.
+func TestBlip(t *testing.T) {
+	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
+		bubble(t, func(t *testing.T) {
+			f := &far{rtt: rtt, dial: 3 * rtt}
+			q := f.queue(50 * time.Millisecond)
+			load(q, 1000, time.Second)
+			dials := f.dials
+			time.AfterFunc(500*time.Millisecond, func() {
+				f.mu.Lock()
+				f.still = time.Now().Add(60 * time.Millisecond)
+				f.mu.Unlock()
+			})
+			s := load(q, 1000, time.Second)
+			t.Logf("round trip %v: %v", rtt, s)
+			if undecided := s.all() - s.decided.Load(); undecided > 60 {
+				t.Errorf("round trip %v: got %v, want 60 undecided at most", rtt, s)
+			}
+			if f.dials > maxCalls || rtt == 0 && f.dials > dials+maxCalls {
+				t.Errorf("round trip %v: got %d connections made, %d before the blip, want none lost", rtt, f.dials, dials)
+			}
+		})
+	}
+}
+
+// TestHole: after answers that were lost for a while there are decisions again
+// within half a second.
+func TestHole(t *testing.T) {
+	for _, d := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second} {
+		for _, rate := range []int{10, 1000} {
+			bubble(t, func(t *testing.T) {
+				f := &far{rtt: time.Millisecond, dial: 3 * time.Millisecond}
+				q := f.queue(50 * time.Millisecond)
+				load(q, rate, time.Second)
+				f.mu.Lock()
+				f.lost = true
+				f.mu.Unlock()
+				if s := load(q, rate, d); s.decided.Load() > 0 {
+					t.Errorf("in a hole of %v, %d a second: got %v, want none decided", d, rate, s)
+				}
+				f.mu.Lock()
+				f.lost = false
+				f.mu.Unlock()
+				load(q, rate, 500*time.Millisecond)
+				if s := load(q, rate, time.Second); s.decided.Load() < s.all() {
+					t.Errorf("half a second after a hole of %v, %d a second: got %v, want all decided", d, rate, s)
+				}
+			})
+		}
+	}
+}
+
+// TestConnects: a connection that takes longer than a request has is made all the
+// same, beside those that are in use.
+func TestConnects(t *testing.T) {
+	for _, c := range []struct{ rtt, dial, timeout time.Duration }{
+		{5 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond},
+		{20 * time.Millisecond, 80 * time.Millisecond, 50 * time.Millisecond}, // TLS and AUTH
+		{90 * time.Millisecond, 360 * time.Millisecond, 250 * time.Millisecond},
+	} {
+		bubble(t, func(t *testing.T) {
+			f := &far{rtt: c.rtt, dial: c.dial}
+			q := f.queue(c.timeout)
+			q.warm()
+			time.Sleep(c.dial + 2*c.rtt)
+			if s := load(q, 1000, time.Second); s.decided.Load() < s.all()*98/100 {
+				t.Errorf("%+v: got %v, want all but a few decided once there is a connection", c, s)
+			}
+		})
+	}
+}
+
+// TestQueueHeeds: a caller that leaves a line has spent nothing, and one whose
+// context ends hears of it at once.
+func TestQueueHeeds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &far{rtt: 10 * time.Millisecond, dial: 40 * time.Millisecond}
+		q := f.queue(50 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		time.AfterFunc(5*time.Millisecond, cancel)
+		begin := time.Now()
+		if err := q.do(ctx, []once{{redis.NewCmd(ctx, "evalsha")}}); !errors.Is(err, context.Canceled) || time.Since(begin) != 5*time.Millisecond {
+			t.Errorf("got %v after %v, want %v after 5ms", err, time.Since(begin), context.Canceled)
+		}
+		time.Sleep(time.Second)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.idle != 1 || q.inFlight != 0 || q.queued != 0 {
+			t.Errorf("got %d connections, %d commands under way, %d waiting; want a connection that was made for nobody", f.idle, q.inFlight, q.queued)
+		}
+	})
+}
+
+// TestQueuePanic: a hook of the client that panics is an error of the call.
+func TestQueuePanic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &far{}
+		q := f.queue(50 * time.Millisecond)
+		if err := q.ask(); err != nil {
+			t.Fatal(err)
+		}
+		q.send = func(context.Context, []once) error { panic("a bug") }
+		if err := q.ask(); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the panic", err)
+		}
+		q.send = f.send
+		if err := q.ask(); err != nil {
+			t.Errorf("after the panic: got %v, want a decision", err)
+		}
+	})
+}
