@@ -219,6 +219,10 @@ func TestShell(t *testing.T) {
 		}
 	}
 	for _, line := range []string{"go run ./_examples/none", "go run ./_examples/basic -addres x", "go test -run TestNone ./docs", "curl --retri 3 x", "frob x", "go tst ./..."} {
+		if strings.HasPrefix(line, "curl") && curlFlags() == "" {
+			t.Log("no curl: its flags are not checked")
+			continue
+		}
 		if len(shellFaults(line, known)) == 0 {
 			t.Errorf("%q passed, want a fault", line)
 		}
@@ -275,8 +279,10 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 			}
 		case flags != "" && strings.HasPrefix(w, "-") && !strings.Contains(flags, " "+w+" "):
 			fault("the program has no flag %s", w)
-		case words[0] == "curl" && strings.HasPrefix(w, "--") && !strings.Contains(curlFlags(), " "+w+" "):
-			fault("curl has no flag %s", w)
+		case words[0] == "curl" && strings.HasPrefix(w, "--"):
+			if known := curlFlags(); known != "" && !strings.Contains(known, " "+w+" ") {
+				fault("curl has no flag %s", w)
+			}
 		}
 	}
 	return faults
@@ -296,11 +302,12 @@ func flagsOf(dir string) string {
 	return list
 }
 
-// curlFlags are those of the curl that is installed; CI has one.
+// curlFlags are those of the curl that is installed, or "" if there is none: CI
+// has one.
 func curlFlags() string {
 	out, err := exec.Command("curl", "--help", "all").Output()
 	if err != nil && os.Getenv("CI") == "" {
-		return " --retry --retry-max-time --fail "
+		return ""
 	}
 	return " " + strings.Join(strings.Fields(string(out)), " ") + " "
 }
