@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 )
@@ -19,10 +20,11 @@ var ErrBusy = errors.New("weir: the store is busy")
 
 // BreakerOptions are ready to use as they are.
 type BreakerOptions struct {
-	// Failures is how many in a row open the breaker; 0 means 5. One happens to
-	// a store that is well, such as a connection that was reset; five with no
-	// answer between them seldom do, and are soon there. To be wrong costs a
-	// Cooldown without the store.
+	// Failures is how many in a row open the breaker; 0 means 5. Failures of one
+	// moment count as one: the next that counts is of a request that began when the
+	// one before was known, and comes 25 ms later at least. So 5 take 100 ms, however
+	// many requests fail meanwhile, and a shorter blip costs no Cooldown without the
+	// store.
 	Failures int
 
 	// Cooldown is how long an open breaker leaves the store alone before it
@@ -34,7 +36,13 @@ type BreakerOptions struct {
 	// that fails changes nothing. It runs under no lock, in the goroutine of the
 	// request that made the change; calls longer than Cooldown may overlap.
 	OnChange func(open bool, err error)
+
+	// Logger gets a line when the breaker has opened, with the error that opened
+	// it, and one when it has closed; nil means slog.Default().
+	Logger *slog.Logger
 }
+
+const moment = 25 * time.Millisecond
 
 // Breaker answers at once while next is down, so that requests need not wait for
 // it. Closed it passes on. After o.Failures failures in a row it is open and
@@ -45,7 +53,7 @@ type BreakerOptions struct {
 //
 // Nor does an error that says nothing about the store, and the next request
 // probes then: if the caller has hung up or its own deadline has passed, if the
-// transaction is invalid, or if the error is errors.ErrUnsupported. So callers
+// transaction is invalid, or if the error is errors.ErrUnsupported or ErrBusy. So callers
 // with less time than next takes to fail never open the breaker. It sets no
 // deadline itself: a probe that next never answers keeps it open.
 //
@@ -71,6 +79,9 @@ func Breaker(next Store, o BreakerOptions) Store {
 	if o.OnChange == nil {
 		o.OnChange = func(bool, error) {}
 	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
 	b := &breaker{next: next, o: o}
 	b.phase.Store(&phase{})
 	return b
@@ -86,9 +97,12 @@ type breaker struct {
 // A phase lasts from one change to the next. A result counts for the phase in
 // which its request began.
 type phase struct {
-	failures atomic.Int64 // in a row, while closed
+	failures atomic.Int64 // moments of failure in a row, while closed
+	last     atomic.Int64 // when the last of them was known, in ns since 1970
 
 	err     error       // what an open breaker answers; nil if closed
+	began   time.Time   // the outage
+	refused int64       // before it began
 	until   time.Time   // no probe before
 	probing atomic.Bool // stays true once the probe has ended the phase
 }
@@ -101,18 +115,33 @@ func (b *breaker) Take(ctx context.Context, t *Transaction) error {
 	if p.err != nil {
 		return b.probe(ctx, t, p)
 	}
+	known := p.failures.Load()
 	err := b.next.Take(ctx, t)
 	switch {
 	case err == nil:
 		if p.failures.Load() != 0 { // a store here each time would be for all cores to see
 			p.failures.Store(0)
 		}
-	case isFailure(ctx, t, err) && p.failures.Add(1) >= int64(b.o.Failures):
-		if b.phase.CompareAndSwap(p, b.opened(err)) {
+	case isFailure(ctx, t, err) && p.failed(known) >= int64(b.o.Failures):
+		open := b.opened(err)
+		open.began, open.refused = time.Now(), b.refused.Load()
+		if b.phase.CompareAndSwap(p, open) {
+			b.o.Logger.WarnContext(ctx, "weir: the breaker has opened: the store is left alone", "err", err)
 			b.o.OnChange(true, err)
 		}
 	}
 	return err
+}
+
+// failed counts a failure of a request that knew of so many when it began, and
+// returns how many there are; 0 if it is of a moment that has counted.
+func (p *phase) failed(known int64) int64 {
+	now := time.Now().UnixNano()
+	if known > 0 && now-p.last.Load() < int64(moment) || !p.failures.CompareAndSwap(known, known+1) {
+		return 0
+	}
+	p.last.Store(now)
+	return known + 1
 }
 
 // probe asks the store if it is time and no other request does.
@@ -132,9 +161,11 @@ func (b *breaker) probe(ctx context.Context, t *Transaction, p *phase) error {
 	case err == nil:
 		next = &phase{}
 		b.phase.Store(next)
+		b.o.Logger.InfoContext(ctx, "weir: the breaker has closed: the store answers", "after", time.Since(p.began), "refused", b.refused.Load()-p.refused)
 		b.o.OnChange(false, nil)
 	case isFailure(ctx, t, err):
 		next = b.opened(err)
+		next.began, next.refused = p.began, p.refused
 		b.phase.Store(next)
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -73,19 +74,21 @@ func TestBreaker(t *testing.T) {
 	}{
 		{"the default is 5 in a row and 1 s", 0, 0, []step{
 			{0, alive, good, errDown, true, false, ""},
-			{0, alive, good, errDown, true, false, ""},
-			{0, alive, good, errDown, true, false, ""},
-			{0, alive, good, errDown, true, false, ""},
-			{0, alive, good, nil, true, false, ""}, // not in a row
-			{1 * ms, alive, good, errDown, true, false, ""},
-			{1 * ms, alive, good, errDown, true, false, ""},
-			{1 * ms, alive, good, errDown, true, false, ""},
-			{1 * ms, alive, good, errDown, true, false, ""},
-			{1 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
-			{1 * ms, alive, good, nil, false, true, ""},
-			{1001*ms - 1, alive, good, nil, false, true, ""},
-			{1001 * ms, alive, good, nil, true, false, "closed"},
-			{1001 * ms, alive, good, errDown, true, false, ""},
+			{25 * ms, alive, good, errDown, true, false, ""},
+			{50 * ms, alive, good, errDown, true, false, ""},
+			{75 * ms, alive, good, errDown, true, false, ""},
+			{80 * ms, alive, good, nil, true, false, ""}, // not in a row
+			{100 * ms, alive, good, errDown, true, false, ""},
+			{125 * ms, alive, good, errDown, true, false, ""},
+			{150*ms - 1, alive, good, errDown, true, false, ""}, // of the same moment
+			{150 * ms, alive, good, errDown, true, false, ""},
+			{175 * ms, alive, good, errDown, true, false, ""},
+			{175 * ms, alive, good, errDown, true, false, ""},
+			{200 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
+			{200 * ms, alive, good, nil, false, true, ""},
+			{1200*ms - 1, alive, good, nil, false, true, ""},
+			{1200 * ms, alive, good, nil, true, false, "closed"},
+			{1200 * ms, alive, good, errDown, true, false, ""},
 		}},
 		{"a probe that fails begins another cooldown", 1, 100 * ms, []step{
 			{0, alive, good, errDown, true, true, "open: " + errDown.Error()},
@@ -105,14 +108,15 @@ func TestBreaker(t *testing.T) {
 			{0, alive, bad, errDown, true, false, ""},
 			{0, alive, good, fmt.Errorf("twice: %w", weir.ErrDuplicate), true, false, ""},
 			{0, alive, good, fmt.Errorf("no Lua: %w", errors.ErrUnsupported), true, false, ""},
-			{0, alive, good, context.DeadlineExceeded, true, true, "open: context deadline exceeded"}, // not the caller's
+			{0, alive, good, fmt.Errorf("too much: %w", weir.ErrBusy), true, false, ""},
+			{25 * ms, alive, good, context.DeadlineExceeded, true, true, "open: context deadline exceeded"}, // not the caller's
 		}},
 		{"a success is one, whatever the context", 2, 100 * ms, []step{
 			{0, alive, good, errDown, true, false, ""},
 			{0, gone, good, nil, true, false, ""},
 			{0, alive, good, errDown, true, false, ""},
-			{0, alive, good, errDown, true, true, "open: " + errDown.Error()},
-			{100 * ms, gone, good, nil, true, false, "closed"},
+			{25 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
+			{125 * ms, gone, good, nil, true, false, "closed"},
 		}},
 		{"a probe that says nothing lets the next request probe", 1, 100 * ms, []step{
 			{0, alive, good, errDown, true, true, "open: " + errDown.Error()},
@@ -195,7 +199,7 @@ func TestBreakerProbe(t *testing.T) {
 				return errDown
 			}
 			return nil
-		}), weir.BreakerOptions{OnChange: func(bool, error) { changes.Add(1) }})
+		}), weir.BreakerOptions{Failures: 1, OnChange: func(bool, error) { changes.Add(1) }})
 		flood := func(ctx context.Context) (n int64) {
 			asked.Store(0)
 			inside.Store(0)
@@ -269,6 +273,7 @@ func TestBreakerLate(t *testing.T) {
 		}
 		synctest.Wait()
 		ask("fails")
+		time.Sleep(25 * time.Millisecond)
 		ask("fails")
 		time.Sleep(15 * time.Second)
 		if !isOpen(b) {
@@ -328,6 +333,77 @@ func TestBreakerHook(t *testing.T) {
 		want := []string{"true true weir: the breaker is open: " + errDown.Error(), "false false <nil>"}
 		if strings.Join(seen, "\n") != strings.Join(want, "\n") {
 			t.Errorf("got %q, want %q", seen, want)
+		}
+	})
+}
+
+// TestBreakerBlip: a store that fails for a moment is asked again as soon as it is
+// well, however many fail in that moment.
+func TestBreakerBlip(t *testing.T) {
+	for name, takes := range map[string]time.Duration{"stalls": 50 * time.Millisecond, "refuses": 0} {
+		synctest.Test(t, func(t *testing.T) {
+			const ms = time.Millisecond
+			start := time.Now()
+			b := weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error {
+				since := time.Since(start)
+				if since < 500*ms || since >= 560*ms {
+					return nil
+				}
+				if left := 560*ms - since; takes > left { // it answers before they give up
+					time.Sleep(left)
+					return nil
+				}
+				time.Sleep(takes)
+				return errDown
+			}), weir.BreakerOptions{})
+			var wg sync.WaitGroup
+			var undecided atomic.Int64
+			for range 2000 {
+				wg.Go(func() {
+					if b.Take(t.Context(), once(algorithms.GCRA(10, time.Second))) != nil {
+						undecided.Add(1)
+					}
+				})
+				time.Sleep(ms)
+			}
+			wg.Wait()
+			if got := undecided.Load(); got > 60 {
+				t.Errorf("a store that %s for 60 ms: got %d undecided of 1,000 a second, want 60 at most", name, got)
+			}
+		})
+	}
+}
+
+// TestDegradingIsSaid: one line when it begins, with the cause, and one when it
+// ends, however many requests there are.
+func TestDegradingIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b strings.Builder
+		logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+		var says error
+		store := weir.FallbackWith(
+			weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { return says }), weir.BreakerOptions{Logger: logger}),
+			memory(), weir.FallbackOptions{Logger: logger})
+		for _, says = range []error{nil, errDown, nil, errDown, nil} {
+			for range 500 { // 5 s
+				if err := store.Take(t.Context(), once(algorithms.GCRA(1000, time.Second))); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		outage := `level=WARN msg="weir: the primary store fails: the secondary decides" err="dial tcp 127.0.0.1:6379: connection refused"
+level=WARN msg="weir: the breaker has opened: the store is left alone" err="dial tcp 127.0.0.1:6379: connection refused"
+level=INFO msg="weir: the breaker has closed: the store answers" after=5s refused=495
+level=INFO msg="weir: the primary store decides again" after=6.11s decided=512
+`
+		if want := outage + outage; b.String() != want {
+			t.Errorf("got\n%swant\n%s", b.String(), want)
 		}
 	})
 }
@@ -411,14 +487,17 @@ func BenchmarkDecorated(b *testing.B) {
 	}
 }
 
-// A store that is down is asked five times, and then left alone.
+// A store that is down is left alone after as many moments of failure as it may
+// have.
 func ExampleBreaker() {
 	down := storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("connection refused") })
 	store := weir.Breaker(down, weir.BreakerOptions{
+		Failures: 1,
 		OnChange: func(open bool, err error) { fmt.Println("open:", open, "because of:", err) },
+		Logger:   slog.New(slog.DiscardHandler),
 	})
 	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(10, time.Minute), Cost: 1}}}
-	for range 7 {
+	for range 3 {
 		err := store.Take(context.Background(), &tx)
 		fmt.Println(errors.Is(err, weir.ErrOpen), err)
 	}
@@ -428,10 +507,6 @@ func ExampleBreaker() {
 	})
 	fmt.Println(m.Open(), m.Refused())
 	// Output:
-	// false connection refused
-	// false connection refused
-	// false connection refused
-	// false connection refused
 	// open: true because of: connection refused
 	// false connection refused
 	// true weir: the breaker is open: connection refused

@@ -146,7 +146,7 @@ func (s *Store) late(ctx, budget context.Context, err error) error {
 	}
 	timeout := net.Error(nil)
 	if !errors.Is(err, redis.ErrPoolTimeout) && !(errors.As(err, &timeout) && timeout.Timeout()) {
-		return err
+		return say(err)
 	}
 	end, _ := budget.Deadline()
 	if caller, ok := ctx.Deadline(); ok && !caller.After(end) && time.Until(end) <= 0 {

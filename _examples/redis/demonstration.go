@@ -24,7 +24,8 @@ type step struct {
 	client string
 	times  int
 	passed int
-	asked  int // how often Redis is asked
+	asked  int           // how often Redis is asked
+	pause  time.Duration // before each request: failures of one moment count as one
 }
 
 // atMost is what a request may take on the average, with Redis or without.
@@ -33,15 +34,15 @@ const atMost = 50 * time.Millisecond
 func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 	fmt.Println("Each client has 10 requests per minute, at two replicas together.")
 	if err := d.show(
-		step{"Anna sends 20 requests. What is left counts down across the replicas.", "anna", 20, 10, 12},
-		step{"Who goes on when limited costs Redis nothing: Hybrid remembers.", "anna", 100, 0, 0},
+		step{"Anna sends 20 requests. What is left counts down across the replicas.", "anna", 20, 10, 12, 0},
+		step{"Who goes on when limited costs Redis nothing: Hybrid remembers.", "anna", 100, 0, 0, 0},
 	); err != nil || embedded == nil {
 		return err
 	}
 	embedded.Close()
 	if err := d.show(
-		step{"Redis goes away. Each replica tries 5 times, then leaves it alone; ben has 5 requests at each.", "ben", 20, 10, 10},
-		step{"What Redis had refused stays refused.", "anna", 10, 0, 0},
+		step{"Redis goes away. Each replica tries 5 times, then leaves it alone; ben has 5 requests at each.", "ben", 20, 10, 10, 15 * time.Millisecond},
+		step{"What Redis had refused stays refused.", "anna", 10, 0, 0, 0},
 	); err != nil {
 		return err
 	}
@@ -53,28 +54,30 @@ func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 	case <-d.ctx.Done():
 	}
 	return d.show(
-		step{"Redis is back. It never saw ben: with an outage in between, twice the limit passes at most.", "ben", 20, 10, 12},
+		step{"Redis is back. It never saw ben: with an outage in between, twice the limit passes at most.", "ben", 20, 10, 12, 0},
 	)
 }
 
 func (d *demonstration) show(steps ...step) error {
 	for _, s := range steps {
 		fmt.Printf("\n%s\n\n$ curl -i -H 'X-API-Key: %s' %s/\n", s.say, s.client, d.replicas[0].base)
-		passed, longest, start := 0, time.Duration(0), time.Now()
+		passed, longest, took := 0, time.Duration(0), time.Duration(0)
 		left := make([]string, len(d.replicas))
 		for i := range s.times {
+			time.Sleep(s.pause)
 			began := time.Now()
 			n, ok, err := d.send(d.replicas[i%2].base, s.client)
 			if err != nil {
 				return err
 			}
-			longest = max(longest, time.Since(began))
+			one := time.Since(began)
+			longest, took = max(longest, one), took+one
 			if ok {
 				passed++
 			}
 			left[i%2] += fmt.Sprintf("%4s", n)
 		}
-		took := time.Since(start) / time.Duration(s.times)
+		took /= time.Duration(s.times)
 		for i, r := range d.replicas {
 			if s.times <= 20 {
 				fmt.Printf("  %s left: %s\n", strings.TrimPrefix(r.base, "http://"), left[i])

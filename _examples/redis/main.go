@@ -59,7 +59,7 @@ func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas in
 	return weir.Fallback(r.hybrid, weir.Share(memstore.New(memstore.Options{}), replicas))
 }
 
-// onChange tells of the breaker; yours logs it.
+// onChange tells of the breaker, which logs it as well.
 func (r *replica) onChange(open bool, err error) {
 	if open {
 		fmt.Printf("  %s leaves Redis alone for a second: %v\n", r.base, err)
