@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/bits"
 	"net/http"
@@ -160,53 +159,6 @@ func (t triple) named(unit string) triple {
 		t.limit, t.remaining, t.reset = name(t.limit), name(t.remaining), name(t.reset)
 	}
 	return t
-}
-
-// A policy is a limit as fields show it, with all that does not change from
-// response to response. It knows nothing of keys.
-type policy struct {
-	limit    Limit
-	name     string // the rule's, or rule/limit
-	resource string // the rule's
-	unit     string // what is counted; "requests" if nothing else is said
-	capacity int64  // the most that can be spent at once
-
-	capacityValue []string
-	ietf          []string // "api";q=100;w=60
-	draft         []string // 100;w=60
-	json          []byte   // the name
-	refusal       problem  // the answer where this limit alone refuses
-
-	settle func(Outcome) int64 // the rule's
-}
-
-// maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
-const maxInteger = 999_999_999_999_999
-
-// newPolicy prepares a limit. It is shown under the name of the rule alone, or
-// under both names.
-func newPolicy(rule, unit string, alone bool, l Limit) policy {
-	p := policy{limit: l, name: rule, resource: rule, unit: unit}
-	if !alone {
-		p.name = rule + "/" + l.Name
-	}
-	_, full := l.Algorithm.Take(State{}, &l, 0, 0)
-	p.capacity = full.Remaining
-	p.capacityValue = []string{strconv.FormatInt(p.capacity, 10)}
-
-	window := ""
-	if l.Period%time.Second == 0 {
-		window = fmt.Sprintf(";"+windowKey+"=%d", min(l.Period/time.Second, maxInteger))
-	}
-	item := fmt.Sprintf("%s;"+quotaKey+"=%d", quoted(p.name), min(l.Quota, maxInteger))
-	if unit != requests {
-		item += ";" + unitKey + "=" + quoted(unit)
-	}
-	p.ietf = []string{item + window}
-	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}
-	p.json, _ = json.Marshal(p.name) // a string: it can't fail
-	p.refusal = quotaExceeded.violating(p.json)
-	return p
 }
 
 // quoted returns a String of a structured field. New has refused names that

@@ -6,76 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
-
-// A Rule says whom to limit, and by how much.
-type Rule struct {
-	// Name tells rules apart, in stored keys and in header fields:
-	// "auth.createToken". It is printable ASCII.
-	Name string
-
-	// Key says whose limit a request counts against, or that the rule does not
-	// apply. The client may be gone already: what that ends must not be what says
-	// that the rule does not apply.
-	Key KeyFunc
-
-	// Limits are several windows of one key: 20 per minute and 5 per 3 seconds.
-	// The period names a limit that has no name: "1m", "3s". What was spent is
-	// kept under that name, also if it is the only limit: give a limit a name of
-	// its own if its period may change. Header fields show an only limit that
-	// has no name under the name of the rule.
-	Limits []Limit
-
-	// LimitsFor chooses limits for a request, such as those of a tier that a
-	// database knows; nil means Limits. If it returns none the rule does not
-	// apply: a tier that a map lacks is not limited. A limit that is invalid is
-	// an error of this request: see OnError. The context of r does not end when
-	// the client hangs up, or a lookup that fails for it would let the client
-	// pass: bound its time.
-	LimitsFor func(r *http.Request) []Limit
-
-	// Cost is how many units a request costs; nil means 1. 0 looks and spends
-	// nothing. A negative cost is refused, as one that never fits: a
-	// ContentLength of −1 gives nobody units back.
-	Cost func(r *http.Request) int64
-
-	// Settle says what a request cost after all, when the handler has returned:
-	// until then Cost is reserved. Nil means Cost. See Outcome.
-	Settle func(o Outcome) int64
-
-	// Shadow is the share of keys, from 0 to 1, for which the rule is charged and
-	// observed as ever but refuses nobody, delays nobody and tells nobody: 1 tries
-	// a rule out, 0.75 enforces it for a quarter of the keys. Which keys those are
-	// is the same in every process, and a key that is enforced stays so as Shadow
-	// falls. A rule in shadow is charged when the others have let the request
-	// pass, by a call of its own. What MaxWait would delay is observed with its
-	// Wait, for as long as MaxWaiting leaves a place; it takes none.
-	Shadow float64
-
-	// Allow names keys that the rule does not apply to, Deny those that are
-	// refused, without asking the store. Allow comes first. Nil is nobody; List
-	// has both. The key is what Key returns, all of it.
-	Allow, Deny func(key string) bool
-
-	// AllowFrom and DenyFrom do the same by the request, such as the address that it
-	// comes from, whatever the key is; AddrList has both. What DenyFrom reports is
-	// refused also if the rule has no key for it: a client must not escape by leaving
-	// its key out.
-	AllowFrom, DenyFrom func(r *http.Request) bool
-
-	// Penalty bans keys that are refused again and again; nil bans nobody.
-	Penalty *Penalty
-
-	// Unit is what Cost counts, for the dialects that say so: "tokens",
-	// "content-bytes". The zero Unit means "requests".
-	Unit string
-}
-
-const requests = "requests"
 
 // Options of New. All but Rules may be zero.
 type Options struct {
@@ -145,43 +79,6 @@ type Options struct {
 	Observe func(Event)
 }
 
-// An Event is one decision, or the failure to make one.
-type Event struct {
-	Request *http.Request
-
-	// Transaction is what was decided, and never nil. It must not be changed.
-	// After an error its Decisions mean nothing. It has no Charges if the store was
-	// not asked: after a deny, and after a ban that the process knows of.
-	Transaction *Transaction
-
-	// Refusal is that of the Transaction: why the request was refused, by which
-	// rule, and until when. Its zero value: the request was not refused. That of an
-	// event in Shadow says why it would have been.
-	Refusal Refusal
-
-	// Key is the key that the Refusal is about, "" without one. It may be personal
-	// data.
-	Key string
-
-	// Err is the error of the store or of LimitsFor, or nil.
-	Err error
-
-	// Took is how long the store took.
-	Took time.Duration
-
-	// Shadow says that the rules of this transaction refuse nobody.
-	Shadow bool
-}
-
-// Observers returns an Observe that calls each of fs.
-func Observers(fs ...func(Event)) func(Event) {
-	return func(e Event) {
-		for _, f := range fs {
-			f(e)
-		}
-	}
-}
-
 // A Limiter applies rules to requests. It is safe for concurrent use and can't
 // be changed.
 type Limiter struct {
@@ -198,13 +95,6 @@ type Limiter struct {
 	waiting atomic.Int64
 	cut     atomic.Bool // a pause has been, to MaxPause
 	spare   sync.Pool   // of *Transaction
-}
-
-// A rule is a Rule with all that can be prepared.
-type rule struct {
-	Rule
-	policies []policy // nil if LimitsFor decides
-	bans     *bans    // nil without a Penalty
 }
 
 // New returns a Limiter, or an error that names what is wrong with its
@@ -302,101 +192,6 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 	}
 	return l.Handler
 }
-
-func prepare(r Rule) (rule, error) {
-	switch {
-	case r.Name == "":
-		return rule{}, errors.New("weir: a rule has no name")
-	case !printable(r.Name):
-		return rule{}, fmt.Errorf("weir: rule %q: %w", r.Name, errNotPrintable)
-	case r.Key == nil:
-		return rule{}, fmt.Errorf("weir: rule %q has no key", r.Name)
-	case len(r.Limits) == 0 && r.LimitsFor == nil:
-		return rule{}, fmt.Errorf("weir: rule %q has no limits", r.Name)
-	case len(r.Limits) > 0 && r.LimitsFor != nil:
-		return rule{}, fmt.Errorf("weir: rule %q has both Limits and LimitsFor: choose one", r.Name)
-	case !(r.Shadow >= 0 && r.Shadow <= 1):
-		return rule{}, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
-	}
-	if r.Unit == "" {
-		r.Unit = requests
-	}
-	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return rule{}, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
-	}
-	policies, err := policiesOf(&r, r.Limits)
-	if err != nil {
-		return rule{}, err
-	}
-	bans, err := newBans(&r)
-	return rule{r, policies, bans}, err
-}
-
-// policiesOf prepares limits of a rule: names them, validates them, and builds
-// their fields.
-func policiesOf(r *Rule, limits []Limit) ([]policy, error) {
-	var policies []policy
-	for _, l := range limits {
-		rules := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
-		l.Name = l.StoredName()
-		if err := l.fault(); err != nil {
-			return nil, fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, l.Name, err)
-		}
-		for _, p := range policies {
-			if p.limit.Name == l.Name {
-				return nil, fmt.Errorf("weir: rule %q has two limits named %q", r.Name, l.Name)
-			}
-		}
-		p := newPolicy(r.Name, r.Unit, rules, l)
-		p.settle = r.Settle
-		policies = append(policies, p)
-	}
-	return policies, nil
-}
-
-// printable reports whether a String of a structured field can hold s
-// (RFC 9651, 3.3.3).
-//
-// Stores ask for every name of every charge, so it looks at eight bytes at a time.
-func printable(s string) bool {
-	n := len(s)
-	switch {
-	case n >= 8:
-		for i := 0; i+8 < n; i += 8 {
-			if !printable8(eight(s[i:])) {
-				return false
-			}
-		}
-		return printable8(eight(s[n-8:]))
-	case n >= 4:
-		return printable8(uint64(four(s)) | uint64(four(s[n-4:]))<<32)
-	case n > 0:
-		const spaces = 0x2020202020000000
-		return printable8(spaces | uint64(s[0]) | uint64(s[n/2])<<8 | uint64(s[n-1])<<16)
-	}
-	return true
-}
-
-// printable8 reports whether all bytes of w are. The lowest that is not sets its
-// highest bit in one of three: it is set already, or when 1 is added to 0x7f, or
-// when 0x20 is subtracted from less.
-func printable8(w uint64) bool {
-	const each = 0x0101010101010101
-	return (w|(w+each)|(w-' '*each))&(0x80*each) == 0
-}
-
-func four(s string) uint32 {
-	_ = s[3]
-	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
-}
-
-func eight(s string) uint64 {
-	_ = s[7]
-	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
-}
-
-var errNotPrintable = errors.New("a header field can carry printable ASCII only")
 
 // Handler limits the requests to next. It does not wrap the ResponseWriter unless
 // a rule has Settle, and then it forwards what the writer can: Flusher, Hijacker,

@@ -2,7 +2,6 @@ package weir
 
 import (
 	"context"
-	"math"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -175,43 +174,6 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	return nil
 }
 
-// judge says in the event, and in its transaction, why a request is refused, as
-// far as limits and errors go.
-func (e *Event) judge() {
-	t, charge := e.Transaction, 0
-	if e.Err != nil {
-		t.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
-	} else if t.Refusal, charge = t.refusal(); t.Refusal.Reason == 0 {
-		return
-	}
-	e.Key = t.Charges[charge].Key
-}
-
-// take asks the store, and how long it took if anybody wants to know.
-func (l *Limiter) take(ctx context.Context, t *Transaction) (took time.Duration, err error) {
-	if l.o.Observe == nil {
-		return 0, l.store.Take(ctx, t)
-	}
-	start := time.Now()
-	err = l.store.Take(ctx, t)
-	return time.Since(start), err
-}
-
-// tellWatchers observes and logs an event, and returns its error.
-func (l *Limiter) tellWatchers(v *verdict, e Event) error {
-	if e.Err != nil {
-		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
-	}
-	if l.o.Observe != nil {
-		e.Refusal = e.Transaction.Refusal
-		l.o.Observe(e)
-	}
-	return e.Err
-}
-
-// guards reports whether the rule may refuse what it does not charge.
-func (rule *rule) guards() bool { return rule.Deny != nil || rule.DenyFrom != nil || rule.bans != nil }
-
 // charge asks every rule what the request owes. If there is an error it returns
 // the name of the rule.
 func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (failed string, err error) {
@@ -265,17 +227,6 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (fai
 	return "", nil
 }
 
-// cost returns what a request costs.
-func (rule *rule) cost(r *http.Request) int64 {
-	if rule.Cost == nil {
-		return 1
-	}
-	if cost := rule.Cost(r); cost >= 0 {
-		return cost
-	}
-	return math.MaxInt64
-}
-
 // refuses reports whether a rule refuses a request without asking the store. It has
 // no key if it does not apply.
 func (rule *rule) refuses(v *verdict, r *http.Request, whole, key string, applies bool) bool {
@@ -300,20 +251,6 @@ func (rule *rule) refuses(v *verdict, r *http.Request, whole, key string, applie
 func (v *verdict) refuseFor(f Refusal, key string) {
 	v.Refusal, v.refused = f, true
 	v.rare().refusal, v.also.key = f, key
-}
-
-// inShadow reports whether the rule is in shadow for a key: where a hash of both
-// falls, on a line of length 1.
-func (r *rule) inShadow(key string) bool {
-	h := uint64(14695981039346656037) // FNV-1a, and then mixed so that its upper bits are good
-	for _, s := range [...]string{r.Name, "\x00", key} {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-	}
-	h = (h ^ h>>33) * 0xff51afd7ed558ccd
-	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
 }
 
 // tell writes what was decided into the response fields, along with what outer

@@ -1,0 +1,104 @@
+package weir
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// An Event is one decision, or the failure to make one.
+type Event struct {
+	Request *http.Request
+
+	// Transaction is what was decided, and never nil. It must not be changed.
+	// After an error its Decisions mean nothing. It has no Charges if the store was
+	// not asked: after a deny, and after a ban that the process knows of.
+	Transaction *Transaction
+
+	// Refusal is that of the Transaction: why the request was refused, by which
+	// rule, and until when. Its zero value: the request was not refused. That of an
+	// event in Shadow says why it would have been.
+	Refusal Refusal
+
+	// Key is the key that the Refusal is about, "" without one. It may be personal
+	// data.
+	Key string
+
+	// Err is the error of the store or of LimitsFor, or nil.
+	Err error
+
+	// Took is how long the store took.
+	Took time.Duration
+
+	// Shadow says that the rules of this transaction refuse nobody.
+	Shadow bool
+}
+
+// Observers returns an Observe that calls each of fs.
+func Observers(fs ...func(Event)) func(Event) {
+	return func(e Event) {
+		for _, f := range fs {
+			f(e)
+		}
+	}
+}
+
+// judge says in the event, and in its transaction, why a request is refused, as
+// far as limits and errors go.
+func (e *Event) judge() {
+	t, charge := e.Transaction, 0
+	if e.Err != nil {
+		t.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
+	} else if t.Refusal, charge = t.refusal(); t.Refusal.Reason == 0 {
+		return
+	}
+	e.Key = t.Charges[charge].Key
+}
+
+// take asks the store, and how long it took if anybody wants to know.
+func (l *Limiter) take(ctx context.Context, t *Transaction) (took time.Duration, err error) {
+	if l.o.Observe == nil {
+		return 0, l.store.Take(ctx, t)
+	}
+	start := time.Now()
+	err = l.store.Take(ctx, t)
+	return time.Since(start), err
+}
+
+// tellWatchers observes and logs an event, and returns its error.
+func (l *Limiter) tellWatchers(v *verdict, e Event) error {
+	if e.Err != nil {
+		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
+	}
+	if l.o.Observe != nil {
+		e.Refusal = e.Transaction.Refusal
+		l.o.Observe(e)
+	}
+	return e.Err
+}
+
+// An errorLog logs that decisions could not be made, one line a second at most:
+// when a store is away, every request errs. It names the rule, and never a key.
+type errorLog struct {
+	logger *slog.Logger // nil: slog.Default()
+	last   atomic.Int64 // of the last line, in ns since 1970
+	silent atomic.Int64 // errors since then
+}
+
+func (l *errorLog) warn(ctx context.Context, rule string, err error) {
+	last, now := l.last.Load(), time.Now().UnixNano()
+	if since := now - last; 0 <= since && since < int64(time.Second) || !l.last.CompareAndSwap(last, now) {
+		l.silent.Add(1)
+		return
+	}
+	l.to().WarnContext(ctx, "weir: could not decide", "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
+}
+
+func (l *errorLog) to() *slog.Logger {
+	if l.logger == nil {
+		return slog.Default()
+	}
+	return l.logger
+}
