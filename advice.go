@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// An Advice is what the other side of a request says of one of its limits.
-type Advice struct {
+// An ServerLimit is what the other side of a request says of one of its limits.
+type ServerLimit struct {
 	// Name is that of the policy, where the dialect has one.
 	Name string
 
@@ -36,7 +36,7 @@ const (
 	maxText    = 256            // bytes of a time, a unit or a resource; longer ones are ignored
 )
 
-// ReadHeaders returns what response fields say of limits, in every [Dialect],
+// ParseHeaders returns what response fields say of limits, in every [Dialect],
 // and how long they ask to wait (Retry-After, retry-after-ms; 0 if they don't).
 // h has canonical keys, as net/http makes them. now is the reader's clock when
 // the response came.
@@ -63,7 +63,7 @@ const (
 //
 // Where Retry-After is sent twice the longer wait counts. retry-after-ms within
 // a second of it is the same wait, said better.
-func ReadHeaders(h http.Header, now time.Time) (advice []Advice, retryAfter time.Duration) {
+func ParseHeaders(h http.Header, now time.Time) (advice []ServerLimit, retryAfter time.Duration) {
 	r := headerReader{h: h, base: now}
 	if r.count("Age") > 0 {
 		return nil, r.retryAfter()
@@ -86,7 +86,7 @@ func ReadHeaders(h http.Header, now time.Time) (advice []Advice, retryAfter time
 		}
 	}
 	for _, k := range r.known {
-		advice = append(advice, k.Advice)
+		advice = append(advice, k.ServerLimit)
 	}
 	return advice, r.retryAfter()
 }
@@ -99,9 +99,9 @@ type headerReader struct {
 	policies int
 }
 
-// known is an Advice, and what tells to which policy it belongs.
+// known is a ServerLimit, and what tells to which policy it belongs.
 type known struct {
-	Advice
+	ServerLimit
 	dialect   Dialect
 	partition byteSequence
 	told      bool // what is left of the policy
@@ -112,7 +112,7 @@ type known struct {
 func (r *headerReader) readPolicies() {
 	policies, _ := r.members(policyField, false)
 	for _, m := range policies {
-		k := known{Advice: Advice{Unit: requests, Remaining: -1}}
+		k := known{ServerLimit: ServerLimit{Unit: requests, Remaining: -1}}
 		switch v := m.value.(type) {
 		case string:
 			k.dialect, k.Name, k.Limit = IETF, v, units(m.params[quotaKey])
@@ -139,7 +139,7 @@ func (r *headerReader) readPolicies() {
 func (r *headerReader) readRateLimit() {
 	items, list := r.members(ietfField, false)
 	for _, m := range items {
-		k := known{Advice: Advice{Unit: requests, Limit: -1, Remaining: units(m.params[leftKey])}, dialect: IETF}
+		k := known{ServerLimit: ServerLimit{Unit: requests, Limit: -1, Remaining: units(m.params[leftKey])}, dialect: IETF}
 		name, named := m.value.(string)
 		if !named || k.Remaining < 0 {
 			continue
@@ -153,7 +153,7 @@ func (r *headerReader) readRateLimit() {
 		return
 	}
 	items, _ = r.members(ietfField, true)
-	k := known{Advice: Advice{Unit: requests, Limit: -1, Remaining: -1}, dialect: Draft07}
+	k := known{ServerLimit: ServerLimit{Unit: requests, Limit: -1, Remaining: -1}, dialect: Draft07}
 	for _, m := range items {
 		switch m.key {
 		case limitMember:
@@ -217,7 +217,7 @@ func (r *headerReader) add(k known) {
 
 // readTriple reads a limit from three fields. A reset alone is no limit.
 func (r *headerReader) readTriple(t triple, unit string) {
-	k := known{Advice: Advice{Unit: unit, Limit: r.count(t.limit), Remaining: r.count(t.remaining)}, dialect: t.dialect}
+	k := known{ServerLimit: ServerLimit{Unit: unit, Limit: r.count(t.limit), Remaining: r.count(t.remaining)}, dialect: t.dialect}
 	if t.dialect&GitHub != 0 {
 		if name := r.h.Get(resourceField); len(name) <= maxText {
 			k.Name = name

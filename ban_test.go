@@ -217,7 +217,7 @@ func TestRetryAfterOfABan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
-			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), For: time.Minute},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), Duration: time.Minute},
 		}}}).Handler(served)
 		for range 5 {
 			do(h, ask("/", "192.0.2.1:4"))
@@ -244,7 +244,7 @@ func TestRetryAfterOfCosts(t *testing.T) {
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
 			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
-			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), For: time.Minute},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute},
 		}}}).Handler(served)
 		for i, step := range []struct{ path, want string }{
 			{"/xx", ""}, {"/xx", "3600"}, {"/", "60"}, {"/xxx", "3600"},
@@ -259,7 +259,7 @@ func TestRetryAfterOfCosts(t *testing.T) {
 func ExampleLimiter_Ban() {
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(10, time.Minute)},
-		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Hour},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Hour},
 	}}})
 	if err != nil {
 		fmt.Println(err)

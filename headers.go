@@ -60,7 +60,7 @@ const (
 
 // A triple is a dialect that shows one limit in three fields. Names are in
 // their canonical form; a %s stands for the rule's unit, where each unit has
-// fields of its own. The table serves both ways: ReadHeaders reads by it.
+// fields of its own. The table serves both ways: ParseHeaders reads by it.
 type triple struct {
 	dialect                 Dialect
 	limit, remaining, reset string

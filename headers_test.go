@@ -122,7 +122,7 @@ func TestTightest(t *testing.T) {
 
 // TestUnits: dialects with fields for each unit show the tightest of each.
 func TestUnits(t *testing.T) {
-	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.OpenAI | weir.IETF, Expose: true, Rules: []weir.Rule{
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.OpenAI | weir.IETF, ExposeHeaders: true, Rules: []weir.Rule{
 		{Name: "rpm", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)}},
 		{Name: "tpm", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, 1500*time.Millisecond)}, Unit: "tokens",
 			Cost: func(*http.Request) int64 { return 250 }},

@@ -51,7 +51,7 @@ func Hybrid(next Store, maxKeys int) Store {
 // HybridStats says how much Hybrid saves. Transactions that it served from
 // memory divided by all is its hit rate.
 type HybridStats struct {
-	Served, Asked uint64 // transactions decided here, and by the store behind
+	Hits, Misses uint64 // transactions decided here, and by the store behind
 }
 
 // recheck is how long a refusal is served before it is asked for again.
@@ -91,7 +91,7 @@ type blocks struct {
 func (h *hybrid) now() int64 { return time.Since(h.start).Microseconds() }
 
 func (h *hybrid) Stats() HybridStats {
-	return HybridStats{Served: h.served.Load(), Asked: h.asked.Load()}
+	return HybridStats{Hits: h.served.Load(), Misses: h.asked.Load()}
 }
 
 func (h *hybrid) BlockedSince(c Charge) time.Time {

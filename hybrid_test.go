@@ -68,7 +68,7 @@ func TestHybridServes(t *testing.T) {
 			if n := behind.calls.Load() - asked; n != 0 {
 				t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
 			}
-			if got := store.(interface{ Stats() weir.HybridStats }).Stats(); got.Served != 20_000 || got.Asked != uint64(asked) {
+			if got := store.(interface{ Stats() weir.HybridStats }).Stats(); got.Hits != 20_000 || got.Misses != uint64(asked) {
 				t.Errorf("%v: got %+v, want 20000 served, %d asked", limit, got, asked)
 			}
 			time.Sleep(take(t, store, 0, charge).Decisions[0].RetryAfter)
@@ -126,7 +126,7 @@ func TestHybridIsExact(t *testing.T) {
 				}
 				time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
 			}
-			served += store.(interface{ Stats() weir.HybridStats }).Stats().Served
+			served += store.(interface{ Stats() weir.HybridStats }).Stats().Hits
 		})
 	}
 	if served < 1000 {
@@ -326,5 +326,5 @@ func ExampleHybrid() {
 		do(handler, ask("/", "192.0.2.1:1234"))
 	}
 	fmt.Printf("%+v\n", store.(interface{ Stats() weir.HybridStats }).Stats())
-	// Output: {Served:97 Asked:3}
+	// Output: {Hits:97 Misses:3}
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// A List is a set of keys, for Rule.Allow and Rule.Deny: keys as they are,
+// A KeyList is a set of keys, for Rule.Allow and Rule.Deny: keys as they are,
 // networks, and beginnings. Addresses are better kept in an AddrList.
-type List struct {
+type KeyList struct {
 	keys     map[string]bool
 	networks networks
 	starts   map[string]bool
 	lengths  []int // of starts
 }
 
-// NewList returns a list of entries. "192.0.2.7" and "10.0.0.0/8" are addresses
+// NewKeyList returns a list of entries. "192.0.2.7" and "10.0.0.0/8" are addresses
 // and networks, and match keys that are addresses, or networks that lie within,
 // as ByIP makes of IPv6. "tenant-a/*" matches keys that begin so. Anything else
 // is a key.
@@ -28,8 +28,8 @@ type List struct {
 // match is an error: one that is empty, "*", an address with a port, a zone or
 // spaces, a network that is none, and IPv6 addresses and networks beyond /64, which
 // are not keys of ByIP.
-func NewList(entries ...string) (*List, error) {
-	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
+func NewKeyList(entries ...string) (*KeyList, error) {
+	l := &KeyList{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
 		if e == "" || e == "*" {
 			return nil, fmt.Errorf("weir: list: entry %q would name everybody or nobody", e)
@@ -58,7 +58,7 @@ func NewList(entries ...string) (*List, error) {
 }
 
 // Has reports whether a key is in the list, where a key and its StoredKey are one.
-func (l *List) Has(key string) bool {
+func (l *KeyList) Has(key string) bool {
 	if l.keys[StoredKey(key)] {
 		return true
 	}

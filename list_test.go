@@ -34,7 +34,7 @@ func TestList(t *testing.T) {
 		{"10.0.0.0/8 alice 2001:db8::/32", "10.1.1.1 alice 2001:db8::5", "bob"},
 		{"", "", "alice 10.0.0.1 ::1"},
 	} {
-		l, err := weir.NewList(strings.Fields(tt.entries)...)
+		l, err := weir.NewKeyList(strings.Fields(tt.entries)...)
 		if err != nil {
 			t.Fatalf("%s: %v", tt.entries, err)
 		}
@@ -83,12 +83,12 @@ func TestListMistakes(t *testing.T) {
 		{"0.0.0.0/0", "", ""},
 		{"::/0", "", ""},
 	} {
-		_, err := weir.NewList("alice", tt.entry)
+		_, err := weir.NewKeyList("alice", tt.entry)
 		_, errAddrs := weir.NewAddrList("10.0.0.0/8", tt.entry)
 		for what, got := range map[string]struct {
 			err  error
 			want string
-		}{"NewList": {err, tt.keys}, "NewAddrList": {errAddrs, tt.addrs}} {
+		}{"NewKeyList": {err, tt.keys}, "NewAddrList": {errAddrs, tt.addrs}} {
 			if (got.err != nil) != (got.want != "") || got.err != nil && !strings.Contains(got.err.Error(), got.want) {
 				t.Errorf("%s of %q: got %v, want an error with %q", what, tt.entry, got.err, got.want)
 			}
@@ -209,11 +209,11 @@ func ExampleNewAddrList() {
 
 // TestLists: neither list asks the store; Allow comes first.
 func TestLists(t *testing.T) {
-	admins, err := weir.NewList("192.0.2.0/24")
+	admins, err := weir.NewKeyList("192.0.2.0/24")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pests, err := weir.NewList("192.0.2.66", "203.0.113.0/24")
+	pests, err := weir.NewKeyList("192.0.2.66", "203.0.113.0/24")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,8 +253,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-func ExampleNewList() {
-	offices, err := weir.NewList("192.0.2.0/24", "2001:db8::/32", "partner/*")
+func ExampleNewKeyList() {
+	offices, err := weir.NewKeyList("192.0.2.0/24", "2001:db8::/32", "partner/*")
 	if err != nil {
 		fmt.Println(err)
 		return

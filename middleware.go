@@ -20,9 +20,9 @@ type Options struct {
 	// Headers is how clients are told; zero means XRateLimit.
 	Headers Dialect
 
-	// Expose sends Access-Control-Expose-Headers with the names of these
+	// ExposeHeaders sends Access-Control-ExposeHeaders-Headers with the names of these
 	// fields, so that scripts from another origin may read them.
-	Expose bool
+	ExposeHeaders bool
 
 	// ChargePreflight charges CORS preflight requests too. By default they pass
 	// free of charge, because a browser sends them unasked, and only as a browser
@@ -161,7 +161,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.guards = l.guards || r.guards()
 		units = append(units, r.Unit)
 	}
-	if o.Expose {
+	if o.ExposeHeaders {
 		l.expose = []string{o.Headers.fields(units)}
 	}
 	return l, nil

@@ -317,7 +317,7 @@ func TestPreflight(t *testing.T) {
 			return must(t, store, weir.Options{ChargePreflight: c.charged, Rules: []weir.Rule{
 				{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
 					Deny:    func(key string) bool { return key == "mallory" },
-					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), For: time.Hour}}}})
+					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), Duration: time.Hour}}}})
 		}
 		here, there := limiter(), limiter()
 		for _, err := range []error{here.Ban(t.Context(), "api", "banned here", time.Hour), there.Ban(t.Context(), "api", "banned there", time.Hour)} {
@@ -353,7 +353,7 @@ func TestPreflightAsksNothing(t *testing.T) {
 
 // TestRefusal: what an outer middleware set stays, what it must not keep goes.
 func TestRefusal(t *testing.T) {
-	l := must(t, memstore.New(memstore.Options{}), weir.Options{Expose: true, Rules: []weir.Rule{
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{ExposeHeaders: true, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}})
 	outer := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -33,13 +33,13 @@ type Penalty struct {
 	// LeakyBucket.
 	Strikes Limit
 
-	// For is how long a first ban lasts, in whole microseconds. Each of those that
+	// Duration is how long a first ban lasts, in whole microseconds. Each of those that
 	// follow lasts twice as long as the one before.
-	For time.Duration
+	Duration time.Duration
 
-	// Most is how long a ban lasts at most; 0 means 24 hours, or For if that is
-	// longer. Bans are counted until 32 times as long has passed without one.
-	Most time.Duration
+	// MaxDuration is how long a ban lasts at most; 0 means 24 hours, or Duration if that
+	// is longer. Bans are counted until 32 times as long has passed without one.
+	MaxDuration time.Duration
 }
 
 // The names of the limits that keep a penalty. What they count is not for
@@ -68,19 +68,19 @@ func newBans(r *Rule) (*bans, error) {
 	if p == nil {
 		return nil, nil
 	}
-	most := p.Most
+	most := p.MaxDuration
 	if most == 0 {
-		most = max(24*time.Hour, p.For)
+		most = max(24*time.Hour, p.Duration)
 	}
 	switch {
-	case p.For < time.Microsecond || p.For%time.Microsecond != 0:
-		return nil, fmt.Errorf("weir: rule %q: penalty: For %v is not in whole microseconds above 0", r.Name, p.For)
-	case most < p.For || most%time.Microsecond != 0:
-		return nil, fmt.Errorf("weir: rule %q: penalty: Most %v is below For, or not in whole microseconds", r.Name, most)
+	case p.Duration < time.Microsecond || p.Duration%time.Microsecond != 0:
+		return nil, fmt.Errorf("weir: rule %q: penalty: Duration %v is not in whole microseconds above 0", r.Name, p.Duration)
+	case most < p.Duration || most%time.Microsecond != 0:
+		return nil, fmt.Errorf("weir: rule %q: penalty: MaxDuration %v is below Duration, or not in whole microseconds", r.Name, most)
 	case most > MaxTicks/repeats*time.Microsecond:
 		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, MaxTicks/repeats*time.Microsecond)
 	}
-	b := &bans{rule: r.Name, first: p.For.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), seed: maphash.MakeSeed()}
+	b := &bans{rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), seed: maphash.MakeSeed()}
 	if _, queue := p.Strikes.Algorithm.(Queuer); queue {
 		return nil, fmt.Errorf("weir: rule %q: penalty: Strikes is a queue, which can't be held: %v", r.Name, p.Strikes)
 	}

@@ -26,7 +26,7 @@ import (
 func penalized(t *testing.T, store weir.Store, strikes weir.Limit) (*weir.Limiter, func(after time.Duration, key string) string) {
 	l := must(t, store, weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
-		Penalty: &weir.Penalty{Strikes: strikes, For: 10 * time.Second, Most: 40 * time.Second},
+		Penalty: &weir.Penalty{Strikes: strikes, Duration: 10 * time.Second, MaxDuration: 40 * time.Second},
 	}}})
 	h := l.Handler(served)
 	return l, func(after time.Duration, key string) string {
@@ -161,7 +161,7 @@ func TestPenaltyShared(t *testing.T) {
 		}
 		limiters = append(limiters, must(t, store, weir.Options{Rules: []weir.Rule{{
 			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
-			Penalty: &weir.Penalty{Strikes: algorithms.SlidingWindow(4, time.Minute), For: time.Minute},
+			Penalty: &weir.Penalty{Strikes: algorithms.SlidingWindow(4, time.Minute), Duration: time.Minute},
 		}}}))
 	}
 	for i, want := range []string{"", "quota", "quota", "quota", "abnormal", "abnormal", "abnormal"} {
@@ -179,19 +179,19 @@ func TestPenaltyShared(t *testing.T) {
 }
 
 func TestPenaltyRefuses(t *testing.T) {
-	good := weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Minute), For: time.Minute}
+	good := weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Minute), Duration: time.Minute}
 	for _, tt := range []struct {
 		change func(*weir.Penalty)
 		want   string
 	}{
 		{func(p *weir.Penalty) {}, ""},
-		{func(p *weir.Penalty) { p.For = 0 }, "For 0s"},
-		{func(p *weir.Penalty) { p.For = -time.Second }, "For -1s"},
-		{func(p *weir.Penalty) { p.For = time.Microsecond + 1 }, "For 1.001µs"},
-		{func(p *weir.Penalty) { p.Most = time.Second }, "Most 1s"},
+		{func(p *weir.Penalty) { p.Duration = 0 }, "Duration 0s"},
+		{func(p *weir.Penalty) { p.Duration = -time.Second }, "Duration -1s"},
+		{func(p *weir.Penalty) { p.Duration = time.Microsecond + 1 }, "Duration 1.001µs"},
+		{func(p *weir.Penalty) { p.MaxDuration = time.Second }, "MaxDuration 1s"},
 		{func(p *weir.Penalty) { p.Strikes = weir.Limit{} }, "no algorithm"},
 		{func(p *weir.Penalty) { p.Strikes.Quota = 0 }, "quota 0"},
-		{func(p *weir.Penalty) { p.Most = math.MaxInt64 / 1000 * 1000 }, "too long"},
+		{func(p *weir.Penalty) { p.MaxDuration = math.MaxInt64 / 1000 * 1000 }, "too long"},
 	} {
 		p := good
 		tt.change(&p)
@@ -211,7 +211,7 @@ func TestPenaltyRefuses(t *testing.T) {
 func ExamplePenalty() {
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)},
-		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), For: 15 * time.Minute},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), Duration: 15 * time.Minute},
 	}}})
 	if err != nil {
 		fmt.Println(err)

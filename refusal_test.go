@@ -40,7 +40,7 @@ func TestRefusalTold(t *testing.T) {
 					{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(9, time.Second)}},
 					{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)},
 						Deny:    func(key string) bool { return key == "pest" },
-						Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Hour), For: 10 * time.Minute}},
+						Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Hour), Duration: 10 * time.Minute}},
 				},
 				OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					told = say(weir.Refusal{}, weir.FromContext(r.Context()))
@@ -156,7 +156,7 @@ func ExampleRefusal() {
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules: []weir.Rule{{
 			Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)},
-			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), For: 24 * time.Hour},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Minute), Duration: 24 * time.Hour},
 		}},
 		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			f := weir.FromContext(r.Context()).Refusal

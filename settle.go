@@ -81,10 +81,10 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// Report tells the limiters around a handler how much it has used, of what the
+// ReportUsage tells the limiters around a handler how much it has used, of what the
 // handler knows best, such as tokens; it adds up. It does nothing outside of a
 // handler whose rules have a Settle.
-func Report(ctx context.Context, used int64) {
+func ReportUsage(ctx context.Context, used int64) {
 	v, _ := ctx.Value(verdictKey{}).(*verdict)
 	for ; v != nil; v = v.outer {
 		if v.also != nil {

@@ -44,9 +44,12 @@ func TestSettle(t *testing.T) {
 		{"fails as its client hangs up", weir.RefundErrors, func(w http.ResponseWriter, r *http.Request) { hangUp(r); w.WriteHeader(502) }, 90},
 		{"panics as its client hangs up", weir.RefundErrors, func(w http.ResponseWriter, r *http.Request) { hangUp(r); panic(http.ErrAbortHandler) }, 90},
 		{"bytes", func(o weir.Outcome) int64 { return o.Bytes }, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "seven b") }, 93},
-		{"tokens", used, func(w http.ResponseWriter, r *http.Request) { weir.Report(r.Context(), 1); weir.Report(r.Context(), 3) }, 96},
-		{"more tokens than reserved", used, func(w http.ResponseWriter, r *http.Request) { weir.Report(r.Context(), 60) }, 40},
-		{"more tokens than there are", used, func(w http.ResponseWriter, r *http.Request) { weir.Report(r.Context(), 1e9) }, 0},
+		{"tokens", used, func(w http.ResponseWriter, r *http.Request) {
+			weir.ReportUsage(r.Context(), 1)
+			weir.ReportUsage(r.Context(), 3)
+		}, 96},
+		{"more tokens than reserved", used, func(w http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), 60) }, 40},
+		{"more tokens than there are", used, func(w http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), 1e9) }, 0},
 		{"by a field", func(o weir.Outcome) int64 { fmt.Sscan(o.Header.Get("Cost"), &o.Cost); return o.Cost },
 			func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Cost", "2"); w.WriteHeader(200) }, 98},
 		{"negative", func(o weir.Outcome) int64 { return -5 }, answer(200), 100},
@@ -219,7 +222,7 @@ func ExampleOutcome() {
 	// open sesame 429
 }
 
-func ExampleReport() {
+func ExampleReportUsage() {
 	model, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "model", Unit: "tokens", Key: weir.ByHeader("Authorization"), Limits: []weir.Limit{algorithms.TokenBucket(10_000, 1_000, time.Minute)},
 		Cost:   func(*http.Request) int64 { return 4_000 }, // the most an answer may take
@@ -231,7 +234,7 @@ func ExampleReport() {
 	}
 	h := model.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Println("left while it answers:", weir.FromContext(r.Context()).Decisions[0].Remaining)
-		weir.Report(r.Context(), 250)
+		weir.ReportUsage(r.Context(), 250)
 	}))
 	for range 2 {
 		r := httptest.NewRequest("GET", "/", nil)

@@ -71,7 +71,7 @@ func TestLongKeys(t *testing.T) {
 	limit := algorithms.FixedWindow(1, 24*time.Hour)
 	rule := weir.Rule{Name: "api", Key: weir.ByHeader("X-Api-Key"), Limits: []weir.Limit{limit}}
 	banning := rule
-	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), For: time.Hour}
+	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Hour}
 	ample := rule
 	ample.Limits = []weir.Limit{algorithms.FixedWindow(1000, 24*time.Hour)}
 	top := watch.NewTop(n)
@@ -128,7 +128,7 @@ func heap() int64 {
 func TestLongKeyInLists(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	for _, entry := range []string{long, weir.StoredKey(long), "xxx*"} {
-		list, err := weir.NewList(entry)
+		list, err := weir.NewKeyList(entry)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestLongKeyBanned(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByHeader("X-Api-Key"), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
-		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(9, time.Minute), For: time.Hour},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(9, time.Minute), Duration: time.Hour},
 	}}})
 	h, ctx := l.Handler(served), context.Background()
 	for _, keys := range [][2]string{{long, weir.StoredKey(long)}, {weir.StoredKey(long), long}} {
@@ -182,7 +182,7 @@ func TestBansEndInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 			Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
-			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(9, time.Minute), For: time.Hour},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(9, time.Minute), Duration: time.Hour},
 		}}})
 		for i := range 1000 {
 			if err := l.Ban(t.Context(), "api", fmt.Sprint(i), time.Minute); err != nil {

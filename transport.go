@@ -132,7 +132,7 @@ func (l *Limiter) sitOut(v *verdict, maxWait time.Duration) bool {
 
 // asksToPause returns how long the other side wants to be left alone.
 func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
-	advice, retryAfter := ReadHeaders(res.Header, now)
+	advice, retryAfter := ParseHeaders(res.Header, now)
 	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
 		pause = retryAfter
 	}

@@ -306,7 +306,7 @@ func TestUnpause(t *testing.T) {
 func TestPauseIsNoStrike(t *testing.T) {
 	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "partner", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)},
-		Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, 1000*time.Hour), For: time.Hour},
+		Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, 1000*time.Hour), Duration: time.Hour},
 	}}})
 	client := &http.Client{Transport: l.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return response(503, "Retry-After", "30"), nil }))}
 	for range 5 {

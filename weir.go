@@ -314,8 +314,8 @@ func (t *Transaction) Validate() error {
 			d := &t.Charges[j]
 			if c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
 				c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && sameKey(c.Key, d.Key) {
-				return fmt.Errorf("weir: rule %q charges its limit %q (%s) twice in one transaction: %w",
-					c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name(), ErrDuplicate)
+				return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
+					ErrDuplicate, c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name())
 			}
 		}
 	}
@@ -324,4 +324,4 @@ func (t *Transaction) Validate() error {
 
 // ErrDuplicate is returned by Take for a transaction that charges the same
 // limit of the same rule and key twice.
-var ErrDuplicate = errors.New("duplicate charge")
+var ErrDuplicate = errors.New("weir: duplicate charge")

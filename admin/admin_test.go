@@ -90,7 +90,7 @@ func TestAnswers(t *testing.T) {
 		login := hourly("login", 3)
 		login.Allow = func(key string) bool { return key == "root" }
 		login.Deny = func(key string) bool { return key == "mallory" }
-		login.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Minute}
+		login.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
 		tiers := weir.Rule{Name: "tiers", Key: byUser, LimitsFor: func(*http.Request) []weir.Limit { return nil }}
 		h := newAdmin(t, store, must(t, store, api, login), must(t, store, tiers))
 		for range 3 {
@@ -231,7 +231,7 @@ func (failing) Take(context.Context, *weir.Transaction) error {
 
 func TestStoreFails(t *testing.T) {
 	rule := hourly("api", 3)
-	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Minute}
+	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	limiters := []*weir.Limiter{must(t, failing{}, rule)}
@@ -312,7 +312,7 @@ func TestCrossOrigin(t *testing.T) {
 // and all limiters learn of a ban and of its end.
 func TestSeveralLimiters(t *testing.T) {
 	store := memstore.New(memstore.Options{})
-	penalty := &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Minute}
+	penalty := &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
 	read, write := hourly("api", 3), hourly("api", 3)
 	write.Limits = append(write.Limits, algorithms.AnchoredWindow(2, time.Minute).Named("writes"))
 	read.Penalty, write.Penalty = penalty, penalty
@@ -539,7 +539,7 @@ func TestKeysOfNobody(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	with := func(name string, key weir.KeyFunc) weir.Rule {
 		r := hourly(name, 3)
-		r.Key, r.Penalty = key, &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Minute}
+		r.Key, r.Penalty = key, &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
 		return r
 	}
 	picky := func(r *http.Request) (string, bool) { return r.Context().Value("user").(string), true }

@@ -22,7 +22,7 @@ func ExampleNew() {
 	api, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByHeader("X-User"),
 		Limits:  []weir.Limit{algorithms.AnchoredWindow(2, 24*time.Hour)},
-		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), For: time.Hour},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Hour},
 	}}})
 	if err != nil {
 		fmt.Println(err)

@@ -25,7 +25,7 @@ func TestRateLimit(t *testing.T) {
 	shadow := hourly("shadow", 5)
 	shadow.Shadow = 1
 	banning := hourly("banning", 1)
-	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), For: 2 * time.Hour}
+	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: 2 * time.Hour}
 	denying := hourly("denying", 5)
 	denying.Deny = func(string) bool { return true }
 	settled := hourly("settled", 5)

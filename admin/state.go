@@ -222,11 +222,11 @@ func (h *Handler) rulesBody(r *http.Request) (any, error) {
 			b.Limits = append(b.Limits, bodyOf(l))
 		}
 		if p := r.Penalty; p != nil {
-			most := p.Most
+			most := p.MaxDuration
 			if most == 0 {
-				most = max(24*time.Hour, p.For) // as weir.Penalty has it
+				most = max(24*time.Hour, p.Duration) // as weir.Penalty has it
 			}
-			b.Penalty = &penaltyBody{bodyOf(p.Strikes), p.For.Seconds(), most.Seconds()}
+			b.Penalty = &penaltyBody{bodyOf(p.Strikes), p.Duration.Seconds(), most.Seconds()}
 		}
 		body.Rules = append(body.Rules, b)
 	}

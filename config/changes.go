@@ -76,7 +76,7 @@ func (r *rule) facts() []fact {
 		{"cost", r.cost.text, ""},
 		{"unit", unit, ""},
 		{"headers", headerNames(r.headers), ""},
-		{"enforce", fmt.Sprintf("%.4g%%", 100*(1-r.Shadow)), ""},
+		{"shadow", fmt.Sprintf("%.4g%%", 100*r.Shadow), ""},
 	}
 	if r.allow != nil {
 		facts = append(facts, fact{"allow", strings.Join(r.allow, ", "), ""})

@@ -29,7 +29,7 @@
 //
 // A file has trusted-proxies, proxy-header, key, algorithm, timezone, headers and
 // limits. A rule has name, key, algorithm, burst, timezone, headers, cost, unit, shadow or
-// enforce, allow, deny, penalty and config. A limit of its config has name,
+// allow, deny, penalty and config. A limit of its config has name,
 // limit, period, algorithm, burst and timezone.
 //
 //   - key is ip, global, method, route, basic-auth-user, header:NAME,
@@ -46,8 +46,8 @@
 //   - cost is a whole number of at least 1, content-length, or a name of
 //     Options.Costs. content-length has the unit content-bytes, unless unit says
 //     otherwise; a body of unknown length is refused.
-//   - shadow: true decides and refuses nobody. enforce: 25% refuses a quarter of
-//     the keys.
+//   - shadow: true decides and refuses nobody. shadow: 75% refuses a quarter of
+//     the keys and nobody else.
 //   - allow and deny are lists of what the rule does not apply to, and what it
 //     refuses: addresses and networks, which are those of the request as the key ip
 //     finds it, whatever the key of the rule is; keys as they are; and beginnings of

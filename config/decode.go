@@ -284,16 +284,22 @@ func parseDuration(s string) (total time.Duration, ok bool) {
 	return total + d, err == nil && total+d >= total == (d >= 0)
 }
 
-// percent returns a share from 0 to 1, written as "25%".
-func (d *decoder) percent(n ast.Node, what string) float64 {
-	if s, ok := n.(*ast.StringNode); ok {
-		if digits, ok := strings.CutSuffix(s.Value, "%"); ok && digits != "" && strings.Trim(digits, ".0123456789") == "" {
-			if v, err := strconv.ParseFloat(digits, 64); err == nil && v <= 100 {
-				return v / 100
+// share returns a part of the whole: true and 100% are all of it, false is nothing.
+func (d *decoder) share(n ast.Node, what string) float64 {
+	switch v := n.(type) {
+	case *ast.BoolNode:
+		if v.Value {
+			return 1
+		}
+		return 0
+	case *ast.StringNode:
+		if digits, ok := strings.CutSuffix(v.Value, "%"); ok && digits != "" && strings.Trim(digits, ".0123456789") == "" {
+			if share, err := strconv.ParseFloat(digits, 64); err == nil && share <= 100 {
+				return share / 100
 			}
 		}
 	}
-	d.errorf(n, "%s is %s; want a percentage, 0%% to 100%%", what, describe(n))
+	d.errorf(n, "%s is %s; want true, false or a percentage, 0%% to 100%%", what, describe(n))
 	return 0
 }
 

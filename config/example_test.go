@@ -94,10 +94,10 @@ func ExampleFile_Reload() {
 		fmt.Println(err)
 		return
 	}
-	write("limits: [{name: api, enforce: 25%, config: [{limit: 50, period: 1m}]}]")
+	write("limits: [{name: api, shadow: 75%, config: [{limit: 50, period: 1m}]}]")
 	fmt.Println(rules.Reload())
 	// Output:
-	// api: enforce: 100% → 25%
+	// api: shadow: 0% → 75%
 	// api: limit 1m (sliding-log): 100 per 1m → 50 per 1m <nil>
 }
 

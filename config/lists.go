@@ -28,7 +28,7 @@ func (d *decoder) keyList(n ast.Node, what string, k *key) (has func(key string)
 			continue
 		}
 		entries = append(entries, s)
-		_, errKey := weir.NewList(s)
+		_, errKey := weir.NewKeyList(s)
 		if _, err := weir.NewAddrList(s); err == nil {
 			inKey := errKey == nil && (k.kind == kindIP || k.kind == kindNamed || k.kind == kindText && what == "deny")
 			if inKey {
@@ -50,7 +50,7 @@ func (d *decoder) keyList(n ast.Node, what string, k *key) (has func(key string)
 		return nil, nil, entries
 	}
 	if len(keys) > 0 {
-		list, err := weir.NewList(keys...)
+		list, err := weir.NewKeyList(keys...)
 		if err != nil {
 			d.errorf(n, "%s: %v", what, err)
 			return nil, nil, entries

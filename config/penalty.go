@@ -22,11 +22,11 @@ type penalty struct {
 
 // String is "10 per 1m (anchored-window), for 10m to 1d".
 func (p *penalty) String() string {
-	most := p.Most
+	most := p.MaxDuration
 	if most == 0 {
-		most = max(24*time.Hour, p.For) // as weir.Penalty has it
+		most = max(24*time.Hour, p.Duration) // as weir.Penalty has it
 	}
-	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + spell(p.For) + " to " + spell(most)
+	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + spell(p.Duration) + " to " + spell(most)
 }
 
 func (d *decoder) penalty(n ast.Node, s settings) *penalty {
@@ -39,11 +39,11 @@ func (d *decoder) penalty(n ast.Node, s settings) *penalty {
 		p.Strikes = p.strikes.Limit
 	}
 	if n := f["for"]; n != nil {
-		p.For = d.duration(n, "for")
+		p.Duration = d.duration(n, "for")
 	}
 	if n := f["most"]; n != nil {
-		if p.Most = d.duration(n, "most"); len(d.errs) == before && p.Most < p.For {
-			d.errorf(n, "most %s is less than for %s", spell(p.Most), spell(p.For))
+		if p.MaxDuration = d.duration(n, "most"); len(d.errs) == before && p.MaxDuration < p.Duration {
+			d.errorf(n, "most %s is less than for %s", spell(p.MaxDuration), spell(p.Duration))
 		}
 	}
 	if len(d.errs) == before {

@@ -15,7 +15,7 @@ import (
 // The fields of each mapping, in the order in which messages list them.
 var (
 	fileFields = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits"}
-	ruleFields = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow", "enforce",
+	ruleFields = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
 		"allow", "deny", "penalty", "config"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
@@ -130,13 +130,8 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 		r.Unit, _ = d.text(n, "unit")
 		d.probe(n, weir.Rule{Unit: r.Unit}, 0)
 	}
-	switch shadow, enforce := f["shadow"], f["enforce"]; {
-	case shadow != nil && enforce != nil:
-		d.errorf(enforce, "a rule has shadow or enforce, not both: shadow: true is enforce: 0%%")
-	case shadow != nil && d.boolean(shadow, "shadow"):
-		r.Shadow = 1
-	case enforce != nil:
-		r.Shadow = 1 - d.percent(enforce, "enforce")
+	if n := f["shadow"]; n != nil {
+		r.Shadow = d.share(n, "shadow")
 	}
 	r.Allow, r.AllowFrom, r.allow = d.keyList(f["allow"], "allow", &s.key)
 	r.Deny, r.DenyFrom, r.deny = d.keyList(f["deny"], "deny", &s.key)

@@ -131,9 +131,9 @@ func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, l := logger()
-		pests, _ := weir.NewList("pest")
+		pests, _ := weir.NewKeyList("pest")
 		api := rule("api", weir.ByHeader("Key"), 1)
-		api.Deny, api.Penalty = pests.Has, &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), For: time.Minute}
+		api.Deny, api.Penalty = pests.Has, &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), Duration: time.Minute}
 		mem, gone := memstore.New(memstore.Options{}), false
 		h := limiter(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
 			if gone {

@@ -45,7 +45,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 	hybrid := weir.Hybrid(breaker, 1000)
 	leases := weir.Lease(memstore.New(memstore.Options{}), weir.LeaseOptions{})
 	metrics := weirprom.New(hybrid, breaker, leases, store)
-	deny, err := weir.NewList("spammer")
+	deny, err := weir.NewKeyList("spammer")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 		{Name: "api", Key: weir.ByHeader("Key"), Deny: deny.Has,
 			Limits:  []weir.Limit{algorithms.FixedWindow(3, 1000*time.Hour).Named("few"), algorithms.FixedWindow(100, 1000*time.Hour).Named("many")},
 			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
-			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, 1000*time.Hour), For: time.Hour}},
+			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, 1000*time.Hour), Duration: time.Hour}},
 		{Name: "new", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Shadow: 1},
 	}})
 	if err != nil {

@@ -71,7 +71,7 @@ func (r *replica) onChange(open bool, err error) {
 // asked is how often Redis was asked, from what the stores say for metrics.
 func (r *replica) asked() int {
 	stats := r.hybrid.(interface{ Stats() weir.HybridStats }).Stats()
-	return int(stats.Asked) - int(r.breaker.(interface{ Refused() int64 }).Refused())
+	return int(stats.Misses) - int(r.breaker.(interface{ Refused() int64 }).Refused())
 }
 
 func main() {

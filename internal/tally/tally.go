@@ -161,7 +161,7 @@ func (s Stores) Serving() (all []Serving) {
 		switch store := store.(type) {
 		case interface{ Stats() weir.HybridStats }:
 			st := store.Stats()
-			all = append(all, Serving{"hybrid", st.Served, st.Asked})
+			all = append(all, Serving{"hybrid", st.Hits, st.Misses})
 		case interface{ Stats() weir.LeaseStats }:
 			st := store.Stats()
 			all = append(all, Serving{"lease", st.Served, st.Asked})
