@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +16,7 @@ import (
 // Hybrid serves refusals from this process while a key is being limited, and
 // asks next otherwise. A client that goes on after its limit then costs next
 // nothing until its next unit is free. At most maxKeys refusals are remembered;
-// 0 means 65,536, which take some 6 MB. It panics if maxKeys is negative.
+// 0 means 65,536, which take some 16 MB. It panics if maxKeys is negative.
 //
 // It refuses only what next would refuse: the same cost, under the same numbers,
 // before it fits if nothing else is spent. Where nothing is left the whole
@@ -68,6 +69,7 @@ type hybrid struct {
 // A block is the refusal of a charge. Instants are in µs since the start of the
 // process's Hybrid.
 type block struct {
+	algorithm          Algorithm // calendars of different places have one name
 	quota, burst, cost int64
 	period             time.Duration
 	within             time.Duration // what the refused caller would have waited
@@ -129,7 +131,7 @@ func (h *hybrid) Take(ctx context.Context, t *Transaction) error {
 		switch {
 		case allowed && (c.Cost != 0 || t.Forget):
 			h.shard(id).drop(id)
-		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0:
+		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0 && reflect.TypeOf(c.Limit.Algorithm).Comparable():
 			h.shard(id).keep(id, drops[i], newBlock(c, d, t, sent, answered))
 		}
 	}
@@ -139,7 +141,8 @@ func (h *hybrid) Take(ctx context.Context, t *Transaction) error {
 func newBlock(c *Charge, d *Decision, t *Transaction, sent, answered int64) block {
 	at := t.At.UnixMicro()
 	b := block{
-		quota: c.Limit.Quota, burst: c.Limit.Burst, period: c.Limit.Period, cost: c.Cost,
+		algorithm: c.Limit.Algorithm,
+		quota:     c.Limit.Quota, burst: c.Limit.Burst, period: c.Limit.Period, cost: c.Cost,
 		within: max(0, t.Within),
 		at:     at - answered, since: at,
 		until: sent + min(d.RetryAfter, recheck).Microseconds(),
@@ -207,7 +210,7 @@ func (h *hybrid) lookup(id uint64, c *Charge, within time.Duration, now int64) (
 	s.mu.Unlock()
 	l := &c.Limit
 	return b, ok && now < b.until && b.cost == c.Cost && b.quota == l.Quota && b.burst == l.Burst && b.period == l.Period &&
-		b.refuses(l, within, now)
+		b.algorithm == l.Algorithm && b.refuses(l, within, now)
 }
 
 // refuses reports whether a caller that would wait for within is refused as the one

@@ -328,3 +328,26 @@ func ExampleHybrid() {
 	fmt.Printf("%+v\n", store.(interface{ Stats() weir.HybridStats }).Stats())
 	// Output: {Hits:97 Misses:3}
 }
+
+// TestHybridKnowsTheCalendar: a refusal says nothing of the same numbers in another
+// place, where a new day has begun.
+func TestHybridKnowsTheCalendar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // from midnight of UTC
+		store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
+		ask := func(east int) bool {
+			limit := algorithms.Calendar(1, algorithms.Day, time.FixedZone("", east))
+			return take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}).Allowed()
+		}
+		time.Sleep(24*time.Hour - 5*time.Second)
+		for _, test := range []struct {
+			sleep time.Duration
+			east  int // seconds, of UTC
+			want  bool
+		}{{0, 0, true}, {0, 0, false}, {3 * time.Second, 0, false}, {0, 3, true}, {0, 3, false}, {0, 0, false}} {
+			time.Sleep(test.sleep)
+			if got := ask(test.east); got != test.want {
+				t.Errorf("%d s east: got %v, want %v", test.east, got, test.want)
+			}
+		}
+	})
+}
