@@ -218,8 +218,11 @@ func mix[S string | []byte](h uint64, s S) uint64 {
 	return scramble(h ^ word(s))
 }
 
+// scramble spreads every bit over all: one multiplication spreads the upper ones,
+// in which the last letters of names differ, hardly at all.
 func scramble(h uint64) uint64 {
 	h *= 0x9e3779b97f4a7c15
+	h = (h ^ h>>32) * 0xd6e8feb86659fd93
 	return h ^ h>>32
 }
 

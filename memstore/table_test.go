@@ -266,12 +266,18 @@ func TestBytesPerKey(t *testing.T) {
 // the names, so that states are taken for one only if the hashes of keys are. And
 // names that differ lead a hash to different places.
 func TestMixCanBeUndone(t *testing.T) {
-	odd := uint64(0x9e3779b97f4a7c15)
-	inverse := odd
-	for range 6 {
-		inverse *= 2 - odd*inverse // Newton's iteration doubles the good bits
+	inverse := func(odd uint64) uint64 {
+		x := odd
+		for range 6 {
+			x *= 2 - odd*x // Newton's iteration doubles the good bits
+		}
+		return x
 	}
-	unscramble := func(h uint64) uint64 { return (h ^ h>>32) * inverse }
+	first, second := inverse(0x9e3779b97f4a7c15), inverse(0xd6e8feb86659fd93)
+	unscramble := func(h uint64) uint64 {
+		h = (h ^ h>>32) * second
+		return (h ^ h>>32) * first
+	}
 	unmix := func(h uint64, s string) uint64 {
 		var words []uint64
 		n := uint64(len(s))
@@ -306,5 +312,33 @@ func TestMixCanBeUndone(t *testing.T) {
 				seen[id] = name
 			}
 		}
+	}
+}
+
+// TestNamesDontCollide: two limits of a key are two states, also if their names differ
+// only in the last bits of eight letters, which a multiplication hardly spreads.
+func TestNamesDontCollide(t *testing.T) {
+	s := New(Options{})
+	limit := algorithms.GCRA(1, time.Minute)
+	var charges []weir.Charge
+	for _, rule := range []string{"routes-0", "routes-p", "routes-P", "routes- ", "route0-0", "route0-p"} {
+		for _, name := range []string{"abc0def0", "abcpdefp", "abc0defp", "abcpdef0", "abc defP", "abcPdef "} {
+			charges = append(charges, weir.Charge{Rule: rule, Limit: limit.Named(name)})
+		}
+	}
+	alike := 0
+	for key := range 1000 {
+		seen := map[uint64]bool{}
+		for _, c := range charges {
+			c.Key = fmt.Sprint(key)
+			_, id := s.locate(&c)
+			if seen[id] {
+				alike++
+			}
+			seen[id] = true
+		}
+	}
+	if alike > 0 {
+		t.Errorf("%d of %d states are taken for another of their key", alike, 1000*len(charges))
 	}
 }
