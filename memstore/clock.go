@@ -28,6 +28,10 @@ func (c *clock) now() int64 {
 	return c.read()
 }
 
+// bubbled reports whether a time was read in a bubble of testing/synctest: only there
+// it has no monotonic part.
+func (r *reading) bubbled() bool { return r.time == r.time.Round(0) }
+
 // read reads both clocks, the wall's first. A thread that is held up between the
 // two is late by as much ever after, so the best of three is taken.
 func (c *clock) read() int64 {
@@ -38,6 +42,12 @@ func (c *clock) read() int64 {
 		if wall := again.UnixNano(); wall-r.wall > int64(again.Sub(r.time)) {
 			r = &reading{again, wall}
 		}
+	}
+	// What was counted on another clock means nothing on this one: keys would be
+	// refused for decades. The two kinds of clock can't be taken for one another,
+	// however often a wall clock is set.
+	if last := c.both.Load(); last != nil && (last.bubbled() != r.bubbled() || r.bubbled() && r.time.Before(last.time)) {
+		panic("memstore: this store has counted outside this bubble of testing/synctest, on another clock: make it inside the bubble")
 	}
 	c.both.Store(r)
 	return r.wall / 1000

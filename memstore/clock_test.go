@@ -33,3 +33,35 @@ func TestClockAllocates(t *testing.T) {
 		t.Errorf("got %v allocations, want none", n)
 	}
 }
+
+// TestClockOfBubble: a store that has counted outside a bubble says so inside, and
+// the reverse, for what it has counted means nothing there.
+func TestClockOfBubble(t *testing.T) {
+	refuses := func(c *clock) (refused bool) {
+		defer func() { refused = recover() != nil }()
+		c.now()
+		return false
+	}
+	var outside, inside, unused clock
+	outside.now()
+	synctest.Test(t, func(t *testing.T) {
+		for range 2 {
+			if !refuses(&outside) {
+				t.Error("read outside, then inside: want a panic each time")
+			}
+		}
+		time.Sleep(time.Hour)
+		inside.now()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		if !refuses(&inside) {
+			t.Error("read in one bubble, then in another: want a panic")
+		}
+		if refuses(&unused) { // it is as good as made here
+			t.Error("made outside, first read inside: want no panic")
+		}
+	})
+	if !refuses(&inside) {
+		t.Error("read inside, then outside: want a panic")
+	}
+}

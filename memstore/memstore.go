@@ -34,7 +34,9 @@ type Options struct {
 var ErrFull = errors.New("memstore: full of keys that are being limited")
 
 // Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent
-// use. Its clock is the wall clock.
+// use. Its clock is the wall clock. In a bubble of testing/synctest that is the clock of
+// the bubble: a Store that has counted outside a bubble panics if it is used inside,
+// and the reverse.
 //
 // Keys are known by a seeded 64-bit hash and are not kept. That any two of a
 // million states are taken for one by accident has a probability of one in 37
