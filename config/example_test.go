@@ -138,3 +138,27 @@ func ExampleSchema() {
 	fmt.Println(schema.Title)
 	// Output: Rules of Weir
 }
+
+// What a file says of its proxies and rules is there for handlers of one's own,
+// such as those of package admin.
+func ExampleFile_Limiters() {
+	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{FS: fstest.MapFS{"rules.yaml": {Data: []byte(`
+trusted-proxies: [10.0.0.0/8]
+limits:
+  - name: api
+    config: [{limit: 100, period: 1m}]
+`)}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	handler := rules.Handler("api") // makes a limiter
+	handler(http.NotFoundHandler())
+	for _, limiter := range rules.Limiters() {
+		fmt.Println(limiter.Rules()[0].Limits[0])
+	}
+	fmt.Println(rules.TrustedProxies())
+	// Output:
+	// 1m: 100 per 1m0s (sliding-log)
+	// [10.0.0.0/8]
+}

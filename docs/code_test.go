@@ -28,11 +28,11 @@ import (
 // imported are the packages that code in pages may use without an import
 // declaration. A block that has one imports everything it uses.
 var imported = []string{
-	"context", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2", "net/http", "net/http/httputil", "net/netip", "net/url", "os",
-	"strconv", "strings", "sync", "testing", "time",
+	"context", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2", "net/http", "net/http/httptest", "net/http/httputil", "net/netip", "net/url", "os",
+	"strconv", "strings", "sync", "testing", "testing/synctest", "time",
 	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9",
 	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/config",
-	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/weirchi",
+	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/watch", "github.com/seed83679106/weir/admin", "github.com/seed83679106/weir/weirchi",
 }
 
 // A builder type-checks code against the packages of a module, as the compiler
@@ -218,7 +218,7 @@ func TestShell(t *testing.T) {
 			}
 		}
 	}
-	for _, line := range []string{"go run ./_examples/none", "go run ./_examples/basic -addres x", "go test -run TestNone ./docs", "curl --retri 3 x", "frob x", "go tst ./..."} {
+	for _, line := range []string{"go run ./_examples/none", "go run ./_examples/basic -addres x", "go run ./_examples/chat -once", "go run ./_examples/gateway -limits _examples/limits.yaml", "go test -run TestNone ./docs", "curl --retri 3 x", "frob x", "go tst ./..."} {
 		if strings.HasPrefix(line, "curl") && curlFlags() == "" {
 			t.Log("no curl: its flags are not checked")
 			continue
@@ -258,6 +258,10 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
 				fault("no module there: %v", err)
 			}
+		case strings.HasPrefix(w, "_examples/"):
+			if _, err := os.Stat(filepath.Join(root, w)); err != nil {
+				fault("%v", err)
+			}
 		case strings.HasPrefix(w, "./"):
 			path := filepath.Join(dir, strings.TrimSuffix(w, "..."))
 			if _, err := os.Stat(path); err != nil {
@@ -292,9 +296,12 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 func flagsOf(dir string) string {
 	list := " "
 	sources, _ := filepath.Glob(filepath.Join(dir, "*.go"))
-	shared, _ := filepath.Glob(filepath.Join(dir, "..", "internal", "*", "*.go"))
-	for _, path := range append(sources, shared...) {
-		data, _ := os.ReadFile(path)
+	for i := 0; i < len(sources); i++ {
+		data, _ := os.ReadFile(sources[i])
+		if bytes.Contains(data, []byte("demo.Run(")) { // which has flags of its own
+			shared, _ := filepath.Glob(filepath.Join(dir, "..", "internal", "*", "*.go"))
+			sources = append(sources, shared...)
+		}
 		for _, m := range flagName.FindAllStringSubmatch(string(data), -1) {
 			list += "-" + m[1] + " "
 		}

@@ -72,3 +72,15 @@ func ExampleClientIP() {
 	// 192.0.2.1 429
 	// 192.0.2.2 200
 }
+
+// Each network of 256 addresses has one quota.
+func ExampleClientAddr() {
+	byNetwork := weir.ByAddr(weirchi.ClientAddr, 24, 48)
+	key := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Println(byNetwork(r)) })
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "192.0.2.77:443"
+	middleware.ClientIPFromRemoteAddr(key(nil)).ServeHTTP(nil, r)
+	// Output: 192.0.2.0/24 true
+}

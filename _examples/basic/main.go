@@ -27,6 +27,6 @@ func main() {
 	demo.Run("Each client has 5 requests per 10 seconds: 5 at once, then one every 2 seconds.", limit(mux),
 		demo.Request{Path: "/", Times: 5, Say: "Five requests at once pass."},
 		demo.Request{Path: "/", Want: 429, Say: "The sixth is refused and told when to come again."},
-		demo.Request{Path: "/", Wait: true, Say: "Who waits as long as Retry-After says passes."},
+		demo.Request{Path: "/", Wait: true, Say: "After the wait that Retry-After names, a request passes."},
 	)
 }

@@ -54,8 +54,8 @@ func main() {
 	})
 
 	demo.Run("All clients: 1000 requests per second. Each client and route below /api: 3 per 10 seconds. Fresh reports: 2 per minute.", r,
-		demo.Request{Path: "/", Say: "The front page is under the limit of all clients alone."},
-		demo.Request{Path: "/api/items/1", Times: 2, Say: "Two of three requests to a route; the last one left gets less of an answer."},
+		demo.Request{Path: "/", Say: "The front page has one limit, that of all clients together."},
+		demo.Request{Path: "/api/items/1", Times: 2, Say: "Three requests to a route fit. The last of them gets a shorter answer."},
 		demo.Request{Path: "/api/items/2"},
 		demo.Request{Path: "/api/items/3", Want: 429},
 		demo.Request{Path: "/api/items/3", Method: "POST", Say: "Another method is another route."},

@@ -31,8 +31,8 @@ func (g *gateway) auth(noBody bool) http.Handler {
 			return
 		}
 		if !g.trusts(r.RemoteAddr) {
-			g.logger.Warn("asked by one who is not of trusted-proxies", "addr", r.RemoteAddr)
-			http.Error(w, "you are not of trusted-proxies", http.StatusBadRequest)
+			g.logger.Warn("asked by an address that is not in trusted-proxies", "addr", r.RemoteAddr)
+			http.Error(w, "your address is not in trusted-proxies", http.StatusBadRequest)
 			return
 		}
 		for _, name := range []string{"X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-For"} {

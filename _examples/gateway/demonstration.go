@@ -55,7 +55,7 @@ func demonstrate(ctx context.Context) error {
 	inside, endInside := demo.Serve("localhost:0", g.internal(password))
 	defer endInside()
 
-	const anna, ben, mallory = "198.51.100.1", "198.51.100.2", "203.0.113.66"
+	const first, second, denied = "198.51.100.1", "198.51.100.2", "203.0.113.66"
 	ask := func(base, path, client string) question {
 		return question{method: "GET", url: base + path, header: map[string]string{"X-Forwarded-For": client}}
 	}
@@ -83,21 +83,21 @@ func demonstrate(ctx context.Context) error {
 		times int
 		want  int
 	}{
-		{say: "Each client has 5 requests a minute.", ask: ask(outside, "/a", anna), times: 5, want: 200},
-		{ask: ask(outside, "/a", anna), want: 429},
-		{say: "Whom the file denies is refused at once.", ask: ask(outside, "/a", mallory), want: 429},
+		{say: "Each client has 5 requests a minute.", ask: ask(outside, "/a", first), times: 5, want: 200},
+		{ask: ask(outside, "/a", first), want: 429},
+		{say: "An address that the file denies is refused at once.", ask: ask(outside, "/a", denied), want: 429},
 		{say: "The file is edited, 7 instead of 5: it holds at once, and what was spent stays spent.",
-			do: edit("limit: 5,", "limit: 7,"), ask: ask(outside, "/a", anna), times: 2, want: 200},
-		{ask: ask(outside, "/a", anna), want: 429},
-		{say: "A mistake in the file changes nothing.", do: edit("limit: 7,", "limit: 0,"), ask: ask(outside, "/a", anna), want: 429},
-		{say: "A client reads its quota, free of charge.", ask: ask(outside, "/rate_limit", ben), want: 200},
-		{say: "The operator gives anna a fresh start.", ask: operate("POST", "/reset?rule=client&key="+anna), want: 200},
-		{ask: ask(outside, "/a", anna), want: 200},
-		{say: "Without the password nobody does.", ask: question{method: "POST", url: inside + "/admin/reset?rule=client&key=" + anna}, want: 401},
-		{say: "Caddy and Traefik ask whether a request may pass.", ask: auth("", ben), times: 7, want: 200},
-		{ask: auth("", ben), want: 429},
-		{say: "So does nginx, which needs another status.", ask: auth("?refuse=403", ben), want: 403},
-		{say: "What became of all that.", ask: question{method: "GET", url: inside + "/metrics"}, want: 200},
+			do: edit("limit: 5,", "limit: 7,"), ask: ask(outside, "/a", first), times: 2, want: 200},
+		{ask: ask(outside, "/a", first), want: 429},
+		{say: "A mistake in the file changes nothing.", do: edit("limit: 7,", "limit: 0,"), ask: ask(outside, "/a", first), want: 429},
+		{say: "A client reads its quota, free of charge.", ask: ask(outside, "/rate_limit", second), want: 200},
+		{say: "The operator gives the first client its whole quota back.", ask: operate("POST", "/reset?rule=client&key="+first), want: 200},
+		{ask: ask(outside, "/a", first), want: 200},
+		{say: "Without the password that is refused.", ask: question{method: "POST", url: inside + "/admin/reset?rule=client&key=" + first}, want: 401},
+		{say: "Caddy and Traefik ask whether a request may pass.", ask: auth("", second), times: 7, want: 200},
+		{ask: auth("", second), want: 429},
+		{say: "nginx asks too. It needs another status.", ask: auth("?refuse=403", second), want: 403},
+		{say: "The metrics have counted all of it.", ask: question{method: "GET", url: inside + "/metrics"}, want: 200},
 	} {
 		if step.say != "" {
 			fmt.Printf("\n%s\n", step.say)

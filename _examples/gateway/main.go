@@ -3,12 +3,12 @@
 // and /auth, by which nginx, Caddy and Traefik ask whether a request may pass:
 // see nginx.conf, Caddyfile and traefik.yml.
 //
-// Without arguments it shows all that on this machine, and ends. With some it
-// serves until Ctrl-C:
+// Without arguments, or with -once, it shows all that on this machine and ends. With
+// others it serves until Ctrl-C:
 //
-//	go run ./_examples/gateway
-//	go run ./_examples/gateway -limits limits.yaml -upstream http://localhost:9000
-//	go run ./_examples/gateway -limits limits.yaml -redis localhost:6379
+//	go run ./_examples/gateway -once
+//	go run ./_examples/gateway -limits _examples/gateway/limits.yaml -upstream http://localhost:9000
+//	go run ./_examples/gateway -limits _examples/gateway/limits.yaml -redis localhost:6379
 //
 // Without -upstream it passes nothing on and only answers /auth.
 package main
@@ -35,7 +35,8 @@ import (
 )
 
 func main() {
-	limits := flag.String("limits", "limits.yaml", "`file` of limits")
+	once := flag.Bool("once", false, "end after the demonstration")
+	limits := flag.String("limits", "_examples/gateway/limits.yaml", "`file` of limits")
 	upstream := flag.String("upstream", "", "`URL` to pass requests on to")
 	addr := flag.String("addr", "localhost:8080", "`address` for clients")
 	internal := flag.String("internal", "localhost:9090", "`address` for /auth, /metrics and /admin")
@@ -46,7 +47,7 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for anything
 
-	if flag.NFlag() == 0 {
+	if *once || flag.NFlag() == 0 {
 		if err := demonstrate(ctx); err != nil && ctx.Err() == nil {
 			log.Fatal(err)
 		}

@@ -49,9 +49,9 @@ func main() {
 	demo.Run("Each address: 20 attempts per minute and 5 per 3 seconds. Each user: 3 per 10 seconds.", mux,
 		demo.Request{Method: "POST", Path: "/login", Form: anna, Times: 3, Want: 401, Say: "Somebody guesses the password of anna."},
 		demo.Request{Method: "POST", Path: "/login", Form: anna, Want: 429, Say: "The fourth is refused for the user, and costs the address nothing."},
-		demo.Request{Method: "POST", Path: "/login", Form: ben, Times: 2, Say: "So two of five are left to ben at the same address."},
-		demo.Request{Method: "POST", Path: "/login", Form: ben, Want: 429, Say: "The next is refused for the address; its limit of a minute has more."},
-		demo.Request{Method: "POST", Path: "/login", Form: ben, Wait: true, Say: "Who waits as long as Retry-After says passes."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Times: 2, Say: "So ben, at the same address, has two of five left."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Want: 429, Say: "The next is refused for the address, by its limit of 3 seconds."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Wait: true, Say: "After the wait that Retry-After names, a request passes."},
 	)
 }
 

@@ -4,6 +4,7 @@
 //
 //	go run ./_examples/playground
 //	go run ./_examples/playground -redis localhost:6379
+//	go run ./_examples/playground -once
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -26,6 +28,7 @@ import (
 
 func main() {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
+	once := flag.Bool("once", false, "ask for the page once, and end")
 	redisAddr := flag.String("redis", "", "`address` of a Redis; without it one runs inside this program")
 	flag.Parse()
 	log.SetFlags(0)
@@ -51,6 +54,15 @@ func main() {
 
 	base, end := demo.Serve(*addr, server.New(ctx, rdb))
 	fmt.Printf("The playground is at %s until Ctrl-C.\n", base)
+	if *once {
+		resp, err := http.Get(base)
+		if err != nil {
+			log.Fatal(err)
+		}
+		resp.Body.Close()
+		fmt.Printf("It answers %s.\n", resp.Status)
+		stop()
+	}
 	<-ctx.Done()
 	end()
 }

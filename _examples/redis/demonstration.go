@@ -35,13 +35,13 @@ func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 	fmt.Println("Each client has 10 requests per minute, at two replicas together.")
 	if err := d.show(
 		step{"Anna sends 20 requests. What is left counts down across the replicas.", "anna", 20, 10, 12, 0},
-		step{"Who goes on when limited costs Redis nothing: Hybrid remembers.", "anna", 100, 0, 0, 0},
+		step{"Anna goes on although limited. Redis is not asked, because Hybrid remembers.", "anna", 100, 0, 0, 0},
 	); err != nil || embedded == nil {
 		return err
 	}
 	embedded.Close()
 	if err := d.show(
-		step{"Redis goes away. Each replica tries 5 times, then leaves it alone; ben has 5 requests at each.", "ben", 20, 10, 10, 15 * time.Millisecond},
+		step{"Redis goes away. Each replica tries 5 times, then leaves Redis alone. Ben has 5 requests at each.", "ben", 20, 10, 10, 15 * time.Millisecond},
 		step{"What Redis had refused stays refused.", "anna", 10, 0, 0, 0},
 	); err != nil {
 		return err

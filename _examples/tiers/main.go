@@ -58,7 +58,7 @@ func main() {
 		demo.Request{Path: "/", Header: apiKey("key-of-anna"), Want: 429},
 		demo.Request{Path: "/", Header: apiKey("key-of-ben"), Times: 5, Say: "A pro account."},
 		demo.Request{Path: "/", Header: apiKey("key-of-ben"), Want: 429},
-		demo.Request{Path: "/", Header: apiKey("a-guess"), Want: 429, Say: "Who makes up a key is a stranger: it buys no quota."},
+		demo.Request{Path: "/", Header: apiKey("a-guess"), Want: 429, Say: "A made-up key counts as a stranger and gains no quota."},
 	)
 }
 

@@ -37,3 +37,4 @@ func api(http.ResponseWriter, *http.Request)         {}
 func createToken(http.ResponseWriter, *http.Request) {}
 func search(http.ResponseWriter, *http.Request)      {}
 func isPro(*http.Request) bool                       { return false }
+func requireOperator(next http.Handler) http.Handler { return next }

@@ -1,0 +1,141 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A session may ask each user's page twice a minute.
+func ExampleByPathValue() {
+	perSessionAndUser := weir.Join(weir.ByCookie("session"), weir.ByPathValue("user"))
+	limit := weir.Middleware(memstore.New(memstore.Options{}), "pages", perSessionAndUser, algorithms.GCRA(2, time.Minute))
+
+	mux := http.NewServeMux()
+	mux.Handle("GET /users/{user}", limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})))
+	for _, path := range []string{"/users/ada", "/users/ada", "/users/ada", "/users/ben"} {
+		r := httptest.NewRequest("GET", path, nil)
+		r.AddCookie(&http.Cookie{Name: "session", Value: "17"})
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		fmt.Println(path, w.Code)
+	}
+	// Output:
+	// /users/ada 200
+	// /users/ada 200
+	// /users/ada 429
+	// /users/ben 200
+}
+
+// Clients of one API get a short answer of its own kind, all others the usual one.
+func ExampleRefuse() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+		Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, "/v1/") {
+				http.Error(w, "slow down", http.StatusTooManyRequests)
+				return
+			}
+			weir.Refuse(w, r)
+		}),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limiter.Handler(http.NotFoundHandler())
+	for _, path := range []string{"/", "/v1/items", "/v2/items"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		fmt.Println(w.Code, w.Header().Get("Content-Type"))
+	}
+	// Output:
+	// 404 text/plain; charset=utf-8
+	// 429 text/plain; charset=utf-8
+	// 429 application/problem+json
+}
+
+// broken is a store that is away.
+type broken struct{}
+
+func (broken) Take(context.Context, *weir.Transaction) error { return errors.New("connection refused") }
+
+// Requests that can't be counted must not pass: the answer is 503.
+func ExampleFailClosed() {
+	limiter, err := weir.New(broken{}, weir.Options{
+		Rules:   []weir.Rule{{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}}},
+		OnError: weir.FailClosed,
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	limiter.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("POST", "/login", nil))
+	fmt.Println(w.Code)
+	// Output: 503
+}
+
+// A request that ends in a 5xx costs the client nothing.
+func ExampleRefundErrors() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(2, time.Hour)},
+		Settle: weir.RefundErrors,
+	}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	status := http.StatusBadGateway
+	h := limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }))
+	for _, status = range []int{502, 502, 502, 200, 200, 200} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Print(w.Code, " ")
+	}
+	// Output: 502 502 502 200 200 429
+}
+
+// Stores know a long key by its digest, and show that to operators.
+func ExampleStoredKey() {
+	fmt.Println(weir.StoredKey("192.0.2.1"))
+	fmt.Println(weir.StoredKey(strings.Repeat("long", 1000)))
+	// Output:
+	// 192.0.2.1
+	// sha256:WfHWZvzl2U5qMiXLkq1ySpXkPRO5Yh3pj0Q-cwo0YQU
+}
+
+// Counts are kept under the name of a limit, and its period names one without.
+func ExampleLimit_StoredName() {
+	limit := algorithms.GCRA(100, 90*time.Second)
+	fmt.Println(limit.StoredName())
+	limit = limit.Named("burst")
+	fmt.Println(limit.StoredName())
+	// Output:
+	// 90s
+	// burst
+}
+
+func ExampleLimit_Validate() {
+	fmt.Println(algorithms.GCRA(100, time.Minute).Validate())
+	fmt.Println(algorithms.GCRA(0, time.Minute).Named("burst").Validate())
+	// Output:
+	// <nil>
+	// weir: limit "burst": quota 0 is below 1
+}
+
+// A store of one's own refuses first what no store can decide.
+func ExampleTransaction_Validate() {
+	charge := weir.Charge{Rule: "api", Key: "ada", Limit: algorithms.GCRA(100, time.Minute), Cost: 1}
+	t := weir.Transaction{Charges: []weir.Charge{charge, charge}}
+	fmt.Println(errors.Is(t.Validate(), weir.ErrDuplicate))
+	// Output: true
+}
