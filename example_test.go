@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"time"
 
@@ -69,12 +70,19 @@ type broken struct{}
 
 func (broken) Take(context.Context, *weir.Transaction) error { return errors.New("connection refused") }
 
-// Requests that can't be counted must not pass: the answer is 503.
+// Requests that can't be counted must not pass: the answer is 503. A store that is
+// busy is an exception here.
 func ExampleFailClosed() {
 	limiter, err := weir.New(broken{}, weir.Options{
-		Rules:   []weir.Rule{{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}}},
-		OnError: weir.FailClosed,
-		Logger:  slog.New(slog.DiscardHandler),
+		Rules: []weir.Rule{{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}}},
+		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+			if errors.Is(err, weir.ErrBusy) {
+				next.ServeHTTP(w, r)
+				return
+			}
+			weir.FailClosed(w, r, next, err)
+		},
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -138,4 +146,23 @@ func ExampleTransaction_Validate() {
 	t := weir.Transaction{Charges: []weir.Charge{charge, charge}}
 	fmt.Println(errors.Is(t.Validate(), weir.ErrDuplicate))
 	// Output: true
+}
+
+// An outage is in the log once, with its cause, and so is its end.
+func ExampleFallbackWith() {
+	text := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	store := weir.FallbackWith(broken{}, memstore.New(memstore.Options{}), weir.FallbackOptions{Logger: slog.New(text)})
+	for range 2 {
+		d, err := weir.Allow(context.Background(), store, weir.Charge{Rule: "mail", Key: "ada", Limit: algorithms.GCRA(2, time.Hour), Cost: 1})
+		fmt.Println(d.Allowed, err)
+	}
+	// Output:
+	// level=WARN msg="weir: the primary store fails: the secondary decides" err="connection refused"
+	// true <nil>
+	// true <nil>
 }
