@@ -469,3 +469,30 @@ func ExampleLimitedError() {
 	// true
 	// weir: rule "partner" never allows 2 at once: limit 1 per 1000h0m0s (fixed-window)
 }
+
+// TestCancelGivesBackItsOwn: a caller may use the memory of its charges again; Cancel
+// gives back what was reserved, and nothing of another key.
+func TestCancelGivesBackItsOwn(t *testing.T) {
+	store := memory()
+	charges := []weir.Charge{{Rule: "r", Limit: algorithms.SlidingLog(10, 1000*time.Hour), Cost: 10}}
+	var line []*weir.Reservation
+	for _, key := range []string{"a", "b"} {
+		charges[0].Key = key
+		take(t, store, 0, charges...)
+		r, err := weir.Reserve(t.Context(), store, 10_000*time.Hour, charges...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line = append(line, r)
+	}
+	if err := line[0].Cancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for key, turns := range map[string]int64{"a": 1, "b": 2} {
+		charges[0].Key, charges[0].Cost = key, 0
+		d := take(t, store, 0, charges...).Decisions[0]
+		if got := int64((d.ResetAfter + time.Hour) / (1000 * time.Hour)); got != turns {
+			t.Errorf("%s: got %v until it is as good as new, want %d periods", key, d.ResetAfter, turns)
+		}
+	}
+}
