@@ -53,7 +53,7 @@ var ErrTimeout = errors.New("redisstore: no answer in time")
 // The client's key is the hash tag, so that in a cluster all that one key is
 // charged with is in one slot, and keys are spread over all nodes. Keys in
 // different slots are charged all or none too, but not at one instant and
-// without waiting, whatever Within is. Where two clients race for the last unit
+// without waiting, whatever Within is; a Delay is errors.ErrUnsupported. Where two clients race for the last unit
 // of one of them, others may be refused meanwhile, and a unit may be lost; never
 // is more admitted.
 type Store struct {

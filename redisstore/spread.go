@@ -3,10 +3,13 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -24,11 +27,14 @@ import (
 // clients.
 //
 // Nobody waits for several slots: their clocks could not agree on an instant to
-// reserve.
+// reserve. A Delay is an error, for it would not be kept.
 func (s *Store) takeSpread(ctx context.Context, t *weir.Transaction) error {
 	parts := s.split(t)
 	if len(parts) == 1 {
 		return s.take(ctx, t)
+	}
+	if t.Delay >= time.Microsecond && !t.Forget {
+		return fmt.Errorf("redisstore: a delay of %v of keys in several slots: %w", t.Delay, errors.ErrUnsupported)
 	}
 	if !t.Forget {
 		if err := s.askAll(ctx, parts); err != nil {
@@ -38,7 +44,7 @@ func (s *Store) takeSpread(ctx context.Context, t *weir.Transaction) error {
 	if cap(t.Decisions) < len(t.Charges) {
 		t.Decisions = make([]weir.Decision, len(t.Charges))
 	}
-	t.Decisions, t.Wait = t.Decisions[:len(t.Charges)], 0
+	t.Decisions, t.Wait, t.Undo = t.Decisions[:len(t.Charges)], 0, t.Undo[:0]
 	if t.Forget {
 		for i := range parts {
 			if err := s.take(ctx, &parts[i].Transaction); err != nil {
