@@ -68,6 +68,7 @@ type history struct {
 	server *miniredis.Miniredis
 	store  weir.Store
 	limits []weir.Limit
+	keys   []string
 	now    int64
 	states map[string]weir.State // by key and limit
 	ends   map[string]int64      // of values in Redis, in µs since 1970
@@ -99,7 +100,16 @@ func newHistory(r *rand.Rand, server *miniredis.Miniredis, store weir.Store) *hi
 		if l.Validate() != nil { // the kind of another may not count it
 			l.Quota, l.Burst = 7, 0
 		}
+		l.Name = ""
+		if i == 0 && r.IntN(2) == 0 && !h.changing { // its period is its name
+			h.limits = append(h.limits, l)
+			continue
+		}
 		h.limits = append(h.limits, l.Named(fmt.Sprint("l", i)))
+	}
+	h.keys = []string{"a", "b"}
+	if r.IntN(4) == 0 {
+		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
 	return h
 }
@@ -180,7 +190,7 @@ func (h *history) cost(most int64) int64 {
 // as those of a rule are.
 func (h *history) charges() []weir.Charge {
 	var charges []weir.Charge
-	keys := []string{"a", "b"}
+	keys := h.keys
 	if h.r.IntN(4) > 0 {
 		keys = keys[:1]
 	}
@@ -240,9 +250,9 @@ func name(c *weir.Charge) string { return c.Key + " " + c.Limit.StoredName() }
 
 func value(c *weir.Charge) string {
 	if c.Limit.Algorithm.Name() == "sliding-log" {
-		return "weir:r:log:{." + c.Key + "}"
+		return "weir:r:log:{." + weir.StoredKey(c.Key) + "}"
 	}
-	return "weir:r:{." + c.Key + "}"
+	return "weir:r:{." + weir.StoredKey(c.Key) + "}"
 }
 
 // step takes one transaction from both and returns how many decisions it was.
@@ -337,7 +347,7 @@ func (h *history) lifetimes(t *weir.Transaction) error {
 		c := &t.Charges[i]
 		wrote[value(c)] = wrote[value(c)] || c.Cost != 0
 	}
-	for _, key := range []string{"a", "b"} {
+	for _, key := range h.keys {
 		for _, l := range h.limits {
 			c := weir.Charge{Key: key, Limit: l}
 			_, d := l.Algorithm.Take(h.states[name(&c)], &l, h.now, 0)
