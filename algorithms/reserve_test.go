@@ -188,3 +188,69 @@ func TestCancelRestores(t *testing.T) {
 		}
 	}
 }
+
+// TestCancelHoldsUpNobody: whatever turns clients book and cancel, in whatever order,
+// whoever comes then waits no longer than if none had been cancelled.
+func TestCancelHoldsUpNobody(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 6))
+	asked := 0
+	for range 5000 {
+		k := newKey(randomLimit(r))
+		name := k.limit.Algorithm.Name()
+		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
+		states := make([]weir.State, 1)
+		for range r.IntN(8) {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}}
+			tx.Decide(now, states)
+			now += []int64{0, 1, r.Int64N(k.period/k.quota + 2), r.Int64N(k.period + 1)}[r.IntN(4)]
+		}
+		var line []weir.Transaction
+		var log []string
+		for range 1 + r.IntN(6) {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(8*k.period) * time.Microsecond}
+			if r.IntN(3) == 0 {
+				tx.Delay = tx.Within / 16 * time.Duration(r.IntN(3))
+			}
+			if tx.Decide(now, states) && tx.Wait > 0 {
+				line = append(line, tx)
+				log = append(log, fmt.Sprintf("%d: %d at %d: %+v", now, tx.Charges[0].Cost, tx.Decisions[0].At, states[0]))
+			}
+			now += r.Int64N(3)
+		}
+		kept := states[0]
+		r.Shuffle(len(line), func(i, j int) { line[i], line[j] = line[j], line[i] })
+		for i := range line {
+			if r.IntN(4) == 0 {
+				continue
+			}
+			back := weir.Transaction{Charges: []weir.Charge{line[i].Charges[0]}, Undo: line[i].Undo}
+			back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, line[i].Decisions[0].At
+			before := states[0]
+			back.Decide(now, states)
+			log = append(log, fmt.Sprintf("%d: cancel %d at %d: %+v -> %+v", now, back.Charges[0].Cost, back.Charges[0].Spent, before, states[0]))
+			now += []int64{0, 1, r.Int64N(k.period + 1)}[r.IntN(3)]
+			for _, cost := range []int64{1, 1 + r.Int64N(k.burst), k.burst} {
+				for _, within := range []time.Duration{0, 1000 * 1000 * time.Hour} {
+					admitted := false // a queue that refuses says when it lets in, not when it lets go
+					wait := func(s weir.State) time.Duration {
+						tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: cost}}, Within: within}
+						if tx.Decide(now, []weir.State{s}) {
+							admitted = true
+							return tx.Wait
+						}
+						admitted = false
+						return tx.RetryAfter()
+					}
+					asked++
+					if got, want := wait(states[0]), wait(kept); got > want && (admitted || within == 0 || name != "leaky-bucket") {
+						t.Fatalf("seed %d: %v: after Cancel a cost of %d waits %v within %v, without it %v\n%v\n%+v\nkept %+v", seed, k.limit, cost, got, within, want, log, states[0], kept)
+					}
+				}
+			}
+		}
+	}
+	if asked == 0 {
+		t.Error("nobody asked")
+	}
+}
