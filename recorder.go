@@ -52,8 +52,11 @@ func (rec *recorder) note(err error) error {
 }
 
 // hungUp reports whether the client failed to send its request or to take the
-// answer. net/http does not end the context of a request whose body is malformed.
-func (rec *recorder) hungUp() bool { return rec.failed || rec.body.failed.Load() }
+// answer. net/http does not end the context of a request whose body is malformed, or
+// is kept back.
+func (rec *recorder) hungUp() bool {
+	return rec.failed || rec.body.reading.Load() > 0 || rec.body.failed.Load()
+}
 
 // writer returns rec with the abilities of its ResponseWriter that others ask
 // for by a type assertion, and no more: a caller that finds a Flusher relies on
@@ -217,14 +220,18 @@ func (p pusher) Push(target string, o *http.PushOptions) error {
 	return p.rec.ResponseWriter.(http.Pusher).Push(target, o)
 }
 
-// A body notes that a request could not be read to its end. A proxy's transport
-// may still read it when the handler has returned.
+// A body notes that a request could not be read to its end, or is being waited for.
+// A proxy's transport, or what http.TimeoutHandler has given up on, may still read it
+// when the handler has returned.
 type body struct {
 	io.ReadCloser
-	failed atomic.Bool
+	failed  atomic.Bool
+	reading atomic.Int32 // calls of Read that have not returned
 }
 
 func (b *body) Read(p []byte) (int, error) {
+	b.reading.Add(1)
+	defer b.reading.Add(-1) // after failed
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF && err != http.ErrBodyReadAfterClose {
 		b.failed.Store(true)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -177,6 +178,72 @@ func http2Server(t *testing.T, h http.Handler) (*httptest.Server, *http.Client) 
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server, server.Client()
+}
+
+// A readsBody says when it is read.
+type readsBody struct {
+	io.ReadCloser
+	once   sync.Once
+	begins chan struct{}
+}
+
+func (b *readsBody) Read(p []byte) (int, error) {
+	b.once.Do(func() { close(b.begins) })
+	return b.ReadCloser.Read(p)
+}
+
+type begins struct{} // the context key of that
+
+// TestStalledBodies: a client that keeps its body back until the handler gives up,
+// as http.TimeoutHandler does, has made the handler fail, and is charged.
+func TestStalledBodies(t *testing.T) {
+	const limit, clients = 5, 20
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		h, outcomes := settled(t, algorithms.FixedWindow(limit, 10_000*time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			go io.Copy(io.Discard, r.Body)
+			<-r.Context().Value(begins{}).(chan struct{}) // and much later
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}))
+		returned := make(chan bool)
+		server, client := http2Server(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { returned <- true }()
+			if r.Proto != protocol {
+				t.Errorf("got %s, want %s", r.Proto, protocol)
+			}
+			body := &readsBody{ReadCloser: r.Body, begins: make(chan struct{})}
+			r = r.WithContext(context.WithValue(r.Context(), begins{}, body.begins))
+			r.Body = body
+			h.ServeHTTP(w, r)
+		}))
+		if protocol == "HTTP/1.1" {
+			client.Transport.(*http.Transport).TLSClientConfig.NextProtos = []string{"http/1.1"}
+			client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+		}
+		reached := 0
+		for range clients {
+			body, send := io.Pipe()
+			answered := make(chan bool)
+			go func() {
+				defer close(answered)
+				if res, err := client.Post(server.URL, "text/plain", body); err == nil {
+					res.Body.Close()
+				}
+			}()
+			<-returned
+			send.Close() // HTTP/1.1 answers when the body has ended
+			<-answered
+			select {
+			case o := <-outcomes:
+				if reached++; !o.HungUp || o.Status != http.StatusServiceUnavailable {
+					t.Errorf("%s: got %+v, want a hang-up answered 503", protocol, o)
+				}
+			default: // it was refused
+			}
+		}
+		if reached != limit {
+			t.Errorf("%s: %d of %d requests reached the handler, want %d", protocol, reached, clients, limit)
+		}
+	}
 }
 
 // TestHandlersFaults: what a handler does wrong is no hang-up, and given back.

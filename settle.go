@@ -44,7 +44,8 @@ type Outcome struct {
 
 	// HungUp says that the client may have made the handler fail: the context of
 	// the request ended before the handler returned, the body of the request could
-	// not be read to where the handler wanted, or the response not be written. The
+	// not be read to where the handler wanted or was still waited for when it
+	// returned, or the response not be written. The
 	// end of a connection that the handler took over is no hang-up, unless the
 	// handler panics.
 	HungUp bool
