@@ -18,7 +18,7 @@ import (
 // dialect that say that nothing remains, pause the keys of the request until
 // then, for MaxPause at most. The pause is kept in the store, so it holds in all
 // processes that share it: new requests wait behind it, and those that wait in
-// line already look once more before they go. After a pause, limits like
+// line already look once more before they go, and take another turn. After a pause, limits like
 // SlidingLog let a whole quota go at once. Unpause ends it early.
 //
 // Let the key tell hosts apart: under one key for several hosts, such as Global,
@@ -106,6 +106,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		if !t.paused(v) {
 			return v, nil
 		}
+		l.giveBack(v) // it will take another
 	}
 }
 

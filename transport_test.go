@@ -567,6 +567,41 @@ func TestTransportPausesTheLine(t *testing.T) {
 	}
 }
 
+// TestTransportPausedTurns: a request in line that meets a pause gives its turn back
+// before it takes another, so no units are lost.
+func TestTransportPausedTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var mu sync.Mutex
+		var sent []time.Duration
+		p := roundTripper(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			sent = append(sent, time.Since(start))
+			first := len(sent) == 1
+			mu.Unlock()
+			if first {
+				time.Sleep(30 * time.Second)
+				return response(503, "Retry-After", "40"), nil
+			}
+			return response(200), nil
+		})
+		client := outbound(t, memstore.New(memstore.Options{}), p, weir.Options{MaxWait: time.Hour}, algorithms.SlidingLog(2, time.Minute))
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if _, err := client.Get("http://example.com/"); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		if want := []time.Duration{0, 0, 70 * time.Second, 70 * time.Second}; !slices.Equal(sent, want) {
+			t.Errorf("sent at %v, want %v", sent, want)
+		}
+	})
+}
+
 // TestTransportPausesOnce: fifty answers that say the same make one pause, not a
 // line of fifty.
 func TestTransportPausesOnce(t *testing.T) {

@@ -191,3 +191,45 @@ func TestCancelKeepsTheLog(t *testing.T) {
 		}
 	}
 }
+
+// TestBanGivesBackTheTurn: a request that the store had wait for its turn, and that
+// is refused for a ban made elsewhere, leaves the line as it was.
+func TestBanGivesBackTheTurn(t *testing.T) {
+	for _, limit := range []weir.Limit{
+		algorithms.GCRA(1, 10*time.Second), algorithms.SlidingLog(1, 10*time.Second), algorithms.FixedWindow(1, 10*time.Second),
+		algorithms.SlidingWindow(1, 10*time.Second), algorithms.TokenBucket(1, 1, 10*time.Second), algorithms.LeakyBucket(10, 1, 10*time.Second),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			mem := memstore.New(memstore.Options{})
+			var last weir.Event
+			limiter := func() *weir.Limiter {
+				return must(t, mem, weir.Options{MaxWait: time.Hour, Observe: func(e weir.Event) { last = e }, Rules: []weir.Rule{{
+					Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{limit},
+					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute},
+				}}})
+			}
+			here, there := limiter(), limiter()
+			h := here.Handler(served)
+			do(h, ask("/", "192.0.2.1:4", "Key", "a"))
+			if err := there.Ban(t.Context(), "api", "a", time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			charge := weir.Charge{Rule: "api", Key: "a", Limit: here.Rules()[0].Limits[0]}
+			before, err := weir.Peek(t.Context(), mem, charge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			if res := do(h, ask("/", "192.0.2.1:4", "Key", "a")); res.StatusCode != 429 || time.Since(start) != 0 || last.Transaction.Wait != 0 {
+				t.Errorf("%v: got %d after %v, and a wait of %v, want 429 at once", limit, res.StatusCode, time.Since(start), last.Transaction.Wait)
+			}
+			after, err := weir.Peek(t.Context(), mem, charge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if before.Decisions[0] != after.Decisions[0] {
+				t.Errorf("%v: got %+v, want %+v", limit, after.Decisions[0], before.Decisions[0])
+			}
+		})
+	}
+}

@@ -152,6 +152,9 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 			l.punish(v, &e)
 		}
 		v.hideLooks()
+		if v.refused && v.Wait > 0 { // for a ban, and nobody will wait for the turn
+			l.giveBack(v)
+		}
 		if v.free && v.Refusal.Reason == 0 {
 			return nil // nothing was decided
 		}
@@ -172,6 +175,14 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	}
 	waits = !v.refused && v.Wait > 0
 	return nil
+}
+
+// giveBack gives back a turn that v does not use.
+func (l *Limiter) giveBack(v *verdict) {
+	if err := giveBack((*asking)(v), l.store, v.Transaction); err != nil {
+		l.log.warn(v, v.Charges[0].Rule, err) // units that are lost are admitted to nobody
+	}
+	v.Wait = 0
 }
 
 // charge asks every rule what the request owes. If there is an error it returns

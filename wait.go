@@ -162,17 +162,23 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 		return nil
 	}
 	r.turn = time.Time{}
-	back := Transaction{Charges: make([]Charge, 0, len(r.t.Charges))}
-	for i, c := range r.t.Charges {
+	return giveBack(ctx, r.store, &r.t)
+}
+
+// giveBack gives back what a transaction that was allowed has spent, and nothing
+// else. If it waits and was the last in line, the keys are as they were before.
+func giveBack(ctx context.Context, store Store, t *Transaction) error {
+	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
+	for i, c := range t.Charges {
 		if c.Cost > 0 {
-			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks), r.t.Decisions[i].At
+			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks), t.Decisions[i].At
 			back.Charges = append(back.Charges, c)
-			if len(r.t.Undo) > 0 {
-				back.Undo = append(back.Undo, r.t.Undo[i])
+			if len(t.Undo) > 0 {
+				back.Undo = append(back.Undo, t.Undo[i])
 			}
 		}
 	}
-	return r.store.Take(ctx, &back)
+	return store.Take(ctx, &back)
 }
 
 // Peek returns what a store says of charges without spending anything: what
