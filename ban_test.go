@@ -237,6 +237,93 @@ func TestRetryAfterOfABan(t *testing.T) {
 	})
 }
 
+// TestRetryAfterOfSeveral: Retry-After is the longest of all bans and denies that
+// the process knows of, in whatever order the rules are.
+func TestRetryAfterOfSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rule := func(name string) weir.Rule {
+			return weir.Rule{
+				Name: name, Key: weir.ByHeader(name), Limits: []weir.Limit{algorithms.GCRA(5, time.Hour)},
+				Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Minute), Duration: time.Minute},
+				Deny:    func(key string) bool { return key == "denied" },
+			}
+		}
+		var got weir.Event
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule("A"), rule("B"), rule("C")}, Observe: func(e weir.Event) { got = e }})
+		for _, b := range []struct {
+			rule, key string
+			d         time.Duration
+		}{{"A", "short", 6 * time.Second}, {"B", "long", 9 * time.Second}, {"C", "short", 7 * time.Second}} {
+			if err := l.Ban(t.Context(), b.rule, b.key, b.d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range []struct{ a, b, c, want string }{
+			{"short", "ann", "ann", "6 ban A short"},
+			{"ann", "long", "short", "9 ban B long"},
+			{"short", "long", "short", "9 ban B long"},
+			{"short", "ann", "short", "7 ban C short"},
+			{"denied", "long", "short", " deny A denied"},
+			{"short", "long", "denied", " deny C denied"},
+		} {
+			res := do(l.Handler(served), ask("/", "192.0.2.1:4", "A", c.a, "B", c.b, "C", c.c))
+			said := fmt.Sprint(res.Header.Get("Retry-After"), " ", got.Refusal.Reason, " ", got.Refusal.Rule, " ", got.Key)
+			if res.StatusCode != 429 || said != c.want || len(got.Transaction.Charges) != 0 {
+				t.Errorf("%v: got %d %q and %d charges, want 429 %q and none", c, res.StatusCode, said, len(got.Transaction.Charges), c.want)
+			}
+		}
+	})
+}
+
+// TestDenyBeforeErrors: a rule whose limits can't be found lets nobody through whom
+// another denies.
+func TestDenyBeforeErrors(t *testing.T) {
+	fails := weir.Rule{Name: "tier", Key: weir.Global(), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{{}} }}
+	denies := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5, time.Hour)}, Deny: func(string) bool { return true }}
+	for _, rules := range [][]weir.Rule{{fails, denies}, {denies, fails}} {
+		var events []weir.Event
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: rules, Observe: func(e weir.Event) { events = append(events, e) }}).Handler(served)
+		if got := do(h, ask("/", "192.0.2.1:4")).StatusCode; got != 429 || len(events) != 1 || events[0].Refusal.Reason != weir.ReasonDeny {
+			t.Errorf("%s first: got %d and %+v, want 429 and one deny", rules[0].Name, got, events)
+		}
+	}
+}
+
+// TestRetryAfterOfPreflights: what a preflight, which is charged nothing, learns of
+// a ban does not hide the wait of a limit.
+func TestRetryAfterOfPreflights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls, mem := 0, memstore.New(memstore.Options{})
+		h := must(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			calls++
+			return mem.Take(ctx, tx)
+		}), weir.Options{Rules: []weir.Rule{{
+			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute},
+		}}}).Handler(served)
+		for range 6 {
+			do(h, ask("/", "192.0.2.1:4"))
+		}
+		for i, step := range []struct {
+			after  time.Duration
+			method string
+			want   string
+			calls  int
+		}{
+			{0, "GET", "3600", 0}, {0, "OPTIONS", "60", 0}, {10 * time.Second, "OPTIONS", "50", 1}, {0, "OPTIONS", "50", 0},
+			{0, "GET", "3590", 1}, {0, "GET", "3590", 0}, {0, "OPTIONS", "50", 0}, {0, "GET", "3590", 0},
+		} {
+			time.Sleep(step.after)
+			calls = 0
+			r := ask("/", "192.0.2.1:4", "Origin", "https://example.com", "Access-Control-Request-Method", "GET")
+			r.Method = step.method
+			if got := do(h, r).Header.Get("Retry-After"); got != step.want || calls != step.calls {
+				t.Errorf("step %d, %s: got Retry-After %q in %d calls, want %q in %d", i, step.method, got, calls, step.want, step.calls)
+			}
+		}
+	})
+}
+
 // TestRetryAfterOfCosts: what a request of a lower cost is told of a ban that
 // another has brought is the ban's end.
 func TestRetryAfterOfCosts(t *testing.T) {

@@ -24,14 +24,16 @@ type knownBan struct {
 	again time.Time // when to ask the store again: it may have been lifted
 	fits  time.Time // when the limits that refused a request had room for it
 	cost  int64     // of that request
+	free  bool      // it was charged nothing: what the limits say is unknown
 }
 
 const mostBans = 10_000
 
 // rest returns how much longer a key is banned, as far as this process knows: 0
 // if it is not. wait is at least that, and longer if the limits of the rule had
-// no room for a request of that cost then.
-func (b *knownBans) rest(key string, cost func() int64) (rest, wait time.Duration) {
+// no room for a request of that cost then. Limits have room for what is free, and
+// what that has learned is for its like.
+func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait time.Duration) {
 	if b.n.Load() == 0 {
 		return 0, 0
 	}
@@ -49,20 +51,20 @@ func (b *knownBans) rest(key string, cost func() int64) (rest, wait time.Duratio
 		b.drop(now)
 		b.mu.Unlock()
 	}
-	if !ok || !now.Before(ban.again) {
+	if !ok || !now.Before(ban.again) || ban.free && !free {
 		return 0, 0
 	}
 	rest = ban.until.Sub(now)
 	wait = rest
-	if more := ban.fits.Sub(now); more > wait && cost() >= ban.cost {
+	if more := ban.fits.Sub(now); more > wait && !free && cost() >= ban.cost {
 		wait = more
 	}
 	return rest, wait
 }
 
 // learn remembers that a key is banned for rest, and that a request of that cost
-// would not fit before wait.
-func (b *knownBans) learn(key string, rest, wait time.Duration, cost int64) {
+// would not fit before wait, or nothing of that if it was free.
+func (b *knownBans) learn(key string, rest, wait time.Duration, cost int64, free bool) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +86,7 @@ func (b *knownBans) learn(key string, rest, wait time.Duration, cost int64) {
 		b.of[strings.Clone(key)] = k
 		b.n.Store(int64(len(b.of)))
 	}
-	*k = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck)), fits: now.Add(wait), cost: cost}
+	*k = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck)), fits: now.Add(wait), cost: cost, free: free}
 }
 
 // drop forgets what is over.

@@ -26,7 +26,8 @@ import (
 // Requests of banned keys are refused with problem details of the type
 // abnormal-usage-detected. Retry-After is when ban and limits both let the request
 // pass. What the process learns of a ban elsewhere it learns from the decision that
-// it comes with: such a request is charged.
+// it comes with: such a request is charged, unless it would have had to wait. A
+// request that waits for its turn already keeps it.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
 	// algorithms.AnchoredWindow(10, time.Minute). It can't be a queue such as
@@ -159,7 +160,7 @@ func (l *Limiter) punish(v *verdict, e *Event) {
 		if rest == 0 {
 			continue
 		}
-		b.known.learn(o.key, rest, o.wait, o.cost)
+		b.known.learn(o.key, rest, o.wait, o.cost, v.free)
 		f.RetryAfter = max(f.RetryAfter, rest)
 		if rest > longest {
 			f.Reason, f.Rule, longest, key = ReasonBan, b.rule, rest, o.key
@@ -244,7 +245,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	if err := l.store.Take(ctx, &t); err != nil {
 		return err
 	}
-	b.known.learn(c.Key, t.Decisions[0].NextAfter, 0, 0)
+	b.known.learn(c.Key, t.Decisions[0].NextAfter, 0, 0, false)
 	return nil
 }
 

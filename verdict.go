@@ -185,12 +185,14 @@ func (l *Limiter) giveBack(v *verdict) {
 	v.Wait = 0
 }
 
-// charge asks every rule what the request owes. If there is an error it returns
-// the name of the rule.
+// charge asks every rule what the request owes, or of those that guard whether they
+// refuse it if it owes nothing: because it is free, because another refuses it, or
+// because of an error. If there is an error it returns the name of the rule.
 func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (failed string, err error) {
 	for i := range l.rules {
 		rule := &l.rules[i]
-		if v.free && !rule.guards() {
+		spared := v.free || v.refused || err != nil
+		if spared && !rule.guards() {
 			continue
 		}
 		key, ok := rule.Key(r)
@@ -201,18 +203,18 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (fai
 		key = StoredKey(key)
 		t, items := v.Transaction, &v.items
 		if rule.Shadow > 0 && rule.inShadow(key) {
-			if v.free {
+			if spared {
 				continue
 			}
 			t, items = &v.rare().shadow, &v.also.items
-		} else if rule.refuses(v, r, whole, key, ok) {
-			return "", nil
+		} else {
+			rule.refuse(v, r, whole, key, ok)
 		}
 		if !ok {
 			continue
 		}
-		if v.free {
-			if rule.bans != nil {
+		if spared || v.refused {
+			if v.free && rule.bans != nil {
 				v.Charges = append(v.Charges, rule.bans.charge(rule.bans.ban, key, 0))
 			}
 			continue
@@ -220,7 +222,8 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (fai
 		policies := rule.policies
 		if rule.LimitsFor != nil {
 			if policies, err = policiesOf(&rule.Rule, rule.LimitsFor(r.WithContext((*asking)(v)))); err != nil {
-				return rule.Name, err
+				failed = rule.Name
+				continue
 			}
 		}
 		cost := rule.cost(r)
@@ -235,27 +238,28 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (fai
 			it.policy, it.key, it.cost = &policies[j], key, cost
 		}
 	}
-	return "", nil
+	if v.refused { // what other rules would have charged is not
+		clear(v.Charges) // keys are not kept
+		v.Charges, v.Decisions, v.items = v.Charges[:0], v.Decisions[:0], v.items[:0]
+		return "", nil
+	}
+	return failed, err
 }
 
-// refuses reports whether a rule refuses a request without asking the store. It has
-// no key if it does not apply.
-func (rule *rule) refuses(v *verdict, r *http.Request, whole, key string, applies bool) bool {
+// refuse refuses a request without asking the store, if the rule does and no other has
+// it wait for longer. The request has no key if the rule does not apply.
+func (rule *rule) refuse(v *verdict, r *http.Request, whole, key string, applies bool) {
 	var f Refusal
 	if rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
 		f = Refusal{ReasonDeny, rule.Name, Never}
 	} else if applies && rule.bans != nil {
-		if rest, wait := rule.bans.known.rest(key, func() int64 { return rule.cost(r) }); rest > 0 {
+		if rest, wait := rule.bans.known.rest(key, v.free, func() int64 { return rule.cost(r) }); rest > 0 {
 			f = Refusal{ReasonBan, rule.Name, wait}
 		}
 	}
-	if f.Reason == 0 {
-		return false
+	if f.Reason != 0 && (!v.refused || f.RetryAfter > v.Refusal.RetryAfter) {
+		v.refuseFor(f, key)
 	}
-	// What other rules would have charged is not.
-	v.Charges, v.Decisions, v.items = v.Charges[:0], v.Decisions[:0], v.items[:0]
-	v.refuseFor(f, key)
-	return true
 }
 
 // refuseFor refuses the request of v, for a ban or a deny.
