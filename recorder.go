@@ -21,7 +21,7 @@ type recorder struct {
 }
 
 func (rec *recorder) WriteHeader(status int) {
-	if rec.status == 0 && status >= 200 || status == http.StatusSwitchingProtocols {
+	if rec.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		rec.status = status
 	}
 	rec.ResponseWriter.WriteHeader(status)

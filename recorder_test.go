@@ -280,6 +280,52 @@ func TestHandlersFaults(t *testing.T) {
 	}
 }
 
+// TestHijackedPanics: a handler that panics on a connection that it has taken over
+// may do so because the client closed it, of which net/http tells nobody.
+func TestHijackedPanics(t *testing.T) {
+	h, outcomes := settled(t, algorithms.FixedWindow(5, 10_000*time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	server := httptest.NewServer(h)
+	defer server.Close()
+	for i := range 5 {
+		conn := dial(t, server.Listener.Addr().String())
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		conn.Close()
+		if o := <-outcomes; !o.HungUp || !o.Panicked || weir.RefundErrors(o) != 1 {
+			t.Errorf("request %d: got %+v, want it charged", i, o)
+		}
+	}
+}
+
+// TestStatusOfTheAnswer: an Outcome has the status that the client got.
+func TestStatusOfTheAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		writes []int
+		want   int
+	}{
+		{nil, 200}, {[]int{503}, 503}, {[]int{103, 503}, 503}, {[]int{102, 103}, 200}, {[]int{200, 503}, 200}, {[]int{503, 101}, 503}, {[]int{103, 101}, 101},
+	} {
+		h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for _, status := range tt.writes {
+				w.WriteHeader(status)
+			}
+		}))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		if o := <-outcomes; o.Status != tt.want {
+			t.Errorf("writes %v: got %d, want %d", tt.writes, o.Status, tt.want)
+		}
+	}
+}
+
 type plainWriter struct{ http.ResponseWriter }
 
 // TestRecorderAbilities: a handler behind Settle finds the abilities of the

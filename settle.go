@@ -47,7 +47,7 @@ type Outcome struct {
 	// not be read to where the handler wanted or was still waited for when it
 	// returned, or the response not be written. The
 	// end of a connection that the handler took over is no hang-up, unless the
-	// handler panics.
+	// handler panics: then it is one.
 	HungUp bool
 
 	// Took is how long the handler took.
@@ -118,7 +118,9 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		default:
 			o.Status = http.StatusOK
 		}
-		if !rec.hijacked || o.Panicked { // that is how a WebSocket ends
+		if rec.hijacked { // its end is how a WebSocket ends, and net/http does not see it
+			o.HungUp = o.Panicked
+		} else {
 			o.HungUp = r.Context().Err() != nil || rec.hungUp()
 		}
 		ctx := context.WithoutCancel(r.Context())
