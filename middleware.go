@@ -27,7 +27,7 @@ type Options struct {
 	// ChargePreflight charges CORS preflight requests too. By default they pass
 	// free of charge, because a browser sends them unasked, and only as a browser
 	// sends them: OPTIONS with Origin and Access-Control-Request-Method, without a
-	// body, Authorization, Proxy-Authorization or Cookie. Deny and bans refuse them
+	// body, Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Deny and bans refuse them
 	// like any other request; with a Penalty that is a look at the store. They have
 	// no credentials: under a key made of these, their key is that of strangers.
 	ChargePreflight bool
@@ -309,7 +309,7 @@ func FromContext(ctx context.Context) *Transaction {
 // A client certificate is of the connection and says nothing.
 func preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
-		r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
+		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
 }
 

@@ -308,6 +308,8 @@ func TestPreflight(t *testing.T) {
 		{"an empty Authorization", false, "OPTIONS", nil, fields{"Authorization": " "}, "ann", 429},
 		{"Proxy-Authorization", false, "OPTIONS", nil, fields{"Proxy-Authorization": "Basic x"}, "ann", 429},
 		{"Cookie", false, "OPTIONS", nil, fields{"Cookie": "session=1"}, "ann", 429},
+		{"Expect", false, "OPTIONS", nil, fields{"Expect": "100-continue"}, "ann", 429},
+		{"Upgrade", false, "OPTIONS", nil, fields{"Upgrade": "websocket"}, "ann", 429},
 		{"denied", false, "OPTIONS", nil, nil, "mallory", 429},
 		{"banned", false, "OPTIONS", nil, nil, "banned here", 429},
 		{"banned by another process", false, "OPTIONS", nil, nil, "banned there", 429},
