@@ -31,6 +31,7 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 		ReadTimeout:              timeout + lateness,
 		WriteTimeout:             timeout + lateness,
 		PoolTimeout:              timeout,
+		PoolSize:                 maxCalls,
 		MinIdleConns:             minIdle,
 		ContextTimeoutEnabled:    true,
 	}

@@ -33,7 +33,7 @@ import (
 const password = "a password"
 
 var (
-	only     = flag.String("only", "", "the `table` to print: plateau, spike, blip, hole, connect; empty is all")
+	only     = flag.String("only", "", "the `table` to print: plateau, spike, blip, hole, connect, eviction; empty is all")
 	quick    = flag.Bool("quick", false, "fewer and shorter rounds")
 	coalesce = flag.Bool("coalesce", false, "put Coalesce before the store")
 	verbose  = flag.Bool("v", false, "say on stderr why asks were not decided")
@@ -54,7 +54,7 @@ func main() {
 	for _, t := range []struct {
 		name  string
 		print func(plain, secure string)
-	}{{"plateau", plateau}, {"spike", spike}, {"blip", blip}, {"hole", hole}, {"connect", connect}} {
+	}{{"plateau", plateau}, {"spike", spike}, {"blip", blip}, {"hole", hole}, {"connect", connect}, {"eviction", eviction}} {
 		if *only == "" || *only == t.name {
 			t.print(plain.Addr(), secure.Addr())
 			fmt.Println()
