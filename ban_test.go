@@ -4,54 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/redisstore"
 )
-
-// TestBanInRedis: the Lua of a ban is its Go.
-func TestBanInRedis(t *testing.T) {
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
-	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var states [2]weir.State
-	now := int64(1_700_000_000_000_000)
-	for range 2000 {
-		ban := weir.BanLimit(8 * time.Second)
-		c := weir.Charge{Rule: "r", Limit: ban, Cost: []int64{0, 1e6, 1e6, 4e6}[r.IntN(4)]}
-		if r.IntN(8) == 0 {
-			c.Limit.Burst, c.Cost = weir.ByHand, r.Int64N(20e6)+1
-		}
-		tx := weir.Transaction{Charges: []weir.Charge{c, {Rule: "r", Limit: algorithms.GCRA(3, time.Second), Cost: []int64{-5, 0, 1}[r.IntN(3)]}}}
-		want := weir.Transaction{Charges: tx.Charges}
-		server.SetTime(time.UnixMicro(now))
-		if err := store.Take(t.Context(), &tx); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		want.Decide(now, states[:])
-		if tx.Decisions[0] != want.Decisions[0] || tx.Decisions[1] != want.Decisions[1] {
-			t.Fatalf("seed %d: cost %d, burst %d: got %+v, want %+v", seed, c.Cost, c.Limit.Burst, tx.Decisions, want.Decisions)
-		}
-		now += []int64{0, 1, -r.Int64N(1e6), r.Int64N(4e6), r.Int64N(16e6), r.Int64N(600e6)}[r.IntN(6)]
-	}
-}
 
 // TestPenaltyCosts: a strike asks the store once besides the decision, and so does
 // the one that begins a ban; a process that has not seen the strikes before it asks

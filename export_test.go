@@ -29,15 +29,8 @@ func (l *Limiter) KnownBans() (n int) {
 	return n
 }
 
-// GateLimit and Hold are how bans and pauses are kept; Shut closes a gate.
+// GateLimit and Hold are how bans and pauses are kept.
 var (
 	GateLimit = gateLimit
 	Hold      = hold
 )
-
-const Shut = shut
-
-// BanLimit is how bans are kept; a Burst of ByHand does not count them.
-var BanLimit = banLimit
-
-const ByHand = byHand

@@ -2,19 +2,14 @@ package weir_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/redisstore"
 )
 
 // TestHold: a gate delays what it is charged with by what is left of the hold, in
@@ -77,58 +72,6 @@ func TestHold(t *testing.T) {
 			}
 			wants(0, "forgotten", true, 0, gate)
 		})
-	}
-}
-
-// TestGateInRedis: the Lua of a gate is its Go.
-func TestGateInRedis(t *testing.T) {
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
-	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	limits := []weir.Limit{weir.GateLimit("one"), weir.GateLimit("two"), algorithms.GCRA(3, time.Second), algorithms.SlidingLog(3, time.Second), algorithms.LeakyBucket(9, 3, time.Second)}
-	states := make([]weir.State, len(limits))
-	now := int64(1_700_000_000_000_000)
-	for range 1000 {
-		var tx weir.Transaction
-		var of []int
-		for i, l := range limits {
-			if r.IntN(2) == 0 {
-				continue
-			}
-			cost := int64(r.IntN(3))
-			if i < 2 && r.IntN(3) == 0 {
-				cost = weir.Shut
-			}
-			tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: []int64{cost, cost, cost, -1}[r.IntN(4)]})
-			of = append(of, i)
-		}
-		tx.Within = []time.Duration{0, 0, time.Second, time.Minute}[r.IntN(4)]
-		tx.Delay = tx.Within / 8 * time.Duration(r.IntN(3))
-		tx.Forget = r.IntN(8) == 0
-		want := weir.Transaction{Charges: tx.Charges, Within: tx.Within, Delay: tx.Delay, Forget: tx.Forget}
-		server.SetTime(time.UnixMicro(now))
-		if err := store.Take(t.Context(), &tx); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		before := make([]weir.State, len(of))
-		for j, i := range of {
-			before[j] = states[i]
-		}
-		want.Decide(now, before)
-		for j, i := range of {
-			states[i] = before[j]
-			if tx.Decisions[j] != want.Decisions[j] || tx.Wait != want.Wait {
-				t.Fatalf("seed %d: %v, cost %d: got %+v and Wait %v, want %+v and %v", seed, tx.Charges[j].Limit, tx.Charges[j].Cost,
-					tx.Decisions[j], tx.Wait, want.Decisions[j], want.Wait)
-			}
-		}
-		now += []int64{0, 1, r.Int64N(1e6), r.Int64N(1e7)}[r.IntN(4)]
 	}
 }
 

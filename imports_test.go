@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"encoding/json"
 	"os/exec"
 	"slices"
 	"strings"
@@ -25,5 +26,51 @@ func TestImports(t *testing.T) {
 		if !slices.Contains(deps, "net/http") {
 			t.Fatalf("%s%s: got %d packages without net/http, want all that it imports", module, pkg, len(deps))
 		}
+	}
+}
+
+// TestImportsFew: the packages that limit in memory compile nothing but chi.
+func TestImportsFew(t *testing.T) {
+	const module = "github.com/seed83679106/weir"
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module, module+"/algorithms", module+"/memstore").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, pkg := range strings.Fields(string(out)) {
+		if !strings.HasPrefix(pkg, module) {
+			got = append(got, pkg)
+		}
+	}
+	if want := []string{"github.com/go-chi/chi/v5"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestRequires: what serves tests, metrics, tracing and examples is in modules of
+// its own, so it decides no version of a user's.
+func TestRequires(t *testing.T) {
+	out, err := exec.Command("go", "mod", "edit", "-json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range mod.Require {
+		if !r.Indirect {
+			got = append(got, r.Path)
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"github.com/fsnotify/fsnotify", "github.com/go-chi/chi/v5", "github.com/goccy/go-yaml", "github.com/redis/go-redis/v9"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

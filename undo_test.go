@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -33,38 +33,42 @@ func big(limit weir.Limit) int64 {
 	return 10
 }
 
-// undoStores are ways to ask a store in memory and one in Redis.
-func undoStores(t *testing.T) map[string]weir.Store {
-	server := miniredis.RunT(t)
-	server.SetTime(time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC))
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	t.Cleanup(func() { rdb.Close() })
-	inRedis, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
+// undoStores runs a test with ways to ask a store in memory and one in Redis.
+func undoStores(t *testing.T, f func(t *testing.T, name string, store weir.Store)) {
+	for name, open := range map[string]func(t *testing.T) weir.Store{
+		"memory": func(*testing.T) weir.Store { return memory() },
+		"Redis": func(t *testing.T) weir.Store {
+			rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+			t.Cleanup(func() { rdb.Close() })
+			store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return store
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := open(t)
+			for decorator, decorated := range map[string]func(weir.Store) weir.Store{
+				"":           func(s weir.Store) weir.Store { return s },
+				" Hybrid":    func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
+				" Breaker":   func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
+				" Fallback":  func(s weir.Store) weir.Store { return weir.Fallback(s, memory()) },
+				" secondary": func(s weir.Store) weir.Store { return weir.Fallback(failing{errDown}, s) },
+				" Share":     func(s weir.Store) weir.Store { return weir.Share(s, 1) },
+				" Coalesce":  func(s weir.Store) weir.Store { return weir.Joined(weir.Coalesce(s)) },
+				" Lease":     func(s weir.Store) weir.Store { return weir.Lease(s, weir.LeaseOptions{}) },
+			} {
+				f(t, name+decorator, decorated(base))
+			}
+		})
 	}
-	stores := map[string]weir.Store{}
-	for name, base := range map[string]func() weir.Store{"memory": memory, "Redis": func() weir.Store { return inRedis }} {
-		for decorator, f := range map[string]func(weir.Store) weir.Store{
-			"":           func(s weir.Store) weir.Store { return s },
-			" Hybrid":    func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
-			" Breaker":   func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
-			" Fallback":  func(s weir.Store) weir.Store { return weir.Fallback(s, memory()) },
-			" secondary": func(s weir.Store) weir.Store { return weir.Fallback(failing{errDown}, s) },
-			" Share":     func(s weir.Store) weir.Store { return weir.Share(s, 1) },
-			" Coalesce":  func(s weir.Store) weir.Store { return weir.Joined(weir.Coalesce(s)) },
-			" Lease":     func(s weir.Store) weir.Store { return weir.Lease(s, weir.LeaseOptions{}) },
-		} {
-			stores[name+decorator] = f(base())
-		}
-	}
-	return stores
 }
 
 // TestCancelFreesTheKey: whoever books a big turn, or several, and gives up leaves
 // the key as it was: the five units that were free are free, at once.
 func TestCancelFreesTheKey(t *testing.T) {
-	for name, store := range undoStores(t) {
+	undoStores(t, func(t *testing.T, name string, store weir.Store) {
 		for _, limit := range tens {
 			for _, turns := range []int{1, 3} {
 				charges := []weir.Charge{
@@ -111,7 +115,7 @@ func TestCancelFreesTheKey(t *testing.T) {
 				}
 			}
 		}
-	}
+	})
 }
 
 // TestHangUpFreesTheKey: a client that books ten units over HTTP and hangs up while
@@ -163,7 +167,7 @@ func costOf(r *http.Request) (n int64) {
 // TestCancelKeepsTheLog: units that will have left the window when a turn comes
 // still count if it is cancelled, though some of it was given back before.
 func TestCancelKeepsTheLog(t *testing.T) {
-	for name, store := range undoStores(t) {
+	undoStores(t, func(t *testing.T, name string, store weir.Store) {
 		for _, gift := range []int64{0, 1, 100} {
 			c := weir.Charge{Rule: name, Key: fmt.Sprint("log", gift), Limit: algorithms.SlidingLog(100, time.Hour), Cost: 60}
 			take(t, store, 0, c)
@@ -189,7 +193,7 @@ func TestCancelKeepsTheLog(t *testing.T) {
 				t.Errorf("%s: %d given back in between: got %+v, want 40 left", name, gift, d)
 			}
 		}
-	}
+	})
 }
 
 // TestBanGivesBackTheTurn: a request that the store had wait for its turn, and that

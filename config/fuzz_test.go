@@ -4,12 +4,14 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/seed83679106/weir/internal/badfiles"
 )
 
 // No text makes it panic, and what is wrong with a text has a place in it.
 func FuzzOpen(f *testing.F) {
-	for _, tt := range bad {
-		f.Add(tt.text)
+	for _, tt := range badfiles.All {
+		f.Add(tt.Text)
 	}
 	for _, name := range []string{"testdata/good/published.yaml", "testdata/good/everything.yaml"} {
 		text, err := os.ReadFile(name)

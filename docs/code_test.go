@@ -55,6 +55,9 @@ func newBuilder(t *testing.T, dir string, packages ...string) *builder {
 		if dir != root && os.Getenv("CI") == "" {
 			t.Skipf("the module %s: %v: %s", dir, err, stderr.String()) // its modules may be out of reach
 		}
+		if strings.Contains(stderr.String(), "/weirprom") {
+			t.Fatalf("pages show weirprom, which is a module of its own: run this test in the workspace of go.work, without GOWORK=off: %s", stderr.String())
+		}
 		t.Fatalf("go list in %s: %v: %s", dir, err, stderr.String())
 	}
 	exports := map[string]string{}

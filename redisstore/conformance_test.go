@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
@@ -44,11 +43,6 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { conform(t, client(t, rdb), nil) })
 	}
-}
-
-func TestConformanceMini(t *testing.T) {
-	rdb := client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))
-	storetest.Run(t, func(t *testing.T) weir.Store { return newStore(t, rdb) })
 }
 
 // In a cluster and in a ring the whole suite passes for keys of one slot. Keys

@@ -3,10 +3,20 @@ module github.com/seed83679106/weir/_examples/playground/e2e
 go 1.25
 
 require (
+	github.com/seed83679106/weir v0.1.0
+	github.com/seed83679106/weir/_examples v0.1.0
+)
+
+replace (
+	github.com/seed83679106/weir => ../../..
+	github.com/seed83679106/weir/_examples => ../..
+	github.com/seed83679106/weir/weirprom => ../../../weirprom
+)
+
+require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.22.0
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/seed83679106/weir v0.0.0
 )
 
 require (
@@ -16,5 +26,3 @@ require (
 	go.uber.org/atomic v1.11.0 // indirect
 	golang.org/x/sys v0.35.0 // indirect
 )
-
-replace github.com/seed83679106/weir => ../../..

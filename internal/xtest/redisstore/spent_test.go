@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -32,12 +33,20 @@ func clocksApart(t *testing.T) *redisstore.Store {
 	return newStore(t, client(t, redis.NewRing(&redis.RingOptions{Addrs: addrs})))
 }
 
+// apart returns n keys that are in different slots: in a ring, any.
+func apart(n int) (keys []string) {
+	for i := range n {
+		keys = append(keys, fmt.Sprint("key ", i))
+	}
+	return keys
+}
+
 // TestSettleInSlots: what a request did not use goes back under each key, though
 // every node has a clock of its own.
 func TestSettleInSlots(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		store := clocksApart(t)
-		keys := apart(store, 4)
+		keys := apart(4)
 		var rules []weir.Rule
 		for _, key := range keys {
 			rules = append(rules, weir.Rule{Name: "login by " + key, Limits: []weir.Limit{limit}, Settle: weir.ChargeOnly(http.StatusUnauthorized),
@@ -62,7 +71,7 @@ func TestSettleInSlots(t *testing.T) {
 func TestLeaseInSlots(t *testing.T) {
 	store := clocksApart(t)
 	limit := algorithms.FixedWindow(100_000, 10_000*time.Hour)
-	keys := apart(store, 6)
+	keys := apart(6)
 	for range 2 { // the node whose clock is ahead may come first or last
 		slices.Reverse(keys)
 		var charges []weir.Charge
@@ -95,7 +104,7 @@ func TestForgetInSlots(t *testing.T) {
 	store := clocksApart(t)
 	for _, limit := range everyAlgorithm {
 		var charges []weir.Charge
-		for _, key := range apart(store, 4) {
+		for _, key := range apart(4) {
 			charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 5})
 		}
 		for range 2 {

@@ -1,0 +1,26 @@
+// Tests that need a module which users of Weir do not need: a Redis in the test's
+// process whose clock stands still, and a validator of JSON Schema.
+module github.com/seed83679106/weir/internal/xtest
+
+go 1.25
+
+require github.com/seed83679106/weir v0.1.0
+
+replace github.com/seed83679106/weir => ../../
+
+require (
+	github.com/alicebob/miniredis/v2 v2.40.0
+	github.com/goccy/go-yaml v1.19.2
+	github.com/redis/go-redis/v9 v9.22.0
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/fsnotify/fsnotify v1.10.1 // indirect
+	github.com/go-chi/chi/v5 v5.5.0 // indirect
+	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
+	golang.org/x/sys v0.35.0 // indirect
+	golang.org/x/text v0.28.0 // indirect
+)

@@ -1,0 +1,42 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/redisstore"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// newStore has a budget for a busy machine.
+func newStore(t testing.TB, rdb redis.UniversalClient) *redisstore.Store {
+	t.Helper()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func client(t testing.TB, rdb redis.UniversalClient) redis.UniversalClient {
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
+}
+
+func take(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transaction {
+	t.Helper()
+	tx := &weir.Transaction{Charges: charges}
+	if err := store.Take(t.Context(), tx); err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	return tx
+}
+
+func TestConformanceMini(t *testing.T) {
+	rdb := client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))
+	storetest.Run(t, func(t *testing.T) weir.Store { return newStore(t, rdb) })
+}

@@ -1,0 +1,83 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestTakeEach: a batch decides what its transactions would decide one after the
+// other, on a clock that stands still.
+func TestTakeEach(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 5))
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	now := time.Now().Truncate(time.Microsecond) // calendars are told of the windows around it
+	merged := 0
+	for round := range 100 {
+		open := func(prefix string) *redisstore.Store {
+			s, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second, Prefix: prefix})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		each, single := open(fmt.Sprint("e", round, ":")), open(fmt.Sprint("s", round, ":"))
+		var limits []weir.Limit
+		for i := range 1 + r.IntN(3) {
+			l := randomLimit(r)
+			if r.IntN(4) > 0 {
+				l = algorithms.GCRA(1+r.Int64N(40), time.Duration(1+r.Int64N(100))*time.Second)
+			}
+			if l.Validate() == nil {
+				limits = append(limits, l.Named(fmt.Sprint("l", i)))
+			}
+		}
+		for range 4 {
+			now = now.Add(time.Duration(r.Int64N(30_000_000)) * time.Microsecond)
+			server.SetTime(now)
+			var got, want []*weir.Transaction
+			for range 1 + r.IntN(30) {
+				tx := weir.Transaction{}
+				cost := int64(1)
+				if r.IntN(15) == 0 {
+					cost = r.Int64N(5) - 1
+				}
+				if r.IntN(20) == 0 {
+					tx.Within = time.Minute
+				}
+				for i := range limits {
+					tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: []string{"a", "a", "a", "b"}[r.IntN(4)], Limit: limits[i], Cost: cost})
+					tx.Charges[i].Key = tx.Charges[0].Key
+				}
+				copied := tx
+				got, want = append(got, &tx), append(want, &copied)
+			}
+			if errs := each.TakeEach(t.Context(), got); errs != nil {
+				t.Fatalf("seed %d: %v", seed, errs)
+			}
+			for i := range want {
+				if err := single.Take(t.Context(), want[i]); err != nil {
+					t.Fatal(err)
+				}
+				for j := range want[i].Decisions {
+					if got[i].Decisions[j] != want[i].Decisions[j] || got[i].Wait != want[i].Wait || !got[i].At.Equal(want[i].At) {
+						t.Fatalf("seed %d: transaction %d of %d, charge %d: got %+v, want %+v, for %+v", seed, i, len(want), j, got[i].Decisions[j], want[i].Decisions[j], want[i].Charges)
+					}
+				}
+			}
+			merged += len(want)
+		}
+	}
+	t.Logf("%d transactions", merged)
+}
