@@ -286,6 +286,37 @@ func TestRetryAfterOfPreflights(t *testing.T) {
 	})
 }
 
+// TestStrikesAreOnesOwn: a rule whose limits would only have a request wait counts no
+// strike because another rule refuses it.
+func TestStrikesAreOnesOwn(t *testing.T) {
+	for _, limit := range []weir.Limit{algorithms.GCRA(1, time.Second), algorithms.LeakyBucket(5, 1, time.Second)} {
+		synctest.Test(t, func(t *testing.T) {
+			l := must(t, memstore.New(memstore.Options{}), weir.Options{MaxWait: 3 * time.Second, Rules: []weir.Rule{
+				{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{limit},
+					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute}},
+				{Name: "user", Key: weir.ByHeader("User"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Hour)}},
+			}})
+			h := l.Handler(served)
+			for _, want := range []int{200, 429, 429} {
+				if got := do(h, ask("/", "192.0.2.1:4", "User", "ann")).StatusCode; got != want {
+					t.Errorf("%v: got %d, want %d", limit, got, want)
+				}
+			}
+			if rest, err := l.Banned(t.Context(), "address", "192.0.2.1"); rest != 0 || err != nil {
+				t.Errorf("%v: got a ban of %v, %v, of an address that was only to wait", limit, rest, err)
+			}
+			for i := range 6 { // more than may wait
+				go do(h, ask("/", "192.0.2.1:4", "User", fmt.Sprint(i)))
+				synctest.Wait()
+			}
+			if rest, err := l.Banned(t.Context(), "address", "192.0.2.1"); rest == 0 || err != nil {
+				t.Errorf("%v: got no ban, %v, of an address that was refused", limit, err)
+			}
+			time.Sleep(time.Minute) // until nobody waits
+		})
+	}
+}
+
 // TestRetryAfterOfCosts: what a request of a lower cost is told of a ban that
 // another has brought is the ban's end.
 func TestRetryAfterOfCosts(t *testing.T) {

@@ -190,7 +190,9 @@ func (b *bans) offense(v *verdict) (o offense) {
 		case i < len(v.items):
 			o.key, o.cost = c.Key, c.Cost
 			if !d.Allowed {
-				o.refused = true
+				// It would only have waited, unless it is for a queue, which says when it lets in.
+				_, queue := c.Limit.Algorithm.(Queuer)
+				o.refused = o.refused || queue || d.RetryAfter > v.Within
 				o.wait = max(o.wait, d.RetryAfter)
 			}
 		case c.Limit.Name == banName:
