@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -115,5 +116,28 @@ func TestForgetInSlots(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestSpreadDelay: keys in several slots can't be delayed. That is an error and spends
+// nothing: a Delay that is not kept would let go what must wait. Undo is emptied.
+func TestSpreadDelay(t *testing.T) {
+	server := miniredis.RunT(t)
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"1": server.Addr()}})
+	defer rdb.Close()
+	store := newStore(t, rdb)
+	limit := algorithms.FixedWindow(1, 1000*time.Hour)
+	both := []weir.Charge{{Rule: "r", Key: "a", Limit: limit, Cost: 1}, {Rule: "r", Key: "b", Limit: limit, Cost: 1}}
+
+	tx := weir.Transaction{Charges: both, Within: time.Hour, Delay: time.Hour}
+	if err := store.Take(t.Context(), &tx); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got %v and a wait of %v, want ErrUnsupported", err, tx.Wait)
+	}
+	if keys := server.Keys(); len(keys) > 0 {
+		t.Errorf("it has written %v", keys)
+	}
+	tx.Delay, tx.Undo = 0, make([]weir.Undo, 2)
+	if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() || len(tx.Undo) > 0 {
+		t.Errorf("got %v, %+v, want both and no Undo", err, tx)
 	}
 }
