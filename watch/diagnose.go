@@ -17,7 +17,7 @@ import (
 // do about it.
 const (
 	NobodyTrusted  = "WEIR001" // X-Forwarded-For comes, and no proxy is trusted
-	AnybodyTrusted = "WEIR002" // anybody may choose the key of a rule
+	AnybodyTrusted = "WEIR002" // a client can choose the key of a rule
 	ChargedTwice   = "WEIR003" // one request is charged twice under a rule
 	EmptyKey       = "WEIR004" // a key is empty
 	ClockFar       = "WEIR005" // the store's clock is far from this process's
@@ -37,7 +37,7 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 	for _, r := range rules {
 		d.global[r.Name] = reflect.ValueOf(r.Key).Pointer() == reflect.ValueOf(weir.Global()).Pointer()
 		if believesAnybody(r.Key) {
-			d.found(AnybodyTrusted, "anybody may choose his key by X-Forwarded-For", "rule", r.Name)
+			d.found(AnybodyTrusted, "a client can choose its key by X-Forwarded-For", "rule", r.Name)
 		}
 	}
 	for _, s := range stores {
@@ -98,7 +98,7 @@ func (d *diagnosis) observe(e weir.Event) {
 	for i := range t.Charges {
 		c := &t.Charges[i]
 		if c.Key == "" && c.Cost != 0 && !d.global[c.Rule] {
-			d.found(EmptyKey, "a key is empty: all who share it share its limit", "rule", c.Rule)
+			d.found(EmptyKey, "a key is empty: all requests with it share one limit", "rule", c.Rule)
 		}
 		if outer != nil && i == 0 || outer != nil && c.Rule != t.Charges[i-1].Rule {
 			for j := range outer.Charges {
@@ -109,7 +109,7 @@ func (d *diagnosis) observe(e weir.Event) {
 			}
 		}
 		if isForwarded(r.Header) && isPeer(c.Key, r.RemoteAddr) {
-			d.found(NobodyTrusted, "requests are forwarded, and limited by the address of who forwards them", "rule", c.Rule)
+			d.found(NobodyTrusted, "requests are forwarded, and limited by the address of the proxy", "rule", c.Rule)
 		}
 	}
 }
