@@ -198,15 +198,6 @@ func (d *decoder) text(n ast.Node, what string) (string, bool) {
 	return s.Value, true
 }
 
-func (d *decoder) boolean(n ast.Node, what string) bool {
-	b, ok := n.(*ast.BoolNode)
-	if !ok {
-		d.wrongType(n, what, "true or false")
-		return false
-	}
-	return b.Value
-}
-
 // atLeast1 returns a whole number in decimal. YAML knows others, and programs
 // disagree about what 010 is.
 func (d *decoder) atLeast1(n ast.Node, what string) int64 {
