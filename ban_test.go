@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -21,7 +22,7 @@ import (
 func TestPenaltyCosts(t *testing.T) {
 	for _, decorated := range []func(weir.Store) weir.Store{
 		func(s weir.Store) weir.Store { return s },
-		func(s weir.Store) weir.Store { return weir.Lease(s, weir.LeaseOptions{}) },
+		func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
 		func(s weir.Store) weir.Store { return weir.Share(s, 2) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -32,7 +33,7 @@ func TestPenaltyCosts(t *testing.T) {
 				return mem.Take(ctx, tx)
 			}))
 			strikes := 4
-			if _, ok := store.(interface{ Stats() weir.LeaseStats }); !ok && decorated(mem) != weir.Store(mem) {
+			if _, ok := store.(interface{ Stats() lease.Stats }); !ok && decorated(mem) != weir.Store(mem) {
 				strikes = 8 // Share halves them
 			}
 			_, ask := penalized(t, store, algorithms.AnchoredWindow(int64(strikes), time.Minute))

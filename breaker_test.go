@@ -15,33 +15,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/storetest"
 )
-
-// A storeFunc is a store with as much trouble as a test wants.
-type storeFunc func(ctx context.Context, t *weir.Transaction) error
-
-func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
-
-var errDown = errors.New("dial tcp 127.0.0.1:6379: connection refused")
-
-func once(l weir.Limit) *weir.Transaction {
-	return &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1}}}
-}
-
-func isOpen(store weir.Store) bool { return store.(interface{ Open() bool }).Open() }
-
-// conforms runs the suite in bubbles, on a new store for each test.
-func conforms(t *testing.T, open func() weir.Store) {
-	for _, test := range storetest.Tests() {
-		t.Run(test.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test.Run(t, open()) })
-		})
-	}
-}
-
-func memory() weir.Store { return memstore.New(memstore.Options{}) }
 
 func TestBreakerConforms(t *testing.T) {
 	conforms(t, func() weir.Store { return weir.Breaker(memory(), weir.BreakerOptions{}) })

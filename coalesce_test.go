@@ -14,13 +14,10 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/redisstore"
 )
 
 // A far store is a memory a round trip away, for one transaction or many. What is
@@ -398,17 +395,6 @@ func TestCoalesceAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { store.Take(ctx, tx) }); n != 0 {
 		t.Errorf("a lone ask that may be canceled: got %v allocations, want 0", n)
 	}
-}
-
-func redisAt(t testing.TB, addr string, timeout time.Duration) *redisstore.Store {
-	t.Helper()
-	rdb := redis.NewUniversalClient(redisstore.ClientOptions(timeout, addr))
-	t.Cleanup(func() { rdb.Close() })
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: timeout})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
 }
 
 // TestCoalesceRedis: four processes, 32 goroutines each, one key: what is

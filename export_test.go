@@ -14,9 +14,6 @@ func (j joining) Take(ctx context.Context, t *Transaction) error {
 	return j.c.join(ctx, j.c.lane(&t.Charges[0]), t)
 }
 
-// EndHold has the asks counted so far be those of a Hold.
-func EndHold(l *Leases) { l.start = l.start.Add(-l.o.Hold) }
-
 // KnownBans returns how many bans the process remembers.
 func (l *Limiter) KnownBans() (n int) {
 	for i := range l.rules {

@@ -20,6 +20,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -226,8 +227,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-func leasing(t testing.TB, next weir.Store) *weir.Leases {
-	l := weir.Lease(next, weir.LeaseOptions{})
+func leasing(t testing.TB, next weir.Store) *lease.Store {
+	l := lease.New(next, lease.Options{})
 	t.Cleanup(func() { l.Close(context.Background()) })
 	return l
 }
@@ -371,9 +372,9 @@ func TestHangUpsEverywhere(t *testing.T) {
 	} {
 		for _, wait := range []time.Duration{0, time.Nanosecond, time.Hour} {
 			limit := algorithms.FixedWindow(quota, 1000*time.Hour)
-			var leases *weir.Leases
+			var leases *lease.Store
 			store := c.store(func(next weir.Store) weir.Store {
-				leases = weir.Lease(next, weir.LeaseOptions{})
+				leases = lease.New(next, lease.Options{})
 				return leases
 			})
 			var ran, failed atomic.Int64

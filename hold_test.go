@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -85,7 +86,7 @@ func TestForget(t *testing.T) {
 		"Fallback": func(s weir.Store) weir.Store { return weir.Fallback(failing{errDown}, s) },
 		"Share":    func(s weir.Store) weir.Store { return weir.Share(s, 2) },
 		"Coalesce": func(s weir.Store) weir.Store { return weir.Joined(weir.Coalesce(s)) },
-		"Lease":    func(s weir.Store) weir.Store { return weir.Lease(s, weir.LeaseOptions{}) },
+		"Lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
 	} {
 		store := decorated(memstore.New(memstore.Options{}))
 		charges := []weir.Charge{

@@ -17,30 +17,6 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// A distant store takes as long as a round trip, half of it before it decides.
-type distant struct {
-	weir.Store
-	trip  atomic.Int64 // ns
-	calls atomic.Int64
-}
-
-func (d *distant) Take(ctx context.Context, t *weir.Transaction) error {
-	d.calls.Add(1)
-	time.Sleep(time.Duration(d.trip.Load() / 2))
-	err := d.Store.Take(ctx, t)
-	time.Sleep(time.Duration(d.trip.Load() / 2))
-	return err
-}
-
-func take(t testing.TB, store weir.Store, within time.Duration, charges ...weir.Charge) *weir.Transaction {
-	t.Helper()
-	tx := &weir.Transaction{Charges: charges, Within: within}
-	if err := store.Take(context.Background(), tx); err != nil {
-		t.Fatal(err)
-	}
-	return tx
-}
-
 // TestHybridServes: 20,000 asks of a blocked key are none for the store behind,
 // and every decision is the one that it would have made.
 func TestHybridServes(t *testing.T) {

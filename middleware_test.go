@@ -25,30 +25,6 @@ import (
 
 var served = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "served") })
 
-func ask(path, remote string, fields ...string) *http.Request {
-	r := httptest.NewRequest("GET", path, nil)
-	r.RemoteAddr = remote
-	for i := 0; i < len(fields); i += 2 {
-		r.Header.Add(fields[i], fields[i+1])
-	}
-	return r
-}
-
-func do(h http.Handler, r *http.Request) *http.Response {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w.Result()
-}
-
-func must(t *testing.T, store weir.Store, o weir.Options) *weir.Limiter {
-	t.Helper()
-	l, err := weir.New(store, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 // TestRules: what is in force can charge a store as the Limiter does.
 func TestRules(t *testing.T) {
 	store := memstore.New(memstore.Options{})

@@ -212,7 +212,7 @@ func (b *bans) offense(v *verdict) (o offense) {
 func (b *bans) strike(ctx context.Context, store Store, o *offense) (time.Duration, error) {
 	b.place(o.key).Store(time.Now().UnixMicro() + b.strikes.Period.Microseconds())
 	if !o.last {
-		// The look has Lease pass it on.
+		// With the look a lease passes it on.
 		t := Transaction{Charges: []Charge{b.charge(b.strikes, o.key, 1), b.charge(b.ban, o.key, 0)}}
 		if err := store.Take(ctx, &t); err != nil || t.Allowed() && t.Decisions[0].Remaining != 0 {
 			return 0, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/watch"
 )
@@ -46,7 +47,7 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 	for name, store := range map[string]weir.Store{
 		"memory":   memstore.New(memstore.Options{}),
 		"Hybrid":   weir.Hybrid(memstore.New(memstore.Options{}), 0),
-		"Lease":    weir.Lease(memstore.New(memstore.Options{}), weir.LeaseOptions{}),
+		"Lease":    lease.New(memstore.New(memstore.Options{}), lease.Options{}),
 		"Coalesce": weir.Coalesce(memstore.New(memstore.Options{})),
 	} {
 		limit := algorithms.FixedWindow(3, 24*time.Hour)
@@ -82,7 +83,7 @@ func TestLongKeys(t *testing.T) {
 		o     weir.Options
 	}{
 		{"memory", memory(), weir.Options{Rules: []weir.Rule{rule}}},
-		{"Lease", weir.Lease(memory(), weir.LeaseOptions{Hold: time.Hour}), weir.Options{Rules: []weir.Rule{ample}}},
+		{"Lease", lease.New(memory(), lease.Options{TTL: time.Hour}), weir.Options{Rules: []weir.Rule{ample}}},
 		{"Hybrid", weir.Hybrid(memory(), 0), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Coalesce", weir.Coalesce(memory()), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Penalty", memory(), weir.Options{Rules: []weir.Rule{banning}}},

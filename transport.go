@@ -31,7 +31,7 @@ import (
 // side counts in windows use SlidingLog, which keeps to its limit wherever they
 // begin.
 //
-// Each request asks the store, also behind a Lease: it must know of pauses.
+// Each request asks the store, also behind leases: it must know of pauses.
 //
 // An error of the store is logged and observed, and the request goes out: OnError
 // is for handlers. Other options of handlers have no effect.

@@ -18,6 +18,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -211,7 +212,7 @@ func TestTransportPausesEverywhere(t *testing.T) {
 			{"Fallback", func(s weir.Store) weir.Store { return weir.Fallback(s, memstore.New(memstore.Options{})) }},
 			{"Share", func(s weir.Store) weir.Store { return weir.Share(s, 3) }},
 			{"Lease", func(s weir.Store) weir.Store {
-				leases := weir.Lease(s, weir.LeaseOptions{})
+				leases := lease.New(s, lease.Options{})
 				t.Cleanup(func() { leases.Close(context.Background()) })
 				return leases
 			}},

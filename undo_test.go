@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -57,7 +58,7 @@ func undoStores(t *testing.T, f func(t *testing.T, name string, store weir.Store
 				" secondary": func(s weir.Store) weir.Store { return weir.Fallback(failing{errDown}, s) },
 				" Share":     func(s weir.Store) weir.Store { return weir.Share(s, 1) },
 				" Coalesce":  func(s weir.Store) weir.Store { return weir.Joined(weir.Coalesce(s)) },
-				" Lease":     func(s weir.Store) weir.Store { return weir.Lease(s, weir.LeaseOptions{}) },
+				" Lease":     func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
 			} {
 				f(t, name+decorator, decorated(base))
 			}

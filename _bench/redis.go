@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -72,7 +73,7 @@ var sharedContenders = []shared{
 		return weirOf(weir.Coalesce(storeOf(rdb, "wc:")), several(1, algorithms.GCRA, quota)...)
 	}},
 	{name: "weir, GCRA, Lease", open: func(rdb *redis.Client, quota int64) func() check {
-		return weirOf(weir.Lease(weir.Coalesce(storeOf(rdb, "we:")), weir.LeaseOptions{}), several(1, algorithms.GCRA, quota)...)
+		return weirOf(lease.New(weir.Coalesce(storeOf(rdb, "we:")), lease.Options{}), several(1, algorithms.GCRA, quota)...)
 	}},
 }
 

@@ -19,34 +19,34 @@ import "github.com/seed83679106/weir"
 //
 // A log dates each unit, so SlidingLog has none of this.
 
-func (fixedWindow) Held(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (fixedWindow) Usable(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
 }
 
-func (anchoredWindow) Held(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (anchoredWindow) Usable(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
 }
 
-func (calendar) Held(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (calendar) Usable(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
 }
 
-func (slidingWindow) Held(l *weir.Limit, _ weir.Decision, at, now, n int64) int64 {
+func (slidingWindow) Usable(l *weir.Limit, _ weir.Decision, at, now, n int64) int64 {
 	if period := int64(l.Period) / microsecond; at/period != now/period {
 		return 0
 	}
 	return n
 }
 
-func (gcra) Held(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (gcra) Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
 	return meterOf(l).held(d, at, now, n)
 }
 
-func (tokenBucket) Held(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (tokenBucket) Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
 	return meterOf(l).held(d, at, now, n)
 }
 
-func (leakyBucket) Held(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (leakyBucket) Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
 	return meterOf(l).held(d, at, now, n)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
 )
 
 // A held lease is n units of those that were spent at the instant at.
@@ -16,7 +17,7 @@ type held struct {
 }
 
 // TestHeld spends units in advance and uses them as late and as many at once as
-// Held allows, while somebody else takes all that is left whenever it can. What was
+// Usable allows, while somebody else takes all that is left whenever it can. What was
 // used, at the instants at which it was, the algorithm admits of a key never seen.
 func TestHeld(t *testing.T) {
 	used := map[string]int{}
@@ -26,7 +27,7 @@ func TestHeld(t *testing.T) {
 		period := time.Duration(1+r.Int64N(2000)) * time.Microsecond
 		quota, burst := 1+r.Int64N(300), 1+r.Int64N(300)
 		for _, l := range append(all(quota, burst, period), algorithms.Calendar(quota, algorithms.Day, nil)) {
-			a, ok := l.Algorithm.(weir.Leaser)
+			a, ok := l.Algorithm.(lease.Leaser)
 			if !ok {
 				continue
 			}
@@ -42,7 +43,7 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	for _, l := range append(all(1, 1, time.Second), algorithms.Calendar(1, algorithms.Day, nil)) {
-		_, ok := l.Algorithm.(weir.Leaser)
+		_, ok := l.Algorithm.(lease.Leaser)
 		if n := used[l.Algorithm.Name()]; ok && n < 10_000 {
 			t.Errorf("%v: got %d units used later than they were spent, too few to show anything", l, n)
 		}
@@ -54,7 +55,7 @@ func TestHeld(t *testing.T) {
 
 // useLate returns what was used and when, and how much of it later than it was
 // spent.
-func useLate(r *rand.Rand, l *weir.Limit, a weir.Leaser) (h history, late int) {
+func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) {
 	var s weir.State
 	var leases []held
 	period := l.Period.Microseconds()
@@ -97,7 +98,7 @@ func useLate(r *rand.Rand, l *weir.Limit, a weir.Leaser) (h history, late int) {
 					s = a.Cancel(s, l, now, x.at, x.n)
 					x.n = 0
 				}
-				may := a.Held(l, x.d, x.at, now, x.n)
+				may := a.Usable(l, x.d, x.at, now, x.n)
 				n := may
 				if r.IntN(2) == 0 {
 					n = r.Int64N(may + 1)

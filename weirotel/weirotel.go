@@ -16,7 +16,7 @@ import (
 )
 
 // New returns an Observe for weir.Options that counts with instruments of the
-// meter. It also tells of those of the stores that are made by Hybrid, Lease or
+// meter. It also tells of those of the stores that are made by Hybrid, a lease.Store or
 // Breaker. The error is that of the meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
 	var errs []error
@@ -36,7 +36,7 @@ func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), er
 		failed    = counter("weir.errors", "{request}", "Requests that could not be decided.")
 		banned    = counter("weir.banned", "{request}", "Requests of banned keys.")
 		denied    = counter("weir.denied", "{request}", "Requests that a list refused.")
-		served    = counter("weir.served", "{decision}", "What Hybrid and Lease answered from memory, and what the store did.")
+		served    = counter("weir.served", "{decision}", "What Hybrid and leases answered from memory, and what the store did.")
 		refused   = counter("weir.breaker.refused", "{decision}", "Decisions that an open breaker did not ask for.")
 		wait      = histogram("weir.wait", "How long delayed requests wait.", .001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60)
 		store     = histogram("weir.store.duration", "How long the store took to decide.", 1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1)

@@ -39,7 +39,7 @@ type Collector struct {
 }
 
 // New returns a Collector that also tells of those of the stores that are made by
-// Hybrid, Lease or Breaker; the others are ignored.
+// Hybrid, a lease.Store or Breaker; the others are ignored.
 func New(stores ...weir.Store) *Collector {
 	return &Collector{
 		stores: stores,
@@ -70,7 +70,7 @@ var (
 	errs      = prometheus.NewDesc("weir_errors_total", "Requests that could not be decided.", nil, nil)
 	banned    = prometheus.NewDesc("weir_banned_total", "Requests of banned keys.", []string{"rule"}, nil)
 	denied    = prometheus.NewDesc("weir_denied_total", "Requests that a list refused.", []string{"rule"}, nil)
-	served    = prometheus.NewDesc("weir_served_total", "What Hybrid and Lease answered from memory, and what the store did.", []string{"kind", "from"}, nil)
+	served    = prometheus.NewDesc("weir_served_total", "What Hybrid and leases answered from memory, and what the store did.", []string{"kind", "from"}, nil)
 	open      = prometheus.NewDesc("weir_breaker_open", "Breakers that are open.", nil, nil)
 	refused   = prometheus.NewDesc("weir_breaker_refused_total", "Decisions that an open breaker did not ask for.", nil, nil)
 )

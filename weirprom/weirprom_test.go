@@ -21,6 +21,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/tally"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/weirprom"
 )
@@ -43,7 +44,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 	store := &flaky{Store: memstore.New(memstore.Options{})}
 	breaker := weir.Breaker(store, weir.BreakerOptions{})
 	hybrid := weir.Hybrid(breaker, 1000)
-	leases := weir.Lease(memstore.New(memstore.Options{}), weir.LeaseOptions{})
+	leases := lease.New(memstore.New(memstore.Options{}), lease.Options{})
 	metrics := weirprom.New(hybrid, breaker, leases, store)
 	deny, err := weir.NewKeyList("spammer")
 	if err != nil {

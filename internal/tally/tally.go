@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/lease"
 )
 
 // A Label is a limit of a rule, in shadow or enforced. It never holds a key.
@@ -162,9 +163,9 @@ func (s Stores) Serving() (all []Serving) {
 		case interface{ Stats() weir.HybridStats }:
 			st := store.Stats()
 			all = append(all, Serving{"hybrid", st.Hits, st.Misses})
-		case interface{ Stats() weir.LeaseStats }:
+		case interface{ Stats() lease.Stats }:
 			st := store.Stats()
-			all = append(all, Serving{"lease", st.Served, st.Asked})
+			all = append(all, Serving{"lease", st.Hits, st.Misses})
 		}
 	}
 	return all

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -79,7 +80,7 @@ func TestLeaseInSlots(t *testing.T) {
 		for _, key := range keys {
 			charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1})
 		}
-		leases := weir.Lease(store, weir.LeaseOptions{Hold: 20 * time.Millisecond})
+		leases := lease.New(store, lease.Options{TTL: 20 * time.Millisecond})
 		const asks = 1000
 		for range asks {
 			take(t, leases, charges...)

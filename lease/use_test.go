@@ -1,4 +1,4 @@
-package weir_test
+package lease_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -45,7 +46,7 @@ func TestLeaseLastUnits(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			plain := memory()
-			idle, busy := weir.Lease(plain, weir.LeaseOptions{}), weir.Lease(plain, weir.LeaseOptions{})
+			idle, busy := lease.New(plain, lease.Options{}), lease.New(plain, lease.Options{})
 			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
 			warm(t, idle, 50, charge)
 			all := int64(quota - 53)
@@ -76,7 +77,7 @@ func TestLeaseCrash(t *testing.T) {
 		plain := memory()
 		dead := &counted{Store: plain}
 		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(1000), Cost: 1}
-		warm(t, weir.Lease(dead, weir.LeaseOptions{}), 800, charge) // 198 remain: 24 are held
+		warm(t, lease.New(dead, lease.Options{}), 800, charge) // 198 remain: 24 are held
 		dead.mu.Lock()
 		dead.err = func(*weir.Transaction) error { return errDown }
 		dead.mu.Unlock()
@@ -91,7 +92,7 @@ func TestLeaseCrash(t *testing.T) {
 func TestLeaseGoesPast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
-		store := weir.Lease(behind, weir.LeaseOptions{Hold: time.Hour})
+		store := lease.New(behind, lease.Options{TTL: time.Hour})
 		l := algorithms.LeakyBucket(1_000_000, 1_000_000, time.Hour)
 		charge := weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1}
 		take(t, store, 0, charge)
@@ -138,7 +139,7 @@ func TestLeaseGoesPast(t *testing.T) {
 			}
 			behind.asked = nil
 		}
-		if got, want := store.Stats().Served, uint64(3); got < want {
+		if got, want := store.Stats().Hits, uint64(3); got < want {
 			t.Errorf("got %d served, want the %d of this test at least", got, want)
 		}
 		gone, cancel := context.WithCancel(t.Context())
@@ -154,7 +155,7 @@ func TestLeaseGoesPast(t *testing.T) {
 func TestLeaseStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
-		store := weir.Lease(behind, weir.LeaseOptions{})
+		store := lease.New(behind, lease.Options{})
 		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
 		for range 1000 {
 			take(t, store, 0, charge)
@@ -173,7 +174,7 @@ func TestLeaseStale(t *testing.T) {
 func TestLeaseKeyMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plain := memory()
-		store := weir.Lease(plain, weir.LeaseOptions{})
+		store := lease.New(plain, lease.Options{})
 		key := []byte("k")
 		charge := weir.Charge{Rule: "r", Key: unsafe.String(&key[0], 1), Limit: perHour(10_000), Cost: 1}
 		warm(t, store, 50, charge)
@@ -188,7 +189,7 @@ func TestLeaseKeyMemory(t *testing.T) {
 
 // uncomparable is a Leaser that can't be compared.
 type uncomparable struct {
-	weir.Leaser
+	lease.Leaser
 	weir.Algorithm
 	_ []int
 }
@@ -200,9 +201,9 @@ func (u uncomparable) Name() string { return u.Algorithm.Name() }
 func TestLeaseUncomparable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := perHour(1).Algorithm
-		store := weir.Lease(memory(), weir.LeaseOptions{})
-		warm(t, store, 50, weir.Charge{Limit: weir.Limit{Algorithm: uncomparable{Leaser: a.(weir.Leaser), Algorithm: a}, Quota: 1000, Period: 1000 * time.Hour}, Cost: 1})
-		if got := store.Stats().Served; got != 0 {
+		store := lease.New(memory(), lease.Options{})
+		warm(t, store, 50, weir.Charge{Limit: weir.Limit{Algorithm: uncomparable{Leaser: a.(lease.Leaser), Algorithm: a}, Quota: 1000, Period: 1000 * time.Hour}, Cost: 1})
+		if got := store.Stats().Hits; got != 0 {
 			t.Errorf("got %d served, want none", got)
 		}
 	})
@@ -216,7 +217,7 @@ func TestLeaseDecisions(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			alone, behind := memory(), &counted{Store: memory()}
-			store := weir.Lease(behind, weir.LeaseOptions{})
+			store := lease.New(behind, lease.Options{})
 			charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 2}
 			for i := range 500 {
 				time.Sleep(3*time.Millisecond + 7*time.Microsecond)
@@ -226,7 +227,7 @@ func TestLeaseDecisions(t *testing.T) {
 					t.Fatalf("%v, ask %d: got %+v at %v, the store alone says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
 				}
 			}
-			if st := store.Stats(); st.Served < 400 || st.Served+st.Asked < 500 {
+			if st := store.Stats(); st.Hits < 400 || st.Hits+st.Misses < 500 {
 				t.Errorf("%v: got %+v, want most of 500 served", limit, st)
 			}
 			store.Close(t.Context())
@@ -239,7 +240,7 @@ func TestLeaseDecisions(t *testing.T) {
 func TestLeaseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
-		store := weir.Lease(behind, weir.LeaseOptions{})
+		store := lease.New(behind, lease.Options{})
 		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
 		for range 52 {
 			take(t, store, 0, charge)
@@ -309,7 +310,7 @@ func TestLeaseErrors(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			behind := &counted{Store: memory()}
-			store := weir.Lease(behind, weir.LeaseOptions{})
+			store := lease.New(behind, lease.Options{})
 			charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
 			for range 52 {
 				take(t, store, 0, charge)
@@ -339,7 +340,7 @@ func TestLeaseClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 200
 		behind := &counted{Store: memory()}
-		store := weir.Lease(behind, weir.LeaseOptions{Hold: time.Hour})
+		store := lease.New(behind, lease.Options{TTL: time.Hour})
 		charge := func(i int) weir.Charge {
 			return weir.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: perHour(10_000), Cost: 1}
 		}
@@ -394,7 +395,7 @@ func TestLeaseCloseTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
 		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
-		store := weir.Lease(behind, weir.LeaseOptions{})
+		store := lease.New(behind, lease.Options{})
 		warm(t, store, 50, charge)
 		behind.trip = time.Hour
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -404,7 +405,7 @@ func TestLeaseCloseTime(t *testing.T) {
 		}
 		time.Sleep(time.Hour) // it is still at it
 		synctest.Wait()
-		store = weir.Lease(behind, weir.LeaseOptions{})
+		store = lease.New(behind, lease.Options{})
 		behind.trip = 0
 		warm(t, store, 50, charge)
 		behind.err = func(*weir.Transaction) error { return errDown }
@@ -418,14 +419,14 @@ func TestLeaseCloseTime(t *testing.T) {
 // are no more than were allowed.
 func TestLeaseKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := weir.Lease(memory(), weir.LeaseOptions{MaxKeys: 64})
+		store := lease.New(memory(), lease.Options{MaxKeys: 64})
 		charge := func(key string) weir.Charge {
 			return weir.Charge{Rule: "r", Key: key, Limit: perHour(1_000_000), Cost: 1}
 		}
 		served := func(key string) uint64 {
-			before := store.Stats().Served
+			before := store.Stats().Hits
 			take(t, store, 0, charge(key))
-			return store.Stats().Served - before
+			return store.Stats().Hits - before
 		}
 		take(t, store, 0, charge("hot"))
 		made := 0
@@ -437,7 +438,7 @@ func TestLeaseKeys(t *testing.T) {
 			take(t, store, 0, charge("hot"))
 			time.Sleep(time.Millisecond)
 		}
-		if n := store.Stats().Served; n < 150 {
+		if n := store.Stats().Hits; n < 150 {
 			t.Errorf("amid 30,000 made-up keys: got %d of 301 asks served, want most", n)
 		}
 		for _, name := range []string{"first ", "then "} { // and these have the place of those
@@ -467,12 +468,12 @@ func TestLeaseKeys(t *testing.T) {
 
 func TestLeaseMistakes(t *testing.T) {
 	for _, f := range []func(){
-		func() { weir.Lease(nil, weir.LeaseOptions{}) },
-		func() { weir.Lease(memory(), weir.LeaseOptions{Hold: -1}) },
-		func() { weir.Lease(memory(), weir.LeaseOptions{Share: -0.1}) },
-		func() { weir.Lease(memory(), weir.LeaseOptions{Share: 1.1}) },
-		func() { weir.Lease(memory(), weir.LeaseOptions{Share: math.NaN()}) },
-		func() { weir.Lease(memory(), weir.LeaseOptions{MaxKeys: -1}) },
+		func() { lease.New(nil, lease.Options{}) },
+		func() { lease.New(memory(), lease.Options{TTL: -1}) },
+		func() { lease.New(memory(), lease.Options{Fraction: -0.1}) },
+		func() { lease.New(memory(), lease.Options{Fraction: 1.1}) },
+		func() { lease.New(memory(), lease.Options{Fraction: math.NaN()}) },
+		func() { lease.New(memory(), lease.Options{MaxKeys: -1}) },
 	} {
 		func() {
 			defer func() {
@@ -486,14 +487,14 @@ func TestLeaseMistakes(t *testing.T) {
 }
 
 func TestLeaseAllocs(t *testing.T) {
-	store := weir.Lease(memory(), weir.LeaseOptions{Hold: time.Hour})
+	store := lease.New(memory(), lease.Options{TTL: time.Hour})
 	tx := once(perHour(1 << 40))
 	held := leased(store, tx)
 	defer store.Close(t.Context())
 	if n := testing.AllocsPerRun(1000, func() { store.Take(context.Background(), tx) }); n != 0 {
 		t.Errorf("a served ask: got %v allocations, want 0", n)
 	}
-	if got := store.Stats().Served - held; got != 1001 {
+	if got := store.Stats().Hits - held; got != 1001 {
 		t.Errorf("got %d served, want 1001", got)
 	}
 }
@@ -509,7 +510,7 @@ func TestLeaseRedis(t *testing.T) {
 		first.Store(math.MaxInt64)
 		var wg sync.WaitGroup
 		for range replicas {
-			store := weir.Lease(redisAt(t, addr, 5*time.Second), weir.LeaseOptions{Hold: 20 * time.Millisecond})
+			store := lease.New(redisAt(t, addr, 5*time.Second), lease.Options{TTL: 20 * time.Millisecond})
 			wg.Go(func() {
 				var wg sync.WaitGroup
 				for range goroutines {
@@ -532,7 +533,7 @@ func TestLeaseRedis(t *testing.T) {
 				if err := store.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
-				served.Add(int64(store.Stats().Served))
+				served.Add(int64(store.Stats().Hits))
 			})
 		}
 		wg.Wait()
@@ -556,19 +557,19 @@ func TestLeaseRedis(t *testing.T) {
 }
 
 // leased asks until a lease is held, and returns how many were served by then.
-func leased(store *weir.Leases, tx *weir.Transaction) uint64 {
+func leased(store *lease.Store, tx *weir.Transaction) uint64 {
 	for range 20_000 {
 		store.Take(context.Background(), tx)
 	}
-	weir.EndHold(store)
+	lease.EndTTL(store)
 	store.Take(context.Background(), tx)
-	return store.Stats().Served
+	return store.Stats().Hits
 }
 
 func BenchmarkLease(b *testing.B) {
 	for _, limit := range []weir.Limit{algorithms.FixedWindow(1<<40, 1000*time.Hour), algorithms.GCRA(1<<30, time.Second)} {
 		plain := memory()
-		leases := weir.Lease(plain, weir.LeaseOptions{})
+		leases := lease.New(plain, lease.Options{})
 		for _, c := range []struct {
 			name  string
 			store weir.Store
@@ -584,14 +585,14 @@ func BenchmarkLease(b *testing.B) {
 			})
 		}
 		st := leases.Stats()
-		b.Logf("%d of %d served", st.Served, st.Served+st.Asked)
+		b.Logf("%d of %d served", st.Hits, st.Hits+st.Misses)
 		leases.Close(context.Background())
 	}
 }
 
-func ExampleLease() {
+func ExampleNew() {
 	redis := memory() // would be a redisstore
-	store := weir.Lease(redis, weir.LeaseOptions{Hold: 10 * time.Millisecond})
+	store := lease.New(redis, lease.Options{TTL: 10 * time.Millisecond})
 	defer store.Close(context.Background()) // gives back what is held
 	limit := algorithms.FixedWindow(1_000_000_000, 24*time.Hour)
 	t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "partner", Limit: limit, Cost: 1}}}
@@ -601,7 +602,7 @@ func ExampleLease() {
 		}
 	}
 	st := store.Stats()
-	fmt.Println("most are served without Redis:", st.Served > st.Asked)
+	fmt.Println("most are served without Redis:", st.Hits > st.Misses)
 	// Output: most are served without Redis: true
 }
 
@@ -614,7 +615,7 @@ func TestLeaseSettles(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			memory := memstore.New(memstore.Options{})
-			leases := weir.Lease(memory, weir.LeaseOptions{})
+			leases := lease.New(memory, lease.Options{})
 			h := must(t, leases, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit}, Settle: weir.ChargeOnly(401)}}}).
 				Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Microsecond) }))
 			for range 5000 {
@@ -629,7 +630,7 @@ func TestLeaseSettles(t *testing.T) {
 				t.Fatal(err)
 			}
 			st := leases.Stats()
-			if got := look.Decisions[0].Remaining; got != 10_000 || st.Served < 4000 {
+			if got := look.Decisions[0].Remaining; got != 10_000 || st.Hits < 4000 {
 				t.Errorf("%v: got %d of 10000 left of %+v, want all", limit, got, st)
 			}
 		})

@@ -1,4 +1,4 @@
-package weir
+package lease
 
 import (
 	"reflect"
@@ -6,42 +6,44 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/seed83679106/weir"
 )
 
 // A lease is what is known of a key's asks, and the units held for it.
 type lease struct {
-	charges []Charge // of one ask
+	charges []weir.Charge // of one ask
 
 	since, count int64 // when counting began, and the asks since
-	seen         int64 // asks of a Hold
+	seen         int64 // asks of a TTL
 
-	noted int64      // when next last answered
-	last  []Decision // what it said; empty if it erred
+	noted int64           // when next last answered
+	last  []weir.Decision // what it said; empty if it erred
 
 	fetch     *fetch    // under way
 	held      int64     // asks that can be served, while the lease lasts
-	unused    int64     // asks that were paid and not served
+	unused    int64     // asks that were paid and not hits
 	sent      int64     // before that
 	answered  int64     // after that
 	until     int64     // it is not used from then on
 	at        time.Time // what the store said when it was paid
-	decisions []Decision
+	decisions []weir.Decision
 	timer     *time.Timer
 }
 
-// A leaseShard is a bounded part of them, by the fingerprint of what is asked.
-type leaseShard struct {
+// A shard is a bounded part of them, by the fingerprint of what is asked.
+type shard struct {
 	mu     sync.Mutex
 	closed bool
 	most   int
 	known  map[uint64]*lease
 	once   [64]uint64 // asked once, lately
-	served uint64
+	hits   uint64
 	_      [64]byte
 }
 
 // find returns the lease of t, or a new one where t is asked again, or nil.
-func (s *leaseShard) find(id uint64, t *Transaction, now int64, l *Leases) *lease {
+func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease {
 	old := s.known[id]
 	switch {
 	case old != nil && slices.Equal(old.charges, t.Charges):
@@ -53,11 +55,11 @@ func (s *leaseShard) find(id uint64, t *Transaction, now int64, l *Leases) *leas
 		*once = id
 		return nil
 	}
-	hold := int64(l.o.Hold)
+	ttl := int64(l.o.TTL)
 	switch {
-	case old != nil && !old.over(now, hold): // the limit has changed
+	case old != nil && !old.over(now, ttl): // the limit has changed
 		return nil
-	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, hold):
+	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, ttl):
 		return nil
 	}
 	e := &lease{charges: slices.Clone(t.Charges), since: now}
@@ -69,10 +71,10 @@ func (s *leaseShard) find(id uint64, t *Transaction, now int64, l *Leases) *leas
 }
 
 // makeRoom forgets a key, of a few, that is not asked any more.
-func (s *leaseShard) makeRoom(now, hold int64) bool {
+func (s *shard) makeRoom(now, ttl int64) bool {
 	looked := 0
 	for id, e := range s.known {
-		if e.over(now, hold) {
+		if e.over(now, ttl) {
 			delete(s.known, id)
 			return true
 		}
@@ -84,7 +86,7 @@ func (s *leaseShard) makeRoom(now, hold int64) bool {
 }
 
 // leasable reports whether all charges of t can be counted in advance.
-func leasable(t *Transaction) bool {
+func leasable(t *weir.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
 		if !ok || !reflect.TypeOf(a).Comparable() {
@@ -94,45 +96,45 @@ func leasable(t *Transaction) bool {
 	return t.Validate() == nil
 }
 
-// over reports whether a key holds nothing and was not asked for a Hold.
-func (e *lease) over(now, hold int64) bool {
-	return e.fetch == nil && e.unused == 0 && now-e.since > 2*hold
+// over reports whether a key holds nothing and was not asked for a TTL.
+func (e *lease) over(now, ttl int64) bool {
+	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }
 
 // tick counts an ask.
-func (e *lease) tick(now, hold int64) {
-	if gone := now - e.since; gone >= hold {
-		e.seen = int64(float64(e.count) * float64(hold) / float64(gone))
+func (e *lease) tick(now, ttl int64) {
+	if gone := now - e.since; gone >= ttl {
+		e.seen = int64(float64(e.count) * float64(ttl) / float64(gone))
 		e.since, e.count = now, 0
 	}
 	e.count++
 }
 
 // note remembers an answer of next.
-func (e *lease) note(t *Transaction, now int64) {
+func (e *lease) note(t *weir.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
 
-// want returns how many asks a lease should be for; 0 for none. It is for those
-// seen in a Hold, and for no more than its share of what next last said remains.
+// want returns how many asks a lease should cover; 0 means none: as many as were
+// seen in a TTL, and at most its fraction of what next last reported.
 //
-// Units that drain are not given back, so no more are taken than drain in a Hold.
-// On the other hand a lease of a meter that owes nothing else drains while it is
-// used: as much as that will be is taken besides.
-func (e *lease) want(now int64, o *LeaseOptions) int64 {
+// Units that drain are never returned, so no more are taken than drain in a TTL.
+// A meter that owes nothing else drains while the lease is in use: that much more
+// is taken.
+func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
-	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.Hold) {
+	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
 		return 0
 	}
-	room, drained := float64(MaxTicks), 0.0
+	room, drained := float64(weir.MaxTicks), 0.0
 	for i := range e.charges {
 		c, d := &e.charges[i], &e.last[i]
-		room = min(room, float64(d.Remaining-c.Cost)*o.Share/float64(c.Cost))
+		room = min(room, float64(d.Remaining-c.Cost)*o.Fraction/float64(c.Cost))
 		if c.Limit.Algorithm.(Leaser).Drains() {
 			perNS := float64(c.Limit.Quota) / float64(c.Limit.Period) / float64(c.Cost)
-			room = min(room, perNS*float64(o.Hold))
+			room = min(room, perNS*float64(o.TTL))
 			owed := max(0, d.ResetAfter-time.Duration(since))
-			drained = max(drained, perNS*float64(o.Hold-owed))
+			drained = max(drained, perNS*float64(o.TTL-owed))
 		}
 	}
 	if k := int64(min(room, float64(e.seen)+drained)); k >= 2 {
@@ -142,7 +144,7 @@ func (e *lease) want(now int64, o *LeaseOptions) int64 {
 }
 
 // serve decides t if units for it are held.
-func (e *lease) serve(t *Transaction, now int64) bool {
+func (e *lease) serve(t *weir.Transaction, now int64) bool {
 	now = max(now, e.answered) // it came after the answer, if before it to this place
 	if e.held == 0 || now >= e.until {
 		return false
@@ -152,7 +154,7 @@ func (e *lease) serve(t *Transaction, now int64) bool {
 	for i := range e.charges {
 		c := &e.charges[i]
 		d := e.decisions[i]
-		n = min(n, c.Limit.Algorithm.(Leaser).Held(&c.Limit, d, d.At, d.At+since, n*c.Cost)/c.Cost)
+		n = min(n, c.Limit.Algorithm.(Leaser).Usable(&c.Limit, d, d.At, d.At+since, n*c.Cost)/c.Cost)
 	}
 	if n <= 0 {
 		e.held = 0
@@ -176,13 +178,13 @@ func (e *lease) serve(t *Transaction, now int64) bool {
 }
 
 // end ends a lease and returns what to give back, or nil.
-func (e *lease) end() *Transaction {
+func (e *lease) end() *weir.Transaction {
 	n := e.unused
 	e.held, e.unused = 0, 0
 	if n == 0 {
 		return nil
 	}
-	back := &Transaction{Charges: e.times(-n, func(c *Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() })}
+	back := &weir.Transaction{Charges: e.times(-n, func(c *weir.Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() })}
 	if len(back.Charges) == 0 {
 		return nil
 	}
@@ -190,8 +192,8 @@ func (e *lease) end() *Transaction {
 }
 
 // times returns n times the charges that are wanted; nil wants all.
-func (e *lease) times(n int64, wanted func(*Charge) bool) []Charge {
-	charges := make([]Charge, 0, len(e.charges))
+func (e *lease) times(n int64, wanted func(*weir.Charge) bool) []weir.Charge {
+	charges := make([]weir.Charge, 0, len(e.charges))
 	for i, c := range e.charges {
 		if wanted == nil || wanted(&c) {
 			if c.Cost *= n; n < 0 {

@@ -1,4 +1,4 @@
-package weir_test
+package lease_test
 
 import (
 	"cmp"
@@ -14,10 +14,11 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
 )
 
 func TestLeaseConforms(t *testing.T) {
-	conforms(t, func() weir.Store { return weir.Lease(memory(), weir.LeaseOptions{}) })
+	conforms(t, func() weir.Store { return lease.New(memory(), lease.Options{}) })
 }
 
 // A spending is what was admitted, and when.
@@ -132,10 +133,10 @@ func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64
 	}
 	ended := time.Now().Add(4 * time.Second)
 	var wg sync.WaitGroup
-	var replicas []*weir.Leases
+	var replicas []*lease.Store
 	for range 3 {
 		w := &wire{store: plain, r: rand.New(rand.NewPCG(r.Uint64(), 0)), slow: time.Duration(1 + r.Int64N(4e6)), lossy: r.IntN(2) * r.IntN(60), mu: &mu, taken: &taken}
-		store := weir.Lease(w, weir.LeaseOptions{Hold: time.Duration(10+r.IntN(150)) * time.Millisecond, Share: []float64{0, 0.5, 1}[r.IntN(3)]})
+		store := lease.New(w, lease.Options{TTL: time.Duration(10+r.IntN(150)) * time.Millisecond, Fraction: []float64{0, 0.5, 1}[r.IntN(3)]})
 		replicas = append(replicas, store)
 		for range 4 {
 			r := rand.New(rand.NewPCG(r.Uint64(), 0))
@@ -206,7 +207,7 @@ func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64
 		if err := l.Close(t.Context()); err != nil && !errors.Is(err, errDown) {
 			t.Error(err)
 		}
-		served += l.Stats().Served
+		served += l.Stats().Hits
 	}
 	if name == "anchored-window " {
 		// A window begins with its first unit, be it that of one who hung up or
@@ -316,7 +317,7 @@ func TestLeaseSize(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			behind := &counted{Store: memory()}
-			store := weir.Lease(behind, weir.LeaseOptions{Share: c.share})
+			store := lease.New(behind, lease.Options{Fraction: c.share})
 			warm(t, store, c.asks, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
 			costs := behind.costs()
 			take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
@@ -350,7 +351,7 @@ func TestLeaseServes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(day - 150*time.Millisecond) // a day and a window end 150 ms after
 			behind := &counted{Store: memory()}
-			store := weir.Lease(behind, weir.LeaseOptions{})
+			store := lease.New(behind, lease.Options{})
 			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
 			warm(t, store, 50, charge) // it is 50 ms before
 			behind.costs()
@@ -394,9 +395,9 @@ func TestLeaseCalls(t *testing.T) {
 				same.Key = "same"
 				var asks, held atomic.Int64
 				var wg sync.WaitGroup
-				var stores []*weir.Leases
+				var stores []*lease.Store
 				for range replicas {
-					store := weir.Lease(behind, weir.LeaseOptions{Hold: hold})
+					store := lease.New(behind, lease.Options{TTL: hold})
 					stores = append(stores, store)
 					for range 10 {
 						wg.Go(func() {
