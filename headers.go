@@ -192,7 +192,7 @@ func (a *item) tighter(b *item) bool {
 func tightest(items []item, unit string) (tight *item) {
 	for i := range items {
 		it := &items[i]
-		if it.Remaining >= 0 && (unit == "" || it.unit == unit) && (tight == nil || it.tighter(tight)) {
+		if it.Remaining >= 0 && (unit == "" || it.rule.Unit == unit) && (tight == nil || it.tighter(tight)) {
 			tight = it
 		}
 	}
@@ -235,8 +235,8 @@ func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool)
 			}
 		default:
 			for j := range items {
-				if it := tightest(items, items[j].unit); it != nil && firstOfUnit(items, j) {
-					named := t.named(it.unit)
+				if it := tightest(items, items[j].rule.Unit); it != nil && firstOfUnit(items, j) {
+					named := t.named(it.rule.Unit)
 					w.writeTriple(&named, it, at)
 				}
 			}
@@ -254,7 +254,7 @@ func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool)
 
 func firstOfUnit(items []item, i int) bool {
 	for j := range items[:i] {
-		if items[j].unit == items[i].unit {
+		if items[j].rule.Unit == items[i].rule.Unit {
 			return false
 		}
 	}
@@ -286,7 +286,7 @@ func (w *fieldWriter) writeTriple(t *triple, it *item, at time.Time) {
 func (w *fieldWriter) writeRest(d Dialect, it *item) {
 	if d&GitHub != 0 {
 		w.setInt(usedField, max(0, it.capacity-it.Remaining))
-		w.h[resourceField] = []string{it.resource}
+		w.h[resourceField] = []string{it.rule.Name}
 	}
 	if d&(Draft07|Draft06) != 0 {
 		w.h[policyField] = it.draft

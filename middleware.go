@@ -83,18 +83,17 @@ type Options struct {
 // be changed.
 type Limiter struct {
 	store   Store
-	rules   []rule
+	rules   []*rule
 	limits  int // of all rules; those of LimitsFor don't count
 	o       Options
 	settles bool // a rule has Settle
-	bans    bool // a rule has a Penalty
-	guards  bool // or a Deny
+	guards  bool // a rule has a Deny or a Penalty
 	expose  []string
 	log     errorLog
 
 	waiting atomic.Int64
 	cut     atomic.Bool // a pause has been, to MaxPause
-	spare   sync.Pool   // of *Transaction
+	pool    sync.Pool   // of *inquiry
 }
 
 // New returns a Limiter, or an error that names what is wrong with its
@@ -157,7 +156,6 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
-		l.bans = l.bans || r.bans != nil
 		l.guards = l.guards || r.guards()
 		units = append(units, r.Unit)
 	}
@@ -171,7 +169,7 @@ func New(store Store, o Options) (*Limiter, error) {
 func (l *Limiter) Rules() []Rule {
 	rules := make([]Rule, len(l.rules))
 	for i := range l.rules {
-		r := &l.rules[i]
+		r := l.rules[i]
 		rules[i] = r.Rule
 		rules[i].Limits = make([]Limit, len(r.policies))
 		for j := range r.policies {
@@ -219,7 +217,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		}
 	}
 	if len(v.items) > 0 || v.refused {
-		l.tell(w.Header(), v)
+		l.writeHeaders(w.Header(), v)
 	}
 	l.release(v)
 	switch {
@@ -269,7 +267,7 @@ func (l *Limiter) leave(v *verdict) {
 // the request ends.
 func (l *Limiter) wait(v *verdict) error {
 	defer l.leave(v)
-	r := Reservation{store: l.store, t: *v.Transaction, turn: time.Now().Add(v.Wait)}
+	r := Reservation{store: l.store, t: v.Transaction, turn: time.Now().Add(v.Wait)}
 	return r.Wait(v.Context)
 }
 

@@ -57,8 +57,8 @@ func (e *Event) judge() {
 	e.Key = t.Charges[charge].Key
 }
 
-// take asks the store, and how long it took if anybody wants to know.
-func (l *Limiter) take(ctx context.Context, t *Transaction) (took time.Duration, err error) {
+// timedTake asks the store, and measures how long that takes if there is an observer.
+func (l *Limiter) timedTake(ctx context.Context, t *Transaction) (took time.Duration, err error) {
 	if l.o.Observe == nil {
 		return 0, l.store.Take(ctx, t)
 	}
@@ -67,8 +67,8 @@ func (l *Limiter) take(ctx context.Context, t *Transaction) (took time.Duration,
 	return time.Since(start), err
 }
 
-// tellWatchers observes and logs an event, and returns its error.
-func (l *Limiter) tellWatchers(v *verdict, e Event) error {
+// observe logs the error of an event, calls Observe, and returns the error.
+func (l *Limiter) observe(v *verdict, e Event) error {
 	if e.Err != nil {
 		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
 	}

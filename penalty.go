@@ -100,70 +100,64 @@ func (b *bans) place(key string) *atomic.Int64 {
 	return &b.struck[maphash.String(b.seed, key)%uint64(len(b.struck))]
 }
 
-// lookAtBans adds to the charges of v, after all others, a look at the ban of
+// A banCheck is what an inquiry asks about the ban of a key of a rule, besides what
+// the request owes.
+type banCheck struct {
+	*bans
+	key      string
+	from, to int // what the request owes the rule, of the items
+	ban      int // the charge that looks at the ban; the next looks at the strikes
+	strikes  bool
+}
+
+// appendBanChecks adds to the charges of v, after what it owes, a look at the ban of
 // each rule that has a penalty, and at the strikes of keys that may have some.
-func (l *Limiter) lookAtBans(v *verdict) {
-	if !l.bans {
-		return
-	}
-	for i := range l.rules {
-		b := l.rules[i].bans
+func (v *verdict) appendBanChecks() {
+	for i, n := 0, 0; i < len(v.items); i += n {
+		n = ofOneRule(v.items[i:])
+		b := v.items[i].rule.bans
 		if b == nil {
 			continue
 		}
-		for j := range v.items {
-			c := &v.Charges[j]
-			if c.Rule != b.rule {
-				continue
-			}
-			key := c.Key
-			v.Charges = append(v.Charges, b.charge(b.ban, key, 0))
-			if until := b.place(key).Load(); b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until {
-				v.Charges = append(v.Charges, b.charge(b.strikes, key, 0))
-			}
-			break
+		key := v.items[i].key
+		v.checkBan(b, key)
+		c := &v.checks[len(v.checks)-1]
+		c.from, c.to = i, i+n
+		if until := b.place(key).Load(); b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until {
+			v.Charges = append(v.Charges, b.charge(b.strikes, key, 0))
+			c.strikes = true
 		}
 	}
 }
 
-// hideLooks leaves of a transaction what users may see: their own charges.
-func (v *verdict) hideLooks() {
-	n := len(v.items)
-	if len(v.Charges) == n {
-		return
-	}
-	clear(v.Charges[n:]) // keys are not kept
-	v.Charges, v.Decisions = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))]
+// checkBan adds a look at the ban of a key.
+func (v *verdict) checkBan(b *bans, key string) {
+	v.checks = append(v.checks, banCheck{bans: b, key: key, ban: len(v.Charges)})
+	v.Charges = append(v.Charges, b.charge(b.ban, key, 0))
 }
 
-// punish refuses the request of v if a key of it is banned, by what the store
-// said, or because this refusal is one too many.
-func (l *Limiter) punish(v *verdict, e *Event) {
-	if !l.bans {
-		return
-	}
+// applyPenalties refuses the request of v if a key of it is banned, by what the
+// store said, or because this refusal begins a ban.
+func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 	ctx := (*asking)(v) // a refusal counts, even of a client that is gone
 	f, longest, key := v.Refusal, time.Duration(0), ""
-	for i := range l.rules {
-		b := l.rules[i].bans
-		if b == nil {
-			continue
-		}
-		o := b.offense(v)
+	for i := range v.checks {
+		c := &v.checks[i]
+		o := c.offense(v)
 		rest := o.banned
 		if rest == 0 && o.refused {
 			var err error
-			if rest, err = b.strike(ctx, l.store, &o); err != nil {
-				l.log.warn(ctx, b.rule, err)
+			if rest, err = c.strike(ctx, l.store, &o); err != nil {
+				l.log.warn(ctx, c.rule, err)
 			}
 		}
 		if rest == 0 {
 			continue
 		}
-		b.known.learn(o.key, rest, o.wait, o.cost, v.free)
+		c.known.learn(o.key, rest, o.wait, o.cost, v.free)
 		f.RetryAfter = max(f.RetryAfter, rest)
 		if rest > longest {
-			f.Reason, f.Rule, longest, key = ReasonBan, b.rule, rest, o.key
+			f.Reason, f.Rule, longest, key = ReasonBan, c.rule, rest, o.key
 		}
 	}
 	if longest > 0 {
@@ -182,24 +176,20 @@ type offense struct {
 	cost    int64
 }
 
-func (b *bans) offense(v *verdict) (o offense) {
-	for i := range v.Charges {
-		c, d := &v.Charges[i], &v.Decisions[i]
-		switch {
-		case c.Rule != b.rule:
-		case i < len(v.items):
-			o.key, o.cost = c.Key, c.Cost
-			if !d.Allowed {
-				// It would only have waited, unless it is for a queue, which says when it lets in.
-				_, queue := c.Limit.Algorithm.(Queuer)
-				o.refused = o.refused || queue || d.RetryAfter > v.Within
-				o.wait = max(o.wait, d.RetryAfter)
-			}
-		case c.Limit.Name == banName:
-			o.key, o.banned = c.Key, d.NextAfter
-		case c.Limit.Name == strikesName:
-			o.last = d.Remaining == 0 || d.Remaining == 1
+func (c *banCheck) offense(v *verdict) offense {
+	o := offense{key: c.key, banned: v.Decisions[c.ban].NextAfter}
+	for i := c.from; i < c.to; i++ {
+		o.cost = v.Charges[i].Cost
+		if d := &v.Decisions[i]; !d.Allowed {
+			// It would only have waited, unless it is for a queue, which says when it lets in.
+			_, queue := v.Charges[i].Limit.Algorithm.(Queuer)
+			o.refused = o.refused || queue || d.RetryAfter > v.Within
+			o.wait = max(o.wait, d.RetryAfter)
 		}
+	}
+	if c.strikes {
+		rest := v.Decisions[c.ban+1].Remaining
+		o.last = rest == 0 || rest == 1
 	}
 	if o.wait == Never {
 		o.wait = 0
@@ -283,7 +273,7 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 
 func (l *Limiter) bansOf(name string) (*bans, error) {
 	for i := range l.rules {
-		if r := &l.rules[i]; r.Name == name && r.bans != nil {
+		if r := l.rules[i]; r.Name == name && r.bans != nil {
 			return r.bans, nil
 		}
 	}

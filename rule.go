@@ -83,41 +83,42 @@ type rule struct {
 	bans     *bans    // nil without a Penalty
 }
 
-func prepare(r Rule) (rule, error) {
+func prepare(r Rule) (*rule, error) {
 	switch {
 	case r.Name == "":
-		return rule{}, errors.New("weir: a rule has no name")
+		return nil, errors.New("weir: a rule has no name")
 	case !printable(r.Name):
-		return rule{}, fmt.Errorf("weir: rule %q: %w", r.Name, errNotPrintable)
+		return nil, fmt.Errorf("weir: rule %q: %w", r.Name, errNotPrintable)
 	case r.Key == nil:
-		return rule{}, fmt.Errorf("weir: rule %q has no key", r.Name)
+		return nil, fmt.Errorf("weir: rule %q has no key", r.Name)
 	case len(r.Limits) == 0 && r.LimitsFor == nil:
-		return rule{}, fmt.Errorf("weir: rule %q has no limits", r.Name)
+		return nil, fmt.Errorf("weir: rule %q has no limits", r.Name)
 	case len(r.Limits) > 0 && r.LimitsFor != nil:
-		return rule{}, fmt.Errorf("weir: rule %q has both Limits and LimitsFor: choose one", r.Name)
+		return nil, fmt.Errorf("weir: rule %q has both Limits and LimitsFor: choose one", r.Name)
 	case !(r.Shadow >= 0 && r.Shadow <= 1):
-		return rule{}, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
+		return nil, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
 	}
 	if r.Unit == "" {
 		r.Unit = requests
 	}
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return rule{}, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
+		return nil, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
 	}
-	policies, err := policiesOf(&r, r.Limits)
-	if err != nil {
-		return rule{}, err
+	p := &rule{Rule: r}
+	var err error
+	if p.policies, err = p.policiesOf(r.Limits); err != nil {
+		return nil, err
 	}
-	bans, err := newBans(&r)
-	return rule{r, policies, bans}, err
+	p.bans, err = newBans(&r)
+	return p, err
 }
 
 // policiesOf prepares limits of a rule: names them, validates them, and builds
 // their fields.
-func policiesOf(r *Rule, limits []Limit) ([]policy, error) {
+func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	var policies []policy
 	for _, l := range limits {
-		rules := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
+		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
 		l.Name = l.StoredName()
 		if err := l.fault(); err != nil {
 			return nil, fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, l.Name, err)
@@ -127,9 +128,7 @@ func policiesOf(r *Rule, limits []Limit) ([]policy, error) {
 				return nil, fmt.Errorf("weir: rule %q has two limits named %q", r.Name, l.Name)
 			}
 		}
-		p := newPolicy(r.Name, r.Unit, rules, l)
-		p.settle = r.Settle
-		policies = append(policies, p)
+		policies = append(policies, newPolicy(r, alone, l))
 	}
 	return policies, nil
 }
@@ -165,27 +164,24 @@ func (r *rule) inShadow(key string) bool {
 // A policy is a limit as fields show it, with all that does not change from
 // response to response. It knows nothing of keys.
 type policy struct {
+	rule     *rule
 	limit    Limit
 	name     string // the rule's, or rule/limit
-	resource string // the rule's
-	unit     string // what is counted; "requests" if nothing else is said
 	capacity int64  // the most that can be spent at once
 
 	capacityValue []string
 	ietf          []string // "api";q=100;w=60
 	draft         []string // 100;w=60
 	json          []byte   // the name
-	refusal       problem  // the answer where this limit alone refuses
-
-	settle func(Outcome) int64 // the rule's
+	refusal       problem  // the answer if this limit alone refuses
 }
 
 // newPolicy prepares a limit. It is shown under the name of the rule alone, or
 // under both names.
-func newPolicy(rule, unit string, alone bool, l Limit) policy {
-	p := policy{limit: l, name: rule, resource: rule, unit: unit}
+func newPolicy(r *rule, alone bool, l Limit) policy {
+	p := policy{rule: r, limit: l, name: r.Name}
 	if !alone {
-		p.name = rule + "/" + l.Name
+		p.name += "/" + l.Name
 	}
 	_, full := l.Algorithm.Take(State{}, &l, 0, 0)
 	p.capacity = full.Remaining
@@ -196,8 +192,8 @@ func newPolicy(rule, unit string, alone bool, l Limit) policy {
 		window = fmt.Sprintf(";"+windowKey+"=%d", min(l.Period/time.Second, maxInteger))
 	}
 	item := fmt.Sprintf("%s;"+quotaKey+"=%d", quoted(p.name), min(l.Quota, maxInteger))
-	if unit != requests {
-		item += ";" + unitKey + "=" + quoted(unit)
+	if r.Unit != requests {
+		item += ";" + unitKey + "=" + quoted(r.Unit)
 	}
 	p.ietf = []string{item + window}
 	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}

@@ -88,19 +88,19 @@ func RefundErrors(o Outcome) int64 {
 func ReportUsage(ctx context.Context, used int64) {
 	v, _ := ctx.Value(verdictKey{}).(*verdict)
 	for ; v != nil; v = v.outer {
-		if v.also != nil {
-			v.also.used.Add(used)
+		if v.extra != nil {
+			v.extra.used.Add(used)
 		}
 	}
 }
 
 // serveAndSettle serves a request, and then charges what it cost.
 func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verdict, next http.Handler) {
-	if len(v.items) == 0 && v.also == nil {
+	if len(v.items) == 0 && v.extra == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
-	also := v.rare()
+	extra := v.extras()
 	rec := &recorder{ResponseWriter: w}
 	r2 := r.WithContext(v)
 	if r.Body != nil && r.Body != http.NoBody {
@@ -110,7 +110,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 	o := Outcome{Request: r, Header: w.Header(), Panicked: true}
 	start := time.Now()
 	defer func() {
-		o.Status, o.Bytes, o.Used, o.Took = rec.status, rec.bytes, also.used.Load(), time.Since(start)
+		o.Status, o.Bytes, o.Used, o.Took = rec.status, rec.bytes, extra.used.Load(), time.Since(start)
 		switch {
 		case o.Status != 0:
 		case o.Panicked:
@@ -124,8 +124,8 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 			o.HungUp = r.Context().Err() != nil || rec.hungUp()
 		}
 		ctx := context.WithoutCancel(r.Context())
-		l.settle(ctx, o, v.Transaction, v.items)
-		l.settle(ctx, o, &also.shadow, also.items)
+		l.settle(ctx, o, &v.Transaction, v.items)
+		l.settle(ctx, o, &extra.shadow, extra.items)
 	}()
 	next.ServeHTTP(rec.writer(), r2)
 	o.Panicked = false
@@ -137,29 +137,26 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items [
 		return
 	}
 	var back, more Transaction
-	for i := 0; i < len(items); {
-		c := t.Charges[i]
-		n := 1 // limits of the same rule and key
-		for i+n < len(items) && t.Charges[i+n].Rule == c.Rule {
-			n++
+	for i, n := 0, 0; i < len(items); i += n {
+		n = ofOneRule(items[i:])
+		it := &items[i]
+		if it.rule.Settle == nil || it.cost <= 0 {
+			continue
 		}
-		if settle := items[i].settle; settle != nil && c.Cost > 0 {
-			o.Cost = c.Cost
-			cost := max(0, settle(o))
-			to := &back
-			if cost > c.Cost {
-				to = &more
+		o.Cost = it.cost
+		cost := max(0, it.rule.Settle(o))
+		to := &back
+		if cost > it.cost {
+			to = &more
+		}
+		for j, c := range t.Charges[i : i+n] {
+			if c.Cost = cost - c.Cost; c.Cost < 0 {
+				c.Spent = t.Decisions[i+j].At
 			}
-			for j, c := range t.Charges[i : i+n] {
-				if c.Cost = cost - c.Cost; c.Cost < 0 {
-					c.Spent = t.Decisions[i+j].At
-				}
-				if c.Cost != 0 {
-					to.Charges = append(to.Charges, c)
-				}
+			if c.Cost != 0 {
+				to.Charges = append(to.Charges, c)
 			}
 		}
-		i += n
 	}
 	l.settleUp(ctx, &back)
 	if l.settleUp(ctx, &more); !more.Allowed() {

@@ -86,7 +86,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 			return nil, err
 		}
 		v := l.newVerdict(r)
-		v.rare().outbound = true
+		v.extras().outbound = true
 		err := l.decide(v, r, time.Until(giveUp), l.o.Buffer)
 		switch {
 		case err != nil:
@@ -94,7 +94,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		case v.refused:
 			// A queue takes the pause before it for a line, and soon has no room.
 			if v.Refusal.Reason != ReasonPause || !l.sitOut(v, time.Until(giveUp)) {
-				return nil, &LimitedError{Transaction: v.Transaction}
+				return nil, &LimitedError{Transaction: &v.Transaction}
 			}
 			continue
 		case v.Wait == 0:
@@ -176,10 +176,8 @@ func (t *transport) paused(v *verdict) bool {
 
 // gates returns charges of the gates that pause the keys of v, one for each rule.
 func (v *verdict) gates(cost int64) (gates []Charge) {
-	for i := range v.items {
-		if c := &v.Charges[i]; i == 0 || c.Rule != v.Charges[i-1].Rule {
-			gates = append(gates, pauseOf(c.Rule, c.Key, cost))
-		}
+	for i := 0; i < len(v.items); i += ofOneRule(v.items[i:]) {
+		gates = append(gates, pauseOf(v.items[i].rule.Name, v.items[i].key, cost))
 	}
 	return gates
 }
@@ -188,10 +186,10 @@ func pauseOf(rule, key string, cost int64) Charge {
 	return Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
 }
 
-// waitForPauses adds to the charges of an outbound v, after all others, the pauses
-// of its keys: they delay it by the arithmetic that its limits are subject to.
-func (v *verdict) waitForPauses() {
-	if v.also != nil && v.also.outbound {
+// appendPauses adds to the charges of an outbound v, after all others, the pauses of
+// its keys: they delay it by the arithmetic that its limits are subject to.
+func (v *verdict) appendPauses() {
+	if v.extra != nil && v.extra.outbound {
 		v.Charges = append(v.Charges, v.gates(pass)...)
 	}
 }
