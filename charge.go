@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"math"
 	"net/http"
 	"time"
 )
@@ -39,13 +40,16 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		v.hideChecks()
 		return nil
 	}
+	if err == nil {
+		v.appendBanChecks()
+	}
 	return err
 }
 
 // charge adds what the request owes the limits of a rule to the charges of v, or to
 // those in shadow. It fails if LimitsFor returns a limit that is invalid.
 func (rule *rule) charge(v *verdict, r *http.Request, key string, shadow bool, buffer time.Duration) (err error) {
-	policies := rule.policies
+	policies, cost := rule.policies, rule.cost(r)
 	if rule.LimitsFor != nil {
 		if policies, err = rule.policiesOf(rule.LimitsFor(r.WithContext((*asking)(v)))); err != nil {
 			return err
@@ -55,7 +59,6 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, shadow bool, b
 	if shadow {
 		t, items = &v.extras().shadow, &v.extra.items
 	}
-	cost := rule.cost(r)
 	for i := range policies {
 		// Field by field: a copy of what was just written would stall.
 		t.Charges = append(t.Charges, Charge{})
@@ -92,86 +95,53 @@ func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, applies 
 	}
 }
 
-// decide charges the rules that apply to r and records the outcome in v. It does not
-// sleep: the caller waits for v.Wait, up to maxWait. buffer is added to every period.
-func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Duration) error {
-	e := Event{Request: r, Transaction: &v.Transaction}
-	if e.Err = l.charge(v, r, buffer); e.Err != nil || v.refused {
-		if e.Err == nil {
-			e.Key = v.extra.key
+// refuseFor refuses the request of v, for a ban or a deny.
+func (v *verdict) refuseFor(f Refusal, key string) {
+	v.Refusal, v.refused = f, true
+	v.extras().refusal, v.extra.key = f, key
+}
+
+// cost returns what a request costs.
+func (rule *rule) cost(r *http.Request) int64 {
+	if rule.Cost == nil {
+		return 1
+	}
+	if cost := rule.Cost(r); cost >= 0 {
+		return cost
+	}
+	return math.MaxInt64
+}
+
+// A banCheck is what an inquiry asks about the ban of a key of a rule, besides what
+// the request owes.
+type banCheck struct {
+	*bans
+	key      string
+	from, to int  // what the request owes the rule, of the items
+	ban      int  // the charge that looks at the ban
+	strikes  bool // the next charge looks at the strikes
+}
+
+// appendBanChecks adds to the charges of v, after what it owes, a look at the ban of
+// each rule that has a penalty, and at the strikes of keys that may have some.
+func (v *verdict) appendBanChecks() {
+	for i, n := 0, 0; i < len(v.items); i += n {
+		n = v.items[i].limits
+		b, key := v.items[i].rule.bans, v.items[i].key
+		if b == nil {
+			continue
 		}
-		return l.observe(v, e)
-	}
-	within := l.enter(v, maxWait)
-	waits := false
-	defer func() { // even if the store panics
-		if !waits {
-			l.leave(v)
-		}
-	}()
-	if len(v.Charges) > 0 {
-		v.Within = within
-		if err := l.ask(v, &e); err != nil {
-			return err
+		v.checkBan(b, key)
+		c := &v.checks[len(v.checks)-1]
+		c.from, c.to = i, i+n
+		if c.strikes = b.mayHaveStruck(key); c.strikes {
+			v.Charges = append(v.Charges, b.charge(b.strikes, key, 0))
 		}
 	}
-	if v.extra != nil && len(v.extra.shadow.Charges) > 0 && !v.refused {
-		l.askInShadow(v, r, within)
-	}
-	waits = !v.refused && v.Wait > 0
-	return nil
 }
 
-// ask has the store decide what v owes, with its bans and pauses, in one call.
-func (l *Limiter) ask(v *verdict, e *Event) error {
-	v.appendBanChecks()
-	v.appendPauses()
-	e.Took, e.Err = l.timedTake((*asking)(v), &v.Transaction)
-	e.judge()
-	if e.Err == nil {
-		l.applyPenalties(v, e)
-	}
-	v.hideChecks()
-	if v.refused && v.Wait > 0 { // for a ban: nobody will wait for the turn
-		l.giveBack(v)
-	}
-	if v.free && v.Refusal.Reason == 0 {
-		return nil // nothing was decided
-	}
-	if err := l.observe(v, *e); err != nil {
-		return err
-	}
-	v.refused = v.Refusal.Reason != 0
-	return nil
-}
-
-// askInShadow charges rules in shadow, which refuse nobody.
-func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration) {
-	t := &v.extra.shadow
-	t.Within = within
-	e := Event{Request: r, Transaction: t, Shadow: true}
-	e.Took, e.Err = l.timedTake((*asking)(v), t)
-	e.judge()
-	if l.observe(v, e) != nil {
-		v.extra.shadow = Transaction{}
-	}
-}
-
-// hideChecks leaves in the transaction what users may see: what the request owes.
-func (v *verdict) hideChecks() {
-	n := len(v.items)
-	if len(v.Charges) == n {
-		return
-	}
-	clear(v.Charges[n:]) // keys are not kept
-	clear(v.checks)      // nor here
-	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
-}
-
-// giveBack gives back a turn that v does not use.
-func (l *Limiter) giveBack(v *verdict) {
-	if err := giveBack((*asking)(v), l.store, &v.Transaction); err != nil {
-		l.log.warn(v, v.Charges[0].Rule, err) // units that are lost are admitted to nobody
-	}
-	v.Wait = 0
+// checkBan adds a look at the ban of a key.
+func (v *verdict) checkBan(b *bans, key string) {
+	v.checks = append(v.checks, banCheck{bans: b, key: key, ban: len(v.Charges)})
+	v.Charges = append(v.Charges, b.charge(b.ban, key, 0))
 }

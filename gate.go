@@ -77,3 +77,23 @@ local function queue(s, now, at, cost)
   return math.max(0, s.at - now), true, at, 0, 0, 0
 end`
 }
+
+// gates returns charges of the gates that pause the keys of v, one for each rule.
+func (v *verdict) gates(cost int64) (gates []Charge) {
+	for i := 0; i < len(v.items); i += v.items[i].limits {
+		gates = append(gates, pauseOf(v.items[i].rule.Name, v.items[i].key, cost))
+	}
+	return gates
+}
+
+func pauseOf(rule, key string, cost int64) Charge {
+	return Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
+}
+
+// appendPauses adds to the charges of an outbound v, after all others, the pauses of
+// its keys: they delay it by the arithmetic that its limits are subject to.
+func (v *verdict) appendPauses() {
+	if v.extra != nil && v.extra.outbound {
+		v.Charges = append(v.Charges, v.gates(pass)...)
+	}
+}

@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -230,76 +229,6 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	default:
 		next.ServeHTTP(w, r)
 	}
-}
-
-// enter returns how long a request may wait: at most maxWait, and next to nothing if
-// MaxWaiting others wait or ask whether they must. If it may wait it is one of them from
-// now on, until it leaves: places that were taken after the store was asked would
-// bound nothing.
-func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
-	if maxWait <= 0 {
-		return 0
-	}
-	within := atMost(v.Context, maxWait)
-	if within > 0 && l.waiting.Add(1) > int64(l.o.MaxWaiting) {
-		l.waiting.Add(-1)
-		within = 0
-	}
-	if within == 0 {
-		return noPlace
-	}
-	v.entered = true
-	return within
-}
-
-// noPlace is the Within of a request that can't wait although others do. It is not 0,
-// which would turn the queue of a LeakyBucket into a meter.
-const noPlace = time.Microsecond
-
-func (l *Limiter) leave(v *verdict) {
-	if v.entered {
-		v.entered = false
-		l.waiting.Add(-1)
-	}
-}
-
-// wait returns when the turn of v has come, or gives it back when the context of
-// the request ends.
-func (l *Limiter) wait(v *verdict) error {
-	defer l.leave(v)
-	r := Reservation{store: l.store, t: v.Transaction, turn: time.Now().Add(v.Wait)}
-	return r.Wait(v.Context)
-}
-
-// clientClosedRequest is what nginx logs where a client hung up before it was
-// answered.
-const clientClosedRequest = 499
-
-// unserved answers a request that was not served because its context ended with
-// err. The client may be gone, but a log must not read as if it was served, and a
-// cache must keep nothing.
-func unserved(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		reducedCapacity.write(w, r)
-		return
-	}
-	h := w.Header()
-	h["Cache-Control"] = noStore
-	delete(h, "Content-Length") // there is no body
-	delete(h, "Content-Encoding")
-	w.WriteHeader(clientClosedRequest)
-}
-
-// FromContext returns what the innermost Limiter decided about the request of
-// that context, or nil if none did. It must not be changed. A handler behind
-// the limiter may serve less when little Remaining is left; OnLimited may serve
-// something cheaper than an error, and tell from its Refusal why. The Transaction
-// of a deny, or of a ban that the process knows of, has no Charges.
-func FromContext(ctx context.Context) *Transaction {
-	if v, ok := ctx.Value(verdictKey{}).(*verdict); ok {
-		return v.transaction()
-	}
-	return nil
 }
 
 // preflight reports whether a browser asks for permission, unasked by its user

@@ -45,40 +45,6 @@ func Observers(fs ...func(Event)) func(Event) {
 	}
 }
 
-// judge says in the event, and in its transaction, why a request is refused, as
-// far as limits and errors go.
-func (e *Event) judge() {
-	t, charge := e.Transaction, 0
-	if e.Err != nil {
-		t.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
-	} else if t.Refusal, charge = t.refusal(); t.Refusal.Reason == 0 {
-		return
-	}
-	e.Key = t.Charges[charge].Key
-}
-
-// timedTake asks the store, and measures how long that takes if there is an observer.
-func (l *Limiter) timedTake(ctx context.Context, t *Transaction) (took time.Duration, err error) {
-	if l.o.Observe == nil {
-		return 0, l.store.Take(ctx, t)
-	}
-	start := time.Now()
-	err = l.store.Take(ctx, t)
-	return time.Since(start), err
-}
-
-// observe logs the error of an event, calls Observe, and returns the error.
-func (l *Limiter) observe(v *verdict, e Event) error {
-	if e.Err != nil {
-		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
-	}
-	if l.o.Observe != nil {
-		e.Refusal = e.Transaction.Refusal
-		l.o.Observe(e)
-	}
-	return e.Err
-}
-
 // An errorLog logs that decisions could not be made, one line a second at most:
 // when a store is away, every request errs. It names the rule, and never a key.
 type errorLog struct {

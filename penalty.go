@@ -100,42 +100,6 @@ func (b *bans) place(key string) *atomic.Int64 {
 	return &b.struck[maphash.String(b.seed, key)%uint64(len(b.struck))]
 }
 
-// A banCheck is what an inquiry asks about the ban of a key of a rule, besides what
-// the request owes.
-type banCheck struct {
-	*bans
-	key      string
-	from, to int // what the request owes the rule, of the items
-	ban      int // the charge that looks at the ban; the next looks at the strikes
-	strikes  bool
-}
-
-// appendBanChecks adds to the charges of v, after what it owes, a look at the ban of
-// each rule that has a penalty, and at the strikes of keys that may have some.
-func (v *verdict) appendBanChecks() {
-	for i, n := 0, 0; i < len(v.items); i += n {
-		n = ofOneRule(v.items[i:])
-		b := v.items[i].rule.bans
-		if b == nil {
-			continue
-		}
-		key := v.items[i].key
-		v.checkBan(b, key)
-		c := &v.checks[len(v.checks)-1]
-		c.from, c.to = i, i+n
-		if until := b.place(key).Load(); b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until {
-			v.Charges = append(v.Charges, b.charge(b.strikes, key, 0))
-			c.strikes = true
-		}
-	}
-}
-
-// checkBan adds a look at the ban of a key.
-func (v *verdict) checkBan(b *bans, key string) {
-	v.checks = append(v.checks, banCheck{bans: b, key: key, ban: len(v.Charges)})
-	v.Charges = append(v.Charges, b.charge(b.ban, key, 0))
-}
-
 // applyPenalties refuses the request of v if a key of it is banned, by what the
 // store said, or because this refusal begins a ban.
 func (l *Limiter) applyPenalties(v *verdict, e *Event) {
@@ -195,6 +159,12 @@ func (c *banCheck) offense(v *verdict) offense {
 		o.wait = 0
 	}
 	return o
+}
+
+// mayHaveStruck reports whether a strike of a key may count.
+func (b *bans) mayHaveStruck(key string) bool {
+	until := b.place(key).Load()
+	return b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until
 }
 
 // strike counts a refusal, and returns how long the key is banned for it. The one

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -119,8 +118,9 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	var policies []policy
 	for _, l := range limits {
 		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
+		err := l.fault()
 		l.Name = l.StoredName()
-		if err := l.fault(); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, l.Name, err)
 		}
 		for _, p := range policies {
@@ -128,24 +128,13 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 				return nil, fmt.Errorf("weir: rule %q has two limits named %q", r.Name, l.Name)
 			}
 		}
-		policies = append(policies, newPolicy(r, alone, l))
+		policies = append(policies, newPolicy(r, len(limits), alone, l))
 	}
 	return policies, nil
 }
 
 // guards reports whether the rule may refuse what it does not charge.
 func (rule *rule) guards() bool { return rule.Deny != nil || rule.DenyFrom != nil || rule.bans != nil }
-
-// cost returns what a request costs.
-func (rule *rule) cost(r *http.Request) int64 {
-	if rule.Cost == nil {
-		return 1
-	}
-	if cost := rule.Cost(r); cost >= 0 {
-		return cost
-	}
-	return math.MaxInt64
-}
 
 // inShadow reports whether the rule is in shadow for a key: where a hash of both
 // falls, on a line of length 1.
@@ -165,6 +154,7 @@ func (r *rule) inShadow(key string) bool {
 // response to response. It knows nothing of keys.
 type policy struct {
 	rule     *rule
+	limits   int // of the rule, which are charged together
 	limit    Limit
 	name     string // the rule's, or rule/limit
 	capacity int64  // the most that can be spent at once
@@ -178,8 +168,8 @@ type policy struct {
 
 // newPolicy prepares a limit. It is shown under the name of the rule alone, or
 // under both names.
-func newPolicy(r *rule, alone bool, l Limit) policy {
-	p := policy{rule: r, limit: l, name: r.Name}
+func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
+	p := policy{rule: r, limits: limits, limit: l, name: r.Name}
 	if !alone {
 		p.name += "/" + l.Name
 	}

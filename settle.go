@@ -125,7 +125,9 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		}
 		ctx := context.WithoutCancel(r.Context())
 		l.settle(ctx, o, &v.Transaction, v.items)
-		l.settle(ctx, o, &extra.shadow, extra.items)
+		if extra.spent {
+			l.settle(ctx, o, &extra.shadow, extra.items)
+		}
 	}()
 	next.ServeHTTP(rec.writer(), r2)
 	o.Panicked = false
@@ -133,13 +135,10 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 
 // settle replaces what was spent for a request by what it cost.
 func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items []item) {
-	if len(t.Decisions) < len(items) || !t.Allowed() { // in shadow, refused or not decided
-		return
-	}
 	var back, more Transaction
 	for i, n := 0, 0; i < len(items); i += n {
-		n = ofOneRule(items[i:])
 		it := &items[i]
+		n = it.limits
 		if it.rule.Settle == nil || it.cost <= 0 {
 			continue
 		}

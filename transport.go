@@ -174,26 +174,6 @@ func (t *transport) paused(v *verdict) bool {
 	return false
 }
 
-// gates returns charges of the gates that pause the keys of v, one for each rule.
-func (v *verdict) gates(cost int64) (gates []Charge) {
-	for i := 0; i < len(v.items); i += ofOneRule(v.items[i:]) {
-		gates = append(gates, pauseOf(v.items[i].rule.Name, v.items[i].key, cost))
-	}
-	return gates
-}
-
-func pauseOf(rule, key string, cost int64) Charge {
-	return Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
-}
-
-// appendPauses adds to the charges of an outbound v, after all others, the pauses of
-// its keys: they delay it by the arithmetic that its limits are subject to.
-func (v *verdict) appendPauses() {
-	if v.extra != nil && v.extra.outbound {
-		v.Charges = append(v.Charges, v.gates(pass)...)
-	}
-}
-
 // Unpause ends the pause of a key of a rule that Transport made because the other
 // side asked for it, in all processes that share the store; behind Hybrid within
 // 10 seconds. Requests that wait for their turn already keep it, and later ones

@@ -45,6 +45,7 @@ type extra struct {
 	outbound bool         // waits for pauses
 	shadow   Transaction  // charges that refuse nobody
 	items    []item       // of shadow
+	spent    bool         // shadow was
 	used     atomic.Int64 // see Report
 }
 
@@ -135,22 +136,6 @@ func (v *verdict) extras() *extra {
 	return v.extra
 }
 
-// ofOneRule returns how many items stand at the beginning of items that are limits
-// of one rule, for one key.
-func ofOneRule(items []item) int {
-	n := 1
-	for n < len(items) && items[n].rule == items[0].rule {
-		n++
-	}
-	return n
-}
-
-// refuseFor refuses the request of v, for a ban or a deny.
-func (v *verdict) refuseFor(f Refusal, key string) {
-	v.Refusal, v.refused = f, true
-	v.extras().refusal, v.extra.key = f, key
-}
-
 // writeHeaders writes what was decided into the response fields, along with what
 // outer limiters decided on the same request.
 func (l *Limiter) writeHeaders(h http.Header, v *verdict) {
@@ -173,49 +158,119 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict) {
 	}
 }
 
-// refuse answers a request that was refused.
-func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
-	if l.o.OnLimited == nil {
-		v.refuse(w, r)
-		return
+// FromContext returns what the innermost Limiter decided about the request of
+// that context, or nil if none did. It must not be changed. A handler behind
+// the limiter may serve less when little Remaining is left; OnLimited may serve
+// something cheaper than an error, and tell from its Refusal why. The Transaction
+// of a deny, or of a ban that the process knows of, has no Charges.
+func FromContext(ctx context.Context) *Transaction {
+	if v, ok := ctx.Value(verdictKey{}).(*verdict); ok {
+		return v.transaction()
 	}
-	l.o.OnLimited.ServeHTTP(w, r.WithContext(v))
+	return nil
 }
 
-// Refuse is OnLimited unless another is given: it answers 429 with problem
-// details of the type quota-exceeded, text or HTML, as the client prefers.
-func Refuse(w http.ResponseWriter, r *http.Request) {
-	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
-		v.refuse(w, r)
-		return
+// decide charges the rules that apply to r and records the outcome in v. It does not
+// sleep: the caller waits for v.Wait, up to maxWait. buffer is added to every period.
+func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Duration) error {
+	e := Event{Request: r, Transaction: &v.Transaction}
+	e.Err = l.charge(v, r, buffer)
+	atOnce, owes, waits := e.Err != nil || v.refused, len(v.Charges) > 0, false
+	if v.refused {
+		e.Key = v.extra.key
 	}
-	quotaExceeded.write(w, r)
+	var within time.Duration
+	if !atOnce {
+		within = l.enter(v, maxWait)
+		defer func() { // even if the store panics
+			if !waits {
+				l.leave(v)
+			}
+		}()
+		if owes {
+			v.Within = within
+			l.ask(v, &e)
+		}
+	}
+	if nothing := v.free && v.Refusal.Reason == 0; (atOnce || owes) && !nothing {
+		l.observe(v, e)
+	}
+	if e.Err != nil {
+		return e.Err
+	}
+	v.refused = v.Refusal.Reason != 0
+	if !v.refused && v.extra != nil && len(v.extra.shadow.Charges) > 0 {
+		l.askInShadow(v, r, within)
+	}
+	waits = !v.refused && v.Wait > 0
+	return nil
 }
 
-// refuse names the limits that refused: mostly it is one, and its answer ready.
-func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
-	if v.extra != nil && v.extra.refusal.Reason != 0 {
-		abnormalUsage.write(w, r)
+// ask has the store decide what v owes, with its bans and pauses, in one call.
+func (l *Limiter) ask(v *verdict, e *Event) {
+	v.appendPauses()
+	e.Took, e.Err = l.timedTake((*asking)(v), &v.Transaction)
+	e.judge()
+	if e.Err == nil {
+		l.applyPenalties(v, e)
+	}
+	v.hideChecks()
+	if v.refused && v.Wait > 0 { // for a ban: nobody will wait for the turn
+		l.giveBack(v)
+	}
+}
+
+// askInShadow charges rules in shadow, which refuse nobody.
+func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration) {
+	t := &v.extra.shadow
+	t.Within = within
+	e := Event{Request: r, Transaction: t, Shadow: true}
+	e.Took, e.Err = l.timedTake((*asking)(v), t)
+	e.judge()
+	v.extra.spent = t.Refusal.Reason == 0
+	l.observe(v, e)
+}
+
+// hideChecks leaves in the transaction what users may see: what the request owes.
+func (v *verdict) hideChecks() {
+	n := len(v.items)
+	if len(v.Charges) == n {
 		return
 	}
-	var one *policy
-	n := 0
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			one = v.items[i].policy
-			n++
-		}
-	}
-	if n == 1 {
-		one.refusal.write(w, r)
+	clear(v.Charges[n:]) // keys are not kept
+	clear(v.checks)      // nor here
+	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
+}
+
+// judge says in the event, and in its transaction, why a request is refused, as
+// far as limits and errors go.
+func (e *Event) judge() {
+	t, charge := e.Transaction, 0
+	if e.Err != nil {
+		t.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
+	} else if t.Refusal, charge = t.refusal(); t.Refusal.Reason == 0 {
 		return
 	}
-	var names [][]byte
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			names = append(names, v.items[i].json)
-		}
+	e.Key = t.Charges[charge].Key
+}
+
+// timedTake asks the store, and measures how long that takes if there is an observer.
+func (l *Limiter) timedTake(ctx context.Context, t *Transaction) (took time.Duration, err error) {
+	if l.o.Observe == nil {
+		return 0, l.store.Take(ctx, t)
 	}
-	p := quotaExceeded.violating(names...)
-	p.write(w, r)
+	start := time.Now()
+	err = l.store.Take(ctx, t)
+	return time.Since(start), err
+}
+
+// observe logs the error of an event and calls Observe.
+func (l *Limiter) observe(v *verdict, e Event) {
+	if e.Err != nil {
+		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
+	}
+	if l.o.Observe != nil {
+		e.Refusal = e.Transaction.Refusal
+		l.o.Observe(e)
+	}
 }

@@ -204,3 +204,50 @@ func takeAll(ctx context.Context, store Store, charges []Charge, cost int64) (*T
 	}
 	return t, store.Take(ctx, t)
 }
+
+// enter returns how long a request may wait: at most maxWait, and next to nothing if
+// MaxWaiting others wait or ask whether they must. If it may wait it is one of them from
+// now on, until it leaves: places that were taken after the store was asked would
+// bound nothing.
+func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
+	if maxWait <= 0 {
+		return 0
+	}
+	within := atMost(v.Context, maxWait)
+	if within > 0 && l.waiting.Add(1) > int64(l.o.MaxWaiting) {
+		l.waiting.Add(-1)
+		within = 0
+	}
+	if within == 0 {
+		return noPlace
+	}
+	v.entered = true
+	return within
+}
+
+// noPlace is the Within of a request that can't wait although others do. It is not 0,
+// which would turn the queue of a LeakyBucket into a meter.
+const noPlace = time.Microsecond
+
+func (l *Limiter) leave(v *verdict) {
+	if v.entered {
+		v.entered = false
+		l.waiting.Add(-1)
+	}
+}
+
+// wait returns when the turn of v has come, or gives it back when the context of
+// the request ends.
+func (l *Limiter) wait(v *verdict) error {
+	defer l.leave(v)
+	r := Reservation{store: l.store, t: v.Transaction, turn: time.Now().Add(v.Wait)}
+	return r.Wait(v.Context)
+}
+
+// giveBack gives back a turn that v does not use.
+func (l *Limiter) giveBack(v *verdict) {
+	if err := giveBack((*asking)(v), l.store, &v.Transaction); err != nil {
+		l.log.warn(v, v.Charges[0].Rule, err) // units that are lost are admitted to nobody
+	}
+	v.Wait = 0
+}

@@ -1,0 +1,172 @@
+package weir
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/seed83679106/weir/internal/period"
+)
+
+// Never is the RetryAfter of a charge that cannot fit, however long one waits,
+// because its cost exceeds the capacity of the limit.
+const Never time.Duration = math.MaxInt64
+
+// MaxTicks is the largest number that the arithmetic of a limit may reach.
+// It leaves room to add a few such numbers below 2^53, where the float64 of a
+// script still holds every integer.
+const MaxTicks = 1 << 50
+
+// A Limit allows Quota units per Period. It is plain data: comparable,
+// printable, and it fits in a file. The functions of package algorithms return
+// limits that are ready to use.
+type Limit struct {
+	// Name tells the limits of a rule apart, in stored keys and in header
+	// fields. The period names a limit that has none: see StoredName. It is
+	// printable ASCII.
+	Name string
+
+	// Algorithm is the arithmetic that counts. It must be set.
+	Algorithm Algorithm
+
+	// Quota is how many units Period allows. At least 1.
+	Quota int64
+
+	// Period is at least a microsecond, in whole microseconds.
+	Period time.Duration
+
+	// Burst is the most that can be spent at once; 0 means Quota. Windows and
+	// logs, whose Quota is that bound already, ignore it.
+	Burst int64
+}
+
+// Named returns a copy of the limit with that name.
+func (l Limit) Named(name string) Limit {
+	l.Name = name
+	return l
+}
+
+// WithBurst returns a copy of the limit that allows n units at once.
+func (l Limit) WithBurst(n int64) Limit {
+	l.Burst = n
+	return l
+}
+
+// String says what the limit allows: "100 per 1m0s, 20 at once (gcra)".
+func (l Limit) String() string {
+	s := fmt.Sprintf("%d per %v", l.Quota, l.Period)
+	if l.Burst != 0 {
+		s += fmt.Sprintf(", %d at once", l.Burst)
+	}
+	if l.Algorithm != nil {
+		s += " (" + l.Algorithm.Name() + ")"
+	}
+	if l.Name != "" {
+		s = l.Name + ": " + s
+	}
+	return s
+}
+
+// Validate refuses a limit that cannot be counted exactly and says which of its
+// numbers is at fault.
+func (l Limit) Validate() error {
+	if err := l.fault(); err != nil {
+		return fmt.Errorf("weir: limit %q: %w", l.Name, err)
+	}
+	return nil
+}
+
+func (l *Limit) fault() error {
+	switch {
+	case l.Algorithm == nil:
+		return errors.New("it has no algorithm")
+	case l.Quota < 1:
+		return fmt.Errorf("quota %d is below 1", l.Quota)
+	case l.Period < time.Microsecond:
+		return fmt.Errorf("period %v is below a microsecond", l.Period)
+	case l.Period%time.Microsecond != 0:
+		return fmt.Errorf("period %v is not in whole microseconds", l.Period)
+	case l.Burst < 0:
+		return fmt.Errorf("burst %d is below 0", l.Burst)
+	}
+	if !printable(l.Name) {
+		return errNotPrintable
+	}
+	if name := l.Algorithm.Name(); name == "" || !printable(name) {
+		return fmt.Errorf("its algorithm is named %q, which is empty or not printable ASCII", name)
+	}
+	if v, ok := l.Algorithm.(Validator); ok {
+		return v.Validate(l)
+	}
+	return nil
+}
+
+// StoredName is the name under which stores keep what was spent: Name, or if
+// that is empty the short name of Period: "1m", "1500ms". A rule may therefore
+// get more limits and lose some, and those that stay keep their counts. If the
+// period of a limit may change, give the limit a name.
+func (l *Limit) StoredName() string {
+	if l.Name != "" {
+		return l.Name
+	}
+	return period.Name(l.Period)
+}
+
+// sameName reports whether two limits have the same stored name.
+func (l *Limit) sameName(m *Limit) bool {
+	switch {
+	case l.Name != "" && m.Name != "":
+		return l.Name == m.Name
+	case l.Name == m.Name:
+		return l.Period == m.Period
+	case l.Name != "":
+		l, m = m, l
+	}
+	var b [period.Size]byte
+	return string(period.Append(b[:0], l.Period)) == m.Name
+}
+
+// printable reports whether a String of a structured field can hold s
+// (RFC 9651, 3.3.3).
+//
+// Stores ask for every name of every charge, so it looks at eight bytes at a time.
+func printable(s string) bool {
+	n := len(s)
+	switch {
+	case n >= 8:
+		for i := 0; i+8 < n; i += 8 {
+			if !printable8(eight(s[i:])) {
+				return false
+			}
+		}
+		return printable8(eight(s[n-8:]))
+	case n >= 4:
+		return printable8(uint64(four(s)) | uint64(four(s[n-4:]))<<32)
+	case n > 0:
+		const spaces = 0x2020202020000000
+		return printable8(spaces | uint64(s[0]) | uint64(s[n/2])<<8 | uint64(s[n-1])<<16)
+	}
+	return true
+}
+
+// printable8 reports whether all bytes of w are. The lowest that is not sets its
+// highest bit in one of three: it is set already, or when 1 is added to 0x7f, or
+// when 0x20 is subtracted from less.
+func printable8(w uint64) bool {
+	const each = 0x0101010101010101
+	return (w|(w+each)|(w-' '*each))&(0x80*each) == 0
+}
+
+func four(s string) uint32 {
+	_ = s[3]
+	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
+}
+
+func eight(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+var errNotPrintable = errors.New("a header field can carry printable ASCII only")
