@@ -2,8 +2,6 @@ package weir
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"html"
 	"net/http"
@@ -173,70 +171,4 @@ func weight(params string) int {
 		}
 	}
 	return 1000
-}
-
-// clientClosedRequest is what nginx logs where a client hung up before it was
-// answered.
-const clientClosedRequest = 499
-
-// unserved answers a request that was not served because its context ended with
-// err. The client may be gone, but a log must not read as if it was served, and a
-// cache must keep nothing.
-func unserved(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		reducedCapacity.write(w, r)
-		return
-	}
-	h := w.Header()
-	h["Cache-Control"] = noStore
-	delete(h, "Content-Length") // there is no body
-	delete(h, "Content-Encoding")
-	w.WriteHeader(clientClosedRequest)
-}
-
-// refuse answers a request that was refused.
-func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
-	if l.o.OnLimited == nil {
-		v.refuse(w, r)
-		return
-	}
-	l.o.OnLimited.ServeHTTP(w, r.WithContext(v))
-}
-
-// Refuse is OnLimited unless another is given: it answers 429 with problem
-// details of the type quota-exceeded, text or HTML, as the client prefers.
-func Refuse(w http.ResponseWriter, r *http.Request) {
-	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
-		v.refuse(w, r)
-		return
-	}
-	quotaExceeded.write(w, r)
-}
-
-// refuse names the limits that refused: mostly it is one, and its answer ready.
-func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
-	if v.extra != nil && v.extra.refusal.Reason != 0 {
-		abnormalUsage.write(w, r)
-		return
-	}
-	var one *policy
-	n := 0
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			one = v.items[i].policy
-			n++
-		}
-	}
-	if n == 1 {
-		one.refusal.write(w, r)
-		return
-	}
-	var names [][]byte
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			names = append(names, v.items[i].json)
-		}
-	}
-	p := quotaExceeded.violating(names...)
-	p.write(w, r)
 }

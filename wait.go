@@ -2,7 +2,9 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 )
@@ -250,4 +252,23 @@ func (l *Limiter) giveBack(v *verdict) {
 		l.log.warn(v, v.Charges[0].Rule, err) // units that are lost are admitted to nobody
 	}
 	v.Wait = 0
+}
+
+// clientClosedRequest is what nginx logs where a client hung up before it was
+// answered.
+const clientClosedRequest = 499
+
+// unserved answers a request that was not served because its context ended with
+// err. The client may be gone, but a log must not read as if it was served, and a
+// cache must keep nothing.
+func unserved(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.DeadlineExceeded) {
+		reducedCapacity.write(w, r)
+		return
+	}
+	h := w.Header()
+	h["Cache-Control"] = noStore
+	delete(h, "Content-Length") // there is no body
+	delete(h, "Content-Encoding")
+	w.WriteHeader(clientClosedRequest)
 }
