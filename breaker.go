@@ -60,12 +60,8 @@ const moment = 25 * time.Millisecond
 // An open breaker decides nothing: under OnError, requests pass by default.
 // Fallback gives them a store that counts meanwhile.
 //
-// For metrics the store has methods Open() bool, which is true until a probe has
-// succeeded, and Refused() int64, how many were answered ErrOpen; they are found
-// by store.(interface{ Open() bool }).
-//
 // Breaker panics if next is nil or an option negative.
-func Breaker(next Store, o BreakerOptions) Store {
+func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	switch {
 	case next == nil:
 		panic("weir: Breaker: the store is nil")
@@ -82,12 +78,13 @@ func Breaker(next Store, o BreakerOptions) Store {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	b := &breaker{next: next, o: o}
+	b := &BreakerStore{next: next, o: o}
 	b.phase.Store(&phase{})
 	return b
 }
 
-type breaker struct {
+// A BreakerStore is what Breaker returns.
+type BreakerStore struct {
 	next    Store
 	o       BreakerOptions
 	phase   atomic.Pointer[phase]
@@ -107,10 +104,14 @@ type phase struct {
 	probing atomic.Bool // stays true once the probe has ended the phase
 }
 
-func (b *breaker) Open() bool     { return b.phase.Load().err != nil }
-func (b *breaker) Refused() int64 { return b.refused.Load() }
+// Open reports whether the breaker is open: until a probe has succeeded.
+func (b *BreakerStore) Open() bool { return b.phase.Load().err != nil }
 
-func (b *breaker) Take(ctx context.Context, t *Transaction) error {
+// Refused returns how many transactions were answered ErrOpen.
+func (b *BreakerStore) Refused() int64 { return b.refused.Load() }
+
+// Take implements Store.
+func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 	p := b.phase.Load()
 	if p.err != nil {
 		return b.probe(ctx, t, p)
@@ -145,7 +146,7 @@ func (p *phase) failed(known int64) int64 {
 }
 
 // probe asks the store if it is time and no other request does.
-func (b *breaker) probe(ctx context.Context, t *Transaction, p *phase) error {
+func (b *BreakerStore) probe(ctx context.Context, t *Transaction, p *phase) error {
 	if time.Now().Before(p.until) || !p.probing.CompareAndSwap(false, true) {
 		b.refused.Add(1)
 		return p.err
@@ -172,7 +173,7 @@ func (b *breaker) probe(ctx context.Context, t *Transaction, p *phase) error {
 }
 
 // opened makes the error once: those who get it must not pay for it.
-func (b *breaker) opened(cause error) *phase {
+func (b *BreakerStore) opened(cause error) *phase {
 	return &phase{err: fmt.Errorf("%w: %w", ErrOpen, cause), until: time.Now().Add(b.o.Cooldown)}
 }
 

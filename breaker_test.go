@@ -140,7 +140,7 @@ func TestBreaker(t *testing.T) {
 						}
 					}
 				}
-				if got := b.(interface{ Refused() int64 }).Refused(); got != refused {
+				if got := b.Refused(); got != refused {
 					t.Errorf("Refused: got %d, want %d", got, refused)
 				}
 			})
@@ -475,11 +475,7 @@ func ExampleBreaker() {
 		err := store.Take(context.Background(), &tx)
 		fmt.Println(errors.Is(err, weir.ErrOpen), err)
 	}
-	m := store.(interface {
-		Open() bool
-		Refused() int64
-	})
-	fmt.Println(m.Open(), m.Refused())
+	fmt.Println(store.Open(), store.Refused())
 	// Output:
 	// open: true because of: connection refused
 	// false connection refused

@@ -27,11 +27,7 @@ import (
 // that they are a round trip too long at most and never too short. It is served
 // for 10 s at most: what is given back through this store is seen at once, through
 // another process after that.
-//
-// The Store returned has a method Stats() HybridStats, and
-// BlockedSince(c Charge) time.Time: since when that charge is being refused from
-// memory, or the zero Time.
-func Hybrid(next Store, maxKeys int) Store {
+func Hybrid(next Store, maxKeys int) *HybridStore {
 	switch {
 	case next == nil:
 		panic("weir: Hybrid: the store is nil")
@@ -40,7 +36,7 @@ func Hybrid(next Store, maxKeys int) Store {
 	case maxKeys == 0:
 		maxKeys = 1 << 16
 	}
-	h := &hybrid{next: next, seed: maphash.MakeSeed(), start: time.Now()}
+	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: time.Now()}
 	h.shards = make([]blocks, min(64, maxKeys))
 	for i := range h.shards {
 		h.shards[i].most = (maxKeys + len(h.shards) - 1) / len(h.shards)
@@ -58,7 +54,8 @@ type HybridStats struct {
 // recheck is how long a refusal is served before it is asked for again.
 const recheck = 10 * time.Second
 
-type hybrid struct {
+// A HybridStore is what Hybrid returns.
+type HybridStore struct {
 	next          Store
 	seed          maphash.Seed
 	start         time.Time // instants are counted from it, on the monotonic clock
@@ -90,13 +87,16 @@ type blocks struct {
 	_     [64]byte
 }
 
-func (h *hybrid) now() int64 { return time.Since(h.start).Microseconds() }
+func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
-func (h *hybrid) Stats() HybridStats {
+// Stats returns what was counted so far.
+func (h *HybridStore) Stats() HybridStats {
 	return HybridStats{Hits: h.served.Load(), Misses: h.asked.Load()}
 }
 
-func (h *hybrid) BlockedSince(c Charge) time.Time {
+// BlockedSince returns since when a charge has been refused from memory, or the zero
+// Time if it is not.
+func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	if b, ok := h.lookup(h.id(&c), &c, 0, h.now()); ok {
 		return time.UnixMicro(b.since)
 	}
@@ -104,7 +104,7 @@ func (h *hybrid) BlockedSince(c Charge) time.Time {
 }
 
 // Take implements Store.
-func (h *hybrid) Take(ctx context.Context, t *Transaction) error {
+func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func newBlock(c *Charge, d *Decision, t *Transaction, sent, answered int64) bloc
 }
 
 // serve refuses t if one of its charges is known to be refused.
-func (h *hybrid) serve(t *Transaction) bool {
+func (h *HybridStore) serve(t *Transaction) bool {
 	now := h.now()
 	first := true
 	for i := range t.Charges {
@@ -203,7 +203,7 @@ func (b *block) decision(now int64) Decision {
 
 // lookup returns the block of a charge that is refused at now even to those who
 // wait for within.
-func (h *hybrid) lookup(id uint64, c *Charge, within time.Duration, now int64) (block, bool) {
+func (h *HybridStore) lookup(id uint64, c *Charge, within time.Duration, now int64) (block, bool) {
 	s := h.shard(id)
 	s.mu.Lock()
 	b, ok := s.known[id]
@@ -266,13 +266,13 @@ func (s *blocks) makeRoom(until int64) {
 	delete(s.known, soonest)
 }
 
-func (h *hybrid) shard(id uint64) *blocks {
+func (h *HybridStore) shard(id uint64) *blocks {
 	hi, _ := bits.Mul64(id, uint64(len(h.shards)))
 	return &h.shards[hi]
 }
 
 // id returns the fingerprint of a charge's state.
-func (h *hybrid) id(c *Charge) uint64 {
+func (h *HybridStore) id(c *Charge) uint64 {
 	var name uint64
 	if l := &c.Limit; l.Name != "" {
 		name = maphash.String(h.seed, l.Name)

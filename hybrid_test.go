@@ -44,7 +44,7 @@ func TestHybridServes(t *testing.T) {
 			if n := behind.calls.Load() - asked; n != 0 {
 				t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
 			}
-			if got := store.(interface{ Stats() weir.HybridStats }).Stats(); got.Hits != 20_000 || got.Misses != uint64(asked) {
+			if got := store.Stats(); got.Hits != 20_000 || got.Misses != uint64(asked) {
 				t.Errorf("%v: got %+v, want 20000 served, %d asked", limit, got, asked)
 			}
 			time.Sleep(take(t, store, 0, charge).Decisions[0].RetryAfter)
@@ -102,7 +102,7 @@ func TestHybridIsExact(t *testing.T) {
 				}
 				time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
 			}
-			served += store.(interface{ Stats() weir.HybridStats }).Stats().Hits
+			served += store.Stats().Hits
 		})
 	}
 	if served < 1000 {
@@ -152,7 +152,7 @@ func TestHybridForgets(t *testing.T) {
 				take(t, store, 0, charge)
 				time.Sleep(time.Second)
 			}
-			since := store.(interface{ BlockedSince(weir.Charge) time.Time }).BlockedSince(charge)
+			since := store.BlockedSince(charge)
 			if want := begin.Add(2 * time.Second); !since.Equal(want) {
 				t.Errorf("%s: blocked since %v, want the third ask, %v", c.name, since, want)
 			}
@@ -301,7 +301,7 @@ func ExampleHybrid() {
 	for range 100 {
 		do(handler, ask("/", "192.0.2.1:1234"))
 	}
-	fmt.Printf("%+v\n", store.(interface{ Stats() weir.HybridStats }).Stats())
+	fmt.Printf("%+v\n", store.Stats())
 	// Output: {Hits:97 Misses:3}
 }
 

@@ -53,6 +53,12 @@ func (l Limit) WithBurst(n int64) Limit {
 	return l
 }
 
+// Capacity returns the most units that can be spent at once. The limit must be valid.
+func (l *Limit) Capacity() int64 {
+	_, full := l.Algorithm.Take(State{}, l, 0, 0)
+	return full.Remaining
+}
+
 // String says what the limit allows: "100 per 1m0s, 20 at once (gcra)".
 func (l Limit) String() string {
 	s := fmt.Sprintf("%d per %v", l.Quota, l.Period)

@@ -173,8 +173,7 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	if !alone {
 		p.name += "/" + l.Name
 	}
-	_, full := l.Algorithm.Take(State{}, &l, 0, 0)
-	p.capacity = full.Remaining
+	p.capacity = l.Capacity()
 	p.capacityValue = []string{strconv.FormatInt(p.capacity, 10)}
 
 	window := ""

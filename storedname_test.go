@@ -121,3 +121,9 @@ func TestStoredName(t *testing.T) {
 		}
 	})
 }
+
+func ExampleLimit_Capacity() {
+	limit := algorithms.GCRA(100, time.Minute).WithBurst(20)
+	fmt.Println(limit.Capacity(), limit.Quota)
+	// Output: 20 100
+}

@@ -83,7 +83,7 @@ type resource struct {
 func tightest(at time.Time, charges []weir.Charge, decisions []weir.Decision) (tight resource) {
 	least := 2.0
 	for i, d := range decisions {
-		all := capacity(&charges[i].Limit)
+		all := charges[i].Limit.Capacity()
 		if share := float64(d.Remaining) / float64(all); share < least {
 			least = share
 			tight = resource{all, all - d.Remaining, d.Remaining, unixSeconds(at.Add(d.ResetAfter))}

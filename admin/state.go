@@ -111,12 +111,7 @@ type limitBody struct {
 }
 
 func bodyOf(l weir.Limit) limitBody {
-	return limitBody{l.Name, l.Algorithm.Name(), l.Quota, l.Period.Seconds(), capacity(&l)}
-}
-
-func capacity(l *weir.Limit) int64 {
-	_, full := l.Algorithm.Take(weir.State{}, l, 0, 0)
-	return full.Remaining
+	return limitBody{l.Name, l.Algorithm.Name(), l.Quota, l.Period.Seconds(), l.Capacity()}
 }
 
 type limitState struct {

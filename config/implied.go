@@ -27,7 +27,7 @@ import (
 // and calendars, of which it takes a bound that is a little too large, and for
 // costs of more than 1, which it takes to be any.
 func implied(a, b limit) bool {
-	if isMeter(b) && capacity(b.Limit) == 1 {
+	if isMeter(b) && b.Limit.Capacity() == 1 {
 		// It has drained before the next unit comes, at a whole µs.
 		b.Quota, b.Period = 1, time.Duration(ceil(micros(b.Period), b.Quota))*time.Microsecond
 	}
@@ -55,8 +55,8 @@ func implied(a, b limit) bool {
 		// b's steps come at w = 1 and 2 and then a period apart: where the first
 		// two fit and b is not faster, all do.
 		return !b.isElsewhere() && compare(b.Quota, period, a.Quota, b.shortest()) <= 0 &&
-			b.most(1, 1) <= capacity(a.Limit) &&
-			compare(b.most(2, 1)-capacity(a.Limit), period, a.Quota, 1) <= 0
+			b.most(1, 1) <= a.Limit.Capacity() &&
+			compare(b.most(2, 1)-a.Limit.Capacity(), period, a.Quota, 1) <= 0
 	}
 	return false
 }
@@ -69,7 +69,7 @@ func (l limit) most(w, grid int64) int64 {
 	case slidingLog:
 		return sum(0, ceil(w, p), l.Quota)
 	case "gcra", "token-bucket", "leaky-bucket":
-		return sumDiv(capacity(l.Limit), w-1, l.Quota, p)
+		return sumDiv(l.Limit.Capacity(), w-1, l.Quota, p)
 	case "anchored-window": // a window may have begun before, with one unit
 		return max(sum(0, ceil(w, p), l.Quota), sum(l.Quota-1, ceil(w-1, p), l.Quota))
 	case "fixed-window", "sliding-window": // as many windows as w can touch
@@ -86,7 +86,7 @@ func (l limit) most(w, grid int64) int64 {
 func (l limit) line(w int64) int64 {
 	switch l.Algorithm.Name() {
 	case slidingLog, "gcra", "token-bucket", "leaky-bucket":
-		n := sumDiv(capacity(l.Limit), w, l.Quota, l.shortest())
+		n := sumDiv(l.Limit.Capacity(), w, l.Quota, l.shortest())
 		if hi, lo := bits.Mul64(uint64(w), uint64(l.Quota)); n < math.MaxInt64 && bits.Rem64(hi, lo, uint64(l.shortest())) != 0 {
 			n++
 		}

@@ -158,12 +158,6 @@ func isMeter(l limit) bool {
 	return false
 }
 
-// capacity is the most that can be spent at once.
-func capacity(l weir.Limit) int64 {
-	_, full := l.Algorithm.Take(weir.State{}, &l, 0, 0)
-	return full.Remaining
-}
-
 // spell returns a period as stored names have it: 1m, 3s, 1d, 1500ms.
 func spell(d time.Duration) string { return period.Name(d) }
 

@@ -158,7 +158,7 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	}
 	d.together(nodes, r.limits)
 	for _, l := range r.limits {
-		if most := capacity(l.Limit); r.cost.n > most {
+		if most := l.Limit.Capacity(); r.cost.n > most {
 			d.errorf(f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", r.cost.n, l.called(), most)
 		}
 	}

@@ -36,8 +36,9 @@ const timeout = 500 * time.Millisecond
 
 // A replica is a server; yours is a process.
 type replica struct {
-	base            string
-	breaker, hybrid weir.Store
+	base    string
+	breaker *weir.BreakerStore
+	hybrid  *weir.HybridStore
 }
 
 // newStore returns what a replica decides with: Redis, and while that is away
@@ -70,8 +71,8 @@ func (r *replica) onChange(open bool, err error) {
 
 // asked is how often Redis was asked, from what the stores say for metrics.
 func (r *replica) asked() int {
-	stats := r.hybrid.(interface{ Stats() weir.HybridStats }).Stats()
-	return int(stats.Misses) - int(r.breaker.(interface{ Refused() int64 }).Refused())
+	stats := r.hybrid.Stats()
+	return int(stats.Misses) - int(r.breaker.Refused())
 }
 
 func main() {

@@ -98,10 +98,9 @@ func (s *scene) frame(at int64, left [][][3]int64) frame {
 func (s *scene) announcement() announcement {
 	a := announcement{ID: s.id, Settings: s.set, Link: s.set.query(), Fresh: s.fresh, Start: s.start, Users: users[:s.lanes()]}
 	for _, r := range s.rows {
-		_, full := r.limit.Algorithm.Take(weir.State{}, &r.limit, 0, 0)
 		a.Rows = append(a.Rows, rowHead{
 			Algorithm: r.kind.name, Title: r.kind.title, About: r.kind.about,
-			Capacity: full.Remaining, Meter: r.kind.bucket != nil,
+			Capacity: r.limit.Capacity(), Meter: r.kind.bucket != nil,
 			Go: r.kind.goLine(&s.set), YAML: r.kind.yaml(&s.set),
 		})
 	}
