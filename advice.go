@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/seed83679106/weir/internal/sfv"
 )
 
 // An ServerLimit is what the other side of a request says of one of its limits.
@@ -103,7 +105,7 @@ type headerReader struct {
 type known struct {
 	ServerLimit
 	dialect   Dialect
-	partition byteSequence
+	partition sfv.ByteSequence
 	told      bool // what is left of the policy
 }
 
@@ -113,20 +115,20 @@ func (r *headerReader) readPolicies() {
 	policies, _ := r.members(policyField, false)
 	for _, m := range policies {
 		k := known{ServerLimit: ServerLimit{Unit: requests, Remaining: -1}}
-		switch v := m.value.(type) {
+		switch v := m.Value.(type) {
 		case string:
-			k.dialect, k.Name, k.Limit = IETF, v, units(m.params[quotaKey])
-			if unit, ok := m.params[unitKey].(string); ok {
+			k.dialect, k.Name, k.Limit = IETF, v, units(m.Params[quotaKey])
+			if unit, ok := m.Params[unitKey].(string); ok {
 				k.Unit = unit
 			}
-			k.partition, _ = m.params[partitionKey].(byteSequence)
+			k.partition, _ = m.Params[partitionKey].(sfv.ByteSequence)
 		case int64:
 			k.dialect, k.Limit = Draft06|Draft07, units(v)
 		default:
 			continue
 		}
 		const longest = math.MaxInt64 / int64(time.Second)
-		k.Window = time.Duration(min(max(0, units(m.params[windowKey])), longest)) * time.Second
+		k.Window = time.Duration(min(max(0, units(m.Params[windowKey])), longest)) * time.Second
 		if k.Limit >= 0 {
 			r.add(k)
 		}
@@ -139,14 +141,14 @@ func (r *headerReader) readPolicies() {
 func (r *headerReader) readRateLimit() {
 	items, list := r.members(ietfField, false)
 	for _, m := range items {
-		k := known{ServerLimit: ServerLimit{Unit: requests, Limit: -1, Remaining: units(m.params[leftKey])}, dialect: IETF}
-		name, named := m.value.(string)
+		k := known{ServerLimit: ServerLimit{Unit: requests, Limit: -1, Remaining: units(m.Params[leftKey])}, dialect: IETF}
+		name, named := m.Value.(string)
 		if !named || k.Remaining < 0 {
 			continue
 		}
 		k.Name = name
-		k.partition, _ = m.params[partitionKey].(byteSequence)
-		k.ResetAfter = r.after(units(m.params[timeKey]), 0)
+		k.partition, _ = m.Params[partitionKey].(sfv.ByteSequence)
+		k.ResetAfter = r.after(units(m.Params[timeKey]), 0)
 		r.join(k)
 	}
 	if list {
@@ -155,13 +157,13 @@ func (r *headerReader) readRateLimit() {
 	items, _ = r.members(ietfField, true)
 	k := known{ServerLimit: ServerLimit{Unit: requests, Limit: -1, Remaining: -1}, dialect: Draft07}
 	for _, m := range items {
-		switch m.key {
+		switch m.Key {
 		case limitMember:
-			k.Limit = units(m.value)
+			k.Limit = units(m.Value)
 		case remainingMember:
-			k.Remaining = units(m.value)
+			k.Remaining = units(m.Value)
 		case resetMember:
-			k.ResetAfter = r.after(units(m.value), 0)
+			k.ResetAfter = r.after(units(m.Value), 0)
 		}
 	}
 	if k.Limit >= 0 || k.Remaining >= 0 {
@@ -170,7 +172,7 @@ func (r *headerReader) readRateLimit() {
 }
 
 // members parses a structured field, all of its lines.
-func (r *headerReader) members(name string, dictionary bool) (members []member, ok bool) {
+func (r *headerReader) members(name string, dictionary bool) (members []sfv.Member, ok bool) {
 	size := 0
 	for _, line := range r.h[name] {
 		size += len(line) + 2
@@ -178,7 +180,7 @@ func (r *headerReader) members(name string, dictionary bool) (members []member, 
 	if size > maxField {
 		return nil, false
 	}
-	return parseMembers(strings.Join(r.h[name], ", "), dictionary)
+	return sfv.Parse(strings.Join(r.h[name], ", "), dictionary)
 }
 
 // units returns a value that counts something, or -1.

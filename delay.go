@@ -70,6 +70,8 @@ func delta(n int64, fraction, unit time.Duration) time.Duration {
 	return bounded(time.Duration(n)*unit + ceil(fraction*unit, time.Second)/time.Second)
 }
 
+const digits = "0123456789"
+
 // number reads digits with or without decimals. The fraction is in billionths,
 // rounded up; what is too large for an int64 is the largest.
 func number(s string) (n int64, fraction time.Duration, ok bool) {

@@ -101,34 +101,8 @@ func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
 	}
-	if len(o.Rules) == 0 {
-		return nil, errors.New("weir: there are no rules")
-	}
-	if o.Headers == 0 {
-		o.Headers = XRateLimit
-	}
-	if err := o.Headers.validate(); err != nil {
+	if err := o.complete(); err != nil {
 		return nil, err
-	}
-	for _, d := range []struct {
-		name string
-		n    int64
-	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}, {"Buffer", int64(o.Buffer)}, {"MaxPause", int64(o.MaxPause)}} {
-		if d.n < 0 {
-			return nil, fmt.Errorf("weir: %s is below 0", d.name)
-		}
-	}
-	if o.Buffer%time.Microsecond != 0 {
-		return nil, fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
-	}
-	if o.MaxWaiting == 0 {
-		o.MaxWaiting = 10_000
-	}
-	if o.MaxPause == 0 {
-		o.MaxPause = time.Minute
-	}
-	if o.OnError == nil {
-		o.OnError = failOpen
 	}
 	l := &Limiter{store: store, o: o, log: errorLog{logger: o.Logger}}
 	names := map[string]bool{}
@@ -162,6 +136,40 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.expose = []string{o.Headers.fields(units)}
 	}
 	return l, nil
+}
+
+// complete validates options and gives those that are zero their defaults.
+func (o *Options) complete() error {
+	if len(o.Rules) == 0 {
+		return errors.New("weir: there are no rules")
+	}
+	if o.Headers == 0 {
+		o.Headers = XRateLimit
+	}
+	if err := o.Headers.validate(); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		name string
+		n    int64
+	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}, {"Buffer", int64(o.Buffer)}, {"MaxPause", int64(o.MaxPause)}} {
+		if d.n < 0 {
+			return fmt.Errorf("weir: %s is below 0", d.name)
+		}
+	}
+	if o.Buffer%time.Microsecond != 0 {
+		return fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
+	}
+	if o.MaxWaiting == 0 {
+		o.MaxWaiting = 10_000
+	}
+	if o.MaxPause == 0 {
+		o.MaxPause = time.Minute
+	}
+	if o.OnError == nil {
+		o.OnError = failOpen
+	}
+	return nil
 }
 
 // Rules returns the rules as they are in force: every limit has its stored name.

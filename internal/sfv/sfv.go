@@ -1,4 +1,6 @@
-package weir
+// Package sfv parses the structured fields of RFC 9651 that say something about
+// limits.
+package sfv
 
 import (
 	"encoding/base64"
@@ -7,15 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// A member of a List or a Dictionary, with its parameters. It is an Item: no
+// A Member of a List or a Dictionary, with its parameters. It is an Item: no
 // field about limits has Inner Lists.
-type member struct {
-	key    string // in a Dictionary
-	value  any    // string, int64, byteSequence, or other
-	params map[string]any
+type Member struct {
+	Key    string // in a Dictionary
+	Value  any    // string, int64, ByteSequence, or of a type that says nothing
+	Params map[string]any
 }
 
-type byteSequence string
+// A ByteSequence is a Byte Sequence.
+type ByteSequence string
 
 // other is a value of a type that says nothing about limits: a Decimal, Token,
 // Boolean, Date or Display String. It must parse all the same.
@@ -29,27 +32,27 @@ const (
 	tchar   = upper + lower + digits + "!#$%&'*+-.^_`|~" // RFC 9110, 5.6.2
 )
 
-// parseMembers parses a structured field as RFC 9651, 4.2 says: a Dictionary or
+// Parse parses a structured field as RFC 9651, 4.2 says: a Dictionary or
 // a List, of Items. After any error ok is false and the field is void. It takes
 // linear time.
-func parseMembers(field string, dictionary bool) (members []member, ok bool) {
+func Parse(field string, dictionary bool) (members []Member, ok bool) {
 	p := parser{strings.Trim(field, " ")}
 	for p.rest != "" {
-		var m member
+		var m Member
 		if dictionary {
-			m.key, m.value, ok = p.pair()
+			m.Key, m.Value, ok = p.pair()
 		} else {
-			m.value, ok = p.value()
+			m.Value, ok = p.value()
 		}
 		for ok && p.take(";") {
 			p.span(" ")
 			var key string
 			var value any
 			key, value, ok = p.pair()
-			if m.params == nil {
-				m.params = map[string]any{}
+			if m.Params == nil {
+				m.Params = map[string]any{}
 			}
-			m.params[key] = value
+			m.Params[key] = value
 		}
 		if !ok {
 			return nil, false
@@ -113,7 +116,7 @@ func (p *parser) value() (any, bool) {
 		s, ok := p.until(":")
 		// Padding may be missing (RFC 9651, 4.2.7). Go would skip line ends.
 		raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
-		return byteSequence(raw), ok && err == nil && !strings.ContainsAny(s, "\r\n")
+		return ByteSequence(raw), ok && err == nil && !strings.ContainsAny(s, "\r\n")
 	case p.take("?"):
 		return other{}, p.take("0") || p.take("1")
 	case p.take("@"):
@@ -172,7 +175,7 @@ func (p *parser) text() (any, bool) {
 // display parses the rest of a Display String.
 func (p *parser) display() (any, bool) {
 	s, ok := p.until(`"`)
-	if !ok || !printable(s) {
+	if !ok || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return nil, false
 	}
 	first, rest, _ := strings.Cut(s, "%")
