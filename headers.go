@@ -161,12 +161,6 @@ func (t triple) named(unit string) triple {
 	return t
 }
 
-// quoted returns a String of a structured field. New has refused names that
-// it can't hold.
-func quoted(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
-}
-
 // An item is what a response knows of one limit, for one key.
 type item struct {
 	*policy

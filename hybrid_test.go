@@ -302,7 +302,11 @@ func ExampleHybrid() {
 		do(handler, ask("/", "192.0.2.1:1234"))
 	}
 	fmt.Printf("%+v\n", store.Stats())
-	// Output: {Hits:97 Misses:3}
+	asked := weir.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Hour), Cost: 1}
+	fmt.Println("blocked:", !store.BlockedSince(asked).IsZero())
+	// Output:
+	// {Hits:97 Misses:3}
+	// blocked: true
 }
 
 // TestHybridKnowsTheCalendar: a refusal says nothing of the same numbers in another

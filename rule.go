@@ -193,3 +193,9 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 
 // maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
 const maxInteger = 999_999_999_999_999
+
+// quoted returns a String of a structured field. New has refused names that
+// it can't hold.
+func quoted(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
