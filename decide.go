@@ -121,7 +121,7 @@ func (t *Transaction) take(i int, now, cost int64, s *State) {
 // set copies s field by field: wider loads would stall on stores that are still
 // on their way, at 10 ns a copy.
 func (to *State) set(s *State) {
-	to.At, to.A, to.B, to.Log = s.At, s.A, s.B, s.Log
+	to.At, to.A, to.B, to.Log, to.Until = s.At, s.A, s.B, s.Log, s.Until
 }
 
 // cancel gives back a reservation, or the newest units where the algorithm
@@ -237,6 +237,9 @@ func undoOf(c *Charge, now int64, before, after State) Undo {
 	_, d := c.Limit.Algorithm.Take(before, &c.Limit, now, 0)
 	u := Undo{Before: before, After: after, Until: now + int64(d.ResetAfter/time.Microsecond), Log: len(after.Log) > 0}
 	u.Before.Log, u.After.Log = nil, nil
+	if d.ResetAfter > 0 {
+		u.Before.Until = u.Until
+	}
 	return u
 }
 

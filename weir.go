@@ -42,6 +42,11 @@ type State struct {
 	At   int64  // when the newest unit is spent, in µs since 1970
 	A, B int64  // the algorithm's own numbers
 	Log  []Mark // only for algorithms that remember each unit; oldest first
+
+	// Until is when the state is as good as new, in µs since 1970, by the limit that
+	// wrote it; 0 if that is not known. A window learns from it that the state was
+	// written under another period. Stores have it from ResetAfter.
+	Until int64
 }
 
 // A Mark says that the Sum-th unit of a log, and those since the mark before,

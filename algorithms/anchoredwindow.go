@@ -31,6 +31,15 @@ func (a anchoredWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ we
 // Step makes it a weir.Stepper.
 func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
+	if at < s.Until && s.Until > s.B+period && s.A > 0 {
+		m := mixed{kept: s.A, period: period, until: s.Until}
+		b, until := s.B, s.Until
+		if cost > 0 && at >= s.At+period && at+period > until {
+			b, until = at, at+period // the longer one would end first: it begins anew
+		}
+		m.step(s, d, l.Quota, b, until, now, at, cost)
+		return
+	}
 	start, w := at, window{}
 	if s.A > 0 && at < s.B+period {
 		start, w.spent = s.B, s.A
@@ -41,5 +50,10 @@ func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, 
 
 // Cancel makes it a weir.Canceler.
 func (anchoredWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
-	return cancelInWindow(s, l.Quota, s.B, s.B-int64(l.Period)/microsecond, now, at, n)
+	period := int64(l.Period) / microsecond
+	until := s.B + period
+	if max(now, s.At) < s.Until {
+		until = max(until, s.Until)
+	}
+	return cancelInWindow(s, l.Quota, s.B, s.B-period, until, now, at, n)
 }

@@ -87,7 +87,7 @@ func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 // Cancel makes it a weir.Canceler.
 func (c calendar) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	start, _ := c.Window(min(s.At, 1<<53))
-	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
+	return cancelInWindow(s, l.Quota, start, 0, s.Until, now, at, n)
 }
 
 // Window returns when the window that holds the instant at begins and ends, in

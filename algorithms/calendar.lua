@@ -19,5 +19,5 @@ end
 local function cancel(s, now, at, n, quota, _, _, edges)
   if at > s.at then return end
   local start, finish = window_of(s.at, edges)
-  return cancel_in_window(s, quota, start, finish, 0, now, at, n)
+  return cancel_in_window(s, quota, start, finish, s.b, 0, now, at, n)
 end

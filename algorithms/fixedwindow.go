@@ -36,5 +36,5 @@ func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cos
 // Cancel makes it a weir.Canceler.
 func (fixedWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	start := s.At - s.At%(int64(l.Period)/microsecond)
-	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
+	return cancelInWindow(s, l.Quota, start, 0, s.Until, now, at, n)
 }

@@ -6,5 +6,5 @@ end
 
 local function cancel(s, now, at, n, quota, period)
   local start = s.at - s.at % period
-  return cancel_in_window(s, quota, start, start + period, 0, now, at, n)
+  return cancel_in_window(s, quota, start, start + period, s.b, 0, now, at, n)
 end

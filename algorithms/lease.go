@@ -58,9 +58,10 @@ func (gcra) Drains() bool           { return true }
 func (tokenBucket) Drains() bool    { return true }
 func (leakyBucket) Drains() bool    { return true }
 
-// heldInWindow: what is spent is forgotten when the window ends.
+// heldInWindow: what is spent is forgotten when the window ends. That is when one more
+// unit is free, also if the state is kept for a longer window of the same name.
 func heldInWindow(d weir.Decision, at, now, n int64) int64 {
-	if now >= at+int64(d.ResetAfter)/microsecond {
+	if now >= at+int64(d.NextAfter)/microsecond {
 		return 0
 	}
 	return n

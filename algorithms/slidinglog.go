@@ -31,6 +31,10 @@ func (g slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.S
 func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	g := logOf(s, l, at)
+	if keep := keepFor(s, g.period, at); keep > g.period {
+		g.stepMixed(s, d, keep, now, cost)
+		return
+	}
 	switch {
 	case cost > g.quota:
 		g.view().decide(d, now, at, never, false)
@@ -58,23 +62,77 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 			*s = weir.State{}
 		}
 	}
-	g.view().decide(d, now, at, 0, true)
+	v := g.view()
+	if cost != 0 && s.At != 0 {
+		s.Until = at + v.reset
+	}
+	v.decide(d, now, at, 0, true)
+}
+
+// keepFor returns for how long units are kept: for the period, or as long as the
+// limit of a longer one that has written the state.
+func keepFor(s *weir.State, period, at int64) int64 {
+	if n := len(s.Log); n > 0 && at < s.Until {
+		return max(period, s.Until-s.Log[n-1].At)
+	}
+	return period
+}
+
+// stepMixed spends in a log whose units another limit needs for longer, for keep.
+func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost int64) {
+	at, reset := g.at, s.Until-g.at
+	retry := int64(0)
+	switch {
+	case cost > g.quota:
+		retry = never
+	case cost > 0:
+		if retry = g.wait(cost); retry > 0 || at > now {
+			break
+		}
+		all := logSince(s, at-keep)
+		if all.base > weir.MaxTicks {
+			all.rebase()
+		}
+		all.marks = append(all.marks, weir.Mark{At: at, Sum: all.sum() + cost})
+		*s = weir.State{At: at, A: all.base, Log: all.marks, Until: at + keep}
+		g.base, g.marks, reset = all.base, all.marks, keep
+		g.drop(at - g.period)
+	case cost < 0:
+		n := min(givenBack(cost), g.spent())
+		g.giveBack(n)
+		all := logSince(s, now-keep) // what is reserved may be cancelled
+		all.giveBack(n)
+		if len(all.marks) == 0 {
+			*s, reset = unspent(0, now, at), 0
+			break
+		}
+		*s = weir.State{At: at, A: all.base, Log: all.marks, Until: all.marks[len(all.marks)-1].At + keep}
+		reset = max(0, s.Until-at)
+	}
+	v := g.view()
+	v.reset = reset
+	v.decide(d, now, at, retry, cost <= 0 || retry == 0 && at == now)
 }
 
 // Reserve makes it a weir.Reserver: units that will have left the window at the
 // instant at still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (next weir.State, d weir.Decision) {
+	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	next, d = g.Take(s, l, at, cost)
-	if old := logOf(&s, l, now); d.Allowed && next.A > old.base {
+	if old := logSince(&s, now-keep); d.Allowed && next.A > old.base {
 		last := next.Log[len(next.Log)-1]
 		next.A, next.Log = old.base, append(old.marks, last)
+	}
+	if d.Allowed {
+		next.Until = at + keep
 	}
 	return next, d
 }
 
 // Cancel makes it a weir.Canceler.
 func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
-	g := logOf(&s, l, now)
+	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
+	g := logSince(&s, now-keep)
 	var kept []weir.Mark
 	gone, before := int64(0), g.base
 	for _, m := range g.marks {
@@ -88,10 +146,13 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 			kept = append(kept, weir.Mark{At: m.At, Sum: m.Sum - gone})
 		}
 	}
-	if len(kept) == 0 && s.At <= now {
-		return weir.State{}
+	if gone == 0 && at != s.At {
+		return s
 	}
-	return weir.State{At: s.At, A: g.base, Log: kept}
+	if len(kept) == 0 {
+		return unspent(0, now, max(now, s.At))
+	}
+	return weir.State{At: s.At, A: g.base, Log: kept, Until: kept[len(kept)-1].At + keep}
 }
 
 // spentLog is a log as it is at the instant at: without what is older than the
@@ -105,14 +166,25 @@ type spentLog struct {
 
 func logOf(s *weir.State, l *weir.Limit, at int64) spentLog {
 	g := spentLog{quota: l.Quota, period: int64(l.Period) / microsecond, at: at, marks: s.Log, base: s.A}
-	old := at - g.period
+	g.drop(at - g.period)
+	return g
+}
+
+// logSince is all of a log that was spent after old.
+func logSince(s *weir.State, old int64) spentLog {
+	g := spentLog{marks: s.Log, base: s.A}
+	g.drop(old)
+	return g
+}
+
+// drop leaves out what is not after old.
+func (g *spentLog) drop(old int64) {
 	if len(g.marks) == 0 || g.marks[0].At > old {
-		return g
+		return
 	}
 	n := sort.Search(len(g.marks), func(i int) bool { return g.marks[i].At > old })
 	g.base = g.marks[n-1].Sum
 	g.marks = g.marks[n:]
-	return g
 }
 
 func (g *spentLog) sum() int64 {

@@ -5,15 +5,17 @@
 -- unit by unit, it holds one text: "*" and the marks of each limit. Where the
 -- newest instant is not that of a unit, because units were given back, "@" and it
 -- stand behind the header; else "#", the newest instant, and how many of the newest
--- units each limit had in its window then, at most.
+-- units each limit had in its window then, at most. Last stand "&" and for how long the
+-- units of each limit are kept: for its period, or the longest one under which they
+-- were charged, until none of them is as young as that.
 
 local most_units = 1000
 
--- texts: "*" then for each limit "id;frontier;time:count,time:count,|"
+-- texts: "*" then for each limit "id;frontier;keep;time:count,time:count,|"
 local function parse_text(text)
   local logs = {}
-  for id, frontier, marks in string.gmatch(text, '([^;|*]+);(%d+);([^|]*)|') do
-    local log = {frontier = tonumber(frontier), times = {}, sums = {}, len = 0}
+  for id, frontier, keep, marks in string.gmatch(text, '([^;|*]+);(%d+);(%d+);([^|]*)|') do
+    local log = {frontier = tonumber(frontier), keep = tonumber(keep), times = {}, sums = {}, len = 0}
     for time, count in string.gmatch(marks, '(%d+):(%d+),') do
       log.len = log.len + tonumber(count)
       log.times[#log.times + 1] = tonumber(time)
@@ -25,15 +27,24 @@ local function parse_text(text)
 end
 
 local function held(header)
-  local at = string.match(header, '@(%d+)$')
+  local at = string.match(header, '@(%d+)&')
   return at and tonumber(at) or 0
+end
+
+-- keeps returns for how long the units of each limit are kept.
+local function keeps(header)
+  local list = {}
+  for keep in string.gmatch(string.match(header, '&.*') or '', '%d+') do list[#list + 1] = tonumber(keep) end
+  return list
 end
 
 local function parse_list(key, header)
   local units = redis.call('LRANGE', key, 0, -2)
   local logs = {}
+  local keep, n = keeps(header), 0
   for id in string.gmatch(string.gsub(header, '[@#].*', ''), '[^=,]+') do
-    local log = {frontier = 0, times = {}, sums = {}, len = #units}
+    n = n + 1
+    local log = {frontier = 0, keep = keep[n] or 0, times = {}, sums = {}, len = #units}
     for i = #units, 1, -1 do
       log.times[#log.times + 1] = tonumber(units[i])
       log.sums[#log.sums + 1] = #log.times
@@ -63,6 +74,35 @@ local function unit(log, k)
   return time
 end
 
+-- count returns how many units were spent after old. likely is where to look
+-- first.
+local function count(log, old, likely)
+  local lo, hi = 0, log.len + 1
+  local probe, after = math.min(likely, log.len), math.min(likely, log.len) + 1
+  while hi - lo > 1 do
+    if probe <= lo or probe >= hi then probe = math.floor((lo + hi) / 2) end
+    if unit(log, probe) > old then lo = probe else hi = probe end
+    probe, after = after, 0
+  end
+  return lo
+end
+
+-- keep_for notes for how long the units of a limit are kept, see keepFor in
+-- slidinglog.go.
+local function keep_for(group, c, keep)
+  c.keep = c.period
+  if keep > c.period and c.log.len > 0 and unit(c.log, 1) + keep > math.max(c.now, c.log.frontier) then
+    c.keep = keep
+    group.alike = group.alike and (c.cost >= 0 or #group.charges == 1)
+  end
+end
+
+-- kept returns how many units are: if another limit needs them for longer, more than
+-- there are in the window.
+local function kept(c)
+  return count(c.log, c.now - c.keep, c.spent)
+end
+
 -- open_logs reads the list at group.key for the charges that share it.
 local function open_logs(group, charges)
   local key = group.key
@@ -83,9 +123,11 @@ local function open_logs(group, charges)
       log.frontier = held(found)
       if log.len > 0 then log.frontier = math.max(log.frontier, unit(log, 1)) end
     end
-    for _, c in ipairs(charges) do
+    local keep = keeps(found or '')
+    for i, c in ipairs(charges) do
       c.log = log
       c.at = log.frontier
+      keep_for(group, c, keep[i] or 0)
     end
     return
   end
@@ -95,23 +137,11 @@ local function open_logs(group, charges)
     group.logs = parse_list(key, found)
   end
   for _, c in ipairs(charges) do
-    group.logs[c.id] = group.logs[c.id] or {frontier = 0, times = {}, sums = {}, len = 0}
+    group.logs[c.id] = group.logs[c.id] or {frontier = 0, keep = 0, times = {}, sums = {}, len = 0}
     c.log = group.logs[c.id]
     c.at = c.log.frontier
+    keep_for(group, c, c.log.keep)
   end
-end
-
--- count returns how many units were spent after old. likely is where to look
--- first.
-local function count(log, old, likely)
-  local lo, hi = 0, log.len + 1
-  local probe, after = math.min(likely, log.len), math.min(likely, log.len) + 1
-  while hi - lo > 1 do
-    if probe <= lo or probe >= hi then probe = math.floor((lo + hi) / 2) end
-    if unit(log, probe) > old then lo = probe else hi = probe end
-    probe, after = after, 0
-  end
-  return lo
 end
 
 -- take returns the µs from at until the cost fits, or −1.
@@ -127,8 +157,8 @@ end
 -- recent returns how many units are in the window of now. What is reserved may have
 -- an earlier window, but may be cancelled.
 local function recent(c, now)
-  if c.at <= now then return c.spent end
-  return count(c.log, now - c.period, c.spent)
+  if c.at <= now and c.keep == c.period then return c.spent end
+  return count(c.log, now - c.keep, c.spent)
 end
 
 -- cancel finds the units of the instant of that were to be spent then, counted
@@ -155,6 +185,8 @@ end
 -- oldest in the window.
 local function describe_log(c, target)
   local log, n = c.log, c.of and c.all or c.spent
+  local mixed = c.keep > c.period
+  if mixed and not c.of then n = kept(c) end
   local marks = {}
   local function mark(k) -- the k-th oldest of n
     k = math.max(1, math.min(k, n))
@@ -164,6 +196,10 @@ local function describe_log(c, target)
     mark(1)
     mark(n)
     mark(n + 1 - c.quota)
+    if mixed then
+      mark(n - c.spent)
+      mark(n - c.spent + 1)
+    end
     if c.cost > 0 then mark(n + c.cost - c.quota) end
     if c.of then
       local old = math.max(c.now, c.frontier) - c.period
@@ -183,9 +219,12 @@ local function describe_log(c, target)
         mark(c.first + c.same - 1)
         mark(c.first + c.same)
       end
-    elseif c.cost < 0 and n + c.cost >= 1 then
-      mark(n + c.cost)
-      mark(n + c.cost + 1 - c.quota)
+    elseif c.cost < 0 then
+      local left = n - math.min(-c.cost, c.spent)
+      if left >= 1 then
+        mark(left)
+        mark(left + 1 - c.quota)
+      end
     end
     if target then
       local then_spent = count(log, target - c.period, n)
@@ -193,14 +232,25 @@ local function describe_log(c, target)
       mark(n - then_spent + 1)
     end
   end
-  return string.format('%.0f ', log.frontier) .. table.concat(marks, ' ')
+  local till = mixed and string.format('~%.0f', unit(log, 1) + c.keep) or ''
+  return string.format('%.0f%s ', log.frontier, till) .. table.concat(marks, ' ')
+end
+
+-- header_of returns the header with what follows the limits.
+local function header_of(group, text)
+  local list = {}
+  for i, c in ipairs(group.charges) do list[i] = string.format('%.0f', c.keep) end
+  return group.header .. text .. '&' .. table.concat(list, ' ')
 end
 
 local function push_units(group, time, n, now, longest)
   local key = group.key
   local text = string.format('%.0f', time)
-  local header = string.format('%s#%.0f', group.header, time)
-  for _, c in ipairs(group.charges) do header = string.format('%s %.0f', header, c.spent + n) end
+  local header = '#' .. text
+  for _, c in ipairs(group.charges) do
+    header = string.format('%s %.0f', header, (c.keep > c.period and kept(c) or c.spent) + n)
+  end
+  header = header_of(group, header)
   if group.fresh then
     redis.call('RPUSH', key, header)
   else
@@ -214,23 +264,24 @@ local function push_units(group, time, n, now, longest)
     redis.call('LPUSH', key, unpack(units))
   end
   local len = group.charges[1].log.len
-  if len - longest.spent > 16 + longest.spent / 16 then
-    local kept = time > now and count(longest.log, now - longest.period, longest.spent) or longest.spent
-    redis.call('LTRIM', key, 0, kept + n - 1)
+  local spent = longest.keep > longest.period and kept(longest) or longest.spent
+  if len - spent > 16 + spent / 16 then
+    if time > now then spent = kept(longest) end
+    redis.call('LTRIM', key, 0, spent + n - 1)
     redis.call('RPUSH', key, header)
   end
-  redis.call('PEXPIRE', key, ms(time + longest.period - now))
+  redis.call('PEXPIRE', key, ms(time + longest.keep - now))
 end
 
 -- hold keeps the newest instant of a list that units were taken from, for as
 -- long as it matters. newest is that of the units left, or nil.
 local function hold(group, at, newest, now, longest)
-  local reset = math.max(at, newest and newest + longest.period or 0) - now
+  local reset = math.max(at, newest and newest + longest.keep or 0) - now
   if reset <= 0 then
     redis.call('DEL', group.key)
     return
   end
-  redis.call('LSET', group.key, -1, string.format('%s@%.0f', group.header, at))
+  redis.call('LSET', group.key, -1, header_of(group, string.format('@%.0f', at)))
   redis.call('PEXPIRE', group.key, ms(reset))
 end
 
@@ -295,8 +346,8 @@ local function write_text(group, now)
   local texts, reset = {'*'}, 0
   for _, c in ipairs(group.charges) do
     c.log.known = true
-    if c.cost ~= 0 then c.log.old = now - c.period end
-    reset = math.max(reset, c.log.frontier + c.period - now)
+    if c.cost ~= 0 then c.log.old, c.log.keep = now - c.keep, c.keep end
+    reset = math.max(reset, c.log.frontier + c.keep - now)
   end
   local others = false -- whose periods are not known here
   for id, log in pairs(group.logs) do
@@ -311,7 +362,7 @@ local function write_text(group, now)
       before = log.sums[i]
     end
     if #marks > 0 or log.frontier > now then
-      texts[#texts + 1] = string.format('%s;%.0f;%s|', id, log.frontier, table.concat(marks))
+      texts[#texts + 1] = string.format('%s;%.0f;%.0f;%s|', id, log.frontier, log.keep, table.concat(marks))
     end
   end
   local ttl = ms(reset)
@@ -340,7 +391,7 @@ local function spend_logs(group, now, forget)
   end
   local longest, changed = group.charges[1], false
   for _, c in ipairs(group.charges) do
-    if c.period > longest.period then longest = c end
+    if c.keep > longest.keep then longest = c end
     changed = changed or c.cost > 0 or c.cost < 0 and (c.gone ~= 0 or c.frontier ~= c.log.frontier)
   end
   if not changed then return end
@@ -360,7 +411,7 @@ local function spend_logs(group, now, forget)
   if group.shared then
     group.logs = group.fresh and {} or parse_list(group.key, group.found)
     for _, c in ipairs(group.charges) do
-      c.log = group.logs[c.id] or {frontier = 0, times = {}, sums = {}, len = 0}
+      c.log = group.logs[c.id] or {frontier = 0, keep = c.keep, times = {}, sums = {}, len = 0}
       group.logs[c.id] = c.log
     end
   end

@@ -38,7 +38,10 @@ func (w slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ wei
 func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	w := twoWindows{quota: l.Quota, period: int64(l.Period) / microsecond}
-	w.load(s, at)
+	if w.load(s, at) {
+		w.stepMixed(s, d, now, at, cost)
+		return
+	}
 	switch {
 	case cost > w.quota:
 		w.view().decide(d, now, at, never, false)
@@ -61,12 +64,30 @@ func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, c
 			*s = weir.State{}
 		}
 	}
-	w.view().decide(d, now, at, 0, true)
+	v := w.view()
+	if cost != 0 && s.At != 0 {
+		s.Until = at + v.reset
+	}
+	v.decide(d, now, at, 0, true)
+}
+
+// stepMixed spends in a state that was written under another period.
+func (w *twoWindows) stepMixed(s *weir.State, d *weir.Decision, now, at, cost int64) {
+	m := mixed{kept: s.A + s.B, period: w.period, until: max(s.Until, s.At+w.period)}
+	if m.step(s, d, w.quota, 0, max(s.Until, at-w.gone+2*w.period), now, at, cost); cost > 0 && d.Allowed {
+		if !w.load(s, at) {
+			w.view().decide(d, now, at, 0, true)
+		}
+	}
 }
 
 // Cancel makes it a weir.Canceler.
 func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	period := int64(l.Period) / microsecond
+	w := twoWindows{quota: l.Quota, period: period}
+	if w.load(&s, max(now, s.At)) {
+		return cancelMixed(s, period, now, at, n)
+	}
 	start := s.At - s.At%period
 	cur, prev := s.A, s.B
 	switch {
@@ -79,11 +100,22 @@ func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.
 	}
 	switch {
 	case cur == 0 && start > now: // the window before has its end, and one before that may be full
-		return weir.State{At: start - 1, A: prev, B: l.Quota}
-	case cur == 0 && prev == 0 && s.At <= now:
-		return weir.State{}
+		until := start
+		if prev > 0 {
+			until += period
+		}
+		return weir.State{At: start - 1, A: prev, B: l.Quota, Until: until}
+	case cur == 0 && prev == 0:
+		if s.At <= now {
+			return weir.State{}
+		}
+		return weir.State{At: s.At, Until: s.At}
 	}
-	return weir.State{At: s.At, A: cur, B: prev}
+	until := start + period
+	if cur > 0 {
+		until += period
+	}
+	return weir.State{At: s.At, A: cur, B: prev, Until: until}
 }
 
 type twoWindows struct {
@@ -92,15 +124,30 @@ type twoWindows struct {
 	cur, prev     int64 // units spent in it and in the one before
 }
 
-func (w *twoWindows) load(s *weir.State, at int64) {
+// load reads the counters, and reports whether they were written under another
+// period and still matter: their windows are not known then, and it reads none.
+func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
 	w.gone = at % w.period
 	start := at - w.gone
+	until := start // as this period has it
 	switch {
 	case s.At >= start:
 		w.cur, w.prev = s.A, s.B
+		until += w.period
+		if s.A > 0 {
+			until += w.period
+		}
 	case s.At >= start-w.period:
 		w.prev = s.A
+		if s.A > 0 {
+			until += w.period
+		}
 	}
+	if s.Until == until || s.Until == 0 || s.A == 0 && s.B == 0 {
+		return false
+	}
+	w.cur, w.prev = 0, 0
+	return at < s.Until || at < s.At+w.period
 }
 
 // wait returns the µs until n ≤ quota more units fit.

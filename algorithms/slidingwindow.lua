@@ -25,16 +25,40 @@ local function mul_div(a, b, c)
   return quo
 end
 
-local function take(s, at, cost, quota, period)
-  if cost > quota then return -1 end
+-- load returns the µs of the current window, its units and those of the one before;
+-- or, if they were written under another period and still matter, all that are kept.
+local function load(s, at, period)
   local gone = at % period
   local start = at - gone
-  local cur, prev = 0, 0
+  local cur, prev, till = 0, 0, start
   if s.at >= start then
-    cur, prev = s.a, s.b
+    cur, prev, till = s.a, s.b, start + period
+    if cur > 0 then till = till + period end
   elseif s.at >= start - period then
     prev = s.a
+    if prev > 0 then till = start + period end
   end
+  if s.till == till or s.till == 0 or s.a == 0 and s.b == 0 then return gone, cur, prev end
+  if at < s.till or at < s.at + period then return gone, 0, 0, s.a + s.b end
+  return gone, 0, 0
+end
+
+-- take_mixed is mixed.step in mixed.go.
+local function take_mixed(s, at, cost, quota, period, gone, kept)
+  local last = s.at + period
+  if cost > 0 then
+    if at < last and kept > quota - cost then return last - at end
+    return 0, math.min(kept + cost, 2251799813685248), 0, math.max(s.till, at - gone + 2 * period) - at
+  end
+  kept = math.max(0, kept + cost)
+  if kept == 0 then return 0, 0, 0, 0 end
+  return 0, kept, 0, math.max(s.till, last) - at, s.at
+end
+
+local function take(s, at, cost, quota, period)
+  if cost > quota then return -1 end
+  local gone, cur, prev, kept = load(s, at, period)
+  if kept then return take_mixed(s, at, cost, quota, period, gone, kept) end
   if cost > 0 then
     local free = quota - cur - cost
     if free < 0 then return period - gone + period - mul_div(quota - cost, period, cur) end
@@ -58,6 +82,12 @@ local function take(s, at, cost, quota, period)
 end
 
 local function cancel(s, now, at, n, quota, period)
+  local _, _, _, kept = load(s, math.max(now, s.at), period)
+  if kept then
+    if at > s.at or at <= s.at - period then return end
+    if kept <= n then return math.max(now, s.at), 0, 0, 0 end
+    return s.at, kept - n, 0, math.max(s.till, s.at + period) - s.at
+  end
   local gone = s.at % period
   local start = s.at - gone
   local cur, prev = s.a, s.b

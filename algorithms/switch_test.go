@@ -236,3 +236,104 @@ func TestSwitchedWindows(t *testing.T) {
 		}
 	}
 }
+
+// switchedPeriods returns limits of one algorithm whose periods differ. Those of
+// sliding windows differ by more than half, see mixed.go.
+func switchedPeriods(r *rand.Rand, kind int) (limits []weir.Limit) {
+	period := 10 + r.Int64N(60)
+	for range 2 + r.IntN(2) {
+		limits = append(limits, all(1+r.Int64N(12), 1, time.Duration(period)*time.Microsecond)[kind])
+		if kind == 5 || r.IntN(2) == 0 {
+			period *= 2 + r.Int64N(5)
+		} else {
+			period += 1 + r.Int64N(3*period)
+		}
+	}
+	r.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
+	return limits
+}
+
+// TestSwitchedPeriods: a client is charged under limits of one name whose periods
+// differ, and chooses at will which. As long as a charge of a limit lasts (until
+// NextAfter, of a log and a sliding window until it has left the period), that limit
+// counts all that is spent from it on, under whatever numbers. By itself none admits
+// more than its worst case, and none blocks a key for longer than its own period, or
+// two of a sliding window.
+func TestSwitchedPeriods(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 11))
+	histories := 6000
+	if testing.Short() {
+		histories = 1500
+	}
+	for n := range histories {
+		kind := 4 + n%3
+		s := newSwitcher(switchedPeriods(r, kind)...)
+		s.now += r.Int64N(1e9)
+		type use struct {
+			since int   // in what is spent: where the charge is, or the first of a row of them
+			until int64 // when the last charge no longer counts
+			own   history
+		}
+		uses := make([]use, len(s.limits))
+		longest := int64(0)
+		for _, l := range s.limits {
+			longest = max(longest, l.Period.Microseconds())
+		}
+		greedy := r.IntN(3) > 0
+		for range 80 {
+			i := r.IntN(len(s.limits))
+			l, u := s.limits[i], &uses[i]
+			period := l.Period.Microseconds()
+			d := s.decide(s.state[0], l, s.now, 0)
+			cost := d.Remaining
+			if !greedy || r.IntN(4) == 0 {
+				cost = 1 + r.Int64N(l.Quota)
+			}
+			most := period
+			if kind == 5 {
+				most *= 2
+			}
+			if block := s.decide(s.state[0], l, s.now, max(1, cost)).RetryAfter.Microseconds(); block > most {
+				t.Fatalf("seed %d: %v: %v blocks for %d µs", seed, s.limits, l, block)
+			}
+			before := len(s.spent)
+			if cost > 0 {
+				if err := s.charge(i, cost); err != nil {
+					t.Fatalf("seed %d: %v: %+v: %v", seed, s.limits, s.state[0], err)
+				}
+			}
+			if len(s.spent) > before {
+				if s.now >= u.until {
+					u.since = before
+				}
+				seen := s.spent[u.since:]
+				count := seen.sum(s.now-period+1, s.now+1)
+				over := count > l.Quota
+				switch kind {
+				case 4:
+					over = seen.sum(0, s.now+1) > l.Quota
+				case 5:
+					start := s.now / period * period
+					over = over && seen.sum(start-period, start)*(start+period-s.now)+seen.sum(start, s.now+1)*period > l.Quota*period
+				}
+				if over {
+					t.Fatalf("seed %d: %v: %v admits %d at %d, with %v since its own charge", seed, s.limits, l, cost, s.now, seen)
+				}
+				u.own = append(u.own, spending{s.now, cost})
+				u.until = s.now + period
+				if kind == 4 {
+					u.until = s.now + s.decide(s.state[0], l, s.now, 0).NextAfter.Microseconds()
+				}
+			}
+			d = s.decide(s.state[0], l, s.now, 1)
+			steps := []int64{0, 1, r.Int64N(period), period, period - 1, r.Int64N(longest + 1), d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), max(0, d.ResetAfter.Microseconds()-1)}
+			s.now += steps[r.IntN(len(steps))]
+		}
+		for i, l := range s.limits {
+			if got, claim := uses[i].own.most(l.Period.Microseconds()), worst[l.Algorithm.Name()](l); got > claim {
+				t.Fatalf("seed %d: %v: %v by itself admitted %d in its period, want %d at most", seed, s.limits, l, got, claim)
+			}
+		}
+	}
+}

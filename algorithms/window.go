@@ -52,7 +52,7 @@ func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost in
 		}
 		w.kept = min(w.kept+cost, 2*weir.MaxTicks) // more than any quota
 		w.spent = w.kept
-		*s = weir.State{At: at, A: w.kept, B: b}
+		*s = weir.State{At: at, A: w.kept, B: b, Until: w.until}
 	case cost < 0:
 		last := at
 		if w.spent == 0 && w.kept > 0 {
@@ -60,9 +60,9 @@ func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost in
 		}
 		n := givenBack(cost)
 		w.spent, w.kept = max(0, w.spent-n), max(0, w.kept-n)
-		*s = weir.State{At: last, A: w.kept, B: b}
-		if w.kept == 0 && at == now {
-			*s = weir.State{}
+		*s = weir.State{At: last, A: w.kept, B: b, Until: w.until}
+		if w.kept == 0 {
+			*s = unspent(b, now, at)
 		}
 	}
 	w.view(quota, at).decide(d, now, at, 0, true)
@@ -79,19 +79,27 @@ func (w window) view(quota, at int64) view {
 	return v
 }
 
+// unspent is the state in which nothing is spent, and nobody goes before at.
+func unspent(b, now, at int64) weir.State {
+	if at == now {
+		return weir.State{}
+	}
+	return weir.State{At: at, B: b, Until: at}
+}
+
 // cancel gives back n units that were to be spent at the instant at, if that was
 // in the window of s, which began at start. Where none is left in a window to
 // come, the one before it has its end: it is taken to be full.
-func cancelInWindow(s weir.State, quota, start, before, now, at, n int64) weir.State {
+func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64) weir.State {
 	if at < start || at > s.At {
 		return s
 	}
 	spent := max(0, s.A-n)
 	switch {
 	case spent > 0:
-		return weir.State{At: s.At, A: spent, B: s.B}
+		return weir.State{At: s.At, A: spent, B: s.B, Until: until}
 	case start > now:
-		return weir.State{At: start - 1, A: quota, B: before}
+		return weir.State{At: start - 1, A: quota, B: before, Until: start}
 	}
 	return weir.State{}
 }

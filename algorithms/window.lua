@@ -19,10 +19,10 @@ local function spend_in(start, finish, s, at, cost, quota)
   return spend(spent, kept, ends, finish, ends, s, at, cost, quota)
 end
 
-local function cancel_in_window(s, quota, start, finish, before, now, at, n)
+local function cancel_in_window(s, quota, start, finish, ends, before, now, at, n)
   if at < start or at > s.at then return end
   local spent = math.max(0, s.a - n)
-  if spent > 0 then return s.at, spent, s.b, math.max(finish, s.b) - s.at end
+  if spent > 0 then return s.at, spent, s.b, math.max(finish, ends) - s.at end
   if start > now then return start - 1, quota, before, 1 end
   return 0, 0, 0, 0
 end

@@ -1,6 +1,8 @@
 package memstore_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +43,52 @@ func TestSwitchedTiers(t *testing.T) {
 			}
 			if got > 1199 {
 				t.Errorf("%v and %v: got %d in a minute, want 1199 at most", tiers[0], tiers[1], got)
+			}
+		})
+	}
+}
+
+// TestSwitchedPeriods: the store remembers what an algorithm needs to tell that a key
+// was charged under another period, and decides as the arithmetic does.
+func TestSwitchedPeriods(t *testing.T) {
+	limits := func(quota int64, period time.Duration) []weir.Limit {
+		return []weir.Limit{
+			algorithms.FixedWindow(quota, period), algorithms.AnchoredWindow(quota, period), algorithms.SlidingWindow(quota, period),
+			algorithms.SlidingLog(quota, period), algorithms.GCRA(quota, period), algorithms.LeakyBucket(quota, quota, period),
+		}
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 12))
+	periods := []time.Duration{time.Second, 3 * time.Second, time.Minute, 90 * time.Second, time.Hour}
+	for kind := range limits(1, 1) {
+		synctest.Test(t, func(t *testing.T) {
+			for range 200 {
+				store := memstore.New(memstore.Options{MaxKeys: 8})
+				state := make([]weir.State, 1)
+				end := int64(0) // of the state
+				for range 40 {
+					l := limits(1+r.Int64N(10), periods[r.IntN(len(periods))])[kind].Named("l")
+					got := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: l, Cost: []int64{0, 1, 1, 1 + r.Int64N(l.Quota), -1}[r.IntN(5)]}}}
+					if r.IntN(4) == 0 {
+						got.Within = time.Duration(r.Int64N(int64(2 * l.Period)))
+					}
+					want := weir.Transaction{Charges: got.Charges, Within: got.Within}
+					if err := store.Take(t.Context(), &got); err != nil {
+						t.Fatal(err)
+					}
+					now := time.Now().UnixMicro()
+					if now >= end {
+						state[0] = weir.State{} // which is what the store may think
+					}
+					before := fmt.Sprintf("%+v", state[0])
+					if want.Decide(now, state) && got.Charges[0].Cost != 0 {
+						end = now + want.Decisions[0].ResetAfter.Microseconds()
+					}
+					if got.Decisions[0] != want.Decisions[0] || got.Wait != want.Wait {
+						t.Fatalf("seed %d: %v at %d of %s, cost %d within %v:\ngot  %+v\nwant %+v", seed, l, now, before, got.Charges[0].Cost, got.Within, got.Decisions[0], want.Decisions[0])
+					}
+					time.Sleep([]time.Duration{0, time.Microsecond, got.Decisions[0].NextAfter, time.Duration(r.Int64N(int64(l.Period))).Truncate(time.Microsecond), l.Period, got.Decisions[0].ResetAfter}[r.IntN(6)])
+				}
 			}
 		})
 	}

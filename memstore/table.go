@@ -330,7 +330,7 @@ func (sh *shard) room(n int) []weir.State {
 	sh.states = sh.states[:n]
 	for i := range sh.states {
 		s := &sh.states[i]
-		s.At, s.A, s.B, s.Log = 0, 0, 0, nil // faster than clear for one
+		s.At, s.A, s.B, s.Log, s.Until = 0, 0, 0, nil, 0 // faster than clear for one
 	}
 	return sh.states
 }
@@ -340,7 +340,7 @@ func (sh *shard) load(s *weir.State, sl *slot, id uint64, now int64) {
 	if sl == nil || sl.reset() <= now {
 		return
 	}
-	s.At, s.A, s.B = sl.at, sl.a, sl.b
+	s.At, s.A, s.B, s.Until = sl.at, sl.a, sl.b, sl.reset()
 	if sl.fate&hasLog != 0 {
 		s.Log = sh.logs[id]
 	}

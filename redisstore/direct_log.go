@@ -11,7 +11,8 @@ import (
 // when the newest unit was spent, and for each limit how many of the newest
 // units were in its window then. Those that have left it since are found from
 // there, mostly by one look, and what is not needed for the decision is not
-// looked at.
+// looked at. Last stands "&" and the period of each: a list that holds units for
+// longer, because it was charged under another period, is left to the general script.
 //
 // The reply is the time, whether the unit was spent, when the newest was before,
 // and for each limit how many were in its window, and when the oldest of them was
@@ -27,6 +28,11 @@ func logScript(charges []weir.Charge, header string) script {
 	}
 	period := func(i int) int64 { return charges[i].Limit.Period.Microseconds() }
 
+	periods := make([]string, len(charges))
+	for i := range charges {
+		periods[i] = strconv.FormatInt(period(i), 10)
+	}
+
 	line("local call = redis.call")
 	line("local t = call('TIME')")
 	line("local now = t[1] * 1000000 + t[2]")
@@ -36,7 +42,7 @@ func logScript(charges []weir.Charge, header string) script {
 	line("local %s = %s", each("n%d", ", "), each("0", ", "))
 	line("local %s = %s", each("o%d", ", "), each("0", ", "))
 	line("if header then")
-	line("last, %s = string.match(header, %q)", each("n%d", ", "), "^"+quotePattern(header)+"#(%d+)"+strings.Repeat(" (%d+)", len(charges))+"$")
+	line("last, %s = string.match(header, %q)", each("n%d", ", "), "^"+quotePattern(header)+"#(%d+)"+strings.Repeat(" (%d+)", len(charges))+"&"+strings.Join(periods, " ")+"$")
 	line("if not last then return 0 end")
 	line("last = last + 0")
 	line("if last > now then at = last end")
@@ -65,7 +71,7 @@ func logScript(charges []weir.Charge, header string) script {
 		full[i] = "n" + strconv.Itoa(i) + " == " + strconv.FormatInt(charges[i].Limit.Quota, 10)
 	}
 	line("if at > now or %s then return {t[1], t[2], 0, last, %s} end", strings.Join(full, " or "), found)
-	line("local text = string.format(%q, now, %s)", strings.ReplaceAll(header, "%", "%%")+"#%.0f"+strings.Repeat(" %.0f", len(charges)), each("n%d + 1", ", "))
+	line("local text = string.format(%q, now, %s)", strings.ReplaceAll(header, "%", "%%")+"#%.0f"+strings.Repeat(" %.0f", len(charges))+"&"+strings.Join(periods, " "), each("n%d + 1", ", "))
 	line("if header then")
 	line("local len = call('LPUSH', key, string.format('%%.0f', now))")
 	line("if len - n%d > 18 + n%[1]d / 16 then", longest)

@@ -7,7 +7,8 @@
 -- go then; else the state after them, that before, and when it is as good as new.
 -- A value holds the fixed-size states of all limits of a rule and key:
 -- where they share an instant, "=id:b,id:b;" and in 16 columns each at and every a,
--- else "id at a b;" and so on. A log has a value of its own.
+-- else "id at a b;" and so on. If an algorithm reads s.till, "~" and when the state is
+-- as good as new follow its b. A log has a value of its own.
 --
 -- The reply is the time, whether all was spent, and the states as they were.
 -- What follows from them is arithmetic, and done where there is more time.
@@ -34,7 +35,7 @@ for i = 1, n do
     edges = ARGV[arg + 7],
     when = tonumber(ARGV[arg + 8]),
     undo = ARGV[arg + 9],
-    at = 0, a = 0, b = 0,
+    at = 0, a = 0, b = 0, till = 0,
   }
   charges[i] = c
   local value = values[key]
@@ -55,12 +56,12 @@ for _, value in ipairs(values) do
       if string.sub(value.text, 1, 1) == '=' then
         local from = string.find(value.text, ';', 1, true)
         local at = string.sub(value.text, from + 1, from + 16)
-        for id, b in string.gmatch(string.sub(value.text, 2, from), '([^:]+):(%-?%d+)[,;]') do
+        for id, b in string.gmatch(string.sub(value.text, 2, from), '([^:]+):([^,;]+)[,;]') do
           from = from + 16
           states[id] = {at, string.sub(value.text, from + 1, from + 16), b}
         end
       else
-        for id, at, a, b in string.gmatch(value.text, '([^ ;]+) (%d+) (%-?%d+) (%-?%d+);') do
+        for id, at, a, b in string.gmatch(value.text, '([^ ;]+) (%d+) (%-?%d+) ([^ ;]+);') do
           states[id] = {at, a, b}
         end
       end
@@ -69,7 +70,9 @@ for _, value in ipairs(values) do
         local s = states[c.id]
         if s then
           c.found = s[1] .. ' ' .. s[2] .. ' ' .. s[3]
-          c.at, c.a, c.b = tonumber(s[1]), tonumber(s[2]), tonumber(s[3])
+          c.at, c.a = tonumber(s[1]), tonumber(s[2])
+          local b, till = string.match(s[3], '^(%-?%d+)~?(%d*)$')
+          c.b, c.till = tonumber(b), tonumber(till) or 0
         end
       end
     end
@@ -167,8 +170,10 @@ for _, value in ipairs(values) do
         local left = c.target - now + c.reset
         if left > 0 then
           local newest = c.newest or c.target
-          texts[#texts + 1] = string.format('%s %.0f %.0f %.0f;', c.id, newest, c.next_a, c.next_b)
-          ids[#texts] = string.format('%s:%.0f', c.id, c.next_b)
+          local b = string.format('%.0f', c.next_b)
+          if c.algorithm.till then b = string.format('%s~%.0f', b, c.target + c.reset) end
+          texts[#texts + 1] = string.format('%s %.0f %.0f %s;', c.id, newest, c.next_a, b)
+          ids[#texts] = c.id .. ':' .. b
           as[#texts] = string.format('%16.0f', c.next_a)
           alike = alike and (at or newest) == newest
           at = newest
@@ -181,7 +186,7 @@ for _, value in ipairs(values) do
       local ttl = ms(reset)
       if value.states and next(value.states) then -- of other limits, or looked at only
         for id, s in pairs(value.states) do
-          texts[#texts + 1] = string.format('%s %.0f %.0f %.0f;', id, s[1] + 0, s[2] + 0, s[3] + 0)
+          texts[#texts + 1] = string.format('%s %.0f %.0f %s;', id, s[1] + 0, s[2] + 0, s[3])
         end
         alike = false
         ttl = math.max(ttl, redis.call('PTTL', value.key))

@@ -8,13 +8,17 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// parseLog parses "at sum:time sum:time", which is not all of a log but all
+// parseLog parses "at sum:time sum:time", or "at~until …", which is not all of a log but all
 // that its arithmetic will ask for: the newest instant, and some marks, in any
 // order and some of them twice.
 func parseLog(text string) (s weir.State, ok bool) {
 	var err error
 	at, marks, _ := strings.Cut(text, " ")
-	if s.At, err = strconv.ParseInt(at, 10, 64); err != nil {
+	at, until, has := strings.Cut(at, "~")
+	if s.At, err = strconv.ParseInt(at, 10, 64); err == nil && has {
+		s.Until, err = strconv.ParseInt(until, 10, 64)
+	}
+	if err != nil {
 		return weir.State{}, false
 	}
 	for mark := range strings.FieldsSeq(marks) {

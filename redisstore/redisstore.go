@@ -421,7 +421,7 @@ func number(x any) (int64, error) {
 }
 
 // parseStates parses "=id:b,id:b;" and in 16 columns each at and every a, which
-// are the states of charges, in their order.
+// are the states of charges, in their order. A b may be "b~until".
 func parseStates(text string, charges []weir.Charge, states []weir.State) (ok bool) {
 	header, numbers, _ := strings.Cut(text[1:], ";")
 	if len(numbers) != 16*(1+len(charges)) {
@@ -438,27 +438,36 @@ func parseStates(text string, charges []weir.Charge, states []weir.State) (ok bo
 		var one string
 		one, header, _ = strings.Cut(header, ",")
 		_, unit, _ := strings.Cut(one, ":")
-		b, err1 := strconv.ParseInt(unit, 10, 64)
-		a, err2 := column(1 + i)
-		if err1 != nil || err2 != nil {
+		a, err := column(1 + i)
+		states[i] = weir.State{At: at, A: a}
+		if err != nil || !parseB(unit, &states[i]) {
 			return false
 		}
-		states[i] = weir.State{At: at, A: a, B: b}
 	}
 	return true
 }
 
-// parseState parses "at a b", with one space or more between them.
+// parseB parses "b" or "b~until".
+func parseB(text string, s *weir.State) (ok bool) {
+	b, until, has := strings.Cut(text, "~")
+	var err error
+	if s.B, err = strconv.ParseInt(b, 10, 64); err == nil && has {
+		s.Until, err = strconv.ParseInt(until, 10, 64)
+	}
+	return err == nil
+}
+
+// parseState parses "at a b", with one space or more between them, or "at a b~until".
 func parseState(text string) (s weir.State, ok bool) {
 	fields := strings.Fields(text)
 	if len(fields) != 3 {
 		return weir.State{}, false
 	}
-	for i, n := range [...]*int64{&s.At, &s.A, &s.B} {
-		var err error
-		if *n, err = strconv.ParseInt(fields[i], 10, 64); err != nil {
-			return weir.State{}, false
-		}
+	var err1, err2 error
+	s.At, err1 = strconv.ParseInt(fields[0], 10, 64)
+	s.A, err2 = strconv.ParseInt(fields[1], 10, 64)
+	if err1 != nil || err2 != nil || !parseB(fields[2], &s) {
+		return weir.State{}, false
 	}
 	return s, true
 }

@@ -19,6 +19,7 @@ import (
 // cost fits, or −1 for never, and if that is 0 the next a and b, the µs from at
 // until the state is as good as new, and the next s.at if a negative cost leaves it
 // at another instant than at. Numbers are float64: integers below 2^53 are exact.
+// If the text reads s.till, that is Until of the state, or 0; else it is not kept.
 type Scripted interface {
 	Lua() string
 }
@@ -67,6 +68,9 @@ func newScript(algorithms []weir.Algorithm) (script, error) {
 			fields += ", queue = queue"
 		}
 		source := s.Lua()
+		if strings.Contains(source, "s.till") {
+			fields += ", till = true"
+		}
 		if isLog(a) {
 			fields += ", log = true"
 			for _, f := range []string{"open_logs", "describe_log", "spend_logs"} {

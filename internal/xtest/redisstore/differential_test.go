@@ -225,8 +225,8 @@ func (h *history) charges() []weir.Charge {
 	return charges
 }
 
-// change gives a limit other numbers. A log may forget at once what a shorter
-// period does not need, so those of logs only shrink.
+// change gives a limit other numbers. Those of logs shrink, and grow again as long as
+// what they spent before is kept: of what is older Redis may know more.
 func (h *history) change() {
 	i := h.r.IntN(len(h.limits))
 	l, other := &h.limits[i], randomLimit(h.r)
@@ -235,7 +235,10 @@ func (h *history) change() {
 		l.Quota = other.Quota
 	case "sliding-log":
 		l.Quota = other.Quota
-		if h.r.IntN(2) == 0 {
+		switch h.r.IntN(3) {
+		case 0:
+			l.Period = h.kept(l)
+		case 1:
 			l.Period = max(time.Microsecond, (l.Period / 2).Truncate(time.Microsecond))
 		}
 	default:
@@ -244,6 +247,25 @@ func (h *history) change() {
 	if l.Validate() != nil {
 		l.Quota, l.Burst = 7, 0
 	}
+}
+
+// kept returns for how long both keys keep the units of a log, or its period.
+func (h *history) kept(l *weir.Limit) time.Duration {
+	least := int64(math.MaxInt64)
+	for _, key := range []string{"a", "b"} {
+		s := h.states[name(&weir.Charge{Key: key, Limit: *l})]
+		switch n := len(s.Log); {
+		case n == 0:
+		case h.now < s.Until:
+			least = min(least, s.Until-s.Log[n-1].At)
+		default:
+			return l.Period
+		}
+	}
+	if least == math.MaxInt64 || least < l.Period.Microseconds() {
+		return l.Period
+	}
+	return time.Duration(least) * time.Microsecond
 }
 
 func name(c *weir.Charge) string { return c.Key + " " + c.Limit.StoredName() }
@@ -435,8 +457,8 @@ func TestScriptsAlike(t *testing.T) {
 			"=l/fixed-window:1782910800000000;1782907200000000               1",
 			"=l/fixed-window:1782910800000000;1782907200000000               2"}},
 		{algorithms.SlidingLog(2, time.Hour), []string{
-			"1782907200000000 =l/sliding-log#1782907200000000 1",
-			"1782907200000000 1782907200000000 =l/sliding-log#1782907200000000 2"}},
+			"1782907200000000 =l/sliding-log#1782907200000000 1&3600000000",
+			"1782907200000000 1782907200000000 =l/sliding-log#1782907200000000 2&3600000000"}},
 	}
 	for _, test := range tests {
 		server.SetTime(noon)
