@@ -91,8 +91,8 @@ func TestChangedBurst(t *testing.T) {
 	}
 }
 
-// TestChangedPeriod: a meter carries what is owed over in units. The others
-// start to look back over the new period.
+// TestChangedPeriod: a meter carries what is owed over in units. The others look
+// back over the new period.
 func TestChangedPeriod(t *testing.T) {
 	const start = 1_700_000_040_000_000 // a minute of UTC begins
 	at := func(d time.Duration) int64 { return start + d.Microseconds() }

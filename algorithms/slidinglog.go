@@ -9,7 +9,9 @@ import (
 
 // SlidingLog remembers when each unit was spent and allows quota of them in
 // any window of the period, exactly: never more, and never less. What that
-// costs is memory, 16 bytes for each charge of the last period.
+// costs is memory, 16 bytes for each charge of the last period; of the longest one, if
+// a key is charged under limits of one name whose periods differ, until it has spent
+// nothing for as long.
 //
 // A state holds the log, and how many units came before it (A).
 func SlidingLog(quota int64, period time.Duration) weir.Limit {
@@ -146,7 +148,7 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 			kept = append(kept, weir.Mark{At: m.At, Sum: m.Sum - gone})
 		}
 	}
-	if gone == 0 && at != s.At {
+	if gone == 0 {
 		return s
 	}
 	if len(kept) == 0 {

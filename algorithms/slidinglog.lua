@@ -90,7 +90,7 @@ end
 -- keep_for notes for how long the units of a limit are kept, see keepFor in
 -- slidinglog.go.
 local function keep_for(group, c, keep)
-  c.keep = c.period
+  c.keep, c.kept = c.period, keep
   if keep > c.period and c.log.len > 0 and unit(c.log, 1) + keep > math.max(c.now, c.log.frontier) then
     c.keep = keep
     group.alike = group.alike and (c.cost >= 0 or #group.charges == 1)
@@ -236,10 +236,16 @@ local function describe_log(c, target)
   return string.format('%.0f%s ', log.frontier, till) .. table.concat(marks, ' ')
 end
 
+-- keep_of returns for how long the units of a limit are kept from now on: a
+-- cancellation that finds none of its units changes nothing.
+local function keep_of(c)
+  return c.of and c.gone == 0 and c.kept or c.keep
+end
+
 -- header_of returns the header with what follows the limits.
 local function header_of(group, text)
   local list = {}
-  for i, c in ipairs(group.charges) do list[i] = string.format('%.0f', c.keep) end
+  for i, c in ipairs(group.charges) do list[i] = string.format('%.0f', keep_of(c)) end
   return group.header .. text .. '&' .. table.concat(list, ' ')
 end
 
@@ -346,7 +352,7 @@ local function write_text(group, now)
   local texts, reset = {'*'}, 0
   for _, c in ipairs(group.charges) do
     c.log.known = true
-    if c.cost ~= 0 then c.log.old, c.log.keep = now - c.keep, c.keep end
+    if c.cost ~= 0 then c.log.old, c.log.keep = now - c.keep, keep_of(c) end
     reset = math.max(reset, c.log.frontier + c.keep - now)
   end
   local others = false -- whose periods are not known here

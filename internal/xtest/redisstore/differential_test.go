@@ -75,8 +75,8 @@ type history struct {
 	ttls   map[string]int64
 	taken  []weir.Transaction // what gives back that which was spent
 	// What the history is about, besides the ordinary.
-	waiting, changing, unlike, huge, back bool
-	log                                   []string
+	waiting, changing, switching, unlike, huge, back bool
+	log                                              []string
 }
 
 func newHistory(r *rand.Rand, server *miniredis.Miniredis, store weir.Store) *history {
@@ -252,11 +252,11 @@ func (h *history) change() {
 // kept returns for how long both keys keep the units of a log, or its period.
 func (h *history) kept(l *weir.Limit) time.Duration {
 	least := int64(math.MaxInt64)
-	for _, key := range []string{"a", "b"} {
-		s := h.states[name(&weir.Charge{Key: key, Limit: *l})]
+	for _, key := range h.keys {
+		s, seen := h.states[name(&weir.Charge{Key: key, Limit: *l})]
 		switch n := len(s.Log); {
-		case n == 0:
-		case h.now < s.Until:
+		case !seen:
+		case n > 0 && h.now < s.Until:
 			least = min(least, s.Until-s.Log[n-1].At)
 		default:
 			return l.Period
@@ -279,7 +279,7 @@ func value(c *weir.Charge) string {
 
 // step takes one transaction from both and returns how many decisions it was.
 func (h *history) step(t *testing.T) (int, error) {
-	if h.changing && h.r.IntN(8) == 0 {
+	if h.changing && !h.switching && h.r.IntN(8) == 0 {
 		h.change()
 	}
 	got := weir.Transaction{Charges: h.charges()}
@@ -298,6 +298,16 @@ func (h *history) step(t *testing.T) (int, error) {
 		if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // each of its own instant
 			got.Charges = slices.Clone(got.Charges)
 			got.Charges[h.r.IntN(len(got.Charges))].Spent = other.Charges[0].Spent
+		}
+	}
+	if h.switching { // which holds for what is given back as well
+		got.Charges = slices.Clone(got.Charges)
+		for i := range got.Charges {
+			for _, l := range h.limits {
+				if c := &got.Charges[i]; c.Limit.Name == l.Name {
+					c.Limit = l
+				}
+			}
 		}
 	}
 	if h.r.IntN(12) == 0 {
@@ -352,7 +362,7 @@ func (h *history) step(t *testing.T) (int, error) {
 				back.Charges = append(back.Charges, c)
 			}
 		}
-		if len(back.Charges) > 0 && !h.changing { // a limit does not change while somebody waits for it
+		if len(back.Charges) > 0 && (!h.changing || h.switching) { // a limit does not change while somebody waits for it
 			h.taken = append(h.taken, back)
 		}
 	}

@@ -1,6 +1,10 @@
 package redisstore_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,6 +133,114 @@ func TestSwitchedBatch(t *testing.T) {
 			want.Decide(now.UnixMicro(), states)
 			if got.Decisions[0] != want.Decisions[0] {
 				t.Errorf("%v, %d of the batch: got %+v, want %+v", now, i, got.Decisions[0], want.Decisions[0])
+			}
+		}
+	}
+}
+
+// TestSwitchedPeriods charges two keys under limits of one name whose periods change
+// between the transactions: the scripts decide as the arithmetic does, which
+// package algorithms holds against what was spent.
+func TestSwitchedPeriods(t *testing.T) {
+	histories := 200
+	if testing.Short() {
+		histories = 60
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 4))
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	for n := range histories {
+		store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := newHistory(r, server, store)
+		h.limits = nil
+		for i := range 1 + n%4/2*r.IntN(2) {
+			quota := 1 + r.Int64N(30)
+			h.limits = append(h.limits, []weir.Limit{
+				algorithms.AnchoredWindow(quota, time.Hour), algorithms.SlidingWindow(quota, time.Hour),
+				algorithms.SlidingLog(quota, time.Hour), algorithms.SlidingLog(quota, time.Hour),
+			}[n%4].Named(fmt.Sprint("l", i)))
+		}
+		h.changing, h.switching, h.huge = true, true, false
+		h.unlike = h.unlike && len(h.limits) > 1
+		for range 60 {
+			for i := range h.limits {
+				h.shift(&h.limits[i])
+			}
+			if len(h.limits) == 1 {
+				h.expire()
+			}
+			if _, err := h.step(t); err != nil {
+				t.Fatalf("seed %d, history of\n%s\n%v", seed, strings.Join(h.log, "\n"), err)
+			}
+		}
+		server.FlushDB()
+	}
+}
+
+// expire has the values of the only limit end when they are as good as new.
+func (h *history) expire() {
+	for _, key := range h.keys {
+		c := weir.Charge{Key: key, Limit: h.limits[0]}
+		if s := h.states[name(&c)]; s.Until <= h.now {
+			delete(h.states, name(&c))
+			h.server.Del(value(&c))
+		}
+	}
+}
+
+// shift gives a limit another period, and another quota now and then. That of a log
+// is no longer than it keeps its units: of what is older Redis may know more.
+func (h *history) shift(l *weir.Limit) {
+	periods := []time.Duration{time.Second, 3 * time.Second, 40 * time.Second, time.Minute, time.Hour}
+	if h.r.IntN(8) == 0 {
+		l.Quota = 1 + h.r.Int64N(30)
+	}
+	p := periods[h.r.IntN(len(periods))]
+	if l.Algorithm.Name() != "sliding-log" || p <= h.kept(l) {
+		l.Period = p
+	}
+}
+
+// TestSwitchedPeriodsOnServer: what a longer limit has spent is not forgotten for a
+// charge of a shorter one, in either direction, on a real server.
+func TestSwitchedPeriodsOnServer(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := func(quota int64, period time.Duration) []weir.Limit {
+		return []weir.Limit{algorithms.AnchoredWindow(quota, period), algorithms.SlidingWindow(quota, period), algorithms.SlidingLog(quota, period)}
+	}
+	for i, long := range limits(40, 24*time.Hour) {
+		long, short := long.Named("l"), limits(10, time.Millisecond)[i].Named("l")
+		left := int64(40)
+		for n := 0; left > 0; n++ {
+			l := []weir.Limit{long, short}[n%2]
+			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1 + int64(n%3)}}}
+			if err := store.Take(t.Context(), &tx); err != nil {
+				t.Fatal(err)
+			}
+			if tx.Allowed() {
+				left -= tx.Charges[0].Cost
+			} else if l == short { // its period is over soon
+				runtime.Gosched()
+				continue
+			} else if tx.Charges[0].Cost <= left {
+				t.Fatalf("%v: refuses %d, with %d left: %+v", l, tx.Charges[0].Cost, left, tx.Decisions[0])
+			}
+			look := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: long}}}
+			if err := store.Take(t.Context(), &look); err != nil {
+				t.Fatal(err)
+			}
+			if got := look.Decisions[0].Remaining; got != max(0, left) {
+				t.Fatalf("%v: got %d remaining after a charge of %d under %v, want %d", long, got, tx.Charges[0].Cost, l, left)
 			}
 		}
 	}
