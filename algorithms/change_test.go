@@ -207,7 +207,7 @@ func TestAbsurdStates(t *testing.T) {
 		}
 		capacity := newKey(l).burst
 		for range 3000 {
-			states := []weir.State{{At: absurd(r, now), A: absurd(r, now), B: absurd(r, now)}}
+			states := []weir.State{{At: absurd(r, now), A: absurd(r, now), B: absurd(r, now), Until: absurd(r, now)}}
 			for range r.IntN(4) {
 				states[0].Log = append(states[0].Log, weir.Mark{At: absurd(r, now), Sum: absurd(r, now)})
 			}
