@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"slices"
 	"sort"
 	"time"
 
@@ -149,6 +150,7 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 		}
 	}
 	if gone == 0 {
+		s.Log = slices.Clone(s.Log) // as below: a state from before may share the memory
 		return s
 	}
 	if len(kept) == 0 {
