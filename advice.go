@@ -104,9 +104,9 @@ type headerReader struct {
 // known is a ServerLimit, and what tells to which policy it belongs.
 type known struct {
 	ServerLimit
-	dialect   Dialect
-	partition sfv.ByteSequence
-	told      bool // what is left of the policy
+	dialect      Dialect
+	partition    sfv.ByteSequence
+	hasRemaining bool // what is left of the policy is known
 }
 
 // readPolicies reads RateLimit-Policy. Items with a name are of IETF, items
@@ -201,8 +201,8 @@ func (r *headerReader) join(k known) {
 		case k.dialect != IETF && p.Limit != k.Limit:
 		case p.partition != k.partition && p.partition != "" && k.partition != "":
 		default:
-			if !p.told {
-				p.Remaining, p.ResetAfter, p.told = k.Remaining, k.ResetAfter, true
+			if !p.hasRemaining {
+				p.Remaining, p.ResetAfter, p.hasRemaining = k.Remaining, k.ResetAfter, true
 				return
 			}
 			k.Limit, k.Unit, k.Window = p.Limit, p.Unit, p.Window

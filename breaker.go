@@ -120,11 +120,11 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 	err := b.next.Take(ctx, t)
 	switch {
 	case err == nil:
-		if p.failures.Load() != 0 { // a store here each time would be for all cores to see
+		if p.failures.Load() != 0 { // storing every time would bounce the cache line between cores
 			p.failures.Store(0)
 		}
 	case isFailure(ctx, t, err) && p.failed(known) >= int64(b.o.Failures):
-		open := b.opened(err)
+		open := b.newOpenPhase(err)
 		open.began, open.refused = time.Now(), b.refused.Load()
 		if b.phase.CompareAndSwap(p, open) {
 			b.o.Logger.WarnContext(ctx, "weir: the breaker has opened: the store is left alone", "err", err)
@@ -165,26 +165,26 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, p *phase) erro
 		b.o.Logger.InfoContext(ctx, "weir: the breaker has closed: the store answers", "after", time.Since(p.began), "refused", b.refused.Load()-p.refused)
 		b.o.OnChange(false, nil)
 	case isFailure(ctx, t, err):
-		next = b.opened(err)
+		next = b.newOpenPhase(err)
 		next.began, next.refused = p.began, p.refused
 		b.phase.Store(next)
 	}
 	return err
 }
 
-// opened makes the error once: those who get it must not pay for it.
-func (b *BreakerStore) opened(cause error) *phase {
+// newOpenPhase builds the error once, so that rejected calls do not allocate.
+func (b *BreakerStore) newOpenPhase(cause error) *phase {
 	return &phase{err: fmt.Errorf("%w: %w", ErrOpen, cause), until: time.Now().Add(b.o.Cooldown)}
 }
 
 // isFailure reports whether err says that the store is unwell.
 func isFailure(ctx context.Context, t *Transaction, err error) bool {
-	return !errors.Is(err, ErrDuplicate) && !errors.Is(err, ErrBusy) && !errors.Is(err, errors.ErrUnsupported) && askersFault(ctx, t) == nil
+	return !errors.Is(err, ErrDuplicate) && !errors.Is(err, ErrBusy) && !errors.Is(err, errors.ErrUnsupported) && callerError(ctx, t) == nil
 }
 
-// askersFault returns why no store could have decided t, or nil. The network may
+// callerError returns why no store could have decided t, or nil. The network may
 // notice a deadline before ctx does.
-func askersFault(ctx context.Context, t *Transaction) error {
+func callerError(ctx context.Context, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

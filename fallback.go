@@ -93,7 +93,7 @@ func (f *fallback) Take(ctx context.Context, t *Transaction) error {
 		}
 		return nil
 	}
-	if fault := askersFault(ctx, t); fault != nil {
+	if fault := callerError(ctx, t); fault != nil {
 		return fault
 	}
 	f.degraded(ctx, err)
