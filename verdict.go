@@ -44,7 +44,7 @@ type extra struct {
 	shadow   Transaction  // charges that refuse nobody
 	items    []item       // of shadow
 	spent    bool         // shadow was
-	used     atomic.Int64 // see Report
+	used     atomic.Int64 // see ReportUsage
 }
 
 type verdictKey struct{}
