@@ -272,11 +272,16 @@ func TestMaxWaiting(t *testing.T) {
 func TestMaxWaitingQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
+		var mu sync.Mutex
 		var passed []time.Duration
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{
 			Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.LeakyBucket(5, 1, time.Second)}}},
 			MaxWait: time.Minute, MaxWaiting: 1,
-		}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed = append(passed, time.Since(start)) }))
+		}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			passed = append(passed, time.Since(start))
+		}))
 		do(h, ask("/", ""))
 		go do(h, ask("/", "")) // waits, in the only place
 		synctest.Wait()
@@ -284,6 +289,8 @@ func TestMaxWaitingQueue(t *testing.T) {
 			do(h, ask("/", ""))
 		}
 		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		if want := []time.Duration{0, time.Second}; !slices.Equal(passed, want) {
 			t.Errorf("got requests passed at %v, want %v", passed, want)
 		}
