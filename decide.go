@@ -173,7 +173,12 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 			return false // it fitted sooner, and no more: not one of our algorithms
 		}
 	}
-	t.Undo = append(t.Undo, make([]Undo, len(t.Charges))...)
+	if n := len(t.Charges); cap(t.Undo) < n {
+		t.Undo = make([]Undo, n)
+	} else {
+		t.Undo = t.Undo[:n]
+		clear(t.Undo)
+	}
 	for i := range t.Charges {
 		if c := &t.Charges[i]; c.Cost > 0 {
 			_, t.Decisions[i] = c.Limit.Algorithm.Take(t.next[i], &c.Limit, now, 0)
