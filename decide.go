@@ -57,12 +57,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	undo := t.Undo
 	t.Undo = t.Undo[:0]
 	if t.Forget {
-		for i := range states {
-			l := &t.Charges[i].Limit
-			states[i] = State{}
-			_, t.Decisions[i] = l.Algorithm.Take(State{}, l, now, 0)
-			t.Decisions[i].At = now
-		}
+		t.forget(now, states)
 		return true
 	}
 	if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 {
@@ -103,6 +98,16 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	}
 	copy(states, t.next)
 	return true
+}
+
+// forget makes every key a new one.
+func (t *Transaction) forget(now int64, states []State) {
+	for i := range states {
+		l := &t.Charges[i].Limit
+		states[i] = State{}
+		_, t.Decisions[i] = l.Algorithm.Take(State{}, l, now, 0)
+		t.Decisions[i].At = now
+	}
 }
 
 // take decides the i-th charge alone, at another cost, and leaves the state that
