@@ -9,14 +9,14 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// An hour is long enough for a unit not to come back during a test.
+// No unit of an hour comes back during a test.
 var (
 	three = algorithms.GCRA(3, time.Hour).Named("three")
 	one   = algorithms.AnchoredWindow(1, time.Hour).Named("one")
 )
 
-// clock: At is the store's clock: in whole microseconds, goes on as the local
-// one does, and not back.
+// clock: At is the time of the store's clock, in whole microseconds. It advances as
+// fast as the local clock, and never steps back.
 func clock(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	const naps, nap = 10, 1237 * time.Microsecond
@@ -32,7 +32,7 @@ func clock(t testing.TB, store weir.Store) {
 		fine = fine || at.UnixMicro()%1000 != 0
 		last = at
 	}
-	// Another machine's clock may run a little differently.
+	// The clock of another machine may run a little faster or slower.
 	if got, want := last.Sub(first), naps*nap; got < want-want/10 {
 		t.Errorf("At: got %v later after sleeping for %v", got, want)
 	}
@@ -53,7 +53,7 @@ func allOrNothing(t testing.TB, store weir.Store) {
 	looks := []weir.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
 	for _, last := range []weir.Charge{p.charge("full", one, 1), p.charge("new", one, 2)} {
 		charges := append(slices.Clone(fit), last)
-		for range charges { // wherever the one stands that does not fit
+		for range charges { // at every position of the charge that does not fit
 			charges = append(charges[1:], charges[0])
 			p.wants(p.all(0, charges...), false)
 		}
@@ -63,8 +63,8 @@ func allOrNothing(t testing.TB, store weir.Store) {
 	p.wants(p.all(0, looks...), true, 2, 1, 1)
 }
 
-// refused: in a refused transaction what would fit alone says so, with what
-// remains unspent, and every charge is decided.
+// refused: a refused transaction has a decision for every charge. Those that would
+// fit alone are allowed, and Remaining is what is left with nothing spent.
 func refused(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	p.one("full", one, 1)
@@ -79,7 +79,7 @@ func refused(t testing.TB, store weir.Store) {
 	p.wants(p.all(0, p.charge("some", three, 2), p.charge("new", three, 3), p.charge("some", one, 1)), true, 0, 0, 0)
 }
 
-// look: a cost of 0 spends nothing and is allowed even when nothing is left.
+// look: a cost of 0 spends nothing, and is allowed even if nothing remains.
 func look(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(2, time.Hour) {
@@ -97,11 +97,11 @@ func look(t testing.TB, store weir.Store) {
 	}
 }
 
-// giveBack: a negative cost gives back, never beyond full.
+// giveBack: a negative cost gives units back, at most up to the quota.
 func giveBack(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range []weir.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {
-		p.wants(p.one("", l, -1), true, 3) // a key never seen
+		p.wants(p.one("", l, -1), true, 3) // of a new key
 		p.wants(p.one("", l, 3), true, 0)
 		p.wants(p.one("", l, -2), true, 2)
 		p.wants(p.one("", l, 2), true, 0)
@@ -109,12 +109,12 @@ func giveBack(t testing.TB, store weir.Store) {
 		p.wants(p.one("", l, -5), true, 3)
 		p.wants(p.one("", l, 3), true, 0)
 	}
-	// Not where another charge is refused.
+	// If another charge is refused, nothing is given back.
 	p.wants(p.all(0, p.charge("", three, -1), p.charge("full", one, 2)), false, 0, 1)
 	p.wants(p.one("", three, 0), true, 0)
 }
 
-// spent: a charge of negative cost gives back the units of its own instant.
+// spent: a charge with Spent gives back units that were spent at that instant.
 func spent(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(6, time.Hour) {
@@ -134,7 +134,7 @@ func spent(t testing.TB, store weir.Store) {
 			p.all(0, p.charge("a", l, 0), p.charge("b", l, 0))
 		}
 	}
-	// Limits of one key, each of its own instant.
+	// Two limits of one key, each with another instant.
 	one, two := algorithms.SlidingLog(9, time.Hour).Named("one"), algorithms.SlidingLog(9, time.Hour).Named("two")
 	first := p.all(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
 	time.Sleep(1500 * time.Microsecond)
@@ -145,7 +145,7 @@ func spent(t testing.TB, store weir.Store) {
 	p.all(0, p.charge("", one, 8), p.charge("", two, 9))
 }
 
-// forget: the states of charges are forgotten, whatever they hold, and no others.
+// forget: Forget drops the states of the charges, whatever they hold, and no others.
 func forget(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	all := limits(4, time.Hour)
@@ -157,7 +157,7 @@ func forget(t testing.TB, store weir.Store) {
 		spend := func(key string) {
 			for _, l := range all {
 				p.one(key, l, 3)
-				p.all(100*time.Hour, p.charge(key, l, 2)) // is reserved
+				p.all(100*time.Hour, p.charge(key, l, 2)) // a reservation
 			}
 		}
 		spend("a")

@@ -14,9 +14,9 @@ import (
 
 const goroutines = 16
 
-// oneKey: whoever asks at once, a limit admits what it says, no more, no less.
+// oneKey: under concurrent calls a limit admits exactly its quota.
 func oneKey(t testing.TB, store weir.Store) {
-	const quota, each = 100, 20
+	const quota, calls = 100, 20
 	for _, l := range []weir.Limit{
 		algorithms.GCRA(quota, 240*time.Hour),
 		algorithms.TokenBucket(quota, 1, time.Hour),
@@ -26,9 +26,9 @@ func oneKey(t testing.TB, store weir.Store) {
 	} {
 		p := newReplay(t, store)
 		var admitted atomic.Int64
-		together(func(int) {
+		together(func() {
 			tx := weir.Transaction{Charges: []weir.Charge{p.charge("", l, 1)}}
-			for range each {
+			for range calls {
 				if err := store.Take(t.Context(), &tx); err != nil {
 					t.Errorf("Take: got error %q, want none", err)
 				} else if tx.Allowed() {
@@ -37,38 +37,39 @@ func oneKey(t testing.TB, store weir.Store) {
 			}
 		})
 		if got := admitted.Load(); got != quota {
-			t.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*each, quota)
+			t.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*calls, quota)
 		}
 	}
 }
 
-// crossingKeys: goroutines that charge the same keys in different orders don't
-// wait for each other forever, and nothing is lost or spent twice.
+// crossingKeys: goroutines that charge the same keys in different orders do not
+// deadlock, and no unit is lost or spent twice.
 func crossingKeys(t testing.TB, store weir.Store) {
-	const quota, each, keys = 60, 20, 6
+	const quota, calls, keys = 60, 20, 6
 	p := newReplay(t, store)
 	l := algorithms.GCRA(quota, 240*time.Hour)
-	var all, spent [keys]atomic.Int64 // key 0 is in every transaction
-	together(func(int) {
-		for range each {
-			tx := weir.Transaction{}
-			used := append([]int{0}, rand.Perm(keys - 1)[:1+rand.IntN(keys-1)]...)
-			for i := 1; i < len(used); i++ {
-				used[i]++
+	var all, spent [keys]atomic.Int64
+	takeSome := func() error {
+		tx, used := weir.Transaction{}, someKeys(keys)
+		for _, k := range used {
+			tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(k), l, 1))
+		}
+		if err := store.Take(t.Context(), &tx); err != nil {
+			return err
+		}
+		for _, k := range used {
+			all[k].Add(1)
+			if tx.Allowed() {
+				spent[k].Add(1)
 			}
-			rand.Shuffle(len(used), func(i, j int) { used[i], used[j] = used[j], used[i] })
-			for _, k := range used {
-				tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(k), l, 1))
-			}
-			if err := store.Take(t.Context(), &tx); err != nil {
+		}
+		return nil
+	}
+	together(func() {
+		for range calls {
+			if err := takeSome(); err != nil {
 				t.Errorf("Take: got error %q, want none", err)
 				return
-			}
-			for _, k := range used {
-				all[k].Add(1)
-				if tx.Allowed() {
-					spent[k].Add(1)
-				}
 			}
 		}
 	})
@@ -82,18 +83,29 @@ func crossingKeys(t testing.TB, store weir.Store) {
 		}
 	}
 	if got := spent[0].Load(); got != quota {
-		t.Errorf("got %d transactions admitted of %d, want %d", got, goroutines*each, quota)
+		t.Errorf("got %d transactions admitted of %d, want %d", got, goroutines*calls, quota)
 	}
 }
 
+// someKeys returns key 0 and at least one other of n keys, in random order.
+func someKeys(n int) []int {
+	keys := rand.Perm(n - 1)[:1+rand.IntN(n-1)]
+	for i := range keys {
+		keys[i]++
+	}
+	keys = append(keys, 0)
+	rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	return keys
+}
+
 // together runs f in goroutines that begin at once.
-func together(f func(i int)) {
+func together(f func()) {
 	var wg sync.WaitGroup
 	begin := make(chan struct{})
-	for i := range goroutines {
+	for range goroutines {
 		wg.Go(func() {
 			<-begin
-			f(i)
+			f()
 		})
 	}
 	close(begin)

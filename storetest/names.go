@@ -15,9 +15,9 @@ func unprintable(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// names: states of different rules, keys, limits and algorithms never mix, what
-// ever their names. An empty one is a name like any other, but that of a limit:
-// its period names that.
+// names: states of different rules, keys, limits and algorithms never mix, whatever
+// their names are. An empty name is a name like any other. Only a limit without a
+// name has another one in the store: that of its period.
 func names(t testing.TB, store weir.Store) {
 	odd := []string{
 		"", "a", "A", ":", "a:", ":a", "/", "a/", "1:a", " ", "a ", "\x00", "a\x00", "\n", "a\r\nb", "{", "}", "{}", "{a}", "}a{",
@@ -27,7 +27,7 @@ func names(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	all := algorithms.GCRA(1000, time.Hour)
 	for _, s := range odd {
-		if unprintable(s) { // a name that no header field can carry, nor a line of a log
+		if unprintable(s) { // neither a header field nor a line of a log can carry it
 			for _, c := range []weir.Charge{{Rule: s, Key: p.run, Limit: all}, {Rule: p.run, Key: p.run, Limit: all.Named(s)}} {
 				p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{c}})
 				p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{p.charge("good", all, 1), c}})
@@ -63,7 +63,7 @@ func names(t testing.TB, store weir.Store) {
 	p.all(0, p.charge("stored", all, 3))
 	p.wants(p.all(0, p.charge("stored", all.Named("1h"), 2), p.charge("stored", algorithms.GCRA(1000, time.Minute), 1)), true, 995, 999)
 	p.wants(p.one("stored", all, 0), true, 995)
-	// A cost of its own tells each from every other.
+	// Each charge has another cost, so that a mixed-up state shows.
 	for i, c := range unlike {
 		c.Cost = int64(1 + i)
 		p.all(0, c)
@@ -78,8 +78,8 @@ func names(t testing.TB, store weir.Store) {
 	}
 }
 
-// longNames: not the shortest difference between names is lost, and a client
-// that sends a lot gets an answer.
+// longNames: names of 100,000 bytes that differ in one byte are different, and are
+// no error.
 func longNames(t testing.TB, store weir.Store) {
 	const size = 100_000
 	p := newReplay(t, store)
@@ -93,7 +93,7 @@ func longNames(t testing.TB, store weir.Store) {
 	p.wants(p.all(0, weir.Charge{Rule: "storetest", Key: long, Limit: three}), true, 3)
 }
 
-// keyMemory: the memory of a key is its caller's again after Take.
+// keyMemory: the caller may overwrite the memory of a key after Take.
 func keyMemory(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	text := p.run + "key"

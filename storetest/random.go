@@ -11,7 +11,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// limits returns one of every algorithm.
+// limits returns a limit of every algorithm.
 func limits(quota int64, period time.Duration) []weir.Limit {
 	return []weir.Limit{
 		algorithms.GCRA(quota, period),
@@ -25,30 +25,36 @@ func limits(quota int64, period time.Duration) []weir.Limit {
 	}
 }
 
-// pause sleeps now and then, for a while that is no round number of anything.
+// seeded returns a source of random numbers, whose seed a failed test logs.
+func seeded(t testing.TB) *rand.Rand {
+	seed := rand.Uint64()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	})
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// pause sleeps in one of eight calls, for up to 3 ms.
 func pause(r *rand.Rand) {
 	if r.IntN(8) == 0 {
 		time.Sleep(time.Duration(1+r.IntN(3_000)) * time.Microsecond)
 	}
 }
 
-// anyCost returns costs around what a limit of quota n has room for.
+// anyCost returns a cost: often a small one, sometimes about n, the quota, and
+// sometimes an absurd one.
 func anyCost(r *rand.Rand, n int64) int64 {
 	costs := []int64{0, 1, 1, 1, 1, 2, 2, n / 2, n, n + 1, -1, -n, 1 + r.Int64N(n), math.MaxInt64, math.MinInt64}
 	return costs[r.IntN(len(costs))]
 }
 
-// random: every algorithm, alone and with others, decides as the replay does.
-// Some limits are as good as new after milliseconds, others not in this test.
+// random: every algorithm, alone and with others, decides as the replay does. Some
+// keys are as good as new within milliseconds, others only after the test.
 func random(t testing.TB, store weir.Store) {
 	const quota = 7
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
-	defer func() {
-		if t.Failed() {
-			t.Logf("seed %d", seed)
-		}
-	}()
+	r := seeded(t)
 	var all []weir.Limit
 	for _, period := range []time.Duration{999 * time.Microsecond, 20 * time.Millisecond, time.Hour} {
 		for _, l := range limits(quota, period) {
@@ -60,39 +66,49 @@ func random(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	var tx weir.Transaction
 	for range 20 {
-		p.run = fmt.Sprint(p.run, ".") // what is reserved for years is of no more use
+		p.run += "." // new keys: the old ones may be reserved for years
 		within := withins[:len(withins)-r.IntN(len(withins)-1)]
 		for range 40 {
-			if tx.Allowed() && r.IntN(6) == 0 { // the last one gives up
-				for i := range tx.Charges {
-					tx.Charges[i].Cost, tx.Charges[i].Spent = -max(0, tx.Charges[i].Cost), tx.Decisions[i].At
-				}
-				tx.Within, tx.Delay = 0, 0
-				p.take(&tx)
+			if tx.Allowed() && r.IntN(6) == 0 {
+				p.cancel(&tx)
 			}
-			tx.Charges, tx.Delay = tx.Charges[:0], 0
-			tx.Within = within[r.IntN(len(within))]
+			tx.Charges = p.anyCharges(tx.Charges[:0], r, all, quota)
+			tx.Within, tx.Delay = within[r.IntN(len(within))], 0
 			if tx.Within > 0 && tx.Within <= time.Hour && r.IntN(4) == 0 {
 				tx.Delay = tx.Within / time.Duration(1+r.IntN(3))
 			}
-			used := map[id]bool{}
-			for range 1 + r.IntN(6) {
-				c := p.charge(fmt.Sprint(r.IntN(2)), all[r.IntN(len(all))], anyCost(r, quota))
-				c.Rule = []string{"storetest", "other"}[r.IntN(2)]
-				if k := idOf(&c); !used[k] {
-					used[k] = true
-					tx.Charges = append(tx.Charges, c)
-				}
-			}
 			tx.Forget = r.IntN(20) == 0
 			p.take(&tx)
-			tx.Forget = false
 			pause(r)
 		}
 	}
 }
 
-// everyAlgorithm: each on its own, from new to used up and back.
+// cancel gives back what t has spent.
+func (r *replay) cancel(t *weir.Transaction) {
+	for i := range t.Charges {
+		t.Charges[i].Cost, t.Charges[i].Spent = -max(0, t.Charges[i].Cost), t.Decisions[i].At
+	}
+	t.Within, t.Delay, t.Forget = 0, 0, false
+	r.take(t)
+}
+
+// anyCharges appends up to six charges of different ids, under any of the limits.
+func (r *replay) anyCharges(charges []weir.Charge, random *rand.Rand, limits []weir.Limit, quota int64) []weir.Charge {
+	used := map[id]bool{}
+	for range 1 + random.IntN(6) {
+		c := r.charge(fmt.Sprint(random.IntN(2)), limits[random.IntN(len(limits))], anyCost(random, quota))
+		c.Rule = []string{"storetest", "other"}[random.IntN(2)]
+		if k := idOf(&c); !used[k] {
+			used[k] = true
+			charges = append(charges, c)
+		}
+	}
+	return charges
+}
+
+// everyAlgorithm: the limit of each algorithm alone, from a new key to one that is
+// used up, and back.
 func everyAlgorithm(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {
@@ -108,8 +124,8 @@ func everyAlgorithm(t testing.TB, store weir.Store) {
 	}
 }
 
-// bounds: the largest numbers a limit may have are counted exactly, and no cost
-// does harm.
+// bounds: limits with the largest numbers are counted exactly, and no cost
+// overflows.
 func bounds(t testing.TB, store weir.Store) {
 	const most = weir.MaxTicks
 	long := most * time.Microsecond
@@ -144,19 +160,14 @@ func bounds(t testing.TB, store weir.Store) {
 	}
 }
 
-// changed: a limit whose numbers change while its states live holds at once.
+// changed: if the numbers of a limit change, the new ones hold at once for what was
+// spent under the old ones.
 func changed(t testing.TB, store weir.Store) {
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
-	defer func() {
-		if t.Failed() {
-			t.Logf("seed %d", seed)
-		}
-	}()
+	r := seeded(t)
 	p := newReplay(t, store)
 	var tx weir.Transaction
 	for range 10 {
-		p.run = fmt.Sprint(p.run, ".")
+		p.run += "."
 		shortest := 48 * time.Hour
 		for range 30 {
 			quota := 1 + r.Int64N(20)
@@ -165,7 +176,7 @@ func changed(t testing.TB, store weir.Store) {
 			tx.Charges = tx.Charges[:0]
 			for _, l := range limits(quota, period) {
 				if l.Algorithm.Name() == "sliding-log" {
-					l.Period = shortest // how soon a log forgets what is past a period is up to the store
+					l.Period = shortest // a store may drop units older than a period, or keep them
 				}
 				if r.IntN(3) == 0 {
 					tx.Charges = append(tx.Charges, p.charge("", l, anyCost(r, quota)))
@@ -178,21 +189,21 @@ func changed(t testing.TB, store weir.Store) {
 	}
 }
 
-// reset: after RetryAfter the charge fits, and after ResetAfter the key is as
-// good as new.
+// reset: after RetryAfter a charge fits, and after ResetAfter the key is as good as
+// new.
 func reset(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
-	for _, l := range limits(2, 10*time.Millisecond)[:7] { // a calendar has no such days
+	for _, l := range limits(2, 10*time.Millisecond)[:7] { // the last is the calendar, which has no window of 10 ms
 		size := max(l.Burst, l.Quota)
 		var d weir.Decision
-		for range 100 { // windows may end any time, and a slow store needs some
+		for range 100 { // a window may end between two calls
 			tx := p.one("", l, size)
 			if d = tx.Decisions[0]; !d.Allowed {
 				break
 			}
 		}
 		if d.Allowed {
-			t.Fatalf("%v: got 100 times all of it in a row, want fewer", l)
+			t.Fatalf("%v: got the whole quota 100 times in a row, want a refusal", l)
 		}
 		// The clock of another machine may be a little slower.
 		time.Sleep(d.RetryAfter + time.Millisecond)

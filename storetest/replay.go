@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A replay asks a store and decides the same with states of its own.
+// A replay asks a store, and decides the same transactions with states of its own.
 type replay struct {
 	testing.TB
 	store weir.Store
@@ -20,12 +20,12 @@ type replay struct {
 	kept  map[id]kept
 }
 
-// An id is what tells states apart.
+// An id identifies a state.
 type id struct{ rule, key, limit, algorithm string }
 
 type kept struct {
 	state weir.State
-	limit weir.Limit // as it was when the state was made
+	limit weir.Limit // with which the state was made
 	reset int64      // when it is as good as new, in µs since 1970
 }
 
@@ -56,8 +56,7 @@ func (r *replay) all(within time.Duration, charges ...weir.Charge) *weir.Transac
 	return t
 }
 
-// take lets the store decide t, and fails the test unless the replay says the
-// same.
+// take lets the store decide t. It fails the test unless the replay decides alike.
 func (r *replay) take(t *weir.Transaction) {
 	r.Helper()
 	want := question(t)
@@ -67,13 +66,13 @@ func (r *replay) take(t *weir.Transaction) {
 	r.decided(t, want)
 }
 
-// question returns a copy of what t asks.
+// question returns a copy of t without its results.
 func question(t *weir.Transaction) weir.Transaction {
 	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, Undo: slices.Clone(t.Undo)}
 }
 
-// decided fails the test unless the replay says of want, which t asked, what the
-// store has said in t.
+// decided fails the test unless the replay decides want as the store has decided t.
+// want is the question of t: see question.
 func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 	r.Helper()
 	asked := want.Charges
@@ -89,9 +88,9 @@ func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 	for i := range asked {
 		k := r.kept[idOf(&asked[i])]
 		if k.state.At != 0 && k.limit != asked[i].Limit && now >= k.reset {
-			// A store may forget a state that is as good as new, and need not. For
-			// another limit it may not be as good as new.
-			r.Skipf("%v was used up before it changed; that happens, if seldom", k.limit)
+			// A store may keep or forget a state that is as good as new for its limit.
+			// Under the new limit the two may differ.
+			r.Skipf("%v was as good as new before the limit changed; that happens on a slow machine", k.limit)
 		}
 		states[i] = k.state
 	}
@@ -118,12 +117,12 @@ func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 			continue
 		}
 		k := idOf(&asked[i])
-		k.key = strings.Clone(k.key) // a test may overwrite it
+		k.key = strings.Clone(k.key) // a test may overwrite its memory
 		r.kept[k] = kept{states[i], asked[i].Limit, now + want.Decisions[i].ResetAfter.Microseconds()}
 	}
 }
 
-// fails takes t and wants an error, which it returns.
+// fails takes t, expects an error, and returns it.
 func (r *replay) fails(ctx context.Context, t *weir.Transaction) error {
 	r.Helper()
 	err := r.store.Take(ctx, t)
@@ -133,8 +132,8 @@ func (r *replay) fails(ctx context.Context, t *weir.Transaction) error {
 	return err
 }
 
-// wants checks what every store says of t at any time: whether all was spent,
-// and what remains of each charge.
+// wants checks the results of t that do not depend on time: whether all charges were
+// spent, and what remains of each.
 func (r *replay) wants(t *weir.Transaction, allowed bool, remaining ...int64) {
 	r.Helper()
 	if got := t.Allowed(); got != allowed {
@@ -147,7 +146,7 @@ func (r *replay) wants(t *weir.Transaction, allowed bool, remaining ...int64) {
 	}
 }
 
-// describe says what was asked. Names may be long.
+// describe returns the question of t as text, with long names cut.
 func describe(t *weir.Transaction) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d charges within %v", len(t.Charges), t.Within)

@@ -1,13 +1,15 @@
-// Package storetest is the conformance suite that every weir.Store passes.
+// Package storetest is the conformance suite that every weir.Store passes:
 //
-// A store decides on a clock of its own, which a test can't set. So every
-// decision is replayed: the suite keeps states itself, decides at the
-// Transaction.At that the store has filled in, and both must agree in every
-// field. A store that keeps its states apart, changes them all at once or not
-// at all, and is right about its clock passes; no tolerance hides one that is
-// off by a microsecond.
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, func(t *testing.T) weir.Store { return mystore.New() })
+//	}
 //
-// The suite needs no empty store, for its keys are new in every run. Tests
+// A store decides by its own clock, which a test cannot set. The suite therefore
+// replays every decision. It keeps states of its own, decides at the Transaction.At
+// that the store has filled in, and compares every field of the results. There is no
+// tolerance: a store that is off by a microsecond fails.
+//
+// The store need not be empty, because the keys are new in every run. The tests
 // sleep for less than a second in all.
 package storetest
 
@@ -17,11 +19,11 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Run runs every test, each on a store that open returns for it. What open
-// starts, t.Cleanup ends.
+// Run runs every test as a subtest, each on a store of its own from open. Use
+// t.Cleanup to end what open starts.
 //
-// Inside a bubble of testing/synctest subtests are not allowed: those who want
-// one, for a store in memory, range over Tests.
+// A bubble of testing/synctest allows no subtests. To test a store in memory in
+// bubbles, range over Tests and open a bubble for each.
 func Run(t *testing.T, open func(t *testing.T) weir.Store) {
 	t.Helper()
 	for _, test := range Tests() {
@@ -35,7 +37,7 @@ type Test struct {
 	Run  func(t testing.TB, store weir.Store)
 }
 
-// Tests returns the suite, for those who run its tests in a way of their own.
+// Tests returns the suite, for callers that Run does not suit.
 func Tests() []Test {
 	return []Test{
 		{"Clock", clock},

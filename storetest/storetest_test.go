@@ -17,15 +17,15 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// A store is the shortest one that passes, and has room for one flaw.
+// A store is the shortest one that passes. It can have one flaw.
 type store struct {
 	flaw   string
 	mu     sync.Mutex
 	states map[[4]string]weir.State
 }
 
-// flaws are mistakes that stores make, each with tests that must catch it.
-// Every test of the suite stands somewhere.
+// flaws are mistakes that a store can make, each with the tests that must catch it.
+// Every test of the suite is named at least once.
 var flaws = []struct {
 	flaw   string
 	caught string
@@ -33,7 +33,7 @@ var flaws = []struct {
 	{"none", ""},
 	{"spends what fits of a refused transaction", "AllOrNothing Refused GiveBack Reserve Never Random"},
 	{"spends nothing under the second charge", "AllOrNothing Random ManyCharges"},
-	{"decides in whole seconds, says another time", "Algorithms Random Reset"},
+	{"decides in whole seconds, says microseconds", "Algorithms Random Reset"},
 	{"has a clock of seconds", "Clock Reset"},
 	{"has a clock of milliseconds", "Clock"},
 	{"says nanoseconds", "Clock Algorithms"},
@@ -41,8 +41,8 @@ var flaws = []struct {
 	{"mixes rules", "Names Duplicate"},
 	{"mixes limits", "Names ManyCharges Duplicate"},
 	{"mixes algorithms", "Algorithms Duplicate"},
-	{"mixes neighbours", "Names"},
-	{"mixes what a C string does", "Names LongNames"},
+	{"joins names with colons", "Names"},
+	{"ends keys at NUL", "Names LongNames"},
 	{"mixes letter case", "Names"},
 	{"cuts long names", "LongNames"},
 	{"keeps the caller's key", "KeyMemory"},
@@ -53,18 +53,18 @@ var flaws = []struct {
 	{"refuses a look when nothing is left", "Look"},
 	{"gives nothing back", "GiveBack"},
 	{"gives back the newest", "Spent"},
-	{"gives back of one instant", "Spent"},
-	{"says when it decided", "Reserve"},
+	{"gives all back of one instant", "Spent"},
+	{"says it is spent when it decided", "Reserve"},
 	{"forgets nothing", "Forget Random"},
-	{"forgets what costs", "Forget"},
+	{"forgets only what costs", "Forget"},
 	{"never says Never", "Never"},
 	{"never waits", "Reserve Queue"},
 	{"spends reservations now", "Reserve"},
 	{"has no queue", "Queue"},
-	{"counts by the numbers of a limit", "Changed"},
+	{"keeps quotas apart", "Changed"},
 	{"forgets a key when it refuses", "AllOrNothing Refused"},
 	{"wants a charge", "NoCharges"},
-	{"makes decisions anew", "Decisions"},
+	{"allocates decisions", "Decisions"},
 	{"keeps old decisions", "Decisions NoCharges"},
 	{"keeps the old wait", "Decisions NoCharges"},
 	{"decides outside of its lock", "OneKey CrossingKeys"},
@@ -72,8 +72,8 @@ var flaws = []struct {
 	{"decides a batch as one", "Each"},
 	{"has one error for a batch", "Each"},
 	{"takes 80 limits at most", "ManyLimits"},
-	{"knows nothing of stored names", "Names"},
-	{"decides like ones once", "Each"},
+	{"ignores stored names", "Names"},
+	{"decides equal transactions once", "Each"},
 }
 
 func (s *store) id(c *weir.Charge) [4]string {
@@ -85,9 +85,9 @@ func (s *store) id(c *weir.Charge) [4]string {
 		id[2] = ""
 	case "mixes algorithms":
 		id[3] = ""
-	case "mixes neighbours":
+	case "joins names with colons":
 		id = [4]string{strings.Join(id[:], ":")}
-	case "mixes what a C string does":
+	case "ends keys at NUL":
 		id[0], _, _ = strings.Cut(id[0], "\x00")
 	case "mixes letter case":
 		id[0] = strings.ToLower(id[0])
@@ -95,9 +95,9 @@ func (s *store) id(c *weir.Charge) [4]string {
 		id[0] = id[0][:min(len(id[0]), 1000)]
 	case "keeps the caller's key":
 		id[0] = c.Key
-	case "knows nothing of stored names":
+	case "ignores stored names":
 		id[2] = c.Limit.Name
-	case "counts by the numbers of a limit":
+	case "keeps quotas apart":
 		id[2] += fmt.Sprint(c.Limit.Quota)
 	}
 	return id
@@ -106,7 +106,7 @@ func (s *store) id(c *weir.Charge) [4]string {
 func (s *store) now() int64 {
 	now := time.Now().UnixMicro()
 	switch s.flaw {
-	case "decides in whole seconds, says another time", "has a clock of seconds":
+	case "decides in whole seconds, says microseconds", "has a clock of seconds":
 		return now - now%1_000_000
 	case "has a clock of milliseconds":
 		return now - now%1000
@@ -141,7 +141,7 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	}
 	charges, within, wait := t.Charges, t.Within, t.Wait
 	switch s.flaw {
-	case "makes decisions anew":
+	case "allocates decisions":
 		t.Decisions = nil
 	case "never waits":
 		t.Within = 0
@@ -158,11 +158,11 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 		for i := range t.Charges {
 			t.Charges[i].Cost = max(0, t.Charges[i].Cost)
 		}
-	case "gives back the newest", "gives back of one instant":
+	case "gives back the newest", "gives all back of one instant":
 		t.Charges = slices.Clone(charges)
 		for i := range t.Charges {
 			t.Charges[i].Spent = 0
-			if s.flaw == "gives back of one instant" {
+			if s.flaw == "gives all back of one instant" {
 				t.Charges[i].Spent = charges[0].Spent
 			}
 		}
@@ -178,7 +178,7 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	s.decide(t)
 	t.Charges, t.Within = charges, within
 	switch s.flaw {
-	case "decides in whole seconds, says another time":
+	case "decides in whole seconds, says microseconds":
 		t.At = time.UnixMicro(time.Now().UnixMicro())
 	case "says nanoseconds":
 		t.At = t.At.Add(time.Nanosecond)
@@ -190,7 +190,7 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
 		switch {
-		case s.flaw == "says when it decided":
+		case s.flaw == "says it is spent when it decided":
 			d.At = t.At.UnixMicro()
 		case s.flaw == "refuses a look when nothing is left" && d.Remaining == 0 && t.Charges[i].Cost == 0:
 			d.Allowed = false
@@ -215,7 +215,7 @@ func (s *store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 				t.At, t.Wait = time.UnixMicro(s.now()), 0
 				continue
 			}
-		case "decides like ones once":
+		case "decides equal transactions once":
 			if i > 0 && slices.Equal(t.Charges, ts[i-1].Charges) && errs[i-1] == nil {
 				t.Decisions, t.At, t.Wait = ts[i-1].Decisions, ts[i-1].At, ts[i-1].Wait
 				continue
@@ -268,7 +268,7 @@ func (s *store) decide(t *weir.Transaction) {
 	}
 	for i, id := range ids {
 		switch {
-		case t.Forget && (s.flaw == "forgets nothing" || s.flaw == "forgets what costs" && t.Charges[i].Cost == 0):
+		case t.Forget && (s.flaw == "forgets nothing" || s.flaw == "forgets only what costs" && t.Charges[i].Cost == 0):
 			continue
 		case i > 0 && s.flaw == "spends nothing under the second charge":
 			continue
@@ -279,7 +279,7 @@ func (s *store) decide(t *weir.Transaction) {
 	}
 }
 
-// A recorder is a testing.TB that may fail without harm.
+// A recorder is a testing.TB whose failures do not fail the test.
 type recorder struct {
 	testing.TB
 	mu       sync.Mutex
@@ -298,7 +298,7 @@ func (r *recorder) Errorf(f string, a ...any) {
 	r.failures = append(r.failures, fmt.Sprintf(f, a...))
 }
 
-// failures runs a test on a new store with that flaw.
+// failures runs a test on a new store with a flaw, and returns its failures.
 func failures(t *testing.T, test storetest.Test, flaw string) []string {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
@@ -315,8 +315,8 @@ func failures(t *testing.T, test storetest.Test, flaw string) []string {
 	return r.failures
 }
 
-// TestFlaws holds the suite against stores with one flaw each: all are caught,
-// by the tests that are there for it, and no test is idle.
+// TestFlaws: the suite catches stores that have one flaw each, by the tests named
+// beside it, and every test catches a flaw.
 func TestFlaws(t *testing.T) {
 	idle := map[string]bool{}
 	for _, test := range storetest.Tests() {
@@ -325,7 +325,7 @@ func TestFlaws(t *testing.T) {
 	for _, f := range flaws {
 		t.Run(f.flaw, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				// Not at the first instant of a millennium, where all windows begin.
+				// Bubbles begin at the first instant of a millennium, when all windows begin.
 				time.Sleep(1234567890123 * time.Microsecond)
 				caught := map[string][]string{}
 				for _, test := range storetest.Tests() {

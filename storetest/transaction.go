@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// noCharges: nothing is asked, so nothing is refused.
+// noCharges: a transaction without charges is allowed.
 func noCharges(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	tx := weir.Transaction{Decisions: make([]weir.Decision, 3), Wait: time.Hour}
@@ -21,7 +21,7 @@ func noCharges(t testing.TB, store weir.Store) {
 	p.wants(p.all(time.Hour), true)
 }
 
-// manyCharges: a transaction may be long, of one key and of many.
+// manyCharges: a transaction may have 40 charges, of one key and of many.
 func manyCharges(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	var charges []weir.Charge
@@ -38,7 +38,7 @@ func manyCharges(t testing.TB, store weir.Store) {
 	p.all(0, charges...)
 }
 
-// decisions: the slice is used again where it is long enough, else grown.
+// decisions: the slice is used again if it is long enough, and grown if not.
 func decisions(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	mine := make([]weir.Decision, 5)
@@ -62,7 +62,7 @@ func decisions(t testing.TB, store weir.Store) {
 	}
 }
 
-// manyLimits: a key may have more limits than anybody will give it.
+// manyLimits: a key may have hundreds of limits, of one algorithm or of several.
 func manyLimits(t testing.TB, store weir.Store) {
 	kinds := []func(n int64, period time.Duration) weir.Limit{algorithms.GCRA, algorithms.SlidingLog, algorithms.AnchoredWindow}
 	p := newReplay(t, store)
@@ -70,7 +70,7 @@ func manyLimits(t testing.TB, store weir.Store) {
 		for k := range len(kinds) + 1 {
 			var charges []weir.Charge
 			for i := range n {
-				limit := kinds[(k+i*(k/len(kinds)))%len(kinds)] // of one kind, then of all
+				limit := kinds[(k+i*(k/len(kinds)))%len(kinds)] // of kind k; of all kinds if k is their number
 				charges = append(charges, p.charge(fmt.Sprint(n, k), limit(int64(3+i%7), time.Hour+time.Duration(i)*time.Second), 1))
 			}
 			for range 3 {
@@ -84,12 +84,12 @@ func manyLimits(t testing.TB, store weir.Store) {
 	}
 }
 
-// duplicate: the same limit twice is an error and spends nothing.
+// duplicate: the same limit of the same key twice is an error and spends nothing.
 func duplicate(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	a, b := p.charge("a", three, 1), p.charge("b", three, 1)
 	again := a
-	again.Cost, again.Limit.Quota = 0, 7 // numbers don't tell limits apart
+	again.Cost, again.Limit.Quota = 0, 7 // cost and quota are no part of a limit's identity
 	nameless, named := again, again
 	nameless.Limit.Name = ""
 	named.Limit.Name = nameless.Limit.StoredName()
@@ -111,7 +111,7 @@ func duplicate(t testing.TB, store weir.Store) {
 	p.wants(p.all(0, algorithm, named, other, a), true, 3, 0, 1, 2)
 }
 
-// invalid: what can't be counted is an error, no panic, and spends nothing.
+// invalid: a limit that cannot be counted is an error, not a panic, and nothing is spent.
 func invalid(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	bad := []weir.Limit{
@@ -136,8 +136,8 @@ func invalid(t testing.TB, store weir.Store) {
 	p.wants(p.one("good", three, 0), true, 3)
 }
 
-// canceled: a context that is done before Take has its error returned, and
-// nothing spent.
+// canceled: if the context is done before Take, Take returns its error and spends
+// nothing.
 func canceled(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	gone, cancel := context.WithCancel(t.Context())

@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// never: a cost above the capacity can't fit, with or without waiting.
+// never: a cost above the capacity never fits, with or without waiting.
 func never(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(4, time.Hour) {
@@ -24,7 +24,7 @@ func never(t testing.TB, store weir.Store) {
 	}
 }
 
-// reserve: who accepts to wait has the unit, and nobody overtakes.
+// reserve: a caller that agrees to wait owns the unit. No later call takes it first.
 func reserve(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	p.wants(p.one("a", three, 3), true, 0)
@@ -40,18 +40,18 @@ func reserve(t testing.TB, store weir.Store) {
 	if second.Wait < tx.Wait+19*time.Minute { // they may be a minute apart
 		t.Errorf("got Wait %v behind one of %v, want 20 minutes more", second.Wait, tx.Wait)
 	}
-	// All charges wait for the slowest; what is looked at and given back doesn't.
+	// Charges wait for the slowest of their transaction. Costs of 0 and below do not wait.
 	p.wants(p.one("slow", one, 1), true, 0)
 	p.wants(p.one("back", three, 2), true, 1)
 	tx = p.all(2*time.Hour, p.charge("b", three, 1), p.charge("slow", one, 1), p.charge("c", three, 0), p.charge("back", three, -1))
 	p.wants(tx, true, 0, 0, 3, 2)
-	p.wants(p.one("b", three, 1), false, 0) // two are free, but not before that one
-	// Where one can't wait nobody does.
+	p.wants(p.one("b", three, 1), false, 0) // two units are free, but only after the reserved one
+	// If one charge cannot wait, none does.
 	p.wants(p.all(2*time.Hour, p.charge("d", three, 1), p.charge("b", three, 4)), false, 3, 0)
 	p.wants(p.one("d", three, 0), true, 3)
 }
 
-// queue: with Within > 0 a leaky bucket is a queue, else a meter.
+// queue: a leaky bucket is a queue if Within > 0, and a meter otherwise.
 func queue(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	l := algorithms.LeakyBucket(3, 3, time.Hour)
