@@ -57,7 +57,8 @@
 //
 // A file is at most 128 KiB of UTF-8, without anchors, aliases and tags. It is
 // taken as a whole or not at all: every mistake in it is an [Error] with its
-// line and column. A limit that can never be the one to refuse is a mistake too.
+// line and column. A limit that never refuses, because another limit of the rule is
+// always stricter, is a mistake too.
 //
 // What was spent is kept under the names of rule, limit and algorithm, and under
 // the key, so a reload keeps every count for which these stay: limits may change

@@ -79,9 +79,9 @@ func (d *decoder) together(nodes []ast.Node, limits []limit) {
 	}
 	for i, a := range limits {
 		for j, b := range limits {
-			// Of two that are the same the second is to go.
-			if i != j && implied(a, b) && (i > j || !implied(b, a)) {
-				d.errorf(nodes[i], "%s can never be the one to refuse: %s admits no more than that", a.called(), b.called())
+			// If two limits are the same, the second is the mistake.
+			if i != j && redundant(a, b) && (i > j || !redundant(b, a)) {
+				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.called(), b.called())
 				break
 			}
 		}

@@ -243,9 +243,9 @@ var All = []struct {
 	{"two limits of a given name", "limits:\n- name: a\n  config:\n  - {name: x, limit: 5, period: 3}\n  - {name: x, limit: 9, period: 1m}\n", false,
 		`5:5: two limits of the rule are named "x"`},
 	{"limit that never refuses", "limits:\n- name: a\n  config:\n  - {limit: 600, period: 600}\n  - {limit: 10, period: 10}\n", false,
-		"4:5: the limit 10m (600 per 10m) can never be the one to refuse: the limit 10s (10 per 10s) admits no more than that"},
+		"4:5: the limit 10m (600 per 10m) never refuses a request that the limit 10s (10 per 10s) admits: remove it or change its numbers"},
 	{"the same limit twice", "limits:\n- name: a\n  algorithm: gcra\n  config:\n  - {limit: 10, period: 10}\n  - {limit: 1, period: 1, burst: 10}\n", false,
-		"6:5: the limit 1s (1 per 1s, 10 at once) can never be the one to refuse: the limit 10s (10 per 10s) admits no more than that"},
+		"6:5: the limit 1s (1 per 1s, 10 at once) never refuses a request that the limit 10s (10 per 10s) admits: remove it or change its numbers"},
 	{"many at once", "keys: ip\nlimits:\n- nam: a\n  config:\n  - {limit: 0, period: x}\n  - {limt: 1}\n- name: b\n  config: [{limit: 5, period: -1}]\n  algorithm: gcr\n", true,
 		`1:1: unknown field keys in the file; did you mean key?
 3:3: unknown field nam in a rule; did you mean name?

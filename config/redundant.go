@@ -1,0 +1,79 @@
+package config
+
+import (
+	"math"
+	"math/big"
+	"time"
+
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// redundant reports whether a never refuses a request that b admits. Both are
+// charged together under one key, so a counts only requests that b admitted too.
+//
+// It finds the plain cases. Whatever it reports is true, because a file with a
+// redundant limit is not loaded; but a limit may be redundant without a report.
+// A leaky bucket is never redundant, because it spaces requests that wait.
+func redundant(a, b limit) bool {
+	name := a.Algorithm.Name()
+	same := name == b.Algorithm.Name() && a.Period == b.Period && b.Quota <= a.Quota
+	switch name {
+	case "gcra", "token-bucket": // b is a smaller bucket, and is refilled no faster
+		return isMeter(b) && b.Limit.Capacity() <= a.Limit.Capacity() && b.rate().Cmp(a.rate()) <= 0
+	case "fixed-window":
+		aligned := b.Algorithm.Name() == name && (a.Period%b.Period == 0 || b.Period%a.Period == 0)
+		return b.most(a.Period, aligned) <= a.Quota
+	case slidingLog:
+		return b.most(a.Period, false) <= a.Quota
+	case anchoredWindow: // if they are the same, their windows begin together
+		return same || b.most(a.Period, false) <= a.Quota
+	case "sliding-window":
+		return same
+	case calendar:
+		if b.unit != 0 {
+			return a.location.String() == b.location.String() && windowsIn[a.unit][b.unit]*b.Quota <= a.Quota
+		}
+		return b.most(a.longest(), false) <= a.Quota
+	}
+	return false
+}
+
+// most returns an upper bound of the units that the limit admits in any span of
+// length w: the worst case of README.md, for w rounded up to whole periods. aligned
+// says that the span consists of whole windows of the limit, or lies within one.
+func (l limit) most(w time.Duration, aligned bool) int64 {
+	periods := int64((w-1)/l.Period) + 1
+	switch {
+	case l.unit != 0 || periods > math.MaxInt64/4/l.Quota:
+		return math.MaxInt64 // calendar windows differ in length; or the product overflows
+	case isMeter(l):
+		return periods*l.Quota + l.Limit.Capacity() - 1
+	case aligned, l.Algorithm.Name() == slidingLog:
+		return periods * l.Quota
+	}
+	return (periods + 1) * l.Quota // the span may begin and end within a window
+}
+
+// rate returns the units that the limit admits in each nanosecond of the long run.
+func (l limit) rate() *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
+
+// longest returns the length of the longest window of a calendar. A zone's clock may
+// be set back by up to 26 hours: clocks are from 12 hours behind UTC to 14 ahead of it.
+func (l limit) longest() time.Duration {
+	w := l.Period
+	if l.unit == algorithms.Month {
+		w = 31 * 24 * time.Hour
+	}
+	if l.location != time.UTC {
+		w += 26 * time.Hour
+	}
+	return w
+}
+
+// windowsIn[a][b] is how many windows of unit b one window of unit a can touch, in
+// the same location.
+var windowsIn = [...][4]int64{
+	algorithms.Day:   {algorithms.Day: 1, algorithms.Week: 1, algorithms.Month: 1},
+	algorithms.Week:  {algorithms.Day: 7, algorithms.Week: 1, algorithms.Month: 2},
+	algorithms.Month: {algorithms.Day: 31, algorithms.Week: 6, algorithms.Month: 1},
+}

@@ -1,0 +1,125 @@
+package config
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// TestRedundantRefusesNothing compares pairs of small limits of every algorithm: if
+// redundant(a, b), no random sequence of units makes a refuse one that b admits.
+func TestRedundantRefusesNothing(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	found := map[string]int{}
+	for range 5000 {
+		a, b := smallLimit(rnd), smallLimit(rnd)
+		if !redundant(a, b) {
+			continue
+		}
+		found[a.Algorithm.Name()]++
+		for range 30 {
+			if refused(rnd, a.Limit, b.Limit) {
+				t.Errorf("redundant(%v, %v), but the first refused a unit that the second admitted", a.Limit, b.Limit)
+				break
+			}
+		}
+	}
+	for _, l := range counters {
+		if name := l.Algorithm.Name(); found[name] < 5 && name != "leaky-bucket" {
+			t.Errorf("got %d redundant pairs of %s, want some: %v", found[name], name, found)
+		}
+	}
+}
+
+func smallLimit(rnd *rand.Rand) limit {
+	l := counters[rnd.IntN(len(counters))]
+	period := 1 + rnd.Int64N(6)
+	l.Period = time.Duration(period) * time.Microsecond
+	l.Quota = 1 + rnd.Int64N(min(4, period)) // no limit is faster than the clock
+	l.Burst = 0
+	if isMeter(limit{Limit: l}) && rnd.IntN(2) == 0 {
+		l.Burst = 1 + rnd.Int64N(5)
+	}
+	return limit{Limit: l}
+}
+
+// refused asks for units at random and reports whether a refuses one that b admits.
+func refused(rnd *rand.Rand, a, b weir.Limit) bool {
+	const start = 60 << 20 // a window of every small period begins here
+	often := rnd.Float64()
+	var ofA, ofB weir.State
+	for at := int64(start); at < start+100; at++ {
+		for range 8 {
+			if rnd.Float64() > often {
+				break
+			}
+			nextB, decision := b.Algorithm.Take(ofB, &b, at, 1)
+			if !decision.Allowed {
+				break
+			}
+			nextA, decision := a.Algorithm.Take(ofA, &a, at, 1)
+			if !decision.Allowed {
+				return true
+			}
+			ofA, ofB = nextA, nextB
+		}
+	}
+	return false
+}
+
+func TestRedundant(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := func(quota int64, period time.Duration) limit {
+		return limit{Limit: algorithms.SlidingLog(quota, period)}
+	}
+	gcra := func(quota int64, period time.Duration, burst int64) limit {
+		return limit{Limit: algorithms.GCRA(quota, period).WithBurst(burst)}
+	}
+	fixed := func(quota int64, period time.Duration) limit {
+		return limit{Limit: algorithms.FixedWindow(quota, period)}
+	}
+	per := func(quota int64, unit algorithms.Unit, loc *time.Location) limit {
+		return limit{algorithms.Calendar(quota, unit, loc), unit, loc}
+	}
+	for _, tt := range []struct {
+		a, b limit
+		want bool
+	}{
+		{log(600, 600*time.Second), log(10, 10*time.Second), true},
+		{log(599, 600*time.Second), log(10, 10*time.Second), false},
+		{log(605, 605*time.Second), log(10, 10*time.Second), false}, // 61 bursts begin in it
+		{log(610, 605*time.Second), log(10, 10*time.Second), true},
+		{log(20, time.Minute), log(5, 3*time.Second), false},
+		{log(5, 3*time.Second), log(20, time.Minute), false},
+		{log(20, 3*time.Second), log(20, time.Minute), true},
+		{gcra(100, time.Minute, 10), gcra(1, time.Second, 10), true},  // faster
+		{gcra(60, time.Minute, 10), gcra(1, time.Second, 10), true},   // the same
+		{gcra(60, time.Minute, 10), gcra(1, time.Second, 11), false},  // by its burst
+		{gcra(60, time.Minute, 100), gcra(2, time.Second, 10), false}, // slower
+		{log(60, time.Minute), gcra(1, time.Second, 1), true},
+		{log(60, time.Minute), gcra(1, time.Second, 2), false}, // 61
+		{log(61, time.Minute), gcra(1, time.Second, 2), true},
+		{fixed(600, 10*time.Minute), fixed(10, 10*time.Second), true},
+		{fixed(600, 10*time.Minute), fixed(7, 7*time.Second), false}, // touches 87 of them
+		{fixed(609, 10*time.Minute), fixed(7, 7*time.Second), true},
+		{log(600, 10*time.Minute), fixed(10, 10*time.Second), false}, // touches 61
+		{per(3100, algorithms.Month, berlin), per(100, algorithms.Day, berlin), true},
+		{per(3099, algorithms.Month, berlin), per(100, algorithms.Day, berlin), false},
+		{per(3100, algorithms.Month, berlin), per(100, algorithms.Day, time.UTC), false},
+		{per(24, algorithms.Day, time.UTC), log(1, time.Hour), true},
+		{per(24, algorithms.Day, berlin), log(1, time.Hour), false}, // 25 hours
+		{per(1_000_000, algorithms.Day, berlin), gcra(300, time.Minute, 20), true},
+		{log(1<<50, time.Hour), log(1<<50, time.Second), false}, // the numbers do not overflow
+		{log(1<<50, 2*time.Second), log(1<<49, time.Second), true},
+	} {
+		if got := redundant(tt.a, tt.b); got != tt.want {
+			t.Errorf("redundant(%v, %v) is %v, want %v", tt.a.Limit, tt.b.Limit, got, tt.want)
+		}
+	}
+}
