@@ -1,4 +1,5 @@
 package lease
 
-// EndTTL has the asks counted so far be those of a TTL.
+// EndTTL moves the clock of l on by a TTL, so that the calls so far count as those of a
+// whole TTL.
 func EndTTL(l *Store) { l.start = l.start.Add(-l.o.TTL) }

@@ -10,39 +10,39 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A lease is what is known of a key's asks, and the units held for it.
+// A lease has what is known of the calls for some charges, and the units held for them.
 type lease struct {
-	charges []weir.Charge // of one ask
+	charges []weir.Charge // of one call
 
-	since, count int64 // when counting began, and the asks since
-	seen         int64 // asks of a TTL
+	since, count int64 // when counting of calls began, and the calls since then
+	seen         int64 // calls of the TTL before that
 
 	noted int64           // when next last answered
-	last  []weir.Decision // what it said; empty if it erred
+	last  []weir.Decision // its decisions; empty after an error
 
-	fetch     *fetch    // under way
-	held      int64     // asks that can be served, while the lease lasts
-	unused    int64     // asks that were paid and not hits
-	sent      int64     // before that
-	answered  int64     // after that
-	until     int64     // it is not used from then on
-	at        time.Time // what the store said when it was paid
-	decisions []weir.Decision
+	fetch     *fetch          // under way, or nil
+	held      int64           // calls that the lease can still serve
+	unused    int64           // calls whose units are spent in next and not used
+	sent      int64           // when the call that took the units was made
+	answered  int64           // when it returned
+	until     int64           // the lease is not used from then on
+	at        time.Time       // the At of that call
+	decisions []weir.Decision // and its decisions
 	timer     *time.Timer
 }
 
-// A shard is a bounded part of them, by the fingerprint of what is asked.
+// A shard has some of the leases, by the fingerprint of their charges.
 type shard struct {
 	mu     sync.Mutex
 	closed bool
-	most   int
-	known  map[uint64]*lease
-	once   [64]uint64 // asked once, lately
+	most   int               // leases
+	known  map[uint64]*lease // by fingerprint
+	once   [64]uint64        // fingerprints that were seen once, lately
 	hits   uint64
 	_      [64]byte
 }
 
-// find returns the lease of t, or a new one where t is asked again, or nil.
+// find returns the lease of t, or a new one if t came before, or nil.
 func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease {
 	old := s.known[id]
 	switch {
@@ -70,7 +70,7 @@ func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease
 	return e
 }
 
-// makeRoom forgets a key, of a few, that is not asked any more.
+// makeRoom looks at a few leases and forgets one that is no longer used.
 func (s *shard) makeRoom(now, ttl int64) bool {
 	looked := 0
 	for id, e := range s.known {
@@ -85,7 +85,7 @@ func (s *shard) makeRoom(now, ttl int64) bool {
 	return false
 }
 
-// leasable reports whether all charges of t can be counted in advance.
+// leasable reports whether the algorithms of all charges are Leasers and t is valid.
 func leasable(t *weir.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
@@ -96,12 +96,12 @@ func leasable(t *weir.Transaction) bool {
 	return t.Validate() == nil
 }
 
-// over reports whether a key holds nothing and was not asked for a TTL.
+// over reports whether a lease holds nothing and had no call for a TTL.
 func (e *lease) over(now, ttl int64) bool {
 	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }
 
-// tick counts an ask.
+// tick counts a call.
 func (e *lease) tick(now, ttl int64) {
 	if gone := now - e.since; gone >= ttl {
 		e.seen = int64(float64(e.count) * float64(ttl) / float64(gone))
@@ -110,17 +110,17 @@ func (e *lease) tick(now, ttl int64) {
 	e.count++
 }
 
-// note remembers an answer of next.
+// note remembers the decisions of next.
 func (e *lease) note(t *weir.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
 
-// want returns how many asks a lease should cover; 0 means none: as many as were
-// seen in a TTL, and at most its fraction of what next last reported.
+// want returns how many calls a lease should cover: as many as came in the last TTL,
+// and at most Fraction of what next last reported. 0 means that there should be none.
 //
-// Units that drain are never returned, so no more are taken than drain in a TTL.
-// A meter that owes nothing else drains while the lease is in use: that much more
-// is taken.
+// Units that drain are never given back, so no more are taken than drain in a TTL. If
+// the meter is empty but for the lease, it drains while the lease is used; that much
+// more is taken.
 func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
@@ -143,13 +143,13 @@ func (e *lease) want(now int64, o *Options) int64 {
 	return 0
 }
 
-// serve decides t if units for it are held.
+// serve decides t from memory, if units for it are held.
 func (e *lease) serve(t *weir.Transaction, now int64) bool {
-	now = max(now, e.answered) // it came after the answer, if before it to this place
+	now = max(now, e.answered) // the lock may have been waited for while the fetch returned
 	if e.held == 0 || now >= e.until {
 		return false
 	}
-	since := (now - e.sent + 999) / 1000 // on the store's clock, at most
+	since := (now - e.sent + 999) / 1000 // at most, µs that have passed on the clock of next
 	n := e.held
 	for i := range e.charges {
 		c := &e.charges[i]
@@ -177,7 +177,7 @@ func (e *lease) serve(t *weir.Transaction, now int64) bool {
 	return true
 }
 
-// end ends a lease and returns what to give back, or nil.
+// end ends a lease and returns a transaction that gives its units back, or nil.
 func (e *lease) end() *weir.Transaction {
 	n := e.unused
 	e.held, e.unused = 0, 0
@@ -191,7 +191,8 @@ func (e *lease) end() *weir.Transaction {
 	return back
 }
 
-// times returns n times the charges that are wanted; nil wants all.
+// times returns the charges, with n times their cost, for which wanted returns true. A
+// nil wanted means all.
 func (e *lease) times(n int64, wanted func(*weir.Charge) bool) []weir.Charge {
 	charges := make([]weir.Charge, 0, len(e.charges))
 	for i, c := range e.charges {

@@ -1,5 +1,14 @@
-// Package lease is a weir.Store that takes units of a limit in advance and serves
-// them from memory, for keys that are asked for all the time.
+// Package lease has a weir.Store that takes units of busy keys in advance and serves
+// them from memory. One call of Redis then decides many requests:
+//
+//	leases := lease.New(weir.Coalesce(redis), lease.Options{})
+//	defer leases.Close(ctx) // gives back the unused units
+//
+// Use it if a single key, such as that of weir.Global(), gets more requests than Redis
+// should decide one by one. The limit is never exceeded. The price is that unused
+// units are out of reach of other processes for a short time, 100 ms unless
+// Options.TTL says otherwise, and that Remaining is as old as that. Keys that are
+// seldom used, and keys near their limit, are decided by the next store as before.
 package lease
 
 import (
@@ -9,7 +18,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,81 +25,82 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A Leaser is a weir.Algorithm whose units can be spent in advance and used later,
-// without admitting more at any time than if they had been spent when they were
-// used. Its type is comparable. An algorithm needs not import this package.
+// A Leaser is a weir.Algorithm whose units can be spent in advance and used later.
+// It admits no more at any time than if they had been spent when they were used. Its
+// type must be comparable. An algorithm need not import this package.
 type Leaser interface {
 	weir.Canceler
 
 	// Usable returns how many of n leased units may still be used at the instant
 	// now without exceeding the limit. The units were spent at the instant at, and
-	// d is the decision that spent them. Units beyond the result are never used: n
-	// is at most the result of the call before, less what was used since. Instants
-	// are in µs since 1970.
+	// d is the decision that spent them. Instants are in µs since 1970. Units beyond
+	// the result are never used, so n is at most the result of the previous call,
+	// less what was used since.
 	Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64
 
 	// Drains reports that unused units become free again by themselves, at the rate
-	// of the limit. They must not be given back, because units that others hold may
-	// rest on them. Units of other algorithms are given back by Cancel.
+	// of the limit. They must not be given back, because others may already have
+	// been admitted on the assumption that they drain. Units of other algorithms are
+	// given back by Cancel.
 	Drains() bool
 }
 
-// Options are ready to use as they are.
+// Options of New. The zero Options are ready to use.
 type Options struct {
 	// TTL is how long a lease is used at most; 0 means 100 ms. Remaining may be
-	// that old, and unused units are kept from other processes for that long.
+	// that old. Other processes cannot use the units of a lease for that long.
 	TTL time.Duration
 
-	// Fraction is the part of what remains that a lease takes at most, above 0 and
-	// at most 1; 0 means an eighth.
+	// Fraction of what remains is the most that a lease takes. It is above 0 and at
+	// most 1; 0 means an eighth.
 	Fraction float64
 
-	// MaxKeys bounds how many keys are watched, and so may have a lease; 0 means
-	// 10,000, which take some 5 MB. A key is watched from the second call on, so
-	// that keys made up to be asked once take no room.
+	// MaxKeys bounds how many keys are watched. Only a watched key can have a lease.
+	// 0 means 10,000 keys, which take some 5 MB. A key is watched from its second
+	// call on, so made-up keys that come once take no room.
 	MaxKeys int
 }
 
-// New returns a Store that serves the keys in frequent use from this process. It
-// takes units in advance, with a call that it has to make anyway, and allows what
-// comes next from memory until they are used up: one call of next serves many.
+// New returns a Store that leases units of busy keys from next. When it has to call
+// next for a key anyway, it takes more units than the call needs. It allows the calls
+// after that from memory, until the units are used up.
 //
 // A lease covers as many calls as the last TTL had, and at most Fraction of what
-// remained; if that is fewer than two, each call goes to next. So leases vanish
-// near the limit, and the last units go to the process that asks first. A refusal
-// always comes from next. Under GCRA and the buckets a lease holds at most what
-// drains in a TTL, so a limit below 20 a second has none.
+// remained. If that is fewer than two calls, there is no lease and each call goes to
+// next. Near the limit there are therefore no leases, and the process that asks first
+// gets the last units. A refusal always comes from next. Under GCRA and the buckets a
+// lease holds at most what drains in a TTL, so a limit below 20 a second has none.
 //
-// The limit is never exceeded. What a lease serves is spent in next already, and a
-// Leaser says for how long that is as good as if it were spent when it is used: in
-// a window, until the window ends; under GCRA and the buckets, as long as next
-// still owes it. Both are measured on the clock of next, from before next was
-// asked. If units are given back or forgotten while they are leased (a negative
-// cost, Reset, Forget), as many more may be admitted, once.
+// The limit is never exceeded. The units of a lease are spent in next already. The
+// Leaser says for how long using them later is as strict as spending them later: in a
+// window, until the window ends; under GCRA and the buckets, until they have drained
+// in next. Both are measured on the clock of next, from before the call of next. If
+// units are given back or forgotten while they are leased (a negative cost, Reset,
+// Forget), the same number may be admitted once more.
 //
-// Units that are unused when the TTL is over go back by another call, or drain
-// within another TTL, whichever the Leaser says. Other processes cannot use them
-// until then. If this process or that call fails they are lost until their window
-// ends: at most Fraction of what remained, for each process, key and cost.
+// Units that are unused at the end of the TTL are given back by another call, or drain
+// within another TTL; the Leaser says which. Other processes cannot use them until
+// then. If this process or that call fails, they are lost until their window ends: at
+// most Fraction of what remained, for each process, key and cost.
 //
 // A lease belongs to all charges of a transaction together, each with its cost and
-// limit. Calls that must be exact go to next: those with Within or Delay, costs of
-// 0 and below, keys that are not a weir.StoredKey, and algorithms that are no
-// Leaser, such as SlidingLog, which dates each unit. A call that arrives while a
-// lease is being fetched waits for that fetch, which returns sooner than a call of
-// its own would, and shares its error.
+// limit. Calls that must be exact go to next: those with Within or Delay, costs of 0
+// and below, keys that are not a weir.StoredKey, and algorithms that are no Leaser,
+// such as SlidingLog, which dates each unit. A call that arrives while a lease is being
+// fetched waits for that fetch. That takes less time than a call of its own. It also
+// gets the error of the fetch.
 //
-// A decision from memory is right in Allowed. Remaining and the durations are those
-// that next reported, at most a TTL ago, less what was used here.
+// If a decision comes from memory, Allowed is exact. Remaining and the durations are
+// those that next reported, at most a TTL ago, less what was used here.
 //
-// The Store stands inside weir.Fallback, so that units of one store are not given
+// The Store belongs inside weir.Fallback, so that units of one store are not given
 // back to another, and outside weir.Share, which changes the limits:
 //
 //	leases := lease.New(weir.Coalesce(redis), lease.Options{})
 //	store := weir.Fallback(weir.Breaker(leases, weir.BreakerOptions{}), memory)
 //
-// Close it when the process ends, or its leases are lost. New panics if next is nil
-// or an option out of range.
+// Close it when the process ends; otherwise the units of its leases are lost. New
+// panics if next is nil or an option is out of range.
 func New(next weir.Store, o Options) *Store {
 	switch {
 	case next == nil:
@@ -123,17 +132,18 @@ type Store struct {
 	start  time.Time // instants are ns since then, on the monotonic clock
 	shards []shard
 	misses atomic.Uint64
-	calls  sync.WaitGroup // that run on goroutines of their own
+	calls  sync.WaitGroup // calls of next on goroutines of the Store
 }
 
-// Stats says how many calls of next the leases save.
+// Stats tell how many calls of next the leases save: one for each hit.
 type Stats struct {
-	Hits, Misses uint64 // transactions served from memory, and those that next decided
+	Hits   uint64 // transactions decided from memory
+	Misses uint64 // transactions decided by next
 }
 
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns what was counted so far.
+// Stats returns the counts since New.
 func (l *Store) Stats() Stats {
 	st := Stats{Misses: l.misses.Load()}
 	for i := range l.shards {
@@ -145,7 +155,7 @@ func (l *Store) Stats() Stats {
 	return st
 }
 
-// Take implements Store.
+// Take implements weir.Store.
 func (l *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	id, ok := l.id(t)
 	if !ok {
@@ -183,13 +193,13 @@ func (l *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return l.passThrough(ctx, s, e, t)
 }
 
-// call passes a transaction on.
+// call has next decide t.
 func (l *Store) call(ctx context.Context, t *weir.Transaction) error {
 	l.misses.Add(1)
 	return l.next.Take(ctx, t)
 }
 
-// passThrough passes one on, and remembers what remained.
+// passThrough has next decide t, and remembers the decisions for the next lease.
 func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *weir.Transaction) error {
 	err := l.call(ctx, t)
 	if err == nil {
@@ -201,143 +211,9 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *weir.Tra
 	return err
 }
 
-// A fetch takes one unit for its caller and more for later ones. It is shared, so
-// it does not stop if that caller gives up.
-type fetch struct {
-	t    weir.Transaction
-	more int64 // asks
-	done chan struct{}
-	err  error
-}
-
-// begin begins to fetch a lease for k asks, and an ask besides.
-func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
-	f := &fetch{t: weir.Transaction{Charges: e.times(1+k, nil)}, more: k, done: make(chan struct{})}
-	e.fetch = f
-	old := e.end() // its window is over
-	l.calls.Add(1)
-	go func() {
-		defer l.calls.Done()
-		sent := l.now()
-		f.err = recovered(func() error { return l.call(context.WithoutCancel(ctx), &f.t) })
-		rest := l.install(s, e, f, sent)
-		close(f.done)
-		l.giveBack(context.Background(), old, rest)
-	}()
-	return f
-}
-
-// await waits for a lease, and reports whether it decides t.
-func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool, t *weir.Transaction) (decided bool, err error) {
-	select {
-	case <-f.done:
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-	if f.err != nil {
-		return false, f.err
-	}
-	if own {
-		if !f.t.Allowed() { // one may fit yet
-			return false, nil
-		}
-		f.answer(t)
-		return true, nil
-	}
-	now := l.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !e.serve(t, now) {
-		return false, nil
-	}
-	s.hits++
-	return true, nil
-}
-
-// install begins a lease with what a call has brought. It returns what is to be
-// given back at once.
-func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Transaction) {
-	answered := l.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e.fetch = nil
-	if f.err != nil {
-		e.last = e.last[:0] // until it answers: no leases from a store that fails
-		return nil
-	}
-	e.note(&f.t, answered)
-	if !f.t.Allowed() {
-		return nil
-	}
-	e.held, e.unused = f.more, f.more
-	e.at, e.sent, e.answered, e.until = f.t.At, sent, answered, sent+int64(l.o.TTL)
-	e.decisions = append(e.decisions[:0], f.t.Decisions...)
-	left := time.Duration(e.until - answered)
-	switch {
-	case s.closed || left <= 0:
-		return e.end()
-	case e.timer == nil:
-		e.timer = time.AfterFunc(left, func() { l.expire(s, e) })
-	default:
-		e.timer.Reset(left)
-	}
-	return nil
-}
-
-// answer decides the ask that the fetch was made for.
-func (f *fetch) answer(t *weir.Transaction) {
-	t.Decisions = append(t.Decisions[:0], f.t.Decisions...)
-	t.At, t.Wait, t.Undo = f.t.At, f.t.Wait, t.Undo[:0]
-	for i := range t.Decisions {
-		if d := &t.Decisions[i]; d.Remaining >= 0 {
-			d.Remaining += f.more * t.Charges[i].Cost
-		}
-	}
-}
-
-// expire ends a lease whose time is up.
-func (l *Store) expire(s *shard, e *lease) {
-	s.mu.Lock()
-	var back *weir.Transaction
-	if l.now() >= e.until { // or it is the time of one before
-		back = e.end()
-	}
-	if back == nil {
-		s.mu.Unlock()
-		return
-	}
-	l.calls.Add(1)
-	s.mu.Unlock()
-	defer l.calls.Done()
-	l.giveBack(context.Background(), back)
-}
-
-// giveBack gives back what was not used, once: if that fails nobody knows whether
-// it was done, and units that are given back twice are others'.
-func (l *Store) giveBack(ctx context.Context, backs ...*weir.Transaction) error {
-	var errs []error
-	for _, t := range backs {
-		if t != nil {
-			errs = append(errs, recovered(func() error { return l.next.Take(ctx, t) }))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// recovered turns a panic of f into an error: on a goroutine of its own it would
-// end the process.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("lease: the store panicked: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return f()
-}
-
-// Close gives back all leases, waits for calls under way, and has asks go to next
-// from then on. It returns the error of ctx if that ends first, or errors of next;
-// what was not given back is lost.
+// Close gives back the units of all leases and waits for calls under way. Later calls
+// of Take go to next. If ctx ends first, Close returns its error, and otherwise the
+// errors of next. Units that could not be given back are lost.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {
@@ -375,7 +251,7 @@ func (l *Store) Close(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// id returns the fingerprint of what is asked, and whether it may be served.
+// id returns the fingerprint of the charges of t. ok is false if only next may decide t.
 func (l *Store) id(t *weir.Transaction) (id uint64, ok bool) {
 	if t.Within > 0 || t.Delay > 0 || t.Forget || len(t.Charges) == 0 {
 		return 0, false

@@ -21,20 +21,20 @@ func TestLeaseConforms(t *testing.T) {
 	conforms(t, func() weir.Store { return lease.New(memory(), lease.Options{}) })
 }
 
-// A spending is what was admitted, and when.
+// A spending has the charges of an admitted call.
 type spending struct {
-	at      int64 // µs since 1970
+	at      int64 // when it was admitted, in µs since 1970
 	charges []weir.Charge
 }
 
-// A wire leads to a store, takes its time, and loses questions and answers.
+// A wire is a slow connection to a store that loses some calls and some answers.
 type wire struct {
 	store weir.Store
-	r     *rand.Rand // of one goroutine at a time
+	r     *rand.Rand // guarded by mu
 	slow  time.Duration
-	lossy int // of 100 calls
+	lossy int // how many of 100 calls are lost
 	mu    *sync.Mutex
-	taken *[]spending // by calls that were decided
+	taken *[]spending // what the store admitted, whether or not the answer arrived
 	calls atomic.Int64
 }
 
@@ -76,10 +76,10 @@ func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// TestLeaseNeverExceeds has replicas with leases of their own ask one store at
-// random, over wires that lose calls, for callers who hang up, beside one who takes
-// all that is left. All that was admitted, at the instant at which it was, is then
-// what the algorithm admits of a key never seen, one after the other.
+// TestLeaseNeverExceeds: replicas with leases of their own call one store at random.
+// Their wires lose calls, some callers hang up, and another process takes all that is
+// left now and then. The test then replays all admitted calls, in the order of their
+// instants, against a new key: the algorithm must admit every one.
 func TestLeaseNeverExceeds(t *testing.T) {
 	served := map[string]uint64{}
 	for i := range 60 {
@@ -94,7 +94,7 @@ func TestLeaseNeverExceeds(t *testing.T) {
 	}
 	for name, n := range served {
 		if n < 1000 {
-			t.Errorf("%s: got %d asks served from leases, too few to show anything", name, n)
+			t.Errorf("%s: got %d calls served from leases, too few to prove anything", name, n)
 		}
 	}
 	t.Log(served)
@@ -102,7 +102,7 @@ func TestLeaseNeverExceeds(t *testing.T) {
 
 func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
-	time.Sleep(time.Duration(r.Int64N(1e9))) // windows begin anywhere
+	time.Sleep(time.Duration(r.Int64N(1e9))) // the test begins anywhere in a window
 	quota, period := 200+r.Int64N(3000), time.Duration(200+r.IntN(800))*time.Millisecond
 	fixed, meter := algorithms.FixedWindow(quota, period), algorithms.GCRA(quota, period)
 	limits := [][]weir.Limit{
@@ -141,10 +141,10 @@ func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64
 		for range 4 {
 			r := rand.New(rand.NewPCG(r.Uint64(), 0))
 			wg.Go(func() {
-				alone := 2 * 12 * int64(period) / quota // between asks, if all 12 go at the limit's own rate
+				alone := 2 * 12 * int64(period) / quota // between calls of a goroutine, if all 12 together keep to the rate of the limit
 				pace := alone
 				for time.Now().Before(ended) {
-					if r.IntN(50) == 0 { // a busy time, or an idle one
+					if r.IntN(50) == 0 { // a busy or an idle time begins
 						pace = alone * (1 + r.Int64N(20)) / 4
 					}
 					time.Sleep(time.Duration(1 + r.Int64N(pace)))
@@ -161,14 +161,14 @@ func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64
 					}
 					at := tx.At.UnixMicro()
 					if now := time.Now(); now.Equal(before) {
-						at = now.UnixMicro() // no time has passed: it was served
+						at = now.UnixMicro() // no time has passed, so a lease served the call
 					}
 					admit(at, charges)
 				}
 			})
 		}
 	}
-	wg.Go(func() { // the process next door
+	wg.Go(func() { // a process without leases
 		for time.Now().Before(ended) {
 			time.Sleep(time.Duration(r.Int64N(int64(period))))
 			for range 1 + r.IntN(30) {
@@ -184,7 +184,7 @@ func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64
 				if tx := take(t, plain, 0, all...); tx.Allowed() && all[0].Cost > 0 {
 					admit(tx.At.UnixMicro(), all)
 				}
-				for _, store := range replicas { // and at that moment all that is held is asked for
+				for _, store := range replicas { // and at that moment the replicas use all units they hold
 					for now := time.Now(); ; {
 						tx := weir.Transaction{Charges: charges}
 						if err := store.Take(context.Background(), &tx); err == nil && tx.Allowed() {
@@ -210,8 +210,8 @@ func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64
 		served += l.Stats().Hits
 	}
 	if name == "anchored-window " {
-		// A window begins with its first unit, be it that of one who hung up or
-		// whose answer was lost.
+		// A window begins with its first unit, also if the caller hung up or the
+		// answer was lost.
 		known := map[int64]bool{}
 		for _, s := range admitted {
 			known[s.at] = true
@@ -226,7 +226,7 @@ func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64
 	return name, served
 }
 
-// replayAll wants every spending to be admitted to a key never seen.
+// replayAll fails the test unless the algorithms admit every spending, from a new key on.
 func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
 	t.Helper()
 	slices.SortStableFunc(admitted, func(a, b spending) int { return cmp.Compare(a.at, b.at) })
@@ -239,14 +239,14 @@ func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
 	}
 }
 
-// perHour is a limit whose units don't come back during a test.
+// perHour is a limit whose units do not come back during a test.
 func perHour(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
 
-// A counted store keeps what it was asked.
+// A counted store records its transactions.
 type counted struct {
 	weir.Store
 	mu    sync.Mutex
-	asked []weir.Transaction // with what was answered
+	asked []weir.Transaction // with their decisions
 	err   func(t *weir.Transaction) error
 	trip  time.Duration
 }
@@ -268,8 +268,8 @@ func (c *counted) Take(ctx context.Context, t *weir.Transaction) error {
 	return err
 }
 
-// costs returns the costs that the store was asked for, of first charges, and
-// forgets them.
+// costs returns the costs of the first charges of all recorded transactions, and
+// clears the record.
 func (c *counted) costs() (costs []int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,68 +280,67 @@ func (c *counted) costs() (costs []int64) {
 	return costs
 }
 
-// warm asks n times in a Hold, and once more when it is over: that one may take a
-// lease as large as n.
+// warm makes n calls in a TTL and one after it, which may take a lease for n calls.
 func warm(t *testing.T, store weir.Store, n int, charges ...weir.Charge) *weir.Transaction {
 	t.Helper()
-	for range n + 2 { // the first is not watched, the second begins the Hold
+	for range n + 2 { // the first call is not watched, the second begins the TTL
 		take(t, store, 0, charges...)
 	}
 	time.Sleep(100 * time.Millisecond)
 	return take(t, store, 0, charges...)
 }
 
-// TestLeaseSize: a lease is for as many asks as the Hold before had, and for its
-// share of what remained.
+// TestLeaseSize: a lease covers as many calls as the last TTL had, and at most its
+// Fraction of what remained.
 func TestLeaseSize(t *testing.T) {
 	for _, c := range []struct {
 		limit weir.Limit
 		cost  int64
-		asks  int
+		calls int
 		share float64
-		want  int64 // cost of the call that takes the lease, or the ask's own
+		want  int64 // cost of the call of next, with the lease if there is one
 	}{
 		{perHour(1_000_000), 1, 50, 0, 1 + 51},
 		{perHour(1_000_000), 7, 50, 0, 7 + 7*51},
-		{perHour(1000), 1, 800, 0, 1 + 24}, // an eighth of 197
+		{perHour(1000), 1, 800, 0, 1 + 24}, // 1 for the call and an eighth of the 197 that remain
 		{perHour(1000), 1, 800, 1, 1 + 197},
-		{perHour(1000), 3, 200, 1, 3 + 3*130}, // a third of 391
-		{perHour(1000), 1, 988, 0, 1},         // of 10 an eighth is too small
+		{perHour(1000), 3, 200, 1, 3 + 3*130}, // 3 for the call and a third of the 391 that remain
+		{perHour(1000), 1, 988, 0, 1},         // an eighth of the 10 that remain is less than two
 		{perHour(1000), 1, 0, 0, 1},
 		{perHour(1000), 0, 50, 0, 0},
-		{algorithms.GCRA(1_000_000, time.Minute), 1, 50, 0, 1 + 1666}, // what drains in a Hold
+		{algorithms.GCRA(1_000_000, time.Minute), 1, 50, 0, 1 + 1666}, // as much as drains in a TTL
 		{algorithms.GCRA(1_000_000, time.Minute), 10, 50, 0, 10 + 1660},
-		{algorithms.GCRA(100, time.Minute), 1, 50, 1, 1}, // less than two drain in a Hold
+		{algorithms.GCRA(100, time.Minute), 1, 50, 1, 1}, // less than two units drain in a TTL
 		{algorithms.SlidingWindow(1_000_000, 1000*time.Hour), 1, 50, 0, 1 + 51},
 		{algorithms.SlidingLog(1_000_000, 1000*time.Hour), 1, 50, 0, 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			behind := &counted{Store: memory()}
 			store := lease.New(behind, lease.Options{Fraction: c.share})
-			warm(t, store, c.asks, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
+			warm(t, store, c.calls, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
 			costs := behind.costs()
 			take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
 			if got := costs[len(costs)-1]; got != c.want {
-				t.Errorf("%v, %d asks of %d: the next call costs %d, want %d", c.limit, c.asks, c.cost, got, c.want)
+				t.Errorf("%v, %d calls of cost %d: the next call of the store costs %d, want %d", c.limit, c.calls, c.cost, got, c.want)
 			}
 		})
 	}
 }
 
-// TestLeaseServes: asks are served from a lease until it is used up, or its Hold
-// or its window is over, and what is left goes back, but not what drains.
+// TestLeaseServes: a lease serves calls until it is used up, or until its TTL or its
+// window ends. Unused units are given back, except those that drain.
 func TestLeaseServes(t *testing.T) {
 	day := 24 * time.Hour
 	for _, c := range []struct {
 		name  string
 		limit weir.Limit
-		wait  time.Duration // before 5 asks that are served or not
-		want  []int64       // costs of calls meanwhile
-		back  int64         // cost of the call that ends the lease, if any
+		wait  time.Duration // before 5 calls, which the lease serves or not
+		want  []int64       // costs of calls of the store meanwhile
+		back  int64         // cost of the call that gives units back, or 0
 	}{
 		{"at once", perHour(1000), 0, nil, -46},
-		{"at the end of the Hold", perHour(1000), 100*time.Millisecond - 1, nil, -46},
-		{"after the Hold", perHour(1000), 101 * time.Millisecond, []int64{-51, 1, 1, 1, 1, 1}, 0},
+		{"at the end of the TTL", perHour(1000), 100*time.Millisecond - 1, nil, -46},
+		{"after the TTL", perHour(1000), 101 * time.Millisecond, []int64{-51, 1, 1, 1, 1, 1}, 0},
 		{"in another window", algorithms.FixedWindow(1000, 200*time.Millisecond), 99 * time.Millisecond, []int64{52, -51}, -47},
 		{"in another sliding window", algorithms.SlidingWindow(1000, 200*time.Millisecond), 99 * time.Millisecond, []int64{52, -51}, -47},
 		{"in another day", algorithms.Calendar(1000, algorithms.Day, nil), 99 * time.Millisecond, []int64{52, -51}, -47},
@@ -349,11 +348,11 @@ func TestLeaseServes(t *testing.T) {
 		{"a meter that has drained", algorithms.GCRA(86_400_000, day), 100*time.Millisecond - 1, []int64{101}, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(day - 150*time.Millisecond) // a day and a window end 150 ms after
+			time.Sleep(day - 150*time.Millisecond) // a day, and with it a window, ends in 150 ms
 			behind := &counted{Store: memory()}
 			store := lease.New(behind, lease.Options{})
 			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
-			warm(t, store, 50, charge) // it is 50 ms before
+			warm(t, store, 50, charge) // now it ends in 50 ms
 			behind.costs()
 			time.Sleep(c.wait)
 			for range 5 {
@@ -363,7 +362,7 @@ func TestLeaseServes(t *testing.T) {
 			}
 			synctest.Wait()
 			if got := behind.costs(); !slices.Equal(got, c.want) {
-				t.Errorf("%s: 5 asks were calls of cost %d, want %d", c.name, got, c.want)
+				t.Errorf("%s: 5 calls made calls of the store of cost %d, want %d", c.name, got, c.want)
 			}
 			time.Sleep(time.Second)
 			var want []int64
@@ -371,15 +370,15 @@ func TestLeaseServes(t *testing.T) {
 				want = []int64{c.back}
 			}
 			if got := behind.costs(); !slices.Equal(got, want) {
-				t.Errorf("%s: then calls of cost %d, want %d", c.name, got, want)
+				t.Errorf("%s: later got calls of cost %d, want %d", c.name, got, want)
 			}
 		})
 	}
 }
 
-// TestLeaseCalls is how much leases save, and what they cost those who go past them.
-// Replicas of which each asks 5,000 times a second under a limit of a million a
-// minute make a call in a Hold, and keep no more from others than they hold.
+// TestLeaseCalls counts how many calls of the store leases save, and how many units
+// they keep from other processes. Under a limit of a million a minute, replicas with
+// 5,000 calls a second each call the store about once in a TTL.
 func TestLeaseCalls(t *testing.T) {
 	const quota, rate, hold, lasts = 1_000_000, 5000, 100 * time.Millisecond, 10 * time.Second
 	for _, limit := range []weir.Limit{
@@ -391,9 +390,9 @@ func TestLeaseCalls(t *testing.T) {
 				behind := &distant{Store: plain}
 				behind.trip.Store(int64(time.Millisecond))
 				charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
-				same := charge // asked as often, without leases
+				same := charge // another key with as many calls and no leases
 				same.Key = "same"
-				var asks, held atomic.Int64
+				var calls, held atomic.Int64
 				var wg sync.WaitGroup
 				var stores []*lease.Store
 				for range replicas {
@@ -402,7 +401,7 @@ func TestLeaseCalls(t *testing.T) {
 					for range 10 {
 						wg.Go(func() {
 							r := rand.New(rand.NewPCG(rand.Uint64(), 0))
-							for begin := time.Now(); time.Since(begin) < lasts; asks.Add(1) {
+							for begin := time.Now(); time.Since(begin) < lasts; calls.Add(1) {
 								time.Sleep(time.Duration(r.Int64N(2 * 10 * int64(time.Second) / rate)))
 								if !take(t, store, 0, charge).Allowed() || !take(t, plain, 0, same).Allowed() {
 									t.Errorf("%v: got a refusal", limit)
@@ -417,8 +416,8 @@ func TestLeaseCalls(t *testing.T) {
 					look.Cost, other.Cost = 0, 0
 					for i := range 80 {
 						time.Sleep(lasts / 81)
-						if i == 7 { // the first Hold, without a lease, is over
-							asks.Store(0)
+						if i == 7 { // the first TTL, which has no lease, is over
+							calls.Store(0)
 							behind.calls.Store(0)
 						}
 						n := take(t, plain, 0, other).Decisions[0].Remaining - take(t, plain, 0, look).Decisions[0].Remaining
@@ -431,14 +430,14 @@ func TestLeaseCalls(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				ratio := float64(behind.calls.Load()) / float64(asks.Load())
-				t.Logf("%v, %d replicas: %d asks, %.4f calls each; %d units held at most", limit, replicas, asks.Load(), ratio, held.Load())
+				ratio := float64(behind.calls.Load()) / float64(calls.Load())
+				t.Logf("%v, %d replicas: %d calls, %.4f calls of the store for each; %d units held at most", limit, replicas, calls.Load(), ratio, held.Load())
 				if ratio > 1.0/200 {
-					t.Errorf("%v, %d replicas: got %.4f calls for an ask, want one for 200 at most", limit, replicas, ratio)
+					t.Errorf("%v, %d replicas: got %.4f calls of the store for each call, want at most one for 200", limit, replicas, ratio)
 				}
-				most := replicas * rate / 10 * 3 / 2 // asks of a Hold, in a busy one
+				most := replicas * rate / 10 * 3 / 2 // calls of a busy TTL
 				if limit.Algorithm.Name() == "gcra" {
-					most = (replicas + 2) * quota / 600 // what drains in a Hold, and while one sees what the others took
+					most = (replicas + 2) * quota / 600 // as much as drains in a TTL, and until a replica learns what the others took
 				}
 				if n := held.Load(); n > most {
 					t.Errorf("%v, %d replicas: got %d units held at once, want %d at most", limit, replicas, n, most)

@@ -22,7 +22,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// spendAll asks for one unit after the other until it is refused.
+// spendAll takes one unit after the other until one is refused.
 func spendAll(t *testing.T, store weir.Store, charges ...weir.Charge) (n int64) {
 	t.Helper()
 	for take(t, store, 0, charges...).Allowed() {
@@ -31,8 +31,8 @@ func spendAll(t *testing.T, store weir.Store, charges ...weir.Charge) (n int64) 
 	return n
 }
 
-// TestLeaseLastUnits: a lease that nobody uses is out of reach for a Hold, and no
-// longer; then whoever comes first has all that is left, to the last unit.
+// TestLeaseLastUnits: the units of an unused lease are out of reach for one TTL. After
+// that the next caller gets all that is left, to the last unit.
 func TestLeaseLastUnits(t *testing.T) {
 	const quota = 1000
 	for _, c := range []struct {
@@ -42,7 +42,7 @@ func TestLeaseLastUnits(t *testing.T) {
 		{perHour(quota), 51},
 		{algorithms.AnchoredWindow(quota, 1000*time.Hour), 51},
 		{algorithms.SlidingWindow(quota, 1000*time.Hour), 51},
-		{algorithms.GCRA(quota, time.Second), 100}, // as many drain in a Hold
+		{algorithms.GCRA(quota, time.Second), 100}, // as many as drain in a TTL
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			plain := memory()
@@ -51,7 +51,7 @@ func TestLeaseLastUnits(t *testing.T) {
 			warm(t, idle, 50, charge)
 			all := int64(quota - 53)
 			if c.limit.Algorithm.Name() == "gcra" {
-				all = quota - 1 // the others have drained
+				all = quota - 1 // the leased units have drained
 			}
 			spent := spendAll(t, busy, charge)
 			if spent != all-c.held {
@@ -60,18 +60,18 @@ func TestLeaseLastUnits(t *testing.T) {
 			time.Sleep(101 * time.Millisecond)
 			synctest.Wait()
 			spent += spendAll(t, busy, charge)
-			if spent != all && !(c.limit.Algorithm.Name() == "gcra" && spent == all+1) { // one in the millisecond more
-				t.Errorf("%v: after its Hold got %d units in all, want %d", c.limit, spent, all)
+			if spent != all && !(c.limit.Algorithm.Name() == "gcra" && spent == all+1) { // another unit drains in the extra millisecond
+				t.Errorf("%v: after its TTL got %d units in all, want %d", c.limit, spent, all)
 			}
 			if take(t, idle, 0, charge).Allowed() {
-				t.Errorf("%v: when nothing is left got a unit of a lease that is over", c.limit)
+				t.Errorf("%v: got a unit of an ended lease although nothing is left", c.limit)
 			}
 		})
 	}
 }
 
-// TestLeaseCrash: what a process holds when it dies is lost, and no more: an eighth
-// of what remained.
+// TestLeaseCrash: if a process dies, only the units that it holds are lost: an eighth of
+// what remained.
 func TestLeaseCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plain := memory()
@@ -88,7 +88,7 @@ func TestLeaseCrash(t *testing.T) {
 	})
 }
 
-// TestLeaseGoesPast: what must be exact is next's to decide, lease or not.
+// TestLeaseGoesPast: calls that must be exact go to next even if there is a lease.
 func TestLeaseGoesPast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -151,7 +151,7 @@ func TestLeaseGoesPast(t *testing.T) {
 	})
 }
 
-// TestLeaseStale: what remained a while ago says nothing.
+// TestLeaseStale: an answer of next that is two TTLs old begins no lease.
 func TestLeaseStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -160,17 +160,17 @@ func TestLeaseStale(t *testing.T) {
 		for range 1000 {
 			take(t, store, 0, charge)
 		}
-		time.Sleep(201 * time.Millisecond) // two Holds, with about 500 asks in each
+		time.Sleep(201 * time.Millisecond) // two TTLs, with about 500 calls in each
 		take(t, store, 0, charge)
 		take(t, store, 0, charge)
 		if got, want := behind.costs()[1000:], []int64{1, 498}; !slices.Equal(got, want) {
-			t.Errorf("after two Holds: got calls of cost %d, want %d", got, want)
+			t.Errorf("after two TTLs: got calls of cost %d, want %d", got, want)
 		}
 		store.Close(t.Context())
 	})
 }
 
-// TestLeaseKeyMemory: the memory of a key is its caller's again.
+// TestLeaseKeyMemory: the caller may overwrite the memory of a key after Take.
 func TestLeaseKeyMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plain := memory()
@@ -182,12 +182,12 @@ func TestLeaseKeyMemory(t *testing.T) {
 		store.Close(t.Context())
 		charge.Key, charge.Cost = "k", 0
 		if got := take(t, plain, 0, charge).Decisions[0].Remaining; got != 10_000-53 {
-			t.Errorf("got %d left of 10,000 after 53 asks", got)
+			t.Errorf("got %d left of 10,000 after 53 calls", got)
 		}
 	})
 }
 
-// uncomparable is a Leaser that can't be compared.
+// uncomparable is a Leaser whose type is not comparable.
 type uncomparable struct {
 	lease.Leaser
 	weir.Algorithm
@@ -196,8 +196,8 @@ type uncomparable struct {
 
 func (u uncomparable) Name() string { return u.Algorithm.Name() }
 
-// TestLeaseUncomparable: an algorithm that breaks the rule goes past, and nothing
-// panics.
+// TestLeaseUncomparable: a Leaser that is not comparable gets no lease and does not
+// panic.
 func TestLeaseUncomparable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := perHour(1).Algorithm
@@ -209,8 +209,8 @@ func TestLeaseUncomparable(t *testing.T) {
 	})
 }
 
-// TestLeaseDecisions: what a served ask is told is what the store says of it, but
-// for what others did meanwhile.
+// TestLeaseDecisions: a decision from memory is the one that the store would make if no
+// other process used the key.
 func TestLeaseDecisions(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.FixedWindow(100_000, time.Hour), algorithms.AnchoredWindow(100_000, time.Hour), algorithms.Calendar(100_000, algorithms.Day, nil),
@@ -222,9 +222,9 @@ func TestLeaseDecisions(t *testing.T) {
 			for i := range 500 {
 				time.Sleep(3*time.Millisecond + 7*time.Microsecond)
 				got, want := take(t, store, 0, charge), take(t, alone, 0, charge)
-				want.Decisions[0].At = min(want.Decisions[0].At, got.Decisions[0].At) // of the lease
+				want.Decisions[0].At = min(want.Decisions[0].At, got.Decisions[0].At) // a decision from memory has the instant of its lease
 				if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) || got.Wait != 0 {
-					t.Fatalf("%v, ask %d: got %+v at %v, the store alone says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
+					t.Fatalf("%v, call %d: got %+v at %v, the store alone says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
 				}
 			}
 			if st := store.Stats(); st.Hits < 400 || st.Hits+st.Misses < 500 {
@@ -235,8 +235,8 @@ func TestLeaseDecisions(t *testing.T) {
 	}
 }
 
-// TestLeaseWaits: who asks while a lease is being fetched has its answer when it is
-// there; who hangs up goes at once, and takes nothing with him.
+// TestLeaseWaits: a call that arrives while a lease is being fetched waits for it. A
+// caller that hangs up returns at once and uses no unit.
 func TestLeaseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -261,30 +261,30 @@ func TestLeaseWaits(t *testing.T) {
 				}
 				err := store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge}})
 				if d := time.Since(begin); !errors.Is(err, want) || d != after {
-					t.Errorf("ask %d: got %v after %v, want %v after %v", i, err, d, want, after)
+					t.Errorf("call %d: got %v after %v, want %v after %v", i, err, d, want, after)
 				}
 			})
-			synctest.Wait() // the first takes the lease, and hangs up
+			synctest.Wait() // the first call begins the fetch and hangs up
 		}
 		wg.Wait()
 		if got := behind.costs(); !slices.Equal(got, []int64{52}) {
-			t.Errorf("30 asks were calls of cost %d, want one of 52", got)
+			t.Errorf("30 calls made calls of the store of cost %d, want one of 52", got)
 		}
 		store.Close(t.Context())
 		if got := behind.costs(); !slices.Equal(got, []int64{-31}) {
-			t.Errorf("then calls of cost %d, want -31, for 20 were served", got)
+			t.Errorf("later got calls of cost %d, want -31, because 20 were served", got)
 		}
 	})
 }
 
-// TestLeaseErrors: where next fails, who asked is told, nothing is held, and units
-// of which nobody knows whether they went back don't go back again.
+// TestLeaseErrors: if next fails, the caller gets its error and nothing is held. Units
+// whose return failed are not given back again, because they may have arrived.
 func TestLeaseErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		err  func(t *weir.Transaction) error
-		want string  // in the error of the ask that takes the lease
-		cost []int64 // of calls from then on, of which the asks are two
+		want string  // in the error of the call that fetches the lease
+		cost []int64 // of calls of the store from then on; two of them are calls of the test
 	}{
 		{"well", func(*weir.Transaction) error { return nil }, "", []int64{52, -50}},
 		{"down", func(*weir.Transaction) error { return errDown }, errDown.Error(), []int64{52, 1}},
@@ -334,8 +334,9 @@ func TestLeaseErrors(t *testing.T) {
 	}
 }
 
-// TestLeaseClose: what is held goes back, also what is on its way; then every ask
-// goes to next, and no goroutine or timer is left, or the bubble would not end.
+// TestLeaseClose: Close gives back all held units, also those of a fetch under way.
+// After that every call goes to next. No goroutine or timer is left, or the bubble
+// would not end.
 func TestLeaseClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 200
@@ -376,21 +377,21 @@ func TestLeaseClose(t *testing.T) {
 			}
 		}
 		if costs := behind.costs(); slices.Max(costs) > 1 {
-			t.Errorf("closed: got calls of cost %d, want each ask to be one", slices.Max(costs))
+			t.Errorf("closed: got calls of cost %d, want every call to go to the store", slices.Max(costs))
 		}
 		for i := range keys {
-			look, asks := charge(i), int64(12+1+5*4)
+			look, calls := charge(i), int64(12+1+5*4)
 			if look.Cost = 0; i < keys/2 {
-				asks++
+				calls++
 			}
-			if got := take(t, behind.Store, 0, look).Decisions[0].Remaining; got != 10_000-asks {
-				t.Fatalf("key %d: got %d left of 10,000 after %d asks", i, got, asks)
+			if got := take(t, behind.Store, 0, look).Decisions[0].Remaining; got != 10_000-calls {
+				t.Fatalf("key %d: got %d left of 10,000 after %d calls", i, got, calls)
 			}
 		}
 	})
 }
 
-// TestLeaseCloseTime: Close ends with its context, and says what next says.
+// TestLeaseCloseTime: Close ends with its context, and returns errors of next.
 func TestLeaseCloseTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -403,7 +404,7 @@ func TestLeaseCloseTime(t *testing.T) {
 		if err := store.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 		}
-		time.Sleep(time.Hour) // it is still at it
+		time.Sleep(time.Hour) // the store still gives units back
 		synctest.Wait()
 		store = lease.New(behind, lease.Options{})
 		behind.trip = 0
@@ -415,8 +416,8 @@ func TestLeaseCloseTime(t *testing.T) {
 	})
 }
 
-// TestLeaseKeys: made-up keys take no place of those that are asked again, and there
-// are no more than were allowed.
+// TestLeaseKeys: made-up keys, which come once, displace no key in use. No more keys are
+// watched than MaxKeys.
 func TestLeaseKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lease.New(memory(), lease.Options{MaxKeys: 64})
@@ -439,9 +440,9 @@ func TestLeaseKeys(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if n := store.Stats().Hits; n < 150 {
-			t.Errorf("amid 30,000 made-up keys: got %d of 301 asks served, want most", n)
+			t.Errorf("amid 30,000 made-up keys: got %d of 301 calls served, want most", n)
 		}
-		for _, name := range []string{"first ", "then "} { // and these have the place of those
+		for _, name := range []string{"first ", "then "} { // the second keys replace the first
 			var n uint64
 			for range 5 {
 				for range 40 {
@@ -452,7 +453,7 @@ func TestLeaseKeys(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			for i := range 1000 {
-				served(fmt.Sprint(name, i)) // takes the lease
+				served(fmt.Sprint(name, i)) // fetches the lease
 			}
 			for i := range 1000 {
 				n += served(fmt.Sprint(name, i))
@@ -492,15 +493,15 @@ func TestLeaseAllocs(t *testing.T) {
 	held := leased(store, tx)
 	defer store.Close(t.Context())
 	if n := testing.AllocsPerRun(1000, func() { store.Take(context.Background(), tx) }); n != 0 {
-		t.Errorf("a served ask: got %v allocations, want 0", n)
+		t.Errorf("a call from memory: got %v allocations, want 0", n)
 	}
 	if got := store.Stats().Hits - held; got != 1001 {
 		t.Errorf("got %d served, want 1001", got)
 	}
 }
 
-// TestLeaseRedis: four processes, 32 goroutines each, one key: what is admitted is
-// never more than the limit, and when all leases are back it is the limit.
+// TestLeaseRedis: four processes with 32 goroutines each use one key. They never get
+// more than the limit, and no unit is missing when all leases are given back.
 func TestLeaseRedis(t *testing.T) {
 	const replicas, goroutines, each, quota = 4, 32, 200, 20_000
 	addr := redistest.Server(t).Addr()
@@ -550,13 +551,13 @@ func TestLeaseRedis(t *testing.T) {
 			t.Errorf("%v: got %d admitted and %d left, want %d together", limit, got, left, quota)
 		}
 		if served.Load() < replicas*goroutines*each/10 {
-			t.Errorf("%v: got %d served from memory, too few to show anything", limit, served.Load())
+			t.Errorf("%v: got %d served from memory, too few to prove anything", limit, served.Load())
 		}
-		t.Logf("%v: %d asks, %d admitted of %d, %d served from memory", limit, replicas*goroutines*each, got, most, served.Load())
+		t.Logf("%v: %d calls, %d admitted of %d, %d served from memory", limit, replicas*goroutines*each, got, most, served.Load())
 	}
 }
 
-// leased asks until a lease is held, and returns how many were served by then.
+// leased calls the store until it holds a lease, and returns how many calls leases served.
 func leased(store *lease.Store, tx *weir.Transaction) uint64 {
 	for range 20_000 {
 		store.Take(context.Background(), tx)
@@ -591,9 +592,9 @@ func BenchmarkLease(b *testing.B) {
 }
 
 func ExampleNew() {
-	redis := memory() // would be a redisstore
+	redis := memory() // a program uses a redisstore
 	store := lease.New(redis, lease.Options{TTL: 10 * time.Millisecond})
-	defer store.Close(context.Background()) // gives back what is held
+	defer store.Close(context.Background()) // gives back the unused units
 	limit := algorithms.FixedWindow(1_000_000_000, 24*time.Hour)
 	t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "partner", Limit: limit, Cost: 1}}}
 	for begin := time.Now(); time.Since(begin) < 50*time.Millisecond; {
@@ -606,8 +607,8 @@ func ExampleNew() {
 	// Output: most are served without Redis: true
 }
 
-// TestLeaseSettles: what requests served from a lease did not use goes back to
-// where the lease has it.
+// TestLeaseSettles: if requests were served from a lease, Settle gives the units they
+// did not use back to the store.
 func TestLeaseSettles(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.FixedWindow(10_000, 10_000*time.Hour), algorithms.AnchoredWindow(10_000, 10_000*time.Hour),

@@ -1,0 +1,146 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// A fetch takes the units of one call and of more calls after it. Callers share it, so
+// it does not stop if the caller that began it gives up.
+type fetch struct {
+	t    weir.Transaction
+	more int64 // calls that the lease will serve
+	done chan struct{}
+	err  error
+}
+
+// begin starts to fetch the units of one call, and a lease for k more calls.
+func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
+	f := &fetch{t: weir.Transaction{Charges: e.times(1+k, nil)}, more: k, done: make(chan struct{})}
+	e.fetch = f
+	old := e.end() // what is left of the lease before cannot be used any more
+	l.calls.Add(1)
+	go func() {
+		defer l.calls.Done()
+		sent := l.now()
+		f.err = recovered(func() error { return l.call(context.WithoutCancel(ctx), &f.t) })
+		rest := l.install(s, e, f, sent)
+		close(f.done)
+		l.giveBack(context.Background(), old, rest)
+	}()
+	return f
+}
+
+// await waits for a fetch, and reports whether the fetch or its lease decides t. own
+// says that the fetch was begun for t.
+func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool, t *weir.Transaction) (decided bool, err error) {
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if f.err != nil {
+		return false, f.err
+	}
+	if own {
+		if !f.t.Allowed() { // the units of t alone may still fit
+			return false, nil
+		}
+		f.answer(t)
+		return true, nil
+	}
+	now := l.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !e.serve(t, now) {
+		return false, nil
+	}
+	s.hits++
+	return true, nil
+}
+
+// install begins a lease with the units of a fetch. It returns the units that must be
+// given back at once, if the lease came too late.
+func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Transaction) {
+	answered := l.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.fetch = nil
+	if f.err != nil {
+		e.last = e.last[:0] // no lease from a failing store until it answers again
+		return nil
+	}
+	e.note(&f.t, answered)
+	if !f.t.Allowed() {
+		return nil
+	}
+	e.held, e.unused = f.more, f.more
+	e.at, e.sent, e.answered, e.until = f.t.At, sent, answered, sent+int64(l.o.TTL)
+	e.decisions = append(e.decisions[:0], f.t.Decisions...)
+	left := time.Duration(e.until - answered)
+	switch {
+	case s.closed || left <= 0:
+		return e.end()
+	case e.timer == nil:
+		e.timer = time.AfterFunc(left, func() { l.expire(s, e) })
+	default:
+		e.timer.Reset(left)
+	}
+	return nil
+}
+
+// answer decides t, for which the fetch was begun.
+func (f *fetch) answer(t *weir.Transaction) {
+	t.Decisions = append(t.Decisions[:0], f.t.Decisions...)
+	t.At, t.Wait, t.Undo = f.t.At, f.t.Wait, t.Undo[:0]
+	for i := range t.Decisions {
+		if d := &t.Decisions[i]; d.Remaining >= 0 {
+			d.Remaining += f.more * t.Charges[i].Cost
+		}
+	}
+}
+
+// expire ends a lease when its TTL is over.
+func (l *Store) expire(s *shard, e *lease) {
+	s.mu.Lock()
+	var back *weir.Transaction
+	if l.now() >= e.until { // otherwise this timer was for the lease before
+		back = e.end()
+	}
+	if back == nil {
+		s.mu.Unlock()
+		return
+	}
+	l.calls.Add(1)
+	s.mu.Unlock()
+	defer l.calls.Done()
+	l.giveBack(context.Background(), back)
+}
+
+// giveBack gives unused units back. It tries once: after an error the units may have
+// been given back all the same, and giving them back twice would free units of others.
+func (l *Store) giveBack(ctx context.Context, backs ...*weir.Transaction) error {
+	var errs []error
+	for _, t := range backs {
+		if t != nil {
+			errs = append(errs, recovered(func() error { return l.next.Take(ctx, t) }))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// recovered turns a panic of f into an error, because on a goroutine of the Store it
+// would end the process.
+func recovered(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("lease: the store panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
+}
