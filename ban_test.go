@@ -337,6 +337,70 @@ func TestRetryAfterOfCosts(t *testing.T) {
 	})
 }
 
+// TestRetryAfterOfOthers: what refuses during a ban that the process knows of are the
+// limits of other rules as well, in whatever order the rules are: for the same keys,
+// and for requests that cost no less.
+func TestRetryAfterOfOthers(t *testing.T) {
+	address := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Second)},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute}}
+	user := weir.Rule{Name: "user", Key: weir.ByHeader("User"), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
+		Cost: func(r *http.Request) int64 { return int64(len(r.URL.Path)) }}
+	for _, rules := range [][]weir.Rule{{address, user}, {user, address}} {
+		synctest.Test(t, func(t *testing.T) {
+			calls, mem := 0, memstore.New(memstore.Options{})
+			l := must(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+				calls++
+				return mem.Take(ctx, tx)
+			}), weir.Options{Rules: rules})
+			h := l.Handler(served)
+			for range 5 {
+				do(h, ask("/", "192.0.2.1:4", "User", "ann"))
+			}
+			for i, step := range []struct {
+				after      time.Duration
+				path, user string
+				want       string
+				asks       bool
+			}{
+				{0, "/", "ann", "3600", true}, {0, "/", "ann", "3600", false}, {0, "/xx", "ann", "3600", false},
+				{0, "/", "bob", "60", false}, {0, "/", "", "60", false},
+				{9 * time.Second, "/", "ann", "3591", false}, {time.Second, "/", "ann", "3590", true},
+				{49 * time.Second, "/", "ann", "3541", true}, {time.Second, "/", "ann", "3540", true}, // which begins a ban no more: the address has room
+				{0, "/xxxxxxx", "cid", "", true}, {0, "/xxxxxxx", "cid", "", true},
+			} {
+				time.Sleep(step.after)
+				calls = 0
+				res := do(h, ask(step.path, "192.0.2.1:4", "User", step.user))
+				if got := res.Header.Get("Retry-After"); res.StatusCode != 429 || got != step.want || (calls > 0) != step.asks {
+					t.Errorf("%s first, step %d: got %d, Retry-After %q, in %d calls; want 429, %q, %v", rules[0].Name, i, res.StatusCode, got, calls, step.want, step.asks)
+				}
+			}
+			time.Sleep(time.Minute)
+			do(h, ask("/", "192.0.2.2:4", "User", "eve"))
+			if n := l.KnownBans(); n > 2 {
+				t.Errorf("%s first: %d keys are remembered a minute after the ban", rules[0].Name, n)
+			}
+		})
+	}
+}
+
+// TestRetryAfterOfNever: what never fits does not during a ban.
+func TestRetryAfterOfNever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
+			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute},
+		}}}).Handler(served)
+		for i, step := range []struct{ path, want string }{{"/xxxxx", ""}, {"/xxxxx", ""}, {"/", "60"}} {
+			res := do(h, ask(step.path, "192.0.2.1:4"))
+			if got := res.Header.Get("Retry-After"); res.StatusCode != 429 || got != step.want {
+				t.Errorf("step %d: got %d, Retry-After %q, want 429, %q", i, res.StatusCode, got, step.want)
+			}
+		}
+	})
+}
+
 func ExampleLimiter_Ban() {
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(10, time.Minute)},

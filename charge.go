@@ -10,6 +10,7 @@ import (
 // rule refuses it. It owes nothing if it is free, if a rule refuses it, and after an
 // error.
 func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err error) {
+	wait := time.Duration(0) // by limits, known with a ban
 	for i := range l.rules {
 		rule := l.rules[i]
 		if (v.free || v.refused || err != nil) && !rule.guards() {
@@ -22,7 +23,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		key := StoredKey(whole)
 		shadow := rule.Shadow > 0 && rule.inShadow(key)
 		if !shadow {
-			rule.guard(v, r, whole, key, applies)
+			wait = max(wait, rule.guard(v, r, whole, key, applies))
 		}
 		switch {
 		case !applies:
@@ -36,6 +37,8 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		}
 	}
 	if v.refused { // other rules charge nothing then
+		v.Refusal.RetryAfter = max(v.Refusal.RetryAfter, wait)
+		v.extra.refusal = v.Refusal
 		v.items = v.items[:0]
 		v.hideChecks()
 		return nil
@@ -79,20 +82,22 @@ func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
 }
 
 // guard refuses a request without asking the store, if the rule denies it or a ban
-// is known, and no other rule has it wait for longer. The request has no key if the
-// rule does not apply.
-func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, applies bool) {
+// is known, and no other rule refuses it for longer. wait is how long its limits refuse
+// it, as far as that is known. The request has no key if the rule does not apply.
+func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, applies bool) (wait time.Duration) {
 	var f Refusal
 	if rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
 		f = Refusal{ReasonDeny, rule.Name, Never}
-	} else if applies && rule.bans != nil {
-		if rest, wait := rule.bans.known.rest(key, v.free, func() int64 { return rule.cost(r) }); rest > 0 {
-			f = Refusal{ReasonBan, rule.Name, wait}
+	} else if applies {
+		var rest time.Duration
+		if rest, wait = rule.known.rest(key, v.free, func() int64 { return rule.cost(r) }); rest > 0 {
+			f = Refusal{ReasonBan, rule.Name, rest}
 		}
 	}
 	if f.Reason != 0 && (!v.refused || f.RetryAfter > v.Refusal.RetryAfter) {
 		v.refuseFor(f, key)
 	}
+	return wait
 }
 
 // refuseFor refuses the request of v, for a ban or a deny.

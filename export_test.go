@@ -14,14 +14,13 @@ func (j joining) Take(ctx context.Context, t *Transaction) error {
 	return j.c.join(ctx, j.c.lane(&t.Charges[0]), t)
 }
 
-// KnownBans returns how many bans the process remembers.
+// KnownBans returns how many keys the process remembers for a ban.
 func (l *Limiter) KnownBans() (n int) {
 	for i := range l.rules {
-		if b := l.rules[i].bans; b != nil {
-			b.known.mu.Lock()
-			n += len(b.known.of)
-			b.known.mu.Unlock()
-		}
+		known := &l.rules[i].known
+		known.mu.Lock()
+		n += len(known.of)
+		known.mu.Unlock()
 	}
 	return n
 }

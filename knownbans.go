@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// knownBans are the bans that a process knows of, of one rule: at most mostBans.
-// An entry counts for at most recheck, and what is over is dropped within as long,
-// by the requests that come.
+// knownBans are what a process knows of one rule: which of its keys are banned, and
+// for how long its limits refuse requests that a ban, of any rule, refuses too. They
+// are at most mostBans. An entry counts for at most recheck, and what is over is
+// dropped within as long, by the requests that come.
 type knownBans struct {
 	n     atomic.Int64 // len(of), so that while nobody is banned nobody takes the lock
 	mu    sync.RWMutex
@@ -20,19 +21,20 @@ type knownBans struct {
 // A knownBan says until when to refuse a key, and what to tell it, without the
 // store.
 type knownBan struct {
-	until time.Time // when it is over
+	until time.Time // when it is over; zero if the key is not banned
 	again time.Time // when to ask the store again: it may have been lifted
-	fits  time.Time // when the limits that refused a request had room for it
-	cost  int64     // of that request
-	free  bool      // it was charged nothing: what the limits say is unknown
+	free  bool      // learned by a request that was charged nothing: what the limits say is unknown
+
+	since time.Time     // when the limits refused a request
+	wait  time.Duration // until they would have room for it, from then
+	cost  int64         // of that request
 }
 
 const mostBans = 10_000
 
-// rest returns how much longer a key is banned, as far as this process knows: 0
-// if it is not. wait is at least that, and longer if the limits of the rule had
-// no room for a request of that cost then. Limits have room for what is free, and
-// what that has learned is for its like.
+// rest returns how much longer a key is banned, and until when the limits of the rule
+// have no room for a request of that cost, as far as this process knows: 0 if not at
+// all. Limits have room for what is free, and what that has learned is for its like.
 func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait time.Duration) {
 	if b.n.Load() == 0 {
 		return 0, 0
@@ -54,20 +56,46 @@ func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait t
 	if !ok || !now.Before(ban.again) || ban.free && !free {
 		return 0, 0
 	}
-	rest = ban.until.Sub(now)
-	wait = rest
-	if more := ban.fits.Sub(now); more > wait && !free && cost() >= ban.cost {
-		wait = more
+	if left := ban.waits(now); left > 0 && !free && cost() >= ban.cost {
+		wait = left
 	}
-	return rest, wait
+	return max(0, ban.until.Sub(now)), wait
 }
 
-// learn remembers that a key is banned for rest, and that a request of that cost
-// would not fit before wait, or nothing of that if it was free.
-func (b *knownBans) learn(key string, rest, wait time.Duration, cost int64, free bool) {
+// waits returns how much longer the limits have no room.
+func (k *knownBan) waits(now time.Time) time.Duration {
+	if k.wait == Never {
+		return Never
+	}
+	return k.wait - now.Sub(k.since)
+}
+
+// learn remembers that a key is banned for rest.
+func (b *knownBans) learn(key string, rest time.Duration, free bool) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	*b.entry(key, now) = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck)), free: free}
+}
+
+// learnWait remembers, for as long as bans of other rules are known, that the limits
+// have no room for a request of that cost before wait.
+func (b *knownBans) learnWait(key string, wait time.Duration, cost int64) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if wait == 0 && b.of[key] == nil {
+		return
+	}
+	k := b.entry(key, now)
+	if k.until.IsZero() {
+		k.again = now.Add(recheck)
+	}
+	k.since, k.wait, k.cost = now, wait, cost
+}
+
+// entry returns the entry of a key, which it makes if there is none.
+func (b *knownBans) entry(key string, now time.Time) *knownBan {
 	if b.of == nil {
 		b.of = map[string]*knownBan{}
 	}
@@ -86,7 +114,7 @@ func (b *knownBans) learn(key string, rest, wait time.Duration, cost int64, free
 		b.of[strings.Clone(key)] = k
 		b.n.Store(int64(len(b.of)))
 	}
-	*k = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck)), fits: now.Add(wait), cost: cost, free: free}
+	return k
 }
 
 // drop forgets what is over.

@@ -56,7 +56,7 @@ type bans struct {
 	rule         string
 	first        int64 // µs
 	strikes, ban Limit
-	known        knownBans
+	known        *knownBans
 
 	// Until when strikes of keys may count, in µs since 1970, by a hash of the key.
 	// If two keys share a place one of them is looked at in vain.
@@ -64,7 +64,7 @@ type bans struct {
 	struck [256]atomic.Int64
 }
 
-func newBans(r *Rule) (*bans, error) {
+func newBans(r *Rule, known *knownBans) (*bans, error) {
 	p := r.Penalty
 	if p == nil {
 		return nil, nil
@@ -81,7 +81,7 @@ func newBans(r *Rule) (*bans, error) {
 	case most > MaxTicks/repeats*time.Microsecond:
 		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, MaxTicks/repeats*time.Microsecond)
 	}
-	b := &bans{rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), seed: maphash.MakeSeed()}
+	b := &bans{rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), known: known, seed: maphash.MakeSeed()}
 	if _, queue := p.Strikes.Algorithm.(Queuer); queue {
 		return nil, fmt.Errorf("weir: rule %q: penalty: Strikes is a queue, which can't be held: %v", r.Name, p.Strikes)
 	}
@@ -118,13 +118,14 @@ func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 		if rest == 0 {
 			continue
 		}
-		c.known.learn(o.key, rest, o.wait, o.cost, v.free)
+		c.known.learn(o.key, rest, v.free)
 		f.RetryAfter = max(f.RetryAfter, rest)
 		if rest > longest {
 			f.Reason, f.Rule, longest, key = ReasonBan, c.rule, rest, o.key
 		}
 	}
 	if longest > 0 {
+		v.learnWaits()
 		v.refuseFor(f, key)
 		e.Key = key
 	}
@@ -136,29 +137,35 @@ type offense struct {
 	banned  time.Duration // the rest of its ban
 	last    bool          // one strike more begins a ban
 	refused bool
-	wait    time.Duration // until the limits have room for cost; 0 if they never have
-	cost    int64
 }
 
 func (c *banCheck) offense(v *verdict) offense {
 	o := offense{key: c.key, banned: v.Decisions[c.ban].NextAfter}
 	for i := c.from; i < c.to; i++ {
-		o.cost = v.Charges[i].Cost
 		if d := &v.Decisions[i]; !d.Allowed {
 			// It would only have waited, unless it is for a queue, which says when it lets in.
 			_, queue := v.Charges[i].Limit.Algorithm.(Queuer)
 			o.refused = o.refused || queue || d.RetryAfter > v.Within
-			o.wait = max(o.wait, d.RetryAfter)
 		}
 	}
 	if c.strikes {
 		rest := v.Decisions[c.ban+1].Remaining
 		o.last = rest == 0 || rest == 1
 	}
-	if o.wait == Never {
-		o.wait = 0
-	}
 	return o
+}
+
+// learnWaits remembers how long the limits of every rule refuse the request of v, for
+// those that a known ban refuses before any limit is asked.
+func (v *verdict) learnWaits() {
+	for i, n := 0, 0; i < len(v.items); i += n {
+		n = v.items[i].limits
+		wait := time.Duration(0)
+		for _, d := range v.Decisions[i : i+n] {
+			wait = max(wait, d.RetryAfter)
+		}
+		v.items[i].rule.known.learnWait(v.items[i].key, wait, v.items[i].cost)
+	}
 }
 
 // mayHaveStruck reports whether a strike of a key may count.
@@ -207,7 +214,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	if err := l.store.Take(ctx, &t); err != nil {
 		return err
 	}
-	b.known.learn(c.Key, t.Decisions[0].NextAfter, 0, 0, false)
+	b.known.learn(c.Key, t.Decisions[0].NextAfter, false)
 	return nil
 }
 

@@ -17,9 +17,9 @@ type Refusal struct {
 
 	// RetryAfter is when the request would pass, if nothing else is spent: the
 	// longest wait of all that refuses, be it a limit or a ban, as in the field
-	// Retry-After. During a ban that the process knows of, which asks no store, the
-	// limits that count are those of the rule that has banned. It is Never after a deny, and 0, which means unknown, after an
-	// error.
+	// Retry-After. During a ban that the process knows of, which asks no store, it is
+	// that of the last request with these keys, and of no higher cost, that did ask. It
+	// is Never after a deny, and 0, which means unknown, after an error.
 	RetryAfter time.Duration
 }
 

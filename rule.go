@@ -80,6 +80,7 @@ type rule struct {
 	Rule
 	policies []policy // nil if LimitsFor decides
 	bans     *bans    // nil without a Penalty
+	known    knownBans
 }
 
 func prepare(r Rule) (*rule, error) {
@@ -108,7 +109,7 @@ func prepare(r Rule) (*rule, error) {
 	if p.policies, err = p.policiesOf(r.Limits); err != nil {
 		return nil, err
 	}
-	p.bans, err = newBans(&r)
+	p.bans, err = newBans(&r, &p.known)
 	return p, err
 }
 
@@ -133,8 +134,11 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	return policies, nil
 }
 
-// guards reports whether the rule may refuse what it does not charge.
-func (rule *rule) guards() bool { return rule.Deny != nil || rule.DenyFrom != nil || rule.bans != nil }
+// guards reports whether the rule may refuse what it does not charge, or lengthen the
+// wait of what another refuses.
+func (rule *rule) guards() bool {
+	return rule.Deny != nil || rule.DenyFrom != nil || rule.bans != nil || rule.known.n.Load() > 0
+}
 
 // inShadow reports whether the rule is in shadow for a key: where a hash of both
 // falls, on a line of length 1.
