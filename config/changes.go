@@ -8,31 +8,31 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Changes are what a reload made different, in the order of the file, removed
-// rules last.
+// Changes are the differences that a reload made, in the order of the file. Removed
+// rules come last.
 type Changes []Change
 
-// A Change is one thing that is different now.
+// A Change is one difference.
 type Change struct {
-	Rule string
+	Rule string // its name
 
-	// What is "key", "cost" and so on, or "limit 1m (gcra)", with the limit's
-	// stored name. It is empty for a rule that is new or gone. A limit whose
-	// stored name or algorithm is another is gone, and the other one is new and
-	// counts from 0; those that change keep what was spent.
+	// What names the part of the rule: "key", "cost" and so on, or "limit 1m (gcra)"
+	// with the stored name and the algorithm of a limit. It is empty if the whole rule
+	// was added or removed. If the stored name or the algorithm of a limit changes, one
+	// limit is removed, and another is added, which counts from 0.
 	What string
 
-	// From is empty for what is new, To for what is gone.
+	// From is the text of the part before the reload, empty if it was added. To is that
+	// after the reload, empty if it was removed.
 	From, To string
 
-	// Lost says that what was spent before does not count any more: the rule or
-	// the limit is gone, be it under another name, or the rule counts other
-	// keys, or a penalty counts strikes by another algorithm. Every other change
-	// keeps every count.
+	// Lost says that units spent before the reload no longer count. It is so if a rule
+	// or a limit is removed or gets another name, if the key of a rule changes, and if
+	// the strikes of a penalty get another algorithm. No other change loses counts.
 	Lost bool
 }
 
-// String is one change a line, in words.
+// String returns the changes as text, one a line.
 func (c Changes) String() string {
 	var lines []string
 	for _, change := range c {
@@ -41,8 +41,9 @@ func (c Changes) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// String is "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m".
-// If counts are lost it says so.
+// String returns a text such as
+// "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m". It says if counts
+// are lost.
 func (c Change) String() string {
 	s := c.Rule + ": "
 	if c.What != "" {
@@ -62,10 +63,11 @@ func (c Change) String() string {
 	return s
 }
 
-// A fact is something that is true of a rule. counts is what it knows counts by,
-// if it has any: with another one they are lost.
-type fact struct{ what, text, counts string }
+// A fact is a part of a rule, as in Change. If the part has counts, identity is what they
+// are stored under: they are lost if it changes.
+type fact struct{ what, text, identity string }
 
+// facts returns all parts of the rule.
 func (r *rule) facts() []fact {
 	unit := r.Unit
 	if unit == "" {
@@ -78,11 +80,11 @@ func (r *rule) facts() []fact {
 		{"headers", headerNames(r.headers), ""},
 		{"shadow", fmt.Sprintf("%.4g%%", 100*r.Shadow), ""},
 	}
-	if r.allow != nil {
-		facts = append(facts, fact{"allow", strings.Join(r.allow, ", "), ""})
+	if r.allow.text != "" {
+		facts = append(facts, fact{"allow", r.allow.text, ""})
 	}
-	if r.deny != nil {
-		facts = append(facts, fact{"deny", strings.Join(r.deny, ", "), ""})
+	if r.deny.text != "" {
+		facts = append(facts, fact{"deny", r.deny.text, ""})
 	}
 	if r.penalty != nil {
 		facts = append(facts, fact{"penalty", r.penalty.String(), r.penalty.strikes.Algorithm.Name()})
@@ -94,6 +96,7 @@ func (r *rule) facts() []fact {
 	return facts
 }
 
+// headerNames returns the names that a file uses for the dialects in d.
 func headerNames(d weir.Dialect) string {
 	var names []string
 	for i, name := range dialects {
@@ -104,7 +107,7 @@ func headerNames(d weir.Dialect) string {
 	return strings.Join(names, ", ")
 }
 
-// limitsText is the limits of a rule: "20 per 1m, 5 per 3s".
+// limitsText returns the limits of a rule: "20 per 1m; 5 per 3s".
 func (r *rule) limitsText() string {
 	var texts []string
 	for _, l := range r.limits {
@@ -113,6 +116,7 @@ func (r *rule) limitsText() string {
 	return strings.Join(texts, "; ")
 }
 
+// changes compares the rules before and after a reload.
 func changes(old, now []rule) (changes Changes) {
 	for i := range now {
 		r := &now[i]
@@ -130,6 +134,7 @@ func changes(old, now []rule) (changes Changes) {
 	return changes
 }
 
+// differences compares the facts of the rule of that name.
 func differences(name string, old, now []fact) (changes Changes) {
 	find := func(facts []fact, what string) (f fact) {
 		if i := slices.IndexFunc(facts, func(f fact) bool { return f.what == what }); i >= 0 {
@@ -139,17 +144,18 @@ func differences(name string, old, now []fact) (changes Changes) {
 	}
 	for _, f := range now {
 		if before := find(old, f.what); before.text != f.text {
-			changes = append(changes, Change{name, f.what, before.text, f.text, before.counts != "" && before.counts != f.counts})
+			changes = append(changes, Change{name, f.what, before.text, f.text, before.identity != "" && before.identity != f.identity})
 		}
 	}
 	for _, f := range old {
 		if find(now, f.what).text == "" {
-			changes = append(changes, Change{name, f.what, f.text, "", f.counts != ""})
+			changes = append(changes, Change{name, f.what, f.text, "", f.identity != ""})
 		}
 	}
 	return changes
 }
 
+// ruleNamed returns the rule of that name, or nil.
 func ruleNamed(rules []rule, name string) *rule {
 	i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name })
 	if i < 0 {

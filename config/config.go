@@ -1,71 +1,3 @@
-// Package config reads rules from a YAML file, by name, and reads them again
-// when the file changes.
-//
-//	limits:
-//	  - name: auth.createToken
-//	    config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
-//
-// That is all a file needs: it counts each client address with a sliding log.
-// The rest has defaults, at the top of the file for all rules, in a rule for all
-// of its limits:
-//
-//	trusted-proxies: [10.0.0.0/8] # whom the key ip believes
-//	proxy-header: x-forwarded-for # what it believes of them, the default; or forwarded
-//	key: ip                       # the default
-//	algorithm: sliding-log        # the default
-//	timezone: Europe/Berlin       # of calendar windows; UTC is the default
-//	headers: [ietf, github]       # the default is that of Options.Limiter
-//	limits:
-//	  - name: upload
-//	    key: [{first-of: [user, ip]}, method]
-//	    algorithm: token-bucket
-//	    cost: content-length
-//	    shadow: true
-//	    allow: [10.0.0.0/8]
-//	    penalty: {strikes: {limit: 10, period: 60}, for: 10m}
-//	    config:
-//	      - {name: steady, limit: 1000000, period: 1m, burst: 5000000}
-//	      - {name: monthly, limit: 1000000000, period: month}
-//
-// A file has trusted-proxies, proxy-header, key, algorithm, timezone, headers and
-// limits. A rule has name, key, algorithm, burst, timezone, headers, cost, unit, shadow or
-// allow, deny, penalty and config. A limit of its config has name,
-// limit, period, algorithm, burst and timezone.
-//
-//   - key is ip, global, method, route, basic-auth-user, header:NAME,
-//     cookie:NAME, path:NAME, or a name of Options.Keys. A list joins keys, and
-//     {first-of: […]} is the first that applies. {header: NAME} is the same as
-//     header:NAME.
-//   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
-//     anchored-window, sliding-window, sliding-log or calendar.
-//   - period is in seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w. The
-//     periods day, week and month are those of the calendar.
-//   - burst is for gcra, token-bucket and leaky-bucket; others have none.
-//   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai,
-//     anthropic, twitter or none, or a list of them.
-//   - cost is a whole number of at least 1, content-length, or a name of
-//     Options.Costs. content-length has the unit content-bytes, unless unit says
-//     otherwise; a body of unknown length is refused.
-//   - shadow: true decides and refuses nobody. shadow: 75% refuses a quarter of
-//     the keys and nobody else.
-//   - allow and deny are lists of what the rule does not apply to, and what it
-//     refuses: addresses and networks, which are those of the request as the key ip
-//     finds it, whatever the key of the rule is; keys as they are; and beginnings of
-//     keys such as tenant-a/*. What no key of the rule can be is a mistake.
-//   - penalty has strikes, for and most, as [weir.Penalty] does. The strikes are a
-//     limit, counted in an anchored-window unless they have another algorithm.
-//
-// A file is at most 128 KiB of UTF-8, without anchors, aliases and tags. It is
-// taken as a whole or not at all: every mistake in it is an [Error] with its
-// line and column. A limit that never refuses, because another limit of the rule is
-// always stricter, is a mistake too.
-//
-// What was spent is kept under the names of rule, limit and algorithm, and under
-// the key, so a reload keeps every count for which these stay: limits may change
-// their numbers, and join or leave a rule. The period names a limit that has no
-// name ([weir.Limit.StoredName]): name those whose period may change. Where counts
-// are lost the reload says so, see [Change]. It can't see that a program comes
-// back with another secret of [weir.Hashed]; that is another key, too.
 package config
 
 import (
@@ -86,57 +18,59 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// MaxSize is the size of the largest file that is read, in bytes: some 1,500
-// rules. A parser's time and memory grow with what it is fed.
+// MaxSize is the size of the largest file that is loaded, in bytes. It holds some
+// 1,500 rules, and bounds the time and memory of the parser.
 const MaxSize = 128 << 10
 
 //go:embed schema.json
 var schema string
 
 // Schema returns a JSON schema (draft 2020-12) of the files, for editors. It
-// knows of the structure, not of the names given in Options.
+// describes the structure; it does not know the names in Options.
 func Schema() string { return schema }
 
 // Options of Open. All may be zero.
 type Options struct {
-	// Keys are key functions by the names that a file uses. A name has no colon
-	// and is not that of a key that every file has.
+	// Keys are key functions, by the names that files use for them. A name has no
+	// colon and is not the name of a built-in key.
 	Keys map[string]weir.KeyFunc
 
-	// Costs are costs by the names that a file uses.
+	// Costs are functions that return the cost of a request, by the names that files
+	// use for them.
 	Costs map[string]func(r *http.Request) int64
 
-	// Limiter has the options that a file does not: OnLimited, OnError, Observe
-	// and so on. Its Rules must be empty. Headers is for rules whose file names
-	// none. Logger gets what Watch has to say, too.
+	// Limiter has the options that are not in a file: OnLimited, OnError, Observe
+	// and so on. Its Rules must be empty. Its Headers are the default of a file that
+	// names none. Watch logs to its Logger.
 	Limiter weir.Options
 
-	// FS has the file; nil is the operating system. An [embed.FS] is one.
+	// FS is the file system of the file, such as an [embed.FS]; nil means that of the
+	// operating system.
 	FS fs.FS
 }
 
-// A File is a file of rules as it was last read without a mistake. It is safe
-// for concurrent use.
+// A File has the rules of a file as it was when it was last loaded without a
+// mistake. It is safe for concurrent use.
 type File struct {
 	path  string
 	store weir.Store
 	o     Options
 
-	mu   sync.Mutex // held to change now
-	uses [][]string // the names of each limiter in now
-	now  atomic.Pointer[version]
+	mu       sync.Mutex // held to change handlers and current
+	handlers [][]string // the names of the rules of each handler
+	current  atomic.Pointer[version]
 }
 
-// A version is what a File holds between two reloads. It never changes.
+// A version is the content of a File between two reloads. It is never changed.
 type version struct {
 	data     []byte
 	rules    []rule
 	trusted  []netip.Prefix
-	limiters []*weir.Limiter // one for each of uses
+	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open reads a file of rules, whose limits are counted in store. It returns all
-// mistakes of the file at once, each an [*Error].
+// Open loads a file of rules, whose limits are counted in store. Its error has all
+// mistakes of the file, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -150,10 +84,11 @@ func Open(path string, store weir.Store, o Options) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.now.Store(v)
+	f.current.Store(v)
 	return f, nil
 }
 
+// check returns an error for a mistake in the arguments of Open.
 func (f *File) check() error {
 	if f.store == nil {
 		return errors.New("config: the store is nil")
@@ -177,65 +112,65 @@ func (f *File) check() error {
 	return err
 }
 
-// Handler returns a middleware that charges the rules of those names together,
-// all or nothing, as they are in the file at the time of the request; one that
-// has begun ends with what it began with.
+// Handler returns a middleware that charges the named rules together, all or
+// nothing. A request is charged by the rules that are in force when it arrives; a
+// reload does not change a request that has begun.
 //
-// It panics if the file has no such rule, as chi does on a mistake in its
-// arguments: routes are built when a program starts, and one whose routes name a
-// rule that is not there must not serve them unlimited. From then on the rule is
-// in use and a file without it is not loaded.
+// Handler panics if the file lacks one of the rules, as chi panics on a mistake in its
+// arguments: routes are built when a program starts, and a program whose routes name a
+// missing rule must not serve them unlimited. After Handler, a file without one of
+// these rules is not loaded.
 func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
-	i := f.use(names)
+	i := f.handler(names)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			f.now.Load().limiters[i].Handler(next).ServeHTTP(w, r)
+			f.current.Load().limiters[i].Handler(next).ServeHTTP(w, r)
 		})
 	}
 }
 
-// use returns the index of the limiter with those names.
-func (f *File) use(names []string) int {
+// handler returns the index of the limiter of the named rules. If there is none yet, it
+// makes it.
+func (f *File) handler(names []string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i, used := range f.uses {
-		if slices.Equal(used, names) {
+	for i, n := range f.handlers {
+		if slices.Equal(n, names) {
 			return i
 		}
 	}
-	now := *f.now.Load()
-	l, err := f.limiter(now.rules, names)
+	next := *f.current.Load()
+	l, err := f.limiter(next.rules, names)
 	if err != nil {
 		panic(err)
 	}
-	f.uses = append(f.uses, slices.Clone(names))
-	now.limiters = append(slices.Clip(now.limiters), l)
-	f.now.Store(&now)
-	return len(now.limiters) - 1
+	f.handlers = append(f.handlers, slices.Clone(names))
+	next.limiters = append(slices.Clip(next.limiters), l)
+	f.current.Store(&next)
+	return len(next.limiters) - 1
 }
 
-// Limiters returns the limiters that the handlers of the file use now: those of
-// another moment are others. They are for package admin, say.
-func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.now.Load().limiters) }
+// Limiters returns the limiters that the handlers of the file use now, for example for
+// package admin. A reload replaces them.
+func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
-// TrustedProxies returns the trusted-proxies of the file, for whatever else of a
-// request is to be believed from them alone.
-func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.now.Load().trusted) }
+// TrustedProxies returns the trusted-proxies of the file, for programs that believe
+// other headers of these proxies as well.
+func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
-// Rules returns the rules, in the order of the file, for a Limiter that a
-// reload does not change, such as one for [weir.Limiter.Transport].
+// Rules returns the rules of the file, in its order. They are for a Limiter that
+// reloads do not change, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {
 	var rules []weir.Rule
-	for _, r := range f.now.Load().rules {
+	for _, r := range f.current.Load().rules {
 		r.Limits = slices.Clone(r.Limits)
 		rules = append(rules, r.Rule)
 	}
 	return rules
 }
 
-// Reload reads the file again and returns what is different. After an error
-// everything is as it was. It is for a signal or a button; Watch calls it by
-// itself.
+// Reload reads the file again and returns what changed. After an error the rules are
+// as they were. Call it for a signal or a button; Watch reloads without it.
 func (f *File) Reload() (Changes, error) {
 	data, err := f.read()
 	if err != nil {
@@ -244,10 +179,11 @@ func (f *File) Reload() (Changes, error) {
 	return f.load(data)
 }
 
+// load replaces the rules by those in data, and returns what changed.
 func (f *File) load(data []byte) (Changes, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	old := f.now.Load()
+	old := f.current.Load()
 	if bytes.Equal(data, old.data) {
 		return nil, nil
 	}
@@ -255,17 +191,18 @@ func (f *File) load(data []byte) (Changes, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, names := range f.uses {
+	for _, names := range f.handlers {
 		l, err := f.limiter(v.rules, names)
 		if err != nil {
 			return nil, err
 		}
 		v.limiters = append(v.limiters, l)
 	}
-	f.now.Store(v)
+	f.current.Store(v)
 	return changes(old.rules, v.rules), nil
 }
 
+// parse returns a version without limiters, or the mistakes in data.
 func (f *File) parse(data []byte) (*version, error) {
 	d := decoder{path: f.path, store: f.store, o: &f.o}
 	rules := d.decode(data)
@@ -275,24 +212,24 @@ func (f *File) parse(data []byte) (*version, error) {
 	return &version{data: data, rules: rules, trusted: d.trusted}, nil
 }
 
-// limiter charges the named rules together.
+// limiter returns a Limiter that charges the named rules together.
 func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 	o := f.o.Limiter
 	for _, name := range names {
-		i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name })
-		if i < 0 {
+		r := ruleNamed(rules, name)
+		if r == nil {
 			var known []string
 			for _, r := range rules {
 				known = append(known, r.Name)
 			}
-			return nil, fmt.Errorf("config: %s has no rule %q, which a handler needs%s", f.path, name, meant(name, known))
+			return nil, fmt.Errorf("config: %s has no rule %q, which a handler needs%s", f.path, name, suggest(name, known))
 		}
-		if r := rules[i]; len(o.Rules) == 0 {
+		if len(o.Rules) == 0 {
 			o.Headers = r.headers
 		} else if r.headers != o.Headers {
-			return nil, fmt.Errorf("config: %s: rules %q and %q are charged together, and their headers differ", f.path, names[0], name)
+			return nil, fmt.Errorf("config: %s: rules %q and %q are charged together, but their headers differ", f.path, names[0], name)
 		}
-		o.Rules = append(o.Rules, rules[i].Rule)
+		o.Rules = append(o.Rules, r.Rule)
 	}
 	l, err := weir.New(f.store, o)
 	if err != nil {
@@ -301,6 +238,7 @@ func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 	return l, nil
 }
 
+// read returns the content of the file: at most the first MaxSize+1 bytes of it.
 func (f *File) read() ([]byte, error) {
 	open := func(name string) (fs.File, error) { return os.Open(name) }
 	if f.o.FS != nil {
@@ -318,6 +256,7 @@ func (f *File) read() ([]byte, error) {
 	return data, nil
 }
 
+// logger returns the Logger of Watch.
 func (f *File) logger() *slog.Logger {
 	if f.o.Limiter.Logger != nil {
 		return f.o.Limiter.Logger

@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -20,8 +18,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A decoder reads nodes of YAML and keeps what is wrong with them. What it
-// returns for a wrong one is of no use.
+// A decoder reads nodes of YAML and collects the mistakes in them. The value that it
+// returns for a node with a mistake must not be used.
 type decoder struct {
 	path  string
 	store weir.Store
@@ -29,34 +27,35 @@ type decoder struct {
 	errs  []*Error
 
 	trusted   []netip.Prefix // trusted-proxies
-	forwarded bool           // their field is Forwarded
+	forwarded bool           // proxy-header is forwarded
 }
 
+// errorf adds a mistake at the place of n.
 func (d *decoder) errorf(n ast.Node, format string, args ...any) {
 	line, column := 1, 1
-	if t := first(n); t != nil && t.Position != nil {
+	if t := firstToken(n); t != nil && t.Position != nil {
 		line, column = t.Position.Line, t.Position.Column
 	}
 	d.add(line, column, fmt.Sprintf(format, args...))
 }
 
-// first returns the token that a node begins with. A mapping itself says where
-// its first colon is.
-func first(n ast.Node) *token.Token {
+// firstToken returns the first token of a node. GetToken of a mapping would return
+// its first colon.
+func firstToken(n ast.Node) *token.Token {
 	switch v := n.(type) {
 	case nil:
 		return nil
 	case *ast.MappingNode:
 		if !v.IsFlowStyle && len(v.Values) > 0 {
-			return first(v.Values[0].Key)
+			return firstToken(v.Values[0].Key)
 		}
 	case *ast.MappingValueNode:
-		return first(v.Key)
+		return firstToken(v.Key)
 	}
 	return n.GetToken()
 }
 
-// parse returns the only document of a file, or nil.
+// parse returns the only document of a file, or nil after a mistake.
 func (d *decoder) parse(data []byte) ast.Node {
 	if len(data) > MaxSize {
 		d.errorf(nil, "the file is larger than %d KiB", MaxSize>>10)
@@ -65,7 +64,7 @@ func (d *decoder) parse(data []byte) ast.Node {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	for i, line := range bytes.Split(data, []byte("\n")) {
 		if !utf8.Valid(line) || bytes.IndexByte(line, 0) >= 0 {
-			d.add(i+1, 1, "the line is not text in UTF-8")
+			d.add(i+1, 1, "the line is not UTF-8 text")
 			return nil
 		}
 	}
@@ -76,15 +75,7 @@ func (d *decoder) parse(data []byte) ast.Node {
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		line, column, text := 1, 1, err.Error()
-		var syntax yaml.Error
-		if errors.As(err, &syntax) {
-			text = syntax.GetMessage()
-			if t := syntax.GetToken(); t != nil && t.Position != nil {
-				line, column = t.Position.Line, t.Position.Column
-			}
-		}
-		d.add(line, column, "not YAML: "+text)
+		d.syntaxError(err)
 		return nil
 	}
 	switch docs := file.Docs; {
@@ -98,10 +89,23 @@ func (d *decoder) parse(data []byte) ast.Node {
 	return file.Docs[0].Body
 }
 
-// tooDeep returns the token at which lists and mappings nest deeper than any
-// file needs. The parser's time grows with the square of the depth.
+// syntaxError adds an error of the parser.
+func (d *decoder) syntaxError(err error) {
+	line, column, text := 1, 1, err.Error()
+	var syntax yaml.Error
+	if errors.As(err, &syntax) {
+		text = syntax.GetMessage()
+		if t := syntax.GetToken(); t != nil && t.Position != nil {
+			line, column = t.Position.Line, t.Position.Column
+		}
+	}
+	d.add(line, column, "not YAML: "+text)
+}
+
+// tooDeep returns the token at which lists and mappings are nested deeper than any
+// file needs, or nil. The parser's time grows with the square of the depth.
 func tooDeep(tokens token.Tokens) *token.Token {
-	const most = 16
+	const maxDepth = 16
 	flow, entries, line := 0, 0, 0
 	for _, t := range tokens {
 		switch t.Type {
@@ -109,21 +113,21 @@ func tooDeep(tokens token.Tokens) *token.Token {
 			flow++
 		case token.SequenceEndType, token.MappingEndType:
 			flow--
-		case token.SequenceEntryType: // "- - - x" nests on one line
+		case token.SequenceEntryType: // "- - - x" is three lists in one line
 			if t.Position.Line != line {
 				line, entries = t.Position.Line, 0
 			}
 			entries++
 		}
-		if flow > most || entries > most {
+		if flow > maxDepth || entries > maxDepth {
 			return t
 		}
 	}
 	return nil
 }
 
-// mapping returns the values of a mapping by field, nil for those that are not
-// there. what names it in messages: "a rule".
+// mapping returns the values of a mapping by field. known are the fields that it may
+// have. what is its name in messages, such as "a rule".
 func (d *decoder) mapping(n ast.Node, what string, known []string, required ...string) map[string]ast.Node {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)
@@ -133,7 +137,7 @@ func (d *decoder) mapping(n ast.Node, what string, known []string, required ...s
 	}
 	fields, lines := map[string]ast.Node{}, map[string]int{}
 	for _, v := range m.Values {
-		name, key := "", first(v.Key)
+		name, key := "", firstToken(v.Key)
 		if key != nil {
 			name = key.Value
 		}
@@ -142,24 +146,24 @@ func (d *decoder) mapping(n ast.Node, what string, known []string, required ...s
 			d.errorf(v, "%s has the field %s twice; the first is in line %d", what, name, lines[name])
 			continue
 		case name == "<<":
-			d.errorf(v, "merging is not supported; the top of the file has defaults for all rules")
+			d.errorf(v, "merge keys are not supported; the top of the file has defaults for all rules")
 			continue
 		case !slices.Contains(known, name):
-			d.errorf(v, "unknown field %s in %s%s", name, what, meantField(name, known))
+			d.errorf(v, "unknown field %s in %s%s", name, what, suggestField(name, known))
 			continue
 		}
 		fields[name], lines[name] = v.Value, key.Position.Line
 	}
 	for _, name := range required {
-		if fields[name] == nil && len(d.errs) == before { // or it may be there, misspelt
+		if fields[name] == nil && len(d.errs) == before { // after another mistake it may be there, misspelt
 			d.errorf(n, "%s has no %s", what, name)
 		}
 	}
 	return fields
 }
 
-// meantField knows what others call a field.
-func meantField(name string, known []string) string {
+// suggestField is suggest for fields. It also knows what other libraries call them.
+func suggestField(name string, known []string) string {
 	for _, s := range [][2]string{
 		{"quota", "limit"}, {"max", "limit"}, {"requests", "limit"}, {"window", "period"}, {"interval", "period"},
 		{"rules", "limits"}, {"limits", "config"}, {"dialect", "headers"}, {"trusted", "trusted-proxies"}, {"zone", "timezone"},
@@ -168,10 +172,10 @@ func meantField(name string, known []string) string {
 			return "; did you mean " + s[1] + "?"
 		}
 	}
-	return meant(name, known)
+	return suggest(name, known)
 }
 
-// list returns the elements of a list that has some.
+// list returns the elements of a list. It is a mistake if there are none.
 func (d *decoder) list(n ast.Node, what string) []ast.Node {
 	s, ok := n.(*ast.SequenceNode)
 	switch {
@@ -184,7 +188,7 @@ func (d *decoder) list(n ast.Node, what string) []ast.Node {
 	return s.Values
 }
 
-// text returns a string that is not empty.
+// text returns a string. It is a mistake if it is empty.
 func (d *decoder) text(n ast.Node, what string) (string, bool) {
 	s, ok := n.(*ast.StringNode)
 	switch {
@@ -198,102 +202,7 @@ func (d *decoder) text(n ast.Node, what string) (string, bool) {
 	return s.Value, true
 }
 
-// atLeast1 returns a whole number in decimal. YAML knows others, and programs
-// disagree about what 010 is.
-func (d *decoder) atLeast1(n ast.Node, what string) int64 {
-	switch n.(type) {
-	case *ast.IntegerNode:
-	case *ast.FloatNode:
-		d.errorf(n, "%s is %s; want a whole number", what, n.GetToken().Value)
-		return 0
-	default:
-		d.wrongType(n, what, "a whole number")
-		return 0
-	}
-	s := n.GetToken().Value
-	v, err := strconv.ParseInt(s, 10, 64)
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		d.errorf(n, "%s %s is too large", what, s)
-		return 0
-	case err != nil, strings.HasPrefix(strings.TrimLeft(s, "+-"), "0") && v != 0:
-		d.errorf(n, "%s is %s; want decimal digits", what, s)
-		return 0
-	case v < 1:
-		d.errorf(n, "%s is %d; want at least 1", what, v)
-		return 0
-	}
-	return v
-}
-
-// duration returns a span of time: a number of seconds, or what
-// time.ParseDuration reads, with days and weeks before it.
-func (d *decoder) duration(n ast.Node, what string) time.Duration {
-	switch n.(type) {
-	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
-	default:
-		d.wrongType(n, what, "seconds, or a duration such as 60s, 1m or 1d")
-		return 0
-	}
-	s := n.GetToken().Value
-	span, ok := parseDuration(s)
-	switch {
-	case !ok && what == "period":
-		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d, or day, week, month for those of the calendar", what, s)
-	case !ok:
-		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d", what, s)
-	case span <= 0:
-		d.errorf(n, "%s is %s; want more than 0", what, s)
-	case span < time.Microsecond, span%time.Microsecond != 0:
-		d.errorf(n, "%s %s is not in whole microseconds", what, s)
-	}
-	return span
-}
-
-func parseDuration(s string) (total time.Duration, ok bool) {
-	for _, u := range []struct {
-		name string
-		d    time.Duration
-	}{{"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}} {
-		digits, rest, found := strings.Cut(s, u.name)
-		if !found {
-			continue
-		}
-		n, err := strconv.ParseUint(digits, 10, 63)
-		if err != nil || n > uint64((1<<63-1-total)/u.d) {
-			return 0, false
-		}
-		total += time.Duration(n) * u.d
-		if s = rest; s == "" {
-			return total, true
-		}
-	}
-	if total == 0 && strings.Trim(s, "+-.0123456789") == "" {
-		s += "s"
-	}
-	d, err := time.ParseDuration(s)
-	return total + d, err == nil && total+d >= total == (d >= 0)
-}
-
-// share returns a part of the whole: true and 100% are all of it, false is nothing.
-func (d *decoder) share(n ast.Node, what string) float64 {
-	switch v := n.(type) {
-	case *ast.BoolNode:
-		if v.Value {
-			return 1
-		}
-		return 0
-	case *ast.StringNode:
-		if digits, ok := strings.CutSuffix(v.Value, "%"); ok && digits != "" && strings.Trim(digits, ".0123456789") == "" {
-			if share, err := strconv.ParseFloat(digits, 64); err == nil && share <= 100 {
-				return share / 100
-			}
-		}
-	}
-	d.errorf(n, "%s is %s; want true, false or a percentage, 0%% to 100%%", what, describe(n))
-	return 0
-}
-
+// wrongType adds the mistake that n is not a value of the type that is wanted.
 func (d *decoder) wrongType(n ast.Node, what, want string) {
 	switch n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
@@ -303,6 +212,7 @@ func (d *decoder) wrongType(n ast.Node, what, want string) {
 	}
 }
 
+// describe returns a short text for the value of a node.
 func describe(n ast.Node) string {
 	switch v := n.(type) {
 	case *ast.StringNode:

@@ -9,26 +9,26 @@ import (
 	"unicode"
 )
 
-// An Error is one mistake in a file. What Open and Reload return unwraps to all
-// of them, in the order of the file, one a line.
+// An Error is one mistake in a file. The error of Open and of Reload wraps all of
+// them, in the order of the file; its text has a line for each.
 type Error struct {
 	Path         string
 	Line, Column int // from 1; columns count characters
 	Text         string
 }
 
-// Error is "rules.yaml:3:7: unknown field perid; did you mean period?". It
-// begins with the place, where editors and terminals look for it.
+// Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean
+// period?". The place comes first, because editors and terminals look for it there.
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.Path, e.Line, e.Column, e.Text)
 }
 
-// add keeps a mistake. Its text may quote the file and is cut, and made
-// harmless for terminals.
+// add adds a mistake. Its text may quote the file, so add cuts a long text and replaces
+// characters that could control a terminal.
 func (d *decoder) add(line, column int, text string) {
-	const most = 300
-	if len(text) > most {
-		text = text[:most] + "…"
+	const maxText = 300
+	if len(text) > maxText {
+		text = text[:maxText] + "…"
 	}
 	text = strings.ReplaceAll(text, "\t", `\t`)
 	text = strings.Map(func(r rune) rune {
@@ -40,23 +40,22 @@ func (d *decoder) add(line, column int, text string) {
 	d.errs = append(d.errs, &Error{d.path, max(1, line), max(1, column), text})
 }
 
-// err returns the first mistakes of the file, so many as somebody may want to
-// read.
+// err returns the mistakes in the order of the file, at most 100 of them.
 func (d *decoder) err() error {
-	const most = 100
+	const maxErrors = 100
 	slices.SortStableFunc(d.errs, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	var errs []error
-	for _, e := range d.errs[:min(most, len(d.errs))] {
+	for _, e := range d.errs[:min(maxErrors, len(d.errs))] {
 		errs = append(errs, e)
 	}
 	return errors.Join(errs...)
 }
 
-// meant returns what to add to a message about a name that is not known: the
-// nearest of those that are, if it is near, or else all, if they are few.
-func meant(name string, known []string) string {
+// suggest returns the end of a message about an unknown name: the known name that is
+// most like it, if one is, or else all known names, if they are few.
+func suggest(name string, known []string) string {
 	best, least := "", 1+len(name)/3
 	for _, k := range known {
 		if n := distance(strings.ToLower(name), strings.ToLower(k)); n <= least && len(name) <= 64 {
@@ -72,8 +71,8 @@ func meant(name string, known []string) string {
 	return ""
 }
 
-// distance counts the letters to insert, remove or replace, or to swap with
-// their neighbour (optimal string alignment), that make b of a.
+// distance returns how many edits turn a into b. An edit inserts, removes or replaces a
+// letter, or swaps two neighbours (optimal string alignment).
 func distance(a, b string) int {
 	prev2, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {

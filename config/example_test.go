@@ -16,7 +16,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// The routes name rules, and the file says what they are.
+// The routes of a program name rules, and the file defines them.
 func Example() {
 	rules, err := config.Open("testdata/good/published.yaml", memstore.New(memstore.Options{}), config.Options{})
 	if err != nil {
@@ -34,7 +34,7 @@ func Example() {
 	// Output: 200 200 200 200 200 429
 }
 
-// A file may be embedded in the program, and name keys and costs of it.
+// A file may be embedded in the program, and may use keys and costs of the program.
 func ExampleOpen() {
 	files := fstest.MapFS{"rules.yaml": {Data: []byte(`
 algorithm: token-bucket
@@ -61,7 +61,7 @@ limits:
 	// Output: chat [1000 per 1m0s, 4000 at once (token-bucket)]
 }
 
-// Whoever edits the file learns where it is wrong, of all mistakes at once.
+// The error of Open has all mistakes of the file, each with its place.
 func ExampleError() {
 	files := fstest.MapFS{"rules.yaml": {Data: []byte(`limits:
   - name: api
@@ -101,8 +101,8 @@ func ExampleFile_Reload() {
 	// api: limit 1m (sliding-log): 100 per 1m → 50 per 1m <nil>
 }
 
-// In a program Watch runs beside the server, until that ends. What it loads or
-// refuses to load is in the log.
+// In a program Watch runs beside the server, until the server ends. Watch logs what
+// it loads, and the mistakes of a file that it does not load.
 func ExampleFile_Watch() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -129,7 +129,7 @@ func ExampleFile_Watch() {
 	// Output: context canceled
 }
 
-// Written to a file, it tells editors what a file of rules may have.
+// An editor that has the schema completes and checks files of rules.
 func ExampleSchema() {
 	var schema struct{ Title string }
 	if err := json.Unmarshal([]byte(config.Schema()), &schema); err != nil {
@@ -139,8 +139,8 @@ func ExampleSchema() {
 	// Output: Rules of Weir
 }
 
-// What a file says of its proxies and rules is there for handlers of one's own,
-// such as those of package admin.
+// Other handlers, such as those of package admin, can use the limiters and the proxies
+// of a file.
 func ExampleFile_Limiters() {
 	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{FS: fstest.MapFS{"rules.yaml": {Data: []byte(`
 trusted-proxies: [10.0.0.0/8]

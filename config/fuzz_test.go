@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/internal/badfiles"
 )
 
-// No text makes it panic, and what is wrong with a text has a place in it.
+// FuzzOpen: no text makes Open panic, and each mistake has a place in the text.
 func FuzzOpen(f *testing.F) {
 	for _, tt := range badfiles.All {
 		f.Add(tt.Text)
@@ -24,7 +24,7 @@ func FuzzOpen(f *testing.F) {
 		file, err := open(text, testOptions)
 		if err == nil {
 			if len(file.Rules()) == 0 {
-				t.Error("it has no rules")
+				t.Error("Open returned a File without rules")
 			}
 			for _, r := range file.Rules() {
 				file.Handler(r.Name)
@@ -32,11 +32,11 @@ func FuzzOpen(f *testing.F) {
 			return
 		}
 		if file != nil {
-			t.Error("half a file")
+			t.Error("Open returned a File and an error")
 		}
 		mistakes, ok := err.(interface{ Unwrap() []error })
 		if !ok {
-			t.Fatalf("no list of mistakes: %v", err)
+			t.Fatalf("the error is no list of mistakes: %v", err)
 		}
 		for _, err := range mistakes.Unwrap() {
 			if e, ok := err.(*Error); !ok || e.Line < 1 || e.Column < 1 || e.Text == "" {

@@ -12,7 +12,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// The keys that every file has, and what those with an argument begin with.
+// The keys that a file can use without Options.Keys. Those from headerKey on have an
+// argument.
 var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey, firstOf}
 
 const (
@@ -23,15 +24,15 @@ const (
 	contentLength = "content-length"
 )
 
-// A key is a key function with what it says in words.
+// A key is a key function and a text that describes it.
 type key struct {
 	fn   weir.KeyFunc
 	text string
 	kind kind
-	of   int // how many keys kindFirst has
+	n    int // of kindFirst: how many keys it chooses from
 }
 
-// key reads a name, a name with an argument, a list to join, or first-of.
+// key reads a name, a name with an argument, a list of keys, or first-of.
 func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 	switch v := n.(type) {
 	case *ast.SequenceNode:
@@ -39,9 +40,9 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 		if len(keys) > 0 {
 			return key{fn: weir.Join(keys...), text: strings.Join(text, " + "), kind: kindJoined}
 		}
-	case *ast.MappingNode: // {first-of: […]}, {header: X}, which some parsers make of [header:X]
+	case *ast.MappingNode: // {first-of: […]}; {header: X}, as some parsers read [header:X]
 		if len(v.Values) != 1 {
-			d.errorf(n, "a key has one of %s, %s, %s and %s", firstOf, headerKey, cookieKey, pathKey)
+			d.errorf(n, "a key is a mapping of one field: %s, %s, %s or %s", firstOf, headerKey, cookieKey, pathKey)
 			break
 		}
 		for name, arg := range d.mapping(n, "key", []string{firstOf, headerKey, cookieKey, pathKey}) {
@@ -58,14 +59,15 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 		if !ok {
 			break
 		}
-		if kind, arg, found := strings.Cut(s, ":"); found {
-			return d.keyWith(n, kind, arg)
+		if name, arg, found := strings.Cut(s, ":"); found {
+			return d.keyWith(n, name, arg)
 		}
 		return d.keyNamed(n, s, trusted)
 	}
 	return key{}
 }
 
+// keys reads a list of keys. It returns nil after a mistake.
 func (d *decoder) keys(n ast.Node, what string, trusted []netip.Prefix) (fns []weir.KeyFunc, text []string) {
 	for _, e := range d.list(n, what) {
 		k := d.key(e, trusted)
@@ -77,12 +79,13 @@ func (d *decoder) keys(n ast.Node, what string, trusted []netip.Prefix) (fns []w
 	return fns, text
 }
 
+// keyNamed returns the key of a name without an argument.
 func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key {
 	switch name {
 	case "ip":
-		text := name
-		for i, t := range trusted {
-			text += map[bool]string{true: " behind ", false: ", "}[i == 0] + t.String()
+		text, separator := name, " behind "
+		for _, t := range trusted {
+			text, separator = text+separator+t.String(), ", "
 		}
 		if d.forwarded {
 			return key{fn: weir.ByForwarded(trusted...), text: text + " by Forwarded", kind: kindIP}
@@ -100,35 +103,37 @@ func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key 
 	fn := d.o.Keys[name]
 	if fn == nil {
 		known := append(slices.Clone(builtinKeys[:5]), "header:NAME", "cookie:NAME", "path:NAME")
-		d.errorf(n, "unknown key %s%s", name, meant(name, append(known, sorted(d.o.Keys)...)))
+		d.errorf(n, "unknown key %s%s", name, suggest(name, append(known, sorted(d.o.Keys)...)))
 	}
 	return key{fn: fn, text: name, kind: kindNamed}
 }
 
-func (d *decoder) keyWith(n ast.Node, kind, arg string) key {
-	text := kind + ":" + arg
+// keyWith returns the key of a name with an argument, such as header:X-Tenant.
+func (d *decoder) keyWith(n ast.Node, name, arg string) key {
+	text := name + ":" + arg
 	switch {
-	case kind != headerKey && kind != cookieKey && kind != pathKey:
-		d.errorf(n, "unknown key %s%s", text, meant(kind, []string{headerKey, cookieKey, pathKey}))
+	case name != headerKey && name != cookieKey && name != pathKey:
+		d.errorf(n, "unknown key %s%s", text, suggest(name, []string{headerKey, cookieKey, pathKey}))
 	case arg == "":
 		d.errorf(n, "key %s has no name after the colon", text)
-	case kind == pathKey:
+	case name == pathKey:
 		return key{fn: weir.ByPathValue(arg), text: text}
 	case !isToken(arg):
-		d.errorf(n, "key %s: no %s has such a name", text, kind)
-	case kind == headerKey:
+		d.errorf(n, "key %s: no %s has such a name", text, name)
+	case name == headerKey:
 		k := key{fn: weir.ByHeader(arg), text: text}
 		if strings.EqualFold(arg, "Host") {
 			k.kind = kindHost
 		}
 		return k
-	case kind == cookieKey:
+	case name == cookieKey:
 		return key{fn: weir.ByCookie(arg), text: text}
 	}
 	return key{}
 }
 
-// isToken reports whether s can name a field or a cookie (RFC 9110, 5.6.2).
+// isToken reports whether s can be the name of a header field or a cookie (RFC 9110,
+// 5.6.2).
 func isToken(s string) bool {
 	for _, c := range s {
 		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && !strings.ContainsRune("!#$%&'*+-.^_`|~", c) {
@@ -138,8 +143,9 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// prefixes reads networks, or addresses, which are networks of one.
-func (d *decoder) prefixes(n ast.Node, what string) (prefixes []netip.Prefix) {
+// trustedProxies reads a list of networks and addresses; an address is a network of one.
+func (d *decoder) trustedProxies(n ast.Node) (prefixes []netip.Prefix) {
+	const what = "trusted-proxies"
 	for _, e := range d.list(n, what) {
 		s, ok := d.text(e, what)
 		if !ok {
@@ -153,7 +159,7 @@ func (d *decoder) prefixes(n ast.Node, what string) (prefixes []netip.Prefix) {
 		case err != nil:
 			d.errorf(e, "%s: %q is neither a network such as 10.0.0.0/8 nor an address", what, s)
 		case p.Bits() == 0:
-			d.errorf(e, "%s: %s trusts everybody, and everybody could choose a key", what, s)
+			d.errorf(e, "%s: %s trusts every client, so every client could choose its key", what, s)
 		case p != p.Masked():
 			d.errorf(e, "%s: %s has bits after its length; did you mean %s?", what, s, p.Masked())
 		}
@@ -162,7 +168,21 @@ func (d *decoder) prefixes(n ast.Node, what string) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// A cost is what a request costs: n units if n > 0, or what fn says.
+// proxyHeader reads which header field of the trusted proxies names the client.
+func (d *decoder) proxyHeader(n, trusted ast.Node) {
+	const xff, forwarded = "x-forwarded-for", "forwarded"
+	s, ok := d.text(n, "proxy-header")
+	switch {
+	case !ok:
+	case strings.ToLower(s) != xff && strings.ToLower(s) != forwarded:
+		d.errorf(n, "unknown proxy-header %s; known are %s, %s", s, xff, forwarded)
+	case trusted == nil:
+		d.errorf(n, "proxy-header needs trusted-proxies, and the file has none")
+	}
+	d.forwarded = strings.ToLower(s) == forwarded
+}
+
+// A cost is what a request costs: n units if n > 0, or else what fn returns.
 type cost struct {
 	n    int64
 	fn   func(r *http.Request) int64
@@ -180,24 +200,25 @@ func (d *decoder) cost(n ast.Node) cost {
 		fn = func(r *http.Request) int64 { return r.ContentLength }
 	}
 	if fn == nil {
-		d.errorf(n, "unknown cost %q%s", s.Value, meant(s.Value, append(sorted(d.o.Costs), contentLength)))
+		d.errorf(n, "unknown cost %q%s", s.Value, suggest(s.Value, append(sorted(d.o.Costs), contentLength)))
 	}
 	return cost{fn: fn, text: s.Value}
 }
 
-// checkName refuses names in Options that no file could use.
-func checkName(field, name string, isNil bool, taken []string) error {
+// checkName returns an error if a file could not use the name of an entry of Options.
+func checkName(field, name string, isNil bool, builtin []string) error {
 	switch {
 	case name == "" || strings.Contains(name, ":"):
 		return fmt.Errorf("config: Options.%s: the name %q is empty or has a colon", field, name)
 	case isNil:
 		return fmt.Errorf("config: Options.%s: %q is nil", field, name)
-	case slices.Contains(taken, name):
-		return fmt.Errorf("config: Options.%s: every file has a %q of its own", field, name)
+	case slices.Contains(builtin, name):
+		return fmt.Errorf("config: Options.%s: the name %q is built in", field, name)
 	}
 	return nil
 }
 
+// sorted returns the names in m.
 func sorted[V any](m map[string]V) []string {
 	var names []string
 	for name := range m {

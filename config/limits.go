@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -11,14 +12,15 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// A limit is a weir.Limit with what can't be seen in one.
+// A limit is a weir.Limit and what its Algorithm does not show.
 type limit struct {
 	weir.Limit
-	unit     algorithms.Unit // of the calendar, or 0
-	location *time.Location
+	unit     algorithms.Unit // of a calendar, or 0
+	location *time.Location  // of a calendar, or nil
 }
 
-func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, alone bool) (l limit) {
+// limit reads a limit, whose defaults are s. only says that its rule has no other.
+func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, only bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, what, fields, "limit", "period")
 	d.settings(&s, f)
@@ -35,14 +37,14 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, al
 
 	switch {
 	case l.unit != 0 && f["algorithm"] != nil && s.algorithm != calendar:
-		d.errorf(f["algorithm"], "%s has no window of a %v; only calendar has", s.algorithm, l.unit)
+		d.errorf(f["algorithm"], "%s has no windows of a %v; only calendar has", s.algorithm, l.unit)
 	case l.unit != 0:
 		l.Limit = algorithms.Calendar(l.Quota, l.unit, s.location)
 		l.location = s.location
 	case s.algorithm == calendar:
-		d.errorf(period, "the calendar has no window of %s; it has day, week and month", spell(l.Period))
+		d.errorf(period, "calendar has no windows of %s; its periods are day, week and month", periodName(l.Period))
 	case f["timezone"] != nil:
-		d.errorf(f["timezone"], "timezone is for the periods day, week and month")
+		d.errorf(f["timezone"], "timezone is only for the periods day, week and month")
 	default:
 		l.Algorithm = algorithmNamed(s.algorithm)
 	}
@@ -52,23 +54,37 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, al
 	if isMeter(l) {
 		l.Burst = s.burst
 	} else if f["burst"] != nil {
-		d.errorf(f["burst"], "%s has no burst: gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
+		d.errorf(f["burst"], "%s has no burst: only gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
 	}
 	switch name := f["name"]; {
 	case name != nil:
 		l.Name, _ = d.text(name, "name")
-		d.probe(name, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
-	case !alone && l.Name == "":
+		d.validate(name, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+	case !only && l.Name == "":
 		l.Name = l.StoredName()
 	}
 	if len(d.errs) == before {
-		d.probe(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
 	}
 	return l
 }
 
-// together checks the limits of a rule against each other.
-func (d *decoder) together(nodes []ast.Node, limits []limit) {
+// checkLimits checks the limits of a rule, whose fields are f, against each other and
+// against its cost and burst.
+func (d *decoder) checkLimits(r *rule, f map[string]ast.Node, nodes []ast.Node) {
+	if n := f["burst"]; n != nil && !slices.ContainsFunc(r.limits, isMeter) {
+		d.errorf(n, "no limit of the rule has a burst: only gcra, token-bucket and leaky-bucket have")
+	}
+	d.checkPairs(r.limits, nodes)
+	for _, l := range r.limits {
+		if most := l.Limit.Capacity(); r.cost.n > most {
+			d.errorf(f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", r.cost.n, l.describe(), most)
+		}
+	}
+}
+
+// checkPairs finds limits of the same name, and redundant ones.
+func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
 	for i := range limits {
 		for j := range i {
 			if limits[i].Name == limits[j].Name {
@@ -81,7 +97,7 @@ func (d *decoder) together(nodes []ast.Node, limits []limit) {
 		for j, b := range limits {
 			// If two limits are the same, the second is the mistake.
 			if i != j && redundant(a, b) && (i > j || !redundant(b, a)) {
-				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.called(), b.called())
+				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.describe(), b.describe())
 				break
 			}
 		}
@@ -94,13 +110,14 @@ const (
 	anchoredWindow = "anchored-window"
 )
 
-// counters are limits of each algorithm that needs no calendar.
+// counters are a limit of each algorithm but calendar.
 var counters = []weir.Limit{
 	algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
 	algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
 }
 
-// algorithmNamed returns nil for calendar, and for names that are not known.
+// algorithmNamed returns the algorithm of a name, or nil for calendar and for unknown
+// names.
 func algorithmNamed(name string) weir.Algorithm {
 	for _, l := range counters {
 		if l.Algorithm.Name() == name {
@@ -110,6 +127,7 @@ func algorithmNamed(name string) weir.Algorithm {
 	return nil
 }
 
+// algorithm reads the name of an algorithm. After a mistake it returns a valid one.
 func (d *decoder) algorithm(n ast.Node) string {
 	name, ok := d.text(n, "algorithm")
 	if ok && name != calendar && algorithmNamed(name) == nil {
@@ -117,7 +135,7 @@ func (d *decoder) algorithm(n ast.Node) string {
 		for _, l := range counters {
 			known = append(known, l.Algorithm.Name())
 		}
-		d.errorf(n, "unknown algorithm %s%s", name, meant(name, append(known, calendar)))
+		d.errorf(n, "unknown algorithm %s%s", name, suggest(name, append(known, calendar)))
 		ok = false
 	}
 	if !ok {
@@ -132,13 +150,13 @@ func (d *decoder) timezone(n ast.Node) *time.Location {
 		return nil
 	}
 	loc, err := time.LoadLocation(name)
-	if err != nil || name == "Local" { // which is another one on another machine
-		d.errorf(n, "unknown timezone %s; names are such as UTC and Europe/Berlin", name)
+	if err != nil || name == "Local" { // Local differs from machine to machine
+		d.errorf(n, "unknown timezone %s; want a name such as UTC or Europe/Berlin", name)
 	}
 	return loc
 }
 
-// calendarUnit returns the window of the calendar that a period names, or 0.
+// calendarUnit returns the unit of the calendar that a period names, or 0.
 func calendarUnit(n ast.Node) algorithms.Unit {
 	if s, ok := n.(*ast.StringNode); ok {
 		for u := algorithms.Day; u <= algorithms.Month; u++ {
@@ -150,6 +168,7 @@ func calendarUnit(n ast.Node) algorithms.Unit {
 	return 0
 }
 
+// isMeter reports whether the algorithm of the limit has a burst.
 func isMeter(l limit) bool {
 	switch l.Algorithm.Name() {
 	case "gcra", "token-bucket", "leaky-bucket":
@@ -158,23 +177,23 @@ func isMeter(l limit) bool {
 	return false
 }
 
-// spell returns a period as stored names have it: 1m, 3s, 1d, 1500ms.
-func spell(d time.Duration) string { return period.Name(d) }
+// periodName returns a period as in stored names: 1m, 3s, 1d, 1500ms.
+func periodName(d time.Duration) string { return period.Name(d) }
 
-// called is how messages name a limit: "the limit 1m (20 per 1m)".
-func (l limit) called() string {
+// describe returns how messages name a limit: "the limit 1m (20 per 1m)".
+func (l limit) describe() string {
 	if l.Name == "" {
 		return "the limit of " + l.String()
 	}
 	return "the limit " + l.Name + " (" + l.String() + ")"
 }
 
-// String is what the limit allows: "20 per 1m, 5 at once".
+// String returns what the limit allows, such as "20 per 1m, 5 at once".
 func (l limit) String() string {
 	s := fmt.Sprintf("%d per ", l.Quota)
 	switch {
 	case l.unit == 0:
-		s += spell(l.Period)
+		s += periodName(l.Period)
 	case l.location == time.UTC:
 		s += l.unit.String()
 	default:

@@ -12,72 +12,78 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// keyList reads a list for a rule with that key, and returns it as the file has it,
-// too. Addresses are those of the request, whatever the key is. Where the key is an
-// address, or for deny may be one, it is looked for there as well; a name that clients
-// choose exempts nobody for looking like an address.
-func (d *decoder) keyList(n ast.Node, what string, k *key) (has func(key string) bool, from func(r *http.Request) bool, entries []string) {
+// A keyList is an allow or a deny list.
+type keyList struct {
+	text    string                     // the entries as the file has them
+	hasKey  func(key string) bool      // nil if no entry is compared with keys
+	hasAddr func(r *http.Request) bool // nil if no entry is compared with addresses
+}
+
+// keyList reads the list in the field what of a rule with key k. A nil n is no list.
+func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 	if n == nil {
-		return nil, nil, nil
+		return l
 	}
 	before := len(d.errs)
-	var keys, addrs []string
+	var entries, keys, addrs []string
 	for _, e := range d.list(n, what) {
 		s, ok := d.text(e, what)
 		if !ok {
 			continue
 		}
 		entries = append(entries, s)
-		_, errKey := weir.NewKeyList(s)
-		if _, err := weir.NewAddrList(s); err == nil {
-			inKey := errKey == nil && (k.kind == kindIP || k.kind == kindNamed || k.kind == kindText && what == "deny")
-			if inKey {
-				keys = append(keys, s)
-			}
-			if !inKey || k.kind != kindIP {
-				addrs = append(addrs, s)
-			}
-			continue
+		isKey, isAddr := d.listEntry(e, what, s, k)
+		if isKey {
+			keys = append(keys, s)
 		}
-		if errKey != nil {
-			d.errorf(e, "%s: %s", what, strings.TrimPrefix(errKey.Error(), "weir: list: "))
-		} else if hint := k.never(s); hint != "" {
-			d.errorf(e, "%s: %q is never the key of this rule: %s", what, s, hint)
+		if isAddr {
+			addrs = append(addrs, s)
 		}
-		keys = append(keys, s)
 	}
 	if len(d.errs) > before {
-		return nil, nil, entries
+		return l
 	}
+	l.text = strings.Join(entries, ", ")
 	if len(keys) > 0 {
-		list, err := weir.NewKeyList(keys...)
-		if err != nil {
-			d.errorf(n, "%s: %v", what, err)
-			return nil, nil, entries
-		}
-		has = list.Has
+		list, _ := weir.NewKeyList(keys...) // listEntry has checked each
+		l.hasKey = list.Has
 	}
 	if len(addrs) > 0 {
-		list, err := weir.NewAddrList(addrs...)
-		if err != nil {
-			d.errorf(n, "%s: %v", what, err)
-			return nil, nil, entries
-		}
+		list, _ := weir.NewAddrList(addrs...)
 		addr := weir.ClientAddr(d.trusted...)
 		if d.forwarded {
 			addr = weir.ForwardedAddr(d.trusted...)
 		}
-		from = list.Match(addr)
+		l.hasAddr = list.Match(addr)
 	}
-	return has, from, entries
+	return l
 }
 
-// A kind says what the keys of a key function are like.
+// listEntry reports whether an entry is compared with the keys of the rule, with the
+// addresses of requests, or with both. An address or a network is compared with
+// addresses, whatever the key is. It is compared with keys if they are addresses, or, in
+// a deny list, may be: a name that a client chooses must not exempt the client because
+// it looks like an address.
+func (d *decoder) listEntry(n ast.Node, what, s string, k *key) (isKey, isAddr bool) {
+	_, errKey := weir.NewKeyList(s)
+	if _, err := weir.NewAddrList(s); err == nil {
+		isKey = errKey == nil && (k.kind == kindIP || k.kind == kindNamed || k.kind == kindText && what == "deny")
+		return isKey, !isKey || k.kind != kindIP
+	}
+	if errKey != nil {
+		d.errorf(n, "%s: %s", what, strings.TrimPrefix(errKey.Error(), "weir: list: "))
+	} else if want := k.instead(newEntry(s)); want != "" {
+		d.errorf(n, "%s: %q is never the key of this rule: %s", what, s, want)
+	}
+	return true, false
+}
+
+// A kind says what the keys of a key function look like.
 type kind int
 
 const (
-	kindText  kind = iota // anything that clients write
-	kindNamed             // anything that a function of the program returns
+	kindText  kind = iota // any text that a client sends
+	kindNamed             // any text that a function of the program returns
 	kindIP
 	kindGlobal
 	kindMethod
@@ -89,58 +95,76 @@ const (
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "other"}
 
-// never returns what to write in place of an entry that is no address and that no key
-// of k is or begins with, or "".
-func (k *key) never(entry string) string {
-	start, isStart := strings.CutSuffix(entry, "*")
-	begins := func(key string) bool { return key == entry || isStart && strings.HasPrefix(key, start) }
-	digits := len(start) - len(strings.TrimLeft(start, "0123456789"))
+// An entry of a list stands for the key text or, if text ends with *, for all keys that
+// begin with start.
+type entry struct {
+	text, start string
+	isStart     bool
+}
+
+func newEntry(text string) entry {
+	start, isStart := strings.CutSuffix(text, "*")
+	return entry{text, start, isStart}
+}
+
+func (e entry) matches(key string) bool {
+	return key == e.text || e.isStart && strings.HasPrefix(key, e.start)
+}
+
+// startsLike reports whether e and a key that begins with prefix can match.
+func (e entry) startsLike(prefix string) bool {
+	return strings.HasPrefix(e.start, prefix) || e.isStart && strings.HasPrefix(prefix, e.start)
+}
+
+// instead returns what to write instead of an entry that is no address and that no key
+// of k can match; or "" if a key may match it.
+func (k *key) instead(e entry) string {
 	switch k.kind {
 	case kindIP:
-		if !begins("unknown") && !(isStart && strings.Trim(start, "0123456789abcdef.:/") == "") {
+		if !e.matches("unknown") && !(e.isStart && strings.Trim(e.start, "0123456789abcdef.:/") == "") {
 			return "want an address such as 192.0.2.1 or a network such as 2001:db8::/64"
 		}
 	case kindGlobal:
 		return "global has one key, the empty one; only addresses and networks can match"
 	case kindMethod:
-		if !slices.ContainsFunc(methods, begins) {
+		if !slices.ContainsFunc(methods, e.matches) {
 			return "want one of " + strings.Join(methods, ", ") + ", an address or a network"
 		}
 	case kindRoute:
-		if !begins("unmatched") && !strings.ContainsAny(start, "/.") {
+		if !e.matches("unmatched") && !strings.ContainsAny(e.start, "/.") {
 			return "want a pattern such as /users/{id}, or /users/*, an address or a network"
 		}
 	case kindHost:
-		if host, _ := weir.ByHeader("Host")(&http.Request{Host: start, URL: &url.URL{}}); !isStart && host != start {
-			return fmt.Sprintf("hosts are in lower case and without port; want %q", host)
-		} else if isStart && strings.ToLower(start) != start {
-			return fmt.Sprintf("hosts are in lower case; want %q", strings.ToLower(entry))
-		}
+		return e.insteadOfHost()
 	case kindJoined:
-		if digits == 0 || digits < len(start) && start[digits] != ':' || digits == len(start) && !isStart {
-			return `keys of a list read like "5:alice,3:GET,", each with its length; want that, an address or a network`
-		}
+		return e.insteadOfJoined()
 	case kindFirst:
-		for i := range k.of {
-			if place := fmt.Sprint(i, ":"); strings.HasPrefix(start, place) || isStart && strings.HasPrefix(place, start) {
+		for i := range k.n {
+			if e.startsLike(fmt.Sprint(i, ":")) {
 				return ""
 			}
 		}
-		return fmt.Sprintf("keys of first-of begin with the place of the one that applies, from 0; want %q, an address or a network", "0:"+entry)
+		return fmt.Sprintf("a key of first-of begins with the index of the key that applied, from 0; want %q, an address or a network", "0:"+e.text)
 	}
 	return ""
 }
 
-// proxyHeader reads which field of the trusted proxies is believed.
-func (d *decoder) proxyHeader(n, trusted ast.Node) {
-	const xff, forwarded = "x-forwarded-for", "forwarded"
-	s, ok := d.text(n, "proxy-header")
-	switch {
-	case !ok:
-	case strings.ToLower(s) != xff && strings.ToLower(s) != forwarded:
-		d.errorf(n, "unknown proxy-header %s; known are %s, %s", s, xff, forwarded)
-	case trusted == nil:
-		d.errorf(n, "proxy-header is a field of trusted-proxies, and the file has none")
+func (e entry) insteadOfHost() string {
+	if e.isStart {
+		if lower := strings.ToLower(e.text); lower != e.text {
+			return fmt.Sprintf("hosts are in lower case; want %q", lower)
+		}
+	} else if host, _ := weir.ByHeader("Host")(&http.Request{Host: e.text, URL: &url.URL{}}); host != e.text {
+		return fmt.Sprintf("hosts are in lower case and without port; want %q", host)
 	}
-	d.forwarded = strings.ToLower(s) == forwarded
+	return ""
+}
+
+func (e entry) insteadOfJoined() string {
+	after := strings.TrimLeft(e.start, "0123456789")
+	hasLength := len(after) < len(e.start)
+	if hasLength && (strings.HasPrefix(after, ":") || after == "" && e.isStart) {
+		return ""
+	}
+	return `a list of keys makes a key such as "5:alice,3:GET,", each part after its length; want such a key, an address or a network`
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// listed are entries of lists under a key, and of which of the requests below they
-// hold. Those that could hold of none are not loaded.
+// listed has entries of lists, the key of the rule, and the names of the requests below
+// that the list matches. A file whose entry can match no request is not loaded.
 var listed = []struct{ key, entry, want, wrong string }{
 	// An address is that of the request, under every key.
 	{"ip", "198.51.100.7", "v4", ""},

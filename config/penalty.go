@@ -8,27 +8,29 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// The fields of a penalty and of its strikes. No client sees a name of these.
+// The fields of a penalty and of its strikes. Strikes have no name, because clients
+// never see them.
 var (
 	penaltyFields = []string{"strikes", "for", "most"}
 	strikesFields = []string{"limit", "period", "algorithm", "burst"}
 )
 
-// A penalty is a weir.Penalty with its strikes as the file has them.
+// A penalty is a weir.Penalty and the limit that its strikes were made from.
 type penalty struct {
 	weir.Penalty
 	strikes limit
 }
 
-// String is "10 per 1m (anchored-window), for 10m to 1d".
+// String returns a text such as "10 per 1m (anchored-window), for 10m to 1d".
 func (p *penalty) String() string {
 	most := p.MaxDuration
 	if most == 0 {
-		most = max(24*time.Hour, p.Duration) // as weir.Penalty has it
+		most = max(24*time.Hour, p.Duration) // the default of weir.Penalty
 	}
-	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + spell(p.Duration) + " to " + spell(most)
+	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + periodName(p.Duration) + " to " + periodName(most)
 }
 
+// penalty reads a penalty. The limit of its strikes inherits only the timezone from s.
 func (d *decoder) penalty(n ast.Node, s settings) *penalty {
 	before := len(d.errs)
 	p := &penalty{}
@@ -43,11 +45,11 @@ func (d *decoder) penalty(n ast.Node, s settings) *penalty {
 	}
 	if n := f["most"]; n != nil {
 		if p.MaxDuration = d.duration(n, "most"); len(d.errs) == before && p.MaxDuration < p.Duration {
-			d.errorf(n, "most %s is less than for %s", spell(p.MaxDuration), spell(p.Duration))
+			d.errorf(n, "most (%s) is shorter than for (%s)", periodName(p.MaxDuration), periodName(p.Duration))
 		}
 	}
 	if len(d.errs) == before {
-		d.probe(n, weir.Rule{Penalty: &p.Penalty}, 0)
+		d.validate(n, weir.Rule{Penalty: &p.Penalty}, 0)
 	}
 	return p
 }

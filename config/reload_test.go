@@ -18,7 +18,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A page is a file whose text can be changed.
+// A page is a File whose text a test can change.
 type page struct {
 	fstest.MapFS
 	*File
@@ -50,7 +50,7 @@ func (p *page) mustWrite(t *testing.T, text string) Changes {
 	return c
 }
 
-// get asks a handler once and returns the status.
+// get sends a request to a handler and returns the status.
 func get(h http.Handler) int {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
@@ -109,8 +109,8 @@ func TestReloadOfBadFile(t *testing.T) {
 	}
 }
 
-// A request that has begun ends with the limits that it began with, and those
-// after it do not wait for it.
+// TestReloadDuringRequest: a request that has begun keeps its limits during a reload, and
+// later requests do not wait for it.
 func TestReloadDuringRequest(t *testing.T) {
 	var page *page
 	o := Options{Limiter: weir.Options{Observe: func(e weir.Event) {
@@ -174,8 +174,8 @@ limits:
 	}
 }
 
-// TestReloadKeepsCounts: a good file gives nobody a fresh quota, whatever limits
-// join a rule or leave it. Where it must, the reload says so.
+// TestReloadKeepsCounts: a reload gives no client a fresh quota, whatever limits join a
+// rule or leave it. If it must, it says so.
 func TestReloadKeepsCounts(t *testing.T) {
 	const hour = "{limit: 4, period: 1h}"
 	p := newPage(t, "limits: [{name: a, config: ["+hour+"]}]", Options{})
@@ -207,8 +207,8 @@ func TestReloadKeepsCounts(t *testing.T) {
 	}
 }
 
-// A file that says no more of a list or a penalty has none, and bans outlast
-// reloads.
+// TestReloadOfListsAndPenalties: a list or a penalty ends if the file no longer has it,
+// and a ban outlasts reloads.
 func TestReloadOfListsAndPenalties(t *testing.T) {
 	const plain = "limits: [{name: a, key: 'header:Key', config: [{limit: 1, period: 1h}]}]"
 	with := func(field string) string { return strings.Replace(plain, "config", field+", config", 1) }
@@ -292,7 +292,7 @@ func TestHandlerMistakes(t *testing.T) {
 	}{
 		{nil, `config: r.yaml: rules [] together: weir: there are no rules`},
 		{[]string{"aa"}, `config: r.yaml has no rule "aa", which a handler needs; did you mean a?`},
-		{[]string{"a", "b"}, `config: r.yaml: rules "a" and "b" are charged together, and their headers differ`},
+		{[]string{"a", "b"}, `config: r.yaml: rules "a" and "b" are charged together, but their headers differ`},
 		{[]string{"a", "a"}, `config: r.yaml: rules ["a" "a"] together: weir: two rules are named "a"`},
 		{[]string{"c/x", "c"}, `config: r.yaml: rules ["c/x" "c"] together: weir: header fields could not tell two limits apart: both are named "c/x"`},
 	} {
@@ -317,10 +317,10 @@ func TestOptionsMistakes(t *testing.T) {
 		{nil, Options{}, "config: the store is nil"},
 		{store, Options{Limiter: weir.Options{Rules: []weir.Rule{placeholder}}}, "config: Options.Limiter has Rules; they belong in the file"},
 		{store, Options{Limiter: weir.Options{MaxWait: -1}}, "weir: MaxWait is below 0"},
-		{store, Options{Keys: map[string]weir.KeyFunc{"ip": weir.Global()}}, `config: Options.Keys: every file has a "ip" of its own`},
+		{store, Options{Keys: map[string]weir.KeyFunc{"ip": weir.Global()}}, `config: Options.Keys: the name "ip" is built in`},
 		{store, Options{Keys: map[string]weir.KeyFunc{"a:b": weir.Global()}}, `config: Options.Keys: the name "a:b" is empty or has a colon`},
 		{store, Options{Keys: map[string]weir.KeyFunc{"user": nil}}, `config: Options.Keys: "user" is nil`},
-		{store, Options{Costs: map[string]func(*http.Request) int64{"content-length": func(*http.Request) int64 { return 1 }}}, `config: Options.Costs: every file has a "content-length" of its own`},
+		{store, Options{Costs: map[string]func(*http.Request) int64{"content-length": func(*http.Request) int64 { return 1 }}}, `config: Options.Costs: the name "content-length" is built in`},
 	} {
 		if _, err := Open("testdata/good/published.yaml", tt.store, tt.o); err == nil || err.Error() != tt.want {
 			t.Errorf("got %v, want %s", err, tt.want)
@@ -339,8 +339,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// Names that Open gives to limits are those that weir.New gives.
-func TestSpell(t *testing.T) {
+// TestPeriodName: Open gives limits the same names as weir.New.
+func TestPeriodName(t *testing.T) {
 	for d := range map[time.Duration]bool{time.Microsecond: true, 1500 * time.Millisecond: true, 90 * time.Second: true, 3 * time.Hour: true, 48 * time.Hour: true} {
 		var name string
 		l := placeholder.Limits[0]
@@ -352,14 +352,14 @@ func TestSpell(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if get(limiter.Handler(ok)); spell(d) != name {
-			t.Errorf("spell(%v) is %s, and weir.New says %s", d, spell(d), name)
+		if get(limiter.Handler(ok)); periodName(d) != name {
+			t.Errorf("periodName(%v) is %s, and weir.New says %s", d, periodName(d), name)
 		}
 	}
 }
 
-// Reloads under load, over real connections: no request sees half of one, and
-// what was spent stays spent.
+// TestReloadUnderLoad reloads while clients send requests over real connections: no
+// request sees one old and one new rule, and units that were spent stay spent.
 func TestReloadUnderLoad(t *testing.T) {
 	const reloads, clients = 1000, 4
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -424,7 +424,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		t.Errorf("of %d requests %d got 200; %d errors, %d saw half a reload", sent.Load(), answered.Load(), errs.Load(), odd.Load())
 	}
 
-	// Exactly what was answered is spent: as much as that fits, and one more does not.
+	// The requests that were answered are spent: one more fits in a limit of one more.
 	p.mustWrite(t, text(int(answered.Load())+1))
 	if a, b := get(h), get(h); a != 200 || b != 429 {
 		t.Errorf("after %d requests the last one that fits got %d and the next %d", answered.Load(), a, b)
@@ -443,7 +443,7 @@ func TestReloadLeaksNothing(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return runtime.NumGoroutine(), m.HeapAlloc
 	}
-	for i := range 100 { // warm
+	for i := range 100 { // warm up
 		p.mustWrite(t, limitOf(i+2))
 	}
 	g0, h0 := measure()
@@ -460,7 +460,7 @@ func TestReloadLeaksNothing(t *testing.T) {
 	t.Logf("heap %d → %d bytes", h0, h1)
 }
 
-// What Handler adds to a Limiter costs no memory.
+// TestHandlerAllocs: the Handler of a File allocates no more than that of a Limiter.
 func TestHandlerAllocs(t *testing.T) {
 	p := newPage(t, limitOf(1_000_000), Options{})
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: p.Rules()})

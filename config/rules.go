@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// The fields of each mapping, in the order in which messages list them.
+// The fields of each mapping, in the order of messages.
 var (
 	fileFields = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits"}
 	ruleFields = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
@@ -20,19 +20,18 @@ var (
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
 
-// A rule is what the file says of one.
+// A rule is a weir.Rule and the text of the file that it was made from.
 type rule struct {
 	weir.Rule
-	headers weir.Dialect
-	limits  []limit
-	key     key
-	cost    cost
-	allow   []string
-	deny    []string
-	penalty *penalty
+	headers     weir.Dialect
+	limits      []limit
+	key         key
+	cost        cost
+	allow, deny keyList
+	penalty     *penalty
 }
 
-// Settings are what limits have from their rule, and rules from the file.
+// settings are the values that a limit inherits from its rule, and a rule from the file.
 type settings struct {
 	trusted   []netip.Prefix
 	key       key
@@ -42,12 +41,13 @@ type settings struct {
 	burst     int64
 }
 
-// placeholder stands for a rule where one is needed to check something else.
+// placeholder is a valid rule. validate puts the part that it checks into a copy.
 var placeholder = weir.Rule{
 	Name: "placeholder", Key: weir.Global(),
 	Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
 }
 
+// decode returns the rules of a file.
 func (d *decoder) decode(data []byte) []rule {
 	root := d.parse(data)
 	if len(d.errs) > 0 {
@@ -62,7 +62,7 @@ func (d *decoder) decode(data []byte) []rule {
 		s.headers = weir.XRateLimit
 	}
 	if n := f["trusted-proxies"]; n != nil {
-		s.trusted = d.prefixes(n, "trusted-proxies")
+		s.trusted = d.trustedProxies(n)
 		d.trusted = s.trusted
 	}
 	if n := f["proxy-header"]; n != nil {
@@ -80,14 +80,14 @@ func (d *decoder) decode(data []byte) []rule {
 		if line := lines[r.Name]; line > 0 {
 			d.errorf(n, "two rules are named %q; the first is in line %d", r.Name, line)
 		} else if r.Name != "" {
-			lines[r.Name] = first(n).Position.Line
+			lines[r.Name] = firstToken(n).Position.Line
 		}
 		rules = append(rules, r)
 	}
 	return rules
 }
 
-// settings changes s by the fields that say something else.
+// settings replaces the values of s that the fields f set.
 func (d *decoder) settings(s *settings, f map[string]ast.Node) {
 	if n := f["key"]; n != nil {
 		s.key = d.key(n, s.trusted)
@@ -106,18 +106,50 @@ func (d *decoder) settings(s *settings, f map[string]ast.Node) {
 	}
 }
 
+// rule reads a rule, whose defaults are s.
 func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	before := len(d.errs)
 	f := d.mapping(n, "a rule", ruleFields, "name", "config")
 	if f == nil {
 		return r
 	}
-	if name := f["name"]; name != nil {
-		r.Name, _ = d.text(name, "name")
-		d.probe(name, weir.Rule{Name: r.Name}, 0)
+	if n := f["name"]; n != nil {
+		r.Name, _ = d.text(n, "name")
+		d.validate(n, weir.Rule{Name: r.Name}, 0)
 	}
 	d.settings(&s, f)
 	r.Rule.Key, r.key, r.headers = s.key.fn, s.key, s.headers
+	d.ruleCost(&r, f)
+	if n := f["shadow"]; n != nil {
+		r.Shadow = d.share(n, "shadow")
+	}
+	r.allow, r.deny = d.keyList(f["allow"], "allow", &s.key), d.keyList(f["deny"], "deny", &s.key)
+	r.Allow, r.AllowFrom = r.allow.hasKey, r.allow.hasAddr
+	r.Deny, r.DenyFrom = r.deny.hasKey, r.deny.hasAddr
+	if n := f["penalty"]; n != nil {
+		r.penalty = d.penalty(n, s)
+		r.Penalty = &r.penalty.Penalty
+	}
+	if f["config"] == nil {
+		return r
+	}
+	nodes := d.list(f["config"], "config")
+	for _, n := range nodes {
+		l := d.limit(n, "a limit", limitFields, s, len(nodes) == 1)
+		r.limits = append(r.limits, l)
+		r.Limits = append(r.Limits, l.Limit)
+	}
+	if len(d.errs) == before {
+		d.checkLimits(&r, f, nodes)
+	}
+	if len(d.errs) == before {
+		d.validate(n, r.Rule, r.headers)
+	}
+	return r
+}
+
+// ruleCost reads the cost of a rule and its unit.
+func (d *decoder) ruleCost(r *rule, f map[string]ast.Node) {
 	r.cost = cost{n: 1, text: "1"}
 	if n := f["cost"]; n != nil {
 		r.cost = d.cost(n)
@@ -128,48 +160,12 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	}
 	if n := f["unit"]; n != nil {
 		r.Unit, _ = d.text(n, "unit")
-		d.probe(n, weir.Rule{Unit: r.Unit}, 0)
+		d.validate(n, weir.Rule{Unit: r.Unit}, 0)
 	}
-	if n := f["shadow"]; n != nil {
-		r.Shadow = d.share(n, "shadow")
-	}
-	r.Allow, r.AllowFrom, r.allow = d.keyList(f["allow"], "allow", &s.key)
-	r.Deny, r.DenyFrom, r.deny = d.keyList(f["deny"], "deny", &s.key)
-	if n := f["penalty"]; n != nil {
-		r.penalty = d.penalty(n, s)
-		r.Penalty = &r.penalty.Penalty
-	}
-	if f["config"] == nil {
-		return r
-	}
-	nodes := d.list(f["config"], "config")
-	bursts := false
-	for _, n := range nodes {
-		l := d.limit(n, "a limit", limitFields, s, len(nodes) == 1)
-		bursts = bursts || l.Algorithm != nil && isMeter(l)
-		r.limits = append(r.limits, l)
-		r.Limits = append(r.Limits, l.Limit)
-	}
-	if len(d.errs) > before {
-		return r
-	}
-	if n := f["burst"]; n != nil && !bursts {
-		d.errorf(n, "no limit of the rule has a burst: that is for gcra, token-bucket and leaky-bucket")
-	}
-	d.together(nodes, r.limits)
-	for _, l := range r.limits {
-		if most := l.Limit.Capacity(); r.cost.n > most {
-			d.errorf(f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", r.cost.n, l.called(), most)
-		}
-	}
-	if len(d.errs) == before {
-		d.probe(n, r.Rule, r.headers)
-	}
-	return r
 }
 
-// probe asks weir.New about a part of a rule, and puts what it refuses at n.
-func (d *decoder) probe(n ast.Node, r weir.Rule, headers weir.Dialect) {
+// validate calls weir.New with a part of a rule. An error of it is a mistake at n.
+func (d *decoder) validate(n ast.Node, r weir.Rule, headers weir.Dialect) {
 	o := d.o.Limiter
 	o.Rules = []weir.Rule{placeholder}
 	if headers != 0 {
@@ -192,6 +188,7 @@ func (d *decoder) probe(n ast.Node, r weir.Rule, headers weir.Dialect) {
 	}
 }
 
+// headers reads a dialect or a list of them. After a mistake it returns a valid one.
 func (d *decoder) headers(n ast.Node) (sum weir.Dialect) {
 	nodes := []ast.Node{n}
 	if _, ok := n.(*ast.SequenceNode); ok {
@@ -205,16 +202,16 @@ func (d *decoder) headers(n ast.Node) (sum weir.Dialect) {
 		}
 		i := slices.Index(dialects, name)
 		if i < 0 {
-			d.errorf(n, "unknown headers %s%s", name, meant(name, dialects))
+			d.errorf(n, "unknown headers %s%s", name, suggest(name, dialects))
 			continue
 		}
 		sum |= 1 << i
 	}
 	if sum&weir.NoHeaders != 0 && sum != weir.NoHeaders {
-		d.errorf(n, "none goes with no other headers")
+		d.errorf(n, "none cannot be combined with other headers")
 	}
 	if len(d.errs) == before {
-		d.probe(n, weir.Rule{}, sum)
+		d.validate(n, weir.Rule{}, sum)
 	}
 	if len(d.errs) > before {
 		return weir.XRateLimit
@@ -222,5 +219,5 @@ func (d *decoder) headers(n ast.Node) (sum weir.Dialect) {
 	return sum
 }
 
-// dialects are the names of weir's, in the order of their bits.
+// dialects are the names of the bits of weir.Dialect, from the lowest.
 var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter", "none"}

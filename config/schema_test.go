@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Schema and loader know the same fields and the same names.
+// TestSchemaKnows: the schema and the decoder know the same fields and the same names.
 func TestSchemaKnows(t *testing.T) {
 	type node struct {
 		Properties map[string]any
@@ -38,7 +38,7 @@ func TestSchemaKnows(t *testing.T) {
 	} {
 		slices.Sort(tt.schema)
 		if code := slices.Sorted(slices.Values(tt.code)); !slices.Equal(tt.schema, code) {
-			t.Errorf("%s: the schema has %q, the loader %q", tt.what, tt.schema, code)
+			t.Errorf("%s: the schema has %q, the decoder %q", tt.what, tt.schema, code)
 		}
 	}
 }

@@ -16,20 +16,20 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// quiet is how long nothing may happen to a file before it is read: programs
-// that write in place leave half a file for a moment.
+// quiet is how long Watch waits after the last change of a file before it reads it:
+// while a program writes a file in place, the file is incomplete.
 const quiet = 100 * time.Millisecond
 
-// Watch reloads the file whenever it changes, until ctx ends, and returns the
-// error of ctx then; it returns before only if the system can't watch files. It
-// starts nothing that outlives it. Each change and each mistake is a record of
-// the Logger, a change that loses counts a warning: a file that is wrong changes
-// nothing, and is read again when it changes again.
+// Watch reloads the file whenever it changes. It returns the error of ctx when ctx
+// ends, or at once an error if the system cannot watch files. It leaves no goroutines
+// behind. A file with a mistake changes nothing; Watch reads it again when it changes
+// again. Each change and each mistake is logged to the Logger of Options.Limiter. A
+// change that loses counts is a warning.
 //
-// It sees files that are written in place or replaced, and symbolic links that
-// are, on any part of the path: Kubernetes' ConfigMaps too, unless mounted with
-// subPath, which the kubelet never updates. Nobody tells of changes on network
-// file systems; call Reload there.
+// Watch notices files that are written in place or replaced, and symbolic links that
+// are replaced, in any part of the path. So it works with ConfigMaps of Kubernetes,
+// except those mounted with subPath, which the kubelet never updates. Network file
+// systems do not report changes; call Reload there.
 func (f *File) Watch(ctx context.Context) error {
 	if f.o.FS != nil {
 		return errors.New("config: only files of the operating system can be watched")
@@ -39,12 +39,12 @@ func (f *File) Watch(ctx context.Context) error {
 		return fmt.Errorf("config: %w", err)
 	}
 	defer w.Close()
-	names, err := follow(w, f.path)
+	names, err := watchPath(w, f.path)
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
 	log := f.logger().With("file", f.path)
-	last := f.now.Load().data
+	last := f.current.Load().data
 	timer := time.NewTimer(0) // the file may have changed since Open
 	defer timer.Stop()
 	for {
@@ -55,12 +55,12 @@ func (f *File) Watch(ctx context.Context) error {
 			if slices.Contains(names, e.Name) {
 				timer.Reset(quiet)
 			}
-		case err := <-w.Errors: // events may be lost
-			log.Warn("config: watching rules", "error", err)
+		case err := <-w.Errors: // events may be lost, so read the file
+			log.Warn("config: watching the rules failed", "error", err)
 			timer.Reset(quiet)
 		case <-timer.C:
-			if now, err := follow(w, f.path); err != nil {
-				log.Error("config: watching rules", "error", err)
+			if now, err := watchPath(w, f.path); err != nil {
+				log.Error("config: watching the rules failed", "error", err)
 			} else {
 				names = now
 			}
@@ -69,8 +69,8 @@ func (f *File) Watch(ctx context.Context) error {
 	}
 }
 
-// reload reads the file, and loads and logs what differs from last, which is
-// what was read before, right or wrong. It returns what it has read.
+// reload reads the file. If its content differs from last, the content that was read
+// before, reload loads it and logs the changes or the mistakes. It returns the content.
 func (f *File) reload(log *slog.Logger, last []byte) []byte {
 	data, err := f.read()
 	if err == nil && bytes.Equal(data, last) {
@@ -101,9 +101,9 @@ func (f *File) reload(log *slog.Logger, last []byte) []byte {
 	return data
 }
 
-// follow watches the directories in which the path may come to mean another
-// file, and no others, and returns the names to look out for.
-func follow(w *fsnotify.Watcher, path string) ([]string, error) {
+// watchPath watches the directories in which a change can make path lead to another
+// file, and no others. It returns the names whose events matter.
+func watchPath(w *fsnotify.Watcher, path string) ([]string, error) {
 	names, err := links(path)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func follow(w *fsnotify.Watcher, path string) ([]string, error) {
 	for _, name := range names {
 		dir := filepath.Dir(name)
 		err := w.Add(dir)
-		for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) { // wait for it to be made
+		for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) { // watch for dir to be made
 			names, dirs = append(names, dir), append(dirs, dir)
 			dir = filepath.Dir(dir)
 			err = w.Add(dir)
@@ -124,22 +124,22 @@ func follow(w *fsnotify.Watcher, path string) ([]string, error) {
 	}
 	for _, dir := range w.WatchList() {
 		if !slices.Contains(dirs, dir) {
-			w.Remove(dir) // fails if it is gone, which is as well
+			w.Remove(dir) // its error says that dir is gone, and no longer watched
 		}
 	}
 	return names, nil
 }
 
-// links returns the absolute path of each symbolic link that is met on the way
-// to a file, and of the file.
+// links returns the absolute paths of all symbolic links on the way to a file, and then
+// that of the file.
 func links(path string) ([]string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	const mostLinks = 40 // as Linux has it
-	for range mostLinks {
+	const maxLinks = 40 // the limit of Linux
+	for range maxLinks {
 		link, target := firstLink(path)
 		if link == "" {
 			return append(names, path), nil
@@ -154,8 +154,8 @@ func links(path string) ([]string, error) {
 	return nil, fmt.Errorf("%s: too many symbolic links", path)
 }
 
-// firstLink returns the first prefix of a clean, absolute path that is a
-// symbolic link, and where that leads.
+// firstLink returns the shortest part of a clean, absolute path that is a symbolic link,
+// and the target of the link.
 func firstLink(path string) (link, target string) {
 	root := filepath.VolumeName(path) + string(filepath.Separator)
 	for i := len(root); i <= len(path); i++ {

@@ -17,8 +17,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A recorder is a slog.Handler that hands on each record's level and message,
-// and its error.
+// A recorder is a slog.Handler that sends the text of each record to a channel.
 type recorder chan string
 
 func (r recorder) Enabled(context.Context, slog.Level) bool { return true }
@@ -34,7 +33,7 @@ func (r recorder) Handle(_ context.Context, rec slog.Record) error {
 	return nil
 }
 
-// A watched is a file that is watched until the test ends.
+// A watched is a File that is watched until the test ends.
 type watched struct {
 	*File
 	t       *testing.T
@@ -67,7 +66,7 @@ func watch(t *testing.T, path string) *watched {
 	return w
 }
 
-// wait returns when a record with that text has come.
+// wait returns when a record with that text was logged.
 func (w *watched) wait(text string) {
 	w.t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -77,7 +76,7 @@ func (w *watched) wait(text string) {
 			if strings.Contains(r, text) {
 				return
 			}
-			w.t.Logf("passed over: %s", r)
+			w.t.Logf("skipped: %s", r)
 		case <-deadline:
 			w.t.Fatalf("no record with %q", text)
 		}
@@ -105,12 +104,12 @@ func TestWatch(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must(t, os.WriteFile(path, []byte(limitOf(n)), 0o644))
 	}
-	link := func(t *testing.T, target, path string) { // in one step, as ln -sfT does
+	link := func(t *testing.T, target, path string) { // atomically, as ln -sfT does
 		t.Helper()
 		must(t, os.Symlink(target, path+".tmp"))
 		must(t, os.Rename(path+".tmp", path))
 	}
-	// Each case makes the file say 1, then changes it to 2 and to 3.
+	// Each case creates a file with a limit of 1, and changes the limit to 2 and to 3.
 	for _, tt := range []struct {
 		name   string
 		path   string
@@ -184,8 +183,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A file that is wrong is told of, each mistake by itself, and the next one
-// that is right is loaded. Other files of the directory are nobody's business.
+// TestWatchMistake: each mistake of a file is logged, and the next file without one is
+// loaded. Changes of other files in the directory are ignored.
 func TestWatchMistake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.yaml")
 	must(t, os.WriteFile(path, []byte(limitOf(1)), 0o644))

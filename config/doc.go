@@ -1,0 +1,68 @@
+// Package config reads rules from a YAML file, by name, and reads them again
+// when the file changes.
+//
+//	limits:
+//	  - name: auth.createToken
+//	    config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
+//
+// A file needs no more. This one limits each client address with two sliding logs.
+// Every other field has a default. A field at the top of the file is the default of
+// all rules, and a field of a rule is the default of its limits:
+//
+//	trusted-proxies: [10.0.0.0/8] # the proxies whose header names the client
+//	proxy-header: x-forwarded-for # that header: this is the default; or forwarded
+//	key: ip                       # the default
+//	algorithm: sliding-log        # the default
+//	timezone: Europe/Berlin       # of calendar windows; the default is UTC
+//	headers: [ietf, github]       # the default is that of Options.Limiter
+//	limits:
+//	  - name: upload
+//	    key: [{first-of: [user, ip]}, method]
+//	    algorithm: token-bucket
+//	    cost: content-length
+//	    shadow: true
+//	    allow: [10.0.0.0/8]
+//	    penalty: {strikes: {limit: 10, period: 60}, for: 10m}
+//	    config:
+//	      - {name: steady, limit: 1000000, period: 1m, burst: 5000000}
+//	      - {name: monthly, limit: 1000000000, period: month}
+//
+// docs/files.md has a table of all fields. Their values:
+//
+//   - key is ip, global, method, route, basic-auth-user, header:NAME,
+//     cookie:NAME, path:NAME, or a name of Options.Keys. A list joins keys, and
+//     {first-of: […]} is the first key that applies. {header: NAME} is the same as
+//     header:NAME.
+//   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
+//     anchored-window, sliding-window, sliding-log or calendar.
+//   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w.
+//     The periods day, week and month are windows of the calendar.
+//   - burst is for gcra, token-bucket and leaky-bucket only.
+//   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai,
+//     anthropic, twitter or none, or a list of these.
+//   - cost is a whole number of at least 1, content-length, or a name of
+//     Options.Costs. The unit of content-length is content-bytes, unless the field
+//     unit says otherwise; a request whose body has no known length is refused.
+//   - shadow: true charges requests and refuses none. shadow: 75% refuses the
+//     requests of a quarter of the keys, and no others.
+//   - allow lists requests that the rule does not apply to, and deny lists requests
+//     that it refuses. An entry is an address or a network, which is compared with the
+//     address of the request, whatever the key of the rule is; or a key; or the
+//     beginning of keys, such as tenant-a/*. An entry that no key of the rule can
+//     match is a mistake.
+//   - penalty has strikes, for and most: Strikes, Duration and MaxDuration of
+//     [weir.Penalty]. The strikes are a limit; its algorithm is anchored-window unless
+//     it names another.
+//
+// A file is at most 128 KiB of UTF-8, without anchors, aliases and tags. It is
+// loaded as a whole or not at all. Each mistake in it is an [Error] with a line and a
+// column. It is a mistake, too, if a limit never refuses a request because another
+// limit of the rule is always stricter.
+//
+// A store keeps counts under the names of rule, limit and algorithm, and under the
+// key. A reload keeps each count for which these stay the same: limits may change
+// their numbers, and may join or leave a rule. A limit without a name is named by its
+// period ([weir.Limit.StoredName]), so give a limit a name if its period may change.
+// If counts are lost, the reload says so: see [Change]. One loss it cannot notice: if
+// the secret of [weir.Hashed] changes, every key is a new key.
+package config

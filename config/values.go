@@ -1,0 +1,108 @@
+package config
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// atLeast1 returns a whole number of at least 1. It must be decimal without leading
+// zeros: versions of YAML disagree about 010.
+func (d *decoder) atLeast1(n ast.Node, what string) int64 {
+	switch n.(type) {
+	case *ast.IntegerNode:
+	case *ast.FloatNode:
+		d.errorf(n, "%s is %s; want a whole number", what, n.GetToken().Value)
+		return 0
+	default:
+		d.wrongType(n, what, "a whole number")
+		return 0
+	}
+	s := n.GetToken().Value
+	v, err := strconv.ParseInt(s, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		d.errorf(n, "%s %s is too large", what, s)
+		return 0
+	case err != nil, strings.HasPrefix(strings.TrimLeft(s, "+-"), "0") && v != 0:
+		d.errorf(n, "%s is %s; want decimal digits", what, s)
+		return 0
+	case v < 1:
+		d.errorf(n, "%s is %d; want at least 1", what, v)
+		return 0
+	}
+	return v
+}
+
+// duration returns a span of time. It is written as a number of seconds, or as for
+// time.ParseDuration, with weeks and days in front: 1w2d3h.
+func (d *decoder) duration(n ast.Node, what string) time.Duration {
+	switch n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
+	default:
+		d.wrongType(n, what, "seconds, or a duration such as 60s, 1m or 1d")
+		return 0
+	}
+	s := n.GetToken().Value
+	span, ok := parseDuration(s)
+	switch {
+	case !ok && what == "period":
+		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d, or day, week, month of the calendar", what, s)
+	case !ok:
+		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d", what, s)
+	case span <= 0:
+		d.errorf(n, "%s is %s; want more than 0", what, s)
+	case span < time.Microsecond, span%time.Microsecond != 0:
+		d.errorf(n, "%s %s is not in whole microseconds", what, s)
+	}
+	return span
+}
+
+// parseDuration reads what duration describes. ok is false if s is none, or if it is too
+// long.
+func parseDuration(s string) (total time.Duration, ok bool) {
+	for _, u := range []struct {
+		name string
+		d    time.Duration
+	}{{"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}} {
+		digits, rest, found := strings.Cut(s, u.name)
+		if !found {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 63)
+		if err != nil || n > uint64((1<<63-1-total)/u.d) {
+			return 0, false
+		}
+		total += time.Duration(n) * u.d
+		if s = rest; s == "" {
+			return total, true
+		}
+	}
+	if total == 0 && strings.Trim(s, "+-.0123456789") == "" {
+		s += "s"
+	}
+	d, err := time.ParseDuration(s)
+	return total + d, err == nil && total+d >= total == (d >= 0)
+}
+
+// share returns a number from 0 to 1: of a percentage, or 1 for true and 0 for false.
+func (d *decoder) share(n ast.Node, what string) float64 {
+	switch v := n.(type) {
+	case *ast.BoolNode:
+		if v.Value {
+			return 1
+		}
+		return 0
+	case *ast.StringNode:
+		if digits, ok := strings.CutSuffix(v.Value, "%"); ok && digits != "" && strings.Trim(digits, ".0123456789") == "" {
+			if share, err := strconv.ParseFloat(digits, 64); err == nil && share <= 100 {
+				return share / 100
+			}
+		}
+	}
+	d.errorf(n, "%s is %s; want true, false or a percentage, 0%% to 100%%", what, describe(n))
+	return 0
+}
