@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,22 +14,23 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// The codes of what Diagnose finds. DIAGNOSTICS.md says what each means and what to
-// do about it.
+// Codes of the mistakes that Diagnose finds. DIAGNOSTICS.md says what each means and
+// how to mend it.
 const (
-	NobodyTrusted  = "WEIR001" // X-Forwarded-For comes, and no proxy is trusted
-	AnybodyTrusted = "WEIR002" // a client can choose the key of a rule
+	NobodyTrusted  = "WEIR001" // requests have X-Forwarded-For, and no proxy is trusted
+	AnybodyTrusted = "WEIR002" // clients can choose their key under a rule
 	ChargedTwice   = "WEIR003" // one request is charged twice under a rule
 	EmptyKey       = "WEIR004" // a key is empty
-	ClockFar       = "WEIR005" // the store's clock is far from this process's
-	SlowClient     = "WEIR006" // the settings of a client work against the time budget
+	ClockFar       = "WEIR005" // the clocks of the store and of this process differ
+	SlowClient     = "WEIR006" // a Redis client has settings that exceed the store's time budget
 	FailOpen       = "WEIR007" // requests pass undecided
 )
 
-// Diagnose looks at rules and stores now, and returns an Observe that looks at
-// what comes. What it finds it logs as a warning with its code, each code once a
-// minute at most. A nil logger is slog.Default(). Of the stores it asks those that
-// have Warnings() []string, as redisstore's.
+// Diagnose finds probable mistakes in a configuration. It checks the rules and stores
+// at once, and returns an Observe that checks requests. It logs each mistake as a
+// warning with its code, and each code at most once a minute. A nil logger is
+// slog.Default(). Stores are checked if they have a method Warnings() []string, as
+// those of redisstore have.
 func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (observe func(weir.Event)) {
 	if logger == nil {
 		logger = slog.Default()
@@ -36,14 +38,14 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 	d := &diagnosis{logger: logger, last: map[string]time.Time{}, global: map[string]bool{}}
 	for _, r := range rules {
 		d.global[r.Name] = reflect.ValueOf(r.Key).Pointer() == reflect.ValueOf(weir.Global()).Pointer()
-		if believesAnybody(r.Key) {
-			d.found(AnybodyTrusted, "a client can choose its key by X-Forwarded-For", "rule", r.Name)
+		if trustsAnybody(r.Key) {
+			d.found(AnybodyTrusted, "clients can choose their key by X-Forwarded-For", "rule", r.Name)
 		}
 	}
 	for _, s := range stores {
 		if s, ok := s.(interface{ Warnings() []string }); ok {
 			if w := s.Warnings(); len(w) > 0 {
-				d.found(SlowClient, "the settings of a client work against the store's time budget", "warnings", w)
+				d.found(SlowClient, "a Redis client has settings that exceed the store's time budget", "warnings", w)
 			}
 		}
 	}
@@ -52,12 +54,12 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 
 type diagnosis struct {
 	logger *slog.Logger
-	global map[string]bool // rules whose key is empty by choice
+	global map[string]bool // rules with the key Global(), which is empty on purpose
 	mu     sync.Mutex
-	last   map[string]time.Time
+	last   map[string]time.Time // of the last warning with a code
 }
 
-// found logs, unless it did for this code within a minute.
+// found logs a warning, unless it logged one with this code less than a minute ago.
 func (d *diagnosis) found(code, message string, attrs ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -69,11 +71,12 @@ func (d *diagnosis) found(code, message string, attrs ...any) {
 	d.logger.Warn("weir: "+message, append([]any{"code", code}, attrs...)...)
 }
 
-// believesAnybody asks for the key of a request from the internet that says it
-// came from elsewhere. The addresses are for documentation (RFC 5737).
-func believesAnybody(key weir.KeyFunc) (believes bool) {
+// trustsAnybody calls key with a request from the Internet that claims to come from
+// another address, and reports whether key believes it. The addresses are those for
+// documentation (RFC 5737).
+func trustsAnybody(key weir.KeyFunc) (trusts bool) {
 	const peer, elsewhere = "203.0.113.1", "198.51.100.7"
-	defer func() { _ = recover() }() // a key function of somebody's may need more of a request
+	defer func() { _ = recover() }() // a user's key function may need more of a request than this one has
 	r := &http.Request{
 		Method: "GET", URL: &url.URL{Path: "/"}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"X-Forwarded-For": {elsewhere}, "Forwarded": {"for=" + elsewhere}}, Host: "example.com", RemoteAddr: peer + ":4711",
@@ -84,42 +87,46 @@ func believesAnybody(key weir.KeyFunc) (believes bool) {
 
 func (d *diagnosis) observe(e weir.Event) {
 	if e.Err != nil {
-		d.found(FailOpen, "requests can't be decided, and by default pass", "err", e.Err)
+		d.found(FailOpen, "requests cannot be decided, and pass unless OnError refuses them", "err", e.Err)
 		return
 	}
 	if len(e.Transaction.Charges) == 0 || e.Request == nil { // the store was not asked
 		return
 	}
 	t, r := e.Transaction, e.Request
-	if off := time.Since(t.At); off > 2*time.Second || off < -time.Second { // an answer may take its time
-		d.found(ClockFar, "the clock of the store is not that of this process", "behind", off)
+	if behind := time.Since(t.At); behind > 2*time.Second || behind < -time.Second { // a decision may take a second
+		d.found(ClockFar, "the clocks of the store and of this process differ", "behind", behind)
 	}
 	outer := weir.FromContext(r.Context())
 	for i := range t.Charges {
-		c := &t.Charges[i]
-		if c.Key == "" && c.Cost != 0 && !d.global[c.Rule] {
-			d.found(EmptyKey, "a key is empty: all requests with it share one limit", "rule", c.Rule)
-		}
-		if outer != nil && i == 0 || outer != nil && c.Rule != t.Charges[i-1].Rule {
-			for j := range outer.Charges {
-				if o := &outer.Charges[j]; o.Rule == c.Rule && o.Key == c.Key {
-					d.found(ChargedTwice, "a request is charged twice under one rule", "rule", c.Rule)
-					break
-				}
-			}
-		}
-		if isForwarded(r.Header) && isPeer(c.Key, r.RemoteAddr) {
-			d.found(NobodyTrusted, "requests are forwarded, and limited by the address of the proxy", "rule", c.Rule)
+		if i == 0 || t.Charges[i].Rule != t.Charges[i-1].Rule { // the limits of a rule share a key
+			d.check(&t.Charges[i], r, outer)
 		}
 	}
 }
 
+// check checks a charge of r. outer is the transaction of a limiter that r passed
+// before, or nil.
+func (d *diagnosis) check(c *weir.Charge, r *http.Request, outer *weir.Transaction) {
+	if c.Key == "" && c.Cost != 0 && !d.global[c.Rule] {
+		d.found(EmptyKey, "a key is empty: all requests with it share one limit", "rule", c.Rule)
+	}
+	if isForwarded(r.Header) && isPeer(c.Key, r.RemoteAddr) {
+		d.found(NobodyTrusted, "requests are forwarded, and limited by the address of the proxy", "rule", c.Rule)
+	}
+	charged := func(o weir.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key }
+	if outer != nil && slices.ContainsFunc(outer.Charges, charged) {
+		d.found(ChargedTwice, "a request is charged twice under one rule", "rule", c.Rule)
+	}
+}
+
+// isForwarded reports whether a proxy sent a request with these fields.
 func isForwarded(h http.Header) bool {
 	return len(h["X-Forwarded-For"]) > 0 || len(h["Forwarded"]) > 0 || len(h["X-Real-Ip"]) > 0
 }
 
-// isPeer reports whether a key is the address that a request came from, or the
-// network of it.
+// isPeer reports whether a key is the address from which a request came, or a network
+// that contains it.
 func isPeer(key, remote string) bool {
 	peer, err := netip.ParseAddrPort(remote)
 	if err != nil {

@@ -8,33 +8,34 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Log returns an Observe that logs refusals and errors, perSecond lines a second at
-// most; the next line says how many were left out. A line has the reason ("limit",
-// "ban", "deny" or "error"), the rule, and retry_after if a wait will do. A nil
-// logger is slog.Default(). A perSecond below 1 is 1.
+// Log returns an Observe that logs refusals and errors, at most perSecond lines a
+// second. If it leaves lines out, the next line has their number as left_out. A line
+// has the rule, the reason (such as "limit", "ban", "deny" or "error"), the limit if one
+// refused, and retry_after if waiting helps. A nil logger is slog.Default(). A perSecond
+// below 1 counts as 1.
 //
-// Keys may be personal data. They are logged as key returns them; nil leaves them
-// out.
+// Keys may be personal data. Each is logged as the function key returns it. If key is
+// nil, no key is logged.
 func Log(logger *slog.Logger, perSecond int, key func(rule, key string) string) func(weir.Event) {
 	if logger == nil {
 		logger = slog.Default()
 	}
-	l := &logs{logger: logger, most: max(1, perSecond), key: key}
+	l := &refusalLog{logger: logger, perSecond: max(1, perSecond), key: key}
 	return l.observe
 }
 
-type logs struct {
-	logger *slog.Logger
-	most   int
-	key    func(rule, key string) string
+type refusalLog struct {
+	logger    *slog.Logger
+	perSecond int
+	key       func(rule, key string) string
 
-	mu     sync.Mutex
-	second time.Time // when the current one began
-	lines  int       // in it
-	silent int
+	mu      sync.Mutex
+	second  time.Time // when the current second began
+	lines   int       // in the current second
+	leftOut int       // lines since the last one that was logged
 }
 
-func (l *logs) observe(e weir.Event) {
+func (l *refusalLog) observe(e weir.Event) {
 	f := e.Refusal
 	if f.Reason == 0 {
 		return
@@ -64,38 +65,38 @@ func (l *logs) observe(e weir.Event) {
 	if l.key != nil {
 		attrs = append(attrs, "key", l.key(f.Rule, e.Key))
 	}
-	silent, ok := l.allow()
+	leftOut, ok := l.allow()
 	if !ok {
 		return
 	}
-	if silent > 0 {
-		attrs = append(attrs, "left_out", silent)
+	if leftOut > 0 {
+		attrs = append(attrs, "left_out", leftOut)
 	}
 	l.logger.InfoContext(e.Request.Context(), message, attrs...)
 }
 
-// longest returns the name of the limit that has the longest wait.
+// longest returns the name of the limit with the longest wait, which is RetryAfter.
 func longest(t *weir.Transaction) string {
 	for i := range t.Decisions {
 		if d := &t.Decisions[i]; !d.Allowed && d.RetryAfter == t.Refusal.RetryAfter {
-			return t.Charges[i].Limit.Name
+			return t.Charges[i].Limit.StoredName()
 		}
 	}
 	return ""
 }
 
-// allow says whether there may be another line now, and how many there were not.
-func (l *logs) allow() (silent int, ok bool) {
+// allow reports whether a line may be logged now, and how many were left out before it.
+func (l *refusalLog) allow() (leftOut int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := time.Now(); now.Sub(l.second) >= time.Second {
 		l.second, l.lines = now, 0
 	}
-	if l.lines == l.most {
-		l.silent++
+	if l.lines == l.perSecond {
+		l.leftOut++
 		return 0, false
 	}
 	l.lines++
-	silent, l.silent = l.silent, 0
-	return silent, true
+	leftOut, l.leftOut = l.leftOut, 0
+	return leftOut, true
 }

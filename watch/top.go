@@ -1,6 +1,10 @@
-// Package watch has observers for weir.Options.Observe that tell people what
-// limiters do: the keys refused most, refusals as log lines at a bounded rate, and
-// what is probably misconfigured. weir.Observers combines them.
+// Package watch has observers, for Observe of weir.Options, that show operators what
+// limiters do. Top finds the keys that are refused most, Log logs refusals at a bounded
+// rate, and Diagnose finds probable mistakes in a configuration. weir.Observers combines
+// them:
+//
+//	top := watch.NewTop(100)
+//	observe := weir.Observers(top.Observe, watch.Log(nil, 10, nil), watch.Diagnose(nil, rules, store))
 package watch
 
 import (
@@ -13,10 +17,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A Top finds the keys that are refused most, in bounded memory: the Space-Saving
-// algorithm of Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent
-// and Top-k Elements in Data Streams" (2005). It keeps n keys. Of all that are
-// refused oftener than once in n refusals, none is missing.
+// A Top finds the keys that are refused most, in memory for n keys. No key is missing
+// that has more than one in n of all refusals. It uses the Space-Saving algorithm of
+// Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements
+// in Data Streams" (2005).
 type Top struct {
 	n     int
 	mu    sync.Mutex
@@ -25,24 +29,25 @@ type Top struct {
 
 type ruleKey struct{ rule, key string }
 
-// A Refused is a key, as weir.StoredKey has it, that was refused under a rule: at most Count times, and at
-// least Count − Error times.
+// A Refused is a key that was refused under a rule: at most Count times, and at least
+// Count − Error times.
 type Refused struct {
-	Rule, Key    string
+	Rule         string
+	Key          string // as weir.StoredKey returns it
 	Count, Error int64
 }
 
-// NewTop returns a Top of n keys. It panics if n is below 1. A refusal of a key
-// that is not among them takes time in proportion to n.
+// NewTop returns a Top of n keys. It panics if n is below 1. Counting a refusal of a new
+// key takes time in proportion to n.
 func NewTop(n int) *Top {
 	if n < 1 {
-		panic(fmt.Sprintf("watch: a top of %d keys", n))
+		panic(fmt.Sprintf("watch: NewTop: %d keys, want at least 1", n))
 	}
 	return &Top{n: n, known: make(map[ruleKey]*Refused, n)}
 }
 
-// Observe counts a refusal once for each rule that refused, be it by a limit, a ban
-// or a deny. Rules in shadow do not count.
+// Observe counts a refused request once for each rule that refused it, by a limit, a
+// ban or a deny list. It ignores rules in shadow.
 func (t *Top) Observe(e weir.Event) {
 	if e.Err != nil || e.Shadow || e.Transaction == nil {
 		return
@@ -56,7 +61,7 @@ func (t *Top) Observe(e weir.Event) {
 		if decisions[i].Allowed {
 			continue
 		}
-		first := true // refusal of this rule
+		first := true // no limit of this rule before it refused
 		for j := range charges[:i] {
 			first = first && (decisions[j].Allowed || charges[j].Rule != charges[i].Rule)
 		}
@@ -75,7 +80,7 @@ func (t *Top) count(rule, key string) {
 		return
 	}
 	r := &Refused{Rule: strings.Clone(rule), Key: strings.Clone(key), Count: 1}
-	if len(t.known) == t.n { // it takes the place, and the count, of the least
+	if len(t.known) == t.n { // r replaces the key with the lowest count, and goes on from that count
 		var least *Refused
 		for _, other := range t.known {
 			if least == nil || other.Count < least.Count {
@@ -88,7 +93,7 @@ func (t *Top) count(rule, key string) {
 	t.known[ruleKey{r.Rule, r.Key}] = r
 }
 
-// Keys returns the keys, those refused most first.
+// Keys returns the keys. Those that were refused most come first.
 func (t *Top) Keys() []Refused {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -50,7 +50,7 @@ func refused(key string) weir.Event {
 	return weir.Event{Transaction: &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: key}}, Decisions: make([]weir.Decision, 1)}}
 }
 
-// TestTop holds what a Top says of a stream against exact counts.
+// TestTop compares a Top of a random stream with exact counts.
 func TestTop(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -80,7 +80,7 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// TestTopCounts a request once for each rule that refuses, and no others.
+// TestTopCounts: a request counts once for each rule that refuses it, and not for other rules.
 func TestTopCounts(t *testing.T) {
 	top := watch.NewTop(10)
 	shadow := rule("shadow", weir.Global(), 1)
@@ -95,7 +95,7 @@ func TestTopCounts(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	for _, f := range []weir.Refusal{{Reason: weir.ReasonBan, Rule: "api"}, {Reason: weir.ReasonDeny, Rule: "api"}, {Reason: weir.ReasonBan, Rule: "one"}} {
-		top.Observe(weir.Event{Transaction: &weir.Transaction{Refusal: f}, Refusal: f, Key: "x"}) // of which the store was not asked
+		top.Observe(weir.Event{Transaction: &weir.Transaction{Refusal: f}, Refusal: f, Key: "x"}) // the store was not asked
 	}
 	if got, want := fmt.Sprint(top.Keys()), "[{api x 2 0} {one 192.0.2.1 2 0} {one x 1 0} {two a 1 0}]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -169,7 +169,7 @@ func TestLog(t *testing.T) {
 	})
 }
 
-// TestLogKeys: no key is logged unless somebody asks for it.
+// TestLogKeys: without a function for keys, no key is logged.
 func TestLogKeys(t *testing.T) {
 	out, l := logger()
 	h := limiter(t, memstore.New(memstore.Options{}), watch.Log(l, 0, nil), rule("api", weir.ByIP(), 1)).Handler(http.NotFoundHandler())
@@ -184,7 +184,7 @@ type warned struct{ weir.Store }
 
 func (warned) Warnings() []string { return []string{"MaxRetries is 3"} }
 
-// TestDiagnose: each code is found where it is due, and not elsewhere.
+// TestDiagnose: each mistake is logged with its code, and nothing else is.
 func TestDiagnose(t *testing.T) {
 	everyone := weir.ByIP(netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0"))
 	mem := func() weir.Store { return memstore.New(memstore.Options{}) }
@@ -225,12 +225,12 @@ func TestDiagnose(t *testing.T) {
 			h := limiter(t, tt.store, observe, r).Handler(http.NotFoundHandler())
 			if tt.nested {
 				h = limiter(t, tt.store, observe, r).Handler(h)
-			} else { // of the same name, and another key
+			} else { // a rule of the same name with another key is no mistake
 				h = limiter(t, mem(), nil, rule("api", weir.ByHeader("Other"), 100)).Handler(h)
 			}
 			tt.fields = append(tt.fields, "Other", "else")
 			ask(h, tt.fields...)
-			ask(h, tt.fields...) // is not reported again
+			ask(h, tt.fields...) // is not logged again
 			codes := strings.Join(regexp.MustCompile(`WEIR\d+`).FindAllString(out.String(), -1), " ")
 			if codes != tt.want {
 				t.Errorf("got %q, want %q: %s", codes, tt.want, out)
@@ -253,7 +253,7 @@ func TestDiagnoseAgain(t *testing.T) {
 	})
 }
 
-// TestDocumented: every code has its paragraph, and no other.
+// TestDocumented: DIAGNOSTICS.md has a paragraph for every code, and for no other.
 func TestDocumented(t *testing.T) {
 	source, err := os.ReadFile("diagnose.go")
 	if err != nil {
