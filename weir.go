@@ -192,7 +192,7 @@ func (t *Transaction) Validate() error {
 			return fmt.Errorf("weir: rule %q: %w", c.Rule, errNotPrintable)
 		}
 		if err := c.Limit.fault(); err != nil {
-			return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, c.Limit.Name, err)
+			return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, c.Limit.StoredName(), err)
 		}
 		for j := range i {
 			d := &t.Charges[j]

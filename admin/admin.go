@@ -29,7 +29,7 @@
 // are in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
-//	  {"name": "", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
+//	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
 // Where a rule chooses its limits for each request (LimitsFor), limits is null,

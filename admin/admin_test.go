@@ -107,7 +107,7 @@ func TestAnswers(t *testing.T) {
 		const loginLimit = `{"name":"1h","algorithm":"anchored-window","quota":3,"period":3600,"burst":3`
 		for _, tt := range []struct{ method, target, body, want string }{
 			{"GET", "/rules", "", `{"rules":[{"name":"api","unit":"tokens","shadow":0.25,"limits":[` + fmt.Sprintf(apiLimits, "", "") + `]},` +
-				`{"name":"login","unit":"requests","shadow":0,"limits":[` + loginLimit + `}],"penalty":{"strikes":{"name":"","algorithm":"anchored-window","quota":10,"period":60,"burst":10},"for":60,"most":86400}},` +
+				`{"name":"login","unit":"requests","shadow":0,"limits":[` + loginLimit + `}],"penalty":{"strikes":{"name":"1m","algorithm":"anchored-window","quota":10,"period":60,"burst":10},"for":60,"most":86400}},` +
 				`{"name":"tiers","unit":"requests","shadow":0,"limits":null}]}`},
 			{"GET", "/state?key=anna", "", `{"key":"anna","rules":[{"rule":"api","banned_for":0,"limits":[` +
 				fmt.Sprintf(apiLimits, `,"remaining":2,"next_after":1,"reset_after":3`, `,"remaining":7,"next_after":3600,"reset_after":3600`) + `]},` +

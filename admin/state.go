@@ -111,7 +111,7 @@ type limitBody struct {
 }
 
 func bodyOf(l weir.Limit) limitBody {
-	return limitBody{l.Name, l.Algorithm.Name(), l.Quota, l.Period.Seconds(), l.Capacity()}
+	return limitBody{l.StoredName(), l.Algorithm.Name(), l.Quota, l.Period.Seconds(), l.Capacity()}
 }
 
 type limitState struct {

@@ -477,5 +477,5 @@ const unreadable = "its state in Redis can't be read"
 // fault returns an error that names the rule and the limit of a charge, and neither
 // the key nor what is stored: both may be somebody's secret, and errors are logged.
 func fault(c *weir.Charge, what string) error {
-	return fmt.Errorf("redisstore: rule %q: limit %q (%s): %s", c.Rule, c.Limit.Name, c.Limit.Algorithm.Name(), what)
+	return fmt.Errorf("redisstore: rule %q: limit %q (%s): %s", c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name(), what)
 }
