@@ -92,7 +92,7 @@ func blocksOf(t testing.TB, language string) (list []block) {
 // TestBlocks: every block is in a language that something here checks, or is
 // what a program printed.
 func TestBlocks(t *testing.T) {
-	known := map[string]bool{"": true, "go": true, "sh": true, "yaml": true, "python": true, "js": true, "redis-acl": true, "nginx": true}
+	known := map[string]bool{"": true, "go": true, "sh": true, "yaml": true, "python": true, "js": true, "redis-acl": true, "nginx": true, "promql": true}
 	for _, page := range pages(t) {
 		blocks, _ := split(t, page)
 		for _, b := range blocks {

@@ -3,12 +3,17 @@ package weirotel_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -19,7 +24,7 @@ import (
 	"github.com/seed83679106/weir/weirotel"
 )
 
-// read returns each point that a reader collects: its name, labels and number.
+// read returns the points that a reader collects: name, attributes and number of each.
 func read(t *testing.T, reader metric.Reader) (points []string) {
 	var data metricdata.ResourceMetrics
 	if err := reader.Collect(t.Context(), &data); err != nil {
@@ -74,7 +79,7 @@ func TestObserve(t *testing.T) {
 		res.Body.Close()
 	}
 	got := read(t, reader)
-	for _, want := range []string{ // labels in the order of their names: limit, mode, outcome, rule
+	for _, want := range []string{ // attributes in the order of their names: limit, mode, outcome, rule
 		"weir.decisions few enforced allowed api: 2",
 		"weir.decisions few enforced refused api: 2",
 		"weir.decisions 1000h shadow allowed new: 1",
@@ -90,6 +95,69 @@ func TestObserve(t *testing.T) {
 		if !slices.Contains(got, want) {
 			t.Errorf("got no point %q in %q", want, got)
 		}
+	}
+}
+
+// instruments returns the type and the attributes of every instrument that a reader
+// collects.
+func instruments(t *testing.T, reader metric.Reader) map[string]string {
+	var data metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &data); err != nil {
+		t.Fatal(err)
+	}
+	list := map[string]string{}
+	for _, m := range data.ScopeMetrics[0].Metrics {
+		kind, labels := "", attribute.Set{}
+		switch d := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			kind, labels = "counter", d.DataPoints[0].Attributes
+		case metricdata.Gauge[int64]:
+			kind, labels = "gauge", d.DataPoints[0].Attributes
+		case metricdata.Histogram[float64]:
+			kind, labels = "histogram", d.DataPoints[0].Attributes
+		}
+		names := []string{}
+		for _, kv := range labels.ToSlice() {
+			names = append(names, strings.TrimPrefix(string(kv.Key), "weir."))
+		}
+		list[m.Name] = fmt.Sprint(kind, names)
+	}
+	return list
+}
+
+// TestDocumented: the table of docs/metrics.md has every instrument, with its type and
+// its attributes, and no other.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `weir_\\w+` \\| `([\\w.]+)` \\| (\\w+) \\| ([^|]*)\\|").FindAllStringSubmatch(string(page), -1) {
+		labels := regexp.MustCompile(`\w+`).FindAllString(row[3], -1)
+		slices.Sort(labels)
+		documented[row[1]] = fmt.Sprint(row[2], labels)
+	}
+	reader := metric.NewManualReader()
+	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
+	observe, err := weirotel.New(metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir"), weir.Hybrid(breaker, 100), breaker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delayed := &weir.Transaction{
+		Charges:   []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}},
+		Decisions: []weir.Decision{{Allowed: true}},
+		Wait:      time.Second,
+	}
+	for _, e := range []weir.Event{
+		{Transaction: delayed, Took: time.Millisecond},
+		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api"}},
+		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonDeny, Rule: "api"}},
+	} {
+		observe(e)
+	}
+	if exported := instruments(t, reader); !maps.Equal(documented, exported) {
+		t.Errorf("docs/metrics.md has\n%q, the package exports\n%q", documented, exported)
 	}
 }
 

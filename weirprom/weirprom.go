@@ -1,10 +1,12 @@
-// Package weirprom tells Prometheus what limiters decide:
+// Package weirprom has metrics of limiters for Prometheus: decisions, units and
+// refusals by rule and limit, errors, waiting times, and what stores serve from memory.
 //
 //	metrics := weirprom.New(hybrid, breaker)
 //	prometheus.MustRegister(metrics)
 //	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: metrics.Observe})
 //
-// It counts by rule and limit, and never by key. dashboard.json shows all of it in
+// Its labels name rules and limits, and never a key. docs/metrics.md in the repository
+// lists all metrics and labels. dashboard.json beside this package shows all of them in
 // Grafana.
 package weirprom
 
@@ -15,22 +17,11 @@ import (
 	"github.com/seed83679106/weir/internal/tally"
 )
 
-// A Collector is a prometheus.Collector of these metrics:
+// A Collector counts events, and is a prometheus.Collector of the counts. One Collector
+// may observe several Limiters.
 //
-//   - weir_decisions_total, by rule, limit, mode (enforced or shadow) and outcome:
-//     allowed, delayed, or refused by that limit. Of a refused request the limits
-//     that would have let it pass are not counted.
-//   - weir_units_total, by rule, limit and mode: what was spent.
-//   - weir_errors_total: requests that could not be decided, and by default passed.
-//   - weir_banned_total, by rule: requests refused because their key is banned.
-//   - weir_denied_total, by rule: requests that its Deny refused.
-//   - weir_wait_seconds, a histogram of how long delayed requests wait.
-//   - weir_store_seconds, a histogram of how long the store took.
-//   - weir_served_total, by kind (hybrid or lease) and from: memory or store.
-//   - weir_breaker_open, 1 while a breaker is, and weir_breaker_refused_total.
-//
-// At most 1,000 limits are told apart, for LimitsFor may make up any number; the
-// rest is counted under the limit "other" of no rule.
+// It keeps at most 1,000 limits apart, because LimitsFor may return any number of
+// different limits. It counts all others with the labels rule="" and limit="other".
 type Collector struct {
 	tally  tally.Tally
 	stores tally.Stores
@@ -38,8 +29,8 @@ type Collector struct {
 	store  prometheus.Histogram
 }
 
-// New returns a Collector that also tells of those of the stores that are made by
-// Hybrid, a lease.Store or Breaker; the others are ignored.
+// New returns a Collector. Its metrics include those of the given stores that Hybrid,
+// Breaker or lease.New returned. It ignores other stores.
 func New(stores ...weir.Store) *Collector {
 	return &Collector{
 		stores: stores,
@@ -54,7 +45,8 @@ func New(stores ...weir.Store) *Collector {
 	}
 }
 
-// Observe is for weir.Options. It allocates nothing for limits that it has seen.
+// Observe counts e: set it as Observe of weir.Options. It allocates nothing for a limit
+// that it has seen before.
 func (c *Collector) Observe(e weir.Event) {
 	if wait := c.tally.Observe(e); wait > 0 {
 		c.wait.Observe(wait.Seconds())
@@ -68,11 +60,11 @@ var (
 	decisions = prometheus.NewDesc("weir_decisions_total", "Decisions of each limit.", []string{"rule", "limit", "mode", "outcome"}, nil)
 	units     = prometheus.NewDesc("weir_units_total", "Units spent under each limit.", []string{"rule", "limit", "mode"}, nil)
 	errs      = prometheus.NewDesc("weir_errors_total", "Requests that could not be decided.", nil, nil)
-	banned    = prometheus.NewDesc("weir_banned_total", "Requests of banned keys.", []string{"rule"}, nil)
-	denied    = prometheus.NewDesc("weir_denied_total", "Requests that a list refused.", []string{"rule"}, nil)
-	served    = prometheus.NewDesc("weir_served_total", "What Hybrid and leases answered from memory, and what the store did.", []string{"kind", "from"}, nil)
-	open      = prometheus.NewDesc("weir_breaker_open", "Breakers that are open.", nil, nil)
-	refused   = prometheus.NewDesc("weir_breaker_refused_total", "Decisions that an open breaker did not ask for.", nil, nil)
+	banned    = prometheus.NewDesc("weir_banned_total", "Requests that a ban refused.", []string{"rule"}, nil)
+	denied    = prometheus.NewDesc("weir_denied_total", "Requests that a deny list refused.", []string{"rule"}, nil)
+	served    = prometheus.NewDesc("weir_served_total", "Decisions of Hybrid and leases from memory, and of the store behind them.", []string{"kind", "from"}, nil)
+	open      = prometheus.NewDesc("weir_breaker_open", "Number of open breakers.", nil, nil)
+	refused   = prometheus.NewDesc("weir_breaker_refused_total", "Decisions that an open breaker did not ask the store for.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -90,10 +82,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, n, labels...)
 	}
 	c.tally.Each(func(l tally.Label, n *tally.Counts) {
-		mode := "enforced"
-		if l.Shadow {
-			mode = "shadow"
-		}
+		mode := l.Mode()
 		count(decisions, float64(n.Allowed.Load()), l.Rule, l.Limit, mode, "allowed")
 		count(decisions, float64(n.Delayed.Load()), l.Rule, l.Limit, mode, "delayed")
 		count(decisions, float64(n.Refused.Load()), l.Rule, l.Limit, mode, "refused")
@@ -101,24 +90,13 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}, func(rule string, n int64) { count(banned, float64(n), rule) },
 		func(rule string, n int64) { count(denied, float64(n), rule) })
 	count(errs, float64(c.tally.Errors.Load()))
-	sums := map[[2]string]uint64{}
-	for _, s := range c.stores.Serving() {
-		sums[[2]string{s.Kind, "memory"}] += s.Served
-		sums[[2]string{s.Kind, "store"}] += s.Asked
+	for _, s := range c.stores.Served() {
+		count(served, float64(s.Hits), s.Kind, "memory")
+		count(served, float64(s.Misses), s.Kind, "store")
 	}
-	for labels, n := range sums {
-		count(served, float64(n), labels[0], labels[1])
-	}
-	if breakers := c.stores.Breaking(); len(breakers) > 0 {
-		var isOpen, n float64
-		for _, b := range breakers {
-			if b.Open() {
-				isOpen++
-			}
-			n += float64(b.Refused())
-		}
-		ch <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, isOpen)
-		count(refused, n)
+	if opened, n, ok := c.stores.Breakers(); ok {
+		ch <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, float64(opened))
+		count(refused, float64(n))
 	}
 	c.wait.Collect(ch)
 	c.store.Collect(ch)

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +28,7 @@ import (
 	"github.com/seed83679106/weir/weirprom"
 )
 
-// A flaky store fails when it is told to.
+// A flaky store fails while gone is true.
 type flaky struct {
 	weir.Store
 	gone bool
@@ -39,7 +41,7 @@ func (f *flaky) Take(ctx context.Context, t *weir.Transaction) error {
 	return f.Store.Take(ctx, t)
 }
 
-// scrape serves traffic of all kinds over HTTP, and returns what Prometheus gets.
+// scrape makes requests of all kinds over HTTP, and returns what Prometheus would get.
 func scrape(t *testing.T) (string, *prometheus.Registry) {
 	store := &flaky{Store: memstore.New(memstore.Options{})}
 	breaker := weir.Breaker(store, weir.BreakerOptions{})
@@ -90,9 +92,9 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 	get("/", "a")       // 1 of 3
 	get("/x", "a")      // 3 of 3; refused in shadow
 	get("/", "a")       // refused by few
-	get("/", "a")       // and by Hybrid
-	get("/", "a")       // the third strike: banned
-	get("/", "a")       // and without a question
+	get("/", "a")       // refused by Hybrid
+	get("/", "a")       // the third strike: a ban
+	get("/", "a")       // refused by the ban without a call of the store
 	get("/", "spammer") // denied
 	get("/slow", "a")
 	get("/slow", "a") // delayed
@@ -131,14 +133,14 @@ func TestScrape(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("got %v, %v, want no problem", problems, err)
 	}
-	for _, no := range []string{"spammer", "penalty"} { // a key, and a look at a ban
+	for _, no := range []string{"spammer", "penalty"} { // a key, and the charge that looks at a ban
 		if strings.Contains(text, no) {
 			t.Errorf("a scrape has %q", no)
 		}
 	}
 }
 
-// TestDashboard: all that the dashboard asks for a scrape has.
+// TestDashboard: the dashboard shows every metric, and asks for no others.
 func TestDashboard(t *testing.T) {
 	data, err := os.ReadFile("dashboard.json")
 	if err != nil {
@@ -187,7 +189,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// TestBounded: limits that LimitsFor makes up don't make up series without end.
+// TestBounded: the number of series is bounded, however many limits LimitsFor returns.
 func TestBounded(t *testing.T) {
 	metrics := weirprom.New()
 	e := weir.Event{Transaction: &weir.Transaction{Charges: make([]weir.Charge, 1), Decisions: []weir.Decision{{Allowed: true}}}}
@@ -197,6 +199,42 @@ func TestBounded(t *testing.T) {
 	}
 	if n := testutil.CollectAndCount(metrics, "weir_units_total"); n != tally.Most+1 {
 		t.Errorf("got %d series, want %d and one for the others", n, tally.Most)
+	}
+}
+
+// TestDocumented: the table of docs/metrics.md has every metric, with its type and its
+// labels, and no other.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(weir_\\w+)` \\| `[\\w.]+` \\| (\\w+) \\| ([^|]*)\\|").FindAllStringSubmatch(string(page), -1) {
+		labels := regexp.MustCompile(`\w+`).FindAllString(row[3], -1)
+		slices.Sort(labels)
+		documented[row[1]] = fmt.Sprint(row[2], labels)
+	}
+	_, registry := scrape(t)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported := map[string]string{}
+	for _, f := range families {
+		labels := []string{}
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		exported[f.GetName()] = fmt.Sprint(strings.ToLower(f.GetType().String()), labels)
+	}
+	if !maps.Equal(documented, exported) {
+		t.Errorf("docs/metrics.md has\n%q, the package exports\n%q", documented, exported)
+	}
+	for _, name := range regexp.MustCompile(`weir_\w+`).FindAllString(string(page), -1) {
+		if exported[strings.TrimSuffix(name, "_bucket")] == "" {
+			t.Errorf("docs/metrics.md asks for %s, which the package does not export", name)
+		}
 	}
 }
 

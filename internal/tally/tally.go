@@ -1,7 +1,8 @@
-// Package tally counts what limiters decide, for packages that tell others.
+// Package tally counts the decisions of limiters, for the packages that export metrics.
 package tally
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,39 +12,47 @@ import (
 	"github.com/seed83679106/weir/lease"
 )
 
-// A Label is a limit of a rule, in shadow or enforced. It never holds a key.
+// A Label names what a count is about: a limit of a rule, enforced or in shadow. It
+// never contains a key.
 type Label struct {
 	Rule, Limit string
 	Shadow      bool
 }
 
-// Counts are those of a label.
-type Counts struct {
-	Allowed, Delayed, Refused atomic.Int64 // decisions
-	Units                     atomic.Int64 // spent
+// Mode is "enforced" or "shadow".
+func (l Label) Mode() string {
+	if l.Shadow {
+		return "shadow"
+	}
+	return "enforced"
 }
 
-// Tally counts events. The zero Tally is ready to use.
+// Counts are the counts of one label.
+type Counts struct {
+	Allowed, Delayed, Refused atomic.Int64 // decisions
+	Units                     atomic.Int64 // units spent
+}
+
+// A Tally counts events. The zero Tally is ready to use.
 type Tally struct {
-	Errors atomic.Int64
+	Errors atomic.Int64 // requests that could not be decided
 
 	mu             sync.RWMutex
 	counts         map[Label]*Counts
 	banned, denied rules
 }
 
-// rules counts requests by the rule that refused them.
+// rules has the number of requests that each rule refused.
 type rules map[string]*atomic.Int64
 
-// Most is how many labels there are at most. LimitsFor may make up limits; those
-// beyond it count as Other.
+// Most is the largest number of labels, because LimitsFor may return any number of
+// different limits. Limits beyond it are counted together, as the limit Other.
 const (
 	Most  = 1000
 	Other = "other"
 )
 
-// Observe is a weir.Options.Observe. It reports how long the request waits, if it
-// was delayed.
+// Observe counts e. It returns how long the request waits, or 0 if it does not.
 func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
 	switch e.Refusal.Reason {
 	case weir.ReasonError:
@@ -55,21 +64,21 @@ func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
 		t.count(&t.banned, e.Refusal.Rule)
 	}
 	tx := e.Transaction
-	paused := e.Refusal.Reason == weir.ReasonPause // though its limits may have room
-	spent := !paused                               // though the key may be banned, as the decision told
+	paused := e.Refusal.Reason == weir.ReasonPause // which refuses even if the limits have room
+	spent := !paused                               // which a request may have that a ban refuses
 	for i := range tx.Decisions {
 		spent = spent && tx.Decisions[i].Allowed
 	}
 	for i := range tx.Charges {
 		c := &tx.Charges[i]
-		if c.Cost == 0 { // a look
+		if c.Cost == 0 { // it spends nothing
 			continue
 		}
-		n := t.of(Label{c.Rule, c.Limit.Name, e.Shadow})
+		n := t.of(Label{c.Rule, c.Limit.StoredName(), e.Shadow})
 		switch {
 		case !tx.Decisions[i].Allowed, paused && c.Rule == e.Refusal.Rule:
 			n.Refused.Add(1)
-		case !spent: // it would have fitted
+		case !spent: // this limit had room, another did not
 		default:
 			n.Units.Add(c.Cost)
 			if tx.Wait > 0 {
@@ -85,6 +94,7 @@ func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
 	return 0
 }
 
+// of returns the counts of a label.
 func (t *Tally) of(l Label) *Counts {
 	t.mu.RLock()
 	n := t.counts[l]
@@ -112,6 +122,7 @@ func (t *Tally) of(l Label) *Counts {
 	return n
 }
 
+// count adds a request to those that a rule refused.
 func (t *Tally) count(of *rules, rule string) {
 	t.mu.RLock()
 	n := (*of)[rule]
@@ -130,8 +141,8 @@ func (t *Tally) count(of *rules, rule string) {
 	n.Add(1)
 }
 
-// Each calls f with what was counted, banned with the requests that bans refused,
-// and denied with those that lists refused.
+// Each calls f for each label, and banned and denied for each rule, with the number of
+// requests that its bans or its Deny refused.
 func (t *Tally) Each(f func(Label, *Counts), banned, denied func(rule string, n int64)) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -146,43 +157,55 @@ func (t *Tally) Each(f func(Label, *Counts), banned, denied func(rule string, n 
 	}
 }
 
-// Stores are those of which decorators tell: what Hybrid and Lease served from
-// memory, and whether a Breaker is open.
+// Stores are decorators that count for themselves: Hybrid, lease.Store, and Breaker.
+// Other stores among them are ignored.
 type Stores []weir.Store
 
-// Serving is a store that answers some of what it is asked from memory.
-type Serving struct {
-	Kind          string // "hybrid" or "lease"
-	Served, Asked uint64
+// Served is how many decisions the stores of one kind have made.
+type Served struct {
+	Kind         string // "hybrid" or "lease"
+	Hits, Misses int64  // from memory, and by the store behind
 }
 
-// Serving returns those that are.
-func (s Stores) Serving() (all []Serving) {
+// Served returns the sums of each kind that is among the stores.
+func (s Stores) Served() (sums []Served) {
+	add := func(kind string, hits, misses uint64) {
+		i := slices.IndexFunc(sums, func(s Served) bool { return s.Kind == kind })
+		if i < 0 {
+			i, sums = len(sums), append(sums, Served{Kind: kind})
+		}
+		sums[i].Hits += int64(hits)
+		sums[i].Misses += int64(misses)
+	}
 	for _, store := range s {
 		switch store := store.(type) {
 		case interface{ Stats() weir.HybridStats }:
 			st := store.Stats()
-			all = append(all, Serving{"hybrid", st.Hits, st.Misses})
+			add("hybrid", st.Hits, st.Misses)
 		case interface{ Stats() lease.Stats }:
 			st := store.Stats()
-			all = append(all, Serving{"lease", st.Hits, st.Misses})
+			add("lease", st.Hits, st.Misses)
 		}
 	}
-	return all
+	return sums
 }
 
-// Breaking is a breaker.
-type Breaking interface {
-	Open() bool
-	Refused() int64
-}
-
-// Breaking returns those that are.
-func (s Stores) Breaking() (all []Breaking) {
+// Breakers returns how many of the breakers are open, and how many decisions open ones
+// have refused to ask for. ok is false if there is no breaker.
+func (s Stores) Breakers() (open, refused int64, ok bool) {
 	for _, store := range s {
-		if b, ok := store.(Breaking); ok {
-			all = append(all, b)
+		b, is := store.(interface {
+			Open() bool
+			Refused() int64
+		})
+		if !is {
+			continue
 		}
+		ok = true
+		if b.Open() {
+			open++
+		}
+		refused += b.Refused()
 	}
-	return all
+	return open, refused, ok
 }

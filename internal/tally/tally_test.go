@@ -9,8 +9,22 @@ import (
 	"github.com/seed83679106/weir/internal/tally"
 )
 
-// TestPauses: a request that a pause refuses is refused by the rule that is paused
-// and spent nothing, though its limits have room.
+// TestNameless: a limit without a name is counted under its period.
+func TestNameless(t *testing.T) {
+	var c tally.Tally
+	c.Observe(weir.Event{Transaction: &weir.Transaction{
+		Charges:   []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
+		Decisions: []weir.Decision{{Allowed: true}},
+	}})
+	c.Each(func(l tally.Label, _ *tally.Counts) {
+		if want := (tally.Label{Rule: "api", Limit: "1m"}); l != want {
+			t.Errorf("got %+v, want %+v", l, want)
+		}
+	}, func(string, int64) {}, func(string, int64) {})
+}
+
+// TestPauses: if a pause refuses a request, the paused rule has refused it and no limit
+// has spent a unit, even if all limits have room.
 func TestPauses(t *testing.T) {
 	limit := algorithms.GCRA(9, time.Minute)
 	tx := &weir.Transaction{
