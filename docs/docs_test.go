@@ -25,14 +25,15 @@ type block struct {
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
-// pages are those of the root, that of the examples, and all pages of this directory.
+// pages returns the pages of the root, of the examples, of package watch and of this
+// directory.
 func pages(t testing.TB) []string {
 	t.Helper()
 	found, err := filepath.Glob("*.md")
 	if err != nil || len(found) == 0 {
 		t.Fatalf("got pages %q, %v; want some", found, err)
 	}
-	list := []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "_examples/README.md"}
+	list := []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "_examples/README.md", "watch/DIAGNOSTICS.md"}
 	for _, name := range found {
 		list = append(list, "docs/"+name)
 	}

@@ -4,116 +4,143 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
 // public are the packages that users import.
-var public = []string{".", "admin", "algorithms", "config", "memstore", "redisstore", "storetest", "watch", "weirchi", "weirotel", "weirprom"}
+var public = []string{".", "admin", "algorithms", "config", "lease", "memstore", "redisstore", "storetest", "watch", "weirchi", "weirotel", "weirprom"}
 
-// withoutExample are exported functions that no example shows, with the reason.
+// withoutExample are exported names that neither an example nor a page shows, with
+// the reason.
 var withoutExample = map[string]string{
-	"storetest.Run":               "it takes a *testing.T: see docs/extending.md",
-	"storetest.Tests":             "for those who run the suite in a way of their own",
 	"memstore.Store.TakeEach":     "Coalesce calls it",
 	"redisstore.Store.TakeEach":   "Coalesce calls it",
 	"weirprom.Collector.Collect":  "Prometheus calls it",
 	"weirprom.Collector.Describe": "Prometheus calls it",
 }
 
-// TestExamples: an example shows every exported function, method and error of the
-// public packages, by its own name or by its use. Types are shown by the functions
-// that take and return them.
+// TestExamples: an example or the code of a page shows every exported function, method
+// and variable of the public packages, by its own name or by its use. A page names every
+// constant. Types are shown by the functions that take and return them.
 func TestExamples(t *testing.T) {
-	fset, shown := token.NewFileSet(), map[string]bool{}
-	parse := func(dir string, tests bool) (list []*ast.File) {
-		paths, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	shown, named := shownNames(t)
+	for _, dir := range public {
+		pkg := filepath.Base(filepath.Join("weir", dir))
+		for _, f := range parseDir(t, dir, ".go") {
+			for name, kind := range exported(f) {
+				ok := shown[pkg+"."+name] || shown[filepath.Join(dir, name)] || kind == token.CONST && named[name]
+				if _, method, isMethod := strings.Cut(name, "."); isMethod {
+					ok = shown["."+method] || shown[filepath.Join(dir, method)]
+				}
+				switch _, excused := withoutExample[pkg+"."+name]; {
+				case !ok && !excused:
+					t.Errorf("no example shows %s.%s", pkg, name)
+				case ok && excused:
+					t.Errorf("an example shows %s.%s: strike it from withoutExample", pkg, name)
+				}
+			}
+		}
+	}
+}
+
+// shownNames returns what examples and code of pages show, and what pages name.
+func shownNames(t *testing.T) (shown, named map[string]bool) {
+	t.Helper()
+	shown, named = map[string]bool{}, map[string]bool{}
+	for _, dir := range public {
+		for _, f := range parseDir(t, dir, "_test.go") {
+			showExamples(f, dir, shown)
+		}
+	}
+	for _, b := range blocksOf(t, "go") {
+		for _, m := range regexp.MustCompile(`(\w+)\.([A-Z]\w*)`).FindAllStringSubmatch(b.text, -1) {
+			shown[m[0]], shown["."+m[2]] = true, true
+		}
+	}
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile("[`.]([A-Z]\\w*)`").FindAllStringSubmatch(read(t, page), -1) {
+			named[m[1]] = true
+		}
+	}
+	return shown, named
+}
+
+// parseDir parses the test files of a package, or its other files.
+func parseDir(t *testing.T, dir, suffix string) (files []*ast.File) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, dir, "*"+suffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		if suffix == ".go" && strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range paths {
-			if strings.HasSuffix(path, "_test.go") != tests {
-				continue
-			}
-			f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
-			list = append(list, f)
-		}
-		return list
+		files = append(files, f)
 	}
-	for _, dir := range public {
-		for _, f := range parse(dir, true) {
-			for _, d := range f.Decls {
-				fn, ok := d.(*ast.FuncDecl)
-				if !ok || !strings.HasPrefix(fn.Name.Name, "Example") {
-					continue
-				}
-				for part := range strings.SplitSeq(strings.TrimPrefix(fn.Name.Name, "Example"), "_") {
-					shown[filepath.Join(dir, part)] = true
-				}
-				ast.Inspect(fn, func(n ast.Node) bool {
-					if n, ok := n.(*ast.SelectorExpr); ok {
-						shown["."+n.Sel.Name] = true // a method of something
-						if x, ok := n.X.(*ast.Ident); ok {
-							shown[x.Name+"."+n.Sel.Name] = true // weir.Allow
-						}
-					}
-					return true
-				})
-			}
+	return files
+}
+
+// showExamples notes what the examples of a file show: "watch/NewTop" by the name of
+// the example, "weir.Allow" by use, and ".Keys" by use as a method of something.
+func showExamples(f *ast.File, dir string, shown map[string]bool) {
+	for _, d := range f.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || !strings.HasPrefix(fn.Name.Name, "Example") {
+			continue
 		}
+		for part := range strings.SplitSeq(strings.TrimPrefix(fn.Name.Name, "Example"), "_") {
+			shown[filepath.Join(dir, part)] = true
+		}
+		ast.Inspect(fn, func(n ast.Node) bool {
+			if n, ok := n.(*ast.SelectorExpr); ok {
+				shown["."+n.Sel.Name] = true
+				if x, ok := n.X.(*ast.Ident); ok {
+					shown[x.Name+"."+n.Sel.Name] = true
+				}
+			}
+			return true
+		})
 	}
-	for _, dir := range public {
-		pkg := filepath.Base(dir)
-		if dir == "." {
-			pkg = "weir"
-		}
-		need := func(name, method string) {
-			text := pkg + "." + name
-			ok := shown[text] || shown[filepath.Join(dir, name)]
-			if method != "" {
-				text += "." + method
-				ok = shown["."+method] || shown[filepath.Join(dir, method)]
+}
+
+// exported returns the names of exported functions, methods (as Type.Method), variables
+// and constants of a file, with token.FUNC, VAR or CONST. It leaves out methods String,
+// because programs print values and do not call it.
+func exported(f *ast.File) map[string]token.Token {
+	names := map[string]token.Token{}
+	ast.FileExports(f)
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if name := funcName(d); ast.IsExported(name) && !strings.HasSuffix(name, ".String") {
+				names[name] = token.FUNC
 			}
-			switch _, excused := withoutExample[text]; {
-			case !ok && !excused:
-				t.Errorf("no example shows %s", text)
-			case ok && excused:
-				t.Errorf("an example shows %s: strike it from withoutExample", text)
-			}
-		}
-		for _, f := range parse(dir, false) {
-			for _, d := range f.Decls {
-				switch d := d.(type) {
-				case *ast.FuncDecl:
-					switch {
-					case !d.Name.IsExported() || d.Recv != nil && d.Name.Name == "String":
-					case d.Recv == nil:
-						need(d.Name.Name, "")
-					default:
-						receiver := d.Recv.List[0].Type
-						if star, ok := receiver.(*ast.StarExpr); ok {
-							receiver = star.X
-						}
-						if name, ok := receiver.(*ast.Ident); ok && name.IsExported() {
-							need(name.Name, d.Name.Name)
-						}
-					}
-				case *ast.GenDecl:
-					for _, s := range d.Specs {
-						if s, ok := s.(*ast.ValueSpec); ok && d.Tok == token.VAR {
-							for _, n := range s.Names {
-								if n.IsExported() {
-									need(n.Name, "")
-								}
-							}
-						}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if s, ok := s.(*ast.ValueSpec); ok {
+					for _, n := range s.Names {
+						names[n.Name] = d.Tok
 					}
 				}
 			}
 		}
 	}
+	return names
+}
+
+// funcName returns the name of a function, or Type.Method.
+func funcName(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return d.Name.Name
+	}
+	return strings.TrimPrefix(types.ExprString(d.Recv.List[0].Type), "*") + "." + d.Name.Name
 }
