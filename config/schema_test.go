@@ -7,19 +7,26 @@ import (
 	"testing"
 )
 
-// TestSchemaKnows: the schema and the decoder know the same fields and the same names.
-func TestSchemaKnows(t *testing.T) {
-	type node struct {
-		Properties map[string]any
-		Enum       []string
-	}
-	var s struct {
-		node
-		Defs map[string]node `json:"$defs"`
-	}
+type schemaNode struct {
+	Properties     map[string]any
+	Required, Enum []string
+}
+
+type schemaRoot struct {
+	schemaNode
+	Defs map[string]schemaNode `json:"$defs"`
+}
+
+func readSchema(t *testing.T) (s schemaRoot) {
 	if err := json.Unmarshal([]byte(Schema()), &s); err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// TestSchemaKnows: the schema and the decoder know the same fields and the same names.
+func TestSchemaKnows(t *testing.T) {
+	s := readSchema(t)
 	known := []string{}
 	for _, l := range counters {
 		known = append(known, l.Algorithm.Name())
