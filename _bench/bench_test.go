@@ -27,14 +27,14 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestWrongDecision: a contender that decides wrongly, even once, fails.
+// TestWrongDecision: if a contender decides wrongly once, nsPerCheck returns an error.
 func TestWrongDecision(t *testing.T) {
 	for _, c := range append([]contender{floor}, contenders...) {
 		if _, err := nsPerCheck(c.open(plenty, time.Second), keysOf(10), 2, 100, true); err != nil {
 			t.Errorf("%s: got %v, want no error", c.name, err)
 		}
 		if _, err := nsPerCheck(c.open(3, 1000*time.Hour), keysOf(1), 1, 10, true); err == nil {
-			t.Errorf("%s: got no error for a denial that nobody wants", c.name)
+			t.Errorf("%s: got no error for a wrong denial", c.name)
 		}
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A contender counts in memory. open gives each key quota units a period, and
-// returns what makes a check for a goroutine.
+// A contender counts in memory. open gives each key quota units a period. It returns a
+// function that makes a check for each goroutine.
 type contender struct {
 	name string
 	open func(quota int64, period time.Duration) func() check
@@ -35,7 +35,7 @@ var ctx = context.Background()
 
 func each(c check) func() check { return func() check { return c } }
 
-// weirOf checks limits of the same key in one transaction.
+// weirOf makes checks of several limits of a key, in one transaction.
 func weirOf(store weir.Store, limits ...weir.Limit) func() check {
 	return func() check {
 		var t weir.Transaction
@@ -64,7 +64,7 @@ var contenders = []contender{
 		return weirOf(memstore.New(memstore.Options{}), algorithms.GCRA(quota, period))
 	}},
 	{"go-limiter", func(quota int64, period time.Duration) func() check {
-		if quota == plenty { // of a billion a second it refuses some
+		if quota == plenty { // it refuses some of a billion a second
 			quota, period = 1<<40, time.Hour
 		}
 		s := must(memorystore.New(&memorystore.Config{Tokens: uint64(quota), Interval: period}))
@@ -83,7 +83,7 @@ var contenders = []contender{
 			return l.(*rate.Limiter).Allow(), nil
 		})
 	}},
-	{"httprate", func(quota int64, period time.Duration) func() check { // its counter, as its handler uses it
+	{"httprate", func(quota int64, period time.Duration) func() check { // calls its counter as its handler does
 		c := httprate.NewLocalLimitCounter(period)
 		return each(func(key string) (bool, error) {
 			now := time.Now().UTC()
@@ -122,8 +122,8 @@ var contenders = []contender{
 	}},
 }
 
-// floor is what a bounded rate limiter can't do without: a clock, a lock, and a
-// map of hashes.
+// floor has the least that a bounded rate limiter needs: a clock, a lock, and a map of
+// hashes.
 var floor = contender{"floor: a sharded map of hashes", func(quota int64, period time.Duration) func() check {
 	type shard struct {
 		sync.Mutex

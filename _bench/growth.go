@@ -2,17 +2,17 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 )
 
-// growth is how cost grows: with the limits of a key, with keys, with goroutines,
-// and with the size of a log.
+// growth measures how the cost of a check grows: with the limits of a key, with keys,
+// with goroutines, and with the size of a log.
 func growth(o options) ([]*table, error) {
 	rdb, stop, err := startRedis()
 	if err != nil {
@@ -30,6 +30,7 @@ func growth(o options) ([]*table, error) {
 	return tables, nil
 }
 
+// serverMicros returns the µs of the Redis server for a check that is allowed.
 func serverMicros(rdb *redis.Client, ops int, ask check) (float64, error) {
 	if _, err := ask("k"); err != nil {
 		return 0, err
@@ -77,11 +78,8 @@ func growthKeys(o options, _ *redis.Client) (*table, error) {
 			return nil, err
 		}
 		newCheck := c.open(300_000, time.Hour)
-		ask := newCheck()
-		for _, k := range keys {
-			if _, err := ask(k); err != nil {
-				return nil, err
-			}
+		if err := askAll(newCheck(), keys); err != nil {
+			return nil, err
 		}
 		ns, err := nsPerCheck(newCheck, keys, 1, o.pick(1_000_000, 1000), true)
 		if err != nil {
@@ -116,34 +114,22 @@ func growthLogs(o options, rdb *redis.Client) (*table, error) {
 		if o.quick && n > 200 {
 			break
 		}
-		limit := algorithms.SlidingLog(int64(2*n), 24*time.Hour)
-		fill := func(store weir.Store) (check, error) {
-			ask := weirOf(store, limit)()
-			for range n {
-				if _, err := ask("k"); err != nil {
-					return nil, err
-				}
-			}
-			return ask, nil
-		}
-		ops := min(n/2, o.pick(2000, 10))
-		mem := memstore.New(memstore.Options{})
-		if _, err := fill(mem); err != nil {
+		limit, ops := algorithms.SlidingLog(int64(2*n), 24*time.Hour), min(n/2, o.pick(2000, 10))
+		units := slices.Repeat([]string{"k"}, n)
+		inMemory := weirOf(memstore.New(memstore.Options{}), limit)
+		if err := askAll(inMemory(), units); err != nil {
 			return nil, err
 		}
-		ns, err := nsPerCheck(weirOf(mem, limit), []string{"k"}, 1, ops, true)
+		ns, err := nsPerCheck(inMemory, []string{"k"}, 1, ops, true)
 		if err != nil {
 			return nil, err
 		}
 		rdb.FlushAll(ctx)
-		ask, err := fill(storeOf(rdb, "log:"))
-		if err != nil {
+		ask := weirOf(storeOf(rdb, "log:"), limit)()
+		if err := askAll(ask, units); err != nil {
 			return nil, err
 		}
-		var bytes int64
-		for _, k := range rdb.Keys(ctx, "*").Val() {
-			bytes += rdb.Do(ctx, "MEMORY", "USAGE", k, "SAMPLES", 0).Val().(int64)
-		}
+		bytes := storedBytes(rdb)
 		us, err := serverMicros(rdb, ops-1, ask)
 		if err != nil {
 			return nil, err
@@ -151,4 +137,12 @@ func growthLogs(o options, rdb *redis.Client) (*table, error) {
 		t.add(n, fmt.Sprintf("%.0f", ns), fmt.Sprintf("%.1f", us), fmt.Sprintf("%.1f", float64(bytes)/float64(n)))
 	}
 	return t, nil
+}
+
+// storedBytes returns the bytes that all keys of a Redis take.
+func storedBytes(rdb *redis.Client) (bytes int64) {
+	for _, k := range rdb.Keys(ctx, "*").Val() {
+		bytes += rdb.MemoryUsage(ctx, k, 0).Val() // 0 samples all elements
+	}
+	return bytes
 }

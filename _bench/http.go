@@ -23,7 +23,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A response takes what a handler writes, and forgets it.
+// A response discards what a handler writes.
 type response struct {
 	header http.Header
 	status int
@@ -33,8 +33,8 @@ func (r *response) Header() http.Header         { return r.header }
 func (r *response) Write(p []byte) (int, error) { return len(p), nil }
 func (r *response) WriteHeader(status int)      { r.status = status }
 
-// middlewares limit each client address to quota requests a period, and tell it
-// in fields.
+// middlewares limit each client address to quota requests a period, and set header
+// fields.
 var middlewares = []struct {
 	name string
 	open func(quota int64, period time.Duration) func(http.Handler) http.Handler
@@ -66,7 +66,7 @@ var middlewares = []struct {
 	}},
 }
 
-// middleware is a whole request, with its fields.
+// middleware measures a whole request with header fields.
 func middleware(o options) ([]*table, error) {
 	t := &table{title: "Whole middleware with fields", note: fmt.Sprintf("ns, bytes and allocations a request; the median of %d rounds ± half the range. Weir's handlers can read the decision from the context of the request, which takes a copy of the request.", o.rounds),
 		header: []string{"", "allowed", "B", "allocations", "denied", "B", "allocations"}}

@@ -1,12 +1,12 @@
-// Command bench measures Weir beside other limiters, in one process and in
-// rounds that take turns, and prints tables as Markdown:
+// Command bench measures Weir beside other limiters, and prints tables as Markdown. All
+// run in one process, in rounds in which they take turns:
 //
 //	go run -C _bench .                  everything, in some minutes
-//	go run -C _bench . -run redis       the tables of one name
-//	go run -C _bench . -quick           a few checks of each, to see that all decide right
+//	go run -C _bench . -run redis       the tables of one suite
+//	go run -C _bench . -quick           a few checks of each limiter, to test their decisions
 //
-// It draws figures too, into the directory of -figures. It ends with an error
-// where a contender decides wrongly.
+// It also draws figures, into the directory of -figures. It ends with an error if a
+// limiter decides wrongly.
 package main
 
 import (
@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -27,7 +26,7 @@ type options struct {
 	rounds int
 }
 
-// pick returns how much to do.
+// pick returns full, or quick in a quick run.
 func (o options) pick(full, quick int) int {
 	if o.quick {
 		return quick
@@ -35,10 +34,12 @@ func (o options) pick(full, quick int) int {
 	return full
 }
 
-var suites = []struct {
+type suite struct {
 	name string
 	run  func(options) ([]*table, error)
-}{
+}
+
+var suites = []suite{
 	{"memory", memory},
 	{"middleware", middleware},
 	{"redis", redisTables},
@@ -59,38 +60,34 @@ func main() {
 	if o.quick {
 		o.rounds, *figures = 1, ""
 	}
-	if *figures != "" {
-		if err := os.MkdirAll(*figures, 0o755); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-	}
 	fmt.Printf("# Weir beside its peers\n\n%s\n", machine())
 	for _, s := range suites {
 		if !only.MatchString(s.name) {
 			continue
 		}
-		tables, err := s.run(o)
-		if err != nil {
+		if err := s.report(o, *figures); err != nil {
 			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", s.name, err)
 			os.Exit(1)
-		}
-		for _, t := range tables {
-			t.write(os.Stdout)
-			if *figures == "" {
-				continue
-			}
-			for _, c := range t.charts {
-				if err := os.WriteFile(filepath.Join(*figures, c.file+".svg"), []byte(c.svg()), 0o644); err != nil {
-					fmt.Fprintln(os.Stderr, "bench:", err)
-					os.Exit(1)
-				}
-			}
 		}
 	}
 }
 
-// machine says what was measured on what.
+// report runs a suite, prints its tables and draws their charts.
+func (s *suite) report(o options, figures string) error {
+	tables, err := s.run(o)
+	if err != nil {
+		return err
+	}
+	for _, t := range tables {
+		t.write(os.Stdout)
+		if err := t.draw(figures); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// machine returns a line with the date, the machine and the versions.
 func machine() string {
 	cpu := runtime.GOARCH
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A series is what was measured of one contender, once in each round.
+// A series has the measurements of one contender, one for each round.
 type series []float64
 
 func (s series) median() float64 {
@@ -23,8 +23,7 @@ func (s series) median() float64 {
 	return s[len(s)/2]
 }
 
-// spread is the half of the distance from the least to the most, relative to the
-// median.
+// spread is half of the range, relative to the median.
 func (s series) spread() float64 {
 	if m := s.median(); m > 0 {
 		return (slices.Max(s) - slices.Min(s)) / 2 / m
@@ -36,9 +35,9 @@ func (s series) String() string {
 	return fmt.Sprintf("%.0f ± %.0f %%", s.median(), 100*s.spread())
 }
 
-// interleave measures n contenders in turn, round after round, each time another
-// one first: what disturbs the machine disturbs them alike. The first round warms
-// up and does not count.
+// interleave measures n contenders in turn, in rounds that begin with another one each
+// time, so that disturbances of the machine affect all alike. The first round warms up
+// and does not count.
 func interleave(n, rounds int, measure func(i int) (float64, error)) ([]series, error) {
 	all := make([]series, n)
 	for round := range rounds + 1 {
@@ -57,15 +56,16 @@ func interleave(n, rounds int, measure func(i int) (float64, error)) ([]series, 
 	return all, nil
 }
 
-// errLost is the error of a check that a contender by design may lose to others,
-// as a compare-and-swap does.
+// errLost is the error of a check that lost a race, in a contender whose design allows
+// that: one with a compare-and-swap.
 var errLost = errors.New("lost")
 
-// A check asks for one unit of a key, and says whether it is allowed.
+// A check takes one unit of a key, and returns whether it is allowed.
 type check func(key string) (bool, error)
 
-// nsPerCheck asks ops times for keys, which it walks in an order that no cache
-// likes, on that many goroutines. Any other answer than want is an error.
+// nsPerCheck makes ops checks on so many goroutines, and returns the time of one. It
+// walks the keys in an order that makes caches miss. A decision other than want is an
+// error.
 func nsPerCheck(newCheck func() check, keys []string, goroutines, ops int, want bool) (float64, error) {
 	errs := make([]error, goroutines)
 	var wg sync.WaitGroup
@@ -110,7 +110,7 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// collection returns how long a full collection takes, in ms.
+// collection returns how long a full garbage collection takes, in ms.
 func collection() float64 {
 	runtime.GC()
 	var s series

@@ -10,26 +10,29 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-const plenty = 1_000_000_000 // units a second that no run uses up
+const plenty = 1_000_000_000 // units a second, more than any run uses
 
-// memory is one check in memory, beside the peers.
+// A scene is how contenders in memory are asked.
+type scene struct {
+	name       string
+	keys       []string
+	quota      int64
+	period     time.Duration
+	goroutines int
+	ops        int
+	target     float64 // the time of Weir, as a fraction of the best peer's
+}
+
+// memory measures one check in memory, beside the peers.
 func memory(o options) ([]*table, error) {
-	all := append([]contender{floor}, contenders...)
+	all := append([]contender{floor}, contenders...) // Weir is number 1
 	hot, many := keysOf(1), keysOf(o.pick(1_000_000, 50_000))
 	t := &table{
 		title:  "One check in memory",
 		note:   fmt.Sprintf("ns a check, the median of %d rounds ± half the range. Parallel is on %d goroutines.", o.rounds, runtime.GOMAXPROCS(0)),
 		header: []string{"", "hot key, allowed", "denied", "parallel", fmt.Sprintf("%d keys", len(many)), "parallel", "bytes a key", "full GC, ms"},
 	}
-	scenes := []struct {
-		name       string
-		keys       []string
-		quota      int64
-		period     time.Duration
-		goroutines int
-		ops        int
-		target     float64
-	}{
+	scenes := []scene{
 		{"hot key, allowed", hot, plenty, time.Second, 1, o.pick(300_000, 20_000), 0.9},
 		{"hot key, denied", hot, 1, time.Hour, 1, o.pick(300_000, 20_000), 0.9},
 		{"hot key, parallel", hot, plenty, time.Second, runtime.GOMAXPROCS(0), o.pick(300_000, 20_000), 0.8},
@@ -42,43 +45,19 @@ func memory(o options) ([]*table, error) {
 		cells[i] = []any{c.name}
 	}
 	for _, s := range scenes {
-		open := make([]func() check, len(all))
-		for i, c := range all {
-			open[i] = c.open(s.quota, s.period)
-			ask := open[i]()
-			for _, k := range s.keys { // every key is known
-				if _, err := ask(k); err != nil {
-					return nil, fmt.Errorf("%s: %s: %w", s.name, c.name, err)
-				}
-			}
-		}
-		results, err := interleave(len(all), o.rounds, func(i int) (float64, error) {
-			ns, err := nsPerCheck(open[i], s.keys, s.goroutines, s.ops, s.quota == plenty)
-			if err != nil {
-				err = fmt.Errorf("%s: %s: %w", s.name, all[i].name, err)
-			}
-			return ns, err
-		})
+		results, err := s.measure(all, o.rounds)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
-		var ours float64
-		var peers []float64
 		ch := chart{file: "memory-" + slug(s.name), title: "One check in memory: " + s.name, unit: "ns", target: s.target}
-		open = nil // the garbage of a million keys
+		var medians []float64
 		for i, r := range results {
 			cells[i] = append(cells[i], r)
-			switch {
-			case all[i].name == weirName:
-				ours = r.median()
-			case i > 0:
-				peers = append(peers, r.median())
-			}
-			if i > 0 {
-				ch.bars = append(ch.bars, bar{all[i].name, r.median()})
-			}
+			medians = append(medians, r.median())
+			ch.bars = append(ch.bars, bar{all[i].name, r.median()})
 		}
-		verdicts = append(verdicts, against(ours, peers, s.target))
+		ch.bars = ch.bars[1:] // without the floor
+		verdicts = append(verdicts, against(medians[1], medians[2:], s.target))
 		t.charts = append(t.charts, ch)
 	}
 	for i, c := range all {
@@ -95,16 +74,41 @@ func memory(o options) ([]*table, error) {
 	return []*table{t, algorithmsTable(o), flood(o)}, nil
 }
 
-// footprint returns the bytes that a key takes, and the ms by which all keys
-// lengthen a full collection.
+// measure returns the ns of a check, for each contender.
+func (s *scene) measure(all []contender, rounds int) ([]series, error) {
+	open := make([]func() check, len(all))
+	for i, c := range all {
+		open[i] = c.open(s.quota, s.period)
+		if err := askAll(open[i](), s.keys); err != nil { // so that no key is new
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	return interleave(len(all), rounds, func(i int) (float64, error) {
+		ns, err := nsPerCheck(open[i], s.keys, s.goroutines, s.ops, s.quota == plenty)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", all[i].name, err)
+		}
+		return ns, err
+	})
+}
+
+// askAll checks each key once.
+func askAll(ask check, keys []string) error {
+	for _, k := range keys {
+		if _, err := ask(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// footprint returns the bytes that a key takes, and by how many ms all keys lengthen a
+// full garbage collection.
 func footprint(c contender, keys []string) (bytes, pause float64, err error) {
 	before, gc := heap(), collection()
 	newCheck := c.open(1<<20, time.Hour)
-	ask := newCheck()
-	for _, k := range keys {
-		if _, err := ask(k); err != nil {
-			return 0, 0, err
-		}
+	if err := askAll(newCheck(), keys); err != nil {
+		return 0, 0, err
 	}
 	bytes, pause = (heap()-before)/float64(len(keys)), max(0, collection()-gc)
 	runtime.KeepAlive(newCheck)
@@ -131,8 +135,8 @@ func algorithmsTable(o options) *table {
 	return t
 }
 
-// flood is what keys that somebody makes up do to memory, and to a key that is
-// being limited.
+// flood measures how made-up keys fill memory, and whether a key that is being limited
+// stays limited.
 func flood(o options) *table {
 	n := o.pick(10_000_000, 300_000)
 	t := &table{title: "A flood of made-up keys", note: fmt.Sprintf("%d keys, each asked for once, while one key is being limited.", n),
@@ -146,7 +150,7 @@ func flood(o options) *table {
 		var key [16]byte
 		for i := range n {
 			k := fmt.Appendf(key[:0], "made-up-%d", i)
-			_, _ = ask(string(k)) // ErrFull is no answer, and goes on
+			_, _ = ask(string(k)) // an error such as ErrFull does not end the flood
 		}
 		grown := (heap() - before) / 1e6
 		still := "yes"

@@ -24,17 +24,18 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A shared contender counts in Redis. Each opens its own keys.
+// A shared contender counts in Redis, under keys of its own.
 type shared struct {
 	name string
 	open func(rdb *redis.Client, quota int64) func() check
-	errs bool // some checks may fail, and are counted
+	errs bool // checks may fail; the table shows how many do
 }
 
 func storeOf(rdb *redis.Client, prefix string) weir.Store {
 	return must(redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 10 * time.Second}))
 }
 
+// several returns n limits of one algorithm, of 1 to n minutes.
 func several(n int, f func(int64, time.Duration) weir.Limit, quota int64) (limits []weir.Limit) {
 	for i := range n {
 		limits = append(limits, f(quota, time.Duration(i+1)*time.Minute).Named(fmt.Sprint(i)))
@@ -77,8 +78,8 @@ var sharedContenders = []shared{
 	}},
 }
 
-// publishedScript is how limits of several windows are commonly published: one
-// sorted set of requests, counted for each window, all or nothing.
+// publishedScript limits by several windows in the way that is published most often: a
+// sorted set of requests is counted for each window, all or nothing.
 var publishedScript = redis.NewScript(`
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -104,6 +105,7 @@ end
 return {allowed and 1 or 0, cjson.encode(reply)}
 `)
 
+// published is the contender of publishedScript.
 func published(rdb *redis.Client, quota int64) func() check {
 	type limit struct {
 		Limit  int64 `json:"limit"`
@@ -126,7 +128,7 @@ func published(rdb *redis.Client, quota int64) func() check {
 	})
 }
 
-// startRedis runs a server of its own, until stop.
+// startRedis starts a redis-server. stop ends it.
 func startRedis() (rdb *redis.Client, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {
@@ -163,8 +165,9 @@ func startRedis() (rdb *redis.Client, stop func(), err error) {
 
 var stat = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+),usec=(\d+)`)
 
-// serverTime returns the commands that clients sent since the last reset, and the
-// µs that Redis spent on them. What scripts call is part of the scripts.
+// serverTime returns how many commands clients have sent since the last CONFIG
+// RESETSTAT, and how many µs Redis spent on them. Commands that scripts call count as
+// time of the scripts.
 func serverTime(rdb *redis.Client) (calls, usec float64, err error) {
 	info, err := rdb.Info(ctx, "commandstats").Result()
 	if err != nil {
@@ -206,7 +209,7 @@ func redisTables(o options) ([]*table, error) {
 	return []*table{cost, rates, blocked}, err
 }
 
-// serverCost is what one check costs Redis, by its own account.
+// serverCost measures the time of the Redis server for one check, as Redis counts it.
 func serverCost(o options, rdb *redis.Client) (*table, error) {
 	t := &table{title: "What a check costs Redis", note: fmt.Sprintf("Server µs a check and round trips, from commandstats; the median of %d rounds ± half the range; one goroutine, one key.", o.rounds),
 		header: []string{"", "allowed, µs", "round trips", "denied, µs", "round trips", "bytes of a key with one unit"}}
@@ -215,159 +218,176 @@ func serverCost(o options, rdb *redis.Client) (*table, error) {
 	for i, c := range contenders {
 		cells[i] = []any{c.name}
 	}
-	medians := map[string]float64{}
-	ch := chart{file: "redis-allowed", title: "Server time of a check in Redis: allowed", unit: "µs"}
-	for _, s := range []struct {
+	medians := map[string]float64{} // by contender and scene
+	for _, scene := range []struct {
 		name  string
 		quota int64
 	}{{"allowed", 1 << 22}, {"denied", 1}} {
 		trips := make([]series, len(contenders))
 		results, err := interleave(len(contenders), o.rounds, func(i int) (float64, error) {
-			if err := rdb.FlushAll(ctx).Err(); err != nil {
-				return 0, err
+			calls, usec, err := contenders[i].serverTime(rdb, scene.quota, o.pick(3000, 100))
+			if err != nil {
+				err = fmt.Errorf("%s: %s: %w", scene.name, contenders[i].name, err)
 			}
-			ask := contenders[i].open(rdb, s.quota)()
-			if _, err := ask("k"); err != nil {
-				return 0, err
-			}
-			rdb.ConfigResetStat(ctx)
-			ops := o.pick(3000, 100)
-			for range ops {
-				allowed, err := ask("k")
-				if err != nil || allowed != (s.quota > 1) {
-					return 0, fmt.Errorf("%s: %s: a wrong decision: %v, %v", s.name, contenders[i].name, allowed, err)
-				}
-			}
-			calls, usec, err := serverTime(rdb)
-			trips[i] = append(trips[i], calls/float64(ops))
-			return usec / float64(ops), err
+			trips[i] = append(trips[i], calls)
+			return usec, err
 		})
 		if err != nil {
 			return nil, err
 		}
 		for i, r := range results {
 			cells[i] = append(cells[i], fmt.Sprintf("%.1f ± %.0f %%", r.median(), 100*r.spread()), fmt.Sprintf("%.0f", trips[i].median()))
-			medians[contenders[i].name+s.name] = r.median()
-			if s.name == "allowed" {
-				ch.bars = append(ch.bars, bar{contenders[i].name, r.median()})
-			}
+			medians[contenders[i].name+scene.name] = r.median()
 		}
 	}
+	ch := chart{file: "redis-allowed", title: "Server time of a check in Redis: allowed", unit: "µs"}
 	for i, c := range contenders {
 		rdb.FlushAll(ctx)
 		if _, err := c.open(rdb, 1<<22)()("192.0.2.1"); err != nil {
 			return nil, err
 		}
-		var bytes int64
-		for _, k := range rdb.Keys(ctx, "*").Val() {
-			bytes += rdb.MemoryUsage(ctx, k).Val()
-		}
-		t.add(append(cells[i], bytes)...)
+		t.add(append(cells[i], storedBytes(rdb))...)
+		ch.bars = append(ch.bars, bar{c.name, medians[c.name+"allowed"]})
 	}
-	verdict := func(ours, peer string, target float64) {
-		row := []any{fmt.Sprintf("**%s beside %s**", ours, peer)}
-		for _, s := range []string{"allowed", "denied"} {
-			x := medians[ours+s] / medians[peer+s]
-			word := "met"
-			if x > target {
-				word = "missed"
-			}
-			row = append(row, fmt.Sprintf("%.2f × (target %.1f: %s)", x, target, word), "")
+	t.charts = []chart{ch}
+	for _, v := range []struct {
+		ours, peer string
+		target     float64
+	}{
+		{"weir, GCRA", "redis_rate", 0.9},
+		{"weir, five GCRA", "redis_rate", 1.4},
+		{"weir, five windows of a log", "published script, five windows", 0.8},
+	} {
+		row := []any{fmt.Sprintf("**%s beside %s**", v.ours, v.peer)}
+		for _, scene := range []string{"allowed", "denied"} {
+			x := medians[v.ours+scene] / medians[v.peer+scene]
+			row = append(row, fmt.Sprintf("%.2f × (target %.1f: %s)", x, v.target, met(x <= v.target)), "")
 		}
 		t.add(append(row, "")...)
 	}
-	verdict("weir, GCRA", "redis_rate", 0.9)
-	verdict("weir, five GCRA", "redis_rate", 1.4)
-	verdict("weir, five windows of a log", "published script, five windows", 0.8)
-	t.charts = []chart{ch}
 	return t, nil
 }
 
-// throughput is what clients see.
+// serverTime returns the commands and the µs of the server for one of ops checks, of
+// which a quota of 1 must refuse all.
+func (c *shared) serverTime(rdb *redis.Client, quota int64, ops int) (calls, usec float64, err error) {
+	if err := rdb.FlushAll(ctx).Err(); err != nil {
+		return 0, 0, err
+	}
+	ask := c.open(rdb, quota)()
+	if _, err := ask("k"); err != nil {
+		return 0, 0, err
+	}
+	rdb.ConfigResetStat(ctx)
+	for range ops {
+		if allowed, err := ask("k"); err != nil || allowed != (quota > 1) {
+			return 0, 0, fmt.Errorf("a wrong decision: %v, %v", allowed, err)
+		}
+	}
+	calls, usec, err = serverTime(rdb)
+	return calls / float64(ops), usec / float64(ops), err
+}
+
+// met is the verdict on a target.
+func met(ok bool) string {
+	if ok {
+		return "met"
+	}
+	return "missed"
+}
+
+// throughput measures checks a second and their latency, as clients see them.
 func throughput(o options, rdb *redis.Client) (*table, error) {
 	t := &table{title: "Checks a second in Redis", note: "Client and server share the machine. Thousands of checks a second, and the time of one: p50 / p99 in µs.", header: []string{""}}
 	many := keysOf(o.pick(100_000, 1000))
 	scenes := []struct {
 		name string
 		keys []string
-		n    int
+		n    int // goroutines
 	}{{"one key, 1 goroutine", many[:1], 1}, {"16", many[:1], 16}, {"128", many[:1], 128},
 		{fmt.Sprintf("%d keys, 1", len(many)), many, 1}, {"16", many, 16}, {"128", many, 128}}
 	for _, s := range scenes {
 		t.header = append(t.header, s.name)
 	}
 	t.header = append(t.header, "errors")
-	hot := map[string]float64{}
+	hot := map[string]float64{} // checks a second of one key on 128 goroutines
 	ch := chart{file: "redis-hot-key", title: "One hot key in Redis, 128 goroutines: time a check", unit: "ns"}
 	for _, c := range sharedContenders {
 		rdb.FlushAll(ctx)
 		row := []any{c.name}
-		var failed, asked int64
+		failed, asked := 0, 0
 		for _, s := range scenes {
-			newCheck := c.open(rdb, 1<<24)
-			var mu sync.Mutex
-			var wg sync.WaitGroup
-			var all series
-			var wrong error
-			d := time.Duration(o.pick(1000, 50)) * time.Millisecond
-			start := time.Now()
-			for g := range s.n {
-				wg.Go(func() {
-					ask := newCheck()
-					var took series
-					var errs int64
-					at := uint32(g) * 40503
-					for time.Since(start) < d {
-						at += 2654435761
-						begin := time.Now()
-						allowed, err := ask(s.keys[int(at>>4)%len(s.keys)])
-						took = append(took, float64(time.Since(begin))/1e3)
-						if err != nil {
-							errs++
-						} else if !allowed {
-							mu.Lock()
-							wrong = errors.New("a wrong decision: denied")
-							mu.Unlock()
-						}
-						if err != nil && !c.errs {
-							mu.Lock()
-							wrong = err
-							mu.Unlock()
-							return
-						}
-					}
-					mu.Lock()
-					all, failed = append(all, took...), failed+errs
-					mu.Unlock()
-				})
+			l, err := c.load(rdb, s.keys, s.n, time.Duration(o.pick(1000, 50))*time.Millisecond)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", c.name, s.name, err)
 			}
-			wg.Wait()
-			elapsed := time.Since(start)
-			if wrong != nil {
-				return nil, fmt.Errorf("%s: %s: %w", c.name, s.name, wrong)
-			}
-			asked += int64(len(all))
-			slices.Sort(all)
-			rate := float64(len(all)) / elapsed.Seconds()
-			row = append(row, fmt.Sprintf("%.1f: %.0f / %.0f", rate/1e3, all[len(all)/2], all[len(all)*99/100]))
+			failed, asked = failed+l.failed, asked+len(l.micros)
+			row = append(row, fmt.Sprintf("%.1f: %.0f / %.0f", l.rate/1e3, l.micros[len(l.micros)/2], l.micros[len(l.micros)*99/100]))
 			if s.n == 128 && len(s.keys) == 1 {
-				hot[c.name] = rate
-				ch.bars = append(ch.bars, bar{c.name, 1e9 / rate})
+				hot[c.name] = l.rate
+				ch.bars = append(ch.bars, bar{c.name, 1e9 / l.rate})
 			}
 		}
 		t.add(append(row, fmt.Sprintf("%.1f %%", 100*float64(failed)/float64(asked)))...)
 	}
 	x := hot["weir, GCRA, Coalesce"] / hot["weir, GCRA"]
-	word := "met"
-	if x < 10 {
-		word = "missed"
-	}
-	t.note += fmt.Sprintf(" **Coalesce on one key, 128 goroutines: %.1f × (target 10: %s).**", x, word)
+	t.note += fmt.Sprintf(" **Coalesce on one key, 128 goroutines: %.1f × (target 10: %s).**", x, met(x >= 10))
 	t.charts = []chart{ch}
 	return t, nil
 }
 
-// hybridBlocked counts what a key that is being limited asks of Redis.
+// A load has the results of checks on several goroutines.
+type load struct {
+	micros series  // the time of each check, the shortest first
+	failed int     // checks with an error
+	rate   float64 // checks a second
+}
+
+// load makes checks on n goroutines for d. A refusal is an error; so is an error of a
+// contender that should have none.
+func (c *shared) load(rdb *redis.Client, keys []string, n int, d time.Duration) (l load, err error) {
+	newCheck := c.open(rdb, 1<<24)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	start := time.Now()
+	for g := range n {
+		wg.Go(func() {
+			took, failed, wrong := c.askFor(newCheck(), keys, uint32(g)*40503, start.Add(d))
+			mu.Lock()
+			defer mu.Unlock()
+			l.micros, l.failed = append(l.micros, took...), l.failed+failed
+			if err == nil {
+				err = wrong
+			}
+		})
+	}
+	wg.Wait()
+	l.rate = float64(len(l.micros)) / time.Since(start).Seconds()
+	slices.Sort(l.micros)
+	return l, err
+}
+
+// askFor makes checks until end. It returns the µs of each and the number of those that
+// failed.
+func (c *shared) askFor(ask check, keys []string, at uint32, end time.Time) (took series, failed int, err error) {
+	for time.Now().Before(end) {
+		at += 2654435761
+		begin := time.Now()
+		allowed, askErr := ask(keys[int(at>>4)%len(keys)])
+		took = append(took, float64(time.Since(begin))/1e3)
+		switch {
+		case askErr != nil && !c.errs:
+			return took, failed, askErr
+		case askErr != nil:
+			failed++
+		case !allowed:
+			err = errors.New("a wrong decision: denied")
+		}
+	}
+	return took, failed, err
+}
+
+// hybridBlocked counts the Redis commands for a key that Hybrid refuses from memory.
 func hybridBlocked(o options, rdb *redis.Client) (*table, error) {
 	rdb.FlushAll(ctx)
 	ask := weirOf(weir.Hybrid(storeOf(rdb, "h:"), 1000), algorithms.GCRA(1, time.Hour))()

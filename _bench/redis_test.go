@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// BenchmarkServer measures what a check costs Redis, by its own account
+// BenchmarkServer measures the time of the Redis server for a check, as Redis counts it
 // (commandstats), beside redis_rate in the same run:
 //
 //	go test -C _bench -run '^$' -bench Server -count 6
@@ -62,7 +62,7 @@ func BenchmarkServer(b *testing.B) {
 				n := 0
 				rdb.FlushDB(ctx)
 				measure(b, rdb, func() error {
-					if n++; c.name == "five logs" && verdict.quota > 1 && n%200 == 0 { // a new key: its log is short of full
+					if n++; c.name == "five logs" && verdict.quota > 1 && n%200 == 0 { // a new key, because the log is nearly full
 						for i := range t.Charges {
 							t.Charges[i].Key = strconv.Itoa(n)
 						}
@@ -92,7 +92,7 @@ func measure(b *testing.B, rdb *redis.Client, do func() error) {
 		}
 		return calls, usec
 	}
-	if err := do(); err != nil { // the server has the script from here on
+	if err := do(); err != nil { // from now on the server has the script
 		b.Fatal(err)
 	}
 	calls, usec := stats()

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// A chart is horizontal bars, the shortest first, for a README: less is better.
+// A chart has horizontal bars, the shortest first. Less is better.
 type chart struct {
 	file, title, unit string
-	target            float64 // what we want of the best peer; 0 is not drawn
+	target            float64 // as a fraction of the best peer; 0 draws none
 	bars              []bar
 }
 

@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// A table is measured once and printed as Markdown; some are drawn too.
+// A table has the results of a suite. It is printed as Markdown; some tables have charts.
 type table struct {
 	title  string
 	note   string
@@ -37,8 +39,24 @@ func (t *table) write(w io.Writer) {
 	}
 }
 
-// against says how x compares with the least of others, and with what we want of
-// that ratio.
+// draw writes the charts into a directory; "" writes none.
+func (t *table) draw(dir string) error {
+	if dir == "" || len(t.charts) == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, c := range t.charts {
+		if err := os.WriteFile(filepath.Join(dir, c.file+".svg"), []byte(c.svg()), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// against returns the ratio of x to the least of others as text, and whether it meets
+// the target.
 func against(x float64, others []float64, target float64) string {
 	best := slices.Min(others)
 	verdict := "met"

@@ -15,8 +15,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// eviction: a key that is used up and asked for again and again, in a Redis that
-// is full of keys made up by others.
+// eviction: one key is used up and still in use, and Redis is full of made-up keys. Does
+// Redis evict the key that is being limited?
 func eviction(plain, _ string) {
 	rdb := redis.NewClient(&redis.Options{Addr: plain})
 	defer rdb.Close()

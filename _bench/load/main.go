@@ -1,6 +1,6 @@
-// Load shows what a store over Redis decides when it is asked for too much, and
-// when the network fails for a moment. It starts a redis-server and a proxy that
-// is late by a round trip, on loopback, and ends by itself.
+// Load shows how a store over Redis decides under too many calls, and when the network
+// fails for a moment. It starts a redis-server, and a proxy that delays answers by a
+// round trip, on loopback. It ends by itself.
 //
 //	go run -C _bench ./load                    # all tables, three minutes
 //	go run -C _bench ./load -quick             # fewer, shorter rounds
@@ -36,9 +36,9 @@ var (
 	only     = flag.String("only", "", "the `table` to print: plateau, spike, blip, hole, connect, eviction; empty is all")
 	quick    = flag.Bool("quick", false, "fewer and shorter rounds")
 	coalesce = flag.Bool("coalesce", false, "put Coalesce before the store")
-	verbose  = flag.Bool("v", false, "say on stderr why asks were not decided")
-	one      = flag.String("way", "", "one `round trip` only, such as \"20 ms, TLS+AUTH\"")
-	keys     = flag.Int("keys", 1000, "how many keys are asked for")
+	verbose  = flag.Bool("v", false, "print the errors of undecided calls on stderr")
+	one      = flag.String("way", "", "measure one `round trip` only, such as \"20 ms, TLS+AUTH\"")
+	keys     = flag.Int("keys", 1000, "number of keys that are used")
 )
 
 func main() {
@@ -62,7 +62,7 @@ func main() {
 	}
 }
 
-// A line is a store with its client behind a proxy.
+// A line is a store whose client reaches Redis through a proxy.
 type line struct {
 	*proxy
 	rdb   redis.UniversalClient
@@ -98,7 +98,7 @@ func (l *line) close() {
 	l.ln.Close()
 }
 
-// A count is what came of asks, and the slowest of them.
+// A count has the results of calls, and the time of the slowest.
 type count struct {
 	decided, refused, failed atomic.Int64
 	slowest                  atomic.Int64
@@ -143,8 +143,8 @@ func (c *count) explain() {
 	}
 }
 
-// closed has n callers ask one after the other for d. A caller without a decision
-// asks again 50 ms later, for another key: no sooner than if it had waited in vain.
+// closed lets n callers make one call after the other for d. After an error a caller
+// waits for 50 ms, as long as a call that times out, and goes on with another key.
 func (l *line) closed(n int, d time.Duration) *count {
 	c := &count{}
 	ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -164,7 +164,7 @@ func (l *line) closed(n int, d time.Duration) *count {
 	return c
 }
 
-// open asks so many times a second for d, whatever comes of it.
+// open makes so many calls a second for d, and does not wait for their results.
 func (l *line) open(rate float64, d time.Duration) *count {
 	c := &count{}
 	var wg sync.WaitGroup
@@ -183,7 +183,7 @@ func (l *line) open(rate float64, d time.Duration) *count {
 	return c
 }
 
-// ready asks until there is a decision.
+// ready makes calls until one is decided.
 func (l *line) ready(within time.Duration) (time.Duration, bool) {
 	begin := time.Now()
 	var c count
@@ -214,7 +214,8 @@ func (w way) open(plain, secure string) *line {
 	return open(plain, false, w.rtt, 0, true)
 }
 
-// plateau: callers at once, from what one round trip serves to 20 times that.
+// plateau: more and more concurrent callers, up to 20 times as many as one round trip
+// can serve.
 func plateau(plain, secure string) {
 	d := 2 * time.Second
 	if *quick {
@@ -251,7 +252,7 @@ func plateau(plain, secure string) {
 	}
 }
 
-// spike: 1,000 a second, two seconds of more, and a second after it.
+// spike: 1,000 calls a second, two seconds with more, and one second after that.
 func spike(plain, secure string) {
 	times := []float64{6, 20, 60}
 	fmt.Println("Decided of those asked, at 1,000 a second, in a spike of 2 s, and in the second after it; the slowest of the spike.")
@@ -280,7 +281,7 @@ func spike(plain, secure string) {
 	}
 }
 
-// blip: answers stand still for 60 ms, at 1,000 a second.
+// blip: at 1,000 calls a second, no answer arrives for 60 ms.
 func blip(plain, secure string) {
 	fmt.Println("Undecided of 1,000 a second when answers stand still for 60 ms, without a breaker and with one.")
 	fmt.Println("| round trip | store alone | with Breaker |\n| --- | --- | --- |")
@@ -292,7 +293,7 @@ func blip(plain, secure string) {
 			if breaker {
 				l.store = weir.Breaker(l.store, weir.BreakerOptions{})
 			}
-			time.AfterFunc(500*time.Millisecond, func() { l.stand(60 * time.Millisecond) })
+			time.AfterFunc(500*time.Millisecond, func() { l.stop(60 * time.Millisecond) })
 			c := l.open(1000, 2*time.Second)
 			c.explain()
 			fmt.Printf(" %d |", c.refused.Load()+c.failed.Load())
@@ -302,8 +303,7 @@ func blip(plain, secure string) {
 	}
 }
 
-// hole: answers vanish for a while, and how long after its end there are
-// decisions.
+// hole: answers vanish for a while. How soon after that are calls decided again?
 func hole(plain, secure string) {
 	fmt.Println("After the end of a black hole, at 500 a second: the first decision, and the last failure.")
 	fmt.Println("| hole | tuned | defaults |\n| --- | --- | --- |")
@@ -343,7 +343,7 @@ func hole(plain, secure string) {
 	}
 }
 
-// connect: a process that begins, over a line that is long.
+// connect: a process starts, far away from Redis.
 func connect(plain, secure string) {
 	fmt.Println("Until the first decision, with TLS and AUTH, and what of 2 s at 100 a second is decided then.")
 	fmt.Println("| round trip | Timeout | client | first | then |\n| --- | --- | --- | --- | --- |")
@@ -362,12 +362,12 @@ func connect(plain, secure string) {
 	}
 }
 
-// quiet keeps what go-redis says of its connections from the tables.
+// quiet drops what go-redis logs about connections.
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// A program is the testing.TB of a program, as far as redistest needs one.
+// A program has the methods of testing.TB that redistest needs, outside of a test.
 type program struct {
 	testing.TB
 	cleanups []func()

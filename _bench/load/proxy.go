@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"math/big"
 	"net"
 	"sync"
@@ -13,17 +14,17 @@ import (
 	"time"
 )
 
-// A proxy is a network of one way: what the server answers comes late, stands
-// still, or is lost. Unlike the one in redistest it delays chunks side by side, as
-// a long line does.
+// A proxy delays, stops or loses the answers of a server, and nothing that clients send.
+// Each chunk is late by delay, however many are on their way: the proxy of redistest
+// delays them one after the other.
 type proxy struct {
 	delay  atomic.Int64 // ns
-	lost   atomic.Bool  // a black hole: answers vanish
+	lost   atomic.Bool  // answers vanish
 	ln     net.Listener
 	server string
 
-	mu    sync.Mutex
-	still chan struct{} // closed when answers go on; nil while they do
+	mu      sync.Mutex
+	stopped chan struct{} // closed when answers go on; nil while they do
 }
 
 func newProxy(server string, secure bool) (*proxy, error) {
@@ -58,83 +59,83 @@ func newProxy(server string, secure bool) (*proxy, error) {
 
 func (p *proxy) addr() string { return p.ln.Addr().String() }
 
-// stand stops all answers for d; none is lost.
-func (p *proxy) stand(d time.Duration) {
-	still := make(chan struct{})
+// stop holds all answers back for d. None is lost.
+func (p *proxy) stop(d time.Duration) {
+	stopped := make(chan struct{})
 	p.mu.Lock()
-	p.still = still
+	p.stopped = stopped
 	p.mu.Unlock()
 	time.Sleep(d)
 	p.mu.Lock()
-	p.still = nil
+	p.stopped = nil
 	p.mu.Unlock()
-	close(still)
+	close(stopped)
 }
 
+// wait waits until answers go on.
 func (p *proxy) wait() {
 	p.mu.Lock()
-	still := p.still
+	stopped := p.stopped
 	p.mu.Unlock()
-	if still != nil {
-		<-still
+	if stopped != nil {
+		<-stopped
 	}
 }
 
+// A chunk is a part of an answer.
 type chunk struct {
 	data []byte
-	due  time.Time
+	due  time.Time // when the client gets it
 }
 
-func (p *proxy) serve(c net.Conn) {
-	defer c.Close()
-	if secure, ok := c.(*tls.Conn); ok {
-		time.Sleep(time.Duration(p.delay.Load())) // the handshake's round trip
+// serve connects a client with the server until either ends.
+func (p *proxy) serve(client net.Conn) {
+	defer client.Close()
+	if secure, ok := client.(*tls.Conn); ok {
+		time.Sleep(time.Duration(p.delay.Load())) // a handshake takes a round trip
 		if secure.Handshake() != nil {
 			return
 		}
 	}
-	u, err := net.Dial("tcp", p.server)
+	server, err := net.Dial("tcp", p.server)
 	if err != nil {
 		return
 	}
-	defer u.Close()
+	defer server.Close()
 	go func() {
-		defer u.Close()
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := c.Read(buf)
-			if err != nil {
-				return
-			}
-			if _, err := u.Write(buf[:n]); err != nil {
-				return
-			}
-		}
+		defer server.Close()
+		_, _ = io.Copy(server, client)
 	}()
 	chunks := make(chan chunk, 1024)
-	go func() {
-		defer close(chunks)
-		for {
-			buf := make([]byte, 16<<10)
-			n, err := u.Read(buf)
-			if err != nil {
-				return
-			}
-			chunks <- chunk{buf[:n], time.Now().Add(time.Duration(p.delay.Load()))}
+	go p.receive(server, chunks)
+	p.deliver(client, chunks)
+	server.Close()
+	for range chunks { // until receive ends
+	}
+}
+
+// receive reads answers, and notes when each is due.
+func (p *proxy) receive(server net.Conn, chunks chan<- chunk) {
+	defer close(chunks)
+	for {
+		buf := make([]byte, 16<<10)
+		n, err := server.Read(buf)
+		if err != nil {
+			return
 		}
-	}()
+		chunks <- chunk{buf[:n], time.Now().Add(time.Duration(p.delay.Load()))}
+	}
+}
+
+// deliver writes answers to the client when they are due, until the client is gone.
+func (p *proxy) deliver(client net.Conn, chunks <-chan chunk) {
 	for k := range chunks {
-		if d := time.Until(k.due); d > 0 {
-			time.Sleep(d)
-		}
+		time.Sleep(time.Until(k.due))
 		p.wait()
 		if p.lost.Load() {
 			continue
 		}
-		if _, err := c.Write(k.data); err != nil {
-			u.Close()
-			for range chunks {
-			}
+		if _, err := client.Write(k.data); err != nil {
 			return
 		}
 	}

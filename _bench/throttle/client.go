@@ -20,24 +20,25 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// clientCommand has this program be a client. A job in JSON follows.
+// clientCommand is the argument that makes this program a client. A job in JSON follows
+// it.
 const clientCommand = "client"
 
-// A job is what a client process has to do.
+// A job is the work of one client process.
 type job struct {
 	Row    row
-	Share  int    // of the row's requests
+	Share  int    // how many of the row's requests it sends
 	Redis  string // host:port
 	URL    string // of the receiver
 	Buffer time.Duration
-	Ramp   time.Duration // within which workers start
+	Ramp   time.Duration // workers start within this time
 }
 
-// A tally is what a client process reports.
+// A tally is the report of a client process.
 type tally struct {
 	Answered int
 	Lost     int // requests without an answer
-	Errors   int // of the store; Transport then lets a request go, unlimited
+	Errors   int // of the store; Transport then sends the request without a limit
 	First    string
 
 	mu sync.Mutex
@@ -52,7 +53,7 @@ func (t *tally) add(u *tally) {
 	}
 }
 
-// count adds one to n, which is of t.
+// count adds one to n, a field of t, and keeps the first error.
 func (t *tally) count(n *int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,19 +63,19 @@ func (t *tally) count(n *int, err error) {
 	}
 }
 
-// turnField of a request says when its turn was, in µs since 1970, by the clock
-// of Redis, which on one machine is everybody's.
+// turnField is the field of a request with the time of its turn, in µs since 1970. The
+// clock is that of Redis, which is also that of the clients: all run on one machine.
 const turnField = "Weir-Turn"
 
-// client is main in a client process: it says that it is ready, waits for a
-// line, sends its share and reports.
+// client is main of a client process. It reports that it is ready, waits for a line of
+// input, sends its share of the requests and reports the tally.
 func client(text string) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		return err
 	}
-	// Thousands of workers ask at once. With the default of 50 ms the store
-	// would give up on some, and Transport would let their requests go.
+	// Thousands of workers call the store at once. With the default of 50 ms some calls
+	// would time out, and Transport would send their requests without a limit.
 	const patience = 10 * time.Second
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(patience, j.Redis))
 	defer rdb.Close()
@@ -97,7 +98,7 @@ func client(text string) error {
 		return err
 	}
 	go func() {
-		_, _ = in.ReadString('\n') // returns when nobody wants a report any more
+		_, _ = in.ReadString('\n') // returns when the parent has ended
 		os.Exit(1)
 	}()
 
@@ -127,19 +128,19 @@ func client(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(t)
 }
 
-// limits are what the processes share.
+// limits are the limits that the processes share.
 func (j *job) limits() []weir.Limit {
 	return []weir.Limit{
-		// Never more in a window, wherever it begins.
+		// At most so many in any window.
 		algorithms.SlidingLog(int64(j.Row.Limit), j.Row.Period).Named("quota"),
-		// And one every two milliseconds: two hundred that leave at one instant arrive
-		// as the machines find time for them, and by what that differs from
-		// burst to burst Buffer would have to be longer.
+		// And one every two milliseconds. If hundreds left at one instant, they would
+		// arrive spread over a time that differs from burst to burst, and Buffer would
+		// have to be longer by that difference.
 		algorithms.GCRA(500, time.Second).WithBurst(1).Named("pace"),
 	}
 }
 
-// throttled returns the client that keeps to the limits.
+// throttled returns a client that keeps to the limits.
 func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 	limiter, err := weir.New(store, weir.Options{
 		Rules:   []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: j.limits()}},
@@ -161,8 +162,8 @@ func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 	return &http.Client{Transport: limiter.Transport(base)}, nil
 }
 
-// warmUp asks for something else a few times: the process has a connection to
-// Redis, and that has the script, as when a process has run for a while.
+// warmUp makes a few calls for other keys. After it the process has a connection to
+// Redis, and Redis has the script, as in a process that has run for a while.
 func (j *job) warmUp(store weir.Store) error {
 	for i := range 10 {
 		var charges []weir.Charge

@@ -1,6 +1,6 @@
-// Throttle measures how well three processes share a quota for what they send,
-// against a receiver that checks every window of its arrivals. It repeats the
-// published table of a Redis throttler that sleeps and polls, and prints both.
+// Throttle measures how well three processes keep to a shared quota for the requests that
+// they send. A receiver checks every window of its arrivals. The program repeats the
+// published measurements of a Redis throttler that sleeps and polls, and prints both.
 //
 //	go run -C _bench ./throttle            # four rows, four minutes
 //	go run -C _bench ./throttle -quick     # three windows of each, 17 seconds
@@ -26,8 +26,8 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 )
 
-// A row of the table is one run: that many processes, each with that many
-// workers, send so many requests under one limit.
+// A row of the table is one run: some processes with some workers each send a number of
+// requests under one limit.
 type row struct {
 	Period      time.Duration
 	Limit       int
@@ -35,7 +35,7 @@ type row struct {
 	Concurrency int
 	Requests    int
 
-	time, ideal time.Duration // as published, if they are
+	time, ideal time.Duration // as published; 0 if they are not
 }
 
 var published = []row{
@@ -45,7 +45,7 @@ var published = []row{
 	{time.Second, 1, 3, 10, 30, 0, 30 * time.Second},
 }
 
-// shortest is the time until the last request may leave: a period for every
+// shortest is the earliest time at which the last request may leave: one period for every
 // window but the first.
 func (r *row) shortest() time.Duration {
 	windows := (r.Requests + r.Limit - 1) / r.Limit
@@ -77,7 +77,7 @@ func main() {
 	case own.Limit != 0:
 		own.Requests = cmp.Or(own.Requests, 10*own.Limit)
 		if min(own.Limit, own.Processes, own.Concurrency, own.Requests) < 1 || own.Period <= 0 {
-			log.Fatal("The numbers of a row are positive.")
+			log.Fatal("All numbers of a row must be positive.")
 		}
 		rows = []row{own}
 	case *number < 0 || *number > len(rows):
@@ -118,7 +118,7 @@ func run(ctx context.Context, rows []row, buffer, ramp time.Duration) error {
 	return nil
 }
 
-// A program is the testing.TB of a program, as far as redistest needs one.
+// A program has the methods of testing.TB that redistest needs, outside of a test.
 type program struct {
 	testing.TB
 	cleanups []func()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// measure runs one row. When it returns no client runs.
+// measure runs one row. All clients have ended when it returns.
 func measure(ctx context.Context, r *row, redis string, buffer, ramp time.Duration) (*summary, error) {
 	recv, err := receive()
 	if err != nil {
@@ -65,8 +65,8 @@ func measure(ctx context.Context, r *row, redis string, buffer, ramp time.Durati
 	return s, nil
 }
 
-// A process is a client that runs. It ends with its context, and when the other
-// end of its input is closed, as that of a killed program is.
+// A process is a running client. It ends with its context, and if its input is closed,
+// which happens when this program is killed.
 type process struct {
 	cmd *exec.Cmd
 	in  io.Writer
@@ -98,8 +98,8 @@ func start(ctx context.Context, j *job) (*process, error) {
 	return &process{cmd, in, bufio.NewReader(out)}, nil
 }
 
-// watchStalls notes how late a ticker is: for how long this machine keeps from
-// running who wants to. A stall as long as the buffer spoils a run.
+// watchStalls measures how late a ticker is, which is how long this machine delays
+// goroutines that could run. A stall as long as the buffer spoils a run.
 func watchStalls() (stop func() time.Duration) {
 	const period = time.Millisecond
 	done, most := make(chan struct{}), make(chan time.Duration)

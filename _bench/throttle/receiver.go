@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A receiver is the other side: it notes when requests arrive and takes 10 to
-// 30 ms for each.
+// A receiver is the server of the requests. It records when each arrives, and takes 10 to
+// 30 ms to answer.
 type receiver struct {
 	url string
 	srv *http.Server
@@ -25,7 +25,7 @@ type receiver struct {
 // An arrival is a request as the receiver sees it.
 type arrival struct {
 	at   time.Time
-	turn int64 // when it was to leave, in µs since 1970; 0 if nobody decided
+	turn int64 // when it should have left, in µs since 1970; 0 if the store did not decide
 }
 
 func receive() (*receiver, error) {
@@ -51,7 +51,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// arrivals returns what was seen, in order.
+// arrivals returns the arrivals in order.
 func (r *receiver) arrivals() []arrival {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,19 +60,19 @@ func (r *receiver) arrivals() []arrival {
 	return seen
 }
 
-// A summary is what a row came to.
+// A summary has the results of a row.
 type summary struct {
 	tally
 	time  time.Duration   // from the start of the clients to the last answer
-	gap   time.Duration   // mean, from the first arrival of a window to that of the next
+	gap   time.Duration   // mean time between the first arrivals of windows
 	over  int             // windows that hold more than the limit
 	most  int             // arrivals in one window
-	late  []time.Duration // arrivals after their turns, least first
-	stall time.Duration   // the longest of this machine
+	late  []time.Duration // delays of arrivals after their turns, the shortest first
+	stall time.Duration   // the longest stall of this machine
 }
 
-// judge looks at every window [t, t + period) that begins with an arrival. No
-// other holds more than the one that begins with its first arrival.
+// judge checks every window [t, t + period) that begins with an arrival. Any other window
+// holds no more arrivals than the one that begins with its first arrival.
 func (s *summary) judge(seen []arrival, r *row) {
 	end := 0
 	for begin, a := range seen {
