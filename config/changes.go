@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -69,22 +70,14 @@ type fact struct{ what, text, identity string }
 
 // facts returns all parts of the rule.
 func (r *rule) facts() []fact {
-	unit := r.Unit
-	if unit == "" {
-		unit = "requests"
-	}
 	facts := []fact{
 		{"key", r.key.text, r.key.text},
 		{"cost", r.cost.text, ""},
-		{"unit", unit, ""},
+		{"unit", cmp.Or(r.Unit, "requests"), ""},
 		{"headers", headerNames(r.headers), ""},
 		{"shadow", fmt.Sprintf("%.4g%%", 100*r.Shadow), ""},
-	}
-	if r.allow.text != "" {
-		facts = append(facts, fact{"allow", r.allow.text, ""})
-	}
-	if r.deny.text != "" {
-		facts = append(facts, fact{"deny", r.deny.text, ""})
+		{"allow", r.allow.text, ""},
+		{"deny", r.deny.text, ""},
 	}
 	if r.penalty != nil {
 		facts = append(facts, fact{"penalty", r.penalty.String(), r.penalty.strikes.Algorithm.Name()})
@@ -93,7 +86,7 @@ func (r *rule) facts() []fact {
 		what := "limit " + l.StoredName() + " (" + l.Algorithm.Name() + ")"
 		facts = append(facts, fact{what, l.String(), what})
 	}
-	return facts
+	return slices.DeleteFunc(facts, func(f fact) bool { return f.text == "" }) // no list
 }
 
 // headerNames returns the names that a file uses for the dialects in d.

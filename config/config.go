@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
@@ -254,12 +253,4 @@ func (f *File) read() ([]byte, error) {
 		return nil, fmt.Errorf("config: %w", err)
 	}
 	return data, nil
-}
-
-// logger returns the Logger of Watch.
-func (f *File) logger() *slog.Logger {
-	if f.o.Limiter.Logger != nil {
-		return f.o.Limiter.Logger
-	}
-	return slog.Default()
 }

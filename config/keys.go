@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -103,7 +104,7 @@ func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key 
 	fn := d.o.Keys[name]
 	if fn == nil {
 		known := append(slices.Clone(builtinKeys[:5]), "header:NAME", "cookie:NAME", "path:NAME")
-		d.errorf(n, "unknown key %s%s", name, suggest(name, append(known, sorted(d.o.Keys)...)))
+		d.errorf(n, "unknown key %s%s", name, suggest(name, append(known, slices.Sorted(maps.Keys(d.o.Keys))...)))
 	}
 	return key{fn: fn, text: name, kind: kindNamed}
 }
@@ -200,7 +201,7 @@ func (d *decoder) cost(n ast.Node) cost {
 		fn = func(r *http.Request) int64 { return r.ContentLength }
 	}
 	if fn == nil {
-		d.errorf(n, "unknown cost %q%s", s.Value, suggest(s.Value, append(sorted(d.o.Costs), contentLength)))
+		d.errorf(n, "unknown cost %q%s", s.Value, suggest(s.Value, append(slices.Sorted(maps.Keys(d.o.Costs)), contentLength)))
 	}
 	return cost{fn: fn, text: s.Value}
 }
@@ -216,14 +217,4 @@ func checkName(field, name string, isNil bool, builtin []string) error {
 		return fmt.Errorf("config: Options.%s: the name %q is built in", field, name)
 	}
 	return nil
-}
-
-// sorted returns the names in m.
-func sorted[V any](m map[string]V) []string {
-	var names []string
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

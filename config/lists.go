@@ -111,11 +111,6 @@ func (e entry) matches(key string) bool {
 	return key == e.text || e.isStart && strings.HasPrefix(key, e.start)
 }
 
-// startsLike reports whether e and a key that begins with prefix can match.
-func (e entry) startsLike(prefix string) bool {
-	return strings.HasPrefix(e.start, prefix) || e.isStart && strings.HasPrefix(prefix, e.start)
-}
-
 // instead returns what to write instead of an entry that is no address and that no key
 // of k can match; or "" if a key may match it.
 func (k *key) instead(e entry) string {
@@ -140,7 +135,7 @@ func (k *key) instead(e entry) string {
 		return e.insteadOfJoined()
 	case kindFirst:
 		for i := range k.n {
-			if e.startsLike(fmt.Sprint(i, ":")) {
+			if begin := fmt.Sprint(i, ":"); e.matches(begin) || strings.HasPrefix(e.start, begin) {
 				return ""
 			}
 		}

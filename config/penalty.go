@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -23,10 +24,7 @@ type penalty struct {
 
 // String returns a text such as "10 per 1m (anchored-window), for 10m to 1d".
 func (p *penalty) String() string {
-	most := p.MaxDuration
-	if most == 0 {
-		most = max(24*time.Hour, p.Duration) // the default of weir.Penalty
-	}
+	most := cmp.Or(p.MaxDuration, max(24*time.Hour, p.Duration)) // the default of weir.Penalty
 	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + periodName(p.Duration) + " to " + periodName(most)
 }
 

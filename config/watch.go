@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ func (f *File) Watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
-	log := f.logger().With("file", f.path)
+	log := cmp.Or(f.o.Limiter.Logger, slog.Default()).With("file", f.path)
 	last := f.current.Load().data
 	timer := time.NewTimer(0) // the file may have changed since Open
 	defer timer.Stop()
