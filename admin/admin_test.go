@@ -33,7 +33,7 @@ import (
 
 var byUser = weir.ByHeader("X-User")
 
-// hourly is a rule of n an hour, counted from the first request.
+// hourly returns a rule of n units an hour, counted from the first request.
 func hourly(name string, n int64) weir.Rule {
 	return weir.Rule{Name: name, Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(n, time.Hour)}}
 }
@@ -58,7 +58,7 @@ func newAdmin(t *testing.T, store weir.Store, limiters ...*weir.Limiter) *admin.
 
 var served = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
-// send asks h; header is pairs. A body is JSON.
+// send sends a request with a JSON body to h. header has names and values in turn.
 func send(h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
@@ -70,7 +70,7 @@ func send(h http.Handler, method, target, body string, header ...string) *httpte
 	return w
 }
 
-// spend makes n requests of a user to l and returns how many were served.
+// spend sends n requests of a user through l and returns how many were served.
 func spend(l *weir.Limiter, user string, n int) (passed int) {
 	for range n {
 		if send(l.Handler(served), "GET", "/", "", "X-User", user).Code == 200 {
@@ -140,21 +140,21 @@ func TestMistakes(t *testing.T) {
 		status                            int
 		want                              string
 	}{
-		{"GET", "/", "", "", 404, `there is no "/"; there are GET /rules and /state, POST /reset, /grant, /ban and /unban`},
-		{"GET", "/states?key=a", "", "", 404, `there is no "/states"; there are GET /rules and /state, POST /reset, /grant, /ban and /unban`},
+		{"GET", "/", "", "", 404, `unknown path "/"; known are GET /rules and /state, POST /reset, /grant, /ban and /unban`},
+		{"GET", "/states?key=a", "", "", 404, `unknown path "/states"; known are GET /rules and /state, POST /reset, /grant, /ban and /unban`},
 		{"GET", "/reset?rule=api&key=a", "", "", 405, "/reset is for POST"},
 		{"DELETE", "/state?key=a", "", "", 405, "/state is for GET and HEAD"},
-		{"GET", "/rules?rule=api", "", "", 400, `the query has an unknown "rule"; /rules has none`},
+		{"GET", "/rules?rule=api", "", "", 400, `the query has an unknown "rule"; /rules takes no parameters`},
 		{"GET", "/state", "", "", 400, "the query has no key"},
 		{"GET", "/state?key=%zz", "", "", 400, `the query can't be read: invalid URL escape "%zz"`},
 		{"GET", "/state?key=a&key=b", "", "", 400, "the query has more than one key"},
 		{"GET", "/state?key=a&rul=api", "", "", 400, `the query has an unknown "rul"; known are rule and key`},
-		{"GET", "/state?key=a&rule=web", "", "", 404, `there is no rule "web"; there are api, tiers`},
+		{"GET", "/state?key=a&rule=web", "", "", 404, `there is no rule "web"; known are api, tiers`},
 		{"POST", "/reset?key=a", "", "", 400, "the query has no rule"},
 		{"POST", "/reset?rule=api", "", "", 400, "the query has no key"},
-		{"POST", "/reset?rule=&key=a", "", "", 404, `there is no rule ""; there are api, tiers`},
-		{"POST", "/reset?rule=tiers&key=a", "", "", 409, `the limits of rule "tiers" depend on a request, and nothing else knows them`},
-		{"POST", "/grant?rule=tiers&key=a", units, "application/json", 409, `the limits of rule "tiers" depend on a request, and nothing else knows them`},
+		{"POST", "/reset?rule=&key=a", "", "", 404, `there is no rule ""; known are api, tiers`},
+		{"POST", "/reset?rule=tiers&key=a", "", "", 409, `the limits of rule "tiers" depend on the request, and Options.LimitsFor is not set`},
+		{"POST", "/grant?rule=tiers&key=a", units, "application/json", 409, `the limits of rule "tiers" depend on the request, and Options.LimitsFor is not set`},
 		{"POST", "/grant?rule=api&key=a", units, "application/x-www-form-urlencoded", 415, `the content type is "application/x-www-form-urlencoded"; want application/json`},
 		{"POST", "/grant?rule=api&key=a", units, "", 415, `the content type is ""; want application/json`},
 		{"POST", "/grant?rule=api&key=a", "", "application/json", 400, "the body can't be read: EOF"},
@@ -166,14 +166,14 @@ func TestMistakes(t *testing.T) {
 		{"POST", "/grant?rule=api&key=a", `{"units": "1"}`, "application/json", 400, "units is of the wrong type: string"},
 		{"POST", "/grant?rule=api&key=a", `[1]`, "application/json", 400, "the body is of the wrong type: array"},
 		{"POST", "/grant?rule=api&key=a", `{"unit": 1}`, "application/json", 400, `the body can't be read: unknown field "unit"`},
-		{"POST", "/grant?rule=api&key=a", units + units, "application/json; charset=utf-8", 400, "the body can't be read: there is something after the object"},
-		{"POST", "/grant?rule=api&key=a", units + "}", "application/json", 400, "the body can't be read: there is something after the object"},
+		{"POST", "/grant?rule=api&key=a", units + units, "application/json; charset=utf-8", 400, "the body can't be read: there is text after the object"},
+		{"POST", "/grant?rule=api&key=a", units + "}", "application/json", 400, "the body can't be read: there is text after the object"},
 		{"POST", "/grant?rule=api&key=a", strings.Repeat(" ", 5000) + units, "application/json", 413, "the body is larger than 4096 bytes"},
-		{"POST", "/ban?rule=api&key=a", `{"seconds": 60}`, "application/json", 409, `rule "api" has no penalty, and without one no bans`},
+		{"POST", "/ban?rule=api&key=a", `{"seconds": 60}`, "application/json", 409, `rule "api" has no penalty, so it has no bans`},
 		{"POST", "/ban?rule=api&key=a", `{"seconds": 0}`, "application/json", 400, "seconds is 0; want more than 0 and at most 1125899906"},
 		{"POST", "/ban?rule=api&key=a", `{"seconds": 1e-7}`, "application/json", 400, "seconds is 1e-07; want more than 0 and at most 1125899906"},
 		{"POST", "/ban?rule=api&key=a", `{"seconds": 1e300}`, "application/json", 400, "seconds is 1e+300; want more than 0 and at most 1125899906"},
-		{"POST", "/unban?rule=api&key=a", "", "", 409, `rule "api" has no penalty, and without one no bans`},
+		{"POST", "/unban?rule=api&key=a", "", "", 409, `rule "api" has no penalty, so it has no bans`},
 	} {
 		w := send(h, tt.method, tt.target, tt.body, "Content-Type", tt.contentType)
 		var p struct {
@@ -196,7 +196,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A key may hold anything, over real HTTP.
+// TestKeys: over real HTTP, a key may have any characters.
 func TestKeys(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	l := must(t, store, hourly("a/b c", 3))
@@ -244,7 +244,7 @@ func TestStoreFails(t *testing.T) {
 		method, target, body string
 		status               int
 	}{
-		{h, "GET", "/rules", "", 200}, // asks no store
+		{h, "GET", "/rules", "", 200}, // does not need the store
 		{h, "GET", "/state?key=a", "", 503},
 		{h, "POST", "/reset?rule=api&key=a", "", 503},
 		{h, "POST", "/grant?rule=api&key=a", `{"units": 1}`, 503},
@@ -281,7 +281,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A page of another origin can't make the browser of an operator change anything.
+// TestCrossOrigin: a page of another origin cannot make the browser of an operator change
+// anything.
 func TestCrossOrigin(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	l := must(t, store, hourly("api", 3))
@@ -296,8 +297,8 @@ func TestCrossOrigin(t *testing.T) {
 		{"Origin", "https://evil.example", 403},
 		{"Origin", "null", 403},
 		{"Sec-Fetch-Site", "same-origin", 200},
-		{"Origin", "http://example.com", 200}, // the host that httptest asks
-		{"X-Nothing", "", 200},                // no browser
+		{"Origin", "http://example.com", 200}, // the host of httptest
+		{"X-Nothing", "", 200},                // not a browser
 	} {
 		if w := send(h, "POST", "/reset?rule=api&key=anna", "", tt.header, tt.value); w.Code != tt.status {
 			t.Errorf("%s: %s: got %d, %s; want %d", tt.header, tt.value, w.Code, w.Body, tt.status)
@@ -308,8 +309,8 @@ func TestCrossOrigin(t *testing.T) {
 	}
 }
 
-// Rules of one name in several limiters are one: their limits are shown together,
-// and all limiters learn of a ban and of its end.
+// TestSeveralLimiters: rules of one name in several limiters are shown as one rule with the
+// limits of all, and all limiters learn of a ban and of its end.
 func TestSeveralLimiters(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	penalty := &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
@@ -337,7 +338,7 @@ func TestSeveralLimiters(t *testing.T) {
 	}
 }
 
-// Limits that depend on a request are those of Options.LimitsFor, under the
+// TestLimitsFor: limits that depend on the request come from Options.LimitsFor, with the
 // names that they have in force.
 func TestLimitsFor(t *testing.T) {
 	store := memstore.New(memstore.Options{})
@@ -380,7 +381,7 @@ func TestLimitsFor(t *testing.T) {
 	}
 }
 
-// What a file says after a reload is in force at once, here too.
+// TestReload: after the reload of a file, admin shows the new limits at once.
 func TestReload(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	text := func(n int) *fstest.MapFile {
@@ -420,7 +421,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// stores are one of each kind, empty.
+// stores returns an empty store of each kind.
 func stores(t *testing.T) map[string]weir.Store {
 	server := redistest.Server(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -432,8 +433,8 @@ func stores(t *testing.T) map[string]weir.Store {
 	return map[string]weir.Store{"memory": memstore.New(memstore.Options{}), "redis": shared}
 }
 
-// Of 20 units granted while clients ask as fast as they can, none is lost and
-// none is made: 50 + 20 requests pass.
+// TestGrantUnderLoad grants 20 units while clients send requests as fast as they can. No
+// unit is lost or made up: 50 + 20 requests pass.
 func TestGrantUnderLoad(t *testing.T) {
 	const quota, grants, clients = 50, 20, 4
 	for name, store := range stores(t) {
@@ -494,8 +495,8 @@ func TestGrantUnderLoad(t *testing.T) {
 	}
 }
 
-// Each reset gives back what is spent at its instant: never more than quota
-// requests pass between two, and quota pass after the last.
+// TestResetUnderLoad: each reset gives back the units that are spent at its instant. At most
+// quota requests pass between two resets, and exactly quota pass after the last.
 func TestResetUnderLoad(t *testing.T) {
 	const quota, resets, clients = 20, 10, 4
 	for name, store := range stores(t) {
@@ -534,7 +535,8 @@ func TestResetUnderLoad(t *testing.T) {
 	}
 }
 
-// A key that no request has is refused, and what a request from there has is said.
+// TestKeysOfNobody: a change of a key that no request has is refused, and the answer says
+// which key a request from that address has.
 func TestKeysOfNobody(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	with := func(name string, key weir.KeyFunc) weir.Rule {
@@ -546,12 +548,12 @@ func TestKeysOfNobody(t *testing.T) {
 	h := newAdmin(t, store, must(t, store,
 		with("ip", weir.ByIP()), with("network", weir.ByIPPrefix(24, 48)), with("joined", weir.Join(weir.ByIP(), weir.ByMethod())),
 		with("first", weir.FirstOf(byUser, weir.ByIP())), with("global", weir.Global()), with("user", byUser), with("picky", picky)))
-	for _, tt := range []struct{ rule, key, want string }{ // what the answer says; "" is 200
+	for _, tt := range []struct{ rule, key, want string }{ // part of the answer; "" is 200
 		{"ip", "198.51.100.7", ""},
 		{"ip", "2001:db8:1:2::/64", ""},
 		{"ip", "unknown", ""},
-		{"ip", "198.51.100.0/24", `no request has the key "198.51.100.0/24": one from 198.51.100.0 has the key "198.51.100.0"; a network is refused by a list`},
-		{"ip", "2001:db8::1", `one from 2001:db8::1 has the key "2001:db8::/64"`},
+		{"ip", "198.51.100.0/24", `no request has the key "198.51.100.0/24": a request from 198.51.100.0 has the key "198.51.100.0"; to refuse a network, put it in a list`},
+		{"ip", "2001:db8::1", `a request from 2001:db8::1 has the key "2001:db8::/64"`},
 		{"ip", "2001:db8::/48", `has the key "2001:db8::/64"`},
 		{"ip", "::ffff:198.51.100.7", `has the key "198.51.100.7"`},
 		{"ip", "198.51.100.07", `has the key "198.51.100.7"`},
@@ -565,7 +567,7 @@ func TestKeysOfNobody(t *testing.T) {
 		{"first", "0:alice", ""},
 		{"global", "198.51.100.7", `has the key ""`},
 		{"global", "", ""},
-		{"user", "198.51.100.7", ""}, // a user may be called so
+		{"user", "198.51.100.7", ""}, // the name of a user may look like this
 		{"picky", "198.51.100.7", ""},
 	} {
 		for path, body := range map[string]string{"/ban": `{"seconds": 60}`, "/unban": "", "/reset": "", "/grant": `{"units": 1}`} {

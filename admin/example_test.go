@@ -16,7 +16,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// The operator of an API looks at a client that is refused, and helps.
+// An operator looks at a client that is refused, and gives it units back.
 func ExampleNew() {
 	store := memstore.New(memstore.Options{})
 	api, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
@@ -78,12 +78,12 @@ func ExampleNew() {
 	// POST /admin/reset?rule=api&key=anna%2F2 200 2 left, banned for 0 s
 	// POST /admin/ban?rule=api&key=anna%2F2 200 2 left, banned for 600 s
 	// POST /admin/unban?rule=api&key=anna%2F2 200 2 left, banned for 0 s
-	// POST /admin/unban?rule=ap&key=anna%2F2 404 {"title":"Not Found","status":404,"detail":"there is no rule \"ap\"; there are api"}
+	// POST /admin/unban?rule=ap&key=anna%2F2 404 {"title":"Not Found","status":404,"detail":"there is no rule \"ap\"; known are api"}
 }
 
 func requireOperator(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if user, password, _ := r.BasicAuth(); user != "operator" || password != "secret" { // yours compares a hash
+		if user, password, _ := r.BasicAuth(); user != "operator" || password != "secret" { // a real program compares hashes
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -91,7 +91,7 @@ func requireOperator(next http.Handler) http.Handler {
 	})
 }
 
-// Clients read GET /rate_limit as they do GitHub's.
+// Clients read GET /rate_limit as they read GitHub's.
 func ExampleHandler_RateLimit() {
 	store := memstore.New(memstore.Options{})
 	api, err := weir.New(store, weir.Options{Rules: []weir.Rule{{

@@ -10,12 +10,12 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// checkKey refuses a key that looks like an address and that no request has: a change
-// under it would be answered 200 and change nothing. It asks the key functions of the
-// rule for the key of a request from there. Of those that need more of a request
-// nothing is known, and the key may be right.
+// checkKey returns an error if the key looks like an address but no request from that
+// address has this key: a change would be answered 200 and have no effect. It asks the
+// key functions of the rule for the key of a request from that address. If one of them
+// needs more of a request than its address, the key may be right.
 func (t *target) checkKey() error {
-	from, isNetwork, ok := meantAddr(t.key)
+	from, isNetwork, ok := addrOf(t.key)
 	if !ok {
 		return nil
 	}
@@ -29,13 +29,13 @@ func (t *target) checkKey() error {
 	}
 	hint := ""
 	if isNetwork {
-		hint = "; a network is refused by a list of the rule, deny in a file or DenyFrom"
+		hint = "; to refuse a network, put it in a list of the rule: deny in a file, or DenyFrom"
 	}
-	return refuse(http.StatusBadRequest, "under rule %q no request has the key %q: one from %s has the key %q%s", t.Name, t.key, from, known, hint)
+	return refuse(http.StatusBadRequest, "under rule %q no request has the key %q: a request from %s has the key %q%s", t.Name, t.key, from, known, hint)
 }
 
-// meantAddr returns the address that a key seems to be, or the first of a network.
-func meantAddr(key string) (from netip.Addr, isNetwork, ok bool) {
+// addrOf returns the address that a key looks like, or the first address of a network.
+func addrOf(key string) (from netip.Addr, isNetwork, ok bool) {
 	if len(key) > 64 || !strings.ContainsAny(key, ".:") {
 		return netip.Addr{}, false, false
 	}
@@ -47,11 +47,10 @@ func meantAddr(key string) (from netip.Addr, isNetwork, ok bool) {
 	return from, false, err == nil
 }
 
-// keyFrom returns the key of a request from an address, and of which nothing else is
-// known.
+// keyFrom returns the key of a request of which only the address is known.
 func keyFrom(key weir.KeyFunc, from netip.Addr) (k string, ok bool) {
 	defer func() {
-		if recover() != nil { // a key function of somebody's may need more of a request
+		if recover() != nil { // a key function of the user may panic without the rest of a request
 			ok = false
 		}
 	}()

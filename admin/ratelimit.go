@@ -9,23 +9,23 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// RateLimit tells callers their own quota, in the shape of GitHub's
+// RateLimit answers with the caller's own quota, in the format of GitHub's
 // [GET /rate_limit], and spends nothing of it:
 //
 //	{"resources": {"api": {"limit": 100, "used": 97, "remaining": 3, "reset": 1795221649}},
 //	 "rate": {"limit": 100, "used": 97, "remaining": 3, "reset": 1795221649}}
 //
-// It is for everybody, and so a handler of its own. Resources are the rules that
-// would apply to the request if it were another, so keys of routes and methods
-// are those of this one; rate is the first of them, in the order of the limiters,
-// and not there if there is none. Of a rule with several limits it is the
-// tightest, as in header fields. reset is when the key is as good as new, in Unix
-// seconds. Rules that are in shadow for the caller are not shown. To a caller who
-// is banned nothing remains until the ban is over, and whom a rule denies it
-// answers as that rule does.
+// It is a handler of its own because it is for all clients. The resources are the rules
+// that apply to this request; a rule that counts by route or method shows the quota for
+// the route and method of this request. rate is the first resource, in the order of the
+// limiters; it is missing if there is none. If a rule has several limits, its resource is
+// the tightest one, as in header fields. reset is the Unix time in seconds at which the
+// quota is whole again. Rules in shadow for the caller are not shown. If the caller is
+// banned, remaining is 0 and reset is not before the end of the ban. If a rule denies the
+// caller, RateLimit answers with the refusal of that rule.
 //
-// It asks the store once for each limiter, and again for each rule with a
-// penalty: limit it, by a rule of its own, where that is too much.
+// A request costs one call of the store for each limiter, and one for each rule with a
+// penalty. If that is too much, limit RateLimit by a rule of its own.
 //
 // [GET /rate_limit]: https://docs.github.com/en/rest/rate-limit
 func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
@@ -33,43 +33,28 @@ func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	all, err := h.lookers()
+	peekers, err := h.peekersInForce()
 	if err != nil {
 		h.fail(w, r, err)
 		return
 	}
-	body := struct {
-		Resources map[string]resource `json:"resources"`
-		Rate      *resource           `json:"rate,omitempty"`
-	}{Resources: map[string]resource{}}
-	for _, l := range all {
-		t, ok := l.look(w, r)
+	answer := rateLimitAnswer{Resources: map[string]resource{}}
+	for _, p := range peekers {
+		t, ok := p.peek(w, r)
 		if !ok {
 			return
 		}
-		for len(t.Charges) > 0 {
-			n := 1 // limits of the same rule and key
-			for n < len(t.Charges) && t.Charges[n].Rule == t.Charges[0].Rule {
-				n++
-			}
-			of := tightest(t.At, t.Charges[:n], t.Decisions[:n])
-			name := t.Charges[0].Rule
-			rest, err := l.of.Banned(r.Context(), name, t.Charges[0].Key)
-			if err != nil {
-				h.fail(w, r, err)
-				return
-			}
-			if rest > 0 {
-				of = resource{of.Limit, of.Limit, 0, max(of.Reset, unixSeconds(t.At.Add(rest)))}
-			}
-			if body.Rate == nil {
-				body.Rate = &of
-			}
-			body.Resources[name] = of
-			t.Charges, t.Decisions = t.Charges[n:], t.Decisions[n:]
+		if err := answer.add(r.Context(), p.limiter, &t); err != nil {
+			h.fail(w, r, err)
+			return
 		}
 	}
-	write(w, http.StatusOK, "application/json", body)
+	write(w, http.StatusOK, "application/json", answer)
+}
+
+type rateLimitAnswer struct {
+	Resources map[string]resource `json:"resources"`
+	Rate      *resource           `json:"rate,omitempty"`
 }
 
 type resource struct {
@@ -79,78 +64,104 @@ type resource struct {
 	Reset     int64 `json:"reset"`
 }
 
-// tightest is that with the smallest share left.
-func tightest(at time.Time, charges []weir.Charge, decisions []weir.Decision) (tight resource) {
+// add adds the rules of the limiter. t has a charge for each of their limits.
+func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *weir.Transaction) error {
+	for charges, decisions := t.Charges, t.Decisions; len(charges) > 0; {
+		rule, key := charges[0].Rule, charges[0].Key
+		n := 1 // how many limits the rule has
+		for n < len(charges) && charges[n].Rule == rule {
+			n++
+		}
+		res := tightest(t.At, charges[:n], decisions[:n])
+		rest, err := limiter.Banned(ctx, rule, key)
+		if err != nil {
+			return err
+		}
+		if rest > 0 {
+			res = resource{res.Limit, res.Limit, 0, max(res.Reset, unixSeconds(t.At.Add(rest)))}
+		}
+		if a.Rate == nil {
+			a.Rate = &res
+		}
+		a.Resources[rule] = res
+		charges, decisions = charges[n:], decisions[n:]
+	}
+	return nil
+}
+
+// tightest returns the limit that has the smallest share of its capacity left.
+func tightest(at time.Time, charges []weir.Charge, decisions []weir.Decision) (res resource) {
 	least := 2.0
 	for i, d := range decisions {
 		all := charges[i].Limit.Capacity()
 		if share := float64(d.Remaining) / float64(all); share < least {
 			least = share
-			tight = resource{all, all - d.Remaining, d.Remaining, unixSeconds(at.Add(d.ResetAfter))}
+			res = resource{all, all - d.Remaining, d.Remaining, unixSeconds(at.Add(d.ResetAfter))}
 		}
 	}
-	return tight
+	return res
 }
 
-// unixSeconds rounds up: then it has happened.
+// unixSeconds rounds up, so that the quota is whole at the time that it returns.
 func unixSeconds(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 
-// looks are the lookers of limiters, made once for as long as these are in force.
-type looks struct {
-	of  []*weir.Limiter
-	all []looker
+// A peeker applies the rules of a Limiter to requests and charges nothing.
+type peeker struct {
+	limiter *weir.Limiter
+	free    *weir.Limiter // limiter with a cost of 0
 }
 
-// A looker applies the rules of a Limiter to requests, and charges nothing.
-type looker struct {
-	of, limiter *weir.Limiter
+// peekers are made once for the limiters in force.
+type peekers struct {
+	limiters []*weir.Limiter
+	all      []peeker
 }
 
-func (h *Handler) lookers() ([]looker, error) {
+func (h *Handler) peekersInForce() ([]peeker, error) {
 	limiters := h.o.Limiters()
-	if l := h.looks.Load(); l != nil && slices.Equal(l.of, limiters) {
-		return l.all, nil
+	if p := h.peekers.Load(); p != nil && slices.Equal(p.limiters, limiters) {
+		return p.all, nil
 	}
-	now := &looks{of: slices.Clone(limiters)}
-	for _, l := range now.of {
+	p := &peekers{limiters: slices.Clone(limiters)}
+	for _, l := range p.limiters {
 		rules := l.Rules()
 		for i := range rules {
 			rules[i].Cost = func(*http.Request) int64 { return 0 }
 			rules[i].Settle, rules[i].Penalty = nil, nil
 		}
-		limiter, err := weir.New(h.store, weir.Options{
+		free, err := weir.New(h.store, weir.Options{
 			Rules:   rules,
 			Headers: weir.NoHeaders,
 			Logger:  h.o.Logger,
-			Observe: see,
+			Observe: keepTransaction,
 			OnError: func(w http.ResponseWriter, r *http.Request, _ http.Handler, _ error) {
-				h.fail(w, r, storeFailed) // the limiter logs it
+				h.fail(w, r, storeFailed) // the limiter logs the error
 			},
 		})
 		if err != nil {
 			return nil, err
 		}
-		now.all = append(now.all, looker{l, limiter})
+		p.all = append(p.all, peeker{l, free})
 	}
-	h.looks.Store(now)
-	return now.all, nil
+	h.peekers.Store(p)
+	return p.all, nil
 }
 
-// look returns what the caller has left. If not ok the request has been
+// peek returns the decisions for a request. If ok is false, the request has been
 // answered.
-func (l looker) look(w http.ResponseWriter, r *http.Request) (t weir.Transaction, ok bool) {
-	ctx := context.WithValue(r.Context(), seenKey{}, &t)
-	l.limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ok = true })).ServeHTTP(w, r.WithContext(ctx))
+func (p peeker) peek(w http.ResponseWriter, r *http.Request) (t weir.Transaction, ok bool) {
+	ctx := context.WithValue(r.Context(), transactionKey{}, &t)
+	p.free.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ok = true })).ServeHTTP(w, r.WithContext(ctx))
 	return t, ok
 }
 
-type seenKey struct{}
+type transactionKey struct{}
 
-// see keeps what a looker decides, for look. FromContext would tell of a limiter
-// around this one where no rule applies.
-func see(e weir.Event) {
+// keepTransaction observes a peeker and keeps what it decides for peek. FromContext is
+// no use there: if no rule applies, it returns the decisions of a limiter around this one.
+func keepTransaction(e weir.Event) {
 	if e.Err == nil && !e.Shadow {
-		t := e.Request.Context().Value(seenKey{}).(*weir.Transaction)
+		t := e.Request.Context().Value(transactionKey{}).(*weir.Transaction)
 		*t = weir.Transaction{Charges: e.Transaction.Charges, Decisions: e.Transaction.Decisions, At: e.Transaction.At}
 	}
 }

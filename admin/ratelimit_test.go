@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// The clock of a bubble begins at 2000-01-01, which is 946684800.
+// TestRateLimit runs in bubbles, whose clock begins at 2000-01-01, Unix time 946684800.
 func TestRateLimit(t *testing.T) {
 	none := func(*http.Request) (string, bool) { return "", false }
 	two := weir.Rule{Name: "two", Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(100, time.Hour), algorithms.AnchoredWindow(8, time.Minute)}}
@@ -66,7 +66,7 @@ func TestRateLimit(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for range 2 { // the first spends nothing
+				for range 2 { // the first request spends nothing
 					w := send(http.HandlerFunc(h.RateLimit), "GET", "/rate_limit", "", "X-User", tt.user)
 					if got := strings.TrimSpace(w.Body.String()); w.Code != tt.status || got != tt.want {
 						t.Errorf("got %d\n%s\nwant %d\n%s", w.Code, got, tt.status, tt.want)
@@ -77,7 +77,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// Behind another limiter it tells of its own, and leaves the fields of the other.
+// TestRateLimitBehindAnother: behind another limiter, RateLimit shows its own limiters and
+// does not change the header fields of the other.
 func TestRateLimitBehindAnother(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	none := hourly("none", 5)

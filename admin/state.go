@@ -1,22 +1,24 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/seed83679106/weir"
 )
 
-// A rule is one in force, with what is said of it in several limiters, as states
-// of rules of one name are the same.
+// A rule is a rule in force. If several limiters have a rule of its name, it is all of
+// them together, because a store keeps one state for them.
 type rule struct {
 	weir.Rule
-	keys       []weir.KeyFunc  // in each
-	penalizers []*weir.Limiter // those in which it has a Penalty
+	keys       []weir.KeyFunc  // of the rule in each of these limiters
+	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
 
 // rules returns the rules in force, or the one that the query names.
@@ -44,15 +46,16 @@ func (h *Handler) rules(q url.Values) ([]rule, error) {
 	}
 	i, ok := index[q.Get("rule")]
 	if !ok {
-		return nil, refuse(http.StatusNotFound, "there is no rule %q; there are %s", q.Get("rule"), strings.Join(known, ", "))
+		return nil, refuse(http.StatusNotFound, "there is no rule %q; known are %s", q.Get("rule"), strings.Join(known, ", "))
 	}
 	return rules[i : i+1], nil
 }
 
-// merge adds to r what it lacks of a rule of its name.
+// merge adds to r the limits and the fields that only another rule of its name has.
 func (r *rule) merge(other *weir.Rule) {
 	for _, l := range other.Limits {
-		if !r.counts(l) {
+		sharesState := func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }
+		if !slices.ContainsFunc(r.Limits, sharesState) {
 			r.Limits = append(r.Limits, l)
 		}
 	}
@@ -64,19 +67,8 @@ func (r *rule) merge(other *weir.Rule) {
 	}
 }
 
-// counts reports whether the states of a limit are those of another that the
-// rule has.
-func (r *rule) counts(limit weir.Limit) bool {
-	for _, l := range r.Limits {
-		if l.Name == limit.Name && l.Algorithm.Name() == limit.Algorithm.Name() {
-			return true
-		}
-	}
-	return false
-}
-
-// limits returns the limits of a key, named as in force. known is false where
-// they depend on a request.
+// limits returns the limits of a key, with the names that they have in force. known is
+// false if they depend on the request.
 func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
 	if r.LimitsFor == nil {
 		return r.Limits, true, nil
@@ -94,6 +86,7 @@ func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []wei
 	return l.Rules()[0].Limits, true, nil
 }
 
+// charges returns a charge of 0 units for each limit.
 func charges(r *rule, key string, limits []weir.Limit) []weir.Charge {
 	var charges []weir.Charge
 	for _, l := range limits {
@@ -107,7 +100,7 @@ type limitBody struct {
 	Algorithm string  `json:"algorithm"`
 	Quota     int64   `json:"quota"`
 	Period    float64 `json:"period"`
-	Burst     int64   `json:"burst"` // the most that fits at once
+	Burst     int64   `json:"burst"` // the most units at once
 }
 
 func bodyOf(l weir.Limit) limitBody {
@@ -125,7 +118,7 @@ type ruleState struct {
 	Rule      string       `json:"rule"`
 	Listed    string       `json:"listed,omitempty"`
 	BannedFor float64      `json:"banned_for"`
-	Limits    []limitState `json:"limits"` // null if they depend on a request
+	Limits    []limitState `json:"limits"` // null if they depend on the request
 }
 
 type stateBody struct {
@@ -133,26 +126,16 @@ type stateBody struct {
 	Rules []ruleState `json:"rules"`
 }
 
-// states asks the store once for all limits of the rules, and once more for each
-// that has a penalty.
+// states returns the state of a key under each of the rules. It asks the store once for
+// all limits, and once more for each rule that has a penalty.
 func (h *Handler) states(ctx context.Context, rules []rule, key string) (any, error) {
 	body := stateBody{Key: weir.StoredKey(key), Rules: []ruleState{}}
 	var all []weir.Charge
 	for i := range rules {
 		r := &rules[i]
-		s := ruleState{Rule: r.Name}
-		switch {
-		case r.Allow != nil && r.Allow(key):
-			s.Listed = "allow"
-		case r.Deny != nil && r.Deny(key):
-			s.Listed = "deny"
-		}
-		if len(r.penalizers) > 0 {
-			rest, err := r.penalizers[0].Banned(ctx, r.Name, key)
-			if err != nil {
-				return nil, err
-			}
-			s.BannedFor = rest.Seconds()
+		s, err := r.state(ctx, key)
+		if err != nil {
+			return nil, err
 		}
 		limits, known, err := h.limits(ctx, r, key)
 		if err != nil {
@@ -174,22 +157,40 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string) (any, er
 	if err != nil {
 		return nil, err
 	}
-	n := 0
+	rest := t.Decisions
 	for i := range body.Rules {
-		for j := range body.Rules[i].Limits {
-			s, d := &body.Rules[i].Limits[j], t.Decisions[n]
+		limits := body.Rules[i].Limits
+		for j := range limits {
+			s, d := &limits[j], rest[j]
 			s.Remaining, s.NextAfter, s.ResetAfter = d.Remaining, d.NextAfter.Seconds(), d.ResetAfter.Seconds()
-			n++
 		}
+		rest = rest[len(limits):]
 	}
 	return body, nil
+}
+
+// state returns the state of a key without its limits.
+func (r *rule) state(ctx context.Context, key string) (ruleState, error) {
+	s := ruleState{Rule: r.Name}
+	switch {
+	case r.Allow != nil && r.Allow(key):
+		s.Listed = "allow"
+	case r.Deny != nil && r.Deny(key):
+		s.Listed = "deny"
+	}
+	if len(r.penalizers) == 0 {
+		return s, nil
+	}
+	rest, err := r.penalizers[0].Banned(ctx, r.Name, key)
+	s.BannedFor = rest.Seconds()
+	return s, err
 }
 
 type ruleBody struct {
 	Name    string       `json:"name"`
 	Unit    string       `json:"unit"`
-	Shadow  float64      `json:"shadow"` // the share of keys
-	Limits  []limitBody  `json:"limits"` // null if they depend on a request
+	Shadow  float64      `json:"shadow"` // the share of keys in shadow
+	Limits  []limitBody  `json:"limits"` // null if they depend on the request
 	Penalty *penaltyBody `json:"penalty,omitempty"`
 }
 
@@ -199,7 +200,8 @@ type penaltyBody struct {
 	Most    float64   `json:"most"`
 }
 
-func (h *Handler) rulesBody(r *http.Request) (any, error) {
+// rulesAnswer returns the rules in force.
+func (h *Handler) rulesAnswer(r *http.Request) (any, error) {
 	q, err := query(r)
 	if err != nil {
 		return nil, err
@@ -217,10 +219,7 @@ func (h *Handler) rulesBody(r *http.Request) (any, error) {
 			b.Limits = append(b.Limits, bodyOf(l))
 		}
 		if p := r.Penalty; p != nil {
-			most := p.MaxDuration
-			if most == 0 {
-				most = max(24*time.Hour, p.Duration) // as weir.Penalty has it
-			}
+			most := cmp.Or(p.MaxDuration, max(24*time.Hour, p.Duration)) // the default of weir.Penalty
 			b.Penalty = &penaltyBody{bodyOf(p.Strikes), p.Duration.Seconds(), most.Seconds()}
 		}
 		body.Rules = append(body.Rules, b)

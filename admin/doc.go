@@ -1,0 +1,56 @@
+// Package admin has HTTP handlers: for operators, who look at keys and change what they
+// have spent; and for clients, who look at their own quota.
+//
+// A [Handler] does not check who calls it: everybody who reaches it can lift any limit.
+// Mount it behind authentication, best on an address of its own:
+//
+//	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", h)))
+//	mux.HandleFunc("GET /rate_limit", h.RateLimit) // for all clients
+//
+// It answers in JSON, and explains a mistake in problem details (RFC 9457). Rule and key
+// are parameters of the query, because a key may have any characters, or none:
+//
+//	GET  /rules                      the rules in force
+//	GET  /state?key=K                what K has left under each rule
+//	GET  /state?rule=R&key=K         what K has left under R
+//	POST /reset?rule=R&key=K         gives back all units that K has spent
+//	POST /grant?rule=R&key=K         {"units": 5} gives back 5 units, but no more than were spent
+//	POST /ban?rule=R&key=K           {"seconds": 600} bans K for at least 600 seconds
+//	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
+//
+// Each change is answered with the state after it. Durations are in seconds:
+//
+//	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
+//	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
+//	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
+//
+// If a list of the rule names the key, "listed" is "allow" or "deny".
+//
+// # Keys
+//
+// A key is what the KeyFunc of the rule returns for a request: "192.0.2.1",
+// "2001:db8:1:2::/64". So rules with different KeyFuncs have different keys for one
+// client. A key that was never seen has its whole quota left. A key of more than 128
+// bytes appears as its digest ([weir.StoredKey]), which names it in a query, too.
+//
+// A change is refused with 400 if its key looks like an address but no request from that
+// address has this key, as under a rule that counts networks. The answer says which key
+// such a request has.
+//
+// # What to expect
+//
+// If a rule chooses its limits for each request (LimitsFor), they are known here only by
+// Options.LimitsFor. Without that, "limits" is null, and /reset and /grant are refused
+// with 409; bans work.
+//
+// Changes hold at once in this process, and in all processes that ask the store. A
+// process that remembers refusals, such as with [weir.Hybrid], or bans, notices a change
+// by another process within 10 seconds.
+//
+// If the store fails, the answer is 503. It does not contain the error, which is logged. A
+// change may have been made or not; send it again, unless it is a grant, which could then
+// count twice.
+//
+// Requests from pages of other origins are refused ([http.CrossOriginProtection]), so a
+// page cannot make the browser of an operator change anything.
+package admin

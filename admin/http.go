@@ -1,0 +1,107 @@
+package admin
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// allow returns an error if the request has another method.
+func allow(w http.ResponseWriter, r *http.Request, methods ...string) error {
+	if slices.Contains(methods, r.Method) {
+		return nil
+	}
+	w.Header().Set("Allow", strings.Join(methods, ", "))
+	return refuse(http.StatusMethodNotAllowed, "%s is for %s", r.URL.Path, strings.Join(methods, " and "))
+}
+
+// query returns the parameters of the query, or an error if one is unknown or repeated.
+func query(r *http.Request, known ...string) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "the query can't be read: %v", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		switch {
+		case !slices.Contains(known, name) && len(known) == 0:
+			return nil, refuse(http.StatusBadRequest, "the query has an unknown %q; %s takes no parameters", name, r.URL.Path)
+		case !slices.Contains(known, name):
+			return nil, refuse(http.StatusBadRequest, "the query has an unknown %q; known are %s", name, strings.Join(known, " and "))
+		case len(q[name]) > 1:
+			return nil, refuse(http.StatusBadRequest, "the query has more than one %s", name)
+		}
+	}
+	return q, nil
+}
+
+// read decodes the body, a JSON object, into a struct.
+func read(r *http.Request, body any) error {
+	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "application/json" {
+		return refuse(http.StatusUnsupportedMediaType, "the content type is %q; want application/json", r.Header.Get("Content-Type"))
+	}
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	err := d.Decode(body)
+	if err == nil {
+		if _, after := d.Token(); after != io.EOF {
+			err = errors.New("there is text after the object")
+		}
+	}
+	var large *http.MaxBytesError
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &large):
+		return refuse(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", large.Limit)
+	case errors.As(err, &wrong):
+		return refuse(http.StatusBadRequest, "%s is of the wrong type: %s", cmp.Or(wrong.Field, "the body"), wrong.Value)
+	case err != nil:
+		return refuse(http.StatusBadRequest, "the body can't be read: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return nil
+}
+
+// A problem is an error for the client, as problem details.
+type problem struct {
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+}
+
+func (p *problem) Error() string { return p.Detail }
+
+// refuse returns a problem.
+func refuse(status int, format string, args ...any) *problem {
+	return &problem{http.StatusText(status), status, fmt.Sprintf(format, args...)}
+}
+
+var storeFailed = refuse(http.StatusServiceUnavailable, "the store failed")
+
+// fail answers with a problem. Any other error is one of the store: fail logs it, and
+// does not send its text.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var p *problem
+	if !errors.As(err, &p) {
+		if r.Context().Err() == nil {
+			h.o.Logger.Error("admin: the store failed", "path", r.URL.Path, "error", err)
+		}
+		p = storeFailed
+	}
+	write(w, p.Status, "application/problem+json", p)
+}
+
+func write(w http.ResponseWriter, status int, contentType string, body any) {
+	header := w.Header()
+	header.Set("Content-Type", contentType)
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(body) // an error means that the client is gone
+}
