@@ -23,6 +23,7 @@ var (
 	rdb     redis.UniversalClient
 	rules   []weir.Rule
 	limit   weir.Limit
+	limiter *weir.Limiter
 	mux     *http.ServeMux
 	r       chi.Router
 	secret  []byte
