@@ -19,7 +19,8 @@ import "github.com/seed83679106/weir"
 // The windows of one period can end with those of another. A sliding window then
 // takes the state for its own. Its units count from the later of the windows that
 // they may be in, but those of the window before: if one period is less than twice
-// the other they may have been spent in this one, and count by a share.
+// the other they may have been spent in this one and count by a share, or in the
+// window before and not count at all. TestSwitchedNear shows what that admits.
 type mixed struct {
 	kept   int64 // all that is spent
 	period int64 // of the limit that judges

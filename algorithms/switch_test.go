@@ -337,3 +337,99 @@ func TestSwitchedPeriods(t *testing.T) {
 		}
 	}
 }
+
+// TestSwitchedNear: two sliding windows whose periods differ by less than a factor of 2
+// may end at one instant, and one that counts what is spent in the window before by a
+// share takes that of the other for its own, or forgets it. Each admits no more by
+// itself than its worst case, 2L − 1, but takes no time to do so; if units are given
+// back, 2L.
+func TestSwitchedNear(t *testing.T) {
+	const second = 1_000_000
+	for _, tt := range []struct {
+		limits []weir.Limit
+		steps  [][3]int64 // second, limit, units
+		want   int64      // of the first limit in its period
+	}{
+		{ // the 29 of the window before are forgotten
+			[]weir.Limit{algorithms.SlidingWindow(30, time.Minute), algorithms.SlidingWindow(2, 100*time.Second)},
+			[][3]int64{{179, 0, 29}, {180, 0, 1}, {200, 1, 1}, {201, 0, 28}}, 58,
+		},
+		{
+			[]weir.Limit{algorithms.SlidingWindow(19, 12*time.Second), algorithms.SlidingWindow(2, 18*time.Second)},
+			[][3]int64{{9, 0, 19}, {17, 0, 7}, {18, 1, -1}, {18, 0, 13}}, 38,
+		},
+	} {
+		s := newSwitcher(tt.limits...)
+		start := s.now - s.now%(36*100*second)
+		var own history
+		for _, step := range tt.steps {
+			s.now = start + step[0]*second
+			before := len(s.spent)
+			if err := s.charge(int(step[1]), step[2]); err != nil {
+				t.Fatal(err)
+			}
+			if step[2] > 0 && len(s.spent) == before {
+				t.Errorf("%v refuses %d units at %d s", tt.limits[step[1]], step[2], step[0])
+			}
+			switch {
+			case step[2] < 0:
+				own = own.giveBack(-step[2])
+			case step[1] == 0:
+				own = append(own, spending{s.now, step[2]})
+			}
+		}
+		if got := own.most(tt.limits[0].Period.Microseconds()); got != tt.want {
+			t.Errorf("%v: got %d by the first in its period, want %d", tt.limits, got, tt.want)
+		}
+	}
+
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 14))
+	histories := 40_000
+	if testing.Short() {
+		histories = 5000
+	}
+	for n := range histories {
+		var limits []weir.Limit
+		shortest := (2 + r.Int64N(10)) * (1 + r.Int64N(20))
+		for period := shortest; len(limits) < 2+n%2; period += 1 + r.Int64N(max(1, 2*shortest-period-1)) {
+			limits = append(limits, algorithms.SlidingWindow([]int64{2, 1 + r.Int64N(6), 1 + r.Int64N(40), 1000}[r.IntN(4)], time.Duration(period)*time.Microsecond))
+		}
+		s := newSwitcher(limits...)
+		s.now += r.Int64N(1000)
+		gifts := int64(r.IntN(2))
+		var own []spending // in order
+		var by []int
+		for range 16 {
+			i := r.IntN(len(limits))
+			cost := s.decide(s.state[0], limits[i], s.now, 0).Remaining
+			if cost > 1 && r.IntN(4) == 0 {
+				cost = 1 + r.Int64N(cost)
+			}
+			if gifts > 0 && r.IntN(4) == 0 {
+				cost = -1 - r.Int64N(limits[i].Quota)
+			}
+			before := len(s.spent)
+			if err := s.charge(i, cost); err != nil {
+				t.Fatalf("seed %d: %v: %+v: %v", seed, limits, s.state[0], err)
+			}
+			if len(s.spent) > before {
+				by = append(by, i)
+			}
+			by = by[:len(s.spent)]
+			p, q := limits[r.IntN(len(limits))].Period.Microseconds(), limits[i].Period.Microseconds()
+			s.now += []int64{0, 1, p, p - 1, p - s.now%p, q - s.now%q - 1, r.Int64N(p)}[r.IntN(7)]
+			for i, l := range limits {
+				own = own[:0]
+				for k, c := range s.spent {
+					if by[k] == i {
+						own = append(own, c)
+					}
+				}
+				if got, claim := history(own).most(l.Period.Microseconds()), 2*l.Quota-1+gifts; got > claim {
+					t.Fatalf("seed %d: %v: %v admitted %d in its period, want %d at most: %v by %v", seed, limits, l, got, claim, s.spent, by)
+				}
+			}
+		}
+	}
+}
