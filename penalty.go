@@ -30,8 +30,7 @@ import (
 // request that waits for its turn already keeps it.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
-	// algorithms.AnchoredWindow(10, time.Minute). It can't be a queue such as
-	// LeakyBucket.
+	// algorithms.AnchoredWindow(10, time.Minute).
 	Strikes Limit
 
 	// Duration is how long a first ban lasts, in whole microseconds. Each of those that
@@ -82,9 +81,6 @@ func newBans(r *Rule, known *knownBans) (*bans, error) {
 		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, MaxTicks/repeats*time.Microsecond)
 	}
 	b := &bans{rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), known: known, seed: maphash.MakeSeed()}
-	if _, queue := p.Strikes.Algorithm.(Queuer); queue {
-		return nil, fmt.Errorf("weir: rule %q: penalty: Strikes is a queue, which can't be held: %v", r.Name, p.Strikes)
-	}
 	if err := b.strikes.fault(); err != nil {
 		return nil, fmt.Errorf("weir: rule %q: %s: %w", r.Name, strikesName, err)
 	}
