@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -243,5 +244,40 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 				t.Fatalf("%v: got %d remaining after a charge of %d under %v, want %d", long, got, tx.Charges[0].Cost, l, left)
 			}
 		}
+	}
+}
+
+// TestCancelAfterChange: a turn is cancelled under other numbers, and its units have
+// left. Nothing is given back, and Redis writes nothing. A store in memory keeps the key
+// from then on for as long as the new numbers need it: a meter whose new numbers have
+// drained all forgets what the old ones would still count. A window counts what the
+// longest period has spent, in both.
+func TestCancelAfterChange(t *testing.T) {
+	before, after := limitsOf(6, 10_000*time.Hour), limitsOf(6, time.Microsecond)
+	for i, l := range before {
+		want := map[string]int64{"memory": 0, "redis": 0}
+		if i < 3 {
+			want["memory"] = 6
+		}
+		memory := memstore.New(memstore.Options{})
+		for name, store := range map[string]weir.Store{"memory": memory, "redis": newStore(t, client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})))} {
+			spent := take(t, store, weir.Charge{Rule: "r", Key: "k", Limit: l.Named("l"), Cost: 6})
+			for !time.Now().After(spent.At.Add(2 * time.Microsecond)) { // until the new numbers have drained them
+				runtime.Gosched()
+			}
+			take(t, store, weir.Charge{Rule: "r", Key: "k", Limit: after[i].Named("l"), Cost: -1, Spent: spent.At.Add(-time.Minute).UnixMicro()})
+			left := take(t, store, weir.Charge{Rule: "r", Key: "k", Limit: l.Named("l")}).Decisions[0].Remaining
+			if left != want[name] {
+				t.Errorf("%v in %s: got %d remaining, want %d", l, name, left, want[name])
+			}
+		}
+	}
+}
+
+// limitsOf returns a limit of each algorithm whose period can change.
+func limitsOf(quota int64, period time.Duration) []weir.Limit {
+	return []weir.Limit{
+		algorithms.GCRA(quota, period), algorithms.TokenBucket(quota, quota, period), algorithms.LeakyBucket(quota, quota, period),
+		algorithms.FixedWindow(quota, period), algorithms.AnchoredWindow(quota, period), algorithms.SlidingWindow(quota, period), algorithms.SlidingLog(quota, period),
 	}
 }
