@@ -1,8 +1,10 @@
-// Playground serves a page that sends the same requests through every
-// algorithm, side by side, and draws what each decides. Each tab of a browser is
-// a scene of its own.
+// Playground serves a page that tells, in pictures that can be touched, what rate
+// limits do. The library decides every request in them: it is compiled to
+// WebAssembly and runs in the page. With -static the page is written to a
+// directory, which any web server can serve.
 //
 //	go run ./_examples/playground
+//	go run ./_examples/playground -static site
 //	go run ./_examples/playground -redis localhost:6379
 //	go run ./_examples/playground -once
 package main
@@ -15,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/alicebob/miniredis/v2"
@@ -30,8 +33,16 @@ func main() {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
 	once := flag.Bool("once", false, "ask for the page once, and end")
 	redisAddr := flag.String("redis", "", "`address` of a Redis; without it one runs inside this program")
+	static := flag.String("static", "", "`directory` to write the page to, instead of serving it")
 	flag.Parse()
 	log.SetFlags(0)
+	if *static != "" {
+		if err := server.WriteStatic(*static); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("The page is in %s. Any web server can serve it.\n", *static)
+		return
+	}
 	logging.Disable() // go-redis has a line for each connection that fails; the page has one
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -52,7 +63,11 @@ func main() {
 		log.Fatalf("No Redis at %s: %v.\nWithout -redis one runs inside this program.", *redisAddr, err)
 	}
 
-	base, end := demo.Serve(*addr, server.New(ctx, rdb))
+	compile := sync.OnceValues(server.Compile)
+	if !*once {
+		go compile() // while the visitor opens the page
+	}
+	base, end := demo.Serve(*addr, server.New(ctx, rdb, compile))
 	fmt.Printf("The playground is at %s until Ctrl-C.\n", base)
 	if *once {
 		resp, err := http.Get(base)

@@ -7,11 +7,13 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,7 +26,19 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-var browser context.Context // nil if there is none
+var (
+	browser   context.Context // nil if there is none
+	temporary string          // directory of all tests
+)
+
+// compile compiles the library once for all tests.
+var compile = sync.OnceValues(server.Compile)
+
+// static writes the page to a directory and serves that, as any web server does.
+var static = sync.OnceValues(func() (http.Handler, error) {
+	dir := filepath.Join(temporary, "static")
+	return http.FileServer(http.Dir(dir)), server.WriteStatic(dir)
+})
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -36,6 +50,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	temporary = dir
 	if path, err := exec.LookPath("chromium"); err == nil {
 		options := append(chromedp.DefaultExecAllocatorOptions[:],
 			chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(dir, "profile")),
@@ -59,7 +74,7 @@ func serve(t *testing.T, redisAddr ...string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(server.Timeout, append(redisAddr, "127.0.0.1:1")[0]))
-	srv := httptest.NewServer(server.New(ctx, rdb))
+	srv := httptest.NewServer(server.New(ctx, rdb, compile))
 	t.Cleanup(func() {
 		stop()
 		srv.Close()
@@ -163,6 +178,7 @@ type dot struct {
 	Remaining int64
 	Retry     int64
 	Reset     int64
+	Wait      int64
 	N         int
 }
 

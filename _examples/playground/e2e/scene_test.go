@@ -25,14 +25,24 @@ var ten = []weir.Limit{
 	algorithms.TokenBucket(10, 10, 10*time.Second),
 	algorithms.LeakyBucket(10, 10, 10*time.Second),
 	algorithms.GCRA(10, 10*time.Second),
+	algorithms.Calendar(10, algorithms.Day, nil),
 }
+
+// all of them, as a link has them.
+var all = func() string {
+	var names []string
+	for _, l := range ten {
+		names = append(names, l.Algorithm.Name())
+	}
+	return strings.Join(names, ",")
+}()
 
 // TestReplay decides once more, without the playground, all that the page shows.
 func TestReplay(t *testing.T) {
 	base := serve(t)
 	for _, pattern := range []string{"steady", "bursts", "boundary", "spammer"} {
 		t.Run(pattern, func(t *testing.T) {
-			p := open(t, base+"/#paused=yes&pattern="+pattern)
+			p := open(t, base+"/#paused=yes&algorithms="+all+"&pattern="+pattern)
 			p.steps(20) // less than the page keeps
 			for _, l := range ten {
 				dots := p.dots(l.Algorithm.Name())
@@ -50,11 +60,14 @@ func replay(t *testing.T, l weir.Limit, dots []dot) {
 	states := map[int]weir.State{}
 	for _, got := range dots {
 		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: l, Cost: 1}}}
+		if l.Algorithm.Name() == "leaky-bucket" { // a queue
+			tx.Within = l.Period
+		}
 		state := []weir.State{states[got.User]}
 		tx.Decide(got.T, state)
 		states[got.User] = state[0]
 		d := tx.Decisions[0]
-		want := dot{got.T, got.User, d.Allowed, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), got.N}
+		want := dot{got.T, got.User, d.Allowed, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), tx.Wait.Microseconds(), got.N}
 		if got != want {
 			t.Fatalf("%v: the page shows %+v, want %+v", l, got, want)
 		}

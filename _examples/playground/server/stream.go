@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/_examples/playground/scene"
+	"github.com/seed83679106/weir/redisstore"
 )
 
 const (
@@ -26,45 +30,43 @@ type scenes struct {
 	redis redis.UniversalClient
 
 	mu   sync.Mutex
-	open map[string]*scene
+	open map[string]*scene.Scene
+}
+
+// store returns a store in Redis whose keys belong to one scene.
+func (p *scenes) store() (weir.Store, error) {
+	return redisstore.New(p.redis, redisstore.Options{Prefix: "weir.playground." + rand.Text() + ":", Timeout: Timeout})
 }
 
 // stream opens a scene and tells of it, in server-sent events, until the page
 // is gone.
 func (p *scenes) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
-	s := &scene{id: rand.Text(), ctx: r.Context(), redis: p.redis, wake: make(chan struct{}, 1)}
-	var err error
-	if s.set, err = parse(r.URL.Query()); err != nil {
-		refuse(w, "This link is not a scene. "+err.Error()+".")
+	s, err := scene.New(r.Context(), rand.Text(), r.URL.Query(), p.store)
+	if err != nil {
+		send(w, scene.Event{Name: "refused", Data: "This link is not a scene. " + err.Error() + "."})
 		return
 	}
 	if !p.add(s) {
-		refuse(w, fmt.Sprintf("All %d scenes are taken. Try again when somebody leaves.", maxScenes))
+		send(w, scene.Event{Name: "refused", Data: fmt.Sprintf("All %d scenes are taken. Try again later.", maxScenes)})
 		return
 	}
 	defer p.remove(s)
-	s.mu.Lock()
-	s.failed(s.restart())
-	s.mu.Unlock()
 
 	out, ticks, spoke := http.NewResponseController(w), time.NewTicker(tick), time.Now()
 	defer ticks.Stop()
 	for {
-		events := s.events()
-		if len(events) == 0 && time.Since(spoke) > silence {
-			events = []byte(":\n\n")
-		}
-		if len(events) > 0 {
+		events := s.Events()
+		if silent := time.Since(spoke) > silence; silent || len(events) > 0 {
 			spoke = time.Now()
 			out.SetWriteDeadline(spoke.Add(patience))
-			if _, err := w.Write(events); err != nil || out.Flush() != nil {
+			if send(w, events...) != nil || out.Flush() != nil {
 				return
 			}
 		}
 		select {
 		case <-ticks.C:
-		case <-s.wake:
+		case <-s.Wake:
 		case <-r.Context().Done():
 			return
 		case <-p.ctx.Done():
@@ -73,39 +75,45 @@ func (p *scenes) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse tells the page why there is no scene. An EventSource shows a script no
-// other answer.
-func refuse(w http.ResponseWriter, text string) {
-	data, _ := json.Marshal(text)
-	fmt.Fprintf(w, "event: refused\ndata: %s\n\n", data)
+// send writes server-sent events, or a comment if there are none. An EventSource
+// shows a script nothing else.
+func send(w http.ResponseWriter, events ...scene.Event) error {
+	text := []byte{}
+	for _, e := range events {
+		data, _ := json.Marshal(e.Data) // structs of numbers and strings
+		text = fmt.Appendf(text, "event: %s\ndata: %s\n\n", e.Name, data)
+	}
+	if len(events) == 0 {
+		text = []byte(":\n\n")
+	}
+	_, err := w.Write(text)
+	return err
 }
 
-func (p *scenes) add(s *scene) bool {
+func (p *scenes) add(s *scene.Scene) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.open) >= maxScenes {
 		return false
 	}
-	p.open[s.id] = s
+	p.open[s.ID] = s
 	return true
 }
 
-func (p *scenes) remove(s *scene) {
+func (p *scenes) remove(s *scene.Scene) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.open, s.id)
+	delete(p.open, s.ID)
 }
 
-// find returns the locked scene of a request, or answers that there is none.
-func (p *scenes) find(w http.ResponseWriter, r *http.Request) *scene {
+// find returns the scene of a request, or answers that there is none.
+func (p *scenes) find(w http.ResponseWriter, r *http.Request) *scene.Scene {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	s := p.open[r.PathValue("id")]
-	p.mu.Unlock()
 	if s == nil {
 		http.Error(w, "There is no such scene.", http.StatusNotFound)
-		return nil
 	}
-	s.mu.Lock()
 	return s
 }
 
@@ -119,43 +127,25 @@ func (p *scenes) command(w http.ResponseWriter, r *http.Request) {
 	if s == nil {
 		return
 	}
-	defer s.mu.Unlock()
-	err := s.catchUp()
-	if err == nil {
-		switch r.PostForm.Get("do") {
-		case "hit":
-			err = s.hit(you)
-		case "hold":
-			err = s.hold()
-		case "release":
-			s.held = nil
-		case "step":
-			err = s.step()
-		case "restart":
-			err = s.restart()
-		case "chat":
-			err = s.startChat()
-		case "set":
-			set, mistake := parse(r.PostForm)
-			if mistake != nil {
-				http.Error(w, mistake.Error(), http.StatusBadRequest)
-				return
-			}
-			err = s.change(set)
-		default:
-			http.Error(w, "do is unknown.", http.StatusBadRequest)
-			return
-		}
+	if err := s.Do(r.PostForm); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
-	s.failed(err)
-	s.tell()
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// tell has the stream send what there is.
-func (s *scene) tell() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+// request is one that comes from elsewhere, such as curl: it goes through every
+// algorithm like all others, and gets the answer of one.
+func (p *scenes) request(w http.ResponseWriter, r *http.Request) {
+	if s := p.find(w, r); s != nil {
+		s.ServeHTTP(w, r)
+	}
+}
+
+// answers tells what the latest request was answered, in every dialect.
+func (p *scenes) answers(w http.ResponseWriter, r *http.Request) {
+	if s := p.find(w, r); s != nil {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(s.Answers(r.PathValue("algorithm")))
 	}
 }

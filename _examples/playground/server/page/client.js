@@ -1,7 +1,7 @@
 // What a client gets of one algorithm, and what one writes to have it.
 
 import { $, copy, write } from "./dom.js";
-import { scene } from "./scene.js";
+import { answers, scene } from "./scene.js";
 import { serial } from "./rows.js";
 
 const dialects = ["x-ratelimit", "ietf", "github", "openai", "anthropic", "twitter", "draft-07", "draft-06", "none"];
@@ -18,24 +18,23 @@ function code() {
   const algorithm = $("focus").value, head = scene.now.rows.find((r) => r.algorithm === algorithm);
   write($("go"), head?.go ?? "");
   write($("yaml"), head?.yaml ?? "");
+  $("terminal").hidden = !scene.now.settings.redis;
   write($("curl"), `curl -i '${location.origin}/scenes/${scene.now.id}/${algorithm}?headers=${$("dialect").value}'`);
 }
 
-// answers asks, at most every 400 ms, what the latest request was answered.
+// showAnswer asks, at most every 400 ms, what the latest request was answered.
 let asked = 0, about = "";
-export async function answers(now) {
+export async function showAnswer(now) {
   const key = `${serial} ${$("focus").value} ${scene.now.id}`;
   if (!now && (key === about || performance.now() - asked < 400)) return;
   about = key;
   asked = performance.now();
   try {
-    const response = await fetch(`scenes/${scene.now.id}/answers/${$("focus").value}`);
-    if (!response.ok) return;
-    const answer = (await response.json()).find((a) => a.dialect === $("dialect").value)?.text;
+    const answer = (await answers($("focus").value)).find((a) => a.dialect === $("dialect").value)?.text;
     write($("answer"), answer ?? "No request yet.");
     $("answer").className = !answer ? "" : answer.startsWith("HTTP/1.1 429") ? "refused" : "passed";
   } catch { /* the stream says so too */ }
 }
 
-$("focus").onchange = $("dialect").onchange = () => { code(); answers(true); };
+$("focus").onchange = $("dialect").onchange = () => { code(); showAnswer(true); };
 for (const b of document.querySelectorAll("[data-copy]")) b.onclick = () => copy(b, $(b.dataset.copy).textContent);

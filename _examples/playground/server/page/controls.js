@@ -3,6 +3,7 @@
 
 import { $, copy, make, problem, say, write } from "./dom.js";
 import { command, scene } from "./scene.js";
+import { served } from "./library.js";
 import { rows } from "./rows.js";
 
 const titles = {
@@ -37,6 +38,7 @@ export function fill() {
   for (const e of boxes) e.checked = s.algorithms.includes(e.value);
   $("hybrid").checked = s.hybrid;
   $("hybrid").disabled = !s.redis;
+  for (const e of named("store")) e.disabled = e.value === "redis" && !served;
   $("speed").disabled = $("step").disabled = s.redis;
   write($("pause"), s.paused ? "Run" : "Pause");
   $("pause").setAttribute("aria-pressed", s.paused);

@@ -1,9 +1,9 @@
 import { Chat } from "./chat.js";
-import { answers, choose } from "./client.js";
+import { choose, showAnswer } from "./client.js";
 import { count, fill, sayHit } from "./controls.js";
-import { $ } from "./dom.js";
+import { $, problem } from "./dom.js";
 import { lay, rivals, rows, take, tell } from "./rows.js";
-import { command, connect, scene } from "./scene.js";
+import { command, connect, listen, scene } from "./scene.js";
 import { drawAxis } from "./timeline.js";
 
 const chat = new Chat($("chatSum"), $("free"), $("limited"));
@@ -75,7 +75,7 @@ function animate(time) {
     told = time;
     tell();
     count();
-    answers();
+    showAnswer();
   }
 }
 
@@ -89,7 +89,7 @@ globalThis.playground = {
 };
 
 document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows").focus(); };
-addEventListener("hashchange", () => connect(location.hash.slice(1), on));
+addEventListener("hashchange", () => connect(location.hash.slice(1)));
 mix();
-connect(location.hash.slice(1), on);
+listen(location.hash.slice(1), on).catch((e) => problem("The library does not run in this browser. " + e.message));
 requestAnimationFrame(animate);

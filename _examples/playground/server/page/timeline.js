@@ -34,9 +34,9 @@ export class Timeline {
 
   // add takes over a frame. n is the number of its first request.
   add(frame, now, n) {
-    for (const [t, user, ok, remaining, retry, reset] of frame.hits ?? []) {
+    for (const [t, user, ok, remaining, retry, reset, wait] of frame.hits ?? []) {
       const v = this.spent(remaining, reset);
-      this.dots.push({ t, user, ok: ok === 1, remaining, retry, reset, n: n++, v });
+      this.dots.push({ t, user, ok: ok === 1, remaining, retry, reset, wait, n: n++, v });
       if (ok && user < this.lanes) this.levels[user].push({ t, v: v - 1 }, { t, v });
     }
     frame.left.forEach(([remaining, next, reset], lane) => {

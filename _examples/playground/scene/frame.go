@@ -1,8 +1,6 @@
-package server
+package scene
 
 import (
-	"encoding/json"
-	"fmt"
 	"slices"
 
 	"github.com/seed83679106/weir"
@@ -11,6 +9,7 @@ import (
 // A frame is what has happened since the last one, and how things stand.
 type frame struct {
 	Now     int64      `json:"now"`
+	Next    int64      `json:"next,omitempty"` // when the pattern sends a request
 	Rows    []rowFrame `json:"rows"`
 	Chat    []line     `json:"chat,omitempty"`
 	Decided int        `json:"decided"`
@@ -46,15 +45,18 @@ type rowHead struct {
 	YAML      string `json:"yaml"`
 }
 
-// events returns what the page is to be told, as server-sent events.
-func (s *scene) events() (events []byte) {
+// An Event is what the page is told: its name is scene, frame or problem.
+type Event struct {
+	Name string `json:"name"`
+	Data any    `json:"data"`
+}
+
+// Events returns what has happened since it was called last.
+func (s *Scene) Events() (events []Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed(s.catchUp())
-	add := func(name string, v any) {
-		data, _ := json.Marshal(v) // structs of numbers and strings
-		events = fmt.Appendf(events, "event: %s\ndata: %s\n\n", name, data)
-	}
+	add := func(name string, data any) { events = append(events, Event{name, data}) }
 	if s.announce {
 		add("scene", s.announcement())
 		s.announce, s.fresh = false, false
@@ -74,16 +76,19 @@ func (s *scene) events() (events []byte) {
 }
 
 // failed pauses a scene that cannot go on.
-func (s *scene) failed(err error) {
+func (s *Scene) failed(err error) {
 	if err == nil || s.ctx.Err() != nil {
 		return
 	}
 	s.set.Paused, s.announce, s.moved = true, true, false
-	s.problem = "Redis does not answer. The scene is paused."
+	s.problem = ErrStore.Error() + " The scene is paused."
 }
 
-func (s *scene) frame(at int64, left [][][3]int64) frame {
+func (s *Scene) frame(at int64, left [][][3]int64) frame {
 	f := frame{Now: at, Chat: s.lines, Decided: s.decided}
+	if _, due := s.next(); due < never && !s.set.Paused {
+		f.Next = due
+	}
 	s.lines = nil
 	if s.asked != nil {
 		f.Asked = s.asked.n
@@ -95,8 +100,8 @@ func (s *scene) frame(at int64, left [][][3]int64) frame {
 	return f
 }
 
-func (s *scene) announcement() announcement {
-	a := announcement{ID: s.id, Settings: s.set, Link: s.set.query(), Fresh: s.fresh, Start: s.start, Users: users[:s.lanes()]}
+func (s *Scene) announcement() announcement {
+	a := announcement{ID: s.ID, Settings: s.set, Link: s.set.query(), Fresh: s.fresh, Start: s.start, Users: users[:s.lanes()]}
 	for _, r := range s.rows {
 		a.Rows = append(a.Rows, rowHead{
 			Algorithm: r.kind.name, Title: r.kind.title, About: r.kind.about,
@@ -109,7 +114,7 @@ func (s *scene) announcement() announcement {
 
 // look asks what every user has left, all at one instant: for each algorithm
 // and user Remaining, NextAfter and ResetAfter, in µs.
-func (s *scene) look() (at int64, left [][][3]int64, err error) {
+func (s *Scene) look() (at int64, left [][][3]int64, err error) {
 	var charges []weir.Charge
 	for _, r := range s.rows {
 		for _, user := range users[:s.lanes()] {

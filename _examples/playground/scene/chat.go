@@ -1,4 +1,4 @@
-package server
+package scene
 
 import (
 	"cmp"
@@ -50,7 +50,7 @@ func chatCharge(user string, cost int64) weir.Charge {
 }
 
 // startChat lets the chat begin now, with buckets that are full.
-func (s *scene) startChat() error {
+func (s *Scene) startChat() error {
 	if err := weir.Reset(context.Background(), s.store, chatCharge("anna", 0), chatCharge("ben", 0), chatCharge("spammer", 0)); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (s *scene) startChat() error {
 	return nil
 }
 
-func (s *scene) say(m message, last bool) error {
+func (s *Scene) say(m message, last bool) error {
 	t := weir.Transaction{Charges: []weir.Charge{chatCharge(m.user, 1)}}
 	if err := s.take(&t); err != nil {
 		return err

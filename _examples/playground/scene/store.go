@@ -1,4 +1,4 @@
-package server
+package scene
 
 import (
 	"context"
@@ -51,6 +51,6 @@ type told struct{ weir.Transaction }
 
 func (d told) Take(_ context.Context, t *weir.Transaction) error {
 	t.Decisions = append(t.Decisions[:0], d.Decisions...)
-	t.At, t.Wait = d.At, d.Wait
+	t.At = d.At
 	return nil
 }

@@ -1,4 +1,4 @@
-package server
+package scene
 
 import (
 	"fmt"
@@ -18,6 +18,7 @@ type settings struct {
 	Quota      int64    `json:"quota"`
 	Period     int64    `json:"period"`  // in seconds
 	Burst      int64    `json:"burst"`   // 0 means Quota
+	Wait       int64    `json:"wait"`    // in seconds, that a request may wait
 	Pattern    string   `json:"pattern"` // one of patternNames
 	Rate       float64  `json:"rate"`    // requests per second, of patterns that have one
 	Speed      float64  `json:"speed"`   // scene time for each second
@@ -30,6 +31,7 @@ type settings struct {
 const (
 	maxQuota  = 100
 	maxPeriod = 600
+	maxWait   = 600
 	maxRate   = 50
 	maxSpeed  = 10
 )
@@ -40,6 +42,8 @@ type kind struct {
 	limit              func(quota int64, period time.Duration) weir.Limit // of windows
 	bucket             func(burst, quota int64, period time.Duration) weir.Limit
 	source             string // the name of either function
+	queue              bool   // requests may always wait
+	extra              bool   // it is in no scene that does not name it
 }
 
 var kinds = []kind{
@@ -48,8 +52,21 @@ var kinds = []kind{
 	{name: "sliding-window", title: "Sliding window", about: "two counters, the older one weighted", limit: algorithms.SlidingWindow, source: "SlidingWindow"},
 	{name: "sliding-log", title: "Sliding log", about: "keeps the time of each request: exact", limit: algorithms.SlidingLog, source: "SlidingLog"},
 	{name: "token-bucket", title: "Token bucket", about: "tokens come back one by one", bucket: algorithms.TokenBucket, source: "TokenBucket"},
-	{name: "leaky-bucket", title: "Leaky bucket", about: "each request fills it, and it drains", bucket: algorithms.LeakyBucket, source: "LeakyBucket"},
-	{name: "gcra", title: "GCRA", about: "keeps one instant, which may lead the clock", bucket: gcra, source: "GCRA"},
+	{name: "leaky-bucket", title: "Leaky bucket", about: "a queue: requests wait and leave one by one", bucket: algorithms.LeakyBucket, source: "LeakyBucket", queue: true},
+	{name: "gcra", title: "GCRA", about: "keeps one instant, up to which all is spent", bucket: gcra, source: "GCRA"},
+	{name: "calendar", title: "Calendar", about: "counts in days; a new one begins at midnight UTC", limit: calendar, source: "Calendar", extra: true},
+}
+
+func calendar(quota int64, _ time.Duration) weir.Limit {
+	return algorithms.Calendar(quota, algorithms.Day, nil)
+}
+
+// within is how long a request may wait.
+func (k *kind) within(set *settings) time.Duration {
+	if k.queue && set.Wait == 0 {
+		return time.Duration(set.Period) * time.Second
+	}
+	return time.Duration(set.Wait) * time.Second
 }
 
 func gcra(burst, quota int64, period time.Duration) weir.Limit {
@@ -81,6 +98,8 @@ func (k *kind) goLine(set *settings) string {
 	period := fmt.Sprintf("%d*time.Second", set.Period)
 	var call string
 	switch {
+	case k.extra:
+		call = fmt.Sprintf("%s(%d, algorithms.Day, time.UTC)", k.source, set.Quota)
 	case k.bucket == nil:
 		call = fmt.Sprintf("%s(%d, %s)", k.source, set.Quota, period)
 	case k.name == "gcra":
@@ -91,7 +110,15 @@ func (k *kind) goLine(set *settings) string {
 	default:
 		call = fmt.Sprintf("%s(%d, %d, %s)", k.source, set.burst(), set.Quota, period)
 	}
-	return `r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.` + call + "))"
+	call = "algorithms." + call
+	if within := k.within(set); within > 0 {
+		return fmt.Sprintf(`limiter, err := weir.New(store, weir.Options{
+	MaxWait: %d * time.Second,
+	Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{%s}}},
+})
+r.Use(limiter.Handler)`, int64(within.Seconds()), call)
+	}
+	return `r.Use(weir.Middleware(store, "api", weir.ByIP(), ` + call + "))"
 }
 
 // yaml is the same in a file of rules.
@@ -100,7 +127,11 @@ func (k *kind) yaml(set *settings) string {
 	if k.bucket != nil && set.burst() != set.Quota {
 		s += fmt.Sprintf("    burst: %d\n", set.Burst)
 	}
-	return s + fmt.Sprintf("    config: [{limit: %d, period: %d}]\n", set.Quota, set.Period)
+	period := strconv.FormatInt(set.Period, 10)
+	if k.extra {
+		period = "day"
+	}
+	return s + fmt.Sprintf("    config: [{limit: %d, period: %s}]\n", set.Quota, period)
 }
 
 func (set *settings) burst() int64 {
@@ -117,6 +148,7 @@ func parse(q url.Values) (settings, error) {
 		Quota:   int64(p.number("quota", 10, 1, maxQuota, true)),
 		Period:  int64(p.number("period", 10, 1, maxPeriod, true)),
 		Burst:   int64(p.number("burst", 0, 0, maxQuota, true)),
+		Wait:    int64(p.number("wait", 0, 0, maxWait, true)),
 		Rate:    p.number("rate", 3, 0.1, maxRate, false),
 		Speed:   p.number("speed", 1, 0.1, maxSpeed, false),
 		Pattern: p.choice("pattern", "bursts", patternNames...),
@@ -124,19 +156,27 @@ func parse(q url.Values) (settings, error) {
 		Redis:   p.choice("store", "memory", "memory", "redis") == "redis",
 		Hybrid:  p.choice("hybrid", "no", "no", "yes") == "yes",
 	}
-	for _, k := range kinds {
-		set.Algorithms = append(set.Algorithms, k.name)
-	}
-	if all := set.Algorithms; q.Get("algorithms") != "" {
+	set.Algorithms = usual()
+	if q.Get("algorithms") != "" {
 		set.Algorithms = strings.Split(q.Get("algorithms"), ",")
 		for i, name := range set.Algorithms {
-			if !slices.Contains(all, name) || slices.Contains(set.Algorithms[:i], name) {
+			if kindOf(name) == nil || slices.Contains(set.Algorithms[:i], name) {
 				p.fail("algorithms: %.20q is unknown, or there twice", name)
 				break
 			}
 		}
 	}
 	return set, p.err
+}
+
+// usual are the algorithms of a scene that names none.
+func usual() (names []string) {
+	for _, k := range kinds {
+		if !k.extra {
+			names = append(names, k.name)
+		}
+	}
+	return names
 }
 
 // query is what parse reads, without what has its default.
@@ -154,12 +194,11 @@ func (set *settings) query() string {
 		return "no"
 	}
 	float := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
-	if len(set.Algorithms) < len(kinds) {
-		add("algorithms", strings.Join(set.Algorithms, ","), "")
-	}
+	add("algorithms", strings.Join(set.Algorithms, ","), strings.Join(usual(), ","))
 	add("quota", strconv.FormatInt(set.Quota, 10), "10")
 	add("period", strconv.FormatInt(set.Period, 10), "10")
 	add("burst", strconv.FormatInt(set.Burst, 10), "0")
+	add("wait", strconv.FormatInt(set.Wait, 10), "0")
 	add("pattern", set.Pattern, "bursts")
 	add("rate", float(set.Rate), "3")
 	add("speed", float(set.Speed), "1")

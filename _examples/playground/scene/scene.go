@@ -1,21 +1,23 @@
-package server
+// Package scene is what a visitor of the playground looks at: a stream of
+// requests that goes through several algorithms. The server runs scenes for its
+// pages; compiled to WebAssembly, a page runs its own.
+package scene
 
 import (
 	"context"
+	"errors"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/redisstore"
 )
 
 const (
-	// epoch is when scenes in memory begin, or a little before: they are the
-	// same whenever they are opened.
-	epoch = int64(1_800_000_000) * second
+	// epoch is a midnight. Scenes in memory begin a little before it: they are
+	// the same whenever they are opened.
+	epoch = int64(20_834*24*60*60) * second
 
 	// most is how many requests are decided at one go, and about how many wait
 	// to be sent to the page. Beyond it the scene's clock waits.
@@ -28,13 +30,14 @@ const (
 	longest = 600
 )
 
-// A scene is what one visitor sees: a stream of requests that goes through
+// A Scene is what one visitor sees: a stream of requests that goes through
 // several algorithms, each on its own.
-type scene struct {
-	id    string
+type Scene struct {
+	ID   string
+	Wake chan struct{} // there are Events
+
 	ctx   context.Context
-	redis redis.UniversalClient
-	wake  chan struct{} // there is something to tell
+	redis func() (weir.Store, error)
 
 	mu       sync.Mutex
 	set      settings
@@ -71,18 +74,82 @@ type row struct {
 }
 
 // A hit is one request and what became of it: when, user, 1 if it passed,
-// Remaining, RetryAfter and ResetAfter. Times are in µs.
-type hit [6]int64
+// Remaining, RetryAfter, ResetAfter and Wait. Times are in µs.
+type hit [7]int64
+
+// New returns a scene with the settings of a link. It ends with ctx. redis
+// returns an empty store, for scenes that want Redis; nil means that there is none.
+func New(ctx context.Context, id string, link url.Values, redis func() (weir.Store, error)) (*Scene, error) {
+	set, err := parse(link)
+	if err != nil {
+		return nil, err
+	}
+	s := &Scene{ID: id, Wake: make(chan struct{}, 1), ctx: ctx, redis: redis, set: set}
+	s.failed(s.restart())
+	return s, nil
+}
+
+// ErrStore is returned if the store of the scene does not answer. The scene is
+// then paused. Other errors tell what is wrong with a question.
+var ErrStore = errors.New("Redis does not answer.")
+
+// Do does what a control of the page asks for.
+func (s *Scene) Do(form url.Values) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set, do := s.set, form.Get("do")
+	if do == "set" {
+		var err error
+		if set, err = parse(form); err != nil {
+			return err
+		}
+	}
+	err := s.catchUp()
+	if err == nil {
+		switch do {
+		case "hit":
+			err = s.hit(you)
+		case "hold":
+			err = s.hold()
+		case "release":
+			s.held = nil
+		case "step":
+			err = s.step()
+		case "restart":
+			err = s.restart()
+		case "chat":
+			err = s.startChat()
+		case "set":
+			err = s.change(set)
+		default:
+			return errors.New("do is unknown.")
+		}
+	}
+	s.failed(err)
+	s.tell()
+	return nil
+}
+
+// tell has Events read.
+func (s *Scene) tell() {
+	select {
+	case s.Wake <- struct{}{}:
+	default:
+	}
+}
 
 // restart begins the scene anew.
-func (s *scene) restart() error {
+func (s *Scene) restart() error {
 	s.pattern, s.held, s.chat, s.rows, s.lines = nil, nil, nil, nil, nil
 	s.decided, s.ahead, s.clock, s.asked = 0, 0, nil, nil
 	s.announce, s.fresh, s.moved = true, true, true
 	s.wall = time.Now()
 	s.resize()
 	if s.set.Redis {
-		store, err := redisstore.New(s.redis, redisstore.Options{Prefix: prefix(), Timeout: Timeout})
+		if s.redis == nil {
+			return ErrStore
+		}
+		store, err := s.redis()
 		if err != nil {
 			return err
 		}
@@ -100,7 +167,7 @@ func (s *scene) restart() error {
 		s.now, s.ahead = at, at-time.Now().UnixMicro()
 	} else {
 		period := s.set.Period * second
-		s.now = (epoch/period+1)*period - period*3/10
+		s.now = epoch/period*period - period*3/10
 		s.clock = &memory{now: s.now, states: map[stateKey]weir.State{}}
 		s.store, s.looks = s.clock, s.clock
 	}
@@ -110,7 +177,7 @@ func (s *scene) restart() error {
 }
 
 // change takes over other settings. Limits that change keep what was spent.
-func (s *scene) change(set settings) error {
+func (s *Scene) change(set settings) error {
 	old := s.set
 	s.set = set
 	if old.Redis != set.Redis || old.Hybrid != set.Hybrid {
@@ -129,7 +196,7 @@ func (s *scene) change(set settings) error {
 }
 
 // resize gives each algorithm of the settings a row with its limit.
-func (s *scene) resize() {
+func (s *Scene) resize() {
 	old := s.rows
 	s.rows = nil
 	for _, name := range s.set.Algorithms {
@@ -146,7 +213,7 @@ func (s *scene) resize() {
 }
 
 // lanes is how many users the pattern has.
-func (s *scene) lanes() int {
+func (s *Scene) lanes() int {
 	if s.set.Pattern == "spammer" {
 		return len(users)
 	}
@@ -154,11 +221,14 @@ func (s *scene) lanes() int {
 }
 
 // catchUp lets happen what is due by now.
-func (s *scene) catchUp() error {
+func (s *Scene) catchUp() error {
 	wall := time.Now()
 	gone := min(wall.Sub(s.wall), nap)
 	s.wall = wall
 	switch {
+	case s.set.Paused && s.set.Redis: // its clock goes on
+		s.now, s.moved = wall.UnixMicro()+s.ahead, true
+		return nil
 	case s.set.Paused:
 		return nil
 	case s.set.Redis:
@@ -168,7 +238,7 @@ func (s *scene) catchUp() error {
 }
 
 // advance lets happen what is due by an instant.
-func (s *scene) advance(until int64) error {
+func (s *Scene) advance(until int64) error {
 	if len(s.rows[0].hits) >= most {
 		return nil
 	}
@@ -188,7 +258,7 @@ func (s *scene) advance(until int64) error {
 	return nil
 }
 
-func (s *scene) tick(now int64) {
+func (s *Scene) tick(now int64) {
 	s.now = now
 	if s.clock != nil {
 		s.clock.now = now
@@ -196,7 +266,7 @@ func (s *scene) tick(now int64) {
 }
 
 // next is the source that is due first.
-func (s *scene) next() (first *source, at int64) {
+func (s *Scene) next() (first *source, at int64) {
 	at = never
 	for _, src := range append([]*source{s.held, s.chat}, s.pattern...) {
 		if src == nil {
@@ -210,7 +280,7 @@ func (s *scene) next() (first *source, at int64) {
 }
 
 // step moves the clock of a scene in memory by a tenth of the period.
-func (s *scene) step() error {
+func (s *Scene) step() error {
 	if s.clock == nil {
 		return nil
 	}
@@ -219,7 +289,7 @@ func (s *scene) step() error {
 
 // hold sends a request now, and more at the scene's rate until held is nil
 // again.
-func (s *scene) hold() error {
+func (s *Scene) hold() error {
 	start, every := s.now+s.interval(), s.interval()
 	s.held = &source{
 		at: func(n int64) int64 {
@@ -234,9 +304,9 @@ func (s *scene) hold() error {
 }
 
 // hit sends one request of a user through every algorithm, now.
-func (s *scene) hit(user int) error {
+func (s *Scene) hit(user int) error {
 	for _, r := range s.rows {
-		t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: users[user], Limit: r.limit, Cost: 1}}}
+		t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: users[user], Limit: r.limit, Cost: 1}}, Within: r.kind.within(&s.set)}
 		if err := s.take(&t); err != nil {
 			return err
 		}
@@ -246,14 +316,14 @@ func (s *scene) hit(user int) error {
 	return nil
 }
 
-func (s *scene) take(t *weir.Transaction) error {
+func (s *Scene) take(t *weir.Transaction) error {
 	s.decided++
 	return s.store.Take(s.ctx, t)
 }
 
 func (r *row) record(user int, t *weir.Transaction, period int64) {
 	at, d := t.At.UnixMicro(), t.Decisions[0]
-	h := hit{at, int64(user), 0, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds()}
+	h := hit{at, int64(user), 0, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), t.Wait.Microseconds()}
 	r.last = *t
 	if !d.Allowed {
 		r.refused++

@@ -1,4 +1,4 @@
-package server
+package scene
 
 import (
 	"math"
@@ -32,7 +32,7 @@ const (
 var users = []string{"you", "anna", "spammer"}
 
 // patternFrom returns the pattern of the settings from the instant start on.
-func (s *scene) patternFrom(start int64) []*source {
+func (s *Scene) patternFrom(start int64) []*source {
 	quota, period := s.set.Quota, s.set.Period*second
 	hit := func(user int, at func(n int64) int64) *source {
 		return &source{at: at, fire: func(int64) error { return s.hit(user) }}
@@ -71,4 +71,4 @@ func (s *scene) patternFrom(start int64) []*source {
 }
 
 // interval is the time between two requests at the scene's rate.
-func (s *scene) interval() int64 { return int64(float64(second) / s.set.Rate) }
+func (s *Scene) interval() int64 { return int64(float64(second) / s.set.Rate) }

@@ -1,0 +1,138 @@
+package scene
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/seed83679106/weir"
+)
+
+// dialects by the names of a link.
+var dialects = []struct {
+	name    string
+	dialect weir.Dialect
+}{
+	{"x-ratelimit", weir.XRateLimit},
+	{"ietf", weir.IETF},
+	{"github", weir.GitHub},
+	{"openai", weir.OpenAI},
+	{"anthropic", weir.Anthropic},
+	{"twitter", weir.Twitter},
+	{"draft-07", weir.Draft07},
+	{"draft-06", weir.Draft06},
+	{"none", weir.NoHeaders},
+}
+
+// ServeHTTP sends one request through the scene and answers it as a limiter with
+// the {algorithm} of its path does.
+func (s *Scene) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name := cmp.Or(r.URL.Query().Get("headers"), dialects[0].name)
+	for _, d := range dialects {
+		if d.name != name {
+			continue
+		}
+		row, err := s.hitRow(r.PathValue("algorithm"))
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		case row == nil:
+			http.Error(w, "The scene has no such algorithm.", http.StatusNotFound)
+		default:
+			row.answer(w, d.dialect)
+		}
+		return
+	}
+	http.Error(w, "headers is unknown.", http.StatusBadRequest)
+}
+
+// hitRow sends one request through the scene and returns what one of its rows
+// has become, or nil if it has none of that name.
+func (s *Scene) hitRow(algorithm string) (*row, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rowOf(algorithm) == nil {
+		return nil, nil
+	}
+	defer s.tell()
+	if err := errors.Join(s.catchUp(), s.hit(you)); err != nil {
+		s.failed(err)
+		return nil, ErrStore
+	}
+	return s.rowOf(algorithm), nil
+}
+
+// rowOf returns a copy of a row, or nil.
+func (s *Scene) rowOf(algorithm string) *row {
+	i := slices.IndexFunc(s.rows, func(r *row) bool { return r.kind.name == algorithm })
+	if i < 0 {
+		return nil
+	}
+	row := *s.rows[i]
+	return &row
+}
+
+// answer is what a limiter of that row answers, given what was decided last. It
+// gets a request of its own: that of the caller may carry other limits.
+func (r *row) answer(w http.ResponseWriter, d weir.Dialect) {
+	limiter, err := weir.New(told{r.last}, weir.Options{
+		Headers: d,
+		Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{r.limit}}},
+	})
+	if err != nil {
+		http.Error(w, "There is no such limit.", http.StatusInternalServerError)
+		return
+	}
+	req, _ := http.NewRequestWithContext(context.Background(), http.MethodGet, "/", nil)
+	limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		fmt.Fprintln(w, "hello")
+	})).ServeHTTP(w, req)
+}
+
+// An Answer is what the latest request got, in one dialect.
+type Answer struct {
+	Dialect string `json:"dialect"`
+	Text    string `json:"text"`
+}
+
+// Answers has a Limiter answer the latest request of a row, once in every dialect.
+func (s *Scene) Answers(algorithm string) []Answer {
+	s.mu.Lock()
+	row := s.rowOf(algorithm)
+	s.mu.Unlock()
+	all := []Answer{}
+	if row == nil || len(row.last.Decisions) == 0 {
+		return all
+	}
+	for _, d := range dialects {
+		p := paper{header: http.Header{}, status: http.StatusOK}
+		row.answer(&p, d.dialect)
+		all = append(all, Answer{d.name, p.String()})
+	}
+	return all
+}
+
+// A paper is a ResponseWriter that can be read.
+type paper struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (p *paper) Header() http.Header         { return p.header }
+func (p *paper) WriteHeader(status int)      { p.status = status }
+func (p *paper) Write(b []byte) (int, error) { return p.body.Write(b) }
+
+func (p *paper) String() string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\n", p.status, http.StatusText(p.status))
+	p.header.Write(&b)
+	fmt.Fprintf(&b, "\n%s", p.body.String())
+	return strings.TrimSpace(strings.ReplaceAll(b.String(), "\r", ""))
+}

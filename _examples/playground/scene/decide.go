@@ -1,0 +1,148 @@
+package scene
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A Question is one transaction for a page that keeps the states itself, and so
+// may go back to any of them. Times are in µs, instants since 1970.
+type Question struct {
+	Now     int64        `json:"now"`
+	Within  int64        `json:"within"`
+	Charges []Charge     `json:"charges"`
+	States  []weir.State `json:"states"` // one for each charge
+}
+
+// A Charge is a weir.Charge under one of the algorithms.
+type Charge struct {
+	Algorithm string `json:"algorithm"`
+	Quota     int64  `json:"quota"`
+	Period    int64  `json:"period"`
+	Burst     int64  `json:"burst"`
+	Key       string `json:"key"`
+	Cost      int64  `json:"cost"`
+}
+
+// A Reply is what the library says to a Question.
+type Reply struct {
+	Error     string       `json:"error,omitempty"`
+	Allowed   bool         `json:"allowed"`
+	Wait      int64        `json:"wait"`
+	Decisions []Decision   `json:"decisions"`
+	States    []weir.State `json:"states"` // as they are now
+}
+
+// A Decision is a weir.Decision. RetryAfter is -1 for weir.Never.
+type Decision struct {
+	Allowed    bool  `json:"allowed"`
+	Remaining  int64 `json:"remaining"`
+	RetryAfter int64 `json:"retryAfter"`
+	NextAfter  int64 `json:"nextAfter"`
+	ResetAfter int64 `json:"resetAfter"`
+}
+
+func (c *Charge) charge() (weir.Charge, error) {
+	k := kindOf(c.Algorithm)
+	if k == nil {
+		return weir.Charge{}, fmt.Errorf("there is no algorithm %q", c.Algorithm)
+	}
+	period := time.Duration(c.Period) * time.Microsecond
+	charge := weir.Charge{Rule: "api", Key: c.Key, Cost: c.Cost}
+	if k.bucket == nil {
+		charge.Limit = k.limit(c.Quota, period)
+	} else {
+		charge.Limit = k.bucket(c.Burst, c.Quota, period)
+	}
+	return charge, nil
+}
+
+// Decide answers a Question, both in JSON.
+func Decide(question []byte) []byte {
+	var q Question
+	if err := json.Unmarshal(question, &q); err != nil {
+		return reply(Reply{Error: err.Error()})
+	}
+	t := weir.Transaction{Within: time.Duration(q.Within) * time.Microsecond}
+	for i := range q.Charges {
+		c, err := q.Charges[i].charge()
+		if err != nil {
+			return reply(Reply{Error: err.Error()})
+		}
+		t.Charges = append(t.Charges, c)
+	}
+	if err := t.Validate(); err != nil {
+		return reply(Reply{Error: err.Error()})
+	}
+	q.States = append(q.States, make([]weir.State, len(t.Charges))...)[:len(t.Charges)]
+	t.Decide(q.Now, q.States)
+	return reply(Reply{Allowed: t.Allowed(), Wait: t.Wait.Microseconds(), Decisions: decisions(&t), States: q.States})
+}
+
+func decisions(t *weir.Transaction) (all []Decision) {
+	for _, d := range t.Decisions {
+		retry := d.RetryAfter.Microseconds()
+		if d.RetryAfter == weir.Never {
+			retry = -1
+		}
+		all = append(all, Decision{d.Allowed, d.Remaining, retry, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()})
+	}
+	return all
+}
+
+func reply(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // structs of numbers and strings
+	}
+	return data
+}
+
+// Replicas are processes that share a limit: each has a Hybrid in front of one
+// store. The store is a memstore, on the clock of this process.
+type Replicas struct {
+	store   *counted
+	replica []weir.Store
+}
+
+// NewReplicas returns n of them, with a Hybrid or without.
+func NewReplicas(n int, hybrid bool) *Replicas {
+	r := &Replicas{store: &counted{Store: memstore.New(memstore.Options{})}}
+	for range n {
+		var s weir.Store = r.store
+		if hybrid {
+			s = weir.Hybrid(r.store, most)
+		}
+		r.replica = append(r.replica, s)
+	}
+	return r
+}
+
+// A Call is what became of a request to a replica.
+type Call struct {
+	Decision
+	At    int64 `json:"at"`    // on the clock of the store
+	Asked bool  `json:"asked"` // whether the replica asked the store
+}
+
+// Take sends a request to the i-th replica. The charge is JSON, and so is the Call.
+func (r *Replicas) Take(i int, charge []byte) []byte {
+	var c Charge
+	if err := json.Unmarshal(charge, &c); err != nil {
+		return reply(Reply{Error: err.Error()})
+	}
+	wc, err := c.charge()
+	if err != nil {
+		return reply(Reply{Error: err.Error()})
+	}
+	t, before := weir.Transaction{Charges: []weir.Charge{wc}}, r.store.n
+	if err := r.replica[i].Take(context.Background(), &t); err != nil {
+		return reply(Reply{Error: err.Error()})
+	}
+	return reply(Call{decisions(&t)[0], t.At.UnixMicro(), r.store.n > before})
+}

@@ -1,0 +1,101 @@
+package server
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// program is what Compile compiles.
+const program = "github.com/seed83679106/weir/_examples/playground/wasm"
+
+// Compile compiles the library for browsers. It returns two files of the page: the
+// program, compressed, and the script of the Go distribution that runs it. It
+// needs the go command and the source, which go run has.
+func Compile() (files map[string][]byte, err error) {
+	dir, err := os.MkdirTemp("", "playground")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "weir.wasm")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, program)
+	build.Env = append(os.Environ(), "GOOS=js", "GOARCH=wasm")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go build %s: %v\n%s", program, err, out)
+	}
+	wasm, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env: %v", err)
+	}
+	script, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(root)), "lib", "wasm", "wasm_exec.js"))
+	if err != nil {
+		return nil, err
+	}
+	var packed bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	z.Write(wasm) // to a Buffer
+	z.Close()
+	return map[string][]byte{"weir.bin": packed.Bytes(), "wasm_exec.js": script}, nil
+}
+
+// WriteStatic writes the page to a directory, for any web server to serve.
+func WriteStatic(dir string) error {
+	compiled, err := Compile()
+	if err != nil {
+		return err
+	}
+	page := Page()
+	err = fs.WalkDir(page, ".", func(name string, entry fs.DirEntry, err error) error {
+		to := filepath.Join(dir, filepath.FromSlash(name))
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		data, err := fs.ReadFile(page, name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, data, 0o644)
+	})
+	if err != nil {
+		return err
+	}
+	for name, data := range compiled {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compiled serves the files that compile makes.
+func compiled(compile func() (map[string][]byte, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		files, err := compile()
+		if err != nil {
+			http.Error(w, "The library can't be compiled for this page: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		name := strings.TrimPrefix(r.URL.Path, "/")
+		if strings.HasSuffix(name, ".js") {
+			w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
+		} else {
+			w.Header().Set("Content-Type", "application/octet-stream")
+			w.Header().Set("Playground-Redis", "yes")
+		}
+		w.Write(files[name])
+	}
+}

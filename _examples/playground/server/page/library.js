@@ -1,0 +1,19 @@
+// The library, compiled to WebAssembly: an object whose functions take text and
+// return text. See wasm/main.go.
+
+export let served = false; // by the program of the playground, which has Redis
+
+let loading;
+export function library() { return loading ??= load(); }
+
+async function load() {
+  const [response] = await Promise.all([fetch("weir.bin"), import("./wasm_exec.js")]);
+  if (!response.ok) throw new Error(await response.text());
+  served = response.headers.has("Playground-Redis");
+  // It comes compressed, whatever the server knows of that.
+  const body = response.body.pipeThrough(new DecompressionStream("gzip"));
+  const go = new Go();
+  const { instance } = await WebAssembly.instantiateStreaming(new Response(body, { headers: { "Content-Type": "application/wasm" } }), go.importObject);
+  go.run(instance);
+  return globalThis.weir;
+}

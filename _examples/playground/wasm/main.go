@@ -1,0 +1,78 @@
+//go:build js && wasm
+
+// Wasm is the library in a browser: it gives the page an object weir whose
+// functions take text and return text.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"syscall/js"
+
+	"github.com/seed83679106/weir/_examples/playground/scene"
+)
+
+var (
+	replicas *scene.Replicas
+	open     *scene.Scene
+)
+
+func main() {
+	functions := map[string]func(args []js.Value) any{
+		"decide": func(args []js.Value) any { return string(scene.Decide([]byte(args[0].String()))) },
+		"share": func(args []js.Value) any {
+			replicas = scene.NewReplicas(args[0].Int(), args[1].Bool())
+			return nil
+		},
+		"take":   func(args []js.Value) any { return string(replicas.Take(args[0].Int(), []byte(args[1].String()))) },
+		"open":   func(args []js.Value) any { return mistake(openScene(args[0].String())) },
+		"do":     func(args []js.Value) any { return mistake(do(args[0].String())) },
+		"events": func([]js.Value) any { return text(open.Events()) },
+		"answers": func(args []js.Value) any {
+			return text(open.Answers(args[0].String()))
+		},
+	}
+	weir := js.Global().Get("Object").New()
+	for name, f := range functions {
+		weir.Set(name, js.FuncOf(func(_ js.Value, args []js.Value) any { return f(args) }))
+	}
+	js.Global().Set("weir", weir)
+	select {} // the functions are called from now on
+}
+
+func openScene(query string) error {
+	link, err := url.ParseQuery(query)
+	if err != nil {
+		return err
+	}
+	s, err := scene.New(context.Background(), "page", link, nil)
+	if err == nil {
+		open = s
+	}
+	return err
+}
+
+func do(form string) error {
+	values, err := url.ParseQuery(form)
+	if err != nil {
+		return err
+	}
+	return open.Do(values)
+}
+
+// mistake is the text of an error, or nothing.
+func mistake(err error) any {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func text(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // structs of numbers and strings
+	}
+	return string(data)
+}
