@@ -6,16 +6,18 @@ import (
 	"net/url"
 )
 
-// auth answers a proxy that asks whether to pass a request on: 200, or 429 with
-// all that a client is told. nginx takes 401 and 403 for a refusal and anything
-// else for a failure: it asks /auth?refuse=403, and makes a 429 of it.
+// auth answers a proxy that asks whether it may pass a request on: 200, or 429 with the
+// header fields and the body for the client. nginx accepts only 401 and 403 as a refusal,
+// so nginx.conf asks /auth?refuse=403 and turns a 403 into a 429.
 //
-// The request in question is in X-Forwarded-Method, -Uri, -Host and -For, as
-// Traefik and Caddy send it, and nginx as nginx.conf has it. They are believed
-// from the trusted-proxies of the file only; nobody else gets an answer. A body
-// is not seen: a cost of content-length is 0. So that what has one can't pass for
-// a preflight, which is free of charge, preflights are charged, unless the proxy
-// asks /auth/no-body because it knows, as nginx.conf does.
+// The proxy describes the request in X-Forwarded-Method, -Uri, -Host and -For. Traefik and
+// Caddy do so by themselves, nginx by nginx.conf. Only addresses in trusted-proxies of the
+// file get an answer.
+//
+// The gateway does not see bodies, so the cost content-length is 0. It also cannot tell
+// whether an OPTIONS request has a body. One without a body may be a preflight, which is
+// free of charge; so preflights are charged, unless the proxy asks /auth/no-body because
+// it knows that there is none, as nginx.conf does.
 func (g *gateway) auth(noBody bool) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -31,7 +33,7 @@ func (g *gateway) auth(noBody bool) http.Handler {
 			return
 		}
 		if !g.trusts(r.RemoteAddr) {
-			g.logger.Warn("asked by an address that is not in trusted-proxies", "addr", r.RemoteAddr)
+			g.logger.Warn("/auth was called from an address that is not in trusted-proxies", "addr", r.RemoteAddr)
 			http.Error(w, "your address is not in trusted-proxies", http.StatusBadRequest)
 			return
 		}
@@ -43,7 +45,7 @@ func (g *gateway) auth(noBody bool) http.Handler {
 		}
 		o := original(r)
 		if !noBody {
-			o.TransferEncoding = []string{"chunked"} // for all that is known
+			o.TransferEncoding = []string{"chunked"} // it may have a body
 		}
 		limited.ServeHTTP(&refuser{w, refusal}, o)
 	})
@@ -71,13 +73,13 @@ func original(r *http.Request) *http.Request {
 	}
 	var err error
 	if o.URL, err = url.ParseRequestURI(o.RequestURI); err != nil {
-		o.URL = &url.URL{Path: o.RequestURI} // limited all the same
+		o.URL = &url.URL{Path: o.RequestURI} // it is limited all the same
 	}
 	o.Body, o.ContentLength = http.NoBody, 0
 	return o
 }
 
-// A refuser answers with another status than 429.
+// A refuser replaces the status 429.
 type refuser struct {
 	http.ResponseWriter
 	status int

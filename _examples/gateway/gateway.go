@@ -27,8 +27,8 @@ type gateway struct {
 	logger  *slog.Logger
 }
 
-// newGateway takes the rules that the file has now. Those that are added later
-// take a restart, and a file that lacks one of these is not loaded.
+// newGateway returns a gateway with the rules that the file has now. Rules that are added
+// to it later need a restart. A file that lacks one of the rules is not loaded.
 func newGateway(path string, store weir.Store, logger *slog.Logger) (*gateway, error) {
 	g := &gateway{metrics: weirprom.New(), logger: logger}
 	var err error
@@ -47,13 +47,13 @@ func newGateway(path string, store weir.Store, logger *slog.Logger) (*gateway, e
 	return g, err
 }
 
-// public is for clients: the upstream, limited, and the quota of the caller.
+// public serves clients: the limited upstream, and at /rate_limit the quota of a client.
 func (g *gateway) public(upstream *url.URL) http.Handler {
 	limited := g.limit(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
 			r.Out.Host = r.In.Host
-			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // to be appended to
+			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // SetXForwarded appends to it
 			r.SetXForwarded()
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -63,7 +63,7 @@ func (g *gateway) public(upstream *url.URL) http.Handler {
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	})
-	// A ServeMux would clean paths, which is for the upstream to do.
+	// No ServeMux: it would clean paths, and the upstream should get them as they are.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/rate_limit" {
 			g.admin.RateLimit(w, r)
@@ -73,7 +73,7 @@ func (g *gateway) public(upstream *url.URL) http.Handler {
 	})
 }
 
-// internal is for proxies, Prometheus and operators, in this order.
+// internal serves proxies (/auth), Prometheus (/metrics) and operators (/admin).
 func (g *gateway) internal(password string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/auth", g.auth(false))
@@ -98,7 +98,7 @@ func operatorsOnly(password string, next http.Handler) http.Handler {
 	})
 }
 
-// operator is the line that a person types to ask for something at /admin.
+// operator returns a command with which an operator uses /admin.
 func operator(base, password, method, path string) string {
 	return fmt.Sprintf("curl -u :%s -X %s '%s/admin%s'", password, method, base, path)
 }

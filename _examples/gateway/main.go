@@ -1,16 +1,16 @@
-// Gateway is a reverse proxy with its limits in a file, limits.yaml, which is
-// read again when it changes. At an address of its own it has /metrics, /admin,
-// and /auth, by which nginx, Caddy and Traefik ask whether a request may pass:
-// see nginx.conf, Caddyfile and traefik.yml.
+// Gateway is a reverse proxy with its limits in a file, limits.yaml, which it reads again
+// when the file changes. A second address serves /metrics, /admin and /auth. By /auth
+// nginx, Caddy and Traefik ask whether a request may pass: see nginx.conf, Caddyfile and
+// traefik.yml.
 //
-// Without arguments, or with -once, it shows all that on this machine and ends. With
-// others it serves until Ctrl-C:
+// Without arguments, or with -once, it demonstrates all that on this machine and ends. With
+// other arguments it serves until Ctrl-C:
 //
 //	go run ./_examples/gateway -once
 //	go run ./_examples/gateway -limits _examples/gateway/limits.yaml -upstream http://localhost:9000
 //	go run ./_examples/gateway -limits _examples/gateway/limits.yaml -redis localhost:6379
 //
-// Without -upstream it passes nothing on and only answers /auth.
+// Without -upstream it is no proxy, and only answers /auth.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 	log.SetFlags(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for anything
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 
 	if *once || flag.NFlag() == 0 {
 		if err := demonstrate(ctx); err != nil && ctx.Err() == nil {
@@ -73,13 +73,13 @@ func main() {
 		defer endOutside()
 		fmt.Printf("Clients may ask %s for what %s has.\n", outside, to)
 	}
-	if err := <-watched; ctx.Err() == nil { // the system can't watch files
+	if err := <-watched; ctx.Err() == nil { // the system cannot watch files
 		log.Print(err)
 		<-ctx.Done()
 	}
 }
 
-// newStore returns a Redis, and memory while that is away, or memory alone.
+// newStore returns a store in Redis that falls back to memory, or memory if addr is "".
 func newStore(addr string) weir.Store {
 	local := memstore.New(memstore.Options{})
 	if addr == "" {

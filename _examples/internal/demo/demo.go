@@ -1,6 +1,6 @@
-// Package demo runs the examples that serve HTTP. It listens on this machine,
-// sends itself the requests that an example wants to show, prints them as curl
-// would, and goes on serving until Ctrl-C.
+// Package demo runs the examples that serve HTTP. It listens on this machine, sends the
+// requests of the example to itself, prints each as a curl command with its answer, and
+// serves until Ctrl-C.
 package demo
 
 import (
@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// A Request is what an example sends to itself.
+// A Request is a step of an example.
 type Request struct {
 	Say    string            // printed before it
 	Times  int               // 0 means once
@@ -30,11 +30,12 @@ type Request struct {
 	Path   string            // "/hello"
 	Header map[string]string // fields to send
 	Form   map[string]string // the body, if there is one
-	Wait   bool              // first wait as long as the last Retry-After says
+	Wait   bool              // first wait as long as the last Retry-After said
 	Want   int               // the status that the example promises; 0 means 200
 }
 
-// Run is http.ListenAndServe with flags, a demonstration, and an end.
+// Run serves h as http.ListenAndServe does, and sends it the requests. With -once it ends
+// after them.
 func Run(about string, h http.Handler, requests ...Request) {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
 	once := flag.Bool("once", false, "end after the demonstration")
@@ -43,7 +44,7 @@ func Run(about string, h http.Handler, requests ...Request) {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for anything
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 
 	base, end := Serve(*addr, h)
 	fmt.Println(about)
@@ -57,12 +58,12 @@ func Run(about string, h http.Handler, requests ...Request) {
 	end()
 }
 
-// Serve serves h on addr, as base, until end is called. A server that fails
-// ends the program.
+// Serve serves h on addr until end is called. base is its URL. If the server fails, the
+// program ends.
 func Serve(addr string, h http.Handler) (base string, end func()) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		log.Fatalf("Can't listen on %s: %v.\nChoose another address: -addr localhost:0", addr, err)
+		log.Fatalf("Cannot listen on %s: %v.\nChoose another address: -addr localhost:0", addr, err)
 	}
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	go func() {
@@ -154,7 +155,7 @@ func (q *Request) send(ctx context.Context, base string) (*http.Response, string
 	return resp, string(body), err
 }
 
-// printResponse shows a response: in a line if it is an ordinary one, in full if not.
+// printResponse prints a response: in one line, or in full if its status is an error.
 func printResponse(resp *http.Response, body string) {
 	names := slices.Sorted(maps.Keys(resp.Header))
 	if resp.StatusCode < 400 {
