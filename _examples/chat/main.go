@@ -1,6 +1,6 @@
-// Chat gives each user of a chat room a bucket of 3 messages, with one more
-// every 4 seconds, and prints what becomes of a spammer among ordinary users. It
-// asks the store itself, without HTTP.
+// Chat gives each user of a chat room a bucket of 3 messages, with one more every 4
+// seconds, and prints which messages of a spammer and of ordinary users pass. It calls the
+// store without HTTP.
 //
 //	go run ./_examples/chat
 //	go run ./_examples/chat -speed 10
@@ -22,7 +22,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A message is one that a user tries to send, at a time of the demonstration.
+// A message has a text that a user tries to send, and when.
 type message struct {
 	at   time.Duration
 	user string
@@ -76,8 +76,8 @@ type room struct {
 	limit weir.Limit
 }
 
-// say spends one message of a user: retry is 0 if it passed, else when the user
-// may try again.
+// say takes one message from the bucket of a user. retry is 0 if it passed, and otherwise
+// how long the user must wait.
 func (r *room) say(ctx context.Context, user string) (remaining int64, retry time.Duration, err error) {
 	t := weir.Transaction{Charges: []weir.Charge{{Rule: "chat", Key: user, Limit: r.limit, Cost: 1}}}
 	if err := r.store.Take(ctx, &t); err != nil {
@@ -86,7 +86,7 @@ func (r *room) say(ctx context.Context, user string) (remaining int64, retry tim
 	return t.Decisions[0].Remaining, t.RetryAfter(), nil
 }
 
-// messages are 20 seconds of a chat.
+// messages are those of 20 seconds of a chat.
 func messages() []message {
 	all := []message{
 		{100 * time.Millisecond, "anna", "hi all"},

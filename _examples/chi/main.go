@@ -1,5 +1,5 @@
-// Chi has limits for everything, for a group of routes and for one route, one
-// inside the other.
+// Chi limits all routes together, each client in a group of routes, and one expensive
+// route, each limit inside the other.
 //
 //	go run ./_examples/chi
 package main
@@ -23,11 +23,11 @@ import (
 func main() {
 	store := memstore.New(memstore.Options{})
 
-	// The address that chi found, here without a proxy in front. weirchi publishes
+	// Clients are known by the address that chi found; there is no proxy here. weirchi publishes
 	// net/http/pprof on http.DefaultServeMux, which this program does not serve.
 	client := weir.FirstOf(weirchi.ClientIP(), weir.ByIP())
 
-	// A report is expensive: 2 a minute, and then the one of yesterday.
+	// A report is expensive: each client gets 2 a minute, and otherwise that of yesterday.
 	reports, err := weir.New(store, weir.Options{
 		Rules: []weir.Rule{{
 			Name: "reports", Key: client,
@@ -67,8 +67,7 @@ func page(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, text) }
 }
 
-// item looks at what the limiter decided, and saves work for a client that has
-// nothing left.
+// item reads the decision of the limiter, and does less for a client with nothing left.
 func item(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "item %s", chi.URLParam(r, "id"))
 	if t := weir.FromContext(r.Context()); t != nil && t.Decisions[0].Remaining > 0 {
@@ -77,8 +76,8 @@ func item(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w)
 }
 
-// oldReport is called instead of the handler of the route. The fields that tell
-// of the limit, Retry-After among them, are set already.
+// oldReport is called instead of the handler of the route if the limiter refuses. The
+// header fields of the limit are set already, Retry-After among them.
 func oldReport(w http.ResponseWriter, r *http.Request) {
 	next := weir.FromContext(r.Context()).RetryAfter()
 	fmt.Fprintf(w, "the report of yesterday; a fresh one in %v\n", next.Round(time.Second))

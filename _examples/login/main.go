@@ -1,5 +1,5 @@
-// Login limits attempts by address and by user name, each attempt under all
-// limits at once: what one refuses spends nothing of another.
+// Login limits attempts by address and by user name. All limits are charged at once: an
+// attempt that one limit refuses spends nothing of the others.
 //
 //	go run ./_examples/login
 package main
@@ -17,21 +17,21 @@ import (
 )
 
 func main() {
-	// User names are hashed, so that who reads the store learns none. Processes
-	// that share a store need the same secret; this one is alone.
+	// User names are hashed, so that someone who can read the store learns none. All
+	// processes that share a store need the same secret; here there is only one process.
 	secret := make([]byte, 32)
 	rand.Read(secret)
 
 	attempts, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Headers: weir.IETF, // it tells of every limit, not of the tightest alone
+		Headers: weir.IETF, // shows every limit, and not only the tightest
 		Rules: []weir.Rule{
 			{
 				Name: "address", Key: weir.ByIP(),
 				Limits: []weir.Limit{algorithms.SlidingLog(20, time.Minute), algorithms.SlidingLog(5, 3*time.Second)},
 			},
 			{
-				// Strangers can spend the attempts of a user whose name they know.
-				// A quota that is generous and comes back soon bounds the harm.
+				// Strangers can use up the attempts of a user whose name they know. A
+				// large quota that comes back soon limits the harm.
 				Name: "user", Key: weir.Hashed(secret, byUser),
 				Limits: []weir.Limit{algorithms.SlidingLog(3, 10*time.Second)},
 			},
@@ -60,11 +60,11 @@ func byUser(r *http.Request) (string, bool) {
 	return user, user != ""
 }
 
-// bounded keeps the body that byUser reads small.
+// bounded limits the size of the body, which byUser reads.
 func bounded(next http.Handler) http.Handler { return http.MaxBytesHandler(next, 4096) }
 
 func login(w http.ResponseWriter, r *http.Request) {
-	if r.PostFormValue("password") != "correct" { // yours compares a hash
+	if r.PostFormValue("password") != "correct" { // a real program compares a hash
 		http.Error(w, "wrong user or password", http.StatusUnauthorized)
 		return
 	}

@@ -43,14 +43,14 @@ func main() {
 		fmt.Printf("The page is in %s. Any web server can serve it.\n", *static)
 		return
 	}
-	logging.Disable() // go-redis has a line for each connection that fails; the page has one
+	logging.Disable() // go-redis logs every connection that fails; the page shows one line
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for anything
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 
 	if *redisAddr == "" {
 		embedded := miniredis.NewMiniRedis()
-		embedded.ClockTTL(true) // keys expire as in Redis
+		embedded.ClockTTL(true) // keys expire in real time
 		if err := embedded.Start(); err != nil {
 			log.Fatal(err)
 		}

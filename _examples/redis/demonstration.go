@@ -15,20 +15,20 @@ import (
 type demonstration struct {
 	ctx      context.Context
 	replicas []*replica
-	asked    int // how often Redis was, so far
+	asked    int // calls of Redis so far
 }
 
-// A step is some requests of a client, and what the example promises of them.
+// A step is some requests of a client, and the results that the example promises.
 type step struct {
 	say    string
 	client string
 	times  int
 	passed int
-	asked  int           // how often Redis is asked
-	pause  time.Duration // before each request: failures of one moment count as one
+	asked  int           // calls of Redis
+	pause  time.Duration // before each request, because a Breaker counts failures of one moment once
 }
 
-// atMost is what a request may take on the average, with Redis or without.
+// atMost is how long a request may take on average, with Redis or without.
 const atMost = 50 * time.Millisecond
 
 func (d *demonstration) run(embedded *miniredis.Miniredis) error {
@@ -97,8 +97,7 @@ func (d *demonstration) show(steps ...step) error {
 	return nil
 }
 
-// send returns how many requests are left, or "–" and false if this one was
-// refused.
+// send returns how many requests are left, or "–" and false if the request was refused.
 func (d *demonstration) send(base, client string) (left string, ok bool, err error) {
 	req, err := http.NewRequestWithContext(d.ctx, http.MethodGet, base, nil)
 	if err != nil {

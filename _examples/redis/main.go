@@ -1,6 +1,5 @@
-// Redis runs two replicas of one server that share a limit through Redis, and
-// shows what becomes of it while Redis is away. Without -redis a small one runs
-// inside this program.
+// Redis runs two replicas of one server that share a limit through Redis, and shows how
+// they limit while Redis is away. Without -redis a small Redis runs inside this program.
 //
 //	go run ./_examples/redis
 //	go run ./_examples/redis -redis localhost:6379
@@ -30,26 +29,25 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// timeout is for a machine that is busy with other things as well; the default
-// is 50 ms.
+// timeout is long enough for a busy machine; the default is 50 ms.
 const timeout = 500 * time.Millisecond
 
-// A replica is a server; yours is a process.
+// A replica is a server. In production each is a process.
 type replica struct {
 	base    string
 	breaker *weir.BreakerStore
 	hybrid  *weir.HybridStore
 }
 
-// newStore returns what a replica decides with: Redis, and while that is away
-// the replica's share of each limit in memory. The order matters:
+// newStore returns the store of a replica: Redis, and while Redis is away the replica's
+// share of each limit in memory. The order matters:
 //
-//   - Breaker is next to Redis. Were Hybrid between them, a refusal from memory
+//   - Breaker is next to Redis. If Hybrid were between them, a refusal from memory
 //     would count as an answer of Redis and close the breaker.
-//   - Hybrid is within Fallback. So it knows what Redis has refused, which stays
-//     true while Redis is away. Around Fallback it would also keep what the share
-//     has refused, for up to 10 s after Redis is back and has units left.
-//   - Fallback is around all, and Share around what it falls back to.
+//   - Hybrid is inside Fallback. It remembers refusals of Redis, which stay true while
+//     Redis is away. Outside Fallback it would also remember refusals of the share, for
+//     up to 10 s after Redis is back and has units left.
+//   - Fallback is outside of both. Share is around the store in memory only.
 func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas int) weir.Store {
 	shared, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: timeout})
 	if err != nil {
@@ -60,7 +58,7 @@ func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas in
 	return weir.Fallback(r.hybrid, weir.Share(memstore.New(memstore.Options{}), replicas))
 }
 
-// onChange tells of the breaker, which logs it as well.
+// onChange prints that the breaker opens or closes. The breaker logs it as well.
 func (r *replica) onChange(open bool, err error) {
 	if open {
 		fmt.Printf("  %s leaves Redis alone for a second: %v\n", r.base, err)
@@ -69,7 +67,8 @@ func (r *replica) onChange(open bool, err error) {
 	fmt.Printf("  %s asks Redis again\n", r.base)
 }
 
-// asked is how often Redis was asked, from what the stores say for metrics.
+// asked returns how many decisions came from Redis, by the counts that stores keep for
+// metrics.
 func (r *replica) asked() int {
 	stats := r.hybrid.Stats()
 	return int(stats.Misses) - int(r.breaker.Refused())
@@ -81,22 +80,22 @@ func main() {
 	once := flag.Bool("once", false, "end after the demonstration")
 	flag.Parse()
 	log.SetFlags(0)
-	logging.Disable() // go-redis has a line for each connection that fails; the breaker has one
+	logging.Disable() // go-redis logs every connection that fails; one line of the breaker is enough
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for anything
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 
 	var embedded *miniredis.Miniredis
 	if *redisAddr == "" {
 		embedded = miniredis.NewMiniRedis()
-		embedded.ClockTTL(true) // keys expire as in Redis
+		embedded.ClockTTL(true) // keys expire in real time
 		if err := embedded.Start(); err != nil {
 			log.Fatal(err)
 		}
 		defer embedded.Close()
 		*redisAddr = embedded.Addr()
 	}
-	prefix := "weir.example." + rand.Text() + ":" // each run counts anew; yours is the same in all processes
+	prefix := "weir.example." + rand.Text() + ":" // each run counts anew; in production the prefix is the same in all processes
 	first, second, ok := strings.Cut(*addr, ",")
 	if !ok {
 		second = "localhost:0"
@@ -106,7 +105,7 @@ func main() {
 		rdb := redis.NewUniversalClient(redisstore.ClientOptions(timeout, *redisAddr))
 		defer rdb.Close()
 		r := &replica{}
-		// An API key is whatever a client claims: yours is verified first, as in _examples/tiers.
+		// Here a client may claim any API key. Verify keys first, as _examples/tiers does.
 		limit := weir.Middleware(r.newStore(rdb, prefix, 2), "api", weir.FirstOf(weir.ByHeader("X-API-Key"), weir.ByIP()),
 			algorithms.GCRA(10, time.Minute))
 		var end func()

@@ -1,7 +1,7 @@
-// Throttle lets three clients share the quota of a partner's API: 5 requests in
-// any second. None is refused, by them or by him; each waits for its turn, and
-// when the partner asks to be left alone all three leave it alone. The clients
-// share a Redis; without -redis a small one runs inside this program.
+// Throttle lets three clients share the quota of a partner's API: 5 requests in any
+// second. No request is refused, because each waits for its turn. If the partner asks for
+// a pause, all three clients pause. The clients share a Redis; without -redis a small one
+// runs inside this program.
 //
 //	go run ./_examples/throttle
 //	go run ./_examples/throttle -redis localhost:6379
@@ -32,21 +32,21 @@ import (
 const (
 	quota  = 5 // requests in a second
 	each   = 10
-	budget = 500 * time.Millisecond // of Redis, on a machine that is busy; the default is 50 ms
+	budget = 500 * time.Millisecond // time for Redis on a busy machine; the default is 50 ms
 )
 
 var names = []string{"anna", "ben", "carl"}
 
-// newClient returns an http.Client that keeps to the partner's quota, together
-// with all others whose store is the same.
+// newClient returns an http.Client that keeps to the partner's quota together with all
+// clients that share the store.
 func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
 	limiter, err := weir.New(store, weir.Options{
 		Rules: []weir.Rule{{
 			Name: "partner", Key: weir.ByHeader("Host"),
-			Limits: []weir.Limit{algorithms.SlidingLog(quota, time.Second)}, // a bound in every window
+			Limits: []weir.Limit{algorithms.SlidingLog(quota, time.Second)}, // at most so many in any second
 		}},
 		MaxWait: time.Minute,
-		Buffer:  100 * time.Millisecond, // by so much the time on the way may differ
+		Buffer:  100 * time.Millisecond, // how much the time that requests travel may vary
 	})
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func main() {
 	defer end()
 
 	fmt.Printf("The partner allows %d requests in any second. anna, ben and carl have %d each.\n\n", quota, each)
-	prefix := "weir.example." + rand.Text() + ":" // each run counts anew; yours is the same in all processes
+	prefix := "weir.example." + rand.Text() + ":" // each run counts anew; in production the prefix is the same in all processes
 	done := make(chan error)
 	for _, name := range names {
 		go func() { done <- work(ctx, name, base, *redisAddr, prefix, line) }()
@@ -100,7 +100,7 @@ func main() {
 	}
 }
 
-// work is one client; yours is a process.
+// work runs one client. In production each is a process.
 func work(ctx context.Context, name, base, redisAddr, prefix string, line *timeline) error {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(budget, redisAddr))
 	defer rdb.Close()

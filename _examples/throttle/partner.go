@@ -11,13 +11,13 @@ import (
 
 const (
 	tick    = 250 * time.Millisecond // a line of the timeline
-	pauseAt = 11                     // the arrival to which the partner answers that it needs a pause
+	pauseAt = 11                     // number of the arrival that the partner answers with a pause
 	pause   = 2 * time.Second
-	grace   = 200 * time.Millisecond // for those whose turn had come before they could know
+	grace   = 200 * time.Millisecond // requests already on their way may still arrive
 )
 
-// A partner is the server of somebody else: it refuses more than its quota in
-// any window of a second, and once asks for a pause.
+// A partner is the server of another company. It refuses more than its quota in any second,
+// and asks for a pause once.
 type partner struct{ line *timeline }
 
 func (p *partner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -30,12 +30,12 @@ func (p *partner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 	default:
-		time.Sleep(30 * time.Millisecond) // its work
+		time.Sleep(30 * time.Millisecond) // the time that an answer takes
 		fmt.Fprintln(w, "done")
 	}
 }
 
-// leaving notes what leaves, after its turn has come.
+// leaving records requests when they leave, after their turn has come.
 type leaving struct{ line *timeline }
 
 func (l leaving) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -43,15 +43,15 @@ func (l leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// A timeline is what happened, and what of it is not printed yet.
+// A timeline records requests, and prints them.
 type timeline struct {
 	mu            sync.Mutex
 	start         time.Time
-	left, arrived string // initials, since the last line
+	left, arrived string // initials of clients since the last line
 
 	arrivals []time.Time
 	most     int       // arrivals in any second
-	paused   time.Time // when the partner asked for it
+	paused   time.Time // when the partner asked for a pause
 	early    int       // arrivals in the pause
 	ok       int       // answers of 200
 }
@@ -68,8 +68,8 @@ func (t *timeline) answered() {
 	t.ok++
 }
 
-// arrive reports whether the second that ends now is over the quota, and
-// whether the partner asks for a pause.
+// arrive records an arrival. It reports whether more than the quota arrived in the last
+// second, and whether the partner asks for a pause.
 func (t *timeline) arrive(name string) (over, asks bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,7 +97,7 @@ func (t *timeline) lastSecond(now time.Time) (n int) {
 	return n
 }
 
-// print writes a line of what happened since the last.
+// print prints a line with the requests since the last line.
 func (t *timeline) print() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,7 +112,7 @@ func (t *timeline) print() {
 	t.left, t.arrived = "", ""
 }
 
-// check says what was promised and was not kept.
+// check returns an error if a promise of the example was not kept.
 func (t *timeline) check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 
 type tier string
 
-// tiers are built once, not with each request. The limits have no names: an
-// account that changes its tier keeps what it has spent.
+// tiers are built once, not with each request. Limits without names are counted under their
+// period, so an account that changes its tier keeps what it has spent.
 var tiers = map[tier][]weir.Limit{
 	"":     {algorithms.GCRA(1, 10*time.Second)}, // strangers
 	"free": {algorithms.GCRA(2, 10*time.Second)},
@@ -31,7 +31,7 @@ type account struct {
 	tier tier
 }
 
-// accounts by API key; yours are in a database.
+// accounts by API key. In production they are in a database.
 var accounts = map[string]account{
 	"key-of-anna": {1, "free"},
 	"key-of-ben":  {2, "pro"},
@@ -69,8 +69,8 @@ type (
 	tierKey struct{}
 )
 
-// authenticate stands before the limiter, so that the limiter counts accounts
-// and not keys that anybody can make up.
+// authenticate comes before the limiter, so that the limiter counts accounts and not
+// made-up API keys.
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a, ok := accounts[r.Header.Get("X-API-Key")]; ok {
@@ -86,8 +86,8 @@ func tierOf(r *http.Request) tier {
 	return t
 }
 
-// limitsFor gives a tier that it does not know what strangers get: no limits at
-// all would mean that the rule does not apply.
+// limitsFor returns the limits of strangers for a tier that it does not know. If it
+// returned none, the rule would not apply.
 func limitsFor(r *http.Request) []weir.Limit {
 	if limits, ok := tiers[tierOf(r)]; ok {
 		return limits

@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// dialects by the names of a link.
+// dialects has the dialects by the names that links use.
 var dialects = []struct {
 	name    string
 	dialect weir.Dialect
@@ -77,7 +77,7 @@ func (s *Scene) rowOf(algorithm string) *row {
 	return &row
 }
 
-// answer is what a limiter of that row answers, given what was decided last. It
+// answer returns the answer of a Limiter with the limit of the row, to the last decision. It
 // gets a request of its own: that of the caller may carry other limits.
 func (r *row) answer(w http.ResponseWriter, d weir.Dialect) {
 	limiter, err := weir.New(told{r.last}, weir.Options{

@@ -10,10 +10,10 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// chatLimit is what each user of the chat may say, as in _examples/chat.
+// chatLimit limits the messages of each user, as in _examples/chat.
 var chatLimit = algorithms.TokenBucket(3, 1, 4*time.Second)
 
-// A message is one that a user tries to send, at a time of the chat.
+// A message has a text that a user tries to send, and when.
 type message struct {
 	at         time.Duration
 	user, text string
@@ -36,20 +36,20 @@ var messages = func() []message {
 	return all
 }()
 
-// A line is a message that was said, and what the limit decided of it.
+// A line is a message with the decision about it.
 type line struct {
 	User  string `json:"user"`
 	Text  string `json:"text"`
 	OK    bool   `json:"ok"`
 	Retry int64  `json:"retry"` // in µs
-	Last  bool   `json:"last"`  // of the chat
+	Last  bool   `json:"last"`  // the last line of the chat
 }
 
 func chatCharge(user string, cost int64) weir.Charge {
 	return weir.Charge{Rule: "chat", Key: user, Limit: chatLimit, Cost: cost}
 }
 
-// startChat lets the chat begin now, with buckets that are full.
+// startChat starts the chat now, with full buckets.
 func (s *Scene) startChat() error {
 	if err := weir.Reset(context.Background(), s.store, chatCharge("anna", 0), chatCharge("ben", 0), chatCharge("spammer", 0)); err != nil {
 		return err

@@ -98,7 +98,7 @@ func decisions(t *weir.Transaction) (all []Decision) {
 func reply(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // structs of numbers and strings
+		panic(err) // impossible: these are structs of numbers and strings
 	}
 	return data
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A frame is what has happened since the last one, and how things stand.
+// A frame has the requests since the last frame, and the state of the scene.
 type frame struct {
 	Now     int64      `json:"now"`
 	Next    int64      `json:"next,omitempty"` // when the pattern sends a request
 	Rows    []rowFrame `json:"rows"`
 	Chat    []line     `json:"chat,omitempty"`
 	Decided int        `json:"decided"`
-	Asked   int        `json:"asked"` // Redis, for decisions
+	Asked   int        `json:"asked"` // calls of Redis for decisions
 }
 
 type rowFrame struct {
@@ -24,7 +24,7 @@ type rowFrame struct {
 	Refused int        `json:"refused"`
 }
 
-// An announcement says what the scene is.
+// An announcement has the settings of the scene.
 type announcement struct {
 	ID       string    `json:"id"`
 	Settings settings  `json:"settings"`
@@ -75,7 +75,7 @@ func (s *Scene) Events() (events []Event) {
 	return events
 }
 
-// failed pauses a scene that cannot go on.
+// failed pauses the scene after an error.
 func (s *Scene) failed(err error) {
 	if err == nil || s.ctx.Err() != nil {
 		return
@@ -112,8 +112,8 @@ func (s *Scene) announcement() announcement {
 	return a
 }
 
-// look asks what every user has left, all at one instant: for each algorithm
-// and user Remaining, NextAfter and ResetAfter, in µs.
+// look asks at one instant how much every user has left. It returns Remaining, NextAfter
+// and ResetAfter for each algorithm and user, in µs.
 func (s *Scene) look() (at int64, left [][][3]int64, err error) {
 	var charges []weir.Charge
 	for _, r := range s.rows {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A source is a stream of requests, or of whatever else happens at instants of
-// the scene. at returns when the n-th is due, in µs since 1970; fire does it.
+// A source is a stream of requests or other events of the scene. at returns when the n-th
+// is due, in µs since 1970. fire makes it happen.
 type source struct {
 	at   func(n int64) int64
 	fire func(n int64) error
@@ -18,11 +18,11 @@ const (
 	never  = math.MaxInt64
 )
 
-// patternNames are the recorded streams. They depend on the settings and on
-// when they start, and on nothing else.
+// patternNames are the streams that the page offers. They depend on nothing but the settings
+// and their start.
 var patternNames = []string{"none", "steady", "bursts", "boundary", "spammer"}
 
-// The users of a scene. All patterns but that of the spammer are of the first.
+// The users of a scene. Only the pattern of the spammer has more than the first.
 const (
 	you = iota
 	anna
@@ -31,7 +31,7 @@ const (
 
 var users = []string{"you", "anna", "spammer"}
 
-// patternFrom returns the pattern of the settings from the instant start on.
+// patternFrom returns the pattern of the settings, beginning at start.
 func (s *Scene) patternFrom(start int64) []*source {
 	quota, period := s.set.Quota, s.set.Period*second
 	hit := func(user int, at func(n int64) int64) *source {
@@ -70,5 +70,5 @@ func (s *Scene) patternFrom(start int64) []*source {
 	return nil
 }
 
-// interval is the time between two requests at the scene's rate.
+// interval returns the time between two requests at the rate of the scene.
 func (s *Scene) interval() int64 { return int64(float64(second) / s.set.Rate) }

@@ -19,14 +19,14 @@ const (
 	// the same whenever they are opened.
 	epoch = int64(20_834*24*60*60) * second
 
-	// most is how many requests are decided at one go, and about how many wait
-	// to be sent to the page. Beyond it the scene's clock waits.
+	// most is how many requests are decided at once, and about how many may wait to be
+	// sent to the page. If there are more, the clock of the scene waits.
 	most = 1000
 
-	// nap is the longest time that a scene catches up with at once.
+	// nap is the longest time that a scene makes up for at once.
 	nap = 250 * time.Millisecond
 
-	// longest is how many requests a button sends that nobody releases.
+	// longest is the most requests that a held button sends.
 	longest = 600
 )
 
@@ -41,33 +41,33 @@ type Scene struct {
 
 	mu       sync.Mutex
 	set      settings
-	store    weir.Store // charges requests
-	looks    weir.Store // looks, past Hybrid
-	clock    *memory    // nil if the clock is that of Redis
+	store    weir.Store // for requests
+	looks    weir.Store // for looks, which do not go through Hybrid
+	clock    *memory    // nil if the scene uses the clock of Redis
 	asked    *counted   // nil if there is no Redis
-	decided  int        // transactions charged
-	start    int64      // µs since 1970, as all instants
+	decided  int        // decisions about requests
+	start    int64      // in µs since 1970, as all instants
 	now      int64
-	ahead    int64     // by how much Redis' clock is ahead
+	ahead    int64     // how far the clock of Redis is ahead
 	wall     time.Time // when the scene last caught up
 	pattern  []*source
 	held     *source
 	chat     *source
 	rows     []*row
-	lines    []line // of the chat, not sent yet
+	lines    []line // lines of the chat that are not sent yet
 	problem  string // not sent yet
-	announce bool   // settings are to be sent
-	fresh    bool   // and the page is to forget what it shows
+	announce bool   // the settings must be sent
+	fresh    bool   // and the page must clear what it shows
 	moved    bool   // there is a frame to send
 }
 
-// A row is one algorithm.
+// A row has one algorithm.
 type row struct {
 	kind     *kind
 	limit    weir.Limit
-	last     weir.Transaction // the latest of any user
-	admitted [][]int64        // by user: when, in the last period
-	peak     int              // most that a user was admitted in any period
+	last     weir.Transaction // the latest transaction of any user
+	admitted [][]int64        // for each user, the instants in the last period
+	peak     int              // the most that a user was admitted in any period
 	passed   int
 	refused  int
 	hits     []hit // not sent yet
@@ -158,7 +158,7 @@ func (s *Scene) restart() error {
 		if s.set.Hybrid {
 			s.store = weir.Hybrid(s.asked, most)
 		}
-		s.now = time.Now().UnixMicro() // while Redis does not say
+		s.now = time.Now().UnixMicro() // while Redis does not answer
 		s.start = s.now
 		at, _, err := s.look()
 		if err != nil {
@@ -176,7 +176,7 @@ func (s *Scene) restart() error {
 	return nil
 }
 
-// change takes over other settings. Limits that change keep what was spent.
+// change sets other settings. Keys keep what they have spent if limits change.
 func (s *Scene) change(set settings) error {
 	old := s.set
 	s.set = set
@@ -184,7 +184,7 @@ func (s *Scene) change(set settings) error {
 		return s.restart()
 	}
 	s.resize()
-	resumed := set.Redis && old.Paused && !set.Paused // its clock went on
+	resumed := set.Redis && old.Paused && !set.Paused // the clock of Redis went on meanwhile
 	if resumed {
 		s.now = time.Now().UnixMicro() + s.ahead
 	}
@@ -195,7 +195,7 @@ func (s *Scene) change(set settings) error {
 	return nil
 }
 
-// resize gives each algorithm of the settings a row with its limit.
+// resize makes a row with a limit for each algorithm of the settings.
 func (s *Scene) resize() {
 	old := s.rows
 	s.rows = nil
@@ -212,7 +212,7 @@ func (s *Scene) resize() {
 	}
 }
 
-// lanes is how many users the pattern has.
+// lanes returns how many users the pattern has.
 func (s *Scene) lanes() int {
 	if s.set.Pattern == "spammer" {
 		return len(users)
@@ -220,7 +220,7 @@ func (s *Scene) lanes() int {
 	return 1
 }
 
-// catchUp lets happen what is due by now.
+// catchUp makes everything happen that is due by now.
 func (s *Scene) catchUp() error {
 	wall := time.Now()
 	gone := min(wall.Sub(s.wall), nap)
@@ -237,7 +237,7 @@ func (s *Scene) catchUp() error {
 	return s.advance(s.now + int64(float64(gone.Microseconds())*s.set.Speed))
 }
 
-// advance lets happen what is due by an instant.
+// advance makes everything happen that is due by an instant.
 func (s *Scene) advance(until int64) error {
 	if len(s.rows[0].hits) >= most {
 		return nil
@@ -265,7 +265,7 @@ func (s *Scene) tick(now int64) {
 	}
 }
 
-// next is the source that is due first.
+// next returns the source that is due first.
 func (s *Scene) next() (first *source, at int64) {
 	at = never
 	for _, src := range append([]*source{s.held, s.chat}, s.pattern...) {
@@ -287,8 +287,7 @@ func (s *Scene) step() error {
 	return s.advance(s.now + s.set.Period*second/10)
 }
 
-// hold sends a request now, and more at the scene's rate until held is nil
-// again.
+// hold sends a request now, and more at the rate of the scene until held is nil again.
 func (s *Scene) hold() error {
 	start, every := s.now+s.interval(), s.interval()
 	s.held = &source{

@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// settings are what a link to a scene says.
+// settings of a scene. A link to a scene contains them.
 type settings struct {
 	Algorithms []string `json:"algorithms"`
 	Quota      int64    `json:"quota"`
@@ -20,14 +20,14 @@ type settings struct {
 	Burst      int64    `json:"burst"`   // 0 means Quota
 	Wait       int64    `json:"wait"`    // in seconds, that a request may wait
 	Pattern    string   `json:"pattern"` // one of patternNames
-	Rate       float64  `json:"rate"`    // requests per second, of patterns that have one
-	Speed      float64  `json:"speed"`   // scene time for each second
+	Rate       float64  `json:"rate"`    // requests per second, for patterns that have a rate
+	Speed      float64  `json:"speed"`   // seconds of the scene for each second
 	Paused     bool     `json:"paused"`
-	Redis      bool     `json:"redis"`  // else the memory of this process
+	Redis      bool     `json:"redis"`  // otherwise the memory of this process
 	Hybrid     bool     `json:"hybrid"` // in front of Redis
 }
 
-// The largest numbers that a scene may have.
+// The largest numbers of settings.
 const (
 	maxQuota  = 100
 	maxPeriod = 600
@@ -36,7 +36,7 @@ const (
 	maxSpeed  = 10
 )
 
-// A kind is an algorithm, and how one asks for it.
+// A kind describes an algorithm, and how programs and files choose it.
 type kind struct {
 	name, title, about string
 	limit              func(quota int64, period time.Duration) weir.Limit // of windows
@@ -93,7 +93,7 @@ func (k *kind) limitOf(set *settings) weir.Limit {
 	return k.bucket(set.burst(), set.Quota, period)
 }
 
-// goLine is the line of a program that has this limit.
+// goLine returns the Go code for this limit.
 func (k *kind) goLine(set *settings) string {
 	period := fmt.Sprintf("%d*time.Second", set.Period)
 	var call string
@@ -121,7 +121,7 @@ r.Use(limiter.Handler)`, int64(within.Seconds()), call)
 	return `r.Use(weir.Middleware(store, "api", weir.ByIP(), ` + call + "))"
 }
 
-// yaml is the same in a file of rules.
+// yaml returns the lines of a file of rules for this limit.
 func (k *kind) yaml(set *settings) string {
 	s := "limits:\n  - name: api\n    algorithm: " + k.name + "\n"
 	if k.bucket != nil && set.burst() != set.Quota {
@@ -141,7 +141,7 @@ func (set *settings) burst() int64 {
 	return set.Burst
 }
 
-// parse reads settings as a link spells them. What is missing has its default.
+// parse reads the settings of a link. Those that are missing have their defaults.
 func parse(q url.Values) (settings, error) {
 	p := parser{q: q}
 	set := settings{
@@ -179,7 +179,7 @@ func usual() (names []string) {
 	return names
 }
 
-// query is what parse reads, without what has its default.
+// query returns the settings for a link, without defaults. parse reads it.
 func (set *settings) query() string {
 	var parts []string
 	add := func(name, value, usual string) {
@@ -210,7 +210,7 @@ func (set *settings) query() string {
 	return strings.Join(parts, "&")
 }
 
-// A parser keeps the first mistake it finds.
+// A parser keeps the first mistake that it finds.
 type parser struct {
 	q   url.Values
 	err error

@@ -6,8 +6,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A memory is a weir.Store whose clock is the scene's, so that a scene can
-// stand still, take a step and be repeated. Its user locks it.
+// A memory is a weir.Store with the clock of the scene, so that a scene can pause, take a
+// step and be repeated. Callers lock the scene.
 type memory struct {
 	now    int64 // µs since 1970
 	states map[stateKey]weir.State
@@ -34,7 +34,7 @@ func (m *memory) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// A counted store counts how often it is asked. Its user locks it.
+// A counted store counts calls. Callers lock the scene.
 type counted struct {
 	weir.Store
 	n int
@@ -45,8 +45,8 @@ func (c *counted) Take(ctx context.Context, t *weir.Transaction) error {
 	return c.Store.Take(ctx, t)
 }
 
-// A told store says again what was decided, so that a Limiter can answer the
-// same request in every dialect.
+// A told store repeats a decision, so that a Limiter can answer the same request in every
+// dialect.
 type told struct{ weir.Transaction }
 
 func (d told) Take(_ context.Context, t *weir.Transaction) error {

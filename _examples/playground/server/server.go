@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// Timeout is what Redis may take to answer. It is for a machine that is busy
-// with other things as well; the default is 50 ms.
+// Timeout is how long Redis may take to answer on a busy machine. The default of the
+// library is 50 ms.
 const Timeout = 500 * time.Millisecond
 
 //go:embed page
@@ -46,7 +46,7 @@ func New(ctx context.Context, rdb redis.UniversalClient, compile func() (map[str
 	mux.HandleFunc("GET /scenes/{id}/answers/{algorithm}", s.answers)
 	mux.HandleFunc("GET /scenes/{id}/{algorithm}", s.request)
 
-	// The playground's own limit.
+	// This limit protects the playground itself.
 	limit, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Headers: weir.NoHeaders, // the answers of a scene have fields of the scene's limit
 		Rules:   []weir.Rule{{Name: "playground", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Second)}}},
@@ -57,7 +57,7 @@ func New(ctx context.Context, rdb redis.UniversalClient, compile func() (map[str
 	return http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(limit.Handler(hardened(mux)), 4096))
 }
 
-// hardened lets the page have nothing but what this server sends it.
+// hardened forbids the page to load anything from other servers.
 func hardened(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

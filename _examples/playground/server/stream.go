@@ -19,12 +19,11 @@ import (
 const (
 	maxScenes = 64
 	tick      = 40 * time.Millisecond // between two frames
-	silence   = 10 * time.Second      // after which the stream shows that it is there
-	patience  = 5 * time.Second       // with a page that does not read
+	silence   = 10 * time.Second      // after which the stream sends a comment, to show that it is alive
+	patience  = 5 * time.Second       // how long a page may leave the stream unread
 )
 
-// Scenes are those that a page looks at. A scene is forgotten when its stream
-// ends.
+// Scenes has the scenes of all open pages. A scene ends with its stream.
 type scenes struct {
 	ctx   context.Context // streams end with it
 	redis redis.UniversalClient
@@ -38,8 +37,7 @@ func (p *scenes) store() (weir.Store, error) {
 	return redisstore.New(p.redis, redisstore.Options{Prefix: "weir.playground." + rand.Text() + ":", Timeout: Timeout})
 }
 
-// stream opens a scene and tells of it, in server-sent events, until the page
-// is gone.
+// stream opens a scene and sends its events to the page, until the page is closed.
 func (p *scenes) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	s, err := scene.New(r.Context(), rand.Text(), r.URL.Query(), p.store)
@@ -80,7 +78,7 @@ func (p *scenes) stream(w http.ResponseWriter, r *http.Request) {
 func send(w http.ResponseWriter, events ...scene.Event) error {
 	text := []byte{}
 	for _, e := range events {
-		data, _ := json.Marshal(e.Data) // structs of numbers and strings
+		data, _ := json.Marshal(e.Data) // never fails for structs of numbers and strings
 		text = fmt.Appendf(text, "event: %s\ndata: %s\n\n", e.Name, data)
 	}
 	if len(events) == 0 {
@@ -117,7 +115,7 @@ func (p *scenes) find(w http.ResponseWriter, r *http.Request) *scene.Scene {
 	return s
 }
 
-// command does what a control of the page asks for.
+// command handles the commands that controls of the page send.
 func (p *scenes) command(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "The form can't be read.", http.StatusBadRequest)
@@ -134,8 +132,8 @@ func (p *scenes) command(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// request is one that comes from elsewhere, such as curl: it goes through every
-// algorithm like all others, and gets the answer of one.
+// request serves a request that another program sends, such as curl. It goes through every
+// algorithm like all requests of the scene, and gets the answer of one of them.
 func (p *scenes) request(w http.ResponseWriter, r *http.Request) {
 	if s := p.find(w, r); s != nil {
 		s.ServeHTTP(w, r)

@@ -72,7 +72,7 @@ func mistake(err error) any {
 func text(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // structs of numbers and strings
+		panic(err) // impossible: these are structs of numbers and strings
 	}
 	return string(data)
 }
