@@ -1,4 +1,4 @@
-// Package addr reads what people write for an address.
+// Package addr cleans up addresses and networks as people write them.
 package addr
 
 import (
@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Plain removes from what is meant as an address or a network what does not belong
-// there: spaces, brackets, a port, a zone, leading zeros. Anything else it returns
-// about as it is.
+// Plain returns an address or a network without spaces, brackets, port, zone and leading
+// zeros: " [2001:db8::1]:443" becomes "2001:db8::1". It does not check the result.
 func Plain(s string) string {
 	s, length, isNetwork := strings.Cut(s, "/")
 	s, length = strings.TrimSpace(s), strings.TrimSpace(length)

@@ -1,20 +1,19 @@
-// Package badfiles has files of rules that package config does not load. Tests of
-// the loader read them, and tests of the schema, which are in a module of their own.
+// Package badfiles has files of rules with mistakes, and the messages that they cause. The
+// tests of package config use them, and those of its schema, in a module of their own.
 package badfiles
 
 import "strings"
 
-// one is a file with one rule of one limit, and more fields of each.
+// one returns a file with one rule and one limit, and with more fields for each.
 func one(rule, limit string) string {
 	return "limits:\n- name: a\n" + rule + "  config:\n  - limit: 5\n    period: 3\n" + limit
 }
 
-// All are files that are not loaded, with all that is said of them. Those that
-// a schema can know of are marked.
+// All has files that package config refuses, with all its messages.
 var All = []struct {
 	Name, Text string
-	Structural bool
-	Want       string // one a line
+	Structural bool   // a schema finds the mistake too
+	Want       string // the messages, one a line
 }{
 	{"empty", "", false,
 		"1:1: the file is empty; it needs limits"},

@@ -1,5 +1,5 @@
-// Package period names periods: 1m, 3s, 1d, 1500ms. Two that differ, in whole
-// microseconds, have different names.
+// Package period names periods: 1m, 3s, 1d, 1500ms. Periods that differ by a microsecond or
+// more have different names.
 package period
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Size is room for any name.
+// Size is at least the length of every name.
 const Size = 24
 
 var units = [...]struct {

@@ -8,16 +8,16 @@ import (
 
 const slots = 16384
 
-// ClusterSet is a Redis Cluster. Nodes are the masters, then the replicas, as
-// at the start; MasterOf follows failovers and reshards.
+// ClusterSet is a Redis Cluster. Nodes has the masters and then the replicas, by their
+// roles at the start. MasterOf returns the present master of a key.
 type ClusterSet struct {
 	Nodes []*Proc
 }
 
-// Cluster starts a Redis Cluster of so many masters, each with so many
-// replicas: 3, 1 makes six nodes. It returns when every node sees all slots
-// served and all replicas linked. A node is down after 1 s of silence. Redis
-// itself makes a new master wait 2 s, so this takes a little more.
+// Cluster starts a Redis Cluster of some masters with some replicas each: Cluster(t, 3, 1)
+// has six nodes. It returns when every node sees that all slots are served and all
+// replicas are linked. That takes a little more than 2 s, because Redis delays new masters
+// that long. A node is considered down after 1 s without an answer.
 func Cluster(t testing.TB, masters, replicas int) *ClusterSet {
 	t.Helper()
 	c := &ClusterSet{}
@@ -58,8 +58,8 @@ func Cluster(t testing.TB, masters, replicas int) *ClusterSet {
 // Addrs are the addresses of all nodes.
 func (c *ClusterSet) Addrs() []string { return addrs(c.Nodes) }
 
-// MasterOf is the master of the key's slot, as the first node to answer sees
-// it; nil when there is none. A paused node is asked for a second.
+// MasterOf returns the master of the key's slot according to the first node that answers,
+// or nil. A paused node costs a second.
 func (c *ClusterSet) MasterOf(key string) *Proc {
 	slot := int64(Slot(key))
 	for _, p := range c.Nodes {
@@ -72,9 +72,9 @@ func (c *ClusterSet) MasterOf(key string) *Proc {
 	return nil
 }
 
-// Reshard moves slots with their keys from one master to another, as redis-cli
-// does, while clients go on: they see ASK, then MOVED. The other nodes learn
-// of it from both; replicas a moment later.
+// Reshard moves slots with their keys from one master to another, as redis-cli does.
+// Clients may go on meanwhile; they get ASK and later MOVED. All nodes know of the move
+// when Reshard returns, replicas a moment later.
 func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 	t.Helper()
 	fromID, toID := from.must(t, "CLUSTER", "MYID").(string), to.must(t, "CLUSTER", "MYID").(string)
@@ -82,7 +82,7 @@ func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 		slot := strconv.Itoa(n)
 		to.must(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
 		from.must(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
-		// From here on new keys arise at the destination, so empty stays empty.
+		// From now on new keys are created at the destination, so an empty slot stays empty.
 		for {
 			keys := from.must(t, "CLUSTER", "GETKEYSINSLOT", slot, "100").([]any)
 			if len(keys) == 0 {
@@ -94,19 +94,19 @@ func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 			}
 			from.must(t, args...)
 		}
-		// The destination first: the slot is never without an owner.
+		// The destination comes first, so that the slot always has an owner.
 		to.must(t, "CLUSTER", "SETSLOT", slot, "NODE", toID)
 		from.must(t, "CLUSTER", "SETSLOT", slot, "NODE", toID)
 		for _, p := range c.Nodes {
 			if p != from && p != to {
-				_, _ = p.Do("CLUSTER", "SETSLOT", slot, "NODE", toID) // replicas refuse, the dead are deaf
+				_, _ = p.Do("CLUSTER", "SETSLOT", slot, "NODE", toID) // replicas refuse it, and dead nodes do not answer
 			}
 		}
 	}
 }
 
-// Slot is the key's hash slot: CRC16 of what stands between the first "{" and
-// the next "}", or of all of it when that is empty or missing.
+// Slot returns the hash slot of a key: the CRC16 of the text between the first "{" and the
+// next "}" or, if there is none, of the whole key.
 // https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
 func Slot(key string) int {
 	if _, rest, ok := strings.Cut(key, "{"); ok {
@@ -137,10 +137,10 @@ func (c *ClusterSet) node(port int64) *Proc {
 	return nil
 }
 
-// slotRange is one entry of CLUSTER SLOTS: the master's port stands first.
+// slotRange is an entry of CLUSTER SLOTS.
 type slotRange struct {
 	first, last int64
-	ports       []int64
+	ports       []int64 // of the master, then of its replicas
 }
 
 func (p *Proc) ranges() (list []slotRange) {
@@ -157,8 +157,7 @@ func (p *Proc) ranges() (list []slotRange) {
 	return list
 }
 
-// sees reports whether the node knows all slots to have a master and so many
-// replicas.
+// sees reports whether the node knows a master with so many replicas for all slots.
 func (p *Proc) sees(masters, replicas int) bool {
 	list := p.ranges()
 	for _, r := range list {

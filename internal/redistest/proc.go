@@ -1,11 +1,11 @@
-// Package redistest starts real Redis servers on loopback for tests: one
-// server, a master with Sentinels, a Cluster; and a proxy that breaks the
-// connection to one in the ways a network does.
+// Package redistest starts real Redis servers on loopback for tests: a single server
+// (Server), a master with Sentinels (Sentinel), or a Cluster (Cluster). Proxy puts a proxy
+// in front of a server that delays, loses and cuts answers, as a bad network does.
 //
-// Servers keep their files in the test's TempDir, keep nothing on disk, and
-// end in the test's Cleanup. On Linux they also die with the test binary,
-// however it ends. Where redis-server is missing, tests skip; when the
-// environment variable CI is set, they fail.
+// Servers persist no data, keep their files in the TempDir of the test, and end in its
+// Cleanup. On Linux they also end with the test binary, even if it is killed. If
+// redis-server is missing, tests are skipped; if the environment variable CI is set, they
+// fail.
 package redistest
 
 import (
@@ -22,23 +22,22 @@ import (
 	"time"
 )
 
-// readyTimeout is what a server, or a whole topology, may take to be ready on
-// a busy machine. It is far above what they need.
+// readyTimeout is how long servers may take to be ready on a busy machine. They usually
+// need far less.
 const readyTimeout = 20 * time.Second
 
-// Proc is one redis-server, as a server of data or as a Sentinel. Addr and Do
-// may be called by many goroutines; what starts, stops or signals the process
-// belongs to one.
+// Proc is one redis-server, or one Sentinel. Any goroutine may call Addr and Do. The other
+// methods, which start, stop or signal the process, must be called by one goroutine.
 type Proc struct {
 	port int
-	dir  string // the process's own: its log, its configuration
+	dir  string // of this process, with its log and configuration
 	args []string
 	cmd  *exec.Cmd
-	done chan struct{} // closed once the process is reaped
+	done chan struct{} // closed when the process has ended
 }
 
-// Server starts one redis-server with the given arguments after its own, and
-// returns when it answers.
+// Server starts one redis-server and returns when it answers. args are appended to the
+// arguments that Server passes itself.
 func Server(t testing.TB, args ...string) *Proc {
 	t.Helper()
 	return launch(t, func(dir string, port int) []string {
@@ -49,10 +48,10 @@ func Server(t testing.TB, args ...string) *Proc {
 	})
 }
 
-// Addr is the server's "127.0.0.1:port". It survives a Restart.
+// Addr is the address of the server, "127.0.0.1:port". It is the same after Restart.
 func (p *Proc) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
 
-// String is for messages; a nil Proc has one too.
+// String returns a text for messages. p may be nil.
 func (p *Proc) String() string {
 	if p == nil {
 		return "no server"
@@ -60,30 +59,30 @@ func (p *Proc) String() string {
 	return "redis-server " + p.Addr()
 }
 
-// Kill ends the process with SIGKILL, paused or not, and returns when it is
-// gone. A second Kill does nothing.
+// Kill ends the process with SIGKILL, even if it is paused, and returns when it has ended.
+// A second Kill does nothing.
 func (p *Proc) Kill() {
-	_ = p.cmd.Process.Kill() // the error says it has ended already
+	_ = p.cmd.Process.Kill() // an error means that it has ended already
 	<-p.done
 }
 
-// Pause stops the process with SIGSTOP: the kernel still accepts connections
-// for it and nothing is answered.
+// Pause stops the process with SIGSTOP. The kernel still accepts connections for it, but
+// nothing is answered.
 func (p *Proc) Pause() { _ = p.cmd.Process.Signal(sigStop) }
 
-// Resume continues a paused process: it answers what has piled up.
+// Resume continues a paused process. It answers all commands that came meanwhile.
 func (p *Proc) Resume() { _ = p.cmd.Process.Signal(sigCont) }
 
-// Restart kills the process, where it still runs, and starts it on the same
-// port: no data, no scripts. A Cluster node and a Sentinel keep their
-// configuration, as they would in production. It returns when the server
-// answers, which is before a Cluster or a Sentinel has taken it back.
+// Restart kills the process if it still runs, and starts it on the same port without data
+// and scripts. A Cluster node and a Sentinel keep their configuration, as they would in
+// production. Restart returns when the server answers; its Cluster or its Sentinels accept
+// it again later.
 func (p *Proc) Restart(t testing.TB) {
 	t.Helper()
 	p.Kill()
 	_ = os.Remove(filepath.Join(p.dir, "dump.rdb")) // what a replica got from its master
 	var err error
-	for range 5 { // the port may be lost to another process for a moment
+	for range 5 { // another process may have the port for a moment
 		if err = p.run(); err == nil {
 			return
 		}
@@ -92,9 +91,8 @@ func (p *Proc) Restart(t testing.TB) {
 	t.Fatalf("redistest: restart of %s: %v", p.Addr(), err)
 }
 
-// launch starts a redis-server on a free port. The port is taken by trying:
-// whatever is found free by asking may be gone by the time the server binds
-// it, because go test runs packages at the same time.
+// launch starts a redis-server on a free port. It tries random ports, because a port that
+// was found free may be taken when the server binds it: go test runs packages in parallel.
 func launch(t testing.TB, args func(dir string, port int) []string) *Proc {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
@@ -118,14 +116,13 @@ func launch(t testing.TB, args func(dir string, port int) []string) *Proc {
 	return nil
 }
 
-// randomPort is from 10000 to 19999, which leaves 20000 to 29999 to the
-// cluster bus (port + 10000). Both are below the ports that Linux and darwin
-// give to outgoing connections: one of those would take the port of a server
-// that is down, or even connect to itself there.
+// randomPort returns a port from 10000 to 19999, which leaves 20000 to 29999 for the cluster
+// bus (port + 10000). Both ranges are below the ports that Linux and darwin give to
+// outgoing connections. Such a connection could otherwise get the port of a server that is
+// down, or even connect to itself there.
 func randomPort() int { return 10000 + rand.IntN(10000) }
 
-// run starts the process and returns when it answers. After an error it is
-// gone.
+// run starts the process and returns when it answers. After an error no process is left.
 func (p *Proc) run() error {
 	name := filepath.Join(p.dir, "log")
 	log, err := os.Create(name)
@@ -136,9 +133,9 @@ func (p *Proc) run() error {
 	cmd, done, started := exec.Command("redis-server", p.args...), make(chan struct{}), make(chan error)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = p.dir, log, log, dieWithParent()
 	go func() {
-		// The server dies with the thread that started it, and the Go runtime
-		// ends threads as it likes. So this goroutine keeps its thread until
-		// the server is reaped; waiting would occupy one anyway.
+		// The server dies with the thread that started it, and the Go runtime may end
+		// threads at any time. So this goroutine keeps its thread until the server
+		// has ended. Waiting for it needs a thread anyway.
 		runtime.LockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -152,8 +149,8 @@ func (p *Proc) run() error {
 	}
 	p.cmd, p.done = cmd, done
 
-	// Another test's server may answer on our port while ours is about to
-	// give up: only our own process counts.
+	// The server of another test may answer on this port, and ours is about to give up:
+	// only an answer of our own process counts.
 	own := fmt.Sprintf("process_id:%d\r\n", cmd.Process.Pid)
 	err = wait(func() bool {
 		select {
@@ -176,7 +173,7 @@ func (p *Proc) run() error {
 	return fmt.Errorf("%w; its log:\n%s", err, text)
 }
 
-// wait polls until ok or readyTimeout.
+// wait polls until ok returns true, at most for readyTimeout.
 func wait(ok func() bool) error {
 	for end := time.Now().Add(readyTimeout); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -186,10 +183,10 @@ func wait(ok func() bool) error {
 	return nil
 }
 
-// follow returns when what the master writes from now on reaches the replicas.
-// A link that is up does not say so: the stream starts with the replica's
-// first acknowledgement, up to a second later, and a master killed before that
-// loses all it was told. The master's pings, one a second, show it.
+// follow returns when the replicas get what the master writes from now on. That the link is
+// up does not prove it: the stream starts with the first acknowledgement of the replica, up
+// to a second later. If the master is killed before that, its writes are lost. The pings of
+// the master, one a second, show that the stream has started.
 func follow(t testing.TB, master *Proc, replicas ...*Proc) {
 	t.Helper()
 	all := func(ok func(p *Proc) bool) {
@@ -209,7 +206,7 @@ func follow(t testing.TB, master *Proc, replicas ...*Proc) {
 	all(func(p *Proc) bool { return offset(p.text("INFO", "replication")) > sent })
 }
 
-// must is Do for the steps of a setup.
+// must is Do, and fails the test after an error.
 func (p *Proc) must(t testing.TB, args ...string) any {
 	t.Helper()
 	v, err := p.Do(args...)

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// FaultProxy passes TCP connections on to a server and breaks them on demand.
-// Requests always go through; the knobs are about answers, hold for open
-// connections too, and may be turned at any time by any goroutine. A chunk is
-// what one read from the server gives: of small answers, one.
+// FaultProxy passes TCP connections on to a server and damages the answers on demand.
+// Requests always reach the server. Any goroutine may change the fields Latency to Limit
+// at any time; they affect open connections too. A chunk is the result of one read from
+// the server; a small answer is one chunk.
 type FaultProxy struct {
 	Latency atomic.Int64 // nanoseconds by which each chunk is late
-	Swallow atomic.Bool  // answers vanish, the connection stays: a black hole
-	Reset   atomic.Bool  // instead of an answer, RST; with Limit, after the cut
-	Limit   atomic.Int64 // > 0: a longer chunk is cut after so many bytes and the connection closed
+	Swallow atomic.Bool  // answers vanish, and the connection stays open
+	Reset   atomic.Bool  // an RST is sent instead of an answer or, with Limit, after the cut
+	Limit   atomic.Int64 // > 0: longer chunks are cut after so many bytes, and the connection is closed
 
 	t              testing.TB
 	addr, upstream string
@@ -28,12 +28,12 @@ type FaultProxy struct {
 	wg             sync.WaitGroup // all goroutines
 
 	mu    sync.Mutex
-	ln    net.Listener // nil while refusing
+	ln    net.Listener // nil while the proxy refuses connections
 	conns map[net.Conn]struct{}
 }
 
-// Proxy starts a FaultProxy in front of the address upstream, which need not
-// answer yet. It closes in the test's Cleanup.
+// Proxy starts a FaultProxy in front of the address upstream, where no server need listen
+// yet. The Cleanup of the test closes it.
 func Proxy(t testing.TB, upstream string) *FaultProxy {
 	t.Helper()
 	p := &FaultProxy{t: t, upstream: upstream, conns: map[net.Conn]struct{}{}}
@@ -49,10 +49,10 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 	return nil
 }
 
-// Addr is where the proxy listens, or would.
+// Addr is the address of the proxy, also while it refuses connections.
 func (p *FaultProxy) Addr() string { return p.addr }
 
-// Refuse closes the listener and every connection, as a server that dies does;
+// Refuse closes the listener and every connection, as if the server had died.
 // Refuse(false) listens again on the same port.
 func (p *FaultProxy) Refuse(refuse bool) {
 	if refuse {
@@ -64,8 +64,8 @@ func (p *FaultProxy) Refuse(refuse bool) {
 	}
 }
 
-// Close ends the proxy and returns when its goroutines are gone. A second
-// Close does nothing.
+// Close ends the proxy and returns when its goroutines have ended. A second Close does
+// nothing.
 func (p *FaultProxy) Close() {
 	p.cancel()
 	p.hangUp()
@@ -95,6 +95,7 @@ func (p *FaultProxy) listen() error {
 	return nil
 }
 
+// hangUp closes the listener and all connections.
 func (p *FaultProxy) hangUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +108,7 @@ func (p *FaultProxy) hangUp() {
 	}
 }
 
-// keep remembers a connection for hangUp, unless that has been.
+// keep remembers a connection for hangUp. It returns false if ln is closed already.
 func (p *FaultProxy) keep(ln net.Listener, c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,53 +125,57 @@ func (p *FaultProxy) forget(c net.Conn) {
 	delete(p.conns, c)
 }
 
-func (p *FaultProxy) serve(ln net.Listener, c net.Conn) {
-	defer c.Close()
-	if !p.keep(ln, c) {
+// serve connects a client with the server until either ends.
+func (p *FaultProxy) serve(ln net.Listener, client net.Conn) {
+	defer client.Close()
+	if !p.keep(ln, client) {
 		return
 	}
-	defer p.forget(c)
-	u, err := new(net.Dialer).DialContext(p.ctx, "tcp", p.upstream)
+	defer p.forget(client)
+	server, err := new(net.Dialer).DialContext(p.ctx, "tcp", p.upstream)
 	if err != nil {
 		return
 	}
-	defer u.Close()
-	// When either end goes, both connections close: that ends the other copy,
-	// even in front of a paused server.
+	defer server.Close()
+	// If either connection ends, both are closed. That also ends the other copy, even if
+	// the server is paused.
 	p.wg.Go(func() {
-		_, _ = io.Copy(u, c)
-		u.Close()
+		_, _ = io.Copy(server, client)
+		server.Close()
 	})
 	buf := make([]byte, 32<<10)
 	for {
-		n, err := u.Read(buf)
-		if err != nil {
-			return
-		}
-		if d := p.Latency.Load(); d > 0 {
-			select {
-			case <-time.After(time.Duration(d)):
-			case <-p.ctx.Done():
-				return
-			}
-		}
-		if p.Swallow.Load() {
-			continue
-		}
-		pass, reset := n, p.Reset.Load()
-		if limit := int(p.Limit.Load()); limit > 0 {
-			pass = min(n, limit)
-		} else if reset {
-			pass = 0
-		}
-		if _, err := c.Write(buf[:pass]); err != nil {
-			return
-		}
-		if pass < n {
-			if reset {
-				_ = c.(*net.TCPConn).SetLinger(0) // close sends RST
-			}
+		n, err := server.Read(buf)
+		if err != nil || !p.pass(client, buf[:n]) {
 			return
 		}
 	}
+}
+
+// pass sends a chunk of an answer to the client, with the faults that are set. It returns
+// false if the connection must be closed.
+func (p *FaultProxy) pass(client net.Conn, chunk []byte) (ok bool) {
+	if d := p.Latency.Load(); d > 0 {
+		select {
+		case <-time.After(time.Duration(d)):
+		case <-p.ctx.Done():
+			return false
+		}
+	}
+	if p.Swallow.Load() {
+		return true
+	}
+	n, reset := len(chunk), p.Reset.Load()
+	if limit := int(p.Limit.Load()); limit > 0 {
+		n = min(n, limit)
+	} else if reset {
+		n = 0
+	}
+	if _, err := client.Write(chunk[:n]); err != nil {
+		return false
+	}
+	if n < len(chunk) && reset {
+		_ = client.(*net.TCPConn).SetLinger(0) // closing sends an RST
+	}
+	return n == len(chunk)
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// conn is a client's connection that stays open over several asks.
+// conn is a connection of a client that stays open for several commands.
 type conn struct {
 	net.Conn
 	r *bufio.Reader
@@ -28,7 +28,7 @@ func dial(t *testing.T, addr string) *conn {
 	return &conn{c, bufio.NewReader(c)}
 }
 
-// ping returns what arrives of "+PONG\r\n" within the time.
+// ping sends PING, and returns the part of "+PONG\r\n" that arrives in time.
 func (c *conn) ping(within time.Duration) (string, error) {
 	_ = c.SetDeadline(time.Now().Add(within))
 	if _, err := io.WriteString(c, "PING\r\n"); err != nil {
@@ -39,7 +39,7 @@ func (c *conn) ping(within time.Duration) (string, error) {
 
 func TestProxy(t *testing.T) {
 	server := Server(t)
-	const soon = 5 * time.Second // not reached
+	const soon = 5 * time.Second // long enough on any machine
 	for _, f := range []struct {
 		name   string
 		turn   func(p *FaultProxy)
@@ -101,8 +101,8 @@ func TestProxyRefuse(t *testing.T) {
 	}
 }
 
-// With the server paused nothing comes from it: a client that goes away and
-// Close must end the goroutines all the same.
+// TestProxyPausedServer: if the server is paused, a client that hangs up still ends its
+// goroutines, and so does Close.
 func TestProxyPausedServer(t *testing.T) {
 	s := Server(t)
 	before := runtime.NumGoroutine()

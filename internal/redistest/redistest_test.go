@@ -51,7 +51,7 @@ func TestServer(t *testing.T) {
 	check(t, p, "v", "GET", "k")
 
 	addr := p.Addr()
-	p.Pause() // Kill and Restart do not mind
+	p.Pause() // Kill and Restart work for a paused server too
 	p.Kill()
 	p.Kill()
 	if _, err := p.Do("PING"); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -66,8 +66,8 @@ func TestServer(t *testing.T) {
 	check(t, p, []any{int64(0)}, "SCRIPT", "EXISTS", sha)
 }
 
-// Two servers asked for one port: the second must not take the first for
-// itself.
+// TestServerPortTaken: a server whose port is taken does not mistake the server that has it
+// for itself.
 func TestServerPortTaken(t *testing.T) {
 	p := Server(t)
 	q := &Proc{port: p.port, dir: t.TempDir(), args: []string{"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1"}}
@@ -76,12 +76,13 @@ func TestServerPortTaken(t *testing.T) {
 	}
 }
 
-// A test binary that panics, fails or is killed leaves no server behind.
+// TestServerDiesWithTest: a test binary that panics, fails or is killed leaves no server
+// running.
 func TestServerDiesWithTest(t *testing.T) {
 	if how := os.Getenv("REDISTEST_END"); how != "" {
 		p := Server(t)
 		fmt.Printf("pid=%d\n", p.cmd.Process.Pid)
-		p.Pause() // SIGKILL must reach even this one
+		p.Pause() // SIGKILL must end a paused server too
 		switch how {
 		case "fatal":
 			t.Fatal("as asked")
@@ -97,7 +98,7 @@ func TestServerDiesWithTest(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("servers are tied to the test binary on Linux only")
 	}
-	Server(t) // skips or fails here when there is none
+	Server(t) // skips or fails if there is no redis-server
 	for _, how := range []string{"fatal", "panic", "goroutine", "exit", "kill"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -131,8 +132,8 @@ func TestServerDiesWithTest(t *testing.T) {
 	}
 }
 
-// runs reports whether the pid is a redis-server and no zombie, as an orphan
-// may be that nobody reaps.
+// runs reports whether pid is a running redis-server. A zombie, which an orphan becomes if
+// no process reaps it, does not count.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(stat), "(redis-server)") && !strings.Contains(string(stat), ") Z ")
@@ -162,8 +163,7 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-// Another package's tests may run now: many servers at once must all start,
-// and each be its own.
+// TestServersAtOnce: many servers can start at once, and each gets a port of its own.
 func TestServersAtOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for range 8 {
@@ -246,13 +246,13 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("no new master: %v", err)
 	}
 	t.Logf("new master after %v", time.Since(start))
-	to.Restart(t) // it knows its cluster, and finds itself replaced
+	to.Restart(t) // it remembers its cluster, and learns that it was replaced
 	if err := wait(func() bool { return strings.HasPrefix(to.text("ROLE"), "[slave ") }); err != nil {
 		t.Errorf("after its restart the old master is %v, want a replica", to.text("ROLE"))
 	}
 }
 
-// The tag rules of the specification, against the server's own answers.
+// TestSlot: Slot agrees with the server, also about hash tags.
 func TestSlot(t *testing.T) {
 	p := Server(t, "--cluster-enabled", "yes")
 	for _, key := range []string{"", "123456789", "foo{}{bar}", "foo{{bar}}zap", "foo{bar}{zap}", "{user1000}.following", "a{b", "a}b{c}", "é\x00\xff"} {

@@ -11,14 +11,13 @@ import (
 	"time"
 )
 
-// doTimeout bounds one Do, connecting included: what a paused server costs.
+// doTimeout bounds the time of one Do, including the connection.
 const doTimeout = time.Second
 
-// Do sends one command on a connection of its own (so SELECT, MULTI and WAIT
-// have no use here) and returns the reply: a string, an int64, a []any of
-// these, or nil. An error inside an array is an element; an error as the whole
-// reply is returned as err, its text after the address. Do does not
-// authenticate and takes at most one second. Many goroutines may call it.
+// Do sends one command on a connection of its own, so SELECT, MULTI and WAIT have no effect
+// on later commands. It returns the reply: a string, an int64, a []any of these, or nil. If
+// the whole reply is an error, Do returns it as err; errors in an array are elements. Do
+// does not authenticate, and takes at most one second. Any goroutine may call it.
 func (p *Proc) Do(args ...string) (reply any, err error) {
 	reply, err = do(p.Addr(), args)
 	if e, ok := reply.(error); ok {
@@ -30,7 +29,7 @@ func (p *Proc) Do(args ...string) (reply any, err error) {
 	return reply, nil
 }
 
-// text is Do for polls: the reply as one string, "" for an error.
+// text is Do for polls. It returns the reply as one string, or "" after an error.
 func (p *Proc) text(args ...string) string {
 	v, err := p.Do(args...)
 	if err != nil {
@@ -68,7 +67,7 @@ func readReply(r *bufio.Reader) (any, error) {
 	}
 	line = strings.TrimSuffix(line, "\r\n")
 	if line == "" {
-		return nil, errors.New("empty line for a reply")
+		return nil, errors.New("the reply is an empty line")
 	}
 	kind, rest := line[0], line[1:]
 	switch kind {

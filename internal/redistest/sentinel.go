@@ -10,20 +10,20 @@ import (
 	"testing"
 )
 
-// MasterName is what Sentinels call the master.
+// MasterName is the name of the master in the Sentinels.
 const MasterName = "m"
 
-// SentinelSet is a master with two replicas and three Sentinels. Master and
-// Replicas name the roles at the start; Current follows a failover.
+// SentinelSet is a master with two replicas and three Sentinels. Master and Replicas are
+// the roles at the start. Current returns the present master.
 type SentinelSet struct {
 	Master    *Proc
 	Replicas  []*Proc
 	Sentinels []*Proc
 }
 
-// Sentinel starts a SentinelSet and returns when every Sentinel knows the
-// others, sees both replicas in step, and would find a quorum. A master is
-// down after 500 ms of silence.
+// Sentinel starts a SentinelSet. It returns when every Sentinel knows the others, sees that
+// both replicas follow, and would find a quorum. A master is considered down after 500 ms
+// without an answer.
 func Sentinel(t testing.TB) *SentinelSet {
 	t.Helper()
 	s := &SentinelSet{Master: Server(t)}
@@ -33,8 +33,8 @@ func Sentinel(t testing.TB) *SentinelSet {
 	for range 3 {
 		q := launch(t, func(dir string, port int) []string {
 			conf := filepath.Join(dir, "sentinel.conf") // a Sentinel must be able to write it
-			// An election that fails is repeated after twice failover-timeout;
-			// below 2 s a promotion itself may run out of time.
+			// A failed election is repeated after twice failover-timeout. Below 2 s
+			// a promotion may run out of time.
 			text := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %[3]s 127.0.0.1 %[4]d 2\n"+
 				"sentinel down-after-milliseconds %[3]s 500\nsentinel failover-timeout %[3]s 2000\nsentinel parallel-syncs %[3]s 2\n",
 				port, dir, MasterName, s.Master.port)
@@ -44,8 +44,8 @@ func Sentinel(t testing.TB) *SentinelSet {
 			return []string{conf, "--sentinel"}
 		})
 		s.Sentinels = append(s.Sentinels, q)
-		// Sentinels find each other by what they publish: at first often, so
-		// that the start is fast. An old Redis refuses and is only slower.
+		// Sentinels find each other by messages that they publish. They publish often at
+		// first, so that the start is fast. An old Redis refuses this and starts slower.
 		q.text("SENTINEL", "DEBUG", "publish-period", "100", "info-period", "200")
 	}
 	follow(t, s.Master, s.Replicas...)
@@ -58,7 +58,7 @@ func Sentinel(t testing.TB) *SentinelSet {
 			t.Fatalf("redistest: Sentinel: %v: %s", err, q.text("INFO", "sentinel"))
 		}
 	}
-	for _, q := range s.Sentinels { // Redis's own periods: failovers take their usual time
+	for _, q := range s.Sentinels { // the defaults of Redis, so that failovers take their usual time
 		q.text("SENTINEL", "DEBUG", "publish-period", "2000", "info-period", "10000")
 	}
 	return s
@@ -67,8 +67,7 @@ func Sentinel(t testing.TB) *SentinelSet {
 // Addrs are the addresses of the Sentinels.
 func (s *SentinelSet) Addrs() []string { return addrs(s.Sentinels) }
 
-// Current is the master that the first Sentinel to answer names; nil when none
-// answers.
+// Current returns the master according to the first Sentinel that answers, or nil.
 func (s *SentinelSet) Current() *Proc {
 	for _, q := range s.Sentinels {
 		v, _ := q.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)

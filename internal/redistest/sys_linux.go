@@ -7,8 +7,8 @@ const (
 	sigCont = syscall.SIGCONT
 )
 
-// dieWithParent has the kernel kill the server when the thread that started
-// it ends: see Proc.run.
+// dieWithParent makes the kernel kill the server when the thread that started it ends: see
+// Proc.run.
 func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

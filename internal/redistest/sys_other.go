@@ -11,7 +11,7 @@ const (
 	sigCont = syscall.Signal(19)
 )
 
-// dieWithParent does nothing: only Linux ties a process to its parent. Here
-// servers end in Cleanup, so after t.Fatal and after a panic of the test, but
-// not when the test binary is killed.
+// dieWithParent does nothing, because only Linux can end a process with its parent. Here
+// servers end in Cleanup: also after t.Fatal and after a panic of the test, but not if the
+// test binary is killed.
 func dieWithParent() *syscall.SysProcAttr { return nil }

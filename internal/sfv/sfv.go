@@ -1,5 +1,5 @@
-// Package sfv parses the structured fields of RFC 9651 that say something about
-// limits.
+// Package sfv parses structured header fields (RFC 9651) as servers use them for limits:
+// Lists and Dictionaries of Items, and no Inner Lists.
 package sfv
 
 import (
@@ -9,19 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// A Member of a List or a Dictionary, with its parameters. It is an Item: no
-// field about limits has Inner Lists.
+// A Member is an Item of a List or a Dictionary, with its parameters.
 type Member struct {
-	Key    string // in a Dictionary
-	Value  any    // string, int64, ByteSequence, or of a type that says nothing
+	Key    string // in a Dictionary; "" in a List
+	Value  any    // a string, an int64, a ByteSequence, or of an unexported type
 	Params map[string]any
 }
 
-// A ByteSequence is a Byte Sequence.
+// A ByteSequence is the decoded value of a Byte Sequence.
 type ByteSequence string
 
-// other is a value of a type that says nothing about limits: a Decimal, Token,
-// Boolean, Date or Display String. It must parse all the same.
+// other is a value of a type that no field about limits uses: a Decimal, Token, Boolean,
+// Date or Display String. Such a value must be well-formed and is ignored.
 type other struct{}
 
 const (
@@ -32,9 +31,8 @@ const (
 	tchar   = upper + lower + digits + "!#$%&'*+-.^_`|~" // RFC 9110, 5.6.2
 )
 
-// Parse parses a structured field as RFC 9651, 4.2 says: a Dictionary or
-// a List, of Items. After any error ok is false and the field is void. It takes
-// linear time.
+// Parse parses a Dictionary or a List of Items, as RFC 9651, 4.2 says. If the field has any
+// mistake, ok is false and the field must be ignored. Parse takes linear time.
 func Parse(field string, dictionary bool) (members []Member, ok bool) {
 	p := parser{strings.Trim(field, " ")}
 	for p.rest != "" {
@@ -74,13 +72,13 @@ func Parse(field string, dictionary bool) (members []Member, ok bool) {
 
 type parser struct{ rest string }
 
-// take moves on if what follows is s.
+// take skips s if it comes next, and reports whether it did.
 func (p *parser) take(s string) (ok bool) {
 	p.rest, ok = strings.CutPrefix(p.rest, s)
 	return ok
 }
 
-// span moves over all characters of a set, and returns them.
+// span skips the characters of a set that come next, and returns them.
 func (p *parser) span(set string) string {
 	rest := strings.TrimLeft(p.rest, set)
 	s := p.rest[:len(p.rest)-len(rest)]
@@ -88,13 +86,13 @@ func (p *parser) span(set string) string {
 	return s
 }
 
-// until moves past the next c, and returns what was before.
+// until skips everything up to and including the next c, and returns the text before c.
 func (p *parser) until(c string) (s string, ok bool) {
 	s, p.rest, ok = strings.Cut(p.rest, c)
 	return s, ok
 }
 
-// pair parses key=value, or a key that stands for key=?1.
+// pair parses key=value, or a key without a value, which means key=?1.
 func (p *parser) pair() (key string, value any, ok bool) {
 	key = p.span(keyText)
 	if key == "" || !strings.Contains(lower+"*", key[:1]) {
@@ -114,7 +112,7 @@ func (p *parser) value() (any, bool) {
 		return p.text()
 	case p.take(":"):
 		s, ok := p.until(":")
-		// Padding may be missing (RFC 9651, 4.2.7). Go would skip line ends.
+		// Padding may be missing (RFC 9651, 4.2.7). Line ends, which Go ignores, are refused.
 		raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
 		return ByteSequence(raw), ok && err == nil && !strings.ContainsAny(s, "\r\n")
 	case p.take("?"):
@@ -132,6 +130,7 @@ func (p *parser) value() (any, bool) {
 	return p.number()
 }
 
+// number parses an Integer or a Decimal.
 func (p *parser) number() (any, bool) {
 	sign := ""
 	if p.take("-") {
