@@ -15,8 +15,8 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// acl returns the rules that the page on security shows: of a user, and what it
-// needs besides in a cluster.
+// acl returns the access rules of the page on security: those of a user, and those that the
+// user also needs in a cluster.
 func acl(t *testing.T) (user, cluster []string) {
 	t.Helper()
 	blocks := blocksOf(t, "redis-acl")
@@ -26,7 +26,7 @@ func acl(t *testing.T) (user, cluster []string) {
 	return strings.Fields(blocks[0].text)[1:], strings.Fields(blocks[1].text)[2:]
 }
 
-// as returns a client that is that user of the server, and no more.
+// as returns a client that has the rights of that user only.
 func as(t *testing.T, user []string, servers ...*redistest.Proc) redis.UniversalClient {
 	t.Helper()
 	var addrs []string
@@ -49,8 +49,8 @@ func as(t *testing.T, user []string, servers ...*redistest.Proc) redis.Universal
 	return rdb
 }
 
-// TestACL: the user that the page describes has the rights that the conformance
-// suite of stores needs, and none to the keys of others.
+// TestACL: the user that the page describes has all rights that the conformance suite of
+// stores needs, and no right to other keys.
 func TestACL(t *testing.T) {
 	user, _ := acl(t)
 	server := redistest.Server(t)
@@ -69,8 +69,8 @@ func TestACL(t *testing.T) {
 	})
 }
 
-// TestACLCluster: with the rights for a cluster, keys on all of its nodes are
-// charged, alone and together.
+// TestACLCluster: with the rights for a cluster, a store can charge keys on all nodes, alone
+// and together.
 func TestACLCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes seconds to begin")

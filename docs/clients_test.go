@@ -18,14 +18,14 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// An answer is what a server said, and when.
+// An answer of the server, and when it was given.
 type answer struct {
 	at         time.Time
 	status     int
-	retryAfter int // seconds; 0 is none
+	retryAfter int // seconds; 0 means that there is none
 }
 
-// server is a limited one that writes down what it answers.
+// server starts a limited server that records its answers.
 func server(t *testing.T, headers weir.Dialect) (url string, answers func() []answer) {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(2, time.Second)}}},
@@ -58,8 +58,8 @@ func server(t *testing.T, headers weir.Dialect) (url string, answers func() []an
 	}
 }
 
-// command is how a block of the page is run, for a server at url; nil if that is
-// nothing to run, or its program is not there.
+// command returns a command that runs a block of the page against the server at url. It
+// returns nil if the block is no program, or if its interpreter is not installed.
 func command(t *testing.T, b block, url string) *exec.Cmd {
 	t.Helper()
 	file := func(name string) string {
@@ -96,8 +96,8 @@ func command(t *testing.T, b block, url string) *exec.Cmd {
 	return cmd
 }
 
-// TestClients runs each client of the page against a server that allows 2 a
-// second. Each asks five times, gets what it asks for, and does as it is told.
+// TestClients runs each client of the page against a server that allows 2 requests a second.
+// Each makes five requests, gets all its answers, and is never too early.
 func TestClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("clients wait whole seconds")
@@ -132,8 +132,8 @@ func TestClients(t *testing.T) {
 				if served != 5 {
 					t.Errorf("%v: served %d times, want 5", b, served)
 				}
-				// Those that read RateLimit are not refused where it is sent. The others
-				// are, unless they keep to a limit of their own, or take their time to begin.
+				// Clients that read RateLimit are not refused if the server sends it. Others
+				// are, unless they have a limit of their own or start slowly.
 				transport := strings.Contains(b.text, "Transport(")
 				reads := transport || strings.Contains(b.text, `"RateLimit"`)
 				switch {

@@ -25,8 +25,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// imported are the packages that code in pages may use without an import
-// declaration. A block that has one imports everything it uses.
+// imported are the packages that code in pages may use without an import declaration. A
+// block with an import declaration must import everything that it uses.
 var imported = []string{
 	"context", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2", "net/http", "net/http/httptest", "net/http/httputil", "net/netip", "net/url", "os",
 	"strconv", "strings", "sync", "testing", "testing/synctest", "time",
@@ -35,15 +35,14 @@ var imported = []string{
 	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/watch", "github.com/seed83679106/weir/admin", "github.com/seed83679106/weir/weirchi",
 }
 
-// A builder type-checks code against the packages of a module, as the compiler
-// wrote them down.
+// A builder type-checks code against the compiled packages of a module.
 type builder struct {
 	fset     *token.FileSet
 	importer types.Importer
 }
 
-// newBuilder has the go command compile packages, and all they need, in the
-// module of dir.
+// newBuilder compiles packages and their dependencies with the go command, in the module of
+// dir.
 func newBuilder(t *testing.T, dir string, packages ...string) *builder {
 	t.Helper()
 	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Export"}, packages...)...)
@@ -53,7 +52,7 @@ func newBuilder(t *testing.T, dir string, packages ...string) *builder {
 	out, err := cmd.Output()
 	if err != nil {
 		if dir != root && os.Getenv("CI") == "" {
-			t.Skipf("the module %s: %v: %s", dir, err, stderr.String()) // its modules may be out of reach
+			t.Skipf("the module %s: %v: %s", dir, err, stderr.String()) // its dependencies may not be downloaded
 		}
 		if strings.Contains(stderr.String(), "/weirprom") {
 			t.Fatalf("pages show weirprom, which is a module of its own: run this test in the workspace of go.work, without GOWORK=off: %s", stderr.String())
@@ -80,8 +79,8 @@ func newBuilder(t *testing.T, dir string, packages ...string) *builder {
 	return b
 }
 
-// parse reads a block that is a program, declarations, or statements. The latter
-// two become part of a package.
+// parse parses a block. It may be a program, or declarations or statements, which become part
+// of a package.
 func (b *builder) parse(code block, packages []string) (f *ast.File, program bool, err error) {
 	line := fmt.Sprintf("//line %s:%d\n", code.page, code.line)
 	whole := func(before, after string) (*ast.File, error) {
@@ -105,8 +104,8 @@ func (b *builder) parse(code block, packages []string) (f *ast.File, program boo
 	return f, false, err
 }
 
-// check type-checks files as a package. That fragments define what they don't use
-// is no mistake, nor that they use but some of the imports.
+// check type-checks files as one package. Unused variables and imports are no mistakes in
+// fragments.
 func (b *builder) check(files []*ast.File) (errs []error) {
 	c := types.Config{Importer: b.importer, Error: func(err error) {
 		if e := (types.Error{}); !errors.As(err, &e) || !e.Soft {
@@ -117,8 +116,8 @@ func (b *builder) check(files []*ast.File) (errs []error) {
 	return errs
 }
 
-// page checks the blocks of a page: its programs each by itself, all the rest as
-// one package, with what is given.
+// page checks the blocks of a page: each program by itself, and all other blocks as one
+// package, together with the given files.
 func (b *builder) page(t *testing.T, blocks []block, packages []string, given ...*ast.File) {
 	files := given
 	for _, code := range blocks {
@@ -140,7 +139,7 @@ func (b *builder) page(t *testing.T, blocks []block, packages []string, given ..
 	}
 }
 
-// given parses the file that declares what fragments take as given.
+// given parses the file with the declarations that fragments of pages use.
 func (b *builder) given(t *testing.T, path string) *ast.File {
 	t.Helper()
 	f, err := parser.ParseFile(b.fset, path, nil, parser.SkipObjectResolution)
@@ -151,8 +150,8 @@ func (b *builder) given(t *testing.T, path string) *ast.File {
 	return f
 }
 
-// TestGo: the code of every page compiles. The page that shows code of other
-// libraries is checked in a module that has them.
+// TestGo: the code of every page compiles. The page that shows code of other libraries is
+// checked in a module that requires them.
 func TestGo(t *testing.T) {
 	const migration = "docs/migration.md"
 	byPage := map[string][]block{}
@@ -167,7 +166,7 @@ func TestGo(t *testing.T) {
 		}
 	}
 	t.Run(migration, func(t *testing.T) {
-		// of what every page may use, what that module has
+		// the packages that every page may use, if that module has them
 		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7"}
 		for _, path := range imported {
 			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.HasSuffix(path, "/storetest") {
@@ -177,7 +176,7 @@ func TestGo(t *testing.T) {
 		b := newBuilder(t, "_peers", append([]string{"."}, own...)...)
 		b.page(t, byPage[migration], own, b.given(t, "testdata/given_peers.go"))
 	})
-	// Broken code does not pass.
+	// Broken code must not pass.
 	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return weir.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
 		f, _, err := b.parse(block{page: "broken", line: 1, text: text + "\n"}, imported)
 		if err == nil && len(b.check([]*ast.File{given, f})) == 0 {
@@ -186,7 +185,7 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// TestYAML: files of rules load.
+// TestYAML: the files of rules in pages load.
 func TestYAML(t *testing.T) {
 	for _, b := range blocksOf(t, "yaml") {
 		_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
@@ -200,7 +199,7 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-// TestShell: commands name programs, files, tests and flags that exist.
+// TestShell: the programs, files, tests and flags of commands in pages exist.
 func TestShell(t *testing.T) {
 	known := declared(t)
 	for _, b := range blocksOf(t, "sh") {
@@ -234,7 +233,7 @@ func TestShell(t *testing.T) {
 
 var flagName = regexp.MustCompile(`flag\.\w+\((?:&\w+, )?"([\w-]+)"`)
 
-// shellFaults says what is wrong with a line: one command, and a comment.
+// shellFaults returns the mistakes in a line, which has one command and perhaps a comment.
 func shellFaults(line string, known map[string]bool) (faults []string) {
 	line, _, _ = strings.Cut(line, " #")
 	words := strings.Fields(line)
@@ -249,7 +248,7 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 		}
 	case "curl", "redis-cli":
 	default:
-		fault("no test knows the program")
+		fault("this test does not know the program")
 	}
 	dir := root
 	flags := "" // of the program that go run runs
@@ -259,7 +258,7 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 		case before == "-C":
 			dir = filepath.Join(root, w)
 			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
-				fault("no module there: %v", err)
+				fault("there is no module: %v", err)
 			}
 		case strings.HasPrefix(w, "_examples/"):
 			if _, err := os.Stat(filepath.Join(root, w)); err != nil {
@@ -295,13 +294,13 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 	return faults
 }
 
-// flagsOf returns the flags that a program defines, with spaces around.
+// flagsOf returns the flags of a program, each between spaces.
 func flagsOf(dir string) string {
 	list := " "
 	sources, _ := filepath.Glob(filepath.Join(dir, "*.go"))
 	for i := 0; i < len(sources); i++ {
 		data, _ := os.ReadFile(sources[i])
-		if bytes.Contains(data, []byte("demo.Run(")) { // which has flags of its own
+		if bytes.Contains(data, []byte("demo.Run(")) { // a package with more flags
 			shared, _ := filepath.Glob(filepath.Join(dir, "..", "internal", "*", "*.go"))
 			sources = append(sources, shared...)
 		}
@@ -312,8 +311,8 @@ func flagsOf(dir string) string {
 	return list
 }
 
-// curlFlags are those of the curl that is installed, or "" if there is none: CI
-// has one.
+// curlFlags returns the flags of the installed curl, or "" if there is none. In CI there must
+// be one.
 func curlFlags() string {
 	out, err := exec.Command("curl", "--help", "all").Output()
 	if err != nil && os.Getenv("CI") == "" {

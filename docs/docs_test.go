@@ -1,5 +1,5 @@
-// Package docs_test checks the documentation: that its code compiles, its files
-// of rules load, its commands, links and tests exist, and its clients behave.
+// Package docs_test checks the documentation: the code of pages compiles, their files of rules
+// load, their commands, links and tests exist, and their clients obey the server.
 package docs_test
 
 import (
@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-// root is where the paths of pages begin.
+// root is the directory to which the paths of pages are relative.
 const root = ".."
 
-// A block is what stands between two fences.
+// A block is the text between two fences.
 type block struct {
-	page string // README.md, docs/guide.md
-	line int    // of its first line, from 1
+	page string // such as README.md or docs/guide.md
+	line int    // number of its first line, from 1
 	info string // what follows the opening fence: go, sh, yaml, or nothing
 	text string
 }
@@ -49,7 +49,7 @@ func read(t testing.TB, page string) string {
 	return string(data)
 }
 
-// split returns the blocks of a page, and its lines without them.
+// split returns the blocks of a page, and its lines, in which those of blocks are empty.
 func split(t testing.TB, page string) (blocks []block, prose []string) {
 	t.Helper()
 	in := false
@@ -77,7 +77,7 @@ func split(t testing.TB, page string) (blocks []block, prose []string) {
 	return blocks, prose
 }
 
-// blocksOf returns all blocks of a language, of all pages.
+// blocksOf returns the blocks in a language of all pages.
 func blocksOf(t testing.TB, language string) (list []block) {
 	for _, page := range pages(t) {
 		blocks, _ := split(t, page)
@@ -90,8 +90,8 @@ func blocksOf(t testing.TB, language string) (list []block) {
 	return list
 }
 
-// TestBlocks: every block is in a language that something here checks, or is
-// what a program printed.
+// TestBlocks: a test checks every block, unless it is the output of a program, which has no
+// language.
 func TestBlocks(t *testing.T) {
 	known := map[string]bool{"": true, "go": true, "sh": true, "yaml": true, "python": true, "js": true, "redis-acl": true, "nginx": true, "promql": true}
 	for _, page := range pages(t) {
@@ -110,7 +110,7 @@ var (
 	noSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// slugs returns the anchors of a page, as GitHub makes them of its headings.
+// slugs returns the anchors of a page, which GitHub makes from headings.
 func slugs(prose []string) map[string]bool {
 	list := map[string]bool{}
 	for _, line := range prose {
@@ -121,7 +121,7 @@ func slugs(prose []string) map[string]bool {
 	return list
 }
 
-// TestLinks: links between pages, to their headings and to files lead somewhere.
+// TestLinks: the pages, headings and files to which pages link exist.
 func TestLinks(t *testing.T) {
 	for _, page := range pages(t) {
 		_, prose := split(t, page)
@@ -147,7 +147,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// declared returns the names of all tests, fuzz tests, benchmarks and examples of the tree.
+// declared returns the names of all tests, fuzz tests, benchmarks and examples of the
+// repository.
 func declared(t testing.TB) map[string]bool {
 	t.Helper()
 	declaration := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
@@ -168,7 +169,7 @@ func declared(t testing.TB) map[string]bool {
 	return names
 }
 
-// TestNamedTests: a test that a page names as its proof exists.
+// TestNamedTests: the tests that pages name exist.
 func TestNamedTests(t *testing.T) {
 	proof := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z_]\\w*)`")
 	known, found := declared(t), 0

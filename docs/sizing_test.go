@@ -24,11 +24,11 @@ import (
 
 var update = flag.Bool("update", false, "write what was measured into the pages")
 
-// A size is what a key under some limits costs Redis.
+// A size is how much memory and time a key with some limits costs Redis.
 type size struct {
 	name            string
-	bytes           int64   // of all its values, with nothing left
-	allowed, denied float64 // µs of the server's time a check
+	bytes           int64   // of its values when the quota is spent
+	allowed, denied float64 // µs of the server for a check
 }
 
 var (
@@ -39,8 +39,8 @@ var (
 	version     = regexp.MustCompile(`redis_version:([\d.]+)`)
 )
 
-// measureSizes asks a server of its own what keys cost it, by MEMORY USAGE and
-// INFO commandstats, and what a key costs in all, by used_memory.
+// measureSizes measures the costs of keys in a server of its own, by MEMORY USAGE and INFO
+// commandstats, and the whole memory that a key needs, by used_memory.
 func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string) {
 	rdb := redis.NewClient(redisstore.ClientOptions(time.Second, redistest.Server(t).Addr()).Simple())
 	t.Cleanup(func() { rdb.Close() })
@@ -100,7 +100,7 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 			}
 		}
 		s := size{name: c.name}
-		take(9999, 1, true) // the server has the script from here on
+		take(9999, 1, true) // from now on the server has the script
 		perCheck := func(allowed bool) float64 {
 			calls, usec := stats()
 			for key := range keys {
@@ -151,8 +151,8 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 	return sizes, (used() - before) / many, version.FindStringSubmatch(info("server"))[1]
 }
 
-// TestSizing: the table of what keys cost Redis is what is measured now. Time
-// depends on the machine and is not compared. With -update it writes the table.
+// TestSizing: the bytes in the table of operations.md are those that are measured now. Times
+// depend on the machine and are not compared. With -update the test writes the table.
 func TestSizing(t *testing.T) {
 	const page = "docs/operations.md"
 	text := read(t, page)

@@ -1,6 +1,6 @@
-// Package peers has the rate limiters that docs/migration.md moves from, for
-// the tests of that page: what it shows of them compiles, and what it says of
-// them is so. It is a module of its own, so that Weir requires none of them.
+// Package peers imports the rate limiters that docs/migration.md describes, for the tests of
+// that page: its code of them compiles, and its claims about them are true. It is a module of
+// its own, so that Weir requires none of them.
 package peers
 
 import (

@@ -54,7 +54,7 @@ func ours(limit weir.Limit) middleware {
 	return weir.Middleware(memstore.New(memstore.Options{MaxKeys: 10}), "api", weir.ByIP(), limit)
 }
 
-// A client asks for a path, from an address, with an X-Forwarded-For.
+// A client is where a request comes from: its path, address and X-Forwarded-For.
 type client struct{ path, addr, forwarded string }
 
 func (c client) ask(m http.Handler) *httptest.ResponseRecorder {
@@ -72,7 +72,7 @@ var ok = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})
 
 var somebody = client{"/", "192.0.2.1:1234", ""}
 
-// admitted asks n times, each as what of(i) says, and counts.
+// admitted makes n requests, number i as client of(i), and counts those that are admitted.
 func admitted(m middleware, n int, of func(i int) client) (count int) {
 	h := m(ok)
 	for i := range n {
@@ -157,7 +157,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestReset: is it an instant or a wait?
+// TestReset: is the value of the reset field an instant or a wait?
 func TestReset(t *testing.T) {
 	for _, test := range []struct {
 		name, field string
@@ -177,8 +177,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestHTTPRateRounds: of 10 in the window before 9.49 still count half a second
-// into the next, and an eleventh fits.
+// TestHTTPRateRounds: half a second into a window, 10 requests of the window before count as
+// 9.49, and an eleventh fits.
 func TestHTTPRateRounds(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -207,7 +207,7 @@ func TestHTTPRateRounds(t *testing.T) {
 	}
 }
 
-// TestFloodFrees: is a key that is limited still so after a flood of others?
+// TestFloodFrees: is a limited key still limited after a flood of other keys?
 func TestFloodFrees(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -230,8 +230,8 @@ func TestFloodFrees(t *testing.T) {
 	}
 }
 
-// TestRefusedAreFree: a client that goes on when it is refused gets as much later
-// as one that stops.
+// TestRefusedAreFree: a client that ignores refusals is later admitted as often as a client
+// that stops.
 func TestRefusedAreFree(t *testing.T) {
 	for _, test := range []struct {
 		name string

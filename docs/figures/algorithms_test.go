@@ -11,16 +11,16 @@ import (
 
 const second = int64(1_000_000) // µs
 
-// A panel is one algorithm under the requests that all get.
+// A panel shows one algorithm. All panels get the same requests.
 type panel struct {
 	name, shows string
 	limit       weir.Limit
 	within      time.Duration
-	level       func(s weir.State, l *weir.Limit, now int64) float64 // of what it shows
+	level       func(s weir.State, l *weir.Limit, now int64) float64 // height of the curve at now
 }
 
-// owed is how many units a meter has yet to drain; of a queue, how many it has
-// yet to let go.
+// owed returns how many units a meter must still drain, or how many a queue must still
+// release.
 func owed(s weir.State, l *weir.Limit, now int64) float64 {
 	_, d := l.Algorithm.Take(s, l, now, 0)
 	return float64(d.ResetAfter) / float64(l.Period) * float64(l.Quota)
@@ -31,7 +31,7 @@ func spent(s weir.State, l *weir.Limit, now int64) float64 {
 	return float64(l.Quota - d.Remaining)
 }
 
-// weighted is what a sliding window takes to be spent.
+// weighted returns how many units a sliding window counts as spent.
 func weighted(s weir.State, l *weir.Limit, now int64) float64 {
 	period := l.Period.Microseconds()
 	cur, prev := 0.0, 0.0
@@ -58,14 +58,14 @@ func TestAlgorithms(t *testing.T) {
 		{"Sliding log", "spent in the last 10 s", algorithms.SlidingLog(quota, period), 0, spent},
 	}
 	const (
-		start = 1_700_000_000 * second // a window begins
+		start = 1_700_000_000 * second // the beginning of a window
 		from  = start + 5*second
 		to    = start + 30*second
 		left  = 168.0
 		right = 776.0
 		top   = 84.0
 		each  = 88.0
-		high  = 40.0 // of the curve
+		high  = 40.0 // height of the curves
 	)
 	var requests []int64
 	for at := 7 * second; at < 13*second; at += second / 4 {

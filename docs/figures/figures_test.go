@@ -3,8 +3,8 @@
 //
 //	go test ./docs/figures -update
 //
-// It is a test because their clock is that of testing/synctest. Without -update
-// it checks that the files are what it would draw.
+// They are drawn in a test because they need the clock of testing/synctest. Without -update
+// the tests check that the files are up to date.
 package figures_test
 
 import (
@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the figures")
 
-// current checks that a file has that text, or gives it.
+// current checks that a file has this text, or with -update writes it.
 func current(t *testing.T, name, text string) {
 	t.Helper()
 	if *update {

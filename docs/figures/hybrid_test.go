@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// counting is the shared store: it counts how often it is asked.
+// counting is the shared store. It counts calls.
 type counting struct {
 	weir.Store
 	calls int64
@@ -23,12 +23,12 @@ func (c *counting) Take(ctx context.Context, t *weir.Transaction) error {
 	return c.Store.Take(ctx, t)
 }
 
-// TestHybrid draws how often a client that goes on after its limit has the shared
-// store asked.
+// TestHybrid draws how many calls of the shared store a client causes that ignores refusals,
+// with Hybrid and without.
 func TestHybrid(t *testing.T) {
 	const seconds, rate = 60, 100
 	type run struct {
-		calls    []int64 // by the end of each second
+		calls    []int64 // until the end of each second
 		admitted int
 	}
 	attack := func(limit weir.Limit, decorate func(weir.Store) weir.Store) (r run) {

@@ -15,9 +15,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// measured is what memory.json keeps: bytes on the heap after so many keys. It is
-// a measurement, so the figure is drawn from the file and the file is checked
-// against a new one.
+// measured is the content of memory.json: bytes on the heap after numbers of keys. The figure
+// is drawn from this file, because measurements differ a little each time. The test compares
+// the file with a new measurement.
 type measured struct {
 	Keys       []int
 	Store, Map []int64
@@ -63,11 +63,11 @@ func measure(t *testing.T) (m measured) {
 	return m
 }
 
-// differ reports whether two measurements are of different things.
+// differ reports whether two measurements differ by more than chance.
 func differ(a, b int64) bool { return math.Abs(float64(a)/float64(b)-1) > 0.15 }
 
-// TestMemory draws what a flood of keys costs: the store in memory beside the
-// smallest map there is, from key to one number.
+// TestMemory draws how much memory a flood of keys needs: in the store in memory, and in a
+// simple map from keys to numbers.
 func TestMemory(t *testing.T) {
 	const file = "memory.json"
 	var m measured

@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// A drawing is an SVG, 800 wide, for light and dark surroundings. It has a paper
-// of its own, so that it is readable where the page does not follow the reader's
-// choice.
+// A drawing is an SVG, 800 wide, in light or dark colours as the reader prefers. It has a
+// background of its own, so it is also readable on a page that ignores the preference.
 type drawing struct {
 	strings.Builder
 }
@@ -54,7 +53,7 @@ text { fill: #f0f6fc }
 }
 `
 
-// draw begins a drawing. title and desc are what a screen reader reads.
+// draw begins a drawing. Screen readers read title and desc.
 func draw(height int, title, desc string) *drawing {
 	d := new(drawing)
 	d.printf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-labelledby="title desc">`,
@@ -74,7 +73,7 @@ func (d *drawing) end() string {
 
 func (d *drawing) printf(format string, args ...any) { fmt.Fprintf(d, format+"\n", args...) }
 
-// num is a coordinate, to a tenth.
+// num returns a coordinate, rounded to a tenth.
 func num(x float64) string {
 	s := strconv.FormatFloat(x, 'f', 1, 64)
 	return strings.TrimSuffix(s, ".0")
@@ -94,7 +93,7 @@ func (d *drawing) rect(class string, x, y, w, h float64) {
 
 type point struct{ x, y float64 }
 
-// curve joins points; those in the middle of a level stretch are left out.
+// curve joins points. It leaves out points in the middle of a level stretch.
 func curve(points []point) string {
 	var b strings.Builder
 	for i, p := range points {
@@ -106,14 +105,14 @@ func curve(points []point) string {
 	return b.String()
 }
 
-// level draws a curve, and what is between it and the ground.
+// level draws a curve and fills the area below it.
 func (d *drawing) level(points []point, ground float64) {
 	line := curve(points)
 	d.printf(`<path class="area" d="%sL%s %sL%s %sZ"/>`, line, num(points[len(points)-1].x), num(ground), num(points[0].x), num(ground))
 	d.printf(`<path class="curve" d="%s"/>`, line)
 }
 
-// yes and no differ in colour and in shape.
+// The signs of admitted and refused requests differ in colour and in shape.
 func (d *drawing) yes(x, y float64) {
 	d.printf(`<circle class="yes" cx="%s" cy="%s" r="2.6"/>`, num(x), num(y))
 }
@@ -122,7 +121,7 @@ func (d *drawing) no(x, y float64) {
 	d.printf(`<path class="no" d="M%s %sl4.4 4.4m0 -4.4l-4.4 4.4"/>`, num(x-2.2), num(y-2.2))
 }
 
-// wellFormed is true of every figure.
+// wellFormed fails the test unless the text is well-formed XML.
 func wellFormed(t *testing.T, text string) {
 	t.Helper()
 	for d := xml.NewDecoder(strings.NewReader(text)); ; {

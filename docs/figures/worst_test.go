@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestWorst draws the most that a window can hold. TestWorstCaseReached and its
-// neighbours in package algorithms prove that there is no worse.
+// TestWorst draws the most requests that a window can hold. TestWorstCaseReached and the tests
+// beside it in package algorithms prove that no window holds more.
 func TestWorst(t *testing.T) {
 	const quota, minute = 10, 60 * second
 	const start = 1_700_000_000 / 60 * minute
@@ -36,12 +36,12 @@ func TestWorst(t *testing.T) {
 		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(quota, time.Minute).WithBurst(1), meter, 10},
 		{"Sliding log", "whatever is asked", algorithms.SlidingLog(quota, time.Minute), edge, 10},
 	}
-	// of a sliding window, each unit at the first instant it fits
+	// for a sliding window, each unit at the first instant at which it fits
 	slide := []ask{{start + minute - 1, all}}
 	for i := int64(1); i < quota; i++ {
 		slide = append(slide, ask{start + minute + i*minute/quota, 1})
 	}
-	slide[quota-1].at = start + 2*minute - 2 // the last that sees all of both
+	slide[quota-1].at = start + 2*minute - 2 // the last instant at which the window still contains all of both bursts
 	tests[2].asks = slide
 
 	const (
@@ -104,7 +104,7 @@ func TestWorst(t *testing.T) {
 		d.line("grid", left, ground, right, ground)
 		for j, a := range admitted {
 			dx := -2.0
-			switch { // neighbours stand side by side
+			switch { // requests close together are drawn side by side
 			case j+1 < len(admitted) && admitted[j+1].at == a.at+1:
 				dx = -4.7
 			case j > 0 && admitted[j-1].at == a.at-1:
@@ -123,7 +123,7 @@ func TestWorst(t *testing.T) {
 	current(t, "worst.svg", text)
 }
 
-// fold breaks a text into lines of at most so many letters.
+// fold breaks a text into lines of at most n letters.
 func fold(text string, most int) (lines []string) {
 	for len(text) > most {
 		i := most
