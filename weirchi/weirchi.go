@@ -1,9 +1,10 @@
-// Package weirchi has keys of what chi's middlewares know.
+// Package weirchi has key functions for the client address that the ClientIPFrom… middlewares
+// of chi find.
 //
 // Importing it publishes net/http/pprof and expvar on [http.DefaultServeMux],
 // because chi's package middleware imports both. Do not serve that mux to strangers:
-// /debug/pprof/cmdline shows the arguments of the process, and passwords in them. A
-// program that imports chi's middleware has this already.
+// /debug/pprof/cmdline shows the arguments of the process, and with them any passwords. In
+// a program that imports chi's middleware anyway, importing this package changes nothing.
 package weirchi
 
 import (
@@ -15,16 +16,16 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// ClientIP limits each client address that a ClientIPFrom… middleware of chi found,
-// keyed as [weir.ByIP] does: an IPv4 address by itself, IPv6 by its /64. If no such
-// middleware ran, or it found nothing, the rule does not apply; FirstOf names what
-// counts then:
+// ClientIP returns the key of each client address that a ClientIPFrom… middleware of chi
+// found. It is the key of [weir.ByIP]: an IPv4 address by itself, IPv6 by its /64. If no such
+// middleware ran, or if it found no address, the rule does not apply. FirstOf gives such
+// requests another key:
 //
 //	weir.FirstOf(weirchi.ClientIP(), weir.ByIP())
 func ClientIP() weir.KeyFunc { return weir.ByAddr(ClientAddr, 32, 64) }
 
-// ClientAddr is the [weir.AddrFunc] of that address, for [weir.ByAddr] with other
-// sizes of networks.
+// ClientAddr is a [weir.AddrFunc] that returns this address. Use it in [weir.ByAddr] for other
+// sizes of networks, and in lists of addresses.
 func ClientAddr(r *http.Request) (addr netip.Addr, ok bool) {
 	addr = middleware.GetClientIPAddr(r.Context())
 	return addr, addr.IsValid()

@@ -29,7 +29,7 @@ limits:
   config: [{limit: 1000, period: 60}]
 `
 
-// writeLimits allows each client so many requests a minute.
+// writeLimits writes a file that allows each client so many requests a minute.
 func writeLimits(t *testing.T, path string, limit int) {
 	t.Helper()
 	if err := os.WriteFile(path, fmt.Appendf(nil, testLimits, limit), 0o600); err != nil {
@@ -48,8 +48,8 @@ func start(t *testing.T, limit int) (g *gateway, path string) {
 	return g, path
 }
 
-// from returns a client whose address that is: on Linux all of 127.0.0.0/8 is
-// this machine.
+// from returns a client with that address. On Linux this machine has all addresses of
+// 127.0.0.0/8.
 func from(t *testing.T, addr string) *http.Client {
 	if runtime.GOOS != "linux" && addr != "127.0.0.1" {
 		t.Skipf("%s has no %s", runtime.GOOS, addr)
@@ -60,7 +60,7 @@ func from(t *testing.T, addr string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 10 * time.Second}
 }
 
-// get asks with fields, given as pairs, and returns the answer and its body.
+// get sends a request with header fields, given as pairs. It returns the answer and its body.
 func get(t *testing.T, client *http.Client, url string, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequest("GET", url, nil)
@@ -82,7 +82,7 @@ func get(t *testing.T, client *http.Client, url string, header ...string) (*http
 	return resp, string(body)
 }
 
-// The upstream sees paths as they were sent, and who asked.
+// The upstream gets paths as the client sent them, and the address of the client.
 func TestProxy(t *testing.T) {
 	g, _ := start(t, 2)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +102,7 @@ func TestProxy(t *testing.T) {
 	}{
 		{"127.0.0.2", "/a//b/../%2f?q=%2f", "", 200, "/a//b/../%2f?q=%2f [127.0.0.2]"},
 		{"127.0.0.2", "/", "192.0.2.1", 200, "/ [192.0.2.1, 127.0.0.2]"},
-		{"127.0.0.2", "/", "192.0.2.2", 429, "quota-exceeded"}, // not believed
+		{"127.0.0.2", "/", "192.0.2.2", 429, "quota-exceeded"}, // the field is not believed
 		{"127.0.0.2", "/rate_limit", "", 200, `"remaining":0`},
 		{"127.0.0.1", "/", "192.0.2.3", 200, "/ [192.0.2.3, 127.0.0.1]"},
 		{"127.0.0.1", "/", "192.0.2.4, 192.0.2.3", 200, "/ [192.0.2.4, 192.0.2.3, 127.0.0.1]"},
@@ -162,7 +162,7 @@ func TestAuth(t *testing.T) {
 	}
 }
 
-// What the proxy tells of a request is what the rules see.
+// The rules see the request that the proxy describes.
 func TestOriginal(t *testing.T) {
 	r := httptest.NewRequest("GET", "http://gateway/auth?refuse=403", nil)
 	for name, value := range map[string]string{"Method": "PUT", "Uri": "/a%2Fb?q=1", "Host": "api.example", "For": "192.0.2.1"} {

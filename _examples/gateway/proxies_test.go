@@ -24,12 +24,12 @@ type proxied struct {
 	*gateway
 	base     string // of the proxy
 	internal *httptest.Server
-	served   atomic.Int64 // by the upstream
+	served   atomic.Int64 // requests that the upstream served
 	limits   string
 }
 
-// behind starts a gateway that allows each client so many requests a minute, an
-// upstream, and a proxy by its sample configuration.
+// behind starts a gateway that allows each client so many requests a minute, an upstream, and
+// a proxy with its sample configuration.
 func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Replacer)) *proxied {
 	t.Helper()
 	p := &proxied{}
@@ -61,8 +61,8 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 	}
 }
 
-// freeAddress returns one to listen on. It is none of those that the system
-// gives to connections, or one of these might take it before the proxy does.
+// freeAddress returns an address to listen on. Its port is none that the system gives to
+// outgoing connections: such a connection could take it before the proxy does.
 func freeAddress(t *testing.T) string {
 	for range 100 {
 		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
@@ -75,8 +75,8 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// find returns the path of a program. Where it is missing the test is skipped,
-// or fails if CI is set.
+// find returns the path of a program. If it is missing the test is skipped, or fails if CI is
+// set.
 func find(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -108,8 +108,7 @@ func spawn(t *testing.T, env []string, program string, args ...string) {
 	})
 }
 
-// nginx runs nginx.conf, changed by edits: pairs of what is there and what is
-// to be.
+// nginx runs nginx.conf after edits: pairs of a text and its replacement.
 func nginx(edits ...string) func(t *testing.T, ports *strings.Replacer) {
 	return func(t *testing.T, ports *strings.Replacer) {
 		t.Helper()
@@ -154,8 +153,8 @@ func caddy(t *testing.T, ports *strings.Replacer) {
 	spawn(t, []string{"HOME=" + dir, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir}, program, "run", "--config", conf, "--adapter", "caddyfile")
 }
 
-// All proxies let through what the gateway allows, answer for it what it
-// refuses, and can't be told by a client that it is another.
+// All proxies pass on requests that the gateway allows, and answer those that it refuses with
+// its answer. A client cannot pretend to be another client.
 func TestBehindProxy(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
 		t.Run(name, func(t *testing.T) {
@@ -169,12 +168,12 @@ func TestBehindProxy(t *testing.T) {
 				{"127.0.0.2", "/a?b=c", nil, 200, "3"},
 				{"127.0.0.2", "/a?b=c", nil, 200, "2"},
 				{"127.0.0.2", "/a?b=c", []string{"X-Forwarded-For", "192.0.2.1"}, 200, "1"},
-				{"127.0.0.2", "/forbidden", nil, 403, "0"}, // that of the upstream
+				{"127.0.0.2", "/forbidden", nil, 403, "0"}, // the 403 of the upstream
 				{"127.0.0.2", "/a", nil, 429, "0"},
 				{"127.0.0.2", "/a", []string{"X-Forwarded-For", "192.0.2.1"}, 429, "0"},
 				{"127.0.0.2", "/a", []string{"X-Forwarded-For", "192.0.2.2", "X-Forwarded-For", "192.0.2.3"}, 429, "0"},
 				{"127.0.0.2", "/a", []string{"X-Real-Ip", "192.0.2.1", "Forwarded", "for=192.0.2.1", "X-Forwarded-Host", "x", "X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/b"}, 429, "0"},
-				{"127.0.0.2", "/weir", nil, 429, "0"}, // nobody asks the gateway in place of the proxy
+				{"127.0.0.2", "/weir", nil, 429, "0"}, // a client cannot reach the gateway through the proxy
 				{"127.0.0.3", "/a", nil, 200, "3"},
 			} {
 				served := p.served.Load()
@@ -206,7 +205,7 @@ func TestBehindProxy(t *testing.T) {
 	}
 }
 
-// The rules see the method and not that of the question.
+// The rules see the method of the request, not that of the call of /auth.
 func TestMethodBehindNginx(t *testing.T) {
 	p := behind(t, 4, nginx())
 	resp, err := from(t, "127.0.0.2").Post(p.base+"/a", "text/plain", strings.NewReader("a body"))
@@ -223,8 +222,8 @@ func TestMethodBehindNginx(t *testing.T) {
 	}
 }
 
-// A preflight is free of charge if it is certain that it is one. Each comes when
-// the limit is used up, from a client of its own.
+// A preflight is free of charge if it certainly is a preflight. Each comes from a client of
+// its own whose limit is used up.
 func TestPreflightBehindProxy(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
 		t.Run(name, func(t *testing.T) {
@@ -265,8 +264,8 @@ func TestPreflightBehindProxy(t *testing.T) {
 	}
 }
 
-// The file is rewritten while clients ask as fast as they can: each gets 200 or
-// 429 and nothing else, and the last limit holds.
+// The file is rewritten while clients send requests as fast as they can. They get 200 or 429
+// and nothing else, and the last limit holds.
 func TestReloadBehindNginx(t *testing.T) {
 	const reloads, clients = 20, 4
 	p := behind(t, 1, nginx())
@@ -320,7 +319,7 @@ func TestReloadBehindNginx(t *testing.T) {
 	t.Logf("%d got 200, %d got 429", statuses[200].Load(), statuses[429].Load())
 }
 
-// Without a gateway nginx lets requests through, as it is told, or fails them.
+// Without a gateway nginx passes requests on, as configured, or answers with an error.
 func TestNginxWithoutGateway(t *testing.T) {
 	for _, tt := range []struct {
 		edits  []string

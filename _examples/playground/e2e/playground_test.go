@@ -1,7 +1,7 @@
-// Package e2e drives the playground as a visitor does: in a browser, over HTTP.
+// Package e2e tests the playground as a visitor uses it: in a browser, over HTTP.
 //
-// It is a module of its own, so that Weir needs no browser. Where chromium is
-// missing the tests skip; when the environment variable CI is set, they fail.
+// It is a module of its own, because it requires a library that controls the browser. If
+// chromium is missing the tests are skipped; if the environment variable CI is set, they fail.
 package e2e
 
 import (
@@ -68,8 +68,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// serve starts a playground, with the Redis at an address if one is given, and
-// returns where it is.
+// serve starts a playground and returns its URL. Scenes can use the Redis at redisAddr, if it
+// is given.
 func serve(t *testing.T, redisAddr ...string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -138,7 +138,7 @@ func (p *page) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// wait waits for a JavaScript expression to be true.
+// wait waits until a JavaScript expression is true.
 func (p *page) wait(expression string) {
 	p.Helper()
 	if _, err := chromedp.Run(p.ctx, chromedp.Poll[any]("Boolean("+expression+")", chromedp.WithPollingTimeout(20*time.Second), chromedp.WithPollingInterval(20*time.Millisecond))); err != nil {
@@ -196,7 +196,7 @@ func passed(dots []dot) (n int) {
 	return n
 }
 
-// picture takes one of the whole page, if PICTURES names a directory for it.
+// picture takes a picture of the whole page, if PICTURES names a directory for it.
 func (p *page) picture(name string) {
 	p.Helper()
 	dir := os.Getenv("PICTURES")
@@ -220,9 +220,9 @@ func (p *page) prefer(name, value string) {
 	}
 }
 
-// TestSizes looks at the page at the widths of a telephone, a tablet and a
-// desk, light and dark: nothing is cut off at the side, and what one can press
-// is large enough to be hit (WCAG 2.2, 2.5.8).
+// TestSizes opens the page at the widths of a telephone, a tablet and a desktop, light and
+// dark. Nothing is cut off at the side, and controls are large enough to be hit (WCAG 2.2,
+// 2.5.8).
 func TestSizes(t *testing.T) {
 	base := serve(t)
 	for _, width := range []int64{360, 768, 1280} {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestProgram runs the program as a whole, with the Redis inside it, and
-// interrupts it while somebody looks.
+// TestProgram runs the whole program with the Redis inside it, and interrupts it while a page
+// is open.
 func TestProgram(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "playground")
 	build := exec.Command("go", "build", "-o", program, "./_examples/playground")

@@ -16,7 +16,7 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 )
 
-// ten are the limits of a scene of 10 per 10 seconds.
+// ten are the limits of a scene with 10 requests per 10 seconds.
 var ten = []weir.Limit{
 	algorithms.FixedWindow(10, 10*time.Second),
 	algorithms.AnchoredWindow(10, 10*time.Second),
@@ -28,7 +28,7 @@ var ten = []weir.Limit{
 	algorithms.Calendar(10, algorithms.Day, nil),
 }
 
-// all of them, as a link has them.
+// all are the names of their algorithms, as a link has them.
 var all = func() string {
 	var names []string
 	for _, l := range ten {
@@ -37,7 +37,7 @@ var all = func() string {
 	return strings.Join(names, ",")
 }()
 
-// TestReplay decides once more, without the playground, all that the page shows.
+// TestReplay decides all requests that the page shows once more, without the playground.
 func TestReplay(t *testing.T) {
 	base := serve(t)
 	for _, pattern := range []string{"steady", "bursts", "boundary", "spammer"} {
@@ -74,8 +74,8 @@ func replay(t *testing.T, l weir.Limit, dots []dot) {
 	}
 }
 
-// TestBoundary attacks where one window ends and the next begins: fixed windows
-// admit twice the quota at once, the log admits it once.
+// TestBoundary attacks the boundary of two windows: fixed windows admit twice the quota at
+// once, and the log admits it once.
 func TestBoundary(t *testing.T) {
 	p := open(t, serve(t)+"/#paused=yes&pattern=boundary&algorithms=fixed-window,sliding-log")
 	p.steps(5)
@@ -90,7 +90,7 @@ func TestBoundary(t *testing.T) {
 	p.picture("boundary-1280-light")
 }
 
-// TestHit presses the button with a mouse and with a key, once and for a while.
+// TestHit presses and holds the button, with a mouse and with a key.
 func TestHit(t *testing.T) {
 	p := open(t, serve(t)+"/#pattern=none&rate=20&algorithms=gcra")
 	p.click("#hit")
@@ -106,7 +106,7 @@ func TestHit(t *testing.T) {
 	p.wait(`!document.querySelector("#hit.held")`)
 	n := len(p.dots("gcra"))
 	p.do(chromedp.Sleep(300 * time.Millisecond))
-	if after := len(p.dots("gcra")); after > n+4 { // those that were on their way
+	if after := len(p.dots("gcra")); after > n+4 { // some requests were on their way
 		t.Errorf("%d requests when the button was released, %d later", n, after)
 	}
 	if dots := p.dots("gcra"); dots[len(dots)-1].OK {
@@ -114,7 +114,7 @@ func TestHit(t *testing.T) {
 	}
 	p.wait(`document.querySelector("#live").textContent === "Refused by all."`)
 
-	// What a client gets is what a Limiter answers, in each dialect.
+	// The page shows the answer of a Limiter in each dialect.
 	p.wait(`/^HTTP.1.1 429 [^]*Retry-After: 1\n[^]*X-Ratelimit-Remaining: 0\n[^]*"violated-policies":\["api"\]/.test(document.querySelector("#answer").textContent)`)
 	for dialect, want := range map[string]string{
 		"ietf": `Ratelimit-Policy: "api";q=10;w=10`, "github": "X-Ratelimit-Resource: api", "openai": "X-Ratelimit-Limit-Requests: 10",
@@ -126,7 +126,7 @@ func TestHit(t *testing.T) {
 	}
 }
 
-// TestControls changes algorithms, limit, pattern and clock on a page that goes on.
+// TestControls changes algorithms, limit, pattern and clock while the scene runs.
 func TestControls(t *testing.T) {
 	p := open(t, serve(t)+"/#pattern=steady&rate=5&speed=5")
 	p.wait(`document.querySelectorAll(".row").length === 7`)
@@ -177,7 +177,7 @@ func TestControls(t *testing.T) {
 	p.wait(`playground.frame.now === playground.scene.start && playground.dots("gcra").length === 0 && playground.frame.decided === 0`)
 }
 
-// TestLink opens the link of a scene again: it decides the same again.
+// TestLink opens the link of a scene again: the decisions are the same.
 func TestLink(t *testing.T) {
 	base := serve(t)
 	p := open(t, base+"/#paused=yes")
@@ -205,8 +205,8 @@ func TestLink(t *testing.T) {
 	p.wait(`document.querySelector("#problem").textContent.includes('quota: "1000" is not a number from 1 to 100')`)
 }
 
-// TestChat plays the chat: without a limit all is said, with it the spammer is
-// heard now and then and the others are always.
+// TestChat plays the chat. Without the limit all messages pass. With it all messages of
+// ordinary users pass, and few of the spammer.
 func TestChat(t *testing.T) {
 	p := open(t, serve(t)+"/#pattern=none&speed=10")
 	p.click("#chat")
@@ -223,8 +223,7 @@ func TestChat(t *testing.T) {
 	p.picture("chat-1280-light")
 }
 
-// TestHistory lets 20 minutes pass for every algorithm: what the page keeps does
-// not grow.
+// TestHistory lets 20 minutes pass for every algorithm: the memory of the page does not grow.
 func TestHistory(t *testing.T) {
 	p := open(t, serve(t)+"/#paused=yes&pattern=steady&rate=20&period=60")
 	p.do(chromedp.Click(chromedp.CSS("summary")))
@@ -243,8 +242,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestStill has a visitor who prefers reduced motion: numbers go on, the picture
-// changes twice a second.
+// TestStill: for a visitor who prefers reduced motion, numbers change as usual and the picture
+// changes only twice a second.
 func TestStill(t *testing.T) {
 	p := open(t, "")
 	p.prefer("prefers-reduced-motion", "reduce")
@@ -264,7 +263,7 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// TestTabs opens two tabs: a request of one is none of the other's.
+// TestTabs opens two tabs: a request of one does not appear in the other.
 func TestTabs(t *testing.T) {
 	base := serve(t)
 	one, two := open(t, base+"/#pattern=none"), open(t, base+"/#pattern=none")
@@ -277,8 +276,7 @@ func TestTabs(t *testing.T) {
 	}
 }
 
-// TestRedis counts what Redis is asked, without Hybrid and with it, and takes
-// Redis away.
+// TestRedis counts the calls of Redis, without Hybrid and with it, and stops Redis.
 func TestRedis(t *testing.T) {
 	redis := redistest.Server(t)
 	p := open(t, serve(t, redis.Addr())+"/#pattern=steady&rate=20&algorithms=gcra&store=redis")
@@ -308,8 +306,7 @@ func TestRedis(t *testing.T) {
 	p.wait(`!playground.scene.settings.redis && playground.dots("gcra").length > 3`)
 }
 
-// TestAccess asks what a screen reader would be told, and goes through the page
-// with the Tab key.
+// TestAccess checks the texts for screen readers, and goes through the page with the Tab key.
 func TestAccess(t *testing.T) {
 	p := open(t, serve(t)+"/#paused=yes")
 	tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})

@@ -33,7 +33,7 @@ func stream(t *testing.T, base, query string) (event, data string, end func()) {
 	}
 }
 
-// TestInput sends what no page sends.
+// TestInput sends requests that no page sends.
 func TestInput(t *testing.T) {
 	base := serve(t)
 	for _, test := range []struct{ query, want string }{
@@ -102,7 +102,8 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestScenes opens as many as there may be, and one more. Who leaves makes room.
+// TestScenes opens as many scenes as are allowed, and one more. When a page is closed, a new
+// scene can be opened.
 func TestScenes(t *testing.T) {
 	base := serve(t)
 	var leave func()
@@ -117,7 +118,7 @@ func TestScenes(t *testing.T) {
 		t.Errorf("scene 65: got %s %s", event, data)
 	}
 	leave()
-	for i := 0; ; i++ { // until the server notices
+	for i := 0; ; i++ { // until the server notices that a page was closed
 		event, data, end := stream(t, base, "")
 		if event == "scene" {
 			break
@@ -129,7 +130,7 @@ func TestScenes(t *testing.T) {
 	}
 }
 
-// TestFlood sends commands faster than the playground takes them.
+// TestFlood sends more commands a second than the playground allows.
 func TestFlood(t *testing.T) {
 	base := serve(t)
 	_, data, _ := stream(t, base, "pattern=none")
