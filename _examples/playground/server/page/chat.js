@@ -1,4 +1,4 @@
-// A Chat shows what is said in two rooms: one without a limit, one with it.
+// A Chat shows the messages in two rooms: one without a limit, one with it.
 
 const most = 9; // lines of a room
 
@@ -30,7 +30,7 @@ export class Chat {
     }
   }
 
-  // hold says once what became of messages that were held back one after the other.
+  // hold shows one line for several messages in a row that were held back.
   hold(user, retry) {
     let note = this.limited.lastElementChild;
     if (note?.className !== "held") {

@@ -1,4 +1,4 @@
-// What a client gets of one algorithm, and what one writes to have it.
+// The answer that a client gets under one algorithm, and the code and YAML for its limit.
 
 import { $, copy, write } from "./dom.js";
 import { answers, scene } from "./scene.js";
@@ -7,7 +7,7 @@ import { serial } from "./rows.js";
 const dialects = ["x-ratelimit", "ietf", "github", "openai", "anthropic", "twitter", "draft-07", "draft-06", "none"];
 $("dialect").append(...dialects.map((name) => new Option(name)));
 
-// choose offers the algorithms of the scene.
+// choose fills the list of algorithms.
 export function choose() {
   const focus = $("focus").value;
   $("focus").replaceChildren(...scene.now.rows.map((r) => new Option(r.title, r.algorithm, false, r.algorithm === focus)));
@@ -22,7 +22,7 @@ function code() {
   write($("curl"), `curl -i '${location.origin}/scenes/${scene.now.id}/${algorithm}?headers=${$("dialect").value}'`);
 }
 
-// showAnswer asks, at most every 400 ms, what the latest request was answered.
+// showAnswer fetches the answer to the latest request, at most every 400 ms.
 let asked = 0, about = "";
 export async function showAnswer(now) {
   const key = `${serial} ${$("focus").value} ${scene.now.id}`;

@@ -1,5 +1,4 @@
-// The controls: settings of the scene, its clock, and the button that sends
-// requests.
+// The controls: the settings of the scene, its clock, and the button that sends requests.
 
 import { $, copy, make, problem, say, write } from "./dom.js";
 import { command, scene } from "./scene.js";
@@ -22,7 +21,7 @@ const boxes = Object.entries(titles).map(([name, title]) => {
 const named = (name) => [...document.getElementsByName(name)];
 const rate = () => Number((10 ** $("rate").value).toPrecision(2));
 
-// fill shows the settings of the scene, but for what is being edited.
+// fill shows the settings of the scene, except in the field that is being edited.
 export function fill() {
   const s = scene.now.settings;
   const set = (e, value) => { if (e !== document.activeElement) e.value = value; };
@@ -45,7 +44,7 @@ export function fill() {
   write($("stepSize"), `${s.period / 10} s`);
 }
 
-// count tells what Redis was asked.
+// count shows how many calls of Redis there were.
 export function count() {
   const { asked, decided } = scene.frame;
   write($("storeNote"), scene.now.settings.redis
@@ -58,7 +57,7 @@ function showRate() {
   $("rate").setAttribute("aria-valuetext", `${rate()} per second`);
 }
 
-// send asks for the settings that the controls show, with some changed.
+// send sends the settings that the controls show, with some changes.
 function send(changed = {}) {
   const wrong = [$("quota"), $("period"), $("burst")].find((e) => !e.checkValidity());
   if (wrong) return problem(`${wrong.id[0].toUpperCase() + wrong.id.slice(1)}: a whole number from ${wrong.min} to ${wrong.max}.`);
@@ -75,7 +74,7 @@ function send(changed = {}) {
 
 $("controls").addEventListener("submit", (e) => e.preventDefault());
 $("controls").addEventListener("change", (e) => {
-  if (boxes.every((b) => !b.checked)) e.target.checked = true; // one at least
+  if (boxes.every((b) => !b.checked)) e.target.checked = true; // at least one stays checked
   send();
 });
 $("rate").addEventListener("input", showRate);
@@ -88,7 +87,7 @@ $("link").onclick = () => copy($("link"), location.href);
 
 // The button sends a request when it is pressed, and more while it is held.
 let holding = false, released = 0;
-let mine = false; // what becomes of the next request is to be said
+let mine = false; // the decision on the next request must be announced
 function press() {
   if (holding) return;
   holding = mine = true;
@@ -108,7 +107,7 @@ $("hit").addEventListener("keydown", (e) => {
   e.preventDefault();
   press();
 });
-$("hit").addEventListener("click", () => { // of who has neither pointer nor keys
+$("hit").addEventListener("click", () => { // from assistive technology, which sends neither pointer nor key events
   if (holding || performance.now() - released < 500) return;
   mine = true;
   command("hit");
@@ -118,7 +117,7 @@ for (const name of ["keyup", "blur"]) $("hit").addEventListener(name, release);
 for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, release);
 document.addEventListener("visibilitychange", release);
 
-// sayHit tells a screen reader what became of the visitor's request.
+// sayHit announces the decision on the visitor's request to a screen reader.
 export function sayHit() {
   if (!mine) return;
   const refused = [...rows.values()].filter((r) => r.line.dots.at(-1)?.ok === false).map((r) => r.line.head.title);

@@ -1,4 +1,4 @@
-// What the other modules do to the document, and say to its reader.
+// Functions with which the other modules change the document and speak to screen readers.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -9,7 +9,7 @@ export function make(tag, className, text) {
   return e;
 }
 
-// write changes a text where it differs.
+// write changes the text of an element if it differs.
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -21,7 +21,8 @@ export function problem(text) {
   $("problem").hidden = !text;
 }
 
-// say speaks to a screen reader at most every two seconds, and then the latest.
+// say announces a text to screen readers, at most every two seconds. It drops all but the
+// latest text.
 let spoke = 0, saying;
 export function say(text) {
   clearTimeout(saying);

@@ -45,8 +45,8 @@ function mix() {
 dark.addEventListener("change", mix);
 new ResizeObserver(() => { dirty = true; }).observe($("rows"));
 
-// The picture is a little behind the latest frame, so that all it shows was
-// decided: between two frames it moves from one to the other.
+// The picture is a little behind the latest frame, so that it shows nothing undecided.
+// Between two frames it moves smoothly from one to the other.
 const behind = 70e3; // µs of the visitor's time
 let drawn = 0, told = 0;
 function animate(time) {
@@ -79,7 +79,7 @@ function animate(time) {
   }
 }
 
-// What a test reads.
+// For tests.
 globalThis.playground = {
   get scene() { return scene.now; },
   get frame() { return scene.frame; },

@@ -1,14 +1,14 @@
-// The rows of the page, one for each algorithm, and what compares them.
+// The rows of the page, one for each algorithm, and their comparison.
 
 import { $, make, seconds, write } from "./dom.js";
 import { scene } from "./scene.js";
 import { Timeline } from "./timeline.js";
 
 export let rows = new Map(); // algorithm → {line, and the elements that show it}
-export let serial = 0;       // of the next request
+export let serial = 0;       // number of the next request
 export let rivals;           // requests that two algorithms decide differently
 
-// lay builds the rows that the scene has, and keeps those that are there.
+// lay builds a row for each algorithm of the scene that has none yet, and removes other rows.
 export function lay({ fresh, rows: heads, settings, users }) {
   if (fresh) {
     rows.forEach((r) => r.line.clear());
@@ -53,8 +53,7 @@ function newLane(user) {
   return lane;
 }
 
-// take gives each row its part of a frame. It returns whether there were
-// requests.
+// take gives each row its part of a frame. It returns whether the frame has requests.
 export function take(frame) {
   const first = serial;
   scene.now.rows.forEach((head, i) => {
@@ -64,7 +63,7 @@ export function take(frame) {
   return serial > first;
 }
 
-// tell writes the numbers of the latest frame.
+// tell shows the numbers of the latest frame.
 export function tell() {
   const { frame } = scene, { quota, period } = scene.now.settings;
   for (const { line, lanes, peak, passed, refused } of rows.values()) {
@@ -92,7 +91,7 @@ function compare() {
   write($("disagree"), `They decide ${rivals.size} of the latest ${a.size} requests differently; a line marks those.`);
 }
 
-// table has the latest requests, where it is open.
+// table shows the latest requests, if it is open.
 let tabled = "";
 function table() {
   const now = $("tableBox").open ? `${serial} ${scene.now.rows.length} ${scene.now.id}` : "";

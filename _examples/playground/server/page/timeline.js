@@ -1,9 +1,9 @@
-// A Timeline is the time line of one algorithm: what was decided, and how full
-// it was. Instants are µs since 1970, as the server has them.
+// A Timeline is the time line of one algorithm: its decisions, and how much was spent.
+// Instants are in µs since 1970.
 
-export const maxDots = 1200;   // kept of a row, whatever the rate
-const maxSamples = 2400;       // kept of a lane
-const keep = 2.2;              // periods of the past that are kept
+export const maxDots = 1200;   // most dots that a row keeps
+const maxSamples = 2400;       // most samples that a lane keeps
+const keep = 2.2;              // how many periods are kept
 
 export class Timeline {
   constructor(canvas) {
@@ -18,7 +18,7 @@ export class Timeline {
     this.passed = this.refused = this.peak = 0;
   }
 
-  // configure takes over the limit, which may change while dots live.
+  // configure sets the limit. It may change while there are dots.
   configure(head, settings, lanes) {
     this.head = head;
     this.period = settings.period * 1e6;
@@ -27,12 +27,12 @@ export class Timeline {
     while (this.levels.length < lanes) this.levels.push([]);
   }
 
-  // spent is how many units are spent, of which a meter knows fractions.
+  // spent returns how many units are spent. A meter has fractions of units.
   spent(remaining, reset) {
     return this.head.meter ? reset * this.quota / this.period : this.head.capacity - remaining;
   }
 
-  // add takes over a frame. n is the number of its first request.
+  // add adds a frame. n is the number of its first request.
   add(frame, now, n) {
     for (const [t, user, ok, remaining, retry, reset, wait] of frame.hits ?? []) {
       const v = this.spent(remaining, reset);
@@ -47,14 +47,14 @@ export class Timeline {
     this.forget(now);
   }
 
-  // sample keeps one look a pixel or so.
+  // sample keeps about one sample for each pixel.
   sample(level, t, v) {
     const last = level.at(-1), before = level.at(-2);
     if (last?.look && before?.look && t - before.t < this.period / 300) level.pop();
     level.push({ t, v, look: true });
   }
 
-  // forget drops what has left the picture.
+  // forget drops dots and samples that have left the picture.
   forget(now) {
     const old = now - keep * this.period;
     drop(this.dots, maxDots, (d) => d.t < old);
@@ -106,7 +106,7 @@ export class Timeline {
     this.drawDots(ctx, ink, place, lane, view, y, bucket ? bottom + 6 : top - 6);
   }
 
-  // drawWindow tints the window that counts.
+  // drawWindow tints the window that the limit counts.
   drawWindow(ctx, ink, place, w, top, bottom, lane, view) {
     const { algorithm } = this.head, period = this.period;
     const left = this.left[lane];
@@ -142,8 +142,8 @@ export class Timeline {
     ctx.globalAlpha = 1;
   }
 
-  // drawLevel draws what was spent up to now: straight between two looks at a
-  // meter, in steps otherwise.
+  // drawLevel draws how much was spent up to now. Between two samples the line of a meter is
+  // straight, and that of a window is a step.
   drawLevel(ctx, ink, place, lane, view, y) {
     const level = this.levels[lane];
     if (!level?.length) return;
@@ -179,8 +179,8 @@ export class Timeline {
     ctx.fill(path);
   }
 
-  // drawFuture draws what will be if nothing else is spent: how a meter drains,
-  // when a window ends, when the next request fits where none does now.
+  // drawFuture draws the future if nothing else is spent: how a meter drains, when a window
+  // ends, and when the next request fits if none fits now.
   drawFuture(ctx, ink, place, lane, view, y) {
     const left = this.left[lane];
     if (!left || left.idle || left.reset <= view) return;
@@ -217,8 +217,8 @@ export class Timeline {
     ctx.setLineDash([]);
   }
 
-  // drawDots draws a request that passed at the level it made, a refused one
-  // beyond the limit.
+  // drawDots draws an admitted request at the level after it, and a refused request beyond
+  // the limit.
   drawDots(ctx, ink, place, lane, view, y, beyond) {
     const size = place.scale < 12 / 1e6 ? 2.5 : 3.5;
     const passed = new Path2D(), refused = new Path2D();
@@ -248,7 +248,7 @@ export class Timeline {
   }
 }
 
-// water is darker near the limit than at the ground.
+// water returns the colour of the level, which is darker near the limit.
 function water(ctx, color, a, b) {
   const gradient = ctx.createLinearGradient(0, Math.min(a, b), 0, Math.max(a, b));
   gradient.addColorStop(0, color + "66");
@@ -256,21 +256,21 @@ function water(ctx, color, a, b) {
   return gradient;
 }
 
-// grown is the size of a dot that is so many µs old: it comes as a drop and
-// settles.
+// grown returns the relative size of a dot of that age in µs. It grows quickly from 0, beyond
+// 1, and then shrinks to 1.
 function grown(age) {
   const t = Math.min(1, age / 250e3);
   return 1 + 1.4 * (1 - t) ** 2 * Math.min(1, t * 8) - Math.max(0, 1 - t * 8);
 }
 
-// drop removes from the front what is over, and what is more than most.
+// drop removes old elements from the front of a list, and those beyond most.
 function drop(list, most, over) {
   let n = Math.max(0, list.length - most);
   while (n < list.length && over(list[n])) n++;
   if (n > 0) list.splice(0, n);
 }
 
-// places maps instants to where they are drawn.
+// places returns the mapping from instants to horizontal positions.
 function places(w, period, view) {
   const past = w < 520 ? 1.4 : 2, future = w < 520 ? 0.8 : 1;
   const scale = w / ((past + future) * period);
@@ -283,7 +283,7 @@ function places(w, period, view) {
   };
 }
 
-// surface fits a canvas to its place on the screen and clears it.
+// surface fits a canvas to its size on the screen and clears it.
 function surface(canvas) {
   const ratio = devicePixelRatio || 1;
   const w = canvas.clientWidth, h = canvas.clientHeight;
@@ -314,7 +314,7 @@ export function drawAxis(canvas, period, view, ink) {
   }
 }
 
-// step is 1, 2 or 5 times a power of ten, and no less than least.
+// step returns 1, 2 or 5 times a power of ten, and no less than least.
 function step(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return power * ([1, 2, 5].find((m) => m * power >= least) ?? 10);
