@@ -100,130 +100,150 @@ func TestLeaseNeverExceeds(t *testing.T) {
 	t.Log(served)
 }
 
+// leaseWorld runs replicas with leases for 4 s and replays what was admitted. It returns
+// the names of the algorithms and how many calls leases served.
 func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	time.Sleep(time.Duration(r.Int64N(1e9))) // the test begins anywhere in a window
-	quota, period := 200+r.Int64N(3000), time.Duration(200+r.IntN(800))*time.Millisecond
-	fixed, meter := algorithms.FixedWindow(quota, period), algorithms.GCRA(quota, period)
-	limits := [][]weir.Limit{
-		{meter},
-		{algorithms.TokenBucket(quota/2, quota, period)},
-		{algorithms.LeakyBucket(quota*2, quota, period)},
-		{fixed},
-		{algorithms.AnchoredWindow(quota, period)},
-		{algorithms.SlidingWindow(quota, period)},
-		{meter, fixed, algorithms.SlidingWindow(2*quota, 2*period)},
-		{algorithms.GCRA(100*quota, 100*period)},
-	}[kind%8]
-	for _, l := range limits {
+	w := &world{T: t, store: memory(), quota: 200 + r.Int64N(3000), period: time.Duration(200+r.IntN(800)) * time.Millisecond}
+	for _, l := range w.limits(kind) {
 		name += l.Algorithm.Name() + " "
+		w.charges = append(w.charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1 + r.Int64N(2)})
 	}
-	var charges []weir.Charge
-	for _, l := range limits {
-		charges = append(charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1 + r.Int64N(2)})
-	}
-
-	plain := memory()
-	var mu sync.Mutex
-	var admitted, taken []spending
-	admit := func(at int64, charges []weir.Charge) {
-		mu.Lock()
-		defer mu.Unlock()
-		admitted = append(admitted, spending{at, slices.Clone(charges)})
-	}
-	ended := time.Now().Add(4 * time.Second)
+	w.ended = time.Now().Add(4 * time.Second)
 	var wg sync.WaitGroup
-	var replicas []*lease.Store
 	for range 3 {
-		w := &wire{store: plain, r: rand.New(rand.NewPCG(r.Uint64(), 0)), slow: time.Duration(1 + r.Int64N(4e6)), lossy: r.IntN(2) * r.IntN(60), mu: &mu, taken: &taken}
-		store := lease.New(w, lease.Options{TTL: time.Duration(10+r.IntN(150)) * time.Millisecond, Fraction: []float64{0, 0.5, 1}[r.IntN(3)]})
-		replicas = append(replicas, store)
+		wire := &wire{store: w.store, r: rand.New(rand.NewPCG(r.Uint64(), 0)), slow: time.Duration(1 + r.Int64N(4e6)), lossy: r.IntN(2) * r.IntN(60), mu: &w.mu, taken: &w.taken}
+		store := lease.New(wire, lease.Options{TTL: time.Duration(10+r.IntN(150)) * time.Millisecond, Fraction: []float64{0, 0.5, 1}[r.IntN(3)]})
+		w.replicas = append(w.replicas, store)
 		for range 4 {
 			r := rand.New(rand.NewPCG(r.Uint64(), 0))
-			wg.Go(func() {
-				alone := 2 * 12 * int64(period) / quota // between calls of a goroutine, if all 12 together keep to the rate of the limit
-				pace := alone
-				for time.Now().Before(ended) {
-					if r.IntN(50) == 0 { // a busy or an idle time begins
-						pace = alone * (1 + r.Int64N(20)) / 4
-					}
-					time.Sleep(time.Duration(1 + r.Int64N(pace)))
-					ctx, cancel := context.WithCancel(context.Background())
-					if r.IntN(20) == 0 {
-						ctx, cancel = context.WithTimeout(ctx, time.Duration(r.Int64N(4e6)))
-					}
-					tx := weir.Transaction{Charges: charges}
-					before := time.Now()
-					err := store.Take(ctx, &tx)
-					cancel()
-					if err != nil || !tx.Allowed() {
-						continue
-					}
-					at := tx.At.UnixMicro()
-					if now := time.Now(); now.Equal(before) {
-						at = now.UnixMicro() // no time has passed, so a lease served the call
-					}
-					admit(at, charges)
-				}
-			})
+			wg.Go(func() { w.call(store, r) })
 		}
 	}
-	wg.Go(func() { // a process without leases
-		for time.Now().Before(ended) {
-			time.Sleep(time.Duration(r.Int64N(int64(period))))
-			for range 1 + r.IntN(30) {
-				time.Sleep(time.Duration(r.Int64N(3e6)))
-				all := slices.Clone(charges)
-				for i := range all {
-					all[i].Cost = 0
-				}
-				look := take(t, plain, 0, all...)
-				for i := range all {
-					all[i].Cost = look.Decisions[i].Remaining
-				}
-				if tx := take(t, plain, 0, all...); tx.Allowed() && all[0].Cost > 0 {
-					admit(tx.At.UnixMicro(), all)
-				}
-				for _, store := range replicas { // and at that moment the replicas use all units they hold
-					for now := time.Now(); ; {
-						tx := weir.Transaction{Charges: charges}
-						if err := store.Take(context.Background(), &tx); err == nil && tx.Allowed() {
-							at := tx.At.UnixMicro()
-							if time.Now().Equal(now) {
-								at = now.UnixMicro()
-							}
-							admit(at, charges)
-						}
-						if !time.Now().Equal(now) {
-							break
-						}
-					}
-				}
-			}
-		}
-	})
+	wg.Go(func() { w.takeAll(r) })
 	wg.Wait()
-	for _, l := range replicas {
+	for _, l := range w.replicas {
 		if err := l.Close(t.Context()); err != nil && !errors.Is(err, errDown) {
 			t.Error(err)
 		}
 		served += l.Stats().Hits
 	}
 	if name == "anchored-window " {
-		// A window begins with its first unit, also if the caller hung up or the
-		// answer was lost.
-		known := map[int64]bool{}
-		for _, s := range admitted {
-			known[s.at] = true
+		w.admitLost()
+	}
+	replayAll(t, w.charges, w.admitted)
+	return name, served
+}
+
+// A world is a store and the processes that use it.
+type world struct {
+	*testing.T
+	store    weir.Store
+	quota    int64
+	period   time.Duration
+	charges  []weir.Charge // of every call
+	ended    time.Time
+	replicas []*lease.Store
+
+	mu       sync.Mutex
+	admitted []spending // calls that callers know to be admitted
+	taken    []spending // what the store admitted, whether or not the answer arrived
+}
+
+// limits returns the limits of a kind of world.
+func (w *world) limits(kind int) []weir.Limit {
+	fixed, meter := algorithms.FixedWindow(w.quota, w.period), algorithms.GCRA(w.quota, w.period)
+	return [][]weir.Limit{
+		{meter},
+		{algorithms.TokenBucket(w.quota/2, w.quota, w.period)},
+		{algorithms.LeakyBucket(w.quota*2, w.quota, w.period)},
+		{fixed},
+		{algorithms.AnchoredWindow(w.quota, w.period)},
+		{algorithms.SlidingWindow(w.quota, w.period)},
+		{meter, fixed, algorithms.SlidingWindow(2*w.quota, 2*w.period)},
+		{algorithms.GCRA(100*w.quota, 100*w.period)},
+	}[kind%8]
+}
+
+func (w *world) admit(at int64, charges []weir.Charge) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.admitted = append(w.admitted, spending{at, slices.Clone(charges)})
+}
+
+// take makes a call and records it if it is admitted. A lease that serves a call takes no
+// time, and the call then counts at the present instant.
+func (w *world) take(ctx context.Context, store weir.Store) {
+	tx := weir.Transaction{Charges: w.charges}
+	before := time.Now()
+	if err := store.Take(ctx, &tx); err != nil || !tx.Allowed() {
+		return
+	}
+	at := tx.At.UnixMicro()
+	if now := time.Now(); now.Equal(before) {
+		at = now.UnixMicro()
+	}
+	w.admit(at, w.charges)
+}
+
+// call makes calls at random instants. Some callers hang up.
+func (w *world) call(store weir.Store, r *rand.Rand) {
+	alone := 2 * 12 * int64(w.period) / w.quota // between calls of a goroutine, if all 12 together keep to the rate of the limit
+	pace := alone
+	for time.Now().Before(w.ended) {
+		if r.IntN(50) == 0 { // a busy or an idle time begins
+			pace = alone * (1 + r.Int64N(20)) / 4
 		}
-		for _, s := range taken {
-			if !known[s.at] {
-				admitted = append(admitted, spending{s.at, charges})
+		time.Sleep(time.Duration(1 + r.Int64N(pace)))
+		ctx, cancel := context.WithCancel(context.Background())
+		if r.IntN(20) == 0 {
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(r.Int64N(4e6)))
+		}
+		w.take(ctx, store)
+		cancel()
+	}
+}
+
+// takeAll is a process without leases. Now and then it takes all that is left, and at that
+// instant the replicas use all units that they hold.
+func (w *world) takeAll(r *rand.Rand) {
+	for time.Now().Before(w.ended) {
+		time.Sleep(time.Duration(r.Int64N(int64(w.period))))
+		for range 1 + r.IntN(30) {
+			time.Sleep(time.Duration(r.Int64N(3e6)))
+			all := slices.Clone(w.charges)
+			for i := range all {
+				all[i].Cost = 0
+			}
+			look := take(w.T, w.store, 0, all...)
+			for i := range all {
+				all[i].Cost = look.Decisions[i].Remaining
+			}
+			if tx := take(w.T, w.store, 0, all...); tx.Allowed() && all[0].Cost > 0 {
+				w.admit(tx.At.UnixMicro(), all)
+			}
+			for _, store := range w.replicas {
+				for now := time.Now(); time.Now().Equal(now); { // until a call goes to the store, which takes time
+					w.take(context.Background(), store)
+				}
 			}
 		}
 	}
-	replayAll(t, charges, admitted)
-	return name, served
+}
+
+// admitLost records calls whose caller hung up or whose answer was lost: an anchored
+// window begins with its first unit, also with that of such a call.
+func (w *world) admitLost() {
+	known := map[int64]bool{}
+	for _, s := range w.admitted {
+		known[s.at] = true
+	}
+	for _, s := range w.taken {
+		if !known[s.at] {
+			w.admitted = append(w.admitted, spending{s.at, w.charges})
+		}
+	}
 }
 
 // replayAll fails the test unless the algorithms admit every spending, from a new key on.
