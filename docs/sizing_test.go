@@ -42,9 +42,9 @@ var (
 // measureSizes measures the costs of keys in a server of its own, by MEMORY USAGE and INFO
 // commandstats, and the whole memory that a key needs, by used_memory.
 func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string) {
-	rdb := redis.NewClient(redisstore.ClientOptions(time.Second, redistest.Server(t).Addr()).Simple())
+	rdb := redis.NewClient(redisstore.ClientOptions(time.Minute, redistest.Server(t).Addr()).Simple())
 	t.Cleanup(func() { rdb.Close() })
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
