@@ -27,7 +27,7 @@ func serveStatic(t *testing.T) string {
 // TestQuestions asks the library in the page what it asks the library here: the
 // answers are the same, byte by byte.
 func TestQuestions(t *testing.T) {
-	p := open(t, serveStatic(t))
+	p := open(t, serveStatic(t)+"/try.html")
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, l := range ten {
 		name := l.Algorithm.Name()
@@ -65,7 +65,7 @@ func TestAlike(t *testing.T) {
 	base := serveStatic(t)
 	for _, pattern := range []string{"steady", "bursts", "boundary", "spammer"} {
 		link := "paused=yes&quota=7&burst=9&algorithms=" + all + "&pattern=" + pattern
-		p := open(t, base+"/#"+link)
+		p := open(t, base+"/try.html#"+link)
 		p.steps(20)
 
 		values, _ := url.ParseQuery(link)

@@ -231,7 +231,7 @@ func TestSizes(t *testing.T) {
 				p := open(t, "")
 				p.do(chromedp.EmulateViewport(width, 800))
 				p.prefer("prefers-color-scheme", scheme)
-				p.visit(base + "/#pattern=bursts&paused=yes&speed=1")
+				p.visit(base + "/try.html#pattern=bursts&paused=yes&speed=1")
 				p.steps(17)
 				p.do(chromedp.Sleep(700 * time.Millisecond))
 				if over := eval[int64](p, "document.documentElement.scrollWidth"); over > width {

@@ -42,7 +42,7 @@ func TestReplay(t *testing.T) {
 	base := serve(t)
 	for _, pattern := range []string{"steady", "bursts", "boundary", "spammer"} {
 		t.Run(pattern, func(t *testing.T) {
-			p := open(t, base+"/#paused=yes&algorithms="+all+"&pattern="+pattern)
+			p := open(t, base+"/try.html#paused=yes&algorithms="+all+"&pattern="+pattern)
 			p.steps(20) // less than the page keeps
 			for _, l := range ten {
 				dots := p.dots(l.Algorithm.Name())
@@ -77,7 +77,7 @@ func replay(t *testing.T, l weir.Limit, dots []dot) {
 // TestBoundary attacks the boundary of two windows: fixed windows admit twice the quota at
 // once, and the log admits it once.
 func TestBoundary(t *testing.T) {
-	p := open(t, serve(t)+"/#paused=yes&pattern=boundary&algorithms=fixed-window,sliding-log")
+	p := open(t, serve(t)+"/try.html#paused=yes&pattern=boundary&algorithms=fixed-window,sliding-log")
 	p.steps(5)
 	for algorithm, want := range map[string]int{"fixed-window": 20, "sliding-log": 10} {
 		if dots := p.dots(algorithm); len(dots) != 20 || passed(dots) != want {
@@ -92,7 +92,7 @@ func TestBoundary(t *testing.T) {
 
 // TestHit presses and holds the button, with a mouse and with a key.
 func TestHit(t *testing.T) {
-	p := open(t, serve(t)+"/#pattern=none&rate=20&algorithms=gcra")
+	p := open(t, serve(t)+"/try.html#pattern=none&rate=20&algorithms=gcra")
 	p.click("#hit")
 	p.wait(`playground.dots("gcra").length === 1`)
 	p.wait(`document.querySelector("#live").textContent === "Passed by all."`)
@@ -128,7 +128,7 @@ func TestHit(t *testing.T) {
 
 // TestControls changes algorithms, limit, pattern and clock while the scene runs.
 func TestControls(t *testing.T) {
-	p := open(t, serve(t)+"/#pattern=steady&rate=5&speed=5")
+	p := open(t, serve(t)+"/try.html#pattern=steady&rate=5&speed=5")
 	p.wait(`document.querySelectorAll(".row").length === 7`)
 	p.click("#two")
 	p.wait(`document.querySelectorAll(".row").length === 2`)
@@ -180,7 +180,7 @@ func TestControls(t *testing.T) {
 // TestLink opens the link of a scene again: the decisions are the same.
 func TestLink(t *testing.T) {
 	base := serve(t)
-	p := open(t, base+"/#paused=yes")
+	p := open(t, base+"/try.html#paused=yes")
 	p.click(`#patterns input[value="boundary"]`)
 	p.wait(`location.hash.includes("pattern=boundary")`)
 	p.click(`#algorithms input[value="fixed-window"]`)
@@ -201,14 +201,14 @@ func TestLink(t *testing.T) {
 		t.Errorf("%d rows, want 6", rows)
 	}
 
-	p.visit(base + "/#quota=1000")
+	p.visit(base + "/try.html#quota=1000")
 	p.wait(`document.querySelector("#problem").textContent.includes('quota: "1000" is not a number from 1 to 100')`)
 }
 
 // TestChat plays the chat. Without the limit all messages pass. With it all messages of
 // ordinary users pass, and few of the spammer.
 func TestChat(t *testing.T) {
-	p := open(t, serve(t)+"/#pattern=none&speed=10")
+	p := open(t, serve(t)+"/try.html#pattern=none&speed=10")
 	p.click("#chat")
 	p.wait(`document.querySelector("#chatSum").textContent !== ""`)
 	const want = "spammer: 7 of 29, anna: 4 of 4, ben: 3 of 3 messages passed."
@@ -225,7 +225,7 @@ func TestChat(t *testing.T) {
 
 // TestHistory lets 20 minutes pass for every algorithm: the memory of the page does not grow.
 func TestHistory(t *testing.T) {
-	p := open(t, serve(t)+"/#paused=yes&pattern=steady&rate=20&period=60")
+	p := open(t, serve(t)+"/try.html#paused=yes&pattern=steady&rate=20&period=60")
 	p.do(chromedp.Click(chromedp.CSS("summary")))
 	size := func() (kept, nodes int) {
 		return eval[int](p, "playground.kept()"), eval[int](p, `document.querySelectorAll("*").length`)
@@ -247,7 +247,7 @@ func TestHistory(t *testing.T) {
 func TestStill(t *testing.T) {
 	p := open(t, "")
 	p.prefer("prefers-reduced-motion", "reduce")
-	p.visit(serve(t) + "/#pattern=steady&algorithms=gcra")
+	p.visit(serve(t) + "/try.html#pattern=steady&algorithms=gcra")
 	changes := eval[int](p, `new Promise((done) => {
 		const canvas = document.querySelector(".row canvas");
 		let n = 0, before = "", end = performance.now() + 2000;
@@ -266,7 +266,7 @@ func TestStill(t *testing.T) {
 // TestTabs opens two tabs: a request of one does not appear in the other.
 func TestTabs(t *testing.T) {
 	base := serve(t)
-	one, two := open(t, base+"/#pattern=none"), open(t, base+"/#pattern=none")
+	one, two := open(t, base+"/try.html#pattern=none"), open(t, base+"/try.html#pattern=none")
 	one.click("#hit")
 	one.wait(`playground.dots("gcra").length === 1`)
 	two.click("#step")
@@ -279,7 +279,7 @@ func TestTabs(t *testing.T) {
 // TestRedis counts the calls of Redis, without Hybrid and with it, and stops Redis.
 func TestRedis(t *testing.T) {
 	redis := redistest.Server(t)
-	p := open(t, serve(t, redis.Addr())+"/#pattern=steady&rate=20&algorithms=gcra&store=redis")
+	p := open(t, serve(t, redis.Addr())+"/try.html#pattern=steady&rate=20&algorithms=gcra&store=redis")
 	p.wait(`playground.dots("gcra").length > 30`)
 	f := eval[struct{ Decided, Asked int }](p, "playground.frame")
 	if f.Asked != f.Decided {
@@ -306,27 +306,34 @@ func TestRedis(t *testing.T) {
 	p.wait(`!playground.scene.settings.redis && playground.dots("gcra").length > 3`)
 }
 
-// TestAccess checks the texts for screen readers, and goes through the page with the Tab key.
-func TestAccess(t *testing.T) {
-	p := open(t, serve(t)+"/#paused=yes")
+// names returns role and name of what a screen reader finds. All must have one.
+func (p *page) names() map[string]bool {
+	p.Helper()
 	tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
 	if err != nil {
-		t.Fatal(err)
+		p.Fatal(err)
 	}
 	names := map[string]bool{}
 	for _, n := range tree.Nodes {
 		role := text(n.Role)
 		switch role {
-		case "button", "checkbox", "radio", "slider", "spinbutton", "combobox", "image", "heading", "article", "region":
+		case "button", "checkbox", "radio", "slider", "spinbutton", "combobox", "image", "heading", "article", "region", "link", "textbox":
 			if n.Ignored {
 				continue
 			}
 			if text(n.Name) == "" {
-				t.Errorf("a %s has no name", role)
+				p.Errorf("a %s has no name", role)
 			}
 			names[role+" "+text(n.Name)] = true
 		}
 	}
+	return names
+}
+
+// TestAccess checks the texts for screen readers, and goes through the page with the Tab key.
+func TestAccess(t *testing.T) {
+	p := open(t, serve(t)+"/try.html#paused=yes")
+	names := p.names()
 	for _, name := range []string{
 		"button Hit hold to fire", "button Run", "button Step 1 s", "button Copy Go", "button Copy YAML", "slider rate", "spinbutton quota", "spinbutton period, s", "spinbutton burst",
 		"radio boundary attack", "radio Redis", "checkbox hybrid", "checkbox GCRA", "combobox speed", "combobox dialect", "article GCRA",

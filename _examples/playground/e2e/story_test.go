@@ -1,0 +1,440 @@
+package e2e
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/_examples/playground/scene"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// tapes are the scenes that have a beginning and an end.
+var tapes = []string{"edge", "log", "weighted", "bucket", "waiting", "several"}
+
+// A told dot is a request as a scene of the story shows it. Times are in µs.
+type told struct {
+	T         int64
+	User      string
+	Cost      int64
+	Allowed   bool
+	Wait      int64
+	Decisions []scene.Decision
+}
+
+// A limit is one of a scene.
+type limit struct {
+	Algorithm            string
+	Quota, Period, Burst int64
+}
+
+func (l limit) limit() weir.Limit {
+	period := time.Duration(l.Period) * time.Microsecond
+	switch l.Algorithm {
+	case "fixed-window":
+		return algorithms.FixedWindow(l.Quota, period)
+	case "sliding-log":
+		return algorithms.SlidingLog(l.Quota, period)
+	case "sliding-window":
+		return algorithms.SlidingWindow(l.Quota, period)
+	case "token-bucket":
+		return algorithms.TokenBucket(l.Burst, l.Quota, period)
+	case "leaky-bucket":
+		return algorithms.LeakyBucket(l.Burst, l.Quota, period)
+	case "gcra":
+		return algorithms.GCRA(l.Quota, period).WithBurst(l.Burst)
+	}
+	panic(l.Algorithm)
+}
+
+// retell decides once more, without the page, what a scene shows.
+func retell(t *testing.T, name string, epoch, within int64, limits []limit, dots []told) {
+	t.Helper()
+	states := map[string][]weir.State{}
+	for i, got := range dots {
+		tx := weir.Transaction{Within: time.Duration(within) * time.Microsecond}
+		for _, l := range limits {
+			tx.Charges = append(tx.Charges, weir.Charge{Rule: "any", Key: got.User, Limit: l.limit(), Cost: got.Cost})
+		}
+		state := states[got.User]
+		if state == nil {
+			state = make([]weir.State, len(limits))
+		}
+		tx.Decide(epoch+got.T, state)
+		states[got.User] = state
+		same := got.Allowed == tx.Allowed() && got.Wait == tx.Wait.Microseconds()
+		for j, d := range tx.Decisions {
+			same = same && got.Decisions[j] == scene.Decision{Allowed: d.Allowed, Remaining: d.Remaining,
+				RetryAfter: d.RetryAfter.Microseconds(), NextAfter: d.NextAfter.Microseconds(), ResetAfter: d.ResetAfter.Microseconds()}
+		}
+		if !same {
+			t.Fatalf("%s: dot %d is %+v, want %+v after %v", name, i, got, tx.Decisions, tx.Wait)
+		}
+	}
+}
+
+// openStory opens the story with its scenes standing still.
+func openStory(t *testing.T, base string) *page {
+	t.Helper()
+	p := open(t, "")
+	p.do(chromedp.Navigate(base + "/?still"))
+	p.wait("globalThis.playground?.ready")
+	return p
+}
+
+// retold checks a scene, and that its picture has a mark for each dot that is past.
+func (p *page) retold(name string) []told {
+	p.Helper()
+	s := eval[struct {
+		Epoch, Now, Within int64
+		Limits             []limit
+		Dots               []told
+		Passed, Refused    int // marks that are seen, in the first row
+	}](p, fmt.Sprintf(`(() => {
+		const s = playground.scenes[%q], seen = (kind) => s.picture.querySelectorAll(".dot.past > g:nth-child(1) .mark." + kind).length;
+		return { epoch: playground.epoch, now: s.now, within: s.within, limits: s.limits.map((l) => ({ burst: l.quota, ...l })), dots: s.dots,
+			passed: seen("passed"), refused: seen("refused") + seen("spared") };
+	})()`, name))
+	retell(p.T, name, s.Epoch, s.Within, s.Limits, s.Dots)
+	passed, refused := 0, 0
+	for _, d := range s.Dots {
+		switch {
+		case d.T > s.Now || d.Cost < 0:
+		case d.Allowed:
+			passed++
+		default:
+			refused++
+		}
+	}
+	if s.Passed != passed || s.Refused != refused {
+		p.Errorf("%s: the picture shows %d that passed and %d that did not, want %d and %d", name, s.Passed, s.Refused, passed, refused)
+	}
+	return s.Dots
+}
+
+// text returns that of an element of a scene.
+func (p *page) text(selector string) string {
+	p.Helper()
+	return eval[string](p, fmt.Sprintf("document.querySelector(%q).textContent", selector))
+}
+
+// TestStory decides every dot of every scene again, at first and after the reader
+// has been at it, on the static page and on the served one.
+func TestStory(t *testing.T) {
+	for where, base := range map[string]string{"static": serveStatic(t), "served": serve(t)} {
+		t.Run(where, func(t *testing.T) {
+			p := openStory(t, base)
+			for _, name := range tapes {
+				if dots := p.retold(name); len(dots) < 15 {
+					t.Errorf("%s opens with %d requests", name, len(dots))
+				}
+				eval[any](p, fmt.Sprintf("playground.scenes.%s.go(1e9)", name))
+				p.retold(name)
+				eval[any](p, fmt.Sprintf(`for (const input of document.querySelectorAll("#%s [data-number]")) {
+					input.value = Math.max(Number(input.min), Number(input.value) - 1);
+					input.dispatchEvent(new Event("input"));
+				}`, name))
+				p.retold(name)
+			}
+			chat := eval[[]told](p, "playground.scenes.chat.dots.map((d) => ({ ...d, cost: 1 }))")
+			if len(chat) < 15 {
+				t.Errorf("the chat opens with %d messages", len(chat))
+			}
+			retell(t, "chat", eval[int64](p, "playground.epoch"), 0, []limit{{"token-bucket", 1, 4_000_000, 3}}, chat)
+		})
+	}
+}
+
+// TestLessons reads what the scenes are there to say.
+func TestLessons(t *testing.T) {
+	p := openStory(t, serveStatic(t))
+	for selector, want := range map[string]string{
+		"#edge .say":     "10 of 10 are used in this window. In the last 10 s, 20 passed: more than 10, because the time reaches over an edge.",
+		"#log .say":      "In the last 10 s, 10 passed, and never more than 10. The log keeps 10 times now; a fixed window keeps 1 number.",
+		"#weighted .say": "10 before × 40 % + 5 now = 9 of 10. Really 15 passed in the last 10 s: the estimate is too low.",
+		"#bucket .say":   "The bucket holds 1 of 5 tokens. GCRA has spent the time up to 12.0 s; one request may move that to 13.0 s at most.",
+		"#waiting .say":  "3 requests wait. The next goes ahead in 1.0 s.",
+		"#several .say":  "Of the short limit 3 of 3 are used, and of the long one 9 of 10.",
+	} {
+		if got := p.text(selector); got != want {
+			t.Errorf("%s: got %q, want %q", selector, got, want)
+		}
+	}
+	// No 10 s see more than 10 in the log's scene, and some see 20 in that of the window.
+	for name, want := range map[string]int{"edge": 20, "log": 10} {
+		most, dots := 0, p.retold(name)
+		for _, a := range dots {
+			n := 0
+			for _, b := range dots {
+				if b.Allowed && b.T > a.T-10_000_000 && b.T <= a.T {
+					n++
+				}
+			}
+			most = max(most, n)
+		}
+		if most != want {
+			t.Errorf("%s: at most %d in 10 s, want %d", name, most, want)
+		}
+	}
+}
+
+// place returns where an instant of a tape's line of requests is on the screen.
+func (p *page) place(name string, t float64) (x, y float64) {
+	p.Helper()
+	at := eval[[2]float64](p, fmt.Sprintf(`(() => {
+		const s = playground.scenes[%q];
+		s.picture.scrollIntoView({ block: "center" });
+		const r = s.picture.getBoundingClientRect();
+		return [r.left + s.x(%v), r.top + 40];
+	})()`, name, t))
+	return at[0], at[1]
+}
+
+// TestTouch puts requests on tapes with the mouse, a finger and the keyboard, and
+// asks dots for their answers.
+func TestTouch(t *testing.T) {
+	p := openStory(t, serveStatic(t))
+	count := func() int { return eval[int](p, "playground.scenes.log.dots.length") }
+	n := count()
+	x, y := p.place("log", 12.5e6)
+	p.do(chromedp.MouseClickXY(x, y))
+	p.wait(fmt.Sprintf("playground.scenes.log.dots.length === %d", n+1))
+	if got, want := p.text("#log .why"), ", at 12.5 s: refused. The 10 s before it already hold 10. The oldest of them leaves at 18.8 s."; !strings.Contains(got, want) {
+		t.Errorf("the answer is %q, want %q", got, want)
+	}
+	p.retold("log")
+
+	x, y = p.place("log", 20e6)
+	tap(p, x, y)
+	p.wait(fmt.Sprintf("playground.scenes.log.dots.length === %d", n+2))
+	if got, want := p.text("#log .why"), "Your request at 20.0 s is not decided yet. Play on, or drag the time."; got != want {
+		t.Errorf("the answer is %q, want %q", got, want)
+	}
+
+	// The keyboard: to an instant, a request there, and its neighbours' answers.
+	p.do(chromedp.Focus(chromedp.CSS("#log .scrub")))
+	for range 10 {
+		p.do(chromedp.KeyEvent(kb.ArrowRight))
+	}
+	p.do(chromedp.Focus(chromedp.CSS("#log .send")), chromedp.KeyEvent(kb.Enter))
+	p.wait(fmt.Sprintf("playground.scenes.log.now === 14e6 && playground.scenes.log.dots.length === %d", n+3))
+	p.retold("log")
+	p.do(chromedp.Focus(chromedp.CSS(`#log .dot[tabindex="0"]`)), chromedp.KeyEvent(kb.ArrowLeft))
+	p.wait(`document.activeElement.classList.contains("dot") && document.querySelector("#log .why").textContent === document.activeElement.getAttribute("aria-label")`)
+
+	// A mouse that only points at a dot asks as well.
+	at := eval[[2]float64](p, `(() => { const r = document.querySelector("#log .dot.past .mark.passed").getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2]; })()`)
+	p.do(chromedp.MouseEvent("mouseMoved", at[0], at[1]))
+	p.wait(`document.querySelector("#log .why").textContent.startsWith("Request 1, at 8.8 s: passed. It keeps its place until 18.8 s.")`)
+
+	// The limit is dragged, and moved with keys.
+	for name, field := range map[string]string{"edge": "quota", "bucket": "burst"} {
+		selector := "#" + name + " .handle"
+		at := eval[[2]float64](p, fmt.Sprintf(`(() => { const e = document.querySelector(%q); e.scrollIntoView({ block: "center" }); const r = e.querySelector(".knob").getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2]; })()`, selector))
+		step := eval[float64](p, fmt.Sprintf("playground.scenes.%s.areas[0].y(0) - playground.scenes.%[1]s.areas[0].y(1)", name))
+		before := eval[int](p, fmt.Sprintf("playground.scenes.%s.limits[0].%s", name, field))
+		p.do(chromedp.MouseEvent("mouseMoved", at[0], at[1]), chromedp.MouseEvent("mousePressed", at[0], at[1], chromedp.ButtonLeft),
+			chromedp.MouseEvent("mouseMoved", at[0]-3, at[1]+2*step, chromedp.ButtonLeft), chromedp.MouseEvent("mouseReleased", at[0]-3, at[1]+2*step, chromedp.ButtonLeft))
+		p.wait(fmt.Sprintf("playground.scenes.%s.limits[0].%s === %d", name, field, before-2))
+		p.do(chromedp.Focus(chromedp.CSS(selector)), chromedp.KeyEvent(kb.ArrowUp))
+		p.wait(fmt.Sprintf(`playground.scenes.%s.limits[0].%s === %d && document.querySelector("#%[1]s [data-number=%[2]s]").value === "%[3]d"`, name, field, before-1))
+		p.retold(name)
+	}
+
+	// Five tokens are given, and the bucket has them.
+	p.click("#bucket .reset")
+	p.click("#bucket [data-give]")
+	p.wait(`document.querySelector("#bucket .say").textContent.startsWith("The bucket holds 5 of 5 tokens.")`)
+	p.retold("bucket")
+
+	// The reader is a user of the chat.
+	for range 4 {
+		p.click("#chat form .primary")
+	}
+	p.wait(`document.querySelector("#chat .why").textContent.startsWith("Your message was refused. The next one passes in 4.0 s")`)
+	p.click("#chat .limited")
+	p.click("#chat form .primary")
+	p.wait(`document.querySelector("#chat .room li:last-child").textContent === "youhello"`)
+
+	// Time goes on by itself, and in steps.
+	p.click("#edge .play")
+	p.wait("playground.scenes.edge.playing && playground.scenes.edge.now > 13.3e6")
+	p.click("#edge .play")
+	now := eval[int64](p, "playground.scenes.edge.now")
+	p.click("#edge .step")
+	p.wait(fmt.Sprintf("!playground.scenes.edge.playing && Math.abs(playground.scenes.edge.now - %d) < 1", now+500_000))
+}
+
+// tap touches the screen with a finger.
+func tap(p *page, x, y float64) {
+	p.Helper()
+	if _, err := chromedp.Call(p.ctx, emulation.SetTouchEmulationEnabled, emulation.SetTouchEmulationEnabledParams{Enabled: true}); err != nil {
+		p.Fatal(err)
+	}
+	for _, touch := range []input.DispatchTouchEventParams{
+		{Type: input.DispatchTouchEventTypeTouchStart, TouchPoints: []*input.TouchPoint{{X: x, Y: y}}},
+		{Type: input.DispatchTouchEventTypeTouchEnd, TouchPoints: []*input.TouchPoint{}},
+	} {
+		if _, err := chromedp.Call(p.ctx, input.DispatchTouchEvent, touch); err != nil {
+			p.Fatal(err)
+		}
+	}
+}
+
+// TestReplicas sends more than the limit: replicas with a Hybrid answer what they
+// know, the same as without.
+func TestReplicas(t *testing.T) {
+	p := openStory(t, serveStatic(t))
+	for _, hybrid := range []bool{true, false} {
+		p.click("#replicas [data-replica='0']")
+		p.click("#replicas [data-replica='1']")
+		p.wait(fmt.Sprintf("playground.scenes.replicas.sent >= 38 && playground.scenes.replicas.hybrid.checked === %v", hybrid))
+		r := eval[struct{ Sent, Passed, Asked int }](p, "(({ sent, passed, asked }) => ({ sent, passed, asked }))(playground.scenes.replicas)")
+		if !hybrid && r.Asked != r.Sent {
+			t.Errorf("without Hybrid the store was asked %d times for %d requests", r.Asked, r.Sent)
+		}
+		if hybrid && r.Asked > r.Sent/2 {
+			t.Errorf("with Hybrid the store was asked %d times for %d requests", r.Asked, r.Sent)
+		}
+		if r.Passed < 10 {
+			t.Errorf("%d of %d passed, want 10 in 10 s", r.Passed, r.Sent)
+		}
+		p.click("#replicas .hybrid")
+		p.wait("playground.scenes.replicas.sent === 18")
+	}
+}
+
+// TestStoryStays lets every scene go on for long: what the page holds does not grow.
+func TestStoryStays(t *testing.T) {
+	p := openStory(t, serveStatic(t))
+	grow := func() { // ten minutes of everything
+		eval[any](p, `{ const { chat, replicas } = playground.scenes;
+			chat.until(chat.now + 600e6);
+			for (let i = 0; i < 600; i++) replicas.take(i % 3);
+			for (const s of Object.values(playground.scenes)) if (s.go) for (let i = 0; i < 60; i++) s.go(i * 5e5);
+		}`)
+	}
+	nodes := func() int { return eval[int](p, `document.querySelectorAll("*").length`) }
+	heap := func() float64 {
+		return eval[float64](p, "(async () => { globalThis.gc?.(); return performance.memory.usedJSHeapSize })()")
+	}
+	grow()
+	n, h := nodes(), heap()
+	grow()
+	if later := nodes(); math.Abs(float64(later-n)) > 20 {
+		t.Errorf("%d elements, and %d after ten minutes", n, later)
+	}
+	t.Logf("JavaScript's heap: %.1f MB, and %.1f MB after ten minutes", h/1e6, heap()/1e6)
+}
+
+// TestStoryFits looks at the story at the widths of telephones and desks, and as
+// wide as 1280 px are at 200 and 400 %, light and dark.
+func TestStoryFits(t *testing.T) {
+	base := serveStatic(t)
+	for _, test := range []struct {
+		width  int64
+		scheme string
+	}{{320, "light"}, {360, "dark"}, {414, "light"}, {640, "dark"}, {768, "light"}, {1280, "light"}, {1280, "dark"}, {1920, "light"}} {
+		t.Run(fmt.Sprint(test.width, test.scheme), func(t *testing.T) {
+			p := open(t, "")
+			p.do(chromedp.EmulateViewport(test.width, 800))
+			p.prefer("prefers-color-scheme", test.scheme)
+			p.do(chromedp.Navigate(base + "/?still"))
+			p.wait("globalThis.playground?.ready")
+			if over := eval[int64](p, "document.documentElement.scrollWidth"); over > test.width {
+				t.Errorf("the page is %d px wide, its window %d", over, test.width)
+			}
+			small := eval[[]string](p, `[...document.querySelectorAll("button, input:not([type=checkbox]), nav a, .next, .switch")]
+				.filter((e) => e.getBoundingClientRect().height < 24 || e.getBoundingClientRect().width < 24).map((e) => e.outerHTML)`)
+			if len(small) > 0 {
+				t.Errorf("below 24 px: %s", strings.Join(small, "\n"))
+			}
+			outside := eval[[]string](p, `[...document.querySelectorAll(".stage svg")].flatMap((s) => [...s.querySelectorAll("text")].filter((e) => {
+				const a = s.getBoundingClientRect(), b = e.getBoundingClientRect();
+				return b.width && (b.left < a.left - 2 || b.right > a.right + 2);
+			}).map((e) => s.closest("section").id + ": " + e.textContent))`)
+			if len(outside) > 0 {
+				t.Errorf("text is cut off: %s", strings.Join(outside, "; "))
+			}
+			p.picture(fmt.Sprintf("story-%d-%s", test.width, test.scheme))
+		})
+	}
+}
+
+// TestContrast computes how colours stand out from what is behind them (WCAG 2.2, 1.4.3).
+func TestContrast(t *testing.T) {
+	base := serveStatic(t)
+	for _, scheme := range []string{"light", "dark"} {
+		p := open(t, "")
+		p.prefer("prefers-color-scheme", scheme)
+		p.do(chromedp.Navigate(base + "/?still"))
+		p.wait("globalThis.playground?.ready")
+		colors := eval[map[string]string](p, `(() => {
+			const style = getComputedStyle(document.documentElement);
+			return Object.fromEntries(["paper", "raised", "ink", "soft", "accent", "onaccent", "ok", "bad"].map((n) => [n, style.getPropertyValue("--" + n).trim()]));
+		})()`)
+		for _, pair := range [][2]string{{"ink", "paper"}, {"soft", "paper"}, {"accent", "paper"}, {"ok", "paper"}, {"bad", "paper"}, {"soft", "raised"}, {"accent", "raised"}, {"ok", "raised"}, {"bad", "raised"}, {"onaccent", "accent"}} {
+			a, b := luminance(t, colors[pair[0]]), luminance(t, colors[pair[1]])
+			if ratio := (max(a, b) + 0.05) / (min(a, b) + 0.05); ratio < 4.5 {
+				t.Errorf("%s: %s on %s is %.1f:1", scheme, pair[0], pair[1], ratio)
+			}
+		}
+	}
+}
+
+func luminance(t *testing.T, color string) float64 {
+	t.Helper()
+	var r, g, b uint8
+	if _, err := fmt.Sscanf(color, "#%02x%02x%02x", &r, &g, &b); err != nil {
+		t.Fatalf("%q: %v", color, err)
+	}
+	linear := func(c uint8) float64 {
+		if x := float64(c) / 255; x > 0.04045 {
+			return math.Pow((x+0.055)/1.055, 2.4)
+		}
+		return float64(c) / 255 / 12.92
+	}
+	return 0.2126*linear(r) + 0.7152*linear(g) + 0.0722*linear(b)
+}
+
+// TestStoryNames asks what a screen reader would be told.
+func TestStoryNames(t *testing.T) {
+	p := openStory(t, serveStatic(t))
+	names := p.names()
+	for _, name := range []string{
+		"heading What is a rate limit?", "button Send", "textbox Your message", "checkbox limit on", "slider Time of the scene: a log", "slider Limit: requests in a window",
+		"spinbutton tokens in the bucket", "button Give five tokens", "image The bucket", "image Three replicas and the store that they share", "link Next: try everything",
+	} {
+		if !names[name] {
+			t.Errorf("there is no %s; there are %v", name, names)
+		}
+	}
+	if left := eval[string](p, "JSON.stringify([...document.querySelectorAll('.dot.past')].filter((e) => !e.getAttribute('aria-label')))"); left != "[]" {
+		t.Errorf("dots without a name: %s", left)
+	}
+}
+
+// TestFirstPicture measures how long a reader waits, as a browser with nothing in its
+// cache sees it. The bounds are those of a machine that has other things to do.
+func TestFirstPicture(t *testing.T) {
+	for where, base := range map[string]string{"static": serveStatic(t), "served": serve(t)} {
+		if _, err := compile(); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		openStory(t, base)
+		took := time.Since(start)
+		t.Logf("%s: %v until every picture is there", where, took.Round(time.Millisecond))
+		if took > 20*time.Second {
+			t.Errorf("%s: the pictures took %v", where, took)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+// A fixed window: a box that is emptied when the next window begins.
+
+import { box, label, line, mark, at, span } from "./svg.js";
+import { second } from "./world.js";
+
+// every is n instants from one to another.
+export const every = (n, from, to) => Array.from({ length: n }, (_, i) => from + (to - from) * i / n);
+
+// attack is requests on both sides of an edge, and others later.
+export const attack = [...every(12, 8.8, 10), ...every(12, 10.1, 11.3), ...every(8, 16, 24), ...every(4, 26, 28)];
+
+export const edge = {
+  id: "edge", name: "a fixed window", gaugeName: "The box of the window that is open now",
+  length: 30, start: 13,
+  limits: [{ algorithm: "fixed-window", quota: 10, period: 10 }],
+  requests: attack,
+  rows: [{
+    height: 170, max: 14, limit: "quota",
+    place: (d, { limits: [l] }) => d.allowed ? l.quota - d.decisions[0].remaining : l.quota + 1,
+    live(tape, area) {
+      const { limits: [{ quota, period }], now, end } = tape, drawn = [];
+      for (let from = 0; from < end; from += period) {
+        const to = Math.min(end, from + period), a = tape.x(from), b = tape.x(to), open = from <= now && now < from + period;
+        drawn.push(box(a + 1, area.y(quota), b - a - 2, area.bottom - area.y(quota), open ? "box open" : "box"));
+      }
+      const n = tape.passed.filter((d) => d.t > now - period).length, y = area.top + 8, a = tape.x(Math.max(0, now - period)), b = tape.x(now);
+      const text = `${n} passed in these ${period / second} s`, right = a > tape.width / 2;
+      drawn.push(line(a, y, b, y, "bracket"), line(a, y - 5, a, y + 5, "bracket"), line(b, y - 5, b, y + 5, "bracket"),
+        label(right ? b : a, y - 9, text, (right ? "end " : "") + (n > quota ? "alarm strong" : "strong")));
+      return drawn;
+    },
+  }],
+  gauge(tape, w, h) {
+    const [{ remaining }] = tape.look(), { quota, period } = tape.limits[0], n = quota - remaining;
+    return slots(w, h, quota, n, `${n} of ${quota}`, `empty in ${span(period - tape.now % period)}`);
+  },
+  say(tape) {
+    const { limits: [{ quota, period }], now } = tape, [{ remaining }] = tape.look();
+    const recent = tape.passed.filter((d) => d.t > now - period).length;
+    return `${quota - remaining} of ${quota} are used in this window. In the last ${period / second} s, ${recent} passed` + (recent > quota ? `: more than ${quota}, because the time reaches over an edge.` : ".");
+  },
+  why: (d, { limits: [{ quota, period }] }) => d.allowed ? "" : `Its window, from ${Math.floor(d.t / period) * period / second} s on, already has ${quota}.`,
+};
+
+// slots draws a box with places, of which some are taken.
+export function slots(w, h, places, taken, above, below) {
+  const top = 26, bottom = h - 26, cols = places > 6 ? 2 : 1, rows = Math.ceil(places / cols);
+  const size = Math.min(24, (bottom - top) / rows), left = (w - cols * size) / 2;
+  const drawn = [label(w / 2, 16, above, "middle strong"), label(w / 2, h - 8, below, "middle soft"), box(left - 4, bottom - rows * size - 4, cols * size + 8, rows * size + 8, "vessel")];
+  for (let i = 0; i < places; i++) {
+    const x = left + (i % cols + 0.5) * size, y = bottom - (Math.floor(i / cols) + 0.5) * size;
+    drawn.push(at(x, y, mark(i < taken ? "passed" : "slot", Math.max(2, size * 0.36))));
+  }
+  return drawn;
+}

@@ -1,0 +1,54 @@
+// A log: every request that passed keeps a place for one period.
+
+import { attack } from "./edge.js";
+import { box, clock, label, plural } from "./svg.js";
+import { second } from "./world.js";
+
+// lanes gives each request that passed the lowest place that is free.
+function lanes(tape) {
+  const { dots, limits: [{ period }] } = tape, until = [];
+  const of = new Map();
+  for (const d of dots) {
+    if (!d.allowed) continue;
+    let lane = until.findIndex((t) => t <= d.t);
+    if (lane < 0) lane = until.length;
+    until[lane] = d.t + period;
+    of.set(d, lane);
+  }
+  return of;
+}
+
+const kept = (tape) => tape.passed.filter((d) => d.t > tape.now - tape.limits[0].period);
+
+export const log = {
+  id: "log", name: "a log", gaugeName: "The times that the log keeps now",
+  length: 30, start: 13,
+  limits: [{ algorithm: "sliding-log", quota: 10, period: 10 }],
+  requests: attack,
+  rows: [{
+    height: 170, max: 14, limit: "quota",
+    place: (d, tape) => d.allowed ? lanes(tape).get(d) + 0.5 : tape.limits[0].quota + 1,
+    live(tape, area) {
+      const { limits: [{ period }], now, end } = tape, of = lanes(tape), half = Math.min(6, (area.y(0) - area.y(1)) / 2 - 1);
+      return tape.passed.flatMap((d) => {
+        const y = area.y(of.get(d) + 0.5) - half, a = tape.x(d.t), b = tape.x(Math.min(end, d.t + period)), middle = tape.x(Math.min(now, end, d.t + period));
+        return [box(a, y, b - a, 2 * half, "stay"), box(a, y, middle - a, 2 * half, "stayed")];
+      });
+    },
+  }],
+  gauge(tape, w, h) {
+    const times = kept(tape), cols = times.length > 9 ? 2 : 1, fit = Math.floor((h - 40) / 15) * cols;
+    const drawn = [label(w / 2, 16, plural(times.length, "time"), "middle strong"), box(4, 24, w - 8, h - 32, "vessel")];
+    times.slice(0, fit).forEach((d, i) => drawn.push(label(w * (i % cols + 0.5) / cols, 42 + Math.floor(i / cols) * 15, clock(d.t), "middle small")));
+    return drawn;
+  },
+  say(tape) {
+    const { quota, period } = tape.limits[0], n = kept(tape).length;
+    return `In the last ${period / second} s, ${n} passed, and never more than ${quota}. The log keeps ${plural(n, "time")} now; a fixed window keeps 1 number.`;
+  },
+  why(d, { dots, limits: [{ quota, period }] }) {
+    if (d.allowed) return `It keeps its place until ${clock(d.t + period)}.`;
+    const oldest = dots.find((e) => e.allowed && e.t > d.t - period);
+    return `The ${period / second} s before it already hold ${quota}. The oldest of them leaves at ${clock(oldest.t + period)}.`;
+  },
+};

@@ -1,0 +1,56 @@
+// Requests that wait, and requests that obey two limits at once.
+
+import { every } from "./edge.js";
+import { at, box, label, line, mark, plural, span, svg } from "./svg.js";
+
+const queue = (tape) => tape.passed.filter((d) => d.t + d.wait > tape.now);
+
+export const waiting = {
+  id: "waiting", name: "a queue", gaugeName: "The queue now",
+  length: 20, start: 5,
+  limits: [{ algorithm: "leaky-bucket", quota: 1, period: 1, burst: 6 }], within: 5,
+  requests: [...every(9, 2, 3.2), ...every(4, 8, 10), ...every(8, 12, 13.5)],
+  rows: [{
+    title: "goes ahead", height: 70, max: 1, ticks: [],
+    place: (d) => d.allowed ? 0.15 : 0.85,
+    x: (d, tape) => tape.x(d.t + d.wait),
+    live: (tape, area) => tape.passed.map((d) => line(tape.x(d.t), 46, tape.x(d.t + d.wait), area.y(0.15) - 6, "way")),
+  }],
+  gauge(tape, w, h) {
+    const here = queue(tape), y = h / 2, scale = (w - 44) / Math.max(1, tape.within);
+    return [svg("path", { d: `M16 ${y - 28}v56M8 ${y - 28}h16M8 ${y + 28}h16`, class: "vessel" }), label(w / 2, 18, plural(here.length, "waits", "wait"), "middle strong"),
+      ...here.map((d) => at(24 + (d.t + d.wait - tape.now) * scale, y, mark("passed", 6))), label(w / 2, h - 8, "to the server: left", "middle soft")];
+  },
+  say(tape) {
+    const n = queue(tape), next = Math.min(...n.map((d) => d.t + d.wait));
+    return n.length ? `${plural(n.length, "request waits", "requests wait")}. The next goes ahead in ${span(next - tape.now)}.` : "Nobody waits. The next request goes ahead at once.";
+  },
+  why: (d, tape) => d.allowed ? (d.wait ? "Its place is kept." : "Nobody was before it.") : `Its turn would come more than ${span(tape.within)} later.`,
+};
+
+const row = (i, title, max) => ({
+  title, height: 84, max, limit: i ? `${i}.quota` : "quota",
+  place: (d, { limits }) => d.decisions[i].allowed ? limits[i].quota - d.decisions[i].remaining : limits[i].quota + max * 0.1,
+  kind: (d) => d.allowed ? "passed" : d.decisions[i].allowed ? "spared" : "refused",
+  live(tape, area) {
+    const { period } = tape.limits[i], a = tape.x(Math.max(0, tape.now - period)), b = tape.x(tape.now);
+    return [box(a, area.top, b - a, area.bottom - area.top, "covered")];
+  },
+});
+
+export const several = {
+  id: "several", name: "two limits at once",
+  length: 30, start: 9,
+  limits: [{ algorithm: "sliding-log", quota: 3, period: 2 }, { algorithm: "sliding-log", quota: 10, period: 20 }],
+  requests: [...every(5, 1, 1.8), ...every(4, 4, 5), ...every(4, 8, 9), ...every(4, 12, 13), ...every(4, 16, 17), ...every(5, 22, 24)],
+  rows: [row(0, "the short limit", 6), row(1, "the long limit", 14)],
+  say(tape) {
+    const [a, b] = tape.look(), [p, q] = tape.limits;
+    return `Of the short limit ${p.quota - a.remaining} of ${p.quota} are used, and of the long one ${q.quota - b.remaining} of ${q.quota}.`;
+  },
+  why(d) {
+    if (d.allowed) return "Both limits had room.";
+    const [a, b] = d.decisions.map((x) => x.allowed);
+    return a ? "The long limit is used up, so the short one is not charged either." : b ? "The short limit is used up, so the long one is not charged either." : "Both limits are used up.";
+  },
+};

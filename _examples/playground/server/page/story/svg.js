@@ -1,0 +1,40 @@
+// Small things that pictures and sentences are made of.
+
+// svg makes an element of a picture. Text becomes a text node.
+export function svg(tag, attributes = {}, ...children) {
+  const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) e.setAttribute(name, typeof value === "number" ? +value.toFixed(2) : value);
+  e.append(...children);
+  return e;
+}
+
+export const line = (x1, y1, x2, y2, kind) => svg("line", { x1, y1, x2, y2, class: kind });
+export const box = (x, y, width, height, kind) => svg("rect", { x, y, width: Math.max(0, width), height: Math.max(0, height), class: kind });
+export const label = (x, y, text, kind = "") => svg("text", { x, y, class: kind }, text);
+export const path = (points, kind) => svg("path", { d: points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join(""), class: kind });
+
+// mark is a request: a disc if it passed, a cross if it was refused, and a ring
+// if it is not decided yet.
+export function mark(kind, r = 4.5) {
+  if (kind === "refused") return svg("path", { d: `M${-r} ${-r}L${r} ${r}M${r} ${-r}L${-r} ${r}`, class: "mark refused" });
+  if (kind === "gift") return svg("path", { d: `M0 ${-r - 1}L${r + 1} 0L0 ${r + 1}L${-r - 1} 0z`, class: "mark gift" });
+  return svg("circle", { r, class: "mark " + kind });
+}
+
+// at puts an element somewhere.
+export function at(x, y, e) {
+  e.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
+  return e;
+}
+
+// clock is an instant of a scene, and span a length of time, never too short.
+export const clock = (us) => `${(us / 1e6).toFixed(1)} s`;
+export const span = (us) => us >= 1e5 ? `${(Math.ceil(us / 1e5) / 10).toFixed(1)} s` : `${Math.ceil(us / 1e3)} ms`;
+export const plural = (n, one, many = one + "s") => `${n} ${n === 1 ? one : many}`;
+
+// ticks are numbers for an axis from 0 to most, about as many as asked for.
+export function ticks(most, about) {
+  const least = most / about, power = 10 ** Math.floor(Math.log10(least));
+  const step = Math.max(1, power * ([1, 2, 5].find((m) => m * power >= least) ?? 10));
+  return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
+}

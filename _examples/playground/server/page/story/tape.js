@@ -1,0 +1,365 @@
+// A Tape is a scene with a beginning and an end: requests on a line of time, and
+// what the library decides of each. The reader plays it, scrubs it, puts requests
+// on it and changes its limits; then the library decides the whole tape again.
+//
+// A scene says what is its own: see the comment at constructor.
+
+import { at, box, clock, label, line, mark, plural, span, svg, ticks } from "./svg.js";
+import { look, replay, second } from "./world.js";
+
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+const top = 40;     // the line of requests, from the upper edge
+const most = 120;   // requests that a tape takes
+
+export class Tape {
+  // A scene has an id, which is that of its section; length and start, in s;
+  // limits; within, in s; requests, in s; and rows. A row has
+  //   title, height, unit and max: what its axis shows, from 0 to max
+  //   place(dot, tape): the value at which a dot is drawn, or undefined
+  //   limit: the name of the number of limits[0] that is drawn as a line
+  //   under(tape, row): what is drawn below the dots, for all of the tape
+  //   live(tape, row): what is drawn for now
+  // and besides gauge(tape), which draws the mechanism, say(tape), a sentence, and
+  // why(dot, tape), which says why a request was refused.
+  constructor(scene) {
+    this.scene = scene;
+    this.root = document.getElementById(scene.id);
+    this.end = scene.length * second;
+    this.build();
+    this.reset();
+    new ResizeObserver(() => this.draw()).observe(this.picture);
+  }
+
+  find(selector) { return this.root.querySelector(selector); }
+
+  build() {
+    const { scene } = this, stage = this.find(".stage");
+    this.picture = svg("svg", { class: "tape", role: "group", "aria-label": `${scene.name}: requests on a line of time` });
+    this.gauge = scene.gauge && svg("svg", { class: "gauge", role: "img", "aria-label": scene.gaugeName });
+    const bar = document.getElementById("bar").content.cloneNode(true);
+    const frame = document.createElement("div");
+    frame.className = this.gauge ? "frame both" : "frame";
+    frame.append(this.picture);
+    if (this.gauge) frame.append(this.gauge);
+    stage.replaceChildren(frame, bar);
+    this.scrub = this.find(".scrub");
+    this.scrub.max = scene.length;
+    this.scrub.setAttribute("aria-label", `Time of the scene: ${scene.name}`);
+    this.scrub.oninput = () => {
+      const t = this.scrub.value * second;
+      this.pause();
+      this.go(t);
+    };
+    this.find(".play").onclick = () => (this.playing ? this.pause() : this.play());
+    this.find(".step").onclick = () => { this.pause(); this.go(this.now >= this.end ? 0 : this.now + second / 2); };
+    this.find(".send").onclick = () => this.add(this.now);
+    this.find(".reset").onclick = () => this.reset();
+    for (const input of this.root.querySelectorAll("[data-number]")) {
+      input.oninput = () => { if (input.value && input.checkValidity()) this.set(input.dataset.number, Number(input.value)); };
+      input.onchange = () => this.fill();
+    }
+    for (const button of this.root.querySelectorAll("[data-give]")) {
+      button.onclick = () => this.add(this.now, -Number(button.dataset.give));
+    }
+    this.picture.onclick = (e) => this.click(e);
+    this.picture.onpointermove = (e) => { if (e.pointerType === "mouse") this.hover(e); };
+    this.picture.onpointerleave = () => this.tell(this.chosen);
+    this.picture.onkeydown = (e) => this.key(e);
+  }
+
+  // reset makes the tape what it was at first.
+  reset() {
+    this.pause();
+    this.limits = structuredClone(this.scene.limits).map((l) => ({ ...l, period: l.period * second }));
+    this.within = (this.scene.within ?? 0) * second;
+    this.requests = this.scene.requests.map((t) => ({ t: Math.round(t * second), cost: 1 }));
+    this.chosen = undefined;
+    this.now = this.scene.start * second;
+    this.fill();
+    this.decide();
+  }
+
+  // A number of a sentence is "quota", or "1.period" of the second limit.
+  number(name) {
+    const [field, i] = name.split(".").reverse();
+    return [this.limits[i ?? 0], field];
+  }
+
+  set(name, value) {
+    const [limit, field] = this.number(name);
+    if (field === "within") this.within = value * second;
+    else limit[field] = field === "period" ? value * second : value;
+    this.scene.changed?.(this, field);
+    this.decide();
+  }
+
+  // fill writes the numbers into the sentence.
+  fill() {
+    for (const input of this.root.querySelectorAll("[data-number]")) {
+      const [limit, field] = this.number(input.dataset.number);
+      input.value = field === "within" ? this.within / second : field === "period" ? limit.period / second : limit[field] ?? limit.quota;
+    }
+  }
+
+  add(t, cost = 1) {
+    if (this.requests.length >= most) return this.tell(undefined, `This tape is full: it takes ${most} requests.`);
+    const request = { t: Math.round(Math.min(this.end, Math.max(0, t)) / 1e5) * 1e5, cost, mine: true };
+    while (this.requests.some((r) => r.t === request.t)) request.t += 2e4;
+    this.requests.push(request);
+    this.decide();
+    this.choose(this.dots.find((d) => d.t === request.t));
+  }
+
+  // decide asks the library about the whole tape.
+  decide() {
+    this.dots = replay(this.limits, this.within, this.requests);
+    if (this.chosen) this.chosen = this.dots.find((d) => d.t === this.chosen.t);
+    this.draw();
+  }
+
+  // What pictures ask of a tape.
+  get past() { return this.dots.filter((d) => d.t <= this.now); }
+  get passed() { return this.past.filter((d) => d.allowed && d.cost > 0); }
+  get last() { return this.dots.findLast((d) => d.t <= this.now); }
+  // look returns the Decisions for a request of cost 0, now or at another time.
+  look(t = this.now) { return look(this.limits, this.dots.findLast((d) => d.t <= t)?.states, t); }
+
+  // Time.
+  play() {
+    if (this.now >= this.end) this.now = 0;
+    this.playing = true;
+    let before;
+    const frame = (time) => {
+      if (!this.playing) return;
+      const pause = still.matches ? 500 : 30;
+      before ??= time - pause;
+      if (time - before >= pause) {
+        this.go(this.now + Math.min(600, time - before) * 1e3);
+        before = time;
+      }
+      if (this.now >= this.end) this.pause();
+      else requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    this.move();
+  }
+
+  pause() {
+    this.playing = false;
+    if (this.dots) this.move();
+  }
+
+  go(t) {
+    this.now = Math.round(Math.min(this.end, Math.max(0, t)));
+    this.move();
+  }
+
+  // Places.
+  x(t) { return this.left + (this.width - this.left - 14) * t / this.end; }
+  timeAt(x) { return (x - this.left) * this.end / (this.width - this.left - 14); }
+
+  // draw makes the picture anew.
+  draw() {
+    this.width = this.picture.clientWidth || 600;
+    this.left = 34;
+    let y = top + 22;
+    this.areas = this.scene.rows.map((row) => {
+      const area = { ...row, top: y + (row.title ? 24 : 8), bottom: y + (row.title ? 24 : 8) + row.height };
+      area.y = (v) => area.bottom - (area.bottom - area.top) * v / area.max;
+      y = area.bottom + 12;
+      return area;
+    });
+    this.height = y + 24;
+    this.picture.setAttribute("height", this.height);
+    this.picture.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
+    this.head = svg("g", { class: "now" });
+    this.lives = svg("g");
+    this.marks = svg("g", { role: "list", "aria-label": "Requests that were decided" });
+    this.picture.replaceChildren(this.axes(), this.lives, this.arrivals(), this.head, this.marks, ...this.handles());
+    this.drawDots();
+    this.move();
+  }
+
+  axes() {
+    const g = svg("g", { "aria-hidden": "true" });
+    const right = this.width - 14;
+    g.append(label(0, 14, "requests", "soft"), line(this.left, top, right, top, "rule"));
+    for (const t of ticks(this.scene.length, this.width < 480 ? 4 : 8)) {
+      const x = this.x(t * second);
+      g.append(line(x, this.height - 30, x, this.height - 25, "rule"), at(x, this.height - 12, label(0, 0, t ? String(t) : "0 s", "middle soft")));
+    }
+    for (const area of this.areas) {
+      if (area.title) g.append(label(0, area.top - 12, area.title, "strong"));
+      g.append(line(this.left, area.bottom, right, area.bottom, "rule"));
+      for (const v of area.ticks ?? ticks(area.max, 3)) g.append(label(this.left - 6, area.y(v) + 4, String(v), "end soft"), line(this.left - 3, area.y(v), this.left, area.y(v), "rule"));
+      for (const e of area.under?.(this, area) ?? []) g.append(e);
+    }
+    return g;
+  }
+
+  // arrivals is the line of requests on top.
+  arrivals() {
+    const g = svg("g", { class: "arrivals", "aria-hidden": "true" });
+    this.tops = this.dots.map((d) => at(this.x(d.t), top, mark(d.cost < 0 ? "gift" : "waiting")));
+    g.append(...this.tops);
+    return g;
+  }
+
+  // drawDots draws each request where it has fallen to, in every row.
+  drawDots() {
+    this.fallen = this.dots.map((d) => {
+      const g = svg("g", { class: "dot", role: "listitem", tabindex: -1, "aria-label": this.describe(d) });
+      for (const area of this.areas) {
+        const v = area.place(d, this);
+        if (v === undefined) continue;
+        const x = area.x?.(d, this) ?? this.x(d.t), y = area.y(Math.min(v, area.max));
+        const kind = d.cost < 0 ? "gift" : area.kind?.(d) ?? (d.allowed ? "passed" : "refused");
+        const fall = svg("g", { class: "fall" }, mark(kind));
+        fall.style.setProperty("--from", `${(top - y).toFixed(0)}px`);
+        if (d.mine) fall.append(svg("circle", { r: 8, class: "mine" }));
+        g.append(at(x, y, svg("g", {}, fall)));
+      }
+      return g;
+    });
+    this.marks.replaceChildren(...this.fallen);
+  }
+
+  // handles are the lines of the limits, which can be dragged.
+  handles() {
+    return this.areas.filter((a) => a.limit).map((area) => {
+      const input = this.find(`[data-number="${area.limit}"]`);
+      const g = svg("g", { class: "handle", role: "slider", tabindex: 0, "aria-label": `Limit: ${input.getAttribute("aria-label")}`, "aria-valuemin": input.min, "aria-valuemax": input.max });
+      const place = () => {
+        const [limit, field] = this.number(area.limit), v = limit[field] ?? limit.quota, y = area.y(v);
+        g.setAttribute("aria-valuenow", v);
+        g.replaceChildren(line(this.left, y, this.width - 14, y, "limit"), box(this.left, y - 12, this.width - 14 - this.left, 24, "grip"),
+          svg("path", { d: `M${this.width - 14} ${y - 5}v10l9 -5z`, class: "knob" }),
+          label(this.width - 18, y - 5, "limit", "end accent"));
+      };
+      const choose = (v) => {
+        v = Math.min(Number(input.max), Math.max(Number(input.min), Math.round(v)));
+        const [limit, field] = this.number(area.limit);
+        if (v === (limit[field] ?? limit.quota)) return;
+        input.value = v;
+        this.set(area.limit, v);
+      };
+      place();
+      g.onpointerdown = (e) => {
+        if (e.target.closest(".knob, .limit, .grip")) e.preventDefault();
+        g.focus();
+        const move = (e) => choose((area.bottom - (e.clientY - this.picture.getBoundingClientRect().top)) * area.max / (area.bottom - area.top));
+        const up = () => { removeEventListener("pointermove", move); removeEventListener("pointerup", up); removeEventListener("pointercancel", up); };
+        addEventListener("pointermove", move);
+        addEventListener("pointerup", up);
+        addEventListener("pointercancel", up);
+      };
+      g.onclick = (e) => e.stopPropagation();
+      g.onkeydown = (e) => {
+        const by = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1 }[e.key];
+        if (!by) return;
+        e.preventDefault();
+        e.stopPropagation();
+        const index = this.areas.filter((a) => a.limit).indexOf(area);
+        choose(Number(g.getAttribute("aria-valuenow")) + by);
+        this.picture.querySelectorAll(".handle")[index].focus();
+      };
+      return g;
+    });
+  }
+
+  // move shows the instant of the scene.
+  move() {
+    if (!this.lives) return;
+    const x = this.x(this.now);
+    this.dots.forEach((d, i) => {
+      const past = d.t <= this.now;
+      this.fallen[i].classList.toggle("past", past);
+      this.fallen[i].classList.toggle("quiet", !this.playing);
+      this.tops[i].classList.toggle("gone", past);
+    });
+    this.roam();
+    this.head.replaceChildren(line(x, 20, x, this.height - 30, "head"), label(Math.min(x, this.width - 60) + 5, 14, `now: ${clock(this.now)}`, "accent"));
+    this.lives.replaceChildren(...this.areas.flatMap((a) => a.live?.(this, a) ?? []));
+    if (this.gauge) {
+      const w = this.gauge.clientWidth || 120, h = this.gauge.clientHeight || 160;
+      this.gauge.setAttribute("viewBox", `0 0 ${w} ${h}`);
+      this.gauge.replaceChildren(...this.scene.gauge(this, w, h));
+    }
+    this.scrub.value = this.now / second;
+    this.scrub.setAttribute("aria-valuetext", clock(this.now));
+    this.write(".play", this.playing ? "Pause" : this.now >= this.end ? "Play again" : "Play");
+    this.write(".say", this.scene.say(this));
+    this.tell(this.chosen);
+  }
+
+  write(selector, text) {
+    const e = this.find(selector);
+    if (e.textContent !== text) e.textContent = text;
+  }
+
+  // Answers. Of the dots one can be reached with the Tab key, and the others from it with arrows.
+  roam() {
+    const past = this.past, one = past.includes(this.chosen) ? this.chosen : past.at(-1);
+    this.fallen.forEach((e, i) => {
+      e.setAttribute("tabindex", this.dots[i] === one ? 0 : -1);
+      e.classList.toggle("chosen", this.dots[i] === this.chosen);
+    });
+  }
+
+  key(e) {
+    const i = this.fallen.indexOf(e.target.closest?.(".dot")), past = this.past;
+    if (i < 0) return;
+    const to = { ArrowLeft: i - 1, ArrowRight: i + 1, Home: 0, End: past.length - 1, Enter: i, " ": i }[e.key];
+    if (to === undefined) return;
+    e.preventDefault();
+    this.choose(past[Math.min(past.length - 1, Math.max(0, to))]);
+    this.fallen[this.chosen.n].focus();
+  }
+
+  choose(dot) {
+    this.chosen = dot;
+    this.roam();
+    this.tell(dot);
+  }
+
+  nearest(e) {
+    const frame = this.picture.getBoundingClientRect(), x = e.clientX - frame.left, y = e.clientY - frame.top;
+    let best, distance = e.pointerType === "touch" ? 18 : 11;
+    for (const d of this.past) {
+      for (const area of this.areas) {
+        const v = area.place(d, this);
+        if (v === undefined) continue;
+        const away = Math.hypot((area.x?.(d, this) ?? this.x(d.t)) - x, area.y(Math.min(v, area.max)) - y);
+        if (away < distance) [best, distance] = [d, away];
+      }
+    }
+    return [best, this.timeAt(x)];
+  }
+
+  click(e) {
+    const [dot, t] = this.nearest(e);
+    if (dot) this.choose(dot);
+    else if (t >= 0 && t <= this.end) this.add(t);
+  }
+
+  hover(e) {
+    const [dot] = this.nearest(e);
+    this.tell(dot ?? this.chosen);
+  }
+
+  // tell says what became of a request, and why.
+  tell(dot, text) {
+    this.write(".why", text ?? (!dot ? "Point at a dot for its answer. Click the line of time to put a request there." :
+      dot.t > this.now ? `Your request at ${clock(dot.t)} is not decided yet. Play on, or drag the time.` : this.describe(dot)));
+  }
+
+  describe(d) {
+    const when = `Request ${d.n + 1}, at ${clock(d.t)}`, { remaining, retryAfter } = d.decisions[0];
+    if (d.cost < 0) return `${clock(d.t)}: ${plural(-d.cost, "token")} given back. ${remaining} are there now.`;
+    const because = this.scene.why?.(d, this) ?? "";
+    if (d.wait > 0) return `${when}: it waits ${span(d.wait)} and goes ahead at ${clock(d.t + d.wait)}. ${because}`;
+    if (d.allowed) return `${when}: passed. ${because || `After it, ${remaining} more ${remaining === 1 ? "fits" : "fit"} at once.`}`;
+    const retry = Math.max(...d.decisions.map((x) => x.retryAfter));
+    return `${when}: refused. ${because} ${retry < 0 ? "It never fits." : `The next fits ${span(retry)} later, at ${clock(d.t + retry)}.`}`;
+  }
+}

@@ -1,0 +1,62 @@
+// A sliding window from two counts: this window's, and a share of the one before.
+
+import { every } from "./edge.js";
+import { box, label, line, path } from "./svg.js";
+import { second } from "./world.js";
+
+// counts are those of the windows at an instant, with the requests up to it.
+function counts(tape, t) {
+  const { dots, limits: [{ period }] } = tape, start = Math.floor(t / period) * period;
+  let before = 0, here = 0, real = 0;
+  for (const d of dots) {
+    if (!d.allowed || d.t > t) continue;
+    if (d.t >= start) here++;
+    else if (d.t >= start - period) before++;
+    if (d.t > t - period) real++;
+  }
+  const share = 1 - (t - start) / period;
+  return { before, here, real, share, estimate: before * share + here };
+}
+
+const number = (x) => String(+x.toFixed(1));
+
+export const weighted = {
+  id: "weighted", name: "a weighted window", gaugeName: "The counts of both windows",
+  length: 30, start: 16,
+  limits: [{ algorithm: "sliding-window", quota: 10, period: 10 }],
+  requests: [...every(11, 8, 9.8), ...every(16, 10.5, 20), ...every(10, 20.5, 28)],
+  rows: [{
+    height: 190, max: 20, limit: "quota",
+    place: (d, tape) => d.allowed ? counts(tape, d.t).estimate : tape.limits[0].quota + 1.2,
+    live(tape, area) {
+      const { limits: [{ period }], now, end } = tape, drawn = [], a = tape.x(Math.max(0, now - period)), b = tape.x(now);
+      drawn.push(box(a, area.top, b - a, area.bottom - area.top, "covered"));
+      for (let edge = period; edge < end; edge += period) drawn.push(line(tape.x(edge), area.top, tape.x(edge), area.bottom, "window"));
+      const times = new Set([0, now]);
+      for (let edge = 0; edge < now; edge += period) times.add(edge);
+      for (const d of tape.passed) times.add(d.t).add(d.t - 1).add(d.t + period).add(d.t + period - 1);
+      const points = [...times].filter((t) => t >= 0 && t <= now).sort((p, q) => p - q).map((t) => [tape.x(t), counts(tape, t)]);
+      const curve = (value, kind) => path(points.map(([x, c]) => [x, area.y(Math.min(area.max, value(c)))]), kind);
+      drawn.push(curve((c) => c.real, "real"), curve((c) => c.estimate, "estimate"));
+      return drawn;
+    },
+  }],
+  gauge(tape, w, h) {
+    const c = counts(tape, tape.now), { quota } = tape.limits[0], most = Math.max(quota, c.before, c.here), bottom = h - 34, y = (v) => bottom - (bottom - 34) * v / most;
+    const column = (x, v, share, name) => [
+      box(x, y(v), w / 3, bottom - y(v), "column"), box(x, y(v * share), w / 3, bottom - y(v * share), "column counts"),
+      label(x + w / 6, y(v) - 6, String(v), "middle strong"), label(x + w / 6, bottom + 14, name, "middle small"),
+    ];
+    return [line(4, bottom, w - 4, bottom, "rule"), ...column(w / 9, c.before, c.share, "before"), ...column(w * 5 / 9, c.here, 1, "now"),
+      label(w / 3.6, bottom + 29, `× ${Math.round(c.share * 100)} %`, "middle small accent")];
+  },
+  say(tape) {
+    const c = counts(tape, tape.now), { quota } = tape.limits[0];
+    const off = Math.abs(c.real - c.estimate) < 1 ? "the estimate is good" : c.real > c.estimate ? "the estimate is too low" : "the estimate is too high";
+    return `${c.before} before × ${Math.round(c.share * 100)} % + ${c.here} now = ${number(c.estimate)} of ${quota}. Really ${c.real} passed in the last ${tape.limits[0].period / second} s: ${off}.`;
+  },
+  why(d, tape) {
+    const c = counts(tape, d.t), n = d.allowed ? c.here - 1 : c.here;
+    return `The estimate before it was ${c.before} × ${Math.round(c.share * 100)} % + ${n} = ${number(c.before * c.share + n)}.`;
+  },
+};
