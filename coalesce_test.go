@@ -315,6 +315,9 @@ func (wrongBatcher) TakeEach(context.Context, []*weir.Transaction) []error { ret
 func TestCoalesceWhole(t *testing.T) {
 	tx := once(algorithms.GCRA(1, time.Second))
 	tx.Within, tx.Delay, tx.Forget, tx.Charges[0].Spent = 3*time.Second, 2*time.Second, true, 1
+	if err := tx.Validate(); err != nil { // which it remembers
+		t.Fatal(err)
+	}
 	want := *tx
 	want.Decisions, want.At, want.Wait = []weir.Decision{{Remaining: 5}}, time.Unix(2, 0), time.Second
 	store := weir.Joined(weir.Coalesce(struct {

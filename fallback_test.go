@@ -292,6 +292,9 @@ func TestShareAsks(t *testing.T) {
 	tx.Within, tx.Delay, tx.Forget, tx.Wait = time.Hour, time.Minute, true, time.Second
 	tx.Charges[0].Spent = 1
 	tx.Decisions = make([]weir.Decision, 1)
+	if err := tx.Validate(); err != nil { // which it remembers
+		t.Fatal(err)
+	}
 	asked := *tx
 	store := weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
 		got := *tx

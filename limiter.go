@@ -173,7 +173,7 @@ func (l *Limiter) release(v *verdict) {
 	v.inquiry, v.at, v.waited = nil, t.At.UnixMicro(), t.Wait
 	clear(t.Charges) // keys are not kept
 	clear(t.next)    // nor logs
-	*t = Transaction{Charges: t.Charges[:0], Decisions: t.Decisions[:0], Undo: t.Undo[:0], next: t.next[:0]}
+	*t = Transaction{Charges: t.Charges[:0], Decisions: t.Decisions[:0], Undo: t.Undo[:0], next: t.next[:0], first: t.first, others: t.others}
 	l.pool.Put(q)
 }
 

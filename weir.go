@@ -140,7 +140,9 @@ type Transaction struct {
 	// it alone.
 	Refusal Refusal
 
-	next []State
+	next   []State
+	first  plan   // of the first charge
+	others []plan // of those after it
 }
 
 // Allowed reports whether every charge was allowed, and so spent, and no Refusal
@@ -186,21 +188,32 @@ func (t *Transaction) Validate() error {
 	if t.Delay > max(0, t.Within) {
 		return fmt.Errorf("weir: a delay of %v is not within %v", t.Delay, t.Within)
 	}
+	if err := t.makePlans(); err != nil {
+		return err
+	}
+	var seen uint64 // a bit for each 64th part of all names: mostly, names differ in it
 	for i := range t.Charges {
-		c := &t.Charges[i]
-		if !printable(c.Rule) {
-			return fmt.Errorf("weir: rule %q: %w", c.Rule, errNotPrintable)
-		}
-		if err := c.Limit.fault(); err != nil {
-			return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, c.Limit.StoredName(), err)
-		}
-		for j := range i {
-			d := &t.Charges[j]
-			if c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
-				c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && sameKey(c.Key, d.Key) {
-				return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
-					ErrDuplicate, c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name())
+		bit := uint64(1) << (t.plan(i).Names >> 58)
+		if seen&bit != 0 {
+			if err := t.duplicate(i); err != nil {
+				return err
 			}
+		}
+		seen |= bit
+	}
+	return nil
+}
+
+// duplicate returns an error if a charge before the i-th asks the same limit of the
+// same key.
+func (t *Transaction) duplicate(i int) error {
+	c, names := &t.Charges[i], t.plan(i).Names
+	for j := range i {
+		d := &t.Charges[j]
+		if t.plan(j).Names == names && c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
+			c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && sameKey(c.Key, d.Key) {
+			return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
+				ErrDuplicate, c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name())
 		}
 	}
 	return nil

@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/period"
 )
 
 // Options are ready to use as they are.
@@ -89,23 +88,35 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	switch len(t.Charges) {
-	case 0:
+	switch n := len(t.Charges); {
+	case n == 1:
+		return s.takeOne(t)
+	case n == 0:
 		t.Decide(s.clock.now(), nil)
 		return nil
-	case 1:
-		return s.takeOne(t)
+	case n <= few:
+		var lanes [few]lane
+		return s.takeAll(t, lanes[:n])
+	case n <= inline:
+		var lanes [inline]lane
+		return s.takeAll(t, lanes[:n])
+	default:
+		return s.takeAll(t, make([]lane, n))
 	}
-	return s.takeAll(t)
 }
 
+// takeOne decides one charge. The clock is read before the lock is taken, so that
+// nobody waits for that.
 func (s *Store) takeOne(t *weir.Transaction) error {
-	k, id := s.locate(&t.Charges[0])
-	sh := &s.shards[k]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	now := s.clock.now()
+	c, p := &t.Charges[0], t.Plan(0)
+	h := s.hash(c.Key)
+	id, sh := fingerprint(h, p.Names), &s.shards[index(h, len(s.shards))]
+	now := sh.lock(s.clock.now())
 	sl := sh.table.find(id)
+	if atOnce(t) && meters(p, c) && readable(sl, p) {
+		return sh.takeMeter(t, p, sl, id, now)
+	}
+	defer sh.mu.Unlock()
 	states := sh.room(1)
 	sh.load(&states[0], sl, id, now)
 	if !t.Decide(now, states) {
@@ -116,7 +127,7 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 		sh.forget(sl)
 		return nil
 	}
-	if t.Charges[0].Cost == 0 {
+	if c.Cost == 0 {
 		return nil
 	}
 	if sl == nil && t.Decisions[0].ResetAfter > 0 {
@@ -128,118 +139,128 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 	return nil
 }
 
-// inline is how many charges need no memory of their own.
-const inline = 24
+// How many charges need no memory of their own. To clear that takes time as well.
+const (
+	few    = 6
+	inline = 24
+)
+
+// A lane is a charge of several that are decided together.
+type lane struct {
+	id    uint64 // the fingerprint of its state
+	shard int
+	slot  *slot // nil if it has none
+	debt
+}
 
 // takeAll decides several charges under the locks of all shards they touch,
 // taken in one order.
-func (s *Store) takeAll(t *weir.Transaction) error {
-	var (
-		idsHere   [inline]uint64
-		homesHere [inline]int
-		lockHere  [inline]int
-	)
-	ids, homes := idsHere[:0], homesHere[:0] // the fingerprint and the shard of each charge
-	for i := range t.Charges {
-		k, id := s.locate(&t.Charges[i])
-		ids, homes = append(ids, id), append(homes, k)
+func (s *Store) takeAll(t *weir.Transaction, lanes []lane) error {
+	var h uint64
+	for i := range lanes {
+		c, ln := &t.Charges[i], &lanes[i]
+		if i == 0 || c.Key != t.Charges[i-1].Key {
+			h = s.hash(c.Key)
+		}
+		ln.id, ln.shard = fingerprint(h, t.Plan(i).Names), index(h, len(s.shards))
 	}
-	lock := append(lockHere[:0], homes...)
+	var lockHere [inline]int
+	lock := append(lockHere[:0], lanes[0].shard)
+	for i := range lanes {
+		if k := lanes[i].shard; k != lock[len(lock)-1] {
+			lock = append(lock, k)
+		}
+	}
 	slices.Sort(lock)
 	lock = slices.Compact(lock)
+	now := s.clock.now()
 	for _, k := range lock {
-		s.shards[k].mu.Lock()
+		now = s.shards[k].lock(now)
 	}
 	defer func() {
 		for _, k := range lock {
+			s.shards[k].last = now
 			s.shards[k].mu.Unlock()
 		}
 	}()
+	return s.decide(t, lanes, now)
+}
 
-	now := s.clock.now()
-	states := s.shards[lock[0]].room(len(ids))
-	for i, id := range ids {
-		sh := &s.shards[homes[i]]
-		sh.load(&states[i], sh.table.find(id), id, now)
+// decide decides several charges under the locks of their shards.
+func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
+	metered := atOnce(t)
+	for i := range lanes {
+		ln, p := &lanes[i], t.Plan(i)
+		ln.slot = s.shards[ln.shard].table.find(ln.id)
+		metered = metered && meters(p, &t.Charges[i]) && readable(ln.slot, p)
+	}
+	if metered {
+		return s.takeMeters(t, lanes, now)
+	}
+	states := s.shards[lanes[0].shard].room(len(lanes))
+	for i := range lanes {
+		ln := &lanes[i]
+		s.shards[ln.shard].load(&states[i], ln.slot, ln.id, now)
 	}
 	if !t.Decide(now, states) {
-		for i, id := range ids {
-			s.shards[homes[i]].table.find(id).refused(&t.Decisions[i], now)
+		for i := range lanes {
+			lanes[i].slot.refused(&t.Decisions[i], now)
 		}
 		return nil
 	}
 	if t.Forget {
-		for i, id := range ids {
-			sh := &s.shards[homes[i]]
-			sh.forget(sh.table.find(id))
+		for i := range lanes {
+			s.shards[lanes[i].shard].forget(lanes[i].slot)
 		}
 		return nil
 	}
-	// First room for all, then the states: where there is none nothing is done,
-	// and a slot that was added holds nothing yet, and so is free.
-	for i, id := range ids {
-		sh := &s.shards[homes[i]]
-		if t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0 && sh.table.find(id) == nil && sh.add(id, now, ids) == nil {
-			return ErrFull
-		}
+	if !s.addAll(t, lanes, now) {
+		return ErrFull
 	}
-	for i, id := range ids {
-		if t.Charges[i].Cost != 0 {
-			sh := &s.shards[homes[i]]
-			sh.save(sh.table.find(id), id, now, &states[i], &t.Decisions[i])
+	for i := range lanes {
+		if ln := &lanes[i]; t.Charges[i].Cost != 0 {
+			s.shards[ln.shard].save(ln.slot, ln.id, now, &states[i], &t.Decisions[i])
 		}
 	}
 	return nil
 }
 
-// locate returns the shard of a charge, which depends on its key alone, and
-// the fingerprint of its state: of key, rule, limit and algorithm. It is never
-// 0, which marks a free slot.
-func (s *Store) locate(c *weir.Charge) (k int, id uint64) {
-	id = maphash.String(s.seed, weir.StoredKey(c.Key))
-	k = index(id, len(s.shards))
-	id = mix(id, c.Rule)
-	if c.Limit.Name != "" {
-		id = mix(id, c.Limit.Name)
-	} else { // its stored name
-		var b [period.Size]byte
-		id = mix(id, period.Append(b[:0], c.Limit.Period))
+// addAll gives a slot to each state that is to be remembered and has none, or
+// reports that there is no room. Nothing is done then: a slot that was added holds
+// nothing yet, and so is free.
+func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
+	lacks := func(i int) bool {
+		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
 	}
-	id = mix(id, c.Limit.Algorithm.Name())
-	return k, max(id, 1)
+	first := 0
+	for ; first < len(lanes) && !lacks(first); first++ {
+	}
+	if first == len(lanes) {
+		return true
+	}
+	var idsHere [inline]uint64
+	ids := idsHere[:0]
+	for i := range lanes {
+		ids = append(ids, lanes[i].id)
+	}
+	for i := first; i < len(lanes); i++ {
+		if lacks(i) && s.shards[lanes[i].shard].add(lanes[i].id, now, ids) == nil {
+			return false
+		}
+	}
+	for i := range lanes { // which may have moved for others
+		lanes[i].slot = s.shards[lanes[i].shard].table.find(lanes[i].id)
+	}
+	return true
 }
 
-// mix adds a string to a hash that is secret already: the strings are the
-// program's own, so that it may be simpler than what keys need.
-// Two hashes that differ do so afterwards: each step can be undone.
-func mix[S string | []byte](h uint64, s S) uint64 {
-	h ^= uint64(len(s))
-	for ; len(s) > 8; s = s[8:] {
-		h = scramble(h ^ word(s[:8]))
-	}
-	return scramble(h ^ word(s))
-}
+// hash returns the hash of a key. It alone says which shard has the limits of the key.
+func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, weir.StoredKey(key)) }
 
-// scramble spreads every bit over all: one multiplication spreads the upper ones,
-// in which the last letters of names differ, hardly at all.
-func scramble(h uint64) uint64 {
-	h *= 0x9e3779b97f4a7c15
-	h = (h ^ h>>32) * 0xd6e8feb86659fd93
-	return h ^ h>>32
-}
-
-// word returns up to 8 bytes as a number; with its length it is unambiguous.
-func word[S string | []byte](s S) uint64 {
-	if len(s) == 8 {
-		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
-	}
-	var w uint64
-	for i := range len(s) {
-		w = w<<8 | uint64(s[i])
-	}
-	return w
-}
+// fingerprint returns the fingerprint of a state, of the hash of its key and that of
+// its names. Two keys that differ in their hash differ in it: an odd factor has an
+// inverse. It is never 0, which marks a free slot.
+func fingerprint(h, names uint64) uint64 { return max((h^names)*0x9e3779b97f4a7c15, 1) }
 
 // index maps a hash to one of n places.
 func index(h uint64, n int) int {

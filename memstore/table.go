@@ -155,12 +155,26 @@ func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 // A shard is a table under a lock. All limits of a key are in the same one.
 type shard struct {
 	mu     sync.Mutex
-	most   int // buckets, at most
-	rest   int // see rests
+	last   int64 // when it decided last, in µs since 1970
+	most   int   // buckets, at most
+	rest   int   // see rests
 	table  table
 	logs   map[uint64][]weir.Mark
 	states []weir.State // memory for the decision that is being made
 	_      [64]byte     // two locks never share a cache line
+}
+
+// lock takes the lock, for a decision at now, and returns the instant of the decision.
+// That is no earlier than that of the decision before: a caller that had to wait for
+// the lock may come later than another that has read the clock after it. A last
+// decision that is a second ahead was made before the clock was set back.
+func (sh *shard) lock(now int64) int64 {
+	sh.mu.Lock()
+	if ahead := sh.last - now; uint64(ahead) < 1e6 {
+		return sh.last
+	}
+	sh.last = now
+	return now
 }
 
 // add gives the fingerprint a slot, empty and of the rank someLeft, or returns

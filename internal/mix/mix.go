@@ -1,0 +1,34 @@
+// Package mix hashes names: of rules, limits and algorithms, which the program
+// chooses. Keys, which clients choose, need a hash with a secret.
+package mix
+
+// String adds a string, or its bytes, to a hash. Two hashes that differ do so
+// afterwards: each step can be undone.
+func String[S string | []byte](h uint64, s S) uint64 {
+	h ^= uint64(len(s))
+	for ; len(s) > 8; s = s[8:] {
+		h = scramble(h ^ word(s[:8]))
+	}
+	return scramble(h ^ word(s))
+}
+
+// scramble spreads every bit over all: one multiplication spreads the upper ones,
+// in which the last letters of names differ, hardly at all.
+func scramble(h uint64) uint64 {
+	h *= 0x9e3779b97f4a7c15
+	h = (h ^ h>>32) * 0xd6e8feb86659fd93
+	return h ^ h>>32
+}
+
+// word returns up to 8 bytes as a number; with its length it is unambiguous.
+func word[S string | []byte](s S) uint64 {
+	if len(s) == 8 {
+		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	}
+	var w uint64
+	for i := range len(s) {
+		w = w<<8 | uint64(s[i])
+	}
+	return w
+}

@@ -1,0 +1,61 @@
+package mix
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestCanBeUndone: hashes that differ still do when names were added, whatever
+// the names, so that states are taken for one only if the hashes of keys are. And
+// names that differ lead a hash to different places.
+func TestCanBeUndone(t *testing.T) {
+	inverse := func(odd uint64) uint64 {
+		x := odd
+		for range 6 {
+			x *= 2 - odd*x // Newton's iteration doubles the good bits
+		}
+		return x
+	}
+	first, second := inverse(0x9e3779b97f4a7c15), inverse(0xd6e8feb86659fd93)
+	unscramble := func(h uint64) uint64 {
+		h = (h ^ h>>32) * second
+		return (h ^ h>>32) * first
+	}
+	unmix := func(h uint64, s string) uint64 {
+		var words []uint64
+		n := uint64(len(s))
+		for ; len(s) > 8; s = s[8:] {
+			words = append(words, word(s[:8]))
+		}
+		for _, w := range slices.Backward(append(words, word(s))) {
+			h = unscramble(h) ^ w
+		}
+		return h ^ n
+	}
+	names := []string{"", "a", "b", "1m", "api", "login", "12345678", "123456789", "auth.createToken", "anchored-window and more than that"}
+	for range 100_000 {
+		h, name := rand.Uint64(), names[rand.IntN(len(names))]
+		if got := unmix(String(h, name), name); got != h {
+			t.Fatalf("%x, mixed with %q and back: got %x", h, name, got)
+		}
+		if String(h, name) != String(h, []byte(name)) {
+			t.Fatalf("%q: a string is not mixed as its bytes", name)
+		}
+	}
+	h := rand.Uint64()
+	seen := map[uint64]string{}
+	for i := range 100 {
+		for j := range 100 {
+			for _, algorithm := range []string{"gcra", "sliding-log", "anchored-window"} {
+				name := fmt.Sprintf("rule%d/%ds/%s", i, j, algorithm)
+				id := String(String(String(h, fmt.Sprint("rule", i)), fmt.Sprint(j, "s")), algorithm)
+				if other, ok := seen[id]; ok {
+					t.Fatalf("%s and %s of one key are the same", name, other)
+				}
+				seen[id] = name
+			}
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package memstore
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// What most transactions ask is decided here, in a few registers, without a State:
+// whether a charge of a meter fits, now or never. It is what the algorithm decides.
+
+// atOnce reports whether a transaction is decided now or never.
+func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget }
+
+// meters reports whether a charge asks a meter for units that may fit, or looks.
+func meters(p *weir.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
+
+// readable reports whether the meter of a plan has written what is in a slot, which
+// may be nil, or one whose debt reads the same.
+func readable(s *slot, p *weir.Plan) bool {
+	return s == nil || s.fate&hasLog == 0 && (s.a <= 0 || s.b == p.Unit && s.a <= p.Full)
+}
+
+// A debt is what a meter owes at an instant. Times are in µs from then.
+type debt struct {
+	ticks int64
+	ahead int64 // until it begins to drain: before that nothing fits
+	reset int64 // from then on, until it has drained
+}
+
+// debtOf returns what is owed at now. The slot is readable.
+func debtOf(s *slot, p *weir.Plan, now int64) (d debt) {
+	if s == nil || s.reset() <= now {
+		return d
+	}
+	d.ahead, d.ticks = max(0, s.at-now), max(0, s.a)
+	if hi, drained := bits.Mul64(uint64(now+d.ahead-s.at), uint64(p.Rate)); hi == 0 && drained < uint64(d.ticks) {
+		d.ticks -= int64(drained)
+	} else {
+		d.ticks = 0
+	}
+	return d
+}
+
+// lack returns how many ticks a charge lacks.
+func (d *debt) lack(p *weir.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
+
+// fits reports whether a charge is allowed.
+func (d *debt) fits(p *weir.Plan, cost int64) bool {
+	return cost == 0 || d.ahead == 0 && d.lack(p, cost) <= 0
+}
+
+// save writes a debt that a charge has just added to.
+func (s *slot) save(d *debt, p *weir.Plan, id uint64, now int64) {
+	rank := int64(someLeft)
+	if p.Full-d.ticks < p.Unit {
+		rank = noneLeft
+	}
+	if s.reset() > now {
+		rank = max(rank, s.rank())
+	}
+	s.id, s.at, s.a, s.b = id, now, d.ticks, p.Unit
+	s.fate = (now+d.reset)<<fateBits | rank
+}
+
+// explain fills in what a debt says of a charge, which it contains if that is spent.
+func (d *debt) explain(to *weir.Decision, p *weir.Plan, now, cost int64, allowed bool) {
+	remaining, next := p.Size, int64(0)
+	if d.ticks > 0 {
+		free := p.Full - d.ticks
+		if remaining = 0; free >= p.Unit {
+			remaining = int64(uint64(free) / uint64(p.Unit))
+			free -= remaining * p.Unit
+		}
+		next = ceil(p.Unit-free, p.Rate)
+	}
+	to.Allowed, to.RetryAfter = allowed, 0
+	if !allowed {
+		retry := d.ahead
+		switch lack := d.lack(p, cost); {
+		case lack <= 0:
+		case cost == 1:
+			retry += next
+		default:
+			retry += ceil(lack, p.Rate)
+		}
+		to.RetryAfter = time.Duration(retry) * time.Microsecond
+	}
+	if d.ahead > 0 {
+		if remaining > 0 {
+			next = 0 // free at once when the debt begins to drain
+		}
+		remaining = 0
+	}
+	to.Remaining = remaining
+	to.NextAfter = time.Duration(d.ahead+next) * time.Microsecond
+	to.ResetAfter = time.Duration(d.ahead+d.reset) * time.Microsecond
+	to.At = now
+}
+
+// ceil returns ⌈n/d⌉ for n > 0.
+func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
+
+// takeMeter decides one charge, and unlocks the shard.
+func (sh *shard) takeMeter(t *weir.Transaction, p *weir.Plan, sl *slot, id uint64, now int64) error {
+	cost := t.Charges[0].Cost
+	d := debtOf(sl, p, now)
+	allowed := d.fits(p, cost)
+	switch {
+	case !allowed:
+		if sl != nil && sl.reset() > now {
+			sl.raise(refusing)
+		}
+	case cost > 0:
+		if sl == nil {
+			if sl = sh.add(id, now, nil); sl == nil {
+				sh.mu.Unlock()
+				return ErrFull
+			}
+		}
+		d.ticks += cost * p.Unit
+		d.reset = ceil(d.ticks, p.Rate)
+		sl.save(&d, p, id, now)
+	}
+	sh.mu.Unlock()
+
+	answer(t, now)
+	if d.ticks > 0 && d.reset == 0 {
+		d.reset = ceil(d.ticks, p.Rate)
+	}
+	d.explain(&t.Decisions[0], p, now, cost, allowed)
+	return nil
+}
+
+// takeMeters decides several charges under the locks of their shards.
+func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64) error {
+	allowed := true
+	for i := range lanes {
+		ln, p := &lanes[i], t.Plan(i)
+		ln.debt = debtOf(ln.slot, p, now)
+		allowed = allowed && ln.fits(p, t.Charges[i].Cost)
+	}
+	answer(t, now)
+	for i := range lanes {
+		ln, p, cost := &lanes[i], t.Plan(i), t.Charges[i].Cost
+		fits := ln.fits(p, cost)
+		switch {
+		case allowed:
+			ln.ticks += cost * p.Unit
+		case !fits && ln.slot != nil && ln.slot.reset() > now:
+			ln.slot.raise(refusing)
+		}
+		if ln.ticks > 0 {
+			ln.reset = ceil(ln.ticks, p.Rate)
+		}
+		ln.explain(&t.Decisions[i], p, now, cost, fits)
+	}
+	if !allowed {
+		return nil
+	}
+	if !s.addAll(t, lanes, now) {
+		return ErrFull
+	}
+	for i := range lanes {
+		if ln := &lanes[i]; t.Charges[i].Cost > 0 {
+			ln.slot.save(&ln.debt, t.Plan(i), ln.id, now)
+		}
+	}
+	return nil
+}
+
+// answer makes room for the decisions of t, and says when they were made.
+func answer(t *weir.Transaction, now int64) {
+	n := len(t.Charges)
+	if cap(t.Decisions) < n {
+		t.Decisions = make([]weir.Decision, n)
+	}
+	t.Decisions, t.Undo = t.Decisions[:n], t.Undo[:0]
+	t.At, t.Wait = time.UnixMicro(now), 0
+}

@@ -1,0 +1,199 @@
+package memstore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// plain hides from a store that an algorithm is a meter.
+type plain struct {
+	weir.Algorithm
+	weir.Validator
+	weir.Canceler
+}
+
+type plainQueue struct {
+	plain
+	weir.Queuer
+}
+
+func hidden(l weir.Limit) weir.Limit {
+	p := plain{l.Algorithm, l.Algorithm.(weir.Validator), l.Algorithm.(weir.Canceler)}
+	l.Algorithm = p
+	if q, ok := p.Algorithm.(weir.Queuer); ok {
+		l.Algorithm = plainQueue{p, q}
+	}
+	return l
+}
+
+// A pair of stores with one seed, of which one sees no meters.
+type pair struct {
+	*rand.Rand
+	mine, theirs *Store
+	limits       []weir.Limit
+	keys         int
+	a, b         weir.Transaction
+	spent        map[string]weir.Transaction // reservations, to be cancelled
+	decided      int
+}
+
+func newPair(seed uint64) *pair {
+	p := &pair{Rand: rand.New(rand.NewPCG(seed, 1)), spent: map[string]weir.Transaction{}}
+	maxKeys := 1 << (3 + p.IntN(12))
+	p.mine, p.theirs = New(Options{MaxKeys: maxKeys}), New(Options{MaxKeys: maxKeys})
+	p.theirs.seed = p.mine.seed
+	p.keys = 1 + p.IntN(2*maxKeys)
+	if p.IntN(3) > 0 {
+		p.keys = 1 + p.IntN(3)
+	}
+	for i := range 1 + p.IntN(8) {
+		p.limits = append(p.limits, p.limit().Named(fmt.Sprint(i)))
+	}
+	return p
+}
+
+// number returns a number from 1 to 2^20, of any magnitude.
+func (p *pair) number() int64 { return 1 + p.Int64N(1<<p.IntN(21)) }
+
+func (p *pair) limit() weir.Limit {
+	for {
+		quota, period := p.number(), time.Duration(p.number())*time.Microsecond
+		if p.IntN(20) == 0 { // a million a day, which needs a divisor
+			quota, period = 1_000_000, 24*time.Hour
+		}
+		l := algorithms.GCRA(quota, period)
+		switch p.IntN(8) {
+		case 0, 1:
+			l = algorithms.TokenBucket(p.number(), quota, period)
+		case 2, 3:
+			l = algorithms.LeakyBucket(p.number(), quota, period)
+		case 4:
+			l = algorithms.SlidingWindow(quota, period)
+		}
+		if l.Validate() == nil {
+			return l
+		}
+	}
+}
+
+// change gives one of the limits other numbers, or the same ones again.
+func (p *pair) change() {
+	l := &p.limits[p.IntN(len(p.limits))]
+	old := *l
+	switch p.IntN(3) {
+	case 0:
+		l.Quota = p.number()
+	case 1:
+		l.Burst = p.number()
+	case 2:
+		l.Period = time.Duration(p.number()) * time.Microsecond
+	}
+	if l.Validate() != nil {
+		*l = old
+	}
+}
+
+// ask makes up the next question.
+func (p *pair) ask() {
+	p.a.Charges, p.a.Within, p.a.Delay, p.a.Undo, p.a.Forget = p.a.Charges[:0], 0, 0, nil, p.IntN(100) == 0
+	if p.IntN(8) == 0 {
+		p.a.Within = time.Duration(p.number()) * time.Microsecond
+		p.a.Delay = p.a.Within * time.Duration(p.IntN(3)/2)
+	}
+	key := fmt.Sprint(p.IntN(p.keys))
+	if old, ok := p.spent[key]; ok && p.IntN(2) == 0 {
+		delete(p.spent, key)
+		p.a.Within, p.a.Delay, p.a.Undo, p.a.Forget = 0, 0, old.Undo, false
+		for i, c := range old.Charges {
+			c.Cost, c.Spent = -max(0, c.Cost), old.Decisions[i].At
+			p.a.Charges = append(p.a.Charges, c)
+		}
+		return
+	}
+	for _, i := range p.Perm(len(p.limits))[:1+p.IntN(len(p.limits))] {
+		l := p.limits[i]
+		c := weir.Charge{Rule: "test", Key: key, Limit: l, Cost: 1}
+		switch p.IntN(10) {
+		case 0:
+			c.Cost = 0
+		case 1:
+			c.Cost = -p.number()
+		case 2:
+			c.Cost = p.number()
+		case 3:
+			c.Cost = l.Capacity() + p.Int64N(3) - 1
+		}
+		if p.a.Charges = append(p.a.Charges, c); p.IntN(2) == 0 {
+			break
+		}
+		if p.IntN(20) == 0 {
+			key = fmt.Sprint(p.IntN(p.keys))
+		}
+	}
+}
+
+// TestMetersAlike: what the store decides of meters by itself is what their
+// algorithms decide, in every field, and so is what it remembers. WEIR_DECISIONS is
+// how many decisions it compares.
+func TestMetersAlike(t *testing.T) {
+	want := 40_000
+	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
+		want = n
+	} else if testing.Short() {
+		want = 10_000
+	}
+	decided := 0
+	for seed := uint64(0); decided < want; seed++ {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(seed)
+			for range 300 {
+				if p.IntN(20) == 0 {
+					p.change()
+				}
+				p.ask()
+				p.compare(t, seed)
+				decided += len(p.a.Charges)
+				if p.IntN(3) > 0 {
+					time.Sleep(time.Duration(p.Int64N(1<<p.IntN(22))) * time.Microsecond)
+				}
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func (p *pair) compare(t *testing.T, seed uint64) {
+	a, b := &p.a, &p.b
+	b.Charges, b.Within, b.Delay, b.Forget, b.Undo = b.Charges[:0], a.Within, a.Delay, a.Forget, slices.Clone(a.Undo)
+	for _, c := range a.Charges {
+		c.Limit = hidden(c.Limit)
+		b.Charges = append(b.Charges, c)
+	}
+	errA, errB := p.mine.Take(t.Context(), a), p.theirs.Take(t.Context(), b)
+	if fmt.Sprint(errA) != fmt.Sprint(errB) {
+		t.Fatalf("seed %d: %+v: got error %v, want %v", seed, a.Charges, errA, errB)
+	}
+	if errA == nil && (!slices.Equal(a.Decisions, b.Decisions) || !a.At.Equal(b.At) || a.Wait != b.Wait || !reflect.DeepEqual(a.Undo, b.Undo)) {
+		t.Fatalf("seed %d: %+v:\ngot  %+v, wait %v, %v\nwant %+v, wait %v, %v", seed, a.Charges, a.Decisions, a.Wait, a.Undo, b.Decisions, b.Wait, b.Undo)
+	}
+	for i := range p.mine.shards {
+		if got, want := p.mine.shards[i].table, p.theirs.shards[i].table; !slices.Equal(got, want) {
+			t.Fatalf("seed %d: %+v: got states\n%+v, want\n%+v", seed, a.Charges, got, want)
+		}
+	}
+	if errA == nil && a.Wait > 0 && a.Allowed() {
+		p.spent[a.Charges[0].Key] = weir.Transaction{Charges: slices.Clone(a.Charges), Decisions: slices.Clone(a.Decisions), Undo: slices.Clone(a.Undo)}
+	}
+}

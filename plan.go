@@ -1,0 +1,110 @@
+package weir
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/seed83679106/weir/internal/mix"
+	"github.com/seed83679106/weir/internal/period"
+)
+
+// A Plan is what the charges of one rule and limit have in common, whatever their
+// key and cost. Transaction.Validate makes the plans of a transaction and keeps
+// them, so that one that is used again pays for a comparison.
+type Plan struct {
+	// Names is a hash of the names that tell the states of a key apart: of the rule,
+	// of the limit as it is stored, and of the algorithm. It has no secret: combine it
+	// with a hash of the key that has one.
+	Names uint64
+
+	// Unit, Rate, Full and Size are the numbers of an algorithm that is a meter, as
+	// GCRA is: the ticks of a unit, the ticks that drain in a µs, and the most ticks
+	// and units that may be owed. They are 0 for other algorithms.
+	Unit, Rate, Full, Size int64
+}
+
+// A meter is an algorithm that gives stores its numbers, so that they can do its
+// arithmetic themselves.
+type meter interface {
+	Meter(l *Limit) (unit, rate, full int64)
+}
+
+// Plan returns the plan of the i-th charge, which must be valid: Validate has
+// returned nil, and nothing but keys and costs has changed since.
+func (t *Transaction) Plan(i int) *Plan { return &t.plan(i).Plan }
+
+func (t *Transaction) plan(i int) *plan {
+	if i == 0 {
+		return &t.first
+	}
+	return &t.others[i-1]
+}
+
+// makePlans makes the plan of each charge whose rule or limit is not that of the
+// charge which had its place before. It fails if a charge is invalid.
+func (t *Transaction) makePlans() error {
+	if n := len(t.Charges) - 1; n > len(t.others) {
+		t.others = slices.Grow(t.others, n-len(t.others))[:n]
+	}
+	for i := range t.Charges {
+		c, p := &t.Charges[i], t.plan(i)
+		if !p.of(c) {
+			if err := p.make(c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A plan knows what it is the plan of: a copy of a limit that was changed is never
+// taken for the limit.
+type plan struct {
+	Plan
+	known bool // whether rule and limit are what it was made of
+	rule  string
+	limit Limit
+}
+
+// of reports whether p is the plan of a charge.
+func (p *plan) of(c *Charge) bool {
+	l, m := &c.Limit, &p.limit
+	return p.known && l.Quota == m.Quota && l.Period == m.Period && l.Burst == m.Burst &&
+		c.Rule == p.rule && l.Name == m.Name && l.Algorithm == m.Algorithm
+}
+
+func (p *plan) make(c *Charge) error {
+	was := p.known
+	p.known = false
+	if !printable(c.Rule) {
+		return fmt.Errorf("weir: rule %q: %w", c.Rule, errNotPrintable)
+	}
+	l := &c.Limit
+	if err := l.fault(); err != nil {
+		return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, l.StoredName(), err)
+	}
+	p.Plan = Plan{Names: c.names()}
+	if m, ok := l.Algorithm.(meter); ok {
+		p.Unit, p.Rate, p.Full = m.Meter(l)
+		p.Size = p.Full / p.Unit
+	}
+	// Algorithms need not be comparable. Those that plans keep are.
+	p.known = was && l.Algorithm == p.limit.Algorithm || reflect.ValueOf(l.Algorithm).Comparable()
+	if p.known {
+		p.rule, p.limit = c.Rule, *l
+	}
+	return nil
+}
+
+// names returns the hash of the names under which the state of a charge is stored.
+func (c *Charge) names() uint64 {
+	h := mix.String(0, c.Rule)
+	if c.Limit.Name != "" {
+		h = mix.String(h, c.Limit.Name)
+	} else {
+		var b [period.Size]byte
+		h = mix.String(h, period.Append(b[:0], c.Limit.Period))
+	}
+	return mix.String(h, c.Limit.Algorithm.Name())
+}
