@@ -149,6 +149,22 @@ func ExampleTransaction_Validate() {
 }
 
 // An outage is in the log once, with its cause, and so is its end.
+func ExampleTransaction_Plan() {
+	limit := algorithms.GCRA(100, time.Minute)
+	t := weir.Transaction{Charges: []weir.Charge{
+		{Rule: "api", Key: "192.0.2.1", Limit: limit}, {Rule: "api", Key: "192.0.2.2", Limit: limit},
+	}}
+	if err := t.Validate(); err != nil {
+		fmt.Println(err)
+	}
+	p, q := t.Plan(0), t.Plan(1)
+	fmt.Println("the names of both are the same:", p.Names == q.Names)
+	fmt.Printf("%d units at once, each free again after %d µs\n", p.Size, p.Unit/p.Rate)
+	// Output:
+	// the names of both are the same: true
+	// 100 units at once, each free again after 600000 µs
+}
+
 func ExampleFallbackWith() {
 	text := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

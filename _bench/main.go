@@ -34,6 +34,10 @@ func (o options) pick(full, quick int) int {
 	return full
 }
 
+// short returns the rounds for what takes nanoseconds: many short ones, so that nothing
+// disturbs some of them.
+func (o options) short() int { return o.pick(40, 1) }
+
 type suite struct {
 	name string
 	run  func(options) ([]*table, error)
@@ -41,13 +45,17 @@ type suite struct {
 
 var suites = []suite{
 	{"memory", memory},
+	{"limits", limits},
+	{"floors", floors},
+	{"footprints", footprints},
+	{"flood", flood},
 	{"middleware", middleware},
 	{"redis", redisTables},
 	{"growth", growth},
 }
 
 func main() {
-	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, middleware, redis, growth")
+	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, middleware, redis, growth")
 	quick := flag.Bool("quick", false, "measure little: a check of the program and of all decisions")
 	figures := flag.String("figures", "figures", "write figures to this `directory`; empty writes none")
 	flag.Parse()

@@ -23,6 +23,18 @@ func (s series) median() float64 {
 	return s[len(s)/2]
 }
 
+// least is the time of a round that nothing disturbed, if there was one. On a machine
+// that others use, the least of many short rounds compares best.
+func (s series) least() float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return slices.Min(s)
+}
+
+// leastAndMedian is a cell for many short rounds.
+func (s series) leastAndMedian() string { return fmt.Sprintf("%.0f (%.0f)", s.least(), s.median()) }
+
 // spread is half of the range, relative to the median.
 func (s series) spread() float64 {
 	if m := s.median(); m > 0 {
@@ -40,8 +52,8 @@ func (s series) String() string {
 // and does not count.
 func interleave(n, rounds int, measure func(i int) (float64, error)) ([]series, error) {
 	all := make([]series, n)
+	runtime.GC()
 	for round := range rounds + 1 {
-		runtime.GC()
 		for k := range n {
 			i := (k + round) % n
 			x, err := measure(i)

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"hash/maphash"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -27,17 +29,20 @@ type scene struct {
 func memory(o options) ([]*table, error) {
 	all := append([]contender{floor}, contenders...) // Weir is number 1
 	hot, many := keysOf(1), keysOf(o.pick(1_000_000, 50_000))
+	procs, few, more := runtime.GOMAXPROCS(0), o.pick(20_000, 5_000), o.pick(40_000, 5_000)
 	t := &table{
 		title:  "One check in memory",
-		note:   fmt.Sprintf("ns a check, the median of %d rounds ± half the range. Parallel is on %d goroutines.", o.rounds, runtime.GOMAXPROCS(0)),
-		header: []string{"", "hot key, allowed", "denied", "parallel", fmt.Sprintf("%d keys", len(many)), "parallel", "bytes a key", "full GC, ms"},
+		note:   fmt.Sprintf("ns a check: the least of %d rounds (and the median). Parallel is on %d goroutines. The keys that live are limited by the day; the others have expired when they come again.", o.short(), procs),
+		header: []string{"", "hot key, allowed", "denied", "allowed, parallel", "denied, parallel", fmt.Sprintf("%d keys", len(many)), "parallel", "that live"},
 	}
 	scenes := []scene{
-		{"hot key, allowed", hot, plenty, time.Second, 1, o.pick(300_000, 20_000), 0.9},
-		{"hot key, denied", hot, 1, time.Hour, 1, o.pick(300_000, 20_000), 0.9},
-		{"hot key, parallel", hot, plenty, time.Second, runtime.GOMAXPROCS(0), o.pick(300_000, 20_000), 0.8},
-		{"many keys", many, plenty, time.Second, 1, o.pick(300_000, 20_000), 0.7},
-		{"many keys, parallel", many, plenty, time.Second, runtime.GOMAXPROCS(0), o.pick(300_000, 20_000), 0.7},
+		{"hot key, allowed", hot, plenty, time.Second, 1, few, 0.8},
+		{"hot key, denied", hot, 1, time.Hour, 1, few, 0.8},
+		{"hot key, parallel", hot, plenty, time.Second, procs, few, 0.8},
+		{"hot key, denied, parallel", hot, 1, time.Hour, procs, few, 0.8},
+		{"many keys", many, plenty, time.Second, 1, more, 0.62},
+		{"many keys, parallel", many, plenty, time.Second, procs, more, 0.62},
+		{"many keys that live", many, 2000, 24 * time.Hour, 1, more, 0.88},
 	}
 	cells := make([][]any, len(all))
 	verdicts := []any{"**target**"}
@@ -45,33 +50,58 @@ func memory(o options) ([]*table, error) {
 		cells[i] = []any{c.name}
 	}
 	for _, s := range scenes {
-		results, err := s.measure(all, o.rounds)
+		results, err := s.measure(all, o.short())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 		ch := chart{file: "memory-" + slug(s.name), title: "One check in memory: " + s.name, unit: "ns", target: s.target}
-		var medians []float64
+		var least []float64
 		for i, r := range results {
-			cells[i] = append(cells[i], r)
-			medians = append(medians, r.median())
-			ch.bars = append(ch.bars, bar{all[i].name, r.median()})
+			cells[i] = append(cells[i], r.leastAndMedian())
+			least = append(least, r.least())
+			ch.bars = append(ch.bars, bar{all[i].name, r.least()})
 		}
 		ch.bars = ch.bars[1:] // without the floor
-		verdicts = append(verdicts, against(medians[1], medians[2:], s.target))
+		verdicts = append(verdicts, against(least[1], least[2:], s.target))
 		t.charts = append(t.charts, ch)
-	}
-	for i, c := range all {
-		bytes, pause, err := footprint(c, many)
-		if err != nil {
-			return nil, err
-		}
-		cells[i] = append(cells[i], fmt.Sprintf("%.0f", bytes), fmt.Sprintf("%.1f", pause))
 	}
 	for _, c := range cells {
 		t.add(c...)
 	}
-	t.add(append(verdicts, "at most 48", "at most 5")...)
-	return []*table{t, algorithmsTable(o), flood(o)}, nil
+	t.add(verdicts...)
+	return []*table{t}, nil
+}
+
+// footprints measures what a million keys take, and how many a store loses that has
+// room for as many.
+func footprints(o options) ([]*table, error) {
+	many := keysOf(o.pick(1_000_000, 50_000))
+	t := &table{title: "Many keys in memory", note: fmt.Sprintf("%d keys.", len(many)), header: []string{"", "bytes a key", "full GC, ms", "lost"}}
+	for _, c := range append([]contender{floor}, contenders...) {
+		bytes, pause, err := footprint(c, many)
+		if err != nil {
+			return nil, err
+		}
+		lost := ""
+		if c.name == weirName {
+			lost = fmt.Sprint(lostOf(many))
+		}
+		t.add(c.name, fmt.Sprintf("%.1f", bytes), fmt.Sprintf("%.1f", pause), lost)
+	}
+	t.add("**target**", "at most 48", "at most 5", "0")
+	return []*table{t}, nil
+}
+
+// lostOf returns how many of the keys a store with room for them has forgotten.
+func lostOf(keys []string) (lost int) {
+	ask := weirOf(memstore.New(memstore.Options{MaxKeys: len(keys)}), algorithms.GCRA(1, time.Hour))()
+	_ = askAll(ask, keys)
+	for _, k := range keys {
+		if allowed, _ := ask(k); allowed {
+			lost++
+		}
+	}
+	return lost
 }
 
 // measure returns the ns of a check, for each contender.
@@ -84,7 +114,7 @@ func (s *scene) measure(all []contender, rounds int) ([]series, error) {
 		}
 	}
 	return interleave(len(all), rounds, func(i int) (float64, error) {
-		ns, err := nsPerCheck(open[i], s.keys, s.goroutines, s.ops, s.quota == plenty)
+		ns, err := nsPerCheck(open[i], s.keys, s.goroutines, s.ops, s.quota > 1)
 		if err != nil {
 			err = fmt.Errorf("%s: %w", all[i].name, err)
 		}
@@ -103,10 +133,10 @@ func askAll(ask check, keys []string) error {
 }
 
 // footprint returns the bytes that a key takes, and by how many ms all keys lengthen a
-// full garbage collection.
+// full garbage collection. The states of the keys live: what has expired takes no room.
 func footprint(c contender, keys []string) (bytes, pause float64, err error) {
 	before, gc := heap(), collection()
-	newCheck := c.open(1<<20, time.Hour)
+	newCheck := c.open(1, 1000*time.Hour)
 	if err := askAll(newCheck(), keys); err != nil {
 		return 0, 0, err
 	}
@@ -115,29 +145,87 @@ func footprint(c contender, keys []string) (bytes, pause float64, err error) {
 	return bytes, pause, nil
 }
 
-func algorithmsTable(o options) *table {
-	t := &table{title: "The algorithms in memory", note: "ns a check of one hot key that is allowed, serial.", header: []string{"algorithm", "ns"}}
-	limits := []weir.Limit{
-		algorithms.GCRA(plenty, time.Second), algorithms.TokenBucket(plenty, plenty, time.Second), algorithms.LeakyBucket(plenty, plenty, time.Second),
-		algorithms.FixedWindow(plenty, time.Second), algorithms.AnchoredWindow(plenty, time.Second), algorithms.SlidingWindow(plenty, time.Second),
-		algorithms.SlidingLog(plenty, time.Millisecond), algorithms.Calendar(plenty, algorithms.Day, nil),
+// floors measures what a check in memory cannot do without.
+func floors(o options) ([]*table, error) {
+	t := &table{title: "The floors of a check in memory", note: fmt.Sprintf("ns, the least of %d rounds.", o.short()), header: []string{"", "ns"}}
+	var mu sync.Mutex
+	seed, start, key := maphash.MakeSeed(), time.Now(), keysOf(1)[0]
+	memory := make([]byte, o.pick(1<<29, 1<<20))
+	for i := 0; i < len(memory); i += 4096 {
+		memory[i] = 1
 	}
-	hot := keysOf(1)
-	results, err := interleave(len(limits), o.rounds, func(i int) (float64, error) {
-		return nsPerCheck(weirOf(memstore.New(memstore.Options{}), limits[i]), hot, 1, o.pick(500_000, 5_000), true)
+	at, sum := uint64(0), byte(0)
+	things := []struct {
+		name string
+		do   func()
+	}{
+		{"nothing but the loop", func() {}},
+		{"clock: time.Since", func() { sum += byte(time.Since(start)) }},
+		{"hash of a key: maphash.String", func() { sum += byte(maphash.String(seed, key)) }},
+		{"lock: a sync.Mutex without contention", func() { mu.Lock(); sum++; mu.Unlock() }},
+		{"miss: a byte of 512 MB", func() {
+			at = at*6364136223846793005 + uint64(sum&1) + 1442695040888963407
+			sum += memory[at>>20%uint64(len(memory))]
+		}},
+	}
+	results, err := interleave(len(things), o.short(), func(i int) (float64, error) {
+		const ops = 10_000
+		do, start := things[i].do, time.Now()
+		for range ops {
+			do()
+		}
+		return float64(time.Since(start)) / ops, nil
 	})
 	if err != nil {
-		panic(err)
+		return nil, err
 	}
 	for i, r := range results {
-		t.add(limits[i].Algorithm.Name(), r)
+		t.add(things[i].name, fmt.Sprintf("%.1f", r.least()))
 	}
-	return t
+	return []*table{t}, nil
+}
+
+// limits measures how a check grows with the limits of its key.
+func limits(o options) ([]*table, error) {
+	t := &table{title: "Limits of one key in memory", note: fmt.Sprintf("ns a check that is allowed: the least of %d rounds (and the median).", o.short()),
+		header: []string{"algorithm", "one", "five", "twenty"}}
+	kinds := []func(int64, time.Duration) weir.Limit{
+		algorithms.GCRA,
+		func(n int64, p time.Duration) weir.Limit { return algorithms.TokenBucket(n, n, p) },
+		func(n int64, p time.Duration) weir.Limit { return algorithms.LeakyBucket(n, n, p) },
+		algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog,
+		func(n int64, _ time.Duration) weir.Limit { return algorithms.Calendar(n, algorithms.Day, nil) },
+	}
+	sizes := []int{1, 5, 20}
+	var checks []func() check
+	for _, f := range kinds {
+		for _, n := range sizes {
+			var several []weir.Limit
+			for i := range n { // short periods, so that logs stay short
+				several = append(several, f(1<<30, time.Duration(i+10)*time.Millisecond).Named(fmt.Sprint(i)))
+			}
+			checks = append(checks, weirOf(memstore.New(memstore.Options{}), several...))
+		}
+	}
+	results, err := interleave(len(checks), o.short(), func(i int) (float64, error) {
+		return nsPerCheck(checks[i], keysOf(1), 1, o.pick(2_000, 100), true)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range kinds {
+		row := []any{f(1, time.Second).Algorithm.Name()}
+		for _, r := range results[i*len(sizes):][:len(sizes)] {
+			row = append(row, r.leastAndMedian())
+		}
+		t.add(row...)
+	}
+	return []*table{t}, nil
 }
 
 // flood measures how made-up keys fill memory, and whether a key that is being limited
 // stays limited.
-func flood(o options) *table {
+func flood(o options) ([]*table, error) {
 	n := o.pick(10_000_000, 300_000)
 	t := &table{title: "A flood of made-up keys", note: fmt.Sprintf("%d keys, each asked for once, while one key is being limited.", n),
 		header: []string{"", "heap, MB", "is the limited key still limited?"}}
@@ -165,5 +253,5 @@ func flood(o options) *table {
 			flooded(c.name, c.open(2, 1000*time.Hour))
 		}
 	}
-	return t
+	return []*table{t}, nil
 }
