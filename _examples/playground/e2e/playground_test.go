@@ -238,7 +238,7 @@ func TestSizes(t *testing.T) {
 					t.Errorf("the page is %d px wide, its window %d", over, width)
 				}
 				small := eval[[]string](p, `[...document.querySelectorAll("button, select, input[type=number], .choices label, summary")]
-					.filter((e) => e.getBoundingClientRect().height < 24 || e.getBoundingClientRect().width < 24).map((e) => e.outerHTML)`)
+					.filter((e) => e.checkVisibility()).filter((e) => e.getBoundingClientRect().height < 24 || e.getBoundingClientRect().width < 24).map((e) => e.outerHTML)`)
 				if len(small) > 0 {
 					t.Errorf("below 24 px: %s", strings.Join(small, "\n"))
 				}

@@ -83,7 +83,7 @@ func TestBoundary(t *testing.T) {
 		if dots := p.dots(algorithm); len(dots) != 20 || passed(dots) != want {
 			t.Errorf("%s: %d of %d passed, want %d of 20", algorithm, passed(dots), len(dots), want)
 		}
-		peak := fmt.Sprintf("at most %d in 10 s", want)
+		peak := fmt.Sprintf("peak: %d in 10 s", want)
 		p.wait(fmt.Sprintf(`document.querySelector("[data-algorithm=%s] .peak").textContent === %q`, algorithm, peak))
 	}
 	p.wait(`document.querySelector("#disagree").textContent.startsWith("They decide 10 of the latest 20 ")`)
@@ -169,7 +169,7 @@ func TestControls(t *testing.T) {
 	}
 	p.click("#step")
 	p.wait(fmt.Sprintf("playground.frame.now === %d", now+1_000_000))
-	p.click("summary")
+	p.click("#tableBox summary")
 	p.wait(`document.querySelectorAll("#table tbody tr").length === 12 && document.querySelectorAll("#table th").length === 9`)
 	p.picture("spammer-1280-light")
 
@@ -226,7 +226,7 @@ func TestChat(t *testing.T) {
 // TestHistory lets 20 minutes pass for every algorithm: the memory of the page does not grow.
 func TestHistory(t *testing.T) {
 	p := open(t, serve(t)+"/try.html#paused=yes&pattern=steady&rate=20&period=60")
-	p.do(chromedp.Click(chromedp.CSS("summary")))
+	p.do(chromedp.Click(chromedp.CSS("#tableBox summary")))
 	size := func() (kept, nodes int) {
 		return eval[int](p, "playground.kept()"), eval[int](p, `document.querySelectorAll("*").length`)
 	}
@@ -289,6 +289,15 @@ func TestRedis(t *testing.T) {
 		t.Error("the page offers to step the clock of Redis")
 	}
 	replay(t, ten[6], p.dots("gcra"))
+
+	// A pause stops the requests. The clock of Redis goes on, and so does the picture.
+	p.click("#pause")
+	p.wait("playground.scene.settings.paused")
+	still := eval[struct{ Now, Decided int64 }](p, "playground.frame")
+	p.wait(fmt.Sprintf("playground.frame.now > %d + 2e6 && playground.frame.decided === %d", still.Now, still.Decided))
+	p.wait(`document.querySelector("[data-algorithm=gcra] .facts b").textContent === "10" || playground.line("gcra").left[0].remaining > 1`)
+	p.click("#pause")
+	p.wait("!playground.scene.settings.paused")
 
 	p.click("#hybrid")
 	p.wait(`playground.scene.settings.hybrid && playground.frame.decided > 60`)

@@ -31,6 +31,7 @@ type announcement struct {
 	Link     string    `json:"link"`
 	Fresh    bool      `json:"fresh"`
 	Start    int64     `json:"start"`
+	Now      int64     `json:"now"`
 	Users    []string  `json:"users"`
 	Rows     []rowHead `json:"rows"`
 }
@@ -101,7 +102,7 @@ func (s *Scene) frame(at int64, left [][][3]int64) frame {
 }
 
 func (s *Scene) announcement() announcement {
-	a := announcement{ID: s.ID, Settings: s.set, Link: s.set.query(), Fresh: s.fresh, Start: s.start, Users: users[:s.lanes()]}
+	a := announcement{ID: s.ID, Settings: s.set, Link: s.set.query(), Fresh: s.fresh, Start: s.start, Now: s.now, Users: users[:s.lanes()]}
 	for _, r := range s.rows {
 		a.Rows = append(a.Rows, rowHead{
 			Algorithm: r.kind.name, Title: r.kind.title, About: r.kind.about,

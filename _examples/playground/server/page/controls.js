@@ -7,7 +7,7 @@ import { rows } from "./rows.js";
 
 const titles = {
   "fixed-window": "Fixed window", "anchored-window": "Anchored window", "sliding-window": "Sliding window", "sliding-log": "Sliding log",
-  "token-bucket": "Token bucket", "leaky-bucket": "Leaky bucket", "gcra": "GCRA",
+  "token-bucket": "Token bucket", "leaky-bucket": "Leaky bucket", "gcra": "GCRA", "calendar": "Calendar",
 };
 const boxes = Object.entries(titles).map(([name, title]) => {
   const label = make("label"), box = make("input");
@@ -28,6 +28,7 @@ export function fill() {
   set($("quota"), s.quota);
   set($("period"), s.period);
   set($("burst"), s.burst || "");
+  set($("wait"), s.wait);
   set($("rate"), Math.log10(s.rate));
   showRate();
   if ([...$("speed").options].every((o) => Number(o.value) !== s.speed)) $("speed").add(new Option(`${s.speed} ×`, s.speed));
@@ -59,12 +60,12 @@ function showRate() {
 
 // send sends the settings that the controls show, with some changes.
 function send(changed = {}) {
-  const wrong = [$("quota"), $("period"), $("burst")].find((e) => !e.checkValidity());
+  const wrong = [$("quota"), $("period"), $("burst"), $("wait")].find((e) => !e.checkValidity());
   if (wrong) return problem(`${wrong.id[0].toUpperCase() + wrong.id.slice(1)}: a whole number from ${wrong.min} to ${wrong.max}.`);
   problem("");
   const chosen = (name) => named(name).find((e) => e.checked).value;
   command("set", {
-    quota: $("quota").value, period: $("period").value, burst: $("burst").value || "0",
+    quota: $("quota").value, period: $("period").value, burst: $("burst").value || "0", wait: $("wait").value,
     rate: rate(), speed: $("speed").value, pattern: chosen("pattern"), store: chosen("store"),
     hybrid: $("hybrid").checked ? "yes" : "no", paused: scene.now.settings.paused ? "yes" : "no",
     algorithms: boxes.filter((e) => e.checked).map((e) => e.value).join(","),

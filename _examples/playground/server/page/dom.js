@@ -14,7 +14,8 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-export const seconds = (us) => (us / 1e6).toFixed(1) + " s";
+// seconds is a length of time, rounded up: a wait of 0.0 s would be none.
+export const seconds = (us) => us > 0 && us < 1e5 ? Math.ceil(us / 1e3) + " ms" : (Math.ceil(us / 1e5) / 10).toFixed(1) + " s";
 
 export function problem(text) {
   $("problem").textContent = text;

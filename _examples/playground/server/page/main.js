@@ -1,7 +1,7 @@
 import { Chat } from "./chat.js";
 import { choose, showAnswer } from "./client.js";
 import { count, fill, sayHit } from "./controls.js";
-import { $, problem } from "./dom.js";
+import { $, problem, write } from "./dom.js";
 import { lay, rivals, rows, take, tell } from "./rows.js";
 import { command, connect, listen, scene } from "./scene.js";
 import { drawAxis } from "./timeline.js";
@@ -68,15 +68,21 @@ function animate(time) {
   if (dirty || view !== before) {
     dirty = false;
     Object.assign(ink, { speed: scene.speed, still: still.matches, users });
-    for (const row of rows.values()) row.line.draw(view, ink, rivals);
+    for (const row of rows.values()) dirty = row.line.draw(view, ink, rivals) || dirty;
     drawAxis($("axis"), settings.period, view, ink);
   }
   if (time - told > 100) {
     told = time;
     tell();
+    hint(scene.frame.next - now);
     count();
     showAnswer();
   }
+}
+
+// hint says when the pattern sends its next request, if that is a while.
+function hint(wait) {
+  write($("hint"), wait > 1.5e6 ? `The pattern sends its next request in ${Math.ceil(wait / 1e6)} s.` : "");
 }
 
 // For tests.
@@ -84,10 +90,12 @@ globalThis.playground = {
   get scene() { return scene.now; },
   get frame() { return scene.frame; },
   dots: (algorithm) => rows.get(algorithm)?.line.dots ?? [],
+  line: (algorithm) => rows.get(algorithm).line,
   kept: () => [...rows.values()].reduce((n, r) => n + r.line.dots.length + r.line.levels.reduce((m, l) => m + l.length, 0), 0),
   command,
 };
 
+$("more").open = innerWidth > 860 && innerHeight > 700;
 document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows").focus(); };
 addEventListener("hashchange", () => connect(location.hash.slice(1)));
 mix();

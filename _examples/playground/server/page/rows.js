@@ -9,7 +9,7 @@ export let serial = 0;       // number of the next request
 export let rivals;           // requests that two algorithms decide differently
 
 // lay builds a row for each algorithm of the scene that has none yet, and removes other rows.
-export function lay({ fresh, rows: heads, settings, users }) {
+export function lay({ fresh, now, rows: heads, settings, users }) {
   if (fresh) {
     rows.forEach((r) => r.line.clear());
     serial = 0;
@@ -17,7 +17,7 @@ export function lay({ fresh, rows: heads, settings, users }) {
   const kept = new Map();
   for (const head of heads) {
     const row = rows.get(head.algorithm) ?? newRow(head);
-    row.line.configure(head, settings, users.length);
+    row.line.configure(head, settings, users.length, now);
     row.lanes.replaceChildren(...users.map((user) => newLane(users.length > 1 && user)));
     kept.set(head.algorithm, row);
   }
@@ -73,7 +73,7 @@ export function tell() {
       write(lane.querySelector("b"), String(remaining));
       write(lane.querySelector(".retry"), remaining === 0 && wait > 0 ? `${lanes.children.length > 1 ? "next" : "retry"} in ${seconds(wait)}` : "");
     });
-    write(peak, line.peak ? `at most ${line.peak} in ${period} s` : "");
+    write(peak, line.peak ? `peak: ${line.peak} in ${period} s` : "");
     peak.classList.toggle("over", line.peak > quota);
     write(passed, `${line.passed} passed`);
     write(refused, `${line.refused} refused`);

@@ -12,36 +12,42 @@ export class Timeline {
   }
 
   clear() {
-    this.dots = [];    // {t, user, ok, remaining, retry, reset, n, v}
+    this.dots = [];    // {t, user, ok, remaining, retry, reset, wait, n, v}
+    this.limits = [];  // the capacity since t: [{t, v}]
     this.levels = [];  // by lane: [{t, v}]
     this.left = [];    // by lane: {remaining, next, reset, idle}, with instants
     this.passed = this.refused = this.peak = 0;
   }
 
-  // configure sets the limit. It may change while there are dots.
-  configure(head, settings, lanes) {
+  // configure sets the limit from now on. What is drawn of the past stays as it was.
+  configure(head, settings, lanes, now) {
     this.head = head;
     this.period = settings.period * 1e6;
     this.quota = settings.quota;
     this.lanes = lanes;
+    if (this.limits.at(-1)?.v !== head.capacity) this.limits.push({ t: now, v: head.capacity });
     while (this.levels.length < lanes) this.levels.push([]);
   }
 
-  // spent returns how many units are spent. A meter has fractions of units.
-  spent(remaining, reset) {
-    return this.head.meter ? reset * this.quota / this.period : this.head.capacity - remaining;
+  get bucket() { return this.head.algorithm === "token-bucket"; }
+
+  // level returns how many units are spent, and of a token bucket how many are left. A meter
+  // has fractions of units.
+  level(remaining, reset) {
+    const { head } = this, spent = head.meter ? reset * this.quota / this.period : head.capacity - remaining;
+    return this.bucket ? head.capacity - spent : spent;
   }
 
   // add adds a frame. n is the number of its first request.
   add(frame, now, n) {
     for (const [t, user, ok, remaining, retry, reset, wait] of frame.hits ?? []) {
-      const v = this.spent(remaining, reset);
-      this.dots.push({ t, user, ok: ok === 1, remaining, retry, reset, wait, n: n++, v });
-      if (ok && user < this.lanes) this.levels[user].push({ t, v: v - 1 }, { t, v });
+      const v = this.level(remaining, reset);
+      this.dots.push({ t, user, ok: ok === 1, remaining, retry, reset, wait, n: n++, v, cost: this.period / this.quota });
+      if (ok && user < this.lanes) this.levels[user].push({ t, v: this.bucket ? v + 1 : v - 1 }, { t, v });
     }
     frame.left.forEach(([remaining, next, reset], lane) => {
       this.left[lane] = { remaining, next: now + next, reset: now + reset, idle: reset === 0 };
-      this.sample(this.levels[lane], now, this.spent(remaining, reset));
+      this.sample(this.levels[lane], now, this.level(remaining, reset));
     });
     Object.assign(this, { passed: frame.passed, refused: frame.refused, peak: frame.peak });
     this.forget(now);
@@ -59,10 +65,13 @@ export class Timeline {
     const old = now - keep * this.period;
     drop(this.dots, maxDots, (d) => d.t < old);
     for (const level of this.levels) drop(level, maxSamples, (s) => s.t < old);
+    while (this.limits.length > 1 && this.limits[1].t < old) this.limits.shift();
   }
 
+  // draw reports whether something still moves although the clock stands.
   draw(view, ink, rivals) {
     const { ctx, w, h } = surface(this.canvas);
+    this.growing = false;
     const place = places(w, this.period, view);
     const height = h / this.lanes;
     if (rivals) {
@@ -79,31 +88,78 @@ export class Timeline {
     }
     ctx.fillStyle = ink.accent;
     ctx.fillRect(place.now - 0.75, 0, 1.5, h);
+    return this.growing;
   }
 
   drawLane(ctx, ink, place, w, h, lane, view) {
-    const { head, period } = this;
+    const { head } = this;
     const top = h < 60 ? 11 : 16, bottom = h - (h < 60 ? 9 : 12);
-    const bucket = head.algorithm === "token-bucket";
-    const y = (v) => {
-      const share = Math.min(1, Math.max(0, v / head.capacity));
-      return bottom - (bottom - top) * (bucket ? 1 - share : share);
-    };
+    const most = Math.max(...this.limits.map((l) => l.v));
+    const y = (v) => bottom - (bottom - top) * Math.min(1, Math.max(0, v / most));
     this.drawWindow(ctx, ink, place, w, top, bottom, lane, view);
-
-    // The limit, and the empty level.
     ctx.fillStyle = ink.rule;
     ctx.fillRect(0, bottom, w, 1);
+    ctx.font = `11px ${ink.font}`;
     ctx.fillStyle = ink.soft;
-    for (let x = 0; x < w; x += 6) ctx.fillRect(x, top - 0.5, 3, 1);
-    if (this.lanes > 1) {
-      ctx.font = `11px ${ink.font}`;
-      ctx.fillText(ink.users[lane] ?? "", 2, top + 9);
+    if (this.lanes > 1) ctx.fillText(ink.users[lane] ?? "", 26, top + 9);
+    if (head.algorithm === "gcra") {
+      this.drawRuler(ctx, ink, place, lane, view, top, bottom);
+      this.drawDots(ctx, ink, place, lane, view, () => top - 2, top - 6);
+      return;
     }
-
+    ctx.fillText(String(head.capacity), 2, y(head.capacity) + 10);
+    ctx.fillText("0", 2, bottom - 2);
+    ctx.beginPath();
+    this.limits.forEach(({ t, v }, i) => { // it holds from t until the next one does
+      const until = this.limits[i + 1]?.t ?? place.last;
+      ctx.lineTo(i ? place.x(t) : 0, y(v));
+      ctx.lineTo(place.x(until), y(v));
+    });
+    ctx.strokeStyle = ink.soft;
+    ctx.lineWidth = 1;
+    ctx.setLineDash([3, 3]);
+    ctx.stroke();
+    ctx.setLineDash([]);
     this.drawLevel(ctx, ink, place, lane, view, y);
     this.drawFuture(ctx, ink, place, lane, view, y);
-    this.drawDots(ctx, ink, place, lane, view, y, bucket ? bottom + 6 : top - 6);
+    if (head.algorithm === "leaky-bucket") this.drawQueue(ctx, ink, place, lane, view, y, bottom);
+    this.drawDots(ctx, ink, place, lane, view, y, this.bucket ? bottom + 6 : top - 6);
+  }
+
+  // drawRuler draws GCRA: each request lays a rod at the end of the others, or at now. A rod
+  // must not reach beyond the limit, which moves ahead of now.
+  drawRuler(ctx, ink, place, lane, view, top, bottom) {
+    const height = Math.min(26, bottom - top - 8), y = bottom - height, { capacity } = this.head;
+    ctx.fillStyle = ink.accent;
+    ctx.globalAlpha = 0.12;
+    ctx.fillRect(place.now, y, capacity * this.period / this.quota * place.scale, height);
+    this.dots.forEach((d) => {
+      if (!d.ok || d.user !== lane || d.t > view) return;
+      const end = d.t + d.reset, from = Math.max(d.t, end - d.cost);
+      ctx.globalAlpha = d.n % 2 ? 0.75 : 0.5;
+      ctx.fillRect(place.x(from), y, (end - from) * place.scale, height);
+    });
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = ink.soft;
+    const limit = place.x(view + capacity * this.period / this.quota);
+    for (let at = y - 6; at < bottom; at += 6) ctx.fillRect(limit, at, 1.5, 3);
+  }
+
+  // drawQueue joins each request that waits with the instant at which it goes ahead.
+  drawQueue(ctx, ink, place, lane, view, y, bottom) {
+    ctx.strokeStyle = ctx.fillStyle = ink.ok;
+    ctx.lineWidth = 1;
+    for (const d of this.dots) {
+      if (!d.ok || d.user !== lane || d.t > view) continue;
+      const x = place.x(d.t + d.wait);
+      ctx.globalAlpha = 0.35;
+      ctx.beginPath();
+      ctx.moveTo(place.x(d.t), y(d.v));
+      ctx.lineTo(x, bottom);
+      ctx.stroke();
+      ctx.globalAlpha = 1;
+      if (d.t + d.wait <= view) ctx.fillRect(x - 1, bottom - 3, 2, 6);
+    }
   }
 
   // drawWindow tints the window that the limit counts.
@@ -126,6 +182,9 @@ export class Timeline {
       case "anchored-window":
         if (!left || left.idle || left.reset <= view) return;
         from = left.reset - period, to = left.reset;
+        break;
+      case "calendar":
+        from = Math.floor(view / 86400e6) * 86400e6, to = from + 86400e6;
         break;
       case "sliding-window": case "sliding-log":
         from = view - period, to = view;
@@ -172,9 +231,8 @@ export class Timeline {
     ctx.lineWidth = 1.5;
     ctx.lineJoin = "round";
     ctx.stroke(path);
-    const empty = this.head.algorithm === "token-bucket" ? this.head.capacity : 0;
-    path.lineTo(place.now, y(empty));
-    path.lineTo(place.x(level[0].t), y(empty));
+    path.lineTo(place.now, y(0));
+    path.lineTo(place.x(level[0].t), y(0));
     ctx.fillStyle = water(ctx, ink.accent, y(this.head.capacity), y(0));
     ctx.fill(path);
   }
@@ -192,7 +250,7 @@ export class Timeline {
     ctx.beginPath();
     ctx.moveTo(place.now, y(v));
     if (this.head.meter) {
-      ctx.lineTo(place.x(left.reset), y(0));
+      ctx.lineTo(place.x(left.reset), y(this.bucket ? this.head.capacity : 0));
     } else if (this.head.algorithm.endsWith("-log")) {
       let spent = v;
       for (const d of this.dots) {
@@ -207,7 +265,7 @@ export class Timeline {
     }
     ctx.stroke();
     ctx.globalAlpha = 1;
-    if (left.remaining === 0 && left.next > view) {
+    if (left.remaining === 0 && left.next > view && place.x(left.next) < place.w) {
       ctx.strokeStyle = ink.ok;
       ctx.lineWidth = 1.5;
       ctx.beginPath();
@@ -218,25 +276,48 @@ export class Timeline {
   }
 
   // drawDots draws an admitted request at the level after it, and a refused request beyond
-  // the limit.
+  // the limit. Requests that would cover each other are one mark with their number.
   drawDots(ctx, ink, place, lane, view, y, beyond) {
-    const size = place.scale < 12 / 1e6 ? 2.5 : 3.5;
-    const passed = new Path2D(), refused = new Path2D();
+    const size = place.scale < 12 / 1e6 ? 2.5 : 3.5, time = performance.now();
+    const flat = this.head.algorithm === "gcra", groups = new Map();
     for (const d of this.dots) {
       if (d.t > view || d.t < place.first || d.user !== lane) continue;
-      const x = place.x(d.t);
-      const r = ink.still ? size : size * grown((view - d.t) / ink.speed);
+      d.shown ??= ink.still ? -Infinity : time;
+      const at = d.ok ? y(d.v) : beyond, cell = (d.ok && !flat ? 10 : 28) / place.scale;
+      const key = `${d.ok} ${Math.floor(d.t / cell)} ${Math.round(at / 8)}`, group = groups.get(key);
+      if (group) group.push(d);
+      else groups.set(key, [d]);
+    }
+    const passed = new Path2D(), refused = new Path2D();
+    const mark = (d, r) => {
+      const x = place.x(d.t), at = d.ok ? y(d.v) : beyond, age = time - d.shown;
+      if (age < 250) this.growing = true;
+      r *= grown(age);
       if (d.ok) {
-        const at = y(d.v);
         passed.moveTo(x + r, at);
         passed.arc(x, at, r, 0, 2 * Math.PI);
       } else {
-        refused.moveTo(x - r, beyond - r);
-        refused.lineTo(x + r, beyond + r);
-        refused.moveTo(x + r, beyond - r);
-        refused.lineTo(x - r, beyond + r);
+        refused.moveTo(x - r, at - r);
+        refused.lineTo(x + r, at + r);
+        refused.moveTo(x + r, at - r);
+        refused.lineTo(x - r, at + r);
       }
+    };
+    ctx.font = `11px ${ink.font}`;
+    ctx.textAlign = "center";
+    this.most = 1;
+    for (const group of groups.values()) {
+      if (group.length < (group[0].ok && !flat ? 4 : 6)) {
+        for (const d of group) mark(d, size);
+        continue;
+      }
+      const [d] = group, at = d.ok ? y(d.v) : beyond;
+      mark(d, size + 0.5);
+      ctx.fillStyle = d.ok ? ink.ok : ink.bad;
+      ctx.fillText(`×${group.length}`, place.x(d.t), d.ok || beyond > 20 ? at - 7 : at + 15);
+      this.most = Math.max(this.most, group.length);
     }
+    ctx.textAlign = "start";
     ctx.fillStyle = ink.ok;
     ctx.fill(passed);
     ctx.strokeStyle = ink.paper;
@@ -256,10 +337,10 @@ function water(ctx, color, a, b) {
   return gradient;
 }
 
-// grown returns the relative size of a dot of that age in µs. It grows quickly from 0, beyond
-// 1, and then shrinks to 1.
+// grown returns the relative size of a dot of that age in ms. It grows quickly from 0, beyond
+// 1, and then shrinks to 1. The age is that of the picture: a clock that stands freezes nothing.
 function grown(age) {
-  const t = Math.min(1, age / 250e3);
+  const t = Math.min(1, age / 250);
   return 1 + 1.4 * (1 - t) ** 2 * Math.min(1, t * 8) - Math.max(0, 1 - t * 8);
 }
 
@@ -276,7 +357,7 @@ function places(w, period, view) {
   const scale = w / ((past + future) * period);
   const now = past * period * scale;
   return {
-    scale, now,
+    w, scale, now,
     x: (t) => now + (t - view) * scale,
     first: view - past * period,
     last: view + future * period,

@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// TestPausedHit sends a request while the clock stands: its dot is drawn, as large as all
+// others.
+func TestPausedHit(t *testing.T) {
+	p := open(t, serveStatic(t)+"/try.html#paused=yes&pattern=none&algorithms=sliding-log")
+	p.click("#hit")
+	p.wait(`playground.dots("sliding-log").length === 1`)
+	p.do(chromedp.Sleep(700 * time.Millisecond))
+	green := eval[int](p, `(() => {
+		const c = document.querySelector(".row canvas"), style = getComputedStyle(document.documentElement).getPropertyValue("--ok").trim();
+		const [r, g, b] = [1, 3, 5].map((i) => parseInt(style.slice(i, i + 2), 16)), { data } = c.getContext("2d").getImageData(0, 0, c.width, c.height);
+		let n = 0;
+		for (let i = 0; i < data.length; i += 4) if (Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 12 && data[i + 3] > 200) n++;
+		return n;
+	})()`)
+	if green < 10 || green > 80 { // a disc of 7 px
+		t.Errorf("the dot has %d px", green)
+	}
+}
+
+// TestLimitStep changes the limit: it is another one from now on, and the past stays.
+func TestLimitStep(t *testing.T) {
+	p := open(t, serveStatic(t)+"/try.html#paused=yes&algorithms=sliding-log,token-bucket")
+	p.steps(5)
+	past := `JSON.stringify(["sliding-log", "token-bucket"].map((a) => playground.dots(a).map((d) => d.v)))`
+	before := eval[string](p, past)
+	eval[any](p, `{ const e = document.getElementById("quota"); e.value = 4; e.dispatchEvent(new Event("change", { bubbles: true })); }`)
+	p.wait(`playground.scene.rows[0].capacity === 4`)
+	if after := eval[string](p, past); after != before {
+		t.Errorf("the past was %s and is %s", before, after)
+	}
+	limits := eval[[]struct{ T, V int64 }](p, `playground.line("sliding-log").limits`)
+	if now := eval[int64](p, "playground.frame.now"); len(limits) != 2 || limits[0].V != 10 || limits[1].V != 4 || limits[1].T != now {
+		t.Errorf("at %d the limits are %v", now, limits)
+	}
+}
+
+// TestMany sends 50 requests a second: marks that would cover each other are one with a number.
+func TestMany(t *testing.T) {
+	p := open(t, serveStatic(t)+"/try.html#paused=yes&pattern=steady&rate=50&algorithms=gcra,sliding-log")
+	p.steps(10)
+	p.wait(`playground.line("gcra").most > 9 && playground.line("sliding-log").most > 9`)
+	p.picture("many-1280-light")
+}
+
+// TestHint waits for an attack that begins later.
+func TestHint(t *testing.T) {
+	p := open(t, serveStatic(t)+"/try.html#pattern=boundary&period=60")
+	p.wait(`/^The pattern sends its next request in 1\d s\.$/.test(document.querySelector("#hint").textContent)`)
+}
+
+// TestProblem makes a mistake: the text moves nothing.
+func TestProblem(t *testing.T) {
+	p := open(t, serveStatic(t)+"/try.html#paused=yes")
+	where := `JSON.stringify(document.querySelector("#rows").getBoundingClientRect())`
+	before := eval[string](p, where)
+	eval[any](p, `{ const e = document.getElementById("quota"); e.value = 0; e.dispatchEvent(new Event("change", { bubbles: true })); }`)
+	p.wait(`document.querySelector("#problem").textContent === "Quota: a whole number from 1 to 100."`)
+	if after := eval[string](p, where); after != before {
+		t.Errorf("the rows were at %s and are at %s", before, after)
+	}
+	for us, want := range map[int]string{0: "0.0 s", 1: "1 ms", 49_000: "49 ms", 100_001: "0.2 s", 1_000_000: "1.0 s"} {
+		if got := eval[string](p, fmt.Sprintf(`import("/dom.js").then((m) => m.seconds(%d))`, us)); got != want {
+			t.Errorf("%d µs are %q, want %q", us, got, want)
+		}
+	}
+}
+
+// TestViews asks that a leaky bucket waits and that the calendar counts until midnight.
+func TestViews(t *testing.T) {
+	p := open(t, serveStatic(t)+"/try.html#paused=yes&algorithms=leaky-bucket,calendar&pattern=boundary")
+	p.steps(6)
+	waits := 0
+	for _, d := range p.dots("leaky-bucket") {
+		if d.Wait > 0 {
+			waits++
+		}
+	}
+	if waits < 5 {
+		t.Errorf("%d requests wait", waits)
+	}
+	if dots := p.dots("calendar"); len(dots) != 20 || passed(dots) != 20 {
+		t.Errorf("%d of %d passed about midnight, want 20 of 20", passed(dots), len(dots))
+	}
+	p.picture("views-1280-light")
+}
+
+// TestFold looks at the first chart: it is seen without scrolling on a telephone and at 200 %.
+func TestFold(t *testing.T) {
+	base := serveStatic(t)
+	for _, size := range [][2]int64{{320, 640}, {360, 740}, {640, 450}} {
+		p := open(t, "")
+		p.do(chromedp.EmulateViewport(size[0], size[1]))
+		p.visit(base + "/try.html")
+		if y := eval[float64](p, `document.querySelector(".row canvas").getBoundingClientRect().top`); y > float64(size[1])-60 {
+			t.Errorf("%v: the first chart begins at %.0f px", size, y)
+		}
+		if over := eval[int64](p, "document.documentElement.scrollWidth"); over > size[0] {
+			t.Errorf("%v: the page is %d px wide", size, over)
+		}
+	}
+}
+
+// TestOwnLimit asks a scene from a terminal: the fields are those of the scene's limit.
+func TestOwnLimit(t *testing.T) {
+	base := serve(t)
+	_, data, _ := stream(t, base, "pattern=none")
+	var scene struct{ ID string }
+	if err := json.Unmarshal([]byte(data), &scene); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Get(base + "/scenes/" + scene.ID + "/gcra?headers=ietf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if got, want := resp.Header.Get("RateLimit-Policy"), `"api";q=10;w=10`; got != want {
+		t.Errorf("RateLimit-Policy: got %q, want %q", got, want)
+	}
+	for name := range resp.Header {
+		if strings.HasPrefix(name, "X-Ratelimit") {
+			t.Errorf("there is a field %s", name)
+		}
+	}
+}
+
+// TestNoScript reads the pages as a browser without JavaScript does.
+func TestNoScript(t *testing.T) {
+	base := serveStatic(t)
+	for _, name := range []string{"/", "/try.html"} {
+		resp, err := http.Get(base + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if !strings.Contains(string(text), "<noscript>") {
+			t.Errorf("%s says nothing without JavaScript", name)
+		}
+	}
+}
