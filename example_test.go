@@ -17,27 +17,6 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A session may ask each user's page twice a minute.
-func ExampleByPathValue() {
-	perSessionAndUser := weir.Join(weir.ByCookie("session"), weir.ByPathValue("user"))
-	limit := weir.Middleware(memstore.New(memstore.Options{}), "pages", perSessionAndUser, algorithms.GCRA(2, time.Minute))
-
-	mux := http.NewServeMux()
-	mux.Handle("GET /users/{user}", limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})))
-	for _, path := range []string{"/users/ada", "/users/ada", "/users/ada", "/users/ben"} {
-		r := httptest.NewRequest("GET", path, nil)
-		r.AddCookie(&http.Cookie{Name: "session", Value: "17"})
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, r)
-		fmt.Println(path, w.Code)
-	}
-	// Output:
-	// /users/ada 200
-	// /users/ada 200
-	// /users/ada 429
-	// /users/ben 200
-}
-
 // Clients of one API get a short answer of its own kind, all others the usual one.
 func ExampleRefuse() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{

@@ -32,7 +32,7 @@ func TestHybridServes(t *testing.T) {
 			charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
 			for take(t, store, 0, charge).Allowed() {
 			}
-			asked := behind.calls.Load()
+			asked := behind.Calls.Load()
 			for i := range 20_000 {
 				time.Sleep(5 * time.Microsecond)
 				got := take(t, store, 0, charge)
@@ -41,7 +41,7 @@ func TestHybridServes(t *testing.T) {
 					t.Fatalf("%v, ask %d: got %+v at %v, the store behind says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
 				}
 			}
-			if n := behind.calls.Load() - asked; n != 0 {
+			if n := behind.Calls.Load() - asked; n != 0 {
 				t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
 			}
 			if got := store.Stats(); got.Hits != 20_000 || got.Misses != uint64(asked) {
@@ -66,7 +66,7 @@ func TestHybridIsExact(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			plain := memstore.New(memstore.Options{})
 			behind := &distant{Store: plain}
-			behind.trip.Store(r.Int64N(3) * 1e6)
+			behind.Trip.Store(r.Int64N(3) * 1e6)
 			store := weir.Hybrid(behind, 1000)
 			period := time.Duration(50+r.IntN(2)*50) * time.Millisecond
 			for i := range 2000 {
@@ -84,9 +84,9 @@ func TestHybridIsExact(t *testing.T) {
 				if r.IntN(4) == 0 { // somebody else's process
 					take(t, plain, within, noGifts(charges)...)
 				}
-				asked := behind.calls.Load()
+				asked := behind.Calls.Load()
 				got := take(t, store, within, charges...)
-				if behind.calls.Load() == asked { // served here: the store must refuse too
+				if behind.Calls.Load() == asked { // served here: the store must refuse too
 					peek := &weir.Transaction{Charges: charges, Within: within}
 					if err := plain.Take(context.Background(), peek); err != nil {
 						t.Fatal(err)
@@ -169,7 +169,7 @@ func TestHybridForgets(t *testing.T) {
 func TestHybridDropWhileAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &distant{Store: memstore.New(memstore.Options{})}
-		behind.trip.Store(1e9)
+		behind.Trip.Store(1e9)
 		store := weir.Hybrid(behind, 0)
 		charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
 		take(t, store, 0, charge)
@@ -179,9 +179,9 @@ func TestHybridDropWhileAsking(t *testing.T) {
 		time.Sleep(600 * time.Millisecond)
 		gift := charge
 		gift.Cost = -1
-		behind.trip.Store(0)
+		behind.Trip.Store(0)
 		take(t, store, 0, gift)
-		behind.trip.Store(1e9)
+		behind.Trip.Store(1e9)
 		time.Sleep(time.Second)
 		if !take(t, store, 0, charge).Allowed() {
 			t.Error("refused from memory after the unit was given back")
@@ -215,11 +215,11 @@ func TestHybridBounded(t *testing.T) {
 			take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
 		}
 	}
-	before := behind.calls.Load()
+	before := behind.Calls.Load()
 	for i := range 1000 {
 		take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
 	}
-	if served := 1000 - (behind.calls.Load() - before); served > 20 {
+	if served := 1000 - (behind.Calls.Load() - before); served > 20 {
 		t.Errorf("served %d of 1000 blocked keys from memory, want about the 10 it may hold", served)
 	}
 }

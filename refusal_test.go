@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -174,4 +176,67 @@ func ExampleRefusal() {
 	// Output:
 	// limit api 1h0m0s
 	// ban api 24h0m0s
+}
+
+type misnamed struct {
+	weir.Algorithm
+	name string
+}
+
+func (n misnamed) Name() string { return n.name }
+
+func TestAlgorithmNames(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"mine": true, "my algorithm": true, "": false, "two\nlines": false, "tab\t": false, "größer": false, "\x7f": false,
+	} {
+		limit := algorithms.GCRA(9, time.Second)
+		limit.Algorithm = misnamed{limit.Algorithm, name}
+		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
+		_, err := weir.New(storeFunc(nil), weir.Options{Rules: []weir.Rule{{Name: "r", Key: weir.Global(), Limits: []weir.Limit{limit}}}})
+		for what, err := range map[string]error{"Limit.Validate": limit.Validate(), "Transaction.Validate": tx.Validate(), "New": err} {
+			if (err == nil) != ok {
+				t.Errorf("%s of an algorithm named %q: got %v, want it valid: %v", what, name, err, ok)
+			}
+			if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
+				t.Errorf("%s of an algorithm named %q: got %v, want an error that names it", what, name, err)
+			}
+		}
+	}
+}
+
+// What a client writes into Accept costs a refusal next to nothing: so much is read
+// of it, and no more.
+func TestAcceptIsBounded(t *testing.T) {
+	const html, text = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+	mega := strings.Repeat(",", 1<<20)
+	for _, tt := range []struct {
+		name   string
+		accept []string
+		want   string
+	}{
+		{"HTML", []string{"text/html"}, html},
+		{"HTML after some", []string{strings.Repeat("image/png,", 100) + "text/html"}, html},
+		{"HTML before a megabyte", []string{"text/html," + mega}, html},
+		{"HTML after a megabyte", []string{mega + "text/html"}, text},
+		{"HTML in a line after it", []string{mega, "text/html"}, text},
+		{"HTML after many lines", append(strings.Split(mega, ","), "text/html"), text},
+		{"HTML cut", []string{strings.Repeat(" ", 2040) + "text/html,*/*"}, text},
+		{"parameters", []string{"text/html" + strings.Repeat(";", 1<<20)}, text},
+	} {
+		r := weirtest.Get()
+		r.Header["Accept"] = tt.accept
+		w := httptest.NewRecorder()
+		weir.Refuse(w, r)
+		if got := w.Header().Get("Content-Type"); got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+func BenchmarkRefuseAcceptMegabyte(b *testing.B) {
+	r := weirtest.Get()
+	r.Header["Accept"] = []string{strings.Repeat(",", 1<<20)}
+	for b.Loop() {
+		weir.Refuse(httptest.NewRecorder(), r)
+	}
 }

@@ -55,12 +55,12 @@ type Rule struct {
 	Shadow float64
 
 	// Allow names keys that the rule does not apply to, Deny those that are
-	// refused, without asking the store. Allow comes first. Nil is nobody; List
-	// has both. The key is what Key returns, all of it.
+	// refused, without asking the store. Allow comes first. Nil is nobody;
+	// keys.List has both. The key is what Key returns, all of it.
 	Allow, Deny func(key string) bool
 
 	// AllowFrom and DenyFrom do the same by the request, such as the address that it
-	// comes from, whatever the key is; AddrList has both. What DenyFrom reports is
+	// comes from, whatever the key is; keys.AddrList has both. What DenyFrom reports is
 	// refused also if the rule has no key for it: a client must not escape by leaving
 	// its key out.
 	AllowFrom, DenyFrom func(r *http.Request) bool

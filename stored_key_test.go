@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/watch"
@@ -129,7 +130,7 @@ func heap() int64 {
 func TestLongKeyInLists(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	for _, entry := range []string{long, weir.StoredKey(long), "xxx*"} {
-		list, err := weir.NewKeyList(entry)
+		list, err := keys.NewList(entry)
 		if err != nil {
 			t.Fatal(err)
 		}

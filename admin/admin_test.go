@@ -27,6 +27,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -546,7 +547,7 @@ func TestKeysOfNobody(t *testing.T) {
 	}
 	picky := func(r *http.Request) (string, bool) { return r.Context().Value("user").(string), true }
 	h := newAdmin(t, store, must(t, store,
-		with("ip", weir.ByIP()), with("network", weir.ByIPPrefix(24, 48)), with("joined", weir.Join(weir.ByIP(), weir.ByMethod())),
+		with("ip", weir.ByIP()), with("network", keys.ByIPPrefix(24, 48)), with("joined", weir.Join(weir.ByIP(), keys.ByMethod())),
 		with("first", weir.FirstOf(byUser, weir.ByIP())), with("global", weir.Global()), with("user", byUser), with("picky", picky)))
 	for _, tt := range []struct{ rule, key, want string }{ // part of the answer; "" is 200
 		{"ip", "198.51.100.7", ""},

@@ -64,5 +64,5 @@
 // their numbers, and may join or leave a rule. A limit without a name is named by its
 // period ([weir.Limit.StoredName]), so give a limit a name if its period may change.
 // If counts are lost, the reload says so: see [Change]. One loss it cannot notice: if
-// the secret of [weir.Hashed] changes, every key is a new key.
+// the secret of [keys.Hashed] changes, every key is a new key.
 package config

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -47,7 +48,7 @@ limits:
 `)}}
 	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
 		FS:      files,
-		Keys:    map[string]weir.KeyFunc{"user": weir.ByBasicAuthUser()},
+		Keys:    map[string]weir.KeyFunc{"user": keys.ByBasicAuthUser()},
 		Costs:   map[string]func(*http.Request) int64{"prompt": func(r *http.Request) int64 { return r.ContentLength / 4 }},
 		Limiter: weir.Options{Headers: weir.IETF},
 	})

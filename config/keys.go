@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/keys"
 )
 
 // The keys that a file can use without Options.Keys. Those from headerKey on have an
@@ -89,17 +90,17 @@ func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key 
 			text, separator = text+separator+t.String(), ", "
 		}
 		if d.forwarded {
-			return key{fn: weir.ByForwarded(trusted...), text: text + " by Forwarded", kind: kindIP}
+			return key{fn: keys.ByForwarded(trusted...), text: text + " by Forwarded", kind: kindIP}
 		}
 		return key{fn: weir.ByIP(trusted...), text: text, kind: kindIP}
 	case "global":
 		return key{fn: weir.Global(), text: name, kind: kindGlobal}
 	case "method":
-		return key{fn: weir.ByMethod(), text: name, kind: kindMethod}
+		return key{fn: keys.ByMethod(), text: name, kind: kindMethod}
 	case "route":
-		return key{fn: weir.ByRoute(), text: name, kind: kindRoute}
+		return key{fn: keys.ByRoute(), text: name, kind: kindRoute}
 	case "basic-auth-user":
-		return key{fn: weir.ByBasicAuthUser(), text: name}
+		return key{fn: keys.ByBasicAuthUser(), text: name}
 	}
 	fn := d.o.Keys[name]
 	if fn == nil {
@@ -118,7 +119,7 @@ func (d *decoder) keyWith(n ast.Node, name, arg string) key {
 	case arg == "":
 		d.errorf(n, "key %s has no name after the colon", text)
 	case name == pathKey:
-		return key{fn: weir.ByPathValue(arg), text: text}
+		return key{fn: keys.ByPathValue(arg), text: text}
 	case !isToken(arg):
 		d.errorf(n, "key %s: no %s has such a name", text, name)
 	case name == headerKey:
@@ -128,7 +129,7 @@ func (d *decoder) keyWith(n ast.Node, name, arg string) key {
 		}
 		return k
 	case name == cookieKey:
-		return key{fn: weir.ByCookie(arg), text: text}
+		return key{fn: keys.ByCookie(arg), text: text}
 	}
 	return key{}
 }

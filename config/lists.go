@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/keys"
 )
 
 // A keyList is an allow or a deny list.
@@ -25,7 +26,7 @@ func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 		return l
 	}
 	before := len(d.errs)
-	var entries, keys, addrs []string
+	var entries, inKeys, inAddrs []string
 	for _, e := range d.list(n, what) {
 		s, ok := d.text(e, what)
 		if !ok {
@@ -34,25 +35,25 @@ func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 		entries = append(entries, s)
 		isKey, isAddr := d.listEntry(e, what, s, k)
 		if isKey {
-			keys = append(keys, s)
+			inKeys = append(inKeys, s)
 		}
 		if isAddr {
-			addrs = append(addrs, s)
+			inAddrs = append(inAddrs, s)
 		}
 	}
 	if len(d.errs) > before {
 		return l
 	}
 	l.text = strings.Join(entries, ", ")
-	if len(keys) > 0 {
-		list, _ := weir.NewKeyList(keys...) // listEntry has checked each
+	if len(inKeys) > 0 {
+		list, _ := keys.NewList(inKeys...) // listEntry has checked each
 		l.hasKey = list.Has
 	}
-	if len(addrs) > 0 {
-		list, _ := weir.NewAddrList(addrs...)
-		addr := weir.ClientAddr(d.trusted...)
+	if len(inAddrs) > 0 {
+		list, _ := keys.NewAddrList(inAddrs...)
+		addr := keys.ClientAddr(d.trusted...)
 		if d.forwarded {
-			addr = weir.ForwardedAddr(d.trusted...)
+			addr = keys.ForwardedAddr(d.trusted...)
 		}
 		l.hasAddr = list.Match(addr)
 	}
@@ -65,13 +66,13 @@ func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 // a deny list, may be: a name that a client chooses must not exempt the client because
 // it looks like an address.
 func (d *decoder) listEntry(n ast.Node, what, s string, k *key) (isKey, isAddr bool) {
-	_, errKey := weir.NewKeyList(s)
-	if _, err := weir.NewAddrList(s); err == nil {
+	_, errKey := keys.NewList(s)
+	if _, err := keys.NewAddrList(s); err == nil {
 		isKey = errKey == nil && (k.kind == kindIP || k.kind == kindNamed || k.kind == kindText && what == "deny")
 		return isKey, !isKey || k.kind != kindIP
 	}
 	if errKey != nil {
-		d.errorf(n, "%s: %s", what, strings.TrimPrefix(errKey.Error(), "weir: list: "))
+		d.errorf(n, "%s: %s", what, strings.TrimPrefix(errKey.Error(), "keys: list: "))
 	} else if want := k.instead(newEntry(s)); want != "" {
 		d.errorf(n, "%s: %q is never the key of this rule: %s", what, s, want)
 	}

@@ -408,7 +408,7 @@ func TestLeaseCalls(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				plain := memory()
 				behind := &distant{Store: plain}
-				behind.trip.Store(int64(time.Millisecond))
+				behind.Trip.Store(int64(time.Millisecond))
 				charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
 				same := charge // another key with as many calls and no leases
 				same.Key = "same"
@@ -438,7 +438,7 @@ func TestLeaseCalls(t *testing.T) {
 						time.Sleep(lasts / 81)
 						if i == 7 { // the first TTL, which has no lease, is over
 							calls.Store(0)
-							behind.calls.Store(0)
+							behind.Calls.Store(0)
 						}
 						n := take(t, plain, 0, other).Decisions[0].Remaining - take(t, plain, 0, look).Decisions[0].Remaining
 						held.Store(max(held.Load(), n))
@@ -450,7 +450,7 @@ func TestLeaseCalls(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				ratio := float64(behind.calls.Load()) / float64(calls.Load())
+				ratio := float64(behind.Calls.Load()) / float64(calls.Load())
 				t.Logf("%v, %d replicas: %d calls, %.4f calls of the store for each; %d units held at most", limit, replicas, calls.Load(), ratio, held.Load())
 				if ratio > 1.0/200 {
 					t.Errorf("%v, %d replicas: got %.4f calls of the store for each call, want at most one for 200", limit, replicas, ratio)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/watch"
 )
@@ -131,7 +132,7 @@ func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, l := logger()
-		pests, _ := weir.NewKeyList("pest")
+		pests, _ := keys.NewList("pest")
 		api := rule("api", weir.ByHeader("Key"), 1)
 		api.Deny, api.Penalty = pests.Has, &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), Duration: time.Minute}
 		mem, gone := memstore.New(memstore.Options{}), false

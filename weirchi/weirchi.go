@@ -14,6 +14,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/keys"
 )
 
 // ClientIP returns the key of each client address that a ClientIPFrom… middleware of chi
@@ -22,9 +23,9 @@ import (
 // requests another key:
 //
 //	weir.FirstOf(weirchi.ClientIP(), weir.ByIP())
-func ClientIP() weir.KeyFunc { return weir.ByAddr(ClientAddr, 32, 64) }
+func ClientIP() weir.KeyFunc { return keys.ByAddr(ClientAddr, 32, 64) }
 
-// ClientAddr is a [weir.AddrFunc] that returns this address. Use it in [weir.ByAddr] for other
+// ClientAddr is a [keys.AddrFunc] that returns this address. Use it in [keys.ByAddr] for other
 // sizes of networks, and in lists of addresses.
 func ClientAddr(r *http.Request) (addr netip.Addr, ok bool) {
 	addr = middleware.GetClientIPAddr(r.Context())

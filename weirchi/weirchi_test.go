@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/weirchi"
 )
@@ -75,7 +76,7 @@ func ExampleClientIP() {
 
 // Each network of 256 addresses has one quota.
 func ExampleClientAddr() {
-	byNetwork := weir.ByAddr(weirchi.ClientAddr, 24, 48)
+	byNetwork := keys.ByAddr(weirchi.ClientAddr, 24, 48)
 	key := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Println(byNetwork(r)) })
 	}

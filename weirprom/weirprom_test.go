@@ -23,6 +23,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/tally"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/weirprom"
@@ -48,7 +49,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 	hybrid := weir.Hybrid(breaker, 1000)
 	leases := lease.New(memstore.New(memstore.Options{}), lease.Options{})
 	metrics := weirprom.New(hybrid, breaker, leases, store)
-	deny, err := weir.NewKeyList("spammer")
+	deny, err := keys.NewList("spammer")
 	if err != nil {
 		t.Fatal(err)
 	}

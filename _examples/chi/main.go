@@ -16,6 +16,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/weirchi"
 )
@@ -46,7 +47,7 @@ func main() {
 	r.Route("/api", func(r chi.Router) {
 		// Each client has 3 requests per 10 seconds for each route: /items/1 and
 		// /items/2 are one route, GET and POST are two.
-		perRoute := weir.Join(client, weir.ByMethod(), weir.ByRoute())
+		perRoute := weir.Join(client, keys.ByMethod(), keys.ByRoute())
 		r.Use(weir.Middleware(store, "api", perRoute, algorithms.GCRA(3, 10*time.Second)))
 		r.Get("/items/{id}", item)
 		r.Post("/items/{id}", page("stored"))

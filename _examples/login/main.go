@@ -13,6 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -32,7 +33,7 @@ func main() {
 			{
 				// Strangers can use up the attempts of a user whose name they know. A
 				// large quota that comes back soon limits the harm.
-				Name: "user", Key: weir.Hashed(secret, byUser),
+				Name: "user", Key: keys.Hashed(secret, byUser),
 				Limits: []weir.Limit{algorithms.SlidingLog(3, 10*time.Second)},
 			},
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -42,7 +43,7 @@ func main() {
 		Headers: weir.GitHub,
 		Rules: []weir.Rule{{
 			Name:      "api",
-			Key:       weir.FirstOf(weir.ByContext(idKey{}), weir.ByIP()),
+			Key:       weir.FirstOf(keys.ByContext(idKey{}), weir.ByIP()),
 			LimitsFor: limitsFor,
 		}},
 	})

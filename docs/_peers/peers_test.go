@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -151,7 +152,7 @@ func TestPaths(t *testing.T) {
 	if got := admitted(toll(1), 20, made); got != 20 {
 		t.Errorf("tollbooth: got %d of 20 paths admitted, want 20", got)
 	}
-	byRoute := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.Join(weir.ByIP(), weir.ByRoute()), algorithms.GCRA(3, time.Minute))
+	byRoute := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.Join(weir.ByIP(), keys.ByRoute()), algorithms.GCRA(3, time.Minute))
 	if got := admitted(byRoute, 20, made); got != 3 {
 		t.Errorf("weir: got %d of 20 paths admitted, want 3", got)
 	}

@@ -1,10 +1,11 @@
-package weir_test
+package keys_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -12,7 +13,11 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/keys"
 )
+
+var served = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
 func TestList(t *testing.T) {
 	for _, tt := range []struct {
@@ -34,7 +39,7 @@ func TestList(t *testing.T) {
 		{"10.0.0.0/8 alice 2001:db8::/32", "10.1.1.1 alice 2001:db8::5", "bob"},
 		{"", "", "alice 10.0.0.1 ::1"},
 	} {
-		l, err := weir.NewKeyList(strings.Fields(tt.entries)...)
+		l, err := keys.NewList(strings.Fields(tt.entries)...)
 		if err != nil {
 			t.Fatalf("%s: %v", tt.entries, err)
 		}
@@ -83,8 +88,8 @@ func TestListMistakes(t *testing.T) {
 		{"0.0.0.0/0", "", ""},
 		{"::/0", "", ""},
 	} {
-		_, err := weir.NewKeyList("alice", tt.entry)
-		_, errAddrs := weir.NewAddrList("10.0.0.0/8", tt.entry)
+		_, err := keys.NewList("alice", tt.entry)
+		_, errAddrs := keys.NewAddrList("10.0.0.0/8", tt.entry)
 		for what, got := range map[string]struct {
 			err  error
 			want string
@@ -105,7 +110,7 @@ func TestAddrList(t *testing.T) {
 		{"2001:db8::/120 2001:db8:1::/48", "2001:db8::ff 2001:db8:1:2::3", "2001:db8::100"},
 		{"", "", "192.0.2.7 ::1"},
 	} {
-		l, err := weir.NewAddrList(strings.Fields(tt.entries)...)
+		l, err := keys.NewAddrList(strings.Fields(tt.entries)...)
 		if err != nil {
 			t.Fatalf("%s: %v", tt.entries, err)
 		}
@@ -116,7 +121,7 @@ func TestAddrList(t *testing.T) {
 				}
 			}
 		}
-		if l.Has(netip.Addr{}) || l.Match(weir.ClientAddr())(request("@")) {
+		if l.Has(netip.Addr{}) || l.Match(keys.ClientAddr())(weirtest.From("@")) {
 			t.Errorf("[%s] has what is no address", tt.entries)
 		}
 	}
@@ -125,25 +130,25 @@ func TestAddrList(t *testing.T) {
 // Lists of addresses look at the address, whatever the key is made of, and behind
 // proxies at that of the client.
 func TestListsOfAddresses(t *testing.T) {
-	friends, err := weir.NewAddrList("192.0.2.1", "2001:db8::1")
+	friends, err := keys.NewAddrList("192.0.2.1", "2001:db8::1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pests, err := weir.NewAddrList("192.0.2.0/24", "2001:db8::/120")
+	pests, err := keys.NewAddrList("192.0.2.0/24", "2001:db8::/120")
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := weir.ClientAddr(proxy)
+	client := keys.ClientAddr(proxy)
 	for name, key := range map[string]weir.KeyFunc{
 		"ip":        weir.ByIP(proxy),
-		"ip,method": weir.Join(weir.ByIP(proxy), weir.ByMethod()),
+		"ip,method": weir.Join(weir.ByIP(proxy), keys.ByMethod()),
 		"first-of":  weir.FirstOf(weir.ByHeader("X-Api-Key"), weir.ByIP(proxy)),
 		"global":    weir.Global(),
-		"route":     weir.ByRoute(),
+		"route":     keys.ByRoute(),
 		"none":      never,
 	} {
 		asked := 0
-		h := must(t, storeFunc(func(context.Context, *weir.Transaction) error { asked++; return errors.New("asked") }), weir.Options{
+		h := weirtest.New(t, weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { asked++; return errors.New("asked") }), weir.Options{
 			Rules: []weir.Rule{{
 				Name: "api", Key: key, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
 				AllowFrom: friends.Match(client), DenyFrom: pests.Match(client),
@@ -161,65 +166,65 @@ func TestListsOfAddresses(t *testing.T) {
 			{"192.0.2.1", 200}, {"192.0.2.2", 429}, {"198.51.100.1", other},
 			{"2001:db8::1", 200}, {"2001:db8::2", 429}, {"2001:db8::1:2", other}, // of one /64
 		} {
-			if got := do(h, ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr)).StatusCode; got != tt.want {
+			if got := weirtest.Do(h, weirtest.Ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr)).StatusCode; got != tt.want {
 				t.Errorf("%s: %s: got %d, want %d", name, tt.addr, got, tt.want)
 			}
 			// The text of a key is the client's.
-			if got := do(h, ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr, "X-Api-Key", "192.0.2.1")).StatusCode; got != tt.want {
+			if got := weirtest.Do(h, weirtest.Ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr, "X-Api-Key", "192.0.2.1")).StatusCode; got != tt.want {
 				t.Errorf("%s: %s with the key 192.0.2.1: got %d, want %d", name, tt.addr, got, tt.want)
 			}
 		}
 	}
 	// Preflights come after the list.
-	h := must(t, storeFunc(nil), weir.Options{Rules: []weir.Rule{{
+	h := weirtest.New(t, weirtest.StoreFunc(nil), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, DenyFrom: pests.Match(client),
 	}}}).Handler(served)
-	preflight := ask("/", "192.0.2.2:4", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT")
+	preflight := weirtest.Ask("/", "192.0.2.2:4", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT")
 	preflight.Method = "OPTIONS"
-	if got := do(h, preflight).StatusCode; got != 429 {
+	if got := weirtest.Do(h, preflight).StatusCode; got != 429 {
 		t.Errorf("a preflight: got %d, want 429", got)
 	}
 	// In shadow nobody is refused.
-	h = must(t, storeFunc(nil), weir.Options{Rules: []weir.Rule{{
+	h = weirtest.New(t, weirtest.StoreFunc(nil), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: never, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Shadow: 1, DenyFrom: pests.Match(client),
 	}}}).Handler(served)
-	if got := do(h, ask("/", "192.0.2.2:4")).StatusCode; got != 200 {
+	if got := weirtest.Do(h, weirtest.Ask("/", "192.0.2.2:4")).StatusCode; got != 200 {
 		t.Errorf("in shadow: got %d, want 200", got)
 	}
 }
 
 func ExampleNewAddrList() {
-	pests, err := weir.NewAddrList("203.0.113.0/24", "2001:db8::1")
+	pests, err := keys.NewAddrList("203.0.113.0/24", "2001:db8::1")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	proxies := netip.MustParsePrefix("10.0.0.0/8")
 	rule := weir.Rule{
-		Name: "api", Key: weir.Join(weir.ByIP(proxies), weir.ByMethod()), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)},
-		DenyFrom: pests.Match(weir.ClientAddr(proxies)),
+		Name: "api", Key: weir.Join(weir.ByIP(proxies), keys.ByMethod()), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)},
+		DenyFrom: pests.Match(keys.ClientAddr(proxies)),
 	}
-	fmt.Println(rule.DenyFrom(request("10.0.0.1:443", "203.0.113.9")), rule.DenyFrom(request("10.0.0.1:443", "192.0.2.1")))
-	_, err = weir.NewAddrList("203.0.113.9:443")
+	fmt.Println(rule.DenyFrom(weirtest.From("10.0.0.1:443", "203.0.113.9")), rule.DenyFrom(weirtest.From("10.0.0.1:443", "192.0.2.1")))
+	_, err = keys.NewAddrList("203.0.113.9:443")
 	fmt.Println(err)
 	// Output:
 	// true false
-	// weir: list: entry "203.0.113.9:443" is not as addresses are written, without port, zone, spaces and leading zeros: list 203.0.113.9
+	// keys: list: entry "203.0.113.9:443" is not as addresses are written, without port, zone, spaces and leading zeros: list 203.0.113.9
 }
 
 // TestLists: neither list asks the store; Allow comes first.
 func TestLists(t *testing.T) {
-	admins, err := weir.NewKeyList("192.0.2.0/24")
+	admins, err := keys.NewList("192.0.2.0/24")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pests, err := weir.NewKeyList("192.0.2.66", "203.0.113.0/24")
+	pests, err := keys.NewList("192.0.2.66", "203.0.113.0/24")
 	if err != nil {
 		t.Fatal(err)
 	}
 	asked := errors.New("asked")
 	var denied string
-	h := must(t, storeFunc(func(context.Context, *weir.Transaction) error { return asked }), weir.Options{
+	h := weirtest.New(t, weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { return asked }), weir.Options{
 		Rules: []weir.Rule{
 			{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Allow: func(string) bool { return true }},
 			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Allow: admins.Has, Deny: pests.Has},
@@ -242,7 +247,7 @@ func TestLists(t *testing.T) {
 		{"198.51.100.1:4", 503, ""},
 	} {
 		denied = ""
-		res := do(h, ask("/", tt.remote, "Accept", "application/json"))
+		res := weirtest.Do(h, weirtest.Ask("/", tt.remote, "Accept", "application/json"))
 		body, _ := io.ReadAll(res.Body)
 		if res.StatusCode != tt.status || denied != tt.denied {
 			t.Errorf("%s: got %d, denied by %q, want %d by %q", tt.remote, res.StatusCode, denied, tt.status, tt.denied)
@@ -253,8 +258,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-func ExampleNewKeyList() {
-	offices, err := weir.NewKeyList("192.0.2.0/24", "2001:db8::/32", "partner/*")
+func ExampleNewList() {
+	offices, err := keys.NewList("192.0.2.0/24", "2001:db8::/32", "partner/*")
 	if err != nil {
 		fmt.Println(err)
 		return

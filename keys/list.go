@@ -1,4 +1,4 @@
-package weir
+package keys
 
 import (
 	"fmt"
@@ -6,60 +6,60 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// A KeyList is a set of keys, for Rule.Allow and Rule.Deny: keys as they are,
-// networks, and beginnings. Addresses are better kept in an AddrList.
-type KeyList struct {
+// A List is a set of keys, networks and prefixes of keys, for Rule.Allow and Rule.Deny.
+// To list addresses, prefer an [AddrList].
+type List struct {
 	keys     map[string]bool
 	networks networks
 	starts   map[string]bool
 	lengths  []int // of starts
 }
 
-// NewKeyList returns a list of entries. "192.0.2.7" and "10.0.0.0/8" are addresses
-// and networks, and match keys that are addresses, or networks that lie within,
-// as ByIP makes of IPv6. "tenant-a/*" matches keys that begin so. Anything else
-// is a key.
+// NewList returns a list of entries. An address such as "192.0.2.7" or a network such
+// as "10.0.0.0/8" matches keys that are addresses or networks within it; of IPv6,
+// weir.ByIP makes networks. "tenant-a/*" matches keys that begin with "tenant-a/". Any
+// other entry is a key.
 //
-// The key is that of the rule as a whole: under Join, FirstOf or Global no address
-// is one, and what is to be listed there is an [AddrList]. An entry that could never
-// match is an error: one that is empty, "*", an address with a port, a zone or
-// spaces, a network that is none, and IPv6 addresses and networks beyond /64, which
-// are not keys of ByIP.
-func NewKeyList(entries ...string) (*KeyList, error) {
-	l := &KeyList{keys: map[string]bool{}, starts: map[string]bool{}}
+// The list sees the whole key of the rule. Keys of Join, FirstOf and Global are never
+// addresses; there, use an [AddrList]. An entry that could never match is an error: ""
+// and "*", an address with a port, a zone or spaces, a malformed network, and IPv6
+// addresses and networks beyond /64, which are not keys of weir.ByIP.
+func NewList(entries ...string) (*List, error) {
+	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
 		if e == "" || e == "*" {
-			return nil, fmt.Errorf("weir: list: entry %q would name everybody or nobody", e)
+			return nil, fmt.Errorf("keys: list: entry %q would name everybody or nobody", e)
 		}
 		network, ok, err := parseNetwork(e)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("weir: list: %w", err)
+			return nil, fmt.Errorf("keys: list: %w", err)
 		case ok && network.Addr().Is6() && network.Bits() > 64:
 			key, _ := network.Addr().Prefix(64)
-			return nil, fmt.Errorf("weir: list: entry %q lies within %s, and that is the key of its clients: list %[2]s, or use NewAddrList", e, key)
+			return nil, fmt.Errorf("keys: list: entry %q lies within %s, and that is the key of its clients: list %[2]s, or use NewAddrList", e, key)
 		case ok:
 			l.networks.add(network)
 			continue
 		case strings.TrimSpace(e) != e:
-			return nil, fmt.Errorf("weir: list: entry %q has spaces around it: list %q", e, strings.TrimSpace(e))
+			return nil, fmt.Errorf("keys: list: entry %q has spaces around it: list %q", e, strings.TrimSpace(e))
 		}
 		if start, ok := strings.CutSuffix(e, "*"); ok {
 			l.starts[start] = true
 			l.lengths = with(l.lengths, len(start))
 			continue
 		}
-		l.keys[StoredKey(e)] = true
+		l.keys[weir.StoredKey(e)] = true
 	}
 	return l, nil
 }
 
-// Has reports whether a key is in the list, where a key and its StoredKey are one.
-func (l *KeyList) Has(key string) bool {
-	if l.keys[StoredKey(key)] {
+// Has reports whether a key is in the list. A key and its StoredKey are the same key.
+func (l *List) Has(key string) bool {
+	if l.keys[weir.StoredKey(key)] {
 		return true
 	}
 	for _, n := range l.lengths {
@@ -74,23 +74,22 @@ func (l *KeyList) Has(key string) bool {
 	return ok && l.networks.hold(network)
 }
 
-// An AddrList is a set of addresses and networks, for Rule.AllowFrom and
-// Rule.DenyFrom. It looks at the address that a request comes from, whatever the key
-// of the rule is.
+// An AddrList is a set of addresses and networks, for Rule.AllowFrom and Rule.DenyFrom.
+// It looks at the address that a request comes from, and not at the key of the rule.
 type AddrList struct{ networks networks }
 
 // NewAddrList returns a list of addresses such as "192.0.2.7" and "2001:db8::1", and
-// networks such as "10.0.0.0/8". IPv4-mapped ones are those of IPv4. Anything else is
-// an error that says what would match.
+// networks such as "10.0.0.0/8". An IPv4-mapped address is the IPv4 address. For any
+// other entry the error says what to list.
 func NewAddrList(entries ...string) (*AddrList, error) {
 	l := &AddrList{}
 	for _, e := range entries {
 		network, ok, err := parseNetwork(e)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("weir: list: %w", err)
+			return nil, fmt.Errorf("keys: list: %w", err)
 		case !ok:
-			return nil, fmt.Errorf("weir: list: entry %q is neither an address such as 192.0.2.7 nor a network such as 10.0.0.0/8", e)
+			return nil, fmt.Errorf("keys: list: entry %q is neither an address such as 192.0.2.7 nor a network such as 10.0.0.0/8", e)
 		}
 		l.networks.add(network)
 	}
@@ -98,25 +97,25 @@ func NewAddrList(entries ...string) (*AddrList, error) {
 }
 
 // Has reports whether an address is in the list.
-func (l *AddrList) Has(addr netip.Addr) bool {
-	addr = outside(addr)
-	return addr.IsValid() && l.networks.hold(netip.PrefixFrom(addr, addr.BitLen()))
+func (l *AddrList) Has(a netip.Addr) bool {
+	a = addr.Outside(a)
+	return a.IsValid() && l.networks.hold(netip.PrefixFrom(a, a.BitLen()))
 }
 
-// Match returns a function for Rule.AllowFrom or Rule.DenyFrom: whether the list has
-// the address that addr finds, such as ClientAddr with the proxies that ByIP trusts. A
-// request of which addr finds none is not in the list.
-func (l *AddrList) Match(addr AddrFunc) func(r *http.Request) bool {
+// Match returns a function for Rule.AllowFrom or Rule.DenyFrom. It reports whether the
+// list has the address that find returns; find may be ClientAddr, with the proxies that
+// weir.ByIP trusts. A request of which find knows no address is not in the list.
+func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {
-		a, ok := addr(r)
+		a, ok := find(r)
 		return ok && l.Has(a)
 	}
 }
 
-// networks is a set of networks, of IPv4 and of IPv6.
+// networks is a set of networks.
 type networks struct {
 	of   map[netip.Prefix]bool
-	bits []int // their lengths, for IPv4 as of IPv6
+	bits []int // their lengths; IPv4 counts as mapped, so /8 is 104
 }
 
 func (n *networks) add(p netip.Prefix) {
@@ -127,7 +126,7 @@ func (n *networks) add(p netip.Prefix) {
 	n.bits = with(n.bits, length(p))
 }
 
-// hold reports whether p lies in one of them.
+// hold reports whether p lies in one of the networks.
 func (n *networks) hold(p netip.Prefix) bool {
 	for _, bits := range n.bits {
 		if p.Addr().Is4() {
@@ -143,8 +142,7 @@ func (n *networks) hold(p netip.Prefix) bool {
 	return false
 }
 
-// network reads an address or a network, masked, without a zone, and IPv4 as
-// such.
+// network reads an address or a network without a zone. It masks it, and unmaps IPv4.
 func network(s string) (netip.Prefix, bool) {
 	if len(s) > 64 || !strings.ContainsAny(s, ".:") || strings.Contains(s, "%") {
 		return netip.Prefix{}, false
@@ -163,15 +161,15 @@ func network(s string) (netip.Prefix, bool) {
 	return p.Masked(), true
 }
 
-// parseNetwork reads an entry of a list. ok is false if it is nothing like an address.
-// What is like one, and what no client comes from as it is written, is an error.
+// parseNetwork reads an entry of a list. ok is false if it looks like no address. The
+// error says what is wrong with an entry that looks like one but matches no client.
 func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 	p, ok = network(s)
 	if ok {
 		if whole, err := netip.ParsePrefix(s); err == nil && whole.Addr().Is4In6() && whole.Bits() < 96 {
 			return p, false, fmt.Errorf("entry %q holds all of IPv4, whose clients are known by addresses such as 192.0.2.7: list 0.0.0.0/0", s)
 		}
-		if nat64.Overlaps(p) && p.Bits() > 32 && (p.Bits() < 104 || outside(p.Addr()).Is4()) {
+		if addr.NAT64.Overlaps(p) && p.Bits() > 32 && (p.Bits() < 104 || addr.Outside(p.Addr()).Is4()) {
 			return p, false, fmt.Errorf("entry %q is of NAT64, whose clients are known by their addresses of IPv4: list those", s)
 		}
 		return p, true, nil
@@ -191,7 +189,7 @@ func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 	return p, false, nil
 }
 
-// length counts the length of a network in those of IPv6.
+// length returns the length of a network, of IPv4 as mapped to IPv6.
 func length(p netip.Prefix) int {
 	if p.Addr().Is4() {
 		return p.Bits() + 96

@@ -1,0 +1,63 @@
+package addr
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Sizes are how many bits of an address are a key.
+type Sizes struct{ IPv4, IPv6 int }
+
+// Usual keeps an IPv4 address whole, and of IPv6 the /64 that a client commonly gets.
+var Usual = Sizes{32, 64}
+
+// CheckedSizes panics if a size is out of range. name is the function that got them.
+func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
+	if ipv4 < 1 || ipv4 > 32 {
+		panic(fmt.Sprintf("%s: ipv4 is %d, not 1 to 32 bits", name, ipv4))
+	}
+	if ipv6 < 1 || ipv6 > 128 {
+		panic(fmt.Sprintf("%s: ipv6 is %d, not 1 to 128 bits", name, ipv6))
+	}
+	return Sizes{ipv4, ipv6}
+}
+
+// Key returns the key of an address that Outside returned. text is the address as it
+// is written, or "".
+func (s Sizes) Key(addr netip.Addr, text string) string {
+	bits := s.IPv6
+	if addr.Is4() {
+		bits = s.IPv4
+	}
+	switch {
+	case bits == 32 && text != "":
+		return text
+	case bits == 32 && addr.Is4():
+		return addr.String()
+	}
+	prefix, _ := addr.Prefix(bits) // it fails only if bits is out of range
+	var buf [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
+	return string(prefix.AppendTo(buf[:0]))
+}
+
+// Outside returns an address as the client has it: without a zone, not mapped, and
+// IPv4 if it came through NAT64. Private and local IPv4 addresses are not unwrapped: no
+// NAT64 may embed them (RFC 6052, 3.1), and one that did would let its clients pass for
+// 10.0.0.1 in somebody's list.
+func Outside(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if !NAT64.Contains(addr) {
+		return addr
+	}
+	b := addr.As16()
+	v4 := netip.AddrFrom4([4]byte(b[12:]))
+	if !v4.IsGlobalUnicast() || v4.IsPrivate() || carrierNAT.Contains(v4) {
+		return addr
+	}
+	return v4
+}
+
+// NAT64 has the addresses of IPv4 clients behind NAT64 (RFC 6052).
+var NAT64 = netip.MustParsePrefix("64:ff9b::/96")
+
+var carrierNAT = netip.MustParsePrefix("100.64.0.0/10")

@@ -1,0 +1,5 @@
+//go:build !race
+
+package weirtest
+
+const Race = false

@@ -1,0 +1,150 @@
+// Package weirtest has what tests of several packages share.
+package weirtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// A StoreFunc is a store that does what a test wants.
+type StoreFunc func(ctx context.Context, t *weir.Transaction) error
+
+// Take implements weir.Store.
+func (f StoreFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
+
+// ErrDown is what a store that is down may return.
+var ErrDown = errors.New("dial tcp 127.0.0.1:6379: connection refused")
+
+// A Distant store takes as long as a round trip, half of it before it decides.
+type Distant struct {
+	weir.Store
+	Trip  atomic.Int64 // ns
+	Calls atomic.Int64
+}
+
+// Take implements weir.Store.
+func (d *Distant) Take(ctx context.Context, t *weir.Transaction) error {
+	d.Calls.Add(1)
+	time.Sleep(time.Duration(d.Trip.Load() / 2))
+	err := d.Store.Take(ctx, t)
+	time.Sleep(time.Duration(d.Trip.Load() / 2))
+	return err
+}
+
+// Memory returns a new store in memory.
+func Memory() weir.Store { return memstore.New(memstore.Options{}) }
+
+// Redis returns a store in the Redis at addr.
+func Redis(t testing.TB, addr string, timeout time.Duration) *redisstore.Store {
+	t.Helper()
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(timeout, addr))
+	t.Cleanup(func() { rdb.Close() })
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// Conforms runs the suite of package storetest in bubbles, on a new store for each test.
+func Conforms(t *testing.T, open func() weir.Store) {
+	for _, test := range storetest.Tests() {
+		t.Run(test.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test.Run(t, open()) })
+		})
+	}
+}
+
+// Once is a transaction that spends one unit of a limit.
+func Once(l weir.Limit) *weir.Transaction {
+	return &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1}}}
+}
+
+// Take has a store decide charges.
+func Take(t testing.TB, store weir.Store, within time.Duration, charges ...weir.Charge) *weir.Transaction {
+	t.Helper()
+	tx := &weir.Transaction{Charges: charges, Within: within}
+	if err := store.Take(context.Background(), tx); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// New is weir.New for options that are right.
+func New(t testing.TB, store weir.Store, o weir.Options) *weir.Limiter {
+	t.Helper()
+	l, err := weir.New(store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Ask is a GET from remote, with fields: a name, a value, and so on.
+func Ask(path, remote string, fields ...string) *http.Request {
+	r := httptest.NewRequest("GET", path, nil)
+	r.RemoteAddr = remote
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Add(fields[i], fields[i+1])
+	}
+	return r
+}
+
+// Get is a GET from 192.0.2.1 with fields like "Name: value".
+func Get(fields ...string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+// From is a GET from peer with those fields X-Forwarded-For.
+func From(peer string, xff ...string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = peer
+	r.Header["X-Forwarded-For"] = xff
+	return r
+}
+
+// Do returns what a handler answers.
+func Do(h http.Handler, r *http.Request) *http.Response {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+// Show prints the key of a request.
+func Show(key weir.KeyFunc, r *http.Request) {
+	k, ok := key(r)
+	fmt.Printf("%q %v\n", k, ok)
+}
+
+// IsByIP reports whether weir.ByIP may return a key.
+func IsByIP(key string) bool {
+	if key == "unknown" {
+		return true
+	}
+	if addr, err := netip.ParseAddr(key); err == nil {
+		return addr.Is4() && addr.String() == key
+	}
+	p, err := netip.ParsePrefix(key)
+	return err == nil && p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() == 64 && p.Masked().String() == key
+}

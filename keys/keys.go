@@ -1,0 +1,127 @@
+// Package keys has more key functions for [weir.Rule], beside those of package weir, and
+// the lists of keys and addresses that a rule allows or denies.
+//
+// Like those of package weir, the functions panic on a mistake in their arguments.
+package keys
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"hash"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/seed83679106/weir"
+)
+
+// ByCookie limits each value of a cookie. As with [weir.ByHeader], the client chooses
+// the value, and the rule does not apply to a request without the cookie.
+func ByCookie(name string) weir.KeyFunc {
+	if name == "" {
+		panic("keys: ByCookie: empty name")
+	}
+	return func(r *http.Request) (string, bool) {
+		c, err := r.Cookie(name)
+		if err != nil {
+			return "", false
+		}
+		return nonempty(c.Value)
+	}
+}
+
+// ByBasicAuthUser limits each user name of HTTP Basic authentication. The rule does
+// not apply to a request without one. The password is not checked: if nothing has
+// checked it before, every client that sends a name spends the quota of that name. This
+// bounds how often passwords are guessed, but a stranger can lock the user out. If that
+// is worse, join it with [weir.ByIP].
+func ByBasicAuthUser() weir.KeyFunc {
+	return func(r *http.Request) (string, bool) {
+		user, _, _ := r.BasicAuth()
+		return nonempty(user)
+	}
+}
+
+// ByMethod limits each method of HTTP. Methods that net/http has no name for share the
+// key "other", so that a client gets no fresh quota by inventing one.
+func ByMethod() weir.KeyFunc {
+	return func(r *http.Request) (string, bool) {
+		switch r.Method {
+		case "": // a request that goes out
+			return http.MethodGet, true
+		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+			return r.Method, true
+		}
+		return "other", true
+	}
+}
+
+// ByContext limits each value that the context of the request has for key, such as the
+// user that an authentication middleware has found. The value is a [fmt.Stringer], or
+// of a string or integer type. If it is absent, empty or of another type, the rule does
+// not apply.
+func ByContext(key any) weir.KeyFunc {
+	if key == nil {
+		panic("keys: ByContext: nil key")
+	}
+	return func(r *http.Request) (string, bool) {
+		value := r.Context().Value(key)
+		v := reflect.ValueOf(value)
+		if v.Kind() == reflect.Pointer && v.IsNil() {
+			return "", false // its String may panic
+		}
+		s, isStringer := value.(fmt.Stringer)
+		switch {
+		case isStringer:
+			return nonempty(s.String())
+		case v.Kind() == reflect.String:
+			return nonempty(v.String())
+		case v.CanInt():
+			return strconv.FormatInt(v.Int(), 10), true
+		case v.CanUint():
+			return strconv.FormatUint(v.Uint(), 10), true
+		}
+		return "", false
+	}
+}
+
+// Hashed replaces a key by its HMAC-SHA256, cut to 128 bits (RFC 2104, section 5): 22
+// letters, digits, "-" and "_". Someone who can read the store learns no API keys, and
+// cannot test guesses without the secret. Processes that share a store share the
+// secret; under a new secret every key starts anew. The rule applies if it applies for
+// key.
+func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
+	if len(secret) == 0 {
+		panic("keys: Hashed: empty secret")
+	}
+	if key == nil {
+		panic("keys: Hashed: nil key")
+	}
+	secret = slices.Clone(secret)
+	type hasher struct {
+		mac hash.Hash
+		buf []byte // arguments of an interface escape; this one escapes once
+	}
+	pool := sync.Pool{New: func() any { return &hasher{mac: hmac.New(sha256.New, secret)} }}
+	return func(r *http.Request) (string, bool) {
+		k, ok := key(r)
+		if !ok {
+			return "", false
+		}
+		h := pool.Get().(*hasher)
+		defer pool.Put(h)
+		h.mac.Reset()
+		h.buf = append(h.buf[:0], k...)
+		h.mac.Write(h.buf)
+		h.buf = h.mac.Sum(h.buf[:0])
+		return base64.RawURLEncoding.EncodeToString(h.buf[:16]), true
+	}
+}
+
+// nonempty keeps an empty value from becoming the key of weir.Global.
+func nonempty(key string) (string, bool) { return key, key != "" }

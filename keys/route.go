@@ -1,0 +1,103 @@
+package keys
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/seed83679106/weir"
+)
+
+// ByPathValue limits each value of a wildcard in the route, as net/http and chi set
+// [http.Request.PathValue]. The value exists once the router has run: in r.With of the
+// router that matches it, and not in its r.Use. Before that, or if the value is empty,
+// the rule does not apply.
+//
+// The value is decoded: /users/alice and /users/alic%65 are one key. The mux of net/http
+// decodes it itself. chi does not if the client has escaped more than it had to, and
+// handlers then see "alic%65". A value that cannot be decoded is the key as it is.
+func ByPathValue(name string) weir.KeyFunc {
+	if name == "" {
+		panic("keys: ByPathValue: empty name")
+	}
+	return func(r *http.Request) (string, bool) { return nonempty(pathValue(r, name)) }
+}
+
+// pathValue decodes values that chi has cut out of RawPath. Other values are decoded
+// already: those of net/http's mux, and those of chi if there is no RawPath or
+// StripSlashes makes chi route on Path.
+func pathValue(r *http.Request, name string) string {
+	v := r.PathValue(name)
+	if r.URL.RawPath == "" || !strings.Contains(v, "%") {
+		return v
+	}
+	if rctx := chi.RouteContext(r.Context()); rctx == nil || rctx.URLParam(name) != v {
+		return v
+	}
+	for part := range strings.SplitSeq(v, "/") { // a middleware may have cleaned the slashes between
+		if !strings.Contains(r.URL.RawPath, part) {
+			return v
+		}
+	}
+	if decoded, err := url.PathUnescape(v); err == nil {
+		return decoded
+	}
+	return v
+}
+
+// ByRoute limits each route: the pattern that matched, such as "/users/{id}". The
+// pattern has no method, and has a host only with net/http; join it with [ByMethod] to
+// tell GET from POST.
+//
+// With chi it works everywhere. In r.Use it looks up the route that will match, which
+// costs the time of routing twice. If no route takes HEAD, a HEAD has the route of GET,
+// because middleware.GetHead may follow. With net/http it must stand behind the mux.
+//
+// It fails towards limiting: requests that match no route, and all requests in front of
+// a net/http mux, share the key "unmatched".
+func ByRoute() weir.KeyFunc {
+	return func(r *http.Request) (string, bool) {
+		return cmp.Or(route(r), "unmatched"), true
+	}
+}
+
+func route(r *http.Request) string {
+	pattern := r.Pattern
+	rctx := chi.RouteContext(r.Context())
+	if rctx != nil && rctx.Routes != nil {
+		// Before chi has routed, r.Pattern is that of a mux around it. In a sub-router,
+		// it is the pattern of the mount.
+		before := len(rctx.RoutePatterns) == 0
+		if before || strings.HasSuffix(pattern, "*") {
+			found := findRoute(rctx, r, before)
+			if before || found != "" {
+				return found
+			}
+		}
+	}
+	if i := strings.IndexAny(pattern, " \t"); i > 0 && pattern[0] != '/' {
+		return strings.TrimLeft(pattern[i:], " \t") // "GET /x"; chi's patterns begin with a slash
+	}
+	return pattern
+}
+
+// findRoute asks the outermost chi router for the route of the whole path. Middlewares
+// may have set RoutePath and RouteMethod, which chi prefers. Below a mount, RoutePath is
+// only the rest of the path and is not used.
+func findRoute(rctx *chi.Context, r *http.Request, before bool) string {
+	path := cmp.Or(r.URL.RawPath, r.URL.Path, "/")
+	if before {
+		path = cmp.Or(rctx.RoutePath, path)
+	}
+	method := cmp.Or(rctx.RouteMethod, r.Method)
+	found := rctx.Routes.Find(chi.NewRouteContext(), method, path)
+	if found == "" && method == http.MethodHead { // chi's GetHead may follow
+		found = rctx.Routes.Find(chi.NewRouteContext(), http.MethodGet, path)
+	}
+	if found == "/" {
+		return found
+	}
+	return strings.TrimSuffix(found, "/") // as r.Pattern has it after routing
+}

@@ -1,0 +1,265 @@
+package keys_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/keys"
+)
+
+// A path that is escaped in another way is the same path.
+func TestByPathValueEscaped(t *testing.T) {
+	var s see
+	limit := s.by(keys.ByPathValue("id"))
+	mux := http.NewServeMux()
+	mux.Handle("/users/{id}", limit(http.HandlerFunc(handle)))
+	r := chi.NewRouter()
+	r.With(limit).Get("/users/{id}", handle)
+	r.Route("/teams/{id}", func(r chi.Router) { r.With(limit).Get("/*", handle) })
+	inner := http.NewServeMux()
+	inner.Handle("/mux/{id}", limit(http.HandlerFunc(handle)))
+	r.Mount("/mux", inner)
+	strip := chi.NewRouter()
+	strip.Use(middleware.StripSlashes)
+	strip.With(limit).Get("/users/{id}", handle)
+	for _, tt := range []struct {
+		name string
+		h    http.Handler
+		path string
+		want string
+	}{
+		{"mux", mux, "/users/alice", "alice"},
+		{"mux", mux, "/users/alic%65", "alice"},
+		{"mux", mux, "/users/a%2Fb", "a/b"},
+		{"mux", mux, "/users/a%2565%2F", "a%65/"}, // decoded once
+		{"chi", r, "/users/alice", "alice"},
+		{"chi", r, "/users/alic%65", "alice"},
+		{"chi", r, "/users/%61%6C%69%63%65", "alice"},
+		{"chi", r, "/users/a%2Fb", "a/b"},
+		{"chi", r, "/users/a%2fb", "a/b"},
+		{"chi", r, "/users/100%25", "100%"},
+		{"chi", r, "/users/a%2565", "a%65"},
+		{"chi", r, "/users/a%2565%21", "a%65!"},
+		{"chi, mounted", r, "/teams/alic%65/x", "alice"},
+		{"mux in chi", r, "/mux/alic%65", "alice"},
+		{"mux in chi", r, "/mux/a%2565%2F", "a%65/"},
+		{"StripSlashes", strip, "/users/alic%65", "alice"},
+		{"StripSlashes", strip, "/users/alic%65/", "alice"},
+		{"StripSlashes", strip, "/users/a%2565%21/", "a%65!"},
+	} {
+		s.keys = nil
+		tt.h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", tt.path, nil))
+		if got := strings.Join(s.keys, " "); got != tt.want {
+			t.Errorf("%s: %s: got %q, want %q", tt.name, tt.path, got, tt.want)
+		}
+	}
+}
+
+// A HEAD is a request to the route that answers it, also in front of GetHead.
+func TestByRouteHead(t *testing.T) {
+	var s see
+	limit := s.by(keys.ByRoute())
+	r := chi.NewRouter()
+	r.Use(limit, middleware.GetHead)
+	r.With(limit).Get("/users/{id}", handle)
+	r.Route("/api", func(r chi.Router) {
+		r.Use(limit)
+		r.With(limit).Get("/items/{id}", handle)
+	})
+	r.Head("/own/{id}", handle)
+	r.Get("/own/*", handle)
+	for _, tt := range []struct{ path, want string }{
+		{"/users/7", "/users/{id} /users/{id}"},
+		{"/api/items/7", "/api/items/{id} /api/items/{id} /api/items/{id}"},
+		{"/own/7", "/own/{id}"},
+		{"/none", "unmatched"},
+	} {
+		s.keys = nil
+		r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("HEAD", tt.path, nil))
+		if got := strings.Join(s.keys, " "); got != tt.want {
+			t.Errorf("HEAD %s: got %s, want %s", tt.path, got, tt.want)
+		}
+	}
+}
+
+// see notes the key of each request that passes.
+type see struct{ keys []string }
+
+func (s *see) by(key weir.KeyFunc) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			k, ok := key(r)
+			if !ok {
+				k = "-"
+			}
+			s.keys = append(s.keys, k)
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+func handle(http.ResponseWriter, *http.Request) {}
+
+// The same route is the same key in r.Use, below a mount and in r.With.
+func TestByRouteChi(t *testing.T) {
+	var s see
+	limit := s.by(keys.ByRoute())
+	r := chi.NewRouter()
+	r.Use(limit)
+	r.With(limit).Get("/", handle)
+	r.With(limit).Get("/users/{id}", handle)
+	r.With(limit).Post("/users/{id}", handle)
+	r.With(limit).Get("/a b", handle)
+	r.With(limit).Get("/files/*", handle)
+	r.Route("/api", func(r chi.Router) {
+		r.Use(limit)
+		r.With(limit).Get("/", handle)
+		r.Route("/{tenant}", func(r chi.Router) {
+			r.Use(limit)
+			r.With(limit).Get("/items/{id}", handle)
+			r.With(limit).Get("/raw/*", handle)
+		})
+	})
+	mux := http.NewServeMux()
+	mux.Handle("GET /mux/{id}", limit(http.HandlerFunc(handle)))
+	r.Mount("/mux", mux)
+
+	for _, tt := range []struct{ method, path, want string }{
+		{"GET", "/", "/ /"},
+		{"GET", "/users/1", "/users/{id} /users/{id}"},
+		{"POST", "/users/1", "/users/{id} /users/{id}"},
+		{"GET", "/users/1%2F2", "/users/{id} /users/{id}"},
+		{"GET", "/a%20b", "/a b /a b"},
+		{"GET", "/files/x/y", "/files/* /files/*"},
+		{"GET", "/api", "/api /api /api"},
+		{"GET", "/api/", "/api /api /api"},
+		{"GET", "/api/t/items/1", "/api/{tenant}/items/{id} /api/{tenant}/items/{id} /api/{tenant}/items/{id} /api/{tenant}/items/{id}"},
+		{"GET", "/api/t/raw/x", "/api/{tenant}/raw/* /api/{tenant}/raw/* /api/{tenant}/raw/* /api/{tenant}/raw/*"},
+		{"GET", "/mux/1", "/mux/* /mux/{id}"},
+		{"GET", "/none", "unmatched"},
+		{"DELETE", "/users/1", "unmatched"},
+		{"MADEUP", "/users/1", "unmatched"},
+		{"GET", "/api/t/none", "unmatched /api/* /api/{tenant}/*"},
+	} {
+		s.keys = nil
+		r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(tt.method, tt.path, nil))
+		if got := strings.Join(s.keys, " "); got != tt.want {
+			t.Errorf("%s %s: got %s, want %s", tt.method, tt.path, got, tt.want)
+		}
+	}
+}
+
+func TestByRouteChiMiddleware(t *testing.T) {
+	var s see
+	r := chi.NewRouter()
+	r.Use(middleware.StripSlashes, middleware.GetHead, s.by(keys.ByRoute()))
+	r.Get("/users/{id}", handle)
+	outer := http.NewServeMux() // its pattern is not the route
+	outer.Handle("GET /v1/", http.StripPrefix("/v1", r))
+
+	for _, tt := range []struct{ method, path, want string }{
+		{"GET", "/v1/users/1", "/users/{id}"},
+		{"GET", "/v1/users/1/", "/users/{id}"},
+		{"HEAD", "/v1/users/1", "/users/{id}"},
+		{"GET", "/v1/none", "unmatched"},
+	} {
+		s.keys = nil
+		outer.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(tt.method, tt.path, nil))
+		if got := strings.Join(s.keys, " "); got != tt.want {
+			t.Errorf("%s %s: got %s, want %s", tt.method, tt.path, got, tt.want)
+		}
+	}
+}
+
+func TestByRouteServeMux(t *testing.T) {
+	var s see
+	limit := s.by(keys.ByRoute())
+	mux := http.NewServeMux()
+	for _, pattern := range []string{"/users/{id}", "POST /users/{id}", "GET \t/tab", "GET example.org/{$}", "/tree/", "/star/*"} {
+		mux.Handle(pattern, limit(http.HandlerFunc(handle)))
+	}
+	before := limit(mux)
+	for _, tt := range []struct{ method, url, want string }{
+		{"GET", "/users/1", "/users/{id}"},
+		{"POST", "/users/1", "/users/{id}"},
+		{"GET", "/tab", "/tab"},
+		{"GET", "http://example.org/", "example.org/{$}"},
+		{"GET", "/tree/a/b", "/tree/"},
+		{"GET", "/star/*", "/star/*"},
+		{"GET", "/none", ""},
+	} {
+		s.keys = nil
+		before.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(tt.method, tt.url, nil))
+		want := strings.TrimSpace("unmatched " + tt.want) // in front of the mux nothing is known
+		if got := strings.Join(s.keys, " "); got != want {
+			t.Errorf("%s %s: got %s, want %s", tt.method, tt.url, got, want)
+		}
+	}
+}
+
+func TestByPathValue(t *testing.T) {
+	var s see
+	limit := s.by(keys.ByPathValue("id"))
+	r := chi.NewRouter()
+	r.Use(limit) // not routed yet
+	r.With(limit).Get("/users/{id}", handle)
+	r.Route("/teams/{id}", func(r chi.Router) {
+		r.Use(limit)
+		r.Get("/", handle)
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/users/{id}", limit(http.HandlerFunc(handle)))
+	for _, tt := range []struct {
+		h          http.Handler
+		path, want string
+	}{
+		{r, "/users/7", "- 7"},
+		{r, "/teams/7/", "- 7"},
+		{mux, "/users/7", "7"},
+	} {
+		s.keys = nil
+		tt.h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", tt.path, nil))
+		if got := strings.Join(s.keys, " "); got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.path, got, tt.want)
+		}
+	}
+}
+
+// What ByRoute foresees is what chi then does.
+func FuzzByRoute(f *testing.F) {
+	f.Add("GET", "/users/1", "")
+	f.Add("POST", "/api/t/items/a/b", "/api/t/items/a%2Fb")
+	f.Add("GET", "/api//", "")
+	var s see
+	limit := s.by(keys.ByRoute())
+	r := chi.NewRouter()
+	r.Use(limit)
+	r.With(limit).Get("/", handle)
+	r.With(limit).Handle("/users/{id:[0-9]+}", http.HandlerFunc(handle))
+	r.With(limit).Get("/users/{name}/", handle)
+	r.Route("/api", func(r chi.Router) {
+		r.Use(limit)
+		r.With(limit).Get("/", handle)
+		r.With(limit).Post("/{tenant}/items/*", handle)
+		r.Route("/{tenant}", func(r chi.Router) {
+			r.Use(limit)
+			r.With(limit).Get("/", handle)
+			r.With(limit).Get("/*", handle)
+		})
+	})
+	f.Fuzz(func(t *testing.T, method, path, raw string) {
+		s.keys = nil
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, &http.Request{Method: method, URL: &url.URL{Path: path, RawPath: raw}})
+		if w.Code == http.StatusOK && len(slices.Compact(slices.Clone(s.keys))) != 1 {
+			t.Errorf("%s %q %q: got %q on the way", method, path, raw, s.keys)
+		}
+	})
+}
