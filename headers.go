@@ -8,15 +8,17 @@ import (
 	"strings"
 	"time"
 	"unsafe"
+
+	"github.com/seed83679106/weir/internal/fields"
 )
 
 // A Dialect is a way to tell clients about limits in response fields. Dialects
 // are flags: IETF | GitHub sends both. Retry-After is sent with every refusal
 // that a wait can cure, whatever the dialect.
 //
-// Where a response knows of several limits, the dialects that have room for one
-// show the tightest: of those that refused the one with the longest wait, else
-// the one with the smallest share left.
+// If a response is about several limits, the dialects that have room for one show the
+// tightest: of those that refused, the one with the longest wait, and otherwise the one
+// with the smallest share left.
 type Dialect uint16
 
 const (
@@ -58,61 +60,23 @@ const (
 	NoHeaders
 )
 
-// A triple is a dialect that shows one limit in three fields. Names are in
-// their canonical form; a %s stands for the rule's unit, where each unit has
-// fields of its own. The table serves both ways: ParseHeaders reads by it.
+// A triple is a dialect that shows one limit in three fields.
 type triple struct {
-	dialect                 Dialect
-	limit, remaining, reset string
-	format                  timeFormat
+	dialect Dialect
+	*fields.Triple
 }
-
-// A timeFormat is how a field is written. A reader does without: others mix
-// them up, and no two can be confused.
-type timeFormat int
-
-const (
-	unixSeconds timeFormat = iota
-	deltaSeconds
-	goDuration
-	rfc3339
-)
 
 var triples = [...]triple{
-	{XRateLimit | GitHub, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", unixSeconds},
-	{Draft06, "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", deltaSeconds},
-	{OpenAI, "X-Ratelimit-Limit-%s", "X-Ratelimit-Remaining-%s", "X-Ratelimit-Reset-%s", goDuration},
-	{Anthropic, "Anthropic-Ratelimit-%s-Limit", "Anthropic-Ratelimit-%s-Remaining", "Anthropic-Ratelimit-%s-Reset", rfc3339},
-	{Twitter, "X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", unixSeconds},
+	{XRateLimit | GitHub, &fields.XRateLimit},
+	{Draft06, &fields.Draft06},
+	{OpenAI, &fields.OpenAI},
+	{Anthropic, &fields.Anthropic},
+	{Twitter, &fields.Twitter},
 }
 
-// The fields that are not of a triple.
-const (
-	retryAfter    = "Retry-After"
-	retryAfterMS  = "Retry-After-Ms"
-	ietfField     = "Ratelimit"
-	policyField   = "Ratelimit-Policy"
-	usedField     = "X-Ratelimit-Used"
-	resourceField = "X-Ratelimit-Resource"
-	exposeField   = "Access-Control-Expose-Headers"
-)
+const exposeField = "Access-Control-Expose-Headers"
 
-// The parameters of the IETF fields, and the members of Draft07's RateLimit.
-const (
-	quotaKey     = "q"
-	unitKey      = "qu"
-	windowKey    = "w"
-	partitionKey = "pk"
-	leftKey      = "r"
-	timeKey      = "t"
-
-	limitMember     = "limit"
-	remainingMember = "remaining"
-	resetMember     = "reset"
-)
-
-// validate refuses dialects that share a field and would say different things
-// in it.
+// validate refuses dialects that would say different things in the same field.
 func (d Dialect) validate() error {
 	switch {
 	case d >= NoHeaders<<1:
@@ -125,17 +89,18 @@ func (d Dialect) validate() error {
 	return nil
 }
 
-// fields lists the names that the dialect may send, for browsers, which show a
-// script only the fields that they are told of.
-func (d Dialect) fields(units []string) string {
-	names := []string{retryAfter}
+// exposed lists the names of the fields that the dialect may send. Browsers show them to
+// scripts from another origin only if they are listed.
+func (d Dialect) exposed(units []string) string {
+	names := []string{fields.RetryAfter}
 	for _, t := range triples {
 		if d&t.dialect == 0 {
 			continue
 		}
 		for _, unit := range units {
-			names = append(names, t.named(unit).limit, t.named(unit).remaining, t.named(unit).reset)
-			if !t.perUnit() {
+			named := t.Named(unit)
+			names = append(names, named.Limit, named.Remaining, named.Reset)
+			if !t.PerUnit() {
 				break
 			}
 		}
@@ -143,22 +108,12 @@ func (d Dialect) fields(units []string) string {
 	for _, f := range []struct {
 		dialect Dialect
 		name    string
-	}{{IETF | Draft07, ietfField}, {IETF | Draft07 | Draft06, policyField}, {GitHub, usedField}, {GitHub, resourceField}, {OpenAI, retryAfterMS}} {
+	}{{IETF | Draft07, fields.RateLimit}, {IETF | Draft07 | Draft06, fields.Policy}, {GitHub, fields.Used}, {GitHub, fields.Resource}, {OpenAI, fields.RetryAfterMS}} {
 		if d&f.dialect != 0 {
 			names = append(names, f.name)
 		}
 	}
 	return strings.Join(names, ", ")
-}
-
-func (t *triple) perUnit() bool { return strings.Contains(t.limit, "%s") }
-
-func (t triple) named(unit string) triple {
-	if t.perUnit() {
-		name := func(s string) string { return http.CanonicalHeaderKey(strings.Replace(s, "%s", unit, 1)) }
-		t.limit, t.remaining, t.reset = name(t.limit), name(t.remaining), name(t.reset)
-	}
-	return t
 }
 
 // An item is what a response knows of one limit, for one key.
@@ -169,7 +124,7 @@ type item struct {
 	cost int64
 }
 
-// tighter reports whether a client is better told of a than of b.
+// tighter reports whether a is tighter than b.
 func (a *item) tighter(b *item) bool {
 	if a.RetryAfter != b.RetryAfter {
 		return a.RetryAfter > b.RetryAfter
@@ -180,9 +135,8 @@ func (a *item) tighter(b *item) bool {
 	return ah < bh || ah == bh && al < bl
 }
 
-// tightest returns the item to show where there is room for one, of the limits
-// that count the unit ("" is any), and none of those whose state is unknown; or
-// nil.
+// tightest returns the tightest item of a unit ("" is any), for dialects that have room
+// for one. It ignores items whose Remaining is unknown, and returns nil if none is left.
 func tightest(items []item, unit string) (tight *item) {
 	for i := range items {
 		it := &items[i]
@@ -193,16 +147,16 @@ func tightest(items []item, unit string) (tight *item) {
 	return tight
 }
 
-// A fieldWriter sets fields of h. All values that change from response to
-// response lie in one block of memory.
+// A fieldWriter sets fields of h. The values that change from response to response lie
+// in one block of memory.
 type fieldWriter struct {
 	h      http.Header
 	values []string
 	buf    []byte
 }
 
-// set sets a field to the bytes of buf from start on. They are never written to
-// again, which is what makes a string of them.
+// set sets a field to the bytes of buf from start on. They are never written again, so
+// they can be a string without a copy.
 func (w *fieldWriter) set(name string, start int) {
 	text := w.buf[start:]
 	w.values = append(w.values, unsafe.String(unsafe.SliceData(text), len(text)))
@@ -216,21 +170,20 @@ func (w *fieldWriter) setInt(name string, n int64) {
 	w.set(name, start)
 }
 
-// write tells of the items in every dialect of d. at is the store's clock when
-// it decided.
+// write writes the items in every dialect of d. at is the store's clock at the decision.
 func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool) {
 	for i := range triples {
 		t := &triples[i]
 		switch {
 		case d&t.dialect == 0:
-		case !t.perUnit():
+		case !t.PerUnit():
 			if it := tightest(items, ""); it != nil {
-				w.writeTriple(t, it, at)
+				w.writeTriple(t.Triple, it, at)
 			}
 		default:
 			for j := range items {
 				if it := tightest(items, items[j].rule.Unit); it != nil && firstOfUnit(items, j) {
-					named := t.named(it.rule.Unit)
+					named := t.Named(it.rule.Unit)
 					w.writeTriple(&named, it, at)
 				}
 			}
@@ -255,47 +208,46 @@ func firstOfUnit(items []item, i int) bool {
 	return true
 }
 
-func (w *fieldWriter) writeTriple(t *triple, it *item, at time.Time) {
-	w.h[t.limit] = it.capacityValue
-	w.setInt(t.remaining, it.Remaining)
-	switch t.format {
-	case unixSeconds:
-		w.setInt(t.reset, ceilSeconds(time.Duration(at.UnixMicro())*time.Microsecond+it.ResetAfter))
-	case deltaSeconds:
-		w.setInt(t.reset, ceilSeconds(it.ResetAfter))
-	case goDuration:
+func (w *fieldWriter) writeTriple(t *fields.Triple, it *item, at time.Time) {
+	w.h[t.Limit] = it.capacityValue
+	w.setInt(t.Remaining, it.Remaining)
+	switch t.Format {
+	case fields.UnixSeconds:
+		w.setInt(t.Reset, ceilSeconds(time.Duration(at.UnixMicro())*time.Microsecond+it.ResetAfter))
+	case fields.DeltaSeconds:
+		w.setInt(t.Reset, ceilSeconds(it.ResetAfter))
+	case fields.GoDuration:
 		start := len(w.buf)
 		w.buf = append(w.buf, ceil(it.ResetAfter, time.Millisecond).String()...)
-		w.set(t.reset, start)
-	case rfc3339:
+		w.set(t.Reset, start)
+	case fields.RFC3339:
 		start := len(w.buf)
 		reset := at.Add(it.ResetAfter + time.Second - 1).Truncate(time.Second)
 		w.buf = reset.UTC().AppendFormat(w.buf, time.RFC3339)
-		w.set(t.reset, start)
+		w.set(t.Reset, start)
 	}
 }
 
-// writeRest writes the fields of dialects that add some to a triple, or show
-// one limit in a single field.
+// writeRest writes the fields that dialects have besides a triple, or instead of one.
 func (w *fieldWriter) writeRest(d Dialect, it *item) {
 	if d&GitHub != 0 {
-		w.setInt(usedField, max(0, it.capacity-it.Remaining))
-		w.h[resourceField] = []string{it.rule.Name}
+		w.setInt(fields.Used, max(0, it.capacity-it.Remaining))
+		w.h[fields.Resource] = []string{it.rule.Name}
 	}
 	if d&(Draft07|Draft06) != 0 {
-		w.h[policyField] = it.draft
+		w.h[fields.Policy] = it.draft
 	}
 	if d&Draft07 != 0 {
 		start := len(w.buf)
-		w.buf = fmt.Appendf(w.buf, limitMember+"=%d, "+remainingMember+"=%d, "+resetMember+"=%d", it.capacity, it.Remaining, ceilSeconds(it.ResetAfter))
-		w.set(ietfField, start)
+		w.buf = fmt.Appendf(w.buf, fields.LimitMember+"=%d, "+fields.RemainingMember+"=%d, "+fields.ResetMember+"=%d", it.capacity, it.Remaining, ceilSeconds(it.ResetAfter))
+		w.set(fields.RateLimit, start)
 	}
 }
 
-// writeIETF lists every policy, and of a refusal the violated limits only.
+// writeIETF lists every policy, and every limit or, in a refusal, the violated ones.
 func (w *fieldWriter) writeIETF(items []item, refused bool) {
 	if len(items) == 1 {
-		w.h[policyField] = items[0].ietf
+		w.h[fields.Policy] = items[0].ietf
 	} else {
 		start := len(w.buf)
 		for i := range items {
@@ -304,7 +256,7 @@ func (w *fieldWriter) writeIETF(items []item, refused bool) {
 			}
 			w.buf = append(w.buf, items[i].ietf[0]...)
 		}
-		w.set(policyField, start)
+		w.set(fields.Policy, start)
 	}
 	start := len(w.buf)
 	for i := range items {
@@ -316,29 +268,29 @@ func (w *fieldWriter) writeIETF(items []item, refused bool) {
 			w.buf = append(w.buf, ", "...)
 		}
 		w.buf = append(w.buf, quoted(it.name)...)
-		w.buf = append(w.buf, ";"+leftKey+"="...)
+		w.buf = append(w.buf, ";"+fields.RemainingParam+"="...)
 		w.buf = strconv.AppendInt(w.buf, min(it.Remaining, maxInteger), 10)
 		if it.NextAfter > 0 {
-			w.buf = append(w.buf, ";"+timeKey+"="...)
+			w.buf = append(w.buf, ";"+fields.TimeParam+"="...)
 			w.buf = strconv.AppendInt(w.buf, ceilSeconds(it.NextAfter), 10)
 		}
 	}
 	if len(w.buf) > start {
-		w.set(ietfField, start)
+		w.set(fields.RateLimit, start)
 	} else {
-		delete(w.h, ietfField) // what an outer limiter said is void now
+		delete(w.h, fields.RateLimit) // items has the limits of outer limiters, too
 	}
 }
 
-// writeRetryAfter says when to come again: in whole seconds, rounded up. There
-// is nothing to say where no wait will do.
+// writeRetryAfter writes the wait in whole seconds, rounded up. It writes nothing if no
+// wait helps.
 func (w *fieldWriter) writeRetryAfter(d Dialect, wait time.Duration) {
 	if wait <= 0 || wait == Never {
 		return
 	}
-	w.setInt(retryAfter, ceilSeconds(wait))
+	w.setInt(fields.RetryAfter, ceilSeconds(wait))
 	if d&OpenAI != 0 {
-		w.setInt(retryAfterMS, ceil(wait, time.Millisecond).Milliseconds())
+		w.setInt(fields.RetryAfterMS, ceil(wait, time.Millisecond).Milliseconds())
 	}
 }
 

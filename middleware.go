@@ -133,7 +133,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		units = append(units, r.Unit)
 	}
 	if o.ExposeHeaders {
-		l.expose = []string{o.Headers.fields(units)}
+		l.expose = []string{o.Headers.exposed(units)}
 	}
 	return l, nil
 }

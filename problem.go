@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/seed83679106/weir/internal/fields"
 )
 
 // A problem is an answer to a request that was not served: problem details as in
@@ -77,7 +79,7 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request) {
 }
 
 func tryAgain(h http.Header) string {
-	switch after := h.Get(retryAfter); after {
+	switch after := h.Get(fields.RetryAfter); after {
 	case "":
 		return ""
 	case "1":

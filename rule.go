@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed83679106/weir/internal/fields"
 )
 
 // A Rule says whom to limit, and by how much.
@@ -73,8 +75,6 @@ type Rule struct {
 	Unit string
 }
 
-const requests = "requests"
-
 // A rule is a Rule with all that can be prepared.
 type rule struct {
 	Rule
@@ -99,7 +99,7 @@ func prepare(r Rule) (*rule, error) {
 		return nil, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
 	}
 	if r.Unit == "" {
-		r.Unit = requests
+		r.Unit = fields.Requests
 	}
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return nil, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
@@ -182,11 +182,11 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 
 	window := ""
 	if l.Period%time.Second == 0 {
-		window = fmt.Sprintf(";"+windowKey+"=%d", min(l.Period/time.Second, maxInteger))
+		window = fmt.Sprintf(";"+fields.WindowParam+"=%d", min(l.Period/time.Second, maxInteger))
 	}
-	item := fmt.Sprintf("%s;"+quotaKey+"=%d", quoted(p.name), min(l.Quota, maxInteger))
-	if r.Unit != requests {
-		item += ";" + unitKey + "=" + quoted(r.Unit)
+	item := fmt.Sprintf("%s;"+fields.QuotaParam+"=%d", quoted(p.name), min(l.Quota, maxInteger))
+	if r.Unit != fields.Requests {
+		item += ";" + fields.UnitParam + "=" + quoted(r.Unit)
 	}
 	p.ietf = []string{item + window}
 	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}

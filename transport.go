@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/seed83679106/weir/headers"
 )
 
 // Transport limits requests that go out through base; nil is
@@ -133,11 +135,11 @@ func (l *Limiter) sitOut(v *verdict, maxWait time.Duration) bool {
 
 // asksToPause returns how long the other side wants to be left alone.
 func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
-	advice, retryAfter := ParseHeaders(res.Header, now)
+	limits, retryAfter := headers.Parse(res.Header, now)
 	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
 		pause = retryAfter
 	}
-	for _, a := range advice {
+	for _, a := range limits {
 		if a.Remaining == 0 {
 			pause = max(pause, a.ResetAfter)
 		}

@@ -1,19 +1,21 @@
-package weir
+package headers
 
 import (
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed83679106/weir/internal/fields"
 )
 
 // retryAfter reads how long the response asks to wait.
-func (r *headerReader) retryAfter() (longest time.Duration) {
-	lines := r.h[retryAfter]
+func (r *reader) retryAfter() (longest time.Duration) {
+	lines := r.h[fields.RetryAfter]
 	for _, s := range lines[:min(len(lines), maxLines)] {
 		longest = max(longest, r.wait(s))
 	}
-	if n, fraction, ok := number(r.h.Get(retryAfterMS)); ok {
+	if n, fraction, ok := number(r.h.Get(fields.RetryAfterMS)); ok {
 		if fine := delta(n, fraction, time.Millisecond); fine > max(0, longest-time.Second) {
 			return fine
 		}
@@ -21,8 +23,8 @@ func (r *headerReader) retryAfter() (longest time.Duration) {
 	return longest
 }
 
-// wait reads a time in any form.
-func (r *headerReader) wait(s string) time.Duration {
+// wait reads a time in any form, as the wait until then.
+func (r *reader) wait(s string) time.Duration {
 	if n, fraction, ok := number(s); ok {
 		return r.after(n, fraction)
 	}
@@ -42,8 +44,9 @@ func (r *headerReader) wait(s string) time.Duration {
 	return bounded(t.Sub(r.base))
 }
 
-// after tells by its magnitude what a number of seconds means.
-func (r *headerReader) after(n int64, fraction time.Duration) time.Duration {
+// after returns the wait that a number means: by its magnitude it is seconds from now,
+// Unix seconds or Unix milliseconds.
+func (r *reader) after(n int64, fraction time.Duration) time.Duration {
 	var t time.Time
 	switch {
 	case n < 1e8: // three years
@@ -57,29 +60,29 @@ func (r *headerReader) after(n int64, fraction time.Duration) time.Duration {
 	if wait := t.Sub(r.base); wait > -year {
 		return bounded(wait)
 	}
-	return maxAdvice
+	return maxWait
 }
 
-func bounded(d time.Duration) time.Duration { return min(max(0, d), maxAdvice) }
+func bounded(d time.Duration) time.Duration { return min(max(0, d), maxWait) }
 
 // delta returns n units and a fraction of one, in nanoseconds of a second.
 func delta(n int64, fraction, unit time.Duration) time.Duration {
-	if n >= int64(maxAdvice/unit) {
-		return maxAdvice
+	if n >= int64(maxWait/unit) {
+		return maxWait
 	}
-	return bounded(time.Duration(n)*unit + ceil(fraction*unit, time.Second)/time.Second)
+	return bounded(time.Duration(n)*unit + (fraction*unit+time.Second-1)/time.Second)
 }
 
 const digits = "0123456789"
 
-// number reads digits with or without decimals. The fraction is in billionths,
-// rounded up; what is too large for an int64 is the largest.
+// number reads digits with or without decimals. The fraction is in billionths, rounded
+// up. A number too large for an int64 is the largest int64.
 func number(s string) (n int64, fraction time.Duration, ok bool) {
 	whole, decimals, point := strings.Cut(strings.TrimSpace(s), ".")
 	if whole == "" || strings.Trim(whole, digits) != "" || point && (decimals == "" || strings.Trim(decimals, digits) != "") {
 		return 0, 0, false
 	}
-	n, _ = strconv.ParseInt(whole, 10, 64) // no error but ErrRange is left
+	n, _ = strconv.ParseInt(whole, 10, 64) // the only possible error is ErrRange
 	for i, place := 0, time.Second/10; i < len(decimals); i, place = i+1, place/10 {
 		if place == 0 && decimals[i] > '0' {
 			return n, fraction + 1, true

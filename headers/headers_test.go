@@ -1,4 +1,4 @@
-package weir_test
+package headers_test
 
 import (
 	"fmt"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -31,7 +33,7 @@ func header(text string) http.Header {
 
 // said writes advice as name:remaining/limit unit per window +reset, and
 // unknown numbers as ?.
-func said(advice []weir.ServerLimit, retryAfter time.Duration) string {
+func said(advice []headers.Limit, retryAfter time.Duration) string {
 	number := func(n int64) string { return strings.Replace(fmt.Sprint(n), "-1", "?", 1) }
 	var all []string
 	for _, a := range advice {
@@ -50,8 +52,8 @@ func said(advice []weir.ServerLimit, retryAfter time.Duration) string {
 	return strings.Join(all, ", ")
 }
 
-// TestParseHeaders: responses as one meets them.
-func TestParseHeaders(t *testing.T) {
+// TestParse: responses as one meets them.
+func TestParse(t *testing.T) {
 	for _, c := range []struct{ name, response, want string }{
 		{"nothing", "Content-Type: text/plain", ""},
 		{"GitHub", `
@@ -127,7 +129,7 @@ func TestParseHeaders(t *testing.T) {
 			X-RateLimit-Remaining: 4`, "a:4/5 requests per 1s, :4/5 requests"},
 		{"another's policies", "RateLimit-Policy: \"\";q=5, 5;w=2\nRateLimit-Limit: 5\nRateLimit-Remaining: 1", ":?/5 requests, :1/5 requests per 2s"},
 	} {
-		if got := said(weir.ParseHeaders(header(c.response), noon)); got != c.want {
+		if got := said(headers.Parse(header(c.response), noon)); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
 		}
 	}
@@ -145,7 +147,7 @@ func TestClocks(t *testing.T) {
 		{"a cache", reset + "Age: 30\nDate: Fri, 02 Jan 2026 11:59:30 GMT\nRateLimit: \"a\";r=1", "retry 1m0s"},
 		{"a cache that asked", reset + "Age: 0", ":?/9 requests +1m0s, retry 1m0s"},
 	} {
-		if got := said(weir.ParseHeaders(header(c.response), noon)); got != c.want {
+		if got := said(headers.Parse(header(c.response), noon)); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}
@@ -209,11 +211,11 @@ func TestRetryAfter(t *testing.T) {
 		h := http.Header{}
 		h.Set("Retry-After", c.after)
 		h.Set("retry-after-ms", c.ms)
-		if advice, got := weir.ParseHeaders(h, noon); got != c.want || advice != nil {
+		if advice, got := headers.Parse(h, noon); got != c.want || advice != nil {
 			t.Errorf("%.60q, %q ms: got %v %v, want %v", c.after, c.ms, advice, got, c.want)
 		}
 	}
-	if _, got := weir.ParseHeaders(header("Retry-After: 5\nRetry-After: 7\nRetry-After: 6"), noon); got != 7*time.Second {
+	if _, got := headers.Parse(header("Retry-After: 5\nRetry-After: 7\nRetry-After: 6"), noon); got != 7*time.Second {
 		t.Errorf("several: got %v, want the longest, 7s", got)
 	}
 }
@@ -247,7 +249,7 @@ func TestStructured(t *testing.T) {
 		{`limit=1, remaining=1, reset=`, void}, {`limit=1 remaining=1`, void}, {`Limit=1`, void}, {`limit=-5, remaining="1"`, void}, {`limit=-5, remaining=1`, ":1/? requests"}, {`limit, remaining`, void},
 		{`limit=1, "a";r=1`, void},
 	} {
-		if got := said(weir.ParseHeaders(http.Header{"Ratelimit": {c.field}}, noon)); got != c.want {
+		if got := said(headers.Parse(http.Header{"Ratelimit": {c.field}}, noon)); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.field, got, c.want)
 		}
 	}
@@ -260,7 +262,7 @@ func TestStructured(t *testing.T) {
 		{void, []string{"", `"a";r=1`}},
 		{void, []string{`"a";r=1`, "limit=1"}},
 	} {
-		if got := said(weir.ParseHeaders(http.Header{"Ratelimit": c.lines}, noon)); got != c.want {
+		if got := said(headers.Parse(http.Header{"Ratelimit": c.lines}, noon)); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.lines, got, c.want)
 		}
 	}
@@ -274,7 +276,7 @@ func TestStructured(t *testing.T) {
 		`"a";q=1;pk="text", "a";q=1;pk=:AA`:  void,
 		`"a";q=1;qu="` + "\x7f" + `", 100;w`: void,
 	} {
-		if got := said(weir.ParseHeaders(http.Header{"Ratelimit-Policy": {field}}, noon)); got != want {
+		if got := said(headers.Parse(http.Header{"Ratelimit-Policy": {field}}, noon)); got != want {
 			t.Errorf("policy %q: got %q, want %q", field, got, want)
 		}
 	}
@@ -327,8 +329,8 @@ var hostile = []struct {
 func TestHostile(t *testing.T) {
 	for _, c := range hostile {
 		h := c.of(1 << 20)
-		var advice []weir.ServerLimit
-		n := testing.AllocsPerRun(1, func() { advice, _ = weir.ParseHeaders(h, noon) })
+		var advice []headers.Limit
+		n := testing.AllocsPerRun(1, func() { advice, _ = headers.Parse(h, noon) })
 		if len(advice) != c.want || n > 6000 {
 			t.Errorf("%s: got %d limits in %.0f allocations, want %d in 6000 at most", c.name, len(advice), n, c.want)
 		}
@@ -339,13 +341,13 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	h := hostile[0].of(1 << 20)
-	first := said(weir.ParseHeaders(h, noon))
-	if again := said(weir.ParseHeaders(h, noon)); again != first || !strings.HasPrefix(first, ":?/1 u0000000") {
+	first := said(headers.Parse(h, noon))
+	if again := said(headers.Parse(h, noon)); again != first || !strings.HasPrefix(first, ":?/1 u0000000") {
 		t.Errorf("the same header read twice:\n%s\n%s", first, again)
 	}
 }
 
-// TestRoundTrip: ParseHeaders reads what middleware writes, in every dialect,
+// TestRoundTrip: Parse reads what middleware writes, in every dialect,
 // whoever's clock is wrong.
 func TestRoundTrip(t *testing.T) {
 	const day = 24 * time.Hour
@@ -380,14 +382,14 @@ func TestRoundTrip(t *testing.T) {
 					tx = weir.FromContext(r.Context())
 					w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
 				})
-				h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: c.dialect, OnLimited: spy, Rules: []weir.Rule{
+				h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Headers: c.dialect, OnLimited: spy, Rules: []weir.Rule{
 					{Name: `a"\`, Key: weir.Global(), Limits: []weir.Limit{limit().Named("x"), limit().Named("y").WithBurst(1 + rnd.Int64N(3))}},
 					{Name: "b", Key: weir.Global(), Limits: []weir.Limit{limit()}, Unit: "tokens", Cost: func(*http.Request) int64 { return rnd.Int64N(4) }},
 				}}).Handler(spy)
 				for range 12 {
-					res := do(h, ask("/", ""))
+					res := weirtest.Do(h, weirtest.Ask("/", ""))
 					skew := time.Duration(rnd.Int64N(int64(40*time.Hour))) - 20*time.Hour
-					advice, retry := weir.ParseHeaders(res.Header, time.Now().Add(skew))
+					advice, retry := headers.Parse(res.Header, time.Now().Add(skew))
 					told := 0
 					for _, a := range advice {
 						if a.Remaining < 0 {
@@ -436,7 +438,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // tells reports whether an advice says of one of the limits what was decided.
-func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, high time.Duration), a weir.ServerLimit, tx *weir.Transaction) bool {
+func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, high time.Duration), a headers.Limit, tx *weir.Transaction) bool {
 	for i, c := range tx.Charges {
 		d := tx.Decisions[i]
 		_, full := c.Limit.Algorithm.Take(weir.State{}, &c.Limit, 0, 0)
@@ -466,9 +468,9 @@ func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, hig
 	return false
 }
 
-// FuzzParseHeaders: any response is read within bounds, the same each time, and
+// FuzzParse: any response is read within bounds, the same each time, and
 // what IETF can say of it reads back.
-func FuzzParseHeaders(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"RateLimit-Policy: \"a\";q=1;w=2;qu=\"t\";pk=:AQ==:, 5;w=1\nRateLimit: \"a\\\"\";r=1;t=2;x=%\"%c3%bc\"",
 		"RateLimit: limit=100, remaining=50, reset=5\nAge: 0\nDate: Fri, 02 Jan 2026 12:00:00 GMT",
@@ -482,8 +484,8 @@ func FuzzParseHeaders(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, unix int64) {
 		now := time.Unix(unix, 0)
 		h := header(text)
-		advice, retry := weir.ParseHeaders(h, now)
-		if again, r := weir.ParseHeaders(h, now); said(again, r) != said(advice, retry) {
+		advice, retry := headers.Parse(h, now)
+		if again, r := headers.Parse(h, now); said(again, r) != said(advice, retry) {
 			t.Errorf("%q: read %s, then %s", text, said(advice, retry), said(again, r))
 		}
 		if retry < 0 || retry > 24*time.Hour || len(advice) > 64 {
@@ -499,7 +501,7 @@ func FuzzParseHeaders(f *testing.F) {
 			}
 			quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace
 			a.ResetAfter = a.ResetAfter.Truncate(time.Second)
-			back, _ := weir.ParseHeaders(header(fmt.Sprintf("RateLimit-Policy: \"%s\";q=%d;qu=\"%s\";w=%d\nRateLimit: \"%s\";r=%d;t=%d",
+			back, _ := headers.Parse(header(fmt.Sprintf("RateLimit-Policy: \"%s\";q=%d;qu=\"%s\";w=%d\nRateLimit: \"%s\";r=%d;t=%d",
 				quote(a.Name), a.Limit, quote(a.Unit), a.Window/time.Second, quote(a.Name), a.Remaining, a.ResetAfter/time.Second)), now)
 			if len(back) != 1 || back[0] != a {
 				t.Errorf("%q: got %+v, written and read again %+v", text, a, back)
@@ -514,14 +516,14 @@ func FuzzRetryAfter(f *testing.F) {
 		f.Add(s, uint32(7))
 	}
 	read := func(s string) time.Duration {
-		_, d := weir.ParseHeaders(http.Header{"Retry-After": {s}}, noon)
+		_, d := headers.Parse(http.Header{"Retry-After": {s}}, noon)
 		return d
 	}
 	f.Fuzz(func(t *testing.T, s string, n uint32) {
 		if d := read(s); d < 0 || d > 24*time.Hour {
 			t.Errorf("%q: got %v", s, d)
 		}
-		if _, d := weir.ParseHeaders(http.Header{"Retry-After-Ms": {s}}, noon); d < 0 || d > 24*time.Hour {
+		if _, d := headers.Parse(http.Header{"Retry-After-Ms": {s}}, noon); d < 0 || d > 24*time.Hour {
 			t.Errorf("%q ms: got %v", s, d)
 		}
 		d := time.Duration(min(n, 86400)) * time.Second
@@ -537,16 +539,16 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-// BenchmarkParseHeaders: a response is read in microseconds, a hostile megabyte
+// BenchmarkParse: a response is read in microseconds, a hostile megabyte
 // in milliseconds.
-func BenchmarkParseHeaders(b *testing.B) {
+func BenchmarkParse(b *testing.B) {
 	github := header("Content-Type: text/plain\nX-RateLimit-Limit: 5000\nX-RateLimit-Remaining: 4987\nX-RateLimit-Reset: 1767357061")
 	ietf := header("Content-Type: text/plain\nRateLimit-Policy: \"burst\";q=100;w=60, \"daily\";q=1000;w=86400\nRateLimit: \"burst\";r=50;t=30, \"daily\";r=10")
 	run := func(name string, h http.Header) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				weir.ParseHeaders(h, noon)
+				headers.Parse(h, noon)
 			}
 		})
 	}
@@ -558,13 +560,13 @@ func BenchmarkParseHeaders(b *testing.B) {
 	}
 }
 
-func ExampleParseHeaders() {
+func ExampleParse() {
 	response := http.Header{}
 	response.Set("RateLimit-Policy", `"burst";q=100;w=60, "daily";q=1000;w=86400`)
 	response.Set("RateLimit", `"burst";r=0;t=12, "daily";r=640`)
 	response.Set("Retry-After", "12")
 
-	advice, retryAfter := weir.ParseHeaders(response, time.Now())
+	advice, retryAfter := headers.Parse(response, time.Now())
 	for _, a := range advice {
 		fmt.Printf("%s: %d of %d %s per %v left, more in %v\n", a.Name, a.Remaining, a.Limit, a.Unit, a.Window, a.ResetAfter)
 	}

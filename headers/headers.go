@@ -1,0 +1,276 @@
+// Package headers reads what servers say about their limits in response fields: in every
+// dialect that package weir writes, and Retry-After.
+package headers
+
+import (
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir/internal/fields"
+	"github.com/seed83679106/weir/internal/sfv"
+)
+
+// A Limit is what a server says about one of its limits.
+type Limit struct {
+	// Name is the name of the policy, if the dialect has one.
+	Name string
+
+	// Unit is what the limit counts: "requests" if the server names nothing else.
+	Unit string
+
+	// Limit and Remaining are in that unit; -1 is unknown.
+	Limit, Remaining int64
+
+	// Window is the period of the limit; 0 is unknown.
+	Window time.Duration
+
+	// ResetAfter is the wait until more is free (IETF) or all is (the other dialects),
+	// at most a day; 0 is unknown, or past.
+	ResetAfter time.Duration
+}
+
+// Bounds of what is read: a response may be hostile.
+const (
+	maxWait   = 24 * time.Hour // the longest wait that is believed
+	maxLimits = 64             // limits of one response
+	maxField  = 16 << 10       // bytes of a structured field; a longer one is ignored
+	maxLines  = 16             // lines of Retry-After
+	maxText   = 256            // bytes of a time, a unit or a resource; longer ones are ignored
+)
+
+// Parse returns what response fields say about limits, and how long they ask to wait
+// (Retry-After, retry-after-ms; 0 if they don't). h has canonical keys, as net/http
+// makes them. now is the reader's clock when the response came.
+//
+// A limit that the response has in two dialects is returned twice. Limits of the IETF
+// field and of drafts 06 and 07 come first, each with its policy if there is one: it is
+// found by name and partition key, or in the drafts by quota.
+//
+// Servers mix the forms of a time up, so each field may have any form. A number below
+// 10^8 is seconds from now, below 10^11 Unix seconds, else Unix milliseconds, with
+// decimals or without; retry-after-ms always counts from now. A Unix time more than a
+// year in the past is taken as "never". Other forms are durations ("6m0s"), RFC 3339 and
+// the three forms of an HTTP date. Waits are capped at 24 hours: the server will say
+// more after a day. Values that are negative or malformed are ignored.
+//
+// Clocks differ. A time is measured from the Date of the response, by the clock of the
+// server that sent both. Date has whole seconds, so a wait may be a second too long, and
+// never too short. If Date is missing, or more than a day from now, which no clock in
+// use is, times are measured from now.
+//
+// A response from a cache (Age > 0) says how things were: only its Retry-After is read.
+//
+// If Retry-After is sent twice, the longer wait counts. A retry-after-ms within a second
+// of it is the same wait, in more detail.
+func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Duration) {
+	r := reader{h: h, base: now}
+	if r.count("Age") > 0 {
+		return nil, r.retryAfter()
+	}
+	if date := h.Get("Date"); date != "" && len(date) <= maxText {
+		if t, err := http.ParseTime(date); err == nil && t.Sub(now).Abs() <= maxWait {
+			r.base = t
+		}
+	}
+	r.readPolicies()
+	r.readRateLimit()
+	for _, t := range fields.Triples {
+		for _, unit := range r.units(t) {
+			r.readTriple(t, unit)
+		}
+	}
+	for _, k := range r.known {
+		limits = append(limits, k.limit)
+	}
+	return limits, r.retryAfter()
+}
+
+// A reader collects what fields say.
+type reader struct {
+	h        http.Header
+	base     time.Time // times are measured from it
+	known    []known   // policies first
+	policies int
+}
+
+// known is a Limit, and what decides to which policy it belongs.
+type known struct {
+	limit        Limit
+	ietf         bool // of the IETF fields, or else of drafts 06 and 07
+	partition    sfv.ByteSequence
+	hasRemaining bool // a policy that has got its Remaining
+}
+
+// readPolicies reads RateLimit-Policy. An item with a name is of the IETF field, an item
+// that is a number of drafts 06 and 07. Other items are skipped.
+func (r *reader) readPolicies() {
+	policies, _ := r.members(fields.Policy, false)
+	for _, m := range policies {
+		k := known{limit: Limit{Unit: fields.Requests, Remaining: -1}}
+		l := &k.limit
+		switch v := m.Value.(type) {
+		case string:
+			k.ietf, l.Name, l.Limit = true, v, count(m.Params[fields.QuotaParam])
+			if unit, ok := m.Params[fields.UnitParam].(string); ok {
+				l.Unit = unit
+			}
+			k.partition, _ = m.Params[fields.PartitionParam].(sfv.ByteSequence)
+		case int64:
+			l.Limit = count(v)
+		default:
+			continue
+		}
+		const longest = math.MaxInt64 / int64(time.Second)
+		l.Window = time.Duration(min(max(0, count(m.Params[fields.WindowParam])), longest)) * time.Second
+		if l.Limit >= 0 {
+			r.add(k)
+		}
+	}
+	r.policies = len(r.known)
+}
+
+// readRateLimit reads RateLimit: a List in the IETF field, a Dictionary in draft 07. A
+// field with a value is never both.
+func (r *reader) readRateLimit() {
+	items, list := r.members(fields.RateLimit, false)
+	for _, m := range items {
+		name, named := m.Value.(string)
+		l := Limit{Name: name, Unit: fields.Requests, Limit: -1, Remaining: count(m.Params[fields.RemainingParam])}
+		if !named || l.Remaining < 0 {
+			continue
+		}
+		l.ResetAfter = r.after(count(m.Params[fields.TimeParam]), 0)
+		k := known{limit: l, ietf: true}
+		k.partition, _ = m.Params[fields.PartitionParam].(sfv.ByteSequence)
+		r.join(k)
+	}
+	if list {
+		return
+	}
+	items, _ = r.members(fields.RateLimit, true)
+	l := Limit{Unit: fields.Requests, Limit: -1, Remaining: -1}
+	for _, m := range items {
+		switch m.Key {
+		case fields.LimitMember:
+			l.Limit = count(m.Value)
+		case fields.RemainingMember:
+			l.Remaining = count(m.Value)
+		case fields.ResetMember:
+			l.ResetAfter = r.after(count(m.Value), 0)
+		}
+	}
+	if l.Limit >= 0 || l.Remaining >= 0 {
+		r.join(known{limit: l})
+	}
+}
+
+// members parses all lines of a structured field.
+func (r *reader) members(name string, dictionary bool) (members []sfv.Member, ok bool) {
+	size := 0
+	for _, line := range r.h[name] {
+		size += len(line) + 2
+	}
+	if size > maxField {
+		return nil, false
+	}
+	return sfv.Parse(strings.Join(r.h[name], ", "), dictionary)
+}
+
+// count returns a value that is a number of units, or -1.
+func count(v any) int64 {
+	if n, ok := v.(int64); ok && n >= 0 {
+		return n
+	}
+	return -1
+}
+
+// join adds what remains of a limit to its policy. If it has none, join adds the limit.
+// A partition key matches a missing one.
+func (r *reader) join(k known) {
+	l := &k.limit
+	for i := range r.known[:r.policies] {
+		p := &r.known[i]
+		switch {
+		case p.ietf != k.ietf || p.limit.Name != l.Name:
+		case !k.ietf && p.limit.Limit != l.Limit:
+		case p.partition != k.partition && p.partition != "" && k.partition != "":
+		default:
+			if !p.hasRemaining {
+				p.limit.Remaining, p.limit.ResetAfter, p.hasRemaining = l.Remaining, l.ResetAfter, true
+				return
+			}
+			l.Limit, l.Unit, l.Window = p.limit.Limit, p.limit.Unit, p.limit.Window
+		}
+	}
+	r.add(k)
+}
+
+func (r *reader) add(k known) {
+	if len(r.known) < maxLimits {
+		r.known = append(r.known, k)
+	}
+}
+
+// readTriple reads the limit of a unit from the three fields of t. A reset alone is no
+// limit.
+func (r *reader) readTriple(t *fields.Triple, unit string) {
+	named := t.Named(unit)
+	l := Limit{Unit: strings.ToLower(unit), Limit: r.count(named.Limit), Remaining: r.count(named.Remaining)}
+	if t == &fields.XRateLimit { // GitHub's fields
+		if name := r.h.Get(fields.Resource); len(name) <= maxText {
+			l.Name = name
+		}
+		if used := r.count(fields.Used); l.Remaining < 0 && l.Limit >= 0 && used >= 0 {
+			l.Remaining = max(0, l.Limit-used)
+		}
+	}
+	if l.Limit < 0 && l.Remaining < 0 {
+		return
+	}
+	l.ResetAfter = r.wait(r.h.Get(named.Reset))
+	if t == &fields.Draft06 {
+		r.join(known{limit: l})
+		return
+	}
+	r.add(known{limit: l})
+}
+
+// units returns the units that the fields of t name: the first maxLimits in the order of
+// the alphabet.
+func (r *reader) units(t *fields.Triple) (units []string) {
+	if !t.PerUnit() {
+		return []string{fields.Requests}
+	}
+	for _, pattern := range []string{t.Limit, t.Remaining} {
+		prefix, suffix, _ := strings.Cut(pattern, "%s")
+		for name := range r.h {
+			unit, ok := strings.CutPrefix(name, prefix)
+			if !ok {
+				continue
+			}
+			unit, ok = strings.CutSuffix(unit, suffix)
+			i, found := slices.BinarySearch(units, unit)
+			if !ok || found || unit == "" || len(unit) > maxText || i == maxLimits {
+				continue
+			}
+			units = slices.Insert(units[:min(len(units), maxLimits-1)], i, unit)
+		}
+	}
+	return units
+}
+
+// count reads a number of units, or -1. Drafts before 06 had policies behind the number:
+// 100, 100;w=60.
+func (r *reader) count(name string) int64 {
+	s := r.h.Get(name)
+	if i := strings.IndexAny(s, ",;"); i >= 0 {
+		s = s[:i]
+	}
+	if n, _, ok := number(s); ok {
+		return n
+	}
+	return -1
+}
