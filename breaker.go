@@ -10,14 +10,6 @@ import (
 	"time"
 )
 
-// ErrOpen is what a Breaker that is open answers, with the error that opened it.
-// The store was not asked: nothing was spent.
-var ErrOpen = errors.New("weir: the breaker is open")
-
-// ErrBusy is what a Store answers if it is asked for more than it can decide in
-// time. The transaction was not decided, and nothing was spent.
-var ErrBusy = errors.New("weir: the store is busy")
-
 // BreakerOptions are ready to use as they are.
 type BreakerOptions struct {
 	// Failures is how many in a row open the breaker; 0 means 5. Failures of one
@@ -75,9 +67,6 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	if o.OnChange == nil {
 		o.OnChange = func(bool, error) {}
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
 	b := &BreakerStore{next: next, o: o}
 	b.phase.Store(&phase{})
 	return b
@@ -127,7 +116,7 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 		open := b.newOpenPhase(err)
 		open.began, open.refused = time.Now(), b.refused.Load()
 		if b.phase.CompareAndSwap(p, open) {
-			b.o.Logger.WarnContext(ctx, "weir: the breaker has opened: the store is left alone", "err", err)
+			loggerOr(b.o.Logger).WarnContext(ctx, "weir: the breaker has opened: the store is left alone", "err", err)
 			b.o.OnChange(true, err)
 		}
 	}
@@ -162,7 +151,7 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, p *phase) erro
 	case err == nil:
 		next = &phase{}
 		b.phase.Store(next)
-		b.o.Logger.InfoContext(ctx, "weir: the breaker has closed: the store answers", "after", time.Since(p.began), "refused", b.refused.Load()-p.refused)
+		loggerOr(b.o.Logger).InfoContext(ctx, "weir: the breaker has closed: the store answers", "after", time.Since(p.began), "refused", b.refused.Load()-p.refused)
 		b.o.OnChange(false, nil)
 	case isFailure(ctx, t, err):
 		next = b.newOpenPhase(err)

@@ -360,9 +360,10 @@ func TestDegradingIsSaid(t *testing.T) {
 			return a
 		}}))
 		var says error
-		store := weir.FallbackWith(
+		store := weir.Fallback(
 			weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { return says }), weir.BreakerOptions{Logger: logger}),
-			memory(), weir.FallbackOptions{Logger: logger})
+			memory())
+		store.Logger = logger
 		for _, says = range []error{nil, errDown, nil, errDown, nil} {
 			for range 500 { // 5 s
 				if err := store.Take(t.Context(), once(algorithms.GCRA(1000, time.Second))); err != nil {

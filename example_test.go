@@ -127,7 +127,6 @@ func ExampleTransaction_Validate() {
 	// Output: true
 }
 
-// An outage is in the log once, with its cause, and so is its end.
 func ExampleTransaction_Plan() {
 	limit := algorithms.GCRA(100, time.Minute)
 	t := weir.Transaction{Charges: []weir.Charge{
@@ -144,14 +143,16 @@ func ExampleTransaction_Plan() {
 	// 100 units at once, each free again after 600000 µs
 }
 
-func ExampleFallbackWith() {
+// An outage is in the log once, with its cause, and so is its end.
+func ExampleFallbackStore() {
 	text := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
 		return a
 	}})
-	store := weir.FallbackWith(broken{}, memstore.New(memstore.Options{}), weir.FallbackOptions{Logger: slog.New(text)})
+	store := weir.Fallback(broken{}, memstore.New(memstore.Options{}))
+	store.Logger = slog.New(text)
 	for range 2 {
 		d, err := weir.Allow(context.Background(), store, weir.Charge{Rule: "mail", Key: "ada", Limit: algorithms.GCRA(2, time.Hour), Cost: 1})
 		fmt.Println(d.Allowed, err)

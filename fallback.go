@@ -29,63 +29,52 @@ import (
 // go back to the store that answers, or to both: if their units were spent in the
 // other, so many more are admitted. Forget, too, is told to the store that answers.
 //
-// slog.Default() gets a line when secondary begins to decide, with the cause, and
-// one when primary has decided for a second: see FallbackOptions. Fallback panics
-// if a store is nil.
-func Fallback(primary, secondary Store) Store {
-	return FallbackWith(primary, secondary, FallbackOptions{})
-}
-
-// FallbackOptions are ready to use as they are.
-type FallbackOptions struct {
-	// Logger gets a line when secondary begins to decide, with the error of
-	// primary, and one when primary has decided for a second without an error;
-	// nil means slog.Default().
-	Logger *slog.Logger
-}
-
-// FallbackWith is Fallback with options.
-func FallbackWith(primary, secondary Store, o FallbackOptions) Store {
+// A line is logged when secondary begins to decide, with the cause, and when primary has
+// decided for a second: see FallbackStore.Logger. Fallback panics if a store is nil.
+func Fallback(primary, secondary Store) *FallbackStore {
 	if primary == nil || secondary == nil {
 		panic("weir: Fallback: a store is nil")
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	return &fallback{primary: primary, secondary: secondary, logger: o.Logger}
+	return &FallbackStore{primary: primary, secondary: secondary}
 }
 
-type fallback struct {
-	primary, secondary Store
-	logger             *slog.Logger
+// A FallbackStore is what Fallback returns.
+type FallbackStore struct {
+	// Logger gets a line when secondary begins to decide, with the error of primary,
+	// and one when primary has decided for a second without an error; nil means
+	// slog.Default(). Set it before the first Take.
+	Logger *slog.Logger
 
-	began atomic.Int64 // secondary decides since, in ns since 1970; 0 if it does not
-	last  atomic.Int64 // the last time it did
+	primary, secondary Store
+
+	began atomic.Int64 // since when secondary decides, in ns since 1970; 0 if it does not
+	last  atomic.Int64 // when it last did
 	asked atomic.Int64 // how often it did since then
 }
 
 const settled = time.Second // without an error: the primary is well
 
 // degraded notes that secondary is asked, because of err.
-func (f *fallback) degraded(ctx context.Context, err error) {
+func (f *FallbackStore) degraded(ctx context.Context, err error) {
 	now := time.Now().UnixNano()
 	f.last.Store(now)
 	f.asked.Add(1)
 	if f.began.Load() == 0 && f.began.CompareAndSwap(0, now) {
-		f.logger.WarnContext(ctx, "weir: the primary store fails: the secondary decides", "err", err)
+		loggerOr(f.Logger).WarnContext(ctx, "weir: the primary store fails: the secondary decides", "err", err)
 	}
 }
 
 // recovered notes that primary has decided, after it did not.
-func (f *fallback) recovered(ctx context.Context, began int64) {
+func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	now := time.Now().UnixNano()
 	if now-f.last.Load() < int64(settled) || !f.began.CompareAndSwap(began, 0) {
 		return
 	}
-	f.logger.InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", f.asked.Swap(0))
+	loggerOr(f.Logger).InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", f.asked.Swap(0))
 }
 
-func (f *fallback) Take(ctx context.Context, t *Transaction) error {
+// Take implements Store.
+func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	err := f.primary.Take(ctx, t)
 	if err == nil {
 		if began := f.began.Load(); began != 0 {

@@ -45,12 +45,6 @@ func Hybrid(next Store, maxKeys int) *HybridStore {
 	return h
 }
 
-// HybridStats says how much Hybrid saves. Transactions that it served from
-// memory divided by all is its hit rate.
-type HybridStats struct {
-	Hits, Misses uint64 // transactions decided here, and by the store behind
-}
-
 // recheck is how long a refusal is served before it is asked for again.
 const recheck = 10 * time.Second
 
@@ -89,10 +83,9 @@ type blocks struct {
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
-// Stats returns what was counted so far.
-func (h *HybridStore) Stats() HybridStats {
-	return HybridStats{Hits: h.served.Load(), Misses: h.asked.Load()}
-}
+// Stats returns how many transactions were decided from memory, and how many by the
+// store behind. hits divided by both is the hit rate.
+func (h *HybridStore) Stats() (hits, misses uint64) { return h.served.Load(), h.asked.Load() }
 
 // BlockedSince returns since when a charge has been refused from memory, or the zero
 // Time if it is not.

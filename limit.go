@@ -9,14 +9,16 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// Never is the RetryAfter of a charge that cannot fit, however long one waits,
-// because its cost exceeds the capacity of the limit.
-const Never time.Duration = math.MaxInt64
+const (
+	// Never is the RetryAfter of a charge that does not fit however long it waits,
+	// because its cost exceeds the capacity of the limit.
+	Never time.Duration = math.MaxInt64
 
-// MaxTicks is the largest number that the arithmetic of a limit may reach.
-// It leaves room to add a few such numbers below 2^53, where the float64 of a
-// script still holds every integer.
-const MaxTicks = 1 << 50
+	// MaxTicks is the largest number that the arithmetic of a limit may reach. A few
+	// such numbers add up to less than 2^53, the last integer up to which the float64
+	// of a script holds all.
+	MaxTicks = 1 << 50
+)
 
 // A Limit allows Quota units per Period. It is plain data: comparable,
 // printable, and it fits in a file. The functions of package algorithms return

@@ -36,15 +36,6 @@ type Event struct {
 	Shadow bool
 }
 
-// Observers returns an Observe that calls each of fs.
-func Observers(fs ...func(Event)) func(Event) {
-	return func(e Event) {
-		for _, f := range fs {
-			f(e)
-		}
-	}
-}
-
 // An errorLog logs that decisions could not be made, one line a second at most:
 // when a store is away, every request errs. It names the rule, and never a key.
 type errorLog struct {
@@ -59,12 +50,13 @@ func (l *errorLog) warn(ctx context.Context, rule string, err error) {
 		l.silent.Add(1)
 		return
 	}
-	l.to().WarnContext(ctx, "weir: could not decide", "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
+	loggerOr(l.logger).WarnContext(ctx, "weir: could not decide", "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
 }
 
-func (l *errorLog) to() *slog.Logger {
-	if l.logger == nil {
+// loggerOr returns l, or slog.Default() if it is nil.
+func loggerOr(l *slog.Logger) *slog.Logger {
+	if l == nil {
 		return slog.Default()
 	}
-	return l.logger
+	return l
 }

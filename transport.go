@@ -152,7 +152,7 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 func (t *transport) pause(v *verdict, asked time.Duration) {
 	d := min(asked, t.l.o.MaxPause)
 	if d < asked && t.l.cut.CompareAndSwap(false, true) {
-		t.l.log.to().WarnContext(v, "weir: a pause was cut to MaxPause; others will be without a word", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
+		loggerOr(t.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; others will be without a word", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
 	}
 	ctx := (*asking)(v)
 	for _, gate := range v.gates(0) {

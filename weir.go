@@ -39,9 +39,9 @@ type Algorithm interface {
 // A State is what an Algorithm remembers of a key. The zero State is a key
 // never seen. After ResetAfter a state is indistinguishable from it.
 type State struct {
-	At   int64  // when the newest unit is spent, in µs since 1970
-	A, B int64  // the algorithm's own numbers
-	Log  []Mark // only for algorithms that remember each unit; oldest first
+	At   int64      // when the newest unit is spent, in µs since 1970
+	A, B int64      // the algorithm's own numbers
+	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 
 	// Until is when the state is as good as new, in µs since 1970, by the limit that
 	// wrote it; 0 if that is not known. A window learns from it that the state was
@@ -49,9 +49,9 @@ type State struct {
 	Until int64
 }
 
-// A Mark says that the Sum-th unit of a log, and those since the mark before,
+// A LogEntry says that the units of a log up to the Sum-th, from the entry before on,
 // were spent at At.
-type Mark struct {
+type LogEntry struct {
 	At  int64 // µs since 1970
 	Sum int64
 }
@@ -133,7 +133,7 @@ type Transaction struct {
 	// transaction that gives all of a charge back (a negative Cost, Spent) takes it
 	// along, in the order of its own charges: if nothing has happened to the key
 	// since, it is as it was before.
-	Undo []Undo
+	Undo []undo
 
 	// Refusal is filled by a Limiter, if it refuses the request: because of these
 	// charges, or of a ban or a deny, for which there need not be any. Stores leave
@@ -219,6 +219,17 @@ func (t *Transaction) duplicate(i int) error {
 	return nil
 }
 
-// ErrDuplicate is returned by Take for a transaction that charges the same
-// limit of the same rule and key twice.
-var ErrDuplicate = errors.New("weir: duplicate charge")
+// Errors that stores return.
+var (
+	// ErrDuplicate is for a transaction that charges the same limit of the same rule
+	// and key twice.
+	ErrDuplicate = errors.New("weir: duplicate charge")
+
+	// ErrBusy is for a transaction that the store cannot decide in time, because it is
+	// asked for too much. The transaction was not decided, and nothing was spent.
+	ErrBusy = errors.New("weir: the store is busy")
+
+	// ErrOpen is what a Breaker returns while it is open, with the error that opened
+	// it. The store was not asked, and nothing was spent.
+	ErrOpen = errors.New("weir: the breaker is open")
+)

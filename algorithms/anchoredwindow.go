@@ -28,7 +28,7 @@ func (a anchoredWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ we
 	return s, d
 }
 
-// Step makes it a weir.Stepper.
+// Step decides in place: weir calls it instead of Take.
 func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	if at < s.Until && s.Until > s.B+period && s.A > 0 {

@@ -76,7 +76,7 @@ func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.Sta
 	return s, d
 }
 
-// Step makes it a weir.Stepper.
+// Step decides in place: weir calls it instead of Take.
 func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	start, end := c.Window(min(at, 1<<53)) // beyond lies the year 2255, or a broken state

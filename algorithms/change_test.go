@@ -209,7 +209,7 @@ func TestAbsurdStates(t *testing.T) {
 		for range 3000 {
 			states := []weir.State{{At: absurd(r, now), A: absurd(r, now), B: absurd(r, now), Until: absurd(r, now)}}
 			for range r.IntN(4) {
-				states[0].Log = append(states[0].Log, weir.Mark{At: absurd(r, now), Sum: absurd(r, now)})
+				states[0].Log = append(states[0].Log, weir.LogEntry{At: absurd(r, now), Sum: absurd(r, now)})
 			}
 			s := states[0]
 			s.Log = slices.Clone(s.Log)

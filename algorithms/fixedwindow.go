@@ -25,7 +25,7 @@ func (f fixedWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.
 	return s, d
 }
 
-// Step makes it a weir.Stepper.
+// Step decides in place: weir calls it instead of Take.
 func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	start := at - at%period

@@ -33,7 +33,7 @@ func (b leakyBucket) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.
 	return s, d
 }
 
-// Step makes it a weir.Stepper.
+// Step decides in place: weir calls it instead of Take.
 func (leakyBucket) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	meterOf(l).step(s, d, now, cost)
 }

@@ -10,6 +10,10 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
+type stepper interface {
+	Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64)
+}
+
 // TestPurity takes from one state several times, as a store does that explains a
 // refusal or reserves. Each take gives what it gives from a copy, and leaves the
 // state as it was, though logs share memory. A step gives the same, whatever was
@@ -31,7 +35,7 @@ func TestPurity(t *testing.T) {
 						t.Fatalf("seed %d: %v: %d from %+v: got %+v, %+v, from a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
 					}
 					stepped, d := s, weir.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
-					if l.Algorithm.(weir.Stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
+					if l.Algorithm.(stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
 						t.Fatalf("seed %d: %v: %d from %+v: a step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
 					}
 					if !same(s, was) {

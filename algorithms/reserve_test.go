@@ -25,7 +25,7 @@ func TestReservations(t *testing.T) {
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
 		states := make([]weir.State, 1)
 		var active history
-		var undos []weir.Undo
+		undos := weir.Transaction{}.Undo
 		var log []string
 		for range 30 {
 			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit}}}
@@ -62,7 +62,7 @@ func TestReservations(t *testing.T) {
 					if n := len(active); !cancels && n > 0 && at < active[n-1].at {
 						t.Fatalf("seed %d: %v: goes at %d, before one who asked first and goes at %d", seed, k.limit, at, active[n-1].at)
 					}
-					active, undos = append(active, spending{at, cost}), append(undos, append(tx.Undo, weir.Undo{})[0])
+					active, undos = append(active, spending{at, cost}), append(undos, append(tx.Undo, slices.Grow(undos[:0:0], 1)[:1]...)[0])
 					log = append(log, fmt.Sprintf("%d: %d within %v: at %d", now, cost, tx.Within, at))
 				}
 			}

@@ -30,7 +30,7 @@ func (g slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.S
 	return s, d
 }
 
-// Step makes it a weir.Stepper.
+// Step decides in place: weir calls it instead of Take.
 func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	g := logOf(s, l, at)
@@ -53,7 +53,7 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		}
 		// A mark of its own even where the last one has the same time: marks
 		// of a state that may yet be kept are never written to.
-		g.marks = append(g.marks, weir.Mark{At: at, Sum: g.sum() + cost})
+		g.marks = append(g.marks, weir.LogEntry{At: at, Sum: g.sum() + cost})
 		*s = weir.State{At: at, A: g.base, Log: g.marks}
 	case cost < 0:
 		n := min(givenBack(cost), g.spent())
@@ -96,7 +96,7 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 		if all.base > weir.MaxTicks {
 			all.rebase()
 		}
-		all.marks = append(all.marks, weir.Mark{At: at, Sum: all.sum() + cost})
+		all.marks = append(all.marks, weir.LogEntry{At: at, Sum: all.sum() + cost})
 		*s = weir.State{At: at, A: all.base, Log: all.marks, Until: at + keep}
 		g.base, g.marks, reset = all.base, all.marks, keep
 		g.drop(at - g.period)
@@ -117,7 +117,7 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 	v.decide(d, now, at, retry, cost <= 0 || retry == 0 && at == now)
 }
 
-// Reserve makes it a weir.Reserver: units that will have left the window at the
+// Reserve is what weir calls instead of Take for an instant to come: units that will have left the window at the
 // instant at still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (next weir.State, d weir.Decision) {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
@@ -136,7 +136,7 @@ func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (n
 func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	g := logSince(&s, now-keep)
-	var kept []weir.Mark
+	var kept []weir.LogEntry
 	gone, before := int64(0), g.base
 	for _, m := range g.marks {
 		units := m.Sum - before
@@ -146,7 +146,7 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 			n, gone, units = n-k, gone+k, units-k
 		}
 		if units > 0 {
-			kept = append(kept, weir.Mark{At: m.At, Sum: m.Sum - gone})
+			kept = append(kept, weir.LogEntry{At: m.At, Sum: m.Sum - gone})
 		}
 	}
 	if gone == 0 {
@@ -164,7 +164,7 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 type spentLog struct {
 	quota, period int64
 	at            int64
-	marks         []weir.Mark
+	marks         []weir.LogEntry
 	base          int64 // units before the first mark
 }
 
@@ -229,9 +229,9 @@ func (g *spentLog) view() view {
 // rebase counts from the first mark again, so that sums stay below 2^53 in a log
 // that is never empty. That takes a copy, once in 2^50 units.
 func (g *spentLog) rebase() {
-	marks := make([]weir.Mark, len(g.marks), len(g.marks)+1)
+	marks := make([]weir.LogEntry, len(g.marks), len(g.marks)+1)
 	for i, m := range g.marks {
-		marks[i] = weir.Mark{At: m.At, Sum: m.Sum - g.base}
+		marks[i] = weir.LogEntry{At: m.At, Sum: m.Sum - g.base}
 	}
 	g.marks, g.base = marks, 0
 }
@@ -250,7 +250,7 @@ func (g *spentLog) giveBack(n int64) {
 			continue
 		}
 		if g.marks[last].Sum > sum { // part of a charge: a copy, for marks are never written to
-			g.marks = append(g.marks[:last:last], weir.Mark{At: g.marks[last].At, Sum: sum})
+			g.marks = append(g.marks[:last:last], weir.LogEntry{At: g.marks[last].At, Sum: sum})
 		}
 		return
 	}

@@ -34,7 +34,7 @@ func (w slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ wei
 	return s, d
 }
 
-// Step makes it a weir.Stepper.
+// Step decides in place: weir calls it instead of Take.
 func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	w := twoWindows{quota: l.Quota, period: int64(l.Period) / microsecond}

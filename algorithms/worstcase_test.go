@@ -245,7 +245,7 @@ func mostAdmitted(l weir.Limit) (most int64) {
 		for _, b := range from {
 			for n := range cap + 1 {
 				s := b.state
-				s.Log = append([]weir.Mark(nil), s.Log...)
+				s.Log = append([]weir.LogEntry(nil), s.Log...)
 				s, d := l.Algorithm.Take(s, &l, now, n)
 				if !d.Allowed {
 					break // nor does more fit

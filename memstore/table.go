@@ -159,7 +159,7 @@ type shard struct {
 	most   int   // buckets, at most
 	rest   int   // see rests
 	table  table
-	logs   map[uint64][]weir.Mark
+	logs   map[uint64][]weir.LogEntry
 	states []weir.State // memory for the decision that is being made
 	_      [64]byte     // two locks never share a cache line
 }
@@ -379,7 +379,7 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Dec
 	switch {
 	case len(s.Log) > 0:
 		if sh.logs == nil {
-			sh.logs = map[uint64][]weir.Mark{}
+			sh.logs = map[uint64][]weir.LogEntry{}
 		}
 		sh.logs[id] = s.Log
 		sl.fate |= hasLog

@@ -77,7 +77,7 @@ func reaches(t reflect.Type, kinds ...reflect.Kind) bool {
 func TestPointers(t *testing.T) {
 	pointers := []reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.String, reflect.Interface,
 		reflect.Func, reflect.Chan, reflect.UnsafePointer}
-	for _, typ := range []reflect.Type{reflect.TypeFor[bucket](), reflect.TypeFor[weir.Mark]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[bucket](), reflect.TypeFor[weir.LogEntry]()} {
 		if reaches(typ, pointers...) {
 			t.Errorf("%v has pointers, want none", typ)
 		}

@@ -115,9 +115,9 @@ func parseLogs(found []any, states []weir.State) (ok bool) {
 		if err != nil {
 			return false
 		}
-		states[i].Log = []weir.Mark{{At: oldest, Sum: 1}}
+		states[i].Log = []weir.LogEntry{{At: oldest, Sum: 1}}
 		if n > 1 {
-			states[i].Log = append(states[i].Log, weir.Mark{At: last, Sum: n})
+			states[i].Log = append(states[i].Log, weir.LogEntry{At: last, Sum: n})
 		}
 	}
 	for i := range states {

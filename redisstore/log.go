@@ -23,7 +23,7 @@ func parseLog(text string) (s weir.State, ok bool) {
 	}
 	for mark := range strings.FieldsSeq(marks) {
 		sum, time, _ := strings.Cut(mark, ":")
-		var m weir.Mark
+		var m weir.LogEntry
 		if m.Sum, err = strconv.ParseInt(sum, 10, 64); err != nil {
 			return weir.State{}, false
 		}
@@ -32,7 +32,7 @@ func parseLog(text string) (s weir.State, ok bool) {
 		}
 		s.Log = append(s.Log, m)
 	}
-	slices.SortFunc(s.Log, func(a, b weir.Mark) int { return int(a.Sum - b.Sum) })
+	slices.SortFunc(s.Log, func(a, b weir.LogEntry) int { return int(a.Sum - b.Sum) })
 	s.Log = slices.Compact(s.Log)
 	return s, true
 }

@@ -120,8 +120,9 @@ func TestTroubles(t *testing.T) {
 			}
 			var log lines
 			logger := slog.New(slog.NewTextHandler(&log, nil))
-			stack := weir.FallbackWith(weir.Breaker(store, weir.BreakerOptions{Logger: logger, Cooldown: 50 * time.Millisecond}),
-				memstore.New(memstore.Options{}), weir.FallbackOptions{Logger: logger})
+			stack := weir.Fallback(weir.Breaker(store, weir.BreakerOptions{Logger: logger, Cooldown: 50 * time.Millisecond}),
+				memstore.New(memstore.Options{}))
+			stack.Logger = logger
 			charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, 10*time.Minute).WithBurst(1_000_000), Cost: 1}
 			tx := weir.Transaction{Charges: []weir.Charge{charge}}
 			eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })

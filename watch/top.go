@@ -1,10 +1,7 @@
 // Package watch has observers, for Observe of weir.Options, that show operators what
 // limiters do. Top finds the keys that are refused most, Log logs refusals at a bounded
-// rate, and Diagnose finds probable mistakes in a configuration. weir.Observers combines
-// them:
-//
-//	top := watch.NewTop(100)
-//	observe := weir.Observers(top.Observe, watch.Log(nil, 10, nil), watch.Diagnose(nil, rules, store))
+// rate, and Diagnose finds probable mistakes in a configuration. A
+// function that calls several of them is an observer, too.
 package watch
 
 import (

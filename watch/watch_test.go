@@ -279,9 +279,14 @@ func TestDocumented(t *testing.T) {
 func Example() {
 	top := watch.NewTop(10)
 	rules := []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}
+	log, diagnose := watch.Log(nil, 10, nil), watch.Diagnose(nil, rules)
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Rules:   rules,
-		Observe: weir.Observers(top.Observe, watch.Log(nil, 10, nil), watch.Diagnose(nil, rules)),
+		Rules: rules,
+		Observe: func(e weir.Event) {
+			top.Observe(e)
+			log(e)
+			diagnose(e)
+		},
 	})
 	if err != nil {
 		fmt.Println(err)

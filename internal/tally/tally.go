@@ -179,9 +179,9 @@ func (s Stores) Served() (sums []Served) {
 	}
 	for _, store := range s {
 		switch store := store.(type) {
-		case interface{ Stats() weir.HybridStats }:
-			st := store.Stats()
-			add("hybrid", st.Hits, st.Misses)
+		case interface{ Stats() (hits, misses uint64) }:
+			hits, misses := store.Stats()
+			add("hybrid", hits, misses)
 		case interface{ Stats() lease.Stats }:
 			st := store.Stats()
 			add("lease", st.Hits, st.Misses)

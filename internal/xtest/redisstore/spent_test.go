@@ -137,7 +137,7 @@ func TestSpreadDelay(t *testing.T) {
 	if keys := server.Keys(); len(keys) > 0 {
 		t.Errorf("it has written %v", keys)
 	}
-	tx.Delay, tx.Undo = 0, make([]weir.Undo, 2)
+	tx.Delay, tx.Undo = 0, slices.Grow(tx.Undo[:0], 2)[:2]
 	if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() || len(tx.Undo) > 0 {
 		t.Errorf("got %v, %+v, want both and no Undo", err, tx)
 	}
