@@ -5,39 +5,40 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/seed83679106/weir/internal/panics"
 )
 
-// A Batcher is a Store that decides many transactions for about the price of
-// one: in one round trip, and like ones in one step.
+// A Batcher is a Store that decides many transactions for about the price of one: in one
+// round trip, and similar ones in one step.
 type Batcher interface {
-	// TakeEach decides ts as if Take were called for one after the other, each
-	// all or nothing by itself. It returns nil, or an error for each, nil for
-	// those that were decided.
+	// TakeEach decides ts as if Take were called for each in turn; each is all or
+	// nothing by itself. It returns nil, or one error for each transaction, which is nil
+	// for those that were decided.
 	TakeEach(ctx context.Context, ts []*Transaction) []error
 }
 
-// Coalesce has concurrent asks for a hot key share calls of next. An ask goes to
-// next at once, on its own goroutine, unless another of its key is under way;
-// those that come meanwhile go together when that one is back, in the order in
-// which they came. Nothing waits for company: there is no timer. Each gets the
-// decision that it would have had in its turn, and an error only if its own
-// transaction has one, or the call that it shared.
+// Coalesce makes concurrent callers of a hot key share calls of next. A call goes to next
+// at once, on the caller's goroutine, unless another call of the key is under way. Those
+// that come in the meantime go together when it returns, in the order in which they came.
+// Nothing waits for more calls: there is no timer. Each caller gets the decision that it
+// would have got in its turn. It gets an error only if its own transaction has one, or the
+// shared call fails.
 //
-// So an ask takes the time of two calls at most, unless more than 1,024 wait
-// before it. Whoever hangs up gets the error of ctx at once and harms nobody: what
-// has not gone is dropped, what has may be spent. Calls that are shared end in
-// next's own time, not with the context of one who asks, and have none of its
-// values. A next that panics in one is an error of all who share it.
+// A call therefore takes at most twice the latency of next, unless more than 1,024 calls
+// are queued before it. A caller whose context ends returns at once: if its transaction
+// has not been sent it is dropped, otherwise its units may be spent. Shared calls run with
+// a background context, without the values of the callers; a panic of next is returned as
+// an error to all of them.
 //
-// A lane is shared by all keys whose hash puts them there, and under pressure their
-// asks go together too. A transaction of several keys goes by its first charge.
+// Keys whose hashes are alike share a lane, and under load their calls go together too. A
+// transaction of several keys goes by its first charge.
 //
-// It works for a next that is a Batcher, as those of memstore and redisstore are,
-// and otherwise returns next as it is. So it stands right before the store, behind
+// It works if next is a Batcher, as the stores of memstore and redisstore are, and
+// otherwise returns next as it is. It therefore stands directly before the store, behind
 // Breaker and Fallback. Coalesce panics if next is nil.
 func Coalesce(next Store) Store {
 	if next == nil {
@@ -48,19 +49,19 @@ func Coalesce(next Store) Store {
 		return next
 	}
 	return &coalesced{next: next, batcher: batcher, seed: maphash.MakeSeed(),
-		pool: sync.Pool{New: func() any { return &joined{done: make(chan struct{}, 1)} }}}
+		pool: sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}}
 }
 
 const (
-	lanes      = 16   // calls under way at once
-	mostAtOnce = 1024 // transactions of a call: a script must not hold up others for long
+	lanes      = 16   // the most shared calls at once
+	mostAtOnce = 1024 // transactions of a call: a longer script would delay other clients
 )
 
 type coalesced struct {
 	next    Store
 	batcher Batcher
 	seed    maphash.Seed
-	pool    sync.Pool // of *joined
+	pool    sync.Pool // of *call
 	lanes   [lanes]lane
 }
 
@@ -68,25 +69,25 @@ type coalesced struct {
 type lane struct {
 	mu      sync.Mutex
 	busy    bool
-	waiting []*joined
+	waiting []*call
 	_       [64]byte
 }
 
-// A joined ask is the copy of a transaction that goes with others: who asked for
-// it may leave.
-type joined struct {
+// A call is the copy of a transaction that is decided together with others. Its caller
+// may give it up.
+type call struct {
 	t     Transaction
 	err   error
 	state atomic.Int32
 	done  chan struct{}
 }
 
-// A joined ask is undecided until it is either decided or left. Who decides it
-// hands it back to who asked; who leaves it leaves it to the decider.
+// The states of a call. The first CompareAndSwap out of pending decides who recycles it:
+// the caller if it is done, the runner if the caller has given up.
 const (
-	undecided = iota
-	decided
-	left
+	pending = iota
+	done
+	abandoned
 )
 
 // Take implements Store.
@@ -111,18 +112,18 @@ func (c *coalesced) lane(charge *Charge) *lane {
 	return &c.lanes[h%lanes]
 }
 
-// leave ends the call of a lone ask.
+// leave ends a call that was not shared.
 func (c *coalesced) leave(l *lane) {
 	l.mu.Lock()
 	l.busy = len(l.waiting) > 0
 	busy := l.busy
 	l.mu.Unlock()
 	if busy {
-		go c.run(l) // it ends when nobody waits
+		go c.run(l) // it ends when no call waits
 	}
 }
 
-// join waits for a call that t shares with others.
+// join decides t together with other transactions.
 func (c *coalesced) join(ctx context.Context, l *lane, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -130,12 +131,12 @@ func (c *coalesced) join(ctx context.Context, l *lane, t *Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	j := c.pool.Get().(*joined)
-	j.copy(t, ctx.Done() != nil)
+	k := c.pool.Get().(*call)
+	k.copy(t, ctx.Done() != nil)
 
 	l.mu.Lock()
-	l.waiting = append(l.waiting, j)
-	alone := !l.busy // since a moment
+	l.waiting = append(l.waiting, k)
+	alone := !l.busy // the call under way has just ended
 	l.busy = true
 	l.mu.Unlock()
 	if alone {
@@ -143,46 +144,46 @@ func (c *coalesced) join(ctx context.Context, l *lane, t *Transaction) error {
 	}
 
 	select {
-	case <-j.done:
+	case <-k.done:
 	case <-ctx.Done():
-		if j.state.CompareAndSwap(undecided, left) {
+		if k.state.CompareAndSwap(pending, abandoned) {
 			return ctx.Err()
 		}
-		<-j.done
+		<-k.done
 	}
-	err := j.err
+	err := k.err
 	if err == nil {
-		t.Decisions = append(t.Decisions[:0], j.t.Decisions...)
-		t.At, t.Wait, t.Undo = j.t.At, j.t.Wait, append(t.Undo[:0], j.t.Undo...)
+		t.Decisions = append(t.Decisions[:0], k.t.Decisions...)
+		t.At, t.Wait, t.Undo = k.t.At, k.t.Wait, append(t.Undo[:0], k.t.Undo...)
 	}
-	c.release(j)
+	c.release(k)
 	return err
 }
 
-// copy takes what t asks. Where who asks may leave, it may also use the memory of
-// its keys again.
-func (j *joined) copy(t *Transaction, mayLeave bool) {
-	j.t.Charges = append(j.t.Charges, t.Charges...)
-	if mayLeave {
-		for i := range j.t.Charges {
-			j.t.Charges[i].Key = strings.Clone(StoredKey(j.t.Charges[i].Key))
+// copy copies the question of t. If the caller can give up early, keys are cloned, because
+// the caller may then reuse their memory.
+func (k *call) copy(t *Transaction, mayGiveUp bool) {
+	k.t.Charges = append(k.t.Charges, t.Charges...)
+	if mayGiveUp {
+		for i := range k.t.Charges {
+			k.t.Charges[i].Key = strings.Clone(StoredKey(k.t.Charges[i].Key))
 		}
 	}
-	j.t.Undo = append(j.t.Undo[:0], t.Undo...)
-	j.t.Within, j.t.Delay, j.t.Forget = t.Within, t.Delay, t.Forget
+	k.t.Undo = append(k.t.Undo[:0], t.Undo...)
+	k.t.Within, k.t.Delay, k.t.Forget = t.Within, t.Delay, t.Forget
 }
 
-func (c *coalesced) release(j *joined) {
-	clear(j.t.Charges) // they hold keys
-	j.t.Charges = j.t.Charges[:0]
-	j.err = nil
-	j.state.Store(undecided)
-	c.pool.Put(j)
+func (c *coalesced) release(k *call) {
+	clear(k.t.Charges) // they hold keys
+	k.t.Charges = k.t.Charges[:0]
+	k.err = nil
+	k.state.Store(pending)
+	c.pool.Put(k)
 }
 
-// run decides what waits in a lane until nothing does.
+// run decides the calls that wait in a lane, until none does.
 func (c *coalesced) run(l *lane) {
-	var now []*joined
+	var now []*call
 	var ts []*Transaction
 	for {
 		l.mu.Lock()
@@ -198,54 +199,50 @@ func (c *coalesced) run(l *lane) {
 			ts = c.decide(rest[:n], ts)
 			rest = rest[n:]
 		}
-		clear(now) // they are somebody else's by now
+		clear(now) // they are recycled
 	}
 }
 
-// decide has next decide a batch and hands out what it says. ts is memory to use.
-func (c *coalesced) decide(batch []*joined, ts []*Transaction) []*Transaction {
+// decide has next decide a batch, and tells the callers. It reuses the memory of ts.
+func (c *coalesced) decide(batch []*call, ts []*Transaction) []*Transaction {
 	ts = ts[:0]
 	here := batch[:0]
-	for _, j := range batch {
-		if j.state.Load() == left {
-			c.release(j)
+	for _, k := range batch {
+		if k.state.Load() == abandoned {
+			c.release(k)
 			continue
 		}
-		here = append(here, j)
-		ts = append(ts, &j.t)
+		here = append(here, k)
+		ts = append(ts, &k.t)
 	}
 	if len(ts) == 0 {
 		return ts
 	}
 	errs, err := c.takeEach(ts)
-	for i, j := range here {
+	for i, k := range here {
 		switch {
 		case err != nil:
-			j.err = err
+			k.err = err
 		case errs != nil:
-			j.err = errs[i]
+			k.err = errs[i]
 		}
-		if j.state.CompareAndSwap(undecided, decided) {
-			j.done <- struct{}{}
+		if k.state.CompareAndSwap(pending, done) {
+			k.done <- struct{}{}
 		} else {
-			c.release(j)
+			c.release(k)
 		}
 	}
 	clear(ts)
 	return ts
 }
 
-// takeEach turns a panic into an error: on this goroutine it would end the
-// process.
 func (c *coalesced) takeEach(ts []*Transaction) (errs []error, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("weir: Coalesce: the store panicked: %v\n%s", p, debug.Stack())
-		}
-	}()
-	errs = c.batcher.TakeEach(context.Background(), ts)
+	_, err = panics.Call("weir: Coalesce: the store panicked", func() error {
+		errs = c.batcher.TakeEach(context.Background(), ts)
+		return nil
+	})
 	if errs != nil && len(errs) != len(ts) {
 		return nil, fmt.Errorf("weir: Coalesce: %T.TakeEach returned %d errors for %d transactions", c.batcher, len(errs), len(ts))
 	}
-	return errs, nil
+	return errs, err
 }

@@ -3,11 +3,10 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/panics"
 )
 
 // A fetch takes the units of one call and of more calls after it. Callers share it, so
@@ -28,7 +27,7 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 	go func() {
 		defer l.calls.Done()
 		sent := l.now()
-		f.err = recovered(func() error { return l.call(context.WithoutCancel(ctx), &f.t) })
+		_, f.err = panics.Call(storePanicked, func() error { return l.call(context.WithoutCancel(ctx), &f.t) })
 		rest := l.install(s, e, f, sent)
 		close(f.done)
 		l.giveBack(context.Background(), old, rest)
@@ -128,19 +127,11 @@ func (l *Store) giveBack(ctx context.Context, backs ...*weir.Transaction) error 
 	var errs []error
 	for _, t := range backs {
 		if t != nil {
-			errs = append(errs, recovered(func() error { return l.next.Take(ctx, t) }))
+			_, err := panics.Call(storePanicked, func() error { return l.next.Take(ctx, t) })
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// recovered turns a panic of f into an error, because on a goroutine of the Store it
-// would end the process.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("lease: the store panicked: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return f()
-}
+const storePanicked = "lease: the store panicked"

@@ -3,11 +3,11 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/panics"
 )
 
 const (
@@ -255,14 +255,12 @@ func (q *queue) call(batch []*ask) error {
 
 // sendSafely turns a panic in a hook of the client into an error: on this
 // goroutine it would end the process.
-func (q *queue) sendSafely(ctx context.Context, cmds []once) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("redisstore: the client panicked: %v\n%s", p, debug.Stack())
-			for _, cmd := range cmds {
-				cmd.SetErr(err)
-			}
+func (q *queue) sendSafely(ctx context.Context, cmds []once) error {
+	panicked, err := panics.Call("redisstore: the client panicked", func() error { return q.send(ctx, cmds) })
+	if panicked {
+		for _, cmd := range cmds {
+			cmd.SetErr(err)
 		}
-	}()
-	return q.send(ctx, cmds)
+	}
+	return err
 }
