@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// A ban is an algorithm that keeps the bans of a key: At of its state is when the
-// last one began, A when it is over, and B how many there were. A charge begins a
-// ban, and its cost is the length of a first one in µs: each that follows lasts
-// twice as long as the one before, and as long as the period of the limit at most.
-// While one lasts no other begins, so requests that strike at once begin one
-// together. A look says by NextAfter how much longer it lasts.
+// A ban is an algorithm that keeps the bans of a key: At of its state is when the last ban
+// began, A when it ends, and B how many there were. A charge begins a ban; its cost is the
+// length of a first ban in µs. Each ban lasts twice as long as the one before, and at most
+// the period of the limit. During a ban no other begins, so concurrent strikes begin only
+// one. The NextAfter of a look is the rest of the ban.
 type ban struct{}
 
 const (
-	repeats = 32 // as many periods a ban is remembered, and doubled as often
-	byHand  = 1  // the Burst of bans that are not counted: the cost is the length
+	repeats = 32 // a ban is remembered for so many periods, and doubled so many times
+	byHand  = 1  // the Burst of bans by hand: the cost is the length, and B stays
 )
 
 func banLimit(most time.Duration) Limit {
@@ -64,7 +63,7 @@ func (ban) Step(s *State, d *Decision, l *Limit, now, cost int64) {
 	}
 }
 
-// Lua is the same for package redisstore, see its Scripted.
+// Lua is the same for package redisstore: see redisstore.Scripted.
 func (ban) Lua() string {
 	return fmt.Sprintf(`local function take(s, at, cost, _, most, burst)
   local stop, n = s.a, s.b

@@ -12,45 +12,43 @@ import (
 
 // BreakerOptions are ready to use as they are.
 type BreakerOptions struct {
-	// Failures is how many in a row open the breaker; 0 means 5. Failures of one
-	// moment count as one: the next that counts is of a request that began when the
-	// one before was known, and comes 25 ms later at least. So 5 take 100 ms, however
-	// many requests fail meanwhile, and a shorter blip costs no Cooldown without the
-	// store.
+	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures
+	// at one moment count once: the next that counts is of a request that began after
+	// the one before was known, and comes at least 25 ms later. 5 failures therefore
+	// take 100 ms, however many requests fail, and a shorter blip costs no Cooldown.
 	Failures int
 
-	// Cooldown is how long an open breaker leaves the store alone before it
-	// asks again; 0 means a second. Each costs one request a wait for nothing.
+	// Cooldown is how long an open breaker does not ask the store; 0 means a second.
+	// Each cooldown that ends in a failed probe makes one request wait in vain.
 	Cooldown time.Duration
 
-	// OnChange is called when the breaker has opened, with the error that
-	// opened it, and when it has closed, with nil; nil calls nothing. A probe
-	// that fails changes nothing. It runs under no lock, in the goroutine of the
-	// request that made the change; calls longer than Cooldown may overlap.
+	// OnChange is called after the breaker has opened, with the error that opened it,
+	// and after it has closed, with nil. It may be nil. A failed probe is no change. It
+	// runs under no lock, in the goroutine of the request that made the change; calls
+	// that take longer than Cooldown may overlap.
 	OnChange func(open bool, err error)
 
-	// Logger gets a line when the breaker has opened, with the error that opened
-	// it, and one when it has closed; nil means slog.Default().
+	// Logger gets a line after the breaker has opened, with the error that opened it,
+	// and one after it has closed; nil means slog.Default().
 	Logger *slog.Logger
 }
 
 const moment = 25 * time.Millisecond
 
-// Breaker answers at once while next is down, so that requests need not wait for
-// it. Closed it passes on. After o.Failures failures in a row it is open and
-// answers ErrOpen. Once o.Cooldown is over it lets one request at a time through
-// as a probe, and answers ErrOpen to all others, until a probe succeeds, which
-// closes it, or fails, which begins another Cooldown. What began before a change
-// and ends after it counts for nothing.
+// Breaker returns an error at once while next is down, so that requests do not wait for
+// it. A closed breaker asks next. After o.Failures consecutive failures it opens and
+// returns ErrOpen. After o.Cooldown it sends one request at a time to next as a probe, and
+// returns ErrOpen to all others. A probe that succeeds closes the breaker; one that fails
+// begins another Cooldown. A call that began before a change does not count after it.
 //
-// Nor does an error that says nothing about the store, and the next request
-// probes then: if the caller has hung up or its own deadline has passed, if the
-// transaction is invalid, or if the error is errors.ErrUnsupported or ErrBusy. So callers
-// with less time than next takes to fail never open the breaker. It sets no
+// Errors that say nothing about the store do not count, and after such a probe the next
+// request is the probe: the caller has hung up or its own deadline has passed, the
+// transaction is invalid, or the error is errors.ErrUnsupported or ErrBusy. Callers with
+// less time than next takes to fail therefore never open the breaker. The breaker sets no
 // deadline itself: a probe that next never answers keeps it open.
 //
-// An open breaker decides nothing: under OnError, requests pass by default.
-// Fallback gives them a store that counts meanwhile.
+// An open breaker decides nothing, and by default OnError admits the requests. Fallback
+// gives them a store that counts during the outage.
 //
 // Breaker panics if next is nil or an option negative.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
@@ -80,23 +78,23 @@ type BreakerStore struct {
 	refused atomic.Int64
 }
 
-// A phase lasts from one change to the next. A result counts for the phase in
-// which its request began.
+// A phase lasts from one change of the breaker to the next. A result counts for the phase
+// in which its request began.
 type phase struct {
-	failures atomic.Int64 // moments of failure in a row, while closed
+	failures atomic.Int64 // consecutive moments of failure, while closed
 	last     atomic.Int64 // when the last of them was known, in ns since 1970
 
-	err     error       // what an open breaker answers; nil if closed
-	began   time.Time   // the outage
-	refused int64       // before it began
+	err     error       // what an open breaker returns; nil if closed
+	began   time.Time   // when the outage began
+	refused int64       // BreakerStore.refused at that time
 	until   time.Time   // no probe before
 	probing atomic.Bool // stays true once the probe has ended the phase
 }
 
-// Open reports whether the breaker is open: until a probe has succeeded.
+// Open reports whether the breaker is open. It is open until a probe succeeds.
 func (b *BreakerStore) Open() bool { return b.phase.Load().err != nil }
 
-// Refused returns how many transactions were answered ErrOpen.
+// Refused returns how many transactions got ErrOpen.
 func (b *BreakerStore) Refused() int64 { return b.refused.Load() }
 
 // Take implements Store.
@@ -123,8 +121,8 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 	return err
 }
 
-// failed counts a failure of a request that knew of so many when it began, and
-// returns how many there are; 0 if it is of a moment that has counted.
+// failed counts a failure and returns the number of failures, or 0 if the moment has
+// counted already. known is the number when the request began.
 func (p *phase) failed(known int64) int64 {
 	now := time.Now().UnixNano()
 	if known > 0 && now-p.last.Load() < int64(moment) || !p.failures.CompareAndSwap(known, known+1) {
@@ -134,7 +132,7 @@ func (p *phase) failed(known int64) int64 {
 	return known + 1
 }
 
-// probe asks the store if it is time and no other request does.
+// probe asks the store if Cooldown is over and no other request is the probe.
 func (b *BreakerStore) probe(ctx context.Context, t *Transaction, p *phase) error {
 	if time.Now().Before(p.until) || !p.probing.CompareAndSwap(false, true) {
 		b.refused.Add(1)
@@ -166,13 +164,13 @@ func (b *BreakerStore) newOpenPhase(cause error) *phase {
 	return &phase{err: fmt.Errorf("%w: %w", ErrOpen, cause), until: time.Now().Add(b.o.Cooldown)}
 }
 
-// isFailure reports whether err says that the store is unwell.
+// isFailure reports whether err means that the store fails.
 func isFailure(ctx context.Context, t *Transaction, err error) bool {
 	return !errors.Is(err, ErrDuplicate) && !errors.Is(err, ErrBusy) && !errors.Is(err, errors.ErrUnsupported) && callerError(ctx, t) == nil
 }
 
-// callerError returns why no store could have decided t, or nil. The network may
-// notice a deadline before ctx does.
+// callerError returns the reason why no store could have decided t, or nil. The network
+// may notice a deadline before ctx does.
 func callerError(ctx context.Context, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// charge asks every rule what the request owes, or, if it owes nothing, whether the
-// rule refuses it. It owes nothing if it is free, if a rule refuses it, and after an
-// error.
+// charge collects what the request owes each rule. If it owes nothing, charge only asks
+// each rule whether it refuses the request. A request owes nothing if it is free, if a
+// rule refuses it, and after an error.
 func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err error) {
 	wait := time.Duration(0) // by limits, known with a ban
 	for i := range l.rules {
@@ -36,7 +36,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 			}
 		}
 	}
-	if v.refused { // other rules charge nothing then
+	if v.refused { // the other rules charge nothing
 		v.Refusal.RetryAfter = max(v.Refusal.RetryAfter, wait)
 		v.extra.refusal = v.Refusal
 		v.items = v.items[:0]
@@ -49,8 +49,8 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 	return err
 }
 
-// charge adds what the request owes the limits of a rule to the charges of v, or to
-// those in shadow. It fails if LimitsFor returns a limit that is invalid.
+// charge adds what the request owes the limits of a rule to the charges of v, or to the
+// charges in shadow. It fails if LimitsFor returns an invalid limit.
 func (rule *rule) charge(v *verdict, r *http.Request, key string, shadow bool, buffer time.Duration) (err error) {
 	policies, cost := rule.policies, rule.cost(r)
 	if rule.LimitsFor != nil {
@@ -63,7 +63,7 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, shadow bool, b
 		t, items = &v.extras().shadow, &v.extra.items
 	}
 	for i := range policies {
-		// Field by field: a copy of what was just written would stall.
+		// Field by field: a copy of fields just written would wait for the writes.
 		t.Charges = append(t.Charges, Charge{})
 		c := &t.Charges[len(t.Charges)-1]
 		c.Rule, c.Key, c.Limit, c.Cost = rule.Name, key, policies[i].limit, cost
@@ -75,8 +75,8 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, shadow bool, b
 	return nil
 }
 
-// passes reports whether a rule has nothing to say about a request: it does not
-// apply, or one of its lists allows the request.
+// passes reports whether a rule ignores a request: it does not apply, or one of its
+// lists allows the request.
 func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
 	return !applies && rule.DenyFrom == nil || applies && rule.Allow != nil && rule.Allow(key) || rule.AllowFrom != nil && rule.AllowFrom(r)
 }
@@ -100,7 +100,7 @@ func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, applies 
 	return wait
 }
 
-// refuseFor refuses the request of v, for a ban or a deny.
+// refuseFor refuses the request of v because of a ban or a deny.
 func (v *verdict) refuseFor(f Refusal, key string) {
 	v.Refusal, v.refused = f, true
 	v.extras().refusal, v.extra.key = f, key
@@ -117,17 +117,17 @@ func (rule *rule) cost(r *http.Request) int64 {
 	return math.MaxInt64
 }
 
-// A banCheck is what an inquiry asks about the ban of a key of a rule, besides what
-// the request owes.
+// A banCheck is what an inquiry asks about the ban of a key, besides the charges of the
+// request.
 type banCheck struct {
 	*bans
 	key      string
-	from, to int  // what the request owes the rule, of the items
+	from, to int  // the items that the request owes the rule
 	ban      int  // the charge that looks at the ban
 	strikes  bool // the next charge looks at the strikes
 }
 
-// appendBanChecks adds to the charges of v, after what it owes, a look at the ban of
+// appendBanChecks adds to the charges of v, after those that it owes, a look at the ban of
 // each rule that has a penalty, and at the strikes of keys that may have some.
 func (v *verdict) appendBanChecks() {
 	for i, n := 0, 0; i < len(v.items); i += n {

@@ -25,8 +25,8 @@ func (l *Limiter) KnownBans() (n int) {
 	return n
 }
 
-// GateLimit and Hold are how bans and pauses are kept.
+// GateLimit and ShutGates are how bans and pauses are kept.
 var (
 	GateLimit = gateLimit
-	Hold      = hold
+	ShutGates = shutGates
 )

@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// Fallback asks secondary where primary errs, and returns both errors if that
-// errs too. It does not where no store could have decided: if the caller has
-// hung up, or the transaction is invalid, that error is returned. Around a
-// Breaker a primary that is down costs no wait:
+// Fallback asks secondary if primary fails, and returns both errors if both fail. If no
+// store could have decided, because the caller has hung up or the transaction is invalid,
+// it returns that error. With a Breaker around primary, requests do not wait while primary
+// is down:
 //
 //	weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), weir.Share(memory, replicas))
 //
-// Counts don't move between the stores. During an outage secondary alone decides,
-// in each process if it is in memory: see Share. It begins with what it has seen
-// in outages before, as primary goes on afterwards. Each keeps to its limits all
-// the time, so that a span with one edge in it, or many, admits at most what both
-// allow: with Share, twice the limit.
+// Counts do not move between the stores. During an outage only secondary decides, in each
+// process for itself if it is in memory: see Share. It continues with its counts of
+// earlier outages, and primary with its own afterwards. Each store keeps the limits all the
+// time, so a period in which an outage begins or ends admits at most what both allow: with
+// Share, twice the limit.
 //
-// A primary that errs may have spent all the same, if only its answer was lost.
-// That charge counts in both stores then, or in primary alone where secondary
-// refuses it: less is admitted later, never more. But costs below 0, as of Reset,
-// go back to the store that answers, or to both: if their units were spent in the
-// other, so many more are admitted. Forget, too, is told to the store that answers.
+// A primary that fails may have spent the units, if only its answer was lost. The charge
+// then counts in both stores, or in primary alone if secondary refuses it: less is admitted
+// later, never more. Negative costs, as of Reset, go to the store that answers, or to both.
+// If the units were spent in the other store, that many more are admitted. Forget also
+// goes to the store that answers.
 //
 // A line is logged when secondary begins to decide, with the cause, and when primary has
 // decided for a second: see FallbackStore.Logger. Fallback panics if a store is nil.
@@ -47,14 +47,14 @@ type FallbackStore struct {
 
 	primary, secondary Store
 
-	began atomic.Int64 // since when secondary decides, in ns since 1970; 0 if it does not
-	last  atomic.Int64 // when it last did
-	asked atomic.Int64 // how often it did since then
+	began atomic.Int64 // when secondary began to decide, in ns since 1970; 0 if primary decides
+	last  atomic.Int64 // when secondary was last asked
+	asked atomic.Int64 // how often it was asked since began
 }
 
-const settled = time.Second // without an error: the primary is well
+const settled = time.Second // after so long without an error primary decides again
 
-// degraded notes that secondary is asked, because of err.
+// degraded notes that secondary is asked because of err.
 func (f *FallbackStore) degraded(ctx context.Context, err error) {
 	now := time.Now().UnixNano()
 	f.last.Store(now)
@@ -64,7 +64,7 @@ func (f *FallbackStore) degraded(ctx context.Context, err error) {
 	}
 }
 
-// recovered notes that primary has decided, after it did not.
+// recovered notes that primary has decided after an outage.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	now := time.Now().UnixNano()
 	if now-f.last.Load() < int64(settled) || !f.began.CompareAndSwap(began, 0) {
@@ -86,7 +86,7 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 		return fault
 	}
 	f.degraded(ctx, err)
-	clear(t.Decisions) // it may have been at work
+	clear(t.Decisions) // primary may have filled some
 	t.At, t.Wait = time.Time{}, 0
 	if second := f.secondary.Take(ctx, t); second != nil {
 		return errors.Join(err, second)
@@ -94,18 +94,18 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	return nil
 }
 
-// Share asks next for a replica's share of each limit: Quota and Burst divided by
-// replicas and rounded down, so that the replicas, each with a store of its own,
-// together admit no more than the limit. Charges stay as they are: headers show
-// the whole limit, and Remaining of the share. A client whose requests all come to
-// one replica has its share only.
+// Share has next decide under one replica's share of each limit: Quota and Burst divided by
+// replicas and rounded down. The replicas, each with a store of its own, then admit no more
+// than the limit together. Charges stay as they are: headers show the whole limit, and the
+// Remaining of the share. If all requests of a client reach one replica, the client has
+// only its share.
 //
-// A share is at least 1. Where Quota is below replicas, or a Burst that is not 0,
-// the sum is replicas and exceeds the limit. For the rate of GCRA and the buckets
-// there is a way out: 1 per second is 60 per minute of the same Burst. A share that
-// could not be counted exactly is rounded down to more zeros. Costs are not
-// divided: one above the share is refused with Never. Share panics if next is nil
-// or replicas below 1.
+// A share is at least 1. If Quota, or a Burst that is not 0, is below replicas, the replicas
+// together exceed the limit. For GCRA and the buckets, write such a rate over a longer
+// period: 1 per second is 60 per minute of the same Burst. A share that could not be
+// counted exactly is rounded down to a number with more zeros. Costs are not divided: a
+// cost above the share is refused with Never. Share panics if next is nil or replicas is
+// below 1.
 func Share(next Store, replicas int) Store {
 	switch {
 	case next == nil:
@@ -119,11 +119,11 @@ func Share(next Store, replicas int) Store {
 type shared struct {
 	next     Store
 	replicas int64
-	pool     sync.Pool // of *Transaction, for what next is asked
+	pool     sync.Pool // of *Transaction, with the divided limits
 }
 
 func (s *shared) Take(ctx context.Context, t *Transaction) error {
-	if err := t.Validate(); err != nil { // a share may be valid where the limit is not
+	if err := t.Validate(); err != nil { // the share of an invalid limit may be valid
 		return err
 	}
 	part := s.pool.Get().(*Transaction)

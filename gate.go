@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// hold shuts gates until d is over, in one call: a gate that is shut delays or
-// refuses the transactions it is charged with, and spends nothing. ok is false, and
-// nothing changed, if one of the gates is shut for longer already. A gate is opened
-// by Transaction.Forget.
-func hold(ctx context.Context, store Store, d time.Duration, gates ...Charge) (ok bool, err error) {
+// shutGates shuts gates for d, in one call. A shut gate delays or refuses the transactions
+// that charge it, and spends nothing. If one of the gates is shut for longer already, ok is
+// false and nothing changes. Transaction.Forget opens a gate.
+func shutGates(ctx context.Context, store Store, d time.Duration, gates ...Charge) (ok bool, err error) {
 	t := Transaction{Charges: make([]Charge, len(gates)), Delay: d, Within: d}
 	for i, c := range gates {
 		c.Cost = shut
@@ -19,9 +18,9 @@ func hold(ctx context.Context, store Store, d time.Duration, gates ...Charge) (o
 	return err == nil && t.Allowed(), err
 }
 
-// gateLimit is the limit of a gate. Charged with a cost of pass it has a transaction
-// wait until the gate is open, and with one of 0 its NextAfter says how long that is;
-// neither changes it, nor does the turn that a transaction waits for.
+// gateLimit is the limit of a gate. A charge of cost pass makes its transaction wait until
+// the gate opens; one of cost 0 gets that time as NextAfter. Neither changes the gate, and
+// nor does a reserved turn.
 func gateLimit(name string) Limit {
 	return Limit{Name: name, Algorithm: gate{}, Quota: 1, Period: time.Microsecond}
 }
@@ -31,8 +30,8 @@ const (
 	shut = 2 // until the instant at which the transaction is spent
 )
 
-// A gate is an algorithm that counts nothing: At of its state is when it opens. It
-// is a Queuer so that passing it may leave that as it is.
+// A gate is an algorithm that counts nothing: At of its state is when it opens. It is a
+// Queuer so that passing it does not change At.
 type gate struct{}
 
 func (gate) Name() string   { return "gate" }
@@ -64,12 +63,12 @@ func (gate) Queue(s State, _ *Limit, now, at, cost int64) (next State, wait time
 	return s, wait, true
 }
 
-// rest returns how long it is until a gate opens.
+// rest returns the time until a gate opens.
 func (s *State) rest(now int64) time.Duration {
 	return time.Duration(max(0, s.At-now)) * time.Microsecond
 }
 
-// Lua is the same for package redisstore, see its Scripted.
+// Lua is the same for package redisstore: see redisstore.Scripted.
 func (gate) Lua() string {
 	return `local function take() return 0, 0, 0, 0 end
 local function queue(s, now, at, cost)
@@ -90,8 +89,8 @@ func pauseOf(rule, key string, cost int64) Charge {
 	return Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
 }
 
-// appendPauses adds to the charges of an outbound v, after all others, the pauses of
-// its keys: they delay it by the arithmetic that its limits are subject to.
+// appendPauses adds the pauses of its keys to the charges of an outbound v, after all
+// others. They delay it by the same arithmetic as its limits.
 func (v *verdict) appendPauses() {
 	if v.extra != nil && v.extra.outbound {
 		v.Charges = append(v.Charges, v.gates(pass)...)

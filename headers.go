@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -297,3 +298,25 @@ func (w *fieldWriter) writeRetryAfter(d Dialect, wait time.Duration) {
 func ceil(d, unit time.Duration) time.Duration { return (d + unit - 1).Truncate(unit) }
 
 func ceilSeconds(d time.Duration) int64 { return int64(ceil(d, time.Second) / time.Second) }
+
+// writeHeaders writes the decision into the response fields, together with the decisions
+// of outer limiters on the same request.
+func (l *Limiter) writeHeaders(h http.Header, v *verdict) {
+	for i := range v.items {
+		v.items[i].Decision = v.Decisions[i]
+	}
+	f := fieldWriter{h: h, values: v.values[:0], buf: v.buf[:0]}
+	if len(v.items) > 0 {
+		items := v.items
+		for o := v.outer; o != nil; o = o.outer {
+			items = slices.Concat(items, o.items)
+		}
+		f.write(l.o.Headers, items, v.At, v.refused)
+	}
+	if v.refused {
+		f.writeRetryAfter(l.o.Headers, v.RetryAfter())
+	}
+	if l.expose != nil {
+		h[exposeField] = append(h[exposeField], l.expose...)
+	}
+}

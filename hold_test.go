@@ -46,7 +46,7 @@ func TestHold(t *testing.T) {
 				ok bool
 			}{{10 * time.Second, true}, {20 * time.Second, true}, {5 * time.Second, false}, {20 * time.Second, true}} {
 				calls = 0
-				if ok, err := weir.Hold(t.Context(), store, h.d, gate); ok != h.ok || err != nil || calls != 1 {
+				if ok, err := weir.ShutGates(t.Context(), store, h.d, gate); ok != h.ok || err != nil || calls != 1 {
 					t.Errorf("%v: held for %v: got %v, %v in %d calls, want %v in one", limit, h.d, ok, err, calls, h.ok)
 				}
 			}
@@ -63,7 +63,7 @@ func TestHold(t *testing.T) {
 			wants(time.Hour, "the first in a line", true, 0, slow, gate)
 			wants(time.Hour, "the second in a line", true, time.Minute, slow, gate)
 			wants(0, "beside that line", true, 0, gate)
-			_, _ = weir.Hold(t.Context(), store, time.Hour, gate)
+			_, _ = weir.ShutGates(t.Context(), store, time.Hour, gate)
 			gate.Cost = -1
 			wants(0, "a gift", true, 0, gate)
 			gate.Cost = 1

@@ -13,20 +13,18 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// Hybrid serves refusals from this process while a key is being limited, and
-// asks next otherwise. A client that goes on after its limit then costs next
-// nothing until its next unit is free. At most maxKeys refusals are remembered;
-// 0 means 65,536, which take some 16 MB. It panics if maxKeys is negative.
+// Hybrid serves refusals from the memory of this process while a key is being limited, and
+// asks next otherwise. A client that goes on after its limit then costs next nothing until
+// its next unit is free. At most maxKeys refusals are remembered; 0 means 65,536, which
+// take some 16 MB. It panics if maxKeys is negative.
 //
-// It refuses only what next would refuse: the same cost, under the same numbers,
-// before it fits if nothing else is spent. Where nothing is left the whole
-// decision is what next would say. Where some is, others may spend it meanwhile,
-// and Remaining is −1; so it is for limits of the transaction that did not
-// refuse, of which it knows nothing. A refusal ends no later than it would there,
-// counted from before next was asked; durations are counted from its answer, so
-// that they are a round trip too long at most and never too short. It is served
-// for 10 s at most: what is given back through this store is seen at once, through
-// another process after that.
+// It refuses only what next would refuse: the same cost under the same limit, before
+// RetryAfter. If nothing is left the whole decision is exact. Otherwise Remaining is −1,
+// because another process may spend what is left; it is −1 as well for the other limits of
+// the transaction. A cached refusal never outlives the real one: it is timed from before
+// next was asked, and its durations are too long by one round trip at most. It is kept for
+// at most 10 s, so units given back through another process are noticed after that. Units
+// given back through this store are noticed at once.
 func Hybrid(next Store, maxKeys int) *HybridStore {
 	switch {
 	case next == nil:
@@ -45,39 +43,38 @@ func Hybrid(next Store, maxKeys int) *HybridStore {
 	return h
 }
 
-// recheck is how long a refusal is served before it is asked for again.
+// recheck is how long a refusal is served before next is asked again.
 const recheck = 10 * time.Second
 
 // A HybridStore is what Hybrid returns.
 type HybridStore struct {
 	next          Store
 	seed          maphash.Seed
-	start         time.Time // instants are counted from it, on the monotonic clock
+	start         time.Time // instants are µs since then, on the monotonic clock
 	shards        []blocks
 	served, asked atomic.Uint64
 }
 
-// A block is the refusal of a charge. Instants are in µs since the start of the
-// process's Hybrid.
+// A block is the refusal of a charge. Its instants are in µs since HybridStore.start, but
+// for since.
 type block struct {
-	algorithm          Algorithm // calendars of different places have one name
+	algorithm          Algorithm // calendars of several time zones have the same name
 	quota, burst, cost int64
 	period             time.Duration
-	within             time.Duration // what the refused caller would have waited
-	at                 int64         // the store's clock at the instant 0
-	since              int64         // the store's clock when it began
-	until              int64         // served before that
-	none               int64         // nothing is left before that; 0 if that is not known
+	within             time.Duration // how long the refused caller would have waited
+	at                 int64         // the store's clock at start
+	since              int64         // the store's clock when the block began
+	until              int64         // the block is served before
+	none               int64         // nothing is left before; 0 if that is unknown
 	fits, next, reset  int64         // when RetryAfter, NextAfter and ResetAfter are over
 }
 
-// blocks is a bounded part of them, by the fingerprint of rule, key, limit and
-// algorithm.
+// blocks is a shard of blocks, by the fingerprint of rule, key, limit and algorithm.
 type blocks struct {
 	mu    sync.Mutex
 	most  int
 	known map[uint64]block
-	drops uint64 // how often one was dropped: an answer from before says nothing after
+	drops uint64 // how many were dropped: an answer to an earlier question is then void
 	_     [64]byte
 }
 
@@ -87,8 +84,8 @@ func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 // store behind. hits divided by both is the hit rate.
 func (h *HybridStore) Stats() (hits, misses uint64) { return h.served.Load(), h.asked.Load() }
 
-// BlockedSince returns since when a charge has been refused from memory, or the zero
-// Time if it is not.
+// BlockedSince returns when memory began to refuse a charge, or the zero Time if it does
+// not.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	if b, ok := h.lookup(h.id(&c), &c, 0, h.now()); ok {
 		return time.UnixMicro(b.since)
@@ -172,8 +169,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 	return !first
 }
 
-// unknown makes decisions at t.At of which nothing is known but that they refuse
-// nothing.
+// unknown fills Decisions with placeholders: allowed, Remaining unknown (-1).
 func (t *Transaction) unknown() {
 	n := len(t.Charges)
 	if cap(t.Decisions) < n {
@@ -194,8 +190,8 @@ func (b *block) decision(now int64) Decision {
 	return d
 }
 
-// lookup returns the block of a charge that is refused at now even to those who
-// wait for within.
+// lookup returns the block of a charge. ok says whether it refuses the charge at now, for a
+// caller that accepts to wait for within.
 func (h *HybridStore) lookup(id uint64, c *Charge, within time.Duration, now int64) (block, bool) {
 	s := h.shard(id)
 	s.mu.Lock()
@@ -206,8 +202,9 @@ func (h *HybridStore) lookup(id uint64, c *Charge, within time.Duration, now int
 		b.algorithm == l.Algorithm && b.refuses(l, within, now)
 }
 
-// refuses reports whether a caller that would wait for within is refused as the one
-// before was. A queue says when it lets that one in; others say when the charge fits.
+// refuses reports whether the block holds for a caller that accepts to wait for within. The
+// RetryAfter of a queue is true only for the same within; that of other algorithms is when
+// the charge fits.
 func (b *block) refuses(l *Limit, within time.Duration, now int64) bool {
 	if _, queue := l.Algorithm.(Queuer); queue || within <= 0 {
 		return max(0, within) == b.within
@@ -243,8 +240,8 @@ func (s *blocks) keep(id, drops uint64, b block) {
 	s.known[id] = b
 }
 
-// makeRoom forgets the block, of a few, that is over soonest: that costs a
-// question more, and no correctness.
+// makeRoom forgets the block that ends first among eight. A forgotten block costs one call
+// of next.
 func (s *blocks) makeRoom(until int64) {
 	var soonest uint64
 	looked := 0

@@ -20,16 +20,15 @@ const (
 	MaxTicks = 1 << 50
 )
 
-// A Limit allows Quota units per Period. It is plain data: comparable,
-// printable, and it fits in a file. The functions of package algorithms return
-// limits that are ready to use.
+// A Limit allows Quota units per Period. It is plain data: it can be compared, printed and
+// kept in a file. The functions of package algorithms return limits that are ready to use.
 type Limit struct {
-	// Name tells the limits of a rule apart, in stored keys and in header
-	// fields. The period names a limit that has none: see StoredName. It is
-	// printable ASCII.
+	// Name tells the limits of a rule apart, in stored keys and in header fields. A
+	// limit without a name is named by its period: see StoredName. It is printable
+	// ASCII.
 	Name string
 
-	// Algorithm is the arithmetic that counts. It must be set.
+	// Algorithm is the arithmetic that counts; it must not be nil.
 	Algorithm Algorithm
 
 	// Quota is how many units Period allows. At least 1.
@@ -38,8 +37,8 @@ type Limit struct {
 	// Period is at least a microsecond, in whole microseconds.
 	Period time.Duration
 
-	// Burst is the most that can be spent at once; 0 means Quota. Windows and
-	// logs, whose Quota is that bound already, ignore it.
+	// Burst is the most that can be spent at once; 0 means Quota. Windows and logs ignore
+	// it, because Quota is already their bound.
 	Burst int64
 }
 
@@ -76,8 +75,8 @@ func (l Limit) String() string {
 	return s
 }
 
-// Validate refuses a limit that cannot be counted exactly and says which of its
-// numbers is at fault.
+// Validate returns an error if the limit cannot be counted exactly. The error says which
+// number is wrong.
 func (l Limit) Validate() error {
 	if err := l.fault(); err != nil {
 		return fmt.Errorf("weir: limit %q: %w", l.Name, err)
@@ -110,10 +109,10 @@ func (l *Limit) fault() error {
 	return nil
 }
 
-// StoredName is the name under which stores keep what was spent: Name, or if
-// that is empty the short name of Period: "1m", "1500ms". A rule may therefore
-// get more limits and lose some, and those that stay keep their counts. If the
-// period of a limit may change, give the limit a name.
+// StoredName is the name under which stores keep the counts of the limit: Name, or if that
+// is empty the short name of Period: "1m", "1500ms". A rule may therefore gain and lose
+// limits, and the limits that stay keep their counts. If the period of a limit may change,
+// give the limit a name.
 func (l *Limit) StoredName() string {
 	if l.Name != "" {
 		return l.Name
@@ -138,7 +137,7 @@ func (l *Limit) sameName(m *Limit) bool {
 // printable reports whether a String of a structured field can hold s
 // (RFC 9651, 3.3.3).
 //
-// Stores ask for every name of every charge, so it looks at eight bytes at a time.
+// Stores check every name of every charge, so it checks eight bytes at a time.
 func printable(s string) bool {
 	n := len(s)
 	switch {
@@ -158,9 +157,9 @@ func printable(s string) bool {
 	return true
 }
 
-// printable8 reports whether all bytes of w are. The lowest that is not sets its
-// highest bit in one of three: it is set already, or when 1 is added to 0x7f, or
-// when 0x20 is subtracted from less.
+// printable8 reports whether all bytes of w are printable. The lowest byte that is not has
+// its highest bit set in one of three words: in w, in w + 1 for 0x7f, or in w - 0x20 for
+// less than 0x20.
 func printable8(w uint64) bool {
 	const each = 0x0101010101010101
 	return (w|(w+each)|(w-' '*each))&(0x80*each) == 0

@@ -3,9 +3,53 @@ package weir
 import (
 	"context"
 	"net/http"
-	"slices"
 	"time"
 )
+
+// serve takes a request the whole way: charge, decide, wait, fields, and then the
+// refusal or next.
+func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	free := !l.o.ChargePreflight && preflight(r)
+	if free && !l.guards {
+		next.ServeHTTP(w, r)
+		return
+	}
+	v := l.newVerdict(r)
+	v.free = free
+	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {
+		l.o.OnError(w, r, next, err) // the transaction is not released: an error promises nothing
+		return
+	}
+	if !v.refused && v.Wait > 0 {
+		if err := l.wait(v); err != nil {
+			unserved(w, r, err)
+			return
+		}
+	}
+	if len(v.items) > 0 || v.refused {
+		l.writeHeaders(w.Header(), v)
+	}
+	l.release(v)
+	switch {
+	case v.refused:
+		l.refuse(w, r, v)
+	case l.settles:
+		l.serveAndSettle(w, r, v, next)
+	case len(v.items) > 0:
+		next.ServeHTTP(w, r.WithContext(v))
+	default:
+		next.ServeHTTP(w, r)
+	}
+}
+
+// preflight reports whether a request is a CORS preflight, which a browser sends unasked
+// and without body or credentials (Fetch standard, CORS-preflight request). A client
+// certificate belongs to the connection and is ignored.
+func preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
+		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
+}
 
 // newVerdict returns a verdict with room for the limits of the Limiter.
 func (l *Limiter) newVerdict(r *http.Request) (v *verdict) {
@@ -80,12 +124,12 @@ func (l *Limiter) ask(v *verdict, e *Event) {
 		l.applyPenalties(v, e)
 	}
 	v.hideChecks()
-	if v.refused && v.Wait > 0 { // for a ban: nobody will wait for the turn
+	if v.refused && v.Wait > 0 { // by a ban: the request does not wait for its turn
 		l.giveBack(v)
 	}
 }
 
-// askInShadow charges rules in shadow, which refuse nobody.
+// askInShadow charges rules in shadow, which refuse no request.
 func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration) {
 	t := &v.extra.shadow
 	t.Within = within
@@ -96,19 +140,18 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 	l.observe(v, e)
 }
 
-// hideChecks leaves in the transaction what users may see: what the request owes.
-func (v *verdict) hideChecks() {
-	n := len(v.items)
-	if len(v.Charges) == n {
-		return
+// timedTake asks the store. If there is an observer, it measures the time.
+func (l *Limiter) timedTake(ctx context.Context, t *Transaction) (took time.Duration, err error) {
+	if l.o.Observe == nil {
+		return 0, l.store.Take(ctx, t)
 	}
-	clear(v.Charges[n:]) // keys are not kept
-	clear(v.checks)      // nor here
-	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
+	start := time.Now()
+	err = l.store.Take(ctx, t)
+	return time.Since(start), err
 }
 
-// judge says in the event, and in its transaction, why a request is refused, as
-// far as limits and errors go.
+// judge notes in the event, and in its transaction, whether a limit or an error refuses
+// the request.
 func (e *Event) judge() {
 	t, charge := e.Transaction, 0
 	if e.Err != nil {
@@ -119,51 +162,33 @@ func (e *Event) judge() {
 	e.Key = t.Charges[charge].Key
 }
 
-// timedTake asks the store, and measures how long that takes if there is an observer.
-func (l *Limiter) timedTake(ctx context.Context, t *Transaction) (took time.Duration, err error) {
-	if l.o.Observe == nil {
-		return 0, l.store.Take(ctx, t)
-	}
-	start := time.Now()
-	err = l.store.Take(ctx, t)
-	return time.Since(start), err
-}
-
-// observe logs the error of an event and calls Observe.
-func (l *Limiter) observe(v *verdict, e Event) {
-	if e.Err != nil {
-		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
-	}
-	if l.o.Observe != nil {
-		e.Refusal = e.Transaction.Refusal
-		l.o.Observe(e)
-	}
-}
-
-// writeHeaders writes what was decided into the response fields, along with what
-// outer limiters decided on the same request.
-func (l *Limiter) writeHeaders(h http.Header, v *verdict) {
-	for i := range v.items {
-		v.items[i].Decision = v.Decisions[i]
-	}
-	f := fieldWriter{h: h, values: v.values[:0], buf: v.buf[:0]}
-	if len(v.items) > 0 {
-		items := v.items
-		for o := v.outer; o != nil; o = o.outer {
-			items = slices.Concat(items, o.items)
+// refusal returns the refusal of a decided transaction by its limits, and the index of
+// the charge with the longest wait.
+func (t *Transaction) refusal() (f Refusal, charge int) {
+	for i := range t.Decisions {
+		d := &t.Decisions[i]
+		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
+			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
+			if _, paused := t.Charges[i].Limit.Algorithm.(gate); paused {
+				f.Reason = ReasonPause
+			}
 		}
-		f.write(l.o.Headers, items, v.At, v.refused)
 	}
-	if v.refused {
-		f.writeRetryAfter(l.o.Headers, v.RetryAfter())
-	}
-	if l.expose != nil {
-		h[exposeField] = append(h[exposeField], l.expose...)
-	}
+	return f, charge
 }
 
-// release lets another request use the inquiry, unless somebody may still look at
-// it.
+// hideChecks removes the looks at bans and pauses from the transaction, which users see.
+func (v *verdict) hideChecks() {
+	n := len(v.items)
+	if len(v.Charges) == n {
+		return
+	}
+	clear(v.Charges[n:]) // keys are not kept
+	clear(v.checks)      // nor here
+	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
+}
+
+// release gives the inquiry to another request, unless it may still be read.
 func (l *Limiter) release(v *verdict) {
 	if l.o.Observe != nil || l.settles {
 		return
@@ -177,49 +202,33 @@ func (l *Limiter) release(v *verdict) {
 	l.pool.Put(q)
 }
 
-// refuse answers a request that was refused.
-func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
-	if l.o.OnLimited == nil {
-		v.refuse(w, r)
-		return
+// enter returns how long a request may wait: at most maxWait, and noPlace while
+// MaxWaiting requests wait or are being decided. If the request may wait, enter counts
+// it until leave: the count must change before the store is asked, or it would bound
+// nothing.
+func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
+	if maxWait <= 0 {
+		return 0
 	}
-	l.o.OnLimited.ServeHTTP(w, r.WithContext(v))
+	within := atMost(v.Context, maxWait)
+	if within > 0 && l.waiting.Add(1) > int64(l.o.MaxWaiting) {
+		l.waiting.Add(-1)
+		within = 0
+	}
+	if within == 0 {
+		return noPlace
+	}
+	v.entered = true
+	return within
 }
 
-// Refuse is OnLimited unless another is given: it answers 429 with problem
-// details of the type quota-exceeded, text or HTML, as the client prefers.
-func Refuse(w http.ResponseWriter, r *http.Request) {
-	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
-		v.refuse(w, r)
-		return
-	}
-	quotaExceeded.write(w, r)
-}
+// noPlace is the Within of a request for which MaxWaiting leaves no place. It is not 0,
+// because that would turn the queue of a LeakyBucket into a meter.
+const noPlace = time.Microsecond
 
-// refuse names the limits that refused: mostly it is one, and its answer ready.
-func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
-	if v.extra != nil && v.extra.refusal.Reason != 0 {
-		abnormalUsage.write(w, r)
-		return
+func (l *Limiter) leave(v *verdict) {
+	if v.entered {
+		v.entered = false
+		l.waiting.Add(-1)
 	}
-	var one *policy
-	n := 0
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			one = v.items[i].policy
-			n++
-		}
-	}
-	if n == 1 {
-		one.refusal.write(w, r)
-		return
-	}
-	var names [][]byte
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			names = append(names, v.items[i].json)
-		}
-	}
-	p := quotaExceeded.violating(names...)
-	p.write(w, r)
 }

@@ -10,67 +10,68 @@ import (
 	"time"
 )
 
-// Options of New. All but Rules may be zero.
+// Options of New. All fields but Rules may be zero.
 type Options struct {
-	// Rules are charged together, all or nothing: what one refuses spends
-	// nothing of another.
+	// Rules are charged together, all or nothing: a request that one refuses spends
+	// nothing under the others.
 	Rules []Rule
 
-	// Headers is how clients are told; zero means XRateLimit.
+	// Headers says which response fields tell clients of limits; zero means XRateLimit.
 	Headers Dialect
 
-	// ExposeHeaders sends Access-Control-ExposeHeaders-Headers with the names of these
-	// fields, so that scripts from another origin may read them.
+	// ExposeHeaders sends Access-Control-Expose-Headers with the names of these fields,
+	// so that scripts from another origin may read them.
 	ExposeHeaders bool
 
-	// ChargePreflight charges CORS preflight requests too. By default they pass
-	// free of charge, because a browser sends them unasked, and only as a browser
-	// sends them: OPTIONS with Origin and Access-Control-Request-Method, without a
-	// body, Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Deny and bans refuse them
-	// like any other request; with a Penalty that is a look at the store. They have
-	// no credentials: under a key made of these, their key is that of strangers.
+	// ChargePreflight charges CORS preflight requests too. By default they are free,
+	// because a browser sends them unasked. Only requests in the form that browsers
+	// send are free: OPTIONS with Origin and Access-Control-Request-Method, without a
+	// body, Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Deny and
+	// bans refuse preflights like any other request; a rule with a Penalty asks the
+	// store for the ban. A preflight has no credentials, so a key made of credentials
+	// treats it as a stranger's.
 	ChargePreflight bool
 
-	// OnLimited answers a request that was refused; nil is Refuse. Fields are
-	// set before it is called, and FromContext tells it what was decided.
+	// OnLimited answers a request that was refused; nil is Refuse. The fields are set
+	// before it is called, and FromContext returns the decision.
 	OnLimited http.Handler
 
-	// OnError answers a request that could not be decided, because the store
-	// failed or LimitsFor gave an invalid limit; nil fails open: it calls next.
-	// FailClosed is another choice. The text of err is not for clients.
+	// OnError answers a request that could not be decided, because the store failed or
+	// LimitsFor returned an invalid limit. nil fails open: it calls next. FailClosed is
+	// another choice. The text of err is not for clients.
 	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
 
-	// MaxWait > 0 delays a request that would be refused until its turn, if that
-	// comes within MaxWait. The wait holds no lock, and a client that hangs up
-	// gives its turn back: it is answered 499 for the logs, or 503 if a deadline
-	// has ended its request. There is one line for each key, in all processes that
-	// share the store. Where rules of several keys are charged together, who
-	// waits for one keeps his place in the others, and those behind him wait too:
-	// limit what is shared in a Limiter of its own.
+	// MaxWait > 0 delays a request that would be refused until its turn, if the turn
+	// comes within MaxWait. The wait takes no lock. If the client hangs up, the turn is
+	// given back, and the answer is 499 for the logs, or 503 if a deadline has ended the
+	// request. There is one queue for each key, in all processes that share the store.
+	// When several rules are charged together, a request that waits for one key also
+	// reserves its place under the others and delays requests behind it. Put shared
+	// limits in a Limiter of their own.
 	MaxWait time.Duration
 
-	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. A request
-	// takes its place before the store is asked, so those that are being decided
-	// count. Beyond the bound a request does not wait: if it does not fit, it is
+	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Requests that
+	// are being decided count too, because each takes its place before the store is
+	// asked. Beyond the bound a request does not wait: if it does not fit, it is
 	// refused.
 	MaxWaiting int
 
-	// Buffer is for Transport: by how much requests may arrive later than they
-	// left. Periods are longer by it, so that the receiver sees no window over
-	// the limit as long as delays differ by less.
+	// Buffer is for Transport: by how much the delays of requests on their way may
+	// differ. It is added to every period, so that the receiver sees no window over the
+	// limit as long as delays differ by less.
 	Buffer time.Duration
 
-	// MaxPause is for Transport: how long an answer of the other side may pause a
-	// key; 0 means one minute. Few servers ask for more; without the bound a mistake
-	// in one answer would stop all processes for a day. After MaxPause requests go
-	// out again, and the next answer renews the pause. A server with longer windows
-	// that holds such requests against their sender, as GitHub does, wants a MaxPause
-	// of its window: an hour. The first pause that is cut is logged.
+	// MaxPause is for Transport: how long a response may pause a key; 0 means one
+	// minute. Few servers ask for more; without the bound a mistake in one response
+	// would stop all processes for a day. After MaxPause requests go out again, and the
+	// next response renews the pause. If a server has longer windows and punishes such
+	// requests, as GitHub does, set MaxPause to its window: an hour. The first pause
+	// that is cut is logged.
 	MaxPause time.Duration
 
-	// Logger gets the errors that go to OnError, as warnings, one line a second at
-	// most, with the name of the rule; nil means slog.Default(). No line has a key:
-	// watch.Log has them if asked. That a client hung up is no error.
+	// Logger gets the errors that go to OnError, as warnings with the name of the rule,
+	// at most one line a second; nil means slog.Default(). No line has a key; watch.Log
+	// can log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
 	// Observe is called with each decision and each error, before the request
@@ -78,12 +79,12 @@ type Options struct {
 	Observe func(Event)
 }
 
-// A Limiter applies rules to requests. It is safe for concurrent use and can't
-// be changed.
+// A Limiter applies rules to requests. It is safe for concurrent use and cannot be
+// changed.
 type Limiter struct {
 	store   Store
 	rules   []*rule
-	limits  int // of all rules; those of LimitsFor don't count
+	limits  int // of all rules, without those of LimitsFor
 	o       Options
 	settles bool // a rule has Settle
 	guards  bool // a rule has a Deny or a Penalty
@@ -91,12 +92,12 @@ type Limiter struct {
 	log     errorLog
 
 	waiting atomic.Int64
-	cut     atomic.Bool // a pause has been, to MaxPause
+	cut     atomic.Bool // a pause was cut to MaxPause, and logged
 	pool    sync.Pool   // of *inquiry
 }
 
-// New returns a Limiter, or an error that names what is wrong with its
-// arguments. After that nothing can be misconfigured but what LimitsFor returns.
+// New returns a Limiter, or an error that says what is wrong with its arguments. After
+// New only LimitsFor can return an invalid limit.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -138,7 +139,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// complete validates options and gives those that are zero their defaults.
+// complete validates options and replaces zeros by defaults.
 func (o *Options) complete() error {
 	if len(o.Rules) == 0 {
 		return errors.New("weir: there are no rules")
@@ -172,7 +173,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Rules returns the rules as they are in force: every limit has its stored name.
+// Rules returns the rules as the Limiter applies them: every limit has its stored name.
 func (l *Limiter) Rules() []Rule {
 	rules := make([]Rule, len(l.rules))
 	for i := range l.rules {
@@ -186,8 +187,8 @@ func (l *Limiter) Rules() []Rule {
 	return rules
 }
 
-// Middleware limits requests by one key, and any number of limits. It panics
-// on a mistake in its arguments, as chi does.
+// Middleware limits requests by one key, with any number of limits. It panics on a
+// mistake in its arguments, as chi does.
 //
 //	r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(100, time.Minute)))
 func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(http.Handler) http.Handler {
@@ -198,62 +199,19 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 	return l.Handler
 }
 
-// Handler limits the requests to next. It does not wrap the ResponseWriter unless
-// a rule has Settle, and then it forwards what the writer can: Flusher, Hijacker,
-// io.ReaderFrom and http.ResponseController keep working.
+// Handler limits the requests to next. It wraps the ResponseWriter only if a rule has
+// Settle, and Flusher, Hijacker, io.ReaderFrom and http.ResponseController then keep
+// working.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 
-func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	free := !l.o.ChargePreflight && preflight(r)
-	if free && !l.guards {
-		next.ServeHTTP(w, r)
-		return
-	}
-	v := l.newVerdict(r)
-	v.free = free
-	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {
-		l.o.OnError(w, r, next, err) // the transaction is not released: an error promises nothing
-		return
-	}
-	if !v.refused && v.Wait > 0 {
-		if err := l.wait(v); err != nil {
-			unserved(w, r, err)
-			return
-		}
-	}
-	if len(v.items) > 0 || v.refused {
-		l.writeHeaders(w.Header(), v)
-	}
-	l.release(v)
-	switch {
-	case v.refused:
-		l.refuse(w, r, v)
-	case l.settles:
-		l.serveAndSettle(w, r, v, next)
-	case len(v.items) > 0:
-		next.ServeHTTP(w, r.WithContext(v))
-	default:
-		next.ServeHTTP(w, r)
-	}
-}
-
-// preflight reports whether a browser asks for permission, unasked by its user
-// (Fetch standard, CORS-preflight request): that has no body and no credentials.
-// A client certificate is of the connection and says nothing.
-func preflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
-		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
-		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
-}
-
-// failOpen is OnError unless another is given.
+// failOpen is the default of OnError.
 func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
 	next.ServeHTTP(w, r)
 }
 
-// FailClosed is an OnError that refuses what could not be decided: it answers
+// FailClosed is an OnError that refuses requests that could not be decided: it answers
 // 503 with problem details of the type temporary-reduced-capacity.
 func FailClosed(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
 	reducedCapacity.write(w, r)

@@ -12,18 +12,17 @@ import (
 type Event struct {
 	Request *http.Request
 
-	// Transaction is what was decided, and never nil. It must not be changed.
-	// After an error its Decisions mean nothing. It has no Charges if the store was
-	// not asked: after a deny, and after a ban that the process knows of.
+	// Transaction is what was decided; it is never nil and must not be changed. After an
+	// error its Decisions mean nothing. It has no Charges if the store was not asked:
+	// after a deny, and after a ban that the process knows of.
 	Transaction *Transaction
 
-	// Refusal is that of the Transaction: why the request was refused, by which
-	// rule, and until when. Its zero value: the request was not refused. That of an
-	// event in Shadow says why it would have been.
+	// Refusal is that of the Transaction: why the request was refused, by which rule, and
+	// until when. If it is zero, the request was not refused. In an event with Shadow it
+	// says why the request would have been refused.
 	Refusal Refusal
 
-	// Key is the key that the Refusal is about, "" without one. It may be personal
-	// data.
+	// Key is the key that was refused; "" without a Refusal. It may be personal data.
 	Key string
 
 	// Err is the error of the store or of LimitsFor, or nil.
@@ -32,16 +31,16 @@ type Event struct {
 	// Took is how long the store took.
 	Took time.Duration
 
-	// Shadow says that the rules of this transaction refuse nobody.
+	// Shadow says that the rules of this transaction refuse no request.
 	Shadow bool
 }
 
-// An errorLog logs that decisions could not be made, one line a second at most:
-// when a store is away, every request errs. It names the rule, and never a key.
+// An errorLog logs that decisions could not be made, at most one line a second: while a
+// store is down, every request fails. A line has the name of the rule, and never a key.
 type errorLog struct {
-	logger *slog.Logger // nil: slog.Default()
+	logger *slog.Logger // nil means slog.Default()
 	last   atomic.Int64 // of the last line, in ns since 1970
-	silent atomic.Int64 // errors since then
+	silent atomic.Int64 // errors that were not logged since
 }
 
 func (l *errorLog) warn(ctx context.Context, rule string, err error) {
@@ -59,4 +58,15 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 		return slog.Default()
 	}
 	return l
+}
+
+// observe logs the error of an event and calls Observe.
+func (l *Limiter) observe(v *verdict, e Event) {
+	if e.Err != nil {
+		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
+	}
+	if l.o.Observe != nil {
+		e.Refusal = e.Transaction.Refusal
+		l.o.Observe(e)
+	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/internal/fields"
 )
 
-// A problem is an answer to a request that was not served: problem details as in
-// RFC 9457, with the types of draft-ietf-httpapi-ratelimit-headers, or the same
-// as text or HTML where the client prefers that.
+// A problem is an answer to a request that was not served: problem details as in RFC
+// 9457, with the types of draft-ietf-httpapi-ratelimit-headers, or the same as text or
+// HTML if the client prefers that.
 type problem struct {
 	status   int
 	title    string
@@ -40,7 +40,7 @@ func (p problem) violating(names ...[]byte) problem {
 	return p
 }
 
-// Values that all answers share. Nobody may write to them.
+// Values that all answers share. They must not be changed.
 var (
 	noStore     = []string{"no-store"}
 	noSniff     = []string{"nosniff"}
@@ -101,15 +101,14 @@ const (
 // mostAccept is how many bytes of Accept are read. Browsers send some 150.
 const mostAccept = 2048
 
-// negotiate returns the form that the client likes best (RFC 9110, 12.5.1). It
-// gets problem details where it has no preference, and text where it accepts
-// none of the forms. It reads the first ranges only: a refusal must not cost more
-// than serving would.
+// negotiate returns the form that the client prefers (RFC 9110, 12.5.1): problem details
+// if it has no preference, and text if it accepts none of the forms. It reads only the
+// first mostAccept bytes, so that a refusal does not cost more than serving would.
 func negotiate(accept []string) form {
 	if len(accept) == 0 {
 		return asJSON
 	}
-	var quality, precision [forms]int // in thousandths; 0 nothing said, 1 */*, 2 type/*, 3 in full
+	var quality, precision [forms]int // quality in thousandths; precision 0 not named, 1 */*, 2 type/*, 3 in full
 	rate := func(f form, p, q int) {
 		if p > precision[f] || p == precision[f] && q > quality[f] {
 			precision[f], quality[f] = p, q
@@ -158,8 +157,8 @@ func negotiate(accept []string) form {
 	return best
 }
 
-// weight returns the q of a media range in thousandths: 1000 if there is none
-// or it can't be read, for a client that asks badly still asks.
+// weight returns the q of a media range in thousandths: 1000 if there is none, also if it
+// cannot be parsed: a malformed weight does not reject the range.
 func weight(params string) int {
 	for params != "" {
 		var param string
@@ -173,4 +172,52 @@ func weight(params string) int {
 		}
 	}
 	return 1000
+}
+
+// refuse answers a request that was refused.
+func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
+	if l.o.OnLimited == nil {
+		v.refuse(w, r)
+		return
+	}
+	l.o.OnLimited.ServeHTTP(w, r.WithContext(v))
+}
+
+// Refuse is the default of OnLimited: it answers 429 with problem details of the type
+// quota-exceeded, or with text or HTML if the client prefers that.
+func Refuse(w http.ResponseWriter, r *http.Request) {
+	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
+		v.refuse(w, r)
+		return
+	}
+	quotaExceeded.write(w, r)
+}
+
+// refuse answers with the names of the limits that refused. Usually it is one limit, and
+// its answer was prepared.
+func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
+	if v.extra != nil && v.extra.refusal.Reason != 0 {
+		abnormalUsage.write(w, r)
+		return
+	}
+	var one *policy
+	n := 0
+	for i := range v.items {
+		if !v.items[i].Allowed {
+			one = v.items[i].policy
+			n++
+		}
+	}
+	if n == 1 {
+		one.refusal.write(w, r)
+		return
+	}
+	var names [][]byte
+	for i := range v.items {
+		if !v.items[i].Allowed {
+			names = append(names, v.items[i].json)
+		}
+	}
+	p := quotaExceeded.violating(names...)
+	p.write(w, r)
 }

@@ -9,14 +9,14 @@ import (
 	"sync/atomic"
 )
 
-// A recorder notes what a handler answers, and whether its client was there to
-// send the request and to take the answer.
+// A recorder notes what a handler answers, and whether the client sent its whole request
+// and took the answer.
 type recorder struct {
 	http.ResponseWriter
 	status   int
 	bytes    int64
 	hijacked bool
-	failed   bool // an answer could not be written
+	failed   bool // a write to the client failed
 	body     body
 }
 
@@ -43,7 +43,7 @@ func (rec *recorder) begin() {
 	}
 }
 
-// note remembers that a write failed, unless the handler is to blame.
+// note remembers that a write failed, unless the handler caused the error.
 func (rec *recorder) note(err error) error {
 	if err != nil && !errors.Is(err, http.ErrContentLength) && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrHijacked) {
 		rec.failed = true
@@ -51,16 +51,15 @@ func (rec *recorder) note(err error) error {
 	return err
 }
 
-// hungUp reports whether the client failed to send its request or to take the
-// answer. net/http does not end the context of a request whose body is malformed, or
-// is kept back.
+// hungUp reports whether the client failed to send its request or to take the answer.
+// net/http does not end the context of a request whose body is malformed or does not come.
 func (rec *recorder) hungUp() bool {
 	return rec.failed || rec.body.reading.Load() > 0 || rec.body.failed.Load()
 }
 
-// writer returns rec with the abilities of its ResponseWriter that others ask
-// for by a type assertion, and no more: a caller that finds a Flusher relies on
-// it. Everything else is found through Unwrap.
+// writer returns rec with those optional interfaces that its ResponseWriter has, and no
+// others: a caller that finds a Flusher relies on it. Other abilities are found through
+// Unwrap.
 func (rec *recorder) writer() http.ResponseWriter {
 	const (
 		flushes = 1 << iota
@@ -183,7 +182,7 @@ type flusher struct{ rec *recorder }
 
 func (f flusher) Flush() { _ = f.FlushError() }
 
-// FlushError is what http.ResponseController prefers.
+// FlushError is preferred by http.ResponseController.
 func (f flusher) FlushError() error {
 	f.rec.begin()
 	return f.rec.note(http.NewResponseController(f.rec.ResponseWriter).Flush())
@@ -191,7 +190,7 @@ func (f flusher) FlushError() error {
 
 type hijacker struct{ rec *recorder }
 
-// Hijack hands the connection over. What is sent on it is not seen here.
+// Hijack hands the connection over. Later bytes on it are not counted.
 func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := h.rec.ResponseWriter.(http.Hijacker).Hijack()
 	if err == nil {
@@ -205,8 +204,8 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 type readerFrom struct{ rec *recorder }
 
-// ReadFrom lets io.Copy use sendfile. If it fails, the error does not say whether
-// the source or the client did, and counts as the client's: it is charged.
+// ReadFrom lets io.Copy use sendfile. Its error does not say whether the source or the
+// client failed. It counts as the client's, so the request is charged.
 func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
 	r.rec.begin()
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
@@ -220,9 +219,9 @@ func (p pusher) Push(target string, o *http.PushOptions) error {
 	return p.rec.ResponseWriter.(http.Pusher).Push(target, o)
 }
 
-// A body notes that a request could not be read to its end, or is being waited for.
-// A proxy's transport, or what http.TimeoutHandler has given up on, may still read it
-// when the handler has returned.
+// A body notes that a request could not be read to its end, or that a read still waits. The
+// transport of a proxy, or a handler that http.TimeoutHandler has abandoned, may read it
+// after the handler has returned.
 type body struct {
 	io.ReadCloser
 	failed  atomic.Bool

@@ -2,17 +2,17 @@ package weir
 
 import "time"
 
-// A Refusal says why a request was refused. The zero Refusal: it was not.
+// A Refusal says why a request was refused. If it is zero, the request was not refused.
 //
 // A Limiter sets it in the Transaction of an Event, of FromContext and of a
-// LimitedError, and in the Event itself: the same value for handlers, logs and
-// metrics. It never holds a key.
+// LimitedError, and in the Event itself, so handlers, logs and metrics get the same
+// value. It never has a key.
 type Refusal struct {
-	// Reason is why. If a limit refuses and the key is banned, it is ReasonBan.
+	// Reason says what refused. If a limit refuses and the key is banned, it is ReasonBan.
 	Reason Reason
 
-	// Rule is the rule that refuses. If several do, it is the one with the longest
-	// wait.
+	// Rule is the name of the rule that refuses; if several do, of the one with the
+	// longest wait.
 	Rule string
 
 	// RetryAfter is when the request would pass, if nothing else is spent: the
@@ -49,19 +49,4 @@ func (r Reason) String() string {
 		return "pause"
 	}
 	return ""
-}
-
-// refusal returns what the limits of a decided transaction refuse, and the index
-// of the charge that waits longest.
-func (t *Transaction) refusal() (f Refusal, charge int) {
-	for i := range t.Decisions {
-		d := &t.Decisions[i]
-		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
-			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
-			if _, paused := t.Charges[i].Limit.Algorithm.(gate); paused {
-				f.Reason = ReasonPause
-			}
-		}
-	}
-	return f, charge
 }

@@ -12,70 +12,68 @@ import (
 	"github.com/seed83679106/weir/internal/fields"
 )
 
-// A Rule says whom to limit, and by how much.
+// A Rule says which requests share a quota, and how large it is.
 type Rule struct {
 	// Name tells rules apart, in stored keys and in header fields:
 	// "auth.createToken". It is printable ASCII.
 	Name string
 
-	// Key says whose limit a request counts against, or that the rule does not
-	// apply. The client may be gone already: what that ends must not be what says
-	// that the rule does not apply.
+	// Key returns the key whose limits a request counts against, or says that the rule
+	// does not apply. The client may have hung up already: a Key must not say that the
+	// rule does not apply because the context has ended.
 	Key KeyFunc
 
-	// Limits are several windows of one key: 20 per minute and 5 per 3 seconds.
-	// The period names a limit that has no name: "1m", "3s". What was spent is
-	// kept under that name, also if it is the only limit: give a limit a name of
-	// its own if its period may change. Header fields show an only limit that
-	// has no name under the name of the rule.
+	// Limits are several windows of one key: 20 per minute and 5 per 3 seconds. A limit
+	// without a name is named by its period: "1m", "3s". Counts are stored under that
+	// name, so give a limit a name of its own if its period may change. If a rule has a
+	// single limit without a name, header fields show it under the name of the rule.
 	Limits []Limit
 
-	// LimitsFor chooses limits for a request, such as those of a tier that a
-	// database knows; nil means Limits. If it returns none the rule does not
-	// apply: a tier that a map lacks is not limited. A limit that is invalid is
-	// an error of this request: see OnError. The context of r does not end when
-	// the client hangs up, or a lookup that fails for it would let the client
-	// pass: bound its time.
+	// LimitsFor chooses the limits for a request, such as those of a tier in a
+	// database; nil means Limits. If it returns none the rule does not apply: a tier
+	// that is missing in a map is not limited. An invalid limit is an error of this
+	// request: see OnError. The context of r does not end when the client hangs up,
+	// because a lookup that fails for that reason would let the client pass. Bound the
+	// time of the lookup.
 	LimitsFor func(r *http.Request) []Limit
 
-	// Cost is how many units a request costs; nil means 1. 0 looks and spends
-	// nothing. A negative cost is refused, as one that never fits: a
-	// ContentLength of −1 gives nobody units back.
+	// Cost is how many units a request costs; nil means 1. 0 looks and spends nothing. A
+	// request of negative cost is refused, as one that never fits, so that a
+	// ContentLength of −1 gives no units back.
 	Cost func(r *http.Request) int64
 
-	// Settle says what a request cost after all, when the handler has returned:
-	// until then Cost is reserved. Nil means Cost. See Outcome.
+	// Settle returns the final cost of a request after the handler has returned. Until
+	// then Cost is reserved. nil means Cost. See Outcome.
 	Settle func(o Outcome) int64
 
-	// Shadow is the share of keys, from 0 to 1, for which the rule is charged and
-	// observed as ever but refuses nobody, delays nobody and tells nobody: 1 tries
-	// a rule out, 0.75 enforces it for a quarter of the keys. Which keys those are
-	// is the same in every process, and a key that is enforced stays so as Shadow
-	// falls. A rule in shadow is charged when the others have let the request
-	// pass, by a call of its own. What MaxWait would delay is observed with its
-	// Wait, for as long as MaxWaiting leaves a place; it takes none.
+	// Shadow is the share of keys, from 0 to 1, for which the rule is only tried out: it
+	// is charged and observed, but refuses no request, delays none and writes no fields.
+	// 1 tries the rule out for all keys, 0.75 enforces it for a quarter of them. Every
+	// process enforces it for the same keys, and a key stays enforced as Shadow falls. A
+	// rule in shadow is charged by a call of its own, after the other rules have
+	// admitted the request. A request that MaxWait would delay is observed with its
+	// Wait, if MaxWaiting leaves a place; it does not take the place.
 	Shadow float64
 
-	// Allow names keys that the rule does not apply to, Deny those that are
-	// refused, without asking the store. Allow comes first. Nil is nobody;
-	// keys.List has both. The key is what Key returns, all of it.
+	// Allow reports whether the rule does not apply to a key, and Deny whether the key is
+	// refused without asking the store. Allow comes first. nil is no key; Has of
+	// keys.List fits both. They get the whole key, as Key returns it.
 	Allow, Deny func(key string) bool
 
-	// AllowFrom and DenyFrom do the same by the request, such as the address that it
-	// comes from, whatever the key is; keys.AddrList has both. What DenyFrom reports is
-	// refused also if the rule has no key for it: a client must not escape by leaving
-	// its key out.
+	// AllowFrom and DenyFrom do the same for a request, such as by the address that it
+	// comes from; Match of keys.AddrList fits both. DenyFrom refuses a request even if
+	// Key has no key for it: a client must not escape by omitting its key.
 	AllowFrom, DenyFrom func(r *http.Request) bool
 
-	// Penalty bans keys that are refused again and again; nil bans nobody.
+	// Penalty bans keys that are refused again and again; nil bans no key.
 	Penalty *Penalty
 
-	// Unit is what Cost counts, for the dialects that say so: "tokens",
-	// "content-bytes". The zero Unit means "requests".
+	// Unit is what Cost counts, for the dialects that write it: "tokens",
+	// "content-bytes". "" means "requests".
 	Unit string
 }
 
-// A rule is a Rule with all that can be prepared.
+// A rule is a Rule with everything that New prepares.
 type rule struct {
 	Rule
 	policies []policy // nil if LimitsFor decides
@@ -113,8 +111,8 @@ func prepare(r Rule) (*rule, error) {
 	return p, err
 }
 
-// policiesOf prepares limits of a rule: names them, validates them, and builds
-// their fields.
+// policiesOf prepares limits of a rule: it names them, validates them, and builds their
+// fields.
 func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	var policies []policy
 	for _, l := range limits {
@@ -140,8 +138,8 @@ func (rule *rule) guards() bool {
 	return rule.Deny != nil || rule.DenyFrom != nil || rule.bans != nil || rule.known.n.Load() > 0
 }
 
-// inShadow reports whether the rule is in shadow for a key: where a hash of both
-// falls, on a line of length 1.
+// inShadow reports whether the rule is in shadow for a key: whether a hash of both, as a
+// number from 0 to 1, is below Shadow.
 func (r *rule) inShadow(key string) bool {
 	h := uint64(14695981039346656037) // FNV-1a, and then mixed so that its upper bits are good
 	for _, s := range [...]string{r.Name, "\x00", key} {
@@ -154,11 +152,11 @@ func (r *rule) inShadow(key string) bool {
 	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
 }
 
-// A policy is a limit as fields show it, with all that does not change from
-// response to response. It knows nothing of keys.
+// A policy is a limit with all parts of its fields that are the same in every response. It
+// does not depend on the key.
 type policy struct {
 	rule     *rule
-	limits   int // of the rule, which are charged together
+	limits   int // how many limits of the rule are charged together
 	limit    Limit
 	name     string // the rule's, or rule/limit
 	capacity int64  // the most that can be spent at once
@@ -170,8 +168,8 @@ type policy struct {
 	refusal       problem  // the answer if this limit alone refuses
 }
 
-// newPolicy prepares a limit. It is shown under the name of the rule alone, or
-// under both names.
+// newPolicy prepares a limit. If alone, fields show it under the name of the rule, and
+// otherwise as rule/limit.
 func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	p := policy{rule: r, limits: limits, limit: l, name: r.Name}
 	if !alone {
@@ -198,8 +196,8 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 // maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
 const maxInteger = 999_999_999_999_999
 
-// quoted returns a String of a structured field. New has refused names that
-// it can't hold.
+// quoted returns a String of a structured field. New refuses names that a String cannot
+// have.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

@@ -6,57 +6,55 @@ import (
 	"time"
 )
 
-// An Outcome is what became of a request, for Rule.Settle, which says what the
-// request cost after all. Until then the Cost of the rule is reserved, so that
-// there is nothing between a check and its record for others to slip through:
-// let Cost be the most that a request may cost.
+// An Outcome describes a served request to Rule.Settle, which returns its final cost.
+// Until then Cost is reserved, so concurrent requests cannot overspend in between; set
+// Cost to the most that a request may cost.
 //
-// What was not needed is given back to where it was spent. What was needed
-// beyond Cost is charged as far as it fits. Settle is called once for each key
-// that was charged, when the handler has returned, also where it panicked or the
-// client has hung up. For a request with HungUp, Settle should return Cost, or
-// what has been used: a client that gets its units back for hanging up never
-// pays. The response of a handler that returns is complete when the store has
-// been told, which takes a round trip; if that fails the Cost stays spent.
+// If the final cost is lower, the difference is given back, to the instant at which it
+// was spent. If it is higher, the difference is charged as far as it fits. Settle is
+// called once for each key that was charged, after the handler has returned, has panicked
+// or its client has hung up. For a request with HungUp, Settle should return Cost, or
+// Used: a client that gets its units back for hanging up never pays. The response is
+// complete only after the store has answered, which takes a round trip. If the store
+// fails, Cost stays spent.
 type Outcome struct {
-	// Request is the one that was served.
+	// Request is the served request.
 	Request *http.Request
 
-	// Cost is what was reserved for it.
+	// Cost is what was reserved for the request.
 	Cost int64
 
-	// Status is that of the response. It is 500 if the handler panicked before
-	// there was one, and 101 if it took over the connection before (Hijack), as
-	// for a WebSocket, which is settled when the handler returns.
+	// Status is that of the response. Without one it is 500 if the handler panicked, and
+	// 101 if the handler took over the connection (Hijack), as for a WebSocket. That is
+	// settled when the handler returns.
 	Status int
 
 	// Header has the fields of the response.
 	Header http.Header
 
-	// Bytes is how much of a body was written, through the ResponseWriter.
+	// Bytes is how many bytes of the body were written through the ResponseWriter.
 	Bytes int64
 
-	// Used is the sum of what handlers have told Report.
+	// Used is the sum of the arguments of ReportUsage.
 	Used int64
 
-	// Panicked says that the handler did.
+	// Panicked says that the handler panicked.
 	Panicked bool
 
-	// HungUp says that the client may have made the handler fail: the context of
-	// the request ended before the handler returned, the body of the request could
-	// not be read to where the handler wanted or was still waited for when it
-	// returned, or the response not be written. The
-	// end of a connection that the handler took over is no hang-up, unless the
-	// handler panics: then it is one.
+	// HungUp says that the client may have made the handler fail. The context of the
+	// request ended before the handler returned, or the body could not be read, or a
+	// read of the body had not returned when the handler did, or the response could not
+	// be written. If the handler took over the connection, HungUp says only whether the
+	// handler panicked.
 	HungUp bool
 
 	// Took is how long the handler took.
 	Took time.Duration
 }
 
-// ChargeOnly is a Settle that charges requests with one of those statuses, and
-// gives back the others: ChargeOnly(401) counts failed logins. What panicked or
-// was hung up on is charged.
+// ChargeOnly is a Settle that charges only requests with one of those statuses:
+// ChargeOnly(401) counts failed logins. A request is also charged if its handler panicked
+// or its client hung up.
 func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	return func(o Outcome) int64 {
 		if o.Panicked || o.HungUp {
@@ -71,10 +69,10 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	}
 }
 
-// RefundErrors is a Settle that gives back requests whose handler answered with
-// a 5xx status, or panicked. A request whose client hung up is charged: most
-// handlers fail then, a proxy with 502, and the client would choose what it pays.
-// A request that makes the handler fail by what it asks is given back, too.
+// RefundErrors is a Settle that gives back the cost of a request if the handler answers
+// with a 5xx status or panics. If the client hung up, the request is charged: most
+// handlers fail then, a proxy with 502, and the client could choose to pay nothing. A
+// client whose requests make the handler fail pays nothing either.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
 		return 0
@@ -82,9 +80,9 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// ReportUsage tells the limiters around a handler how much it has used, of what the
-// handler knows best, such as tokens; it adds up. It does nothing outside of a
-// handler whose rules have a Settle.
+// ReportUsage tells the limiters around a handler how many units the request has used,
+// such as tokens, which only the handler knows. Calls add up to Outcome.Used. Outside of a
+// handler whose rules have a Settle it does nothing.
 func ReportUsage(ctx context.Context, used int64) {
 	v, _ := ctx.Value(verdictKey{}).(*verdict)
 	for ; v != nil; v = v.outer {
@@ -94,7 +92,7 @@ func ReportUsage(ctx context.Context, used int64) {
 	}
 }
 
-// serveAndSettle serves a request, and then charges what it cost.
+// serveAndSettle serves a request, and then charges its final cost.
 func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verdict, next http.Handler) {
 	if len(v.items) == 0 && v.extra == nil {
 		next.ServeHTTP(w, r)
@@ -118,7 +116,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		default:
 			o.Status = http.StatusOK
 		}
-		if rec.hijacked { // its end is how a WebSocket ends, and net/http does not see it
+		if rec.hijacked { // the end of a WebSocket is no hang-up, and net/http does not see it
 			o.HungUp = o.Panicked
 		} else {
 			o.HungUp = r.Context().Err() != nil || rec.hungUp()
@@ -133,7 +131,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 	o.Panicked = false
 }
 
-// settle replaces what was spent for a request by what it cost.
+// settle replaces the reserved cost of a request by its final cost.
 func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items []item) {
 	var back, more Transaction
 	for i, n := 0, 0; i < len(items); i += n {

@@ -5,24 +5,23 @@ import (
 	"encoding/base64"
 )
 
-// The longest key that is kept as it is, in bytes, and what a digest begins with.
+// The longest key that is stored as it is, in bytes, and the start of a digest.
 const (
 	maxKey = 128
 	digest = "sha256:"
 )
 
-// StoredKey returns the key by which stores, caches, bans, lists of offenders and
-// logs know a key: up to 128 bytes the key itself, beyond that "sha256:" and the
-// SHA-256 of all of it in the URL alphabet of base64, 50 characters. A client that
-// sends keys of a megabyte therefore takes no more memory than one that sends 128
-// bytes. A Limiter applies it after Rule.Allow and Rule.Deny, which see the whole
-// key; stores apply it to charges that are made by hand. StoredKey of a stored key
-// is that key.
+// StoredKey returns the key under which stores, caches, bans, lists of offenders and logs
+// know a key. A key of at most 128 bytes is its own StoredKey. That of a longer key is
+// "sha256:" and its SHA-256 in the URL alphabet of base64, 50 characters together. A client
+// that sends keys of a megabyte therefore takes no more memory than one that sends 128
+// bytes. A Limiter applies it after Rule.Allow and Rule.Deny, which get the whole key;
+// stores apply it to charges that are made by hand. The StoredKey of a stored key is the
+// same key.
 //
-// No two long keys with one digest are known, and to find some takes about 2^128
-// attempts. A key that reads like a digest is the key that it is the digest of. Only
-// a client that knows the long key can write it, and that client could send the long
-// key itself.
+// Finding two long keys with the same digest takes about 2^128 attempts. A short key that
+// reads like a digest is the same key as the long key of that digest. Only a client that
+// knows the long key can write it, and that client could send the long key itself.
 func StoredKey(key string) string {
 	if len(key) <= maxKey {
 		return key
@@ -44,7 +43,7 @@ func digestOf(key string) string {
 	return string(b[:])
 }
 
-// sameKey reports whether two keys are stored as one.
+// sameKey reports whether two keys have the same StoredKey.
 func sameKey(a, b string) bool {
 	return a == b || len(a) != len(b) && max(len(a), len(b)) > maxKey && StoredKey(a) == StoredKey(b)
 }

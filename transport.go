@@ -10,33 +10,32 @@ import (
 	"github.com/seed83679106/weir/headers"
 )
 
-// Transport limits requests that go out through base; nil is
-// http.DefaultTransport. The same rules apply: by host (ByHeader("Host")), by
-// API key, by path. A request waits for its turn for up to MaxWait, then it is
-// refused with a *LimitedError, which errors.As finds in what http.Client
-// returns; one whose context ends gives its turn back.
+// Transport limits requests that go out through base; nil is http.DefaultTransport. The
+// same rules apply: by host (ByHeader("Host")), by API key, by path. A request waits for
+// its turn for up to MaxWait. If its turn is later, it is refused with a *LimitedError,
+// which errors.As finds in the error of http.Client. If its context ends, the turn is
+// given back.
 //
-// Transport obeys the other side. Retry-After with a 429 or 503, and fields of any
-// dialect that say that nothing remains, pause the keys of the request until
-// then, for MaxPause at most. The pause is kept in the store, so it holds in all
-// processes that share it: new requests wait behind it, and those that wait in
-// line already look once more before they go, and take another turn. After a pause, limits like
-// SlidingLog let a whole quota go at once. Unpause ends it early.
+// Transport obeys the server. Retry-After on a 429 or 503, and any dialect that reports
+// nothing remaining, pause the keys of the request until then, for at most MaxPause. The
+// pause is kept in the store, so it holds in every process that shares it. New requests
+// queue behind it; requests that wait already look once more before they are sent, and
+// take another turn. Unpause ends a pause early. After a pause, limits such as SlidingLog
+// release a whole quota at once.
 //
-// Let the key tell hosts apart: under one key for several hosts, such as Global,
-// any of them pauses the requests to all of them.
+// Use a key that tells hosts apart. If several hosts share a key, as under Global, a pause
+// by one of them stops the requests to all.
 //
-// A 429 is sent again when the pause is over, and charged again, if that is within
-// MaxWait and MaxPause and the body can be sent again (GetBody).
+// A 429 is retried after the pause, and charged again, if the pause is within MaxWait and
+// MaxPause and the body can be sent again (GetBody).
 //
-// Set Buffer to the most that delays on the way differ by, and where the other
-// side counts in windows use SlidingLog, which keeps to its limit wherever they
-// begin.
+// Set Buffer to the most by which delays on the way differ. If the server counts in
+// windows, use SlidingLog, which keeps the limit wherever the windows begin.
 //
-// Each request asks the store, also behind leases: it must know of pauses.
+// Every request asks the store, even behind leases, because it must see pauses.
 //
-// An error of the store is logged and observed, and the request goes out: OnError
-// is for handlers. Other options of handlers have no effect.
+// An error of the store is logged and observed, and the request is sent: OnError is only
+// for handlers, as are the other options of answers.
 func (l *Limiter) Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -80,7 +79,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// turn returns when it is the request's turn.
+// turn returns when the turn of the request has come.
 func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 	l, ctx := t.l, r.Context()
 	for {
@@ -94,7 +93,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		case err != nil:
 			return v, ctx.Err() // the store failed: the request goes out
 		case v.refused:
-			// A queue takes the pause before it for a line, and soon has no room.
+			// A queue counts the pause as requests ahead, and soon has no room.
 			if v.Refusal.Reason != ReasonPause || !l.sitOut(v, time.Until(giveUp)) {
 				return nil, &LimitedError{Transaction: &v.Transaction}
 			}
@@ -112,9 +111,9 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 	}
 }
 
-// sitOut waits until the pause that refused v is over or the context of the request
-// has ended. It returns false, at once, if that is not within maxWait or there is
-// no place among those that wait.
+// sitOut waits until the pause that refused v is over, or the context of the request has
+// ended. It returns false at once if the pause is longer than maxWait or MaxWaiting leaves
+// no place.
 func (l *Limiter) sitOut(v *verdict, maxWait time.Duration) bool {
 	d := v.Refusal.RetryAfter
 	if d > maxWait {
@@ -133,7 +132,7 @@ func (l *Limiter) sitOut(v *verdict, maxWait time.Duration) bool {
 	return true
 }
 
-// asksToPause returns how long the other side wants to be left alone.
+// asksToPause returns how long the server asks to pause; 0 if it does not.
 func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 	limits, retryAfter := headers.Parse(res.Header, now)
 	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
@@ -147,16 +146,17 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 	return pause
 }
 
-// pause lets no request with a key of v go before the pause that was asked for is
-// over, or MaxPause. A pause that lasts longer already stays.
+// pause keeps the keys of v from being used for as long as asked, at most MaxPause: new
+// requests queue behind the pause, and waiting ones see it in paused. A pause that lasts
+// longer already stays.
 func (t *transport) pause(v *verdict, asked time.Duration) {
 	d := min(asked, t.l.o.MaxPause)
 	if d < asked && t.l.cut.CompareAndSwap(false, true) {
-		loggerOr(t.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; others will be without a word", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
+		loggerOr(t.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; later cuts are not logged", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
 	}
 	ctx := (*asking)(v)
 	for _, gate := range v.gates(0) {
-		if _, err := hold(ctx, t.l.store, d, gate); err != nil {
+		if _, err := shutGates(ctx, t.l.store, d, gate); err != nil {
 			t.l.log.warn(ctx, gate.Rule, err)
 		}
 	}
@@ -176,10 +176,9 @@ func (t *transport) paused(v *verdict) bool {
 	return false
 }
 
-// Unpause ends the pause of a key of a rule that Transport made because the other
-// side asked for it, in all processes that share the store; behind Hybrid within
-// 10 seconds. Requests that wait for their turn already keep it, and later ones
-// do not overtake them.
+// Unpause ends a pause that Transport made for a key of a rule, in all processes that share
+// the store; behind Hybrid it may take 10 seconds. Requests that wait already keep their
+// turn, and later ones do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {
@@ -189,14 +188,13 @@ func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	return fmt.Errorf("weir: there is no rule %q", rule)
 }
 
-// maxDrain bounds how long an answer is read for its connection's sake, which is
-// about what a new connection takes.
+// maxDrain bounds the time for reading a response only to keep its connection. A new
+// connection takes about as long.
 const maxDrain = time.Second
 
-// drain closes a body. It first reads what is left of it, so that the connection
-// can be used again, but for no longer than d or maxDrain and not when ctx has
-// ended: a server that sends its answer byte by byte loses the connection.
-// net/http allows to close a body while it is read.
+// drain reads the rest of a body, so that the connection can be used again, and closes it.
+// It stops after d or maxDrain, or when ctx ends: a server that sends its response byte by
+// byte loses the connection. net/http permits closing a body during a read.
 func drain(ctx context.Context, body io.ReadCloser, d time.Duration) {
 	if body == nil {
 		return
@@ -209,7 +207,7 @@ func drain(ctx context.Context, body io.ReadCloser, d time.Duration) {
 	body.Close()
 }
 
-// rewound returns the request to be sent again, if its body can be.
+// rewound returns the request to send again, if its body can be sent again.
 func rewound(r *http.Request) (*http.Request, bool) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r, true

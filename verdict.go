@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// A verdict is what a Limiter decided about a request. It is the context of the
-// handlers after it, and all the memory that outlives the decision.
+// A verdict is what a Limiter decided about a request. It is the context of the handlers
+// after the Limiter, and all the memory that outlives the decision.
 //
-// It owns its inquiry from newVerdict to release, which hands it to another request
-// unless an observer, a Settle or the caller of OnError may still look at it. After
-// that transaction makes one for FromContext, from the items. A verdict that has a
-// transaction of its own takes 640 bytes instead of 256 and longer to make.
+// It owns its inquiry from newVerdict to release, which gives the inquiry to another
+// request, unless an observer, a Settle or OnError may still read it. FromContext then
+// gets a new transaction, made of the items. With a transaction of its own a verdict
+// would take 640 bytes instead of 256, and longer to make.
 type verdict struct {
 	context.Context
 	*inquiry
@@ -22,15 +22,15 @@ type verdict struct {
 	at      int64 // µs since 1970, of the transaction
 	waited  time.Duration
 	refused bool
-	free    bool // the request is charged nothing, and may be refused
-	entered bool // it has one of the places of those who may wait
+	free    bool // the request is not charged, but may be refused
+	entered bool // it has one of the places of requests that may wait
 
 	values [3]string
 	buf    [32]byte
 }
 
-// An inquiry is what a store is asked about a request: what the request owes, and
-// behind that the bans and the pauses of its keys.
+// An inquiry is what a store is asked about a request: the charges that the request owes,
+// followed by looks at the bans and the pauses of its keys.
 type inquiry struct {
 	Transaction
 	checks []banCheck
@@ -39,18 +39,18 @@ type inquiry struct {
 // extra holds what few requests need.
 type extra struct {
 	refusal  Refusal      // a ban or a deny
-	key      string       // that it is about
-	outbound bool         // waits for pauses
-	shadow   Transaction  // charges that refuse nobody
+	key      string       // the key of refusal
+	outbound bool         // the request goes out, and waits for pauses
+	shadow   Transaction  // charges that refuse nothing
 	items    []item       // of shadow
-	spent    bool         // shadow was
+	spent    bool         // shadow was allowed
 	used     atomic.Int64 // see ReportUsage
 }
 
 type verdictKey struct{}
 
-// asking is a verdict as the context of what is asked for it. It has the values
-// of the request and does not end with it: a client that hangs up is charged.
+// asking is a verdict as the context in which stores are asked. It has the values of the
+// request, but does not end with it: a client that hangs up is charged.
 type asking verdict
 
 func (a *asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
@@ -58,7 +58,7 @@ func (a *asking) Done() <-chan struct{}                   { return nil }
 func (a *asking) Err() error                              { return nil }
 func (a *asking) Value(key any) any                       { return a.Context.Value(key) }
 
-// transaction returns what was decided, made again if it was released.
+// transaction returns the decided transaction, or a copy if it was released.
 func (v *verdict) transaction() *Transaction {
 	if v.inquiry != nil {
 		return &v.Transaction
@@ -91,11 +91,11 @@ func (v *verdict) extras() *extra {
 	return v.extra
 }
 
-// FromContext returns what the innermost Limiter decided about the request of
-// that context, or nil if none did. It must not be changed. A handler behind
-// the limiter may serve less when little Remaining is left; OnLimited may serve
-// something cheaper than an error, and tell from its Refusal why. The Transaction
-// of a deny, or of a ban that the process knows of, has no Charges.
+// FromContext returns what the innermost Limiter decided about the request of that
+// context, or nil if there is none. It must not be changed. A handler may serve less if
+// little Remaining is left; OnLimited may serve something cheaper than an error, and
+// read from Refusal why the request was refused. After a deny, or a ban that the process
+// knows of, the Transaction has no Charges.
 func FromContext(ctx context.Context) *Transaction {
 	if v, ok := ctx.Value(verdictKey{}).(*verdict); ok {
 		return v.transaction()

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// A LimitedError says that charges were refused. It is what errors.As finds in
-// the errors of Wait, Reserve and Limiter.Transport.
+// A LimitedError says that charges were refused. errors.As finds it in the errors of Wait,
+// Reserve and Limiter.Transport.
 type LimitedError struct {
-	// Transaction is the refusal: which charges, and when each would fit.
+	// Transaction has the charges, and when each would fit.
 	Transaction *Transaction
 }
 
@@ -39,16 +39,15 @@ func (e *LimitedError) Error() string {
 	return "weir: limited"
 }
 
-// RetryAfter is when everything would fit, if nothing else is spent. It may be
-// Never.
+// RetryAfter is the wait until all charges fit, if nothing else is spent. It may be Never.
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
-// Allow asks for one charge, now or never, and says whether it fits and, if not,
-// when it would: RetryAfter. It is for work that is not HTTP, as Wait is, which
-// waits. After an error Allowed is false: whether to go on is the caller's choice.
+// Allow spends one charge if it fits now, and otherwise returns when it would fit:
+// RetryAfter. It is for work that is not HTTP. Wait is the same, but waits. After an error
+// Allowed is false, and the caller chooses whether to go on.
 //
-// A Cost of 0 or below is an error, because it is always allowed and limits
-// nothing. Peek looks without spending, and Store.Take gives back.
+// A Cost of 0 or below is an error, because such a charge is always allowed. Peek looks
+// without spending, and Store.Take gives units back.
 func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	if err := spends(charge); err != nil {
 		return Decision{}, err
@@ -60,9 +59,8 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	return t.Decisions[0], nil
 }
 
-// spends returns an error unless all charges spend something. 0 does not mean 1:
-// it is what a Cost that was forgotten and one that was miscounted look like, and
-// elsewhere it looks.
+// spends returns an error unless all charges spend something. A Cost of 0 does not mean 1:
+// it may have been forgotten or miscounted, and elsewhere it looks.
 func spends(charges ...Charge) error {
 	for i := range charges {
 		if c := &charges[i]; c.Cost <= 0 {
@@ -72,19 +70,19 @@ func spends(charges ...Charge) error {
 	return nil
 }
 
-// Wait spends charges and returns when it is their turn, or refuses at once,
-// with a *LimitedError, if that is not within that time. It is for work that is
-// not HTTP: queues, gRPC, batch jobs. There is one line for all who wait on the
-// same store, in other processes too: first come, first served.
+// Wait spends charges and returns when it is their turn. If the turn is not within that
+// time, it returns a *LimitedError at once. Wait is for work that is not HTTP: queues,
+// gRPC, batch jobs. A key has one queue in all processes that share the store: first come,
+// first served.
 //
-// If ctx ends while it waits, the turn is given back, and Wait returns the error
-// of ctx. A charge whose Cost is 0 or below is an error: it would wait for nothing
-// and spend nothing. If ctx has ended before, nothing is spent. The store is asked in its own
-// time, whatever becomes of ctx meanwhile: only so is it known what to give back.
-// A turn that has come by then is the caller's, and Wait returns nil. A turn that
-// lies beyond the deadline of ctx is refused at once. An error of the store is
-// returned as it is: whether to go on is the caller's choice, and units may have
-// been spent.
+// If ctx has ended before, nothing is spent. If ctx ends during the wait, the turn is
+// given back, and Wait returns the error of ctx. If the turn lies beyond the deadline of
+// ctx, Wait refuses at once. The call of the store itself does not end with ctx, because
+// Wait must know what to give back; a turn that has come by then is the caller's, and Wait
+// returns nil.
+//
+// A charge whose Cost is 0 or below is an error. An error of the store is returned as it
+// is: units may have been spent, and the caller chooses whether to go on.
 func Wait(ctx context.Context, store Store, within time.Duration, charges ...Charge) error {
 	r, err := Reserve(ctx, store, within, charges...)
 	if err != nil {
@@ -93,8 +91,8 @@ func Wait(ctx context.Context, store Store, within time.Duration, charges ...Cha
 	return r.Wait(ctx)
 }
 
-// Reserve spends charges at the first instant within that time at which they
-// all fit, and does not wait for it. Otherwise it is as Wait.
+// Reserve spends charges at the first instant within that time at which they all fit, and
+// returns without waiting. Otherwise it is like Wait.
 func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -117,7 +115,7 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 	return max(0, within)
 }
 
-// A Reservation is a turn that was reserved. It is for one goroutine.
+// A Reservation is a reserved turn. Only one goroutine may use it at a time.
 type Reservation struct {
 	store Store
 	t     Transaction
@@ -135,11 +133,11 @@ func (r *Reservation) take(ctx context.Context) error {
 	return nil
 }
 
-// Delay is how long it is until the turn comes; 0 if it has come.
+// Delay is the time until the turn; 0 if it has come.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
 
-// Wait returns when the turn has come. If ctx ends before, it gives the turn
-// back and returns the error of ctx.
+// Wait returns when the turn has come. If ctx ends before, it gives the turn back and
+// returns the error of ctx.
 func (r *Reservation) Wait(ctx context.Context) error {
 	d := r.Delay()
 	if d == 0 {
@@ -151,14 +149,14 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		_ = r.Cancel(context.WithoutCancel(ctx)) // units that are lost are admitted to nobody
+		_ = r.Cancel(context.WithoutCancel(ctx)) // if it fails, the units stay spent
 		return ctx.Err()
 	}
 }
 
-// Cancel gives back what was reserved, so that others may go in its place,
-// unless the turn has come. If it was the last in line, the keys are as they were
-// before. It may be called again, and then does nothing.
+// Cancel gives the units back, so that other callers may use the turn, unless the turn has
+// come. If the turn was the last in the queue, the keys are as they were before. Another
+// call does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
@@ -167,8 +165,8 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return giveBack(ctx, r.store, &r.t)
 }
 
-// giveBack gives back what a transaction that was allowed has spent, and nothing
-// else. If it waits and was the last in line, the keys are as they were before.
+// giveBack gives back the units that an allowed transaction has spent, and no others. If
+// it waits and is the last in the queue, the keys are as they were before.
 func giveBack(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
@@ -183,16 +181,16 @@ func giveBack(ctx context.Context, store Store, t *Transaction) error {
 	return store.Take(ctx, &back)
 }
 
-// Peek returns what a store says of charges without spending anything: what
-// remains, when more is free, when all is. Their Cost is ignored.
+// Peek returns the state of the limits of charges without spending anything: what remains,
+// when more is free, when all is. Their Cost is ignored.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {
 	return takeAll(ctx, store, charges, 0)
 }
 
-// Reset gives back all that the keys of charges have spent; their Cost is
-// ignored. What is reserved keeps its instant: nobody goes before it. To give
-// back some, Take a charge of negative Cost; to allow more than the limit, raise
-// it, for instance by Rule.LimitsFor.
+// Reset gives back all units that the keys of charges have spent; their Cost is ignored.
+// Reserved turns keep their instant, and other callers go after them. To give back some
+// units, Take a charge of negative Cost. To allow more than the limit, raise the limit, for
+// instance by Rule.LimitsFor.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	_, err := takeAll(ctx, store, charges, -2*MaxTicks)
 	return err
@@ -207,60 +205,28 @@ func takeAll(ctx context.Context, store Store, charges []Charge, cost int64) (*T
 	return t, store.Take(ctx, t)
 }
 
-// enter returns how long a request may wait: at most maxWait, and next to nothing if
-// MaxWaiting others wait or ask whether they must. If it may wait it is one of them from
-// now on, until it leaves: places that were taken after the store was asked would
-// bound nothing.
-func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
-	if maxWait <= 0 {
-		return 0
-	}
-	within := atMost(v.Context, maxWait)
-	if within > 0 && l.waiting.Add(1) > int64(l.o.MaxWaiting) {
-		l.waiting.Add(-1)
-		within = 0
-	}
-	if within == 0 {
-		return noPlace
-	}
-	v.entered = true
-	return within
-}
-
-// noPlace is the Within of a request that can't wait although others do. It is not 0,
-// which would turn the queue of a LeakyBucket into a meter.
-const noPlace = time.Microsecond
-
-func (l *Limiter) leave(v *verdict) {
-	if v.entered {
-		v.entered = false
-		l.waiting.Add(-1)
-	}
-}
-
-// wait returns when the turn of v has come, or gives it back when the context of
-// the request ends.
+// wait returns when the turn of v has come. If the context of the request ends before, it
+// gives the turn back.
 func (l *Limiter) wait(v *verdict) error {
 	defer l.leave(v)
 	r := Reservation{store: l.store, t: v.Transaction, turn: time.Now().Add(v.Wait)}
 	return r.Wait(v.Context)
 }
 
-// giveBack gives back a turn that v does not use.
+// giveBack gives back the turn of v, which is not used.
 func (l *Limiter) giveBack(v *verdict) {
 	if err := giveBack((*asking)(v), l.store, &v.Transaction); err != nil {
-		l.log.warn(v, v.Charges[0].Rule, err) // units that are lost are admitted to nobody
+		l.log.warn(v, v.Charges[0].Rule, err) // if it fails, the units stay spent
 	}
 	v.Wait = 0
 }
 
-// clientClosedRequest is what nginx logs where a client hung up before it was
-// answered.
+// clientClosedRequest is the status that nginx logs if a client hangs up before the
+// answer.
 const clientClosedRequest = 499
 
-// unserved answers a request that was not served because its context ended with
-// err. The client may be gone, but a log must not read as if it was served, and a
-// cache must keep nothing.
+// unserved answers a request whose context ended with err before it was served. The client
+// may be gone, but the log must not show a success, and a cache must store nothing.
 func unserved(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		reducedCapacity.write(w, r)

@@ -1,13 +1,15 @@
-// Package weir limits rates: of requests that come in, as
-// func(http.Handler) http.Handler middleware, and of work that goes out.
+// Package weir limits rates: of incoming requests, as func(http.Handler) http.Handler
+// middleware, and of outgoing requests and other work.
 //
-// A [Limit] is plain data. An [Algorithm] is its arithmetic, without clock or
-// memory. A [Store] keeps the states and decides a [Transaction], all of its
-// charges or none, at one instant of the store's clock. [Middleware] and [New]
-// put them in front of a handler.
+// A [Limit] is plain data. An [Algorithm] is its arithmetic, without clock or memory. A
+// [Store] keeps the states and decides a [Transaction], all of its charges or none, at one
+// instant of the store's clock. [Middleware] and [New] put them in front of a handler.
 //
-// Time is an integer: microseconds since 1970. Every decision is exact in it:
-// what RetryAfter promises is true at that microsecond and not one earlier.
+// Package algorithms has the limits, memstore and redisstore have stores, and keys has more
+// key functions.
+//
+// Time is an integer: microseconds since 1970. Decisions are exact: a charge fits at the
+// microsecond that RetryAfter names, and not one earlier.
 package weir
 
 import (
@@ -19,33 +21,33 @@ import (
 
 // An Algorithm is arithmetic: no clock, no memory, no I/O.
 type Algorithm interface {
-	// Name stands in stored keys. It never changes. It is printable ASCII.
+	// Name is part of stored keys. It never changes, and is printable ASCII.
 	Name() string
 
-	// Take decides whether cost units may be spent at now, in microseconds
-	// since 1970, and returns the state that follows. A refusal returns s as it
-	// was. A cost of 0 looks; it is always allowed. A negative cost gives back
-	// the newest units, never beyond full.
+	// Take decides whether cost units may be spent at now, in microseconds since 1970,
+	// and returns the state that follows. A refusal returns s as it was. A cost of 0
+	// looks and is always allowed. A negative cost gives back the newest units, never
+	// beyond full.
 	//
-	// A state whose At lies after now holds reservations, or the clock has
-	// stepped back. Nothing fits before that At: nobody overtakes, and nothing
-	// is admitted twice.
+	// If At of a state lies after now, the state has reservations, or the clock has
+	// stepped back. Nothing fits before that At, so no charge overtakes a reservation
+	// and nothing is admitted twice.
 	//
-	// The limit is valid. Its numbers may differ from those that s was made
-	// with. The state returned supersedes s: their logs may share memory.
+	// The limit is valid. Its numbers may differ from those under which s was written.
+	// The returned state supersedes s: their logs may share memory.
 	Take(s State, l *Limit, now, cost int64) (State, Decision)
 }
 
-// A State is what an Algorithm remembers of a key. The zero State is a key
-// never seen. After ResetAfter a state is indistinguishable from it.
+// A State is what an Algorithm remembers of a key. The zero State is a key never seen. After
+// ResetAfter a state decides as the zero State does.
 type State struct {
 	At   int64      // when the newest unit is spent, in µs since 1970
 	A, B int64      // the algorithm's own numbers
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 
-	// Until is when the state is as good as new, in µs since 1970, by the limit that
-	// wrote it; 0 if that is not known. A window learns from it that the state was
-	// written under another period. Stores have it from ResetAfter.
+	// Until is when the state equals the zero State under the limit that wrote it, in µs
+	// since 1970; 0 if unknown. Stores compute it from ResetAfter. A window learns from
+	// it that the state was written under another period.
 	Until int64
 }
 
@@ -59,68 +61,68 @@ type LogEntry struct {
 // A Charge asks one limit for Cost units.
 type Charge struct {
 	Rule  string // states of different rules never mix; printable ASCII
-	Key   string // known by its StoredKey
+	Key   string // stored as its StoredKey
 	Limit Limit
 	Cost  int64 // 0 looks, a negative cost gives back
 
-	// Spent is for a negative cost: Decision.At of the charge that took the units
-	// it gives back. Those are given back and no others. 0 means the newest.
+	// Spent is for a negative cost: Decision.At of the charge whose units it gives back.
+	// No other units are given back. 0 means the newest.
 	Spent int64
 }
 
-// A Decision is what a limit says of a charge. Durations count from the
-// transaction's At and are in whole microseconds.
+// A Decision is the answer to one charge. Durations count from the transaction's At and are
+// in whole microseconds.
 type Decision struct {
-	// Allowed says that the charge fits. In a refused transaction it may be
-	// true for some charges; nothing was spent under those either.
+	// Allowed says that the charge fits. In a refused transaction it may be true for
+	// some charges, but nothing was spent under any.
 	Allowed bool
 
 	// Remaining is how many units could be spent at once now; -1 if unknown.
 	Remaining int64
 
-	// RetryAfter is the shortest wait after which this charge fits if nothing
-	// else is spent: at that microsecond it fits, one earlier it does not. It is
-	// 0 if Allowed and Never if the cost exceeds the capacity. A charge that would
-	// wait in a queue (see Queuer) fits if the same charge with the same Within is
-	// let in.
+	// RetryAfter is the shortest wait after which this charge fits if nothing else is
+	// spent: at that microsecond it fits, one earlier it does not. It is 0 if Allowed,
+	// and Never if the cost exceeds the capacity. For a charge that would wait in a
+	// queue (see Queuer) it is the wait after which the queue admits the same charge
+	// with the same Within.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free; 0 if nothing
 	// is spent.
 	NextAfter time.Duration
 
-	// ResetAfter is the wait until the key is as good as new: how long its
-	// state must be kept.
+	// ResetAfter is the wait until the state of the key equals the zero State: how long
+	// it must be kept.
 	ResetAfter time.Duration
 
-	// At is when the units of the charge are spent, in µs since 1970, on the clock
-	// of whoever keeps its state: the end of the wait if there is one, and of a
-	// lease when its units were taken.
+	// At is when the units of the charge are spent, in µs since 1970, on the clock of
+	// the server that keeps its state. If the charge waits, it is the end of the wait;
+	// in a lease, it is when the lease took the units.
 	At int64
 }
 
 // A Transaction is decided at one instant: all of Charges are spent, or none.
 // It may be used again; Decisions and Undo are then overwritten.
 type Transaction struct {
-	// Charges are decided together. The same rule, key, limit and algorithm
-	// twice is an error.
+	// Charges are decided together. Two charges of the same rule, key, limit and
+	// algorithm are an error.
 	Charges []Charge
 
-	// Within is the longest wait the caller accepts; 0 means now or never.
-	// More than 2^50 µs, 35 years, count as that.
+	// Within is the longest wait that the caller accepts; 0 means now or never. It is
+	// capped at 2^50 µs, 35 years.
 	Within time.Duration
 
-	// Delay is the shortest wait: the charges are spent no sooner, and nobody
-	// after them comes before. It must not exceed Within.
+	// Delay is the shortest wait: the charges are spent no sooner, and later charges go
+	// after them. It must not exceed Within.
 	Delay time.Duration
 
-	// Forget has the states of the charges forgotten instead: what they have spent,
-	// what is reserved, what is paused. It is always allowed. Costs and times are
-	// ignored, and Decisions describe keys never seen.
+	// Forget makes the store forget the states of the charges instead: what is spent,
+	// reserved and paused. It is always allowed. Costs and times are ignored, and
+	// Decisions are those of keys never seen.
 	Forget bool
 
-	// Decisions is filled by Take, one for each charge. It is grown if too
-	// short and reused if not.
+	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
+	// large enough.
 	Decisions []Decision
 
 	// At is filled by Take: the store's clock when it decided.
@@ -129,15 +131,14 @@ type Transaction struct {
 	// Wait is filled by Take: how long to wait before going ahead.
 	Wait time.Duration
 
-	// Undo is filled by Take if Wait > 0, one for each charge, and else emptied. The
-	// transaction that gives all of a charge back (a negative Cost, Spent) takes it
-	// along, in the order of its own charges: if nothing has happened to the key
-	// since, it is as it was before.
+	// Undo is filled by Take if Wait > 0, one for each charge, and otherwise emptied. Copy
+	// it into the transaction that gives the charges back (a negative Cost, and Spent),
+	// in the order of its charges. If nothing else has changed a key since, the key is
+	// then as it was before.
 	Undo []undo
 
-	// Refusal is filled by a Limiter, if it refuses the request: because of these
-	// charges, or of a ban or a deny, for which there need not be any. Stores leave
-	// it alone.
+	// Refusal is filled by a Limiter that refuses the request, because of these charges
+	// or of a ban or a deny, which may come without charges. Stores ignore it.
 	Refusal Refusal
 
 	next   []State
@@ -145,8 +146,8 @@ type Transaction struct {
 	others []plan // of those after it
 }
 
-// Allowed reports whether every charge was allowed, and so spent, and no Refusal
-// says otherwise.
+// Allowed reports whether every charge was allowed, and therefore spent, and there is no
+// Refusal.
 func (t *Transaction) Allowed() bool {
 	if t.Refusal.Reason != 0 {
 		return false
@@ -159,7 +160,7 @@ func (t *Transaction) Allowed() bool {
 	return true
 }
 
-// RetryAfter is when all charges fit, if nothing else is spent: the longest
+// RetryAfter is the wait until all charges fit, if nothing else is spent: the longest
 // RetryAfter of the decisions and of the Refusal. It may be Never.
 func (t *Transaction) RetryAfter() time.Duration {
 	longest := t.Refusal.RetryAfter
@@ -172,18 +173,18 @@ func (t *Transaction) RetryAfter() time.Duration {
 // A Store keeps the states of keys and decides transactions on its own clock.
 // It is safe for concurrent use. Package storetest has the tests it must pass.
 type Store interface {
-	// Take decides t and fills its Decisions, At and Wait. A denial is not an
-	// error; an error promises nothing. A denied transaction changes nothing. If
-	// ctx is done before Take has begun, it returns the error of ctx and spends
-	// nothing.
+	// Take decides t and fills its Decisions, At and Wait. A denial is not an error and
+	// changes nothing; after an error anything may have been spent. If ctx has ended
+	// before Take begins, Take returns the error of ctx and spends nothing.
 	//
-	// A Limiter charges requests whose clients hang up, so its ctx never ends: a
-	// store that may wait, as for a network, bounds the time of Take itself.
+	// A Limiter charges requests whose clients hang up, so its ctx never ends: a store
+	// that may wait, for a network for instance, bounds the time of Take itself.
 	Take(ctx context.Context, t *Transaction) error
 }
 
-// Validate refuses what no store can decide: an invalid limit, a name that is not
-// printable, the same limit of the same key twice, a Delay beyond Within. Stores call it first.
+// Validate returns an error if no store can decide the transaction: an invalid limit, a name
+// that is not printable, the same limit of the same key twice, a Delay beyond Within.
+// Stores call it first.
 func (t *Transaction) Validate() error {
 	if t.Delay > max(0, t.Within) {
 		return fmt.Errorf("weir: a delay of %v is not within %v", t.Delay, t.Within)
