@@ -5,18 +5,15 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/seed83679106/weir/internal/period"
 )
 
 // Hybrid serves refusals from the memory of this process while a key is being limited, and
 // asks next otherwise. A client that goes on after its limit then costs next nothing until
 // its next unit is free. At most maxKeys refusals are remembered; 0 means 65,536, which
-// take some 16 MB. It panics if maxKeys is negative.
+// take 4 MB. It panics if maxKeys is negative.
 //
 // It refuses only what next would refuse: the same cost under the same limit, before
 // RetryAfter. If nothing is left the whole decision is exact. Otherwise Remaining is −1,
@@ -35,59 +32,45 @@ func Hybrid(next Store, maxKeys int) *HybridStore {
 		maxKeys = 1 << 16
 	}
 	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: time.Now()}
-	h.shards = make([]blocks, min(64, maxKeys))
+	h.algorithms.Store(new([]Algorithm))
+	h.shards = make([]blocks, min(64, max(1, maxKeys/blockPart)))
 	for i := range h.shards {
-		h.shards[i].most = (maxKeys + len(h.shards) - 1) / len(h.shards)
-		h.shards[i].known = map[uint64]block{}
+		part := (maxKeys + len(h.shards) - 1) / len(h.shards)
+		h.shards[i].most = (part + part/9 + blockWays - 1) / blockWays
 	}
 	return h
 }
 
-// recheck is how long a refusal is served before next is asked again.
-const recheck = 10 * time.Second
-
 // A HybridStore is what Hybrid returns.
 type HybridStore struct {
-	next          Store
-	seed          maphash.Seed
-	start         time.Time // instants are µs since then, on the monotonic clock
-	shards        []blocks
-	served, asked atomic.Uint64
-}
-
-// A block is the refusal of a charge. Its instants are in µs since HybridStore.start, but
-// for since.
-type block struct {
-	algorithm          Algorithm // calendars of several time zones have the same name
-	quota, burst, cost int64
-	period             time.Duration
-	within             time.Duration // how long the refused caller would have waited
-	at                 int64         // the store's clock at start
-	since              int64         // the store's clock when the block began
-	until              int64         // the block is served before
-	none               int64         // nothing is left before; 0 if that is unknown
-	fits, next, reset  int64         // when RetryAfter, NextAfter and ResetAfter are over
-}
-
-// blocks is a shard of blocks, by the fingerprint of rule, key, limit and algorithm.
-type blocks struct {
-	mu    sync.Mutex
-	most  int
-	known map[uint64]block
-	drops uint64 // how many were dropped: an answer to an earlier question is then void
-	_     [64]byte
+	next       Store
+	seed       maphash.Seed
+	start      time.Time // instants are µs since then, on the monotonic clock
+	shards     []blocks
+	asked      atomic.Uint64
+	mu         sync.Mutex                  // of those who add to algorithms
+	algorithms atomic.Pointer[[]Algorithm] // of blocks
 }
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
 // Stats returns how many transactions were decided from memory, and how many by the
 // store behind. hits divided by both is the hit rate.
-func (h *HybridStore) Stats() (hits, misses uint64) { return h.served.Load(), h.asked.Load() }
+func (h *HybridStore) Stats() (hits, misses uint64) {
+	for i := range h.shards {
+		s := &h.shards[i]
+		s.mu.Lock()
+		hits += s.served
+		s.mu.Unlock()
+	}
+	return hits, h.asked.Load()
+}
 
 // BlockedSince returns when memory began to refuse a charge, or the zero Time if it does
 // not.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
-	if b, ok := h.lookup(h.id(&c), &c, 0, h.now()); ok {
+	var b block
+	if h.lookup(&b, c.names(), &c, 0, h.now(), 0) {
 		return time.UnixMicro(b.since)
 	}
 	return time.Time{}
@@ -99,74 +82,59 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 		return err
 	}
 	if !t.Forget && h.serve(t) {
-		h.served.Add(1)
 		return nil
 	}
 	h.asked.Add(1)
 	var dropsHere [8]uint64
 	drops := dropsHere[:0]
 	for i := range t.Charges {
-		drops = append(drops, h.shard(h.id(&t.Charges[i])).dropped())
+		s, _ := h.place(t.Plan(i).Names, t.Charges[i].Key)
+		drops = append(drops, s.dropped())
 	}
 	sent := h.now()
 	err := h.next.Take(ctx, t)
 	if err != nil {
 		return err
 	}
-	answered := h.now()
+	done := h.now()
 	allowed := t.Allowed()
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
-		id := h.id(c)
+		s, id := h.place(t.Plan(i).Names, c.Key)
 		switch {
 		case allowed && (c.Cost != 0 || t.Forget):
-			h.shard(id).drop(id)
-		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0 && reflect.TypeOf(c.Limit.Algorithm).Comparable():
-			h.shard(id).keep(id, drops[i], newBlock(c, d, t, sent, answered))
+			s.drop(id)
+		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0 && t.plan(i).known:
+			b, ok := newBlock(d, t.At, sent, done, t.Within > 0)
+			algorithm, room := h.indexOf(c.Limit.Algorithm)
+			if ok && room {
+				b.id, b.algorithm = id, algorithm
+				b.numbers, _ = numbers(c, t.Within)
+				s.keep(b, drops[i])
+			}
 		}
 	}
 	return nil
 }
 
-func newBlock(c *Charge, d *Decision, t *Transaction, sent, answered int64) block {
-	at := t.At.UnixMicro()
-	b := block{
-		algorithm: c.Limit.Algorithm,
-		quota:     c.Limit.Quota, burst: c.Limit.Burst, period: c.Limit.Period, cost: c.Cost,
-		within: max(0, t.Within),
-		at:     at - answered, since: at,
-		until: sent + min(d.RetryAfter, recheck).Microseconds(),
-		fits:  answered + d.RetryAfter.Microseconds(),
-		next:  answered + d.NextAfter.Microseconds(),
-		reset: answered + d.ResetAfter.Microseconds(),
-	}
-	if d.Remaining == 0 {
-		b.none = sent + d.NextAfter.Microseconds()
-	}
-	return b
-}
-
 // serve refuses t if one of its charges is known to be refused.
 func (h *HybridStore) serve(t *Transaction) bool {
 	now := h.now()
-	first := true
+	first := uint64(1)
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		if c.Cost <= 0 {
+		var b block
+		if c.Cost <= 0 || !h.lookup(&b, t.Plan(i).Names, c, t.Within, now, first) {
 			continue
 		}
-		b, ok := h.lookup(h.id(c), c, t.Within, now)
-		if !ok {
-			continue
-		}
-		if first {
-			first = false
+		if first > 0 {
+			first = 0
 			t.At = time.UnixMicro(b.at + now)
 			t.unknown()
 		}
-		t.Decisions[i] = b.decision(now)
+		b.decide(&t.Decisions[i], now)
 	}
-	return !first
+	return first == 0
 }
 
 // unknown fills Decisions with placeholders: allowed, Remaining unknown (-1).
@@ -181,98 +149,48 @@ func (t *Transaction) unknown() {
 	}
 }
 
-func (b *block) decision(now int64) Decision {
-	after := func(instant int64) time.Duration { return time.Duration(instant-now) * time.Microsecond }
-	d := Decision{At: b.at + now, Remaining: -1, RetryAfter: after(b.fits), NextAfter: after(b.fits), ResetAfter: after(b.reset)}
-	if now < b.none {
-		d.Remaining, d.NextAfter = 0, after(b.next)
+// lookup copies the block of a charge, if it refuses the charge at now for a caller that
+// accepts to wait for within. It then adds served to what its shard has served.
+func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Duration, now int64, served uint64) bool {
+	s, id := h.place(names, c.Key)
+	want, queue := numbers(c, within)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.find(id)
+	if b == nil || b.numbers != want || now >= b.until() {
+		return false
 	}
-	return d
+	// The RetryAfter of a queue is true only for the same within, which is among the
+	// numbers; that of other algorithms is when the charge fits.
+	if within <= 0 && b.flags&waited != 0 || within > 0 && !queue && time.Duration(b.until()-now)*time.Microsecond <= within {
+		return false
+	}
+	if (*h.algorithms.Load())[b.algorithm] != c.Limit.Algorithm {
+		return false
+	}
+	*to = *b
+	s.served += served
+	return true
 }
 
-// lookup returns the block of a charge. ok says whether it refuses the charge at now, for a
-// caller that accepts to wait for within.
-func (h *HybridStore) lookup(id uint64, c *Charge, within time.Duration, now int64) (block, bool) {
-	s := h.shard(id)
-	s.mu.Lock()
-	b, ok := s.known[id]
-	s.mu.Unlock()
+// numbers returns a hash of the numbers of a charge, because it says nothing of a charge
+// with others. One in 4 billion of those would be refused, as long as the block lasts. It
+// also returns whether the caller is to wait in a queue.
+func numbers(c *Charge, within time.Duration) (hash uint32, queue bool) {
 	l := &c.Limit
-	return b, ok && now < b.until && b.cost == c.Cost && b.quota == l.Quota && b.burst == l.Burst && b.period == l.Period &&
-		b.algorithm == l.Algorithm && b.refuses(l, within, now)
-}
-
-// refuses reports whether the block holds for a caller that accepts to wait for within. The
-// RetryAfter of a queue is true only for the same within; that of other algorithms is when
-// the charge fits.
-func (b *block) refuses(l *Limit, within time.Duration, now int64) bool {
-	if _, queue := l.Algorithm.(Queuer); queue || within <= 0 {
-		return max(0, within) == b.within
-	}
-	return time.Duration(b.until-now)*time.Microsecond > within
-}
-
-func (s *blocks) dropped() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.drops
-}
-
-func (s *blocks) drop(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.known, id)
-	s.drops++
-}
-
-// keep remembers a block, unless one was dropped since the store was asked.
-func (s *blocks) keep(id, drops uint64, b block) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.drops != drops {
-		return
-	}
-	if old, ok := s.known[id]; ok {
-		b.since = old.since
-	} else if len(s.known) >= s.most {
-		s.makeRoom(b.until)
-	}
-	s.known[id] = b
-}
-
-// makeRoom forgets the block that ends first among eight. A forgotten block costs one call
-// of next.
-func (s *blocks) makeRoom(until int64) {
-	var soonest uint64
-	looked := 0
-	for id, b := range s.known {
-		if looked == 0 || b.until < until {
-			soonest, until = id, b.until
-		}
-		if looked++; looked == 8 {
-			break
+	h := uint64(l.Quota)*0x9e3779b97f4a7c15 ^ uint64(l.Burst)*0xff51afd7ed558ccd ^
+		uint64(l.Period)*0xc4ceb9fe1a85ec53 ^ uint64(c.Cost)*0xd6e8feb86659fd93
+	if within > 0 {
+		if _, queue = l.Algorithm.(Queuer); queue {
+			h ^= uint64(within) * 0xbf58476d1ce4e5b9
 		}
 	}
-	delete(s.known, soonest)
+	return uint32(h * 0x94d049bb133111eb >> 32), queue
 }
 
-func (h *HybridStore) shard(id uint64) *blocks {
-	hi, _ := bits.Mul64(id, uint64(len(h.shards)))
-	return &h.shards[hi]
-}
-
-// id returns the fingerprint of a charge's state.
-func (h *HybridStore) id(c *Charge) uint64 {
-	var name uint64
-	if l := &c.Limit; l.Name != "" {
-		name = maphash.String(h.seed, l.Name)
-	} else {
-		var b [period.Size]byte
-		name = maphash.Bytes(h.seed, period.Append(b[:0], l.Period))
-	}
-	id := maphash.String(h.seed, StoredKey(c.Key))
-	for _, part := range [...]uint64{maphash.String(h.seed, c.Rule), name, maphash.String(h.seed, c.Limit.Algorithm.Name())} {
-		id = bits.RotateLeft64(id, 21)*0x9e3779b97f4a7c15 + part
-	}
-	return id
+// place returns the shard and the fingerprint of a state.
+func (h *HybridStore) place(names uint64, key string) (s *blocks, id uint64) {
+	k := maphash.String(h.seed, StoredKey(key))
+	hi, _ := bits.Mul64(k, uint64(len(h.shards)))
+	return &h.shards[hi], max(1, (k^names)*0x9e3779b97f4a7c15)
 }

@@ -225,6 +225,57 @@ func TestHybridBounded(t *testing.T) {
 	}
 }
 
+// TestHybridRoom: as many refusals as it is to remember are remembered, all but a few,
+// while its tables grow.
+func TestHybridRoom(t *testing.T) {
+	const keys = 10_000
+	behind := &distant{Store: memstore.New(memstore.Options{})}
+	store := weir.Hybrid(behind, keys)
+	limit := algorithms.FixedWindow(1, 24*time.Hour)
+	for range 2 {
+		for i := range keys {
+			take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+		}
+	}
+	before := behind.Calls.Load()
+	for i := range keys {
+		if take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1}).Allowed() {
+			t.Fatalf("key %d: allowed, want refused", i)
+		}
+	}
+	if asked := behind.Calls.Load() - before; asked > keys/50 {
+		t.Errorf("%d of %d blocked keys were asked again, want 1 of 50 at most", asked, keys)
+	}
+}
+
+// TestHybridManyAlgorithms: of 256 algorithms refusals are remembered. Those of more are
+// asked for again.
+func TestHybridManyAlgorithms(t *testing.T) {
+	behind := &distant{Store: memstore.New(memstore.Options{})}
+	store := weir.Hybrid(behind, 0)
+	ask := func(limit weir.Limit) bool {
+		return take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}).Allowed()
+	}
+	var limits []weir.Limit
+	for i := range 300 {
+		limits = append(limits, algorithms.Calendar(1, algorithms.Day, time.FixedZone("", i)).Named(fmt.Sprint(i)))
+	}
+	for range 2 {
+		for _, l := range limits {
+			ask(l)
+		}
+	}
+	before := behind.Calls.Load()
+	for _, l := range limits {
+		if ask(l) {
+			t.Errorf("%v: allowed, want refused", l)
+		}
+	}
+	if asked := behind.Calls.Load() - before; asked != 300-256 {
+		t.Errorf("the store behind was asked %d times, want %d", asked, 300-256)
+	}
+}
+
 func TestHybridErrors(t *testing.T) {
 	broken := errors.New("broken")
 	store := weir.Hybrid(failing{broken}, 0)

@@ -49,13 +49,14 @@ var suites = []suite{
 	{"floors", floors},
 	{"footprints", footprints},
 	{"flood", flood},
+	{"decorators", decorators},
 	{"middleware", middleware},
 	{"redis", redisTables},
 	{"growth", growth},
 }
 
 func main() {
-	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, middleware, redis, growth")
+	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, decorators, middleware, redis, growth")
 	quick := flag.Bool("quick", false, "measure little: a check of the program and of all decisions")
 	figures := flag.String("figures", "figures", "write figures to this `directory`; empty writes none")
 	flag.Parse()

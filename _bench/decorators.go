@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// decorators measures what stores around a store add to what they decide in memory.
+func decorators(o options) ([]*table, error) {
+	t := &table{title: "Stores around a store", note: fmt.Sprintf("ns a check of one hot key: the least of %d rounds (and the median).", o.short()), header: []string{"", "ns"}}
+	things := []struct {
+		name  string
+		store weir.Store
+		quota int64
+		want  bool
+	}{
+		{"memory, allowed", memstore.New(memstore.Options{}), plenty, true},
+		{"Coalesce, memory behind it", weir.Coalesce(memstore.New(memstore.Options{})), plenty, true},
+		{"a lease of units", lease.New(memstore.New(memstore.Options{}), lease.Options{}), plenty, true},
+		{"memory, denied", memstore.New(memstore.Options{}), 1, false},
+		{"Hybrid, a refusal that it knows", weir.Hybrid(memstore.New(memstore.Options{}), 0), 1, false},
+	}
+	checks := make([]func() check, len(things))
+	for i, c := range things {
+		checks[i] = weirOf(c.store, algorithms.GCRA(c.quota, 100*time.Hour))
+		if c.want {
+			checks[i] = weirOf(c.store, algorithms.GCRA(c.quota, time.Second))
+		} else {
+			_ = askAll(checks[i](), []string{"10.0.0.0", "10.0.0.0"})
+		}
+	}
+	results, err := interleave(len(things), o.short(), func(i int) (float64, error) {
+		return nsPerCheck(checks[i], keysOf(1), 1, o.pick(10_000, 1000), things[i].want)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range results {
+		t.add(things[i].name, r.leastAndMedian())
+	}
+	return []*table{t, blocked(o)}, nil
+}
+
+// refusing refuses everything for an hour, and counts.
+type refusing struct{ asked int }
+
+func (s *refusing) Take(_ context.Context, t *weir.Transaction) error {
+	s.asked++
+	t.At, t.Decisions = time.Now(), append(t.Decisions[:0], weir.Decision{RetryAfter: time.Hour, NextAfter: time.Hour, ResetAfter: time.Hour})
+	return nil
+}
+
+// blocked measures what Hybrid remembers of many keys, all of which are refused.
+func blocked(o options) *table {
+	n := o.pick(100_000, 10_000)
+	t := &table{title: "Blocked keys", note: fmt.Sprintf("Hybrid with room for %d.", n), header: []string{"keys", "bytes a key", "asked again", "ns a key"}}
+	for _, keys := range []int{n, o.pick(10_000_000, 100_000)} {
+		behind := &refusing{}
+		before := heap()
+		ask := weirOf(weir.Hybrid(behind, n), algorithms.GCRA(1, time.Hour))()
+		var buf [16]byte
+		start := time.Now()
+		for i := range keys {
+			_, _ = ask(string(fmt.Appendf(buf[:0], "k%d", i)))
+		}
+		took := time.Since(start)
+		grown := heap() - before
+		asked := behind.asked
+		for i := max(0, keys-n/2); i < keys; i++ {
+			_, _ = ask(string(fmt.Appendf(buf[:0], "k%d", i)))
+		}
+		t.add(keys, fmt.Sprintf("%.1f", grown/float64(n)), fmt.Sprintf("%d of %d", behind.asked-asked, min(keys, n/2)), fmt.Sprintf("%.0f", float64(took)/float64(keys)))
+		runtime.KeepAlive(ask)
+	}
+	return t
+}

@@ -1,0 +1,225 @@
+package weir
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A block is the refusal of a charge, in 56 bytes without a pointer.
+type block struct {
+	id    uint64 // of its state; 0 if nothing was ever here
+	at    int64  // the store's clock at HybridStore.start
+	since int64  // the store's clock when the refusals began
+
+	// Instants, of 48 bits: when the store had answered, and when RetryAfter, NextAfter
+	// and ResetAfter are over, in µs since HybridStore.start.
+	low  [4]uint32
+	high [4]uint16
+
+	numbers   uint32 // see HybridStore.numbers
+	algorithm uint8  // calendars of different places have one name
+	flags     uint8
+	lag       uint16 // between question and answer, in units of lagUnit
+}
+
+// The instants of a block.
+const (
+	answered = iota
+	fits
+	next
+	reset
+)
+
+// The flags of a block.
+const (
+	noneLeft = 1 << iota // until next, less the lag
+	waited               // the caller would have waited
+)
+
+const (
+	lagUnit    = 64               // µs
+	maxInstant = 1<<48 - 1        // 8.9 years
+	blockWays  = 8                // slots of a bucket
+	blockPart  = 1024             // blocks of a shard, at least: of fewer, chance gives some shards too many
+	maxBlocked = 1 << 8           // algorithms, so that a byte tells them apart
+	recheck    = 10 * time.Second // how long a refusal is served before it is asked for again
+)
+
+func (b *block) instant(i int) int64 { return int64(b.high[i])<<32 | int64(b.low[i]) }
+
+func (b *block) setInstant(i int, at int64) { b.low[i], b.high[i] = uint32(at), uint16(at>>32) }
+
+// newBlock describes a refusal that was asked for at sent and answered at done. ok is
+// false if it is of no use: because it is over, or for longer than it can say.
+func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block, ok bool) {
+	lag := (done - sent + lagUnit - 1) / lagUnit
+	if lag < 0 || lag > 1<<16-1 || max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds() > maxInstant-done {
+		return b, false
+	}
+	b.at, b.since, b.lag = at.UnixMicro()-done, at.UnixMicro(), uint16(lag)
+	b.setInstant(answered, done)
+	b.setInstant(fits, done+d.RetryAfter.Microseconds())
+	b.setInstant(next, done+d.NextAfter.Microseconds())
+	b.setInstant(reset, done+d.ResetAfter.Microseconds())
+	if d.Remaining == 0 {
+		b.flags |= noneLeft
+	}
+	if waits {
+		b.flags |= waited
+	}
+	return b, true
+}
+
+// until returns when the block is not served any more: before the charge may fit,
+// counted from the question, and in time to ask again.
+func (b *block) until() int64 {
+	return min(b.instant(fits), b.instant(answered)+recheck.Microseconds()) - int64(b.lag)*lagUnit
+}
+
+// decide says what is true of the refused charge at now.
+func (b *block) decide(d *Decision, now int64) {
+	after := func(i int) time.Duration { return time.Duration(b.instant(i)-now) * time.Microsecond }
+	d.At, d.Allowed, d.Remaining = b.at+now, false, -1
+	d.RetryAfter, d.NextAfter, d.ResetAfter = after(fits), after(fits), after(reset)
+	if b.flags&noneLeft != 0 && now < b.instant(next)-int64(b.lag)*lagUnit {
+		d.Remaining, d.NextAfter = 0, after(next)
+	}
+}
+
+// blocks is a part of the blocks of a Hybrid: a hash table in which each has a slot in
+// one of two buckets. It has a ninth more slots than it may hold blocks, because chance
+// fills some buckets more than others.
+type blocks struct {
+	mu     sync.Mutex
+	most   int // buckets
+	table  []blockBucket
+	served uint64 // transactions
+	drops  uint64 // how often one was dropped: an answer from before says nothing after
+	_      [64]byte
+}
+
+type blockBucket [blockWays]block
+
+func (s *blocks) homes(id uint64) [2]*blockBucket {
+	one, _ := bits.Mul64(id, uint64(len(s.table)))
+	two, _ := bits.Mul64(id*0xff51afd7ed558ccd, uint64(len(s.table)))
+	return [...]*blockBucket{&s.table[one], &s.table[two]}
+}
+
+// find returns the block of a state, or nil. It may be over.
+func (s *blocks) find(id uint64) *block {
+	if len(s.table) == 0 {
+		return nil
+	}
+	for _, home := range s.homes(id) {
+		for i := range home {
+			if home[i].id == id {
+				return &home[i]
+			}
+		}
+	}
+	return nil
+}
+
+func (s *blocks) dropped() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.drops
+}
+
+func (s *blocks) drop(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.find(id); b != nil {
+		*b = block{}
+	}
+	s.drops++
+}
+
+// keep remembers a block, unless one was dropped since the store was asked.
+func (s *blocks) keep(b block, drops uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.drops != drops {
+		return
+	}
+	old := s.find(b.id)
+	if old != nil {
+		b.since = old.since
+	} else {
+		old = s.room(b.id, b.instant(answered))
+	}
+	*old = b
+}
+
+// room returns a slot for a block: a free one of the emptier bucket, or that of the
+// block which is over soonest. To forget that one costs a question more, and nothing else.
+func (s *blocks) room(id uint64, now int64) *block {
+	if s.table == nil {
+		s.table = make([]blockBucket, 1)
+	}
+	for {
+		var free, soonest *block
+		most := 0
+		for _, home := range s.homes(id) {
+			var here *block
+			n := 0
+			for i := range home {
+				b := &home[i]
+				if b.id == 0 || b.until() <= now {
+					here, n = b, n+1
+				} else if soonest == nil || b.until() < soonest.until() {
+					soonest = b
+				}
+			}
+			if n > most {
+				free, most = here, n
+			}
+		}
+		switch {
+		case free != nil:
+			return free
+		case len(s.table) == s.most:
+			return soonest
+		}
+		s.grow(now)
+	}
+}
+
+// grow makes the table about twice as large, up to its bound.
+func (s *blocks) grow(now int64) {
+	old, n := s.table, s.most
+	for (n+1)/2 > len(old) {
+		n = (n + 1) / 2
+	}
+	s.table = make([]blockBucket, n)
+	full := s.most
+	s.most = n // room must not grow it again
+	for i := range old {
+		for j := range old[i] {
+			if b := &old[i][j]; b.id != 0 && b.until() > now {
+				*s.room(b.id, now) = *b
+			}
+		}
+	}
+	s.most = full
+}
+
+// indexOf returns the place of an algorithm in a list that only grows. ok is false if the
+// list has no room for it.
+func (h *HybridStore) indexOf(a Algorithm) (i uint8, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := *h.algorithms.Load()
+	n := slices.Index(list, a)
+	if n < 0 {
+		if n = len(list); n == maxBlocked {
+			return 0, false
+		}
+		list = append(slices.Clip(list), a)
+		h.algorithms.Store(&list)
+	}
+	return uint8(n), true
+}
