@@ -65,17 +65,16 @@ func (ban) Step(s *State, d *Decision, l *Limit, now, cost int64) {
 
 // Lua is the same for package redisstore: see redisstore.Scripted.
 func (ban) Lua() string {
-	return fmt.Sprintf(`local function take(s, at, cost, _, most, burst)
-  local stop, n = s.a, s.b
-  if stop + %[1]d * most <= at then stop, n = 0, 0 end
+	return fmt.Sprintf(`local function take(at, stop, n, till, now, cost, _, most, burst)
+  if stop + %[1]d * most <= now then stop, n = 0, 0 end
   if burst == %[2]d then
-    stop = math.max(stop, at + cost)
-  elseif stop > at then
-    return stop - at
+    stop = math.max(stop, now + cost)
+  elseif stop > now then
+    return stop - now
   else
     for _ = 1, n do cost = math.min(2 * cost, most) end
-    stop, n = at + cost, math.min(n + 1, %[1]d)
+    stop, n = now + cost, math.min(n + 1, %[1]d)
   end
-  return 0, stop, n, stop + %[1]d * most - at
+  return 0, now, stop, n, stop + %[1]d * most
 end`, repeats, byHand)
 }

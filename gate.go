@@ -70,10 +70,11 @@ func (s *State) rest(now int64) time.Duration {
 
 // Lua is the same for package redisstore: see redisstore.Scripted.
 func (gate) Lua() string {
-	return `local function take() return 0, 0, 0, 0 end
-local function queue(s, now, at, cost)
-  if cost >= 2 then at = math.max(at, s.at) else at = s.at end
-  return math.max(0, s.at - now), true, at, 0, 0, 0
+	return `local function take(at) return 0, at, 0, 0, at end
+local function queue(at, a, b, till, now, turn, cost)
+  local wait = math.max(0, at - now)
+  if cost >= 2 then at = math.max(at, turn) end
+  return wait, true, at, 0, 0, at
 end`
 }
 

@@ -1,10 +1,9 @@
-local function take(s, at, cost, quota, period)
-  if cost > quota then return -1 end
-  local start = at - at % period
-  return spend_in(start, start + period, s, at, cost, quota)
+local function take(at, a, b, till, now, cost, quota, period)
+  local start = now - now % period
+  return spend_in(start, start + period, at, a, b, now, cost, quota)
 end
 
-local function cancel(s, now, at, n, quota, period)
-  local start = s.at - s.at % period
-  return cancel_in_window(s, quota, start, start + period, s.b, 0, now, at, n)
+local function cancel(at, a, b, till, now, of, n, quota, period)
+  local start = at - at % period
+  return cancel_in(start, math.max(start + period, b), 0, at, a, b, now, of, n, quota)
 end

@@ -34,8 +34,8 @@ func (gcra) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64
 	meterOf(l).step(s, d, now, cost)
 }
 
-// Meter tells a store that it is one: see redisstore.Metered.
-func (gcra) Meter(l *weir.Limit) (unit, rate, full int64) { return ticks(l) }
+// Meter tells stores that it is a meter: see weir.Plan and redisstore.Metered.
+func (gcra) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
 
 // Cancel makes it a weir.Canceler.
 func (gcra) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {

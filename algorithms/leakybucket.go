@@ -47,8 +47,8 @@ func (leakyBucket) Queue(s weir.State, l *weir.Limit, now, at, cost int64) (weir
 	return next, time.Duration(wait * microsecond), ok
 }
 
-// Meter tells a store that it is one: see redisstore.Metered.
-func (leakyBucket) Meter(l *weir.Limit) (unit, rate, full int64) { return ticks(l) }
+// Meter tells stores that it is a meter: see weir.Plan and redisstore.Metered.
+func (leakyBucket) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
 
 // Cancel makes it a weir.Canceler.
 func (leakyBucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {

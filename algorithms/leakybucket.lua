@@ -1,20 +1,19 @@
 -- The queue of meter.go; the rest is meter.lua.
-local function queue(s, now, at, cost, quota, period, burst)
-  local unit, rate, size = ticks(quota, period, burst)
-  if cost > size then return -1, false end
-  local last = math.max(now, s.at)
-  local debt, overdrawn = owed(s, last, unit, rate, size)
-  if last == s.at and s.a < 0 and s.b == unit then debt = s.a end
+local function queue(at, a, b, till, now, turn, cost, unit, rate, full)
+  if cost * unit > full then return -1, false end
+  local last = math.max(now, at)
+  local m = meter(unit, rate, full)
+  local debt, overdrawn = m.owed(at, a, b, last)
+  if last == at and a < 0 and b == unit then debt = a end
   local ahead = last - now
-  local over = debt + cost * unit - size * unit
-  if over > 0 then return ahead + ceil_div(over, rate), false end
+  local over = debt + cost * unit - full
+  if over > 0 then return ahead + (over + -over % rate) / rate, false end
   if ahead * rate > -over then return ahead - math.floor(-over / rate), false end
-  local wait = ahead + ceil_div(debt, rate)
-  local next_at, a = math.max(now + wait, at), cost * unit
-  if overdrawn then
-    local new = charged(s, next_at, cost, unit, rate)
-    return wait, true, next_at, new.a, new.b, rest(new, next_at, unit, rate, size)
-  end
-  if next_at == now + wait then a = a - ((next_at - last) * rate - debt) end
-  return wait, true, next_at, a, unit, ceil_div(a, rate)
+  local wait = ahead
+  if debt > 0 then wait = ahead + (debt + -debt % rate) / rate end
+  turn = math.max(now + wait, turn)
+  if overdrawn then return wait, true, m.charged(at, a, b, turn, cost) end
+  local owes = cost * unit
+  if turn == now + wait then owes = owes - ((turn - last) * rate - debt) end
+  return wait, true, turn, owes, unit, turn + (owes + -owes % rate) / rate
 end

@@ -2,17 +2,9 @@ package algorithms
 
 import _ "embed"
 
-// The same arithmetic in Lua, for stores that decide in Redis. Each script
-// defines
-//
-//	take(s, at, cost, quota, period, burst, edges)
-//
-// for a state s of numbers at, a and b, an instant at ≥ s.at and a cost other
-// than 0. It returns the µs until the cost fits, or −1 for never, and where that
-// is 0 the numbers a and b of the next state, the µs from at until it is as good as
-// new, and, if a gift leaves that state at another instant than at, that instant.
-// The script of the leaky bucket defines queue besides; that of the sliding log
-// works on a list, which the script of the transaction opens and writes.
+// The same arithmetic in Lua, for stores that decide in Redis: see
+// redisstore.Scripted. The Lua of meters takes other numbers than those of the limit,
+// see their Meter. The Lua of the sliding log works on a list.
 var (
 	//go:embed meter.lua
 	meterLua string
@@ -40,3 +32,13 @@ func (anchoredWindow) Lua() string { return windowLua + anchoredLua }
 func (calendar) Lua() string       { return windowLua + calendarLua }
 func (slidingWindow) Lua() string  { return slidingLua }
 func (slidingLog) Lua() string     { return logLua }
+
+// Units that are spent at one instant are the same to each but the log, however they
+// are divided into charges: see redisstore.Additive.
+func (gcra) Additive()           {}
+func (tokenBucket) Additive()    {}
+func (leakyBucket) Additive()    {}
+func (fixedWindow) Additive()    {}
+func (anchoredWindow) Additive() {}
+func (calendar) Additive()       {}
+func (slidingWindow) Additive()  {}

@@ -34,12 +34,9 @@ func meterOf(l *weir.Limit) meter {
 	return m
 }
 
-// ticks makes an algorithm a meter for stores that do its arithmetic themselves:
-// what a unit is worth, what drains in a µs, and the most that may be owed.
-func ticks(l *weir.Limit) (unit, rate, full int64) {
-	m := meterOf(l)
-	return m.unit, m.rate, m.full()
-}
+// ticks returns what a unit is worth, what drains in a µs, and the most that may be
+// owed.
+func (m meter) ticks() (unit, rate, full int64) { return m.unit, m.rate, m.full() }
 
 func (m meter) full() int64 { return m.size * m.unit }
 

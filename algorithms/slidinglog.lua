@@ -187,10 +187,11 @@ local function describe_log(c, target)
   local log, n = c.log, c.of and c.all or c.spent
   local mixed = c.keep > c.period
   if mixed and not c.of then n = kept(c) end
-  local marks = {}
+  local marks = {log.frontier, mixed and n > 0 and unit(log, 1) + c.keep or 0}
   local function mark(k) -- the k-th oldest of n
     k = math.max(1, math.min(k, n))
-    marks[#marks + 1] = string.format('%.0f:%.0f', k, unit(log, n - k + 1))
+    marks[#marks + 1] = k
+    marks[#marks + 1] = unit(log, n - k + 1)
   end
   if n > 0 then
     mark(1)
@@ -232,8 +233,7 @@ local function describe_log(c, target)
       mark(n - then_spent + 1)
     end
   end
-  local till = mixed and string.format('~%.0f', unit(log, 1) + c.keep) or ''
-  return string.format('%.0f%s ', log.frontier, till) .. table.concat(marks, ' ')
+  return marks
 end
 
 -- keep_of returns for how long the units of a limit are kept from now on: a

@@ -27,38 +27,37 @@ end
 
 -- load returns the µs of the current window, its units and those of the one before;
 -- or, if they were written under another period and still matter, all that are kept.
-local function load(s, at, period)
-  local gone = at % period
-  local start = at - gone
-  local cur, prev, till = 0, 0, start
-  if s.at >= start then
-    cur, prev, till = s.a, s.b, start + period
-    if cur > 0 then till = till + period end
-  elseif s.at >= start - period then
-    prev = s.a
-    if prev > 0 then till = start + period end
+local function load(at, a, b, till, now, period)
+  local gone = now % period
+  local start = now - gone
+  local cur, prev, ends = 0, 0, start
+  if at >= start then
+    cur, prev, ends = a, b, start + period
+    if cur > 0 then ends = ends + period end
+  elseif at >= start - period then
+    prev = a
+    if prev > 0 then ends = start + period end
   end
-  if s.till == till or s.till == 0 or s.a == 0 and s.b == 0 then return gone, cur, prev end
-  if at < s.till or at < s.at + period then return gone, 0, 0, s.a + s.b end
+  if till == ends or till == 0 or a == 0 and b == 0 then return gone, cur, prev end
+  if now < till or now < at + period then return gone, 0, 0, a + b end
   return gone, 0, 0
 end
 
 -- take_mixed is mixed.step in mixed.go.
-local function take_mixed(s, at, cost, quota, period, gone, kept)
-  local last = s.at + period
+local function take_mixed(at, till, now, cost, quota, period, gone, kept)
+  local last = at + period
   if cost > 0 then
-    if at < last and kept > quota - cost then return last - at end
-    return 0, math.min(kept + cost, 2251799813685248), 0, math.max(s.till, at - gone + 2 * period) - at
+    if now < last and kept > quota - cost then return last - now end
+    return 0, now, math.min(kept + cost, 2251799813685248), 0, math.max(till, now - gone + 2 * period)
   end
-  kept = math.max(0, kept + cost)
-  if kept == 0 then return 0, 0, 0, 0 end
-  return 0, kept, 0, math.max(s.till, last) - at, s.at
+  if kept + cost <= 0 then return 0, now, 0, 0, now end
+  return 0, at, kept + cost, 0, math.max(till, last)
 end
 
-local function take(s, at, cost, quota, period)
+local function take(at, a, b, till, now, cost, quota, period)
   if cost > quota then return -1 end
-  local gone, cur, prev, kept = load(s, at, period)
-  if kept then return take_mixed(s, at, cost, quota, period, gone, kept) end
+  local gone, cur, prev, kept = load(at, a, b, till, now, period)
+  if kept then return take_mixed(at, till, now, cost, quota, period, gone, kept) end
   if cost > 0 then
     local free = quota - cur - cost
     if free < 0 then return period - gone + period - mul_div(quota - cost, period, cur) end
@@ -72,36 +71,38 @@ local function take(s, at, cost, quota, period)
     cur = cur - newest
     prev = math.max(0, prev - (-cost - newest))
   end
-  local reset = 0
+  local ends = now
   if cur > 0 then
-    reset = period - gone + period
+    ends = now - gone + 2 * period
   elseif prev > 0 then
-    reset = period - gone
+    ends = now - gone + period
   end
-  return 0, cur, prev, reset
+  return 0, now, cur, prev, ends
 end
 
-local function cancel(s, now, at, n, quota, period)
-  local _, _, _, kept = load(s, math.max(now, s.at), period)
+local function cancel(at, a, b, till, now, of, n, quota, period)
+  local _, _, _, kept = load(at, a, b, till, math.max(now, at), period)
   if kept then
-    if at > s.at or at <= s.at - period then return end
-    if kept <= n then return math.max(now, s.at), 0, 0, 0 end
-    return s.at, kept - n, 0, math.max(s.till, s.at + period) - s.at
+    if of > at or of <= at - period then return end
+    if kept <= n then
+      now = math.max(now, at)
+      return now, 0, 0, now
+    end
+    return at, kept - n, 0, math.max(till, at + period)
   end
-  local gone = s.at % period
-  local start = s.at - gone
-  local cur, prev = s.a, s.b
-  if at > s.at or at < start - period then return end
-  if at < start then
+  local start = at - at % period
+  local cur, prev = a, b
+  if of > at or of < start - period then return end
+  if of < start then
     prev = math.max(0, prev - n)
   else
     cur = math.max(0, cur - n)
   end
   if cur == 0 and start > now then
-    if prev > 0 then return start - 1, prev, quota, 1 + period end
-    return start - 1, 0, quota, 1
+    if prev > 0 then return start - 1, prev, quota, start + period end
+    return start - 1, 0, quota, start
   end
-  if cur > 0 then return s.at, cur, prev, period - gone + period end
-  if prev > 0 then return s.at, 0, prev, period - gone end
-  return s.at, 0, 0, 0
+  if cur > 0 then return at, cur, prev, start + 2 * period end
+  if prev > 0 then return at, 0, prev, start + period end
+  return at, 0, 0, at
 end

@@ -1,28 +1,34 @@
--- The arithmetic of window.go.
-local function spend(spent, kept, b, finish, ends, s, at, cost, quota)
+-- The arithmetic of window.go. spend spends in the window that ends at finish; kept is
+-- what is spent in the longest one, which lasts until ends.
+local function spend(spent, kept, b, finish, ends, at, now, cost, quota)
   if cost > 0 then
-    if spent > quota - cost then return finish - at end
-    return 0, math.min(kept + cost, 2251799813685248), b, ends - at
+    if spent > quota - cost then
+      if cost > quota then return -1 end
+      return finish - now
+    end
+    kept = kept + cost
+    if kept > 2251799813685248 then kept = 2251799813685248 end -- 2^51
+    return 0, now, kept, b, ends
   end
-  local last = at
-  if spent == 0 and kept > 0 then last = s.at end
-  kept = math.max(0, kept + cost)
-  if kept == 0 then return 0, 0, b, 0, last end
-  return 0, kept, b, ends - at, last
+  if kept + cost <= 0 then return 0, now, 0, b, now end
+  if spent == 0 then now = at end
+  return 0, now, kept + cost, b, ends
 end
 
-local function spend_in(start, finish, s, at, cost, quota)
+local function spend_in(start, finish, at, a, b, now, cost, quota)
   local spent, ends = 0, finish
-  if s.at >= start then spent = s.a end
+  if at >= start then spent = a end
   local kept = spent
-  if at < s.b then kept, ends = s.a, math.max(finish, s.b) end
-  return spend(spent, kept, ends, finish, ends, s, at, cost, quota)
+  if now < b then
+    kept = a
+    if b > finish then ends = b end
+  end
+  return spend(spent, kept, ends, finish, ends, at, now, cost, quota)
 end
 
-local function cancel_in_window(s, quota, start, finish, ends, before, now, at, n)
-  if at < start or at > s.at then return end
-  local spent = math.max(0, s.a - n)
-  if spent > 0 then return s.at, spent, s.b, math.max(finish, ends) - s.at end
-  if start > now then return start - 1, quota, before, 1 end
+local function cancel_in(start, till, before, at, a, b, now, of, n, quota)
+  if of < start or of > at then return end
+  if a > n then return at, a - n, b, till end
+  if start > now then return start - 1, quota, before, start end
   return 0, 0, 0, 0
 end

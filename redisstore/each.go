@@ -1,7 +1,9 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,8 +13,8 @@ import (
 )
 
 // TakeEach makes a Store a weir.Batcher: it decides ts as if Take were called for
-// one after the other, in one round trip. Like charges of meters, such as GCRA
-// for one key, are decided in one step. Timeout bounds the whole of it. In a
+// one after the other, in one round trip. Transactions that ask the same of one key
+// are decided in one step, see Additive. Timeout bounds the whole of it. In a
 // cluster the keys are asked at the same time, each by calls of its own.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	errs := make([]error, len(ts))
@@ -24,10 +26,10 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	}
 	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
 	defer cancel()
-	together := s.together(ts, errs)
-	if s.spread {
+	groups := s.group(ts, errs)
+	if s.multiSlot {
 		var wg sync.WaitGroup
-		for _, line := range lines(together, ts) {
+		for _, line := range lines(groups, ts) {
 			wg.Go(func() {
 				for _, g := range line {
 					s.decideGroup(budget, g, ts, errs)
@@ -36,12 +38,12 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 		}
 		wg.Wait()
 	} else {
-		s.decideGroups(budget, together, ts, errs)
+		s.decideGroups(budget, groups, ts, errs)
 	}
 	failed := false
 	for i, err := range errs {
 		if err != nil {
-			errs[i], failed = s.late(ctx, budget, err), true
+			errs[i], failed = s.timeoutCause(ctx, budget, err), true
 		}
 	}
 	if !failed {
@@ -53,66 +55,52 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 // A group is decided by one call.
 type group struct {
 	call
-	direct *direct // nil for one transaction that has no such script
-	of     []int   // indexes of transactions, all alike
+	of []int // indexes of transactions, all alike
 }
 
-// together puts the transactions of a key together, if all are alike and its
-// script knows them. What is not valid gets its error.
-func (s *Store) together(ts []*weir.Transaction, errs []error) (groups []*group) {
-	type value struct{ rule, key string }
-	scripts := make([]*direct, len(ts))
-	alike := map[value]*direct{} // nil where transactions differ: they keep their order
-	for i, t := range ts {
-		if errs[i] = t.Validate(); errs[i] != nil {
-			continue
-		}
-		d := s.directFor(t, withinOf(t))
-		if d != nil && d.logs {
-			d = nil // there is no script that takes many
-		}
-		scripts[i] = d
-		for j := range t.Charges {
-			v := value{t.Charges[j].Rule, weir.StoredKey(t.Charges[j].Key)}
-			if other, ok := alike[v]; ok && other != d {
-				alike[v] = nil
-			} else {
-				alike[v] = d
-			}
-		}
-	}
-	of := map[value]*group{}
+// group has transactions that are alike decided by one call, if none between them
+// charges a key of theirs. Those that are not valid get their error.
+func (s *Store) group(ts []*weir.Transaction, errs []error) (groups []*group) {
+	last := map[string]*group{} // that charges a key
 	around := []int64{time.Now().UnixMicro()}
 	for i, t := range ts {
-		if errs[i] != nil {
+		if errs[i] = t.Validate(); errs[i] != nil {
 			continue
 		}
 		if len(t.Charges) == 0 {
 			t.Decide(around[0], nil)
 			continue
 		}
-		v := value{t.Charges[0].Rule, weir.StoredKey(t.Charges[0].Key)}
-		if d := scripts[i]; d == nil || alike[v] != d {
-			g := &group{of: []int{i}}
-			if g.call, errs[i] = s.compile(t, withinOf(t), around); errs[i] == nil {
-				groups = append(groups, g)
-			}
+		g := &group{of: []int{i}}
+		if g.call, errs[i] = s.newCall(t, longestWait(t), 1, around); errs[i] != nil {
 			continue
 		}
-		g := of[v]
-		if g == nil {
-			g = &group{call: call{script: scripts[i].script, keys: []string{s.key(&t.Charges[0])}}, direct: scripts[i]}
-			of[v] = g
-			groups = append(groups, g)
+		if other := last[g.keys[0]]; g.additive && other != nil && other.alike(&g.call) {
+			other.of = append(other.of, i)
+			continue
 		}
-		g.of = append(g.of, i)
+		groups = append(groups, g)
+		for _, key := range g.keys {
+			last[key] = g
+		}
 	}
 	for _, g := range groups {
-		if len(g.of) > 1 {
-			g.script, g.args = g.direct.many, []any{len(g.of)}
+		if n := len(g.of); n > 1 { // what was valid once is so again
+			g.call, _ = s.newCall(ts[g.of[0]], 0, int64(n), around)
 		}
 	}
 	return groups
+}
+
+// alike reports whether two calls ask the same of the same keys.
+func (c *call) alike(d *call) bool {
+	return c.script == d.script && slices.Equal(c.keys, d.keys) && slices.EqualFunc(c.args, d.args, func(a, b any) bool {
+		if a, ok := a.([]byte); ok {
+			b, _ := b.([]byte)
+			return bytes.Equal(a, b)
+		}
+		return a == b
+	})
 }
 
 // lines divides groups by their keys: in each line they keep their order. Where
@@ -139,11 +127,10 @@ func lines(groups []*group, ts []*weir.Transaction) [][]*group {
 	return lines
 }
 
-// decideGroup decides the transactions of a group by a call of its own, or each
-// by one where the states were not what its script knows.
+// decideGroup decides the transactions of a group by a call of its own.
 func (s *Store) decideGroup(ctx context.Context, g *group, ts []*weir.Transaction, errs []error) {
-	if g.direct == nil {
-		errs[g.of[0]] = s.takeSpread(ctx, ts[g.of[0]])
+	if len(g.of) == 1 {
+		errs[g.of[0]] = s.takeMultiSlot(ctx, ts[g.of[0]])
 		return
 	}
 	reply, err := s.run(ctx, &g.call)
@@ -156,40 +143,7 @@ func (s *Store) decideGroups(ctx context.Context, groups []*group, ts []*weir.Tr
 	if len(groups) == 0 {
 		return
 	}
-	cmds := make([]once, len(groups))
-	sent := map[string]bool{}
-	for i, g := range groups {
-		// A script that Redis has not had from here is sent as it is: were it found
-		// to be missing, those after it would be decided before.
-		if _, known := s.known.Load(g.script.sha); known || sent[g.script.sha] {
-			cmds[i] = newCommand(ctx, &g.call, "evalsha", g.script.sha)
-		} else {
-			cmds[i] = newCommand(ctx, &g.call, "eval", g.script.text)
-			sent[g.script.sha] = true
-		}
-	}
-	err := s.process(ctx, groups[0].keys[0], cmds)
-	if err == nil {
-		for sha := range sent {
-			s.known.Store(sha, true)
-		}
-	}
-	var missing []int
-	if err == nil {
-		for i := range cmds {
-			if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
-				missing = append(missing, i)
-			}
-		}
-	}
-	if len(missing) > 0 {
-		again := make([]once, len(missing))
-		for i, j := range missing {
-			again[i] = newCommand(ctx, &groups[j].call, "eval", groups[j].script.text)
-			cmds[j] = again[i]
-		}
-		err = s.process(ctx, groups[0].keys[0], again)
-	}
+	cmds, err := s.sendGroups(ctx, groups)
 	for i, g := range groups {
 		var reply any
 		e := err
@@ -200,38 +154,57 @@ func (s *Store) decideGroups(ctx context.Context, groups []*group, ts []*weir.Tr
 	}
 }
 
+func (s *Store) sendGroups(ctx context.Context, groups []*group) ([]once, error) {
+	cmds := make([]once, len(groups))
+	sent := map[string]bool{}
+	for i, g := range groups {
+		// A script that Redis has not had from here is sent as it is: were it found
+		// to be missing, those after it would be decided before.
+		if _, known := s.known.Load(g.sha); known || sent[g.sha] {
+			cmds[i] = newCommand(ctx, &g.call, "evalsha", g.sha)
+		} else {
+			cmds[i] = newCommand(ctx, &g.call, "eval", g.text)
+			sent[g.sha] = true
+		}
+	}
+	if err := s.process(ctx, groups[0].keys[0], cmds); err != nil {
+		return nil, err
+	}
+	for sha := range sent {
+		s.known.Store(sha, true)
+	}
+	var again []once
+	var missing []int
+	for i, g := range groups {
+		if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
+			missing = append(missing, i)
+			again = append(again, newCommand(ctx, &g.call, "eval", g.text))
+		}
+	}
+	if len(again) == 0 {
+		return cmds, nil
+	}
+	for i, j := range missing {
+		cmds[j] = again[i]
+	}
+	return cmds, s.process(ctx, groups[0].keys[0], again)
+}
+
 // explainGroup gives each transaction of a group the decision it has in its turn.
 func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transaction, errs []error, reply any, err error) {
-	ask := false
 	if err != nil {
-		_, ask = beyondEdges(err)
-	} else if n, no := reply.(int64); no && g.direct != nil {
-		if n == 0 {
-			g.direct.misses.Add(1)
-		}
-		ask = true
-	}
-	switch {
-	case ask:
-		for _, i := range g.of {
-			errs[i] = s.take(ctx, ts[i])
-		}
-		return
-	case err == nil && g.direct == nil:
-		err = g.explain(ts[g.of[0]], reply)
-	case err == nil:
-		g.direct.hits.Add(1)
-		now, spent, states, e := g.read(ts[g.of[0]], reply)
-		if err = e; err == nil {
+		if _, ok := beyondEdges(err); ok {
 			for _, i := range g.of {
-				if ts[i].Decide(now, states) {
-					spent--
-				}
+				errs[i] = s.take(ctx, ts[i])
 			}
-			if spent != 0 {
-				err = fault(&ts[g.of[0]].Charges[0], "the script and the arithmetic disagree")
-			}
+			return
 		}
+	} else {
+		of := make([]*weir.Transaction, len(g.of))
+		for i, j := range g.of {
+			of[i] = ts[j]
+		}
+		err = g.explain(reply, of...)
 	}
 	for _, i := range g.of {
 		errs[i] = err

@@ -37,15 +37,22 @@ func TestCorrupt(t *testing.T) {
 			charge := weir.Charge{Rule: "login", Key: key, Limit: limit, Cost: cost}
 			name := store.Key(&charge)
 			id := "few/" + limit.Algorithm.Name()
+			state := strings.Repeat("\x00", 32)
+			nan := strings.Repeat("\xff", 32)
 			for _, write := range []func() error{
 				func() error { return rdb.Set(t.Context(), name, secret, time.Minute).Err() },
-				func() error { return rdb.Set(t.Context(), name, "="+secret, time.Minute).Err() },
-				func() error { return rdb.Set(t.Context(), name, "="+id+":"+secret+";"+secret, time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, "", time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, ";", time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, secret+";", time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, id+";"+secret, time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, id+";"+state[1:], time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, id+";"+state+secret, time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, id+",other;"+state, time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, id+";"+nan, time.Minute).Err() },
+				func() error { return rdb.Set(t.Context(), name, "other;"+nan, time.Minute).Err() },
 				func() error {
-					return rdb.Set(t.Context(), name, "="+id+":1;"+strings.Repeat(secret+"  ", 4)[:32], time.Minute).Err()
+					return rdb.Set(t.Context(), name, id+";"+strings.Repeat(secret+"  ", 4)[:32], time.Minute).Err()
 				},
-				func() error { return rdb.Set(t.Context(), name, id+" "+secret, time.Minute).Err() },
-				func() error { return rdb.Set(t.Context(), name, id+" 99999999999999999999 1 1;", time.Minute).Err() },
 				func() error { return rdb.RPush(t.Context(), name, secret).Err() },
 				func() error { return rdb.RPush(t.Context(), name, now, secret).Err() },
 				func() error { return rdb.RPush(t.Context(), name, secret, "="+id+"#"+secret).Err() },
@@ -57,6 +64,10 @@ func TestCorrupt(t *testing.T) {
 				}
 				err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
 				if err == nil {
+					if limit.Algorithm.Name() != "sliding-log" {
+						dump, _ := rdb.Dump(t.Context(), name).Result()
+						t.Errorf("%v, cost %d: got no error of %q", limit, cost, dump)
+					}
 					continue // it reads as nothing
 				}
 				text := err.Error()

@@ -19,9 +19,9 @@ func (once) NoRetry() bool { return true }
 // ends.
 func (s *Store) run(ctx context.Context, c *call) (any, error) {
 	for {
-		reply, err := s.send(ctx, c, "evalsha", c.script.sha)
+		reply, err := s.send(ctx, c, "evalsha", c.sha)
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			reply, err = s.send(ctx, c, "eval", c.script.text)
+			reply, err = s.send(ctx, c, "eval", c.text)
 		}
 		// While a slot moves, its node may have some keys of a call and not the
 		// others. It has run nothing then.

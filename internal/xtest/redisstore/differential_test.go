@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -71,7 +73,8 @@ type history struct {
 	keys   []string
 	now    int64
 	states map[string]weir.State // by key and limit
-	ends   map[string]int64      // of values in Redis, in µs since 1970
+	tills  map[string]int64      // of states, in µs since 1970: from then on they may be forgotten
+	ends   map[string]int64      // of values in Redis
 	ttls   map[string]int64
 	taken  []weir.Transaction // what gives back that which was spent
 	// What the history is about, besides the ordinary.
@@ -83,7 +86,7 @@ func newHistory(r *rand.Rand, server *miniredis.Miniredis, store weir.Store) *hi
 	h := &history{
 		r: r, server: server, store: store,
 		now:    1_700_000_000_000_000 + r.Int64N(1e14),
-		states: map[string]weir.State{}, ends: map[string]int64{}, ttls: map[string]int64{},
+		states: map[string]weir.State{}, tills: map[string]int64{}, ends: map[string]int64{}, ttls: map[string]int64{},
 		waiting: r.IntN(2) == 0, changing: r.IntN(4) == 0, unlike: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0,
 	}
 	kind := r.IntN(12)
@@ -315,7 +318,7 @@ func (h *history) step(t *testing.T) (int, error) {
 	}
 	undo := slices.Clone(got.Undo)
 	h.server.SetTime(time.UnixMicro(h.now))
-	dump := h.server.Dump()
+	dump, texts := h.server.Dump(), h.texts()
 	err := h.store.Take(t.Context(), &got)
 	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, Undo: undo}
 	states := make([]weir.State, len(got.Charges))
@@ -352,7 +355,11 @@ func (h *history) step(t *testing.T) (int, error) {
 			if h.changing && h.drops(&got.Charges[i], &want.Decisions[i], &before[i], &states[i]) {
 				delete(h.states, name(&got.Charges[i]))
 			}
+			if b, a := &before[i], &states[i]; b.At != a.At || b.A != a.A || b.B != a.B {
+				h.tills[name(&got.Charges[i])] = h.now + want.Decisions[i].ResetAfter.Microseconds()
+			}
 		}
+		h.forget(&got, texts)
 		if err := h.lifetimes(&got); err != nil {
 			return 0, err
 		}
@@ -383,6 +390,32 @@ func (h *history) step(t *testing.T) (int, error) {
 func (h *history) drops(c *weir.Charge, d *weir.Decision, before, after *weir.State) bool {
 	same := before.At == after.At && before.A == after.A && before.B == after.B
 	return c.Cost != 0 && d.ResetAfter == 0 && len(after.Log) == 0 && !(c.Cost < 0 && c.Spent > 0 && same)
+}
+
+// texts returns what is in the values of fixed-size states.
+func (h *history) texts() map[string]string {
+	texts := map[string]string{}
+	for _, key := range h.keys {
+		texts[key], _ = h.server.Get("weir:r:{." + weir.StoredKey(key) + "}")
+	}
+	return texts
+}
+
+// forget forgets what a value that was written anew, or is gone, leaves out: states that
+// t did not charge, and that are as good as new for a second.
+func (h *history) forget(t *weir.Transaction, before map[string]string) {
+	for key, after := range h.texts() {
+		if after == before[key] {
+			continue
+		}
+		for _, l := range h.limits {
+			c := weir.Charge{Key: key, Limit: l}
+			charged := slices.ContainsFunc(t.Charges, func(other weir.Charge) bool { return name(&other) == name(&c) })
+			if till := h.tills[name(&c)]; l.Algorithm.Name() != "sliding-log" && (!charged && till <= h.now-1e6 || after == "" && till <= h.now) {
+				delete(h.states, name(&c))
+			}
+		}
+	}
 }
 
 // lifetimes checks the TTLs of what was just written.
@@ -461,48 +494,62 @@ func (h *history) move(t *weir.Transaction) {
 	}
 }
 
-// TestScriptsAlike: what is random above, once by hand, for a person to read.
-func TestScriptsAlike(t *testing.T) {
-	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestFormat: what is in a value, once by hand, for a person to read, and the same on a
+// real server: its struct.pack and that of the script for miniredis write the same bytes.
+func TestFormat(t *testing.T) {
 	noon := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-	tests := []struct {
-		limit weir.Limit
-		want  []string // of the values in Redis, after each unit
+	server := miniredis.RunT(t)
+	server.SetTime(noon)
+	for _, test := range []struct {
+		limits []weir.Limit
+		want   []string // of the value, after each unit: at, a, b, till
 	}{
-		{algorithms.GCRA(2, time.Minute), []string{
-			"=l/gcra:60000000;1782907200000000        60000000",
-			"=l/gcra:60000000;1782907200000000       120000000"}},
-		{algorithms.FixedWindow(2, time.Hour), []string{
-			"=l/fixed-window:1782910800000000;1782907200000000               1",
-			"=l/fixed-window:1782910800000000;1782907200000000               2"}},
-		{algorithms.SlidingLog(2, time.Hour), []string{
-			"1782907200000000 =l/sliding-log#1782907200000000 1&3600000000",
-			"1782907200000000 1782907200000000 =l/sliding-log#1782907200000000 2&3600000000"}},
-	}
-	for _, test := range tests {
-		server.SetTime(noon)
-		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: test.limit.Algorithm.Name(), Limit: test.limit.Named("l"), Cost: 1}}}
-		v := value(&tx.Charges[0])
+		{[]weir.Limit{algorithms.GCRA(2, time.Minute)}, []string{
+			"1m/gcra; 1782907200000000 60000000 60000000 1782907230000000",
+			"1m/gcra; 1782907200000000 120000000 60000000 1782907260000000"}},
+		{[]weir.Limit{algorithms.FixedWindow(2, time.Hour), algorithms.AnchoredWindow(2, time.Hour).Named("a b")}, []string{
+			"1h/fixed-window,a%20b/anchored-window; 1782907200000000 1 1782910800000000 1782910800000000 1782907200000000 1 1782907200000000 1782910800000000",
+			"1h/fixed-window,a%20b/anchored-window; 1782907200000000 2 1782910800000000 1782910800000000 1782907200000000 2 1782907200000000 1782910800000000"}},
+		{[]weir.Limit{algorithms.SlidingWindow(2, time.Hour)}, []string{
+			"1h/sliding-window; 1782907200000000 1 0 1782914400000000",
+			"1h/sliding-window; 1782907200000000 2 0 1782914400000000"}},
+	} {
+		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		defer rdb.Close()
+		store := newStore(t, rdb)
+		var tx weir.Transaction
+		for _, l := range test.limits {
+			tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1})
+			tx.Charges[len(tx.Charges)-1].Key = tx.Charges[0].Key
+		}
 		for _, want := range append(slices.Clone(test.want), test.want[1]) { // the third is refused
 			if err := store.Take(t.Context(), &tx); err != nil {
 				t.Fatal(err)
 			}
-			var got string
-			if strings.Contains(v, ":log:") {
-				list, _ := server.List(v)
-				got = strings.Join(list, " ")
-			} else {
-				got, _ = server.Get(v)
-			}
-			if got != want {
-				t.Errorf("%v: %s is %q, want %q", test.limit, v, got, want)
+			if got := readable(rdb.Get(t.Context(), value(&tx.Charges[0])).Val()); got != want {
+				t.Errorf("%v: got %s, want %s", test.limits, got, want)
 			}
 		}
 	}
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+	defer rdb.Close()
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.FixedWindow(5, time.Hour), Cost: 2}}}
+	if err := newStore(t, rdb).Take(t.Context(), &tx); err != nil {
+		t.Fatal(err)
+	}
+	now, hour := tx.At.UnixMicro(), tx.At.Truncate(time.Hour).Add(time.Hour).UnixMicro()
+	want := fmt.Sprintf("1h/fixed-window; %d 2 %d %[2]d", now, hour)
+	if got := readable(rdb.Get(t.Context(), value(&tx.Charges[0])).Val()); got != want {
+		t.Errorf("on a server: got %s, want %s", got, want)
+	}
+}
+
+// readable writes a value as text: its ids, and its doubles.
+func readable(value string) string {
+	ids, numbers, _ := strings.Cut(value, ";")
+	text := ids + ";"
+	for ; len(numbers) >= 8; numbers = numbers[8:] {
+		text += fmt.Sprintf(" %.0f", math.Float64frombits(binary.LittleEndian.Uint64([]byte(numbers))))
+	}
+	return text + numbers
 }

@@ -16,19 +16,18 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// takeSpread decides a transaction whose keys may be on different nodes. Those
-// of one slot are decided by one script. First all slots are asked, at once, and
-// where one refuses nothing is spent. Else they are charged one after the other,
-// the scarcest first, and should one refuse now, because another client was
-// faster, what the others had been charged is given back.
+// takeMultiSlot decides a transaction whose keys may be on different nodes. One script
+// decides those of one slot. First all slots are asked, at once; if one refuses,
+// nothing is spent. Otherwise they are charged one after the other, the scarcest first.
+// If one refuses then, because another client was faster, what the others were charged
+// is given back.
 //
-// Nothing more is admitted for it: what is given back are the units of that
-// instant, see weir.Canceler. Where it meets an error they are lost to the
-// clients.
+// No more is admitted for that: the units of that instant are given back, see
+// weir.Canceler. After an error they are lost to the clients.
 //
-// Nobody waits for several slots: their clocks could not agree on an instant to
-// reserve. A Delay is an error, for it would not be kept.
-func (s *Store) takeSpread(ctx context.Context, t *weir.Transaction) error {
+// No transaction waits for several slots: their clocks could not agree on an instant to
+// reserve. A Delay is an error, because it would not be kept.
+func (s *Store) takeMultiSlot(ctx context.Context, t *weir.Transaction) error {
 	parts := s.split(t)
 	if len(parts) == 1 {
 		return s.take(ctx, t)
@@ -36,23 +35,15 @@ func (s *Store) takeSpread(ctx context.Context, t *weir.Transaction) error {
 	if t.Delay >= time.Microsecond && !t.Forget {
 		return fmt.Errorf("redisstore: a delay of %v of keys in several slots: %w", t.Delay, errors.ErrUnsupported)
 	}
-	if !t.Forget {
-		if err := s.askAll(ctx, parts); err != nil {
-			return err
-		}
-	}
 	if cap(t.Decisions) < len(t.Charges) {
 		t.Decisions = make([]weir.Decision, len(t.Charges))
 	}
 	t.Decisions, t.Wait, t.Undo = t.Decisions[:len(t.Charges)], 0, t.Undo[:0]
 	if t.Forget {
-		for i := range parts {
-			if err := s.take(ctx, &parts[i].Transaction); err != nil {
-				return err
-			}
-			parts[i].fill(t)
-		}
-		return nil
+		return s.takeParts(ctx, t, parts)
+	}
+	if err := s.askAll(ctx, parts); err != nil {
+		return err
 	}
 	for i := range parts {
 		parts[i].fill(t)
@@ -61,35 +52,47 @@ func (s *Store) takeSpread(ctx context.Context, t *weir.Transaction) error {
 		return nil
 	}
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
+	if spent, err := s.spendParts(ctx, t, parts); err != nil || !spent {
+		return err
+	}
+	gifts := slices.DeleteFunc(parts, func(p part) bool {
+		return !p.costs(t, func(cost int64) int64 { return min(0, cost) })
+	})
+	return s.takeParts(ctx, t, gifts) // only now: they can't be taken back
+}
+
+// takeParts has each part decided by itself.
+func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part) error {
+	for i := range parts {
+		if err := s.take(ctx, &parts[i].Transaction); err != nil {
+			return err
+		}
+		parts[i].fill(t)
+	}
+	return nil
+}
+
+// spendParts charges what the parts cost and reports whether all of them fit. If one
+// does not, nothing is spent, and t says of the others how they were before.
+func (s *Store) spendParts(ctx context.Context, t *weir.Transaction, parts []part) (spent bool, err error) {
 	for i := range parts {
 		p := &parts[i]
 		if !p.costs(t, func(cost int64) int64 { return max(0, cost) }) {
 			continue
 		}
 		if err := s.take(ctx, &p.Transaction); err != nil {
-			return err
+			return false, err
 		}
 		p.fill(t)
 		if !p.Allowed() {
-			// Of the others t says already how they were before.
 			s.giveBack(ctx, t, parts[:i])
 			for j := range parts[:i] {
 				parts[j].unspend(t)
 			}
-			return nil
+			return false, nil
 		}
 	}
-	for i := range parts { // gifts only now: they can't be taken back
-		p := &parts[i]
-		if !p.costs(t, func(cost int64) int64 { return min(0, cost) }) {
-			continue
-		}
-		if err := s.take(ctx, &p.Transaction); err != nil {
-			return err
-		}
-		p.fill(t)
-	}
-	return nil
+	return true, nil
 }
 
 // A part is the charges of a transaction that are in one slot.

@@ -1,0 +1,206 @@
+-- All transactions that the lines above have not decided: of several keys, of values
+-- that other scripts wrote, with waits, gifts and logs, and of many charges.
+--
+-- ARGV[1] has the ids of the charges, as a value has them. ARGV[3] has packed doubles:
+-- the longest wait in µs (-1: decide, and spend nothing; -2: forget), the shortest, and
+-- how often the charges are to be spent, if they fit; then a row for each charge. A row
+-- is the algorithm and the key, as indexes, the cost, the three numbers of the limit,
+-- when the units of a negative cost were to be spent (0: give back the newest), and what
+-- undoes that: at, a and b of the state after it, and the state before; of a log only
+-- the instant before which no charge need go then, or -1. If an algorithm has edges
+-- they follow, in the order of the charges.
+if not rows then
+  within, delay, times = struct.unpack('<ddd', ARGV[3])
+  rows = {}
+  for from = 25, #ARGV[3], 112 do rows[#rows + 1] = {struct.unpack('<dddddddddddddd', ARGV[3], from)} end
+  edges_from = 4
+end
+local forget = within == -2
+
+-- read returns the states in a value by their ids, and the ids in order; or nothing if
+-- it holds no states.
+local function read(text)
+  local from = string.find(text, ';', 1, true) or 0
+  local states, ids = {}, {}
+  for id in string.gmatch(string.sub(text, 1, from), '([^,;]+)[,;]') do
+    if #text < from + 32 then return end
+    local s = {struct.unpack('<dddd', text, from + 1)}
+    for i = 1, 4 do
+      if s[i] % 1 ~= 0 or math.abs(s[i]) >= 9007199254740992 then return end
+    end
+    from = from + 32
+    ids[#ids + 1] = id
+    states[id] = s
+  end
+  if #ids > 0 and from == #text then return states, ids end
+end
+
+local charges, values = {}, {}
+for id in string.gmatch(ARGV[1], '[^,;]+') do
+  local i = #charges + 1
+  local row = rows[i]
+  local c = {
+    algorithm = algorithms[row[1]], id = id, now = now, cost = row[3], when = row[7] or 0, undo = row,
+    quota = row[4], period = row[5], burst = row[6], edges = '', at = 0,
+  }
+  if c.algorithm.edged then
+    c.edges = ARGV[edges_from]
+    edges_from = edges_from + 1
+  end
+  charges[i] = c
+  local value = values[row[2]]
+  if not value then
+    value = {key = KEYS[row[2]], charges = {}, log = c.algorithm.open, first = i, states = {}, ids = {}}
+    values[row[2]] = value
+  end
+  value.charges[#value.charges + 1] = c
+end
+for _, value in ipairs(values) do
+  if value.log then
+    value.log(value, value.charges)
+  else
+    value.text = redis.call('GET', value.key)
+    if value.text then
+      value.states, value.ids = read(value.text)
+      if not value.ids then return -value.first end
+    end
+    for _, c in ipairs(value.charges) do
+      c.found = value.states[c.id] or {0, 0, 0, 0}
+      c.state = c.found
+    end
+  end
+end
+
+-- take decides a charge at an instant and returns the wait; next is the state then.
+local function take(c, at, cost)
+  local s, f = c.state, c.algorithm
+  if f.open then return (f.take(c, at, cost, c.quota, c.period)) end
+  local wait, next_at, a, b, till = f.take(s[1], s[2], s[3], s[4], at, cost, c.quota, c.period, c.burst, c.edges)
+  if wait == 0 then c.next = {next_at, a, b, till} end
+  return wait
+end
+
+local function queue(c, turn, cost)
+  local s = c.state
+  local wait, room, at, a, b, till = c.algorithm.queue(s[1], s[2], s[3], s[4], now, turn, cost, c.quota, c.period, c.burst, c.edges)
+  if room then c.next = {at, a, b, till} end
+  return wait, room
+end
+
+-- cancel gives back what was to be spent at an instant.
+local function cancel(c)
+  local s, f, u = c.state, c.algorithm, c.undo
+  if f.open then
+    f.take(c, c.target, 0, c.quota, c.period)
+    f.cancel(c, now, c.when, -c.cost, u[11] >= 0 and u[11] or nil)
+  elseif u[8] > 0 and u[8] == s[1] and u[9] == s[2] and u[10] == s[3] then
+    c.next = {u[11], u[12], u[13], u[14]}
+  elseif f.cancel then
+    local at, a, b, till = f.cancel(s[1], s[2], s[3], s[4], now, c.when, -c.cost, c.quota, c.period, c.burst, c.edges)
+    if at then c.next = {at, a, b, till} end
+  else
+    take(c, c.target, c.cost)
+  end
+end
+
+-- decide returns the wait after which the charges fit n times, or nothing if they don't
+-- fit within any.
+local function decide(n)
+  local longest, fits = delay, true
+  for _, c in ipairs(charges) do
+    local cost, wait, room = c.cost * n, 0, true
+    c.next = nil
+    c.target = math.max(now, c.state and c.state[1] or c.at)
+    if forget then
+      c.next = {0, 0, 0, 0}
+    elseif cost > 0 and within > 0 and c.algorithm.queue then
+      wait, room = queue(c, now, cost)
+      if wait == 0 then take(c, now, cost) end
+    elseif cost < 0 and c.when > 0 then
+      cancel(c)
+    elseif cost ~= 0 or c.algorithm.open then
+      wait = take(c, c.target, cost)
+      room = wait >= 0
+      if cost > 0 then wait = wait + c.target - now end
+    end
+    fits = fits and room
+    if wait > longest then longest = wait end
+  end
+  if fits then return longest end
+end
+
+-- reserve has the charges spent at an instant to come. It returns whether they fit.
+local function reserve(at)
+  for _, c in ipairs(charges) do
+    if c.cost > 0 then
+      c.target = at
+      if c.algorithm.queue then
+        queue(c, at, c.cost)
+      elseif not c.algorithm.open and take(c, at, c.cost) ~= 0 then
+        return false
+      end
+    end
+  end
+  return true
+end
+
+-- The first time is decided alone: a state that a larger limit has left may hold it and
+-- no more. From then on n times fit at once as they do one by one.
+local spent, wait, left, try, refused = 0, 0, times, 1, false
+repeat
+  wait = decide(try)
+  if forget or wait and wait <= within and (wait == 0 or reserve(now + wait)) then
+    for _, c in ipairs(charges) do
+      c.state, c.changed = c.next or c.state, c.changed or c.next
+    end
+    spent, left = spent + try, left - try
+    try = refused and math.ceil(left / 2) or left
+  else
+    refused, left = true, try - 1
+    try = math.ceil(left / 2)
+  end
+until left == 0
+
+local reply = {struct.pack('<dd', now, spent)}
+for _, c in ipairs(charges) do
+  if c.algorithm.open then
+    local waits = spent > 0 and wait and wait > 0 and c.cost > 0
+    local log = forget and {} or c.algorithm.describe(c, waits and c.target)
+    reply[#reply + 1] = struct.pack('<d', #log)
+    for i = 1, #log do reply[#reply + 1] = struct.pack('<d', log[i]) end
+  else
+    reply[#reply + 1] = struct.pack('<dddd', unpack(c.found))
+  end
+  if #reply > 100 then reply = {table.concat(reply)} end -- more at a time are too many for miniredis
+end
+
+-- A value keeps the states of these charges, and those of others while they matter, and
+-- a second longer: the clock may step back.
+for _, value in ipairs(spent > 0 and values or {}) do
+  local text, ids, changed, till = {}, {}, false, now
+  local function keep(id, s)
+    text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', unpack(s)), id
+    if #text > 100 then text, ids = {table.concat(text)}, {table.concat(ids, ',')} end
+    if s[4] > till then till = s[4] end
+  end
+  if value.log then
+    value.charges[1].algorithm.spend(value, now, forget)
+  else
+    for _, c in ipairs(value.charges) do
+      changed = changed or c.changed
+      value.states[c.id] = nil
+      keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0} or c.state)
+    end
+    for _, id in ipairs(value.ids) do
+      local s = value.states[id]
+      if s and s[4] > now - 1000000 then keep(id, s) end
+    end
+    if changed and till > now then
+      local value_text = table.concat(ids, ',') .. ';' .. table.concat(text)
+      redis.call('PSETEX', value.key, math.ceil((till - now) / 1000) + 1, value_text)
+    elseif changed and value.text then
+      redis.call('DEL', value.key)
+    end
+  end
+end
+return table.concat(reply)

@@ -1,0 +1,333 @@
+package redisstore
+
+import (
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/seed83679106/weir"
+)
+
+// Scripted is what an algorithm needs besides weir.Algorithm to be decided in
+// Redis. Its Lua must be the same function as its Take, bit for bit: it defines
+//
+//	local function take(at, a, b, till, now, cost, quota, period, burst)
+//
+// for a state of the numbers at, a, b and till, which is Until of the state, an
+// instant now ≥ at in µs, and a cost other than 0; period is in µs. take returns 0 and
+// the four numbers of the next state if the cost fits, and else how many µs later it
+// does, or −1 for never. till of the next state is when it is as good as new. Numbers
+// are float64: integers below 2^53 are exact.
+//
+// The Lua of a weir.Queuer and of a weir.Canceler defines besides, below what take needs,
+//
+//	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
+//	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
+//
+// queue returns the wait in µs, whether there is room, and the next state, for a turn
+// at the instant turn or after it. cancel returns the state in which n units of the
+// instant of are given back, or nothing if there are none.
+type Scripted interface {
+	Lua() string
+}
+
+// Metered is a Scripted algorithm that is a meter, such as GCRA: each unit of cost adds
+// unit ticks to a debt, which drains by rate ticks a µs and may be full ticks at most.
+// Its Lua takes these numbers in place of the quota, the period and the burst.
+type Metered interface {
+	Meter(l *weir.Limit) (unit, rate, full int64)
+}
+
+// Edged is a Scripted algorithm whose windows a script can't compute. Edges
+// returns where windows begin, in µs since 1970 and in order, from before the
+// instant at to well after it. Its Lua gets them after the burst, as packed doubles
+// for struct.unpack, with a 0 between several runs of them.
+type Edged interface {
+	Edges(at int64) []int64
+}
+
+// Additive is a Scripted algorithm for which, once it has been charged at an instant, a
+// charge of m units and one of n at that instant are the same as one of m + n. Then n
+// transactions that ask the same of one key are decided in one step, see TakeEach.
+type Additive interface {
+	Additive()
+}
+
+var (
+	//go:embed struct.lua
+	structLua string
+	//go:embed general.lua
+	generalLua string
+)
+
+// A script is a text and the name by which Redis knows it.
+type script struct {
+	text, sha  string
+	algorithms []string // names, as rows count them
+}
+
+// A charge of a shape has an algorithm and may be a look.
+type shaped struct {
+	algorithm weir.Algorithm
+	look      bool
+}
+
+// maxDirect is how many charges a script decides without a loop: Lua has 200 registers
+// for a function.
+const maxDirect = 16
+
+// generate writes the script for transactions of a shape: of charges of one rule and
+// key, which all spend the same or look, in one value that holds just their states. It
+// decides them without a loop or a table. What is none of that, or waits, is left to
+// general.lua, which stands behind it.
+func generate(shape []shaped) (*script, error) {
+	x := &script{}
+	of := make([]int, len(shape))
+	var algorithms []weir.Algorithm
+	direct, logs := len(shape) <= maxDirect, false
+	for i, c := range shape {
+		if _, ok := c.algorithm.(Scripted); !ok {
+			return nil, fmt.Errorf("redisstore: algorithm %q has no Lua, so Redis can't run it, see Scripted: %w", c.algorithm.Name(), errors.ErrUnsupported)
+		}
+		of[i] = slices.Index(x.algorithms, c.algorithm.Name()) + 1
+		if of[i] == 0 {
+			x.algorithms = append(x.algorithms, c.algorithm.Name())
+			algorithms = append(algorithms, c.algorithm)
+			of[i] = len(algorithms)
+		}
+		logs = logs || isLog(c.algorithm)
+	}
+	var b lua
+	b.WriteString(structLua)
+	b.line("local t = redis.call('TIME')")
+	b.line("local now = t[1] * 1000000 + t[2]")
+	b.line("local rows, within, delay, times, edges_from")
+	if direct && !logs {
+		b.direct(shape, algorithms, of)
+	}
+	b.line("local function ms(us) return math.ceil(us / 1000) + 1 end")
+	b.line("local algorithms = {}")
+	for i, a := range algorithms {
+		b.algorithm(a, i+1)
+	}
+	b.WriteString(generalLua)
+	x.text = b.String()
+	sum := sha1.Sum([]byte(x.text))
+	x.sha = hex.EncodeToString(sum[:])
+	return x, nil
+}
+
+// A lua is the text of a script as it is written.
+type lua struct{ strings.Builder }
+
+func (b *lua) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+
+// algorithm writes all functions of the i-th algorithm.
+func (b *lua) algorithm(a weir.Algorithm, i int) {
+	functions := []string{"take"}
+	if _, ok := a.(weir.Canceler); ok {
+		functions = append(functions, "cancel")
+	}
+	if _, ok := a.(weir.Queuer); ok {
+		functions = append(functions, "queue")
+	}
+	if isLog(a) {
+		functions = append(functions, "open_logs", "describe_log", "spend_logs")
+	}
+	_, edged := a.(Edged)
+	fields := fmt.Sprintf("edged = %v", edged)
+	for _, f := range functions {
+		name, _, _ := strings.Cut(f, "_")
+		fields += fmt.Sprintf(", %s = %s", name, f)
+	}
+	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
+}
+
+// takeOnly returns the part of an algorithm's Lua that its take needs. To make a
+// function that is not called costs 1 % of a check.
+func takeOnly(a weir.Algorithm) string {
+	text := a.(Scripted).Lua()
+	for _, f := range []string{"cancel", "queue"} {
+		text, _, _ = strings.Cut(text, "local function "+f+"(")
+	}
+	return text
+}
+
+// numbered writes something of the i-th charge, where # is its number.
+func numbered(i int, format string) string {
+	return strings.ReplaceAll(format, "#", strconv.Itoa(i+1))
+}
+
+// each joins that of n charges.
+func each(n int, format, sep string) string {
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = numbered(i, format)
+	}
+	return strings.Join(parts, sep)
+}
+
+// direct writes the lines that decide a shape. ARGV[2] has packed doubles: the longest
+// wait, the cost, and the three numbers of each limit. Of a value that they don't know
+// they make the rows of general.lua.
+func (b *lua) direct(shape []shaped, algorithms []weir.Algorithm, of []int) {
+	n := len(shape)
+	states := each(n, "at#, a#, b#, till#", ", ")
+	b.line("if ARGV[2] ~= '' then")
+	for i, a := range algorithms {
+		b.line("local take%d\ndo\n%s\ntake%[1]d = take\nend", i+1, takeOnly(a))
+	}
+	b.line("local longest, cost, %s = struct.unpack('<dd%s', ARGV[2])", each(n, "x#, y#, z#", ", "), strings.Repeat("ddd", n))
+	b.line("local %s = %s", states, each(n, "0, 0, 0, 0", ", "))
+	b.line("local ids, key, call = ARGV[1], KEYS[1], redis.call")
+	b.line("local text, size = call('GET', key), #ids")
+	b.line("local known = not text")
+	b.line("if text and #text == size + %d and string.find(text, ids, 1, true) == 1 then", 32*n)
+	b.line("%s = struct.unpack('<%s', text, size + 1)", states, strings.Repeat("dddd", n))
+	b.line("known = %s", each(n, "at# <= now", " and "))
+	b.line("end")
+	b.line("if known then")
+	b.line("local wait")
+	b.line("repeat")
+	var edges []string
+	var rows []string
+	last := n - 1
+	for last > 0 && shape[last].look {
+		last--
+	}
+	for i, c := range shape {
+		edge, cost := "", "cost"
+		if _, ok := c.algorithm.(Edged); ok {
+			edge = fmt.Sprintf(", ARGV[%d]", 3+len(edges))
+			edges = append(edges, edge)
+		}
+		if c.look {
+			cost = "0"
+		} else {
+			state := numbered(i, "at#, a#, b#, till#")
+			b.line("wait, %s = take%d(%s, now, cost, %s%s)", state, of[i], state, numbered(i, "x#, y#, z#"), edge)
+			if i < last {
+				b.line("if wait ~= 0 then break end")
+			}
+		}
+		rows = append(rows, fmt.Sprintf("{%d, 1, %s, %s}", of[i], cost, numbered(i, "x#, y#, z#")))
+	}
+	b.line("until true")
+	b.line("if wait == 0 then")
+	b.line("local last = now")
+	for i, c := range shape {
+		if _, owes := c.algorithm.(Additive); !owes && !c.look { // as good as new, it must not matter if the clock steps back
+			b.line(numbered(i, "if till# <= now then at#, a#, b#, till# = 0, 0, 0, 0 end"))
+		}
+		b.line(numbered(i, "if till# > last then last = till# end"))
+	}
+	b.line("if last > now then")
+	b.line("call('PSETEX', key, (last - now + (now - last) %% 1000) / 1000 + 1, struct.pack('<c0%s', ids, %s))", strings.Repeat("dddd", n), states)
+	b.line("elseif text then")
+	b.line("call('DEL', key)")
+	b.line("end")
+	b.line("return struct.pack('<ddc0', now, 1, text or '')")
+	b.line("elseif longest == 0 then")
+	b.line("return struct.pack('<ddc0', now, 0, text or '')")
+	b.line("end")
+	b.line("end")
+	b.line("rows, within, delay, times, edges_from = {%s}, longest, 0, 1, 3", strings.Join(rows, ", "))
+	b.line("end")
+}
+
+// maxScripts bounds how many shapes of a Store have a script of their own: Redis keeps
+// each for ever.
+const maxScripts = 64
+
+// scripts are what a Store has generated, by the names of their algorithms. There are
+// few, because the numbers and names of limits are arguments.
+type scripts struct {
+	mu  sync.RWMutex
+	of  map[string]*script
+	all []shaped // of the shapes that have no script of their own
+}
+
+// find returns the script of a shape, which it writes if need be, or nil if there are
+// too many.
+func (s *scripts) find(name []byte, shape func() []shaped) (*script, error) {
+	s.mu.RLock()
+	x, full := s.of[string(name)], len(s.of) >= maxScripts
+	s.mu.RUnlock()
+	if x != nil || full {
+		return x, nil
+	}
+	return s.add(shape())
+}
+
+func (s *scripts) add(shape []shaped) (*script, error) {
+	x, err := generate(shape)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = map[string]*script{}
+	}
+	s.of[string(appendNames(nil, shape))] = x
+	return x, nil
+}
+
+// general returns a script that has the algorithms of t.
+func (s *scripts) general(t *weir.Transaction) (*script, error) {
+	shape := make([]shaped, 0, 4)
+	for i := range t.Charges {
+		shape = insert(shape, t.Charges[i].Limit.Algorithm)
+	}
+	name := appendNames(make([]byte, 0, 128), shape)
+	x, err := s.find(name, func() []shaped { return shape })
+	if x != nil || err != nil {
+		return x, err
+	}
+	s.mu.Lock()
+	for _, c := range shape {
+		s.all = insert(s.all, c.algorithm)
+	}
+	all := slices.Clone(s.all)
+	x = s.of[string(appendNames(name[:0], all))]
+	s.mu.Unlock()
+	if x != nil {
+		return x, nil
+	}
+	return s.add(all)
+}
+
+// insert adds an algorithm to a shape in the order of names, if it is not there.
+func insert(shape []shaped, a weir.Algorithm) []shaped {
+	i, found := slices.BinarySearchFunc(shape, a.Name(), func(c shaped, name string) int { return strings.Compare(c.algorithm.Name(), name) })
+	if found {
+		return shape
+	}
+	return slices.Insert(shape, i, shaped{algorithm: a})
+}
+
+func appendNames(b []byte, shape []shaped) []byte {
+	for _, c := range shape {
+		b = c.appendName(b)
+	}
+	return b
+}
+
+// appendName separates a name from the next, whatever is in it: no name has a line
+// break or a tab.
+func (c shaped) appendName(b []byte) []byte {
+	b = append(b, c.algorithm.Name()...)
+	if c.look {
+		return append(b, '\t')
+	}
+	return append(b, '\n')
+}
+
+// isLog reports whether the states of an algorithm are logs, which take a list.
+func isLog(a weir.Algorithm) bool { return a.Name() == "sliding-log" }

@@ -1,0 +1,179 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+)
+
+// TestOneCall: a transaction is one command, whatever transactions of another shape
+// have left under its key.
+func TestOneCall(t *testing.T) {
+	server := redistest.Server(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	store := newStore(t, rdb)
+	charges := func(cost int64, limits ...weir.Limit) (cs []weir.Charge) {
+		for _, l := range limits {
+			cs = append(cs, weir.Charge{Key: "k", Limit: l, Cost: cost})
+		}
+		return cs
+	}
+	tx := func(cost int64, limits ...weir.Limit) weir.Transaction {
+		return weir.Transaction{Charges: charges(cost, limits...)}
+	}
+	waits := func(t weir.Transaction) weir.Transaction {
+		t.Within = time.Hour
+		return t
+	}
+	meter := func(quota int64) weir.Limit { return algorithms.GCRA(quota, time.Minute).Named("l") }
+	fixed, sliding, log := algorithms.FixedWindow(1000, time.Hour), algorithms.SlidingWindow(1000, time.Hour).Named("l"), algorithms.SlidingLog(1000, time.Hour)
+	bucket, day := algorithms.LeakyBucket(1000, 1000, time.Minute), algorithms.Calendar(1000, algorithms.Day, nil)
+	several := func(n int) (limits []weir.Limit) {
+		for i := range n {
+			limits = append(limits, algorithms.GCRA(1000, time.Hour).Named(fmt.Sprint(i)))
+		}
+		return limits
+	}
+	for name, shapes := range map[string][]weir.Transaction{
+		"costs":                     {tx(1, meter(1000)), tx(7, meter(1000)), tx(0, meter(1000)), tx(-1, meter(1000)), tx(1e6, meter(1000))},
+		"with waiting and without":  {tx(1, bucket, fixed), waits(tx(1, bucket, fixed)), waits(tx(3, fixed, bucket))},
+		"tiers of other numbers":    {tx(1, meter(1000)), tx(1, meter(10)), tx(100, meter(1000)), tx(1, meter(10))},
+		"tiers of other algorithms": {tx(1, meter(1000)), tx(1, sliding), tx(1, bucket.Named("l")), tx(1, fixed.Named("l"))},
+		"limits that join":          {tx(1, meter(1000)), tx(1, meter(1000), fixed), tx(1, fixed, meter(1000), sliding), tx(1, sliding)},
+		"a calendar beside":         {tx(1, day), tx(1, day, fixed), tx(2, fixed, day), waits(tx(1, day))},
+		"a log beside":              {tx(1, log), tx(5, log, meter(1000)), tx(1, meter(1000)), tx(2000, log)},
+		"looks beside":              {tx(1, meter(1000)), {Charges: append(charges(2, meter(1000)), charges(0, fixed)...)}, {Charges: append(charges(0, meter(1000)), charges(1, fixed)...)}},
+		"forgotten":                 {tx(1, meter(1000), fixed), {Charges: charges(1, fixed), Forget: true}, {Charges: charges(1, meter(1000)), Forget: true}},
+		"few and many":              {tx(1, several(16)...), tx(1, several(17)...), tx(1, several(3)...)},
+	} {
+		for i := range shapes {
+			for j := range shapes[i].Charges {
+				shapes[i].Charges[j].Rule = name
+			}
+		}
+		for round := range 5 {
+			if round == 1 { // from here on Redis has the scripts
+				if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range shapes {
+				if err := store.Take(t.Context(), &shapes[i]); err != nil {
+					t.Fatalf("%s, shape %d: %v", name, i, err)
+				}
+			}
+		}
+		if got, want := ran(t, server), 4*len(shapes); got != want {
+			t.Errorf("%s: got %d scripts run for %d times Take", name, got, want)
+		}
+		var batch []*weir.Transaction
+		for range 10 {
+			for i := range shapes {
+				again := shapes[i]
+				again.Decisions = nil
+				batch = append(batch, &again)
+			}
+		}
+		for i := range 2 {
+			if i == 1 {
+				if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for j, err := range store.TakeEach(t.Context(), batch) {
+				if err != nil {
+					t.Fatalf("%s, %d of a batch: %v", name, j, err)
+				}
+			}
+		}
+		if got := ran(t, server); got > len(batch) {
+			t.Errorf("%s: got %d scripts run for a batch of %d", name, got, len(batch))
+		}
+	}
+}
+
+// TestBatchIsOneCall: a batch that asks the same of one key is one command, for every
+// algorithm, also if another shape has left its states there.
+func TestBatchIsOneCall(t *testing.T) {
+	server := redistest.Server(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	store := newStore(t, rdb)
+	for _, limit := range []weir.Limit{
+		algorithms.GCRA(100, time.Hour), algorithms.TokenBucket(100, 100, time.Hour), algorithms.LeakyBucket(100, 100, time.Hour),
+		algorithms.FixedWindow(100, 10_000*time.Hour), algorithms.AnchoredWindow(100, time.Hour), algorithms.SlidingWindow(100, 10_000*time.Hour),
+		algorithms.Calendar(100, algorithms.Month, nil),
+	} {
+		charge := weir.Charge{Rule: "r", Key: limit.Algorithm.Name(), Limit: limit, Cost: 3}
+		take(t, store, weir.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: 1})
+		take(t, store, weir.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: -1}) // its script is there
+		var batch []*weir.Transaction
+		for range 40 {
+			batch = append(batch, &weir.Transaction{Charges: []weir.Charge{charge}})
+		}
+		if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for i, err := range store.TakeEach(t.Context(), batch) {
+			if err != nil {
+				t.Fatalf("%v, %d: %v", limit, i, err)
+			}
+		}
+		if got := ran(t, server); got != 1 {
+			t.Errorf("%v: got %d scripts run for a batch, want 1", limit, got)
+		}
+		allowed := 0
+		for i, tx := range batch {
+			if tx.Allowed() {
+				allowed++
+			}
+			if want := max(0, 100-3*int64(min(i+1, 33))); tx.Decisions[0].Remaining != want {
+				t.Errorf("%v, %d: got %d remaining, want %d", limit, i, tx.Decisions[0].Remaining, want)
+			}
+		}
+		if allowed != 33 {
+			t.Errorf("%v: got %d allowed of %d, want 33", limit, allowed, len(batch))
+		}
+	}
+}
+
+// TestFewScripts: clients and tiers don't make Redis keep a script each, whatever
+// their numbers, names and costs are.
+func TestFewScripts(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+	defer rdb.Close()
+	store := newStore(t, rdb)
+	kinds := []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.AnchoredWindow}
+	scripts := func() int {
+		info, err := rdb.InfoMap(t.Context(), "memory").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n int
+		fmt.Sscan(info["Memory"]["number_of_cached_scripts"], &n)
+		return n
+	}
+	for i := range 1000 {
+		take(t, store, weir.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: algorithms.GCRA(int64(i+1), time.Hour).Named(fmt.Sprint(i)), Cost: int64(i)})
+	}
+	if got := scripts(); got > 1 {
+		t.Errorf("got %d scripts for one algorithm under 1000 names and numbers, want 1", got)
+	}
+	for i := range 1000 {
+		var charges []weir.Charge
+		for j := range 6 { // 4096 shapes
+			charges = append(charges, weir.Charge{Rule: "r", Key: "k", Limit: kinds[i*17>>(2*j)%4](1000, time.Hour).Named(fmt.Sprint(j)), Cost: 1})
+		}
+		take(t, store, charges...)
+	}
+	if got, most := scripts(), 64+len(kinds); got > most {
+		t.Errorf("got %d scripts for any number of shapes, want %d at most", got, most)
+	}
+}
