@@ -22,8 +22,9 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		}
 		key := StoredKey(whole)
 		shadow := rule.Shadow > 0 && rule.inShadow(key)
+		own := l.override(v, rule, whole, applies)
 		if !shadow {
-			wait = max(wait, rule.guard(v, r, whole, key, applies))
+			wait = max(wait, rule.guard(v, r, whole, key, own, applies))
 		}
 		switch {
 		case !applies:
@@ -31,7 +32,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 			v.checkBan(rule.bans, key)
 		case v.free || v.refused || err != nil:
 		default:
-			if err = rule.charge(v, r, key, shadow, buffer); err != nil {
+			if err = rule.charge(v, r, key, own, shadow, buffer); err != nil {
 				v.Refusal = Refusal{Reason: ReasonError, Rule: rule.Name}
 			}
 		}
@@ -51,9 +52,11 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 
 // charge adds what the request owes the limits of a rule to the charges of v, or to the
 // charges in shadow. It fails if LimitsFor returns an invalid limit.
-func (rule *rule) charge(v *verdict, r *http.Request, key string, shadow bool, buffer time.Duration) (err error) {
+func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override, shadow bool, buffer time.Duration) (err error) {
 	policies, cost := rule.policies, rule.cost(r)
-	if rule.LimitsFor != nil {
+	if own != nil {
+		policies = own.policies
+	} else if rule.LimitsFor != nil {
 		if policies, err = rule.policiesOf(rule.LimitsFor(r.WithContext((*asking)(v)))); err != nil {
 			return err
 		}
@@ -84,9 +87,9 @@ func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
 // guard refuses a request without asking the store, if the rule denies it or a ban
 // is known, and no other rule refuses it for longer. wait is how long its limits refuse
 // it, as far as that is known. The request has no key if the rule does not apply.
-func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, applies bool) (wait time.Duration) {
+func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *override, applies bool) (wait time.Duration) {
 	var f Refusal
-	if rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
+	if own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
 		f = Refusal{ReasonDeny, rule.Name, Never}
 	} else if applies {
 		var rest time.Duration

@@ -30,3 +30,12 @@ var (
 	GateLimit = gateLimit
 	ShutGates = shutGates
 )
+
+// MaxOverrides is how many lists of Overrides a rule keeps prepared.
+const MaxOverrides = maxOverrides
+
+// PreparedOverrides returns how many it keeps.
+func PreparedOverrides(l *Limiter) (n int) {
+	l.rules[0].prepared.Range(func(any, any) bool { n++; return true })
+	return n
+}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/internal/fields"
@@ -36,6 +38,24 @@ type Rule struct {
 	// because a lookup that fails for that reason would let the client pass. Bound the
 	// time of the lookup.
 	LimitsFor func(r *http.Request) []Limit
+
+	// Overrides returns the limits that a key has instead of Limits and LimitsFor; ok is
+	// false for every other key. Nil overrides nothing. It is called with all of the key,
+	// for each request that the rule applies to, so it must be fast; package overrides has
+	// tables. No limits mean that the rule does not apply to the key. A single limit of
+	// Quota 0 means that the key is refused, as by Deny.
+	//
+	// A limit without a name replaces the limit of the rule that has the same Period, or
+	// the only limit of the rule: it has the stored name of that limit, so what the key
+	// has spent still counts. Its Period, Algorithm and Burst, if zero, are those of the
+	// limit that it replaces.
+	//
+	// If a limit is invalid, or replaces none and leaves something out, the key has the
+	// limits of the rule, and the Logger gets a warning.
+	//
+	// A Limiter prepares each list of limits once and knows it by the address of its
+	// first limit. Return the same slice each time, and never change it.
+	Overrides func(key string) (limits []Limit, ok bool)
 
 	// Cost is how many units a request costs; nil means 1. 0 looks and spends nothing. A
 	// request of negative cost is refused, as one that never fits, so that a
@@ -79,6 +99,9 @@ type rule struct {
 	policies []policy // nil if LimitsFor decides
 	bans     *bans    // nil without a Penalty
 	known    knownBans
+
+	prepared      sync.Map // *Limit → *override
+	preparedCount atomic.Int64
 }
 
 func prepare(r Rule) (*rule, error) {
@@ -117,6 +140,10 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	var policies []policy
 	for _, l := range limits {
 		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
+		if from := r.replaced(&l, len(limits)); from != nil {
+			l.inherit(&from.limit)
+			alone = len(limits) == 1 && from.name == r.Name
+		}
 		err := l.fault()
 		l.Name = l.StoredName()
 		if err != nil {
@@ -135,7 +162,7 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 // guards reports whether the rule may refuse what it does not charge, or lengthen the
 // wait of what another refuses.
 func (rule *rule) guards() bool {
-	return rule.Deny != nil || rule.DenyFrom != nil || rule.bans != nil || rule.known.n.Load() > 0
+	return rule.Deny != nil || rule.DenyFrom != nil || rule.Overrides != nil || rule.bans != nil || rule.known.n.Load() > 0
 }
 
 // inShadow reports whether the rule is in shadow for a key: whether a hash of both, as a

@@ -1,0 +1,124 @@
+package weir
+
+import "fmt"
+
+// maxOverrides bounds how many lists of limits a rule keeps prepared. Beyond it all are
+// dropped and prepared again as they are used.
+const maxOverrides = 1 << 14
+
+// An override is a list of limits that Rule.Overrides returned, prepared.
+type override struct {
+	policies []policy // none: the rule does not apply
+	denied   bool
+	err      error // a limit is invalid
+}
+
+var unlimited override
+
+// override returns the override of a key, or nil if the key has none.
+func (l *Limiter) override(v *verdict, rule *rule, key string, applies bool) *override {
+	if rule.Overrides == nil || !applies { // inlined: a rule without overrides pays no call
+		return nil
+	}
+	return l.validOverride(v, rule, key)
+}
+
+// validOverride returns the override of a key, or nil if the key has none. One that is
+// invalid is logged, and the rule's own limits stay in force: a mistake must not let a key
+// pass.
+func (l *Limiter) validOverride(v *verdict, rule *rule, key string) *override {
+	o := rule.override(key)
+	if o == nil || o.err == nil {
+		return o
+	}
+	l.log.warn(v.Context, rule.Name, o.err)
+	return nil
+}
+
+// override returns the override of a key, or nil if the key has none.
+func (rule *rule) override(key string) *override {
+	limits, ok := rule.Overrides(key)
+	switch {
+	case !ok:
+		return nil
+	case len(limits) == 0:
+		return &unlimited
+	}
+	if o, ok := rule.prepared.Load(&limits[0]); ok {
+		if o := o.(*override); o.denied || o.err != nil || len(o.policies) == len(limits) {
+			return o
+		}
+	}
+	o := new(override)
+	if o.denied = len(limits) == 1 && limits[0].Quota == 0; !o.denied {
+		if o.policies, o.err = rule.policiesOf(limits); o.err != nil {
+			o.err = fmt.Errorf("%w: the override of a key is ignored", o.err)
+		}
+	}
+	if rule.preparedCount.Add(1) > maxOverrides {
+		rule.prepared.Clear()
+		rule.preparedCount.Store(1)
+	}
+	rule.prepared.Store(&limits[0], o)
+	return o
+}
+
+// replaced returns the limit of the rule that l, one of n limits, replaces: that of the
+// same name or, if l has no name, that of the same period, or the only one. It returns nil
+// if there is none.
+func (rule *rule) replaced(l *Limit, n int) *policy {
+	var same *policy
+	for i := range rule.policies {
+		p := &rule.policies[i]
+		if l.Name != "" && l.Name == p.limit.Name || l.Name == "" && l.Period == p.limit.Period {
+			same = p
+		}
+	}
+	if same == nil && n == 1 && len(rule.policies) == 1 && l.Name == "" {
+		same = &rule.policies[0]
+	}
+	return same
+}
+
+// inherit gives the fields of l that are zero the values of the limit that it replaces.
+func (l *Limit) inherit(from *Limit) {
+	l.Name = from.Name
+	if l.Period == 0 {
+		l.Period = from.Period
+	}
+	switch {
+	case l.Algorithm == nil:
+		l.Algorithm = from.Algorithm
+	case l.Algorithm.Name() != from.Algorithm.Name():
+		return
+	}
+	if l.Burst == 0 {
+		l.Burst = from.Burst
+	}
+}
+
+// LimitsOf returns the limits of a key under a rule, with their stored names: those of
+// Overrides, or else Limits. None means that the key is not limited, and a limit of
+// Quota 0 that it is refused. ok is false if LimitsFor decides, or if there is no such
+// rule.
+func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error) {
+	for _, r := range l.rules {
+		if r.Name != rule {
+			continue
+		}
+		policies, ok := r.policies, r.LimitsFor == nil
+		if r.Overrides != nil {
+			if o := r.override(key); o != nil {
+				if o.denied {
+					return []Limit{{}}, true, nil
+				}
+				policies, ok, err = o.policies, true, o.err
+			}
+		}
+		for i := range policies {
+			limits = append(limits, policies[i].limit)
+		}
+		return limits, ok, err
+	}
+	return nil, false, fmt.Errorf("weir: there is no rule %q", rule)
+}
