@@ -1,0 +1,287 @@
+package overrides
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// An Entry gives a key, or all keys with the same beginning, limits of their own. It has
+// either Limits, or Unlimited, or Denied; one with Nested may have none of them.
+type Entry struct {
+	// Key is a key as the KeyFunc returns it, or its weir.StoredKey. If it ends with an
+	// asterisk it stands for all keys with that beginning: "tenant-a/*". In NewJoined it
+	// is the first part of keys.
+	Key string
+
+	// Limits replace those of the rule: see weir.Rule.Overrides for what a limit may
+	// leave out.
+	Limits []weir.Limit
+
+	Unlimited bool // the rule does not apply
+	Denied    bool // the key is refused
+
+	// Nested are entries for the second part of joined keys, for NewJoined only.
+	Nested []Entry
+}
+
+// The lists that stand for Unlimited and Denied, as weir.Rule.Overrides describes them.
+var (
+	unlimited = []weir.Limit{}
+	denied    = []weir.Limit{{}}
+)
+
+const (
+	maxLimits = 16  // of an entry
+	maxStart  = 128 // bytes of the beginning of keys
+)
+
+// check returns an error for a mistake in an entry that does not concern others.
+func (e *Entry) check(mayNest bool) error {
+	start, isStart := strings.CutSuffix(e.Key, "*")
+	n := 0
+	for _, set := range [...]bool{len(e.Limits) > 0, e.Unlimited, e.Denied} {
+		if set {
+			n++
+		}
+	}
+	switch {
+	case e.Key == "":
+		return errors.New("an entry has an empty key")
+	case isStart && len(start) > maxStart:
+		return fmt.Errorf("the beginning of keys is longer than %d bytes", maxStart)
+	case n > 1:
+		return fmt.Errorf("key %q has more than one of Limits, Unlimited and Denied", e.Key)
+	case n == 0 && len(e.Nested) == 0:
+		return fmt.Errorf("key %q has no limits", e.Key)
+	case len(e.Nested) > 0 && !mayNest:
+		return fmt.Errorf("key %q has nested entries; only the first part of joined keys has", e.Key)
+	case len(e.Limits) > maxLimits:
+		return fmt.Errorf("key %q has more than %d limits", e.Key, maxLimits)
+	}
+	for _, l := range e.Limits {
+		if l.Quota < 1 {
+			return fmt.Errorf("key %q: quota %d is below 1; to refuse a key, set Denied", e.Key, l.Quota)
+		}
+	}
+	return nil
+}
+
+// limits returns what weir.Rule.Overrides returns for the entry; ok is false if the entry
+// only has Nested.
+func (e *Entry) limits() (limits []weir.Limit, ok bool) {
+	switch {
+	case e.Unlimited:
+		return unlimited, true
+	case e.Denied:
+		return denied, true
+	}
+	return e.Limits, len(e.Limits) > 0
+}
+
+// A Table finds the entry of a key: that of the key itself, or else the one with the
+// longest beginning. It is never changed, so it is safe for concurrent use.
+type Table struct {
+	exact   map[string]*node // by stored key
+	starts  []start          // sorted
+	head    int              // bytes of the shortest start that is not empty
+	heads   map[string]span  // where in starts those are that begin with these head bytes
+	joined  bool
+	digests bool // a key of exact may be a digest
+}
+
+type node struct {
+	limits []weir.Limit
+	has    bool      // limits
+	until  time.Time // of Live: when the node ends, or zero
+	nested *Table
+}
+
+type start struct {
+	text    string
+	node    *node
+	shorter int // the index of the longest start that this one begins with, or -1
+}
+
+type span struct{ from, to int }
+
+// New returns a table of whole keys. Its error names the mistake: two entries for one key,
+// or one that Entry does not allow.
+func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
+
+// NewJoined returns a table for keys of [weir.Join]. An Entry stands for the first part of
+// a key, and its Nested for the second. If no entry of Nested matches, the entry itself
+// decides; if it has no limits either, an entry with a shorter beginning.
+func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
+
+func newTable(entries []Entry, joined, nested bool) (*Table, error) {
+	t := &Table{exact: make(map[string]*node), joined: joined}
+	same := map[weir.Limit][]weir.Limit{}
+	for i := range entries {
+		e := &entries[i]
+		if err := e.check(joined && !nested); err != nil {
+			return nil, fmt.Errorf("overrides: %w", err)
+		}
+		n := &node{}
+		n.limits, n.has = e.limits()
+		n.limits = intern(same, n.limits)
+		if len(e.Nested) > 0 {
+			var err error
+			if n.nested, err = newTable(e.Nested, false, true); err != nil {
+				return nil, err
+			}
+		}
+		if !t.add(e.Key, n) {
+			return nil, fmt.Errorf("overrides: two entries for the key %q", e.Key)
+		}
+	}
+	return t, t.finish()
+}
+
+// intern returns the list of equal limits that came first. A Limiter prepares each list
+// once, and thousands of customers have a few plans.
+func intern(same map[weir.Limit][]weir.Limit, limits []weir.Limit) []weir.Limit {
+	switch {
+	case len(limits) == 0:
+		return limits
+	case len(limits) > 1 || limits[0].Quota == 0:
+		return slices.Clone(limits)
+	}
+	first, ok := same[limits[0]]
+	if !ok {
+		first = slices.Clone(limits)
+		same[limits[0]] = first
+	}
+	return first
+}
+
+// add adds a node, unless there is one for its key.
+func (t *Table) add(key string, n *node) bool {
+	if text, ok := strings.CutSuffix(key, "*"); ok {
+		t.starts = append(t.starts, start{text, n, -1})
+		return true // finish finds two alike
+	}
+	stored := weir.StoredKey(key)
+	if t.exact[stored] != nil {
+		return false
+	}
+	t.exact[stored] = n
+	t.digests = t.digests || strings.HasPrefix(stored, "sha256:")
+	return true
+}
+
+// finish makes the starts ready to be searched.
+func (t *Table) finish() error {
+	slices.SortFunc(t.starts, func(a, b start) int { return cmp.Compare(a.text, b.text) })
+	t.heads = make(map[string]span)
+	for i := range t.starts {
+		if n := len(t.starts[i].text); n > 0 && (t.head == 0 || n < t.head) {
+			t.head = n
+		}
+	}
+	for i := range t.starts {
+		if text := t.starts[i].text; text != "" {
+			s, ok := t.heads[text[:t.head]]
+			if !ok {
+				s.from = i
+			}
+			s.to = i + 1
+			t.heads[text[:t.head]] = s
+		}
+	}
+	for i := 1; i < len(t.starts); i++ {
+		s := &t.starts[i]
+		if s.text == t.starts[i-1].text {
+			return fmt.Errorf("overrides: two entries for the key %q", s.text+"*")
+		}
+		for s.shorter = i - 1; s.shorter >= 0 && !strings.HasPrefix(s.text, t.starts[s.shorter].text); {
+			s.shorter = t.starts[s.shorter].shorter
+		}
+	}
+	return nil
+}
+
+// Len returns the number of entries, without nested ones.
+func (t *Table) Len() int { return len(t.exact) + len(t.starts) }
+
+// Limits returns the limits of a key, for weir.Rule.Overrides.
+func (t *Table) Limits(key string) (limits []weir.Limit, ok bool) {
+	if !t.joined {
+		return t.find(key, "")
+	}
+	first, rest, ok := cutPart(key)
+	if !ok {
+		return nil, false
+	}
+	second, _, _ := cutPart(rest)
+	return t.find(first, second)
+}
+
+// find returns the limits of the most specific entry for a key, or the first part of one.
+func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
+	if len(t.exact) > 0 && (len(key) <= maxStart || t.digests) {
+		if n := t.exact[weir.StoredKey(key)]; n != nil {
+			if limits, ok := n.find(second); ok {
+				return limits, ok
+			}
+		}
+	}
+	for i := t.last(key); i >= 0; i = t.starts[i].shorter {
+		s := &t.starts[i]
+		if strings.HasPrefix(key, s.text) {
+			if limits, ok := s.node.find(second); ok {
+				return limits, ok
+			}
+		}
+	}
+	return nil, false
+}
+
+// last returns the index of a start that begins with all the starts of key, or -1. The
+// head tells most keys from all starts with one look.
+func (t *Table) last(key string) int {
+	if t.head > 0 && len(key) >= t.head {
+		if s, ok := t.heads[key[:t.head]]; ok {
+			i, found := slices.BinarySearchFunc(t.starts[s.from:s.to], key, func(s start, key string) int { return strings.Compare(s.text, key) })
+			if found {
+				i++
+			}
+			if i > 0 {
+				return s.from + i - 1
+			}
+		}
+	}
+	if len(t.starts) > 0 && t.starts[0].text == "" {
+		return 0
+	}
+	return -1
+}
+
+func (n *node) find(second string) (limits []weir.Limit, ok bool) {
+	if !n.until.IsZero() && !time.Now().Before(n.until) {
+		return nil, false
+	}
+	if n.nested != nil {
+		if limits, ok := n.nested.find(second, ""); ok {
+			return limits, ok
+		}
+	}
+	return n.limits, n.has
+}
+
+// cutPart returns the first part of a joined key, and what follows it.
+func cutPart(key string) (part, rest string, ok bool) {
+	digits, after, ok := strings.Cut(key, ":")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if !ok || err != nil || n >= math.MaxInt32 || int(n) >= len(after) {
+		return "", "", false
+	}
+	return after[:n], after[n+1:], after[n] == ','
+}

@@ -1,0 +1,265 @@
+package overrides_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/overrides"
+)
+
+// quota returns a list with one limit of that quota.
+func quota(n int64) []weir.Limit { return []weir.Limit{{Quota: n}} }
+
+// text describes what Limits of a table returned.
+func text(limits []weir.Limit, ok bool) string {
+	switch {
+	case !ok:
+		return "-"
+	case len(limits) == 0:
+		return "unlimited"
+	case limits[0].Quota == 0:
+		return "denied"
+	}
+	return fmt.Sprint(limits[0].Quota)
+}
+
+func TestTable(t *testing.T) {
+	long := strings.Repeat("k", 1<<20)
+	table, err := overrides.New(
+		overrides.Entry{Key: "alice", Limits: quota(1)},
+		overrides.Entry{Key: "tenant-*", Limits: quota(2)},
+		overrides.Entry{Key: "tenant-a/*", Limits: quota(3)},
+		overrides.Entry{Key: "tenant-a/bob", Unlimited: true},
+		overrides.Entry{Key: "tenant-b/*", Denied: true},
+		overrides.Entry{Key: "a\x00\n\xff", Limits: quota(4)},
+		overrides.Entry{Key: long, Limits: quota(5)},
+		overrides.Entry{Key: weir.StoredKey(long + "2"), Limits: quota(6)},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ key, want string }{
+		{"alice", "1"},
+		{"alice2", "-"},
+		{"alic", "-"},
+		{"", "-"},
+		{"tenant", "-"},
+		{"tenant-", "2"},
+		{"tenant-a", "2"},
+		{"tenant-a/", "3"},
+		{"tenant-a/bo", "3"},
+		{"tenant-a/bob", "unlimited"},
+		{"tenant-a/bobby", "3"},
+		{"tenant-a0", "2"}, // after tenant-a/ in the order of bytes
+		{"tenant-b/x", "denied"},
+		{"tenant-c/x", "2"},
+		{"tenant.", "-"},
+		{"a\x00\n\xff", "4"},
+		{"a\x00\n", "-"},
+		{long, "5"},
+		{long + "2", "6"},
+		{long + "3", "-"},
+		{"tenant-a/" + long, "3"},
+	} {
+		if got := text(table.Limits(tt.key)); got != tt.want {
+			t.Errorf("%.20q: got %s, want %s", tt.key, got, tt.want)
+		}
+	}
+}
+
+func TestNewMistakes(t *testing.T) {
+	type entries = []overrides.Entry
+	for _, tt := range []struct {
+		name    string
+		entries entries
+		want    string
+	}{
+		{"no key", entries{{Limits: quota(1)}}, "an entry has an empty key"},
+		{"nothing", entries{{Key: "a"}}, `key "a" has no limits`},
+		{"two things", entries{{Key: "a", Limits: quota(1), Denied: true}}, "more than one of Limits, Unlimited and Denied"},
+		{"zero", entries{{Key: "a", Limits: quota(0)}}, "to refuse a key, set Denied"},
+		{"twice", entries{{Key: "a", Denied: true}, {Key: "a", Unlimited: true}}, `two entries for the key "a"`},
+		{"twice the beginning", entries{{Key: "a*", Denied: true}, {Key: "b*", Denied: true}, {Key: "a*", Unlimited: true}}, `two entries for the key "a*"`},
+		{"twice by digest", entries{{Key: strings.Repeat("k", 200), Denied: true}, {Key: weir.StoredKey(strings.Repeat("k", 200)), Denied: true}}, "two entries"},
+		{"long beginning", entries{{Key: strings.Repeat("k", 129) + "*", Denied: true}}, "longer than 128 bytes"},
+		{"many limits", entries{{Key: "a", Limits: make([]weir.Limit, 17)}}, "more than 16 limits"},
+		{"nested", entries{{Key: "a", Nested: entries{{Key: "b", Denied: true}}}}, "only the first part of joined keys has"},
+	} {
+		if _, err := overrides.New(tt.entries...); err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "overrides: ") {
+			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	deep := overrides.Entry{Key: "a", Nested: entries{{Key: "b", Nested: entries{{Key: "c", Denied: true}}}}}
+	if _, err := overrides.NewJoined(deep); err == nil {
+		t.Error("nested twice: no error")
+	}
+}
+
+func TestJoined(t *testing.T) {
+	table, err := overrides.NewJoined(
+		overrides.Entry{Key: "alice", Limits: quota(1), Nested: []overrides.Entry{{Key: "POST", Limits: quota(2)}, {Key: "P*", Denied: true}}},
+		overrides.Entry{Key: "al*", Limits: quota(3)},
+		overrides.Entry{Key: "alf", Nested: []overrides.Entry{{Key: "*", Unlimited: true}}},
+		overrides.Entry{Key: "bob", Nested: []overrides.Entry{{Key: "GET", Limits: quota(4)}}},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ first, second, want string }{
+		{"alice", "POST", "2"},
+		{"alice", "PUT", "denied"},
+		{"alice", "GET", "1"},
+		{"albert", "POST", "3"},
+		{"alf", "", "unlimited"},
+		{"bob", "GET", "4"},
+		{"bob", "POST", "-"},
+		{"carol", "GET", "-"},
+		{"bob,3:GET", "PUT", "-"}, // what a client writes into a part stays in it
+	} {
+		part := func(s string) weir.KeyFunc { return func(*http.Request) (string, bool) { return s, true } }
+		key, _ := weir.Join(part(tt.first), part(tt.second))(httptest.NewRequest("GET", "/", nil))
+		if got := text(table.Limits(key)); got != tt.want {
+			t.Errorf("%s: got %s, want %s", key, got, tt.want)
+		}
+	}
+	for _, key := range []string{"", "alice", "5:alice", "5:alice;", "9:alice,", "-1:a,", "99999999999999999999:a,", ":,"} {
+		if got := text(table.Limits(key)); got != "-" {
+			t.Errorf("%q, which is no joined key: got %s", key, got)
+		}
+	}
+}
+
+// TestTableModel compares tables with a search through all entries.
+func TestTableModel(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 1))
+	word := func() string {
+		b := make([]byte, r.IntN(6))
+		for i := range b {
+			b[i] = "ab/\xff"[r.IntN(4)]
+		}
+		return string(b)
+	}
+	for range 2000 {
+		entries := map[string]int64{}
+		var list []overrides.Entry
+		for i := range r.Int64N(12) {
+			key := word() + strings.Repeat("*", r.IntN(2))
+			if _, ok := entries[key]; key != "" && !ok {
+				entries[key] = i + 1
+				list = append(list, overrides.Entry{Key: key, Limits: quota(i + 1)})
+			}
+		}
+		table, err := overrides.New(list...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			key := word()
+			want, longest := "-", -1
+			for k, n := range entries {
+				start, isStart := strings.CutSuffix(k, "*")
+				if k == key && !isStart {
+					want, longest = fmt.Sprint(n), 1<<20
+				} else if isStart && strings.HasPrefix(key, start) && len(start) > longest {
+					want, longest = fmt.Sprint(n), len(start)
+				}
+			}
+			if got := text(table.Limits(key)); got != want {
+				t.Fatalf("seed %d: %q in %v: got %s, want %s", seed, key, entries, got, want)
+			}
+		}
+	}
+}
+
+// TestLimitsAllocates nothing, whatever the table.
+func TestLimitsAllocates(t *testing.T) {
+	for _, b := range tables {
+		table := b.table(t)
+		for _, key := range []string{"192.0.2.1", "customer-77", "9:192.0.2.1,3:GET,"} {
+			if n := testing.AllocsPerRun(100, func() { table.Limits(key) }); n > 0 {
+				t.Errorf("%s: %s: %v allocations", b.name, key, n)
+			}
+		}
+	}
+}
+
+type tableCase struct {
+	name  string
+	entry func(i int) overrides.Entry
+}
+
+// The tables of the benchmarks have 10,000 entries each.
+var tables = []tableCase{
+	{"keys", func(i int) overrides.Entry { return overrides.Entry{Key: fmt.Sprintf("customer-%d", i)} }},
+	{"beginnings", func(i int) overrides.Entry { return overrides.Entry{Key: fmt.Sprintf("customer-%d/*", i)} }},
+	{"addresses", func(i int) overrides.Entry { return overrides.Entry{Key: fmt.Sprintf("192.0.%d.%d", i/250, 2+i%250)} }},
+	{"both", func(i int) overrides.Entry {
+		return overrides.Entry{Key: fmt.Sprintf("192.0.%d.%d", i/250, 2+i%250) + strings.Repeat("/*", i%2)}
+	}},
+}
+
+func (b *tableCase) table(tb testing.TB) *overrides.Table {
+	entries := make([]overrides.Entry, 10_000)
+	for i := range entries {
+		entries[i] = b.entry(i)
+		entries[i].Limits = quota(int64(1 + i%5))
+	}
+	table, err := overrides.New(entries...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return table
+}
+
+// BenchmarkHandler compares a rule that has no overrides with one that has 10,000, for a
+// client that has none of them.
+func BenchmarkHandler(b *testing.B) {
+	run := func(name string, f func(string) ([]weir.Limit, bool)) {
+		b.Run(name, func(b *testing.B) {
+			l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+				Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1<<30, time.Second)}, Overrides: f,
+			}}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = "192.0.2.1:4"
+			w := &nullWriter{http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				h.ServeHTTP(w, r)
+			}
+		})
+	}
+	run("none", nil)
+	for _, bb := range tables {
+		run(bb.name, bb.table(b).Limits)
+	}
+}
+
+type nullWriter struct{ h http.Header }
+
+func (w *nullWriter) Header() http.Header         { return w.h }
+func (w *nullWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (w *nullWriter) WriteHeader(int)             {}
+
+func BenchmarkLimits(b *testing.B) {
+	for _, bb := range tables {
+		b.Run(bb.name, func(b *testing.B) {
+			table := bb.table(b)
+			for b.Loop() {
+				table.Limits("192.0.2.1")
+			}
+		})
+	}
+}
