@@ -37,7 +37,11 @@ func main() {
 	flag.Parse()
 	log.SetFlags(0)
 	if *static != "" {
-		if err := server.WriteStatic(*static); err != nil {
+		compiled, err := server.Compile()
+		if err == nil {
+			err = server.WriteStatic(*static, compiled)
+		}
+		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Printf("The page is in %s. Any web server can serve it.\n", *static)

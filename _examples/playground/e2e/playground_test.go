@@ -37,7 +37,11 @@ var compile = sync.OnceValues(server.Compile)
 // static writes the page to a directory and serves that, as any web server does.
 var static = sync.OnceValues(func() (http.Handler, error) {
 	dir := filepath.Join(temporary, "static")
-	return http.FileServer(http.Dir(dir)), server.WriteStatic(dir)
+	files, err := compile()
+	if err == nil {
+		err = server.WriteStatic(dir, files)
+	}
+	return http.FileServer(http.Dir(dir)), err
 })
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -73,6 +77,9 @@ func run(m *testing.M) int {
 func serve(t *testing.T, redisAddr ...string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
+	if _, err := compile(); err != nil {
+		t.Fatal(err)
+	}
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(server.Timeout, append(redisAddr, "127.0.0.1:1")[0]))
 	srv := httptest.NewServer(server.New(ctx, rdb, compile))
 	t.Cleanup(func() {

@@ -274,6 +274,10 @@ func TestTabs(t *testing.T) {
 	if dots := two.dots("gcra"); len(dots) != 0 {
 		t.Errorf("the other tab shows %+v", dots)
 	}
+	for range 4 { // six: a browser has no more connections to one server
+		p := open(t, base+"/try.html#pattern=steady")
+		p.wait(`playground.dots("gcra").length > 1`)
+	}
 }
 
 // TestRedis counts the calls of Redis, without Hybrid and with it, and stops Redis.

@@ -49,14 +49,11 @@ func Compile() (files map[string][]byte, err error) {
 	return map[string][]byte{"weir.bin": packed.Bytes(), "wasm_exec.js": script}, nil
 }
 
-// WriteStatic writes the page to a directory, for any web server to serve.
-func WriteStatic(dir string) error {
-	compiled, err := Compile()
-	if err != nil {
-		return err
-	}
+// WriteStatic writes the page to a directory, for any web server to serve. compiled is
+// what Compile returns.
+func WriteStatic(dir string, compiled map[string][]byte) error {
 	page := Page()
-	err = fs.WalkDir(page, ".", func(name string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(page, ".", func(name string, entry fs.DirEntry, err error) error {
 		to := filepath.Join(dir, filepath.FromSlash(name))
 		if err != nil {
 			return err

@@ -26,16 +26,24 @@ const watch = new IntersectionObserver((entries) => {
   }
 }, { threshold: 0.4 });
 
+function show(id, scene) {
+  scenes[id] = scene;
+  watch.observe(document.getElementById(id));
+}
+
 async function tell() {
   await ready();
-  scenes.chat = new Chat();
-  for (const scene of [edge, log, weighted, bucket, waiting, several]) scenes[scene.id] = new Tape(scene);
-  scenes.replicas = new Replicas();
-  await scenes.replicas.ready;
-  document.documentElement.classList.add("ready");
   document.getElementById("loading").remove();
-  for (const id of Object.keys(scenes)) watch.observe(document.getElementById(id));
-  globalThis.playground = { ready: true, scenes, epoch }; // what a test reads
+  show("chat", new Chat());
+  const first = performance.now();
+  for (const scene of [edge, log, weighted, bucket, waiting, several]) {
+    await new Promise((next) => setTimeout(next)); // the browser paints the one before
+    show(scene.id, new Tape(scene));
+  }
+  const replicas = new Replicas();
+  await replicas.ready;
+  show("replicas", replicas);
+  globalThis.playground = { first, ready: performance.now(), scenes, epoch }; // for tests
 }
 
 tell().catch((e) => {
