@@ -287,6 +287,11 @@ func TestTouch(t *testing.T) {
 		p.wait(fmt.Sprintf(`playground.scenes.%s.limits[0].%s === %d && document.querySelector("#%[1]s [data-number=%[2]s]").value === "%[3]d"`, name, field, before-1))
 		p.retold(name)
 	}
+	at = eval[[2]float64](p, `(() => { const e = document.querySelector("#log .handle"); e.scrollIntoView({ block: "center" }); const r = e.querySelector(".pad").getBoundingClientRect(); return [r.left + 20, r.top + 14]; })()`)
+	step := eval[float64](p, "playground.scenes.log.areas[0].y(0) - playground.scenes.log.areas[0].y(1)")
+	tap(p, at[0], at[1], at[1]+step, at[1]+2*step, at[1]+3*step)
+	p.wait("playground.scenes.log.limits[0].quota === 7")
+	p.retold("log")
 
 	// Five tokens are given, and the bucket has them.
 	p.click("#bucket .reset")
@@ -312,16 +317,18 @@ func TestTouch(t *testing.T) {
 	p.wait(fmt.Sprintf("!playground.scenes.edge.playing && Math.abs(playground.scenes.edge.now - %d) < 1", now+500_000))
 }
 
-// tap touches the screen with a finger.
-func tap(p *page, x, y float64) {
+// tap touches the screen with a finger, which may move before it is lifted.
+func tap(p *page, x, y float64, to ...float64) {
 	p.Helper()
 	if _, err := chromedp.Call(p.ctx, emulation.SetTouchEmulationEnabled, emulation.SetTouchEmulationEnabledParams{Enabled: true}); err != nil {
 		p.Fatal(err)
 	}
-	for _, touch := range []input.DispatchTouchEventParams{
-		{Type: input.DispatchTouchEventTypeTouchStart, TouchPoints: []*input.TouchPoint{{X: x, Y: y}}},
-		{Type: input.DispatchTouchEventTypeTouchEnd, TouchPoints: []*input.TouchPoint{}},
-	} {
+	touches := []input.DispatchTouchEventParams{{Type: input.DispatchTouchEventTypeTouchStart, TouchPoints: []*input.TouchPoint{{X: x, Y: y}}}}
+	for _, y := range to {
+		touches = append(touches, input.DispatchTouchEventParams{Type: input.DispatchTouchEventTypeTouchMove, TouchPoints: []*input.TouchPoint{{X: x, Y: y}}})
+	}
+	touches = append(touches, input.DispatchTouchEventParams{Type: input.DispatchTouchEventTypeTouchEnd, TouchPoints: []*input.TouchPoint{}})
+	for _, touch := range touches {
 		if _, err := chromedp.Call(p.ctx, input.DispatchTouchEvent, touch); err != nil {
 			p.Fatal(err)
 		}

@@ -22,11 +22,11 @@ function code() {
   write($("curl"), `curl -i '${location.origin}/scenes/${scene.now.id}/${algorithm}?headers=${$("dialect").value}'`);
 }
 
-// showAnswer fetches the answer to the latest request, at most every 400 ms.
+// showAnswer fetches the answer to the latest request, at most every second.
 let asked = 0, about = "";
 export async function showAnswer(now) {
   const key = `${serial} ${$("focus").value} ${scene.now.id}`;
-  if (!now && (key === about || performance.now() - asked < 400)) return;
+  if (!now && (key === about || performance.now() - asked < 1000)) return;
   about = key;
   asked = performance.now();
   try {

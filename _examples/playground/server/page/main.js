@@ -52,7 +52,7 @@ let drawn = 0, told = 0;
 function animate(time) {
   requestAnimationFrame(animate);
   if (!scene.frame) return;
-  const pause = still.matches ? 500 : 0;
+  const pause = still.matches ? 500 : 30;
   if (time - drawn < pause) return;
   const { now } = scene.frame, { settings, users } = scene.now;
   const gone = Math.min(100 + pause, time - drawn) * 1e3, before = view;

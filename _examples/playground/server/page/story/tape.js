@@ -38,11 +38,11 @@ export class Tape {
     this.gauge = scene.gauge && svg("svg", { class: "gauge", role: "img", "aria-label": scene.gaugeName });
     const bar = document.getElementById("bar").content.cloneNode(true);
     const frame = document.createElement("div");
+    this.scrub = bar.querySelector(".scrub");
     frame.className = this.gauge ? "frame both" : "frame";
-    frame.append(this.picture);
+    frame.append(this.picture, this.scrub);
     if (this.gauge) frame.append(this.gauge);
     stage.replaceChildren(frame, bar);
-    this.scrub = this.find(".scrub");
     this.scrub.max = scene.length;
     this.scrub.setAttribute("aria-label", `Time of the scene: ${scene.name}`);
     this.scrub.oninput = () => {
@@ -112,6 +112,7 @@ export class Tape {
 
   // decide asks the library about the whole tape.
   decide() {
+    this.looked = undefined;
     this.dots = replay(this.limits, this.within, this.requests);
     if (this.chosen) this.chosen = this.dots.find((d) => d.t === this.chosen.t);
     this.draw();
@@ -121,8 +122,11 @@ export class Tape {
   get past() { return this.dots.filter((d) => d.t <= this.now); }
   get passed() { return this.past.filter((d) => d.allowed && d.cost > 0); }
   get last() { return this.dots.findLast((d) => d.t <= this.now); }
-  // look returns the Decisions for a request of cost 0, now or at another time.
-  look(t = this.now) { return look(this.limits, this.dots.findLast((d) => d.t <= t)?.states, t); }
+  // look returns the Decisions for a request of cost 0 now.
+  look() {
+    if (this.looked?.t !== this.now) this.looked = { t: this.now, decisions: look(this.limits, this.last?.states, this.now) };
+    return this.looked.decisions;
+  }
 
   // Time.
   play() {
@@ -131,7 +135,7 @@ export class Tape {
     let before;
     const frame = (time) => {
       if (!this.playing) return;
-      const pause = still.matches ? 500 : 30;
+      const pause = still.matches ? 500 : 45;
       before ??= time - pause;
       if (time - before >= pause) {
         this.go(this.now + Math.min(600, time - before) * 1e3);
@@ -162,6 +166,10 @@ export class Tape {
   draw() {
     this.width = this.picture.clientWidth || 600;
     this.left = 34;
+    if (this.gauge) { // measured here and not as it moves, which would lay the page out each time
+      this.gaugeSize = [this.gauge.clientWidth || 128, this.gauge.clientHeight || 220];
+      this.gauge.setAttribute("viewBox", `0 0 ${this.gaugeSize.join(" ")}`);
+    }
     let y = top + 22;
     this.areas = this.scene.rows.map((row) => {
       const area = { ...row, top: y + (row.title ? 24 : 8), bottom: y + (row.title ? 24 : 8) + row.height };
@@ -229,30 +237,27 @@ export class Tape {
     return this.areas.filter((a) => a.limit).map((area) => {
       const input = this.find(`[data-number="${area.limit}"]`);
       const g = svg("g", { class: "handle", role: "slider", tabindex: 0, "aria-label": `Limit: ${input.getAttribute("aria-label")}`, "aria-valuemin": input.min, "aria-valuemax": input.max });
-      const place = () => {
-        const [limit, field] = this.number(area.limit), v = limit[field] ?? limit.quota, y = area.y(v);
-        g.setAttribute("aria-valuenow", v);
-        g.replaceChildren(line(this.left, y, this.width - 14, y, "limit"), box(this.left, y - 12, this.width - 14 - this.left, 24, "grip"),
-          svg("path", { d: `M${this.width - 14} ${y - 5}v10l9 -5z`, class: "knob" }),
-          label(this.width - 18, y - 5, "limit", "end accent"));
-      };
+      const [limit, field] = this.number(area.limit), value = limit[field] ?? limit.quota, y = area.y(value);
+      g.setAttribute("aria-valuenow", value);
+      g.append(line(this.left, y, this.width - 14, y, "limit"), box(this.left, y - 12, this.width - 14 - this.left, 24, "grip"),
+        svg("path", { d: `M${this.width - 14} ${y - 5}v10l9 -5z`, class: "knob" }), box(this.width - 64, y - 14, 64, 28, "pad"),
+        label(this.width - 18, y - 5, "limit", "end accent"));
       const choose = (v) => {
         v = Math.min(Number(input.max), Math.max(Number(input.min), Math.round(v)));
-        const [limit, field] = this.number(area.limit);
-        if (v === (limit[field] ?? limit.quota)) return;
+        if (String(v) === input.value) return;
         input.value = v;
         this.set(area.limit, v);
       };
-      place();
       g.onpointerdown = (e) => {
-        if (e.target.closest(".knob, .limit, .grip")) e.preventDefault();
+        e.preventDefault();
         g.focus();
         const move = (e) => choose((area.bottom - (e.clientY - this.picture.getBoundingClientRect().top)) * area.max / (area.bottom - area.top));
-        const up = () => { removeEventListener("pointermove", move); removeEventListener("pointerup", up); removeEventListener("pointercancel", up); };
-        addEventListener("pointermove", move);
-        addEventListener("pointerup", up);
-        addEventListener("pointercancel", up);
+        const end = new AbortController(), { signal } = end;
+        this.picture.setPointerCapture(e.pointerId); // the handle itself is drawn anew as it moves
+        this.picture.addEventListener("pointermove", move, { signal });
+        this.picture.addEventListener("lostpointercapture", () => end.abort(), { signal });
       };
+      g.addEventListener("touchstart", (e) => e.preventDefault(), { passive: false }); // a finger drags the limit, not the page
       g.onclick = (e) => e.stopPropagation();
       g.onkeydown = (e) => {
         const by = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1 }[e.key];
@@ -260,7 +265,7 @@ export class Tape {
         e.preventDefault();
         e.stopPropagation();
         const index = this.areas.filter((a) => a.limit).indexOf(area);
-        choose(Number(g.getAttribute("aria-valuenow")) + by);
+        choose(value + by);
         this.picture.querySelectorAll(".handle")[index].focus();
       };
       return g;
@@ -273,17 +278,16 @@ export class Tape {
     const x = this.x(this.now);
     this.dots.forEach((d, i) => {
       const past = d.t <= this.now;
+      if (past === this.fallen[i].classList.contains("past")) return;
       this.fallen[i].classList.toggle("past", past);
-      this.fallen[i].classList.toggle("quiet", !this.playing);
       this.tops[i].classList.toggle("gone", past);
     });
+    this.marks.classList.toggle("quiet", !this.playing);
     this.roam();
     this.head.replaceChildren(line(x, 20, x, this.height - 30, "head"), label(Math.min(x, this.width - 60) + 5, 14, `now: ${clock(this.now)}`, "accent"));
     this.lives.replaceChildren(...this.areas.flatMap((a) => a.live?.(this, a) ?? []));
     if (this.gauge) {
-      const w = this.gauge.clientWidth || 120, h = this.gauge.clientHeight || 160;
-      this.gauge.setAttribute("viewBox", `0 0 ${w} ${h}`);
-      this.gauge.replaceChildren(...this.scene.gauge(this, w, h));
+      this.gauge.replaceChildren(...this.scene.gauge(this, ...this.gaugeSize));
     }
     this.scrub.value = this.now / second;
     this.scrub.setAttribute("aria-valuetext", clock(this.now));
