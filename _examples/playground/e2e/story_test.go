@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -403,13 +405,17 @@ func TestStoryFits(t *testing.T) {
 			if len(small) > 0 {
 				t.Errorf("below 24 px: %s", strings.Join(small, "\n"))
 			}
-			outside := eval[[]string](p, `[...document.querySelectorAll(".stage svg")].flatMap((s) => [...s.querySelectorAll("text")].filter((e) => {
-				const a = s.getBoundingClientRect(), b = e.getBoundingClientRect();
-				return b.width && (b.left < a.left - 2 || b.right > a.right + 2);
-			}).map((e) => s.closest("section").id + ": " + e.textContent))`)
+			outside := eval[[]string](p, `[0, 1e6, 13e6, 25e6, 1e9].flatMap((now) => {
+				for (const s of Object.values(playground.scenes)) s.go?.(now);
+				return [...document.querySelectorAll(".stage svg")].flatMap((s) => [...s.querySelectorAll("text")].filter((e) => {
+					const a = s.getBoundingClientRect(), b = e.getBoundingClientRect();
+					return b.width && (b.left < a.left - 2 || b.right > a.right + 2);
+				}).map((e) => s.closest("section").id + ": " + e.textContent));
+			})`)
 			if len(outside) > 0 {
 				t.Errorf("text is cut off: %s", strings.Join(outside, "; "))
 			}
+			eval[any](p, `for (const s of Object.values(playground.scenes)) s.go?.(s.scene.start * 1e6)`)
 			p.picture(fmt.Sprintf("story-%d-%s", test.width, test.scheme))
 		})
 	}
@@ -465,6 +471,35 @@ func TestStoryNames(t *testing.T) {
 	}
 	if left := eval[string](p, "JSON.stringify([...document.querySelectorAll('.dot.past')].filter((e) => !e.getAttribute('aria-label')))"); left != "[]" {
 		t.Errorf("dots without a name: %s", left)
+	}
+}
+
+// TestStoryKeys goes through the story with the Tab key: it reaches all that can be changed,
+// and one sees where it is.
+func TestStoryKeys(t *testing.T) {
+	p := openStory(t, serveStatic(t))
+	seen := map[string]bool{}
+	for range 110 {
+		p.do(chromedp.KeyEvent("\t"))
+		focus := eval[struct {
+			What    string
+			Visible bool
+		}](p, `(() => {
+			const e = document.activeElement, scene = e.closest("section")?.id ?? "", style = getComputedStyle(e);
+			const inner = e.querySelector?.(".grip, .mark");
+			return e === document.body ? { what: "nothing", visible: true } : { what: scene + " " + (e.classList[0] ?? e.dataset.number ?? e.dataset.give ?? e.dataset.replica ?? e.type ?? e.tagName),
+				visible: style.outlineStyle === "solid" || Boolean(inner) && getComputedStyle(inner).strokeWidth >= "2" };
+		})()`)
+		if !focus.Visible {
+			t.Errorf("one does not see that %s has the focus", focus.What)
+		}
+		seen[focus.What] = true
+	}
+	for _, what := range []string{"chat text", "chat primary", "chat play", "chat limited", "edge quota", "edge period", "edge scrub", "edge primary", "edge play", "edge step", "edge reset", "edge handle", "edge dot",
+		"bucket burst", "bucket 5", "waiting within", "several 1.quota", "several handle", "several dot", "replicas 0", "replicas play", "replicas hybrid", "replicas reset"} {
+		if !seen[what] {
+			t.Errorf("the Tab key does not reach %s; it reaches %v", what, slices.Sorted(maps.Keys(seen)))
+		}
 	}
 }
 

@@ -99,5 +99,5 @@ $("more").open = innerWidth > 860 && innerHeight > 700;
 document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows").focus(); };
 addEventListener("hashchange", () => connect(location.hash.slice(1)));
 mix();
-listen(location.hash.slice(1), on).catch((e) => problem("The library does not run in this browser. " + e.message));
+listen(location.hash.slice(1), on).catch((e) => problem("The time lines cannot be drawn. " + e.message));
 requestAnimationFrame(animate);

@@ -18,7 +18,7 @@ export const waiting = {
   }],
   gauge(tape, w, h) {
     const here = queue(tape), y = h / 2, scale = (w - 44) / Math.max(1, tape.within);
-    return [svg("path", { d: `M16 ${y - 28}v56M8 ${y - 28}h16M8 ${y + 28}h16`, class: "vessel" }), label(w / 2, 18, plural(here.length, "waits", "wait"), "middle strong"),
+    return [svg("path", { d: `M16 ${y - 28}v56M8 ${y - 28}h16M8 ${y + 28}h16`, class: "vessel" }), label(w / 2, 18, `${here.length} waiting`, "middle strong"),
       ...here.map((d) => at(24 + (d.t + d.wait - tape.now) * scale, y, mark("passed", 6))), label(4, y + 44, "server", "small soft")];
   },
   say(tape) {

@@ -47,5 +47,5 @@ async function tell() {
 }
 
 tell().catch((e) => {
-  document.getElementById("loading").textContent = `The library does not run in this browser. ${e.message}`;
+  document.getElementById("loading").textContent = `The pictures cannot be drawn. ${e.message}`;
 });

@@ -275,7 +275,7 @@ export class Tape {
   // move shows the instant of the scene.
   move() {
     if (!this.lives) return;
-    const x = this.x(this.now);
+    const x = this.x(this.now), now = `now: ${clock(this.now)}`;
     this.dots.forEach((d, i) => {
       const past = d.t <= this.now;
       if (past === this.fallen[i].classList.contains("past")) return;
@@ -284,7 +284,7 @@ export class Tape {
     });
     this.marks.classList.toggle("quiet", !this.playing);
     this.roam();
-    this.head.replaceChildren(line(x, 20, x, this.height - 30, "head"), label(Math.min(x, this.width - 60) + 5, 14, `now: ${clock(this.now)}`, "accent"));
+    this.head.replaceChildren(line(x, 20, x, this.height - 30, "head"), x > this.width - 90 ? label(x - 5, 14, now, "end accent") : label(x + 5, 14, now, "accent"));
     this.lives.replaceChildren(...this.areas.flatMap((a) => a.live?.(this, a) ?? []));
     if (this.gauge) {
       this.gauge.replaceChildren(...this.scene.gauge(this, ...this.gaugeSize));
