@@ -2,14 +2,17 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"net/http/httptest"
 	"net/url"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/playground/scene"
+	"github.com/seed83679106/weir/algorithms"
 )
 
 // serveStatic serves the static page and returns where it is.
@@ -92,6 +95,44 @@ func TestAlike(t *testing.T) {
 					t.Errorf("%s, %s: the page shows\n%v, want\n%v", pattern, name, got, row.Hits)
 				}
 			}
+		}
+	}
+}
+
+// TestShared sends requests to the replicas of the page and decides them again: a replica
+// that asks the store says what the library says, and one that does not ask refuses
+// nothing that would pass.
+func TestShared(t *testing.T) {
+	p := open(t, serveStatic(t)+"/try.html#paused=yes")
+	for _, hybrid := range []bool{true, false} {
+		calls := eval[[]scene.Call](p, fmt.Sprintf(`(async () => {
+			weir.share(3, %v);
+			const charge = JSON.stringify({ algorithm: "sliding-log", quota: 5, period: 1e6, key: "visitor", cost: 1 }), calls = [];
+			for (let i = 0; i < 150; i++) {
+				calls.push(JSON.parse(weir.take(i %% 3, charge)));
+				await new Promise((next) => setTimeout(next, 15));
+			}
+			return calls;
+		})()`, hybrid))
+		limit, state := algorithms.SlidingLog(5, time.Second), []weir.State{{}}
+		asked, passed := 0, 0
+		for i, c := range calls {
+			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "any", Limit: limit, Cost: 1}}}
+			tx.Decide(c.At, state)
+			d := tx.Decisions[0]
+			want := scene.Decision{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: d.RetryAfter.Microseconds(), NextAfter: d.NextAfter.Microseconds(), ResetAfter: d.ResetAfter.Microseconds()}
+			switch {
+			case c.Asked && c.Decision != want, !c.Asked && (c.Allowed || d.Allowed || c.RetryAfter < want.RetryAfter):
+				t.Fatalf("hybrid %v, call %d: got %+v, want %+v", hybrid, i, c, want)
+			case c.Asked:
+				asked++
+			}
+			if c.Allowed {
+				passed++
+			}
+		}
+		if passed < 10 || hybrid == (asked == len(calls)) {
+			t.Errorf("hybrid %v: of %d calls %d asked and %d passed", hybrid, len(calls), asked, passed)
 		}
 	}
 }

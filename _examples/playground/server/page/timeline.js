@@ -1,7 +1,7 @@
 // A Timeline is the time line of one algorithm: its decisions, and how much was spent.
 // Instants are in µs since 1970.
 
-export const maxDots = 1200;   // most dots that a row keeps
+const maxDots = 1200;   // most dots that a row keeps
 const maxSamples = 2400;       // most samples that a lane keeps
 const keep = 2.2;              // how many periods are kept
 
