@@ -278,6 +278,7 @@ export class Tape {
     const x = this.x(this.now), now = `now: ${clock(this.now)}`;
     this.dots.forEach((d, i) => {
       const past = d.t <= this.now;
+      this.fallen[i].classList.toggle("later", d.t + d.wait > this.now); // it waits
       if (past === this.fallen[i].classList.contains("past")) return;
       this.fallen[i].classList.toggle("past", past);
       this.tops[i].classList.toggle("gone", past);
