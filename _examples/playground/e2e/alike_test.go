@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http/httptest"
 	"net/url"
-	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -79,24 +79,33 @@ func TestAlike(t *testing.T) {
 		for range 20 {
 			s.Do(url.Values{"do": {"step"}})
 		}
-		for _, event := range s.Events() {
-			if event.Name != "frame" {
-				continue
-			}
-			text, _ := json.Marshal(event.Data)
-			var frame struct{ Rows []struct{ Hits [][7]int64 } }
-			if err := json.Unmarshal(text, &frame); err != nil {
-				t.Fatal(err)
-			}
-			for i, row := range frame.Rows {
-				name := ten[i].Algorithm.Name()
-				got := eval[[][7]int64](p, `playground.dots("`+name+`").map((d) => [d.t, d.user, d.ok ? 1 : 0, d.remaining, d.retry, d.reset, d.wait])`)
-				if len(got) < 14 || !reflect.DeepEqual(got, row.Hits) {
-					t.Errorf("%s, %s: the page shows\n%v, want\n%v", pattern, name, got, row.Hits)
-				}
+		for i, want := range hits(t, s) {
+			name := ten[i].Algorithm.Name()
+			got := eval[[][7]int64](p, `playground.dots("`+name+`").map((d) => [d.t, d.user, d.ok ? 1 : 0, d.remaining, d.retry, d.reset, d.wait])`)
+			if len(got) < 14 || !slices.Equal(got, want) {
+				t.Errorf("%s, %s: the page shows\n%v, want\n%v", pattern, name, got, want)
 			}
 		}
 	}
+}
+
+// hits returns the requests of the only frame that a scene has to tell, by row.
+func hits(t *testing.T, s *scene.Scene) (rows [][][7]int64) {
+	t.Helper()
+	for _, event := range s.Events() {
+		if event.Name != "frame" {
+			continue
+		}
+		text, _ := json.Marshal(event.Data)
+		var frame struct{ Rows []struct{ Hits [][7]int64 } }
+		if err := json.Unmarshal(text, &frame); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range frame.Rows {
+			rows = append(rows, row.Hits)
+		}
+	}
+	return rows
 }
 
 // TestShared sends requests to the replicas of the page and decides them again: a replica

@@ -40,7 +40,7 @@ func (s *Scene) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		row, err := s.hitRow(r.PathValue("algorithm"))
 		switch {
 		case err != nil:
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			http.Error(w, silent, http.StatusServiceUnavailable)
 		case row == nil:
 			http.Error(w, "The scene has no such algorithm.", http.StatusNotFound)
 		default:
@@ -62,7 +62,7 @@ func (s *Scene) hitRow(algorithm string) (*row, error) {
 	defer s.tell()
 	if err := errors.Join(s.catchUp(), s.hit(you)); err != nil {
 		s.failed(err)
-		return nil, ErrStore
+		return nil, err
 	}
 	return s.rowOf(algorithm), nil
 }

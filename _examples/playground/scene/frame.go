@@ -82,7 +82,7 @@ func (s *Scene) failed(err error) {
 		return
 	}
 	s.set.Paused, s.announce, s.moved = true, true, false
-	s.problem = ErrStore.Error() + " The scene is paused."
+	s.problem = silent + " The scene is paused."
 }
 
 func (s *Scene) frame(at int64, left [][][3]int64) frame {

@@ -89,9 +89,8 @@ func New(ctx context.Context, id string, link url.Values, redis func() (weir.Sto
 	return s, nil
 }
 
-// ErrStore is returned if the store of the scene does not answer. The scene is
-// then paused. Other errors tell what is wrong with a question.
-var ErrStore = errors.New("Redis does not answer.")
+// silent is what a visitor reads if the store does not answer. The scene is then paused.
+const silent = "Redis does not answer."
 
 // Do does what a control of the page asks for.
 func (s *Scene) Do(form url.Values) error {
@@ -122,7 +121,7 @@ func (s *Scene) Do(form url.Values) error {
 		case "set":
 			err = s.change(set)
 		default:
-			return errors.New("do is unknown.")
+			return errors.New("do is unknown")
 		}
 	}
 	s.failed(err)
@@ -147,7 +146,7 @@ func (s *Scene) restart() error {
 	s.resize()
 	if s.set.Redis {
 		if s.redis == nil {
-			return ErrStore
+			return errors.New("scene: there is no Redis")
 		}
 		store, err := s.redis()
 		if err != nil {
