@@ -120,6 +120,7 @@ func TestAnswers(t *testing.T) {
 				fmt.Sprintf(apiLimits, `,"remaining":4,"next_after":1,"reset_after":1`, `,"remaining":9,"next_after":3600,"reset_after":3600`) + `]}]}`},
 			{"POST", "/grant?rule=api&key=anna", `{"units": 9000000000000000000}`, `{"key":"anna","rules":[{"rule":"api","banned_for":0,"limits":[` +
 				fmt.Sprintf(apiLimits, `,"remaining":5,"next_after":0,"reset_after":0`, `,"remaining":10,"next_after":0,"reset_after":0`) + `]}]}`},
+			{"POST", "/ban?rule=login&key=rounded", `{"seconds": 9.869758}`, `{"key":"rounded","rules":[{"rule":"login","banned_for":9.869758,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]}]}`},
 			{"POST", "/ban?rule=login&key=eve", `{"seconds": 0.25}`, `{"key":"eve","rules":[{"rule":"login","banned_for":0.25,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]}]}`},
 			{"GET", "/state?rule=tiers&key=", "", `{"key":"","rules":[{"rule":"tiers","banned_for":0,"limits":null}]}`},
 		} {

@@ -162,12 +162,16 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string) (any, er
 		limits := body.Rules[i].Limits
 		for j := range limits {
 			s, d := &limits[j], rest[j]
-			s.Remaining, s.NextAfter, s.ResetAfter = d.Remaining, d.NextAfter.Seconds(), d.ResetAfter.Seconds()
+			s.Remaining, s.NextAfter, s.ResetAfter = d.Remaining, seconds(d.NextAfter), seconds(d.ResetAfter)
 		}
 		rest = rest[len(limits):]
 	}
 	return body, nil
 }
+
+// seconds returns d in seconds, of which JSON has at most six decimals. Duration.Seconds
+// rounds twice: it makes 9.869758000000001 of 9.869758 s.
+func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 
 // state returns the state of a key without its limits.
 func (r *rule) state(ctx context.Context, key string) (ruleState, error) {
@@ -182,7 +186,7 @@ func (r *rule) state(ctx context.Context, key string) (ruleState, error) {
 		return s, nil
 	}
 	rest, err := r.penalizers[0].Banned(ctx, r.Name, key)
-	s.BannedFor = rest.Seconds()
+	s.BannedFor = seconds(rest)
 	return s, err
 }
 
