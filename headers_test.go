@@ -19,6 +19,8 @@ import (
 // TestDialects has every field of every dialect, of the second request and of
 // the refused third. The clock shows 2000-01-01T00:00:00.5Z.
 func TestDialects(t *testing.T) {
+	const all = weir.NoHeaders<<1 - 1
+	seen := weir.XRateLimit // the row of the zero Dialect
 	for _, c := range []struct {
 		name    string
 		dialect weir.Dialect
@@ -54,6 +56,7 @@ func TestDialects(t *testing.T) {
 			`Ratelimit: "api";r=0;t=6, Ratelimit-Policy: "api";q=10;w=60, X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813, X-Ratelimit-Resource: api, X-Ratelimit-Used: 2`,
 			`Ratelimit: "api";r=0;t=6, Ratelimit-Policy: "api";q=10;w=60, X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813, X-Ratelimit-Resource: api, X-Ratelimit-Used: 2`},
 	} {
+		seen |= c.dialect
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: c.dialect, OnLimited: served, Rules: []weir.Rule{
@@ -74,6 +77,9 @@ func TestDialects(t *testing.T) {
 				t.Errorf("%s, refused:\n got %q\nwant %q", c.name, got, wanted)
 			}
 		})
+	}
+	if seen != all {
+		t.Errorf("no row has the dialects %#x", all&^seen)
 	}
 }
 

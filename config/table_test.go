@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seed83679106/weir"
 )
 
 // fieldsPage has a table of fields under each of these headings, and the names of all
@@ -82,6 +84,15 @@ func TestNamesOnPage(t *testing.T) {
 	for _, l := range counters {
 		if name := l.Algorithm.Name(); !strings.Contains(string(text), "`"+name+"`") {
 			t.Errorf("the page lacks %s", name)
+		}
+	}
+}
+
+// TestDialectNames: the names stand in the order of the constants of package weir.
+func TestDialectNames(t *testing.T) {
+	for d, want := range map[weir.Dialect]string{weir.XRateLimit: "x-ratelimit", weir.Twitter: "twitter", weir.NoHeaders: "none"} {
+		if got := headerNames(d); got != want {
+			t.Errorf("dialect %#x: got %q, want %q", d, got, want)
 		}
 	}
 }

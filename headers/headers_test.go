@@ -354,6 +354,8 @@ func TestRoundTrip(t *testing.T) {
 	seconds := func(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
 	exact := func(d time.Duration) (low, high time.Duration) { return seconds(d), seconds(d) }
 	date := func(d time.Duration) (low, high time.Duration) { return d, d + 2*time.Second }
+	const all = weir.NoHeaders - 1
+	var seen weir.Dialect
 	for _, c := range []struct {
 		name    string
 		dialect weir.Dialect
@@ -369,6 +371,7 @@ func TestRoundTrip(t *testing.T) {
 		{"Anthropic", weir.Anthropic, false, date},
 		{"Twitter", weir.Twitter, false, date},
 	} {
+		seen |= c.dialect
 		for seed := range uint64(60) {
 			synctest.Test(t, func(t *testing.T) {
 				rnd := rand.New(rand.NewPCG(seed, 1))
@@ -434,6 +437,9 @@ func TestRoundTrip(t *testing.T) {
 				}
 			})
 		}
+	}
+	if seen != all {
+		t.Errorf("no row has the dialects %#x", all&^seen)
 	}
 }
 
