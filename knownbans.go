@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// knownBans are what a process knows of one rule: which of its keys are banned, and
-// for how long its limits refuse requests that a ban, of any rule, refuses too. They
-// are at most mostBans. An entry counts for at most recheck, and what is over is
-// dropped within as long, by the requests that come.
+// knownBans is what a process knows of one rule: which of its keys are banned and, for a
+// key that any rule has banned, for how long the limits of this rule would refuse it as
+// well. It has at most mostBans entries. An entry is used for at most recheck. Requests
+// drop the entries that are over, once in recheck.
 type knownBans struct {
-	n     atomic.Int64 // len(of), so that while nobody is banned nobody takes the lock
+	n     atomic.Int64 // len(of): while it is 0, no request takes the lock
 	mu    sync.RWMutex
 	of    map[string]*knownBan
-	sweep time.Time // when to drop what is over
+	sweep time.Time // when to drop the entries that are over
 }
 
-// A knownBan says until when to refuse a key, and what to tell it, without the
-// store.
+// A knownBan says until when to refuse a key without asking the store, and with which wait.
 type knownBan struct {
 	until time.Time // when it is over; zero if the key is not banned
 	again time.Time // when to ask the store again: it may have been lifted
@@ -32,9 +31,10 @@ type knownBan struct {
 
 const mostBans = 10_000
 
-// rest returns how much longer a key is banned, and until when the limits of the rule
-// have no room for a request of that cost, as far as this process knows: 0 if not at
-// all. Limits have room for what is free, and what that has learned is for its like.
+// rest returns for how much longer a key is banned, and for how much longer the limits of
+// the rule have no room for a request of that cost. Each is 0 if this process knows of no
+// such wait. A request that is free never waits for the limits, and what it learned of a
+// ban is used for free requests only.
 func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait time.Duration) {
 	if b.n.Load() == 0 {
 		return 0, 0
@@ -117,7 +117,7 @@ func (b *knownBans) entry(key string, now time.Time) *knownBan {
 	return k
 }
 
-// drop forgets what is over.
+// drop forgets the entries that are over.
 func (b *knownBans) drop(now time.Time) {
 	b.sweep = now.Add(recheck)
 	for key, k := range b.of {

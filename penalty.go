@@ -12,9 +12,10 @@ import (
 // so that all processes that share it enforce them, and in memory for a while,
 // so that a banned key costs the store next to nothing.
 //
-// Each refusal is a strike. What it costs besides the decision itself:
+// Each refusal by a limit of the rule is a strike; a refusal by another rule is none.
+// Besides the decision itself, these cost calls of the store:
 //
-//   - a strike: one call of the store;
+//   - a strike: one call;
 //   - the strike that begins a ban: one call as well, and a second one only if this
 //     process has not refused the key within the period of Strikes;
 //   - a refusal during a ban that the process knows of: no call, not even that of the
@@ -25,9 +26,9 @@ import (
 //
 // Requests of banned keys are refused with problem details of the type
 // abnormal-usage-detected. Retry-After is when ban and limits both let the request
-// pass. What the process learns of a ban elsewhere it learns from the decision that
-// it comes with: such a request is charged, unless it would have had to wait. A
-// request that waits for its turn already keeps it.
+// pass. The process learns of a ban that another process began from the decision on the
+// next request of the key. That request is refused and charged, unless it would have had
+// to wait. A request that already waits for its turn keeps it.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
 	// algorithms.AnchoredWindow(10, time.Minute).

@@ -85,7 +85,7 @@ type Rule struct {
 	// Key has no key for it: a client must not escape by omitting its key.
 	AllowFrom, DenyFrom func(r *http.Request) bool
 
-	// Penalty bans keys that are refused again and again; nil bans no key.
+	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
 	Penalty *Penalty
 
 	// Unit is what Cost counts, for the dialects that write it: "tokens",
