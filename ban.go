@@ -13,7 +13,7 @@ import (
 type ban struct{}
 
 const (
-	repeats = 32 // a ban is remembered for so many periods, and doubled so many times
+	repeats = 32 // a ban is remembered for so many periods, and doubles at most so often
 	byHand  = 1  // the Burst of bans by hand: the cost is the length, and B stays
 )
 

@@ -42,17 +42,18 @@ const (
 	lagUnit    = 64               // µs
 	maxInstant = 1<<48 - 1        // 8.9 years
 	blockWays  = 8                // slots of a bucket
-	blockPart  = 1024             // blocks of a shard, at least: of fewer, chance gives some shards too many
+	blockPart  = 1024             // the fewest blocks of a shard: chance would fill smaller shards unevenly
 	maxBlocked = 1 << 8           // algorithms, so that a byte tells them apart
-	recheck    = 10 * time.Second // how long a refusal is served before it is asked for again
+	recheck    = 10 * time.Second // how long a refusal is served before next is asked again
 )
 
 func (b *block) instant(i int) int64 { return int64(b.high[i])<<32 | int64(b.low[i]) }
 
 func (b *block) setInstant(i int, at int64) { b.low[i], b.high[i] = uint32(at), uint16(at>>32) }
 
-// newBlock describes a refusal that was asked for at sent and answered at done. ok is
-// false if it is of no use: because it is over, or for longer than it can say.
+// newBlock returns the block of a refusal that next was asked for at sent and answered at
+// done. ok is false if the answer took too long, or if an instant of the refusal is beyond
+// what a block can hold.
 func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
 	if lag < 0 || lag > 1<<16-1 || max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds() > maxInstant-done {
@@ -72,13 +73,13 @@ func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block,
 	return b, true
 }
 
-// until returns when the block is not served any more: before the charge may fit,
-// counted from the question, and in time to ask again.
+// until returns the instant from which the block is not served any more: when the charge
+// may fit, counted from when next was asked, or when recheck is over, whichever is first.
 func (b *block) until() int64 {
 	return min(b.instant(fits), b.instant(answered)+recheck.Microseconds()) - int64(b.lag)*lagUnit
 }
 
-// decide says what is true of the refused charge at now.
+// decide fills in the decision on the refused charge at now.
 func (b *block) decide(d *Decision, now int64) {
 	after := func(i int) time.Duration { return time.Duration(b.instant(i)-now) * time.Microsecond }
 	d.At, d.Allowed, d.Remaining = b.at+now, false, -1
@@ -88,15 +89,15 @@ func (b *block) decide(d *Decision, now int64) {
 	}
 }
 
-// blocks is a part of the blocks of a Hybrid: a hash table in which each has a slot in
-// one of two buckets. It has a ninth more slots than it may hold blocks, because chance
-// fills some buckets more than others.
+// blocks is a shard of the blocks of a HybridStore: a hash table in which each block has a
+// slot in one of two buckets. It has a ninth more slots than its part of maxKeys, because
+// chance fills some buckets more than others.
 type blocks struct {
 	mu     sync.Mutex
 	most   int // buckets
 	table  []blockBucket
 	served uint64 // transactions
-	drops  uint64 // how often one was dropped: an answer from before says nothing after
+	drops  uint64 // how many were dropped: an answer to an earlier question is then void
 	_      [64]byte
 }
 
@@ -154,8 +155,8 @@ func (s *blocks) keep(b block, drops uint64) {
 	*old = b
 }
 
-// room returns a slot for a block: a free one of the emptier bucket, or that of the
-// block which is over soonest. To forget that one costs a question more, and nothing else.
+// room returns a slot for a block: a free slot of the emptier bucket, or the slot of the
+// block that is over soonest. Forgetting that block costs one call of next.
 func (s *blocks) room(id uint64, now int64) *block {
 	if s.table == nil {
 		s.table = make([]blockBucket, 1)

@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// BreakerOptions are ready to use as they are.
+// BreakerOptions are the options of Breaker. The zero BreakerOptions are ready to use.
 type BreakerOptions struct {
 	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures
-	// at one moment count once: the next that counts is of a request that began after
-	// the one before was known, and comes at least 25 ms later. 5 failures therefore
-	// take 100 ms, however many requests fail, and a shorter blip costs no Cooldown.
+	// at one moment count once: after a failure, the next one counts if it comes at
+	// least 25 ms later, and its request began after the first was known. 5 failures
+	// therefore take at least 100 ms, however many requests fail, and a shorter blip
+	// costs no Cooldown.
 	Failures int
 
 	// Cooldown is how long an open breaker does not ask the store; 0 means a second.

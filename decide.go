@@ -235,8 +235,9 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 }
 
 // An undo has the state of a charge before and after its reservation. If no other charge
-// has changed the state since, a cancellation restores it as it was. The arithmetic of a
-// Canceler gives back units only: other charges still could not go before that instant.
+// has changed the state since, a cancellation restores it as it was. Cancel of a Canceler
+// would only give the units back: other charges still could not be spent before that
+// instant.
 type undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before equals the zero state, in µs since 1970

@@ -102,8 +102,8 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 //
 // A share is at least 1. If Quota, or a Burst that is not 0, is below replicas, the replicas
 // together exceed the limit. For GCRA and the buckets, write such a rate over a longer
-// period: 1 per second is 60 per minute of the same Burst. A share that could not be
-// counted exactly is rounded down to a number with more zeros. Costs are not divided: a
+// period: 1 per second is 60 per minute of the same Burst. If a share of Quota cannot be
+// counted exactly, it is rounded down to tens, hundreds and so on. Costs are not divided: a
 // cost above the share is refused with Never. Share panics if next is nil or replicas is
 // below 1.
 func Share(next Store, replicas int) Store {

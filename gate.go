@@ -6,7 +6,7 @@ import (
 )
 
 // shutGates shuts gates for d, in one call. A shut gate delays or refuses the transactions
-// that charge it, and spends nothing. If one of the gates is shut for longer already, ok is
+// that charge it, and spends nothing. If one of the gates is already shut for longer, ok is
 // false and nothing changes. Transaction.Forget opens a gate.
 func shutGates(ctx context.Context, store Store, d time.Duration, gates ...Charge) (ok bool, err error) {
 	t := Transaction{Charges: make([]Charge, len(gates)), Delay: d, Within: d}

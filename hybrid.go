@@ -48,14 +48,14 @@ type HybridStore struct {
 	start      time.Time // instants are µs since then, on the monotonic clock
 	shards     []blocks
 	asked      atomic.Uint64
-	mu         sync.Mutex                  // of those who add to algorithms
+	mu         sync.Mutex                  // held to add to algorithms
 	algorithms atomic.Pointer[[]Algorithm] // of blocks
 }
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
 // Stats returns how many transactions were decided from memory, and how many by the
-// store behind. hits divided by both is the hit rate.
+// store behind. hits divided by their sum is the hit rate.
 func (h *HybridStore) Stats() (hits, misses uint64) {
 	for i := range h.shards {
 		s := &h.shards[i]
@@ -173,9 +173,9 @@ func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Dur
 	return true
 }
 
-// numbers returns a hash of the numbers of a charge, because it says nothing of a charge
-// with others. One in 4 billion of those would be refused, as long as the block lasts. It
-// also returns whether the caller is to wait in a queue.
+// numbers returns a hash of the numbers of a charge, because a block refuses only charges
+// with the same numbers. One in 4 billion charges with other numbers has the same hash and
+// is refused while the block lasts. queue says that the caller accepts to wait in a queue.
 func numbers(c *Charge, within time.Duration) (hash uint32, queue bool) {
 	l := &c.Limit
 	h := uint64(l.Quota)*0x9e3779b97f4a7c15 ^ uint64(l.Burst)*0xff51afd7ed558ccd ^

@@ -93,7 +93,7 @@ func Global() KeyFunc { return global }
 
 func global(*http.Request) (string, bool) { return "", true }
 
-// Join limits each combination of keys. The rule applies if it applies for all of them.
+// Join limits each combination of keys. The rule applies if each of the functions has a key.
 // The keys are joined as netstrings, "9:192.0.2.1,3:GET,", so that two combinations
 // differ whatever a client writes into them.
 // See https://cr.yp.to/proto/netstrings.txt.

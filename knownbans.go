@@ -21,11 +21,11 @@ type knownBans struct {
 // A knownBan says until when to refuse a key without asking the store, and with which wait.
 type knownBan struct {
 	until time.Time // when it is over; zero if the key is not banned
-	again time.Time // when to ask the store again: it may have been lifted
-	free  bool      // learned by a request that was charged nothing: what the limits say is unknown
+	again time.Time // when to ask the store again, because the ban may have been lifted
+	free  bool      // found by a request that was charged nothing, so the wait for the limits is unknown
 
 	since time.Time     // when the limits refused a request
-	wait  time.Duration // until they would have room for it, from then
+	wait  time.Duration // from since until they have room for that request
 	cost  int64         // of that request
 }
 
@@ -62,7 +62,7 @@ func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait t
 	return max(0, ban.until.Sub(now)), wait
 }
 
-// waits returns how much longer the limits have no room.
+// waits returns for how much longer the limits have no room.
 func (k *knownBan) waits(now time.Time) time.Duration {
 	if k.wait == Never {
 		return Never
@@ -78,8 +78,8 @@ func (b *knownBans) learn(key string, rest time.Duration, free bool) {
 	*b.entry(key, now) = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck)), free: free}
 }
 
-// learnWait remembers, for as long as bans of other rules are known, that the limits
-// have no room for a request of that cost before wait.
+// learnWait remembers, for at most recheck, that the limits have no room for a request of
+// that cost until wait is over.
 func (b *knownBans) learnWait(key string, wait time.Duration, cost int64) {
 	now := time.Now()
 	b.mu.Lock()
@@ -105,7 +105,7 @@ func (b *knownBans) entry(key string, now time.Time) *knownBan {
 	k := b.of[key]
 	if k == nil {
 		if len(b.of) >= mostBans {
-			for other := range b.of { // any: it costs a question more
+			for other := range b.of { // any of them: forgetting it costs one call of the store
 				delete(b.of, other)
 				break
 			}

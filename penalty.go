@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A Penalty bans keys that are refused again and again. Bans live in the store,
-// so that all processes that share it enforce them, and in memory for a while,
-// so that a banned key costs the store next to nothing.
+// A Penalty bans keys that are refused again and again. The store keeps the bans, so
+// all processes that share it enforce them. Each process also remembers them for up to
+// 10 s, so a banned key costs the store next to nothing.
 //
 // Each refusal by a limit of the rule is a strike; a refusal by another rule is none.
 // Besides the decision itself, these cost calls of the store:
@@ -21,8 +21,8 @@ import (
 //   - a refusal during a ban that the process knows of: no call, not even that of the
 //     decision. It is no strike. Every 10 s it asks the store again.
 //
-// A ban and the strikes that it settles are written together. If the store errs
-// there is no ban, and the next refusal tries again.
+// The call that begins a ban also clears the strikes that led to it. If it fails, there
+// is no ban, and the next refusal tries again.
 //
 // Requests of banned keys are refused with problem details of the type
 // abnormal-usage-detected. Retry-After is when ban and limits both let the request
@@ -34,23 +34,23 @@ type Penalty struct {
 	// algorithms.AnchoredWindow(10, time.Minute).
 	Strikes Limit
 
-	// Duration is how long a first ban lasts, in whole microseconds. Each of those that
-	// follow lasts twice as long as the one before.
+	// Duration is how long a first ban lasts, in whole microseconds. Each further ban
+	// lasts twice as long as the one before, up to MaxDuration.
 	Duration time.Duration
 
 	// MaxDuration is how long a ban lasts at most; 0 means 24 hours, or Duration if that
-	// is longer. Bans are counted until 32 times as long has passed without one.
+	// is longer. The bans of a key are forgotten after 32 times MaxDuration without one.
 	MaxDuration time.Duration
 }
 
-// The names of the limits that keep a penalty. What they count is not for
-// clients.
+// The names of the limits in which a store keeps strikes and bans. Clients do not see
+// these limits.
 const (
 	strikesName = "penalty strikes"
 	banName     = "penalty ban"
 )
 
-// bans are those of a rule: how they are kept in the store, and what this
+// bans has the bans of a rule: the limits that keep them in the store, and what this
 // process knows of them.
 type bans struct {
 	rule         string
@@ -58,8 +58,8 @@ type bans struct {
 	strikes, ban Limit
 	known        *knownBans
 
-	// Until when strikes of keys may count, in µs since 1970, by a hash of the key.
-	// If two keys share a place one of them is looked at in vain.
+	// struck says until when strikes of a key may count, in µs since 1970, by a hash
+	// of the key. If two keys share a place, the strikes of one are looked up in vain.
 	seed   maphash.Seed
 	struck [256]atomic.Int64
 }
@@ -97,8 +97,8 @@ func (b *bans) place(key string) *atomic.Int64 {
 	return &b.struck[maphash.String(b.seed, key)%uint64(len(b.struck))]
 }
 
-// applyPenalties refuses the request of v if a key of it is banned, by what the
-// store said, or because this refusal begins a ban.
+// applyPenalties refuses the request of v if one of its keys is banned: because the
+// store said so, or because this refusal is the strike that begins a ban.
 func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 	ctx := (*asking)(v) // a refusal counts, even of a client that is gone
 	f, longest, key := v.Refusal, time.Duration(0), ""
@@ -132,7 +132,7 @@ func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 type offense struct {
 	key     string
 	banned  time.Duration // the rest of its ban
-	last    bool          // one strike more begins a ban
+	last    bool          // the next strike begins a ban
 	refused bool
 }
 
@@ -140,7 +140,9 @@ func (c *banCheck) offense(v *verdict) offense {
 	o := offense{key: c.key, banned: v.Decisions[c.ban].NextAfter}
 	for i := c.from; i < c.to; i++ {
 		if d := &v.Decisions[i]; !d.Allowed {
-			// It would only have waited, unless it is for a queue, which says when it lets in.
+			// A limit with room before Within is over would only delay the request. The
+			// RetryAfter of a queue is the time until it admits the charge, so a queue
+			// that is not Allowed refuses.
 			_, queue := v.Charges[i].Limit.Algorithm.(Queuer)
 			o.refused = o.refused || queue || d.RetryAfter > v.Within
 		}
@@ -152,8 +154,9 @@ func (c *banCheck) offense(v *verdict) offense {
 	return o
 }
 
-// learnWaits remembers how long the limits of every rule refuse the request of v, for
-// those that a known ban refuses before any limit is asked.
+// learnWaits remembers for how long the limits of each rule refuse the request of v. The
+// Retry-After of later requests includes that wait if a known ban refuses them, because
+// they then ask no limit.
 func (v *verdict) learnWaits() {
 	for i, n := 0, 0; i < len(v.items); i += n {
 		n = v.items[i].limits
@@ -165,18 +168,19 @@ func (v *verdict) learnWaits() {
 	}
 }
 
-// mayHaveStruck reports whether a strike of a key may count.
+// mayHaveStruck reports whether it pays to look up the strikes of a key: this process
+// has refused the key within the period of Strikes, or the first strike begins a ban.
 func (b *bans) mayHaveStruck(key string) bool {
 	until := b.place(key).Load()
 	return b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until
 }
 
-// strike counts a refusal, and returns how long the key is banned for it. The one
-// that exhausts Strikes begins a ban.
+// strike counts a refusal, and returns for how long the key is then banned; 0 if it is
+// not. The strike that exhausts Strikes begins a ban.
 func (b *bans) strike(ctx context.Context, store Store, o *offense) (time.Duration, error) {
 	b.place(o.key).Store(time.Now().UnixMicro() + b.strikes.Period.Microseconds())
 	if !o.last {
-		// With the look a lease passes it on.
+		// Because of the look at the ban, package lease passes the transaction on.
 		t := Transaction{Charges: []Charge{b.charge(b.strikes, o.key, 1), b.charge(b.ban, o.key, 0)}}
 		if err := store.Take(ctx, &t); err != nil || t.Allowed() && t.Decisions[0].Remaining != 0 {
 			return 0, err
@@ -195,8 +199,9 @@ func (b *bans) begin(ctx context.Context, store Store, key string) (time.Duratio
 	return t.Decisions[0].NextAfter, nil
 }
 
-// Ban bans a key of a rule, which must have a Penalty, for that long, in whole
-// microseconds, by hand. A ban that lasts longer already stays.
+// Ban bans a key of a rule for d, cut to whole microseconds, when an operator asks for it.
+// The rule must have a Penalty. If the key is already banned for longer, Ban changes
+// nothing.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
 	b, err := l.bansOf(rule)
 	if err != nil {
@@ -215,8 +220,8 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	return nil
 }
 
-// Unban lifts the ban of a key of a rule, which must have a Penalty, and forgets
-// its strikes and earlier bans. Other processes notice within 10 seconds.
+// Unban lifts the ban of a key of a rule, and forgets its strikes and earlier bans. The
+// rule must have a Penalty. Other processes notice within 10 seconds.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	b, err := l.bansOf(rule)
 	if err != nil {
@@ -231,8 +236,8 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	return nil
 }
 
-// Banned returns for how much longer a key of a rule is banned; 0 if it is not,
-// or the rule has no Penalty.
+// Banned returns for how much longer a key of a rule is banned. It returns 0 if the key
+// is not banned, or if there is no rule of that name with a Penalty.
 func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, error) {
 	b, err := l.bansOf(rule)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// A Plan is what the charges of one rule and limit have in common, whatever their
-// key and cost. Transaction.Validate makes the plans of a transaction and keeps
-// them, so that one that is used again pays for a comparison.
+// A Plan has what all charges of one rule and limit have in common, whatever their key
+// and cost. Transaction.Validate makes the plans of a transaction and keeps them. If the
+// transaction is used again with the same limits, Validate only compares them.
 type Plan struct {
 	// Names is a hash of the names that tell the states of a key apart: of the rule,
 	// of the limit as it is stored, and of the algorithm. It has no secret: combine it
@@ -41,8 +41,8 @@ func (t *Transaction) plan(i int) *plan {
 	return &t.others[i-1]
 }
 
-// makePlans makes the plan of each charge whose rule or limit is not that of the
-// charge which had its place before. It fails if a charge is invalid.
+// makePlans makes the plan of each charge whose rule or limit differs from that of the
+// charge that had its place before. It fails if a charge is invalid.
 func (t *Transaction) makePlans() error {
 	if n := len(t.Charges) - 1; n > len(t.others) {
 		t.others = slices.Grow(t.others, n-len(t.others))[:n]
@@ -58,11 +58,11 @@ func (t *Transaction) makePlans() error {
 	return nil
 }
 
-// A plan knows what it is the plan of: a copy of a limit that was changed is never
-// taken for the limit.
+// A plan keeps copies of the rule and the limit that it was made of, so that a changed
+// limit gets a new plan.
 type plan struct {
 	Plan
-	known bool // whether rule and limit are what it was made of
+	known bool // whether rule and limit are set
 	rule  string
 	limit Limit
 }
@@ -89,7 +89,7 @@ func (p *plan) make(c *Charge) error {
 		p.Unit, p.Rate, p.Full = m.Meter(l)
 		p.Size = p.Full / p.Unit
 	}
-	// Algorithms need not be comparable. Those that plans keep are.
+	// Algorithms need not be comparable, but a plan keeps only comparable ones.
 	p.known = was && l.Algorithm == p.limit.Algorithm || reflect.ValueOf(l.Algorithm).Comparable()
 	if p.known {
 		p.rule, p.limit = c.Rule, *l

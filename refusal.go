@@ -15,11 +15,12 @@ type Refusal struct {
 	// longest wait.
 	Rule string
 
-	// RetryAfter is when the request would pass, if nothing else is spent: the
-	// longest wait of all that refuses, be it a limit or a ban, as in the field
-	// Retry-After. During a ban that the process knows of, which asks no store, it is
-	// that of the last request with these keys, and of no higher cost, that did ask. It
-	// is Never after a deny, and 0, which means unknown, after an error.
+	// RetryAfter is the wait until the request would pass, if nothing else is spent: the
+	// longest of the waits for the limits and the bans that refuse it, as in the field
+	// Retry-After. If the process refuses it for a ban that it knows of, it does not ask
+	// the limits. Their wait is then the one that it learned from the last request with
+	// these keys and of no higher cost. RetryAfter is Never after a deny, and 0, which
+	// means unknown, after an error.
 	RetryAfter time.Duration
 }
 

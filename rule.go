@@ -76,7 +76,7 @@ type Rule struct {
 	Shadow float64
 
 	// Allow reports whether the rule does not apply to a key, and Deny whether the key is
-	// refused without asking the store. Allow comes first. nil is no key; Has of
+	// refused without asking the store. Allow comes first. nil names no key. Has of
 	// keys.List fits both. They get the whole key, as Key returns it.
 	Allow, Deny func(key string) bool
 
@@ -159,8 +159,8 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	return policies, nil
 }
 
-// guards reports whether the rule may refuse what it does not charge, or lengthen the
-// wait of what another refuses.
+// guards reports whether the rule may refuse a request that it does not charge, or lengthen
+// the wait of a request that another rule refuses.
 func (rule *rule) guards() bool {
 	return rule.Deny != nil || rule.DenyFrom != nil || rule.Overrides != nil || rule.bans != nil || rule.known.n.Load() > 0
 }

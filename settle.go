@@ -24,8 +24,9 @@ type Outcome struct {
 	// Cost is what was reserved for the request.
 	Cost int64
 
-	// Status is that of the response. Without one it is 500 if the handler panicked, and
-	// 101 if the handler took over the connection (Hijack), as for a WebSocket. That is
+	// Status is the status of the response. If the handler wrote none, it is 500 if the
+	// handler panicked, 101 if it took over the connection (Hijack), as for a WebSocket,
+	// and otherwise 200. Such a connection may outlive the handler, but its request is
 	// settled when the handler returns.
 	Status int
 
@@ -71,8 +72,9 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 
 // RefundErrors is a Settle that gives back the cost of a request if the handler answers
 // with a 5xx status or panics. If the client hung up, the request is charged: most
-// handlers fail then, a proxy with 502, and the client could choose to pay nothing. A
-// client whose requests make the handler fail pays nothing either.
+// handlers fail then, a proxy with 502, and the client could choose to pay nothing. Do
+// not use RefundErrors if a client can send a request that makes the handler fail: it
+// would pay nothing.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
 		return 0

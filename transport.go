@@ -107,7 +107,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		if !t.paused(v) {
 			return v, nil
 		}
-		l.giveBack(v) // it will take another
+		l.giveBack(v) // the next round takes another turn
 	}
 }
 
@@ -177,8 +177,8 @@ func (t *transport) paused(v *verdict) bool {
 }
 
 // Unpause ends a pause that Transport made for a key of a rule, in all processes that share
-// the store; behind Hybrid it may take 10 seconds. Requests that wait already keep their
-// turn, and later ones do not overtake them.
+// the store; behind Hybrid it may take 10 seconds. Requests that already wait keep their
+// turns, and later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {

@@ -100,7 +100,7 @@ func Reserve(ctx context.Context, store Store, within time.Duration, charges ...
 	if err := spends(charges...); err != nil {
 		return nil, err
 	}
-	r := &Reservation{store: store, t: Transaction{Charges: slices.Clone(charges), Within: atMost(ctx, within)}} // Cancel gives back these
+	r := &Reservation{store: store, t: Transaction{Charges: slices.Clone(charges), Within: atMost(ctx, within)}} // a copy, because Cancel needs the charges
 	if err := r.take(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}

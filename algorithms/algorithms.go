@@ -5,8 +5,8 @@
 // are one meter. Fixed, anchored and calendar windows count in a window and
 // differ in where it lies. Sliding window and sliding log look back from now.
 //
-// All of it is in integers. Nothing is rounded where an integer tells the
-// truth; where it can't, it rounds so that less is admitted, never more.
+// All of it is in integers. A result that is no integer is rounded so that less is
+// admitted, never more.
 package algorithms
 
 import (
@@ -18,21 +18,21 @@ import (
 
 const microsecond = int64(time.Microsecond)
 
-// A view is what can be said of a state at an instant, before anything is
-// spent. Times are in µs from that instant.
+// A view describes a state at an instant: Remaining, NextAfter and ResetAfter of a
+// weir.Decision, with times in µs from that instant.
 type view struct {
 	remaining int64
 	next      int64
 	reset     int64
 }
 
-// decide turns a view at the instant at ≥ now into what is true now: nothing
-// fits before at. retry counts from at.
+// decide fills in the decision at now from a view at the instant at ≥ now, before which
+// nothing fits. retry counts from at.
 func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {
 		if v.remaining > 0 {
-			v.next = 0 // free at once when the future begins
+			v.next = 0 // free at once at the instant at
 		}
 		v.remaining = 0
 	}
@@ -50,7 +50,7 @@ func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
 	}
 }
 
-// never is a retry that no wait fulfils.
+// never is the retry of a charge that never fits.
 const never = -1
 
 // ceilDiv returns ⌈a/b⌉ for b > 0, and 0 if a is negative.

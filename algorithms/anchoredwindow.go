@@ -6,11 +6,11 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// AnchoredWindow allows quota units in a window of the period that begins with
-// the first unit a key spends; the first one after it begins the next. In any
+// AnchoredWindow allows quota units in a window of the period. The first unit that a key
+// spends begins its window, and the first unit after that window begins the next. In any
 // window of the period, (t − period, t], it admits at most 2·quota − 1, or 2·quota
-// if the first unit of a window is given back: about as much as FixedWindow, but
-// nobody knows beforehand when windows change, and keys don't change together.
+// if the first unit of a window is given back. That is about as much as FixedWindow
+// admits, but the windows of different keys do not end together.
 //
 // A state holds where its window begins (B).
 func AnchoredWindow(quota int64, period time.Duration) weir.Limit {
@@ -35,7 +35,7 @@ func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, 
 		m := mixed{kept: s.A, period: period, until: s.Until}
 		b, until := s.B, s.Until
 		if cost > 0 && at >= s.At+period && at+period > until {
-			b, until = at, at+period // the longer one would end first: it begins anew
+			b, until = at, at+period // the longer window ends before this one would: begin a window
 		}
 		m.step(s, d, l.Quota, b, until, now, at, cost)
 		return

@@ -35,16 +35,16 @@ func (u Unit) String() string {
 // instant that carries its date, and may last 23 or 25 hours. In any span no
 // longer than the shortest window it touches it admits at most 2·quota, like
 // FixedWindow; 24 hours around a day of 23, or 30 days around a February, may see
-// 3·quota. The limit is named after the unit; its Period is 24 hours, 7 days or
-// 30 days, for those who only show it.
+// 3·quota. The limit is named after the unit. Its Period is 24 hours, 7 days or
+// 30 days, and is only for display.
 //
 // The location may differ from user to user (Rule.LimitsFor). It must be one
 // that the user cannot change at will: what was spent counts in the window that
 // holds its instant, so a user who moves has the quota again at the next midnight
-// of the new location. Moving once gains a day at most. Going to and fro between
-// two locations gains the quota of both each day, and who follows midnight around
-// the world has it again every hour. Where users choose, let a change take
-// effect rarely, or charge a second limit that knows no location.
+// of the new location. A user who moves once gains the quota of a day at most. A user who
+// moves to and fro between two locations has the quota of both each day, and a user who
+// follows midnight around the world has it again every hour. If users choose their
+// location, let a change take effect rarely, or charge a second limit without a location.
 func Calendar(quota int64, unit Unit, location *time.Location) weir.Limit {
 	l := weir.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: quota, Period: 24 * time.Hour}
 	switch unit {
@@ -79,7 +79,7 @@ func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.Sta
 // Step decides in place: weir calls it instead of Take.
 func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
-	start, end := c.Window(min(at, 1<<53)) // beyond lies the year 2255, or a broken state
+	start, end := c.Window(min(at, 1<<53)) // a state beyond that, the year 2255, is broken
 	w := windowOf(s, start, end, at)
 	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
@@ -98,20 +98,20 @@ func (c calendar) Window(at int64) (start, end int64) {
 		loc = time.UTC
 	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
-	// If clocks go back over midnight, a date comes, goes and comes again. What
-	// counts is when it came first, so the window may be the next one.
+	// If clocks go back over midnight, a date comes, goes and comes again. A day begins
+	// when its date first comes, so the instant may lie in a later window than its date.
 	for i := range 3 {
 		start, end = c.bounds(y, m, d, i, loc)
 		if start <= at && at < end {
 			return start, end
 		}
 	}
-	// No clock on Earth is so far from UTC.
+	// No zone on Earth is so far from UTC that this is reached.
 	return calendar{c.unit, time.UTC}.Window(at)
 }
 
-// Edges returns where windows begin, from before the one that holds the instant
-// at to some after it, for scripts that can't compute them.
+// Edges returns the instants at which windows begin, for scripts, which cannot compute
+// them: from the window before the one that holds the instant at to a few after it.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)
@@ -136,7 +136,7 @@ func (c calendar) bounds(y int, m time.Month, d, i int, loc *time.Location) (sta
 }
 
 // begin returns the first instant whose date in loc is y-m-d or later. That is
-// midnight, or where clocks skip it the instant at which they do.
+// midnight or, if clocks skip midnight, the instant at which they do.
 func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC) // as if loc were UTC
 	// A zone in force at any time around that midnight may be the one in which
@@ -146,7 +146,7 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 		_, offset := t.Zone()
 		first := midnight.Add(-time.Duration(offset) * time.Second)
 		if first.Before(t) {
-			first = t // the date had come when this zone began
+			first = t // the date had already come when this zone began
 		}
 		_, until := t.ZoneBounds()
 		if !until.IsZero() && !until.After(t) {
@@ -164,9 +164,9 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 const dateline = 36 * time.Hour
 
 // zoneEnd returns when the offset of t ends, or the zero Time if it lasts until
-// latest. It stands in for ZoneBounds, which takes every year for one of 365 days
-// if it goes by the rules of a zone, and so returns an end that is not after t on
-// the last days of a leap year.
+// latest. It replaces Time.ZoneBounds on the last days of a leap year: where ZoneBounds
+// goes by the rules of a zone, it takes every year to have 365 days, and then returns an
+// end that is not after t.
 func zoneEnd(t, latest time.Time) time.Time {
 	_, offset := t.Zone()
 	differs := func(u time.Time) bool {

@@ -9,15 +9,15 @@ import (
 // LeakyBucket has room for capacity units and loses leak of them in every
 // period, one after the other. The limit has Quota leak and Burst capacity.
 //
-// For a caller who does not wait it is a meter: what fits goes ahead at once,
-// and it admits what TokenBucket does. For a caller who waits (Within > 0) it is
-// a queue: who finds the level at v goes ahead v·every/leak later, if there is
-// room in the bucket, so that departures are every/leak apart. Those who don't
-// wait do not overtake those who do.
+// If the caller does not wait, it is a meter and admits what TokenBucket admits: a charge
+// that fits goes ahead at once. If the caller waits (Within > 0), it is a queue: a charge
+// that finds v units in the bucket goes ahead v·every/leak later, if the bucket has room
+// for it. Charges of one unit then go ahead every/leak apart. A charge that does not wait
+// never overtakes one that does.
 //
 // In any window of the period, (t − every, t], it admits at most
-// capacity + leak − 1. Where all wait and charge one unit each it is leak,
-// whatever the capacity.
+// capacity + leak − 1. If all callers wait and charge one unit each, it admits at most
+// leak, whatever the capacity.
 func LeakyBucket(capacity, leak int64, every time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: leakyBucket{}, Quota: leak, Period: every, Burst: capacity}
 }

@@ -2,22 +2,23 @@ package algorithms
 
 import "github.com/seed83679106/weir"
 
-// Units that are spent in advance and used later are as good as spent when they
-// are used:
+// Units that are spent in advance may be used later as if they were spent when they are
+// used:
 //
-// In a window, until it ends. Its counters are then the same. They may be given
-// back at any time.
+// In a window, until the window ends, because its counters are the same until then. They
+// may be given back at any time.
 //
-// Of a meter, as many as it owes. Let n units be spent at T, when it owes D with
-// them. At s it owes D − (s−T)·rate of that at least, whatever others spend, and
-// they are refused what would not fit beside it. If no more are used from s on, all
-// that is used from s to any u is what others spent since T, which is at most
-// full + (u−T)·rate − D, and those: full + (u−s)·rate, which a meter admits. Of
-// several leases the one that was taken first proves it for all, for what was taken
-// after it is among what others spent. But nothing may be given back: what was owed
-// beside a lease keeps it from draining.
+// Under a meter, as many as the meter still owes. Let a lease of n units be spent at T,
+// and let D be the debt after that. At s the meter still owes at least D − (s−T)·rate of
+// it, whatever other callers spend, and other callers get only what fits beside that. Let
+// at most that much of the lease be used from s on. Then the units used from s to any
+// later u are these, and what other callers have spent since T, which is at most
+// full + (u−T)·rate − D. The sum is at most full + (u−s)·rate, which a meter admits. If
+// there are several leases, the first one proves it for all, because the later leases are
+// among what other callers spent. But nothing may be given back: other debts may have kept
+// the units of the lease from draining.
 //
-// A log dates each unit, so SlidingLog has none of this.
+// A log dates each unit, so SlidingLog is no lease.Leaser.
 
 func (fixedWindow) Usable(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
@@ -58,8 +59,9 @@ func (gcra) Drains() bool           { return true }
 func (tokenBucket) Drains() bool    { return true }
 func (leakyBucket) Drains() bool    { return true }
 
-// heldInWindow: what is spent is forgotten when the window ends. That is when one more
-// unit is free, also if the state is kept for a longer window of the same name.
+// heldInWindow returns how many of n units are usable in a window: all until it ends. That
+// is when one more unit is free (NextAfter), even if the state is kept for a longer window
+// of the same name.
 func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 	if now >= at+int64(d.NextAfter)/microsecond {
 		return 0
@@ -67,7 +69,8 @@ func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 	return n
 }
 
-// held: ResetAfter is the debt at the instant at, rounded up to a whole µs.
+// held returns how many of n units the meter still owes at now. ResetAfter of d is the time
+// that its debt takes to drain from the instant at on, rounded up to a whole µs.
 func (m meter) held(d weir.Decision, at, now, n int64) int64 {
 	owed := min(int64(d.ResetAfter)/microsecond-1, m.full()/m.rate) - (now - at)
 	if owed <= 0 {

@@ -2,9 +2,8 @@ package algorithms
 
 import _ "embed"
 
-// The same arithmetic in Lua, for stores that decide in Redis: see
-// redisstore.Scripted. The Lua of meters takes other numbers than those of the limit,
-// see their Meter. The Lua of the sliding log works on a list.
+// The same arithmetic in Lua, for stores that decide in Redis: see redisstore.Scripted.
+// The Lua of meters gets the numbers of Meter instead of those of the limit.
 var (
 	//go:embed meter.lua
 	meterLua string
@@ -33,8 +32,8 @@ func (calendar) Lua() string       { return windowLua + calendarLua }
 func (slidingWindow) Lua() string  { return slidingLua }
 func (slidingLog) Lua() string     { return logLua }
 
-// Units that are spent at one instant are the same to each but the log, however they
-// are divided into charges: see redisstore.Additive.
+// All algorithms but the sliding log are additive: how the units of one instant are divided
+// into charges makes no difference. See redisstore.Additive.
 func (gcra) Additive()           {}
 func (tokenBucket) Additive()    {}
 func (leakyBucket) Additive()    {}

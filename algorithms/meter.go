@@ -8,13 +8,13 @@ import (
 )
 
 // A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a
-// debt grows with what is spent and drains at a constant rate. It counts in
-// ticks, so that nothing is ever rounded: a unit is worth the period's number
-// of µs, and as many ticks as the quota drain in each µs.
+// debt grows with each charge and drains at a constant rate. It counts in ticks, so
+// that nothing is ever rounded. A unit is as many ticks as the period has µs, and in
+// each µs as many ticks drain as the quota has units.
 //
 // A state holds the debt (A) as it was at At, and the ticks of a unit (B), so
-// that a debt in units outlives a change of the limit. A debt above the capacity
-// of a limit is one that a larger limit of the same name has left: see overdue.go.
+// that a limit with other numbers can tell the units of the debt. If a debt is above
+// the capacity of a limit, a larger limit of the same name has left it: see overdue.go.
 type meter struct {
 	unit int64 // ticks a unit is worth
 	rate int64 // ticks that drain in a µs
@@ -26,7 +26,7 @@ func meterOf(l *weir.Limit) meter {
 	if m.size == 0 {
 		m.size = l.Quota
 	}
-	if !countable(max(m.size, m.rate), m.unit) { // a million a day: 86,400 µs each
+	if !countable(max(m.size, m.rate), m.unit) { // such as a million a day, one every 86,400 µs
 		g := gcd(m.unit, m.rate)
 		m.unit /= g
 		m.rate /= g
@@ -40,8 +40,8 @@ func (m meter) ticks() (unit, rate, full int64) { return m.unit, m.rate, m.full(
 
 func (m meter) full() int64 { return m.size * m.unit }
 
-// debt returns the ticks owed at the instant at ≥ s.At. over says that more was
-// owed than the limit holds; debt is then what the limit sees of it.
+// debt returns the ticks owed at the instant at ≥ s.At. over says that more was owed
+// at s.At than the limit holds. debt is then the part that counts for this limit.
 func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
 	debt = s.A
 	if debt <= 0 {
@@ -59,8 +59,9 @@ func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
 	return 0, over
 }
 
-// convert carries a debt over to a limit of another period, in whole units,
-// rounded up. One that the limit can't hold is more than full.
+// convert returns the ticks of this limit for a debt that is in ticks of another unit, in
+// whole units, rounded up. For a debt that the limit cannot hold it returns more than
+// full.
 func (m meter) convert(debt, unit int64) int64 {
 	if unit < 1 || debt < 0 {
 		return m.full()
@@ -113,9 +114,9 @@ func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
 	m.view(debt).decide(d, now, at, 0, true)
 }
 
-// queue lets cost > 0 join at now and leave at or after the instant at. It
-// returns the state with the charge in it and the µs until it leaves, or, where
-// there is no room, s and the µs until there is.
+// queue lets a charge of cost > 0 join at now and leave at its turn, or at the instant at if
+// that is later. It returns the next state and the µs until the turn. If there is no room,
+// ok is false, next is s, and wait is the µs until there is room.
 func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
@@ -123,10 +124,10 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 	last := max(now, s.At)
 	debt, over := m.debt(&s, last)
 	if last == s.At && s.A < 0 && s.B == m.unit {
-		debt = s.A // the queue is empty since a fraction of this microsecond
+		debt = s.A // below 0: the queue has been empty for a fraction of a microsecond
 	}
 	ahead := last - now
-	// Until last the debt drains as it does after it: who leaves makes room.
+	// The debt drains before last as well: each charge that leaves makes room.
 	lack := debt + cost*m.unit - m.full()
 	if lack > 0 {
 		return s, ahead + ceilDiv(lack, m.rate), false
@@ -140,16 +141,16 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 	}
 	next = weir.State{At: max(now+wait, at), A: cost * m.unit, B: m.unit}
 	if next.At == now+wait {
-		// Departures fall between microseconds. Who leaves at the next whole
-		// one must not delay those behind.
+		// The exact turn lies between two microseconds. The charge leaves at the
+		// later one, which must not delay the charges behind it.
 		next.A -= (next.At-last)*m.rate - debt
 	}
 	return next, wait, true
 }
 
-// cancel gives back n units that were to be spent at the instant at. If they
-// are the last in line the debt is less by all of them; if others come after
-// them, only by what can't have drained until the last of those.
+// cancel gives back n units that were to be spent at the instant at. If no charge came
+// after them, the debt falls by all of them. Otherwise it falls only by what cannot have
+// drained by the instant of the last charge.
 func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	if at > s.At || s.A <= 0 && at < now {
 		return s
@@ -161,8 +162,8 @@ func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	}
 	back := min(n, m.size) * m.unit
 	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
-	// Someone after them would have left a debt of one unit more, at least, but
-	// for what a queue's departures lose by falling on whole microseconds.
+	// A later charge would have left a debt of at least one unit more, less what a queue
+	// loses because charges leave it at whole microseconds.
 	alone := at == s.At && at >= now || hi == 0 && drained < weir.MaxTicks && debt+int64(drained) < back+m.unit-m.rate
 	if !alone {
 		if hi > 0 || drained >= uint64(back) {

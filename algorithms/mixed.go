@@ -2,33 +2,34 @@ package algorithms
 
 import "github.com/seed83679106/weir"
 
-// A mixed state was written under other periods than that of the limit that judges
-// it: those of other tiers, or from before a change. Until of the state tells. An
-// anchored window is mixed as long as a longer one lasts. A sliding window is mixed
-// if its counters are not those of this period's windows.
+// A mixed state was written by limits of other periods than that of the limit that now
+// reads it: by limits of other tiers, or from before a change. Until of the state shows
+// it. The state of an anchored window is mixed while a longer window lasts. The state of a
+// sliding window is mixed if its counters are not those of windows of this period.
 //
-// The limit does not know when the units of such a state were spent, but for the
-// newest. It takes all of them to be spent then: they count until its own period is
-// over, or the window that holds them. Nothing is forgotten while the longest window
-// lasts: what is stored is all of the units and the charge. So each limit counts at
-// least what was spent since its last charge, as long as that charge lasts, and more
-// than there was if others spend under a longer period: a shorter limit then admits
-// its quota as long as the longer one has spent no more than that in all, and else
-// one charge in each of its periods.
+// The limit knows when the newest unit of a mixed state was spent, but not when the others
+// were. It takes all of them to be spent at that instant, so they count until its own
+// period is over, or until the longest window ends. A charge stores all of the units and
+// its own, so nothing is forgotten while the longest window lasts. Each limit therefore
+// counts at least what was spent since its last charge, as long as that charge counts. It
+// counts too much if units are also spent under a longer period. The shorter limit then
+// admits its quota until more than that is spent in the longer window, and after that one
+// charge in each of its periods.
 //
-// The windows of one period can end with those of another. A sliding window then
-// takes the state for its own. Its units count from the later of the windows that
-// they may be in, but those of the window before: if one period is less than twice
-// the other they may have been spent in this one and count by a share, or in the
-// window before and not count at all. TestSwitchedNear shows what that admits.
+// A window of one period may end together with a window of another period. A sliding
+// window then takes the state for its own. Its units count from the later of the windows
+// in which they may have been spent. The units of the window before are an exception if
+// one period is less than twice the other. They may have been spent in the current window
+// and count only by a share, or in the window before and not count at all.
+// TestSwitchedNear shows what that admits.
 type mixed struct {
-	kept   int64 // all that is spent
-	period int64 // of the limit that judges
+	kept   int64 // all units that were spent
+	period int64 // of the limit that decides
 	until  int64 // when the longest window ends
 }
 
-// step spends in a mixed state at the instant at = max(now, s.At). After a charge the
-// state has b, and lasts until then.
+// step decides a charge of a mixed state at the instant at = max(now, s.At). The arguments b
+// and then are B and Until of the state that a charge leaves if it fits.
 func (m mixed) step(s *weir.State, d *weir.Decision, quota, b, then, now, at, cost int64) {
 	v := m.view(s, quota, at)
 	retry := int64(0)
@@ -49,7 +50,7 @@ func (m mixed) step(s *weir.State, d *weir.Decision, quota, b, then, now, at, co
 		if m.kept = max(0, m.kept-givenBack(cost)); m.kept == 0 {
 			*s, m.until = unspent(0, now, at), at
 		} else {
-			*s = weir.State{At: s.At, A: m.kept, B: b, Until: m.until} // not newer for it
+			*s = weir.State{At: s.At, A: m.kept, B: b, Until: m.until} // what is left is no newer
 		}
 		v = m.view(s, quota, at)
 	}
@@ -65,7 +66,7 @@ func (m mixed) view(s *weir.State, quota, at int64) view {
 }
 
 // cancelMixed gives back n units of a sliding window that were to be spent at the
-// instant at, unless they have left it.
+// instant at, unless they have left the window.
 func cancelMixed(s weir.State, period, now, at, n int64) weir.State {
 	if at > s.At || at <= s.At-period {
 		return s

@@ -6,29 +6,33 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A debt is overdue to a limit if it is more than the limit holds: a larger limit
-// of the same name, of another tier or from before a change, has left it. The limit
-// sees of it what it can hold itself, as from At, and drains that. What is stored is
-// all of the debt, less what has drained, and the charge. Until it is no more than
-// the limit holds, each charge so fills the limit again: it admits its rate, and
-// what it has drained since its last charge all at once.
+// A debt is overdue to a limit if it is more than the limit holds. A larger limit of the
+// same name has left it: that of another tier, or that from before a change.
 //
-// Nothing that was spent is forgotten for it, and the bound of the larger limit
-// holds. Let a meter M have the largest burst and the largest rate of all limits
-// that charge a key. The debt A, drained at M's rate, is never less than what M by
-// itself would owe for all that was spent: a charge adds to both what it costs, and
-// no limit drains faster than M. Nor does A ever exceed what M holds: a charge of a
-// debt that is overdue fits only into what has drained since At. So M admits all
-// that is admitted: in any window of M's period at most Burst + Quota − 1.
+// As of At, the limit counts only as much of the debt as it can hold, and drains that. A
+// charge stores the whole debt, less what has drained, plus its cost. So each charge fills
+// the limit again, until the whole debt is no more than the limit holds. Until then the
+// limit admits its rate, and what has drained since the last charge may be spent at once.
 //
-// An overdue debt keeps its unit, and drains in whole units if that is another than
-// the limit's: rounded up to the limit's each time, it would grow, beyond 2^53 even.
+// This forgets nothing that was spent, and the bound of the larger limit holds. Let a
+// meter M have the largest burst and the largest rate of all limits that charge a key.
+// The debt A, drained at M's rate, is never less than what M alone would owe for all that
+// was spent, because a charge adds its cost to both and no limit drains faster than M.
+// Nor does A ever exceed what M holds, because a charge of an overdue debt fits only into
+// what has drained since At. So M would admit everything that is admitted: at most
+// Burst + Quota − 1 in any window of M's period.
+//
+// An overdue debt keeps its unit. If the unit of the limit is another, the debt drains in
+// whole units: if it were converted, and so rounded up, at each charge, it would grow, even
+// beyond 2^53.
 
-// maxReset bounds how long a debt is kept that a limit would take ages to drain.
+// maxReset bounds for how many µs a state is kept if the limit would take ages to drain
+// its debt.
 const maxReset = weir.MaxTicks
 
-// overdue returns the debt in the ticks of its unit at the instant at, and by how
-// many ticks of the limit's, and of the debt's own, it drains at once.
+// overdue returns the debt at the instant at, in ticks of its own unit. The debt drains in
+// steps: mine is a step in ticks of the limit, and its is the same step in ticks of the
+// debt. A step is a tick if both units are the same, and otherwise a unit.
 func (m meter) overdue(s *weir.State, at int64) (debt, mine, its int64) {
 	mine, its = m.unit, s.B
 	if its == mine {
@@ -46,7 +50,7 @@ func (m meter) overdue(s *weir.State, at int64) (debt, mine, its int64) {
 	return debt - n*its, mine, its
 }
 
-// stepOver is step for an overdue debt, of which the limit sees seen.
+// stepOver is step for an overdue debt. seen is the part of it that the limit counts.
 func (m meter) stepOver(s *weir.State, d *weir.Decision, seen, now, at, cost int64) {
 	switch {
 	case cost > m.size:
@@ -72,7 +76,7 @@ func (m meter) stepOver(s *weir.State, d *weir.Decision, seen, now, at, cost int
 	m.viewOver(s, at).decide(d, now, at, 0, true)
 }
 
-// viewOver is what can be said of a debt that may be overdue.
+// viewOver returns the view of a state whose debt may be overdue.
 func (m meter) viewOver(s *weir.State, at int64) view {
 	seen, over := m.debt(s, at)
 	v := m.view(seen)
@@ -86,8 +90,8 @@ func (m meter) viewOver(s *weir.State, at int64) view {
 	return v
 }
 
-// charged returns the state in which an overdue debt and a charge at the instant at
-// are owed. Where nothing is left of the debt the limit has seen all of it drain.
+// charged returns the state after a charge at the instant at that comes on top of an
+// overdue debt. If all of the debt has drained by then, only the charge is owed.
 func (m meter) charged(s *weir.State, at, cost int64) weir.State {
 	debt, _, _ := m.overdue(s, at)
 	if debt == 0 {
@@ -96,7 +100,8 @@ func (m meter) charged(s *weir.State, at, cost int64) weir.State {
 	return weir.State{At: at, A: debt + cost*s.B, B: s.B}
 }
 
-// cancelOver gives back the last in line. What others were stays spent.
+// cancelOver gives back n units if they were the last charge and their instant has not
+// passed. Other units stay spent.
 func (m meter) cancelOver(s weir.State, now, at, n int64) weir.State {
 	if at != s.At || at < now {
 		return s

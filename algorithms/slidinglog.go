@@ -9,10 +9,10 @@ import (
 )
 
 // SlidingLog remembers when each unit was spent and allows quota of them in
-// any window of the period, exactly: never more, and never less. What that
-// costs is memory, 16 bytes for each charge of the last period; of the longest one, if
-// a key is charged under limits of one name whose periods differ, until it has spent
-// nothing for as long.
+// any window of the period, exactly: never more, and never less. This costs memory: 16
+// bytes for each charge of the last period. If a key is charged under limits of one name
+// whose periods differ, the log keeps the charges of the longest period, until the key
+// has spent nothing for that long.
 //
 // A state holds the log, and how many units came before it (A).
 func SlidingLog(quota int64, period time.Duration) weir.Limit {
@@ -51,14 +51,14 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		if g.base > weir.MaxTicks {
 			g.rebase()
 		}
-		// A mark of its own even where the last one has the same time: marks
-		// of a state that may yet be kept are never written to.
+		// Append an entry even if the last one has the same instant. Entries are never
+		// changed, because an earlier state may share their memory and be kept.
 		g.marks = append(g.marks, weir.LogEntry{At: at, Sum: g.sum() + cost})
 		*s = weir.State{At: at, A: g.base, Log: g.marks}
 	case cost < 0:
 		n := min(givenBack(cost), g.spent())
 		g.giveBack(n)
-		all := logOf(s, l, now) // what is reserved may be cancelled
+		all := logOf(s, l, now) // as of now, because a reservation may be cancelled
 		all.giveBack(n)
 		*s = weir.State{At: at, A: all.base, Log: all.marks}
 		if len(all.marks) == 0 && at == now {
@@ -72,8 +72,8 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 	v.decide(d, now, at, 0, true)
 }
 
-// keepFor returns for how long units are kept: for the period, or as long as the
-// limit of a longer one that has written the state.
+// keepFor returns for how long units are kept: for the period, or for a longer one if a
+// limit of that period has written the state.
 func keepFor(s *weir.State, period, at int64) int64 {
 	if n := len(s.Log); n > 0 && at < s.Until {
 		return max(period, s.Until-s.Log[n-1].At)
@@ -81,7 +81,7 @@ func keepFor(s *weir.State, period, at int64) int64 {
 	return period
 }
 
-// stepMixed spends in a log whose units another limit needs for longer, for keep.
+// stepMixed decides a charge of a log whose units another limit needs for longer: for keep.
 func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost int64) {
 	at, reset := g.at, s.Until-g.at
 	retry := int64(0)
@@ -103,7 +103,7 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 	case cost < 0:
 		n := min(givenBack(cost), g.spent())
 		g.giveBack(n)
-		all := logSince(s, now-keep) // what is reserved may be cancelled
+		all := logSince(s, now-keep) // as of now, because a reservation may be cancelled
 		all.giveBack(n)
 		if len(all.marks) == 0 {
 			*s, reset = unspent(0, now, at), 0
@@ -117,8 +117,9 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 	v.decide(d, now, at, retry, cost <= 0 || retry == 0 && at == now)
 }
 
-// Reserve is what weir calls instead of Take for an instant to come: units that will have left the window at the
-// instant at still count if the reservation is cancelled.
+// Reserve decides like Take at an instant to come, and weir calls it instead. It keeps the
+// units that will have left the window by the instant at, because they still count if the
+// reservation is cancelled.
 func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (next weir.State, d weir.Decision) {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	next, d = g.Take(s, l, at, cost)
@@ -150,7 +151,7 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 		}
 	}
 	if gone == 0 {
-		s.Log = slices.Clone(s.Log) // as below: a state from before may share the memory
+		s.Log = slices.Clone(s.Log) // an earlier state may share the memory
 		return s
 	}
 	if len(kept) == 0 {
@@ -159,8 +160,7 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 	return weir.State{At: s.At, A: g.base, Log: kept, Until: kept[len(kept)-1].At + keep}
 }
 
-// spentLog is a log as it is at the instant at: without what is older than the
-// period.
+// A spentLog is a log at the instant at, without the units that have left the window.
 type spentLog struct {
 	quota, period int64
 	at            int64
@@ -174,14 +174,14 @@ func logOf(s *weir.State, l *weir.Limit, at int64) spentLog {
 	return g
 }
 
-// logSince is all of a log that was spent after old.
+// logSince returns the part of a log that was spent after old.
 func logSince(s *weir.State, old int64) spentLog {
 	g := spentLog{marks: s.Log, base: s.A}
 	g.drop(old)
 	return g
 }
 
-// drop leaves out what is not after old.
+// drop leaves out the entries at or before old.
 func (g *spentLog) drop(old int64) {
 	if len(g.marks) == 0 || g.marks[0].At > old {
 		return
@@ -200,8 +200,8 @@ func (g *spentLog) sum() int64 {
 
 func (g *spentLog) spent() int64 { return g.sum() - g.base }
 
-// wait returns the µs until n ≤ quota more units fit: until as many of the
-// oldest as are in the way have left the window.
+// wait returns the µs until n ≤ quota more units fit, because enough of the oldest units
+// have left the window.
 func (g *spentLog) wait(n int64) int64 {
 	over := g.spent() + n - g.quota
 	if over <= 0 {
@@ -249,7 +249,7 @@ func (g *spentLog) giveBack(n int64) {
 			g.marks = g.marks[:last]
 			continue
 		}
-		if g.marks[last].Sum > sum { // part of a charge: a copy, for marks are never written to
+		if g.marks[last].Sum > sum { // part of a charge goes; append a copy, because entries are never changed
 			g.marks = append(g.marks[:last:last], weir.LogEntry{At: g.marks[last].At, Sum: sum})
 		}
 		return

@@ -8,15 +8,15 @@ import (
 
 // SlidingWindow estimates what was spent in the last period from two counters:
 // that of the current window, and that of the window before, weighted with the
-// share of it that the last period still covers. It allows a unit where that is
-// at most quota. The estimate is right if the window before was spent evenly;
-// if not, it admits at most 2·quota − 1 in a window of the period, (t − period, t].
-// It takes all of that time to do so: in half a period it is 1.5·quota, in a tenth
-// 1.1·quota, where FixedWindow admits 2·quota at once.
+// share of it that the last period still covers. It allows a charge if the estimate
+// with the charge is at most quota. The estimate is right if the units of the window
+// before were spent evenly. If not, SlidingWindow admits at most 2·quota − 1 in a window
+// of the period, (t − period, t], and that takes the whole period: half a period admits
+// 1.5·quota, and a tenth of a period 1.1·quota. FixedWindow admits 2·quota at once.
 //
 // It is the approximation that Cloudflare describes in "How we built rate
-// limiting capable of scaling to millions of domains" (2017). No share is
-// rounded here.
+// limiting capable of scaling to millions of domains" (2017), but the weighted
+// counter is not rounded.
 //
 // A state holds the units of the window of At (A) and of the one before (B).
 func SlidingWindow(quota int64, period time.Duration) weir.Limit {
@@ -71,7 +71,7 @@ func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, c
 	v.decide(d, now, at, 0, true)
 }
 
-// stepMixed spends in a state that was written under another period.
+// stepMixed decides a charge of a state that was written under another period.
 func (w *twoWindows) stepMixed(s *weir.State, d *weir.Decision, now, at, cost int64) {
 	m := mixed{kept: s.A + s.B, period: w.period, until: max(s.Until, s.At+w.period)}
 	if m.step(s, d, w.quota, 0, max(s.Until, at-w.gone+2*w.period), now, at, cost); cost > 0 && d.Allowed {
@@ -99,7 +99,7 @@ func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.
 		cur = max(0, cur-n)
 	}
 	switch {
-	case cur == 0 && start > now: // the window before has its end, and one before that may be full
+	case cur == 0 && start > now: // back to the window before; the one before that is taken to be full
 		until := start
 		if prev > 0 {
 			until += period
@@ -120,16 +120,16 @@ func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.
 
 type twoWindows struct {
 	quota, period int64
-	gone          int64 // µs of the current window
+	gone          int64 // µs since the current window began
 	cur, prev     int64 // units spent in it and in the one before
 }
 
-// load reads the counters, and reports whether they were written under another
-// period and still matter: their windows are not known then, and it reads none.
+// load reads the counters. mixed says that they were written under another period and
+// still count. Their windows are then unknown, and load leaves the counters at 0.
 func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
 	w.gone = at % w.period
 	start := at - w.gone
-	until := start // as this period has it
+	until := start // becomes the Until that this period would have written
 	switch {
 	case s.At >= start:
 		w.cur, w.prev = s.A, s.B
@@ -153,14 +153,14 @@ func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
 // wait returns the µs until n ≤ quota more units fit.
 func (w *twoWindows) wait(n int64) int64 {
 	free := w.quota - w.cur - n
-	if free < 0 { // the current window must slide out, as far as it takes
+	if free < 0 { // part of the current window must leave the period first
 		quo, _ := mulDiv(w.quota-n, w.period, w.cur)
 		return w.period - w.gone + w.period - quo
 	}
 	if w.prev <= free {
 		return 0
 	}
-	quo, _ := mulDiv(free, w.period, w.prev) // this much of it may stay
+	quo, _ := mulDiv(free, w.period, w.prev) // µs of the window before that the period may cover
 	return max(0, w.period-w.gone-quo)
 }
 

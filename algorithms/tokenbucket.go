@@ -8,11 +8,11 @@ import (
 
 // TokenBucket holds capacity tokens and is refilled with refill of them in
 // every period, one after the other, not all at its end. A unit takes a token.
-// A new key finds the bucket full. In any window of the period, (t − every, t],
+// The bucket of a new key is full. In any window of the period, (t − every, t],
 // it admits at most capacity + refill − 1. The limit has Quota refill and Burst
 // capacity.
 //
-// It is GCRA in other words (the two admit the same) and shares its arithmetic.
+// It admits the same as GCRA, and shares its arithmetic.
 // Source: J. Turner, New Directions in Communications, 1986.
 func TokenBucket(capacity, refill int64, every time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: tokenBucket{}, Quota: refill, Period: every, Burst: capacity}

@@ -6,14 +6,14 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A window is the arithmetic that fixed, anchored and calendar windows share:
-// up to quota units are spent in a window that ends. They differ in where the
-// window that holds an instant begins and ends.
+// A window is the arithmetic that fixed, anchored and calendar windows share: in each
+// window up to quota units are spent. The algorithms differ in where the window that
+// holds an instant begins and ends.
 //
-// A state holds how many units were spent (A) in the window of At. Those of fixed
-// and calendar windows hold when that ends (B), for limits of one name whose windows
-// differ: as long as a longer one lasts, A goes on counting for it. A limit with a
-// shorter one sees A if At lies in its own window, and nothing of it if not.
+// A state holds how many units were spent (A) in the window of At. The states of fixed
+// and calendar windows also hold when that window ends (B), because limits of one name may
+// have windows of different lengths. While a longer window lasts, A counts for it. A
+// limit with a shorter window counts A if At lies in its own window, and otherwise 0.
 type window struct {
 	spent int64
 	end   int64 // of the window that holds the instant asked for
@@ -34,8 +34,8 @@ func windowOf(s *weir.State, start, end, at int64) window {
 	return w
 }
 
-// step spends in the window of the instant at = max(now, s.At). b stands in the
-// next state.
+// step decides a charge in the window of the instant at = max(now, s.At). b is the B of
+// the next state.
 func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost int64) {
 	switch {
 	case cost > quota:
@@ -56,7 +56,7 @@ func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost in
 	case cost < 0:
 		last := at
 		if w.spent == 0 && w.kept > 0 {
-			last = s.At // in a window before: it must not count in this one
+			last = s.At // the units belong to an earlier window, and must not count in this one
 		}
 		n := givenBack(cost)
 		w.spent, w.kept = max(0, w.spent-n), max(0, w.kept-n)
@@ -79,7 +79,7 @@ func (w window) view(quota, at int64) view {
 	return v
 }
 
-// unspent is the state in which nothing is spent, and nobody goes before at.
+// unspent returns the state in which nothing is spent, and nothing fits before at.
 func unspent(b, now, at int64) weir.State {
 	if at == now {
 		return weir.State{}
@@ -87,9 +87,9 @@ func unspent(b, now, at int64) weir.State {
 	return weir.State{At: at, B: b, Until: at}
 }
 
-// cancel gives back n units that were to be spent at the instant at, if that was
-// in the window of s, which began at start. Where none is left in a window to
-// come, the one before it has its end: it is taken to be full.
+// cancelInWindow gives back n units that were to be spent at the instant at, if that lies
+// in the window of s, which begins at start. If that leaves no unit in a window that has
+// not begun, the next state is that of the window before it, which is taken to be full.
 func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64) weir.State {
 	if at < start || at > s.At {
 		return s

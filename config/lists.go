@@ -61,10 +61,11 @@ func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 }
 
 // listEntry reports whether an entry is compared with the keys of the rule, with the
-// addresses of requests, or with both. An address or a network is compared with
-// addresses, whatever the key is. It is compared with keys if they are addresses, or, in
-// a deny list, may be: a name that a client chooses must not exempt the client because
-// it looks like an address.
+// addresses of requests, or with both. An address or a network is compared with the
+// address of the request, whatever the key is. It is also compared with keys that are
+// addresses, and with keys that a function of the program returns. A deny list compares it
+// with keys that clients choose as well. An allow list does not: a client must not be
+// exempt because it chose a name that looks like an address.
 func (d *decoder) listEntry(n ast.Node, what, s string, k *key) (isKey, isAddr bool) {
 	_, errKey := keys.NewList(s)
 	if _, err := keys.NewAddrList(s); err == nil {

@@ -22,9 +22,9 @@ import (
 const quiet = 100 * time.Millisecond
 
 // Watch reloads the file whenever it changes. It returns the error of ctx when ctx
-// ends, or at once an error if the system cannot watch files. It leaves no goroutines
-// behind. A file with a mistake changes nothing; Watch reads it again when it changes
-// again. Each change and each mistake is logged to the Logger of Options.Limiter. A
+// ends. If the system cannot watch files, it returns an error at once. It leaves no
+// goroutines behind. A file with a mistake changes nothing; Watch reads it again when it
+// changes again. Each change and each mistake is logged to the Logger of Options.Limiter. A
 // change that loses counts is a warning.
 //
 // Watch notices files that are written in place or replaced, and symbolic links that

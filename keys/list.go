@@ -142,7 +142,8 @@ func (n *networks) hold(p netip.Prefix) bool {
 	return false
 }
 
-// network reads an address or a network without a zone. It masks it, and unmaps IPv4.
+// network reads an address or a network without a zone. The result is masked, and unmapped
+// if it is IPv4.
 func network(s string) (netip.Prefix, bool) {
 	if len(s) > 64 || !strings.ContainsAny(s, ".:") || strings.Contains(s, "%") {
 		return netip.Prefix{}, false
@@ -189,7 +190,7 @@ func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 	return p, false, nil
 }
 
-// length returns the length of a network, of IPv4 as mapped to IPv6.
+// length returns the length of a network. It counts IPv4 as mapped to IPv6.
 func length(p netip.Prefix) int {
 	if p.Addr().Is4() {
 		return p.Bits() + 96

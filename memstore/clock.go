@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A clock tells the wall's time for half the price: it reads the monotonic
-// clock, and counts from when it last read both. It does that again after a
-// second, so that a wall clock that was set, or a machine that slept, is noticed
-// within one.
+// A clock tells the time of the wall clock for half the price: it reads only the monotonic
+// clock, and adds what has passed since it last read both clocks. After a second it reads
+// both again, so it notices within a second that the wall clock was set or that the
+// machine slept.
 type clock struct {
 	both atomic.Pointer[reading]
 }
@@ -28,12 +28,13 @@ func (c *clock) now() int64 {
 	return c.read()
 }
 
-// bubbled reports whether a time was read in a bubble of testing/synctest: only there
-// it has no monotonic part.
+// bubbled reports whether the time was read in a bubble of testing/synctest: only such a
+// time has no monotonic part.
 func (r *reading) bubbled() bool { return r.time == r.time.Round(0) }
 
-// read reads both clocks, the wall's first. A thread that is held up between the
-// two is late by as much ever after, so the best of three is taken.
+// read reads both clocks, the wall clock first. If the thread is held up between the two,
+// the clock is behind by that time until the next reading. So read takes the best of three
+// readings.
 func (c *clock) read() int64 {
 	r := &reading{time: time.Now()}
 	r.wall = r.time.UnixNano()
@@ -43,9 +44,9 @@ func (c *clock) read() int64 {
 			r = &reading{again, wall}
 		}
 	}
-	// What was counted on another clock means nothing on this one: keys would be
-	// refused for decades. The two kinds of clock can't be taken for one another,
-	// however often a wall clock is set.
+	// Counts of another clock mean nothing on this one: keys would be refused for
+	// decades. The clock of a bubble is never confused with the wall clock, even if the
+	// wall clock is set.
 	if last := c.both.Load(); last != nil && (last.bubbled() != r.bubbled() || r.bubbled() && r.time.Before(last.time)) {
 		panic("memstore: this store has counted outside this bubble of testing/synctest, on another clock: make it inside the bubble")
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// TakeEach makes Store a weir.Batcher. Here a batch is no cheaper than its
-// transactions one by one, but what is tried in memory works as it does with Redis.
+// TakeEach makes Store a weir.Batcher. In memory a batch is no cheaper than its
+// transactions one by one, but weir.Coalesce then works in tests as it does with Redis.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	var errs []error
 	for i, t := range ts {

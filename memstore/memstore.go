@@ -13,23 +13,24 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Options are ready to use as they are.
+// Options are the options of New. The zero Options are ready to use.
 type Options struct {
-	// MaxKeys is how many states are kept: one for each limit of each key. 0 means
-	// 1,048,576. None is lost while there are no more than these, or, if keys have
-	// several limits, nine tenths of these. A store has room for a sixth more, and
-	// for 8 at least: with MaxKeys 1 it holds 8 states, with 1000 it holds 1168.
+	// MaxKeys is how many states the store keeps: one state for each limit of each
+	// key. 0 means 1,048,576. While there are no more than MaxKeys states, none is lost;
+	// if keys have several limits, while there are no more than nine tenths of MaxKeys.
+	// The store has room for a sixth more, and for at least 8 states: it holds 8 states
+	// if MaxKeys is 1, and 1168 if it is 1000.
 	//
-	// A state takes about 48 bytes, so that a million are 50 MB; memory grows with
+	// A state takes about 48 bytes, and a million states take 50 MB. Memory grows with
 	// use up to that. Logs come on top: 16 to 32 bytes for each charge of the last
-	// period, and about 80 for each key.
+	// period, and about 80 bytes for each key that has a log.
 	MaxKeys int
 }
 
-// ErrFull is returned by Take if a new key finds no room, because all states that
-// could make room are being limited: more than nine tenths of MaxKeys.
-// Like any error of a store it leaves the request to OnError, which by default
-// lets it pass.
+// ErrFull is returned by Take if a new key finds no room, because all states that it
+// could replace are being limited. That takes more than nine tenths of MaxKeys such
+// states. Like every error of a store it goes to OnError, which by default lets the
+// request pass.
 var ErrFull = errors.New("memstore: full of keys that are being limited")
 
 // Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent
@@ -37,16 +38,15 @@ var ErrFull = errors.New("memstore: full of keys that are being limited")
 // the bubble: a Store that has counted outside a bubble panics if it is used inside,
 // and the reverse.
 //
-// Keys are known by a seeded 64-bit hash and are not kept. That any two of a
-// million states are taken for one by accident has a probability of one in 37
-// million, 10^12/2^65; of ten million, one in 370,000. A client can't bring it
-// about, because the seed is secret. The names of rule, limit and algorithm add
-// nothing to it: two keys that differ in their hash differ under every limit.
+// The store does not keep keys. It knows them by a 64-bit hash with a secret seed, so a
+// client cannot choose keys that collide. The probability that any two of a million
+// states collide by accident is one in 37 million (10^12/2^65), and one in 370,000 for
+// ten million states. Keys with different hashes never share the state of a limit.
 //
-// When the table is full, a new key takes the place of one that is as good as
-// new; else of one that has units left; else of one that has none left. Among
-// equals the one that is good as new soonest goes. A key that was refused stays
-// until it is as good as new, whatever else comes.
+// When the table is full, a new state replaces one of a few others. It chooses a state
+// that is as good as new; or else one that has units left; or else one that has none
+// left. Of equal states it chooses the one that is as good as new soonest. A state that
+// has refused a charge stays until it is as good as new.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed
@@ -56,10 +56,11 @@ type Store struct {
 const (
 	maxShards = 256
 
-	// All limits of a key are in one shard, so that chance fills shards more
-	// unevenly, the fewer keys they have. With 24 limits each these are 680 keys:
-	// that one shard gets a quarter more than its part of them happens once in
-	// 10^9 stores.
+	// minShardKeys is the fewest states of a shard, if there are several shards. All
+	// limits of a key are in one shard, so the fewer keys a shard has, the more chance
+	// makes shards differ. If each key has 24 limits, minShardKeys states belong to 680
+	// keys. The probability that a given shard gets a quarter more than its part is then
+	// below 10^-9.
 	minShardKeys = 16_384
 )
 
@@ -79,8 +80,8 @@ func New(o Options) *Store {
 	return s
 }
 
-// Take implements weir.Store. It returns ErrFull, the error of ctx, or what
-// Transaction.Validate finds, and then has spent nothing.
+// Take implements weir.Store. Its errors are ErrFull, the error of ctx, and those of
+// Transaction.Validate. After an error nothing is spent.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -105,8 +106,8 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	}
 }
 
-// takeOne decides one charge. The clock is read before the lock is taken, so that
-// nobody waits for that.
+// takeOne decides one charge. It reads the clock before it takes the lock, so that no
+// other call waits for the clock.
 func (s *Store) takeOne(t *weir.Transaction) error {
 	c, p := &t.Charges[0], t.Plan(0)
 	h := s.hash(c.Key)
@@ -139,7 +140,8 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 	return nil
 }
 
-// How many charges need no memory of their own. To clear that takes time as well.
+// A transaction of at most inline charges has its lanes on the stack. One of at most few
+// charges uses a smaller array, because clearing lanes takes time as well.
 const (
 	few    = 6
 	inline = 24
@@ -153,8 +155,8 @@ type lane struct {
 	debt
 }
 
-// takeAll decides several charges under the locks of all shards they touch,
-// taken in one order.
+// takeAll decides several charges under the locks of all shards that they touch. It takes
+// the locks in a fixed order, so that two calls never wait for each other.
 func (s *Store) takeAll(t *weir.Transaction, lanes []lane) error {
 	var h uint64
 	for i := range lanes {
@@ -225,9 +227,9 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 	return nil
 }
 
-// addAll gives a slot to each state that is to be remembered and has none, or
-// reports that there is no room. Nothing is done then: a slot that was added holds
-// nothing yet, and so is free.
+// addAll gives a slot to each state that must be kept and has none. It returns false if
+// there is no room for one of them. The slots that it has added before are then empty,
+// and so are free.
 func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
@@ -248,7 +250,7 @@ func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
 			return false
 		}
 	}
-	for i := range lanes { // which may have moved for others
+	for i := range lanes { // a slot may have moved to make room for another
 		lanes[i].slot = s.shards[lanes[i].shard].table.find(lanes[i].id)
 	}
 	return true
@@ -257,9 +259,10 @@ func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
 // hash returns the hash of a key. It alone says which shard has the limits of the key.
 func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, weir.StoredKey(key)) }
 
-// fingerprint returns the fingerprint of a state, of the hash of its key and that of
-// its names. Two keys that differ in their hash differ in it: an odd factor has an
-// inverse. It is never 0, which marks a free slot.
+// fingerprint returns the fingerprint of a state, made of the hash of its key and the hash
+// of its names. Under the same names, keys with different hashes have different
+// fingerprints, because an odd factor has an inverse. It is never 0, which marks a free
+// slot.
 func fingerprint(h, names uint64) uint64 { return max((h^names)*0x9e3779b97f4a7c15, 1) }
 
 // index maps a hash to one of n places.

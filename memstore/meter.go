@@ -7,17 +7,18 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// What most transactions ask is decided here, in a few registers, without a State:
-// whether a charge of a meter fits, now or never. It is what the algorithm decides.
+// Most transactions ask only whether charges of meters fit, now or never. This file decides
+// them as the algorithm does, but in a few registers, without a State.
 
 // atOnce reports whether a transaction is decided now or never.
 func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget }
 
-// meters reports whether a charge asks a meter for units that may fit, or looks.
+// meters reports whether the limit of a charge is a meter, and its cost is from 0 to the
+// capacity.
 func meters(p *weir.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
 
-// readable reports whether the meter of a plan has written what is in a slot, which
-// may be nil, or one whose debt reads the same.
+// readable reports whether the meter of a plan can read a slot as it is: the slot is nil or
+// has no debt, or the debt has the meter's unit and is no more than the meter holds.
 func readable(s *slot, p *weir.Plan) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a <= 0 || s.b == p.Unit && s.a <= p.Full)
 }
@@ -25,8 +26,8 @@ func readable(s *slot, p *weir.Plan) bool {
 // A debt is what a meter owes at an instant. Times are in µs from then.
 type debt struct {
 	ticks int64
-	ahead int64 // until it begins to drain: before that nothing fits
-	reset int64 // from then on, until it has drained
+	ahead int64 // until it begins to drain: nothing fits before that
+	reset int64 // from then until it has drained
 }
 
 // debtOf returns what is owed at now. The slot is readable.
@@ -43,7 +44,7 @@ func debtOf(s *slot, p *weir.Plan, now int64) (d debt) {
 	return d
 }
 
-// lack returns how many ticks a charge lacks.
+// lack returns how many ticks too much a charge is; it fits if that is at most 0.
 func (d *debt) lack(p *weir.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
 
 // fits reports whether a charge is allowed.
@@ -64,7 +65,7 @@ func (s *slot) save(d *debt, p *weir.Plan, id uint64, now int64) {
 	s.fate = (now+d.reset)<<fateBits | rank
 }
 
-// explain fills in what a debt says of a charge, which it contains if that is spent.
+// explain fills in the decision on a charge. The debt contains the charge if it is spent.
 func (d *debt) explain(to *weir.Decision, p *weir.Plan, now, cost int64, allowed bool) {
 	remaining, next := p.Size, int64(0)
 	if d.ticks > 0 {

@@ -8,29 +8,29 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// ways is how many slots a bucket has. A state lives in one of two buckets and
-// may be moved to the other, so that a table fills to more than nine tenths
-// before one finds no room.
+// ways is how many slots a bucket has. A state lives in one of two buckets, its homes,
+// and may be moved to the other, so a table fills to more than nine tenths before a new
+// state finds no room.
 const ways = 8
 
 // A table is a hash table without pointers: nothing for the garbage collector
 // to follow, however many keys it holds.
 type table []bucket
 
-// A bucket is five cache lines that lie together. They are read at once: it is
-// the first that takes time.
+// A bucket is five adjacent cache lines. Reading all of them takes little longer than
+// reading the first.
 type bucket [ways]slot
 
-// A slot holds a fingerprint, its state, and when that is as good as new. From
-// then on the slot is free, and need not be swept.
+// A slot holds a fingerprint, its state, and when the state is as good as new. From then
+// on the slot is free; no sweep is needed.
 type slot struct {
 	id       uint64 // 0 if nothing was ever here
 	at, a, b int64
 	fate     int64 // reset in µs since 1970 << 3 | hasLog | rank
 }
 
-// The rank of a slot says how much would be lost with it. A slot keeps the
-// highest it had until it is as good as new.
+// The rank of a slot says how much would be lost with its state. A state keeps the highest
+// rank that it had until it is as good as new.
 const (
 	someLeft = iota // it has units left
 	noneLeft        // it has none
@@ -50,20 +50,20 @@ func (s *slot) raise(rank int64) {
 	}
 }
 
-// refused notes that the state refused a charge. s may be nil: what was never
-// seen refuses only what could never fit.
+// refused notes whether the state refused a charge. s may be nil: a new key refuses only
+// costs above the capacity, and nothing need be kept for that.
 func (s *slot) refused(d *weir.Decision, now int64) {
 	if s != nil && !d.Allowed && s.reset() > now {
 		s.raise(refusing)
 	}
 }
 
-// bucketsFor returns how many buckets hold n states and a sixth more: so much may
-// chance fill one shard more than others.
+// bucketsFor returns how many buckets hold n states and a sixth more, because chance may
+// fill one shard by so much more than others.
 func bucketsFor(n int) int { return max(1, (n*7/6+ways-1)/ways) }
 
-// first and second return the two buckets where a fingerprint may live. They are
-// one only if the table has no other.
+// first and second return the homes of a fingerprint, the two buckets where it may live.
+// They are the same bucket only if the table has no other.
 func (t table) first(id uint64) *bucket { return &t[index(id, len(t))] }
 
 func (t table) second(id uint64) *bucket {
@@ -74,7 +74,7 @@ func (t table) second(id uint64) *bucket {
 	return &t[i]
 }
 
-// other returns the home of a fingerprint that is not b, if it has two.
+// other returns the home of a fingerprint that is not b, or b if it has only one.
 func (t table) other(id uint64, b *bucket) *bucket {
 	if first := t.first(id); first != b {
 		return first
@@ -105,8 +105,8 @@ func (b *bucket) find(id uint64) *slot {
 	return nil
 }
 
-// free reports whether nothing is in the slot, or what is as good as new and not
-// one of the fingerprints to keep.
+// free reports whether a new state may use the slot: it is empty, or its state is as good
+// as new and not one of the fingerprints to keep.
 func (s *slot) free(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
@@ -123,9 +123,9 @@ func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
 	return free, taken
 }
 
-// room returns a free slot in the homes of id, or nil. Most states live in their
-// first home, where they are found first; those that come when it is filling up
-// live in the emptier one, so that few find both full.
+// room returns a free slot in the homes of id, or nil. It prefers the first home, where
+// find looks first. If that has at most two free slots, room prefers the emptier home, so
+// that few states find both homes full.
 func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	one, taken := t.first(id).room(now, keep)
 	if taken < ways-2 {
@@ -137,12 +137,12 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	return one
 }
 
-// worth orders slots by what is lost with them: their rank, then their time of
-// reset.
+// worth orders slots by how much would be lost with their states: by rank, and then by
+// the instant of their reset.
 func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
 
-// weaker returns that of s, which may be nil, and the slots of b that is lost
-// best, but for the fingerprints to keep.
+// weaker returns the slot with the least worth: s, which may be nil, or a slot of b that
+// is not one of the fingerprints to keep.
 func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	for i := range b {
 		if (s == nil || b[i].worth() < s.worth()) && !slices.Contains(keep, b[i].id) {
@@ -164,10 +164,10 @@ type shard struct {
 	_      [64]byte     // two locks never share a cache line
 }
 
-// lock takes the lock, for a decision at now, and returns the instant of the decision.
-// That is no earlier than that of the decision before: a caller that had to wait for
-// the lock may come later than another that has read the clock after it. A last
-// decision that is a second ahead was made before the clock was set back.
+// lock takes the lock for a decision at now, and returns the instant of the decision. It
+// is no earlier than the decision before: a caller that waited for the lock may have read
+// the clock before the caller that got the lock first. If the decision before is a second
+// or more ahead of now, the clock has been set back, and now counts.
 func (sh *shard) lock(now int64) int64 {
 	sh.mu.Lock()
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
@@ -177,9 +177,8 @@ func (sh *shard) lock(now int64) int64 {
 	return now
 }
 
-// add gives the fingerprint a slot, empty and of the rank someLeft, or returns
-// nil if there is no room that may be taken. It takes none from the fingerprints
-// to keep.
+// add gives the fingerprint an empty slot of the rank someLeft, and returns nil if there is
+// no room. It takes no slot from the fingerprints to keep.
 func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	if sh.table == nil {
 		sh.table = make(table, 1)
@@ -201,9 +200,9 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	return sl
 }
 
-// replace returns the slot in the homes of id that is lost best. If all there
-// refuse, one of them takes the place of one that does not in its other home. If
-// all there refuse as well it returns nil.
+// replace returns the slot of the least worth in the homes of id. If all states there
+// refuse, it moves one of them to its other home, over a state that does not refuse, and
+// returns the slot that this leaves. If all states there refuse too, it returns nil.
 func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	homes := sh.table.homes(id)
 	for _, b := range homes {
@@ -228,7 +227,7 @@ func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	return moves
 }
 
-// put replaces what is in a slot, and its log.
+// put replaces the content of a slot, and forgets the log of its old state.
 func (sh *shard) put(sl *slot, s slot) {
 	if sl.fate&hasLog != 0 {
 		delete(sh.logs, sl.id)
@@ -244,19 +243,18 @@ func (sh *shard) forget(sl *slot) {
 }
 
 const (
-	// mostSteps is how many buckets are looked at for a free slot two moves away.
-	// As long as 95 of 100 slots are taken there is one in so many.
+	// mostSteps is how many buckets move searches for a free slot two moves away. While
+	// at most 95 of 100 slots are taken, one in so many buckets has a free slot.
 	mostSteps = 64
 
-	// rests is for how many keys that is left out after it was in vain: a flood of
-	// keys shall not cost more because the table is full.
+	// rests is for how many new keys that search is left out after it found nothing, so
+	// that a flood of keys does not cost more because the table is full.
 	rests = 64
 )
 
-// move makes room for a fingerprint whose homes are full: it moves one of the
-// states in them to that one's other home, if a slot is free there, or if one of
-// the states there can move on. Few would have to go without it, but more than
-// none, long before the table is full.
+// move makes room for a fingerprint whose homes are full. It moves a state from there to
+// the other home of that state, if a slot is free there, or if one of the states there
+// can move on. Without move, a few states would be lost long before the table is full.
 func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
 	homes := t.homes(id)
 	for _, b := range homes {
@@ -300,9 +298,9 @@ func (sh *shard) moveOn(t table, b *bucket, i int, now int64, keep []uint64) boo
 	return true
 }
 
-// grow makes the table about twice as large, up to its bound, and reports whether
-// it did. Its sizes are halves of halves of the bound, so that the last step is no
-// smaller than others.
+// grow makes the table about twice as large, up to its bound, and reports whether it did.
+// The sizes are the bound, its half, its quarter and so on, so that the last step doubles
+// the table like the others.
 func (sh *shard) grow(now int64, keep []uint64) bool {
 	n := sh.most
 	for n > 1 && (n+1)/2 > len(sh.table) {
@@ -325,7 +323,7 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 			sl := next.room(s.id, now, keep)
 			if sl == nil {
 				if sl = sh.move(next, s.id, now, keep); sl == nil {
-					return false // next to impossible: more room, and yet none here
+					return false // next to impossible: the larger table has no room for this state
 				}
 			}
 			*sl = *s
@@ -335,8 +333,8 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 	return true
 }
 
-// room returns n zero states, for the decision under this lock. It holds logs
-// until the next one.
+// room returns n zero states for the decision under this lock. They keep their logs alive
+// until the next decision.
 func (sh *shard) room(n int) []weir.State {
 	if cap(sh.states) < n {
 		sh.states = make([]weir.State, n)

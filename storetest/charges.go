@@ -134,7 +134,7 @@ func spent(t testing.TB, store weir.Store) {
 			p.all(0, p.charge("a", l, 0), p.charge("b", l, 0))
 		}
 	}
-	// Two limits of one key, each with another instant.
+	// Two limits of one key, each with a different instant.
 	one, two := algorithms.SlidingLog(9, time.Hour).Named("one"), algorithms.SlidingLog(9, time.Hour).Named("two")
 	first := p.all(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
 	time.Sleep(1500 * time.Microsecond)

@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A Top finds the keys that are refused most, in memory for n keys. No key is missing
-// that has more than one in n of all refusals. It uses the Space-Saving algorithm of
+// A Top finds the keys that are refused most, in memory for n keys. Every key with more
+// than one in n of all refusals is among them. It uses the Space-Saving algorithm of
 // Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements
 // in Data Streams" (2005).
 type Top struct {

@@ -37,7 +37,7 @@ func Plain(s string) string {
 // be the key, without an allocation. addr is invalid if s has none of these forms.
 func parseAddr(s string) (addr netip.Addr, text string) {
 	if len(s) > 128 {
-		return netip.Addr{}, "" // before netip copies it, into an error or a zone
+		return netip.Addr{}, "" // netip would copy the whole text into an error or a zone
 	}
 	var err error
 	switch bracketed := strings.HasPrefix(s, "["); {

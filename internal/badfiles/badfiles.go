@@ -4,7 +4,8 @@ package badfiles
 
 import "strings"
 
-// one returns a file with one rule and one limit, and with more fields for each.
+// one returns a file with one rule of one limit. The arguments are lines of YAML: more fields
+// of the rule, and more fields of the limit.
 func one(rule, limit string) string {
 	return "limits:\n- name: a\n" + rule + "  config:\n  - limit: 5\n    period: 3\n" + limit
 }

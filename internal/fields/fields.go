@@ -40,7 +40,7 @@ var Triples = [...]*Triple{&XRateLimit, &Draft06, &OpenAI, &Anthropic, &Twitter}
 // PerUnit reports whether each unit has fields of its own.
 func (t *Triple) PerUnit() bool { return strings.Contains(t.Limit, "%s") }
 
-// Named returns the triple with the names of the fields of a unit.
+// Named returns the triple for a unit: it replaces %s in the names by the unit.
 func (t Triple) Named(unit string) Triple {
 	if t.PerUnit() {
 		name := func(s string) string { return http.CanonicalHeaderKey(strings.Replace(s, "%s", unit, 1)) }

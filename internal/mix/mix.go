@@ -12,15 +12,15 @@ func String[S string | []byte](h uint64, s S) uint64 {
 	return scramble(h ^ word(s))
 }
 
-// scramble spreads every bit over all: one multiplication spreads the upper ones,
-// in which the last letters of names differ, hardly at all.
+// scramble lets every bit change all others. The last letters of names are the upper bits,
+// and one multiplication would hardly spread those.
 func scramble(h uint64) uint64 {
 	h *= 0x9e3779b97f4a7c15
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93
 	return h ^ h>>32
 }
 
-// word returns up to 8 bytes as a number; with its length it is unambiguous.
+// word returns up to 8 bytes as a number. The number and the length tell all bytes.
 func word[S string | []byte](s S) uint64 {
 	if len(s) == 8 {
 		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |

@@ -64,8 +64,8 @@ func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
 		t.count(&t.banned, e.Refusal.Rule)
 	}
 	tx := e.Transaction
-	paused := e.Refusal.Reason == weir.ReasonPause // which refuses even if the limits have room
-	spent := !paused                               // which a request may have that a ban refuses
+	paused := e.Refusal.Reason == weir.ReasonPause // a pause refuses even if the limits have room
+	spent := !paused                               // a request that a ban refuses may have spent units
 	for i := range tx.Decisions {
 		spent = spent && tx.Decisions[i].Allowed
 	}
@@ -167,7 +167,7 @@ type Served struct {
 	Hits, Misses int64  // from memory, and by the store behind
 }
 
-// Served returns the sums of each kind that is among the stores.
+// Served returns how many decisions the stores have made, added up by kind.
 func (s Stores) Served() (sums []Served) {
 	add := func(kind string, hits, misses uint64) {
 		i := slices.IndexFunc(sums, func(s Served) bool { return s.Kind == kind })
@@ -190,8 +190,8 @@ func (s Stores) Served() (sums []Served) {
 	return sums
 }
 
-// Breakers returns how many of the breakers are open, and how many decisions open ones
-// have refused to ask for. ok is false if there is no breaker.
+// Breakers returns how many of the breakers are open, and how many transactions they have
+// refused while open. ok is false if there is no breaker.
 func (s Stores) Breakers() (open, refused int64, ok bool) {
 	for _, store := range s {
 		b, is := store.(interface {
