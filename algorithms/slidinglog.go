@@ -65,11 +65,10 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 			*s = weir.State{}
 		}
 	}
-	v := g.view()
-	if cost != 0 && s.At != 0 {
-		s.Until = at + v.reset
+	if n := len(s.Log); n > 0 && cost != 0 {
+		s.Until = s.Log[n-1].At + g.period // not the instant that a gift leaves, which may be undone
 	}
-	v.decide(d, now, at, 0, true)
+	g.view().decide(d, now, at, 0, true)
 }
 
 // keepFor returns for how long units are kept: for the period, or for a longer one if a

@@ -1,428 +1,618 @@
--- The sliding log, in a list. The limits of one rule and key share it as long as
--- they are charged alike, which is always, unless somebody goes to lengths. Then
--- it holds the time of each unit, newest first, and last a header: "=" and the
--- limits that share it. Where they part, or a charge is too large to be kept
--- unit by unit, it holds one text: "*" and the marks of each limit. Where the
--- newest instant is not that of a unit, because units were given back, "@" and it
--- stand behind the header; else "#", the newest instant, and how many of the newest
--- units each limit had in its window then, at most. Last stand "&" and for how long the
--- units of each limit are kept: for its period, or the longest one under which they
--- were charged, until none of them is as young as that.
-
-local most_units = 1000
-
--- texts: "*" then for each limit "id;frontier;keep;time:count,time:count,|"
-local function parse_text(text)
-  local logs = {}
-  for id, frontier, keep, marks in string.gmatch(text, '([^;|*]+);(%d+);(%d+);([^|]*)|') do
-    local log = {frontier = tonumber(frontier), keep = tonumber(keep), times = {}, sums = {}, len = 0}
-    for time, count in string.gmatch(marks, '(%d+):(%d+),') do
-      log.len = log.len + tonumber(count)
-      log.times[#log.times + 1] = tonumber(time)
-      log.sums[#log.sums + 1] = log.len
-    end
-    logs[id] = log
-  end
-  return logs
-end
-
-local function held(header)
-  local at = string.match(header, '@(%d+)&')
-  return at and tonumber(at) or 0
-end
-
--- keeps returns for how long the units of each limit are kept.
-local function keeps(header)
+-- The sliding log, in a hash. An entry is an instant and how many units were spent then.
+-- Limits of one rule and key that are charged alike share a log, each from an entry of its
+-- own on: all that is spent from there on is in its window, or was when the log was last
+-- written. Limits that are charged differently have logs of their own.
+--
+-- Field "h" holds each log: "=" and its limits, its number, the newest instant, its
+-- closed blocks, and of each limit for how long its units are kept, their number, when the
+-- first was spent, and in which block that is, after how many units. Last stands the open
+-- block, which has the newest entries. Other fields are closed blocks, full once: "log:block".
+--
+-- A block has the instant of its first entry, then entries: the µs since that, and the units
+-- of the block up to there. Between them stands the range of a closed block: the units of as
+-- many blocks, from itself on, as the largest power of 2 that divides its number. So what is
+-- looked for is found in a few steps, however long the log is, and a block that changes
+-- changes few others.
+local struct = rawget(_G, 'struct') -- miniredis has none: columns instead
+local column = '%16.0f'
+local pack = struct and struct.pack or string.format
+local fields = struct and struct.unpack or function(format, text, from)
   local list = {}
-  for keep in string.gmatch(string.match(header, '&.*') or '', '%d+') do list[#list + 1] = tonumber(keep) end
-  return list
+  for i = 1, #format / #column do list[i] = tonumber(string.sub(text, from + 16 * i - 16, from + 16 * i - 1)) end
+  return unpack(list)
+end
+local function form(format, n) return struct and format or string.rep(column, n) end
+local function size(format) return struct and struct.size(format) or #format / #column * 16 end
+local log_form, limit_form, head_form = form('<I4dI4I4I4', 5), form('<ddddI4', 5), form('<dd', 2)
+local entry_forms = {n = form('<I5I4', 2), w = form('<dd', 2)}
+local log_size, limit_size, entries_from = size(log_form), size(limit_form), 2 + size(head_form)
+local entry_sizes = {n = size(entry_forms.n), w = size(entry_forms.w)}
+local entries_of_block = 64
+
+local function parse_block(text)
+  if text == '' then return {kind = 'n', base = 0, range = 0, text = '', n = 0} end
+  local o = {kind = string.sub(text, 1, 1)}
+  o.base, o.range = fields(head_form, text, 2)
+  o.text = string.sub(text, entries_from)
+  o.n = #o.text / entry_sizes[o.kind]
+  return o
 end
 
-local function parse_list(key, header)
-  local units = redis.call('LRANGE', key, 0, -2)
-  local logs = {}
-  local keep, n = keeps(header), 0
-  for id in string.gmatch(string.gsub(header, '[@#].*', ''), '[^=,]+') do
-    n = n + 1
-    local log = {frontier = 0, keep = keep[n] or 0, times = {}, sums = {}, len = #units}
-    for i = #units, 1, -1 do
-      log.times[#log.times + 1] = tonumber(units[i])
-      log.sums[#log.sums + 1] = #log.times
+local function block_text(o)
+  return o.kind .. pack(head_form, o.base, o.range) .. o.text
+end
+
+-- entry returns the µs since the block began and the units up to the i-th entry.
+local function entry(o, i)
+  return fields(entry_forms[o.kind], o.text, (i - 1) * entry_sizes[o.kind] + 1)
+end
+
+local function total(o)
+  if o.n == 0 then return 0 end
+  local _, sum = entry(o, o.n)
+  return sum
+end
+
+-- cut leaves the first n entries of a block, and put appends one.
+local function cut(o, n)
+  o.n, o.text = n, string.sub(o.text, 1, n * entry_sizes[o.kind])
+end
+
+local function put(o, after, sum)
+  if o.kind == 'n' and (after >= 2 ^ 40 or sum >= 2 ^ 32) then
+    local list = {}
+    for i = 1, o.n do
+      local a, s = entry(o, i)
+      list[i] = pack(entry_forms.w, a, s)
     end
-    log.frontier = math.max(held(header), log.times[#log.times] or 0)
-    logs[id] = log
+    o.kind, o.text = 'w', table.concat(list)
   end
-  return logs
+  o.n, o.text = o.n + 1, o.text .. pack(entry_forms[o.kind], after, sum)
 end
 
--- unit returns when the k-th newest unit was spent, 1 ≤ k ≤ len.
-local function unit(log, k)
-  if log.times then
-    local sum = log.len - k + 1
-    local lo, hi = 1, #log.sums
-    while lo < hi do
-      local mid = math.floor((lo + hi) / 2)
-      if log.sums[mid] >= sum then hi = mid else lo = mid + 1 end
+local function field(log, b) return string.format('%.0f:%.0f', log.no, b) end
+
+local function block(log, b)
+  local o = log.blocks[b]
+  if not o then
+    o = parse_block(b > log.high and log.text or redis.call('HGET', log.key, field(log, b)))
+    log.blocks[b] = o
+  end
+  return o
+end
+
+local function save(log, b) redis.call('HSET', log.key, field(log, b), block_text(block(log, b))) end
+
+local function newest(log)
+  local o = block(log, log.high + 1)
+  return o.n > 0 and o.base + entry(o, o.n) or 0
+end
+
+-- power returns the largest power of 2 that divides b.
+local function power(b)
+  local p = 1
+  while b % (2 * p) == 0 do p = 2 * p end
+  return p
+end
+
+-- spread adds n to what the blocks before b say of it.
+local function spread(log, b, n)
+  b = b - power(b)
+  while b >= log.low and b > 0 do
+    block(log, b).range = block(log, b).range + n
+    save(log, b)
+    b = b - power(b)
+  end
+end
+
+-- skip leaves out blocks from b on, as long as pass says of the block after them and
+-- of their units that the search goes on there. It returns where, and their units.
+local function skip(log, b, pass)
+  local left, step, high = 0, 1, log.high
+  while b <= high do
+    step = power(b)
+    local after, units = math.min(b + step, high + 1), block(log, b).range
+    if not pass(after, left + units) then break end
+    b, left = after, left + units
+  end
+  if b > high then return b, left end
+  local units = block(log, b).range
+  while step > 1 do
+    step = step / 2
+    local after = b + step
+    if after <= high + 1 then
+      local later = after <= high and block(log, after).range or 0
+      if pass(after, left + units - later) then
+        b, left, units = after, left + units - later, later
+        if b > high then break end
+      else
+        units = units - later
+      end
     end
-    return log.times[lo]
   end
-  local time = log.units[k]
-  if not time then
-    time = tonumber(redis.call('LINDEX', log.key, k - 1))
-    log.units[k] = time
-  end
-  return time
+  return b, left
 end
 
--- count returns how many units were spent after old. likely is where to look
--- first.
-local function count(log, old, likely)
-  local lo, hi = 0, log.len + 1
-  local probe, after = math.min(likely, log.len), math.min(likely, log.len) + 1
+-- since goes on from after u units of block b to the first that was spent after old. It
+-- returns where that is, and how many units were before it.
+local function since(log, b, u, old)
+  local passed = 0
+  if b <= log.high and block(log, b + 1).base <= old then
+    passed = total(block(log, b)) - u
+    local left
+    b, left = skip(log, b + 1, function(after) return block(log, after).base <= old end)
+    passed, u = passed + left, 0
+  end
+  local o = block(log, b)
+  local lo, hi, sum = 0, o.n + 1, 0
   while hi - lo > 1 do
-    if probe <= lo or probe >= hi then probe = math.floor((lo + hi) / 2) end
-    if unit(log, probe) > old then lo = probe else hi = probe end
-    probe, after = after, 0
+    local mid = math.floor((lo + hi) / 2)
+    local after, s = entry(o, mid)
+    if o.base + after <= old then lo, sum = mid, s else hi = mid end
   end
-  return lo
+  if sum > u then passed, u = passed + sum - u, sum end
+  return b, u, passed
 end
 
--- keep_for notes for how long the units of a limit are kept, see keepFor in
+-- unit returns when the k-th unit after u units of block b was spent, its block and
+-- its entry.
+local function unit(log, b, u, k)
+  local o = block(log, b)
+  local here = total(o) - u
+  if k > here then
+    k = k - here
+    local left
+    b, left = skip(log, b + 1, function(_, units) return units < k end)
+    o, u, k = block(log, b), 0, k - left
+  end
+  local lo, hi = 0, o.n
+  while hi - lo > 1 do
+    local mid = math.floor((lo + hi) / 2)
+    local _, sum = entry(o, mid)
+    if sum >= u + k then hi = mid else lo = mid end
+  end
+  return o.base + entry(o, hi), b, hi
+end
+
+local function new_log(group, no)
+  return {no = no, at = 0, low = 1, high = 0, text = '', key = group.key, blocks = {}, limits = {}}
+end
+
+local function parse_logs(group, text)
+  local from = 1
+  while from <= #text do
+    local log, len = new_log(group)
+    local stop = string.find(text, ';', from, true)
+    log.ids = string.sub(text, from, stop)
+    from = stop + 1
+    log.no, log.at, log.low, log.high, len = fields(log_form, text, from)
+    from = from + log_size
+    for id in string.gmatch(log.ids, '[^=,;]+') do
+      local m = {id = id, log = log}
+      m.keep, m.spent, m.first, m.u, m.b = fields(limit_form, text, from)
+      from = from + limit_size
+      log.limits[#log.limits + 1] = m
+      group.limits[id] = m
+    end
+    log.text = string.sub(text, from, from + len - 1)
+    from = from + len
+    group.logs[#group.logs + 1] = log
+  end
+end
+
+-- open_logs reads the logs at group.key for the charges of a transaction. The units of a
+-- limit are kept for its period, or as long as they were under a longer one, see keepFor in
 -- slidinglog.go.
-local function keep_for(group, c, keep)
-  c.keep, c.kept = c.period, keep
-  if keep > c.period and c.log.len > 0 and unit(c.log, 1) + keep > math.max(c.now, c.log.frontier) then
-    c.keep = keep
-    group.alike = group.alike and (c.cost >= 0 or #group.charges == 1)
-  end
-end
-
--- kept returns how many units are: if another limit needs them for longer, more than
--- there are in the window.
-local function kept(c)
-  return count(c.log, c.now - c.keep, c.spent)
-end
-
--- open_logs reads the list at group.key for the charges that share it.
 local function open_logs(group, charges)
-  local key = group.key
-  local header = '='
-  local alike = true
-  for i, c in ipairs(charges) do
-    header = header .. (i > 1 and ',' or '') .. c.id
-    alike = alike and c.cost == charges[1].cost and (c.cost >= 0 or c.when == charges[1].when)
-  end
-  group.header, group.alike = header, alike
-  local found = redis.call('LINDEX', key, -1)
-  if not found or string.gsub(found, '[@#].*', '') == header then
-    group.shared, group.found = true, found
-    group.fresh = not found
-    local log = {len = 0, frontier = 0, key = key, units = {}}
-    if found then
-      log.len = redis.call('LLEN', key) - 1
-      log.frontier = held(found)
-      if log.len > 0 then log.frontier = math.max(log.frontier, unit(log, 1)) end
-    end
-    local keep = keeps(found or '')
-    for i, c in ipairs(charges) do
-      c.log = log
-      c.at = log.frontier
-      keep_for(group, c, keep[i] or 0)
-    end
-    return
-  end
-  if string.sub(found, 1, 1) == '*' then
-    group.logs = parse_text(found)
-  else
-    group.logs = parse_list(key, found)
-  end
+  group.logs, group.limits = {}, {}
+  local text = redis.call('HGET', group.key, 'h')
+  if text then parse_logs(group, text) end
   for _, c in ipairs(charges) do
-    group.logs[c.id] = group.logs[c.id] or {frontier = 0, keep = 0, times = {}, sums = {}, len = 0}
-    c.log = group.logs[c.id]
-    c.at = c.log.frontier
-    keep_for(group, c, c.log.keep)
+    local m = group.limits[c.id]
+    c.limit, c.keep, c.kept = m, c.period, 0
+    c.log = m and m.log or new_log(group)
+    c.at = c.log.at
+    if m then
+      c.kept = m.keep
+      if m.keep > c.period and m.spent > 0 and newest(m.log) + m.keep > math.max(c.now, c.at) then c.keep = m.keep end
+    end
   end
+end
+
+-- window returns where the units of a limit begin that were spent after old, how many
+-- they are, and when the first was.
+local function window(c, old)
+  local m = c.limit
+  if not m or m.spent == 0 then return c.log.high + 1, total(block(c.log, c.log.high + 1)), 0, 0 end
+  if m.first > old then return m.b, m.u, m.spent, m.first end
+  local b, u, passed = since(m.log, m.b, m.u, old)
+  if passed >= m.spent then return b, u, 0, 0 end
+  return b, u, m.spent - passed, (unit(m.log, b, u, 1))
 end
 
 -- take returns the µs from at until the cost fits, or −1.
 local function take(c, at, cost, quota, period)
   c.at = at
-  c.spent = count(c.log, at - period, quota)
+  c.b, c.u, c.spent, c.first = window(c, at - period)
   if cost > quota then return -1 end
   local over = c.spent + cost - quota
   if cost <= 0 or over <= 0 then return 0 end
-  return unit(c.log, c.spent - over + 1) + period - at
+  return (over == 1 and c.first or unit(c.log, c.b, c.u, over)) + period - at
 end
 
--- recent returns how many units are in the window of now. What is reserved may have
--- an earlier window, but may be cancelled.
-local function recent(c, now)
-  if c.at <= now and c.keep == c.period then return c.spent end
-  return count(c.log, now - c.keep, c.spent)
+-- recent returns the window of what is kept now. What is reserved may have an earlier
+-- window, but may be cancelled.
+local function recent(c)
+  if c.at <= c.now and c.keep == c.period then return c.b, c.u, c.spent, c.first end
+  return window(c, c.now - c.keep)
 end
 
--- cancel finds the units of the instant of that were to be spent then, counted
--- from the oldest of all recent ones: from c.first on, c.gone of them at most n. If
--- nobody is after them nobody need go after floor, where there is one.
+-- cancel finds the units of the instant of, which were to be spent then, after c.left
+-- older ones: c.same, of which c.gone go, at most n. If nobody is after them nobody need go
+-- after floor, where there is one.
 local function cancel(c, now, of, n, floor)
   local log = c.log
-  c.all = recent(c, now)
-  local newer = math.min(count(log, of, 1), c.all)
-  local since = math.min(count(log, of - 1, newer + 1), c.all)
-  c.of, c.same = of, math.max(0, since - newer)
-  c.gone = math.min(n, c.same)
-  c.first = c.all - since + 1
-  c.frontier = log.frontier
-  if floor and of == log.frontier then
-    local newest = 0
-    if c.all > c.gone then newest = unit(log, c.gone > 0 and newer == 0 and c.same == c.gone and c.gone + 1 or 1) end
-    c.frontier = math.max(floor, newest)
+  local b, u, all = recent(c)
+  c.of, c.all = of, all
+  local from, after, left = since(log, b, u, of - 1)
+  local _, _, same = since(log, from, after, of)
+  c.from, c.after, c.left, c.same, c.gone, c.floor = from, after, left, same, math.min(n, same), floor
+  c.frontier = log.at
+  if floor and of == log.at then
+    local last = 0
+    if all > c.gone then
+      last = newest(log)
+      if last == of and c.gone == same then last = unit(log, b, u, left) end
+    end
+    c.frontier = math.max(floor, last)
   end
 end
 
 -- describe_log returns all that an explanation of the charge can ask for: the
--- newest instant, and of some units when they were spent, counted from the
--- oldest in the window.
+-- newest instant, until when units are kept that the period does not keep, and of some
+-- units, counted from the oldest in the window, when they were spent.
 local function describe_log(c, target)
-  local log, n = c.log, c.of and c.all or c.spent
-  local mixed = c.keep > c.period
-  if mixed and not c.of then n = kept(c) end
-  local marks = {log.frontier, mixed and n > 0 and unit(log, 1) + c.keep or 0}
+  local log, mixed = c.log, c.keep > c.period
+  local b, u, n, first = c.b, c.u, c.spent, c.first
+  if c.of or mixed then b, u, n, first = recent(c) end
+  local reply = {log.at, 0}
+  if n == 0 then return reply end
+  local last = newest(log)
+  if mixed then reply[2] = last + c.keep end
+  reply[3], reply[4], reply[5], reply[6] = 1, first, n, last
   local function mark(k) -- the k-th oldest of n
-    k = math.max(1, math.min(k, n))
-    marks[#marks + 1] = k
-    marks[#marks + 1] = unit(log, n - k + 1)
-  end
-  if n > 0 then
-    mark(1)
-    mark(n)
-    mark(n + 1 - c.quota)
-    if mixed then
-      mark(n - c.spent)
-      mark(n - c.spent + 1)
+    if k > 1 and k < n then
+      reply[#reply + 1] = k
+      reply[#reply + 1] = unit(log, b, u, k)
     end
-    if c.cost > 0 then mark(n + c.cost - c.quota) end
-    if c.of then
-      local old = math.max(c.now, c.frontier) - c.period
-      local spent = count(log, old, n)
-      if c.of > old then spent = spent - c.gone end
-      local function left(k) -- the k-th oldest of those that stay
-        if k >= c.first then k = k + c.gone end
-        mark(k)
+  end
+  mark(n + 1 - c.quota)
+  if c.cost > 0 then mark(n + c.cost - c.quota) end
+  if mixed then
+    mark(n - c.spent)
+    mark(n - c.spent + 1)
+  end
+  if c.of then
+    local old = math.max(c.now, c.frontier) - c.period
+    local _, _, out = since(log, b, u, old)
+    if c.of <= old then out = out - c.gone end
+    local function left(k) -- the k-th oldest of those that stay
+      if k > c.left then k = k + c.gone end
+      mark(k)
+    end
+    left(out)
+    left(out + 1)
+    left(n - c.gone + 1 - c.quota)
+    left(n - c.gone)
+    if c.same > 0 then
+      mark(c.left)
+      mark(c.left + c.same)
+      mark(c.left + c.same + 1)
+    end
+  elseif c.cost < 0 then
+    local left = n - math.min(-c.cost, c.spent)
+    mark(left)
+    mark(left + 1 - c.quota)
+  end
+  if target then
+    local _, _, out = since(log, b, u, target - c.period)
+    mark(out)
+    mark(out + 1)
+  end
+  return reply
+end
+
+-- append spends units at an instant that is not before the newest.
+local function append(log, at, units)
+  local b = log.high + 1
+  local o = block(log, b)
+  local sum = total(o)
+  if o.n > 0 and o.base + entry(o, o.n) == at then
+    cut(o, o.n - 1)
+    put(o, at - o.base, sum + units)
+    return
+  end
+  if o.n >= entries_of_block then
+    o.range, log.high = sum, b
+    save(log, b)
+    spread(log, b, sum)
+    b, sum = b + 1, 0
+    o = parse_block('')
+    log.blocks[b] = o
+  end
+  if o.n == 0 then o.base, o.kind = at, 'n' end
+  put(o, at - o.base, sum + units)
+end
+
+-- reopen opens blocks until the open one is not empty.
+local function reopen(log)
+  while block(log, log.high + 1).n == 0 and log.high >= log.low do
+    local b = log.high
+    local o = block(log, b)
+    spread(log, b, -total(o))
+    redis.call('HDEL', log.key, field(log, b))
+    log.blocks[b + 1], log.high = nil, b - 1
+  end
+  for _, m in ipairs(log.limits) do
+    local last = total(block(log, log.high + 1))
+    if m.b > log.high + 1 then m.b, m.u = log.high + 1, last end
+    if m.b == log.high + 1 then m.u = math.min(m.u, last) end
+  end
+end
+
+-- drop takes the newest units out of a log.
+local function drop(log, units)
+  while true do
+    local o = block(log, log.high + 1)
+    local sum = total(o)
+    if units < sum then
+      local _, _, i = unit(log, log.high + 1, 0, sum - units)
+      local after = entry(o, i)
+      cut(o, i - 1)
+      put(o, after, sum - units)
+      break
+    end
+    units = units - sum
+    cut(o, 0)
+    if log.high < log.low then break end
+    reopen(log)
+    if units == 0 then break end
+  end
+  reopen(log)
+end
+
+-- remove takes units of the first instant after u units of block b out of a log.
+local function remove(log, b, u, units)
+  local _, found, i = unit(log, b, u, 1)
+  local o = block(log, found)
+  local list, before, upto = {}, 0
+  if i > 1 then before = select(2, entry(o, i - 1)) end
+  for k = i, o.n do
+    local after, sum = entry(o, k)
+    upto = upto or sum
+    if sum - units > before then list[#list + 1] = {after, sum - units} end
+  end
+  cut(o, i - 1)
+  for _, e in ipairs(list) do put(o, e[1], e[2]) end
+  for _, m in ipairs(log.limits) do -- what is gone and was before its units
+    if m.b == found then m.u = m.u - math.max(0, units - math.max(0, upto - m.u)) end
+  end
+  if found <= log.high then
+    o.range = o.range - units
+    save(log, found)
+    spread(log, found, -units)
+  end
+  reopen(log)
+end
+
+-- delete deletes blocks of a log.
+local function delete(log, from, to)
+  for b = from, to, 1000 do
+    local list = {}
+    for k = b, math.min(b + 999, to) do list[#list + 1] = field(log, k) end
+    redis.call('HDEL', log.key, unpack(list))
+  end
+end
+
+-- fate is what becomes of the units of a charge: those that share a log and have the same
+-- are still alike afterwards.
+local function fate(c)
+  if not c or c.cost == 0 then return '' end
+  if c.cost > 0 then return string.format('+%.0f', c.cost) end
+  if c.of then return string.format('%.0f %.0f %.0f', c.cost, c.of, c.floor or -1) end
+  -- The newest units of its window, but no others of those kept.
+  local units = math.min(-c.cost, c.spent)
+  local _, _, all = recent(c)
+  return string.format('-%.0f', units == all and -c.cost or units)
+end
+
+-- part has each log hold limits of one fate. The limits of another have a copy.
+local function part(group)
+  local last = 0
+  for _, log in ipairs(group.logs) do last = math.max(last, log.no) end
+  for i = 1, #group.logs do
+    local log = group.logs[i]
+    local limits, parts, alike = log.limits, {}, true
+    for _, m in ipairs(limits) do alike = alike and m.fate == limits[1].fate end
+    for _, m in ipairs(alike and {} or limits) do
+      local f = m.fate or ''
+      local to = parts[f]
+      if not to then
+        to = log
+        if next(parts) then
+          last = last + 1
+          to = new_log(group, last)
+          to.at, to.high, to.text, to.low = log.at, log.high, log.text, log.high + 1
+          group.logs[#group.logs + 1] = to
+        end
+        to.limits, to.ids, parts[f] = {}, nil, to
       end
-      local out = n - c.gone - spent
-      if out > 0 then left(out) end
-      left(out + 1)
-      left(n - c.gone + 1 - c.quota)
-      left(n - c.gone)
-      if c.same > 0 then
-        if c.first > 1 then mark(c.first - 1) end
-        mark(c.first + c.same - 1)
-        mark(c.first + c.same)
+      to.limits[#to.limits + 1] = m
+      m.log = to
+      if to ~= log then
+        for b = m.b, to.low - 1 do redis.call('HSET', log.key, field(to, b), block_text(block(log, b))) end
+        to.low = math.min(to.low, m.b)
       end
+    end
+  end
+end
+
+-- last_of returns until when a log matters.
+local function last_of(log)
+  local till, last = log.at, newest(log)
+  for _, m in ipairs(log.limits) do
+    if m.spent > 0 then till = math.max(till, last + m.keep) end
+  end
+  return till
+end
+
+-- join finds the log of a charge whose limit has none: that of limits which are charged
+-- alike, or a new one. It begins there with what is spent next.
+local function join(group, c)
+  local log
+  for _, l in ipairs(group.logs) do
+    log = log or #l.limits > 0 and l.limits[1].fate == fate(c) and l
+  end
+  if not log then
+    local no = 1
+    for _, l in ipairs(group.logs) do no = math.max(no, l.no + 1) end
+    log = new_log(group, no)
+    group.logs[#group.logs + 1] = log
+  end
+  local b = log.high + 1
+  local m = {id = c.id, log = log, keep = c.keep, spent = 0, first = 0, b = b, u = total(block(log, b)), fate = fate(c), charge = c}
+  log.limits[#log.limits + 1], log.ids = m, nil
+  c.limit, c.log, c.fresh = m, log, true
+end
+
+-- leave takes a limit out of its log.
+local function leave(m)
+  local left = {}
+  for _, other in ipairs(m.log.limits) do
+    if other ~= m then left[#left + 1] = other end
+  end
+  m.log.limits, m.log.ids = left, nil
+end
+
+-- spend spends what the charges of a log cost, which are alike.
+local function spend(log, c, now)
+  local most = 0
+  for _, m in ipairs(log.limits) do
+    local k = m.charge
+    if k.of then
+      most = math.max(most, k.gone)
     elseif c.cost < 0 then
-      local left = n - math.min(-c.cost, c.spent)
-      if left >= 1 then
-        mark(left)
-        mark(left + 1 - c.quota)
+      most = math.max(most, math.min(-k.cost, k.spent))
+    end
+    if not k.fresh then
+      m.b, m.u, m.spent, m.first = recent(k)
+    end
+    if not k.of or k.gone > 0 then m.keep = k.keep end
+    if c.cost > 0 then
+      if m.spent == 0 then
+        m.first, m.b = k.target, log.high + 1
+        m.u = total(block(log, m.b))
       end
-    end
-    if target then
-      local then_spent = count(log, target - c.period, n)
-      mark(n - then_spent)
-      mark(n - then_spent + 1)
+      m.spent = m.spent + c.cost
     end
   end
-  return marks
+  if c.cost > 0 then
+    append(log, c.target, c.cost)
+    log.at = c.target
+    local low = log.high + 1
+    for _, m in ipairs(log.limits) do low = math.min(low, m.b) end
+    if low > log.low then
+      low = math.min(low, log.low + 8)
+      delete(log, log.low, low - 1)
+      log.low = low
+    end
+    return
+  end
+  for _, m in ipairs(log.limits) do
+    local k = m.charge
+    m.spent, m.first = m.spent - (k.of and k.gone or math.min(most, m.spent)), 0
+  end
+  if not c.of then
+    log.at = math.max(now, log.at)
+    drop(log, most)
+    return
+  end
+  log.at = 0
+  local longest
+  for _, m in ipairs(log.limits) do
+    log.at = math.max(log.at, m.charge.frontier)
+    if m.charge.gone == most then longest = m.charge end
+  end
+  if most > 0 then remove(log, longest.from, longest.after, most) end
 end
 
--- keep_of returns for how long the units of a limit are kept from now on: a
--- cancellation that finds none of its units changes nothing.
-local function keep_of(c)
-  return c.of and c.gone == 0 and c.kept or c.keep
-end
-
--- header_of returns the header with what follows the limits.
-local function header_of(group, text)
-  local list = {}
-  for i, c in ipairs(group.charges) do list[i] = string.format('%.0f', keep_of(c)) end
-  return group.header .. text .. '&' .. table.concat(list, ' ')
-end
-
-local function push_units(group, time, n, now, longest)
-  local key = group.key
-  local text = string.format('%.0f', time)
-  local header = '#' .. text
-  for _, c in ipairs(group.charges) do
-    header = string.format('%s %.0f', header, (c.keep > c.period and kept(c) or c.spent) + n)
+-- write stores the logs. One that matters no longer stays as long as the longest period
+-- of any, unless its limits were charged: the clock may step back.
+local function write(group, now, longest)
+  local texts, till = {}, now
+  for _, log in ipairs(group.logs) do
+    local l = last_of(log)
+    if #log.limits > 0 and (l > now or not log.spent and l + longest > now) then
+      till = math.max(till, l)
+      if not log.ids then
+        local ids = {}
+        for i, m in ipairs(log.limits) do ids[i] = m.id end
+        log.ids = '=' .. table.concat(ids, ',') .. ';'
+      end
+      local o = block(log, log.high + 1)
+      local text = o.n > 0 and block_text(o) or ''
+      texts[#texts + 1] = log.ids .. pack(log_form, log.no, log.at, log.low, log.high, #text)
+      for _, m in ipairs(log.limits) do
+        texts[#texts + 1] = pack(limit_form, m.keep, m.spent, m.first, m.u, m.b)
+      end
+      texts[#texts + 1] = text
+    else
+      delete(log, log.low, log.high)
+    end
   end
-  header = header_of(group, header)
-  if group.fresh then
-    redis.call('RPUSH', key, header)
-  else
-    redis.call('LSET', key, -1, header)
-  end
-  if n == 1 then
-    redis.call('LPUSH', key, text)
-  else
-    local units = {}
-    for i = 1, n do units[i] = text end
-    redis.call('LPUSH', key, unpack(units))
-  end
-  local len = group.charges[1].log.len
-  local spent = longest.keep > longest.period and kept(longest) or longest.spent
-  if len - spent > 16 + spent / 16 then
-    if time > now then spent = kept(longest) end
-    redis.call('LTRIM', key, 0, spent + n - 1)
-    redis.call('RPUSH', key, header)
-  end
-  redis.call('PEXPIRE', key, ms(time + longest.keep - now))
-end
-
--- hold keeps the newest instant of a list that units were taken from, for as
--- long as it matters. newest is that of the units left, or nil.
-local function hold(group, at, newest, now, longest)
-  local reset = math.max(at, newest and newest + longest.keep or 0) - now
-  if reset <= 0 then
+  if #texts == 0 then
     redis.call('DEL', group.key)
     return
   end
-  redis.call('LSET', group.key, -1, header_of(group, string.format('@%.0f', at)))
-  redis.call('PEXPIRE', group.key, ms(reset))
-end
-
--- drop_units gives back the newest n.
-local function drop_units(group, n, now, longest)
-  local log = longest.log
-  n = math.min(n, longest.spent)
-  local newest = n < recent(longest, now) and unit(log, n + 1) or nil
-  if not newest then n = log.len end -- what is left is older than any window
-  redis.call('LTRIM', group.key, n, -1)
-  hold(group, math.max(now, log.frontier), newest, now, longest)
-end
-
--- drop_instant gives back what was to be spent at the instant longest.of.
-local function drop_instant(group, now, longest)
-  if longest.gone > 0 then
-    redis.call('LREM', group.key, longest.gone, string.format('%.0f', longest.of))
-  end
-  local newest
-  if longest.gone < longest.all then newest = tonumber(redis.call('LINDEX', group.key, 0)) end
-  hold(group, longest.frontier, newest, now, longest)
-end
-
--- spend_text brings the marks of a charge up to date.
-local function spend_text(c, at)
-  local log = c.log
-  if c.cost > 0 then
-    log.len = log.len + c.cost
-    log.times[#log.times + 1] = at
-    log.sums[#log.sums + 1] = log.len
-    log.frontier = at
-    return
-  end
-  if c.of then
-    local times, sums, sum, before, left = {}, {}, 0, 0, c.gone
-    for i, time in ipairs(log.times) do
-      local units = log.sums[i] - before
-      before = log.sums[i]
-      if time == c.of then
-        local k = math.min(left, units)
-        left, units = left - k, units - k
-      end
-      if units > 0 then
-        sum = sum + units
-        times[#times + 1], sums[#sums + 1] = time, sum
-      end
-    end
-    log.times, log.sums, log.len, log.frontier = times, sums, sum, c.frontier
-    return
-  end
-  local sum = log.len - math.min(-c.cost, c.spent)
-  while #log.sums > 0 and (log.sums[#log.sums - 1] or 0) >= sum do
-    log.times[#log.times] = nil
-    log.sums[#log.sums] = nil
-  end
-  if #log.sums > 0 then log.sums[#log.sums] = sum end
-  log.len = sum
-  log.frontier = c.at
-end
-
-local function write_text(group, now)
-  local texts, reset = {'*'}, 0
-  for _, c in ipairs(group.charges) do
-    c.log.known = true
-    if c.cost ~= 0 then c.log.old, c.log.keep = now - c.keep, keep_of(c) end
-    reset = math.max(reset, c.log.frontier + c.keep - now)
-  end
-  local others = false -- whose periods are not known here
-  for id, log in pairs(group.logs) do
-    others = others or not log.known
-    local marks = {}
-    local before = 0
-    for i, time in ipairs(log.times) do
-      if time > (log.old or 0) then
-        marks[#marks + 1] = string.format('%.0f:%.0f,', time, log.sums[i] - before)
-        if #marks == 100 then marks = {table.concat(marks)} end -- more at a time are too many for miniredis
-      end
-      before = log.sums[i]
-    end
-    if #marks > 0 or log.frontier > now then
-      texts[#texts + 1] = string.format('%s;%.0f;%.0f;%s|', id, log.frontier, log.keep, table.concat(marks))
-    end
-  end
-  local ttl = ms(reset)
-  if others then ttl = math.max(ttl, redis.call('PTTL', group.key)) end
-  redis.call('DEL', group.key)
-  if #texts > 1 then
-    redis.call('RPUSH', group.key, table.concat(texts))
-    redis.call('PEXPIRE', group.key, ttl)
-  end
+  redis.call('HSET', group.key, 'h', table.concat(texts))
+  redis.call('PEXPIRE', group.key, ms(till - now))
 end
 
 -- spend_logs spends what the charges of a group cost; c.target is when. Or it has
 -- the group forget their logs.
 local function spend_logs(group, now, forget)
-  if forget then
-    for _, c in ipairs(group.charges) do
-      if group.logs then group.logs[c.id] = nil end
-    end
-    if not group.logs then
-      redis.call('DEL', group.key)
-    else
-      group.charges = {}
-      write_text(group, now)
-    end
-    return
-  end
-  local longest, changed = group.charges[1], false
+  local changed, longest = forget, 0
   for _, c in ipairs(group.charges) do
-    if c.keep > longest.keep then longest = c end
-    changed = changed or c.cost > 0 or c.cost < 0 and (c.gone ~= 0 or c.frontier ~= c.log.frontier)
+    local m = c.limit
+    longest = math.max(longest, c.keep)
+    if forget then
+      if m then leave(m) end
+    else
+      changed = changed or c.cost > 0 or m and c.cost < 0 and (not c.of or c.gone > 0 or c.frontier ~= c.log.at)
+      if m then m.fate, m.charge = fate(c), c end
+    end
   end
   if not changed then return end
-  local cost = longest.cost
-  if group.shared and group.alike and math.abs(cost) <= most_units then
-    if cost > 0 then
-      push_units(group, longest.target, cost, now, longest)
-    elseif not group.fresh then
-      if longest.of then
-        drop_instant(group, now, longest)
-      else
-        drop_units(group, -cost, now, longest)
+  if not forget then
+    for _, log in ipairs(group.logs) do
+      if last_of(log) <= now then -- its limits may share a log again
+        for _, m in ipairs(log.limits) do
+          if m.charge and m.charge.cost > 0 then
+            m.charge.limit = nil
+            leave(m)
+          end
+        end
       end
     end
-    return
-  end
-  if group.shared then
-    group.logs = group.fresh and {} or parse_list(group.key, group.found)
+    part(group)
     for _, c in ipairs(group.charges) do
-      c.log = group.logs[c.id] or {frontier = 0, keep = c.keep, times = {}, sums = {}, len = 0}
-      group.logs[c.id] = c.log
+      if c.cost > 0 and not c.limit then join(group, c) end
+    end
+    for _, log in ipairs(group.logs) do
+      local m = log.limits[1]
+      log.spent = m and m.charge and m.charge.cost ~= 0
+      if log.spent then spend(log, m.charge, now) end
     end
   end
-  for _, c in ipairs(group.charges) do
-    if c.cost ~= 0 then spend_text(c, c.target) end
-  end
-  write_text(group, now)
+  write(group, now, longest)
 end

@@ -78,8 +78,8 @@ type history struct {
 	ttls   map[string]int64
 	taken  []weir.Transaction // what gives back that which was spent
 	// What the history is about, besides the ordinary.
-	waiting, changing, switching, unlike, huge, back bool
-	log                                              []string
+	waiting, changing, switching, unlike, huge, back, long bool
+	log                                                    []string
 }
 
 func newHistory(r *rand.Rand, server *miniredis.Miniredis, store weir.Store) *history {
@@ -165,6 +165,17 @@ func capacity(l weir.Limit) int64 {
 
 func (h *history) cost(most int64) int64 {
 	r := h.r
+	if h.long && r.IntN(40) > 0 { // many entries
+		switch r.IntN(30) {
+		case 0:
+			return 1 + r.Int64N(most/50+1)
+		case 1:
+			if !h.back {
+				return -1 - r.Int64N(most/50+1)
+			}
+		}
+		return 1 + r.Int64N(3)*r.Int64N(2)
+	}
 	switch r.IntN(12) {
 	case 0:
 		return 0
@@ -204,9 +215,6 @@ func (h *history) charges() []weir.Charge {
 		}
 		if h.r.IntN(4) == 0 {
 			most = capacity(h.limits[h.r.IntN(len(h.limits))])
-		}
-		if !h.huge {
-			most = min(most, 1000) // a list of a million units takes its time
 		}
 		cost := h.cost(most)
 		for _, l := range h.limits {
@@ -289,10 +297,13 @@ func (h *history) step(t *testing.T) (int, error) {
 	if len(got.Charges) == 0 {
 		return 0, nil
 	}
-	if h.waiting && h.r.IntN(2) == 0 {
+	if h.waiting && (h.long || h.r.IntN(2) == 0) {
 		period := got.Charges[h.r.IntN(len(got.Charges))].Limit.Period
 		got.Within = []time.Duration{time.Microsecond, time.Duration(h.r.Int64N(int64(3*period) + 1)), period, 365 * 24 * time.Hour, math.MaxInt64}[h.r.IntN(5)]
-		if h.r.IntN(4) == 0 {
+		if h.long && h.r.IntN(100) > 0 {
+			got.Within = period / 50
+		}
+		if h.r.IntN(4) == 0 && !h.long {
 			got.Delay = time.Duration(h.r.Int64N(int64(min(got.Within, 2*period)) + 1))
 		}
 	}
@@ -313,7 +324,7 @@ func (h *history) step(t *testing.T) (int, error) {
 			}
 		}
 	}
-	if h.r.IntN(12) == 0 {
+	if h.r.IntN(12) == 0 && (!h.long || h.r.IntN(50) == 0) {
 		got.Forget = true
 	}
 	undo := slices.Clone(got.Undo)
@@ -476,7 +487,10 @@ func (h *history) move(t *weir.Transaction) {
 		retry := d.RetryAfter.Microseconds()
 		steps = append(steps, retry, retry, max(0, retry-1))
 	}
-	if h.back {
+	if h.long && r.IntN(200) > 0 {
+		steps = []int64{0, 1, r.Int64N(period / 400), r.Int64N(period/800 + 1)}
+	}
+	if h.back && (!h.long || r.IntN(100) == 0) {
 		steps = append(steps, -r.Int64N(period+1), -1)
 	}
 	h.now += steps[r.IntN(len(steps))]
@@ -491,6 +505,44 @@ func (h *history) move(t *weir.Transaction) {
 			h.server.Del(v)
 			delete(h.ends, v)
 		}
+	}
+}
+
+// TestLongLogs: logs that take many blocks are those of the arithmetic, whatever is spent,
+// given back, reserved and canceled, and whoever shares them.
+func TestLongLogs(t *testing.T) {
+	histories := 24
+	if testing.Short() {
+		histories = 6
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 6))
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	for n := range histories {
+		h := newHistory(r, server, newStore(t, rdb))
+		h.limits, h.keys, h.long = nil, h.keys[:1], true
+		for i := range 1 + r.IntN(3) {
+			period := []time.Duration{time.Second, 3 * time.Second, time.Minute}[r.IntN(3)]
+			h.limits = append(h.limits, algorithms.SlidingLog(2000+r.Int64N(10_000), period).Named(fmt.Sprint("l", i)))
+		}
+		h.unlike, h.changing = n%4 == 3, n%3 == 2
+		h.switching, h.back = h.changing, !h.changing && n%3 == 1
+		blocks := 0
+		for range 800 {
+			if h.changing && r.IntN(100) == 0 {
+				h.shift(&h.limits[r.IntN(len(h.limits))])
+			}
+			if _, err := h.step(t); err != nil {
+				t.Fatalf("seed %d, history of\n%s\n%v", seed, strings.Join(h.log[max(0, len(h.log)-20):], "\n"), err)
+			}
+			if fields, err := server.HKeys(value(&weir.Charge{Key: h.keys[0], Limit: h.limits[0]})); err == nil {
+				blocks = max(blocks, len(fields))
+			}
+		}
+		t.Logf("seed %d: history %d: %d limits, %d blocks", seed, n, len(h.limits), blocks)
+		server.FlushDB()
 	}
 }
 
