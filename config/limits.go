@@ -69,6 +69,10 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, on
 	return l
 }
 
+// mostEntries bounds how many requests a sliding log may have to remember for one key. A
+// million take 16 MB.
+const mostEntries = 1_000_000
+
 // checkLimits checks the limits of a rule, whose fields are f, against each other and
 // against its cost and burst.
 func (d *decoder) checkLimits(r *rule, f map[string]ast.Node, nodes []ast.Node) {
@@ -76,9 +80,14 @@ func (d *decoder) checkLimits(r *rule, f map[string]ast.Node, nodes []ast.Node) 
 		d.errorf(n, "no limit of the rule has a burst: only gcra, token-bucket and leaky-bucket have")
 	}
 	d.checkPairs(r.limits, nodes)
-	for _, l := range r.limits {
+	for i, l := range r.limits {
 		if most := l.Limit.Capacity(); r.cost.n > most {
 			d.errorf(f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", r.cost.n, l.describe(), most)
+		}
+		// A cost that requests choose has no number: there the log of a key is as long as its requests are small.
+		if l.Algorithm.Name() == slidingLog && r.cost.n > 0 && l.Quota/r.cost.n > mostEntries {
+			d.errorf(nodes[i], "%s keeps the time of up to %d requests for each key, and a sliding-log at most %d: choose another algorithm",
+				l.describe(), l.Quota/r.cost.n, mostEntries)
 		}
 	}
 }

@@ -366,7 +366,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	text := func(n int) string {
 		return fmt.Sprintf("limits:\n- {name: a, key: global, config: [{limit: %d, period: 1h}]}\n- {name: b, key: global, config: [{limit: %d, period: 1h}]}\n", n, n)
 	}
-	const plenty = 1 << 20
+	const plenty = 1 << 19
 	var errs, odd atomic.Int64
 	p := newPage(t, text(plenty), Options{Limiter: weir.Options{Logger: log, Observe: func(e weir.Event) {
 		if e.Err != nil {
