@@ -3,7 +3,7 @@
 -- own on: all that is spent from there on is in its window, or was when the log was last
 -- written. Limits that are charged differently have logs of their own.
 --
--- Field "h" holds each log: "=" and its limits, its number, the newest instant, its
+-- Field "h" holds each log: its limits, its number, the newest instant, its
 -- closed blocks, and of each limit for how long its units are kept, their number, when the
 -- first was spent, and in which block that is, after how many units. Last stands the open
 -- block, which has the newest entries. Other fields are closed blocks, full once: "log:block".
@@ -13,20 +13,10 @@
 -- many blocks, from itself on, as the largest power of 2 that divides its number. So what is
 -- looked for is found in a few steps, however long the log is, and a block that changes
 -- changes few others.
-local struct = rawget(_G, 'struct') -- miniredis has none: columns instead
-local column = '%16.0f'
-local pack = struct and struct.pack or string.format
-local fields = struct and struct.unpack or function(format, text, from)
-  local list = {}
-  for i = 1, #format / #column do list[i] = tonumber(string.sub(text, from + 16 * i - 16, from + 16 * i - 1)) end
-  return unpack(list)
-end
-local function form(format, n) return struct and format or string.rep(column, n) end
-local function size(format) return struct and struct.size(format) or #format / #column * 16 end
-local log_form, limit_form, head_form = form('<I4dI4I4I4', 5), form('<ddddI4', 5), form('<dd', 2)
-local entry_forms = {n = form('<I5I4', 2), w = form('<dd', 2)}
-local log_size, limit_size, entries_from = size(log_form), size(limit_form), 2 + size(head_form)
-local entry_sizes = {n = size(entry_forms.n), w = size(entry_forms.w)}
+local log_form, limit_form, head_form = '<I4dI4I4I4', '<ddddI4', '<dd'
+local log_size, limit_size, entries_from = 24, 36, 18
+local entry_forms, entry_sizes = {n = '<I5I4', w = '<dd'}, {n = 9, w = 16}
+local pack, fields = struct.pack, struct.unpack
 local entries_of_block = 64
 
 local function parse_block(text)
@@ -187,7 +177,7 @@ local function parse_logs(group, text)
     from = stop + 1
     log.no, log.at, log.low, log.high, len = fields(log_form, text, from)
     from = from + log_size
-    for id in string.gmatch(log.ids, '[^=,;]+') do
+    for id in string.gmatch(log.ids, '[^,;]+') do
       local m = {id = id, log = log}
       m.keep, m.spent, m.first, m.u, m.b = fields(limit_form, text, from)
       from = from + limit_size
@@ -557,7 +547,7 @@ local function write(group, now, longest)
       if not log.ids then
         local ids = {}
         for i, m in ipairs(log.limits) do ids[i] = m.id end
-        log.ids = '=' .. table.concat(ids, ',') .. ';'
+        log.ids = table.concat(ids, ',') .. ';'
       end
       local o = block(log, log.high + 1)
       local text = o.n > 0 and block_text(o) or ''

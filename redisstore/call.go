@@ -110,7 +110,8 @@ func nameShape(t *weir.Transaction, name []byte, within int64) (_ []byte, cost i
 	}
 	for i := range t.Charges {
 		c, a := &t.Charges[i], t.Charges[i].Limit.Algorithm
-		if c.Key != t.Charges[0].Key || c.Rule != t.Charges[0].Rule || isLog(a) {
+		if c.Key != t.Charges[0].Key || c.Rule != t.Charges[0].Rule ||
+			isLog(a) && c.Cost == 0 || isLog(a) != isLog(t.Charges[0].Limit.Algorithm) {
 			return nil, 0
 		}
 		name = shaped{a, c.Cost == 0}.appendName(name)

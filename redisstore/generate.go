@@ -108,8 +108,11 @@ func generate(shape []shaped) (*script, error) {
 	b.line("local t = redis.call('TIME')")
 	b.line("local now = t[1] * 1000000 + t[2]")
 	b.line("local rows, within, delay, times, edges_from")
-	if direct && !logs {
+	switch {
+	case direct && !logs:
 		b.direct(shape, algorithms, of)
+	case direct && len(algorithms) == 1:
+		b.directLogs(len(shape))
 	}
 	b.line("local function ms(us) return math.ceil(us / 1000) + 1 end")
 	b.line("local algorithms = {}")

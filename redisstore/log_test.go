@@ -1,0 +1,226 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+var commandCalls = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
+
+// commands returns how many commands scripts and clients have had a server run.
+func commands(t *testing.T, rdb *redis.Client) (n int) {
+	t.Helper()
+	info, err := rdb.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range commandCalls.FindAllStringSubmatch(info, -1) {
+		if m[1] != "info" {
+			k, _ := strconv.Atoi(m[2])
+			n += k
+		}
+	}
+	return n
+}
+
+// fill has a key charged n times, which makes n entries in its logs.
+func fill(t *testing.T, store *redisstore.Store, n int, charges ...weir.Charge) {
+	t.Helper()
+	for n > 0 {
+		batch := make([]*weir.Transaction, 0, 1000)
+		for range min(n, cap(batch)) {
+			batch = append(batch, &weir.Transaction{Charges: charges})
+		}
+		n -= len(batch)
+		for _, err := range store.TakeEach(context.Background(), batch) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, tx := range batch {
+			if !tx.Allowed() {
+				t.Fatalf("got %+v, want an entry", tx.Decisions)
+			}
+		}
+	}
+}
+
+func logOpen(t *testing.T) (*redis.Client, *redisstore.Store) {
+	rdb, _ := open(t)
+	store, err := redisstore.New(rdb.WithTimeout(10*time.Second), redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rdb, store
+}
+
+// TestLogMemory: an entry takes at most 12 bytes, however many units it has.
+func TestLogMemory(t *testing.T) {
+	rdb, store := logOpen(t)
+	five := many(5, func(int64, time.Duration) weir.Limit { return algorithms.SlidingLog(1<<40, time.Hour) })
+	for _, test := range []struct {
+		limits []weir.Limit
+		cost   int64
+	}{{five[:1], 1}, {five, 1}, {five[:1], 900}} {
+		for _, n := range []int{200, 3010} {
+			key := fmt.Sprint(len(test.limits), test.cost, n)
+			var charges []weir.Charge
+			for _, l := range test.limits {
+				charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: test.cost})
+			}
+			fill(t, store, n, charges...)
+			got := rdb.MemoryUsage(t.Context(), "weir:r:log:{."+key+"}", 0).Val()
+			if most := int64(12*n + 800); got == 0 || got > most {
+				t.Errorf("%d limits, %d requests of cost %d: got %d bytes, want %d at most", len(test.limits), n, test.cost, got, most)
+			}
+		}
+	}
+}
+
+// TestLogAttacks: what a call costs the server does not grow with the log, whatever is
+// asked. Commands are counted, which are what a script does besides arithmetic: it looks
+// at no more than a block of 64 entries for each.
+func TestLogAttacks(t *testing.T) {
+	rdb, store := logOpen(t)
+	const quota, small, large = 1_000_000, 300, 20_000
+	a := weir.Charge{Rule: "r", Limit: algorithms.SlidingLog(quota, time.Hour).Named("a"), Cost: 1}
+	b := weir.Charge{Rule: "r", Limit: algorithms.SlidingLog(quota/2, 2*time.Hour).Named("b"), Cost: 1}
+	with := func(c weir.Charge, cost int64) weir.Charge { c.Cost = cost; return c }
+	lowered := a
+	lowered.Limit.Quota = 250
+	shorter := a
+	shorter.Limit.Period = time.Millisecond
+	for _, attack := range []struct {
+		name    string
+		charges []weir.Charge
+		within  time.Duration
+		most    int
+	}{
+		{"a charge", []weir.Charge{a, b}, 0, 8},
+		{"a large one", []weir.Charge{with(a, 1000), with(b, 1000)}, 0, 8},
+		{"a refusal", []weir.Charge{with(a, quota-200), with(b, 1)}, 0, 30},
+		{"one that never fits", []weir.Charge{with(a, quota+1), with(b, 1)}, 0, 30},
+		{"a wait", []weir.Charge{with(a, quota/2-200), with(b, quota/2-200)}, 3 * time.Hour, 60},
+		{"a charge behind it", []weir.Charge{a, b}, 0, 30},
+		{"a look", []weir.Charge{with(a, 0), with(b, 0)}, 0, 30},
+		{"a lowered quota", []weir.Charge{lowered, b}, 0, 30},
+		{"a shorter period", []weir.Charge{shorter, b}, 0, 40},
+	} {
+		for _, n := range []int{small, large} {
+			charges := []weir.Charge{with(a, 1), with(b, 1)}
+			for i := range charges {
+				charges[i].Key = fmt.Sprint(attack.name, n)
+			}
+			fill(t, store, n, charges...)
+			tx := weir.Transaction{Within: attack.within}
+			for _, c := range attack.charges {
+				c.Key = charges[0].Key
+				tx.Charges = append(tx.Charges, c)
+			}
+			for range 2 { // the server has the script from here on
+				before := commands(t, rdb)
+				if err := store.Take(t.Context(), &tx); err != nil {
+					t.Fatal(err)
+				}
+				if got := commands(t, rdb) - before; got > attack.most {
+					t.Errorf("%s in a log of %d: %d commands, want %d at most", attack.name, n, got, attack.most)
+				} else {
+					t.Logf("%s in a log of %d: %d commands", attack.name, n, got)
+				}
+			}
+		}
+	}
+}
+
+// TestLogParts: limits that are charged differently have logs of their own from then on.
+// The first such charge copies a block for each 64 entries, and none after it does.
+func TestLogParts(t *testing.T) {
+	rdb, store := logOpen(t)
+	const n = 10_000
+	a := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, time.Hour).Named("a"), Cost: 1}
+	b := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, 2*time.Hour).Named("b"), Cost: 1}
+	fill(t, store, n, a, b)
+	for i, most := range []int{n/64*2 + 30, 30, 30, 30} {
+		tx := weir.Transaction{Charges: []weir.Charge{a, b}[:1+i%2]}
+		before := commands(t, rdb)
+		if err := store.Take(t.Context(), &tx); err != nil {
+			t.Fatal(err)
+		}
+		if got := commands(t, rdb) - before; got > most {
+			t.Errorf("charge %d: %d commands, want %d at most", i, got, most)
+		}
+	}
+	look := weir.Transaction{Charges: []weir.Charge{a, b}}
+	for i := range look.Charges {
+		look.Charges[i].Cost = 0
+	}
+	if err := store.Take(t.Context(), &look); err != nil {
+		t.Fatal(err)
+	}
+	if x, y := look.Decisions[0].Remaining, look.Decisions[1].Remaining; x != 1_000_000-n-4 || y != 1_000_000-n-2 {
+		t.Errorf("got %d and %d remaining, want %d and %d", x, y, 1_000_000-n-4, 1_000_000-n-2)
+	}
+}
+
+// TestLogCancels: a cancellation in the middle of a log changes a few blocks, and what
+// is canceled by the thousand leaves no memory behind.
+func TestLogCancels(t *testing.T) {
+	rdb, store := logOpen(t)
+	c := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, time.Hour), Cost: 1}
+	var held []int64
+	for range 20 {
+		tx := weir.Transaction{Charges: []weir.Charge{c}}
+		if err := store.Take(t.Context(), &tx); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, tx.Decisions[0].At)
+		fill(t, store, 500, c)
+	}
+	for i, at := range held {
+		back := c
+		back.Cost, back.Spent = -1, at
+		tx := weir.Transaction{Charges: []weir.Charge{back}}
+		before := commands(t, rdb)
+		if err := store.Take(t.Context(), &tx); err != nil {
+			t.Fatal(err)
+		}
+		if got := commands(t, rdb) - before; got > 60 {
+			t.Errorf("a cancellation before %d entries: %d commands, want 60 at most", 500*(len(held)-i), got)
+		}
+		if got, want := c.Limit.Quota-tx.Decisions[0].Remaining, int64(20*501-i-1); got != want {
+			t.Errorf("got %d spent, want %d", got, want)
+		}
+	}
+}
+
+// TestLogBytes: costs up to where a block needs wider entries, and above.
+func TestLogBytes(t *testing.T) {
+	_, store := logOpen(t)
+	limit := algorithms.SlidingLog(1<<49, time.Hour)
+	spent := int64(0)
+	for i, cost := range []int64{1, 1 << 31, 1 << 31, 1, 1 << 32, 1<<33 - 1, 1 << 45, 1, 3} {
+		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: cost}}}
+		if err := store.Take(t.Context(), &tx); err != nil {
+			t.Fatal(err)
+		}
+		spent += cost
+		if got := limit.Quota - tx.Decisions[0].Remaining; got != spent {
+			t.Errorf("after charge %d: got %d spent, want %d", i, got, spent)
+		}
+	}
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: math.MinInt64}}}
+	if err := store.Take(t.Context(), &tx); err != nil || tx.Decisions[0].Remaining != limit.Quota {
+		t.Errorf("got %v, %+v, want all given back", err, tx.Decisions)
+	}
+}
