@@ -57,7 +57,7 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	if own != nil {
 		policies = own.policies
 	} else if rule.LimitsFor != nil {
-		if policies, err = rule.policiesOf(rule.LimitsFor(r.WithContext((*asking)(v)))); err != nil {
+		if policies, err = rule.policiesOf(rule.LimitsFor(r.WithContext(asking{v.Context}))); err != nil {
 			return err
 		}
 	}
@@ -67,15 +67,23 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	}
 	for i := range policies {
 		// Field by field: a copy of fields just written would wait for the writes.
-		t.Charges = append(t.Charges, Charge{})
-		c := &t.Charges[len(t.Charges)-1]
-		c.Rule, c.Key, c.Limit, c.Cost = rule.Name, key, policies[i].limit, cost
+		c, it := oneMore(&t.Charges), oneMore(items)
+		c.Rule, c.Key, c.Limit, c.Cost, c.Spent = rule.Name, key, policies[i].limit, cost, 0
 		c.Limit.Period += buffer
-		*items = append(*items, item{})
-		it := &(*items)[len(*items)-1]
 		it.policy, it.key, it.cost = &policies[i], key, cost
 	}
 	return nil
+}
+
+// oneMore makes a slice longer by an element, which may have old fields, and returns it.
+func oneMore[T any](s *[]T) *T {
+	n := len(*s)
+	if n == cap(*s) {
+		*s = append(*s, *new(T))
+	} else {
+		*s = (*s)[:n+1]
+	}
+	return &(*s)[n]
 }
 
 // passes reports whether a rule ignores a request: it does not apply, or one of its

@@ -61,6 +61,9 @@ const (
 	NoHeaders
 )
 
+// perUnit are the dialects in which each unit has fields of its own.
+const perUnit = OpenAI | Anthropic
+
 // A triple is a dialect that shows one limit in three fields.
 type triple struct {
 	dialect Dialect
@@ -101,7 +104,7 @@ func (d Dialect) exposed(units []string) string {
 		for _, unit := range units {
 			named := t.Named(unit)
 			names = append(names, named.Limit, named.Remaining, named.Reset)
-			if !t.PerUnit() {
+			if t.dialect&perUnit == 0 {
 				break
 			}
 		}
@@ -148,10 +151,11 @@ func tightest(items []item, unit string) (tight *item) {
 	return tight
 }
 
-// A fieldWriter sets fields of h. The values that change from response to response lie
-// in one block of memory.
+// A fieldWriter sets fields of h. Integers are those of other responses, if they are at
+// hand. Other values that change from response to response lie in one block of memory.
 type fieldWriter struct {
 	h      http.Header
+	shared *integers
 	values []string
 	buf    []byte
 }
@@ -166,6 +170,14 @@ func (w *fieldWriter) set(name string, start int) {
 }
 
 func (w *fieldWriter) setInt(name string, n int64) {
+	value := w.shared.find(n)
+	if value == nil && (cap(w.buf) == 0 || n&7 == 0) { // some of many that differ
+		value = w.shared.add(n)
+	}
+	if value != nil {
+		w.h[name] = value
+		return
+	}
 	start := len(w.buf)
 	w.buf = strconv.AppendInt(w.buf, n, 10)
 	w.set(name, start)
@@ -177,7 +189,7 @@ func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool)
 		t := &triples[i]
 		switch {
 		case d&t.dialect == 0:
-		case !t.PerUnit():
+		case t.dialect&perUnit == 0:
 			if it := tightest(items, ""); it != nil {
 				w.writeTriple(t.Triple, it, at)
 			}
@@ -300,12 +312,13 @@ func ceil(d, unit time.Duration) time.Duration { return (d + unit - 1).Truncate(
 func ceilSeconds(d time.Duration) int64 { return int64(ceil(d, time.Second) / time.Second) }
 
 // writeHeaders writes the decision into the response fields, together with the decisions
-// of outer limiters on the same request.
-func (l *Limiter) writeHeaders(h http.Header, v *verdict) {
-	for i := range v.items {
-		v.items[i].Decision = v.Decisions[i]
+// of outer limiters on the same request. The fields may lie in the memory of told, if
+// there is one.
+func (l *Limiter) writeHeaders(h http.Header, v, told *verdict) {
+	f := fieldWriter{h: h, shared: &l.integers}
+	if told != nil {
+		f.values, f.buf = told.values[:0], told.buf[:0]
 	}
-	f := fieldWriter{h: h, values: v.values[:0], buf: v.buf[:0]}
 	if len(v.items) > 0 {
 		items := v.items
 		for o := v.outer; o != nil; o = o.outer {

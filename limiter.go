@@ -17,7 +17,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	v := l.newVerdict(r)
 	v.free = free
 	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {
-		l.o.OnError(w, r, next, err) // the transaction is not released: an error promises nothing
+		l.o.OnError(w, r, next, err) // v is not used again: an error promises nothing
 		return
 	}
 	if !v.refused && v.Wait > 0 {
@@ -26,20 +26,56 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 			return
 		}
 	}
+	told, h := l.tell(v), w.Header()
+	fresh := len(h) == 0 && l.expose == nil
 	if len(v.items) > 0 || v.refused {
-		l.writeHeaders(w.Header(), v)
+		l.writeHeaders(h, v, told)
 	}
-	l.release(v)
+	switch {
+	case told == nil && v.refused:
+		answer := v.refusal()
+		l.recycle(v)
+		if fresh {
+			answer.writeFresh(w, r)
+		} else {
+			answer.write(w, r)
+		}
+	case told == nil:
+		l.recycle(v)
+		next.ServeHTTP(w, r)
+	case told == v:
+		l.serveAndSettle(w, r, v, next)
+	default:
+		l.recycle(v)
+		if told.refused {
+			next = l.o.OnLimited
+		}
+		next.ServeHTTP(w, r.WithContext(told))
+	}
+}
+
+// tell returns the context of the handler that gets the request: v if it is to settle, a
+// copy without an inquiry if another request may use v, or nil if no handler may ask for
+// the decision.
+func (l *Limiter) tell(v *verdict) (told *verdict) {
+	for i := range v.items {
+		v.items[i].Decision = v.Decisions[i]
+	}
 	switch {
 	case v.refused:
-		l.refuse(w, r, v)
+		if l.o.OnLimited == nil {
+			return nil
+		}
 	case l.settles:
-		l.serveAndSettle(w, r, v, next)
-	case len(v.items) > 0:
-		next.ServeHTTP(w, r.WithContext(v))
-	default:
-		next.ServeHTTP(w, r)
+		return v
+	case len(v.items) == 0 || l.o.NoFromContext && v.outer == nil:
+		return nil
 	}
+	told = makeVerdict(len(v.items))
+	told.Context, told.outer, told.extra, told.refused = v.Context, v.outer, v.extra, v.refused
+	told.items = append(told.items, v.items...)
+	told.at, told.waited = v.At.UnixMicro(), v.Wait
+	return told
 }
 
 // preflight reports whether a request is a CORS preflight, which a browser sends unasked
@@ -52,31 +88,36 @@ func preflight(r *http.Request) bool {
 }
 
 // newVerdict returns a verdict with room for the limits of the Limiter.
-func (l *Limiter) newVerdict(r *http.Request) (v *verdict) {
+func (l *Limiter) newVerdict(r *http.Request) *verdict {
+	v, _ := l.pool.Get().(*verdict)
+	if v == nil {
+		v = makeVerdict(l.limits)
+		v.inquiry = new(inquiry)
+	}
+	v.Context = r.Context()
+	v.outer, _ = v.Context.Value(verdictKey{}).(*verdict)
+	return v
+}
+
+// makeVerdict returns a verdict with room for items, without an inquiry.
+func makeVerdict(limits int) *verdict {
 	switch {
-	case l.limits <= 1:
+	case limits <= 1:
 		m := new(struct {
 			verdict
 			items [1]item
 		})
-		v = &m.verdict
-		v.items = m.items[:0]
-	case l.limits <= 4:
+		m.verdict.items = m.items[:0]
+		return &m.verdict
+	case limits <= 4:
 		m := new(struct {
 			verdict
 			items [4]item
 		})
-		v = &m.verdict
-		v.items = m.items[:0]
-	default:
-		v = &verdict{items: make([]item, 0, l.limits)}
+		m.verdict.items = m.items[:0]
+		return &m.verdict
 	}
-	v.Context = r.Context()
-	v.outer, _ = v.Context.Value(verdictKey{}).(*verdict)
-	if v.inquiry, _ = l.pool.Get().(*inquiry); v.inquiry == nil {
-		v.inquiry = new(inquiry)
-	}
-	return v
+	return &verdict{items: make([]item, 0, limits)}
 }
 
 // decide charges the rules that apply to r and records the outcome in v. It does not
@@ -118,7 +159,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 // ask has the store decide what v owes, with its bans and pauses, in one call.
 func (l *Limiter) ask(v *verdict, e *Event) {
 	v.appendPauses()
-	e.Took, e.Err = l.timedTake((*asking)(v), &v.Transaction)
+	e.Took, e.Err = l.timedTake(v, &v.Transaction)
 	e.judge()
 	if e.Err == nil {
 		l.applyPenalties(v, e)
@@ -134,19 +175,23 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 	t := &v.extra.shadow
 	t.Within = within
 	e := Event{Request: r, Transaction: t, Shadow: true}
-	e.Took, e.Err = l.timedTake((*asking)(v), t)
+	e.Took, e.Err = l.timedTake(v, t)
 	e.judge()
 	v.extra.spent = t.Refusal.Reason == 0
 	l.observe(v, e)
 }
 
-// timedTake asks the store. If there is an observer, it measures the time.
-func (l *Limiter) timedTake(ctx context.Context, t *Transaction) (took time.Duration, err error) {
-	if l.o.Observe == nil {
-		return 0, l.store.Take(ctx, t)
+// timedTake asks the store. If there is an observer, it measures the time, unless the clock
+// would take as long as the store.
+func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err error) {
+	switch {
+	case l.instant:
+		return 0, l.store.Take(context.Background(), t)
+	case l.o.Observe == nil:
+		return 0, l.store.Take(asking{v.Context}, t)
 	}
 	start := time.Now()
-	err = l.store.Take(ctx, t)
+	err = l.store.Take(asking{v.Context}, t)
 	return time.Since(start), err
 }
 
@@ -188,18 +233,25 @@ func (v *verdict) hideChecks() {
 	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
 }
 
-// release gives the inquiry to another request, unless it may still be read.
-func (l *Limiter) release(v *verdict) {
-	if l.o.Observe != nil || l.settles {
-		return
+// recycle gives v to another request, with its inquiry.
+func (l *Limiter) recycle(v *verdict) {
+	v.reset()
+	for i := range v.items {
+		v.items[i].key = ""
 	}
-	q := v.inquiry
-	t := &q.Transaction
-	v.inquiry, v.at, v.waited = nil, t.At.UnixMicro(), t.Wait
-	clear(t.Charges) // keys are not kept
-	clear(t.next)    // nor logs
-	*t = Transaction{Charges: t.Charges[:0], Decisions: t.Decisions[:0], Undo: t.Undo[:0], next: t.next[:0], first: t.first, others: t.others}
-	l.pool.Put(q)
+	v.Context, v.outer, v.extra, v.items = nil, nil, nil, v.items[:0]
+	v.refused, v.free, v.entered = false, false, false
+	l.pool.Put(v)
+}
+
+// reset empties the transaction, but keeps its memory and its plans.
+func (t *Transaction) reset() {
+	for i := range t.Charges {
+		t.Charges[i].Key = "" // keys are not kept
+	}
+	clear(t.next) // nor logs
+	t.Charges, t.Decisions, t.Undo, t.next = t.Charges[:0], t.Decisions[:0], t.Undo[:0], t.next[:0]
+	t.Within, t.Delay, t.Wait, t.Forget, t.At, t.Refusal = 0, 0, 0, false, time.Time{}, Refusal{}
 }
 
 // enter returns how long a request may wait: at most maxWait, and noPlace while

@@ -77,6 +77,13 @@ type Options struct {
 	// Observe is called with each decision and each error, before the request
 	// goes on; nil observes nothing. It must be safe for concurrent use.
 	Observe func(Event)
+
+	// NoFromContext passes requests on as they came, without a copy that has the
+	// decision in its context: for handlers of which none calls FromContext, a request
+	// then takes half the time and no allocation. FromContext returns nil in them. The
+	// fields of a Limiter inside of this one replace those of this one, instead of
+	// adding to them. It is ignored inside of another Limiter, and if a rule has Settle.
+	NoFromContext bool
 }
 
 // A Limiter applies rules to requests. It is safe for concurrent use and cannot be
@@ -93,7 +100,10 @@ type Limiter struct {
 
 	waiting atomic.Int64
 	cut     atomic.Bool // a pause was cut to MaxPause, and logged
-	pool    sync.Pool   // of *inquiry
+	pool    sync.Pool   // of *verdict
+
+	instant  bool // the store is
+	integers integers
 }
 
 // New returns a Limiter, or an error that says what is wrong with its arguments. After
@@ -105,7 +115,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store, o: o, log: errorLog{logger: o.Logger}}
+	l := &Limiter{store: store, o: o, log: errorLog{logger: o.Logger}, instant: isInstant(store)}
 	names := map[string]bool{}
 	var units []string
 	for i := range o.Rules {

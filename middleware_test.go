@@ -555,26 +555,87 @@ var quotas = []struct {
 	{"denied", algorithms.GCRA(1, 1000*time.Hour)},
 }
 
-// TestHandlerAllocates what a request that goes on needs, its verdict and its
-// copy, whatever the number of limits; a refusal needs the verdict alone.
+// TestHandlerAllocates what a request that goes on needs, its context and its copy,
+// whatever the number of limits. A refusal needs nothing, nor does a request whose handler
+// is told nothing, and an observer adds nothing.
 func TestHandlerAllocates(t *testing.T) {
 	several := func(quota int64) []weir.Limit {
 		return []weir.Limit{algorithms.GCRA(quota, time.Minute), algorithms.FixedWindow(quota, time.Hour), algorithms.SlidingWindow(quota, 24*time.Hour)}
 	}
+	observed := weir.Options{Observe: func(weir.Event) {}}
 	for _, tt := range []struct {
 		name   string
+		o      weir.Options
 		limits []weir.Limit
 		want   float64
 	}{
-		{"allowed", several(1 << 20)[:1], 2},
-		{"allowed by three", several(1 << 20), 2},
-		{"denied", several(1)[:1], 1},
+		{"allowed", weir.Options{}, several(1 << 20)[:1], 2},
+		{"allowed by three", weir.Options{}, several(1 << 20), 2},
+		{"allowed, observed", observed, several(1 << 20)[:1], 2},
+		{"allowed, without a context", weir.Options{NoFromContext: true}, []weir.Limit{algorithms.GCRA(1<<30, time.Second)}, 0},
+		{"denied", weir.Options{}, several(1)[:1], 0},
+		{"denied, observed", observed, several(1)[:1], 0},
 	} {
-		h := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), tt.limits...)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		tt.o.Rules = []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: tt.limits}}
+		h := must(t, memstore.New(memstore.Options{}), tt.o).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		w, r := &nullWriter{http.Header{}}, ask("/", "192.0.2.1:4")
 		h.ServeHTTP(w, r)
-		if got := testing.AllocsPerRun(100, func() { clear(w.h); h.ServeHTTP(w, r) }); got > tt.want && !race {
+		if got := testing.AllocsPerRun(1000, func() { clear(w.h); h.ServeHTTP(w, r) }); got > tt.want && !race {
 			t.Errorf("%s: got %v allocations, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestNoFromContext: fields are the same, and handlers find nothing, unless an outer
+// Limiter or a Settle needs the context.
+func TestNoFromContext(t *testing.T) {
+	rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(3, time.Hour)}}
+	settled := rule
+	settled.Settle = func(o weir.Outcome) int64 { return o.Used }
+	outer := must(t, memory(), weir.Options{Rules: []weir.Rule{{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(2, time.Hour)}}}})
+	for _, tt := range []struct {
+		name  string
+		o     weir.Options
+		outer *weir.Limiter
+		found bool
+		limit string // the tighter one
+	}{
+		{"without", weir.Options{Rules: []weir.Rule{rule}}, nil, true, "3"},
+		{"with", weir.Options{Rules: []weir.Rule{rule}, NoFromContext: true}, nil, false, "3"},
+		{"inside of another", weir.Options{Rules: []weir.Rule{rule}, NoFromContext: true}, outer, true, "2"},
+		{"with Settle", weir.Options{Rules: []weir.Rule{settled}, NoFromContext: true}, nil, true, "3"},
+	} {
+		found := false
+		h := must(t, memory(), tt.o).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			tx := weir.FromContext(r.Context())
+			found = tx != nil && tx.Charges[0].Rule == "api"
+		}))
+		if tt.outer != nil {
+			h = tt.outer.Handler(h)
+		}
+		w := do(h, ask("/", "192.0.2.1:1"))
+		if got := w.Header.Get("X-RateLimit-Limit"); found != tt.found || got != tt.limit || w.Header.Get("X-RateLimit-Remaining") == "" {
+			t.Errorf("%s: decision found %v, limit %q in %v; want %v, %q", tt.name, found, got, w.Header, tt.found, tt.limit)
+		}
+	}
+}
+
+// TestFieldsStay: the fields of a response stay as they are when other requests use the
+// memory of its decision again.
+func TestFieldsStay(t *testing.T) {
+	for _, o := range []weir.Options{{}, {NoFromContext: true}, {Headers: weir.IETF | weir.GitHub | weir.OpenAI, NoFromContext: true}} {
+		o.Rules = []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5000, time.Hour), algorithms.FixedWindow(4000, 24*time.Hour)}}}
+		h := must(t, memory(), o).Handler(served)
+		var said []http.Header
+		var copies []string
+		for range 4100 {
+			fields := do(h, ask("/", "192.0.2.1:1")).Header
+			said, copies = append(said, fields), append(copies, fmt.Sprintf("%q", fields))
+		}
+		for i, fields := range said {
+			if got := fmt.Sprintf("%q", fields); got != copies[i] {
+				t.Fatalf("%v: response %d has %s now, and had %s", o.Headers, i, got, copies[i])
+			}
 		}
 	}
 }

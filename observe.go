@@ -12,7 +12,8 @@ import (
 type Event struct {
 	Request *http.Request
 
-	// Transaction is what was decided; it is never nil and must not be changed. After an
+	// Transaction is what was decided; it is never nil and must not be changed. When
+	// Observe has returned, other requests use it again: copy what you keep. After an
 	// error its Decisions mean nothing. It has no Charges if the store was not asked:
 	// after a deny, and after a ban that the process knows of.
 	Transaction *Transaction
@@ -28,7 +29,8 @@ type Event struct {
 	// Err is the error of the store or of LimitsFor, or nil.
 	Err error
 
-	// Took is how long the store took.
+	// Took is how long the store took. It is 0 for a memstore.Store, which takes no longer
+	// than reading the clock.
 	Took time.Duration
 
 	// Shadow says that the rules of this transaction refuse no request.

@@ -100,7 +100,7 @@ func (b *bans) place(key string) *atomic.Int64 {
 // applyPenalties refuses the request of v if one of its keys is banned: because the
 // store said so, or because this refusal is the strike that begins a ban.
 func (l *Limiter) applyPenalties(v *verdict, e *Event) {
-	ctx := (*asking)(v) // a refusal counts, even of a client that is gone
+	ctx := asking{v.Context} // a refusal counts, even of a client that is gone
 	f, longest, key := v.Refusal, time.Duration(0), ""
 	for i := range v.checks {
 		c := &v.checks[i]

@@ -52,8 +52,6 @@ var (
 
 func (p *problem) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	h["Cache-Control"] = noStore
-	h["X-Content-Type-Options"] = noSniff
 	if vary := h["Vary"]; len(vary) == 0 {
 		h["Vary"] = varyAccept
 	} else if !slices.Contains(vary, "Accept") {
@@ -61,6 +59,19 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request) {
 	}
 	delete(h, "Content-Length") // net/http knows it
 	delete(h, "Content-Encoding")
+	p.writeRest(w, r)
+}
+
+// writeFresh is write for a response that has no fields but those of limits.
+func (p *problem) writeFresh(w http.ResponseWriter, r *http.Request) {
+	w.Header()["Vary"] = varyAccept
+	p.writeRest(w, r)
+}
+
+func (p *problem) writeRest(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
 
 	body := p.json
 	switch negotiate(r.Header["Accept"]) {
@@ -174,31 +185,21 @@ func weight(params string) int {
 	return 1000
 }
 
-// refuse answers a request that was refused.
-func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
-	if l.o.OnLimited == nil {
-		v.refuse(w, r)
-		return
-	}
-	l.o.OnLimited.ServeHTTP(w, r.WithContext(v))
-}
-
 // Refuse is the default of OnLimited: it answers 429 with problem details of the type
 // quota-exceeded, or with text or HTML if the client prefers that.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
-		v.refuse(w, r)
+		v.refusal().write(w, r)
 		return
 	}
 	quotaExceeded.write(w, r)
 }
 
-// refuse answers with the names of the limits that refused. Usually it is one limit, and
-// its answer was prepared.
-func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
+// refusal returns the answer with the names of the limits that refused. Usually it is one
+// limit, and its answer was prepared.
+func (v *verdict) refusal() *problem {
 	if v.extra != nil && v.extra.refusal.Reason != 0 {
-		abnormalUsage.write(w, r)
-		return
+		return &abnormalUsage
 	}
 	var one *policy
 	n := 0
@@ -209,8 +210,7 @@ func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if n == 1 {
-		one.refusal.write(w, r)
-		return
+		return &one.refusal
 	}
 	var names [][]byte
 	for i := range v.items {
@@ -219,5 +219,5 @@ func (v *verdict) refuse(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	p := quotaExceeded.violating(names...)
-	p.write(w, r)
+	return &p
 }

@@ -154,7 +154,7 @@ func (t *transport) pause(v *verdict, asked time.Duration) {
 	if d < asked && t.l.cut.CompareAndSwap(false, true) {
 		loggerOr(t.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; later cuts are not logged", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
 	}
-	ctx := (*asking)(v)
+	ctx := asking{v.Context}
 	for _, gate := range v.gates(0) {
 		if _, err := shutGates(ctx, t.l.store, d, gate); err != nil {
 			t.l.log.warn(ctx, gate.Rule, err)
@@ -165,7 +165,7 @@ func (t *transport) pause(v *verdict, asked time.Duration) {
 // paused reports whether one of the keys of v is paused.
 func (t *transport) paused(v *verdict) bool {
 	look := Transaction{Charges: v.gates(0)}
-	if err := t.l.store.Take((*asking)(v), &look); err != nil {
+	if err := t.l.store.Take(asking{v.Context}, &look); err != nil {
 		return false // as an error of the store refuses nothing
 	}
 	for i := range look.Decisions {

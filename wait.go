@@ -215,7 +215,7 @@ func (l *Limiter) wait(v *verdict) error {
 
 // giveBack gives back the turn of v, which is not used.
 func (l *Limiter) giveBack(v *verdict) {
-	if err := giveBack((*asking)(v), l.store, &v.Transaction); err != nil {
+	if err := giveBack(asking{v.Context}, l.store, &v.Transaction); err != nil {
 		l.log.warn(v, v.Charges[0].Rule, err) // if it fails, the units stay spent
 	}
 	v.Wait = 0

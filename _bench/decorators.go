@@ -37,7 +37,7 @@ func decorators(o options) ([]*table, error) {
 		}
 	}
 	results, err := interleave(len(things), o.short(), func(i int) (float64, error) {
-		return nsPerCheck(checks[i], keysOf(1), 1, o.pick(10_000, 1000), things[i].want)
+		return nsPerCheck(checks[i], keysOf(1), 1, o.pick(2_000, 1000), things[i].want)
 	})
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func (o options) pick(full, quick int) int {
 
 // short returns the rounds for what takes nanoseconds: many short ones, so that nothing
 // disturbs some of them.
-func (o options) short() int { return o.pick(40, 1) }
+func (o options) short() int { return o.pick(200, 1) }
 
 type suite struct {
 	name string

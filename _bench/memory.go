@@ -29,7 +29,7 @@ type scene struct {
 func memory(o options) ([]*table, error) {
 	all := append([]contender{floor}, contenders...) // Weir is number 1
 	hot, many := keysOf(1), keysOf(o.pick(1_000_000, 50_000))
-	procs, few, more := runtime.GOMAXPROCS(0), o.pick(20_000, 5_000), o.pick(40_000, 5_000)
+	procs, few, more := runtime.GOMAXPROCS(0), o.pick(4_000, 4_000), o.pick(8_000, 4_000)
 	t := &table{
 		title:  "One check in memory",
 		note:   fmt.Sprintf("ns a check: the least of %d rounds (and the median). Parallel is on %d goroutines. The keys that live are limited by the day; the others have expired when they come again.", o.short(), procs),
@@ -169,7 +169,7 @@ func floors(o options) ([]*table, error) {
 		}},
 	}
 	results, err := interleave(len(things), o.short(), func(i int) (float64, error) {
-		const ops = 10_000
+		const ops = 2_000
 		do, start := things[i].do, time.Now()
 		for range ops {
 			do()
@@ -208,7 +208,7 @@ func limits(o options) ([]*table, error) {
 		}
 	}
 	results, err := interleave(len(checks), o.short(), func(i int) (float64, error) {
-		return nsPerCheck(checks[i], keysOf(1), 1, o.pick(2_000, 100), true)
+		return nsPerCheck(checks[i], keysOf(1), 1, o.pick(500, 100), true)
 	})
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ var public = []string{".", "admin", "algorithms", "config", "headers", "keys", "
 // withoutExample are exported names that neither an example nor a page shows, with
 // the reason.
 var withoutExample = map[string]string{
+	"memstore.Store.Instant":      "a Limiter calls it",
 	"memstore.Store.TakeEach":     "Coalesce calls it",
 	"redisstore.Store.TakeEach":   "Coalesce calls it",
 	"weirprom.Collector.Collect":  "Prometheus calls it",

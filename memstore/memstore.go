@@ -270,3 +270,7 @@ func index(h uint64, n int) int {
 	hi, _ := bits.Mul64(h, uint64(n))
 	return int(hi)
 }
+
+// Instant returns s. It tells a weir.Limiter that Take decides at once, in memory, and
+// reads nothing of its context but its end.
+func (s *Store) Instant() weir.Store { return s }

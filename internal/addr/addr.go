@@ -36,6 +36,9 @@ func Plain(s string) string {
 // as it stands in s, if it is IPv4. netip accepts only the canonical form, so text can
 // be the key, without an allocation. addr is invalid if s has none of these forms.
 func parseAddr(s string) (addr netip.Addr, text string) {
+	if a, n := parseIPv4(s); n > 0 {
+		return netip.AddrFrom4(a), s[:n]
+	}
 	if len(s) > 128 {
 		return netip.Addr{}, "" // netip would copy the whole text into an error or a zone
 	}
@@ -65,4 +68,41 @@ func parseAddr(s string) (addr netip.Addr, text string) {
 		return addr, s
 	}
 	return addr.Unmap().WithZone(""), ""
+}
+
+// parseIPv4 parses "1.2.3.4" and "1.2.3.4:5", the form of most peers, and returns the
+// length of the address. It returns 0 if s has another form, even if that is an address.
+func parseIPv4(s string) (a [4]byte, n int) {
+	for k := range a {
+		if k > 0 {
+			if n == len(s) || s[n] != '.' {
+				return a, 0
+			}
+			n++
+		}
+		start, v := n, uint(0)
+		for ; n < len(s) && n < start+3 && s[n]-'0' <= 9; n++ {
+			v = v*10 + uint(s[n]-'0')
+		}
+		if n == start || v > 255 || s[start] == '0' && n > start+1 {
+			return a, 0
+		}
+		a[k] = byte(v)
+	}
+	if n < len(s) && !isPort(s[n:]) {
+		return a, 0
+	}
+	return a, n
+}
+
+// isPort reports whether s is a colon and a port of up to five digits.
+func isPort(s string) bool {
+	port := uint(0)
+	for i := 1; i < len(s); i++ {
+		if s[i]-'0' > 9 {
+			return false
+		}
+		port = port*10 + uint(s[i]-'0')
+	}
+	return s[0] == ':' && 2 <= len(s) && len(s) <= 6 && port <= 65535
 }

@@ -1,0 +1,35 @@
+package weir
+
+import (
+	"strconv"
+	"sync/atomic"
+	"unsafe"
+)
+
+// An integer is the value of a header field. It is shared and must not be changed.
+type integer struct {
+	n     int64
+	value [1]string
+	text  [20]byte
+}
+
+// integers are those that fields have had last. Most responses show what others have
+// shown before: what is left of a small quota, and the second of a reset.
+type integers [1 << 10]atomic.Pointer[integer]
+
+// find returns n as the value of a field, or nil if it is not at hand.
+func (s *integers) find(n int64) []string {
+	if x := s[uint64(n)%uint64(len(s))].Load(); x != nil && x.n == n {
+		return x.value[:]
+	}
+	return nil
+}
+
+// add returns n as the value of a field, and puts it in the place of another.
+func (s *integers) add(n int64) []string {
+	x := &integer{n: n}
+	text := strconv.AppendInt(x.text[:0], n, 10)
+	x.value[0] = unsafe.String(unsafe.SliceData(text), len(text))
+	s[uint64(n)%uint64(len(s))].Store(x)
+	return x.value[:]
+}
