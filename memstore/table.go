@@ -111,13 +111,14 @@ func (s *slot) free(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
 
-// room returns a free slot, or nil, and how many are taken.
+// room returns a free slot, or nil, and how many are taken. It is the first, which is found
+// first.
 func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
 	for i := range b {
-		if b[i].free(now, keep) {
-			free = &b[i]
-		} else {
+		if !b[i].free(now, keep) {
 			taken++
+		} else if free == nil {
+			free = &b[i]
 		}
 	}
 	return free, taken
