@@ -3,7 +3,7 @@
 -- own on: all that is spent from there on is in its window, or was when the log was last
 -- written. Limits that are charged differently have logs of their own.
 --
--- Field "h" holds each log: its limits, its number, the newest instant, its
+-- Field "h" holds each log: its limits, its number, the newest instant, when the value expires, its
 -- closed blocks, and of each limit for how long its units are kept, their number, when the
 -- first was spent, and in which block that is, after how many units. Last stands the open
 -- block, which has the newest entries. Other fields are closed blocks, full once: "log:block".
@@ -13,8 +13,8 @@
 -- many blocks, from itself on, as the largest power of 2 that divides its number. So what is
 -- looked for is found in a few steps, however long the log is, and a block that changes
 -- changes few others.
-local log_form, limit_form, head_form = '<I4dI4I4I4', '<ddddI4', '<dd'
-local log_size, limit_size, entries_from = 24, 36, 18
+local log_form, limit_form, head_form = '<I4ddI4I4I4', '<ddddI4', '<dd'
+local log_size, limit_size, entries_from = 32, 36, 18
 local entry_forms, entry_sizes = {n = '<I5I4', w = '<dd'}, {n = 9, w = 16}
 local pack, fields = struct.pack, struct.unpack
 local entries_of_block = 64
@@ -171,11 +171,11 @@ end
 local function parse_logs(group, text)
   local from = 1
   while from <= #text do
-    local log, len = new_log(group)
+    local log, len, _ = new_log(group)
     local stop = string.find(text, ';', from, true)
     log.ids = string.sub(text, from, stop)
     from = stop + 1
-    log.no, log.at, log.low, log.high, len = fields(log_form, text, from)
+    log.no, log.at, _, log.low, log.high, len = fields(log_form, text, from)
     from = from + log_size
     for id in string.gmatch(log.ids, '[^,;]+') do
       local m = {id = id, log = log}
@@ -539,11 +539,15 @@ end
 -- write stores the logs. One that matters no longer stays as long as the longest period
 -- of any, unless its limits were charged: the clock may step back.
 local function write(group, now, longest)
-  local texts, till = {}, now
-  for _, log in ipairs(group.logs) do
-    local l = last_of(log)
-    if #log.limits > 0 and (l > now or not log.spent and l + longest > now) then
-      till = math.max(till, l)
+  local texts, till, lasts = {}, now, {}
+  for i, log in ipairs(group.logs) do
+    lasts[i] = #log.limits > 0 and last_of(log) or 0
+    till = math.max(till, lasts[i])
+  end
+  local expires = till + longest / 8 -- so that not every charge need put it off
+  for i, log in ipairs(group.logs) do
+    local l = lasts[i]
+    if l > now or not log.spent and l > 0 and l + longest > now then
       if not log.ids then
         local ids = {}
         for i, m in ipairs(log.limits) do ids[i] = m.id end
@@ -551,7 +555,7 @@ local function write(group, now, longest)
       end
       local o = block(log, log.high + 1)
       local text = o.n > 0 and block_text(o) or ''
-      texts[#texts + 1] = log.ids .. pack(log_form, log.no, log.at, log.low, log.high, #text)
+      texts[#texts + 1] = log.ids .. pack(log_form, log.no, log.at, expires, log.low, log.high, #text)
       for _, m in ipairs(log.limits) do
         texts[#texts + 1] = pack(limit_form, m.keep, m.spent, m.first, m.u, m.b)
       end
@@ -565,7 +569,7 @@ local function write(group, now, longest)
     return
   end
   redis.call('HSET', group.key, 'h', table.concat(texts))
-  redis.call('PEXPIRE', group.key, ms(till - now))
+  redis.call('PEXPIRE', group.key, ms(expires - now))
 end
 
 -- spend_logs spends what the charges of a group cost; c.target is when. Or it has

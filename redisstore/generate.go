@@ -332,5 +332,5 @@ func (c shaped) appendName(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// isLog reports whether the states of an algorithm are logs, which take a list.
+// isLog reports whether the states of an algorithm are logs, which take a hash.
 func isLog(a weir.Algorithm) bool { return a.Name() == "sliding-log" }
