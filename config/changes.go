@@ -86,6 +86,7 @@ func (r *rule) facts() []fact {
 		what := "limit " + l.StoredName() + " (" + l.Algorithm.Name() + ")"
 		facts = append(facts, fact{what, l.String(), what})
 	}
+	facts = append(facts, r.overridden...)
 	return slices.DeleteFunc(facts, func(f fact) bool { return f.text == "" }) // no list
 }
 
@@ -129,19 +130,21 @@ func changes(old, now []rule) (changes Changes) {
 
 // differences compares the facts of the rule of that name.
 func differences(name string, old, now []fact) (changes Changes) {
-	find := func(facts []fact, what string) (f fact) {
-		if i := slices.IndexFunc(facts, func(f fact) bool { return f.what == what }); i >= 0 {
-			f = facts[i]
+	byName := func(facts []fact) map[string]fact {
+		m := make(map[string]fact, len(facts))
+		for _, f := range facts {
+			m[f.what] = f
 		}
-		return f
+		return m
 	}
+	oldByName, nowByName := byName(old), byName(now)
 	for _, f := range now {
-		if before := find(old, f.what); before.text != f.text {
+		if before := oldByName[f.what]; before.text != f.text {
 			changes = append(changes, Change{name, f.what, before.text, f.text, before.identity != "" && before.identity != f.identity})
 		}
 	}
 	for _, f := range old {
-		if find(now, f.what).text == "" {
+		if nowByName[f.what].text == "" {
 			changes = append(changes, Change{name, f.what, f.text, "", f.identity != ""})
 		}
 	}

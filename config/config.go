@@ -19,7 +19,7 @@ import (
 
 // MaxSize is the size of the largest file that is loaded, in bytes. It holds some
 // 1,500 rules, and bounds the time and memory of the parser.
-const MaxSize = 128 << 10
+const MaxSize = 4 << 20
 
 //go:embed schema.json
 var schema string

@@ -32,15 +32,17 @@ type key struct {
 	text string
 	kind kind
 	n    int // of kindFirst: how many keys it chooses from
+
+	parts []key // of kindJoined
 }
 
 // key reads a name, a name with an argument, a list of keys, or first-of.
 func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 	switch v := n.(type) {
 	case *ast.SequenceNode:
-		keys, text := d.keys(n, "key", trusted)
+		parts, keys, text := d.keys(n, "key", trusted)
 		if len(keys) > 0 {
-			return key{fn: weir.Join(keys...), text: strings.Join(text, " + "), kind: kindJoined}
+			return key{fn: weir.Join(keys...), text: strings.Join(text, " + "), kind: kindJoined, parts: parts}
 		}
 	case *ast.MappingNode: // {first-of: […]}; {header: X}, as some parsers read [header:X]
 		if len(v.Values) != 1 {
@@ -52,8 +54,8 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 				if s, ok := d.text(arg, name); ok {
 					return d.keyWith(arg, name, s)
 				}
-			} else if keys, text := d.keys(arg, firstOf, trusted); len(keys) > 0 {
-				return key{weir.FirstOf(keys...), "first of (" + strings.Join(text, ", ") + ")", kindFirst, len(keys)}
+			} else if _, keys, text := d.keys(arg, firstOf, trusted); len(keys) > 0 {
+				return key{fn: weir.FirstOf(keys...), text: "first of (" + strings.Join(text, ", ") + ")", kind: kindFirst, n: len(keys)}
 			}
 		}
 	default:
@@ -70,15 +72,15 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 }
 
 // keys reads a list of keys. It returns nil after a mistake.
-func (d *decoder) keys(n ast.Node, what string, trusted []netip.Prefix) (fns []weir.KeyFunc, text []string) {
+func (d *decoder) keys(n ast.Node, what string, trusted []netip.Prefix) (parts []key, fns []weir.KeyFunc, text []string) {
 	for _, e := range d.list(n, what) {
 		k := d.key(e, trusted)
 		if k.fn == nil {
-			return nil, nil
+			return nil, nil, nil
 		}
-		fns, text = append(fns, k.fn), append(text, k.text)
+		parts, fns, text = append(parts, k), append(fns, k.fn), append(text, k.text)
 	}
-	return fns, text
+	return parts, fns, text
 }
 
 // keyNamed returns the key of a name without an argument.

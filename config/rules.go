@@ -16,7 +16,7 @@ import (
 var (
 	fileFields = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits"}
 	ruleFields = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
-		"allow", "deny", "penalty", "config"}
+		"allow", "deny", "penalty", "config", "overrides"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
 
@@ -29,6 +29,7 @@ type rule struct {
 	cost        cost
 	allow, deny keyList
 	penalty     *penalty
+	overridden  []fact // its overrides
 }
 
 // settings are the values that a limit inherits from its rule, and a rule from the file.
@@ -144,6 +145,9 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	}
 	if len(d.errs) == before {
 		d.validate(n, r.Rule, r.headers)
+	}
+	if len(d.errs) == before {
+		d.setOverrides(&r, f, s)
 	}
 	return r
 }

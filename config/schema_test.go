@@ -38,6 +38,8 @@ func TestSchemaKnows(t *testing.T) {
 		{"the file", slices.Collect(maps.Keys(s.Properties)), fileFields},
 		{"a rule", slices.Collect(maps.Keys(s.Defs["rule"].Properties)), ruleFields},
 		{"a limit", slices.Collect(maps.Keys(s.Defs["limit"].Properties)), limitFields},
+		{"a limit of an override", slices.Collect(maps.Keys(s.Defs["ownLimit"].Properties)), limitFields},
+		{"an override", slices.Collect(maps.Keys(s.Defs["override"].Properties)), overrideFields},
 		{"a penalty", slices.Collect(maps.Keys(s.Defs["penalty"].Properties)), penaltyFields},
 		{"strikes", slices.Collect(maps.Keys(s.Defs["strikes"].Properties)), strikesFields},
 		{"headers", s.Defs["dialect"].Enum, dialects},

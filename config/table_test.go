@@ -26,6 +26,7 @@ var tables = []struct {
 	{"A rule", "rule", ruleFields, fileFields,
 		"limits:\n- name: a\n  %s\n  config: [{limit: 5, period: 3}]"},
 	{"A limit", "limit", limitFields, ruleFields, ""},
+	{"An override", "override", overrideFields, nil, ""},
 	{"A penalty", "penalty", penaltyFields, nil,
 		"limits:\n- name: a\n  penalty: {strikes: {limit: 5, period: 3}, for: 1m, %s}\n  config: [{limit: 5, period: 3}]"},
 	{"Strikes", "strikes", strikesFields, nil,

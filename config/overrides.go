@@ -1,0 +1,215 @@
+package config
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/overrides"
+)
+
+// The fields of an override, and what its config is if it is no list of limits.
+var overrideFields = []string{"value", "config", "overrides"}
+
+const (
+	unlimited = "unlimited"
+	denied    = "denied"
+)
+
+// overrides reads the overrides of a rule, or the nested ones of one of them. keys are
+// the parts of the key, of which the first is the one that values are compared with.
+func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settings, keys []key, path string) (entries []overrides.Entry) {
+	lines := map[string]int{}
+	for _, n := range d.list(n, "overrides") {
+		o := d.mapping(n, "an override", overrideFields, "value")
+		if o == nil || o["value"] == nil {
+			continue
+		}
+		var e overrides.Entry
+		text := ""
+		if c := o["config"]; c != nil {
+			text = d.ownLimits(c, &e, r, f, s)
+		}
+		values := d.overrideValues(o["value"], &keys[0], lines)
+		if nested := o["overrides"]; nested != nil {
+			if len(keys) < 2 {
+				d.errorf(nested, "overrides are nested for a key that is a list only, and once")
+			} else {
+				e.Nested = d.overrides(nested, r, f, s, keys[1:2], path+strings.Join(values, ", ")+" + ")
+			}
+		} else if o["config"] == nil {
+			d.errorf(n, "an override has no config")
+		}
+		for _, v := range values {
+			e.Key = v
+			entries = append(entries, e)
+			if text != "" {
+				r.overridden = append(r.overridden, fact{"override " + path + v, text, ""})
+			}
+		}
+	}
+	return entries
+}
+
+// overrideValues reads a value or a list of them. lines has where each value was first.
+func (d *decoder) overrideValues(n ast.Node, k *key, lines map[string]int) (values []string) {
+	nodes := []ast.Node{n}
+	if _, ok := n.(*ast.SequenceNode); ok {
+		nodes = d.list(n, "value")
+	}
+	for _, n := range nodes {
+		v, ok := d.text(n, "value")
+		if !ok {
+			continue
+		}
+		if line := lines[v]; line > 0 {
+			d.errorf(n, "two overrides have the value %q; the first is in line %d", v, line)
+			continue
+		}
+		if want := k.insteadOfValue(v); want != "" {
+			d.errorf(n, "value %q is never the key of this rule: %s", v, want)
+			continue
+		}
+		lines[v] = firstToken(n).Position.Line
+		values = append(values, v)
+	}
+	return values
+}
+
+// insteadOfValue returns what to write instead of a value that no key of k is; or "".
+func (k *key) insteadOfValue(v string) string {
+	if v == "*" {
+		return ""
+	}
+	from, err := netip.ParseAddr(v)
+	if p, errNet := netip.ParsePrefix(v); errNet == nil {
+		from, err = p.Masked().Addr(), nil
+	}
+	if err == nil && k.kind == kindIP {
+		r := &http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}}
+		if key, _ := weir.ByIP()(r); key != v {
+			return fmt.Sprintf("a request from %s has the key %q", from, key)
+		}
+		return ""
+	}
+	return strings.TrimSuffix(k.instead(newEntry(v)), ", an address or a network")
+}
+
+// ownLimits reads the config of an override into e, and returns it as text. f are the
+// fields of its rule.
+func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[string]ast.Node, s settings) string {
+	if v, ok := n.(*ast.StringNode); ok {
+		switch v.Value {
+		case unlimited:
+			e.Unlimited = true
+			return unlimited
+		case denied:
+			e.Denied = true
+			return denied
+		}
+		d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
+		return ""
+	}
+	before := len(d.errs)
+	own := rule{cost: r.cost}
+	nodes := d.list(n, "config")
+	for _, n := range nodes {
+		l := d.ownLimit(n, r, s, len(nodes) == 1)
+		own.limits = append(own.limits, l)
+		e.Limits = append(e.Limits, l.Limit)
+	}
+	if len(d.errs) == before {
+		d.checkLimits(&own, map[string]ast.Node{"cost": f["cost"]}, nodes)
+	}
+	return own.limitsText()
+}
+
+// ownLimit reads a limit of an override. What it leaves out it has from the limit of the
+// rule that it replaces, as weir.Rule.Overrides describes. only says that the override has
+// no other.
+func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit) {
+	before := len(d.errs)
+	f := d.mapping(n, "a limit", limitFields, "limit")
+	if len(d.errs) > before {
+		return l
+	}
+	var from *limit
+	name, _ := f["name"].(*ast.StringNode)
+	unit := calendarUnit(f["period"])
+	var period limit
+	if f["period"] != nil && unit == 0 {
+		period.Period = d.duration(f["period"], "period")
+	}
+	for i := range r.limits {
+		o := &r.limits[i]
+		switch {
+		case name != nil && name.Value == o.StoredName(),
+			name == nil && f["period"] != nil && o.unit == unit && (unit != 0 || o.Period == period.Period),
+			name == nil && only && len(r.limits) == 1:
+			from = o
+		}
+	}
+	if len(d.errs) > before {
+		return l
+	}
+	if from != nil {
+		s.algorithm, s.burst = from.Algorithm.Name(), from.Burst
+		if from.location != nil {
+			s.algorithm, s.location = calendar, from.location
+		}
+	}
+	switch {
+	case f["period"] != nil:
+		if unit == 0 && s.algorithm == calendar && f["algorithm"] == nil {
+			d.errorf(f["period"], "period: the limit %s of the rule is of the calendar; want day, week or month, or an algorithm", from.StoredName())
+			return l
+		}
+		l = d.limit(n, "a limit", limitFields, s, only)
+		if from != nil && name == nil {
+			l.Name = from.StoredName()
+		}
+	case from == nil:
+		d.errorf(n, "a limit has no period, and the rule has several limits: a name or a period says which of them it replaces")
+	case f["algorithm"] != nil || f["timezone"] != nil:
+		d.errorf(n, "a limit with an algorithm or a timezone needs a period")
+	default:
+		l = *from
+		l.Name, l.Quota = from.StoredName(), d.atLeast1(f["limit"], "limit")
+		if b := f["burst"]; b != nil && isMeter(l) {
+			l.Burst = d.atLeast1(b, "burst")
+		} else if b != nil {
+			d.errorf(b, "%s has no burst: only gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
+		}
+		if len(d.errs) == before {
+			d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+		}
+	}
+	return l
+}
+
+// setOverrides reads the field overrides of a rule, whose limits are valid.
+func (d *decoder) setOverrides(r *rule, f map[string]ast.Node, s settings) {
+	n := f["overrides"]
+	if n == nil {
+		return
+	}
+	before := len(d.errs)
+	keys, newTable := []key{r.key}, overrides.New
+	if r.key.kind == kindJoined {
+		keys, newTable = r.key.parts, overrides.NewJoined
+	}
+	entries := d.overrides(n, r, f, s, keys, "")
+	if len(d.errs) > before {
+		return
+	}
+	table, err := newTable(entries...)
+	if err != nil {
+		d.errorf(n, "%s", strings.TrimPrefix(err.Error(), "overrides: "))
+		return
+	}
+	r.Overrides = table.Limits
+}

@@ -1,0 +1,129 @@
+package config
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// overridden has overrides of a rule of 20 per minute, and what each key has then. A file
+// whose value can be no key is not loaded.
+var overridden = []struct{ key, overrides, keys, want, wrong string }{
+	{"user", "[{value: alice, config: [{limit: 200}]}]", "alice bob", "1m=200 1m=20", ""},
+	{"user", "[{value: [alice, carol], config: [{limit: 200, period: 1h}]}]", "alice bob carol", "1m=200 1m=20 1m=200", ""},
+	{"user", "[{value: alice, config: [{limit: 7, burst: 9}]}]", "alice", "1m=7", ""},
+	{"user", "[{value: alice, config: [{name: 1m, limit: 7}, {limit: 5, period: 1s}]}]", "alice", "1m=7,1s=5", ""},
+	{"user", "[{value: alice, config: [{limit: 7, period: day}]}]", "alice", "1m=7", ""},
+	{"user", "[{value: alice, config: unlimited}, {value: mallory, config: denied}]", "alice mallory", " =0", ""},
+	{"user", "[{value: a*, config: [{limit: 7}]}, {value: ali*, config: [{limit: 8}]}, {value: alice, config: [{limit: 9}]}]", "alf alic alice", "1m=7 1m=8 1m=9", ""},
+	{"user", "[{value: '*', config: [{limit: 7}]}]", "alice", "1m=7", ""},
+	{"ip", "[{value: 192.0.2.1, config: [{limit: 7}]}, {value: 198.51.*, config: [{limit: 8}]}, {value: '2001:db8:1:2::/64', config: [{limit: 9}]}]", "192.0.2.1 198.51.100.7 2001:db8:1:2::/64", "1m=7 1m=8 1m=9", ""},
+	{"[user, method]", "[{value: alice, config: [{limit: 7}], overrides: [{value: POST, config: [{limit: 3}]}]}]", "5:alice,3:GET, 5:alice,4:POST, 3:bob,3:GET,", "1m=7 1m=3 1m=20", ""},
+	{"[user, method]", "[{value: '*', overrides: [{value: POST, config: [{limit: 3}]}]}]", "5:alice,3:GET, 5:alice,4:POST,", "1m=20 1m=3", ""},
+	{"{first-of: [user, ip]}", "[{value: '0:alice', config: [{limit: 7}]}]", "0:alice 1:alice", "1m=7 1m=20", ""},
+
+	{"user", "[{value: alice, config: [{limit: 7}]}, {value: [bob, alice], config: denied}]", "", "", `two overrides have the value "alice"; the first is in line 5`},
+	{"user", "[{value: alice, config: unlimitd}]", "", "", `config is "unlimitd"; want a list of limits, unlimited or denied`},
+	{"user", "[{value: alice, config: [{limit: 0}]}]", "", "", "limit is 0; want at least 1"},
+	{"user", "[{value: alice, config: [{limt: 5}]}]", "", "", "unknown field limt in a limit; did you mean limit?"},
+	{"user", "[{values: [alice], config: denied}]", "", "", "unknown field values in an override; did you mean value?"},
+	{"user", "[{value: alice}]", "", "", "an override has no config"},
+	{"user", "[{value: alice, config: [{limit: 5}, {limit: 6}]}]", "", "", "a limit has no period, and the rule has several"},
+	{"user", "[{value: alice, config: [{limit: 600, period: 600}, {limit: 10, period: 10}]}]", "", "", "never refuses a request that"},
+	{"user", "[{value: alice, config: [{limit: 5, algorithm: gcra}]}]", "", "", "needs a period"},
+	{"user", "[{value: alice, overrides: [{value: GET, config: denied}]}]", "", "", "nested for a key that is a list only"},
+	{"[user, method]", "[{value: alice, overrides: [{value: GET, overrides: [{value: x, config: denied}]}]}]", "", "", "nested for a key that is a list only, and once"},
+	{"[user, method]", "[{value: alice, overrides: [{value: get, config: denied}]}]", "", "", "want one of GET"},
+	{"{first-of: [user, ip]}", "[{value: alice, config: denied}]", "", "", `want "0:alice"`},
+	{"ip", "[{value: 10.0.0.0/8, config: denied}]", "", "", `a request from 10.0.0.0 has the key "10.0.0.0"`},
+	{"ip", "[{value: '2001:db8::1', config: denied}]", "", "", `has the key "2001:db8::/64"`},
+	{"ip", "[{value: alice, config: denied}]", "", "", "want an address"},
+	{"user", "[]", "", "", "overrides is an empty list"},
+	{"user", "{alice: 5}", "", "", "overrides is a mapping; want a list"},
+	{"user", `[{value: "", config: denied}]`, "", "", "value is an empty string"},
+	{"user", `[{value: "a\u001bb", config: denied}, {value: "a\u001bb", config: denied}]`, "", "", "two overrides have the value"},
+}
+
+func TestOverrides(t *testing.T) {
+	for _, tt := range overridden {
+		f, err := open("limits:\n- name: a\n  algorithm: gcra\n  key: "+tt.key+"\n  overrides: "+tt.overrides+"\n  config: [{limit: 20, period: 60}]\n", testOptions)
+		if tt.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.wrong) || strings.Contains(err.Error(), "\x1b") {
+				t.Errorf("%s: got %v, want %q", tt.overrides, err, tt.wrong)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", tt.overrides, err)
+			continue
+		}
+		f.Handler("a")
+		var got []string
+		for _, key := range strings.Fields(tt.keys) {
+			limits, _, err := f.Limiters()[0].LimitsOf("a", key)
+			if err != nil {
+				t.Errorf("%s: %v", tt.overrides, err)
+			}
+			var texts []string
+			for _, l := range limits {
+				texts = append(texts, fmt.Sprintf("%s=%d", l.Name, l.Quota))
+			}
+			got = append(got, strings.Join(texts, ","))
+		}
+		if got := strings.Join(got, " "); got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.overrides, got, tt.want)
+		}
+	}
+}
+
+// TestReloadOfOverrides: what alice has spent counts on, and the changes name her.
+func TestReloadOfOverrides(t *testing.T) {
+	text := func(overrides string) string {
+		return "limits:\n- name: a\n  key: user\n  algorithm: fixed-window\n  config: [{limit: 2, period: 1000h}]\n" + overrides
+	}
+	p := newPage(t, text(""), testOptions)
+	h := p.Handler("a")(ok)
+	ask := func(want int) {
+		t.Helper()
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("X-User", "alice")
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("got %d, want %d", w.Code, want)
+		}
+	}
+	ask(200)
+	ask(200)
+	ask(429)
+	for _, step := range []struct {
+		overrides, want string
+		code            int
+	}{
+		{"  overrides: [{value: alice, config: [{limit: 3}]}]", "a: override alice: added: 3 per 1000h", 200},
+		{"  overrides: [{value: alice, config: [{limit: 3}]}] # said again", "", 429},
+		{"  overrides: [{value: alice, config: unlimited}]", "a: override alice: 3 per 1000h → unlimited", 200},
+		{"  overrides: [{value: alice, config: denied}]", "a: override alice: unlimited → denied", 429},
+		{"", "a: override alice: removed: denied", 429},
+	} {
+		if got := p.mustWrite(t, text(step.overrides)).String(); got != step.want {
+			t.Errorf("got %q, want %q", got, step.want)
+		}
+		ask(step.code)
+	}
+}
+
+// TestManyOverrides: a megabyte of them is loaded.
+func TestManyOverrides(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("limits:\n- name: a\n  key: user\n  config: [{limit: 2, period: 60}]\n  overrides:\n")
+	for i := 0; b.Len() < 1<<20; i++ {
+		fmt.Fprintf(&b, "  - {value: customer-%d, config: [{limit: %d}]}\n", i, 10+i%5)
+	}
+	start := time.Now()
+	p := newPage(t, b.String(), testOptions)
+	t.Log(time.Since(start), b.Len())
+	if c := p.mustWrite(t, strings.Replace(b.String(), "limit: 11", "limit: 99", 1)); len(c) != 1 {
+		t.Errorf("got %d changes, want 1", len(c))
+	}
+}
