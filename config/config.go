@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/overrides"
 )
 
 // MaxSize is the size of the largest file that is loaded, in bytes. It holds some
@@ -37,6 +38,11 @@ type Options struct {
 	// Costs are functions that return the cost of a request, by the names that files
 	// use for them.
 	Costs map[string]func(r *http.Request) int64
+
+	// Overrides are limits of single keys that change while the program runs, for example
+	// by package admin. They come before the overrides of the file, and reloads leave
+	// them as they are. nil means none.
+	Overrides *overrides.Live
 
 	// Limiter has the options that are not in a file: OnLimited, OnError, Observe
 	// and so on. Its Rules must be empty. Its Headers are the default of a file that

@@ -54,7 +54,7 @@
 //     [weir.Penalty]. The strikes are a limit; its algorithm is anchored-window unless
 //     it names another.
 //
-// A file is at most 128 KiB of UTF-8, without anchors, aliases and tags. It is
+// A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is
 // loaded as a whole or not at all. Each mistake in it is an [Error] with a line and a
 // column. It is a mistake, too, if a limit never refuses a request because another
 // limit of the rule is always stricter.

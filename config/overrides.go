@@ -193,6 +193,9 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit)
 
 // setOverrides reads the field overrides of a rule, whose limits are valid.
 func (d *decoder) setOverrides(r *rule, f map[string]ast.Node, s settings) {
+	if d.o.Overrides != nil {
+		defer func() { r.Overrides = d.o.Overrides.Of(r.Name, r.Overrides) }()
+	}
 	n := f["overrides"]
 	if n == nil {
 		return

@@ -333,7 +333,7 @@ func TestTooLarge(t *testing.T) {
 	if _, err := open(text, Options{}); err != nil {
 		t.Errorf("%d bytes: %v", len(text), err)
 	}
-	const want = "r.yaml:1:1: the file is larger than 128 KiB"
+	const want = "r.yaml:1:1: the file is larger than 4096 KiB"
 	if _, err := open(text+"x", Options{}); err == nil || err.Error() != want {
 		t.Errorf("%d bytes: got %v, want %s", len(text)+1, err, want)
 	}

@@ -1,0 +1,357 @@
+package overrides
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// MaxLive is how many overrides a Keeper keeps at most.
+const MaxLive = 10_000
+
+// ErrFull is returned by Set if there are MaxLive overrides.
+var ErrFull = errors.New("overrides: there are too many")
+
+// A Keeper keeps the overrides of Live for several processes. A *redisstore.Store is one.
+// It is safe for concurrent use.
+type Keeper interface {
+	// LoadOverrides returns all overrides that are kept, by name, or none if version is
+	// that of the newest change. Names are any bytes. Each text begins with the time at
+	// which the override ends, in µs since 1970 on the clock of the Keeper, or 0 if it does
+	// not end, and a space. now is the time on that clock.
+	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
+
+	// SaveOverride keeps the text of an override, instead of one of the same name, for a
+	// duration or, if that is 0, until it is replaced. An empty text removes it. If most
+	// other overrides are kept that have not ended, SaveOverride returns full.
+	SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error)
+}
+
+// LiveOptions are ready to use as they are.
+type LiveOptions struct {
+	// Keeper shares the overrides with other processes; nil keeps them in this process.
+	Keeper Keeper
+
+	// Interval is how often Run asks the Keeper for changes; 0 means 500 ms.
+	Interval time.Duration
+
+	// Logger gets a warning if the Keeper fails, and a line if it is back; nil means
+	// slog.Default().
+	Logger *slog.Logger
+}
+
+// Live is a table that changes while the program runs. It is safe for concurrent use.
+//
+// Requests are decided by a copy in memory. Run brings changes of other processes into it,
+// within Interval and one call of the Keeper. If the Keeper fails, the copy stays in
+// force, overrides that end do end, and Err returns the error.
+type Live struct {
+	o   LiveOptions
+	log *slog.Logger
+
+	mu      sync.Mutex // held to change what follows
+	version string
+	read    map[string][]weir.Limit // by text of the Keeper
+	all     []Override
+	rules   map[string]*atomic.Pointer[Table]
+	err     error
+}
+
+// An Override is an Entry of Live.
+type Override struct {
+	Rule string // the name of a rule
+	Entry
+	End  time.Time // when the override ends, on the clock of this process; zero: never
+	Note string    // why, for the next operator
+}
+
+// NewLive returns a table without overrides. Call Refresh before the first request if those
+// that are kept must be in force from the start, and Run for changes.
+func NewLive(o LiveOptions) *Live {
+	if o.Keeper == nil {
+		o.Keeper = &memory{kept: map[string]string{}, begin: time.Now()}
+	}
+	o.Interval = cmp.Or(o.Interval, 500*time.Millisecond)
+	return &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*atomic.Pointer[Table]{}}
+}
+
+// Of returns the limits of the keys of a rule, for weir.Rule.Overrides: those of Live, or
+// else those that file returns, such as Limits of a Table. A nil file has none.
+func (l *Live) Of(rule string, file func(key string) ([]weir.Limit, bool)) func(key string) ([]weir.Limit, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	table := l.rules[rule]
+	if table == nil {
+		table = new(atomic.Pointer[Table])
+		l.rules[rule] = table
+		l.build()
+	}
+	return func(key string) ([]weir.Limit, bool) {
+		if t := table.Load(); t != nil {
+			if limits, ok := t.Limits(key); ok {
+				return limits, ok
+			}
+		}
+		if file == nil {
+			return nil, false
+		}
+		return file(key)
+	}
+}
+
+// Run refreshes the table until ctx ends, and returns the error of ctx. It starts no
+// goroutine: call it with go.
+func (l *Live) Run(ctx context.Context) error {
+	tick := time.NewTicker(l.o.Interval)
+	defer tick.Stop()
+	for {
+		l.Refresh(ctx) // Err has the error
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// Refresh asks the Keeper for changes and puts them in force.
+func (l *Live) Refresh(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept, version, now, err := l.o.Keeper.LoadOverrides(ctx, l.version)
+	if err != nil {
+		if l.err == nil && ctx.Err() == nil {
+			l.log.Warn("overrides: the keeper failed; the last table stays in force", "overrides", len(l.all), "err", err)
+		}
+		l.err = err
+		return err
+	}
+	if l.err != nil {
+		l.log.Info("overrides: the keeper is back")
+		l.err = nil
+	}
+	if version == l.version {
+		return nil
+	}
+	if version == "" && len(l.all) > 0 {
+		l.log.Warn("overrides: the keeper has lost all overrides", "overrides", len(l.all))
+	}
+	l.version = version
+	l.take(kept, now)
+	return nil
+}
+
+// take replaces the table by what is kept.
+func (l *Live) take(kept map[string]string, now time.Time) {
+	here := time.Now() // with a monotonic reading: steps of this clock change no end
+	read := make(map[string][]weir.Limit, len(kept))
+	l.all = l.all[:0:0]
+	for _, name := range slices.Sorted(maps.Keys(kept)) {
+		micros, text, _ := strings.Cut(kept[name], " ")
+		o, err := decode(name, text)
+		end, errEnd := strconv.ParseInt(micros, 10, 64)
+		if err := cmp.Or(err, errEnd); err != nil {
+			l.log.Warn("overrides: an override cannot be read, and is ignored", "err", err)
+			continue
+		}
+		if end != 0 {
+			o.End = here.Add(time.UnixMicro(end).Sub(now))
+		}
+		if limits, ok := l.read[text]; ok {
+			o.Limits = limits
+		} else if limits, ok := read[text]; ok {
+			o.Limits = limits
+		}
+		read[text] = o.Limits
+		l.all = append(l.all, o)
+	}
+	l.read = read
+	l.build()
+}
+
+// build makes the tables of the rules from l.all.
+func (l *Live) build() {
+	tables := map[string]*Table{}
+	for i := range l.all {
+		o := &l.all[i]
+		if l.rules[o.Rule] == nil {
+			continue
+		}
+		t := tables[o.Rule]
+		if t == nil {
+			t = &Table{exact: map[string]*node{}}
+			tables[o.Rule] = t
+		}
+		n := &node{until: o.End}
+		n.limits, n.has = o.limits()
+		t.add(o.Key, n)
+	}
+	for rule, table := range l.rules {
+		t := tables[rule]
+		if t != nil {
+			t.finish() // names differ, so no two entries are alike
+		}
+		table.Store(t)
+	}
+}
+
+// Set keeps an override for d, or for ever if d is 0, and puts it in force in this process;
+// in other processes their Run does. It replaces an override of the same rule and key. An
+// Algorithm may be nil or one of package algorithms but Calendar.
+func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
+	if d < 0 {
+		return fmt.Errorf("overrides: duration %v is below 0", d)
+	}
+	name, text, err := encode(rule, &e, note)
+	if err != nil {
+		return err
+	}
+	full, err := l.o.Keeper.SaveOverride(ctx, name, text, d, MaxLive)
+	if full {
+		return ErrFull
+	}
+	if err != nil {
+		return err
+	}
+	return l.Refresh(ctx)
+}
+
+// Remove removes the override of a rule and key. found is false if there was none.
+func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err error) {
+	_, found = l.Get(rule, key)
+	if _, err := l.o.Keeper.SaveOverride(ctx, nameOf(rule, key), "", 0, 0); err != nil {
+		return false, err
+	}
+	return found, l.Refresh(ctx)
+}
+
+// Get returns the override of a rule with that very Key. It does not look for beginnings of
+// the key.
+func (l *Live) Get(rule, key string) (o Override, ok bool) {
+	for _, o := range l.All() {
+		if nameOf(o.Rule, o.Key) == nameOf(rule, key) {
+			return o, true
+		}
+	}
+	return o, false
+}
+
+// All returns the overrides that have not ended, in the order of rules and keys.
+func (l *Live) All() []Override {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !o.End.IsZero() && !now.Before(o.End) })
+}
+
+// Err returns the error of the last Refresh. While it is not nil the table may be out of
+// date.
+func (l *Live) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// nameOf is how a Keeper knows an override. Names of rules have no NUL.
+func nameOf(rule, key string) string {
+	if !strings.HasSuffix(key, "*") {
+		key = weir.StoredKey(key)
+	}
+	return rule + "\x00" + key
+}
+
+// A record is the text of an override.
+type record struct {
+	Limits    []recordLimit `json:"limits,omitempty"`
+	Unlimited bool          `json:"unlimited,omitempty"`
+	Denied    bool          `json:"denied,omitempty"`
+	Note      string        `json:"note,omitempty"`
+}
+
+type recordLimit struct {
+	Name      string        `json:"name,omitempty"`
+	Algorithm string        `json:"algorithm,omitempty"`
+	Quota     int64         `json:"quota"`
+	Period    time.Duration `json:"period,omitempty"` // ns
+	Burst     int64         `json:"burst,omitempty"`
+}
+
+const maxText = 4096 // bytes
+
+func encode(rule string, e *Entry, note string) (name, text string, err error) {
+	if err := e.check(false); err != nil {
+		return "", "", fmt.Errorf("overrides: %w", err)
+	}
+	if rule == "" || strings.Contains(rule, "\x00") {
+		return "", "", fmt.Errorf("overrides: no rule has the name %q", rule)
+	}
+	rec := record{Unlimited: e.Unlimited, Denied: e.Denied, Note: note}
+	for _, l := range e.Limits {
+		r := recordLimit{Name: l.Name, Quota: l.Quota, Period: l.Period, Burst: l.Burst}
+		if l.Algorithm != nil {
+			if r.Algorithm = l.Algorithm.Name(); algorithmNamed(r.Algorithm) == nil {
+				return "", "", fmt.Errorf("overrides: key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
+			}
+		}
+		if l.Period < 0 || l.Burst < 0 {
+			return "", "", fmt.Errorf("overrides: key %q: a period or a burst is below 0", e.Key)
+		}
+		rec.Limits = append(rec.Limits, r)
+	}
+	b, err := json.Marshal(rec)
+	if err == nil && len(b) > maxText {
+		err = fmt.Errorf("overrides: key %q: the override is larger than %d bytes", e.Key, maxText)
+	}
+	return nameOf(rule, e.Key), string(b), err
+}
+
+func decode(name, text string) (o Override, err error) {
+	var rec record
+	rule, key, ok := strings.Cut(name, "\x00")
+	if !ok || len(text) > maxText {
+		return o, fmt.Errorf("overrides: rule %.40q: not of this version", rule)
+	}
+	if err := json.Unmarshal([]byte(text), &rec); err != nil {
+		return o, fmt.Errorf("overrides: rule %.40q: %w", rule, err)
+	}
+	o = Override{Rule: rule, Note: rec.Note, Entry: Entry{Key: key, Unlimited: rec.Unlimited, Denied: rec.Denied}}
+	for _, r := range rec.Limits {
+		l := weir.Limit{Name: r.Name, Quota: r.Quota, Period: r.Period, Burst: r.Burst}
+		if r.Algorithm != "" {
+			if l.Algorithm = algorithmNamed(r.Algorithm); l.Algorithm == nil {
+				return o, fmt.Errorf("overrides: rule %.40q: unknown algorithm %.40q", rule, r.Algorithm)
+			}
+		}
+		o.Limits = append(o.Limits, l)
+	}
+	if err := o.check(false); err != nil {
+		return o, fmt.Errorf("overrides: rule %.40q: %w", rule, err)
+	}
+	return o, nil
+}
+
+// algorithmNamed returns the algorithm of that name, or nil.
+func algorithmNamed(name string) weir.Algorithm {
+	for _, l := range []weir.Limit{
+		algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
+		algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
+	} {
+		if l.Algorithm.Name() == name {
+			return l.Algorithm
+		}
+	}
+	return nil
+}

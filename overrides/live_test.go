@@ -1,0 +1,384 @@
+package overrides_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// A replica is a process: a limiter of two requests in 1,000 hours by X-User, with Live.
+type replica struct {
+	t *testing.T
+	*overrides.Live
+	http.Handler
+	store *redisstore.Store
+	rdb   redis.UniversalClient
+	log   *logBuffer
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newReplica(t *testing.T, store weir.Store, keeper overrides.Keeper, file func(string) ([]weir.Limit, bool)) *replica {
+	t.Helper()
+	r := &replica{t: t, log: new(logBuffer)}
+	r.Live = overrides.NewLive(overrides.LiveOptions{Keeper: keeper, Logger: slog.New(slog.NewTextHandler(r.log, nil))})
+	l, err := weir.New(store, weir.Options{OnError: weir.FailClosed, Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Overrides: r.Of("api", file),
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Handler = l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	return r
+}
+
+func redisReplica(t *testing.T, addr string) *replica {
+	t.Helper()
+	o := redisstore.ClientOptions(time.Second, addr)
+	rdb := redis.NewUniversalClient(o)
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newReplica(t, store, store, nil)
+	r.store, r.rdb = store, rdb
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop, r.ended = cancel, make(chan struct{})
+	go func() { defer close(r.ended); r.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-r.ended; rdb.Close() })
+	return r
+}
+
+// ask sends requests of a user and checks the status of each.
+func (r *replica) ask(user string, want ...int) {
+	r.t.Helper()
+	for i, want := range want {
+		w, q := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		q.Header.Set("X-User", user)
+		if r.ServeHTTP(w, q); w.Code != want {
+			r.t.Errorf("request %d of %.20q: got %d, want %d", i, user, w.Code, want)
+		}
+	}
+}
+
+func (r *replica) set(key string, e overrides.Entry, d time.Duration) {
+	r.t.Helper()
+	e.Key = key
+	if err := r.Set(context.Background(), "api", e, d, "ticket 7"); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *replica) remove(key string) {
+	r.t.Helper()
+	if found, err := r.Remove(context.Background(), "api", key); err != nil || !found {
+		r.t.Fatalf("Remove %.20q: %v, %v", key, found, err)
+	}
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not after 30 s", what)
+		}
+	}
+}
+
+// TestLiveLife: an override is set, replaced, ends and is removed, and what alice has
+// spent counts throughout.
+func TestLiveLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplica(t, memstore.New(memstore.Options{}), nil, func(key string) ([]weir.Limit, bool) {
+			return []weir.Limit{{Quota: 3}}, key == "carol"
+		})
+		r.ask("alice", 200, 200, 429)
+		r.set("alice", overrides.Entry{Limits: quota(4)}, 0)
+		r.ask("alice", 200, 200, 429)
+		r.set("alice", overrides.Entry{Limits: quota(6)}, time.Minute)
+		r.ask("alice", 200)
+		time.Sleep(time.Minute - time.Microsecond)
+		r.ask("alice", 200)
+		time.Sleep(time.Microsecond) // it ends between two requests, and nothing else happens
+		r.ask("alice", 429)
+		if n := len(r.All()); n != 0 {
+			t.Errorf("%d overrides are left", n)
+		}
+		r.set("al*", overrides.Entry{Unlimited: true}, 0)
+		r.ask("alice", 200)
+		r.set("alice", overrides.Entry{Denied: true}, time.Hour)
+		r.ask("alice", 429)
+		r.ask("alf", 200, 200, 200)
+		time.Sleep(time.Hour)
+		r.ask("alice", 200) // by the beginning
+		r.remove("al*")
+		r.ask("alice", 429)
+		r.ask("carol", 200, 200, 200, 429) // by the file
+		r.set("c*", overrides.Entry{Limits: quota(4)}, 0)
+		r.ask("carol", 200, 429) // before the file
+		r.remove("c*")
+		if found, err := r.Remove(t.Context(), "api", "c*"); found || err != nil {
+			t.Errorf("removed twice: %v, %v", found, err)
+		}
+		long := strings.Repeat("k", 1<<20)
+		r.set(long, overrides.Entry{Limits: quota(1)}, 0)
+		r.ask(long, 200, 429)
+		if o, ok := r.Get("api", long); !ok || o.Key != weir.StoredKey(long) || o.Note != "ticket 7" {
+			t.Errorf("got %.40q, %v", o.Key, ok)
+		}
+	})
+}
+
+func TestSetMistakes(t *testing.T) {
+	l := overrides.NewLive(overrides.LiveOptions{})
+	calendar := algorithms.Calendar(5, algorithms.Day, time.UTC)
+	for _, tt := range []struct {
+		rule string
+		e    overrides.Entry
+		d    time.Duration
+		want string
+	}{
+		{"api", overrides.Entry{Key: "a"}, 0, "has no limits"},
+		{"", overrides.Entry{Key: "a", Denied: true}, 0, "no rule has the name"},
+		{"api", overrides.Entry{Key: "a", Denied: true}, -1, "below 0"},
+		{"api", overrides.Entry{Key: "a", Limits: []weir.Limit{calendar}}, 0, "the algorithm calendar cannot be set"},
+		{"api", overrides.Entry{Key: "a", Limits: []weir.Limit{{Quota: 1, Period: -1}}}, 0, "below 0"},
+		{"api", overrides.Entry{Key: "a", Limits: []weir.Limit{{Quota: 1, Name: strings.Repeat("n", 5000)}}}, 0, "larger than 4096 bytes"},
+	} {
+		if err := l.Set(t.Context(), tt.rule, tt.e, tt.d, ""); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v: got %v, want %q", tt.e, err, tt.want)
+		}
+	}
+	if n := len(l.All()); n != 0 {
+		t.Errorf("%d overrides were set", n)
+	}
+}
+
+// TestLiveBounded: there are MaxLive overrides at most, and those that have ended make
+// place.
+func TestLiveBounded(t *testing.T) {
+	keeper := map[string]func(t *testing.T) overrides.Keeper{
+		"memory": func(*testing.T) overrides.Keeper { return nil },
+		"redis":  func(t *testing.T) overrides.Keeper { return redisReplica(t, redistest.Server(t).Addr()).store },
+	}
+	for name, open := range keeper {
+		t.Run(name, func(t *testing.T) {
+			l := overrides.NewLive(overrides.LiveOptions{Keeper: open(t)})
+			k := l.Keeper()
+			for i := range overrides.MaxLive - 1 {
+				if full, err := k.SaveOverride(t.Context(), fmt.Sprintf("api\x00customer-%d", i), `{"limits":[{"quota":7}]}`, 0, overrides.MaxLive); full || err != nil {
+					t.Fatal(i, full, err)
+				}
+			}
+			set := func(key string, d time.Duration) error {
+				return l.Set(t.Context(), "api", overrides.Entry{Key: key, Denied: true}, d, "")
+			}
+			if err := set("short", time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "place", func() bool { return set("last", 0) == nil })
+			if err := set("one more", 0); !errors.Is(err, overrides.ErrFull) {
+				t.Errorf("got %v, want ErrFull", err)
+			}
+			if err := set("last", 0); err != nil {
+				t.Errorf("replacing one: %v", err)
+			}
+			if n := len(l.All()); n != overrides.MaxLive {
+				t.Errorf("got %d overrides", n)
+			}
+		})
+	}
+}
+
+// TestReplicas: three processes share a Redis. What one sets, all have; what was spent
+// counts; one that dies takes nothing along, and one that starts has all of it.
+func TestReplicas(t *testing.T) {
+	addr := redistest.Server(t).Addr()
+	a, b, c := redisReplica(t, addr), redisReplica(t, addr), redisReplica(t, addr)
+	a.ask("alice", 200)
+	b.ask("alice", 200)
+	c.ask("alice", 429)
+	key := "alice\x00\n\xff" // any bytes
+	start := time.Now()
+	a.set("alice", overrides.Entry{Limits: quota(3)}, 0)
+	a.set(key, overrides.Entry{Denied: true}, time.Hour)
+	for _, r := range []*replica{b, c} {
+		eventually(t, "in force on a replica", func() bool { return len(r.All()) == 2 })
+	}
+	t.Log("in force on all after", time.Since(start))
+	c.ask("alice", 200)
+	b.ask("alice", 429)
+	b.ask(key, 429)
+	if o, ok := b.Get("api", key); !ok || time.Until(o.End) > time.Hour || time.Until(o.End) < 50*time.Minute {
+		t.Errorf("got %v, %v", o, ok)
+	}
+
+	a.stop()
+	<-a.ended // its goroutine ends with the context
+	a.rdb.Close()
+	d := redisReplica(t, addr)
+	eventually(t, "in force on a new replica", func() bool { return len(d.All()) == 2 })
+	d.ask("alice", 429)
+	b.remove("alice")
+	eventually(t, "removed on another replica", func() bool { return len(d.All()) == 1 })
+	b.set("alice", overrides.Entry{Limits: quota(4)}, 50*time.Millisecond)
+	eventually(t, "ended", func() bool { return len(b.All()) == 1 })
+	eventually(t, "ended on another replica", func() bool { return len(d.All()) == 1 })
+	b.ask("alice", 429)
+}
+
+// TestKeeperFails: without Redis the last table stays in force, and says so once. A Redis
+// that comes back empty has no overrides.
+func TestKeeperFails(t *testing.T) {
+	server := redistest.Server(t)
+	r := redisReplica(t, server.Addr())
+	r.set("mallory", overrides.Entry{Denied: true}, 0)
+	r.set("trudy", overrides.Entry{Denied: true}, 10*time.Millisecond)
+	server.Kill()
+	eventually(t, "the error", func() bool { return r.Err() != nil })
+	r.ask("mallory", 429) // without asking Redis
+	eventually(t, "the end of an override", func() bool { return len(r.All()) == 1 })
+	if err := r.Set(t.Context(), "api", overrides.Entry{Key: "x", Denied: true}, 0, ""); err == nil {
+		t.Error("Set succeeds without Redis")
+	}
+	server.Restart(t)
+	eventually(t, "Redis is back", func() bool { return r.Err() == nil })
+	eventually(t, "the overrides are gone", func() bool { return len(r.All()) == 0 })
+	r.ask("mallory", 200)
+	log := r.log.String()
+	for _, want := range []string{"the keeper failed; the last table stays in force", "the keeper is back", "the keeper has lost all overrides"} {
+		if n := strings.Count(log, want); n != 1 {
+			t.Errorf("the log says %d times %q", n, want)
+		}
+	}
+	r.set("mallory", overrides.Entry{Denied: true}, 0)
+	r.ask("mallory", 429)
+}
+
+// TestForeignRecords: what cannot be read is ignored, and the rest is in force.
+func TestForeignRecords(t *testing.T) {
+	r := redisReplica(t, redistest.Server(t).Addr())
+	for field, value := range map[string]string{
+		"no rule":              `0 {"denied":true}`,
+		"api\x00a":             `0 {`,
+		"api\x00b":             `{"denied":true}`,
+		"api\x00c":             `0 {"limits":[{"quota":0}]}`,
+		"api\x00d":             `0 {"limits":[{"quota":7,"algorithm":"later"}]}`,
+		"api\x00e":             "0 " + strings.Repeat(" ", 5000) + `{"denied":true}`,
+		"api\x00f":             ``,
+		"api\x00mallory":       `0 {"denied":true,"later":5}`,
+		"another rule\x00\x00": `0 {"denied":true}`,
+	} {
+		if err := r.rdb.HSet(t.Context(), "weir:overrides", field, value, "", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.rdb.HSet(t.Context(), "weir:overrides", "", "2").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.All()); n != 2 {
+		t.Errorf("got %v", r.All())
+	}
+	r.ask("mallory", 429)
+	r.ask("a", 200)
+}
+
+func ExampleNew() {
+	table, err := overrides.New(
+		overrides.Entry{Key: "alice", Limits: []weir.Limit{{Quota: 1000}}},
+		overrides.Entry{Key: "tenant-a/*", Limits: []weir.Limit{{Quota: 50}}},
+		overrides.Entry{Key: "monitor", Unlimited: true},
+	)
+	if err != nil {
+		panic(err)
+	}
+	rule := weir.Rule{
+		Name: "api", Key: weir.ByHeader("X-User"),
+		Limits:    []weir.Limit{algorithms.GCRA(100, time.Minute)},
+		Overrides: table.Limits,
+	}
+	limits, _ := rule.Overrides("tenant-a/7")
+	fmt.Println(table.Len(), limits[0].Quota)
+	// Output: 3 50
+}
+
+func ExampleNewJoined() {
+	table, err := overrides.NewJoined(overrides.Entry{
+		Key: "alice", Limits: []weir.Limit{{Quota: 1000}},
+		Nested: []overrides.Entry{{Key: "POST", Limits: []weir.Limit{{Quota: 10}}}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	for _, key := range []string{"5:alice,3:GET,", "5:alice,4:POST,"} { // of weir.Join
+		limits, _ := table.Limits(key)
+		fmt.Println(limits[0].Quota)
+	}
+	// Output:
+	// 1000
+	// 10
+}
+
+// One customer gets more for a day. Other processes with the same Keeper have it, too.
+func ExampleNewLive() {
+	ctx := context.Background()
+	live := overrides.NewLive(overrides.LiveOptions{}) // Keeper: a *redisstore.Store
+	go live.Run(ctx)
+	rule := weir.Rule{Name: "api", Overrides: live.Of("api", nil)}
+
+	err := live.Set(ctx, "api", overrides.Entry{Key: "alice", Limits: []weir.Limit{{Quota: 1000}}}, 24*time.Hour, "ticket 7")
+	limits, _ := rule.Overrides("alice")
+	fmt.Println(limits[0].Quota, err, live.Err())
+	for _, o := range live.All() {
+		fmt.Println(o.Rule, o.Key, o.Note)
+	}
+	if o, ok := live.Get("api", "alice"); ok {
+		fmt.Println(time.Until(o.End).Round(time.Hour))
+	}
+	found, err := live.Remove(ctx, "api", "alice")
+	fmt.Println(found, err, live.Refresh(ctx))
+	// Output:
+	// 1000 <nil> <nil>
+	// api alice ticket 7
+	// 24h0m0s
+	// true <nil> <nil>
+}

@@ -1,0 +1,95 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// overridesTimeout bounds one call for overrides. No request waits for it.
+const overridesTimeout = 2 * time.Second
+
+// The overrides are the fields of one hash, weir:overrides. The empty field is the version:
+// the time of the newest change. The hash has no TTL, so that Redis does not evict it
+// unless its maxmemory-policy is one of allkeys.
+var loadOverrides = redis.NewScript(`
+local t = redis.call('TIME')
+local now = string.format('%.0f', t[1] * 1000000 + t[2])
+local newest = redis.call('HGET', KEYS[1], '') or ''
+if newest == ARGV[1] then return {newest, now, {}} end
+return {newest, now, redis.call('HGETALL', KEYS[1])}`)
+
+// saveOverride gets a name, a text, a duration in µs and the largest number of others. If
+// there are as many it first removes those that have ended.
+var saveOverride = redis.NewScript(`
+local h, name, text = KEYS[1], ARGV[1], ARGV[2]
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+if text == '' then
+	if redis.call('HDEL', h, name) == 0 then return 0 end
+else
+	local most = ARGV[4] + 0
+	local function full()
+		return redis.call('HLEN', h) - redis.call('HEXISTS', h, '') - redis.call('HEXISTS', h, name) >= most
+	end
+	if full() then
+		local all = redis.call('HGETALL', h)
+		for i = 1, #all, 2 do
+			local ends = string.match(all[i + 1], '^(%d+) ')
+			if all[i] ~= '' and ends and ends + 0 > 0 and ends + 0 <= now then redis.call('HDEL', h, all[i]) end
+		end
+		if full() then return 1 end
+	end
+	local ends = 0
+	if ARGV[3] ~= '0' then ends = now + ARGV[3] end
+	redis.call('HSET', h, name, string.format('%.0f', ends) .. ' ' .. text)
+end
+local newest = redis.call('HGET', h, '')
+redis.call('HSET', h, '', string.format('%.0f', math.max(now, (newest or 0) + 1)))
+return 0`)
+
+func (s *Store) overridesKey() string { return s.prefix + "overrides" }
+
+// LoadOverrides makes a Store a Keeper of package overrides.
+func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
+	defer cancel()
+	reply, err := loadOverrides.Run(ctx, s.rdb, []string{s.overridesKey()}, version).Slice()
+	if err != nil {
+		return nil, "", now, fmt.Errorf("redisstore: overrides: %w", err)
+	}
+	micros := int64(0)
+	var fields []any
+	if len(reply) == 3 {
+		newest, _ = reply[0].(string)
+		text, _ := reply[1].(string)
+		micros, _ = strconv.ParseInt(text, 10, 64)
+		fields, _ = reply[2].([]any)
+	}
+	if micros == 0 {
+		return nil, "", now, fmt.Errorf("redisstore: overrides: the reply cannot be read")
+	}
+	kept = make(map[string]string, len(fields)/2)
+	for i := 0; i+1 < len(fields); i += 2 {
+		name, _ := fields[i].(string)
+		text, _ := fields[i+1].(string)
+		if name != "" {
+			kept[name] = text
+		}
+	}
+	return kept, newest, time.UnixMicro(micros), nil
+}
+
+// SaveOverride makes a Store a Keeper of package overrides.
+func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
+	defer cancel()
+	n, err := saveOverride.Run(ctx, s.rdb, []string{s.overridesKey()}, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most)).Int()
+	if err != nil {
+		return false, fmt.Errorf("redisstore: overrides: %w", err)
+	}
+	return n == 1, nil
+}
