@@ -1,15 +1,19 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"math"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/overrides"
 )
 
 // Options of New.
@@ -23,7 +27,21 @@ type Options struct {
 	// like an error of the store. Nil means that these limits are unknown.
 	LimitsFor func(ctx context.Context, rule, key string) ([]weir.Limit, error)
 
-	// Logger logs the errors of the store; nil means slog.Default().
+	// Overrides are what /overrides and /override are about. Rules must use them: see
+	// overrides.Live.Of and config.Options. nil answers these paths with 404.
+	Overrides *overrides.Live
+
+	// Version returns the version of the rules in force, for /rules. Of a file of rules it
+	// is config.File.Version. nil leaves it out.
+	Version func() string
+
+	// Who returns the operator who makes a change, from the context of the request, where
+	// the authentication before the Handler has put it. nil means that the lines about
+	// changes have no name.
+	Who func(ctx context.Context) string
+
+	// Logger gets the errors of the store, and a line for each change with its operator,
+	// rule, key and body; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -85,8 +103,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 		return h.change(w, r, h.ban)
 	case "/unban":
 		return h.change(w, r, h.unban)
+	case "/overrides":
+		return h.get(w, r, h.overridesAnswer)
+	case "/override":
+		if r.Method == http.MethodDelete {
+			return h.change(w, r, h.removeOverride)
+		}
+		return h.change(w, r, h.override)
 	}
-	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /rules and /state, POST /reset, /grant, /ban and /unban", r.URL.Path)
+	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /rules, /state and /overrides, POST /reset, /grant, /ban, /unban and /override, and DELETE /override", r.URL.Path)
 }
 
 // get answers a request that changes nothing.
@@ -99,7 +124,11 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request, answer func(r *htt
 
 // change makes a change and returns the state after it.
 func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(context.Context, *http.Request, *target) error) (any, error) {
-	if err := allow(w, r, http.MethodPost); err != nil {
+	methods := []string{http.MethodPost}
+	if r.URL.Path == "/override" {
+		methods = append(methods, http.MethodDelete)
+	}
+	if err := allow(w, r, methods...); err != nil {
 		return nil, err
 	}
 	if err := h.origin.Check(r); err != nil {
@@ -113,12 +142,36 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	if err := t.checkKey(); err != nil {
 		return nil, err
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	var body bytes.Buffer
+	r.Body = io.NopCloser(io.TeeReader(http.MaxBytesReader(w, r.Body, maxBody), &body))
 	ctx := context.WithoutCancel(r.Context()) // if the client hangs up, the change is still completed
-	if err := change(ctx, r, t); err != nil {
+	err = change(ctx, r, t)
+	h.audit(ctx, r, t, body.String(), err)
+	if err != nil {
 		return nil, err
 	}
+	if r.URL.Path == "/override" && strings.HasSuffix(key, "*") { // no key that has a state
+		return h.overridesOf(t.Name)
+	}
 	return h.states(ctx, rules, key)
+}
+
+// audit logs a change, or an attempt that failed.
+func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body string, err error) {
+	who := ""
+	if h.o.Who != nil {
+		who = h.o.Who(ctx)
+	}
+	log := h.o.Logger.With("who", who, "change", r.Method+" "+r.URL.Path, "rule", t.Name, "key", weir.StoredKey(t.key), "body", strings.TrimSpace(body))
+	if err != nil {
+		var p *problem
+		if !errors.As(err, &p) {
+			p = storeFailed // fail logs the error itself
+		}
+		log.WarnContext(ctx, "admin: change failed", "error", p)
+		return
+	}
+	log.InfoContext(ctx, "admin: changed")
 }
 
 // state returns the state of a key, under one rule or under all.

@@ -17,6 +17,10 @@
 //	POST /grant?rule=R&key=K         {"units": 5} gives back 5 units, but no more than were spent
 //	POST /ban?rule=R&key=K           {"seconds": 600} bans K for at least 600 seconds
 //	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
+//	GET  /overrides                  the limits of single keys that were set here; with ?rule=R those of R
+//	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
+//	                                 gives K limits of its own under R, for a day
+//	DELETE /override?rule=R&key=K    removes them
 //
 // Each change is answered with the state after it. Durations are in seconds:
 //
@@ -24,7 +28,17 @@
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
-// If a list of the rule names the key, "listed" is "allow" or "deny".
+// If a list of the rule names the key, "listed" is "allow" or "deny". If the key has limits
+// of its own, "overridden" is true.
+//
+// Each change is logged, also if it fails: its operator ([Options].Who), rule, key and body.
+//
+// # Overrides
+//
+// An override has limits, or "unlimited": true, or "denied": true. Without seconds it does
+// not end. A key that ends with an asterisk stands for all keys with that beginning. A
+// limit may have a name, a period in seconds, a burst and an algorithm; what it leaves out
+// it has from the limit that it replaces: see [weir.Rule]. What K has spent still counts.
 //
 // # Keys
 //

@@ -65,11 +65,25 @@ func (r *rule) merge(other *weir.Rule) {
 	if r.Penalty == nil {
 		r.Penalty = other.Penalty
 	}
+	if r.Overrides == nil {
+		r.Overrides = other.Overrides
+	}
 }
 
 // limits returns the limits of a key, with the names that they have in force. known is
 // false if they depend on the request.
 func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
+	if r.Overrides != nil {
+		if _, ok := r.Overrides(key); ok {
+			limits, err := h.limitsOf(r, key, r.Overrides)
+			if err == nil && len(limits) == 1 && limits[0].Quota == 0 { // denied
+				limits = nil
+			}
+			if err == nil {
+				return limits, true, nil
+			} // the rule's own limits are in force
+		}
+	}
 	if r.LimitsFor == nil {
 		return r.Limits, true, nil
 	}
@@ -117,6 +131,7 @@ type limitState struct {
 type ruleState struct {
 	Rule      string       `json:"rule"`
 	Listed    string       `json:"listed,omitempty"`
+	Own       bool         `json:"overridden,omitempty"` // by limits of its own, or none
 	BannedFor float64      `json:"banned_for"`
 	Limits    []limitState `json:"limits"` // null if they depend on the request
 }
@@ -182,6 +197,17 @@ func (r *rule) state(ctx context.Context, key string) (ruleState, error) {
 	case r.Deny != nil && r.Deny(key):
 		s.Listed = "deny"
 	}
+	if r.Overrides != nil {
+		var limits []weir.Limit
+		limits, s.Own = r.Overrides(key)
+		switch {
+		case s.Listed != "" || !s.Own:
+		case len(limits) == 0:
+			s.Listed = "allow"
+		case limits[0].Quota == 0:
+			s.Listed = "deny"
+		}
+	}
 	if len(r.penalizers) == 0 {
 		return s, nil
 	}
@@ -215,8 +241,12 @@ func (h *Handler) rulesAnswer(r *http.Request) (any, error) {
 		return nil, err
 	}
 	body := struct {
-		Rules []ruleBody `json:"rules"`
-	}{[]ruleBody{}}
+		Version string     `json:"version,omitempty"`
+		Rules   []ruleBody `json:"rules"`
+	}{"", []ruleBody{}}
+	if h.o.Version != nil {
+		body.Version = h.o.Version()
+	}
 	for _, r := range rules {
 		b := ruleBody{Name: r.Name, Unit: r.Unit, Shadow: r.Shadow}
 		for _, l := range r.Limits {

@@ -19,6 +19,13 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
+// A MistakeError is an error of Set for a mistake in its arguments.
+type MistakeError struct{ Text string }
+
+func (e *MistakeError) Error() string { return "overrides: " + e.Text }
+
+func mistake(format string, args ...any) error { return &MistakeError{fmt.Sprintf(format, args...)} }
+
 // MaxLive is how many overrides a Keeper keeps at most.
 const MaxLive = 10_000
 
@@ -213,7 +220,7 @@ func (l *Live) build() {
 // Algorithm may be nil or one of package algorithms but Calendar.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
-		return fmt.Errorf("overrides: duration %v is below 0", d)
+		return mistake("duration %v is below 0", d)
 	}
 	name, text, err := encode(rule, &e, note)
 	if err != nil {
@@ -293,27 +300,27 @@ const maxText = 4096 // bytes
 
 func encode(rule string, e *Entry, note string) (name, text string, err error) {
 	if err := e.check(false); err != nil {
-		return "", "", fmt.Errorf("overrides: %w", err)
+		return "", "", mistake("%v", err)
 	}
 	if rule == "" || strings.Contains(rule, "\x00") {
-		return "", "", fmt.Errorf("overrides: no rule has the name %q", rule)
+		return "", "", mistake("no rule has the name %q", rule)
 	}
 	rec := record{Unlimited: e.Unlimited, Denied: e.Denied, Note: note}
 	for _, l := range e.Limits {
 		r := recordLimit{Name: l.Name, Quota: l.Quota, Period: l.Period, Burst: l.Burst}
 		if l.Algorithm != nil {
-			if r.Algorithm = l.Algorithm.Name(); algorithmNamed(r.Algorithm) == nil {
-				return "", "", fmt.Errorf("overrides: key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
+			if r.Algorithm = l.Algorithm.Name(); AlgorithmNamed(r.Algorithm) == nil {
+				return "", "", mistake("key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
 			}
 		}
 		if l.Period < 0 || l.Burst < 0 {
-			return "", "", fmt.Errorf("overrides: key %q: a period or a burst is below 0", e.Key)
+			return "", "", mistake("key %q: a period or a burst is below 0", e.Key)
 		}
 		rec.Limits = append(rec.Limits, r)
 	}
 	b, err := json.Marshal(rec)
 	if err == nil && len(b) > maxText {
-		err = fmt.Errorf("overrides: key %q: the override is larger than %d bytes", e.Key, maxText)
+		err = mistake("key %q: the override is larger than %d bytes", e.Key, maxText)
 	}
 	return nameOf(rule, e.Key), string(b), err
 }
@@ -331,7 +338,7 @@ func decode(name, text string) (o Override, err error) {
 	for _, r := range rec.Limits {
 		l := weir.Limit{Name: r.Name, Quota: r.Quota, Period: r.Period, Burst: r.Burst}
 		if r.Algorithm != "" {
-			if l.Algorithm = algorithmNamed(r.Algorithm); l.Algorithm == nil {
+			if l.Algorithm = AlgorithmNamed(r.Algorithm); l.Algorithm == nil {
 				return o, fmt.Errorf("overrides: rule %.40q: unknown algorithm %.40q", rule, r.Algorithm)
 			}
 		}
@@ -343,8 +350,9 @@ func decode(name, text string) (o Override, err error) {
 	return o, nil
 }
 
-// algorithmNamed returns the algorithm of that name, or nil.
-func algorithmNamed(name string) weir.Algorithm {
+// AlgorithmNamed returns the algorithm of package algorithms with that name, or nil. It does
+// not know Calendar, which is more than a name.
+func AlgorithmNamed(name string) weir.Algorithm {
 	for _, l := range []weir.Limit{
 		algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
 		algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
