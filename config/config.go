@@ -2,7 +2,9 @@ package config
 
 import (
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"sync/atomic"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 )
 
@@ -61,6 +64,8 @@ type File struct {
 	store weir.Store
 	o     Options
 
+	reloads, failures atomic.Int64
+
 	mu       sync.Mutex // held to change handlers and current
 	handlers [][]string // the names of the rules of each handler
 	current  atomic.Pointer[version]
@@ -69,6 +74,7 @@ type File struct {
 // A version is the content of a File between two reloads. It is never changed.
 type version struct {
 	data     []byte
+	digest   string // of data
 	rules    []rule
 	trusted  []netip.Prefix
 	limiters []*weir.Limiter // one for each of File.handlers
@@ -163,6 +169,35 @@ func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load()
 // other headers of these proxies as well.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
+// Version returns the version of the rules in force: the first 12 digits of the SHA-256 of
+// the file, in hexadecimal. Replicas with the same rules have the same version.
+func (f *File) Version() string { return f.current.Load().digest }
+
+// Reloads returns how often other rules came into force since Open, and how often the file
+// could not be read or had a mistake, so that the rules stayed as they were.
+func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
+
+// Unused returns the names of the rules that no handler names. They limit no request,
+// unless the program takes them from Rules.
+func (f *File) Unused() (names []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.current.Load().rules {
+		if !slices.ContainsFunc(f.handlers, func(used []string) bool { return slices.Contains(used, r.Name) }) {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// Check loads a file without using it, for example before it is deployed, and returns what
+// Open would. Of o it needs Keys, Costs, FS and the Limiter's Headers; the names in Keys
+// and Costs matter, not their functions.
+func Check(path string, o Options) error {
+	_, err := Open(path, memstore.New(memstore.Options{}), o)
+	return err
+}
+
 // Rules returns the rules of the file, in its order. They are for a Limiter that
 // reloads do not change, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {
@@ -179,13 +214,24 @@ func (f *File) Rules() []weir.Rule {
 func (f *File) Reload() (Changes, error) {
 	data, err := f.read()
 	if err != nil {
+		f.failures.Add(1)
 		return nil, err
 	}
 	return f.load(data)
 }
 
 // load replaces the rules by those in data, and returns what changed.
-func (f *File) load(data []byte) (Changes, error) {
+func (f *File) load(data []byte) (changes Changes, err error) {
+	before := f.current.Load()
+	if changes, err = f.replace(data); err != nil {
+		f.failures.Add(1)
+	} else if f.current.Load() != before {
+		f.reloads.Add(1)
+	}
+	return changes, err
+}
+
+func (f *File) replace(data []byte) (Changes, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.current.Load()
@@ -214,7 +260,8 @@ func (f *File) parse(data []byte) (*version, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	return &version{data: data, rules: rules, trusted: d.trusted}, nil
+	sum := sha256.Sum256(data)
+	return &version{data: data, digest: hex.EncodeToString(sum[:6]), rules: rules, trusted: d.trusted}, nil
 }
 
 // limiter returns a Limiter that charges the named rules together.

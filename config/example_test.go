@@ -97,9 +97,28 @@ func ExampleFile_Reload() {
 	}
 	write("limits: [{name: api, shadow: 75%, config: [{limit: 50, period: 1m}]}]")
 	fmt.Println(rules.Reload())
+	fmt.Println("version", rules.Version(), "unused", rules.Unused())
+	write("limits: [{name: api, config: [{limit: 50, perid: 1m}]}]")
+	_, err = rules.Reload()
+	loaded, failed := rules.Reloads()
+	fmt.Println(err)
+	fmt.Println(loaded, "loaded,", failed, "failed, version", rules.Version())
 	// Output:
 	// api: shadow: 0% → 75%
 	// api: limit 1m (sliding-log): 100 per 1m → 50 per 1m <nil>
+	// version 99a94d589a5e unused [api]
+	// rules.yaml:1:43: unknown field perid in a limit; did you mean period?
+	// 1 loaded, 1 failed, version 99a94d589a5e
+}
+
+// A program with the flag -check loads its file and ends, for example in a pipeline that
+// deploys the file.
+func ExampleCheck() {
+	files := fstest.MapFS{"rules.yaml": {Data: []byte("limits: [{name: api, config: [{limit: 0, period: 1m}]}]")}}
+	if err := config.Check("rules.yaml", config.Options{FS: files}); err != nil {
+		fmt.Println(err) // and os.Exit(1)
+	}
+	// Output: rules.yaml:1:39: limit is 0; want at least 1
 }
 
 // In a program Watch runs beside the server, until the server ends. Watch logs what

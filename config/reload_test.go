@@ -476,3 +476,48 @@ func TestHandlerAllocs(t *testing.T) {
 		t.Errorf("%v allocations, a Limiter has %v", got, want)
 	}
 }
+
+// TestReloadsAreCounted: what came into force, what did not, and which rules limit nothing.
+func TestReloadsAreCounted(t *testing.T) {
+	rule := func(names ...string) string {
+		text := "limits:\n"
+		for _, name := range names {
+			text += "- {name: " + name + ", config: [{limit: 5, period: 3}]}\n"
+		}
+		return text
+	}
+	p := newPage(t, rule("a"), testOptions)
+	p.Handler("a")
+	first := p.Version()
+	for _, step := range []struct {
+		text           string
+		loaded, failed int64
+		unused         string
+	}{
+		{rule("a"), 0, 0, "[]"}, // as it was
+		{rule("a", "b", "c"), 1, 0, "[b c]"},
+		{rule("b"), 1, 1, "[b c]"}, // a handler needs a
+		{"limits: []", 1, 2, "[b c]"},
+		{rule("a"), 2, 2, "[]"},
+	} {
+		before := p.Version()
+		_, err := p.write(step.text)
+		loaded, failed := p.Reloads()
+		if got := fmt.Sprint(p.Unused()); loaded != step.loaded || failed != step.failed || got != step.unused {
+			t.Errorf("%s: got %d loaded, %d failed, unused %s, want %v", step.text, loaded, failed, got, step)
+		}
+		if err != nil && p.Version() != before {
+			t.Errorf("%s: another version after %v", step.text, err)
+		}
+	}
+	if p.Version() != first || len(first) != 12 {
+		t.Errorf("the same rules have the versions %q and %q", first, p.Version())
+	}
+	delete(p.MapFS, "r.yaml")
+	if _, err := p.Reload(); err == nil {
+		t.Error("a file that is gone is reloaded")
+	}
+	if _, failed := p.Reloads(); failed != 3 {
+		t.Errorf("%d failures, want 3", failed)
+	}
+}

@@ -25,7 +25,7 @@ const quiet = 100 * time.Millisecond
 // ends. If the system cannot watch files, it returns an error at once. It leaves no
 // goroutines behind. A file with a mistake changes nothing; Watch reads it again when it
 // changes again. Each change and each mistake is logged to the Logger of Options.Limiter. A
-// change that loses counts is a warning.
+// change that loses counts is a warning, and so is a rule that no handler names.
 //
 // Watch notices files that are written in place or replaced, and symbolic links that
 // are replaced, in any part of the path. So it works with ConfigMaps of Kubernetes,
@@ -81,6 +81,9 @@ func (f *File) reload(log *slog.Logger, last []byte) []byte {
 	if err == nil {
 		changes, err = f.load(data)
 	}
+	if err != nil && data == nil {
+		f.failures.Add(1)
+	}
 	if err != nil {
 		mistakes := []error{err}
 		if list, ok := err.(interface{ Unwrap() []error }); ok {
@@ -98,7 +101,10 @@ func (f *File) reload(log *slog.Logger, last []byte) []byte {
 		}
 		log.Log(context.Background(), level, "config: rule changed", "rule", c.Rule, "what", c.What, "from", c.From, "to", c.To, "lost", c.Lost)
 	}
-	log.Info("config: rules reloaded", "changes", len(changes))
+	if unused := f.Unused(); len(unused) > 0 {
+		log.Warn("config: no handler names these rules, so they limit nothing", "rules", unused)
+	}
+	log.Info("config: rules reloaded", "changes", len(changes), "version", f.Version())
 	return data
 }
 

@@ -17,11 +17,13 @@ var public = []string{".", "admin", "algorithms", "config", "headers", "keys", "
 // withoutExample are exported names that neither an example nor a page shows, with
 // the reason.
 var withoutExample = map[string]string{
-	"memstore.Store.Instant":      "a Limiter calls it",
-	"memstore.Store.TakeEach":     "Coalesce calls it",
-	"redisstore.Store.TakeEach":   "Coalesce calls it",
-	"weirprom.Collector.Collect":  "Prometheus calls it",
-	"weirprom.Collector.Describe": "Prometheus calls it",
+	"memstore.Store.Instant":         "a Limiter calls it",
+	"memstore.Store.TakeEach":        "Coalesce calls it",
+	"redisstore.Store.TakeEach":      "Coalesce calls it",
+	"redisstore.Store.LoadOverrides": "overrides.Live calls it",
+	"redisstore.Store.SaveOverride":  "overrides.Live calls it",
+	"weirprom.Collector.Collect":     "Prometheus calls it",
+	"weirprom.Collector.Describe":    "Prometheus calls it",
 }
 
 // TestExamples: an example or the code of a page shows every exported function, method
