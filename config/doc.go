@@ -5,14 +5,14 @@
 //	  - name: auth.createToken
 //	    config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
 //
-// A file needs no more. This one limits each client address with two sliding logs.
-// Every other field has a default. A field at the top of the file is the default of
-// all rules, and a field of a rule is the default of its limits:
+// A file needs no more. This one limits each client address by two limits of the
+// algorithm gcra. Every other field has a default. A field at the top of the file is the
+// default of all rules, and a field of a rule is the default of its limits:
 //
 //	trusted-proxies: [10.0.0.0/8] # the proxies whose header names the client
 //	proxy-header: x-forwarded-for # that header: this is the default; or forwarded
 //	key: ip                       # the default
-//	algorithm: sliding-log        # the default
+//	algorithm: gcra               # the default
 //	timezone: Europe/Berlin       # of calendar windows; the default is UTC
 //	headers: [ietf, github]       # the default is that of Options.Limiter
 //	limits:
@@ -50,6 +50,7 @@
 //     address of the request, whatever the key of the rule is; or a key; or the
 //     beginning of keys, such as tenant-a/*. An entry that no key of the rule can
 //     match is a mistake.
+//   - overrides give keys limits of their own: docs/overrides.md.
 //   - penalty has strikes, for and most: Strikes, Duration and MaxDuration of
 //     [weir.Penalty]. The strikes are a limit; its algorithm is anchored-window unless
 //     it names another.

@@ -105,7 +105,7 @@ func ExampleFile_Reload() {
 	fmt.Println(loaded, "loaded,", failed, "failed, version", rules.Version())
 	// Output:
 	// api: shadow: 0% → 75%
-	// api: limit 1m (sliding-log): 100 per 1m → 50 per 1m <nil>
+	// api: limit 1m (gcra): 100 per 1m → 50 per 1m <nil>
 	// version 99a94d589a5e unused [api]
 	// rules.yaml:1:43: unknown field perid in a limit; did you mean period?
 	// 1 loaded, 1 failed, version 99a94d589a5e
@@ -179,6 +179,6 @@ limits:
 	}
 	fmt.Println(rules.TrustedProxies())
 	// Output:
-	// 1m: 100 per 1m0s (sliding-log)
+	// 1m: 100 per 1m0s (gcra)
 	// [10.0.0.0/8]
 }

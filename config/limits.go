@@ -115,6 +115,7 @@ func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
 
 const (
 	calendar       = "calendar"
+	gcra           = "gcra"
 	slidingLog     = "sliding-log"
 	anchoredWindow = "anchored-window"
 )
@@ -148,7 +149,7 @@ func (d *decoder) algorithm(n ast.Node) string {
 		ok = false
 	}
 	if !ok {
-		return slidingLog
+		return gcra
 	}
 	return name
 }

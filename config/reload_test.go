@@ -131,6 +131,7 @@ func TestReloadDuringRequest(t *testing.T) {
 
 func TestChanges(t *testing.T) {
 	const before = `
+algorithm: sliding-log
 limits:
 - name: login
   config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
@@ -178,7 +179,7 @@ limits:
 // rule or leave it. If it must, it says so.
 func TestReloadKeepsCounts(t *testing.T) {
 	const hour = "{limit: 4, period: 1h}"
-	p := newPage(t, "limits: [{name: a, config: ["+hour+"]}]", Options{})
+	p := newPage(t, "algorithm: sliding-log\nlimits: [{name: a, config: ["+hour+"]}]", Options{})
 	h := p.Handler("a")(ok)
 	for i, step := range []struct {
 		rule   string
@@ -198,7 +199,7 @@ func TestReloadKeepsCounts(t *testing.T) {
 		{"algorithm: gcra, key: global, config: [{limit: 1, period: 90m}, {limit: 2, period: 1d, algorithm: sliding-log}]", false, 429},
 	} {
 		lost := false
-		for _, c := range p.mustWrite(t, fmt.Sprintf("limits: [{name: a, %s}]", step.rule)) {
+		for _, c := range p.mustWrite(t, fmt.Sprintf("algorithm: sliding-log\nlimits: [{name: a, %s}]", step.rule)) {
 			lost = lost || c.Lost
 		}
 		if got := get(h); got != step.status || lost != step.lost {
@@ -364,7 +365,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	const reloads, clients = 1000, 4
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	text := func(n int) string {
-		return fmt.Sprintf("limits:\n- {name: a, key: global, config: [{limit: %d, period: 1h}]}\n- {name: b, key: global, config: [{limit: %d, period: 1h}]}\n", n, n)
+		return fmt.Sprintf("algorithm: sliding-log\nlimits:\n- {name: a, key: global, config: [{limit: %d, period: 1h}]}\n- {name: b, key: global, config: [{limit: %d, period: 1h}]}\n", n, n)
 	}
 	const plenty = 1 << 19
 	var errs, odd atomic.Int64

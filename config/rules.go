@@ -58,7 +58,7 @@ func (d *decoder) decode(data []byte) []rule {
 	if f == nil {
 		return nil
 	}
-	s := settings{algorithm: slidingLog, location: time.UTC, headers: d.o.Limiter.Headers}
+	s := settings{algorithm: gcra, location: time.UTC, headers: d.o.Limiter.Headers}
 	if s.headers == 0 {
 		s.headers = weir.XRateLimit
 	}
