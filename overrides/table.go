@@ -94,6 +94,7 @@ type Table struct {
 	head    int              // bytes of the shortest start that is not empty
 	heads   map[string]span  // where in starts those are that begin with these head bytes
 	joined  bool
+	all     bool // the empty start is one of starts
 	digests bool // a key of exact may be a digest
 }
 
@@ -181,6 +182,7 @@ func (t *Table) add(key string, n *node) bool {
 func (t *Table) finish() error {
 	slices.SortFunc(t.starts, func(a, b start) int { return cmp.Compare(a.text, b.text) })
 	t.heads = make(map[string]span)
+	t.all = len(t.starts) > 0 && t.starts[0].text == ""
 	for i := range t.starts {
 		if n := len(t.starts[i].text); n > 0 && (t.head == 0 || n < t.head) {
 			t.head = n
@@ -213,6 +215,9 @@ func (t *Table) Len() int { return len(t.exact) + len(t.starts) }
 
 // Limits returns the limits of a key, for weir.Rule.Overrides.
 func (t *Table) Limits(key string) (limits []weir.Limit, ok bool) {
+	if !t.joined && !t.mayHave(key) { // most keys, in two looks
+		return nil, false
+	}
 	if !t.joined {
 		return t.find(key, "")
 	}
@@ -222,6 +227,16 @@ func (t *Table) Limits(key string) (limits []weir.Limit, ok bool) {
 	}
 	second, _, _ := cutPart(rest)
 	return t.find(first, second)
+}
+
+// mayHave reports whether there may be an entry for a key.
+func (t *Table) mayHave(key string) bool {
+	if t.head > 0 && len(key) >= t.head {
+		if _, ok := t.heads[key[:t.head]]; ok {
+			return true
+		}
+	}
+	return t.all || len(key) > maxStart && t.digests || t.exact[key] != nil
 }
 
 // find returns the limits of the most specific entry for a key, or the first part of one.
@@ -258,7 +273,7 @@ func (t *Table) last(key string) int {
 			}
 		}
 	}
-	if len(t.starts) > 0 && t.starts[0].text == "" {
+	if t.all {
 		return 0
 	}
 	return -1
