@@ -162,6 +162,6 @@ type transactionKey struct{}
 func keepTransaction(e weir.Event) {
 	if e.Err == nil && !e.Shadow {
 		t := e.Request.Context().Value(transactionKey{}).(*weir.Transaction)
-		*t = weir.Transaction{Charges: e.Transaction.Charges, Decisions: e.Transaction.Decisions, At: e.Transaction.At}
+		*t = weir.Transaction{Charges: slices.Clone(e.Transaction.Charges), Decisions: slices.Clone(e.Transaction.Decisions), At: e.Transaction.At}
 	}
 }
