@@ -193,7 +193,7 @@ var All = []struct {
 		"3:9: cost is 0; want at least 1"},
 	{"cost that never fits", one("  cost: 6\n", ""), false,
 		"3:9: cost 6 never fits in the limit of 5 per 3s, which holds 5: every request would be refused"},
-	{"log that is too long", "limits:\n- name: a\n  cost: 2\n  config: [{limit: 2000000, period: 1d}, {limit: 2000002, period: 2d}]\n", false,
+	{"log that is too long", "limits:\n- name: a\n  cost: 2\n  config: [{limit: 2000000, period: 1d}, {limit: 2000002, period: 2d}]\n  algorithm: sliding-log\n", false,
 		"4:42: the limit 2d (2000002 per 2d) keeps the time of up to 1000001 requests for each key, and a sliding-log at most 1000000: choose another algorithm"},
 	{"unit in capitals", one("  unit: Tokens\n", ""), true,
 		`3:9: unit "Tokens" is not of lower-case letters, digits and hyphens`},
