@@ -1,11 +1,15 @@
 package redisstore_test
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,14 +29,28 @@ import (
 // must write nothing; and a value must live as long as its states matter, and
 // not much longer.
 func TestDifferential(t *testing.T) {
+	server := miniredis.RunT(t)
+	differential(t, redis.NewClient(&redis.Options{Addr: server.Addr()}), server)
+}
+
+// TestDifferentialOnServer does the same on a real server, on its own clock.
+func TestDifferentialOnServer(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+	differential(t, rdb, &realServer{rdb: rdb})
+}
+
+// differential makes histories until there are 30,000 decisions, or as many as the
+// environment says in WEIR_DECISIONS.
+func differential(t *testing.T, rdb *redis.Client, server world) {
 	decisions := 30_000
 	if testing.Short() {
 		decisions = 5_000
 	}
+	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
+		decisions = n
+	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
-	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
 	if err != nil {
@@ -40,7 +58,7 @@ func TestDifferential(t *testing.T) {
 	}
 	done := map[string]int{}
 	for total := 0; total < decisions; {
-		s := store // which has used up its scripts of meters
+		s := store // which has used up its scripts of shapes
 		if r.IntN(2) == 0 {
 			if s, err = redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}); err != nil {
 				t.Fatal(err)
@@ -57,7 +75,9 @@ func TestDifferential(t *testing.T) {
 		for _, l := range h.limits {
 			done[l.Algorithm.Name()]++
 		}
-		server.FlushDB()
+		if err := rdb.FlushDB(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if len(done) != 8 && !testing.Short() { // few histories miss one now and then
 		t.Errorf("decided %v, want all of 8 algorithms", done)
@@ -67,7 +87,8 @@ func TestDifferential(t *testing.T) {
 // A history is what happens to some limits of two keys.
 type history struct {
 	r      *rand.Rand
-	server *miniredis.Miniredis
+	server world
+	real   bool // the clock of the server goes by itself, and values end
 	store  weir.Store
 	limits []weir.Limit
 	keys   []string
@@ -82,7 +103,17 @@ type history struct {
 	log                                                    []string
 }
 
-func newHistory(r *rand.Rand, server *miniredis.Miniredis, store weir.Store) *history {
+// A world is the server on which a history happens: a miniredis.
+type world interface {
+	SetTime(time.Time)
+	Dump() string
+	Get(key string) (string, error)
+	Exists(key string) bool
+	TTL(key string) time.Duration
+	Del(key string) bool
+}
+
+func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 	h := &history{
 		r: r, server: server, store: store,
 		now:    1_700_000_000_000_000 + r.Int64N(1e14),
@@ -110,12 +141,39 @@ func newHistory(r *rand.Rand, server *miniredis.Miniredis, store weir.Store) *hi
 		}
 		h.limits = append(h.limits, l.Named(fmt.Sprint("l", i)))
 	}
+	if r.IntN(4) == 0 { // tiers of one name
+		h.unlike = true
+		for i := range h.limits {
+			if l := h.limits[i].Named("l0"); !slices.ContainsFunc(h.limits, func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }) {
+				h.limits[i] = l
+			}
+		}
+	}
 	h.keys = []string{"a", "b"}
 	if r.IntN(4) == 0 {
 		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
+	if _, h.real = server.(*realServer); h.real {
+		h.changing, h.back = false, false // what was forgotten in time may matter again then
+	}
 	return h
 }
+
+// A realServer shows its values and keeps its clock.
+type realServer struct{ rdb *redis.Client }
+
+func (s *realServer) SetTime(time.Time) {}
+func (s *realServer) Dump() string      { return "" }
+func (s *realServer) Get(key string) (string, error) {
+	return s.rdb.Get(context.Background(), key).Result()
+}
+func (s *realServer) Exists(key string) bool {
+	return s.rdb.Exists(context.Background(), key).Val() > 0
+}
+func (s *realServer) TTL(key string) time.Duration {
+	return s.rdb.PTTL(context.Background(), key).Val()
+}
+func (s *realServer) Del(key string) bool { return s.rdb.Del(context.Background(), key).Val() > 0 }
 
 func randomLimit(r *rand.Rand) weir.Limit {
 	rates := []struct {
@@ -288,7 +346,9 @@ func (h *history) kept(l *weir.Limit) time.Duration {
 	return time.Duration(least) * time.Microsecond
 }
 
-func name(c *weir.Charge) string { return c.Key + " " + c.Limit.StoredName() }
+func name(c *weir.Charge) string {
+	return c.Key + " " + c.Limit.StoredName() + " " + c.Limit.Algorithm.Name()
+}
 
 func value(c *weir.Charge) string {
 	if c.Limit.Algorithm.Name() == "sliding-log" {
@@ -297,7 +357,8 @@ func value(c *weir.Charge) string {
 	return "weir:r:{." + weir.StoredKey(c.Key) + "}"
 }
 
-// step takes one transaction from both and returns how many decisions it was.
+// step takes one transaction from both, or a batch of them, and returns how many
+// decisions it was.
 func (h *history) step(t *testing.T) (int, error) {
 	if h.changing && !h.switching && h.r.IntN(8) == 0 {
 		h.change()
@@ -343,79 +404,122 @@ func (h *history) step(t *testing.T) (int, error) {
 	if h.r.IntN(12) == 0 && (!h.long || h.r.IntN(50) == 0) {
 		got.Forget = true
 	}
-	undo := slices.Clone(got.Undo)
+	batch := []*weir.Transaction{&got}
+	long := func(c weir.Charge) bool {
+		return c.Limit.Algorithm.Name() == "sliding-log" && (h.switching || c.Cost > 10)
+	}
+	if h.r.IntN(8) == 0 && !slices.ContainsFunc(got.Charges, long) {
+		for range 1 + h.r.IntN(30) {
+			again := got
+			again.Undo = slices.Clone(got.Undo)
+			batch = append(batch, &again)
+		}
+	}
+	return h.decide(t, batch)
+}
+
+// decide takes transactions from both, one after the other.
+func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
+	wants := make([]weir.Transaction, len(batch))
+	for i, got := range batch {
+		wants[i] = weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, Undo: slices.Clone(got.Undo)}
+	}
 	h.server.SetTime(time.UnixMicro(h.now))
-	dump := ""
+	dump, texts := "", h.texts()
 	dumps := !h.long || h.r.IntN(20) == 0 // for it takes longer than the scripts
 	if dumps {
 		dump = h.server.Dump()
 	}
-	texts := h.texts()
-	err := h.store.Take(t.Context(), &got)
-	want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, Undo: undo}
+	var err error
+	if len(batch) == 1 {
+		err = h.store.Take(t.Context(), batch[0])
+	} else {
+		err = errors.Join(h.store.(weir.Batcher).TakeEach(t.Context(), batch)...)
+	}
+	wrote := false
+	for i, got := range batch {
+		if h.real {
+			h.now = got.At.UnixMicro()
+		}
+		h.log = append(h.log, fmt.Sprintf("at %d within %v, delay %v, forget %v, %d of a batch of %d:", h.now, got.Within, got.Delay, got.Forget, i+1, len(batch)))
+		for _, c := range got.Charges {
+			h.log = append(h.log, fmt.Sprintf("  %s %v %+v cost %d of %d", c.Key, c.Limit, h.states[name(&c)], c.Cost, c.Spent))
+		}
+		if err != nil {
+			return 0, err
+		}
+		writes, err := h.follow(got, &wants[i])
+		if err != nil {
+			return 0, err
+		}
+		wrote = wrote || writes
+	}
+	if dumps && !wrote {
+		if after := h.server.Dump(); after != dump {
+			return 0, fmt.Errorf("nothing was spent, and Redis has\n%swant\n%s", after, dump)
+		}
+	}
+	got := batch[0]
+	if wrote {
+		h.forget(got, texts)
+		if err := h.lifetimes(got); err != nil {
+			return 0, err
+		}
+	}
+	h.move(got)
+	return len(batch) * len(got.Charges), nil
+}
+
+// follow holds what a store has decided against the arithmetic, and reports whether
+// something is stored for it.
+func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	states := make([]weir.State, len(got.Charges))
 	for i := range states {
 		states[i] = h.states[name(&got.Charges[i])]
-	}
-	h.log = append(h.log, fmt.Sprintf("at %d within %v, delay %v, forget %v:", h.now, got.Within, got.Delay, got.Forget))
-	for i, c := range got.Charges {
-		h.log = append(h.log, fmt.Sprintf("  %s %v %+v cost %d of %d", c.Key, c.Limit, states[i], c.Cost, c.Spent))
-	}
-	if err != nil {
-		return 0, err
 	}
 	before := slices.Clone(states)
 	spent := want.Decide(h.now, states)
 	for i := range got.Charges {
 		if got.Decisions[i] != want.Decisions[i] {
-			return 0, fmt.Errorf("charge %d:\ngot  %+v\nwant %+v", i, got.Decisions[i], want.Decisions[i])
+			return false, fmt.Errorf("charge %d:\ngot  %+v\nwant %+v", i, got.Decisions[i], want.Decisions[i])
 		}
 	}
 	if got.Wait != want.Wait || !got.At.Equal(want.At) {
-		return 0, fmt.Errorf("got Wait %v at %v, want %v at %v", got.Wait, got.At, want.Wait, want.At)
+		return false, fmt.Errorf("got Wait %v at %v, want %v at %v", got.Wait, got.At, want.Wait, want.At)
 	}
-	writes := got.Forget
+	writes = got.Forget
 	for i := range got.Charges {
 		writes = writes || spent && got.Charges[i].Cost != 0
 	}
-	if dumps && !writes {
-		if after := h.server.Dump(); after != dump {
-			return 0, fmt.Errorf("nothing was spent, and Redis has\n%swant\n%s", after, dump)
+	if !writes {
+		return false, nil
+	}
+	for i := range got.Charges {
+		h.states[name(&got.Charges[i])] = states[i]
+		if h.changing && h.drops(&got.Charges[i], &want.Decisions[i], &before[i], &states[i]) {
+			delete(h.states, name(&got.Charges[i]))
+		}
+		if b, a := &before[i], &states[i]; b.At != a.At || b.A != a.A || b.B != a.B {
+			h.tills[name(&got.Charges[i])] = h.now + want.Decisions[i].ResetAfter.Microseconds()
 		}
 	}
-	if writes {
-		for i := range got.Charges {
-			h.states[name(&got.Charges[i])] = states[i]
-			if h.changing && h.drops(&got.Charges[i], &want.Decisions[i], &before[i], &states[i]) {
-				delete(h.states, name(&got.Charges[i]))
-			}
-			if b, a := &before[i], &states[i]; b.At != a.At || b.A != a.A || b.B != a.B {
-				h.tills[name(&got.Charges[i])] = h.now + want.Decisions[i].ResetAfter.Microseconds()
-			}
+	var back weir.Transaction
+	for i, c := range got.Charges {
+		if h.changing && !h.switching && c.Limit.Algorithm.Name() == "sliding-log" {
+			continue // its period may be longer than the units are kept, see change
 		}
-		h.forget(&got, texts)
-		if err := h.lifetimes(&got); err != nil {
-			return 0, err
-		}
-		var back weir.Transaction
-		for i, c := range got.Charges {
-			if h.changing && !h.switching && c.Limit.Algorithm.Name() == "sliding-log" {
-				continue // its period may be longer than the units are kept, see change
+		if c.Cost > 0 && !got.Forget {
+			c.Cost, c.Spent = -c.Cost, got.Decisions[i].At
+			if len(got.Undo) > 0 {
+				back.Undo = append(back.Undo, got.Undo[i])
 			}
-			if c.Cost > 0 && !got.Forget {
-				c.Cost, c.Spent = -c.Cost, got.Decisions[i].At
-				if len(got.Undo) > 0 {
-					back.Undo = append(back.Undo, got.Undo[i])
-				}
-				back.Charges = append(back.Charges, c)
-			}
-		}
-		if len(back.Charges) > 0 {
-			h.taken = append(h.taken, back)
+			back.Charges = append(back.Charges, c)
 		}
 	}
-	h.move(&got)
-	return len(got.Charges), nil
+	if len(back.Charges) > 0 {
+		h.taken = append(h.taken, back)
+	}
+	return true, nil
 }
 
 // drops reports whether Redis keeps nothing of a charge: the state is as good as new by
@@ -454,6 +558,9 @@ func (h *history) forget(t *weir.Transaction, before map[string]string) {
 
 // lifetimes checks the TTLs of what was just written.
 func (h *history) lifetimes(t *weir.Transaction) error {
+	if h.real {
+		return nil // TTLs are shorter when they are asked for: see the conformance tests
+	}
 	needs := map[string]int64{} // until when a value matters
 	slack := map[string]int64{}
 	wrote := map[string]bool{}
@@ -517,6 +624,9 @@ func (h *history) move(t *weir.Transaction) {
 		steps = append(steps, -r.Int64N(period+1), -1)
 	}
 	h.now += steps[r.IntN(len(steps))]
+	if h.real {
+		return
+	}
 	if h.now > 1<<52 {
 		h.now = 1_700_000_000_000_000
 	}
