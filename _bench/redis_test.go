@@ -52,6 +52,10 @@ func BenchmarkServer(b *testing.B) {
 		}{
 			{"gcra", several(algorithms.GCRA, verdict.quota)[:1]},
 			{"five gcra", several(algorithms.GCRA, verdict.quota)},
+			{"fixed window", several(algorithms.FixedWindow, verdict.quota)[:1]},
+			{"three fixed windows", several(algorithms.FixedWindow, verdict.quota)[:3]},
+			{"anchored window", several(algorithms.AnchoredWindow, verdict.quota)[:1]},
+			{"sliding window", several(algorithms.SlidingWindow, verdict.quota)[:1]},
 			{"five logs", several(algorithms.SlidingLog, min(verdict.quota, 200))},
 		} {
 			b.Run(c.name+"/"+verdict.name, func(b *testing.B) {

@@ -41,3 +41,6 @@ func (fixedWindow) Additive()    {}
 func (anchoredWindow) Additive() {}
 func (calendar) Additive()       {}
 func (slidingWindow) Additive()  {}
+
+// Logged tells stores that the states are logs: see redisstore.Logged.
+func (slidingLog) Logged() {}

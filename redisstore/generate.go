@@ -59,6 +59,18 @@ type Additive interface {
 	Additive()
 }
 
+// Logged is a Scripted algorithm whose states are logs. The limits of a rule and key
+// share a value, and their Lua works on the table of a charge, as general.lua makes it:
+//
+//	open_logs(group, charges)          reads the value group.key
+//	take(c, at, cost, quota, period)   returns the wait in µs, or −1
+//	cancel(c, now, of, n, floor)       finds what is to be given back
+//	describe_log(c, target)            returns what Go may ask of the log, as numbers
+//	spend_logs(group, now, forget)     writes the value
+type Logged interface {
+	Logged()
+}
+
 var (
 	//go:embed struct.lua
 	structLua string
@@ -332,5 +344,9 @@ func (c shaped) appendName(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// isLog reports whether the states of an algorithm are logs, which take a hash.
-func isLog(a weir.Algorithm) bool { return a.Name() == "sliding-log" }
+// isLog reports whether the states of an algorithm are logs, which have a value of their
+// own.
+func isLog(a weir.Algorithm) bool {
+	_, ok := a.(Logged)
+	return ok
+}
