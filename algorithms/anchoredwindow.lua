@@ -1,7 +1,7 @@
 local function take(at, a, b, till, now, cost, quota, period)
   if a > 0 and now < till and till > b + period then -- mixed, see mixed.go
     if cost <= 0 then
-      if a + cost <= 0 then return 0, now, 0, b, now end
+      if a + cost <= 0 then return 0, now, 0, 0, now end
       return 0, at, a + cost, b, till
     end
     if cost > quota then return -1 end
