@@ -137,8 +137,34 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit)
 	if len(d.errs) > before {
 		return l
 	}
-	var from *limit
 	name, _ := f["name"].(*ast.StringNode)
+	from := d.replacedLimit(r, f, name, only)
+	if len(d.errs) > before {
+		return l
+	}
+	if f["period"] == nil {
+		return d.otherQuota(n, f, from)
+	}
+	if from != nil {
+		s.algorithm, s.burst = from.Algorithm.Name(), from.Burst
+		if from.location != nil {
+			s.algorithm, s.location = calendar, from.location
+		}
+		if s.algorithm == calendar && calendarUnit(f["period"]) == 0 && f["algorithm"] == nil {
+			d.errorf(f["period"], "period: the limit %s of the rule is of the calendar; want day, week or month, or an algorithm", from.StoredName())
+			return l
+		}
+	}
+	l = d.limit(n, "a limit", limitFields, s, only)
+	if from != nil && name == nil {
+		l.Name = from.StoredName()
+	}
+	return l
+}
+
+// replacedLimit returns the limit of the rule that one of an override replaces: that of
+// its name, or else of its period, or else the only one; nil if there is none.
+func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.StringNode, only bool) (from *limit) {
 	unit := calendarUnit(f["period"])
 	var period limit
 	if f["period"] != nil && unit == 0 {
@@ -153,40 +179,30 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit)
 			from = o
 		}
 	}
-	if len(d.errs) > before {
-		return l
-	}
-	if from != nil {
-		s.algorithm, s.burst = from.Algorithm.Name(), from.Burst
-		if from.location != nil {
-			s.algorithm, s.location = calendar, from.location
-		}
-	}
+	return from
+}
+
+// otherQuota reads a limit of an override that has no period: it differs from the limit
+// that it replaces in quota and burst.
+func (d *decoder) otherQuota(n ast.Node, f map[string]ast.Node, from *limit) (l limit) {
 	switch {
-	case f["period"] != nil:
-		if unit == 0 && s.algorithm == calendar && f["algorithm"] == nil {
-			d.errorf(f["period"], "period: the limit %s of the rule is of the calendar; want day, week or month, or an algorithm", from.StoredName())
-			return l
-		}
-		l = d.limit(n, "a limit", limitFields, s, only)
-		if from != nil && name == nil {
-			l.Name = from.StoredName()
-		}
 	case from == nil:
 		d.errorf(n, "a limit has no period, and the rule has several limits: a name or a period says which of them it replaces")
+		return l
 	case f["algorithm"] != nil || f["timezone"] != nil:
 		d.errorf(n, "a limit with an algorithm or a timezone needs a period")
-	default:
-		l = *from
-		l.Name, l.Quota = from.StoredName(), d.atLeast1(f["limit"], "limit")
-		if b := f["burst"]; b != nil && isMeter(l) {
-			l.Burst = d.atLeast1(b, "burst")
-		} else if b != nil {
-			d.errorf(b, "%s has no burst: only gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
-		}
-		if len(d.errs) == before {
-			d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
-		}
+		return l
+	}
+	before := len(d.errs)
+	l = *from
+	l.Name, l.Quota = from.StoredName(), d.atLeast1(f["limit"], "limit")
+	if b := f["burst"]; b != nil && isMeter(l) {
+		l.Burst = d.atLeast1(b, "burst")
+	} else if b != nil {
+		d.errorf(b, "%s has no burst: only gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
+	}
+	if len(d.errs) == before {
+		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
 	}
 	return l
 }

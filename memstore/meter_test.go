@@ -44,7 +44,6 @@ type pair struct {
 	keys         int
 	a, b         weir.Transaction
 	spent        map[string]weir.Transaction // reservations, to be cancelled
-	decided      int
 }
 
 func newPair(seed uint64) *pair {
