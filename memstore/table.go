@@ -269,6 +269,12 @@ func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
 		sh.rest--
 		return nil
 	}
+	return sh.moveTwo(t, homes, now, keep)
+}
+
+// moveTwo is the search for a state of homes whose other home has a state that can move
+// on.
+func (sh *shard) moveTwo(t table, homes [2]*bucket, now int64, keep []uint64) *slot {
 	steps := 0
 	for _, b := range homes {
 		for i := range b {
