@@ -24,7 +24,7 @@ local function parse_block(text)
   local o = {kind = string.sub(text, 1, 1)}
   o.base, o.range = fields(head_form, text, 2)
   o.text = string.sub(text, entries_from)
-  o.n = #o.text / entry_sizes[o.kind]
+  o.n = math.floor(#o.text / entry_sizes[o.kind])
   return o
 end
 
@@ -168,18 +168,29 @@ local function new_log(group, no)
   return {no = no, at = 0, low = 1, high = 0, text = '', key = group.key, blocks = {}, limits = {}}
 end
 
+-- natural reports whether x is an integer that a state may have.
+local function natural(x) return x >= 0 and x < 9007199254740992 and x % 1 == 0 end
+
+-- parse_logs reports whether text has logs whose first and last blocks are there.
 local function parse_logs(group, text)
   local from = 1
   while from <= #text do
     local log, len, _ = new_log(group)
     local stop = string.find(text, ';', from, true)
+    if not stop or #text < stop + log_size then return false end
     log.ids = string.sub(text, from, stop)
     from = stop + 1
     log.no, log.at, _, log.low, log.high, len = fields(log_form, text, from)
     from = from + log_size
+    if not natural(log.at) or log.low < 1 or log.low > log.high + 1 then return false end
+    for _, b in ipairs(log.low <= log.high and {log.low, log.high} or {}) do
+      if not redis.call('HGET', group.key, field(log, b)) then return false end
+    end
     for id in string.gmatch(log.ids, '[^,;]+') do
+      if #text < from + limit_size - 1 then return false end
       local m = {id = id, log = log}
       m.keep, m.spent, m.first, m.u, m.b = fields(limit_form, text, from)
+      if not (natural(m.keep) and natural(m.spent) and natural(m.first) and natural(m.u)) or m.b < log.low or m.b > log.high + 1 then return false end
       from = from + limit_size
       log.limits[#log.limits + 1] = m
       group.limits[id] = m
@@ -188,15 +199,16 @@ local function parse_logs(group, text)
     from = from + len
     group.logs[#group.logs + 1] = log
   end
+  return from == #text + 1
 end
 
 -- open_logs reads the logs at group.key for the charges of a transaction. The units of a
 -- limit are kept for its period, or as long as they were under a longer one, see keepFor in
--- slidinglog.go.
+-- slidinglog.go. It reports whether they are logs.
 local function open_logs(group, charges)
   group.logs, group.limits = {}, {}
   local text = redis.call('HGET', group.key, 'h')
-  if text then parse_logs(group, text) end
+  if text and not parse_logs(group, text) then return false end
   for _, c in ipairs(charges) do
     local m = group.limits[c.id]
     c.limit, c.keep, c.kept = m, c.period, 0
@@ -207,6 +219,7 @@ local function open_logs(group, charges)
       if m.keep > c.period and m.spent > 0 and newest(m.log) + m.keep > math.max(c.now, c.at) then c.keep = m.keep end
     end
   end
+  return true
 end
 
 -- window returns where the units of a limit begin that were spent after old, how many

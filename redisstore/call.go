@@ -47,7 +47,7 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		}
 		at, ok := beyondEdges(err)
 		if !ok {
-			return err
+			return blame(&t.Charges[0], err)
 		}
 		// Nothing was decided: clocks are far apart, or a reservation lies
 		// beyond the windows that the script was told of.

@@ -2,7 +2,9 @@ package redisstore_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"math"
 	"net"
 	"strings"
 	"syscall"
@@ -79,6 +81,74 @@ func TestCorrupt(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestCorruptLog: of whatever is written into a log, a script ends, and its error names
+// the rule and the limit.
+func TestCorruptLog(t *testing.T) {
+	rdb, store := logOpen(t)
+	limit := algorithms.SlidingLog(1000, time.Hour).Named("few")
+	double := func(x float64) string {
+		return string(binary.LittleEndian.AppendUint64(nil, math.Float64bits(x)))
+	}
+	const head = len("few/sliding-log;")
+	for name, test := range map[string]struct {
+		field string
+		at    int // from the end of the ids, or of the field
+		bytes string
+	}{
+		"the last block is 2^32-1":          {"h", head + 24, "\xff\xff\xff\xff"},
+		"the first block is 0":              {"h", head + 20, "\x00\x00\x00\x00"},
+		"the first block is after the last": {"h", head + 20, "\x07\x00\x00\x00"},
+		"a limit begins in block 0":         {"h", head + 64, "\x00\x00\x00\x00"},
+		"a limit begins in block 9":         {"h", head + 64, "\x09\x00\x00\x00"},
+		"NaN is kept":                       {"h", head + 32, double(math.NaN())},
+		"NaN is spent":                      {"h", head + 40, double(math.NaN())},
+		"less than nothing is spent":        {"h", head + 40, double(-1e12)},
+		"1e300 is when it began":            {"h", head + 48, double(1e300)},
+		"the newest instant is infinite":    {"h", head + 4, double(math.Inf(1))},
+		"the open block is of no kind":      {"h", head + 68, "x"},
+		"a closed block is of no kind":      {"1:2", 0, "x"},
+	} {
+		for _, cost := range []int64{0, 1, 2000, -1} {
+			charge := weir.Charge{Rule: "login", Key: name, Limit: limit, Cost: 1}
+			key := store.Key(&charge)
+			rdb.Del(t.Context(), key)
+			fill(t, store, 200, charge)
+			value := []byte(rdb.HGet(t.Context(), key, test.field).Val())
+			copy(value[test.at:], test.bytes)
+			if err := rdb.HSet(t.Context(), key, test.field, value).Err(); err != nil {
+				t.Fatal(err)
+			}
+			charge.Cost = cost
+			tx := &weir.Transaction{Charges: []weir.Charge{charge}, Within: time.Minute}
+			err := store.Take(t.Context(), tx)
+			if err != nil && !strings.HasPrefix(err.Error(), `redisstore: rule "login": limit "few" (sliding-log): `) {
+				t.Fatalf("%s, cost %d: got the error %v, want one that names rule and limit", name, cost, err)
+			}
+			if err == nil && test.field == "h" && cost != 1 { // a charge that fits need not look at all of it
+				t.Errorf("%s, cost %d: got %+v, want an error", name, cost, tx.Decisions)
+			}
+		}
+	}
+	// What is cut off anywhere.
+	charge := weir.Charge{Rule: "login", Key: "cut", Limit: limit, Cost: 1}
+	key := store.Key(&charge)
+	fill(t, store, 200, charge)
+	for _, field := range []string{"h", "1:1", "1:2", "1:3"} {
+		whole := rdb.HGet(t.Context(), key, field).Val()
+		for n := range len(whole) {
+			rdb.HSet(t.Context(), key, field, whole[:n])
+			tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "login", Key: "cut", Limit: limit, Cost: 1001}}, Within: time.Minute}
+			if n%2 == 0 {
+				tx.Charges[0].Cost, tx.Charges[0].Spent = -1, time.Now().UnixMicro()
+			}
+			if err := store.Take(t.Context(), tx); err != nil && !strings.HasPrefix(err.Error(), `redisstore: rule "login": limit "few"`) {
+				t.Fatalf("%d of %d bytes of field %s: got the error %v", n, len(whole), field, err)
+			}
+		}
+		rdb.HSet(t.Context(), key, field, whole)
 	}
 }
 

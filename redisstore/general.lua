@@ -57,7 +57,7 @@ for id in string.gmatch(ARGV[1], '[^,;]+') do
 end
 for _, value in ipairs(values) do
   if value.log then
-    value.log(value, value.charges)
+    if not value.log(value, value.charges) then return -value.first end
   else
     value.text = redis.call('GET', value.key)
     if value.text then

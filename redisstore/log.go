@@ -63,7 +63,7 @@ func (b *lua) directLogs(n int) {
 	b.line("if not t or string.byte(t) ~= 110 then return end")
 	b.line("begin = struct.unpack('<d', t, 2)")
 	b.line("end")
-	b.line("local lo, hi, gone, time = 0, (#t - first + 1) / 9 + 1, u")
+	b.line("local lo, hi, gone, time = 0, math.floor((#t - first + 1) / 9) + 1, u")
 	b.line("while hi - lo > 1 do")
 	b.line("local mid = math.floor((lo + hi) / 2)")
 	b.line("local e, n = struct.unpack('<I5I4', t, first + 9 * mid - 9)")

@@ -193,3 +193,12 @@ const unreadable = "its state in Redis can't be read"
 func fault(c *weir.Charge, what string) error {
 	return fmt.Errorf("redisstore: rule %q: limit %q (%s): %s", c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name(), what)
 }
+
+// blame names the rule and the limit of a charge if Lua has failed: no state of a store
+// makes it fail.
+func blame(c *weir.Charge, err error) error {
+	if isAnswer(err) && strings.HasPrefix(err.Error(), "ERR user_script:") {
+		return fault(c, unreadable)
+	}
+	return err
+}
