@@ -525,7 +525,7 @@ local function spend(log, c, now)
     local low = log.high + 1
     for _, m in ipairs(log.limits) do low = math.min(low, m.b) end
     if low > log.low then
-      low = math.min(low, log.low + 8)
+      low = math.min(low, log.low + 128)
       delete(log, log.low, low - 1)
       log.low = low
     end

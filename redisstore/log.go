@@ -53,6 +53,7 @@ func (b *lua) directLogs(n int) {
 	b.line("local no, at, expires, low, high, len, %s = struct.unpack('<I4ddI4I4I4%s', text, size + 1)", known, strings.Repeat("ddddI4", n))
 	b.line("local from = size + %d", 33+36*n)
 	b.line("if at > now or #text ~= from + len - 1 or string.byte(text, from) ~= 110 or %s then break end", each(n, "k# ~= y#", " or "))
+	b.line("if %s then break end", each(n, "low < b#", " and ")) // blocks are to be deleted
 	b.line("local base = struct.unpack('<d', text, from + 1)")
 	b.line("local after, sum = struct.unpack('<I5I4', text, #text - 8)")
 	b.line("local last = base + after")
