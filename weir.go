@@ -46,8 +46,8 @@ type State struct {
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 
 	// Until is when the state equals the zero State under the limit that wrote it, in µs
-	// since 1970; 0 if unknown. Stores compute it from ResetAfter. A window learns from
-	// it that the state was written under another period.
+	// since 1970; 0 if unknown. Take may set it, and a store may: from ResetAfter. A window
+	// learns from it that the state was written under another period.
 	Until int64
 }
 

@@ -14,47 +14,58 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Scripted is what an algorithm needs besides weir.Algorithm to be decided in
-// Redis. Its Lua must be the same function as its Take, bit for bit: it defines
+// Scripted is what an algorithm needs besides weir.Algorithm to be decided in Redis. Its Lua
+// must be the same function as its Take, bit for bit: storetest.Limits compares them. It
+// defines
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
-// for a state of the numbers at, a, b and till, which is Until of the state, an
-// instant now ≥ at in µs, and a cost other than 0; period is in µs. take returns 0 and
-// the four numbers of the next state if the cost fits, and else how many µs later it
-// does, or −1 for never. till of the next state is when it is as good as new. Numbers
-// are float64: integers below 2^53 are exact.
+// The state is the numbers at, a, b and till, its Until; of a Log, see Logged. All are 0 for a
+// key never seen. now and period are in µs, and cost is not 0. now is never before at: if at is
+// yet to come, the script asks for the instant at, and adds the wait until then.
 //
-// The Lua of a weir.Queuer and of a weir.Canceler defines besides, below what take needs,
+// If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it returns
+// how many µs after now the cost fits, or −1 for never. A negative cost gives back and always
+// fits. till of the next state is the instant from which it decides as a key never seen: Redis
+// forgets it then. Numbers are float64: return integers below 2^53, which are exact.
+//
+// All that the Lua defines is local. It depends on nothing but the Name of the algorithm: a
+// Store asks once, and puts it into scripts with the Lua of other algorithms.
+//
+// The Lua of a weir.Queuer and of a weir.Canceler also defines, below take and what take calls,
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //
-// queue returns the wait in µs, whether there is room, and the next state, for a turn
-// at the instant turn or after it. cancel returns the state in which n units of the
-// instant of are given back, or nothing if there are none.
+// In both, now is the clock and may lie before at. queue returns the wait in µs, whether there
+// is room, and the four numbers of the next state, for a turn at the instant turn or later.
+// cancel returns the four numbers of the state without n units that were spent at the instant
+// of, or nothing if it finds none.
 type Scripted interface {
 	Lua() string
 }
 
 // Metered is a Scripted algorithm that is a meter, such as GCRA: each unit of cost adds
-// unit ticks to a debt, which drains by rate ticks a µs and may be full ticks at most.
-// Its Lua takes these numbers in place of the quota, the period and the burst.
+// unit ticks to a debt, which drains by rate ticks a µs and may be full ticks at most. Its
+// Lua takes unit, rate and full in place of quota, period and burst.
 type Metered interface {
 	Meter(l *weir.Limit) (unit, rate, full int64)
 }
 
-// Edged is a Scripted algorithm whose windows a script can't compute. Edges
-// returns where windows begin, in µs since 1970 and in order, from before the
-// instant at to well after it. Its Lua gets them after the burst, as packed doubles
-// for struct.unpack, with a 0 between several runs of them.
+// Edged is a Scripted algorithm whose windows a script can't compute, such as months. Edges
+// returns where windows begin, in µs since 1970 and in order, from before the instant at to
+// well after it. Its Lua gets them as one more argument after burst: packed doubles for
+// struct.unpack, with a 0 between several runs of them. If it needs the window of an instant
+// outside of them, it calls error(string.format('WEIR edges %.0f ', instant)): the store then
+// asks again, with the edges around that instant.
 type Edged interface {
 	Edges(at int64) []int64
 }
 
 // Additive is a Scripted algorithm for which, once it has been charged at an instant, a
 // charge of m units and one of n at that instant are the same as one of m + n. Then n
-// transactions that ask the same of one key are decided in one step, see TakeEach.
+// transactions that ask the same of one key are decided in one step, see TakeEach. An
+// algorithm that counts requests, whatever their cost, is not additive.
 type Additive interface {
 	Additive()
 }

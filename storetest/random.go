@@ -54,13 +54,32 @@ func anyCost(r *rand.Rand, n int64) int64 {
 // keys are as good as new within milliseconds, others only after the test.
 func random(t testing.TB, store weir.Store) {
 	const quota = 7
-	r := seeded(t)
 	var all []weir.Limit
 	for _, period := range []time.Duration{999 * time.Microsecond, 20 * time.Millisecond, time.Hour} {
 		for _, l := range limits(quota, period) {
 			all = append(all, l.Named(fmt.Sprint(period.Microseconds())))
 		}
 	}
+	compare(t, store, all, quota)
+}
+
+// Limits fails t unless store decides random charges of the limits as their algorithms do:
+// every field of every Decision, at the instant that the store has filled in. It finds Lua
+// that differs from the Take beside it. Pass limits whose periods are about a millisecond
+// and an hour, and one of another algorithm beside them. Give each a name of its own.
+func Limits(t testing.TB, store weir.Store, limits ...weir.Limit) {
+	t.Helper()
+	quota := int64(1)
+	for i := range limits {
+		quota = max(quota, limits[i].Quota)
+	}
+	compare(t, store, limits, quota)
+}
+
+// compare charges random keys about quota units of any of the limits.
+func compare(t testing.TB, store weir.Store, all []weir.Limit, quota int64) {
+	t.Helper()
+	r := seeded(t)
 	withins := []time.Duration{0, 0, 0, time.Microsecond, time.Millisecond, 20 * time.Millisecond, time.Hour, -1, math.MaxInt64}
 
 	p := newReplay(t, store)

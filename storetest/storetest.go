@@ -9,6 +9,8 @@
 // that the store has filled in, and compares every field of the results. There is no
 // tolerance: a store that is off by a microsecond fails.
 //
+// Limits does so for algorithms of your own.
+//
 // The store need not be empty, because the keys are new in every run. The tests
 // sleep for less than a second in all.
 package storetest

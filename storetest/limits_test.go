@@ -1,0 +1,132 @@
+package storetest_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// cooldown is the algorithm of docs/extending.md.
+type cooldown struct{}
+
+func (cooldown) Name() string { return "cooldown" } // in stored keys: it never changes
+
+func (cooldown) Validate(l *weir.Limit) error {
+	if l.Period > weir.MaxTicks*time.Microsecond {
+		return errors.New("the period exceeds 2^50 µs") // At + period must stay below 2^53
+	}
+	return nil
+}
+
+func (cooldown) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	period := l.Period.Microseconds()
+	if cost < 0 { // give back: free from now on, or from an At that is to come
+		s.At = max(now, s.At) - period
+	}
+	left := s.A * max(0, s.At+period-now) // µs until the next request; A is 0 for a key never seen, else 1
+	free := left == 0
+	switch {
+	case cost > 0 && free:
+		s, left = weir.State{At: now, A: 1}, period
+	case cost < 0 && free:
+		s = weir.State{}
+	}
+	d := weir.Decision{Allowed: cost <= 0 || free, NextAfter: time.Duration(left) * time.Microsecond}
+	d.ResetAfter = d.NextAfter
+	if !d.Allowed {
+		d.RetryAfter = d.NextAfter
+	}
+	if left == 0 {
+		d.Remaining = 1
+	}
+	return s, d
+}
+
+func (cooldown) Lua() string {
+	return `
+local function take(at, a, b, till, now, cost, quota, period)
+  if cost < 0 then return 0, now - period, a, 0, now end
+  if a ~= 0 and now < at + period then return at + period - now end
+  return 0, now, 1, 0, now + period
+end`
+}
+
+func cooldowns(a weir.Algorithm) []weir.Limit {
+	return []weir.Limit{
+		{Name: "short", Algorithm: a, Quota: 1, Period: 999 * time.Microsecond},
+		{Name: "long", Algorithm: a, Quota: 1, Period: time.Hour},
+		algorithms.GCRA(7, time.Hour),
+	}
+}
+
+func onRedis(t *testing.T) weir.Store {
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, redistest.Server(t).Addr()))
+	t.Cleanup(func() { rdb.Close() })
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}) // for a busy machine
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func TestLimits(t *testing.T) {
+	t.Run("memory", func(t *testing.T) { storetest.Limits(t, memstore.New(memstore.Options{}), cooldowns(cooldown{})...) })
+	t.Run("Redis", func(t *testing.T) { storetest.Limits(t, onRedis(t), cooldowns(cooldown{})...) })
+}
+
+// mistaken is a cooldown whose Lua has a mistake.
+type mistaken struct {
+	cooldown
+	from, to string
+}
+
+func (m mistaken) Name() string { return "cooldown " + m.to }
+func (m mistaken) Lua() string  { return strings.Replace(m.cooldown.Lua(), m.from, m.to, 1) }
+
+// TestLimitsFlaws: Lua that is not the same function as Take is found.
+func TestLimitsFlaws(t *testing.T) {
+	store := onRedis(t)
+	for _, m := range []mistaken{
+		{from: "now < at", to: "now <= at"},
+		{from: "return at + period - now", to: "return at + period - now + 1"},
+		{from: "now, 1, 0, now + period", to: "now, 2, 0, now + period"},
+		{from: "now, 1, 0, now + period", to: "now, 1, 0, now"},
+		{from: "now, 1, 0, now + period", to: "now, 0.5, 0, now + period"},
+		{from: "0, now - period, a, 0, now", to: "0, 0, 0, 0, 0"},
+	} {
+		limits := storetest.Test{Name: "Limits", Run: func(t testing.TB, _ weir.Store) { storetest.Limits(t, store, cooldowns(m)...) }}
+		if len(failures(t, limits, "")) == 0 {
+			t.Errorf("%q for %q passes", m.to, m.from)
+		}
+	}
+}
+
+// TestLimitsPage: the page shows the algorithm as it is tested here.
+func TestLimitsPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/extending.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := os.ReadFile("limits_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, begin := range []string{"type cooldown struct{}", "func (cooldown) Lua"} {
+		_, code, _ := strings.Cut(string(page), "```go\n"+begin)
+		code, _, _ = strings.Cut(code, "```")
+		if code == "" || !strings.Contains(string(here), begin+code) {
+			t.Errorf("the code of the page from %q on is not that of this test", begin)
+		}
+	}
+}
