@@ -47,7 +47,7 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		}
 		at, ok := beyondEdges(err)
 		if !ok {
-			return blame(&t.Charges[0], err)
+			return blame(&t.Charges[0], c.explainError(err))
 		}
 		// Nothing was decided: clocks are far apart, or a reservation lies
 		// beyond the windows that the script was told of.
@@ -261,7 +261,7 @@ func (c *call) explain(reply any, ts ...*weir.Transaction) error {
 		}
 	}
 	if spent != 0 {
-		return fault(&ts[0].Charges[0], "the script and the arithmetic disagree")
+		return fault(&ts[0].Charges[0], "Redis and Go decide differently: the Lua of an algorithm is not the same function as its Take")
 	}
 	return nil
 }

@@ -186,7 +186,7 @@ func plain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_'
 }
 
-const unreadable = "its state in Redis can't be read"
+const unreadable = "its state in Redis can't be read, or has a number that is no integer below 2^53"
 
 // fault returns an error that names the rule and the limit of a charge, and neither
 // the key nor what is stored: both may be somebody's secret, and errors are logged.
@@ -195,10 +195,10 @@ func fault(c *weir.Charge, what string) error {
 }
 
 // blame names the rule and the limit of a charge if Lua has failed: no state of a store
-// makes it fail.
+// makes it fail. The text of Redis quotes the script, and neither key nor value.
 func blame(c *weir.Charge, err error) error {
 	if isAnswer(err) && strings.HasPrefix(err.Error(), "ERR user_script:") {
-		return fault(c, unreadable)
+		return fmt.Errorf("%w: %v", fault(c, unreadable), err)
 	}
 	return err
 }

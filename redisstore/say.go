@@ -2,6 +2,9 @@ package redisstore
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -34,4 +37,21 @@ func say(err error) error {
 		}
 	}
 	return fmt.Errorf("redisstore: Redis answers: %w", err)
+}
+
+var scriptLine = regexp.MustCompile(`user_script:(\d+):`)
+
+// explainError quotes the line of the script that an error of Lua is about. The algorithm
+// may be a user's own, and the user never sees the whole script.
+func (x *script) explainError(err error) error {
+	m := scriptLine.FindStringSubmatch(err.Error())
+	if m == nil || !isAnswer(err) {
+		return err
+	}
+	n, _ := strconv.Atoi(m[1])
+	lines := strings.Split(x.text, "\n")
+	if n < 1 || n > len(lines) {
+		return err
+	}
+	return fmt.Errorf("%w (line %d of the script of %s: %s)", err, n, strings.Join(x.algorithms, ", "), strings.TrimSpace(lines[n-1]))
 }

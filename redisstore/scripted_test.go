@@ -1,0 +1,49 @@
+package redisstore_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+)
+
+// own is an algorithm with Lua of its own.
+type own struct {
+	weir.Algorithm
+	name, lua string
+}
+
+func (o own) Name() string { return o.name }
+func (o own) Lua() string  { return o.lua }
+
+// TestScriptedMistakes: the error of Lua with a mistake says where to look for it.
+func TestScriptedMistakes(t *testing.T) {
+	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
+	store := newStore(t, rdb)
+	for _, test := range []struct{ name, lua, want string }{
+		{"syntax", "local function take(at)\n  retrn 0\nend", "of the script of syntax: retrn 0)"},
+		{"other-name", "local function tke() return 0 end", "global variable 'take'"},
+		{"global", "function take() return 0 end", "of the script of global: function take() return 0 end)"},
+		{"nil", "local function take(at)\n  return at + nil\nend", "of the script of nil: return at + nil)"},
+		{"nothing", "local function take() end", `rule "r": limit "1h" (nothing): Redis and Go decide differently`},
+		{"refuses", "local function take() return 7 end", `rule "r": limit "1h" (refuses): Redis and Go decide differently`},
+		{"fraction", "local function take(at, a, b, till, now) return 0, now, 0.5, 0, now + 60000000 end", `rule "r": limit "1h" (fraction): its state in Redis can't be read, or has a number that is no integer`},
+	} {
+		tx := func() *weir.Transaction {
+			limit := weir.Limit{Algorithm: own{algorithms.FixedWindow(9, time.Hour).Algorithm, test.name, test.lua}, Quota: 9, Period: time.Hour}
+			return &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
+		}
+		store.Take(t.Context(), tx()) // the second call reads what the first has stored
+		errs := append(store.TakeEach(t.Context(), []*weir.Transaction{tx()}), store.Take(t.Context(), tx()))
+		for _, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: got %v, want %s", test.name, err, test.want)
+			}
+		}
+	}
+}
