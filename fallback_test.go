@@ -391,28 +391,18 @@ func TestRedisIsDown(t *testing.T) {
 		breaker := weir.Breaker(counted, weir.BreakerOptions{Cooldown: time.Hour, OnChange: func(_ bool, err error) { cause = err }})
 		store := weir.Fallback(breaker, weir.Share(memory(), 2))
 		tx := once(algorithms.GCRA(12, time.Hour))
-		var closed, open time.Duration
 		for i := range 10 {
 			time.Sleep(30 * time.Millisecond) // failures of one moment count as one
-			start := time.Now()
 			if err := store.Take(t.Context(), tx); err != nil {
 				t.Fatalf("%s, request %d: %v", c.what, i, err)
-			}
-			if took := time.Since(start); i < 5 {
-				closed = max(closed, took)
-			} else {
-				open = max(open, took)
 			}
 			if got, want := tx.Allowed(), i < 6; got != want {
 				t.Errorf("%s, request %d: admitted %v, want %v", c.what, i, got, want)
 			}
 		}
-		// Time for a machine that is busy, too: that the store is not asked is
-		// what makes an open breaker quick.
-		if closed > 4*budget || open > budget || asked != 5 || cause == nil {
-			t.Errorf("%s: took %v while closed, %v while open, and asked Redis %d times (%v); want about %v at most, next to nothing, and 5", c.what, closed, open, asked, cause, budget)
+		if asked != 5 || cause == nil { // an open breaker is quick because it asks nobody
+			t.Errorf("%s: asked Redis %d times (%v), want 5", c.what, asked, cause)
 		}
-		t.Logf("%s: %v a request while closed, %v while open: %v", c.what, closed, open, cause)
 	}
 }
 

@@ -192,6 +192,8 @@ func kind(t *testing.T, err error) string {
 	switch {
 	case errors.Is(err, redisstore.ErrTimeout):
 		return "ErrTimeout"
+	case errors.Is(err, weir.ErrBusy): // nobody waits for what can't be in time
+		return "ErrBusy"
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.As(err, &op):
 		return "network"
 	}
@@ -260,29 +262,30 @@ func TestScriptFlush(t *testing.T) {
 func TestHangUp(t *testing.T) {
 	server := redistest.Server(t)
 	for name, options := range map[string]func(addr string) *redis.UniversalOptions{
-		"tuned":    func(addr string) *redis.UniversalOptions { return redisstore.ClientOptions(0, addr) },
+		"tuned":    func(addr string) *redis.UniversalOptions { return redisstore.ClientOptions(500*time.Millisecond, addr) },
 		"defaults": func(addr string) *redis.UniversalOptions { return &redis.UniversalOptions{Addrs: []string{addr}} },
 	} {
 		for _, c := range []struct {
 			name      string
+			timeout   time.Duration // of the store: the caller's ends long before, or not at all
 			want, not error
 			with      func(context.Context) (context.Context, context.CancelFunc)
 		}{
-			{"canceled", context.Canceled, redisstore.ErrTimeout, func(ctx context.Context) (context.Context, context.CancelFunc) {
+			{"canceled", 500 * time.Millisecond, context.Canceled, redisstore.ErrTimeout, func(ctx context.Context) (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithCancel(ctx)
 				time.AfterFunc(10*time.Millisecond, cancel)
 				return ctx, cancel
 			}},
-			{"past the caller's deadline", context.DeadlineExceeded, redisstore.ErrTimeout, func(ctx context.Context) (context.Context, context.CancelFunc) {
+			{"past the caller's deadline", 500 * time.Millisecond, context.DeadlineExceeded, redisstore.ErrTimeout, func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return context.WithTimeout(ctx, 10*time.Millisecond)
 			}},
-			{"past the budget", redisstore.ErrTimeout, context.DeadlineExceeded, func(ctx context.Context) (context.Context, context.CancelFunc) {
+			{"past the budget", 0, redisstore.ErrTimeout, context.DeadlineExceeded, func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return ctx, func() {}
 			}},
 		} {
 			t.Run(name+", "+c.name, func(t *testing.T) {
 				proxy := redistest.Proxy(t, server.Addr())
-				store, err := redisstore.New(client(t, redis.NewUniversalClient(options(proxy.Addr()))), redisstore.Options{})
+				store, err := redisstore.New(client(t, redis.NewUniversalClient(options(proxy.Addr()))), redisstore.Options{Timeout: c.timeout})
 				if err != nil {
 					t.Fatal(err)
 				}
