@@ -23,7 +23,7 @@ trusted-proxies: [127.0.0.1]
 headers: ietf
 limits:
 - name: client
-  config: [{name: requests, limit: %d, period: 60}]
+  config: [{name: requests, algorithm: sliding-log, limit: %d, period: 60}]
 - name: writes
   key: [ip, method]
   config: [{limit: 1000, period: 60}]
