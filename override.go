@@ -31,7 +31,7 @@ func (l *Limiter) validOverride(v *verdict, rule *rule, key string) *override {
 	if o == nil || o.err == nil {
 		return o
 	}
-	l.log.warn(v.Context, rule.Name, o.err)
+	l.log.warn(v.Context, rule.Name, fmt.Errorf("%w: the override of a key is ignored", o.err))
 	return nil
 }
 
@@ -51,9 +51,7 @@ func (rule *rule) override(key string) *override {
 	}
 	o := new(override)
 	if o.denied = len(limits) == 1 && limits[0].Quota == 0; !o.denied {
-		if o.policies, o.err = rule.policiesOf(limits); o.err != nil {
-			o.err = fmt.Errorf("%w: the override of a key is ignored", o.err)
-		}
+		o.policies, o.err = rule.policiesOf(limits)
 	}
 	if rule.preparedCount.Add(1) > maxOverrides {
 		rule.prepared.Clear()

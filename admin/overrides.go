@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/counters"
 	"github.com/seed83679106/weir/overrides"
 )
 
@@ -117,7 +118,7 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 		}
 		l.Period = time.Duration(math.Round(b.Period*1e6)) * time.Microsecond
 		if b.Algorithm != "" {
-			if l.Algorithm = overrides.AlgorithmNamed(b.Algorithm); l.Algorithm == nil {
+			if l.Algorithm = counters.Named(b.Algorithm); l.Algorithm == nil {
 				return refuse(http.StatusBadRequest, "unknown algorithm %q", b.Algorithm)
 			}
 		}
@@ -126,7 +127,7 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 	if len(e.Limits) > 0 && !e.Unlimited && !e.Denied {
 		own := func(string) ([]weir.Limit, bool) { return e.Limits, true }
 		if _, err := h.limitsOf(&t.rule, t.key, own); err != nil {
-			return refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(strings.TrimSuffix(err.Error(), ": the override of a key is ignored"), "weir: "))
+			return refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "weir: "))
 		}
 	}
 	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(body.Seconds*1e6)*time.Microsecond, body.Note)

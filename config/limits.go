@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/counters"
 	"github.com/seed83679106/weir/internal/period"
 )
 
@@ -46,7 +47,7 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, on
 	case f["timezone"] != nil:
 		d.errorf(f["timezone"], "timezone is only for the periods day, week and month")
 	default:
-		l.Algorithm = algorithmNamed(s.algorithm)
+		l.Algorithm = counters.Named(s.algorithm)
 	}
 	if len(d.errs) > before {
 		return l
@@ -120,29 +121,12 @@ const (
 	anchoredWindow = "anchored-window"
 )
 
-// counters are a limit of each algorithm but calendar.
-var counters = []weir.Limit{
-	algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
-	algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
-}
-
-// algorithmNamed returns the algorithm of a name, or nil for calendar and for unknown
-// names.
-func algorithmNamed(name string) weir.Algorithm {
-	for _, l := range counters {
-		if l.Algorithm.Name() == name {
-			return l.Algorithm
-		}
-	}
-	return nil
-}
-
 // algorithm reads the name of an algorithm. After a mistake it returns a valid one.
 func (d *decoder) algorithm(n ast.Node) string {
 	name, ok := d.text(n, "algorithm")
-	if ok && name != calendar && algorithmNamed(name) == nil {
+	if ok && name != calendar && counters.Named(name) == nil {
 		known := []string{}
-		for _, l := range counters {
+		for _, l := range counters.All {
 			known = append(known, l.Algorithm.Name())
 		}
 		d.errorf(n, "unknown algorithm %s%s", name, suggest(name, append(known, calendar)))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/counters"
 )
 
 // TestRedundantRefusesNothing compares pairs of small limits of every algorithm: if
@@ -27,7 +28,7 @@ func TestRedundantRefusesNothing(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range counters {
+	for _, l := range counters.All {
 		if name := l.Algorithm.Name(); found[name] < 5 && name != "leaky-bucket" {
 			t.Errorf("got %d redundant pairs of %s, want some: %v", found[name], name, found)
 		}
@@ -35,7 +36,7 @@ func TestRedundantRefusesNothing(t *testing.T) {
 }
 
 func smallLimit(rnd *rand.Rand) limit {
-	l := counters[rnd.IntN(len(counters))]
+	l := counters.All[rnd.IntN(len(counters.All))]
 	period := 1 + rnd.Int64N(6)
 	l.Period = time.Duration(period) * time.Microsecond
 	l.Quota = 1 + rnd.Int64N(min(4, period)) // no limit is faster than the clock

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"github.com/seed83679106/weir/internal/counters"
 	"maps"
 	"slices"
 	"testing"
@@ -28,7 +29,7 @@ func readSchema(t *testing.T) (s schemaRoot) {
 func TestSchemaKnows(t *testing.T) {
 	s := readSchema(t)
 	known := []string{}
-	for _, l := range counters {
+	for _, l := range counters.All {
 		known = append(known, l.Algorithm.Name())
 	}
 	for _, tt := range []struct {

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/counters"
 )
 
 // A MistakeError is an error of Set for a mistake in its arguments.
@@ -309,7 +309,7 @@ func encode(rule string, e *Entry, note string) (name, text string, err error) {
 	for _, l := range e.Limits {
 		r := recordLimit{Name: l.Name, Quota: l.Quota, Period: l.Period, Burst: l.Burst}
 		if l.Algorithm != nil {
-			if r.Algorithm = l.Algorithm.Name(); AlgorithmNamed(r.Algorithm) == nil {
+			if r.Algorithm = l.Algorithm.Name(); counters.Named(r.Algorithm) == nil {
 				return "", "", mistake("key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
 			}
 		}
@@ -338,7 +338,7 @@ func decode(name, text string) (o Override, err error) {
 	for _, r := range rec.Limits {
 		l := weir.Limit{Name: r.Name, Quota: r.Quota, Period: r.Period, Burst: r.Burst}
 		if r.Algorithm != "" {
-			if l.Algorithm = AlgorithmNamed(r.Algorithm); l.Algorithm == nil {
+			if l.Algorithm = counters.Named(r.Algorithm); l.Algorithm == nil {
 				return o, fmt.Errorf("overrides: rule %.40q: unknown algorithm %.40q", rule, r.Algorithm)
 			}
 		}
@@ -348,18 +348,4 @@ func decode(name, text string) (o Override, err error) {
 		return o, fmt.Errorf("overrides: rule %.40q: %w", rule, err)
 	}
 	return o, nil
-}
-
-// AlgorithmNamed returns the algorithm of package algorithms with that name, or nil. It does
-// not know Calendar, which is more than a name.
-func AlgorithmNamed(name string) weir.Algorithm {
-	for _, l := range []weir.Limit{
-		algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
-		algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
-	} {
-		if l.Algorithm.Name() == name {
-			return l.Algorithm
-		}
-	}
-	return nil
 }

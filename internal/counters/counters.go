@@ -1,0 +1,23 @@
+// Package counters finds the algorithms of package algorithms by their names.
+package counters
+
+import (
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// All has a limit of each algorithm but Calendar, which is more than a name.
+var All = []weir.Limit{
+	algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
+	algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
+}
+
+// Named returns the algorithm of a name, or nil for Calendar and for unknown names.
+func Named(name string) weir.Algorithm {
+	for _, l := range All {
+		if l.Algorithm.Name() == name {
+			return l.Algorithm
+		}
+	}
+	return nil
+}
