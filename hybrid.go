@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,11 +86,16 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 		return nil
 	}
 	h.asked.Add(1)
-	var dropsHere [8]uint64
-	drops := dropsHere[:0]
+	type place struct {
+		shard *blocks
+		id    uint64
+		drops uint64 // of the shard, before next is asked
+	}
+	var here [8]place
+	places := here[:0]
 	for i := range t.Charges {
-		s, _ := h.place(t.Plan(i).Names, t.Charges[i].Key)
-		drops = append(drops, s.dropped())
+		s, id := h.place(t.Plan(i).Names, t.Charges[i].Key)
+		places = append(places, place{s, id, s.dropped()})
 	}
 	sent := h.now()
 	err := h.next.Take(ctx, t)
@@ -99,18 +105,17 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 	done := h.now()
 	allowed := t.Allowed()
 	for i := range t.Charges {
-		c, d := &t.Charges[i], &t.Decisions[i]
-		s, id := h.place(t.Plan(i).Names, c.Key)
+		c, d, p := &t.Charges[i], &t.Decisions[i], &places[i]
 		switch {
 		case allowed && (c.Cost != 0 || t.Forget):
-			s.drop(id)
+			p.shard.drop(p.id)
 		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0 && t.plan(i).known:
 			b, ok := newBlock(d, t.At, sent, done, t.Within > 0)
 			algorithm, room := h.indexOf(c.Limit.Algorithm)
 			if ok && room {
-				b.id, b.algorithm = id, algorithm
+				b.id, b.algorithm = p.id, algorithm
 				b.numbers, _ = numbers(c, t.Within)
-				s.keep(b, drops[i])
+				p.shard.keep(b, p.drops)
 			}
 		}
 	}
@@ -140,10 +145,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 // unknown fills Decisions with placeholders: allowed, Remaining unknown (-1).
 func (t *Transaction) unknown() {
 	n := len(t.Charges)
-	if cap(t.Decisions) < n {
-		t.Decisions = make([]Decision, n)
-	}
-	t.Decisions, t.Wait, t.Undo = t.Decisions[:n], 0, t.Undo[:0]
+	t.Decisions, t.Wait, t.Undo = slices.Grow(t.Decisions[:0], n)[:n], 0, t.Undo[:0]
 	for i := range t.Decisions {
 		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: t.At.UnixMicro()}
 	}
