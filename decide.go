@@ -1,6 +1,9 @@
 package weir
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A Validator is an Algorithm that cannot count every limit. The error of Validate says
 // which number of the limit is too large. Quota and Period of the limit are positive,
@@ -48,10 +51,7 @@ type reserver interface {
 // the store's clock in microseconds since 1970.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
-	if cap(t.Decisions) < n {
-		t.Decisions = make([]Decision, n)
-	}
-	t.Decisions = t.Decisions[:n]
+	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	t.At, t.Wait = time.UnixMicro(now), 0
 	undos := t.Undo
 	t.Undo = t.Undo[:0]
@@ -67,10 +67,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 			return t.Decisions[0].Allowed
 		}
 	}
-	if cap(t.next) < n {
-		t.next = make([]State, n)
-	}
-	t.next = t.next[:n]
+	t.next = slices.Grow(t.next[:0], n)[:n]
 
 	within := min(t.Within, MaxTicks*time.Microsecond).Truncate(time.Microsecond)
 	fits := true
@@ -184,12 +181,9 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 			return false // it fits sooner but not later; none of our algorithms does that
 		}
 	}
-	if n := len(t.Charges); cap(t.Undo) < n {
-		t.Undo = make([]undo, n)
-	} else {
-		t.Undo = t.Undo[:n]
-		clear(t.Undo)
-	}
+	n := len(t.Charges)
+	t.Undo = slices.Grow(t.Undo[:0], n)[:n]
+	clear(t.Undo)
 	for i := range t.Charges {
 		if c := &t.Charges[i]; c.Cost > 0 {
 			_, t.Decisions[i] = c.Limit.Algorithm.Take(t.next[i], &c.Limit, now, 0)

@@ -94,7 +94,7 @@ type Limiter struct {
 	limits  int // of all rules, without those of LimitsFor
 	o       Options
 	settles bool // a rule has Settle
-	guards  bool // a rule has a Deny or a Penalty
+	guards  bool // a rule has a Deny, a Penalty or Overrides
 	expose  []string
 	log     errorLog
 

@@ -123,7 +123,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		} else {
 			o.HungUp = r.Context().Err() != nil || rec.hungUp()
 		}
-		ctx := context.WithoutCancel(r.Context())
+		ctx := asking{r.Context()}
 		l.settle(ctx, o, &v.Transaction, v.items)
 		if extra.spent {
 			l.settle(ctx, o, &extra.shadow, extra.items)
