@@ -47,7 +47,7 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		}
 		at, ok := beyondEdges(err)
 		if !ok {
-			return blame(&t.Charges[0], c.explainError(err))
+			return c.blame(&t.Charges[0], err)
 		}
 		// Nothing was decided: clocks are far apart, or a reservation lies
 		// beyond the windows that the script was told of.
@@ -154,8 +154,13 @@ func (c *call) general(s *Store, t *weir.Transaction) {
 	for i := range t.Charges {
 		charge := &t.Charges[i]
 		a := slices.Index(c.algorithms, charge.Limit.Algorithm.Name()) + 1
-		key := index(&c.keys, s.key(charge), func(a, b string) bool { return a == b })
-		rows = pack(rows, int64(a), int64(key), charge.Cost)
+		name := s.key(charge)
+		key := slices.Index(c.keys, name)
+		if key < 0 {
+			key = len(c.keys)
+			c.keys = append(c.keys, name)
+		}
+		rows = pack(rows, int64(a), int64(key+1), charge.Cost)
 		rows = pack(rows, numbersOf(&charge.Limit)...)
 		rows = pack(rows, max(0, charge.Spent))
 		rows = pack(rows, undoOf(t, i)...)
@@ -204,18 +209,6 @@ func undoOf(t *weir.Transaction, i int) []int64 {
 		return []int64{0, 0, 0, u.Before.At, 0, 0, 0}
 	}
 	return []int64{u.After.At, u.After.A, u.After.B, u.Before.At, u.Before.A, u.Before.B, u.Until}
-}
-
-// index returns the place of x in list, from 1, and appends it if it is not
-// there.
-func index[T any](list *[]T, x T, same func(a, b T) bool) int {
-	for i, y := range *list {
-		if same(x, y) {
-			return i + 1
-		}
-	}
-	*list = append(*list, x)
-	return len(*list)
 }
 
 // packEdges packs the edges around each instant, and a 0 between them.

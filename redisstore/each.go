@@ -199,7 +199,7 @@ func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transacti
 			}
 			return
 		}
-		err = blame(&ts[g.of[0]].Charges[0], g.explainError(err))
+		err = g.blame(&ts[g.of[0]].Charges[0], err)
 	} else {
 		of := make([]*weir.Transaction, len(g.of))
 		for i, j := range g.of {

@@ -141,11 +141,12 @@ func (s *Store) split(t *weir.Transaction) []part {
 	var slots []string
 	for i := range t.Charges {
 		slot := s.slot(t.Charges[i].Key)
-		k := index(&slots, slot, func(a, b string) bool { return a == b })
-		if k > len(parts) {
-			parts = append(parts, part{})
+		k := slices.Index(slots, slot)
+		if k < 0 {
+			k = len(parts)
+			slots, parts = append(slots, slot), append(parts, part{})
 		}
-		p := &parts[k-1]
+		p := &parts[k]
 		p.Forget = t.Forget
 		p.Charges = append(p.Charges, t.Charges[i])
 		p.where = append(p.where, i)

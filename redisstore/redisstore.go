@@ -193,12 +193,3 @@ const unreadable = "its state in Redis can't be read, or has a number that is no
 func fault(c *weir.Charge, what string) error {
 	return fmt.Errorf("redisstore: rule %q: limit %q (%s): %s", c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name(), what)
 }
-
-// blame names the rule and the limit of a charge if Lua has failed: no state of a store
-// makes it fail. The text of Redis quotes the script, and neither key nor value.
-func blame(c *weir.Charge, err error) error {
-	if isAnswer(err) && strings.HasPrefix(err.Error(), "ERR user_script:") {
-		return fmt.Errorf("%w: %v", fault(c, unreadable), err)
-	}
-	return err
-}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
 )
 
 // meanings are what Redis says by the first word of an error, for the one line
@@ -41,17 +43,23 @@ func say(err error) error {
 
 var scriptLine = regexp.MustCompile(`user_script:(\d+):`)
 
-// explainError quotes the line of the script that an error of Lua is about. The algorithm
-// may be a user's own, and the user never sees the whole script.
-func (x *script) explainError(err error) error {
-	m := scriptLine.FindStringSubmatch(err.Error())
-	if m == nil || !isAnswer(err) {
+// blame explains an error of Lua: it quotes the line of the script, because the algorithm may be
+// a user's own, and the user never sees the whole script. No state that a store has written
+// makes Lua fail, so blame also names the rule and the limit of c. The text of Redis quotes
+// the script, and neither key nor value.
+func (x *script) blame(c *weir.Charge, err error) error {
+	if !isAnswer(err) {
 		return err
 	}
-	n, _ := strconv.Atoi(m[1])
-	lines := strings.Split(x.text, "\n")
-	if n < 1 || n > len(lines) {
-		return err
+	text := err.Error()
+	if m := scriptLine.FindStringSubmatch(text); m != nil {
+		lines := strings.Split(x.text, "\n")
+		if n, _ := strconv.Atoi(m[1]); 1 <= n && n <= len(lines) {
+			err = fmt.Errorf("%w (line %d of the script of %s: %s)", err, n, strings.Join(x.algorithms, ", "), strings.TrimSpace(lines[n-1]))
+		}
 	}
-	return fmt.Errorf("%w (line %d of the script of %s: %s)", err, n, strings.Join(x.algorithms, ", "), strings.TrimSpace(lines[n-1]))
+	if strings.HasPrefix(text, "ERR user_script:") {
+		return fmt.Errorf("%w: %v", fault(c, unreadable), err)
+	}
+	return err
 }
