@@ -140,6 +140,16 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	}
 }
 
+// HandlerOfAll returns a middleware that charges all rules of the file together, those that
+// it has when the request arrives: also those that a reload adds. Their headers must be the
+// same; HandlerOfAll panics if they differ, and later such a file is not loaded.
+func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
+	return f.Handler(all...)
+}
+
+// all stands for the names of all rules. No rule has such a name.
+var all = []string{"\x00"}
+
 // handler returns the index of the limiter of the named rules. If there is none yet, it
 // makes it.
 func (f *File) handler(names []string) int {
@@ -177,13 +187,13 @@ func (f *File) Version() string { return f.current.Load().digest }
 // could not be read or had a mistake, so that the rules stayed as they were.
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
 
-// Unused returns the names of the rules that no handler names. They limit no request,
+// Unused returns the names of the rules that no handler uses. They limit no request,
 // unless the program takes them from Rules.
 func (f *File) Unused() (names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.current.Load().rules {
-		if !slices.ContainsFunc(f.handlers, func(used []string) bool { return slices.Contains(used, r.Name) }) {
+		if !slices.ContainsFunc(f.handlers, func(used []string) bool { return slices.Equal(used, all) || slices.Contains(used, r.Name) }) {
 			names = append(names, r.Name)
 		}
 	}
@@ -267,6 +277,12 @@ func (f *File) parse(data []byte) (*version, error) {
 // limiter returns a Limiter that charges the named rules together.
 func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 	o := f.o.Limiter
+	if slices.Equal(names, all) {
+		names = nil
+		for _, r := range rules {
+			names = append(names, r.Name)
+		}
+	}
 	for _, name := range names {
 		r := ruleNamed(rules, name)
 		if r == nil {

@@ -98,6 +98,8 @@ func ExampleFile_Reload() {
 	write("limits: [{name: api, shadow: 75%, config: [{limit: 50, period: 1m}]}]")
 	fmt.Println(rules.Reload())
 	fmt.Println("version", rules.Version(), "unused", rules.Unused())
+	rules.HandlerOfAll() // uses all rules, also those of later reloads
+	fmt.Println("unused", rules.Unused())
 	write("limits: [{name: api, config: [{limit: 50, perid: 1m}]}]")
 	_, err = rules.Reload()
 	loaded, failed := rules.Reloads()
@@ -107,6 +109,7 @@ func ExampleFile_Reload() {
 	// api: shadow: 0% → 75%
 	// api: limit 1m (gcra): 100 per 1m → 50 per 1m <nil>
 	// version 99a94d589a5e unused [api]
+	// unused []
 	// rules.yaml:1:43: unknown field perid in a limit; did you mean period?
 	// 1 loaded, 1 failed, version 99a94d589a5e
 }

@@ -270,6 +270,33 @@ func TestLimiters(t *testing.T) {
 	}
 }
 
+// TestHandlerOfAll: the handler of all rules enforces the rules of the file, whichever
+// they are.
+func TestHandlerOfAll(t *testing.T) {
+	p := newPage(t, limitOf(3), Options{})
+	h := p.HandlerOfAll()(ok)
+	for _, step := range []struct {
+		file string
+		want []int
+	}{
+		{limitOf(3), []int{200, 200}},
+		{"limits: [{name: b, config: [{limit: 1, period: 1h}]}, {name: a, config: [{limit: 3, period: 1h}]}]", []int{200, 429}}, // b is new, and a was not charged for the refusal
+		{"limits: [{name: b, config: [{limit: 2, period: 1h}]}]", []int{200, 429}},                                              // without a
+	} {
+		p.mustWrite(t, step.file)
+		var got []int
+		for range step.want {
+			got = append(got, get(h))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(step.want) || len(p.Unused()) > 0 {
+			t.Errorf("%s: got %d, unused %s; want %d, none", step.file, got, p.Unused(), step.want)
+		}
+	}
+	if _, err := p.write("limits: [{name: a, headers: ietf, config: [{limit: 1, period: 1h}]}, {name: b, config: [{limit: 1, period: 1h}]}]"); err == nil {
+		t.Error("got rules with different headers, want an error")
+	}
+}
+
 func TestTrustedProxies(t *testing.T) {
 	p := newPage(t, limitOf(1), Options{})
 	for _, tt := range []struct{ field, want string }{
