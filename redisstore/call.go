@@ -32,22 +32,22 @@ func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
 	return s.decide(ctx, t, longestWait(t))
 }
 
-// decide has a script decide t, where within is the longest wait. It takes one call,
-// unless a charge needs windows of a calendar that the script was not told of.
+// decide decides t, where within is the longest wait. It takes one call, unless a charge
+// needs windows of a calendar that the script was not told of.
 func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
-		c, err := s.newCall(t, within, 1, around)
-		if err != nil {
+		c := &call{ts: []*weir.Transaction{t}, within: within}
+		if err := s.prepare(c, around); err != nil {
 			return err
 		}
-		reply, err := s.run(ctx, &c)
+		cmds, err := s.send(ctx, c)
 		if err == nil {
-			return c.explain(reply, t)
+			err = c.explain(cmds[0])
 		}
 		at, ok := beyondEdges(err)
 		if !ok {
-			return c.blame(&t.Charges[0], err)
+			return err
 		}
 		// Nothing was decided: clocks are far apart, or a reservation lies
 		// beyond the windows that the script was told of.
@@ -60,112 +60,104 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 // arguments and hangs up if there are more; long before that Timeout is over.
 const mostCharges = 10_000
 
-// A call is a transaction as its script gets it.
+// A call decides transactions that all ask the same.
 type call struct {
-	*script
-	keys   []string
-	args   []any
-	within int64
-	times  int64 // how often the transaction is to be decided
+	ts     []*weir.Transaction
+	of     []int // indexes in a batch
+	within int64 // see longestWait
 
-	additive bool // calls that are alike may be one
+	*script
+	args []any // of the command, its name and the script left out
 }
 
-// newCall names script, keys and arguments. around are instants whose windows the
-// script may need.
-func (s *Store) newCall(t *weir.Transaction, within, times int64, around []int64) (c call, err error) {
+// prepare finds the script of c and writes its arguments. around are instants whose
+// windows the script may need.
+func (s *Store) prepare(c *call, around []int64) error {
+	t := c.ts[0]
 	if len(t.Charges) > mostCharges {
-		return c, fmt.Errorf("redisstore: %d charges in one transaction: at most %d are allowed", len(t.Charges), mostCharges)
+		return fmt.Errorf("redisstore: %d charges in one transaction: at most %d are allowed", len(t.Charges), mostCharges)
 	}
-	c.within, c.times = within, times
-	var here [128]byte
-	if name, cost := nameShape(t, here[:0], within); cost > 0 && times == 1 {
-		if c.script, err = s.scripts.find(name, func() []shaped { return shapeOf(t) }); err != nil {
-			return c, err
-		}
-		if c.script != nil {
-			c.keys = []string{s.key(&t.Charges[0])}
-			c.direct(t, cost)
-		}
+	var here [maxDirect]shaped
+	shape, cost := c.shape(here[:0])
+	x, own, err := s.scripts.find(shape)
+	if err != nil {
+		return err
 	}
-	if c.script == nil {
-		if c.script, err = s.scripts.general(t); err != nil {
-			return c, err
-		}
-		c.general(s, t)
+	c.script = x
+	if cost > 0 && own {
+		c.args = append(make([]any, 2, 7), 1, s.key(&t.Charges[0]), idsOf(t), c.numbers(cost))
+	} else {
+		keys, rows := c.rows(s)
+		c.args = append(append(append(make([]any, 2, 6+len(keys)), len(keys)), keys...), idsOf(t), "", rows)
 	}
 	for i := range t.Charges {
 		if e, ok := t.Charges[i].Limit.Algorithm.(Edged); ok {
 			c.args = append(c.args, packEdges(e, around))
 		}
 	}
-	return c, nil
+	return nil
 }
 
-// nameShape appends the name of the shape of t to name and returns what its charges
-// cost, or 0 if no script of a shape decides it.
-func nameShape(t *weir.Transaction, name []byte, within int64) (_ []byte, cost int64) {
-	if within < 0 || t.Delay >= time.Microsecond || len(t.Charges) > maxDirect {
-		return nil, 0
-	}
-	for i := range t.Charges {
-		c, a := &t.Charges[i], t.Charges[i].Limit.Algorithm
-		if c.Key != t.Charges[0].Key || c.Rule != t.Charges[0].Rule ||
-			isLog(a) && c.Cost == 0 || isLog(a) != isLog(t.Charges[0].Limit.Algorithm) {
-			return nil, 0
+// shape appends the shape of c to s and returns what its charges cost. If a script can't
+// decide c by lua.direct the cost is 0, and the shape is the algorithms of c.
+func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
+	t := c.ts[0]
+	first := &t.Charges[0]
+	direct := c.within >= 0 && t.Delay < time.Microsecond && len(c.ts) == 1 && len(t.Charges) <= maxDirect
+	for i := 0; i < len(t.Charges) && direct; i++ {
+		charge, a := &t.Charges[i], t.Charges[i].Limit.Algorithm
+		_, queues := a.(weir.Queuer)
+		switch {
+		case charge.Key != first.Key, charge.Rule != first.Rule, isLog(a) != isLog(first.Limit.Algorithm), charge.Cost < 0:
+			direct = false
+		case charge.Cost == 0:
+			direct = !isLog(a)
+		default:
+			direct = (cost == 0 || cost == charge.Cost) && !(queues && c.within > 0)
+			cost = charge.Cost
 		}
-		name = shaped{a, c.Cost == 0}.appendName(name)
-		if c.Cost == 0 {
-			continue
-		}
-		if _, queues := a.(weir.Queuer); c.Cost < 0 || cost != 0 && c.Cost != cost || queues && within > 0 {
-			return nil, 0
-		}
-		cost = c.Cost
+		s = append(s, shaped{a, charge.Cost == 0})
 	}
-	return name, cost
-}
-
-func shapeOf(t *weir.Transaction) []shaped {
-	shape := make([]shaped, len(t.Charges))
+	if direct && cost > 0 {
+		return s, cost
+	}
+	s = s[:0]
 	for i := range t.Charges {
-		shape[i] = shaped{t.Charges[i].Limit.Algorithm, t.Charges[i].Cost == 0}
+		s = insert(s, t.Charges[i].Limit.Algorithm)
 	}
-	return shape
+	return s, 0
 }
 
-// direct adds the arguments of lua.direct.
-func (c *call) direct(t *weir.Transaction, cost int64) {
-	numbers := pack(make([]byte, 0, 16+24*len(t.Charges)), c.within, cost)
-	c.additive = c.within == 0
-	for i := range t.Charges {
-		l := &t.Charges[i].Limit
-		numbers = pack(numbers, numbersOf(l)...)
-		_, additive := l.Algorithm.(Additive)
-		c.additive = c.additive && additive
+// numbers packs the numbers of lua.direct.
+func (c *call) numbers(cost int64) []byte {
+	charges := c.ts[0].Charges
+	numbers := pack(make([]byte, 0, 16+24*len(charges)), c.within, cost)
+	for i := range charges {
+		numbers = pack(numbers, numbersOf(&charges[i].Limit)...)
 	}
-	c.args = append(make([]any, 0, 3), idsOf(t), numbers)
+	return numbers
 }
 
-// general adds the arguments of general.lua.
-func (c *call) general(s *Store, t *weir.Transaction) {
+// rows returns the keys and the rows of general.lua.
+func (c *call) rows(s *Store) (keys []any, rows []byte) {
+	t := c.ts[0]
 	delay := max(0, min(int64(t.Delay/time.Microsecond), c.within))
-	rows := pack(make([]byte, 0, 24+112*len(t.Charges)), c.within, delay, c.times)
+	rows = pack(make([]byte, 0, 24+112*len(t.Charges)), c.within, delay, int64(len(c.ts)))
 	for i := range t.Charges {
 		charge := &t.Charges[i]
-		a := slices.Index(c.algorithms, charge.Limit.Algorithm.Name()) + 1
-		name := s.key(charge)
-		key := slices.Index(c.keys, name)
+		a := slices.Index(c.algorithms, charge.Limit.Algorithm.Name())
+		name := any(s.key(charge))
+		key := slices.Index(keys, name)
 		if key < 0 {
-			key = len(c.keys)
-			c.keys = append(c.keys, name)
+			key = len(keys)
+			keys = append(keys, name)
 		}
-		rows = pack(rows, int64(a), int64(key+1), charge.Cost)
+		rows = pack(rows, int64(a+1), int64(key+1), charge.Cost)
 		rows = pack(rows, numbersOf(&charge.Limit)...)
 		rows = pack(rows, max(0, charge.Spent))
 		rows = pack(rows, undoOf(t, i)...)
 	}
-	c.args = append(make([]any, 0, 3), idsOf(t), "", rows)
+	return keys, rows
 }
 
 // pack appends what struct.unpack reads as '<d': doubles hold integers below 2^53.
@@ -176,17 +168,16 @@ func pack(b []byte, numbers ...int64) []byte {
 	return b
 }
 
-// unpack reads n ≤ len(b)/8 integers, and reports whether they are.
-func unpack(b string, n int) (numbers []int64, ok bool) {
-	numbers = make([]int64, n)
+// unpack reads doubles, and reports whether they are integers below 2^53.
+func unpack(b string) (numbers []int64, ok bool) {
+	numbers = make([]int64, len(b)/8)
+	ok = true
 	for i := range numbers {
 		x := math.Float64frombits(binary.LittleEndian.Uint64([]byte(b[8*i : 8*i+8])))
 		numbers[i] = int64(x)
-		if float64(numbers[i]) != x || math.Abs(x) >= 1<<53 {
-			return nil, false
-		}
+		ok = ok && float64(numbers[i]) == x && math.Abs(x) < 1<<53
 	}
-	return numbers, true
+	return numbers, ok
 }
 
 // numbersOf are what the Lua of a limit's algorithm gets of it.
@@ -238,23 +229,29 @@ func idsOf(t *weir.Transaction) string {
 	return string(b)
 }
 
-// explain fills transactions that are alike from the states that the script found.
-func (c *call) explain(reply any, ts ...*weir.Transaction) error {
-	now, spent, states, err := c.read(ts[0], reply)
+// explain fills the transactions of c from the answer of Redis: from the states that the
+// script has found.
+func (c *call) explain(cmd once) error {
+	first := &c.ts[0].Charges[0]
+	reply, err := cmd.Result()
+	if err != nil {
+		return c.blame(first, err)
+	}
+	now, spent, states, err := c.read(reply)
 	if err != nil {
 		return err
 	}
 	if c.within == peek {
-		decideOnly(ts[0], now, states)
+		decideOnly(c.ts[0], now, states)
 		return nil
 	}
-	for _, t := range ts {
+	for _, t := range c.ts {
 		if t.Decide(now, states) {
 			spent--
 		}
 	}
 	if spent != 0 {
-		return fault(&ts[0].Charges[0], "Redis and Go decide differently: the Lua of an algorithm is not the same function as its Take")
+		return fault(first, "Redis and Go decide differently: the Lua of an algorithm is not the same function as its Take")
 	}
 	return nil
 }
@@ -266,41 +263,53 @@ func (c *call) explain(reply any, ts ...*weir.Transaction) error {
 // numbers, or of a log how many follow. If there is nothing behind the first two no key
 // was ever seen. What stands between them and the states of fixed size is none of
 // Go's business.
-func (c *call) read(t *weir.Transaction, reply any) (now, spent int64, states []weir.State, err error) {
-	if first, ok := reply.(int64); ok && 0 < -first && -first <= int64(len(t.Charges)) {
-		return 0, 0, nil, fault(&t.Charges[-first-1], unreadable)
+func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
+	charges := c.ts[0].Charges
+	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
+		return 0, 0, nil, fault(&charges[-n-1], unreadable)
 	}
 	text, ok := reply.(string)
-	logs := slices.ContainsFunc(t.Charges, func(c weir.Charge) bool { return isLog(c.Limit.Algorithm) })
+	logs := slices.ContainsFunc(charges, func(c weir.Charge) bool { return isLog(c.Limit.Algorithm) })
 	from := 16
 	if !logs && len(text) > from {
-		from = max(from, len(text)-32*len(t.Charges))
+		from = max(from, len(text)-32*len(charges))
 	}
 	if !ok || len(text) < from || (len(text)-from)%8 != 0 {
-		return 0, 0, nil, fault(&t.Charges[0], "the script's reply can't be read")
+		return 0, 0, nil, fault(&charges[0], "the script's reply can't be read")
 	}
-	head, _ := unpack(text, 2)
-	numbers, ok := unpack(text[from:], (len(text)-from)/8)
-	if !ok {
-		return 0, 0, nil, fault(&t.Charges[0], unreadable)
-	}
-	states = make([]weir.State, len(t.Charges))
+	head, _ := unpack(text[:16])
+	numbers, ok := unpack(text[from:])
+	states = make([]weir.State, len(charges))
 	for i := range states {
-		if len(text) == 16 {
-			break
+		if ok && len(text) > 16 {
+			states[i], numbers, ok = parseState(numbers, isLog(charges[i].Limit.Algorithm))
 		}
-		if isLog(t.Charges[i].Limit.Algorithm) {
-			n := int(numbers[0])
-			if states[i], ok = parseLog(numbers[1 : 1+n]); !ok {
-				return 0, 0, nil, fault(&t.Charges[i], unreadable)
-			}
-			numbers = numbers[1+n:]
-			continue
+		if !ok {
+			return 0, 0, nil, fault(&charges[i], unreadable)
 		}
-		states[i] = weir.State{At: numbers[0], A: numbers[1], B: numbers[2], Until: numbers[3]}
-		numbers = numbers[4:]
 	}
 	return head[0], head[1], states, nil
+}
+
+// parseState reads a state and returns the numbers behind it. That of a log is how many
+// numbers follow, then at, until, and pairs of a sum and an instant. They are not all of a
+// log but all that its arithmetic will ask for: the newest instant, and some marks, in any
+// order and some of them twice.
+func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool) {
+	if !log {
+		return weir.State{At: numbers[0], A: numbers[1], B: numbers[2], Until: numbers[3]}, numbers[4:], true
+	}
+	list, rest := numbers[1:1+numbers[0]], numbers[1+numbers[0]:]
+	if len(list) == 0 {
+		return s, rest, true
+	}
+	s.At, s.Until = list[0], list[1]
+	for i := 2; i+1 < len(list); i += 2 {
+		s.Log = append(s.Log, weir.LogEntry{Sum: list[i], At: list[i+1]})
+	}
+	slices.SortFunc(s.Log, func(a, b weir.LogEntry) int { return int(a.Sum - b.Sum) })
+	s.Log = slices.Compact(s.Log)
+	return s, rest, len(list)%2 == 0
 }
 
 // decideOnly says whether everything fits, and what remains unspent.

@@ -1,13 +1,10 @@
 package redisstore
 
 import (
-	"bytes"
 	"context"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
 )
@@ -26,20 +23,7 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	}
 	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
 	defer cancel()
-	groups := s.group(ts, errs)
-	if s.multiSlot {
-		var wg sync.WaitGroup
-		for _, line := range lines(groups, ts) {
-			wg.Go(func() {
-				for _, g := range line {
-					s.decideGroup(budget, g, ts, errs)
-				}
-			})
-		}
-		wg.Wait()
-	} else {
-		s.decideGroups(budget, groups, ts, errs)
-	}
+	s.decideAll(budget, s.group(ts, errs), errs)
 	failed := false
 	for i, err := range errs {
 		if err != nil {
@@ -52,16 +36,10 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	return errs
 }
 
-// A group is decided by one call.
-type group struct {
-	call
-	of []int // indexes of transactions, all alike
-}
-
-// group has transactions that are alike decided by one call, if none between them
-// charges a key of theirs. Those that are not valid get their error.
-func (s *Store) group(ts []*weir.Transaction, errs []error) (groups []*group) {
-	last := map[string]*group{} // that charges a key
+// group has transactions decided by one call if they are alike and none between them
+// charges their key. Those that are not valid get their error.
+func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
+	last := map[string]*call{} // that charges a key
 	around := []int64{time.Now().UnixMicro()}
 	for i, t := range ts {
 		if errs[i] = t.Validate(); errs[i] != nil {
@@ -71,143 +49,78 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (groups []*group) {
 			t.Decide(around[0], nil)
 			continue
 		}
-		g := &group{of: []int{i}}
-		if g.call, errs[i] = s.newCall(t, longestWait(t), 1, around); errs[i] != nil {
-			continue
+		c := last[weir.StoredKey(t.Charges[0].Key)]
+		if c == nil || !additive(t) || !additive(c.ts[0]) || !slices.Equal(t.Charges, c.ts[0].Charges) {
+			c = &call{within: longestWait(t)}
+			calls = append(calls, c)
+			for j := range t.Charges {
+				last[weir.StoredKey(t.Charges[j].Key)] = c
+			}
 		}
-		if other := last[g.keys[0]]; g.additive && other != nil && other.alike(&g.call) {
-			other.of = append(other.of, i)
-			continue
-		}
-		groups = append(groups, g)
-		for _, key := range g.keys {
-			last[key] = g
-		}
+		c.ts, c.of = append(c.ts, t), append(c.of, i)
 	}
-	for _, g := range groups {
-		if n := len(g.of); n > 1 { // what was valid once is so again
-			g.call, _ = s.newCall(ts[g.of[0]], 0, int64(n), around)
+	return slices.DeleteFunc(calls, func(c *call) bool {
+		err := s.prepare(c, around)
+		for _, i := range c.of {
+			errs[i] = err
 		}
-	}
-	return groups
-}
-
-// alike reports whether two calls ask the same of the same keys.
-func (c *call) alike(d *call) bool {
-	return c.script == d.script && slices.Equal(c.keys, d.keys) && slices.EqualFunc(c.args, d.args, func(a, b any) bool {
-		if a, ok := a.([]byte); ok {
-			b, _ := b.([]byte)
-			return bytes.Equal(a, b)
-		}
-		return a == b
+		return err != nil
 	})
 }
 
-// lines divides groups by their keys: in each line they keep their order. Where
-// one has several keys there is one line.
-func lines(groups []*group, ts []*weir.Transaction) [][]*group {
-	of := map[string]int{}
-	var lines [][]*group
-	for _, g := range groups {
-		charges := ts[g.of[0]].Charges
-		for i := range charges {
-			if charges[i].Key != charges[0].Key {
-				return [][]*group{groups}
-			}
-		}
-		key := weir.StoredKey(charges[0].Key)
-		k, ok := of[key]
-		if !ok {
-			k = len(lines)
-			of[key] = k
-			lines = append(lines, nil)
-		}
-		lines[k] = append(lines[k], g)
-	}
-	return lines
+// additive reports whether t and others like it can be decided in one step.
+func additive(t *weir.Transaction) bool {
+	return longestWait(t) == 0 && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
+		_, ok := c.Limit.Algorithm.(Additive)
+		return !ok || c.Cost < 0 || c.Key != t.Charges[0].Key
+	})
 }
 
-// decideGroup decides the transactions of a group by a call of its own.
-func (s *Store) decideGroup(ctx context.Context, g *group, ts []*weir.Transaction, errs []error) {
-	if len(g.of) == 1 {
-		errs[g.of[0]] = s.takeMultiSlot(ctx, ts[g.of[0]])
+// decideAll decides calls in one round trip, in a cluster in one for each slot.
+func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
+	if !s.multiSlot {
+		s.decideLine(ctx, calls, errs)
 		return
 	}
-	reply, err := s.run(ctx, &g.call)
-	s.explainGroup(ctx, g, ts, errs, reply, err)
-}
-
-// decideGroups decides all transactions in one round trip, and asks again for
-// those whose scripts Redis has lost.
-func (s *Store) decideGroups(ctx context.Context, groups []*group, ts []*weir.Transaction, errs []error) {
-	if len(groups) == 0 {
-		return
-	}
-	cmds, err := s.sendGroups(ctx, groups)
-	for i, g := range groups {
-		var reply any
-		e := err
-		if e == nil {
-			reply, e = cmds[i].Result()
-		}
-		s.explainGroup(ctx, g, ts, errs, reply, e)
-	}
-}
-
-func (s *Store) sendGroups(ctx context.Context, groups []*group) ([]once, error) {
-	cmds := make([]once, len(groups))
-	sent := map[string]bool{}
-	for i, g := range groups {
-		// A script that Redis has not had from here is sent as it is: were it found
-		// to be missing, those after it would be decided before.
-		if _, known := s.known.Load(g.sha); known || sent[g.sha] {
-			cmds[i] = newCommand(ctx, &g.call, "evalsha", g.sha)
-		} else {
-			cmds[i] = newCommand(ctx, &g.call, "eval", g.text)
-			sent[g.sha] = true
-		}
-	}
-	if err := s.process(ctx, groups[0].keys[0], cmds); err != nil {
-		return nil, err
-	}
-	for sha := range sent {
-		s.known.Store(sha, true)
-	}
-	var again []once
-	var missing []int
-	for i, g := range groups {
-		if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
-			missing = append(missing, i)
-			again = append(again, newCommand(ctx, &g.call, "eval", g.text))
-		}
-	}
-	if len(again) == 0 {
-		return cmds, nil
-	}
-	for i, j := range missing {
-		cmds[j] = again[i]
-	}
-	return cmds, s.process(ctx, groups[0].keys[0], again)
-}
-
-// explainGroup gives each transaction of a group the decision it has in its turn.
-func (s *Store) explainGroup(ctx context.Context, g *group, ts []*weir.Transaction, errs []error, reply any, err error) {
-	if err != nil {
-		if _, ok := beyondEdges(err); ok {
-			for _, i := range g.of {
-				errs[i] = s.take(ctx, ts[i])
+	lines := map[string][]*call{}
+	for _, c := range calls {
+		if len(s.split(c.ts[0])) > 1 { // no call may overtake it
+			for _, c := range calls {
+				s.decideEach(ctx, c, errs, s.takeMultiSlot)
 			}
 			return
 		}
-		err = g.blame(&ts[g.of[0]].Charges[0], err)
-	} else {
-		of := make([]*weir.Transaction, len(g.of))
-		for i, j := range g.of {
-			of[i] = ts[j]
-		}
-		err = g.explain(reply, of...)
+		slot := s.slot(c.ts[0].Charges[0].Key)
+		lines[slot] = append(lines[slot], c)
 	}
-	for _, i := range g.of {
-		errs[i] = err
+	var wg sync.WaitGroup
+	for _, line := range lines {
+		wg.Go(func() { s.decideLine(ctx, line, errs) })
+	}
+	wg.Wait()
+}
+
+// decideLine decides calls of one node in one round trip.
+func (s *Store) decideLine(ctx context.Context, calls []*call, errs []error) {
+	cmds, err := s.send(ctx, calls...)
+	for i, c := range calls {
+		e := err
+		if e == nil {
+			e = c.explain(cmds[i])
+		}
+		if _, ok := beyondEdges(e); ok {
+			s.decideEach(ctx, c, errs, s.take)
+			continue
+		}
+		for _, j := range c.of {
+			errs[j] = e
+		}
+	}
+}
+
+// decideEach decides the transactions of a call by calls of their own.
+func (s *Store) decideEach(ctx context.Context, c *call, errs []error, take func(context.Context, *weir.Transaction) error) {
+	for i, t := range c.ts {
+		errs[c.of[i]] = take(ctx, t)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/seed83679106/weir"
 )
@@ -92,7 +93,8 @@ var (
 // A script is a text and the name by which Redis knows it.
 type script struct {
 	text, sha  string
-	algorithms []string // names, as rows count them
+	algorithms []string    // names, as rows count them
+	sent       atomic.Bool // by a batch
 }
 
 // A charge of a shape has an algorithm and may be a look.
@@ -279,54 +281,38 @@ type scripts struct {
 	all []shaped // of the shapes that have no script of their own
 }
 
-// find returns the script of a shape, which it writes if need be, or nil if there are
-// too many.
-func (s *scripts) find(name []byte, shape func() []shaped) (*script, error) {
+// find returns the script of a shape, which it generates if need be. If there are too many
+// already it is not the shape's own but one that has its algorithms.
+func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
+	var here [128]byte
+	name := appendNames(here[:0], shape)
 	s.mu.RLock()
-	x, full := s.of[string(name)], len(s.of) >= maxScripts
+	x := s.of[string(name)]
 	s.mu.RUnlock()
-	if x != nil || full {
-		return x, nil
-	}
-	return s.add(shape())
-}
-
-func (s *scripts) add(shape []shaped) (*script, error) {
-	x, err := generate(shape)
-	if err != nil {
-		return nil, err
+	if x != nil {
+		return x, true, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.of == nil {
-		s.of = map[string]*script{}
+	own = len(s.of) < maxScripts
+	if !own {
+		for _, c := range shape {
+			s.all = insert(s.all, c.algorithm)
+		}
+		shape = s.all
+		name = appendNames(name[:0], shape)
 	}
-	s.of[string(appendNames(nil, shape))] = x
-	return x, nil
-}
-
-// general returns a script that has the algorithms of t.
-func (s *scripts) general(t *weir.Transaction) (*script, error) {
-	shape := make([]shaped, 0, 4)
-	for i := range t.Charges {
-		shape = insert(shape, t.Charges[i].Limit.Algorithm)
+	if s.of[string(name)] == nil {
+		x, err := generate(shape)
+		if err != nil {
+			return nil, false, err
+		}
+		if s.of == nil {
+			s.of = map[string]*script{}
+		}
+		s.of[string(name)] = x
 	}
-	name := appendNames(make([]byte, 0, 128), shape)
-	x, err := s.find(name, func() []shaped { return shape })
-	if x != nil || err != nil {
-		return x, err
-	}
-	s.mu.Lock()
-	for _, c := range shape {
-		s.all = insert(s.all, c.algorithm)
-	}
-	all := slices.Clone(s.all)
-	x = s.of[string(appendNames(name[:0], all))]
-	s.mu.Unlock()
-	if x != nil {
-		return x, nil
-	}
-	return s.add(all)
+	return s.of[string(name)], own, nil
 }
 
 // insert adds an algorithm to a shape in the order of names, if it is not there.

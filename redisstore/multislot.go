@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed83679106/weir"
 )
 
@@ -42,18 +40,25 @@ func (s *Store) takeMultiSlot(ctx context.Context, t *weir.Transaction) error {
 	if t.Forget {
 		return s.takeParts(ctx, t, parts)
 	}
-	if err := s.askAll(ctx, parts); err != nil {
+	if err := s.askAll(ctx, t, parts); err != nil || !t.Allowed() {
 		return err
 	}
-	for i := range parts {
-		parts[i].fill(t)
-	}
-	if !t.Allowed() {
-		return nil
-	}
+	asked := slices.Clone(t.Decisions)
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
-	if spent, err := s.spendParts(ctx, t, parts); err != nil || !spent {
-		return err
+	for i := range parts {
+		p := &parts[i]
+		if !p.costs(t, func(cost int64) int64 { return max(0, cost) }) {
+			continue
+		}
+		if err := s.takeParts(ctx, t, parts[i:i+1]); err != nil {
+			return err
+		}
+		if !p.Allowed() {
+			s.giveBack(ctx, t, parts[:i])
+			copy(t.Decisions, asked)
+			p.fill(t)
+			return nil
+		}
 	}
 	gifts := slices.DeleteFunc(parts, func(p part) bool {
 		return !p.costs(t, func(cost int64) int64 { return min(0, cost) })
@@ -72,34 +77,10 @@ func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part
 	return nil
 }
 
-// spendParts charges what the parts cost and reports whether all of them fit. If one
-// does not, nothing is spent, and t says of the others how they were before.
-func (s *Store) spendParts(ctx context.Context, t *weir.Transaction, parts []part) (spent bool, err error) {
-	for i := range parts {
-		p := &parts[i]
-		if !p.costs(t, func(cost int64) int64 { return max(0, cost) }) {
-			continue
-		}
-		if err := s.take(ctx, &p.Transaction); err != nil {
-			return false, err
-		}
-		p.fill(t)
-		if !p.Allowed() {
-			s.giveBack(ctx, t, parts[:i])
-			for j := range parts[:i] {
-				parts[j].unspend(t)
-			}
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
 // A part is the charges of a transaction that are in one slot.
 type part struct {
 	weir.Transaction
-	where []int           // of its charges in the whole
-	asked []weir.Decision // before anything was spent
+	where []int // of its charges in the whole
 }
 
 func (p *part) fill(t *weir.Transaction) {
@@ -107,12 +88,6 @@ func (p *part) fill(t *weir.Transaction) {
 		t.Decisions[i] = p.Decisions[j]
 	}
 	t.At = p.At
-}
-
-func (p *part) unspend(t *weir.Transaction) {
-	for j, i := range p.where {
-		t.Decisions[i] = p.asked[j]
-	}
 }
 
 // costs gives the charges f of what they cost in the whole, and reports whether
@@ -125,12 +100,12 @@ func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
 	return any
 }
 
-// left is how many units would be left under the limit that has fewest.
+// left returns how many units the scarcest limit of a part that was asked would have left.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
 		if cost := p.Charges[j].Cost; cost > 0 {
-			least = min(least, p.asked[j].Remaining-cost)
+			least = min(least, p.Decisions[j].Remaining-cost)
 		}
 	}
 	return least
@@ -155,21 +130,18 @@ func (s *Store) split(t *weir.Transaction) []part {
 }
 
 // askAll has all parts decided and nothing spent.
-func (s *Store) askAll(ctx context.Context, parts []part) error {
+func (s *Store) askAll(ctx context.Context, t *weir.Transaction, parts []part) error {
 	errs := make([]error, len(parts))
 	var wg sync.WaitGroup
 	for i := range parts {
-		wg.Go(func() {
-			p := &parts[i]
-			errs[i] = s.decide(ctx, &p.Transaction, peek)
-			p.asked = slices.Clone(p.Decisions)
-		})
+		wg.Go(func() { errs[i] = s.decide(ctx, &parts[i].Transaction, peek) })
 	}
 	wg.Wait()
-	for _, err := range errs {
+	for i, err := range errs {
 		if err != nil {
 			return err
 		}
+		parts[i].fill(t)
 	}
 	return nil
 }
@@ -188,28 +160,8 @@ func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part)
 	}
 }
 
-// slot returns what keys must share to be on one node for certain: the slot of
-// a cluster, the hash tag for a ring.
+// slot returns what keys must share to be on one node for certain: their hash tag.
 func (s *Store) slot(key string) string {
 	tag, _, _ := strings.Cut("."+weir.StoredKey(key), "}")
-	if _, ok := s.rdb.(*redis.ClusterClient); ok {
-		n := crc16(tag) % 16384
-		return string([]byte{byte(n >> 8), byte(n)})
-	}
 	return tag
-}
-
-// crc16 is CRC-16/XMODEM, by which Redis finds the slot of a key.
-func crc16(s string) (crc uint16) {
-	for i := range len(s) {
-		crc ^= uint16(s[i]) << 8
-		for range 8 {
-			if crc&0x8000 != 0 {
-				crc = crc<<1 ^ 0x1021
-			} else {
-				crc <<= 1
-			}
-		}
-	}
-	return crc
 }

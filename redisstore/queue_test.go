@@ -38,6 +38,15 @@ func (f *far) send(ctx context.Context, cmds []once) error {
 	return err
 }
 
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 func (f *far) answer(ctx context.Context, cmds []once) error {
 	f.mu.Lock()
 	if f.idle == 0 {

@@ -66,7 +66,6 @@ type Store struct {
 
 	scripts scripts
 	dials   dials
-	known   sync.Map // names of scripts that a batch has sent
 }
 
 // New returns a store that uses rdb and leaves it to the caller to close. It

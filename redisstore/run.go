@@ -15,37 +15,49 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// run sends the script and returns its reply, or an error no later than ctx
-// ends.
-func (s *Store) run(ctx context.Context, c *call) (any, error) {
-	for {
-		reply, err := s.send(ctx, c, "evalsha", c.sha)
-		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			reply, err = s.send(ctx, c, "eval", c.text)
-		}
-		// While a slot moves, its node may have some keys of a call and not the
-		// others. It has run nothing then.
-		if err == nil || !redis.HasErrorPrefix(err, "TRYAGAIN") || sleep(ctx, time.Millisecond) != nil {
-			return reply, err
+// send has Redis run the scripts of calls in order, in one round trip. It returns no later
+// than ctx ends. What Redis answers, errors among it, is in the commands.
+func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
+	cmds := make([]once, len(calls))
+	for i, c := range calls {
+		// The first of several is sent as it is if Redis may lack it: were it found to be
+		// missing, the calls behind it would be decided before.
+		if len(calls) == 1 || c.sent.Swap(true) {
+			cmds[i] = c.command(ctx, "evalsha", c.sha)
+		} else {
+			cmds[i] = c.command(ctx, "eval", c.text)
 		}
 	}
+	for todo := cmds; len(todo) > 0; {
+		if err := s.process(ctx, calls[0].args[3].(string), todo); err != nil {
+			for _, c := range calls {
+				c.sent.Store(false)
+			}
+			return nil, err
+		}
+		todo = nil
+		for i, c := range calls {
+			switch err := cmds[i].Err(); {
+			case redis.HasErrorPrefix(err, "NOSCRIPT"):
+				cmds[i] = c.command(ctx, "eval", c.text)
+			case redis.HasErrorPrefix(err, "TRYAGAIN"):
+				// While a slot moves, its node may have some keys of a call and not the
+				// others. It has run nothing then.
+				time.Sleep(time.Millisecond)
+				cmds[i] = c.command(ctx, "evalsha", c.sha)
+			default:
+				continue
+			}
+			todo = append(todo, cmds[i])
+		}
+	}
+	return cmds, nil
 }
 
-func (s *Store) send(ctx context.Context, c *call, command, script string) (any, error) {
-	cmd := newCommand(ctx, c, command, script)
-	if err := s.process(ctx, c.keys[0], []once{cmd}); err != nil {
-		return nil, err
-	}
-	return cmd.Result()
-}
-
-func newCommand(ctx context.Context, c *call, command, script string) once {
-	args := make([]any, 0, 3+len(c.keys)+len(c.args))
-	args = append(args, command, script, len(c.keys))
-	for _, key := range c.keys {
-		args = append(args, key)
-	}
-	cmd := once{redis.NewCmd(ctx, append(args, c.args...)...)}
+// command returns the command of c, in place of the one that c has sent before.
+func (c *call) command(ctx context.Context, name, script string) once {
+	c.args[0], c.args[1] = name, script
+	cmd := once{redis.NewCmd(ctx, c.args...)}
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
@@ -133,20 +145,12 @@ func await(ctx context.Context, f func(ctx context.Context) error) error {
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // beyondEdges reports whether the script found that an instant lies beyond the
 // calendar's edges that it was given, and which.
 func beyondEdges(err error) (at int64, ok bool) {
+	if err == nil {
+		return 0, false
+	}
 	_, text, ok := strings.Cut(err.Error(), "WEIR edges ")
 	if !ok {
 		return 0, false
