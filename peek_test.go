@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -44,6 +45,49 @@ func TestPeekAndReset(t *testing.T) {
 			}
 			if a, b := left(spend), left(other); a != 5 || b != 1 {
 				t.Errorf("%v: after a reset %d left, and %d of another key; want 5 and 1", limit, a, b)
+			}
+		})
+	}
+}
+
+// TestPeekCost: Peek says of a cost what Take then does, through every decorator, and
+// spends nothing.
+func TestPeekCost(t *testing.T) {
+	limit := algorithms.GCRA(5, time.Hour)
+	for name, around := range map[string]func(weir.Store) weir.Store{
+		"hybrid":   func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
+		"breaker":  func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
+		"fallback": func(s weir.Store) weir.Store { return weir.Fallback(s, memstore.New(memstore.Options{})) },
+		"coalesce": weir.Coalesce,
+		"share":    func(s weir.Store) weir.Store { return weir.Share(s, 1) },
+		"lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := around(memstore.New(memstore.Options{}))
+			for range 3 {
+				for cost := range int64(7) {
+					c := weir.Charge{Rule: "api", Limit: limit, Cost: cost}
+					before, err := weir.Peek(t.Context(), store, c, weir.Charge{Rule: "other", Limit: limit, Cost: 5})
+					if err != nil {
+						t.Fatal(err)
+					}
+					d := before.Decisions[0]
+					if len(before.Charges) != 2 || !before.Decisions[1].Allowed || before.Decisions[1].Remaining != 5 {
+						t.Errorf("%s: got %+v, want two charges, of which one fits and is not spent", name, before)
+					}
+					look := take(t, store, 0, weir.Charge{Rule: "api", Limit: limit}).Decisions[0]
+					if d.Remaining != look.Remaining || d.NextAfter != look.NextAfter || d.ResetAfter != look.ResetAfter {
+						t.Errorf("%s: cost %d: peeked %+v, and then a look says %+v", name, cost, d, look)
+					}
+					if cost == 0 {
+						continue
+					}
+					after := take(t, store, 0, c).Decisions[0]
+					if d.Allowed != after.Allowed || d.RetryAfter != after.RetryAfter {
+						t.Errorf("%s: cost %d: peeked %+v, and then got %+v", name, cost, d, after)
+					}
+					time.Sleep(7 * time.Minute)
+				}
 			}
 		})
 	}

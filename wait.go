@@ -181,10 +181,50 @@ func giveBack(ctx context.Context, store Store, t *Transaction) error {
 	return store.Take(ctx, &back)
 }
 
-// Peek returns the state of the limits of charges without spending anything: what remains,
-// when more is free, when all is. Their Cost is ignored.
+// Peek returns what would happen if charges were taken now, and spends nothing: Allowed and
+// RetryAfter say when the Cost of each fits, and the other fields of its Decision what
+// remains unspent, when more is free, and when all is. A Cost of 0 or below only looks.
+//
+// If a HybridStore knows from memory that a charge is refused, Remaining may be -1.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {
-	return takeAll(ctx, store, charges, 0)
+	n := len(charges)
+	for i := range charges {
+		if charges[i].Cost > 0 { // a charge that never fits, so that nothing is spent
+			never := Charge{Rule: charges[0].Rule, Key: charges[0].Key, Cost: 1,
+				Limit: Limit{Name: "peek", Algorithm: none{}, Quota: 1, Period: time.Microsecond}}
+			charges = append(slices.Clip(charges), never)
+			break
+		}
+	}
+	t := &Transaction{Charges: slices.Clone(charges)}
+	for i := range t.Charges {
+		t.Charges[i].Cost = max(0, t.Charges[i].Cost)
+	}
+	err := store.Take(ctx, t)
+	t.Charges, t.Decisions = t.Charges[:n], t.Decisions[:min(n, len(t.Decisions))]
+	return t, err
+}
+
+// none is an algorithm that allows nothing.
+type none struct{}
+
+func (none) Name() string   { return "none" }
+func (none) String() string { return "none" }
+
+func (none) Take(_ State, _ *Limit, _, cost int64) (State, Decision) {
+	if cost > 0 {
+		return State{}, Decision{RetryAfter: Never}
+	}
+	return State{}, Decision{Allowed: true}
+}
+
+// Lua is the same for package redisstore: see redisstore.Scripted.
+func (none) Lua() string {
+	return `local function take(at, a, b, till, now, cost)
+  if cost > 0 then return -1 end
+  return 0, 0, 0, 0, 0
+end
+`
 }
 
 // Reset gives back all units that the keys of charges have spent; their Cost is ignored.
@@ -192,17 +232,11 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 // units, Take a charge of negative Cost. To allow more than the limit, raise the limit, for
 // instance by Rule.LimitsFor.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
-	_, err := takeAll(ctx, store, charges, -2*MaxTicks)
-	return err
-}
-
-func takeAll(ctx context.Context, store Store, charges []Charge, cost int64) (*Transaction, error) {
-	t := &Transaction{Charges: make([]Charge, len(charges))}
-	for i, c := range charges {
-		c.Cost = cost
-		t.Charges[i] = c
+	t := &Transaction{Charges: slices.Clone(charges)}
+	for i := range t.Charges {
+		t.Charges[i].Cost, t.Charges[i].Spent = -2*MaxTicks, 0
 	}
-	return t, store.Take(ctx, t)
+	return store.Take(ctx, t)
 }
 
 // wait returns when the turn of v has come. If the context of the request ends before, it

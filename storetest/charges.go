@@ -97,6 +97,34 @@ func look(t testing.TB, store weir.Store) {
 	}
 }
 
+// peek: Peek says of each charge whether and when it would fit, and spends nothing.
+func peek(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	for _, l := range limits(5, time.Hour) {
+		for i := range int64(4) {
+			for _, cost := range []int64{0, 1, 3, 6} {
+				asked := []weir.Charge{p.charge("", l, cost), p.charge("", one, cost)}
+				tx, err := weir.Peek(p.Context(), store, asked...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for j := range asked {
+					c, now := &asked[j], tx.At.UnixMicro()
+					state := p.kept[idOf(c)].state
+					_, want := c.Limit.Algorithm.Take(state, &c.Limit, now, 0)
+					_, d := c.Limit.Algorithm.Take(state, &c.Limit, now, c.Cost)
+					want.Allowed, want.RetryAfter, want.At = d.Allowed, d.RetryAfter, now
+					if got := tx.Decisions[j]; got != want {
+						t.Errorf("charge %d: got %+v, want %+v, for %s", j, got, want, describe(tx))
+					}
+				}
+			}
+			p.one("", l, 1+i%2)
+			p.all(0, p.charge("", l, 0), p.charge("", one, 0))
+		}
+	}
+}
+
 // giveBack: a negative cost gives units back, at most up to the quota.
 func giveBack(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)

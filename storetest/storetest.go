@@ -52,6 +52,7 @@ func Tests() []Test {
 		{"AllOrNothing", allOrNothing},
 		{"Refused", refused},
 		{"Look", look},
+		{"Peek", peek},
 		{"GiveBack", giveBack},
 		{"Spent", spent},
 		{"Forget", forget},

@@ -31,7 +31,7 @@ var flaws = []struct {
 	caught string
 }{
 	{"none", ""},
-	{"spends what fits of a refused transaction", "AllOrNothing Refused GiveBack Reserve Never Random"},
+	{"spends what fits of a refused transaction", "AllOrNothing Refused Peek GiveBack Reserve Never Random"},
 	{"spends nothing under the second charge", "AllOrNothing Random ManyCharges"},
 	{"decides in whole seconds, says microseconds", "Algorithms Random Reset"},
 	{"has a clock of seconds", "Clock Reset"},
