@@ -1,17 +1,12 @@
 package config
 
 import (
-	"bytes"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// MaxSize is the size of the largest file that is loaded, in bytes. It holds some
-// 1,500 rules, and bounds the time and memory of the parser.
+// MaxSize is the size of the largest file that is loaded, together with those that it
+// includes, in bytes. It holds some 1,500 rules, and bounds the time and memory of the parser.
 const MaxSize = 4 << 20
 
 //go:embed schema.json
@@ -65,6 +60,7 @@ type File struct {
 	o     Options
 
 	reloads, failures atomic.Int64
+	failed            atomic.Pointer[error] // of the last reload; nil if it did not fail
 
 	mu       sync.Mutex // held to change handlers and current
 	handlers [][]string // the names of the rules of each handler
@@ -73,8 +69,8 @@ type File struct {
 
 // A version is the content of a File between two reloads. It is never changed.
 type version struct {
-	data     []byte
-	digest   string // of data
+	digest   string   // of the content
+	paths    []string // of the content
 	rules    []rule
 	trusted  []netip.Prefix
 	limiters []*weir.Limiter // one for each of File.handlers
@@ -87,11 +83,11 @@ func Open(path string, store weir.Store, o Options) (*File, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	data, err := f.read()
+	c, err := f.read()
 	if err != nil {
 		return nil, err
 	}
-	v, err := f.parse(data)
+	v, err := c.version()
 	if err != nil {
 		return nil, err
 	}
@@ -180,12 +176,22 @@ func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load()
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
 // Version returns the version of the rules in force: the first 12 digits of the SHA-256 of
-// the file, in hexadecimal. Replicas with the same rules have the same version.
-func (f *File) Version() string { return f.current.Load().digest }
+// the file and of those that it includes, in hexadecimal. Replicas with the same rules have
+// the same version.
+func (f *File) Version() string { return f.current.Load().digest[:12] }
 
 // Reloads returns how often other rules came into force since Open, and how often the file
 // could not be read or had a mistake, so that the rules stayed as they were.
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
+
+// Err returns why the last reload failed, or nil if it did not: then the rules in force
+// are those of the file.
+func (f *File) Err() error {
+	if err := f.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 // Unused returns the names of the rules that no handler uses. They limit no request,
 // unless the program takes them from Rules.
@@ -221,34 +227,35 @@ func (f *File) Rules() []weir.Rule {
 
 // Reload reads the file again and returns what changed. After an error the rules are
 // as they were. Call it for a signal or a button; Watch reloads without it.
-func (f *File) Reload() (Changes, error) {
-	data, err := f.read()
+func (f *File) Reload() (Changes, error) { return f.load(f.read()) }
+
+// load replaces the rules by those in c, unless it could not be read, and returns what
+// changed.
+func (f *File) load(c *content, err error) (changes Changes, _ error) {
+	before := f.current.Load()
+	if err == nil {
+		changes, err = f.replace(c)
+	}
 	if err != nil {
 		f.failures.Add(1)
+		f.failed.Store(&err)
 		return nil, err
 	}
-	return f.load(data)
-}
-
-// load replaces the rules by those in data, and returns what changed.
-func (f *File) load(data []byte) (changes Changes, err error) {
-	before := f.current.Load()
-	if changes, err = f.replace(data); err != nil {
-		f.failures.Add(1)
-	} else if f.current.Load() != before {
+	if f.current.Load() != before {
 		f.reloads.Add(1)
 	}
-	return changes, err
+	f.failed.Store(nil)
+	return changes, nil
 }
 
-func (f *File) replace(data []byte) (Changes, error) {
+func (f *File) replace(c *content) (Changes, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.current.Load()
-	if bytes.Equal(data, old.data) {
+	if c.digest == old.digest {
 		return nil, nil
 	}
-	v, err := f.parse(data)
+	v, err := c.version()
 	if err != nil {
 		return nil, err
 	}
@@ -263,15 +270,13 @@ func (f *File) replace(data []byte) (Changes, error) {
 	return changes(old.rules, v.rules), nil
 }
 
-// parse returns a version without limiters, or the mistakes in data.
-func (f *File) parse(data []byte) (*version, error) {
-	d := decoder{path: f.path, store: f.store, o: &f.o}
-	rules := d.decode(data)
-	if err := d.err(); err != nil {
+// version returns a version without limiters, or the mistakes in the content.
+func (c *content) version() (*version, error) {
+	rules := c.decode()
+	if err := c.err(); err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(data)
-	return &version{data: data, digest: hex.EncodeToString(sum[:6]), rules: rules, trusted: d.trusted}, nil
+	return &version{digest: c.digest, paths: c.paths, rules: rules, trusted: c.trusted}, nil
 }
 
 // limiter returns a Limiter that charges the named rules together.
@@ -304,22 +309,4 @@ func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 		return nil, fmt.Errorf("config: %s: rules %q together: %w", f.path, names, err)
 	}
 	return l, nil
-}
-
-// read returns the content of the file: at most the first MaxSize+1 bytes of it.
-func (f *File) read() ([]byte, error) {
-	open := func(name string) (fs.File, error) { return os.Open(name) }
-	if f.o.FS != nil {
-		open = f.o.FS.Open
-	}
-	file, err := open(f.path)
-	if err != nil {
-		return nil, fmt.Errorf("config: %w", err)
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, MaxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("config: %w", err)
-	}
-	return data, nil
 }

@@ -26,6 +26,10 @@ type decoder struct {
 	o     *Options
 	errs  []*Error
 
+	fields     map[string]ast.Node // of the file
+	included   []*decoder          // of the files that it includes
+	isIncluded bool
+
 	trusted   []netip.Prefix // trusted-proxies
 	forwarded bool           // proxy-header is forwarded
 }
@@ -147,6 +151,9 @@ func (d *decoder) mapping(n ast.Node, what string, known []string, required ...s
 			continue
 		case name == "<<":
 			d.errorf(v, "merge keys are not supported; the top of the file has defaults for all rules")
+			continue
+		case !slices.Contains(known, name) && d.isIncluded && what == theFile && slices.Contains(fileFields, name):
+			d.errorf(v, "%s belongs in the file that includes this one", name)
 			continue
 		case !slices.Contains(known, name):
 			d.errorf(v, "unknown field %s in %s%s", name, what, suggestField(name, known))

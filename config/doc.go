@@ -55,6 +55,8 @@
 //     [weir.Penalty]. The strikes are a limit; its algorithm is anchored-window unless
 //     it names another.
 //
+// The field include names other files of rules, such as limits.d/*.yaml: docs/files.md.
+//
 // A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is
 // loaded as a whole or not at all. Each mistake in it is an [Error] with a line and a
 // column. It is a mistake, too, if a limit never refuses a request because another

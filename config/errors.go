@@ -40,15 +40,18 @@ func (d *decoder) add(line, column int, text string) {
 	d.errs = append(d.errs, &Error{d.path, max(1, line), max(1, column), text})
 }
 
-// err returns the mistakes in the order of the file, at most 100 of them.
+// err returns the mistakes in the order of the file, and then those of the files that it
+// includes, at most 100 of them.
 func (d *decoder) err() error {
 	const maxErrors = 100
-	slices.SortStableFunc(d.errs, func(a, b *Error) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
 	var errs []error
-	for _, e := range d.errs[:min(maxErrors, len(d.errs))] {
-		errs = append(errs, e)
+	for _, d := range append([]*decoder{d}, d.included...) {
+		slices.SortStableFunc(d.errs, func(a, b *Error) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
+		for _, e := range d.errs[:min(maxErrors-len(errs), len(d.errs))] {
+			errs = append(errs, e)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,8 +15,9 @@ import (
 
 // The fields of each mapping, in the order of messages.
 var (
-	fileFields = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits"}
-	ruleFields = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
+	fileFields     = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits", "include"}
+	includedFields = []string{"key", "algorithm", "timezone", "headers", "limits"}
+	ruleFields     = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
 		"allow", "deny", "penalty", "config", "overrides"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
@@ -48,13 +50,9 @@ var placeholder = weir.Rule{
 	Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
 }
 
-// decode returns the rules of a file.
-func (d *decoder) decode(data []byte) []rule {
-	root := d.parse(data)
-	if len(d.errs) > 0 {
-		return nil
-	}
-	f := d.mapping(root, "the file", fileFields, "limits")
+// decode returns the rules of the file and of those that it includes.
+func (d *decoder) decode() []rule {
+	f := d.fields
 	if f == nil {
 		return nil
 	}
@@ -71,17 +69,33 @@ func (d *decoder) decode(data []byte) []rule {
 	}
 	s.key = d.keyNamed(nil, "ip", s.trusted)
 	d.settings(&s, f)
-	if f["limits"] == nil {
+	places := map[string]string{}
+	rules := d.rules(s, places)
+	for _, i := range d.included {
+		s := s
+		i.trusted, i.forwarded = d.trusted, d.forwarded
+		i.settings(&s, i.fields)
+		rules = append(rules, i.rules(s, places)...)
+	}
+	if len(rules) == 0 && d.err() == nil {
+		d.errorf(f["include"], "the file has no limits, nor has a file that it includes")
+	}
+	return rules
+}
+
+// rules reads the rules of one file, whose defaults are s. places has the place of each
+// rule that was read before, by its name.
+func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
+	n := d.fields["limits"]
+	if n == nil {
 		return nil
 	}
-	var rules []rule
-	lines := map[string]int{}
-	for _, n := range d.list(f["limits"], "limits") {
+	for _, n := range d.list(n, "limits") {
 		r := d.rule(n, s)
-		if line := lines[r.Name]; line > 0 {
-			d.errorf(n, "two rules are named %q; the first is in line %d", r.Name, line)
+		if place := places[r.Name]; place != "" {
+			d.errorf(n, "two rules are named %q; the first is in %s", r.Name, strings.TrimPrefix(place, d.path+" "))
 		} else if r.Name != "" {
-			lines[r.Name] = firstToken(n).Position.Line
+			places[r.Name] = fmt.Sprintf("%s line %d", d.path, firstToken(n).Position.Line)
 		}
 		rules = append(rules, r)
 	}

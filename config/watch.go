@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -21,7 +20,7 @@ import (
 // while a program writes a file in place, the file is incomplete.
 const quiet = 100 * time.Millisecond
 
-// Watch reloads the file whenever it changes. It returns the error of ctx when ctx
+// Watch reloads the file whenever it changes, or a file that it includes. It returns the error of ctx when ctx
 // ends. If the system cannot watch files, it returns an error at once. It leaves no
 // goroutines behind. A file with a mistake changes nothing; Watch reads it again when it
 // changes again. Each change and each mistake is logged to the Logger of Options.Limiter. A
@@ -40,12 +39,13 @@ func (f *File) Watch(ctx context.Context) error {
 		return fmt.Errorf("config: %w", err)
 	}
 	defer w.Close()
-	names, err := watchPath(w, f.path)
+	v := f.current.Load()
+	last, paths := v.digest, v.paths
+	names, err := watchPaths(w, paths)
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
 	log := cmp.Or(f.o.Limiter.Logger, slog.Default()).With("file", f.path)
-	last := f.current.Load().data
 	timer := time.NewTimer(0) // the file may have changed since Open
 	defer timer.Stop()
 	for {
@@ -53,37 +53,52 @@ func (f *File) Watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case e := <-w.Events:
-			if slices.Contains(names, e.Name) {
+			if slices.ContainsFunc(names, func(name string) bool { return matches(name, e.Name) }) {
 				timer.Reset(quiet)
 			}
 		case err := <-w.Errors: // events may be lost, so read the file
 			log.Warn("config: watching the rules failed", "error", err)
 			timer.Reset(quiet)
 		case <-timer.C:
-			if now, err := watchPath(w, f.path); err != nil {
+			if now, err := watchPaths(w, paths); err != nil {
 				log.Error("config: watching the rules failed", "error", err)
 			} else {
 				names = now
 			}
-			last = f.reload(log, last)
+			now := paths
+			if last, now = f.reload(log, last); !slices.Equal(now, paths) {
+				paths = now
+				timer.Reset(0) // they may have changed before they are watched
+			}
 		}
 	}
 }
 
-// reload reads the file. If its content differs from last, the content that was read
-// before, reload loads it and logs the changes or the mistakes. It returns the content.
-func (f *File) reload(log *slog.Logger, last []byte) []byte {
-	data, err := f.read()
-	if err == nil && bytes.Equal(data, last) {
-		return last
-	}
-	var changes Changes
+// matches reports whether name is that of a file that matters. The last element of a name
+// that matters may be a pattern.
+func matches(matters, name string) bool {
+	match, _ := filepath.Match(filepath.Base(matters), filepath.Base(name))
+	return matters == name || match && filepath.Dir(matters) == filepath.Dir(name)
+}
+
+// reload reads the file. If its digest is not last, that of the content that was read
+// before, reload loads it and logs the changes or the mistakes. It returns the digest, and
+// the paths to watch.
+func (f *File) reload(log *slog.Logger, last string) (digest string, paths []string) {
+	paths = f.current.Load().paths
+	content, err := f.read()
 	if err == nil {
-		changes, err = f.load(data)
+		digest = content.digest
+		for _, p := range content.paths {
+			if !slices.Contains(paths, p) {
+				paths = append(slices.Clip(paths), p)
+			}
+		}
+		if digest == last {
+			return digest, paths
+		}
 	}
-	if err != nil && data == nil {
-		f.failures.Add(1)
-	}
+	changes, err := f.load(content, err)
 	if err != nil {
 		mistakes := []error{err}
 		if list, ok := err.(interface{ Unwrap() []error }); ok {
@@ -92,7 +107,7 @@ func (f *File) reload(log *slog.Logger, last []byte) []byte {
 		for _, err := range mistakes {
 			log.Error("config: rules not reloaded", "error", err)
 		}
-		return data
+		return digest, paths
 	}
 	for _, c := range changes {
 		level := slog.LevelInfo
@@ -105,16 +120,21 @@ func (f *File) reload(log *slog.Logger, last []byte) []byte {
 		log.Warn("config: no handler names these rules, so they limit nothing", "rules", unused)
 	}
 	log.Info("config: rules reloaded", "changes", len(changes), "version", f.Version())
-	return data
+	return digest, content.paths
 }
 
-// watchPath watches the directories in which a change can make path lead to another
-// file, and no others. It returns the names whose events matter.
-func watchPath(w *fsnotify.Watcher, path string) ([]string, error) {
-	names, err := links(path)
-	if err != nil {
-		return nil, err
+// watchPaths watches the directories in which a change can make one of the paths lead to
+// another file, and no others. It returns the names whose events matter.
+func watchPaths(w *fsnotify.Watcher, paths []string) (names []string, err error) {
+	for _, path := range paths {
+		l, err := links(path)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, l...)
 	}
+	slices.Sort(names)
+	names = slices.Compact(names)
 	var dirs []string
 	for _, name := range names {
 		dir := filepath.Dir(name)

@@ -75,9 +75,9 @@ var All = []struct {
 	{"alias", one("  key: *k\n", ""), false,
 		"3:8: key is an alias, which is not supported; the top of the file has defaults for all rules"},
 	{"anchor bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nlimits: *c\n", false,
-		`1:1: unknown field a in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits
-2:1: unknown field b in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits
-3:1: unknown field c in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits
+		`1:1: unknown field a in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits, include
+2:1: unknown field b in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits, include
+3:1: unknown field c in the file; known are trusted-proxies, proxy-header, key, algorithm, timezone, headers, limits, include
 4:9: limits is an alias, which is not supported; the top of the file has defaults for all rules`},
 	{"tag", one("", "    burst: !!int 5\n"), false,
 		"6:12: burst is tagged, which is not supported; the top of the file has defaults for all rules"},

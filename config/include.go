@@ -1,0 +1,184 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// maxIncluded is how many files a file may include.
+const maxIncluded = 1000
+
+const theFile = "the file" // in messages
+
+// disk is the file system of the operating system, with its names.
+type disk struct{}
+
+func (disk) Open(name string) (fs.File, error)          { return os.Open(name) }
+func (disk) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
+func (disk) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
+
+// A content is a file and those that it includes, as they were read.
+type content struct {
+	*decoder          // of the file
+	digest   string   // SHA-256 of all of them
+	paths    []string // whose changes may change the content; the last element may be a pattern
+}
+
+// A reader reads a content.
+type reader struct {
+	*content
+	fsys  fs.FS
+	below string // the beginning of the names of included files
+	size  int
+	sum   hash.Hash
+}
+
+// read reads the file and those that it includes. It fails if the file itself cannot be
+// read; the decoder has all other mistakes.
+func (f *File) read() (*content, error) {
+	d := &decoder{path: f.path, store: f.store, o: &f.o}
+	r := reader{content: &content{decoder: d, paths: []string{f.path}}, fsys: f.o.FS, sum: sha256.New()}
+	if r.fsys == nil {
+		r.fsys = disk{}
+	}
+	r.below = strings.TrimSuffix(f.path, filepath.Base(f.path))
+	data, err := r.readFile(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	r.sum.Write(data)
+	d.parseFile(data, fileFields)
+	if n := d.fields["include"]; n != nil {
+		r.include(n)
+	}
+	if err := d.err(); err != nil { // for example that a file cannot be read
+		io.WriteString(r.sum, err.Error())
+	}
+	r.digest = hex.EncodeToString(r.sum.Sum(nil))
+	return r.content, nil
+}
+
+// readFile returns the content of a file, or the first bytes of it if all files together
+// have more than MaxSize.
+func (r *reader) readFile(name string) ([]byte, error) {
+	file, err := r.fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, int64(MaxSize+1-r.size)))
+	r.size += len(data)
+	return data, err
+}
+
+// include reads the field include: a pattern, or a list of them.
+func (r *reader) include(n ast.Node) {
+	nodes := []ast.Node{n}
+	if _, ok := n.(*ast.SequenceNode); ok {
+		nodes = r.list(n, "include")
+	}
+	done := map[string]bool{path.Clean(filepath.ToSlash(r.path)): true}
+	for _, n := range nodes {
+		pattern, ok := r.text(n, "include")
+		if !ok {
+			continue
+		}
+		pattern = path.Clean(pattern)
+		for _, name := range r.matches(n, pattern) {
+			switch clean := path.Clean(filepath.ToSlash(name)); {
+			case !done[clean]:
+				done[clean] = true
+				r.includeFile(n, name)
+			case !isPattern(pattern):
+				r.errorf(n, "include: %s is read already", pattern)
+			}
+			if len(r.errs) > 0 {
+				return
+			}
+		}
+	}
+}
+
+// matches returns the names of the files that match a pattern, in the order of their names.
+func (r *reader) matches(n ast.Node, pattern string) (names []string) {
+	dir, base := path.Split(pattern)
+	_, err := path.Match(base, "")
+	switch {
+	case !fs.ValidPath(pattern):
+		r.errorf(n, "include: %s is not below the directory of the file", pattern)
+		return nil
+	case err != nil:
+		r.errorf(n, "include: %s is no pattern: %v", pattern, err)
+		return nil
+	case isPattern(dir):
+		r.errorf(n, "include: %s has a wildcard in the name of a directory", pattern)
+		return nil
+	}
+	r.paths = append(r.paths, r.below+pattern)
+	if !isPattern(base) {
+		return []string{r.below + pattern}
+	}
+	entries, err := fs.ReadDir(r.fsys, path.Clean(r.below+dir))
+	if err != nil {
+		r.errorf(n, "include: %v", err)
+	}
+	for _, e := range entries {
+		hidden := strings.HasPrefix(e.Name(), ".") && !strings.HasPrefix(base, ".")
+		if match, _ := path.Match(base, e.Name()); match && !hidden && !e.IsDir() {
+			names = append(names, r.below+dir+e.Name())
+		}
+	}
+	return names
+}
+
+func isPattern(s string) bool { return strings.ContainsAny(s, `*?[\`) }
+
+// includeFile reads a file that n includes.
+func (r *reader) includeFile(n ast.Node, name string) {
+	if len(r.included) == maxIncluded {
+		r.errorf(n, "include: more than %d files", maxIncluded)
+		return
+	}
+	info, err := fs.Stat(r.fsys, name) // to open a named pipe would block
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file", name)
+	}
+	var data []byte
+	if err == nil {
+		data, err = r.readFile(name)
+	}
+	switch {
+	case err != nil:
+		r.errorf(n, "include: %v", err)
+		return
+	case r.size > MaxSize:
+		r.errorf(n, "include: the files together are larger than %d KiB", MaxSize>>10)
+		return
+	}
+	fmt.Fprintf(r.sum, "\x00%s\x00%s", strings.TrimPrefix(name, r.below), data) // no file has a zero byte
+	d := &decoder{path: name, store: r.store, o: r.o, isIncluded: true}
+	d.parseFile(data, includedFields)
+	r.included, r.paths = append(r.included, d), append(r.paths, name)
+}
+
+// parseFile reads the fields of a file, of which known are those that it may have.
+func (d *decoder) parseFile(data []byte, known []string) {
+	root := d.parse(data)
+	if len(d.errs) > 0 {
+		return
+	}
+	d.fields = d.mapping(root, theFile, known)
+	if d.fields != nil && len(d.errs) == 0 && d.fields["limits"] == nil && d.fields["include"] == nil {
+		d.errorf(root, "the file has no limits")
+	}
+}
