@@ -186,6 +186,13 @@ type Store interface {
 // that is not printable, the same limit of the same key twice, a Delay beyond Within.
 // Stores call it first.
 func (t *Transaction) Validate() error {
+	if len(t.Charges) == 1 && t.Delay <= 0 && t.first.of(&t.Charges[0]) {
+		return nil // most transactions, without a call
+	}
+	return t.validate()
+}
+
+func (t *Transaction) validate() error {
 	if t.Delay > max(0, t.Within) {
 		return fmt.Errorf("weir: a delay of %v is not within %v", t.Delay, t.Within)
 	}

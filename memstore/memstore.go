@@ -89,9 +89,15 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	switch n := len(t.Charges); {
-	case n == 1:
+	if len(t.Charges) == 1 {
 		return s.takeOne(t)
+	}
+	return s.takeSeveral(t)
+}
+
+// takeSeveral decides any number of charges but one.
+func (s *Store) takeSeveral(t *weir.Transaction) error {
+	switch n := len(t.Charges); {
 	case n == 0:
 		t.Decide(s.clock.now(), nil)
 		return nil
@@ -107,17 +113,26 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 }
 
 // takeOne decides one charge. It reads the clock before it takes the lock, so that no
-// other call waits for the clock.
+// other call waits for the clock. The clock and the lock wait for all that comes before
+// them: the hash goes first and the explanation last, where the processor does them at the
+// same time.
 func (s *Store) takeOne(t *weir.Transaction) error {
 	c, p := &t.Charges[0], t.Plan(0)
 	h := s.hash(c.Key)
 	id, sh := fingerprint(h, p.Names), &s.shards[index(h, len(s.shards))]
-	now := sh.lock(s.clock.now())
+	now := s.clock.now()
+	sh.mu.Lock()
+	now = sh.instant(now)
 	sl := sh.table.find(id)
 	if atOnce(t) && meters(p, c) && readable(sl, p) {
-		return sh.takeMeter(t, p, sl, id, now)
+		return sh.takeMeter(t, p, sl, id, now, c.Cost)
 	}
-	defer sh.mu.Unlock()
+	return sh.takeState(t, sl, id, now)
+}
+
+// takeState decides one charge of any algorithm, and unlocks the shard.
+func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) error {
+	defer sh.mu.Unlock() // even if the algorithm panics
 	states := sh.room(1)
 	sh.load(&states[0], sl, id, now)
 	if !t.Decide(now, states) {
@@ -128,7 +143,7 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 		sh.forget(sl)
 		return nil
 	}
-	if c.Cost == 0 {
+	if t.Charges[0].Cost == 0 {
 		return nil
 	}
 	if sl == nil && t.Decisions[0].ResetAfter > 0 {

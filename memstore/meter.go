@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -45,15 +46,15 @@ func debtOf(s *slot, p *weir.Plan, now int64) (d debt) {
 }
 
 // lack returns how many ticks too much a charge is; it fits if that is at most 0.
-func (d *debt) lack(p *weir.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
+func (d debt) lack(p *weir.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
 
 // fits reports whether a charge is allowed.
-func (d *debt) fits(p *weir.Plan, cost int64) bool {
+func (d debt) fits(p *weir.Plan, cost int64) bool {
 	return cost == 0 || d.ahead == 0 && d.lack(p, cost) <= 0
 }
 
 // save writes a debt that a charge has just added to.
-func (s *slot) save(d *debt, p *weir.Plan, id uint64, now int64) {
+func (s *slot) save(d debt, p *weir.Plan, id uint64, now int64) {
 	rank := int64(someLeft)
 	if p.Full-d.ticks < p.Unit {
 		rank = noneLeft
@@ -66,7 +67,7 @@ func (s *slot) save(d *debt, p *weir.Plan, id uint64, now int64) {
 }
 
 // explain fills in the decision on a charge. The debt contains the charge if it is spent.
-func (d *debt) explain(to *weir.Decision, p *weir.Plan, now, cost int64, allowed bool) {
+func (d debt) explain(to *weir.Decision, p *weir.Plan, now, cost int64, allowed bool) {
 	remaining, next := p.Size, int64(0)
 	if d.ticks > 0 {
 		free := p.Full - d.ticks
@@ -104,8 +105,7 @@ func (d *debt) explain(to *weir.Decision, p *weir.Plan, now, cost int64, allowed
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
 // takeMeter decides one charge, and unlocks the shard.
-func (sh *shard) takeMeter(t *weir.Transaction, p *weir.Plan, sl *slot, id uint64, now int64) error {
-	cost := t.Charges[0].Cost
+func (sh *shard) takeMeter(t *weir.Transaction, p *weir.Plan, sl *slot, id uint64, now, cost int64) error {
 	d := debtOf(sl, p, now)
 	allowed := d.fits(p, cost)
 	switch {
@@ -122,7 +122,7 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *weir.Plan, sl *slot, id uint6
 		}
 		d.ticks += cost * p.Unit
 		d.reset = ceil(d.ticks, p.Rate)
-		sl.save(&d, p, id, now)
+		sl.save(d, p, id, now)
 	}
 	sh.mu.Unlock()
 
@@ -165,7 +165,7 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64) error {
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; t.Charges[i].Cost > 0 {
-			ln.slot.save(&ln.debt, t.Plan(i), ln.id, now)
+			ln.slot.save(ln.debt, t.Plan(i), ln.id, now)
 		}
 	}
 	return nil
@@ -173,10 +173,8 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64) error {
 
 // answer makes room for the decisions of t, and says when they were made.
 func answer(t *weir.Transaction, now int64) {
-	n := len(t.Charges)
-	if cap(t.Decisions) < n {
-		t.Decisions = make([]weir.Decision, n)
+	if n := len(t.Charges); len(t.Decisions) != n {
+		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	}
-	t.Decisions, t.Undo = t.Decisions[:n], t.Undo[:0]
-	t.At, t.Wait = time.UnixMicro(now), 0
+	t.Undo, t.At, t.Wait = t.Undo[:0], time.UnixMicro(now), 0
 }

@@ -165,12 +165,17 @@ type shard struct {
 	_      [64]byte     // two locks never share a cache line
 }
 
-// lock takes the lock for a decision at now, and returns the instant of the decision. It
+// lock takes the lock for a decision at now, and returns the instant of the decision.
+func (sh *shard) lock(now int64) int64 {
+	sh.mu.Lock()
+	return sh.instant(now)
+}
+
+// instant returns the instant of a decision that read the clock at now, before the lock. It
 // is no earlier than the decision before: a caller that waited for the lock may have read
 // the clock before the caller that got the lock first. If the decision before is a second
 // or more ahead of now, the clock has been set back, and now counts.
-func (sh *shard) lock(now int64) int64 {
-	sh.mu.Lock()
+func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last
 	}
