@@ -142,9 +142,10 @@ func (k *key) overdue() bool {
 	return false
 }
 
-// change gives the limit another quota, or a meter another burst.
+// change gives the limit another quota, or a meter another burst. Neither grows without
+// end: the products of the definitions have to fit into 63 bits.
 func (k *key) change(r *rand.Rand) {
-	n := 1 + r.Int64N(2*k.burst)
+	n := 1 + r.Int64N(min(2*k.burst, 5_000_000))
 	if k.limit.Burst > 0 {
 		k.limit.Burst, k.burst = n, n
 	} else {

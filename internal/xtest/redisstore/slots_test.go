@@ -1,0 +1,282 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// A ring is two nodes, each with a clock of its own that stands.
+type ring struct {
+	nodes        []*miniredis.Miniredis
+	store, other *redisstore.Store // of two clients
+
+	// between is called once, before the script of store that follows some others.
+	mu      sync.Mutex
+	between func()
+	scripts int // of store that run before
+}
+
+func newRing(t *testing.T) *ring {
+	r := &ring{}
+	addrs := map[string]string{}
+	for i := range 2 {
+		r.nodes = append(r.nodes, miniredis.RunT(t))
+		addrs[fmt.Sprint(i)] = r.nodes[i].Addr()
+	}
+	open := func() *redis.Ring {
+		ring := redis.NewRing(&redis.RingOptions{Addrs: addrs, ContextTimeoutEnabled: true})
+		client(t, ring)
+		return ring
+	}
+	rdb := open()
+	if err := rdb.ForEachShard(t.Context(), func(_ context.Context, node *redis.Client) error {
+		node.AddHook(r)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.store, r.other = newStore(t, rdb), newStore(t, open())
+	return r
+}
+
+// interrupt has f called once, in the middle of the next transaction of store: before
+// the script that follows n others.
+func (r *ring) interrupt(n int, f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.scripts, r.between = n, f
+}
+
+func (r *ring) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *ring) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		r.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (r *ring) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		r.count(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (r *ring) count(cmds ...redis.Cmder) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, cmd := range cmds {
+		if r.between == nil || !strings.HasPrefix(cmd.Name(), "eval") {
+			continue
+		}
+		if r.scripts--; r.scripts < 0 {
+			r.between()
+			r.between = nil
+		}
+	}
+}
+
+// set sets the clocks: both show now, one of them ahead.
+func (r *ring) set(now, ahead int64) {
+	for i, node := range r.nodes {
+		node.SetTime(time.UnixMicro(now + int64(i)*ahead))
+	}
+}
+
+// clock returns the clock of the node that has a key.
+func (r *ring) clock(t *testing.T, key string) int64 {
+	look := take(t, r.other, weir.Charge{Rule: "look", Key: key, Limit: algorithms.SlidingLog(1, time.Second)})
+	return look.At.UnixMicro()
+}
+
+// someKeys returns five keys, which no node has alone but by chance.
+func someKeys(r *rand.Rand) (keys []string) {
+	for _, i := range r.Perm(100)[:5] {
+		keys = append(keys, fmt.Sprint("key ", i))
+	}
+	return keys
+}
+
+// TestSlotsOracle: transactions over several slots are all or nothing, decided by the
+// clock of each slot, whatever their algorithms. What they spent goes back at the instants
+// at which it was spent.
+func TestSlotsOracle(t *testing.T) {
+	decisions := 8_000
+	if testing.Short() {
+		decisions = 1_000
+	}
+	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
+		decisions = n
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 9))
+	ring := newRing(t)
+	for total := 0; total < decisions; {
+		states := map[string]weir.State{}
+		var limits []weir.Limit
+		for i := range 1 + r.IntN(3) {
+			l := randomLimit(r).Named(fmt.Sprint("l", i))
+			if l.Validate() != nil {
+				l.Quota, l.Burst = 7, 0
+			}
+			limits = append(limits, l)
+		}
+		keys, now, ahead := someKeys(r), int64(1_700_000_000_000_000), r.Int64N(4_000_000)
+		var spent []weir.Charge // with their instants
+		for range 40 {
+			ring.set(now, ahead)
+			var tx weir.Transaction
+			if len(spent) > 0 && r.IntN(4) == 0 {
+				i := r.IntN(len(spent))
+				j := min(len(spent), i+1+r.IntN(4))
+				tx.Charges = slices.Clone(spent[i:j])
+				spent = slices.Delete(spent, i, j)
+				tx.Charges = slices.CompactFunc(tx.Charges, func(a, b weir.Charge) bool { return name(&a) == name(&b) })
+				if tx.Validate() != nil { // charges of one limit that are no neighbours
+					tx.Charges = tx.Charges[:1]
+				}
+			} else {
+				for _, key := range keys[:2+r.IntN(4)] {
+					l := limits[r.IntN(len(limits))]
+					cost := 1 + r.Int64N(min(l.Capacity(), 1<<20))
+					if r.IntN(3) > 0 {
+						cost = r.Int64N(3)
+					}
+					tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost})
+				}
+				r.Shuffle(len(tx.Charges), func(i, j int) { tx.Charges[i], tx.Charges[j] = tx.Charges[j], tx.Charges[i] })
+			}
+			if err := ring.store.Take(t.Context(), &tx); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			total += len(tx.Charges)
+
+			// Each charge by itself, at the clock of its node.
+			allowed := true
+			parts := make([]weir.Transaction, len(tx.Charges))
+			after := make([][]weir.State, len(tx.Charges))
+			for i := range tx.Charges {
+				c := &tx.Charges[i]
+				if at := ring.clock(t, c.Key); tx.Decisions[i].At != at {
+					t.Fatalf("seed %d: %s was decided at %d; the clock of its node shows %d", seed, name(c), tx.Decisions[i].At, at)
+				}
+				parts[i].Charges = tx.Charges[i : i+1]
+				after[i] = []weir.State{states[name(c)]}
+				allowed = parts[i].Decide(tx.Decisions[i].At, after[i]) && allowed
+			}
+			for i := range tx.Charges {
+				c, got, want := &tx.Charges[i], tx.Decisions[i], parts[i].Decisions[0]
+				if !allowed && want.Allowed { // the state stays, and fits
+					look := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: c.Key, Limit: c.Limit}}}
+					look.Decide(got.At, []weir.State{states[name(c)]})
+					want = look.Decisions[0]
+				}
+				if got != want {
+					t.Fatalf("seed %d: %s at a cost of %d, state %+v:\ngot  %+v\nwant %+v", seed, name(c), c.Cost, states[name(c)], got, want)
+				}
+				if !allowed {
+					continue
+				}
+				states[name(c)] = after[i][0]
+				if c.Cost > 0 {
+					back := *c
+					back.Cost, back.Spent = -1-r.Int64N(c.Cost), got.At
+					spent = append(spent, back)
+				}
+			}
+			now += []int64{0, 1, r.Int64N(1_000_000), r.Int64N(60_000_000), r.Int64N(1e11)}[r.IntN(5)]
+		}
+		for _, node := range ring.nodes {
+			node.FlushAll()
+		}
+	}
+}
+
+// TestSlotsRace: if another client takes the units between the question and the charge,
+// nothing of the transaction stays spent. The definition knows logs only: units that were
+// spent less than a period ago.
+func TestSlotsRace(t *testing.T) {
+	histories := 100
+	if testing.Short() {
+		histories = 20
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 10))
+	ring := newRing(t)
+	refused, late := 0, 0
+	for range histories {
+		limit := algorithms.SlidingLog(1+r.Int64N(6), time.Second)
+		units := map[string][]int64{} // instants, by key
+		living := func(key string, at int64) (n int64) {
+			for _, u := range units[key] {
+				if u > at-limit.Period.Microseconds() {
+					n++
+				}
+			}
+			return n
+		}
+		spend := func(tx *weir.Transaction) {
+			for i, c := range tx.Charges {
+				for range c.Cost {
+					units[c.Key] = append(units[c.Key], tx.Decisions[i].At)
+				}
+			}
+		}
+		keys, now, ahead := someKeys(r), int64(1_700_000_000_000_000), r.Int64N(2_000_000)
+		for range 20 {
+			ring.set(now, ahead)
+			var tx weir.Transaction
+			for _, key := range keys[:2+r.IntN(3)] {
+				tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1 + r.Int64N(2)})
+			}
+			c := tx.Charges[r.IntN(len(tx.Charges))]
+			c.Cost = 1
+			ring.interrupt(len(tx.Charges)+r.IntN(len(tx.Charges)), func() {
+				if other := take(t, ring.other, c); other.Allowed() {
+					spend(other)
+					late++
+				}
+			})
+			if err := ring.store.Take(t.Context(), &tx); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			ring.interrupt(0, nil)
+			if tx.Allowed() {
+				spend(&tx)
+			} else {
+				refused++
+			}
+			for _, c := range tx.Charges {
+				c.Cost = 0
+				look := take(t, ring.other, c)
+				if got, want := look.Decisions[0].Remaining, limit.Quota-living(c.Key, look.Decisions[0].At); got != want {
+					t.Fatalf("seed %d: %d units are left of %v for %s, want %d", seed, got, limit, c.Key, want)
+				}
+			}
+			now += r.Int64N(700_000)
+		}
+		for _, node := range ring.nodes {
+			node.FlushAll()
+		}
+	}
+	if refused < histories || late < histories {
+		t.Errorf("%d transactions were refused, %d interrupted: the histories show too little", refused, late)
+	}
+	t.Logf("%d transactions were refused, %d interrupted", refused, late)
+}
