@@ -1,8 +1,11 @@
 package weir
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -57,7 +60,7 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	if own != nil {
 		policies = own.policies
 	} else if rule.LimitsFor != nil {
-		if policies, err = rule.policiesOf(rule.LimitsFor(r.WithContext(asking{v.Context}))); err != nil {
+		if policies, err = rule.chosen(v, r, shadow); err != nil {
 			return err
 		}
 	}
@@ -73,6 +76,34 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 		it.policy, it.key, it.cost = &policies[i], key, cost
 	}
 	return nil
+}
+
+// errLimitsFor marks an error of LimitsFor. It is no failure of the store: OnError and
+// Transport do not let the request pass for it unless a program says so.
+var errLimitsFor = errors.New("LimitsFor returned it")
+
+// chosen returns the limits that LimitsFor chooses for a request. In place of a limit that
+// cannot be counted it returns the nearest below that can, and logs the mistake. In shadow
+// other mistakes are logged as well.
+func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, error) {
+	limits := rule.LimitsFor(r.WithContext(asking{v.Context}))
+	policies, err := rule.policiesOf(limits)
+	if err == nil {
+		return policies, nil
+	}
+	limits = slices.Clone(limits)
+	for i := range limits {
+		var uncountable interface{ Nearest() Limit }
+		if errors.As(limits[i].fault(), &uncountable) {
+			limits[i] = uncountable.Nearest()
+		}
+	}
+	policies, still := rule.policiesOf(limits)
+	if still != nil && !shadow {
+		return nil, fmt.Errorf("%w: %w", still, errLimitsFor)
+	}
+	rule.log.warn(v.Context, rule.Name, fmt.Errorf("%w: %w", err, errLimitsFor))
+	return policies, nil
 }
 
 // oneMore makes a slice longer by an element, which may have old fields, and returns it.

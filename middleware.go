@@ -37,8 +37,9 @@ type Options struct {
 	OnLimited http.Handler
 
 	// OnError answers a request that could not be decided, because the store failed or
-	// LimitsFor returned an invalid limit. nil fails open: it calls next. FailClosed is
-	// another choice. The text of err is not for clients.
+	// LimitsFor returned an invalid limit. nil fails open if the store failed: it calls
+	// next. For an invalid limit nil is FailClosed, because no wait cures the mistake.
+	// The text of err is not for clients.
 	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
 
 	// MaxWait > 0 delays a request that would be refused until its turn, if the turn
@@ -127,6 +128,7 @@ func New(store Store, o Options) (*Limiter, error) {
 			return nil, fmt.Errorf("weir: two rules are named %q", r.Name)
 		}
 		names[r.Name] = true
+		r.log = &l.log
 		for _, p := range r.policies {
 			p.limit.Period += o.Buffer
 			if err := p.limit.fault(); err != nil {
@@ -218,6 +220,10 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 
 // failOpen is the default of OnError.
 func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+	if errors.Is(err, errLimitsFor) {
+		FailClosed(w, r, next, err)
+		return
+	}
 	next.ServeHTTP(w, r)
 }
 

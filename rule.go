@@ -33,8 +33,9 @@ type Rule struct {
 
 	// LimitsFor chooses the limits for a request, such as those of a tier in a
 	// database; nil means Limits. If it returns none the rule does not apply: a tier
-	// that is missing in a map is not limited. An invalid limit is an error of this
-	// request: see OnError. The context of r does not end when the client hangs up,
+	// that is missing in a map is not limited. In place of a limit that cannot be
+	// counted the nearest below that can is charged, and the Logger gets a warning.
+	// Another invalid limit is an error of this request: see OnError. The context of r does not end when the client hangs up,
 	// because a lookup that fails for that reason would let the client pass. Bound the
 	// time of the lookup.
 	LimitsFor func(r *http.Request) []Limit
@@ -99,6 +100,7 @@ type rule struct {
 	policies []policy // nil if LimitsFor decides
 	bans     *bans    // nil without a Penalty
 	known    knownBans
+	log      *errorLog // of the Limiter
 
 	prepared      sync.Map // *Limit → *override
 	preparedCount atomic.Int64

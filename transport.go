@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -34,8 +35,9 @@ import (
 //
 // Every request asks the store, even behind leases, because it must see pauses.
 //
-// An error of the store is logged and observed, and the request is sent: OnError is only
-// for handlers, as are the other options of answers.
+// An error of the store is logged and observed, and the request is sent. An invalid limit
+// from LimitsFor is returned as an error. OnError is only for handlers, as are the other
+// options of answers.
 func (l *Limiter) Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -90,6 +92,8 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		v.extras().outbound = true
 		err := l.decide(v, r, time.Until(giveUp), l.o.Buffer)
 		switch {
+		case errors.Is(err, errLimitsFor):
+			return nil, err
 		case err != nil:
 			return v, ctx.Err() // the store failed: the request goes out
 		case v.refused:

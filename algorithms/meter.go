@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	"fmt"
 	"math/bits"
 
 	"github.com/seed83679106/weir"
@@ -187,11 +186,7 @@ func (m meter) validate(l *weir.Limit) error {
 	if countable(max(m.size, m.rate), m.unit) {
 		return nil
 	}
-	name, n := "quota", l.Quota
-	if l.Burst > l.Quota {
-		name, n = "burst", l.Burst
-	}
-	return fmt.Errorf("%s %d in a period of %v cannot be counted exactly: their product in µs exceeds 2^50 and they have no common divisor that helps", name, n, l.Period)
+	return &uncountable{*l}
 }
 
 func countable(a, b int64) bool {

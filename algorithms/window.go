@@ -107,7 +107,7 @@ func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64)
 // validateWindow refuses numbers that a float64 could not add up.
 func validateWindow(l *weir.Limit) error {
 	if l.Quota > weir.MaxTicks {
-		return fmt.Errorf("quota %d exceeds 2^50", l.Quota)
+		return &uncountable{*l}
 	}
 	if int64(l.Period)/microsecond > weir.MaxTicks {
 		return fmt.Errorf("period %v exceeds 2^50 µs", l.Period)

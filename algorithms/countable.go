@@ -1,0 +1,86 @@
+package algorithms
+
+import (
+	"fmt"
+
+	"github.com/seed83679106/weir"
+)
+
+// An uncountable is the error of a limit whose quota or burst is too large.
+type uncountable struct{ limit weir.Limit }
+
+func (e *uncountable) Error() string {
+	l := &e.limit
+	name, n := "quota", l.Quota
+	if l.Burst > l.Quota {
+		name, n = "burst", l.Burst
+	}
+	text := fmt.Sprintf("%s %d in a period of %v cannot be counted exactly: their product in µs exceeds 2^50 and they have no common divisor that helps", name, n, l.Period)
+	if !e.isMeter() {
+		text = fmt.Sprintf("quota %d exceeds 2^50", l.Quota)
+	}
+	switch near := e.Nearest(); {
+	case near.Quota != l.Quota:
+		return fmt.Sprintf("%s; quota %d can", text, near.Quota)
+	case near.Burst != l.Burst:
+		return fmt.Sprintf("%s; burst %d can", text, near.Burst)
+	}
+	return text
+}
+
+func (e *uncountable) isMeter() bool {
+	_, ok := e.limit.Algorithm.(interface {
+		Meter(*weir.Limit) (unit, rate, full int64)
+	})
+	return ok
+}
+
+// Nearest returns what a Limiter counts instead, if LimitsFor returned the limit: the limit
+// with the largest quota below that can be counted. If the burst is too large for every
+// quota, it has the largest burst that can be counted. If there is none, it returns the
+// limit as it is.
+func (e *uncountable) Nearest() weir.Limit {
+	l, near := &e.limit, e.limit
+	if !e.isMeter() {
+		near.Quota = min(l.Quota, weir.MaxTicks)
+		return near
+	}
+	near.Quota = 0
+	period := int64(l.Period) / microsecond
+	for _, d := range divisors(period) { // a quota of d·k makes a unit of period/d ticks, or fewer
+		most := weir.MaxTicks / (period / d)
+		switch {
+		case l.Burst == 0: // and d·k units are period·k ticks, or fewer
+			most = weir.MaxTicks / period
+		case l.Burst > most:
+			continue
+		}
+		near.Quota = max(near.Quota, d*min(l.Quota/d, most))
+	}
+	if near.Quota == 0 {
+		near.Quota = l.Quota
+		near.Burst = min(l.Burst, weir.MaxTicks/(period/gcd(period, l.Quota)))
+	}
+	if m := meterOf(&near); near.Burst == 0 && l.Burst > 0 || !countable(max(m.size, m.rate), m.unit) {
+		return e.limit
+	}
+	return near
+}
+
+// divisors returns the divisors of n. It looks for prime factors up to 4,096 and takes
+// what is left for one prime, so that the time has a bound; periods have small factors.
+func divisors(n int64) []int64 {
+	all := []int64{1}
+	for p := int64(2); n > 1; p++ {
+		if p > 4096 {
+			p = n
+		}
+		before := len(all)
+		for power := p; n%p == 0; n, power = n/p, power*p {
+			for _, d := range all[:before] {
+				all = append(all, d*power)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,79 @@
+package algorithms_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// TestNearest: the error of a limit that cannot be counted names the nearest that can.
+func TestNearest(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		limit weir.Limit
+		want  string // "" if it can be counted
+	}{
+		{algorithms.GCRA(gib, time.Minute), ""},
+		{algorithms.GCRA(gib, time.Hour), "quota 1073741824 in a period of 1h0m0s cannot be counted exactly: their product in µs exceeds 2^50 and they have no common divisor that helps; quota 1073741250 can"},
+		{algorithms.GCRA(gib, 24*time.Hour), "; quota 1073737728 can"},
+		{algorithms.GCRA(100*gib, 24*time.Hour), "; quota 107373600000 can"},
+		{algorithms.GCRA(1_000_000_007, 24*time.Hour), "; quota 1000000000 can"},
+		{algorithms.GCRA(math.MaxInt64, time.Hour), "; quota 1125896400000000 can"},
+		{algorithms.GCRA(gib, time.Hour).WithBurst(1 << 20), ""},
+		{algorithms.GCRA(gib+1, time.Hour).WithBurst(gib), "; quota 1073741250 can"},
+		{algorithms.GCRA(1, time.Second).WithBurst(math.MaxInt64), "; burst 1125899906 can"},
+		{algorithms.GCRA(1, math.MaxInt64/1000*1000), "no common divisor that helps"},
+		{algorithms.FixedWindow(math.MaxInt64, time.Hour), "quota 9223372036854775807 exceeds 2^50; quota 1125899906842624 can"},
+	} {
+		err := c.limit.Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("%v: got %v, want %q", c.limit, err, c.want)
+		}
+	}
+}
+
+// TestNearestIsNearest compares the quota that the error names with the quotas above it,
+// of which none can be counted.
+func TestNearestIsNearest(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	periods := []time.Duration{time.Hour, 7 * time.Hour, 24 * time.Hour, 30 * 24 * time.Hour, 365 * 24 * time.Hour, 999_983 * time.Second, 1<<42*time.Microsecond + time.Second}
+	named := 0
+	for range 1000 {
+		l := algorithms.GCRA(1+r.Int64N(2_000_000), periods[r.IntN(len(periods))])
+		if r.IntN(2) == 0 {
+			l.Burst = 1 + r.Int64N(2_000_000)
+		}
+		err := l.Validate()
+		if err == nil {
+			continue
+		}
+		_, text, _ := strings.Cut(err.Error(), "; quota ")
+		var near int64
+		if _, err := fmt.Sscan(text, &near); err != nil {
+			near = 0 // no quota can be counted
+		}
+		named++
+		for at := l; at.Quota > near; at.Quota-- {
+			if at.Algorithm.(weir.Validator).Validate(&at) == nil { // Limit.Validate writes the text of the error
+				t.Fatalf("%v: %d can be counted, and the error names %d", l, at.Quota, near)
+			}
+			if l.Quota-at.Quota > 10_000 {
+				break
+			}
+		}
+		if at := l; near > 0 {
+			if at.Quota = near; at.Validate() != nil {
+				t.Fatalf("%v: the error names %d, which cannot be counted", l, near)
+			}
+		}
+	}
+	if named < 200 {
+		t.Errorf("%d limits cannot be counted: the test tries too few", named)
+	}
+}

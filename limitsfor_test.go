@@ -1,0 +1,65 @@
+package weir_test
+
+import (
+	"bytes"
+	"log/slog"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestLimitsForNeverFailsOpen: a mistake of LimitsFor lets no request pass unlimited. A
+// limit that cannot be counted is charged as the nearest that can, and other mistakes are
+// refused. A rule in shadow refuses nothing. Each mistake is logged, without the key.
+func TestLimitsForNeverFailsOpen(t *testing.T) {
+	const gib = 1 << 30
+	uncountable := algorithms.GCRA(gib, time.Hour)
+	passes := func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) { next.ServeHTTP(w, r) }
+	for _, c := range []struct {
+		limits  []weir.Limit
+		shadow  float64
+		onError func(http.ResponseWriter, *http.Request, http.Handler, error)
+		status  int
+		shown   string // X-RateLimit-Limit
+		sent    bool   // through Transport
+		logged  string
+	}{
+		{[]weir.Limit{algorithms.GCRA(5, time.Hour)}, 0, nil, 200, "5", true, ""},
+		{[]weir.Limit{uncountable}, 0, nil, 200, "1073741250", true, "quota 1073741250 can"},
+		{[]weir.Limit{uncountable}, 0, passes, 200, "1073741250", true, "quota 1073741250 can"},
+		{[]weir.Limit{algorithms.GCRA(5, time.Minute), uncountable}, 0, nil, 200, "5", true, "quota 1073741250 can"},
+		{[]weir.Limit{algorithms.FixedWindow(math.MaxInt64, time.Hour)}, 0, nil, 200, "1125899906842624", true, "quota 1125899906842624 can"},
+		{[]weir.Limit{uncountable}, 1, nil, 200, "", true, "quota 1073741250 can"},
+		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, nil, 503, "", false, "quota 0 is below 1"},
+		{[]weir.Limit{uncountable, algorithms.GCRA(0, time.Hour)}, 0, nil, 503, "", false, "quota 0 is below 1"},
+		{[]weir.Limit{{}}, 0, nil, 503, "", false, "it has no algorithm"},
+		{[]weir.Limit{algorithms.GCRA(1, math.MaxInt64/1000*1000)}, 0, nil, 503, "", false, "no common divisor"},
+		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, passes, 200, "", false, "quota 0 is below 1"},
+		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 1, nil, 200, "", true, "quota 0 is below 1"},
+	} {
+		given := append([]weir.Limit(nil), c.limits...)
+		rule := weir.Rule{Name: "api", Key: weir.ByHeader("User"), Shadow: c.shadow, LimitsFor: func(*http.Request) []weir.Limit { return given }}
+		var log bytes.Buffer
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, OnError: c.onError, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		res := do(l.Handler(served), ask("/", "", "User", "ann@example.com"))
+		if shown := res.Header.Get("X-RateLimit-Limit"); res.StatusCode != c.status || shown != c.shown {
+			t.Errorf("%v in shadow %v: got %d, %q; want %d, %q", c.limits, c.shadow, res.StatusCode, shown, c.status, c.shown)
+		}
+		if !strings.Contains(log.String(), c.logged) || (log.Len() == 0) != (c.logged == "") || strings.Contains(log.String(), "ann@") {
+			t.Errorf("%v in shadow %v: got the log %q, want %q and no key", c.limits, c.shadow, &log, c.logged)
+		}
+		out := l.Transport(&partner{})
+		if _, err := out.RoundTrip(ask("/", "", "User", "ann@example.com")); (err == nil) != c.sent {
+			t.Errorf("%v in shadow %v: Transport returns %v, want it sent: %v", c.limits, c.shadow, err, c.sent)
+		}
+		if given[0] != c.limits[0] {
+			t.Errorf("%v: the Limiter has changed what LimitsFor returned", c.limits)
+		}
+	}
+}
