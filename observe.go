@@ -35,6 +35,9 @@ type Event struct {
 
 	// Shadow says that the rules of this transaction refuse no request.
 	Shadow bool
+
+	// BanBegan says that this refusal is the strike that begins a ban.
+	BanBegan bool
 }
 
 // An errorLog logs that decisions could not be made, at most one line a second: while a

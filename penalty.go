@@ -111,6 +111,7 @@ func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 			if rest, err = c.strike(ctx, l.store, &o); err != nil {
 				l.log.warn(ctx, c.rule, err)
 			}
+			e.BanBegan = e.BanBegan || rest > 0
 		}
 		if rest == 0 {
 			continue

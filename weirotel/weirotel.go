@@ -31,7 +31,7 @@ func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), er
 		return nil, err
 	}
 	m.stores = stores
-	_, err = meter.RegisterCallback(m.report, m.decisions, m.units, m.errors, m.banned, m.denied, m.served, m.refused, m.open)
+	_, err = meter.RegisterCallback(m.report, m.requests, m.refused, m.errors, m.bans, m.decisions, m.near, m.units, m.served, m.skipped, m.open)
 	if err != nil {
 		return nil, err
 	}
@@ -43,37 +43,52 @@ type metrics struct {
 	tally  tally.Tally
 	stores tally.Stores
 
-	decisions, units, errors, banned, denied, served, refused metric.Int64ObservableCounter
-	open                                                      metric.Int64ObservableGauge
-	wait, store                                               metric.Float64Histogram
+	requests, refused, errors, bans, decisions, near, units, served, skipped metric.Int64ObservableCounter
+	open                                                                     metric.Int64ObservableGauge
+	wait, store                                                              metric.Float64Histogram
 }
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
 	var errs []error
-	counter := func(name, unit, description string) metric.Int64ObservableCounter {
-		c, err := meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		errs = append(errs, err)
-		return c
-	}
-	histogram := func(name, description string, buckets ...float64) metric.Float64Histogram {
+	histogram := func(name, description string, buckets []float64) metric.Float64Histogram {
 		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(buckets...))
 		errs = append(errs, err)
 		return h
 	}
+	i := instruments{Meter: meter}
 	m := &metrics{
-		decisions: counter("weir.decisions", "{decision}", "Decisions of each limit."),
-		units:     counter("weir.units", "{unit}", "Units spent under each limit."),
-		errors:    counter("weir.errors", "{request}", "Requests that could not be decided."),
-		banned:    counter("weir.banned", "{request}", "Requests that a ban refused."),
-		denied:    counter("weir.denied", "{request}", "Requests that a deny list refused."),
-		served:    counter("weir.served", "{decision}", "Decisions of Hybrid and leases from memory, and of the store behind them."),
-		refused:   counter("weir.breaker.refused", "{decision}", "Decisions that an open breaker did not ask the store for."),
-		wait:      histogram("weir.wait", "How long delayed requests wait.", .001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60),
-		store:     histogram("weir.store.duration", "How long the store took to decide.", 1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1),
+		requests:  i.counter("weir.requests", "{request}", "Requests that were decided, or could not be."),
+		refused:   i.counter("weir.refused", "{request}", "Requests that each rule refused, by the reason."),
+		errors:    i.counter("weir.errors", "{request}", "Requests that could not be decided."),
+		bans:      i.counter("weir.bans", "{ban}", "Bans that began."),
+		decisions: i.counter("weir.decisions", "{decision}", "Decisions of each limit."),
+		near:      i.counter("weir.near_limit", "{decision}", "Decisions that left less than a fifth of the limit."),
+		units:     i.counter("weir.units", "{unit}", "Units spent under each limit."),
+		served:    i.counter("weir.served", "{decision}", "Decisions of Hybrid and leases from memory, and of the store behind them."),
+		skipped:   i.counter("weir.breaker.refused", "{decision}", "Decisions that an open breaker did not ask the store for."),
+		open:      i.gauge("weir.breaker.open", "{breaker}", "Number of open breakers."),
+		wait:      histogram("weir.wait", "How long delayed requests wait.", tally.WaitBounds),
+		store:     histogram("weir.store.duration", "How long the store took to decide.", tally.StoreBounds),
 	}
-	var err error
-	m.open, err = meter.Int64ObservableGauge("weir.breaker.open", metric.WithUnit("{breaker}"), metric.WithDescription("Number of open breakers."))
-	return m, errors.Join(append(errs, err)...)
+	return m, errors.Join(append(errs, i.errs...)...)
+}
+
+// instruments are made with a meter, whose errors they keep.
+type instruments struct {
+	metric.Meter
+	errs []error
+}
+
+func (i *instruments) counter(name, unit, description string) metric.Int64ObservableCounter {
+	c, err := i.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	i.errs = append(i.errs, err)
+	return c
+}
+
+func (i *instruments) gauge(name, unit, description string) metric.Int64ObservableGauge {
+	g, err := i.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+	i.errs = append(i.errs, err)
+	return g
 }
 
 // observe counts an event.
@@ -82,7 +97,7 @@ func (m *metrics) observe(e weir.Event) {
 	if e.Request != nil {
 		ctx = e.Request.Context() // for exemplars
 	}
-	if d := m.tally.Observe(e); d > 0 {
+	if d := m.tally.Observe(&e); d > 0 {
 		m.wait.Record(ctx, d.Seconds())
 	}
 	if e.Took > 0 {
@@ -92,17 +107,20 @@ func (m *metrics) observe(e weir.Event) {
 
 // report is called when metrics are collected.
 func (m *metrics) report(_ context.Context, o metric.Observer) error {
-	m.tally.Each(func(l tally.Label, n *tally.Counts) { m.reportLimit(o, l, n) },
-		func(rule string, n int64) { o.ObserveInt64(m.banned, n, with("weir.rule", rule)) },
-		func(rule string, n int64) { o.ObserveInt64(m.denied, n, with("weir.rule", rule)) })
+	o.ObserveInt64(m.requests, m.tally.Requests())
 	o.ObserveInt64(m.errors, m.tally.Errors.Load())
+	m.tally.EachRefused(func(rule, reason, mode string, n int64) {
+		o.ObserveInt64(m.refused, n, with("weir.rule", rule), with("weir.reason", reason), with("weir.mode", mode))
+	})
+	m.tally.EachBans(func(rule string, n int64) { o.ObserveInt64(m.bans, n, with("weir.rule", rule)) })
+	m.tally.EachLimit(func(l tally.Label, n *tally.Counts) { m.reportLimit(o, l, n) })
 	for _, s := range m.stores.Served() {
 		o.ObserveInt64(m.served, s.Hits, with("weir.kind", s.Kind), with("weir.from", "memory"))
 		o.ObserveInt64(m.served, s.Misses, with("weir.kind", s.Kind), with("weir.from", "store"))
 	}
 	if open, refused, ok := m.stores.Breakers(); ok {
 		o.ObserveInt64(m.open, open)
-		o.ObserveInt64(m.refused, refused)
+		o.ObserveInt64(m.skipped, refused)
 	}
 	return nil
 }
@@ -110,10 +128,43 @@ func (m *metrics) report(_ context.Context, o metric.Observer) error {
 // reportLimit reports the counts of one limit.
 func (m *metrics) reportLimit(o metric.Observer, l tally.Label, n *tally.Counts) {
 	limit := metric.WithAttributes(attribute.String("weir.rule", l.Rule), attribute.String("weir.limit", l.Limit), attribute.String("weir.mode", l.Mode()))
-	o.ObserveInt64(m.units, n.Units.Load(), limit)
+	o.ObserveInt64(m.units, n.Units(), limit)
+	o.ObserveInt64(m.near, n.Near.Load(), limit)
 	o.ObserveInt64(m.decisions, n.Allowed.Load(), limit, with("weir.outcome", "allowed"))
 	o.ObserveInt64(m.decisions, n.Delayed.Load(), limit, with("weir.outcome", "delayed"))
 	o.ObserveInt64(m.decisions, n.Refused.Load(), limit, with("weir.outcome", "refused"))
+}
+
+// A File is a file of rules: a *config.File is one.
+type File interface {
+	Version() string
+	Reloads() (loaded, failed int64)
+	Err() error
+}
+
+// ObserveFile has the meter report which rules are in force, and reloads. An error is one of
+// the meter.
+func ObserveFile(meter metric.Meter, file File) error {
+	i := instruments{Meter: meter}
+	info := i.gauge("weir.rules.info", "{version}", "The version of the rules in force.")
+	stale := i.gauge("weir.rules.stale", "{file}", "1 if the last reload failed, so that the rules in force are not those of the file.")
+	reloads := i.counter("weir.reloads", "{reload}", "Reloads of the rules.")
+	if err := errors.Join(i.errs...); err != nil {
+		return err
+	}
+	_, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		o.ObserveInt64(info, 1, with("weir.version", file.Version()))
+		failing := int64(0)
+		if file.Err() != nil {
+			failing = 1
+		}
+		o.ObserveInt64(stale, failing)
+		loaded, failed := file.Reloads()
+		o.ObserveInt64(reloads, loaded, with("weir.result", "loaded"))
+		o.ObserveInt64(reloads, failed, with("weir.result", "failed"))
+		return nil
+	}, info, stale, reloads)
+	return err
 }
 
 func with(key, value string) metric.MeasurementOption {

@@ -2,6 +2,7 @@ package weirotel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -42,7 +43,11 @@ func read(t *testing.T, reader metric.Reader) (points []string) {
 					points = append(points, fmt.Sprintf("%s%s: %d", m.Name, labels, p.Value))
 				}
 			case metricdata.Gauge[int64]:
-				points = append(points, fmt.Sprintf("%s: %d", m.Name, d.DataPoints[0].Value))
+				labels := ""
+				for _, kv := range d.DataPoints[0].Attributes.ToSlice() {
+					labels += " " + kv.Value.Emit()
+				}
+				points = append(points, fmt.Sprintf("%s%s: %d", m.Name, labels, d.DataPoints[0].Value))
 			case metricdata.Histogram[float64]:
 				points = append(points, fmt.Sprintf("%s: %d", m.Name, d.DataPoints[0].Count))
 			}
@@ -52,6 +57,13 @@ func read(t *testing.T, reader metric.Reader) (points []string) {
 	return points
 }
 
+// A file was reloaded three times, and twice in vain.
+type file struct{}
+
+func (file) Version() string                 { return "0a1b2c" }
+func (file) Reloads() (loaded, failed int64) { return 3, 2 }
+func (file) Err() error                      { return errors.New("a mistake") }
+
 func TestObserve(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
@@ -59,6 +71,9 @@ func TestObserve(t *testing.T) {
 	hybrid := weir.Hybrid(breaker, 100)
 	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := weirotel.ObserveFile(provider.Meter("weir"), file{}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := weir.New(hybrid, weir.Options{Observe: observe, Rules: []weir.Rule{
@@ -86,7 +101,17 @@ func TestObserve(t *testing.T) {
 		"weir.decisions 1000h shadow refused new: 1",
 		"weir.units few enforced api: 2",
 		"weir.errors: 0",
-		"weir.banned api: 1",
+		"weir.bans api: 1",
+		"weir.requests: 4",
+		"weir.near_limit few enforced api: 1",
+		"weir.near_limit 1000h shadow new: 1",
+		"weir.refused enforced ban api: 1",
+		"weir.refused enforced limit api: 1",
+		"weir.refused shadow limit new: 1",
+		"weir.rules.info 0a1b2c: 1",
+		"weir.rules.stale: 1",
+		"weir.reloads failed: 2",
+		"weir.reloads loaded: 3",
 		"weir.served memory hybrid: 1",
 		"weir.breaker.open: 0",
 		"weir.breaker.refused: 0",
@@ -140,8 +165,12 @@ func TestDocumented(t *testing.T) {
 	}
 	reader := metric.NewManualReader()
 	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
-	observe, err := weirotel.New(metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir"), weir.Hybrid(breaker, 100), breaker)
+	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir")
+	observe, err := weirotel.New(meter, weir.Hybrid(breaker, 100), breaker)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := weirotel.ObserveFile(meter, file{}); err != nil {
 		t.Fatal(err)
 	}
 	delayed := &weir.Transaction{
@@ -151,7 +180,7 @@ func TestDocumented(t *testing.T) {
 	}
 	for _, e := range []weir.Event{
 		{Transaction: delayed, Took: time.Millisecond},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api"}},
+		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api"}, BanBegan: true},
 		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonDeny, Rule: "api"}},
 	} {
 		observe(e)
@@ -179,4 +208,12 @@ func ExampleNew() {
 	l.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil).WithContext(context.Background()))
 	fmt.Println(w.Code)
 	// Output: 404
+}
+
+// In a program the file is the *config.File that config.Open returns.
+func ExampleObserveFile() {
+	if err := weirotel.ObserveFile(noop.Meter{}, file{}); err != nil { // otel.Meter("weir")
+		fmt.Println(err)
+	}
+	// Output:
 }

@@ -1,13 +1,14 @@
 // Package weirprom has metrics of limiters for Prometheus: decisions, units and
-// refusals by rule and limit, errors, waiting times, and what stores serve from memory.
+// refusals by rule and limit, errors, waiting times, what stores serve from memory, and
+// reloads of a file of rules.
 //
 //	metrics := weirprom.New(hybrid, breaker)
-//	prometheus.MustRegister(metrics)
+//	prometheus.MustRegister(metrics, weirprom.NewFile(rules))
 //	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: metrics.Observe})
 //
 // Its labels name rules and limits, and never a key. docs/metrics.md in the repository
-// lists all metrics and labels. dashboard.json beside this package shows all of them in
-// Grafana.
+// lists all metrics and labels. Beside this package, dashboard.json shows all of them in
+// Grafana, and rules.yaml has recording rules and alerts.
 package weirprom
 
 import (
@@ -23,81 +24,122 @@ import (
 // It keeps at most 1,000 limits apart, because LimitsFor may return any number of
 // different limits. It counts all others with the labels rule="" and limit="other".
 type Collector struct {
-	tally  tally.Tally
-	stores tally.Stores
-	wait   prometheus.Histogram
-	store  prometheus.Histogram
+	tally       tally.Tally
+	stores      tally.Stores
+	wait, store *tally.Histogram
 }
 
 // New returns a Collector. Its metrics include those of the given stores that Hybrid,
 // Breaker or lease.New returned. It ignores other stores.
 func New(stores ...weir.Store) *Collector {
-	return &Collector{
-		stores: stores,
-		wait: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "weir_wait_seconds", Help: "How long delayed requests wait.",
-			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60},
-		}),
-		store: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "weir_store_seconds", Help: "How long the store took to decide.",
-			Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1},
-		}),
-	}
+	return &Collector{stores: stores, wait: tally.NewHistogram(tally.WaitBounds), store: tally.NewHistogram(tally.StoreBounds)}
 }
 
 // Observe counts e: set it as Observe of weir.Options. It allocates nothing for a limit
 // that it has seen before.
 func (c *Collector) Observe(e weir.Event) {
-	if wait := c.tally.Observe(e); wait > 0 {
-		c.wait.Observe(wait.Seconds())
+	if wait := c.tally.Observe(&e); wait > 0 {
+		c.wait.Observe(wait)
 	}
 	if e.Took > 0 {
-		c.store.Observe(e.Took.Seconds())
+		c.store.Observe(e.Took)
 	}
 }
 
 var (
-	decisions = prometheus.NewDesc("weir_decisions_total", "Decisions of each limit.", []string{"rule", "limit", "mode", "outcome"}, nil)
-	units     = prometheus.NewDesc("weir_units_total", "Units spent under each limit.", []string{"rule", "limit", "mode"}, nil)
+	requests  = prometheus.NewDesc("weir_requests_total", "Requests that were decided, or could not be.", nil, nil)
+	refused   = prometheus.NewDesc("weir_refused_total", "Requests that each rule refused, by the reason.", []string{"rule", "reason", "mode"}, nil)
 	errs      = prometheus.NewDesc("weir_errors_total", "Requests that could not be decided.", nil, nil)
-	banned    = prometheus.NewDesc("weir_banned_total", "Requests that a ban refused.", []string{"rule"}, nil)
-	denied    = prometheus.NewDesc("weir_denied_total", "Requests that a deny list refused.", []string{"rule"}, nil)
+	bans      = prometheus.NewDesc("weir_bans_total", "Bans that began.", []string{"rule"}, nil)
+	decisions = prometheus.NewDesc("weir_decisions_total", "Decisions of each limit.", []string{"rule", "limit", "mode", "outcome"}, nil)
+	near      = prometheus.NewDesc("weir_near_limit_total", "Decisions that left less than a fifth of the limit.", []string{"rule", "limit", "mode"}, nil)
+	units     = prometheus.NewDesc("weir_units_total", "Units spent under each limit.", []string{"rule", "limit", "mode"}, nil)
+	wait      = prometheus.NewDesc("weir_wait_seconds", "How long delayed requests wait.", nil, nil)
+	store     = prometheus.NewDesc("weir_store_seconds", "How long the store took to decide.", nil, nil)
 	served    = prometheus.NewDesc("weir_served_total", "Decisions of Hybrid and leases from memory, and of the store behind them.", []string{"kind", "from"}, nil)
 	open      = prometheus.NewDesc("weir_breaker_open", "Number of open breakers.", nil, nil)
-	refused   = prometheus.NewDesc("weir_breaker_refused_total", "Decisions that an open breaker did not ask the store for.", nil, nil)
+	skipped   = prometheus.NewDesc("weir_breaker_refused_total", "Decisions that an open breaker did not ask the store for.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{decisions, units, errs, banned, denied, served, open, refused} {
+	for _, d := range []*prometheus.Desc{requests, refused, errs, bans, decisions, near, units, wait, store, served, open, skipped} {
 		ch <- d
 	}
-	c.wait.Describe(ch)
-	c.store.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	count := func(d *prometheus.Desc, n float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, n, labels...)
-	}
-	c.tally.Each(func(l tally.Label, n *tally.Counts) {
-		mode := l.Mode()
-		count(decisions, float64(n.Allowed.Load()), l.Rule, l.Limit, mode, "allowed")
-		count(decisions, float64(n.Delayed.Load()), l.Rule, l.Limit, mode, "delayed")
-		count(decisions, float64(n.Refused.Load()), l.Rule, l.Limit, mode, "refused")
-		count(units, float64(n.Units.Load()), l.Rule, l.Limit, mode)
-	}, func(rule string, n int64) { count(banned, float64(n), rule) },
-		func(rule string, n int64) { count(denied, float64(n), rule) })
-	count(errs, float64(c.tally.Errors.Load()))
+	m := metrics(ch)
+	m.count(requests, c.tally.Requests())
+	m.count(errs, c.tally.Errors.Load())
+	c.tally.EachRefused(func(rule, reason, mode string, n int64) { m.count(refused, n, rule, reason, mode) })
+	c.tally.EachBans(func(rule string, n int64) { m.count(bans, n, rule) })
+	c.tally.EachLimit(func(l tally.Label, n *tally.Counts) {
+		m.count(decisions, n.Allowed.Load(), l.Rule, l.Limit, l.Mode(), "allowed")
+		m.count(decisions, n.Delayed.Load(), l.Rule, l.Limit, l.Mode(), "delayed")
+		m.count(decisions, n.Refused.Load(), l.Rule, l.Limit, l.Mode(), "refused")
+		m.count(near, n.Near.Load(), l.Rule, l.Limit, l.Mode())
+		m.count(units, n.Units(), l.Rule, l.Limit, l.Mode())
+	})
+	m.histogram(wait, c.wait)
+	m.histogram(store, c.store)
 	for _, s := range c.stores.Served() {
-		count(served, float64(s.Hits), s.Kind, "memory")
-		count(served, float64(s.Misses), s.Kind, "store")
+		m.count(served, s.Hits, s.Kind, "memory")
+		m.count(served, s.Misses, s.Kind, "store")
 	}
 	if opened, n, ok := c.stores.Breakers(); ok {
-		ch <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, float64(opened))
-		count(refused, float64(n))
+		m.gauge(open, opened)
+		m.count(skipped, n)
 	}
-	c.wait.Collect(ch)
-	c.store.Collect(ch)
+}
+
+// metrics are sent to Prometheus.
+type metrics chan<- prometheus.Metric
+
+func (m metrics) count(d *prometheus.Desc, n int64, labels ...string) {
+	m <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+}
+
+func (m metrics) gauge(d *prometheus.Desc, n int64, labels ...string) {
+	m <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+}
+
+func (m metrics) histogram(d *prometheus.Desc, h *tally.Histogram) {
+	n, sum, upTo := h.Read()
+	m <- prometheus.MustNewConstHistogram(d, n, sum, upTo)
+}
+
+// A File is a file of rules: a *config.File is one.
+type File interface {
+	Version() string
+	Reloads() (loaded, failed int64)
+	Err() error
+}
+
+// NewFile returns a Collector of which rules are in force, and of reloads. A second file
+// needs labels of its own: prometheus.WrapCollectorWith.
+func NewFile(file File) prometheus.Collector { return fileCollector{file} }
+
+type fileCollector struct{ File }
+
+var (
+	info    = prometheus.NewDesc("weir_rules_info", "The version of the rules in force.", []string{"version"}, nil)
+	stale   = prometheus.NewDesc("weir_rules_stale", "1 if the last reload failed, so that the rules in force are not those of the file.", nil, nil)
+	reloads = prometheus.NewDesc("weir_reloads_total", "Reloads of the rules.", []string{"result"}, nil)
+)
+
+func (c fileCollector) Describe(ch chan<- *prometheus.Desc) { ch <- info; ch <- stale; ch <- reloads }
+
+func (c fileCollector) Collect(ch chan<- prometheus.Metric) {
+	m := metrics(ch)
+	m.gauge(info, 1, c.Version())
+	failing := int64(0)
+	if c.Err() != nil {
+		failing = 1
+	}
+	m.gauge(stale, failing)
+	loaded, failed := c.Reloads()
+	m.count(reloads, loaded, "loaded")
+	m.count(reloads, failed, "failed")
 }

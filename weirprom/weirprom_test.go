@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,6 +43,13 @@ func (f *flaky) Take(ctx context.Context, t *weir.Transaction) error {
 	return f.Store.Take(ctx, t)
 }
 
+// A file was reloaded three times, and twice in vain.
+type file struct{}
+
+func (file) Version() string                 { return "0a1b2c" }
+func (file) Reloads() (loaded, failed int64) { return 3, 2 }
+func (file) Err() error                      { return errors.New("a mistake") }
+
 // scrape makes requests of all kinds over HTTP, and returns what Prometheus would get.
 func scrape(t *testing.T) (string, *prometheus.Registry) {
 	store := &flaky{Store: memstore.New(memstore.Options{})}
@@ -69,7 +77,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics)
+	registry.MustRegister(metrics, weirprom.NewFile(file{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.Handle("GET /slow", slow.Handler(http.NotFoundHandler()))
@@ -116,8 +124,19 @@ func TestScrape(t *testing.T) {
 		`weir_decisions_total{limit="1s",mode="enforced",outcome="delayed",rule="slow"} 1`,
 		`weir_units_total{limit="few",mode="enforced",rule="api"} 3`,
 		`weir_errors_total 1`,
-		`weir_banned_total{rule="api"} 2`,
-		`weir_denied_total{rule="api"} 1`,
+		`weir_refused_total{mode="enforced",reason="limit",rule="api"} 2`,
+		`weir_refused_total{mode="enforced",reason="ban",rule="api"} 2`,
+		`weir_refused_total{mode="enforced",reason="deny",rule="api"} 1`,
+		`weir_refused_total{mode="shadow",reason="limit",rule="new"} 1`,
+		`weir_bans_total{rule="api"} 1`,
+		`weir_requests_total 10`,
+		`weir_near_limit_total{limit="few",mode="enforced",rule="api"} 1`,
+		`weir_near_limit_total{limit="many",mode="enforced",rule="api"} 0`,
+		`weir_near_limit_total{limit="1s",mode="enforced",rule="slow"} 2`,
+		`weir_rules_info{version="0a1b2c"} 1`,
+		`weir_rules_stale 1`,
+		`weir_reloads_total{result="loaded"} 3`,
+		`weir_reloads_total{result="failed"} 2`,
 		`weir_wait_seconds_count 1`,
 		`weir_breaker_open 0`,
 		`weir_served_total{from="memory",kind="hybrid"} 2`,
@@ -148,9 +167,13 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	var dashboard struct {
-		Title  string
-		Panels []struct {
-			Title   string
+		Title      string
+		Templating struct{ List []struct{ Name string } }
+		Panels     []struct {
+			Title, Description, Type string
+			FieldConfig              struct {
+				Defaults struct{ Thresholds struct{ Steps []any } }
+			}
 			Targets []struct{ Expr string }
 		}
 	}
@@ -161,11 +184,20 @@ func TestDashboard(t *testing.T) {
 	series := regexp.MustCompile(`\bweir_\w+`)
 	labels := regexp.MustCompile(`(?:by \(|[{,(] ?)(\w+)(?:=|,|\))`)
 	asked := map[string]bool{}
+	if names := fmt.Sprint(dashboard.Templating.List); names != "[{datasource} {job} {instance} {rule}]" {
+		t.Errorf("the variables are %s", names)
+	}
 	for _, p := range dashboard.Panels {
-		if p.Title == "" || len(p.Targets) == 0 {
-			t.Errorf("panel %q has no title or asks nothing", p.Title)
+		if p.Title == "" || p.Description == "" || len(p.Targets) == 0 {
+			t.Errorf("panel %q has no title or no description, or asks nothing", p.Title)
+		}
+		if p.Type == "stat" && len(p.FieldConfig.Defaults.Thresholds.Steps) == 0 {
+			t.Errorf("%s has no thresholds", p.Title)
 		}
 		for _, target := range p.Targets {
+			if n := strings.Count(target.Expr, `job=~"$job",instance=~"$instance"`); n != len(series.FindAllString(target.Expr, -1)) {
+				t.Errorf("%s: %s ignores the job or the instance", p.Title, target.Expr)
+			}
 			for _, name := range series.FindAllString(target.Expr, -1) {
 				asked[name] = true
 				if !strings.Contains(text, "\n"+name) {
@@ -173,7 +205,7 @@ func TestDashboard(t *testing.T) {
 				}
 			}
 			for _, m := range labels.FindAllStringSubmatch(target.Expr, -1) {
-				if m[1] != "le" && !strings.HasPrefix(m[1], "weir_") && !strings.Contains(text, m[1]+"=") {
+				if !slices.Contains([]string{"le", "job", "instance"}, m[1]) && !strings.HasPrefix(m[1], "weir_") && !strings.Contains(text, m[1]+"=") {
 					t.Errorf("%s: no label %s", p.Title, m[1])
 				}
 			}
@@ -186,6 +218,51 @@ func TestDashboard(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("the dashboard does not show %s", m[1])
+		}
+	}
+}
+
+// TestAlerts: Prometheus loads the rules and every alert fires as rules_test.yaml says. They
+// ask for metrics of the package only.
+func TestAlerts(t *testing.T) {
+	rules, err := os.ReadFile("rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := os.ReadFile("rules_test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := scrape(t)
+	for _, name := range regexp.MustCompile(`[( ](weir_\w+)`).FindAllStringSubmatch(string(rules), -1) {
+		if !strings.Contains(text, "\n"+name[1]) {
+			t.Errorf("there is no metric %s", name[1])
+		}
+	}
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
+	if len(alerts) < 7 {
+		t.Errorf("got the alerts %q, want more", alerts)
+	}
+	for _, a := range alerts {
+		for what, want := range map[string]string{
+			"never fires":      `alertname: ` + a[1] + `\s+exp_alerts:\s+- exp_labels`,
+			"is always firing": `alertname: ` + a[1] + `, exp_alerts: \[\]`,
+		} {
+			if !regexp.MustCompile(want).Match(cases) {
+				t.Errorf("%s %s in rules_test.yaml", a[1], what)
+			}
+		}
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	for _, args := range [][]string{{"check", "rules", "rules.yaml"}, {"test", "rules", "rules_test.yaml", "rules_week_test.yaml"}} {
+		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
 }

@@ -2,14 +2,11 @@
 package tally
 
 import (
-	"slices"
-	"strings"
-	"sync"
+	"cmp"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/lease"
 )
 
 // A Label names what a count is about: a limit of a rule, enforced or in shadow. It
@@ -20,30 +17,36 @@ type Label struct {
 }
 
 // Mode is "enforced" or "shadow".
-func (l Label) Mode() string {
-	if l.Shadow {
+func (l Label) Mode() string { return mode(l.Shadow) }
+
+func mode(shadow bool) string {
+	if shadow {
 		return "shadow"
 	}
 	return "enforced"
 }
 
-// Counts are the counts of one label.
+// Counts are the counts of one label. They fill a cache line.
 type Counts struct {
 	Allowed, Delayed, Refused atomic.Int64 // decisions
-	Units                     atomic.Int64 // units spent
+	Near                      atomic.Int64 // decisions that left less than a fifth of the limit
+	requests                  atomic.Int64 // of which this limit was the first
+	more                      atomic.Int64 // units beyond one for each decision that spent some
+	_                         [2]int64
 }
+
+// Units returns how many units were spent.
+func (c *Counts) Units() int64 { return c.Allowed.Load() + c.Delayed.Load() + c.more.Load() }
 
 // A Tally counts events. The zero Tally is ready to use.
 type Tally struct {
 	Errors atomic.Int64 // requests that could not be decided
 
-	mu             sync.RWMutex
-	counts         map[Label]*Counts
-	banned, denied rules
+	limits    table[Counts]
+	refused   table[atomic.Int64] // requests by rule and reason
+	bans      table[atomic.Int64] // by rule
+	uncharged atomic.Int64        // requests that spent nothing anywhere
 }
-
-// rules has the number of requests that each rule refused.
-type rules map[string]*atomic.Int64
 
 // Most is the largest number of labels, because LimitsFor may return any number of
 // different limits. Limits beyond it are counted together, as the limit Other.
@@ -53,16 +56,35 @@ const (
 )
 
 // Observe counts e. It returns how long the request waits, or 0 if it does not.
-func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
-	switch e.Refusal.Reason {
+func (t *Tally) Observe(e *weir.Event) (wait time.Duration) {
+	f := &e.Refusal
+	switch f.Reason {
+	case 0:
 	case weir.ReasonError:
 		t.Errors.Add(1)
 		return 0
-	case weir.ReasonDeny:
-		t.count(&t.denied, e.Refusal.Rule)
-	case weir.ReasonBan:
-		t.count(&t.banned, e.Refusal.Rule)
+	default:
+		t.refused.of(key{f.Rule, f.Reason.String(), 0, e.Shadow}).Add(1)
+		if e.BanBegan {
+			t.bans.of(key{rule: f.Rule}).Add(1)
+		}
 	}
+	first := t.observeCharges(e)
+	switch {
+	case e.Shadow:
+	case first != nil:
+		first.requests.Add(1)
+	default:
+		t.uncharged.Add(1)
+	}
+	if f.Reason != 0 || e.Shadow {
+		return 0
+	}
+	return e.Transaction.Wait
+}
+
+// observeCharges counts the charges of e, and returns the counts of the first.
+func (t *Tally) observeCharges(e *weir.Event) (first *Counts) {
 	tx := e.Transaction
 	paused := e.Refusal.Reason == weir.ReasonPause // a pause refuses even if the limits have room
 	spent := !paused                               // a request that a ban refuses may have spent units
@@ -70,142 +92,64 @@ func (t *Tally) Observe(e weir.Event) (wait time.Duration) {
 		spent = spent && tx.Decisions[i].Allowed
 	}
 	for i := range tx.Charges {
-		c := &tx.Charges[i]
+		c, d := &tx.Charges[i], &tx.Decisions[i]
 		if c.Cost == 0 { // it spends nothing
 			continue
 		}
-		n := t.of(Label{c.Rule, c.Limit.StoredName(), e.Shadow})
+		n := t.limits.of(key{c.Rule, c.Limit.Name, c.Limit.Period, e.Shadow})
+		if first == nil {
+			first = n
+		}
 		switch {
-		case !tx.Decisions[i].Allowed, paused && c.Rule == e.Refusal.Rule:
+		case !d.Allowed, paused && c.Rule == e.Refusal.Rule:
 			n.Refused.Add(1)
-		case !spent: // this limit had room, another did not
-		default:
-			n.Units.Add(c.Cost)
-			if tx.Wait > 0 {
-				n.Delayed.Add(1)
-			} else {
-				n.Allowed.Add(1)
-			}
+		case spent: // or else this limit had room, and another did not
+			n.spend(c, d, tx.Wait > 0)
 		}
 	}
-	if e.Refusal.Reason == 0 && !e.Shadow {
-		return tx.Wait
-	}
-	return 0
+	return first
 }
 
-// of returns the counts of a label.
-func (t *Tally) of(l Label) *Counts {
-	t.mu.RLock()
-	n := t.counts[l]
-	t.mu.RUnlock()
-	if n != nil {
-		return n
+// spend counts a charge that has spent its units.
+func (c *Counts) spend(charge *weir.Charge, d *weir.Decision, delayed bool) {
+	if delayed {
+		c.Delayed.Add(1)
+	} else {
+		c.Allowed.Add(1)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n = t.counts[l]; n != nil {
-		return n
+	if charge.Cost != 1 {
+		c.more.Add(charge.Cost - 1)
 	}
-	if len(t.counts) >= Most {
-		l = Label{Limit: Other, Shadow: l.Shadow}
-		if n = t.counts[l]; n != nil {
-			return n
-		}
-	}
-	if t.counts == nil {
-		t.counts = map[Label]*Counts{}
-	}
-	l.Rule, l.Limit = strings.Clone(l.Rule), strings.Clone(l.Limit)
-	n = new(Counts)
-	t.counts[l] = n
-	return n
-}
-
-// count adds a request to those that a rule refused.
-func (t *Tally) count(of *rules, rule string) {
-	t.mu.RLock()
-	n := (*of)[rule]
-	t.mu.RUnlock()
-	if n == nil {
-		t.mu.Lock()
-		if n = (*of)[rule]; n == nil {
-			if *of == nil {
-				*of = rules{}
-			}
-			n = new(atomic.Int64)
-			(*of)[rule] = n
-		}
-		t.mu.Unlock()
-	}
-	n.Add(1)
-}
-
-// Each calls f for each label, and banned and denied for each rule, with the number of
-// requests that its bans or its Deny refused.
-func (t *Tally) Each(f func(Label, *Counts), banned, denied func(rule string, n int64)) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	for l, n := range t.counts {
-		f(l, n)
-	}
-	for rule, n := range t.banned {
-		banned(rule, n.Load())
-	}
-	for rule, n := range t.denied {
-		denied(rule, n.Load())
+	if full := cmp.Or(charge.Limit.Burst, charge.Limit.Quota); uint64(d.Remaining) <= uint64(full-1)/5 { // -1 is unknown
+		c.Near.Add(1)
 	}
 }
 
-// Stores are decorators that count for themselves: Hybrid, lease.Store, and Breaker.
-// Other stores among them are ignored.
-type Stores []weir.Store
-
-// Served is how many decisions the stores of one kind have made.
-type Served struct {
-	Kind         string // "hybrid" or "lease"
-	Hits, Misses int64  // from memory, and by the store behind
+// Requests returns how many requests were decided, or could not be.
+func (t *Tally) Requests() int64 {
+	sum := t.uncharged.Load() + t.Errors.Load()
+	t.limits.each(func(_ key, n *Counts) { sum += n.requests.Load() })
+	return sum
 }
 
-// Served returns how many decisions the stores have made, added up by kind.
-func (s Stores) Served() (sums []Served) {
-	add := func(kind string, hits, misses uint64) {
-		i := slices.IndexFunc(sums, func(s Served) bool { return s.Kind == kind })
-		if i < 0 {
-			i, sums = len(sums), append(sums, Served{Kind: kind})
+// EachLimit calls f for each label.
+func (t *Tally) EachLimit(f func(Label, *Counts)) {
+	t.limits.each(func(k key, n *Counts) {
+		name := k.name
+		if name == "" && k.rule != "" {
+			name = (&weir.Limit{Period: k.period}).StoredName()
 		}
-		sums[i].Hits += int64(hits)
-		sums[i].Misses += int64(misses)
-	}
-	for _, store := range s {
-		switch store := store.(type) {
-		case interface{ Stats() (hits, misses uint64) }:
-			hits, misses := store.Stats()
-			add("hybrid", hits, misses)
-		case interface{ Stats() lease.Stats }:
-			st := store.Stats()
-			add("lease", st.Hits, st.Misses)
-		}
-	}
-	return sums
+		f(Label{k.rule, name, k.shadow}, n)
+	})
 }
 
-// Breakers returns how many of the breakers are open, and how many transactions they have
-// refused while open. ok is false if there is no breaker.
-func (s Stores) Breakers() (open, refused int64, ok bool) {
-	for _, store := range s {
-		b, is := store.(interface {
-			Open() bool
-			Refused() int64
-		})
-		if !is {
-			continue
-		}
-		ok = true
-		if b.Open() {
-			open++
-		}
-		refused += b.Refused()
-	}
-	return open, refused, ok
+// EachRefused calls f for each rule and reason with the number of requests that the rule
+// refused, or would have refused.
+func (t *Tally) EachRefused(f func(rule, reason, mode string, n int64)) {
+	t.refused.each(func(k key, n *atomic.Int64) { f(k.rule, k.name, mode(k.shadow), n.Load()) })
+}
+
+// EachBans calls f for each rule with the number of bans that its penalty began.
+func (t *Tally) EachBans(f func(rule string, n int64)) {
+	t.bans.each(func(k key, n *atomic.Int64) { f(k.rule, n.Load()) })
 }

@@ -1,6 +1,7 @@
 package tally_test
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -12,15 +13,15 @@ import (
 // TestNameless: a limit without a name is counted under its period.
 func TestNameless(t *testing.T) {
 	var c tally.Tally
-	c.Observe(weir.Event{Transaction: &weir.Transaction{
+	c.Observe(&weir.Event{Transaction: &weir.Transaction{
 		Charges:   []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
 		Decisions: []weir.Decision{{Allowed: true}},
 	}})
-	c.Each(func(l tally.Label, _ *tally.Counts) {
+	c.EachLimit(func(l tally.Label, _ *tally.Counts) {
 		if want := (tally.Label{Rule: "api", Limit: "1m"}); l != want {
 			t.Errorf("got %+v, want %+v", l, want)
 		}
-	}, func(string, int64) {}, func(string, int64) {})
+	})
 }
 
 // TestPauses: if a pause refuses a request, the paused rule has refused it and no limit
@@ -33,13 +34,88 @@ func TestPauses(t *testing.T) {
 		Refusal:   weir.Refusal{Reason: weir.ReasonPause, Rule: "partner", RetryAfter: time.Second},
 	}
 	var c tally.Tally
-	c.Observe(weir.Event{Transaction: tx, Refusal: tx.Refusal})
+	c.Observe(&weir.Event{Transaction: tx, Refusal: tx.Refusal})
 	got := map[string][3]int64{}
-	c.Each(func(l tally.Label, n *tally.Counts) {
-		got[l.Rule] = [3]int64{n.Refused.Load(), n.Allowed.Load(), n.Units.Load()}
-	},
-		func(string, int64) {}, func(string, int64) {})
+	c.EachLimit(func(l tally.Label, n *tally.Counts) {
+		got[l.Rule] = [3]int64{n.Refused.Load(), n.Allowed.Load(), n.Units()}
+	})
 	if want := ([3]int64{1, 0, 0}); got["partner"] != want || got["all"] != [3]int64{} {
 		t.Errorf("got %v, want one refusal by partner", got)
+	}
+}
+
+// TestNear: a decision is near its limit if it leaves less than a fifth of it.
+func TestNear(t *testing.T) {
+	for _, tt := range []struct {
+		quota, burst, remaining int64
+		near                    int64
+	}{
+		{100, 0, 20, 0}, {100, 0, 19, 1}, {100, 0, 0, 1}, {100, 0, -1, 0}, // -1 is unknown
+		{1000, 100, 20, 0}, {1000, 100, 19, 1},
+		{10, 0, 2, 0}, {10, 0, 1, 1}, {5, 0, 1, 0}, {5, 0, 0, 1}, {4, 0, 1, 0}, {4, 0, 0, 1}, {1, 0, 0, 1},
+		{1 << 62, 0, 1 << 60, 0}, {1 << 62, 0, 1 << 59, 1},
+	} {
+		var c tally.Tally
+		limit := algorithms.GCRA(tt.quota, time.Minute).WithBurst(tt.burst)
+		c.Observe(&weir.Event{Transaction: &weir.Transaction{
+			Charges: []weir.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Decisions: []weir.Decision{{Allowed: true, Remaining: tt.remaining}},
+		}})
+		c.EachLimit(func(_ tally.Label, n *tally.Counts) {
+			if got := n.Near.Load(); got != tt.near {
+				t.Errorf("%d of %d left: got %d near, want %d", tt.remaining, max(tt.quota, tt.burst), got, tt.near)
+			}
+		})
+	}
+}
+
+// TestRequests: a request counts once, however many limits it is charged under, and one
+// that only rules in shadow decide does not count.
+func TestRequests(t *testing.T) {
+	limit, decisions := algorithms.GCRA(9, time.Minute), []weir.Decision{{Allowed: true}, {Allowed: true}}
+	charges := []weir.Charge{{Rule: "a", Limit: limit, Cost: 3}, {Rule: "b", Limit: limit, Cost: 1}}
+	tx := &weir.Transaction{Charges: charges, Decisions: decisions}
+	free := &weir.Transaction{Charges: []weir.Charge{{Rule: "a", Limit: limit}}, Decisions: decisions[:1]}
+	var c tally.Tally
+	for _, e := range []weir.Event{
+		{Transaction: tx},
+		{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "b"}},
+		{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}, BanBegan: true},
+		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}},
+		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}},
+		{Transaction: free},
+		{Transaction: tx, Shadow: true, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "a"}},
+	} {
+		c.Observe(&e)
+	}
+	if n := c.Requests(); n != 6 {
+		t.Errorf("got %d requests, want 6", n)
+	}
+	got := map[string]int64{}
+	c.EachRefused(func(rule, reason, mode string, n int64) { got[rule+" "+reason+" "+mode] = n })
+	c.EachBans(func(rule string, n int64) { got[rule+" bans"] = n })
+	want := map[string]int64{"b limit enforced": 1, "b ban enforced": 2, "a limit shadow": 1, "b bans": 1}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestObserveAllocates: nothing, also for a limit without a name and with many of them.
+func TestObserveAllocates(t *testing.T) {
+	var c tally.Tally
+	e := weir.Event{Transaction: &weir.Transaction{
+		Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}}, Decisions: []weir.Decision{{}},
+		Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "api"},
+	}}
+	for i := range 2 * tally.Most {
+		e.Transaction.Charges[0].Limit.Period = time.Duration(i+1) * time.Second
+		c.Observe(&e)
+	}
+	i := 0
+	if n := testing.AllocsPerRun(2*tally.Most, func() {
+		e.Transaction.Charges[0].Limit.Period = time.Duration(i%tally.Most+1) * time.Second
+		c.Observe(&e)
+		i++
+	}); n != 0 {
+		t.Errorf("got %v allocations", n)
 	}
 }

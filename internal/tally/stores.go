@@ -1,0 +1,61 @@
+package tally
+
+import (
+	"slices"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/lease"
+)
+
+// Stores are decorators that count for themselves: Hybrid, lease.Store, and Breaker.
+// Other stores among them are ignored.
+type Stores []weir.Store
+
+// Served is how many decisions the stores of one kind have made.
+type Served struct {
+	Kind         string // "hybrid" or "lease"
+	Hits, Misses int64  // from memory, and by the store behind
+}
+
+// Served returns how many decisions the stores have made, added up by kind.
+func (s Stores) Served() (sums []Served) {
+	add := func(kind string, hits, misses uint64) {
+		i := slices.IndexFunc(sums, func(s Served) bool { return s.Kind == kind })
+		if i < 0 {
+			i, sums = len(sums), append(sums, Served{Kind: kind})
+		}
+		sums[i].Hits += int64(hits)
+		sums[i].Misses += int64(misses)
+	}
+	for _, store := range s {
+		switch store := store.(type) {
+		case interface{ Stats() (hits, misses uint64) }:
+			hits, misses := store.Stats()
+			add("hybrid", hits, misses)
+		case interface{ Stats() lease.Stats }:
+			st := store.Stats()
+			add("lease", st.Hits, st.Misses)
+		}
+	}
+	return sums
+}
+
+// Breakers returns how many of the breakers are open, and how many transactions they have
+// refused while open. ok is false if there is no breaker.
+func (s Stores) Breakers() (open, refused int64, ok bool) {
+	for _, store := range s {
+		b, is := store.(interface {
+			Open() bool
+			Refused() int64
+		})
+		if !is {
+			continue
+		}
+		ok = true
+		if b.Open() {
+			open++
+		}
+		refused += b.Refused()
+	}
+	return open, refused, ok
+}

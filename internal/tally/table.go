@@ -1,0 +1,74 @@
+package tally
+
+import (
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A key names an element of a table: a limit of a rule by its name and period, or a rule
+// and a reason.
+type key struct {
+	rule, name string
+	period     time.Duration
+	shadow     bool
+}
+
+// A table has elements by key, which are never removed. Those that were used last are
+// found without a lock.
+type table[V any] struct {
+	slots [64]atomic.Pointer[element[V]]
+
+	mu  sync.Mutex
+	all map[key]*element[V]
+}
+
+type element[V any] struct {
+	key
+	value V
+}
+
+var seed = maphash.MakeSeed()
+
+// of returns the element of a key, which it makes if need be.
+func (t *table[V]) of(k key) *V {
+	slot := &t.slots[(maphash.String(seed, k.rule)+maphash.String(seed, k.name)+uint64(k.period)>>10)%uint64(len(t.slots))]
+	if e := slot.Load(); e != nil && e.key == k {
+		return &e.value
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.all[k]
+	if e == nil {
+		if len(t.all) >= Most {
+			k = key{name: Other, shadow: k.shadow}
+		}
+		if e = t.all[k]; e == nil {
+			e = t.add(k)
+		}
+	}
+	slot.Store(e)
+	return &e.value
+}
+
+// add adds an element, whose key shares no memory with k.
+func (t *table[V]) add(k key) *element[V] {
+	k.rule, k.name = strings.Clone(k.rule), strings.Clone(k.name)
+	e := &element[V]{key: k}
+	if t.all == nil {
+		t.all = map[key]*element[V]{}
+	}
+	t.all[k] = e
+	return e
+}
+
+// each calls f for each element.
+func (t *table[V]) each(f func(key, *V)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k, e := range t.all {
+		f(k, &e.value)
+	}
+}
