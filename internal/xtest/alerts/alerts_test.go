@@ -1,0 +1,260 @@
+// Package alerts_test has a real Prometheus watch a program that goes wrong.
+package alerts_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+	"github.com/seed83679106/weir/weirprom"
+)
+
+// A slowStore takes 40 ms for one decision in ten while slow is set.
+type slowStore struct {
+	weir.Store
+	slow *atomic.Bool
+	n    atomic.Int64
+}
+
+func (s *slowStore) Take(ctx context.Context, t *weir.Transaction) error {
+	if s.slow.Load() && s.n.Add(1)%10 == 0 {
+		time.Sleep(40 * time.Millisecond)
+	}
+	return s.Store.Take(ctx, t)
+}
+
+// A program limits by the header K and has metrics.
+type program struct {
+	http.Handler
+	file    string
+	metrics string // the address of a server
+}
+
+const rules = `
+limits:
+- name: api
+  key: header:K
+  penalty: {strikes: {limit: 1, period: 1h}, for: 1h}
+  config: [{limit: 5, period: 1h}]
+`
+
+func start(t *testing.T, store weir.Store) *program {
+	p := &program{file: filepath.Join(t.TempDir(), "rules.yaml")}
+	p.write(t, rules)
+	breaker := weir.Breaker(store, weir.BreakerOptions{})
+	metrics := weirprom.New(breaker)
+	f, err := config.Open(p.file, breaker, config.Options{Limiter: weir.Options{Observe: metrics.Observe, Logger: slog.New(slog.DiscardHandler)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics, weirprom.NewFile(f))
+	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	t.Cleanup(server.Close)
+	p.metrics = server.Listener.Addr().String()
+	go f.Watch(t.Context())
+	p.Handler = f.Handler("api")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	return p
+}
+
+func (p *program) write(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(p.file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// traffic sends requests of eight clients at once until the test ends. Each sends of one key
+// as many requests as perKey says, and then of another.
+func (p *program) traffic(t *testing.T, perKey *atomic.Int64) {
+	for c := range 8 {
+		go func() {
+			for i := 0; t.Context().Err() == nil; i++ {
+				for range perKey.Load() {
+					r := httptest.NewRequest("GET", "/", nil)
+					r.Header.Set("K", fmt.Sprint(c, ":", i))
+					p.ServeHTTP(httptest.NewRecorder(), r)
+					time.Sleep(5 * time.Millisecond)
+				}
+			}
+		}()
+	}
+}
+
+// quick returns the rules of the package with windows of seconds.
+func quick(t *testing.T) string {
+	data, err := os.ReadFile("../../../weirprom/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile(`\[\d+m\]`).ReplaceAllString(string(data), "[8s]")
+	return regexp.MustCompile(`for: \d+m`).ReplaceAllString(text, "for: 1s")
+}
+
+// run starts a Prometheus that scrapes the programs, and returns its address.
+func run(t *testing.T, programs ...*program) string {
+	bin, err := exec.LookPath("prometheus")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	targets := []string{}
+	for _, p := range programs {
+		targets = append(targets, p.metrics)
+	}
+	list, _ := json.Marshal(targets)
+	for name, text := range map[string]string{
+		"rules.yaml": quick(t),
+		"prometheus.yml": "global: {scrape_interval: 200ms, evaluation_interval: 200ms}\nrule_files: [rules.yaml]\n" +
+			"scrape_configs: [{job_name: shop, static_configs: [{targets: " + string(list) + "}]}]\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := free.Addr().String()
+	free.Close()
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address="+addr)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
+			t.Logf("Prometheus says:\n%s", text)
+		}
+	})
+	return addr
+}
+
+// firing returns the names of the alerts that fire, or nil if Prometheus does not answer.
+func firing(addr string) []string {
+	res, err := http.Get("http://" + addr + "/api/v1/alerts")
+	if err != nil {
+		return nil
+	}
+	defer res.Body.Close()
+	var body struct {
+		Data struct {
+			Alerts []struct {
+				State  string
+				Labels map[string]string
+			}
+		}
+	}
+	if json.NewDecoder(res.Body).Decode(&body) != nil {
+		return nil
+	}
+	names := map[string]bool{}
+	for _, a := range body.Data.Alerts {
+		if a.State == "firing" {
+			names[a.Labels["alertname"]] = true
+		}
+	}
+	return slices.AppendSeq([]string{}, maps.Keys(names))
+}
+
+// samples returns how many samples of a query Prometheus has.
+func samples(addr, query string) int {
+	res, err := http.Get("http://" + addr + "/api/v1/query?query=" + query)
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	var body struct{ Data struct{ Result []any } }
+	json.NewDecoder(res.Body).Decode(&body)
+	return len(body.Data.Result)
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(90 * time.Second); !ok(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not after 90 s", what)
+		}
+	}
+}
+
+// TestEveryAlertFires: nothing fires while all is well, and each alert does when what it is
+// about happens.
+func TestEveryAlertFires(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	server := redistest.Server(t)
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(time.Second, server.Addr()))
+	t.Cleanup(func() { rdb.Close() })
+	shared, err := redisstore.New(rdb, redisstore.Options{Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var slow atomic.Bool
+	var perKey atomic.Int64
+	perKey.Store(4)
+	a, b := start(t, &slowStore{Store: shared, slow: &slow}), start(t, memstore.New(memstore.Options{}))
+	a.traffic(t, &perKey)
+	addr := run(t, a, b)
+	eventually(t, "metrics", func() bool { return samples(addr, "job:weir_errors:ratio_rate1m") == 1 })
+	expect := func(names ...string) {
+		t.Helper()
+		eventually(t, fmt.Sprint(names), func() bool {
+			now := firing(addr)
+			return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(now, name) })
+		})
+	}
+	for _, name := range firing(addr) {
+		if name != "WeirStoreSlow" { // on a busy machine it is
+			t.Errorf("%s fires while all is well", name)
+		}
+	}
+
+	perKey.Store(12)                                  // a spike: five of twelve pass
+	slow.Store(true)                                  // and the store is slow
+	a.write(t, strings.Replace(rules, "5,", "6,", 1)) // a reload
+	b.write(t, strings.Replace(rules, "5,", "0,", 1)) // with a mistake on one replica
+	expect("WeirRefusals", "WeirBans", "WeirStoreSlow", "WeirRulesStale", "WeirVersionsDiffer")
+
+	server.Kill()
+	expect("WeirErrors", "WeirBreakerOpen")
+
+	data, _ := os.ReadFile("../../../weirprom/rules.yaml")
+	if n := strings.Count(string(data), "- alert: "); n != 7 {
+		t.Errorf("there are %d alerts, and this makes 7 of them fire", n)
+	}
+}
