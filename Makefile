@@ -1,6 +1,6 @@
 # The steps of .ci/run, one word each. `make` takes all of them.
 
-steps = install vet bench fuzz examples gateway peers playground race test
+steps = install vet bench fuzz examples serve peers playground race test
 
 .PHONY: all $(steps)
 

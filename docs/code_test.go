@@ -221,7 +221,7 @@ func TestShell(t *testing.T) {
 			}
 		}
 	}
-	for _, line := range []string{"go run ./_examples/none", "go run ./_examples/basic -addres x", "go run ./_examples/chat -once", "go run ./_examples/gateway -limits _examples/limits.yaml", "go test -run TestNone ./docs", "curl --retri 3 x", "frob x", "go tst ./..."} {
+	for _, line := range []string{"go run ./_examples/none", "go run ./_examples/basic -addres x", "go run ./_examples/chat -once", "go run ./cmd/weir serve -limits cmd/limits.yaml", "go test -run TestNone ./docs", "curl --retri 3 x", "frob x", "go tst ./..."} {
 		if strings.HasPrefix(line, "curl") && curlFlags() == "" {
 			t.Log("no curl: its flags are not checked")
 			continue
@@ -232,7 +232,7 @@ func TestShell(t *testing.T) {
 	}
 }
 
-var flagName = regexp.MustCompile(`flag\.\w+\((?:&\w+, )?"([\w-]+)"`)
+var flagName = regexp.MustCompile(`(?:flag|fs)\.\w+\((?:&[\w.]+, )?"([\w-]+)"`)
 
 // shellFaults returns the mistakes in a line, which has one command and perhaps a comment.
 func shellFaults(line string, known map[string]bool) (faults []string) {
@@ -261,7 +261,7 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
 				fault("there is no module: %v", err)
 			}
-		case strings.HasPrefix(w, "_examples/"):
+		case strings.HasPrefix(w, "_examples/"), strings.HasPrefix(w, "cmd/"):
 			if _, err := os.Stat(filepath.Join(root, w)); err != nil {
 				fault("%v", err)
 			}

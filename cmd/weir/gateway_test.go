@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/overrides"
 )
 
 const testLimits = `
@@ -41,7 +42,8 @@ func start(t *testing.T, limit int) (g *gateway, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, path, limit)
-	g, err := newGateway(path, memstore.New(memstore.Options{}), slog.New(slog.DiscardHandler))
+	store := memstore.New(memstore.Options{})
+	g, err := newGateway(path, backend{store: store, live: overrides.NewLive(overrides.LiveOptions{}), logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +95,7 @@ func TestProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(g.public(to))
+	server := httptest.NewServer(g.proxy(to))
 	defer server.Close()
 	for _, tt := range []struct {
 		from, path, forwarded string
@@ -125,7 +127,7 @@ func TestProxy(t *testing.T) {
 
 func TestAuth(t *testing.T) {
 	g, _ := start(t, 1)
-	server := httptest.NewServer(g.internal("secret"))
+	server := httptest.NewServer(g.internal())
 	defer server.Close()
 	asked := func(client string) []string {
 		return []string{"X-Forwarded-Method", "POST", "X-Forwarded-Uri", "/x", "X-Forwarded-For", client}
@@ -162,34 +164,116 @@ func TestAuth(t *testing.T) {
 	}
 }
 
+// TestDialects: each proxy describes requests in its own way, and fields of another way,
+// which a client could make up, say nothing. The shapes are those that the proxies document;
+// nginx and Caddy are also tried in earnest.
+func TestDialects(t *testing.T) {
+	const mine, other = "192.0.2.1", "192.0.2.2"
+	forged := []string{"X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/forged", "X-Original-Method", "PUT", "X-Original-Url", "http://forged/forged", "X-Real-Ip", other, "Forwarded", "for=" + other}
+	for _, tt := range []struct {
+		name, method, path string
+		header             []string // without those that a client made up
+		key                string   // of the rule that counts by method and path
+		refused            int
+	}{
+		{"Traefik", "GET", "/auth", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "app.example", "X-Forwarded-Uri", "/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 429},
+		{"Caddy", "GET", "/auth?", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Proto", "http", "X-Forwarded-Host", "app.example", "X-Forwarded-Uri", "/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 429},
+		{"ingress-nginx", "GET", "/auth/ingress-nginx?refuse=403", []string{"X-Original-Url", "https://app.example/a?b=c", "X-Original-Method", "POST", "X-Sent-From", "nginx-ingress-controller", "X-Real-Ip", mine, "X-Forwarded-For", mine, "X-Auth-Request-Redirect", "/a?b=c"}, "POST app.example /a", 403},
+		{"Envoy", "POST", "/auth/envoy/a?b=c", []string{"X-Forwarded-For", mine + ", 127.0.0.1", "Content-Length", "0"}, "POST app.example /a", 429},
+		{"Envoy, a path that is not clean", "POST", "/auth/envoy//a/../b?refuse=403", []string{"X-Forwarded-For", mine}, "POST app.example //a/../b", 429},
+		{"Envoy, without a path", "GET", "/auth/envoy", []string{"X-Forwarded-For", mine}, "GET app.example ", 429},
+	} {
+		var saw *http.Request
+		g, _ := start(t, 1)
+		limit := g.limit
+		g.limit = func(next http.Handler) http.Handler {
+			limited := limit(next)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { saw = r; limited.ServeHTTP(w, r) })
+		}
+		server := httptest.NewServer(g.internal())
+		ask := func(header []string) int {
+			saw = nil
+			req, err := http.NewRequest(tt.method, server.URL+tt.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = "app.example"
+			for i := 0; i < len(forged); i += 2 {
+				req.Header.Set(forged[i], forged[i+1])
+			}
+			for i := 0; i < len(header); i += 2 {
+				req.Header.Set(header[i], header[i+1])
+			}
+			resp, err := http.DefaultTransport.RoundTrip(req) // follows no redirect
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			return resp.StatusCode
+		}
+		for _, want := range []int{200, tt.refused} {
+			if got := ask(tt.header); got != want {
+				t.Errorf("%s: got %d, want %d", tt.name, got, want)
+			}
+		}
+		if saw == nil {
+			t.Errorf("%s: no rule saw a request", tt.name)
+		} else if got := saw.Method + " " + saw.Host + " " + saw.URL.Path; got != tt.key {
+			t.Errorf("%s: the rules saw %s, want %s", tt.name, got, tt.key)
+		}
+		for i := 0; i < len(tt.header); i += 2 {
+			if tt.header[i] == "X-Forwarded-For" {
+				without := append(append([]string{}, tt.header...), "X-Forwarded-For", "")
+				if got := ask(without); got != 400 {
+					t.Errorf("%s without X-Forwarded-For: got %d, want 400", tt.name, got)
+				}
+			}
+		}
+		server.Close()
+	}
+}
+
 // The rules see the request that the proxy describes.
 func TestOriginal(t *testing.T) {
 	r := httptest.NewRequest("GET", "http://gateway/auth?refuse=403", nil)
 	for name, value := range map[string]string{"Method": "PUT", "Uri": "/a%2Fb?q=1", "Host": "api.example", "For": "192.0.2.1"} {
 		r.Header.Set("X-Forwarded-"+name, value)
 	}
-	o := original(r)
+	o, _ := forwarded.original(r)
 	if got := fmt.Sprint(o.Method, " ", o.Host, " ", o.URL, " ", o.URL.Query(), " ", o.ContentLength); got != "PUT api.example /a%2Fb?q=1 map[q:[1]] 0" {
 		t.Errorf("got %s", got)
 	}
 }
 
-func TestAdminNeedsPassword(t *testing.T) {
+func TestOperatorsOnly(t *testing.T) {
+	const token = "a secret of many bytes"
 	g, _ := start(t, 1)
-	server := httptest.NewServer(g.internal("secret"))
+	server := httptest.NewServer(operatorsOnly(token, g.admin))
 	defer server.Close()
-	for password, want := range map[string]int{"": 401, "Secret": 401, "secret": 200} {
-		req, _ := http.NewRequest("GET", server.URL+"/admin/rules", nil)
-		if password != "" {
-			req.SetBasicAuth("anyone", password)
-		}
+	basic := func(r *http.Request, password string) { r.SetBasicAuth("anyone", password) }
+	bearer := func(r *http.Request, token string) { r.Header.Set("Authorization", "bearer "+token) }
+	for _, tt := range []struct {
+		set   func(r *http.Request, token string)
+		token string
+		want  int
+	}{
+		{func(*http.Request, string) {}, "", 401},
+		{basic, "", 401},
+		{basic, "A secret of many bytes", 401},
+		{basic, token, 200},
+		{bearer, "", 401},
+		{bearer, token + "x", 401},
+		{bearer, token, 200},
+	} {
+		req, _ := http.NewRequest("GET", server.URL+"/rules", nil)
+		tt.set(req, tt.token)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("password %q: got %d, want %d", password, resp.StatusCode, want)
+		if resp.StatusCode != tt.want {
+			t.Errorf("%s: got %d, want %d", req.Header, resp.StatusCode, tt.want)
 		}
 	}
 }

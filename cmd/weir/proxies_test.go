@@ -42,7 +42,7 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 		fmt.Fprint(w, "upstream ", r.Method, " ", r.RequestURI)
 	}))
 	t.Cleanup(upstream.Close)
-	p.internal = httptest.NewServer(p.gateway.internal("secret"))
+	p.internal = httptest.NewServer(p.gateway.internal())
 	t.Cleanup(p.internal.Close)
 	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
 	address := freeAddress(t)
@@ -216,7 +216,9 @@ func TestMethodBehindNginx(t *testing.T) {
 	r := httptest.NewRequest("POST", "/a", nil)
 	r.RemoteAddr = "127.0.0.2:4"
 	key, _ := p.rules.Rules()[1].Key(r)
-	_, state := get(t, http.DefaultClient, strings.Replace(p.internal.URL, "//", "//:secret@", 1)+"/admin/state?rule=writes&key="+url.QueryEscape(key))
+	operator := httptest.NewServer(p.admin)
+	defer operator.Close()
+	_, state := get(t, http.DefaultClient, operator.URL+"/state?rule=writes&key="+url.QueryEscape(key))
 	if resp.StatusCode != 200 || !strings.Contains(state, `"remaining":999`) {
 		t.Errorf("got %d, and of its method %s", resp.StatusCode, state)
 	}

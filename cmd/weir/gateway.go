@@ -1,0 +1,105 @@
+package main
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/admin"
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/weirprom"
+)
+
+// A gateway charges every request under all rules of a file.
+type gateway struct {
+	rules    *config.File
+	limit    func(http.Handler) http.Handler
+	admin    *admin.Handler
+	registry *prometheus.Registry
+	health   health
+	logger   *slog.Logger
+}
+
+// A backend is where a gateway counts.
+type backend struct {
+	store      weir.Store
+	all        []weir.Store // whose metrics are exported
+	live       *overrides.Live
+	failClosed bool // refuse requests that the store does not decide
+	logger     *slog.Logger
+}
+
+// newGateway returns a gateway with the rules of a file.
+func newGateway(path string, b backend) (*gateway, error) {
+	g := &gateway{registry: prometheus.NewRegistry(), health: health{store: b.store}, logger: b.logger}
+	metrics := weirprom.New(b.all...)
+	g.registry.MustRegister(metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	o := weir.Options{Observe: metrics.Observe, Logger: b.logger, NoFromContext: true}
+	if b.failClosed {
+		o.OnError = weir.FailClosed
+	}
+	var err error
+	if g.rules, err = config.Open(path, b.store, config.Options{Overrides: b.live, Limiter: o}); err != nil {
+		return nil, err
+	}
+	if g.limit, err = handlerOfAll(g.rules); err != nil {
+		return nil, err
+	}
+	g.admin, err = admin.New(b.store, admin.Options{
+		Limiters: g.rules.Limiters, Overrides: b.live, Version: g.rules.Version, Who: operatorOf, Logger: b.logger,
+	})
+	return g, err
+}
+
+// handlerOfAll returns the panic of HandlerOfAll, which is a mistake in the file, as an error.
+func handlerOfAll(rules *config.File) (h func(http.Handler) http.Handler, err error) {
+	defer func() {
+		if e, ok := recover().(error); ok {
+			err = e
+		}
+	}()
+	return rules.HandlerOfAll(), nil
+}
+
+// proxy serves clients: the limited upstream, and at /rate_limit the quota of a client.
+func (g *gateway) proxy(upstream *url.URL) http.Handler {
+	limited := g.limit(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(upstream)
+			r.Out.Host = r.In.Host
+			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // SetXForwarded appends to it
+			r.SetXForwarded()
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() == nil {
+				g.logger.Error("weir: the upstream failed", "error", err)
+			}
+			w.WriteHeader(http.StatusBadGateway)
+		},
+		ErrorLog: slog.NewLogLogger(g.logger.Handler(), slog.LevelWarn),
+	})
+	// No ServeMux: it would clean paths, and the upstream should get them as they are.
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/rate_limit" {
+			g.admin.RateLimit(w, r)
+			return
+		}
+		limited.ServeHTTP(w, r)
+	})
+}
+
+// internal serves proxies (/auth), Prometheus (/metrics) and orchestrators (/healthz, /readyz).
+func (g *gateway) internal() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("GET /readyz", &g.health)
+	return g.auth(mux)
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestRun: what each command prints, and its exit status.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	good := writeFile(t, filepath.Join(dir, "good.yaml"), "limits: [{name: a, config: [{limit: 1, period: 1}]}]")
+	bad := writeFile(t, filepath.Join(dir, "bad.yaml"), "limits:\n- {name: a, config: [{limt: 1, period: 1}]}\n- {name: b}\n")
+	for _, tt := range []struct {
+		args           string
+		status         int
+		stdout, stderr string // parts
+	}{
+		{"check " + good, 0, "good.yaml: ok\n", ""},
+		{"check " + bad, 1, "bad.yaml:2:23: unknown field limt in a limit; did you mean limit?\n", ""},
+		{"check " + bad, 1, "bad.yaml:3:3: a rule has no config", ""},
+		{"check " + good + " " + bad, 1, "good.yaml: ok\n", ""},
+		{"check " + good + "x", 1, "no such file", ""},
+		{"check", 2, "", "usage:"},
+		{"check -x", 2, "", "-x"},
+		{"version", 0, "weir ", ""},
+		{"help", 0, "weir serve", ""},
+		{"serve -help", 0, "", "-redis-addrs"},
+		{"", 2, "", "usage:"},
+		{"serv", 2, "", `unknown command "serv"`},
+		{"serve", 2, "", "-limits is missing"},
+		{"serve -limits x -x", 2, "", "-x"},
+		{"serve x", 2, "", "no arguments"},
+		{"serve -limits x -upstream localhost", 2, "", "not a URL such as"},
+		{"serve -limits x -admin-token short", 2, "", "has 5 bytes; want at least 16"},
+		{"serve -limits x -addr tls://:1", 2, "", "-addr tls://:1 needs -tls-cert and -tls-key"},
+		{"serve -limits x -tls-cert y", 2, "", "need each other"},
+		{"serve -limits x -redis-down never", 2, "", "memory, open, closed"},
+		{"serve -limits x -redis-pool-size 3", 2, "", "-redis-pool-size needs -redis-addrs"},
+		{"serve -limits x -redis-tls-ca y", 2, "", "need -redis-tls"},
+		{"serve -limits x -replicas 0", 2, "", "-replicas is 0"},
+		{"serve -limits x -max-keys 0", 2, "", "-max-keys is 0"},
+	} {
+		var stdout, stderr bytes.Buffer
+		status := run(t.Context(), strings.Fields(tt.args), environment(nil), &stdout, &stderr)
+		if status != tt.status || !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) {
+			t.Errorf("weir %s: got status %d, %q, %q; want %d, %q, %q", tt.args, status, stdout.String(), stderr.String(), tt.status, tt.stdout, tt.stderr)
+		}
+	}
+}
+
+// TestEnvironment: every flag is also a variable, the command line comes first, and an error
+// names the variable, and never a secret.
+func TestEnvironment(t *testing.T) {
+	var o options
+	err := o.parse([]string{"-limits", "x", "-redis-db", "3"}, environment(map[string]string{
+		"WEIR_LIMITS": "y", "WEIR_REDIS_ADDRS": "a:1,b:2", "WEIR_REDIS_DB": "7", "WEIR_REDIS_PASSWORD": "secret", "WEIR_REDIS_TIMEOUT": "20ms",
+		"WEIR_REDIS_POOL_FIFO": "true", "WEIR_SHUTDOWN_DELAY": "3s", "WEIR_LOG_LEVEL": "debug", "WEIR_REDIS_MASTER_NAME": "m"}), &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := o.redis.universal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := redisstore.ClientOptions(20*time.Millisecond, "a:1", "b:2")
+	want.DB, want.Password, want.PoolFIFO, want.MasterName = 3, "secret", true, "m"
+	if !reflect.DeepEqual(u, want) {
+		t.Errorf("got %+v, want %+v", u, want)
+	}
+	if o.limits != "x" || o.shutdownDelay != 3*time.Second || o.logLevel.String() != "DEBUG" {
+		t.Errorf("got %+v", o)
+	}
+	for variable, value := range map[string]string{"WEIR_REDIS_DB": "x", "WEIR_REDIS_DOWN": "never", "WEIR_SHUTDOWN_TIMEOUT": "3"} {
+		var o options
+		err := o.parse([]string{"-limits", "x"}, environment(map[string]string{variable: value, "WEIR_ADMIN_TOKEN": "secret"}), &bytes.Buffer{})
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s is %q: ", variable, value)) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s=%s: got %v", variable, value, err)
+		}
+	}
+}
+
+// notFlags are the fields of redis.UniversalOptions that no flag sets, with the reason.
+var notFlags = map[string]string{
+	"Addrs":                        "redis-addrs",
+	"TLSConfig":                    "redis-tls and so on",
+	"Dialer":                       "code",
+	"OnConnect":                    "code",
+	"CredentialsProvider":          "code",
+	"CredentialsProviderContext":   "code",
+	"StreamingCredentialsProvider": "code",
+	"PushNotificationProcessor":    "code",
+	"ClientSideCache":              "code; scripts are not cached",
+	"ClientSideCacheConfig":        "scripts are not cached",
+	"ClientSideCacheStrategy":      "scripts are not cached",
+	"MaintNotificationsConfig":     "redisstore.ClientOptions disables them",
+	"AutoPipelineOptions":          "redisstore has a queue of its own",
+	"ReadOnly":                     "decisions write",
+	"RouteByLatency":               "decisions go to masters",
+	"RouteRandomly":                "decisions go to masters",
+	"DisableIndentity":             "deprecated",
+	"UnstableResp3":                "deprecated",
+}
+
+// TestRedisFlags: every option of the client is a flag, or there is a reason.
+func TestRedisFlags(t *testing.T) {
+	fields := reflect.TypeFor[redis.UniversalOptions]()
+	offered := map[string]bool{}
+	for _, c := range clientFields {
+		offered[c.field] = true
+	}
+	for i := range fields.NumField() {
+		name := fields.Field(i).Name
+		if _, excused := notFlags[name]; excused == offered[name] {
+			t.Errorf("redis.UniversalOptions.%s: it is a flag: %v, and there is a reason why not: %v", name, offered[name], excused)
+		}
+	}
+	for field, want := range map[string]string{"DB": "redis-db", "PoolFIFO": "redis-pool-fifo", "MinIdleConns": "redis-min-idle-conns", "IsClusterMode": "redis-is-cluster-mode"} {
+		if got := flagOf(field); got != want {
+			t.Errorf("the flag of %s is %s, want %s", field, got, want)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the table of flags into docs/serve.md")
+
+// TestDocumented: the table of docs/serve.md is that of the flags.
+func TestDocumented(t *testing.T) {
+	const path, begin, end = "../../docs/serve.md", "<!-- flags -->\n", "<!-- end -->\n"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(page), begin)
+	got, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no %q and %q", path, begin, end)
+	}
+	want := "| flag | default | meaning |\n| --- | --- | --- |\n"
+	var o options
+	o.flags().VisitAll(func(f *flag.Flag) {
+		_, usage := flag.UnquoteUsage(f)
+		value := f.DefValue
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		want += fmt.Sprintf("| `-%s` | %s | %s |\n", f.Name, value, usage)
+	})
+	if *update {
+		if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	} else if got != want {
+		t.Errorf("the table of %s is not that of the flags; go test ./cmd/weir -run TestDocumented -update writes it. got\n%s\nwant\n%s", path, got, want)
+	}
+}
+
+// TestSamples: the sample of limits loads, and those of proxies name the addresses and paths
+// that serve has.
+func TestSamples(t *testing.T) {
+	if err := config.Check("limits.yaml", config.Options{}); err != nil {
+		t.Error(err)
+	}
+	for file, want := range map[string]string{
+		"nginx.conf": "server 127.0.0.1:9090;", "Caddyfile": "forward_auth 127.0.0.1:9090 {", "traefik.yml": "http://127.0.0.1:9090/auth\n",
+		"ingress-nginx.yaml": ":9090/auth/ingress-nginx?refuse=403\n", "envoy.yaml": "path_prefix: " + envoyPrefix + "\n", "Dockerfile": "WEIR_AUTH_ADDR=:9090",
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s has no %q", file, want)
+		}
+		if strings.HasSuffix(file, "ml") {
+			if err := yaml.Unmarshal(text, new(any)); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+	dockerfile, _ := os.ReadFile("Dockerfile")
+	var o options
+	for _, m := range regexp.MustCompile(`WEIR_\w+`).FindAllString(string(dockerfile), -1) {
+		found := false
+		o.flags().VisitAll(func(f *flag.Flag) { found = found || envName(f.Name) == m })
+		if !found {
+			t.Errorf("Dockerfile: no flag has the variable %s", m)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strings"
+)
+
+type operatorKey struct{}
+
+// operatorOf returns the name that an operator has given, for the lines about changes.
+func operatorOf(ctx context.Context) string {
+	who, _ := ctx.Value(operatorKey{}).(string)
+	return who
+}
+
+// operatorsOnly passes on requests that have the token: as a bearer token, or as the
+// password of any user. The name of the user is a note and proves nothing.
+func operatorsOnly(token string, next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte(token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, given, basic := r.BasicAuth()
+		if !basic {
+			scheme, bearer, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+			if strings.EqualFold(scheme, "Bearer") {
+				given = strings.TrimSpace(bearer)
+			}
+		}
+		// Digests have one length, so the time of the comparison says nothing of the token.
+		if got := sha256.Sum256([]byte(given)); subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", `Basic realm="weir"`)
+			http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, who)))
+	})
+}

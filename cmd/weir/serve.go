@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/overrides"
+)
+
+// tlsScheme begins the addresses that are served by TLS.
+const tlsScheme = "tls://"
+
+// A service is a set of servers that end together.
+type service struct {
+	o      *options
+	logger *slog.Logger
+	cert   *certificate
+	failed chan error // of the first server that fails
+	stops  []func(ctx context.Context) error
+	addrs  map[string]net.Addr // by flag
+}
+
+// serve serves until ctx ends, and then lets requests end. If it is not nil, started is
+// called with the addresses of the listeners, by flag.
+func serve(ctx context.Context, o *options, log io.Writer, started func(addrs map[string]net.Addr)) error {
+	logger := o.newLogger(log)
+	store, all, closeStore, err := newStore(o, logger)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	b := backend{store: store, all: all, failClosed: o.redisDown.value == downClosed, logger: logger}
+	b.live = overrides.NewLive(overrides.LiveOptions{Keeper: keeper(all), Logger: logger})
+	b.live.Refresh(ctx)
+	g, err := newGateway(o.limits, b)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer cancel()
+	background.Go(func() { b.live.Run(ctx) })
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	background.Go(func() { watch(ctx, g.rules, hup, logger) })
+
+	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
+	if o.tlsCert != "" {
+		if s.cert, err = loadCertificate(o.tlsCert, o.tlsKey); err != nil {
+			return err
+		}
+	}
+	err = s.listen(g)
+	if err == nil {
+		logger.Info("weir: serving", "version", version(), "rules", g.rules.Version(), "addresses", fmt.Sprint(s.addrs))
+		if started != nil {
+			started(s.addrs)
+		}
+		select {
+		case <-ctx.Done():
+		case err = <-s.failed:
+		}
+	}
+	g.health.stopping.Store(true)
+	if err == nil {
+		logger.Info("weir: shutting down")
+		time.Sleep(o.shutdownDelay) // until load balancers have noticed
+	}
+	return errors.Join(err, s.stop())
+}
+
+// listen starts the servers that the options name.
+func (s *service) listen(g *gateway) error {
+	if s.o.upstream != "" {
+		to, _ := url.Parse(s.o.upstream) // check has parsed it
+		if err := s.http("addr", s.o.addr, g.proxy(to)); err != nil {
+			return err
+		}
+	}
+	if err := s.http("auth-addr", s.o.authAddr, g.internal()); err != nil {
+		return err
+	}
+	if s.o.adminToken == "" {
+		s.logger.Info("weir: there is no -admin-token, so there is no address for operators")
+		return nil
+	}
+	return s.http("admin-addr", s.o.adminAddr, operatorsOnly(s.o.adminToken, g.admin))
+}
+
+// listener listens on the address of a flag.
+func (s *service) listener(flag, addr string) (net.Listener, error) {
+	addr, secure := strings.CutPrefix(addr, tlsScheme)
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("-%s: %w", flag, err)
+	}
+	s.addrs[flag] = ln.Addr()
+	if secure {
+		ln = tls.NewListener(ln, &tls.Config{GetCertificate: s.cert.get, NextProtos: []string{"h2", "http/1.1"}})
+	}
+	return ln, nil
+}
+
+// http serves h until stop.
+func (s *service) http(flag, addr string, h http.Handler) error {
+	ln, err := s.listener(flag, addr)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn)}
+	s.stops = append(s.stops, func(ctx context.Context) error {
+		err := srv.Shutdown(ctx)
+		if err != nil {
+			srv.Close()
+		}
+		return err
+	})
+	go func() {
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- err
+		}
+	}()
+	return nil
+}
+
+// stop lets requests end, for as long as the options say.
+func (s *service) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.o.shutdownTimeout)
+	defer cancel()
+	errs := make([]error, len(s.stops))
+	var wg sync.WaitGroup
+	for i, stop := range s.stops {
+		wg.Go(func() { errs[i] = stop(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// watch reloads the rules when the file changes, and when hup has a signal.
+func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger *slog.Logger) {
+	watched := make(chan error, 1)
+	go func() { watched <- rules.Watch(ctx) }()
+	for {
+		select {
+		case err := <-watched:
+			if ctx.Err() != nil {
+				return
+			}
+			logger.Warn("weir: the system cannot watch the file of limits; send SIGHUP after a change", "error", err)
+			watched = nil
+		case <-hup:
+			if changes, err := rules.Reload(); err != nil {
+				logger.Error("weir: rules not reloaded", "error", err)
+			} else {
+				logger.Info("weir: rules reloaded", "changes", len(changes), "version", rules.Version())
+			}
+		case <-ctx.Done():
+			if watched != nil {
+				<-watched
+			}
+			return
+		}
+	}
+}
