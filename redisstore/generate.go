@@ -1,11 +1,13 @@
 package redisstore
 
 import (
+	"cmp"
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,6 +88,10 @@ type Logged interface {
 var (
 	//go:embed struct.lua
 	structLua string
+	//go:embed direct.lua
+	directLua string
+	//go:embed logs.lua
+	logsLua string
 	//go:embed general.lua
 	generalLua string
 )
@@ -135,9 +141,13 @@ func generate(shape []shaped) (*script, error) {
 	b.line("local rows, within, delay, times, edges_from")
 	switch {
 	case direct && !logs:
-		b.direct(shape, algorithms, of)
+		var takes lua
+		for i, a := range algorithms {
+			takes.line("local take%d\ndo\n%s\ntake%[1]d = take\nend", i+1, takeOnly(a))
+		}
+		b.WriteString(strings.Replace(expand(directLua, shape, of), "TAKES", takes.String(), 1))
 	case direct && len(algorithms) == 1:
-		b.directLogs(len(shape))
+		b.WriteString(expand(logsLua, shape, of))
 	}
 	b.line("local function ms(us) return math.ceil(us / 1000) + 1 end")
 	b.line("local algorithms = {}")
@@ -187,86 +197,35 @@ func takeOnly(a weir.Algorithm) string {
 	return text
 }
 
-// numbered writes something of the i-th charge, where # is its number.
-func numbered(i int, format string) string {
-	return strings.ReplaceAll(format, "#", strconv.Itoa(i+1))
-}
+var repeated = regexp.MustCompile(`«([?!]?)([^|»]*)(\|[^»]*)?»`)
 
-// each joins that of n charges.
-func each(n int, format, sep string) string {
-	parts := make([]string, n)
-	for i := range parts {
-		parts[i] = numbered(i, format)
-	}
-	return strings.Join(parts, sep)
-}
-
-// direct writes the lines that decide a shape. ARGV[2] has packed doubles: the longest
-// wait, the cost, and the three numbers of each limit. Of a value that they don't know
-// they make the rows of general.lua.
-func (b *lua) direct(shape []shaped, algorithms []weir.Algorithm, of []int) {
-	n := len(shape)
-	states := each(n, "at#, a#, b#, till#", ", ")
-	b.line("if ARGV[2] ~= '' then")
-	for i, a := range algorithms {
-		b.line("local take%d\ndo\n%s\ntake%[1]d = take\nend", i+1, takeOnly(a))
-	}
-	b.line("local longest, cost, %s = struct.unpack('<dd%s', ARGV[2])", each(n, "x#, y#, z#", ", "), strings.Repeat("ddd", n))
-	b.line("local %s = %s", states, each(n, "0, 0, 0, 0", ", "))
-	b.line("local ids, key, call = ARGV[1], KEYS[1], redis.call")
-	b.line("local text, size = call('GET', key), #ids")
-	b.line("local known = not text")
-	b.line("if text and #text == size + %d and string.find(text, ids, 1, true) == 1 then", 32*n)
-	b.line("%s = struct.unpack('<%s', text, size + 1)", states, strings.Repeat("dddd", n))
-	b.line("known = %s", each(n, "at# <= now", " and "))
-	b.line("end")
-	b.line("if known then")
-	b.line("local wait")
-	b.line("repeat")
-	var edges []string
-	var rows []string
-	last := n - 1
-	for last > 0 && shape[last].look {
-		last--
-	}
+// expand repeats what stands between « and » for each charge: after ? for those that spend,
+// after ! for looks. There # is the number of the charge, @ that of its algorithm, $ its cost,
+// and & the edges of its windows. What stands behind | comes between two of them, or a comma.
+func expand(text string, shape []shaped, of []int) string {
+	edges := 2
+	charges := make([]*strings.Replacer, len(shape))
 	for i, c := range shape {
-		edge, cost := "", "cost"
-		if _, ok := c.algorithm.(Edged); ok {
-			edge = fmt.Sprintf(", ARGV[%d]", 3+len(edges))
-			edges = append(edges, edge)
-		}
+		cost, edge := "cost", ""
 		if c.look {
 			cost = "0"
-		} else {
-			state := numbered(i, "at#, a#, b#, till#")
-			b.line("wait, %s = take%d(%s, now, cost, %s%s)", state, of[i], state, numbered(i, "x#, y#, z#"), edge)
-			if i < last {
-				b.line("if wait ~= 0 then break end")
+		}
+		if _, ok := c.algorithm.(Edged); ok {
+			edges++
+			edge = fmt.Sprintf(", ARGV[%d]", edges)
+		}
+		charges[i] = strings.NewReplacer("#", strconv.Itoa(i+1), "@", strconv.Itoa(of[i]), "$", cost, "&", edge)
+	}
+	return repeated.ReplaceAllStringFunc(text, func(text string) string {
+		m := repeated.FindStringSubmatch(text)
+		var parts []string
+		for i, c := range shape {
+			if m[1] == "" || (m[1] == "!") == c.look {
+				parts = append(parts, charges[i].Replace(m[2]))
 			}
 		}
-		rows = append(rows, fmt.Sprintf("{%d, 1, %s, %s}", of[i], cost, numbered(i, "x#, y#, z#")))
-	}
-	b.line("until true")
-	b.line("if wait == 0 then")
-	b.line("local last = now")
-	for i, c := range shape {
-		if _, owes := c.algorithm.(Additive); !owes && !c.look { // as good as new, it must not matter if the clock steps back
-			b.line(numbered(i, "if till# <= now then at#, a#, b#, till# = 0, 0, 0, 0 end"))
-		}
-		b.line(numbered(i, "if till# > last then last = till# end"))
-	}
-	b.line("if last > now then")
-	b.line("call('PSETEX', key, (last - now + (now - last) %% 1000) / 1000 + 1, struct.pack('<c0%s', ids, %s))", strings.Repeat("dddd", n), states)
-	b.line("elseif text then")
-	b.line("call('DEL', key)")
-	b.line("end")
-	b.line("return struct.pack('<ddc0', now, 1, text or '')")
-	b.line("elseif longest == 0 then")
-	b.line("return struct.pack('<ddc0', now, 0, text or '')")
-	b.line("end")
-	b.line("end")
-	b.line("rows, within, delay, times, edges_from = {%s}, longest, 0, 1, 3", strings.Join(rows, ", "))
-	b.line("end")
+		return strings.Join(parts, cmp.Or(m[3], "|, ")[1:])
+	})
 }
 
 // maxScripts bounds how many shapes of a Store have a script of their own: Redis keeps

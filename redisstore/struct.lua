@@ -1,54 +1,45 @@
 -- A Redis has both; rawget by itself takes 2 % of a check.
 local struct = redis.breakpoint and struct or rawget(_G, 'struct')
 if not struct then -- miniredis: the same bytes for '<', 'd', 'I' and 'c0' by hand
-  local function bytes(n)
-    if n == 0 then return string.rep('\0', 8) end
-    local mantissa, exponent = math.frexp(math.abs(n))
-    mantissa, exponent = (mantissa * 2 - 1) * 4503599627370496, exponent + 1022
-    local list = {}
-    for i = 1, 6 do
-      list[i] = mantissa % 256
-      mantissa = math.floor(mantissa / 256)
+  local function bytes(n, size)
+    local text = ''
+    for _ = 1, size do
+      text, n = text .. string.char(n % 256), math.floor(n / 256)
     end
-    list[7] = exponent % 16 * 16 + mantissa
-    list[8] = math.floor(exponent / 16) + (n < 0 and 128 or 0)
-    return string.char(unpack(list))
+    return text
   end
-  local function number(text, from)
-    local list = {string.byte(text, from, from + 7)}
-    local exponent = list[8] % 128 * 16 + math.floor(list[7] / 16)
-    if exponent == 0 then return 0 end
-    local mantissa = list[7] % 16
-    for i = 6, 1, -1 do mantissa = mantissa * 256 + list[i] end
-    local n = math.ldexp(1 + mantissa / 4503599627370496, exponent - 1023)
-    return list[8] < 128 and n or -n
-  end
-  local function integer(n, size)
-    local list = {}
-    for i = 1, size do
-      list[i] = n % 256
-      n = math.floor(n / 256)
-    end
-    return string.char(unpack(list))
+  local function number(text, from, size)
+    local n = 0
+    for i = from + size - 1, from, -1 do n = n * 256 + string.byte(text, i) end
+    return n
   end
   struct = {}
   function struct.pack(format, ...)
-    local values, list = {...}, {}
+    local list = {}
     for kind, size in string.gmatch(format, '([dcI])(%d*)') do
-      local value = values[#list + 1]
-      list[#list + 1] = kind == 'c' and value or kind == 'd' and bytes(value) or integer(value, size + 0)
+      local value = select(#list + 1, ...)
+      if kind == 'I' then
+        value = bytes(value, size + 0)
+      elseif kind == 'd' then
+        local mantissa, exponent = math.frexp(math.abs(value))
+        if value == 0 then mantissa, exponent = 0.5, -1022 end
+        mantissa = (mantissa * 2 - 1) * 2 ^ 52
+        value = bytes(mantissa, 6) .. bytes(math.floor(mantissa / 2 ^ 48) + (exponent + 1022) * 16 + (value < 0 and 2 ^ 15 or 0), 2)
+      end
+      list[#list + 1] = value
     end
     return table.concat(list)
   end
-  function struct.unpack(format, text, from)
-    local list, at = {}, from or 1
+  function struct.unpack(format, text, at)
+    local list = {}
+    at = at or 1
     for kind, size in string.gmatch(format, '([dI])(%d*)') do
-      local n = 0
+      if kind == 'd' then size = 8 end
+      local n = number(text, at, size)
       if kind == 'd' then
-        n, size = number(text, at), 8
-      else
-        local bytes = {string.byte(text, at, at + size - 1)}
-        for i = #bytes, 1, -1 do n = n * 256 + bytes[i] end
+        local high = number(text, at + 6, 2)
+        n = (1 + (high % 16 * 2 ^ 48 + number(text, at, 6)) / 2 ^ 52) * 2 ^ (math.floor(high / 16) % 2048 - 1023)
+        if high % 2 ^ 15 < 16 then n = 0 elseif high >= 2 ^ 15 then n = -n end
       end
       list[#list + 1], at = n, at + size
     end

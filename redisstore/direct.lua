@@ -1,0 +1,39 @@
+-- What charges of one rule and key cost, all the same or nothing, if the value holds just
+-- their states. ARGV[2] has packed doubles: the longest wait, the cost, and the three numbers
+-- of each limit. Of all else the lines make the rows of general.lua.
+-- Go repeats for each charge what is in guillemets, see expand.
+if ARGV[2] ~= '' then
+  TAKES
+  local longest, cost, «x#, y#, z#» = struct.unpack('<dd«ddd|»', ARGV[2])
+  local «at#, a#, b#, till#» = «0, 0, 0, 0»
+  local ids, key, call = ARGV[1], KEYS[1], redis.call
+  local text, size = call('GET', key), #ids
+  local known = not text
+  if text and #text == size + 32 * («1| + ») and string.find(text, ids, 1, true) == 1 then
+    «at#, a#, b#, till#» = struct.unpack('<«dddd|»', text, size + 1)
+    known = «at# <= now| and »
+  end
+  if known then
+    local wait
+    repeat
+      «?wait, at#, a#, b#, till# = take@(at#, a#, b#, till#, now, cost, x#, y#, z#&) if wait ~= 0 then break end|
+      »
+    until true
+    if wait == 0 then
+      local last = now
+      «!if till# > last then last = till# end|
+      »
+      «?if till# > last then last = till# elseif till# <= now then at#, a#, b#, till# = 0, 0, 0, 0 end|
+      »
+      if last > now then
+        call('PSETEX', key, (last - now + (now - last) % 1000) / 1000 + 1, struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»))
+      elseif text then
+        call('DEL', key)
+      end
+      return struct.pack('<ddc0', now, 1, text or '')
+    elseif longest == 0 then
+      return struct.pack('<ddc0', now, 0, text or '')
+    end
+  end
+  rows, within, delay, times, edges_from = {«{@, 1, $, x#, y#, z#}»}, longest, 0, 1, 3
+end

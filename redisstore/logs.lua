@@ -1,0 +1,58 @@
+-- What n limits of one log are charged, all the same and now or never, for a key never seen
+-- or a log that holds just their units. The lines know the format of slidinglog.lua, and
+-- leave to it what happens once in a block: that one is full or begins to be old.
+if ARGV[2] ~= '' then
+  local longest, cost, «x#, y#, z#» = struct.unpack('<dd«ddd|»', ARGV[2])
+  local ids, key, call = ARGV[1], KEYS[1], redis.call
+  local text, size = call('HGET', key, 'h'), #ids
+  local keep, slack = math.max(«y#»)
+  slack = math.ceil(keep / 8) -- so that not every charge need put it off
+  repeat
+    if not text then
+      if «cost > x#| or » or cost >= 2 ^ 32 then break end
+      call('HSET', key, 'h', struct.pack('<c0I4ddI4I4I4«ddddI4|»c0ddI5I4', ids, 1, now, now + keep + slack, 1, 0, 26, «y#, cost, now, 0, 1», 'n', now, 0, 0, cost))
+      call('PEXPIRE', key, math.ceil((keep + slack) / 1000) + 1)
+      return struct.pack('<dd«d|»', now, 1, «0»)
+    end
+    if string.find(text, ids, 1, true) ~= 1 then break end
+    local no, at, expires, low, high, len, «k#, s#, f#, u#, b#» = struct.unpack('<I4ddI4I4I4«ddddI4|»', text, size + 1)
+    local from = size + 33 + 36 * («1| + »)
+    if at > now or #text ~= from + len - 1 or string.byte(text, from) ~= 110 or «k# ~= y#| or » then break end
+    if «low < b#| and » then break end -- blocks are to be deleted
+    local base = struct.unpack('<d', text, from + 1)
+    local after, sum = struct.unpack('<I5I4', text, #text - 8)
+    local last = base + after
+    local function leave(b, u, s, old) -- what is not after old; a new first unit is in the same block
+      local t, first, begin = text, from + 17, base
+      if b <= high then
+        t, first = call('HGET', key, string.format('%.0f:%.0f', no, b)), 18
+        if not t or string.byte(t) ~= 110 then return end
+        begin = struct.unpack('<d', t, 2)
+      end
+      local lo, hi, gone, time = 0, math.floor((#t - first + 1) / 9) + 1, u
+      while hi - lo > 1 do
+        local mid = math.floor((lo + hi) / 2)
+        local e, n = struct.unpack('<I5I4', t, first + 9 * mid - 9)
+        if n <= u or begin + e <= old then lo, gone = mid, n else hi, time = mid, begin + e end
+      end
+      if time and gone >= u then return gone, s - gone + u, time end
+    end
+    «if f# <= now - y# then u#, s#, f# = leave(b#, u#, s#, now - y#) end if not u# then break end|
+    »
+    if «s# + cost > x# + 1| or » then break end
+    if «s# + cost > x#| or » then
+      if longest > 0 then break end
+      return struct.pack('<dd«ddddddd|»', now, 0, «6, at, 0, 1, f#, s#, last»)
+    end
+    if now - base >= 2 ^ 40 or sum + cost >= 2 ^ 32 then break end
+    local till, size = #text, len + 9
+    if last == now then till, size = till - 9, len elseif len >= 17 + 64 * 9 then break end
+    if expires < now + keep then
+      expires = now + keep + slack
+      call('PEXPIRE', key, math.ceil((keep + slack) / 1000) + 1)
+    end
+    call('HSET', key, 'h', struct.pack('<c0I4ddI4I4I4«ddddI4|»c0I5I4', ids, no, now, expires, low, high, size, «k#, s# + cost, f#, u#, b#», string.sub(text, from, till), now - base, sum + cost))
+    return struct.pack('<dd«ddddddd|»', now, 1, «6, at, 0, 1, f#, s#, last»)
+  until true
+  rows, within, delay, times, edges_from = {«{@, 1, cost, x#, y#, z#}»}, longest, 0, 1, 3
+end
