@@ -32,8 +32,8 @@ func (calendar) Lua() string       { return windowLua + calendarLua }
 func (slidingWindow) Lua() string  { return slidingLua }
 func (slidingLog) Lua() string     { return logLua }
 
-// All algorithms but the sliding log are additive: how the units of one instant are divided
-// into charges makes no difference. See redisstore.Additive.
+// All algorithms here are additive: how the units of one instant are divided into charges
+// makes no difference. See redisstore.Additive.
 func (gcra) Additive()           {}
 func (tokenBucket) Additive()    {}
 func (leakyBucket) Additive()    {}
@@ -41,6 +41,7 @@ func (fixedWindow) Additive()    {}
 func (anchoredWindow) Additive() {}
 func (calendar) Additive()       {}
 func (slidingWindow) Additive()  {}
+func (slidingLog) Additive()     {}
 
 // Logged tells stores that the states are logs: see redisstore.Logged.
 func (slidingLog) Logged() {}

@@ -273,8 +273,9 @@ end
 
 -- describe_log returns all that an explanation of the charge can ask for: the
 -- newest instant, until when units are kept that the period does not keep, and of some
--- units, counted from the oldest in the window, when they were spent.
-local function describe_log(c, target)
+-- units, counted from the oldest in the window, when they were spent. If the charge is one
+-- of several that are alike, some of which fit, more is what those spend.
+local function describe_log(c, target, more)
   local log, mixed = c.log, c.keep > c.period
   local b, u, n, first = c.b, c.u, c.spent, c.first
   if c.of or mixed then b, u, n, first = recent(c) end
@@ -290,7 +291,10 @@ local function describe_log(c, target)
     end
   end
   mark(n + 1 - c.quota)
-  if c.cost > 0 then mark(n + c.cost - c.quota) end
+  if c.cost > 0 then
+    mark(n + c.cost - c.quota)
+    if more then mark(n + c.cost - c.quota + more) end
+  end
   if mixed then
     mark(n - c.spent)
     mark(n - c.spent + 1)

@@ -103,12 +103,14 @@ local function cancel(c)
   end
 end
 
--- decide returns the wait after which the charges fit n times, or nothing if they don't
--- fit within any.
+local spent = 0
+
+-- decide returns the wait after which the charges fit n times more, or nothing if they don't
+-- fit within any. A log is still as it was found.
 local function decide(n)
   local longest, fits = delay, true
   for _, c in ipairs(charges) do
-    local cost, wait, room = c.cost * n, 0, true
+    local cost, wait, room = c.cost * (c.algorithm.open and spent + n or n), 0, true
     c.next = nil
     c.target = math.max(now, c.state and c.state[1] or c.at)
     if forget then
@@ -146,7 +148,7 @@ end
 
 -- The first time is decided alone: a state that a larger limit has left may hold it and
 -- no more. From then on n times fit at once as they do one by one.
-local spent, wait, left, try, refused = 0, 0, times, 1, false
+local wait, left, try, refused = 0, times, 1, false
 repeat
   wait = decide(try)
   if forget or wait and wait <= within and (wait == 0 or reserve(now + wait)) then
@@ -165,7 +167,8 @@ local reply = {struct.pack('<dd', now, spent)}
 for _, c in ipairs(charges) do
   if c.algorithm.open then
     local waits = spent > 0 and wait and wait > 0 and c.cost > 0
-    local log = forget and {} or c.algorithm.describe(c, waits and c.target)
+    local log = forget and {} or c.algorithm.describe(c, waits and c.target, spent < times and spent * c.cost)
+    if times > 1 then c.cost = c.cost * spent end
     reply[#reply + 1] = struct.pack('<d', #log)
     for i = 1, #log do reply[#reply + 1] = struct.pack('<d', log[i]) end
   else

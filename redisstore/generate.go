@@ -79,7 +79,7 @@ type Additive interface {
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1
 //	cancel(c, now, of, n, floor)       finds what is to be given back
-//	describe_log(c, target)            returns what Go may ask of the log, as numbers
+//	describe_log(c, target, more)      returns what Go may ask of the log, as numbers
 //	spend_logs(group, now, forget)     writes the value
 type Logged interface {
 	Logged()

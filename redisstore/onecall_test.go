@@ -109,7 +109,7 @@ func TestBatchIsOneCall(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(100, time.Hour), algorithms.TokenBucket(100, 100, time.Hour), algorithms.LeakyBucket(100, 100, time.Hour),
 		algorithms.FixedWindow(100, 10_000*time.Hour), algorithms.AnchoredWindow(100, time.Hour), algorithms.SlidingWindow(100, 10_000*time.Hour),
-		algorithms.Calendar(100, algorithms.Month, nil),
+		algorithms.Calendar(100, algorithms.Month, nil), algorithms.SlidingLog(100, time.Hour),
 	} {
 		charge := weir.Charge{Rule: "r", Key: limit.Algorithm.Name(), Limit: limit, Cost: 3}
 		take(t, store, weir.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: 1})

@@ -93,6 +93,7 @@ type history struct {
 	limits []weir.Limit
 	keys   []string
 	now    int64
+	newest int64                 // that now ever was
 	states map[string]weir.State // by key and limit
 	tills  map[string]int64      // of states, in µs since 1970: from then on they may be forgotten
 	ends   map[string]int64      // of values in Redis
@@ -405,10 +406,7 @@ func (h *history) step(t *testing.T) (int, error) {
 		got.Forget = true
 	}
 	batch := []*weir.Transaction{&got}
-	long := func(c weir.Charge) bool {
-		return c.Limit.Algorithm.Name() == "sliding-log" && (h.switching || c.Cost > 10)
-	}
-	if h.r.IntN(8) == 0 && !slices.ContainsFunc(got.Charges, long) {
+	if h.r.IntN(8) == 0 {
 		for range 1 + h.r.IntN(30) {
 			again := got
 			again.Undo = slices.Clone(got.Undo)
@@ -620,15 +618,22 @@ func (h *history) move(t *weir.Transaction) {
 	if h.long && r.IntN(100) > 0 {
 		steps = []int64{0, 1, r.Int64N(period / 400), r.Int64N(period/800 + 1)}
 	}
-	if h.back && (!h.long || r.IntN(100) == 0) {
-		steps = append(steps, -r.Int64N(period+1), -1)
+	back := period // a store keeps logs that it does not charge for the longest period that it does
+	for i := range h.limits {
+		if h.unlike {
+			back = min(back, h.limits[i].Period.Microseconds())
+		}
 	}
-	h.now += steps[r.IntN(len(steps))]
+	if h.back && (!h.long || r.IntN(100) == 0) {
+		steps = append(steps, -r.Int64N(back+1), -1)
+	}
+	h.now = max(h.now+steps[r.IntN(len(steps))], h.newest-back)
+	h.newest = max(h.newest, h.now)
 	if h.real {
 		return
 	}
 	if h.now > 1<<52 {
-		h.now = 1_700_000_000_000_000
+		h.now, h.newest = 1_700_000_000_000_000, 0
 	}
 	if h.changing || h.back {
 		return // what is good as new depends on numbers that may be others yet
