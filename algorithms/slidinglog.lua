@@ -367,24 +367,46 @@ local function reopen(log)
   end
 end
 
--- drop takes the newest units out of a log.
-local function drop(log, units)
-  while true do
-    local o = block(log, log.high + 1)
-    local sum = total(o)
-    if units < sum then
-      local _, _, i = unit(log, log.high + 1, 0, sum - units)
-      local after = entry(o, i)
-      cut(o, i - 1)
-      put(o, after, sum - units)
-      break
-    end
-    units = units - sum
-    cut(o, 0)
-    if log.high < log.low then break end
-    reopen(log)
-    if units == 0 then break end
+-- delete deletes blocks of a log.
+local function delete(log, from, to)
+  for b = from, to, 1000 do
+    local list = {}
+    for k = b, math.min(b + 999, to) do list[#list + 1] = field(log, k) end
+    redis.call('HDEL', log.key, unpack(list))
   end
+end
+
+-- drop takes the newest units out of a log. The block of the newest that stays becomes the
+-- open one.
+local function drop(log, units)
+  local function upto(from, b) -- the units from block from to b
+    local _, n = skip(log, from, function(after) return after <= b end)
+    return n
+  end
+  local high = log.high
+  local from, left = high + 1, total(block(log, high + 1)) - units
+  if left <= 0 then from, left = log.low, left + upto(log.low, high + 1) end
+  local b, at, sum, i = from, 0, 0, 1
+  if left > 0 then
+    at, b, i = unit(log, from, 0, left)
+    sum = left - upto(from, b)
+  end
+  local o = block(log, b)
+  if b <= high then
+    local ranges, k = {}, b - power(b)
+    while k >= log.low and k > 0 do
+      ranges[k] = upto(k, b)
+      k = k - power(k)
+    end
+    delete(log, b, high)
+    log.high, log.blocks = b - 1, {[b] = o}
+    for k, range in pairs(ranges) do
+      block(log, k).range = range
+      save(log, k)
+    end
+  end
+  cut(o, i - 1)
+  if sum > 0 then put(o, at - o.base, sum) end
   reopen(log)
 end
 
@@ -412,15 +434,6 @@ local function remove(log, b, u, units)
   reopen(log)
 end
 
--- delete deletes blocks of a log.
-local function delete(log, from, to)
-  for b = from, to, 1000 do
-    local list = {}
-    for k = b, math.min(b + 999, to) do list[#list + 1] = field(log, k) end
-    redis.call('HDEL', log.key, unpack(list))
-  end
-end
-
 -- fate is what becomes of the units of a charge: those that share a log and have the same
 -- are still alike afterwards.
 local function fate(c)
@@ -431,6 +444,18 @@ local function fate(c)
   local units = math.min(-c.cost, c.spent)
   local _, _, all = recent(c)
   return string.format('-%.0f', units == all and -c.cost or units)
+end
+
+-- copy copies blocks of a log to another.
+local function copy(log, to, from, last)
+  for b = from, last, 500 do
+    local names, list = {}, {}
+    for k = b, math.min(b + 499, last) do names[#names + 1] = field(log, k) end
+    for i, text in ipairs(redis.call('HMGET', log.key, unpack(names))) do
+      list[2 * i - 1], list[2 * i] = field(to, b + i - 1), text
+    end
+    redis.call('HSET', log.key, unpack(list))
+  end
 end
 
 -- part has each log hold limits of one fate. The limits of another have a copy.
@@ -457,7 +482,7 @@ local function part(group)
       to.limits[#to.limits + 1] = m
       m.log = to
       if to ~= log then
-        for b = m.b, to.low - 1 do redis.call('HSET', log.key, field(to, b), block_text(block(log, b))) end
+        copy(log, to, m.b, to.low - 1)
         to.low = math.min(to.low, m.b)
       end
     end

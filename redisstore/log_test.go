@@ -34,13 +34,14 @@ func commands(t *testing.T, rdb *redis.Client) (n int) {
 	return n
 }
 
-// fill has a key charged n times, which makes n entries in its logs.
+// fill has a key charged n times, which makes n entries in its logs: those that may wait
+// are not decided in one step.
 func fill(t *testing.T, store *redisstore.Store, n int, charges ...weir.Charge) {
 	t.Helper()
 	for n > 0 {
 		batch := make([]*weir.Transaction, 0, 1000)
 		for range min(n, cap(batch)) {
-			batch = append(batch, &weir.Transaction{Charges: charges})
+			batch = append(batch, &weir.Transaction{Charges: charges, Within: time.Microsecond})
 		}
 		n -= len(batch)
 		for _, err := range store.TakeEach(context.Background(), batch) {
@@ -116,6 +117,8 @@ func TestLogAttacks(t *testing.T) {
 		{"a look", []weir.Charge{with(a, 0), with(b, 0)}, 0, 30},
 		{"a lowered quota", []weir.Charge{lowered, b}, 0, 30},
 		{"a shorter period", []weir.Charge{shorter, b}, 0, 40},
+		{"a gift of most", []weir.Charge{with(a, 100-small), with(b, 100-small)}, 0, 40},
+		{"a gift of all", []weir.Charge{with(a, -1<<40), with(b, -1<<40)}, 0, 40},
 	} {
 		for _, n := range []int{small, large} {
 			charges := []weir.Charge{with(a, 1), with(b, 1)}
@@ -144,7 +147,7 @@ func TestLogAttacks(t *testing.T) {
 }
 
 // TestLogParts: limits that are charged differently have logs of their own from then on.
-// The first such charge copies a block for each 64 entries, and none after it does.
+// The first such charge copies all blocks, 500 in a command, and none after it does.
 func TestLogParts(t *testing.T) {
 	rdb, store := logOpen(t)
 	const n = 10_000
