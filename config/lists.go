@@ -51,13 +51,17 @@ func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 	}
 	if len(inAddrs) > 0 {
 		list, _ := keys.NewAddrList(inAddrs...)
-		addr := keys.ClientAddr(d.trusted...)
-		if d.forwarded {
-			addr = keys.ForwardedAddr(d.trusted...)
-		}
-		l.hasAddr = list.Match(addr)
+		l.hasAddr = list.Match(d.clientAddr())
 	}
 	return l
+}
+
+// clientAddr returns the function that finds the address of the client.
+func (d *decoder) clientAddr() keys.AddrFunc {
+	if d.forwarded {
+		return keys.ForwardedAddr(d.trusted...)
+	}
+	return keys.ClientAddr(d.trusted...)
 }
 
 // listEntry reports whether an entry is compared with the keys of the rule, with the

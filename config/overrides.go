@@ -207,10 +207,19 @@ func (d *decoder) otherQuota(n ast.Node, f map[string]ast.Node, from *limit) (l 
 	return l
 }
 
+// either reports whether a, which may be nil, or b is true.
+func either(a, b func(r *http.Request) bool) func(r *http.Request) bool {
+	if a == nil {
+		return b
+	}
+	return func(r *http.Request) bool { return a(r) || b(r) }
+}
+
 // setOverrides reads the field overrides of a rule, whose limits are valid.
 func (d *decoder) setOverrides(r *rule, f map[string]ast.Node, s settings) {
 	if d.o.Overrides != nil {
 		defer func() { r.Overrides = d.o.Overrides.Of(r.Name, r.Overrides) }()
+		r.DenyFrom = either(r.DenyFrom, d.o.Overrides.DenyFrom(r.Name, d.clientAddr()))
 	}
 	n := f["overrides"]
 	if n == nil {

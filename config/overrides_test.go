@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seed83679106/weir/overrides"
 )
 
 // overridden has overrides of a rule of 20 per minute, and what each key has then. A file
@@ -125,5 +127,26 @@ func TestManyOverrides(t *testing.T) {
 	t.Log(time.Since(start), b.Len())
 	if c := p.mustWrite(t, strings.Replace(b.String(), "limit: 11", "limit: 99", 1)); len(c) != 1 {
 		t.Errorf("got %d changes, want 1", len(c))
+	}
+}
+
+// TestLiveNetworks: a network that is denied while the program runs is denied by a rule of
+// the file, whatever its key is and before and after a reload.
+func TestLiveNetworks(t *testing.T) {
+	live := overrides.NewLive(overrides.LiveOptions{})
+	p := newPage(t, "limits: [{name: a, key: global, deny: [203.0.113.7], config: [{limit: 50, period: 1h}]}]", Options{Overrides: live})
+	h := p.Handler("a")(ok)
+	from := func(addr string) int {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.RemoteAddr = addr + ":4711"
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	must(t, live.Set(t.Context(), "a", overrides.Entry{Key: "192.0.2.0/24", Denied: true}, 0, ""))
+	got := fmt.Sprint(from("192.0.2.7"), from("192.0.3.7"), from("203.0.113.7"))
+	p.mustWrite(t, "limits: [{name: a, key: 'header:X', config: [{limit: 50, period: 1h}]}]")
+	got += fmt.Sprint(" ", from("192.0.2.7"), from("192.0.3.7"), from("203.0.113.7"))
+	if want := "429 200 429 429 200 200"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

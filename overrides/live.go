@@ -74,6 +74,7 @@ type Live struct {
 	read    map[string][]weir.Limit // by text of the Keeper
 	all     []Override
 	rules   map[string]*atomic.Pointer[Table]
+	denied  map[string]*atomic.Pointer[networks]
 	err     error
 }
 
@@ -92,7 +93,7 @@ func NewLive(o LiveOptions) *Live {
 		o.Keeper = &memory{kept: map[string]string{}, begin: time.Now()}
 	}
 	o.Interval = cmp.Or(o.Interval, 500*time.Millisecond)
-	return &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*atomic.Pointer[Table]{}}
+	return &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*atomic.Pointer[Table]{}, denied: map[string]*atomic.Pointer[networks]{}}
 }
 
 // Of returns the limits of the keys of a rule, for weir.Rule.Overrides: those of Live, or
@@ -189,8 +190,9 @@ func (l *Live) take(kept map[string]string, now time.Time) {
 	l.build()
 }
 
-// build makes the tables of the rules from l.all.
+// build makes the tables and the networks of the rules from l.all.
 func (l *Live) build() {
+	l.buildNetworks()
 	tables := map[string]*Table{}
 	for i := range l.all {
 		o := &l.all[i]

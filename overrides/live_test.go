@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -161,6 +162,58 @@ func TestLiveLife(t *testing.T) {
 		r.ask(long, 200, 429)
 		if o, ok := r.Get("api", long); !ok || o.Key != weir.StoredKey(long) || o.Note != "ticket 7" {
 			t.Errorf("got %.40q, %v", o.Key, ok)
+		}
+	})
+}
+
+// TestDenyFrom: a network is denied until the denial ends or is removed, whatever the keys of
+// the rule are; in the second process as well.
+func TestDenyFrom(t *testing.T) {
+	find := func(r *http.Request) (netip.Addr, bool) {
+		a, err := netip.ParseAddr(r.Header.Get("From"))
+		return a, err == nil
+	}
+	from := func(f func(*http.Request) bool, addr string) bool {
+		return f(&http.Request{Header: http.Header{"From": {addr}}})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		l := overrides.NewLive(overrides.LiveOptions{})
+		set := func(key string, e overrides.Entry, d time.Duration) {
+			e.Key = key
+			if err := l.Set(t.Context(), "api", e, d, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set("203.0.113.0/25", overrides.Entry{Denied: true}, 0) // before the rule is made
+		denied, other := l.DenyFrom("api", find), l.DenyFrom("other", find)
+		set("192.0.2.0/24", overrides.Entry{Denied: true}, time.Minute)
+		set("2001:db8::/32", overrides.Entry{Denied: true}, 0)
+		set("198.51.100.0/24", overrides.Entry{Unlimited: true}, 0)
+		set("10.0.0.1/8", overrides.Entry{Denied: true}, 0) // no network
+		if !l.DeniesNetworks("api") || l.DeniesNetworks("new") {
+			t.Error("which rules deny networks")
+		}
+		for addr, want := range map[string]bool{
+			"192.0.2.0": true, "192.0.2.255": true, "::ffff:192.0.2.7": true, "192.0.3.0": false, "203.0.113.127": true, "203.0.113.128": false,
+			"2001:db8:1::7": true, "2001:db9::": false, "198.51.100.7": false, "10.0.0.1": false, "": false,
+		} {
+			if got := from(denied, addr); got != want {
+				t.Errorf("%q is denied: %v, want %v", addr, got, want)
+			}
+			if from(other, addr) {
+				t.Errorf("%q is denied by another rule", addr)
+			}
+		}
+		time.Sleep(time.Minute)
+		if from(denied, "192.0.2.7") {
+			t.Error("it is denied after the end")
+		}
+		if _, err := l.Remove(t.Context(), "api", "203.0.113.0/25"); err != nil || from(denied, "203.0.113.7") {
+			t.Errorf("it is denied after the removal: %v", err)
+		}
+		r := &http.Request{Header: http.Header{"From": {"2001:db8:1::7"}}}
+		if n := testing.AllocsPerRun(100, func() { denied(r) }); n != 0 {
+			t.Errorf("%v allocations", n)
 		}
 	})
 }

@@ -1,0 +1,105 @@
+package overrides
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed83679106/weir/internal/addr"
+)
+
+// networks are denied. The time is when the denial ends, or zero.
+type networks struct {
+	until      map[netip.Prefix]time.Time
+	ipv4, ipv6 []int // the lengths of their prefixes
+}
+
+func (n *networks) add(p netip.Prefix, end time.Time) {
+	if n.until == nil {
+		n.until = map[netip.Prefix]time.Time{}
+	}
+	n.until[p] = end
+	lengths := &n.ipv6
+	if p.Addr().Is4() {
+		lengths = &n.ipv4
+	}
+	if !slices.Contains(*lengths, p.Bits()) {
+		*lengths = append(*lengths, p.Bits())
+	}
+}
+
+// hold reports whether an address lies in one of the networks now.
+func (n *networks) hold(a netip.Addr) bool {
+	lengths := n.ipv6
+	if a.Is4() {
+		lengths = n.ipv4
+	}
+	for _, bits := range lengths {
+		p, err := a.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		if end, ok := n.until[p]; ok && (end.IsZero() || time.Now().Before(end)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Network returns the network that a key names, such as "192.0.2.0/24". Its bits after the
+// prefix are 0; ok is false if those of the key are not, or if it names none.
+func Network(key string) (p netip.Prefix, ok bool) {
+	p, err := netip.ParsePrefix(key)
+	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
+}
+
+// DenyFrom returns a function for weir.Rule.DenyFrom of a rule: it reports whether the
+// address of a request lies in a network that an entry with Denied has as its key, such as
+// "192.0.2.0/24". find returns the address: keys.ClientAddr, with the proxies that the rule
+// trusts.
+func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	denied := l.denied[rule]
+	if denied == nil {
+		denied = new(atomic.Pointer[networks])
+		l.denied[rule] = denied
+		l.build()
+	}
+	return func(r *http.Request) bool {
+		n := denied.Load()
+		if n == nil {
+			return false
+		}
+		a, ok := find(r)
+		return ok && n.hold(addr.Outside(a))
+	}
+}
+
+// DeniesNetworks reports whether a rule has the function that DenyFrom returns.
+func (l *Live) DeniesNetworks(rule string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.denied[rule] != nil
+}
+
+// buildNetworks makes the networks of the rules from l.all.
+func (l *Live) buildNetworks() {
+	of := map[string]*networks{}
+	for i := range l.all {
+		o := &l.all[i]
+		p, ok := Network(o.Key)
+		if !ok || !o.Denied || l.denied[o.Rule] == nil {
+			continue
+		}
+		if of[o.Rule] == nil {
+			of[o.Rule] = &networks{}
+		}
+		of[o.Rule].add(p, o.End)
+	}
+	for rule, denied := range l.denied {
+		denied.Store(of[rule])
+	}
+}
