@@ -16,7 +16,8 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 	wait := time.Duration(0) // by limits, known with a ban
 	for i := range l.rules {
 		rule := l.rules[i]
-		if (v.free || v.refused || err != nil) && !rule.guards() {
+		guards := rule.guards()
+		if (v.free || v.refused || err != nil) && !guards {
 			continue
 		}
 		whole, applies := rule.Key(r)
@@ -26,7 +27,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		key := StoredKey(whole)
 		shadow := rule.Shadow > 0 && rule.inShadow(key)
 		own := l.override(v, rule, whole, applies)
-		if !shadow {
+		if guards && !shadow {
 			wait = max(wait, rule.guard(v, r, whole, key, own, applies))
 		}
 		switch {
@@ -47,7 +48,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		v.hideChecks()
 		return nil
 	}
-	if err == nil {
+	if err == nil && l.guards {
 		v.appendBanChecks()
 	}
 	return err

@@ -125,47 +125,64 @@ func makeVerdict(limits int) *verdict {
 func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Duration) error {
 	e := Event{Request: r, Transaction: &v.Transaction}
 	e.Err = l.charge(v, r, buffer)
-	atOnce, owes, waits := e.Err != nil || v.refused, len(v.Charges) > 0, false
-	if v.refused {
+	switch {
+	case e.Err != nil:
+		l.observe(v, &e)
+	case v.refused:
 		e.Key = v.extra.key
+		l.observe(v, &e)
+	case maxWait > 0:
+		l.askInLine(v, &e, maxWait)
+	default:
+		l.ask(v, &e)
 	}
-	var within time.Duration
-	if !atOnce {
-		within = l.enter(v, maxWait)
-		defer func() { // even if the store panics
-			if !waits {
-				l.leave(v)
-			}
-		}()
-		if owes {
-			v.Within = within
-			l.ask(v, &e)
-		}
-	}
-	if nothing := v.free && v.Refusal.Reason == 0; (atOnce || owes) && !nothing {
-		l.observe(v, e)
-	}
-	if e.Err != nil {
-		return e.Err
-	}
-	v.refused = v.Refusal.Reason != 0
-	if !v.refused && v.extra != nil && len(v.extra.shadow.Charges) > 0 {
-		l.askInShadow(v, r, within)
-	}
-	waits = !v.refused && v.Wait > 0
-	return nil
+	return e.Err
 }
 
-// ask has the store decide what v owes, with its bans and pauses, in one call.
+// askInLine is ask for a request that may wait for as long as maxWait.
+func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
+	v.Within = l.enter(v, maxWait)
+	waits := false
+	defer func() { // even if the store panics
+		if !waits {
+			l.leave(v)
+		}
+	}()
+	l.ask(v, e)
+	waits = e.Err == nil && !v.refused && v.Wait > 0
+}
+
+// ask has the store decide what v owes, with its bans and pauses, in one call. Then it
+// charges the rules in shadow.
 func (l *Limiter) ask(v *verdict, e *Event) {
-	v.appendPauses()
-	e.Took, e.Err = l.timedTake(v, &v.Transaction)
-	e.judge()
+	within := v.Within
+	if len(v.Charges) > 0 {
+		v.appendPauses()
+		e.Took, e.Err = l.timedTake(v, &v.Transaction)
+		e.judge()
+		if len(v.Charges) > len(v.items) {
+			l.heedChecks(v, e)
+		}
+		if !v.free || v.Refusal.Reason != 0 {
+			l.observe(v, e)
+		}
+	}
+	if e.Err != nil {
+		return
+	}
+	v.refused = v.Refusal.Reason != 0
+	if v.extra != nil && !v.refused && len(v.extra.shadow.Charges) > 0 {
+		l.askInShadow(v, e.Request, within)
+	}
+}
+
+// heedChecks applies the bans that the store has found.
+func (l *Limiter) heedChecks(v *verdict, e *Event) {
 	if e.Err == nil {
 		l.applyPenalties(v, e)
 	}
 	v.hideChecks()
-	if v.refused && v.Wait > 0 { // by a ban: the request does not wait for its turn
+	if v.refused && v.Wait > 0 { // the request does not wait for its turn
 		l.giveBack(v)
 	}
 }
@@ -178,7 +195,7 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 	e.Took, e.Err = l.timedTake(v, t)
 	e.judge()
 	v.extra.spent = t.Refusal.Reason == 0
-	l.observe(v, e)
+	l.observe(v, &e)
 }
 
 // timedTake asks the store. If there is an observer, it measures the time, unless the clock
@@ -199,10 +216,13 @@ func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err
 // the request.
 func (e *Event) judge() {
 	t, charge := e.Transaction, 0
+	if e.Err == nil && t.Allowed() {
+		return
+	}
 	if e.Err != nil {
 		t.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
-	} else if t.Refusal, charge = t.refusal(); t.Refusal.Reason == 0 {
-		return
+	} else {
+		t.Refusal, charge = t.refusal()
 	}
 	e.Key = t.Charges[charge].Key
 }

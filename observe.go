@@ -66,12 +66,12 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 }
 
 // observe logs the error of an event and calls Observe.
-func (l *Limiter) observe(v *verdict, e Event) {
+func (l *Limiter) observe(v *verdict, e *Event) {
 	if e.Err != nil {
 		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
 	}
 	if l.o.Observe != nil {
 		e.Refusal = e.Transaction.Refusal
-		l.o.Observe(e)
+		l.o.Observe(*e)
 	}
 }

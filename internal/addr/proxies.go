@@ -48,6 +48,11 @@ func (p *Proxies) trusts(addr netip.Addr) bool {
 
 // Key returns the key of the client. Clients without an address share one key.
 func (p *Proxies) Key(r *http.Request, size Sizes) string {
+	if len(p.trusted) == 0 && size.IPv4 == 32 { // the key of most peers is part of their name
+		if _, n := parseIPv4(r.RemoteAddr); n > 0 {
+			return r.RemoteAddr[:n]
+		}
+	}
 	addr, text := p.client(r)
 	if !addr.IsValid() {
 		return "unknown"
