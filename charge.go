@@ -138,15 +138,15 @@ func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *ove
 		}
 	}
 	if f.Reason != 0 && (!v.refused || f.RetryAfter > v.Refusal.RetryAfter) {
-		v.refuseFor(f, key)
+		v.refuseFor(f, rule, key)
 	}
 	return wait
 }
 
 // refuseFor refuses the request of v because of a ban or a deny.
-func (v *verdict) refuseFor(f Refusal, key string) {
+func (v *verdict) refuseFor(f Refusal, by *rule, key string) {
 	v.Refusal, v.refused = f, true
-	v.extras().refusal, v.extra.key = f, key
+	v.extras().refusal, v.extra.by, v.extra.key = f, by, key
 }
 
 // cost returns what a request costs.

@@ -3,6 +3,7 @@ package weir
 import (
 	"fmt"
 	"math/bits"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -311,6 +312,15 @@ func ceil(d, unit time.Duration) time.Duration { return (d + unit - 1).Truncate(
 
 func ceilSeconds(d time.Duration) int64 { return int64(ceil(d, time.Second) / time.Second) }
 
+// jitter returns the random part of the Retry-After of a refusal.
+func (v *verdict) jitter() time.Duration {
+	if v.extra != nil && v.extra.by != nil {
+		return rand.N(v.extra.by.RetryJitter + 1)
+	}
+	longest, _ := v.longest()
+	return rand.N(longest.rule.RetryJitter + 1)
+}
+
 // writeHeaders writes the decision into the response fields, together with the decisions
 // of outer limiters on the same request. The fields may lie in the memory of told, if
 // there is one.
@@ -327,7 +337,11 @@ func (l *Limiter) writeHeaders(h http.Header, v, told *verdict) {
 		f.write(l.o.Headers, items, v.At, v.refused)
 	}
 	if v.refused {
-		f.writeRetryAfter(l.o.Headers, v.RetryAfter())
+		wait := v.RetryAfter()
+		if l.jitters && wait != Never {
+			wait += v.jitter()
+		}
+		f.writeRetryAfter(l.o.Headers, wait)
 	}
 	if l.expose != nil {
 		h[exposeField] = append(h[exposeField], l.expose...)

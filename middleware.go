@@ -96,6 +96,7 @@ type Limiter struct {
 	o       Options
 	settles bool // a rule has Settle
 	guards  bool // a rule has a Deny, a Penalty or Overrides
+	jitters bool // a rule has RetryJitter
 	expose  []string
 	log     errorLog
 
@@ -143,6 +144,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
 		l.guards = l.guards || r.guards()
+		l.jitters = l.jitters || r.RetryJitter > 0
 		units = append(units, r.Unit)
 	}
 	if o.ExposeHeaders {

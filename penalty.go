@@ -53,6 +53,7 @@ const (
 // bans has the bans of a rule: the limits that keep them in the store, and what this
 // process knows of them.
 type bans struct {
+	of           *rule
 	rule         string
 	first        int64 // µs
 	strikes, ban Limit
@@ -64,7 +65,7 @@ type bans struct {
 	struck [256]atomic.Int64
 }
 
-func newBans(r *Rule, known *knownBans) (*bans, error) {
+func newBans(r *rule) (*bans, error) {
 	p := r.Penalty
 	if p == nil {
 		return nil, nil
@@ -81,7 +82,7 @@ func newBans(r *Rule, known *knownBans) (*bans, error) {
 	case most > MaxTicks/repeats*time.Microsecond:
 		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, MaxTicks/repeats*time.Microsecond)
 	}
-	b := &bans{rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), known: known, seed: maphash.MakeSeed()}
+	b := &bans{of: r, rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), known: &r.known, seed: maphash.MakeSeed()}
 	if err := b.strikes.fault(); err != nil {
 		return nil, fmt.Errorf("weir: rule %q: %s: %w", r.Name, strikesName, err)
 	}
@@ -101,7 +102,7 @@ func (b *bans) place(key string) *atomic.Int64 {
 // store said so, or because this refusal is the strike that begins a ban.
 func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 	ctx := asking{v.Context} // a refusal counts, even of a client that is gone
-	f, longest, key := v.Refusal, time.Duration(0), ""
+	f, longest, by, key := v.Refusal, time.Duration(0), (*rule)(nil), ""
 	for i := range v.checks {
 		c := &v.checks[i]
 		o := c.offense(v)
@@ -119,12 +120,12 @@ func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 		c.known.learn(o.key, rest, v.free)
 		f.RetryAfter = max(f.RetryAfter, rest)
 		if rest > longest {
-			f.Reason, f.Rule, longest, key = ReasonBan, c.rule, rest, o.key
+			f.Reason, f.Rule, longest, by, key = ReasonBan, c.rule, rest, c.of, o.key
 		}
 	}
 	if longest > 0 {
 		v.learnWaits()
-		v.refuseFor(f, key)
+		v.refuseFor(f, by, key)
 		e.Key = key
 	}
 }

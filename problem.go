@@ -17,6 +17,7 @@ import (
 // HTML if the client prefers that.
 type problem struct {
 	status   int
+	kind     string
 	title    string
 	sentence string
 	json     []byte
@@ -25,7 +26,7 @@ type problem struct {
 const problemTypes = "https://iana.org/assignments/http-problem-types#"
 
 func newProblem(kind, title, sentence string, status int) problem {
-	return problem{status, title, sentence, fmt.Appendf(nil, `{"type":"%s%s","title":"%s","status":%d}`+"\n", problemTypes, kind, title, status)}
+	return problem{status, kind, title, sentence, fmt.Appendf(nil, `{"type":"%s%s","title":"%s","status":%d}`+"\n", problemTypes, kind, title, status)}
 }
 
 var (
@@ -33,6 +34,14 @@ var (
 	abnormalUsage   = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.", http.StatusTooManyRequests)
 	reducedCapacity = newProblem("temporary-reduced-capacity", "Temporary Reduced Capacity", "The service has less capacity for now.", http.StatusServiceUnavailable)
 )
+
+// withStatus returns the problem with another status, unless that is 0.
+func (p problem) withStatus(status int) problem {
+	if status == 0 {
+		return p
+	}
+	return newProblem(p.kind, p.title, p.sentence, status)
+}
 
 // violating returns the problem with the names of policies, in JSON.
 func (p problem) violating(names ...[]byte) problem {
@@ -185,8 +194,9 @@ func weight(params string) int {
 	return 1000
 }
 
-// Refuse is the default of OnLimited: it answers 429 with problem details of the type
-// quota-exceeded, or with text or HTML if the client prefers that.
+// Refuse is the default of OnLimited: it answers with the Status of the rule that refuses,
+// usually 429, and problem details of the type quota-exceeded, or with text or HTML if the
+// client prefers that. If the Status is 503, the type is temporary-reduced-capacity.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
 		v.refusal().write(w, r)
@@ -199,25 +209,34 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 // limit, and its answer was prepared.
 func (v *verdict) refusal() *problem {
 	if v.extra != nil && v.extra.refusal.Reason != 0 {
-		return &abnormalUsage
+		return &v.extra.by.abnormal
 	}
-	var one *policy
-	n := 0
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			one = v.items[i].policy
-			n++
-		}
-	}
+	longest, n := v.longest()
 	if n == 1 {
-		return &one.refusal
+		return &longest.policy.refusal
 	}
-	var names [][]byte
+	exceeded, names := quotaExceeded, [][]byte(nil)
+	if n > 0 {
+		exceeded = longest.rule.exceeded
+	}
 	for i := range v.items {
 		if !v.items[i].Allowed {
 			names = append(names, v.items[i].json)
 		}
 	}
-	p := quotaExceeded.violating(names...)
+	p := exceeded.violating(names...)
 	return &p
+}
+
+// longest returns the item that refuses for the longest time, which is of the rule that
+// the Refusal names, and how many items refuse.
+func (v *verdict) longest() (longest *item, n int) {
+	for i := range v.items {
+		if it := &v.items[i]; !it.Allowed {
+			if n++; longest == nil || it.RetryAfter > longest.RetryAfter {
+				longest = it
+			}
+		}
+	}
+	return longest, n
 }

@@ -17,7 +17,7 @@ type Refusal struct {
 
 	// RetryAfter is the wait until the request would pass, if nothing else is spent: the
 	// longest of the waits for the limits and the bans that refuse it, as in the field
-	// Retry-After. If the process refuses it for a ban that it knows of, it does not ask
+	// Retry-After without its jitter. If the process refuses it for a ban that it knows of, it does not ask
 	// the limits. Their wait is then the one that it learned from the last request with
 	// these keys and of no higher cost. RetryAfter is Never after a deny, and 0, which
 	// means unknown, after an error.

@@ -92,6 +92,18 @@ type Rule struct {
 	// Unit is what Cost counts, for the dialects that write it: "tokens",
 	// "content-bytes". "" means "requests".
 	Unit string
+
+	// Status is the status of the requests that the rule refuses, by a limit, a ban or a
+	// deny: 400 to 599; 0 means 429. 503 says that the service is overloaded, whoever
+	// asks. If several rules refuse a request, it is that of the rule in Refusal.
+	Status int
+
+	// RetryJitter > 0 adds a random time, from 0 to RetryJitter, to Retry-After, so that
+	// clients that were refused together do not come back together. It is longer than
+	// the wait, never shorter. Nothing else has the jitter: the other fields, Decision
+	// and Refusal say what is, and Retry-After tells the client what to do. If several
+	// rules refuse a request, it is that of the rule in Refusal.
+	RetryJitter time.Duration
 }
 
 // A rule is a Rule with everything that New prepares.
@@ -99,6 +111,8 @@ type rule struct {
 	Rule
 	policies []policy // nil if LimitsFor decides
 	bans     *bans    // nil without a Penalty
+	exceeded problem  // the answer if its limits refuse
+	abnormal problem  // the answer to a ban or a deny
 	known    knownBans
 	log      *errorLog // of the Limiter
 
@@ -120,6 +134,10 @@ func prepare(r Rule) (*rule, error) {
 		return nil, fmt.Errorf("weir: rule %q has both Limits and LimitsFor: choose one", r.Name)
 	case !(r.Shadow >= 0 && r.Shadow <= 1):
 		return nil, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
+	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
+		return nil, fmt.Errorf("weir: rule %q: Status %d is not from 400 to 599", r.Name, r.Status)
+	case r.RetryJitter < 0 || r.RetryJitter > MaxTicks*time.Microsecond:
+		return nil, fmt.Errorf("weir: rule %q: RetryJitter %v is not from 0 to 2^50 µs", r.Name, r.RetryJitter)
 	}
 	if r.Unit == "" {
 		r.Unit = fields.Requests
@@ -127,12 +145,15 @@ func prepare(r Rule) (*rule, error) {
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return nil, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
 	}
-	p := &rule{Rule: r}
+	p := &rule{Rule: r, exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
+	if r.Status == reducedCapacity.status {
+		p.exceeded = reducedCapacity
+	}
 	var err error
 	if p.policies, err = p.policiesOf(r.Limits); err != nil {
 		return nil, err
 	}
-	p.bans, err = newBans(&r, &p.known)
+	p.bans, err = newBans(p)
 	return p, err
 }
 
@@ -218,7 +239,7 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	p.ietf = []string{item + window}
 	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}
 	p.json, _ = json.Marshal(p.name) // a string: it can't fail
-	p.refusal = quotaExceeded.violating(p.json)
+	p.refusal = r.exceeded.violating(p.json)
 	return p
 }
 

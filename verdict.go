@@ -37,6 +37,7 @@ type inquiry struct {
 // extra holds what few requests need.
 type extra struct {
 	refusal  Refusal      // a ban or a deny
+	by       *rule        // the rule of refusal
 	key      string       // the key of refusal
 	outbound bool         // the request goes out, and waits for pauses
 	shadow   Transaction  // charges that refuse nothing

@@ -3,7 +3,9 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/seed83679106/weir"
@@ -78,6 +80,10 @@ func (r *rule) facts() []fact {
 		{"shadow", fmt.Sprintf("%.4g%%", 100*r.Shadow), ""},
 		{"allow", r.allow.text, ""},
 		{"deny", r.deny.text, ""},
+	}
+	facts = append(facts, fact{"status", strconv.Itoa(cmp.Or(r.Status, http.StatusTooManyRequests)), ""})
+	if r.RetryJitter > 0 {
+		facts = append(facts, fact{"retry-jitter", periodName(r.RetryJitter), ""})
 	}
 	if r.penalty != nil {
 		facts = append(facts, fact{"penalty", r.penalty.String(), r.penalty.strikes.Algorithm.Name()})

@@ -50,6 +50,8 @@
 //     address of the request, whatever the key of the rule is; or a key; or the
 //     beginning of keys, such as tenant-a/*. An entry that no key of the rule can
 //     match is a mistake.
+//   - status is the status of refusals, 400 to 599, and retry-jitter the longest random
+//     time that is added to Retry-After: Status and RetryJitter of [weir.Rule].
 //   - overrides give keys limits of their own: docs/overrides.md.
 //   - penalty has strikes, for and most: Strikes, Duration and MaxDuration of
 //     [weir.Penalty]. The strikes are a limit; its algorithm is anchored-window unless

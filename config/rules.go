@@ -18,7 +18,7 @@ var (
 	fileFields     = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits", "include"}
 	includedFields = []string{"key", "algorithm", "timezone", "headers", "limits"}
 	ruleFields     = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
-		"allow", "deny", "penalty", "config", "overrides"}
+		"allow", "deny", "penalty", "status", "retry-jitter", "config", "overrides"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
 
@@ -145,6 +145,14 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 		r.penalty = d.penalty(n, s)
 		r.Penalty = &r.penalty.Penalty
 	}
+	if n := f["status"]; n != nil {
+		r.Status = int(d.atLeast1(n, "status"))
+		d.validate(n, weir.Rule{Status: r.Status}, 0)
+	}
+	if n := f["retry-jitter"]; n != nil {
+		r.RetryJitter = d.duration(n, "retry-jitter")
+		d.validate(n, weir.Rule{RetryJitter: r.RetryJitter}, 0)
+	}
 	if f["config"] == nil {
 		return r
 	}
@@ -199,7 +207,7 @@ func (d *decoder) validate(n ast.Node, r weir.Rule, headers weir.Dialect) {
 	if r.Limits != nil {
 		p.Limits = r.Limits
 	}
-	p.Unit, p.Cost, p.Shadow, p.Penalty = r.Unit, r.Cost, r.Shadow, r.Penalty
+	p.Unit, p.Cost, p.Shadow, p.Penalty, p.Status, p.RetryJitter = r.Unit, r.Cost, r.Shadow, r.Penalty, r.Status, r.RetryJitter
 	if _, err := weir.New(d.store, o); err != nil {
 		text := strings.TrimPrefix(err.Error(), "weir: ")
 		d.errorf(n, "%s", strings.TrimPrefix(text, `rule "placeholder": `))

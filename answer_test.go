@@ -1,0 +1,141 @@
+package weir_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestStatus: a rule refuses with its Status, by a limit, a ban and a deny, and the body
+// says the same. If several rules refuse, it is that of the rule in Refusal.
+func TestStatus(t *testing.T) {
+	hourly := []weir.Limit{algorithms.FixedWindow(1, time.Hour)}
+	byUser := weir.ByHeader("User")
+	plain := weir.Rule{Name: "plain", Key: byUser, Limits: hourly}
+	overload := weir.Rule{Name: "overload", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)}, Status: 503}
+	forbidden := weir.Rule{Name: "forbidden", Key: byUser, Limits: hourly, Status: 403, Deny: func(key string) bool { return key == "pest" }}
+	banned := weir.Rule{Name: "banned", Key: byUser, Limits: hourly, Status: 403,
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Hour), Duration: 2 * time.Hour}}
+	for _, c := range []struct {
+		rules    []weir.Rule
+		user     string
+		asks     int
+		status   int
+		kind     string
+		violated string
+	}{
+		{[]weir.Rule{plain}, "ann", 2, 429, "quota-exceeded", "[plain]"},
+		{[]weir.Rule{overload}, "ann", 2, 503, "temporary-reduced-capacity", "[overload]"},
+		{[]weir.Rule{forbidden}, "ann", 2, 403, "quota-exceeded", "[forbidden]"},
+		{[]weir.Rule{forbidden}, "pest", 1, 403, "abnormal-usage-detected", "[]"},
+		{[]weir.Rule{banned}, "ann", 2, 403, "abnormal-usage-detected", "[]"}, // by the store
+		{[]weir.Rule{banned}, "ann", 3, 403, "abnormal-usage-detected", "[]"}, // from memory
+		{[]weir.Rule{overload, forbidden}, "ann", 2, 403, "quota-exceeded", "[overload forbidden]"},
+		{[]weir.Rule{overload, plain}, "ann", 2, 429, "quota-exceeded", "[overload plain]"},
+		{[]weir.Rule{plain, banned}, "ann", 3, 403, "abnormal-usage-detected", "[]"},
+	} {
+		for _, custom := range []http.Handler{nil, http.HandlerFunc(weir.Refuse)} {
+			synctest.Test(t, func(t *testing.T) {
+				h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: c.rules, OnLimited: custom}).Handler(served)
+				var res *http.Response
+				for range c.asks {
+					res = do(h, ask("/", "192.0.2.1:4", "User", c.user))
+				}
+				var body struct {
+					Type     string
+					Status   int
+					Violated []string `json:"violated-policies"`
+				}
+				if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
+					t.Error(err)
+				}
+				kind := strings.TrimPrefix(body.Type, "https://iana.org/assignments/http-problem-types#")
+				if res.StatusCode != c.status || body.Status != c.status || kind != c.kind || fmt.Sprint(body.Violated) != c.violated {
+					t.Errorf("%s, OnLimited %v: got %d and %+v, want %d, %s, %s", c.rules[len(c.rules)-1].Name, custom != nil, res.StatusCode, body, c.status, c.kind, c.violated)
+				}
+			})
+		}
+	}
+}
+
+// TestRetryJitter: Retry-After is the wait and up to RetryJitter more, never less, in the
+// seconds, in the milliseconds and in the sentence alike. Nothing else has the jitter.
+func TestRetryJitter(t *testing.T) {
+	const wait, jitter = 30, 10 // s
+	window := func(name string, d time.Duration) weir.Rule {
+		return weir.Rule{Name: name, Key: weir.ByIP(), Limits: []weir.Limit{algorithms.AnchoredWindow(1, d)}}
+	}
+	jittered := window("jittered", wait*time.Second)
+	jittered.RetryJitter = jitter * time.Second
+	bans := jittered
+	bans.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Hour), Duration: wait * time.Second}
+	costly := jittered
+	costly.Cost = func(*http.Request) int64 { return 2 }
+	denies := jittered
+	denies.Deny = func(string) bool { return true }
+	for _, c := range []struct {
+		name  string
+		rules []weir.Rule
+		exact int64 // -1: no Retry-After
+		more  int64
+	}{
+		{"no jitter", []weir.Rule{window("api", wait*time.Second)}, wait, 0},
+		{"jitter", []weir.Rule{jittered}, wait, jitter},
+		{"a ban", []weir.Rule{bans}, wait, jitter},
+		{"the rule that refuses for longer has none", []weir.Rule{jittered, window("hour", time.Hour)}, 3600, 0},
+		{"the rule that refuses for longer has it", []weir.Rule{window("second", time.Second), jittered}, wait, jitter},
+		{"never", []weir.Rule{costly}, -1, 0},
+		{"a deny", []weir.Rule{denies}, -1, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var refusal weir.Refusal
+			h := must(t, memstore.New(memstore.Options{}), weir.Options{
+				Rules: c.rules, Headers: weir.OpenAI | weir.IETF | weir.Twitter, Observe: func(e weir.Event) { refusal = e.Refusal },
+			}).Handler(served)
+			for range 2 { // from the second refusal on, a ban comes from memory
+				do(h, ask("/", "192.0.2.1:4"))
+			}
+			seen, fields := map[int64]bool{}, ""
+			for range 300 {
+				res := do(h, ask("/", "192.0.2.1:4", "Accept", "text/plain"))
+				text, _ := io.ReadAll(res.Body)
+				after := res.Header.Get("Retry-After")
+				if c.exact < 0 {
+					if after != "" || refusal.RetryAfter != weir.Never {
+						t.Fatalf("%s: got Retry-After %q and %v, want none", c.name, after, refusal.RetryAfter)
+					}
+					continue
+				}
+				seconds, _ := strconv.ParseInt(after, 10, 64)
+				ms, _ := strconv.ParseInt(res.Header.Get("Retry-After-Ms"), 10, 64)
+				if seconds < c.exact || seconds > c.exact+c.more || (ms+999)/1000 != seconds || ms < 1000*c.exact || !strings.Contains(string(text), "in "+after+" seconds") {
+					t.Fatalf("%s: got %q, %d ms and %q; want %d to %d s", c.name, after, ms, text, c.exact, c.exact+c.more)
+				}
+				seen[seconds] = true
+				res.Header.Del("Retry-After")
+				res.Header.Del("Retry-After-Ms")
+				if others := fmt.Sprint(res.Header); fields != "" && others != fields {
+					t.Fatalf("%s: got other fields %s, want %s", c.name, others, fields)
+				} else {
+					fields = others
+				}
+				if refusal.RetryAfter != time.Duration(c.exact)*time.Second {
+					t.Fatalf("%s: the Refusal says %v, want %ds", c.name, refusal.RetryAfter, c.exact)
+				}
+			}
+			if c.more > 0 && len(seen) < int(c.more) || c.more == 0 && len(seen) > 1 {
+				t.Errorf("%s: got %d different waits in 300 refusals", c.name, len(seen))
+			}
+		})
+	}
+}

@@ -1,0 +1,35 @@
+package config
+
+import (
+	"net/http/httptest"
+	"strconv"
+	"testing"
+)
+
+// TestAnswer: a file says with which status a rule refuses, and how random Retry-After is.
+// A reload says what changes, and loses no counts.
+func TestAnswer(t *testing.T) {
+	const before = "limits: [{name: a, config: [{limit: 1, period: 1h}]}]"
+	p := newPage(t, before, Options{})
+	h := p.Handler("a")(ok)
+	get(h)
+	if got := get(h); got != 429 {
+		t.Errorf("got %d, want 429", got)
+	}
+	changes := p.mustWrite(t, "limits: [{name: a, status: 503, retry-jitter: 1w, config: [{limit: 1, period: 1h}]}]")
+	if got, want := changes.String(), "a: status: 429 → 503\na: retry-jitter: added: 7d"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	waits := map[int]bool{}
+	for range 20 {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		after, _ := strconv.Atoi(w.Header().Get("Retry-After"))
+		if waits[after] = true; w.Code != 503 || after < 3500 {
+			t.Errorf("got %d, Retry-After %d; want 503 after an hour or more", w.Code, after)
+		}
+	}
+	if len(waits) < 10 {
+		t.Errorf("got %d different waits of 20", len(waits))
+	}
+}
