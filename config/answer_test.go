@@ -3,6 +3,7 @@ package config
 import (
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -31,5 +32,24 @@ func TestAnswer(t *testing.T) {
 	}
 	if len(waits) < 10 {
 		t.Errorf("got %d different waits of 20", len(waits))
+	}
+}
+
+// TestKeyJSON: the key json is that of keys.ByJSON, with a bound of 64 KiB.
+func TestKeyJSON(t *testing.T) {
+	p := newPage(t, "limits: [{name: a, key: 'json:email', deny: [mallory], config: [{limit: 1, period: 1h}]}]", Options{})
+	h := p.Handler("a")(ok)
+	for _, c := range []struct {
+		body string
+		want int
+	}{
+		{`{"email":"ann"}`, 200}, {`{"email":"ANN"}`, 429}, {`{"email":"mallory"}`, 429}, {`{}`, 200}, {`{}`, 200},
+		{`{"email":"ben","x":"` + strings.Repeat("x", 65_000) + `"}`, 200},
+		{`{"email":"eve","x":"` + strings.Repeat("x", 66_000) + `"}`, 200}, {`{"email":"eve","x":"` + strings.Repeat("x", 66_000) + `"}`, 429},
+	} {
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(c.body))); w.Code != c.want {
+			t.Errorf("%.30s: got %d, want %d", c.body, w.Code, c.want)
+		}
 	}
 }

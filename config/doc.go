@@ -30,7 +30,8 @@
 // docs/files.md has a table of all fields. Their values:
 //
 //   - key is ip, global, method, route, basic-auth-user, header:NAME,
-//     cookie:NAME, path:NAME, or a name of Options.Keys. A list joins keys, and
+//     cookie:NAME, path:NAME, json:NAME (of bodies up to 64 KiB), or a name of
+//     Options.Keys. A list joins keys, and
 //     {first-of: […]} is the first key that applies. {header: NAME} is the same as
 //     header:NAME.
 //   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,

@@ -16,12 +16,16 @@ import (
 
 // The keys that a file can use without Options.Keys. Those from headerKey on have an
 // argument.
-var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey, firstOf}
+var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey, jsonKey, firstOf}
+
+// maxJSON is how many bytes of a body the key json reads at most.
+const maxJSON = 64 << 10
 
 const (
 	headerKey     = "header"
 	cookieKey     = "cookie"
 	pathKey       = "path"
+	jsonKey       = "json"
 	firstOf       = "first-of"
 	contentLength = "content-length"
 )
@@ -46,10 +50,10 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 		}
 	case *ast.MappingNode: // {first-of: […]}; {header: X}, as some parsers read [header:X]
 		if len(v.Values) != 1 {
-			d.errorf(n, "a key is a mapping of one field: %s, %s, %s or %s", firstOf, headerKey, cookieKey, pathKey)
+			d.errorf(n, "a key is a mapping of one field: %s, %s, %s, %s or %s", firstOf, headerKey, cookieKey, pathKey, jsonKey)
 			break
 		}
-		for name, arg := range d.mapping(n, "key", []string{firstOf, headerKey, cookieKey, pathKey}) {
+		for name, arg := range d.mapping(n, "key", []string{firstOf, headerKey, cookieKey, pathKey, jsonKey}) {
 			if name != firstOf {
 				if s, ok := d.text(arg, name); ok {
 					return d.keyWith(arg, name, s)
@@ -106,7 +110,7 @@ func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key 
 	}
 	fn := d.o.Keys[name]
 	if fn == nil {
-		known := append(slices.Clone(builtinKeys[:5]), "header:NAME", "cookie:NAME", "path:NAME")
+		known := append(slices.Clone(builtinKeys[:5]), "header:NAME", "cookie:NAME", "path:NAME", "json:NAME")
 		d.errorf(n, "unknown key %s%s", name, suggest(name, append(known, slices.Sorted(maps.Keys(d.o.Keys))...)))
 	}
 	return key{fn: fn, text: name, kind: kindNamed}
@@ -116,12 +120,14 @@ func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key 
 func (d *decoder) keyWith(n ast.Node, name, arg string) key {
 	text := name + ":" + arg
 	switch {
-	case name != headerKey && name != cookieKey && name != pathKey:
-		d.errorf(n, "unknown key %s%s", text, suggest(name, []string{headerKey, cookieKey, pathKey}))
+	case !slices.Contains([]string{headerKey, cookieKey, pathKey, jsonKey}, name):
+		d.errorf(n, "unknown key %s%s", text, suggest(name, []string{headerKey, cookieKey, pathKey, jsonKey}))
 	case arg == "":
 		d.errorf(n, "key %s has no name after the colon", text)
 	case name == pathKey:
 		return key{fn: keys.ByPathValue(arg), text: text}
+	case name == jsonKey:
+		return key{fn: keys.ByJSON(arg, maxJSON), text: text, kind: kindLower}
 	case !isToken(arg):
 		d.errorf(n, "key %s: no %s has such a name", text, name)
 	case name == headerKey:

@@ -73,7 +73,7 @@ func (d *decoder) clientAddr() keys.AddrFunc {
 func (d *decoder) listEntry(n ast.Node, what, s string, k *key) (isKey, isAddr bool) {
 	_, errKey := keys.NewList(s)
 	if _, err := keys.NewAddrList(s); err == nil {
-		isKey = errKey == nil && (k.kind == kindIP || k.kind == kindNamed || k.kind == kindText && what == "deny")
+		isKey = errKey == nil && (k.kind == kindIP || k.kind == kindNamed || (k.kind == kindText || k.kind == kindLower) && what == "deny")
 		return isKey, !isKey || k.kind != kindIP
 	}
 	if errKey != nil {
@@ -95,6 +95,7 @@ const (
 	kindMethod
 	kindRoute
 	kindHost
+	kindLower // text in lower case
 	kindJoined
 	kindFirst
 )
@@ -134,6 +135,10 @@ func (k *key) instead(e entry) string {
 	case kindRoute:
 		if !e.matches("unmatched") && !strings.ContainsAny(e.start, "/.") {
 			return "want a pattern such as /users/{id}, or /users/*, an address or a network"
+		}
+	case kindLower:
+		if lower := strings.ToLower(e.text); lower != e.text {
+			return fmt.Sprintf("its keys are in lower case; want %q", lower)
 		}
 	case kindHost:
 		return e.insteadOfHost()

@@ -1,0 +1,270 @@
+package keys_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A watched body counts how many bytes are read.
+type watched struct {
+	io.Reader
+	n      int
+	closed bool
+}
+
+func (b *watched) Read(p []byte) (n int, err error) {
+	n, err = b.Reader.Read(p)
+	b.n += n
+	return n, err
+}
+
+func (b *watched) Close() error { b.closed = true; return nil }
+
+// TestByJSON: the key of a body, whether its length is known or not, and that the handler
+// reads it as it was.
+func TestByJSON(t *testing.T) {
+	const max = 64
+	deep := strings.Repeat("[", max/2-4) + strings.Repeat("]", max/2-4)
+	for _, c := range []struct {
+		body string
+		want string // "-": the rule does not apply
+	}{
+		{`{"email":"ann@example.com","password":"x"}`, "ann@example.com"},
+		{` { "password" : [1,{"email":2}] , "email" : "ann" } `, "ann"},
+		{`{"email":" Ann@Example.COM\n"}`, "ann@example.com"},
+		{`{"EMail":"ann"}`, "ann"},
+		{`{"\u0065mail":"\u0061nn"}`, "ann"},
+		{`{"email":42}`, "42"},
+		{`{"email":"42"}`, "42"},
+		{`{"email":12345678901234567890}`, "12345678901234567890"},
+		{`{"email":-1}`, "-1"},
+
+		{"", "-"},
+		{`{}`, "-"},
+		{`{"user":"ann"}`, "-"},
+		{`{"user":{"email":"ann"}}`, "-"},
+		{`{"email":null}`, "-"},
+		{`{"email":""}`, "-"},
+		{`{"email":"  "}`, "-"},
+
+		{`{"email":"ann","email":"ben"}`, "unreadable"},
+		{`{"email":"ann","EMAIL":"ann"}`, "unreadable"},
+		{`{"email":"ann","email":null}`, "unreadable"},
+		{`{"email":4.0}`, "unreadable"},
+		{`{"email":4e0}`, "unreadable"},
+		{`{"email":-0}`, "unreadable"},
+		{`{"email":true}`, "unreadable"},
+		{`{"email":["ann"]}`, "unreadable"},
+		{`{"email":{"email":"ann"}}`, "unreadable"},
+		{`[{"email":"ann"}]`, "unreadable"},
+		{`"ann"`, "unreadable"},
+		{`null`, "unreadable"},
+		{` `, "unreadable"},
+		{`{"email":"ann"} x`, "unreadable"},
+		{`{"email":"ann"}{}`, "unreadable"},
+		{`{"email":"ann",}`, "unreadable"},
+		{`{"email":"ann`, "unreadable"},
+		{`{'email':'ann'}`, "unreadable"},
+		{"\ufeff" + `{"email":"ann"}`, "unreadable"},
+		{"email=ann", "unreadable"},
+		{`{"a":` + deep + `}`, "-"},
+		{strings.Repeat("[", max), "unreadable"},
+		{`{"email":"` + strings.Repeat("a", max-12) + `"}`, strings.Repeat("a", max-12)}, // max bytes; chunked it is too long
+		{`{"email":"` + strings.Repeat("a", max-11) + `"}`, "unreadable"},
+		{`{"email":"ann","password":"` + strings.Repeat("a", 1<<20) + `"}`, "unreadable"},
+	} {
+		for _, chunked := range []bool{false, true} {
+			body := &watched{Reader: iotest.HalfReader(strings.NewReader(c.body))}
+			r := httptest.NewRequest("POST", "/login", body)
+			r.ContentLength = int64(len(c.body))
+			if chunked {
+				r.ContentLength = -1
+			}
+			want := c.want
+			if chunked && len(c.body) == max {
+				want = "unreadable"
+			}
+			byEmail := keys.ByJSON("email", max)
+			for range 2 { // of two rules
+				key, ok := byEmail(r)
+				if !ok {
+					key = "-"
+				}
+				if key != want {
+					t.Errorf("%.60q, chunked %v: got %q, want %q", c.body, chunked, key, want)
+				}
+			}
+			if body.n > max {
+				t.Errorf("%.60q, chunked %v: %d bytes were read, of %d", c.body, chunked, body.n, max)
+			}
+			if got, err := io.ReadAll(r.Body); string(got) != c.body || err != nil {
+				t.Errorf("%.60q, chunked %v: the handler reads %.60q, %v", c.body, chunked, got, err)
+			}
+			if r.Body.Close(); !body.closed {
+				t.Errorf("%.60q, chunked %v: the body stays open", c.body, chunked)
+			}
+		}
+	}
+}
+
+// TestByJSONPanics: mistakes in the arguments.
+func TestByJSONPanics(t *testing.T) {
+	for _, call := range []func(){func() { keys.ByJSON("", 1) }, func() { keys.ByJSON("email", 0) }} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "keys: ByJSON: ") {
+					t.Errorf("got %q", got)
+				}
+			}()
+			call()
+		}()
+	}
+}
+
+// TestByJSONBroken: the handler gets the error of a body that is cut off, after the same
+// bytes, and a body that was closed says so.
+func TestByJSONBroken(t *testing.T) {
+	cut := errors.New("cut")
+	read := func(key weir.KeyFunc) string {
+		r := httptest.NewRequest("POST", "/", io.MultiReader(strings.NewReader(`{"email":"ann"}`), iotest.ErrReader(cut)))
+		if key != nil {
+			if k, ok := key(r); k != "unreadable" || !ok {
+				t.Errorf("got %q, %v", k, ok)
+			}
+		}
+		got, err := io.ReadAll(r.Body)
+		_, again := r.Body.Read(make([]byte, 1))
+		return fmt.Sprintf("%s, %v, %v", got, err, again)
+	}
+	if got, want := read(keys.ByJSON("email", 64)), read(nil); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	r := httptest.NewRequest("POST", "/", nil)
+	r.Body = http.MaxBytesReader(nil, io.NopCloser(strings.NewReader(`{"email":"ann"}`)), 5)
+	keys.ByJSON("email", 64)(r)
+	var tooLarge *http.MaxBytesError
+	if got, err := io.ReadAll(r.Body); string(got) != `{"ema` || !errors.As(err, &tooLarge) {
+		t.Errorf("got %q, %v; want the error of MaxBytesReader", got, err)
+	}
+}
+
+// TestByJSONServer: the same through a real server: known lengths, chunks, a client that
+// hangs up, a handler that closes the body, and a key that is counted.
+func TestByJSONServer(t *testing.T) {
+	type seen struct{ text, err string }
+	answers := make(chan seen, 1)
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "login", Key: keys.ByJSON("email", 1<<10), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		_, closed := r.Body.Read(make([]byte, 1))
+		if !errors.Is(closed, http.ErrBodyReadAfterClose) {
+			t.Errorf("after Close: got %v", closed)
+		}
+		answers <- seen{string(text), fmt.Sprint(err)}
+	})))
+	defer server.Close()
+	long := `{"email":"ann","x":"` + strings.Repeat("y", 300<<10) + `"}`
+	for _, c := range []struct {
+		body   string
+		length int64
+		status int
+	}{
+		{`{"email":"ann"}`, 15, 200}, {`{"email":"Ann"}`, -1, 200}, {`{"email":"ann"}`, 15, 429},
+		{long, int64(len(long)), 200}, {long, -1, 200}, {`{"email":1.5}`, -1, 429},
+		{`{"email":"ben"}`, -1, 200},
+	} {
+		r, _ := http.NewRequest("POST", server.URL, io.NopCloser(strings.NewReader(c.body)))
+		r.ContentLength = c.length
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != c.status {
+			t.Errorf("%.40s, length %d: got %d, want %d", c.body, c.length, res.StatusCode, c.status)
+		}
+		if c.status == 200 {
+			if got := <-answers; got != (seen{c.body, "<nil>"}) {
+				t.Errorf("%.40s: the handler read %.40q, %s", c.body, got.text, got.err)
+			}
+		}
+	}
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n{\"email\":")
+	conn.(*net.TCPConn).CloseWrite()
+	// The quota of unreadable bodies is spent.
+	if got, _ := io.ReadAll(conn); !bytes.HasPrefix(got, []byte("HTTP/1.1 429 ")) {
+		t.Errorf("a body that is cut off: got %.60q, want 429", got)
+	}
+	conn.Close()
+}
+
+// TestByJSONOutbound: a request that goes out is not changed.
+func TestByJSONOutbound(t *testing.T) {
+	r, _ := http.NewRequest("POST", "http://example.com", strings.NewReader(`{"email":"ann"}`))
+	body := r.Body
+	if key, ok := keys.ByJSON("email", 64)(r); key != "ann" || !ok || r.Body != body {
+		t.Errorf("got %q, %v, another body: %v", key, ok, r.Body != body)
+	}
+	if got, _ := io.ReadAll(r.Body); string(got) != `{"email":"ann"}` {
+		t.Errorf("got %q", got)
+	}
+}
+
+func ExampleByJSON() {
+	key := keys.ByJSON("email", 4096)
+	for _, body := range []string{`{"email": "Ann@Example.com"}`, `{}`, `{"email": "ann", "email": "ben"}`} {
+		weirtest.Show(key, httptest.NewRequest("POST", "/login", strings.NewReader(body)))
+	}
+	// Output:
+	// "ann@example.com" true
+	// "" false
+	// "unreadable" true
+}
+
+// FuzzByJSON: whatever a body is, the handler reads it as it was, and a key is one that a
+// body of that field alone has as well.
+func FuzzByJSON(f *testing.F) {
+	for _, s := range []string{``, `{}`, `{"a":1}`, `{"a":"x","A":2}`, `[[[`, `{"a":"\u0000"}`} {
+		f.Add(s, true)
+	}
+	f.Fuzz(func(t *testing.T, body string, chunked bool) {
+		const max = 100
+		watch := &watched{Reader: strings.NewReader(body)}
+		r := httptest.NewRequest("POST", "/", watch)
+		if r.ContentLength = int64(len(body)); chunked {
+			r.ContentLength = -1
+		}
+		key, ok := keys.ByJSON("a", max)(r)
+		if ok == (key == "") || watch.n > max {
+			t.Errorf("got %q, %v after %d bytes", key, ok, watch.n)
+		}
+		if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
+}
