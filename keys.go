@@ -36,7 +36,9 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 //
 // List your proxies and nothing else. If a prefix holds clients, or a proxy passes
 // X-Forwarded-For on unchanged, clients can choose their key. Behind a proxy that is not
-// listed, all clients share the key of the proxy.
+// listed, all clients share the key of the proxy. If the first 1,024 requests look like
+// that, a warning without addresses goes to [slog.Default], once in a process: a private
+// peer sends X-Forwarded-For or Forwarded, or most public peers do.
 //
 // ByIP fails towards limiting. An entry that is no address ends the search, and the
 // trusted hop that sent it is the key. If all hops are trusted, the leftmost is. Peers

@@ -16,13 +16,15 @@ const (
 
 // Proxies are the peers whose field, Forwarded or X-Forwarded-For, is believed.
 type Proxies struct {
-	field   string
-	trusted []netip.Prefix
+	name     string
+	field    string
+	trusted  []netip.Prefix
+	unlisted unlisted
 }
 
 // NewProxies panics if a prefix is invalid. name is the function that got them.
 func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
-	p := &Proxies{field, slices.Clone(trusted)}
+	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {
 		if !t.IsValid() && t != (netip.Prefix{}) {
 			panic(fmt.Sprintf("%s: trusted prefix of %v has an invalid length", name, t.Addr()))
@@ -72,6 +74,8 @@ func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 	addr, text := parseAddr(r.RemoteAddr)
 	if p.trusts(addr) {
 		addr, text = p.walk(r.Header[p.field], addr, text)
+	} else if p.unlisted.looks.Load() < mostLooks {
+		p.look(r, addr)
 	}
 	if addr.Is6() {
 		addr = Outside(addr)

@@ -1,0 +1,78 @@
+package addr
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// TestUnlisted: Proxies warn once of a peer that seems to be a proxy and is not trusted, and
+// the warning has no address.
+func TestUnlisted(t *testing.T) {
+	old := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old); warned.Store(false) })
+	const private, public = "peer=private", "peer=public"
+	for _, c := range []struct {
+		peer  string
+		field string
+		every int // how many requests come for one with the field
+		many  int
+		want  string // "" for no warning
+	}{
+		{"10.1.2.3:4", ForwardedFor, 1, 1, private},
+		{"10.1.2.3:4", Forwarded, 1, 1, private},
+		{"127.0.0.1:4", ForwardedFor, 1, 1, private},
+		{"[::1]:4", ForwardedFor, 1, 1, private},
+		{"[fd00::1]:4", ForwardedFor, 1, 1, private},
+		{"[fe80::1%eth0]:4", ForwardedFor, 1, 1, private},
+		{"[::ffff:10.1.2.3]:4", ForwardedFor, 1, 1, private},
+		{"100.64.0.1:4", ForwardedFor, 1, 1, private},
+		{"@", ForwardedFor, 1, 1, private}, // a Unix socket
+		{"10.1.2.3:4", ForwardedFor, 1000, 1000, private},
+		{"10.1.2.3:4", ForwardedFor, mostLooks + 1, mostLooks + 1, ""}, // too late
+		{"10.1.2.3:4", "X-Other", 1, 2000, ""},
+		{"192.0.2.1:4", ForwardedFor, 1, mostLooks - 1, ""},
+		{"192.0.2.1:4", ForwardedFor, 1, mostLooks, public},
+		{"192.0.2.1:4", ForwardedFor, 2, 2 * mostLooks, ""}, // half of them may be made up
+		{"192.0.2.1:4", ForwardedFor, 20, 2 * mostLooks, ""},
+		{"172.16.0.1:4", ForwardedFor, 1, 2 * mostLooks, ""}, // it is listed
+	} {
+		warned.Store(false)
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		for range 3 { // a reload makes the same Proxies again
+			p := NewProxies("weir: ByIP", ForwardedFor, []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")})
+			for i := range c.many {
+				r := &http.Request{RemoteAddr: c.peer, Header: http.Header{}}
+				if (i+1)%c.every == 0 {
+					r.Header[c.field] = []string{"198.51.100.7"}
+				}
+				p.Key(r, Usual)
+			}
+		}
+		got := log.String()
+		if lines := strings.Count(got, "\n"); lines > 1 || (lines == 1) != (c.want != "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s, %s in each %d of %d: got %q, want %q once", c.peer, c.field, c.every, c.many, got, c.want)
+		}
+		if c.want != "" && (!strings.Contains(got, "requests have "+c.field) || !strings.Contains(got, "weir: ByIP")) {
+			t.Errorf("%s: got %q, want the field and the function in it", c.peer, got)
+		}
+		host, _, _ := strings.Cut(strings.Trim(c.peer, "[]@"), ":4")
+		if strings.Contains(got, "198.51.100.7") || host != "" && strings.Contains(got, host) {
+			t.Errorf("%s: got %q, with an address", c.peer, got)
+		}
+	}
+}
+
+// BenchmarkKey is a peer that is not trusted.
+func BenchmarkKey(b *testing.B) {
+	p := NewProxies("weir: ByIP", ForwardedFor, nil)
+	r := &http.Request{RemoteAddr: "192.0.2.1:4", Header: http.Header{}}
+	b.ReportAllocs()
+	for b.Loop() {
+		p.Key(r, Usual)
+	}
+}
