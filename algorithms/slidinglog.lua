@@ -171,8 +171,9 @@ end
 -- natural reports whether x is an integer that a state may have.
 local function natural(x) return x >= 0 and x < 9007199254740992 and x % 1 == 0 end
 
--- parse_logs reports whether text has logs whose first and last blocks are there.
-local function parse_logs(group, text)
+-- parse_logs reports whether text has logs whose first and last blocks are there, and whose
+-- times are no longer than limits and waits can be.
+local function parse_logs(group, text, now)
   local from = 1
   while from <= #text do
     local log, len, _ = new_log(group)
@@ -182,7 +183,7 @@ local function parse_logs(group, text)
     from = stop + 1
     log.no, log.at, _, log.low, log.high, len = fields(log_form, text, from)
     from = from + log_size
-    if not natural(log.at) or log.low < 1 or log.low > log.high + 1 then return false end
+    if not natural(log.at) or log.at - now > 2 ^ 51 or log.low < 1 or log.low > log.high + 1 then return false end
     for _, b in ipairs(log.low <= log.high and {log.low, log.high} or {}) do
       if not redis.call('HGET', group.key, field(log, b)) then return false end
     end
@@ -190,7 +191,7 @@ local function parse_logs(group, text)
       if #text < from + limit_size - 1 then return false end
       local m = {id = id, log = log}
       m.keep, m.spent, m.first, m.u, m.b = fields(limit_form, text, from)
-      if not (natural(m.keep) and natural(m.spent) and natural(m.first) and natural(m.u)) or m.b < log.low or m.b > log.high + 1 then return false end
+      if not (natural(m.keep) and m.keep <= 2 ^ 50 and natural(m.spent) and natural(m.first) and natural(m.u)) or m.b < log.low or m.b > log.high + 1 then return false end
       from = from + limit_size
       log.limits[#log.limits + 1] = m
       group.limits[id] = m
@@ -208,7 +209,7 @@ end
 local function open_logs(group, charges)
   group.logs, group.limits = {}, {}
   local text = redis.call('HGET', group.key, 'h')
-  if text and not parse_logs(group, text) then return false end
+  if text and not parse_logs(group, text, charges[1].now) then return false end
   for _, c in ipairs(charges) do
     local m = group.limits[c.id]
     c.limit, c.keep, c.kept = m, c.period, 0

@@ -104,6 +104,8 @@ func TestCorruptLog(t *testing.T) {
 		"a limit begins in block 0":         {"h", head + 64, "\x00\x00\x00\x00"},
 		"a limit begins in block 9":         {"h", head + 64, "\x09\x00\x00\x00"},
 		"NaN is kept":                       {"h", head + 32, double(math.NaN())},
+		"it is kept for 100 years":          {"h", head + 32, double(100 * 365 * 86400e6)},
+		"the newest instant is in 2200":     {"h", head + 4, double(230 * 365 * 86400e6)},
 		"NaN is spent":                      {"h", head + 40, double(math.NaN())},
 		"less than nothing is spent":        {"h", head + 40, double(-1e12)},
 		"1e300 is when it began":            {"h", head + 48, double(1e300)},
@@ -149,6 +151,42 @@ func TestCorruptLog(t *testing.T) {
 			}
 		}
 		rdb.HSet(t.Context(), key, field, whole)
+	}
+}
+
+// TestCorruptTill: no state makes a value live for longer than the limits need, whatever
+// instant it says.
+func TestCorruptTill(t *testing.T) {
+	rdb, store := open(t)
+	charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(5, time.Minute).Named("l"), Cost: 1}
+	name, now := store.Key(&charge), time.Now().UnixMicro()
+	double := func(b []byte, x int64) []byte {
+		return binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(x)))
+	}
+	for _, test := range []struct {
+		ids  string
+		till int64
+		ttl  time.Duration // what a charge leaves at most; 0 is an error
+	}{
+		{"l/anchored-window;", 1 << 52, 0},
+		{"other/anchored-window;", 1 << 52, 0},
+		{"other/anchored-window;", now + 365*86400e6, time.Hour + time.Second},
+		{"other/anchored-window;", now + 30e6, time.Minute + time.Second},
+	} {
+		value := []byte(test.ids)
+		for _, x := range []int64{now, 1, now, test.till} {
+			value = double(value, x)
+		}
+		if err := rdb.Set(t.Context(), name, value, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
+		if (err == nil) != (test.ttl > 0) {
+			t.Errorf("%s until %d: got error %v", test.ids, test.till, err)
+		}
+		if got := rdb.PTTL(t.Context(), name).Val(); err == nil && (got <= 0 || got > test.ttl) {
+			t.Errorf("%s until %d: got a TTL of %v, want %v at most", test.ids, test.till, got, test.ttl)
+		}
 	}
 }
 

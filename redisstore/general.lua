@@ -28,6 +28,7 @@ local function read(text)
     for i = 1, 4 do
       if s[i] % 1 ~= 0 or math.abs(s[i]) >= 9007199254740992 then return end
     end
+    if s[4] - now > 2251799813685248 then return end -- 2^51: no limit and no wait is that long
     from = from + 32
     ids[#ids + 1] = id
     states[id] = s
@@ -181,10 +182,10 @@ end
 -- a second longer: the clock may step back.
 for _, value in ipairs(spent > 0 and values or {}) do
   local text, ids, changed, till = {}, {}, false, now
-  local function keep(id, s)
+  local function keep(id, s, ends)
     text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', unpack(s)), id
     if #text > 100 then text, ids = {table.concat(text)}, {table.concat(ids, ',')} end
-    if s[4] > till then till = s[4] end
+    till = math.max(till, ends)
   end
   if value.log then
     value.charges[1].algorithm.spend(value, now, forget)
@@ -192,11 +193,15 @@ for _, value in ipairs(spent > 0 and values or {}) do
     for _, c in ipairs(value.charges) do
       changed = changed or c.changed
       value.states[c.id] = nil
-      keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0} or c.state)
+      keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0} or c.state, c.state[4])
     end
+    local most -- states that are not charged don't make a value live longer
     for _, id in ipairs(value.ids) do
       local s = value.states[id]
-      if s and s[4] > now - 1000000 then keep(id, s) end
+      if s and s[4] > now - 1000000 then
+        most = most or redis.call('PTTL', value.key)
+        keep(id, s, most < 0 and s[4] or math.min(s[4], now + most * 1000))
+      end
     end
     if changed and till > now then
       local value_text = table.concat(ids, ',') .. ';' .. table.concat(text)
