@@ -1,11 +1,14 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -259,36 +262,40 @@ func (c *call) explain(cmd once) error {
 // read returns the time of a script in µs, how often the charges were spent, and
 // the states as they were.
 //
-// A reply is packed doubles: the time, how often, and the state of each charge: four
-// numbers, or of a log how many follow. If there is nothing behind the first two no key
-// was ever seen. What stands between them and the states of fixed size is none of
-// Go's business.
+// A reply is the time in s and µs and how often, as text, a semicolon, and packed doubles:
+// the state of each charge is four numbers, that of a log how many follow. If nothing stands
+// behind the semicolon no key was ever seen. Go skips the ids that may stand before states of
+// fixed size.
 func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
 	charges := c.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
 		return 0, 0, nil, fault(&charges[-n-1], unreadable)
 	}
-	text, ok := reply.(string)
-	logs := slices.ContainsFunc(charges, func(c weir.Charge) bool { return isLog(c.Limit.Algorithm) })
-	from := 16
-	if !logs && len(text) > from {
-		from = max(from, len(text)-32*len(charges))
+	text, _ := reply.(string)
+	seconds, text, _ := strings.Cut(text, " ")
+	micros, text, _ := strings.Cut(text, " ")
+	times, text, _ := strings.Cut(text, ";")
+	s, err1 := strconv.ParseInt(seconds, 10, 64)
+	µs, err2 := strconv.ParseInt(micros, 10, 64)
+	spent, err3 := strconv.ParseInt(times, 10, 64)
+	seen := text != ""
+	if !slices.ContainsFunc(charges, func(c weir.Charge) bool { return isLog(c.Limit.Algorithm) }) {
+		text = text[max(0, len(text)-32*len(charges)):]
 	}
-	if !ok || len(text) < from || (len(text)-from)%8 != 0 {
+	if cmp.Or(err1, err2, err3) != nil || len(text)%8 != 0 {
 		return 0, 0, nil, fault(&charges[0], "the script's reply can't be read")
 	}
-	head, _ := unpack(text[:16])
-	numbers, ok := unpack(text[from:])
+	numbers, ok := unpack(text)
 	states = make([]weir.State, len(charges))
 	for i := range states {
-		if ok && len(text) > 16 {
+		if ok && seen {
 			states[i], numbers, ok = parseState(numbers, isLog(charges[i].Limit.Algorithm))
 		}
 		if !ok {
 			return 0, 0, nil, fault(&charges[i], unreadable)
 		}
 	}
-	return head[0], head[1], states, nil
+	return s*1e6 + µs, spent, states, nil
 }
 
 // parseState reads a state and returns the numbers behind it. That of a log is how many

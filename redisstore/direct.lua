@@ -31,9 +31,9 @@ if ARGV[2] ~= '' then
       elseif text then
         call('DEL', key)
       end
-      return struct.pack('<ddc0', now, 1, text or '')
+      return t[1] .. ' ' .. t[2] .. ' 1;' .. (text or '')
     elseif longest == 0 then
-      return struct.pack('<ddc0', now, 0, text or '')
+      return t[1] .. ' ' .. t[2] .. ' 0;' .. (text or '')
     end
   end
   rows, within, delay, times, edges_from = {«{@, 1, $, x#, y#, z#}»}, longest, 0, 1, 3

@@ -164,7 +164,7 @@ repeat
   end
 until left == 0
 
-local reply = {struct.pack('<dd', now, spent)}
+local reply = {t[1] .. ' ' .. t[2] .. ' ' .. spent .. ';'}
 for _, c in ipairs(charges) do
   if c.algorithm.open then
     local waits = spent > 0 and wait and wait > 0 and c.cost > 0

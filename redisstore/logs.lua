@@ -12,7 +12,7 @@ if ARGV[2] ~= '' then
       if «cost > x#| or » or cost >= 2 ^ 32 then break end
       call('HSET', key, 'h', struct.pack('<c0I4ddI4I4I4«ddddI4|»c0ddI5I4', ids, 1, now, now + keep + slack, 1, 0, 26, «y#, cost, now, 0, 1», 'n', now, 0, 0, cost))
       call('PEXPIRE', key, math.ceil((keep + slack) / 1000) + 1)
-      return struct.pack('<dd«d|»', now, 1, «0»)
+      return t[1] .. ' ' .. t[2] .. ' 1;' .. struct.pack('<«d|»', «0»)
     end
     if string.find(text, ids, 1, true) ~= 1 then break end
     local no, at, expires, low, high, len, «k#, s#, f#, u#, b#» = struct.unpack('<I4ddI4I4I4«ddddI4|»', text, size + 1)
@@ -42,7 +42,7 @@ if ARGV[2] ~= '' then
     if «s# + cost > x# + 1| or » then break end
     if «s# + cost > x#| or » then
       if longest > 0 then break end
-      return struct.pack('<dd«ddddddd|»', now, 0, «6, at, 0, 1, f#, s#, last»)
+      return t[1] .. ' ' .. t[2] .. ' 0;' .. struct.pack('<«ddddddd|»', «6, at, 0, 1, f#, s#, last»)
     end
     if now - base >= 2 ^ 40 or sum + cost >= 2 ^ 32 then break end
     local till, size = #text, len + 9
@@ -52,7 +52,7 @@ if ARGV[2] ~= '' then
       call('PEXPIRE', key, math.ceil((keep + slack) / 1000) + 1)
     end
     call('HSET', key, 'h', struct.pack('<c0I4ddI4I4I4«ddddI4|»c0I5I4', ids, no, now, expires, low, high, size, «k#, s# + cost, f#, u#, b#», string.sub(text, from, till), now - base, sum + cost))
-    return struct.pack('<dd«ddddddd|»', now, 1, «6, at, 0, 1, f#, s#, last»)
+    return t[1] .. ' ' .. t[2] .. ' 1;' .. struct.pack('<«ddddddd|»', «6, at, 0, 1, f#, s#, last»)
   until true
   rows, within, delay, times, edges_from = {«{@, 1, cost, x#, y#, z#}»}, longest, 0, 1, 3
 end
