@@ -1,7 +1,8 @@
 // Package watch has observers, for Observe of weir.Options, that show operators what
-// limiters do. Top finds the keys that are refused most, Log logs refusals at a bounded
-// rate, and Diagnose finds probable mistakes in a configuration. A
-// function that calls several of them is an observer, too.
+// limiters do. Top finds the keys that are refused most, Bans the keys that are banned, and
+// Traffic tries other limits on recent requests. Log logs refusals at a bounded rate, and
+// Diagnose finds probable mistakes in a configuration. A function that calls several of
+// them is an observer, too.
 package watch
 
 import (

@@ -1,0 +1,85 @@
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// Bans remembers bans that this process has seen refuse a request, in memory for n keys. If
+// there are more, it forgets the one that ends first.
+type Bans struct {
+	n     int
+	mu    sync.Mutex
+	known map[ruleKey]*Banned
+}
+
+// A Banned is a key that is banned under a rule.
+type Banned struct {
+	Rule  string
+	Key   string    // as weir.StoredKey returns it
+	Until time.Time // when the ban and the limits let it pass, as of its last request
+}
+
+// NewBans returns Bans of n keys. It panics if n is below 1.
+func NewBans(n int) *Bans {
+	if n < 1 {
+		panic(fmt.Sprintf("watch: NewBans: %d keys, want at least 1", n))
+	}
+	return &Bans{n: n, known: map[ruleKey]*Banned{}}
+}
+
+// Observe notes the ban that refused a request.
+func (b *Bans) Observe(e weir.Event) {
+	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
+		return
+	}
+	key, until := ruleKey{e.Refusal.Rule, weir.StoredKey(e.Key)}, time.Now().Add(e.Refusal.RetryAfter)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known := b.known[key]; known != nil {
+		known.Until = until
+		return
+	}
+	if len(b.known) == b.n {
+		delete(b.known, b.first())
+	}
+	key = ruleKey{strings.Clone(key.rule), strings.Clone(key.key)}
+	b.known[key] = &Banned{key.rule, key.key, until}
+}
+
+// first returns the key whose ban ends first.
+func (b *Bans) first() (first ruleKey) {
+	var until time.Time
+	for key, known := range b.known {
+		if until.IsZero() || known.Until.Before(until) {
+			first, until = key, known.Until
+		}
+	}
+	return first
+}
+
+// Keys returns the bans that are not over. Those that end last come first. A ban that was
+// lifted since is among them.
+func (b *Bans) Keys() []Banned {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	keys := []Banned{}
+	for key, known := range b.known {
+		if now.Before(known.Until) {
+			keys = append(keys, *known)
+		} else {
+			delete(b.known, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b Banned) int {
+		return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
+	})
+	return keys
+}

@@ -1,0 +1,190 @@
+package watch
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// Traffic remembers the last requests of this process, so that other limits can be tried on
+// them. It takes 64 bytes for each. Observe takes a lock and allocates nothing.
+type Traffic struct {
+	mu    sync.Mutex
+	rules []string
+	ring  []recorded
+	n     int64  // how many were recorded
+	keys  []byte // the keys of the ring, one after the other
+	end   int64  // of the last key, as if keys had no end
+}
+
+// A recorded is a request under one rule.
+type recorded struct {
+	at, cost int64 // µs since 1970
+	key      int64 // where its key begins
+	length   uint8
+	refused  bool
+	rule     uint16
+}
+
+const (
+	keyBytes = 32 // of a usual key
+	maxRules = 1000
+)
+
+// NewTraffic returns a Traffic of the last n requests; one that is charged under two rules
+// counts twice. It panics if n is below 1. If keys are longer than 32 bytes on average, it
+// remembers fewer.
+func NewTraffic(n int) *Traffic {
+	if n < 1 {
+		panic(fmt.Sprintf("watch: NewTraffic: %d requests, want at least 1", n))
+	}
+	return &Traffic{ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
+}
+
+// Observe remembers a request under each rule that it was charged for. A request that a deny
+// list refuses, or a ban that the process knows of, is not among them.
+func (t *Traffic) Observe(e weir.Event) {
+	if e.Err != nil || e.Transaction == nil {
+		return
+	}
+	charges := e.Transaction.Charges
+	at := e.Transaction.At.UnixMicro()
+	for i := 0; i < len(charges); {
+		first, refused := i, false
+		for ; i < len(charges) && charges[i].Rule == charges[first].Rule; i++ {
+			refused = refused || !e.Transaction.Decisions[i].Allowed
+		}
+		if c := &charges[first]; c.Cost > 0 {
+			t.add(c, at, refused)
+		}
+	}
+}
+
+func (t *Traffic) add(c *weir.Charge, at int64, refused bool) {
+	key := weir.StoredKey(c.Key)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rule := slices.Index(t.rules, c.Rule)
+	if rule < 0 {
+		if len(t.rules) == maxRules {
+			return
+		}
+		rule, t.rules = len(t.rules), append(t.rules, strings.Clone(c.Rule))
+	}
+	size := int64(len(t.keys))
+	begin := t.end
+	if rest := size - begin%size; rest < int64(len(key)) {
+		begin += rest
+	}
+	copy(t.keys[begin%size:], key)
+	t.end = begin + int64(len(key))
+	t.ring[t.n%int64(len(t.ring))] = recorded{at, c.Cost, begin, uint8(len(key)), refused, uint16(rule)}
+	t.n++
+}
+
+// A Trial is what limits would have done to recent requests.
+type Trial struct {
+	From, To time.Time // the first and the last request
+
+	Requests    int
+	WereRefused int // under the limits of their time
+	Refused     int // under the limits that are tried
+	Keys        int // different ones
+	RefusedKeys int
+
+	Top []Refused // the keys that are refused most, at most ten
+}
+
+// Try returns what the limits would have done to the requests of a rule. Each key begins
+// with its whole quota, so a period longer than the time that is remembered says little.
+// A request that is refused counts nothing, and real clients would then have sent others.
+func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
+	if len(limits) == 0 {
+		return trial, errors.New("watch: Try: no limits")
+	}
+	for _, l := range limits {
+		if err := l.Validate(); err != nil {
+			return trial, err
+		}
+	}
+	type client struct {
+		states  []weir.State
+		refused int64
+	}
+	clients := map[string]*client{}
+	for _, r := range t.of(rule) {
+		c := clients[r.key]
+		if c == nil {
+			c = &client{states: make([]weir.State, len(limits))}
+			clients[r.key] = c
+		}
+		trial.count(&r.recorded)
+		if !take(c.states, limits, &r.recorded) {
+			trial.Refused++
+			c.refused++
+		}
+	}
+	trial.Keys = len(clients)
+	for key, c := range clients {
+		if c.refused > 0 {
+			trial.Top = append(trial.Top, Refused{Rule: rule, Key: key, Count: c.refused})
+		}
+	}
+	trial.RefusedKeys = len(trial.Top)
+	slices.SortFunc(trial.Top, func(a, b Refused) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Key, b.Key)) })
+	trial.Top = trial.Top[:min(10, len(trial.Top))]
+	return trial, nil
+}
+
+// count counts a request.
+func (t *Trial) count(r *recorded) {
+	at := time.UnixMicro(r.at)
+	if t.Requests == 0 {
+		t.From = at
+	}
+	t.Requests, t.To = t.Requests+1, at
+	if r.refused {
+		t.WereRefused++
+	}
+}
+
+// take charges a request to all limits or to none, and reports whether they have room.
+func take(states []weir.State, limits []weir.Limit, r *recorded) bool {
+	next := make([]weir.State, len(limits))
+	for i := range limits {
+		var d weir.Decision
+		if next[i], d = limits[i].Algorithm.Take(states[i], &limits[i], r.at, r.cost); !d.Allowed {
+			return false
+		}
+	}
+	copy(states, next)
+	return true
+}
+
+type keyed struct {
+	recorded
+	key string
+}
+
+// of returns the requests of a rule, in the order of time.
+func (t *Traffic) of(rule string) (list []keyed) {
+	t.mu.Lock()
+	id := slices.Index(t.rules, rule)
+	size := int64(len(t.keys))
+	for i := max(0, t.n-int64(len(t.ring))); i < t.n; i++ {
+		r := t.ring[i%int64(len(t.ring))]
+		if int(r.rule) == id && t.end-r.key <= size { // a later key may have overwritten its key
+			begin := r.key % size
+			list = append(list, keyed{r, string(t.keys[begin : begin+int64(r.length)])})
+		}
+	}
+	t.mu.Unlock()
+	slices.SortStableFunc(list, func(a, b keyed) int { return cmp.Compare(a.at, b.at) })
+	return list
+}
