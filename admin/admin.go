@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/watch"
 )
 
 // Options of New.
@@ -31,9 +32,20 @@ type Options struct {
 	// overrides.Live.Of and config.Options. nil answers these paths with 404.
 	Overrides *overrides.Live
 
-	// Version returns the version of the rules in force, for /rules. Of a file of rules it
-	// is config.File.Version. nil leaves it out.
-	Version func() string
+	// File is the file of rules, for its version and its reloads: a *config.File is one.
+	// nil leaves them out.
+	File interface {
+		Version() string
+		Reloads() (loaded, failed int64)
+		Err() error
+	}
+
+	// Top, Bans and Traffic have seen what the limiters decide: their Observe is called in
+	// that of the limiters. Top is for /top, and Traffic for /try; nil answers these paths
+	// with 404. Bans is for /bans, which has no keys without it.
+	Top     *watch.Top
+	Bans    *watch.Bans
+	Traffic *watch.Traffic
 
 	// Who returns the operator who makes a change, from the context of the request, where
 	// the authentication before the Handler has put it. nil means that the lines about
@@ -75,12 +87,21 @@ const maxBody = 4096
 // A target is the rule and the key that a request names.
 type target struct {
 	rule
-	key string
+	key     string
+	network *problem // the key is a network, which can only be denied; or nil
 }
 
 // ServeHTTP serves all paths of the package's description. RateLimit is a handler of its
 // own.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/":
+		h.servePage(w, r)
+		return
+	case "/style.css":
+		send(w, http.StatusOK, "text/css; charset=utf-8", []byte(style))
+		return
+	}
 	answer, err := h.serve(w, r)
 	if err != nil {
 		h.fail(w, r, err)
@@ -94,7 +115,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 	case "/rules":
 		return h.get(w, r, h.rulesAnswer)
 	case "/state":
-		return h.get(w, r, h.state)
+		return h.get(w, r, func(r *http.Request) (any, error) { return h.ofKey(r, h.states) })
+	case "/explain":
+		return h.get(w, r, func(r *http.Request) (any, error) { return h.ofKey(r, h.explanations) })
 	case "/reset":
 		return h.change(w, r, h.reset)
 	case "/grant":
@@ -103,6 +126,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 		return h.change(w, r, h.ban)
 	case "/unban":
 		return h.change(w, r, h.unban)
+	case "/top":
+		return h.get(w, r, h.topAnswer)
+	case "/bans":
+		return h.get(w, r, h.bansAnswer)
+	case "/try":
+		return h.try(w, r)
 	case "/overrides":
 		return h.get(w, r, h.overridesAnswer)
 	case "/override":
@@ -111,7 +140,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 		}
 		return h.change(w, r, h.override)
 	}
-	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /rules, /state and /overrides, POST /reset, /grant, /ban, /unban and /override, and DELETE /override", r.URL.Path)
+	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /, /rules, /state, /explain, /top, /bans and /overrides, POST /reset, /grant, /ban, /unban, /override and /try, and DELETE /override", r.URL.Path)
 }
 
 // get answers a request that changes nothing.
@@ -138,9 +167,12 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	if err != nil {
 		return nil, err
 	}
-	t := &target{rules[0], key}
-	if err := t.checkKey(); err != nil {
-		return nil, err
+	t := &target{rule: rules[0], key: key}
+	switch isNetwork, problem := t.checkKey(key); {
+	case isNetwork && h.deniesNetworks(t.Name):
+		t.network = refuse(http.StatusBadRequest, "%q is a network, which can be banned or denied only", key)
+	case problem != nil:
+		return nil, problem
 	}
 	var body bytes.Buffer
 	r.Body = io.NopCloser(io.TeeReader(http.MaxBytesReader(w, r.Body, maxBody), &body))
@@ -150,10 +182,15 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	if err != nil {
 		return nil, err
 	}
-	if r.URL.Path == "/override" && strings.HasSuffix(key, "*") { // no key that has a state
-		return h.overridesOf(t.Name)
+	if t.network != nil || r.URL.Path == "/override" && strings.HasSuffix(key, "*") { // no key that has a state
+		return h.overridesOf(t.Name), nil
 	}
 	return h.states(ctx, rules, key)
+}
+
+// deniesNetworks reports whether networks can be denied under a rule.
+func (h *Handler) deniesNetworks(rule string) bool {
+	return h.o.Overrides != nil && h.o.Overrides.DeniesNetworks(rule)
 }
 
 // audit logs a change, or an attempt that failed.
@@ -174,13 +211,13 @@ func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body st
 	log.InfoContext(ctx, "admin: changed")
 }
 
-// state returns the state of a key, under one rule or under all.
-func (h *Handler) state(r *http.Request) (any, error) {
+// ofKey returns what answer says of the key of the query, under one rule or under all.
+func (h *Handler) ofKey(r *http.Request, answer func(context.Context, []rule, string) (*stateBody, error)) (any, error) {
 	rules, key, err := h.find(r, "key")
 	if err != nil {
 		return nil, err
 	}
-	return h.states(r.Context(), rules, key)
+	return answer(r.Context(), rules, key)
 }
 
 // find returns the rules and the key of the query, which must have the required
@@ -230,19 +267,28 @@ func (h *Handler) grant(ctx context.Context, r *http.Request, t *target) error {
 func (h *Handler) ban(ctx context.Context, r *http.Request, t *target) error {
 	var body struct {
 		Seconds float64 `json:"seconds"`
+		Note    string  `json:"note"`
 	}
 	if err := read(r, &body); err != nil {
 		return err
 	}
-	const most = weir.MaxTicks / 1e6
 	if !(body.Seconds >= 1e-6 && body.Seconds <= most) {
 		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f", body.Seconds, math.Floor(most))
 	}
+	if t.network != nil {
+		return h.set(ctx, t, overrides.Entry{Key: t.key, Denied: true}, body.Seconds, body.Note)
+	}
 	d := time.Duration(body.Seconds*1e6) * time.Microsecond
+	if h.o.Bans != nil {
+		defer h.o.Bans.Observe(weir.Event{Key: t.key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: d}})
+	}
 	return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.key, d) })
 }
 
-func (h *Handler) unban(ctx context.Context, _ *http.Request, t *target) error {
+func (h *Handler) unban(ctx context.Context, r *http.Request, t *target) error {
+	if t.network != nil {
+		return h.removeOverride(ctx, r, t)
+	}
 	return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Unban(ctx, t.Name, t.key) })
 }
 
@@ -262,6 +308,9 @@ func (t *target) eachWithPenalty(f func(l *weir.Limiter) error) error {
 
 // chargesToChange returns a charge for each limit of the target.
 func (h *Handler) chargesToChange(ctx context.Context, t *target) ([]weir.Charge, error) {
+	if t.network != nil {
+		return nil, t.network
+	}
 	limits, known, err := h.limits(ctx, &t.rule, t.key)
 	switch {
 	case err != nil:

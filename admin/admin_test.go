@@ -142,8 +142,8 @@ func TestMistakes(t *testing.T) {
 		status                            int
 		want                              string
 	}{
-		{"GET", "/", "", "", 404, `unknown path "/"; known are GET /rules, /state and /overrides, POST /reset, /grant, /ban, /unban and /override, and DELETE /override`},
-		{"GET", "/states?key=a", "", "", 404, `unknown path "/states"; known are GET /rules, /state and /overrides, POST /reset, /grant, /ban, /unban and /override, and DELETE /override`},
+		{"GET", "/stat", "", "", 404, `unknown path "/stat"; known are GET /, /rules, /state, /explain, /top, /bans and /overrides, POST /reset, /grant, /ban, /unban, /override and /try, and DELETE /override`},
+		{"GET", "/states?key=a", "", "", 404, `unknown path "/states"; known are GET /, /rules, /state, /explain, /top, /bans and /overrides, POST /reset, /grant, /ban, /unban, /override and /try, and DELETE /override`},
 		{"GET", "/reset?rule=api&key=a", "", "", 405, "/reset is for POST"},
 		{"DELETE", "/state?key=a", "", "", 405, "/state is for GET and HEAD"},
 		{"GET", "/rules?rule=api", "", "", 400, `the query has an unknown "rule"; /rules takes no parameters`},

@@ -7,16 +7,22 @@
 //	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", h)))
 //	mux.HandleFunc("GET /rate_limit", h.RateLimit) // for all clients
 //
-// It answers in JSON, and explains a mistake in problem details (RFC 9457). Rule and key
-// are parameters of the query, because a key may have any characters, or none:
+// At /admin/ it has a page for people, which works without scripts. All else is JSON, and a
+// mistake is explained in problem details (RFC 9457). Rule and key are parameters of the
+// query, because a key may have any characters, or none:
 //
-//	GET  /rules                      the rules in force
+//	GET  /rules                      the rules in force, their version, and how many reloads failed
 //	GET  /state?key=K                what K has left under each rule
 //	GET  /state?rule=R&key=K         what K has left under R
+//	GET  /explain?rule=R&key=K       the state of K, and why it is refused, in sentences
+//	GET  /top?rule=R                 the keys that are refused most
+//	GET  /bans?rule=R                the bans that this process knows of, and the networks that are denied
 //	POST /reset?rule=R&key=K         gives back all units that K has spent
 //	POST /grant?rule=R&key=K         {"units": 5} gives back 5 units, but no more than were spent
 //	POST /ban?rule=R&key=K           {"seconds": 600} bans K for at least 600 seconds
 //	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
+//	POST /ban?rule=R&key=192.0.2.0/24    refuses a network for that time; POST /unban ends it
+//	POST /try?rule=R                 {"limits": [{"quota": 50}]} says what these limits would have refused lately
 //	GET  /overrides                  the limits of single keys that were set here; with ?rule=R those of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
 //	                                 gives K limits of its own under R, for a day
@@ -32,6 +38,17 @@
 // of its own, "overridden" is true.
 //
 // Each change is logged, also if it fails: its operator ([Options].Who), rule, key and body.
+//
+// # What it needs
+//
+// /top, /bans and /try need observers of package watch, each in its field of [Options].
+// They know what this process has seen: ask each replica. A store has no list of its bans.
+// /try replays recent requests from full quotas, see [watch.Traffic.Try].
+//
+// To ban networks, Options.Overrides must be set, and the rule must have its DenyFrom, as
+// those of a file have. The rule needs no Penalty for that. All replicas have the ban within a
+// second. A network is written without bits after its prefix, and a single address as
+// 192.0.2.7/32 unless that is the key of the rule.
 //
 // # Overrides
 //

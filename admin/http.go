@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -84,9 +85,15 @@ func refuse(status int, format string, args ...any) *problem {
 
 var storeFailed = refuse(http.StatusServiceUnavailable, "the store failed")
 
-// fail answers with a problem. Any other error is one of the store: fail logs it, and
-// does not send its text.
+// fail answers with a problem.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := h.problem(r, err)
+	write(w, p.Status, "application/problem+json", p)
+}
+
+// problem returns a problem for the client. Any other error is one of the store: problem
+// logs it, and returns none of its text.
+func (h *Handler) problem(r *http.Request, err error) *problem {
 	var p *problem
 	if !errors.As(err, &p) {
 		if r.Context().Err() == nil {
@@ -94,14 +101,20 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		p = storeFailed
 	}
-	write(w, p.Status, "application/problem+json", p)
+	return p
 }
 
 func write(w http.ResponseWriter, status int, contentType string, body any) {
+	var text bytes.Buffer
+	json.NewEncoder(&text).Encode(body) // it has no value that JSON cannot have
+	send(w, status, contentType, text.Bytes())
+}
+
+func send(w http.ResponseWriter, status int, contentType string, text []byte) {
 	header := w.Header()
 	header.Set("Content-Type", contentType)
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(body) // an error means that the client is gone
+	w.Write(text) // an error means that the client is gone
 }

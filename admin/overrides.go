@@ -26,6 +26,8 @@ func (h *Handler) limitsOf(r *rule, key string, own func(string) ([]weir.Limit, 
 	return limits, err
 }
 
+const most = weir.MaxTicks / 1e6 // seconds
+
 type ownLimitBody struct {
 	Name      string  `json:"name,omitempty"`
 	Algorithm string  `json:"algorithm,omitempty"`
@@ -51,25 +53,20 @@ type overridesBody struct {
 
 // overridesAnswer returns the overrides that were set while the program runs.
 func (h *Handler) overridesAnswer(r *http.Request) (any, error) {
-	q, err := query(r, "rule")
-	if err != nil {
+	rule, err := h.ruleParameter(r)
+	switch {
+	case err != nil:
 		return nil, err
+	case h.o.Overrides == nil:
+		return nil, errNoOverrides
 	}
-	if q.Has("rule") {
-		if _, err := h.rules(q); err != nil {
-			return nil, err
-		}
-	}
-	return h.overridesOf(q.Get("rule"))
+	return h.overridesOf(rule), nil
 }
 
 // overridesOf returns the overrides of a rule, or all if it is empty.
-func (h *Handler) overridesOf(rule string) (any, error) {
+func (h *Handler) overridesOf(rule string) *overridesBody {
 	live := h.o.Overrides
-	if live == nil {
-		return nil, errNoOverrides
-	}
-	body := overridesBody{Overrides: []overrideBody{}, Stale: live.Err() != nil}
+	body := &overridesBody{Overrides: []overrideBody{}, Stale: live.Err() != nil}
 	for _, o := range live.All() {
 		if rule != "" && rule != o.Rule {
 			continue
@@ -87,7 +84,7 @@ func (h *Handler) overridesOf(rule string) (any, error) {
 		}
 		body.Overrides = append(body.Overrides, b)
 	}
-	return body, nil
+	return body
 }
 
 var errNoOverrides = refuse(http.StatusNotFound, "the program has no overrides: Options.Overrides is not set")
@@ -106,31 +103,28 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 	if err := read(r, &body); err != nil {
 		return err
 	}
-	const most = weir.MaxTicks / 1e6
 	if !(body.Seconds == 0 || body.Seconds >= 1e-6 && body.Seconds <= most) {
 		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f, or none for an override that does not end", body.Seconds, math.Floor(most))
 	}
-	e := overrides.Entry{Key: t.key, Unlimited: body.Unlimited, Denied: body.Denied}
-	for _, b := range body.Limits {
-		l := weir.Limit{Name: b.Name, Quota: b.Quota, Burst: b.Burst}
-		if !(b.Period >= 0 && b.Period <= most) {
-			return refuse(http.StatusBadRequest, "period is %v; want seconds", b.Period)
-		}
-		l.Period = time.Duration(math.Round(b.Period*1e6)) * time.Microsecond
-		if b.Algorithm != "" {
-			if l.Algorithm = counters.Named(b.Algorithm); l.Algorithm == nil {
-				return refuse(http.StatusBadRequest, "unknown algorithm %q", b.Algorithm)
-			}
-		}
-		e.Limits = append(e.Limits, l)
+	if !body.Denied && t.network != nil {
+		return t.network
 	}
+	limits, err := limitsFrom(body.Limits)
+	if err != nil {
+		return err
+	}
+	e := overrides.Entry{Key: t.key, Unlimited: body.Unlimited, Denied: body.Denied, Limits: limits}
 	if len(e.Limits) > 0 && !e.Unlimited && !e.Denied {
-		own := func(string) ([]weir.Limit, bool) { return e.Limits, true }
-		if _, err := h.limitsOf(&t.rule, t.key, own); err != nil {
-			return refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "weir: "))
+		if _, err := h.complete(&t.rule, t.key, e.Limits); err != nil {
+			return err
 		}
 	}
-	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(body.Seconds*1e6)*time.Microsecond, body.Note)
+	return h.set(ctx, t, e, body.Seconds, body.Note)
+}
+
+// set sets an override for seconds, or for ever if they are 0.
+func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds float64, note string) error {
+	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)
 	var mistake *overrides.MistakeError
 	switch {
 	case errors.Is(err, overrides.ErrFull):
@@ -139,6 +133,33 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 		return refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "overrides: "))
 	}
 	return err
+}
+
+// limitsFrom returns the limits in a body. What they leave out is zero.
+func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
+	for _, b := range bodies {
+		l := weir.Limit{Name: b.Name, Quota: b.Quota, Burst: b.Burst}
+		if !(b.Period >= 0 && b.Period <= most) {
+			return nil, refuse(http.StatusBadRequest, "period is %v; want seconds", b.Period)
+		}
+		l.Period = time.Duration(math.Round(b.Period*1e6)) * time.Microsecond
+		if b.Algorithm != "" {
+			if l.Algorithm = counters.Named(b.Algorithm); l.Algorithm == nil {
+				return nil, refuse(http.StatusBadRequest, "unknown algorithm %q", b.Algorithm)
+			}
+		}
+		limits = append(limits, l)
+	}
+	return limits, nil
+}
+
+// complete returns limits with what they leave out, as they would be in force for a key.
+func (h *Handler) complete(r *rule, key string, limits []weir.Limit) ([]weir.Limit, error) {
+	all, err := h.limitsOf(r, key, func(string) ([]weir.Limit, bool) { return limits, true })
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(strings.TrimSuffix(err.Error(), ": the override of a key is ignored"), "weir: "))
+	}
+	return all, nil
 }
 
 // removeOverride removes the override of a key.

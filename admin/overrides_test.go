@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -20,6 +21,13 @@ import (
 
 type operatorKey struct{}
 
+// A file was reloaded three times, and twice in vain.
+type file struct{}
+
+func (file) Version() string                 { return "v7" }
+func (file) Reloads() (loaded, failed int64) { return 3, 2 }
+func (file) Err() error                      { return errors.New("rules.yaml:3:7: a mistake") }
+
 // newOverridden returns a limiter of two units an hour for each user, whose overrides its
 // admin handler changes, and the log of that.
 func newOverridden(t *testing.T, more ...weir.Limit) (*weir.Limiter, http.Handler, *bytes.Buffer) {
@@ -33,7 +41,7 @@ func newOverridden(t *testing.T, more ...weir.Limit) (*weir.Limiter, http.Handle
 	l := must(t, store, rule)
 	var log bytes.Buffer
 	h, err := admin.New(store, admin.Options{
-		Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, Version: func() string { return "v7" },
+		Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, File: file{},
 		Who: func(ctx context.Context) string { who, _ := ctx.Value(operatorKey{}).(string); return who }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {
@@ -75,7 +83,7 @@ func TestOverride(t *testing.T) {
 	step("DELETE", "/override?rule=api&key=al*", "", 200, `[{"rule":"api","key":"mallory","denied":true}]`)
 	step("GET", "/state?key=alice", "", 200, `"limits":[{"name":"1h","algorithm":"anchored-window","quota":2,"period":3600,"burst":2,"remaining":0`)
 	step("DELETE", "/override?rule=api&key=alice", "", 404, `no override of the key`)
-	step("GET", "/rules", "", 200, `{"version":"v7","rules":[`)
+	step("GET", "/rules", "", 200, `{"version":"v7","reloads":{"loaded":3,"failed":2,"error":"rules.yaml:3:7: a mistake"},"rules":[`)
 	if n := spend(l, "alice", 1); n != 0 {
 		t.Error("alice is served")
 	}

@@ -126,6 +126,7 @@ type limitState struct {
 	Remaining  int64   `json:"remaining"`
 	NextAfter  float64 `json:"next_after"`
 	ResetAfter float64 `json:"reset_after"`
+	Spent      int64   `json:"spent,omitempty"` // only in an explanation
 }
 
 type ruleState struct {
@@ -134,6 +135,7 @@ type ruleState struct {
 	Own       bool         `json:"overridden,omitempty"` // by limits of its own, or none
 	BannedFor float64      `json:"banned_for"`
 	Limits    []limitState `json:"limits"` // null if they depend on the request
+	*explanation
 }
 
 type stateBody struct {
@@ -143,8 +145,8 @@ type stateBody struct {
 
 // states returns the state of a key under each of the rules. It asks the store once for
 // all limits, and once more for each rule that has a penalty.
-func (h *Handler) states(ctx context.Context, rules []rule, key string) (any, error) {
-	body := stateBody{Key: weir.StoredKey(key), Rules: []ruleState{}}
+func (h *Handler) states(ctx context.Context, rules []rule, key string) (*stateBody, error) {
+	body := &stateBody{Key: weir.StoredKey(key), Rules: []ruleState{}}
 	var all []weir.Charge
 	for i := range rules {
 		r := &rules[i]
@@ -165,23 +167,31 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string) (any, er
 		all = append(all, charges(r, key, limits)...)
 		body.Rules = append(body.Rules, s)
 	}
-	if len(all) == 0 {
-		return body, nil
-	}
-	t, err := weir.Peek(ctx, h.store, all...)
-	if err != nil {
+	if err := body.look(ctx, h.store, all); err != nil {
 		return nil, err
 	}
+	return body, nil
+}
+
+// look asks the store for what is left of the limits in the body.
+func (b *stateBody) look(ctx context.Context, store weir.Store, all []weir.Charge) error {
+	if len(all) == 0 {
+		return nil
+	}
+	t, err := weir.Peek(ctx, store, all...)
+	if err != nil {
+		return err
+	}
 	rest := t.Decisions
-	for i := range body.Rules {
-		limits := body.Rules[i].Limits
+	for i := range b.Rules {
+		limits := b.Rules[i].Limits
 		for j := range limits {
 			s, d := &limits[j], rest[j]
 			s.Remaining, s.NextAfter, s.ResetAfter = d.Remaining, seconds(d.NextAfter), seconds(d.ResetAfter)
 		}
 		rest = rest[len(limits):]
 	}
-	return body, nil
+	return nil
 }
 
 // seconds returns d in seconds, of which JSON has at most six decimals. Duration.Seconds
@@ -192,9 +202,9 @@ func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 func (r *rule) state(ctx context.Context, key string) (ruleState, error) {
 	s := ruleState{Rule: r.Name}
 	switch {
-	case r.Allow != nil && r.Allow(key):
+	case r.Allow != nil && r.Allow(key), listsAddr(r.AllowFrom, key):
 		s.Listed = "allow"
-	case r.Deny != nil && r.Deny(key):
+	case r.Deny != nil && r.Deny(key), listsAddr(r.DenyFrom, key):
 		s.Listed = "deny"
 	}
 	if r.Overrides != nil {
@@ -241,12 +251,28 @@ func (h *Handler) rulesAnswer(r *http.Request) (any, error) {
 		return nil, err
 	}
 	body := struct {
-		Version string     `json:"version,omitempty"`
-		Rules   []ruleBody `json:"rules"`
-	}{"", []ruleBody{}}
-	if h.o.Version != nil {
-		body.Version = h.o.Version()
+		Version string       `json:"version,omitempty"`
+		Reloads *reloadsBody `json:"reloads,omitempty"`
+		Rules   []ruleBody   `json:"rules"`
+	}{Rules: bodiesOf(rules)}
+	if f := h.o.File; f != nil {
+		body.Version, body.Reloads = f.Version(), &reloadsBody{}
+		body.Reloads.Loaded, body.Reloads.Failed = f.Reloads()
+		if err := f.Err(); err != nil {
+			body.Reloads.Error = err.Error()
+		}
 	}
+	return body, nil
+}
+
+type reloadsBody struct {
+	Loaded int64  `json:"loaded"`
+	Failed int64  `json:"failed"`
+	Error  string `json:"error,omitempty"` // of the last one, if it failed
+}
+
+func bodiesOf(rules []rule) []ruleBody {
+	bodies := []ruleBody{}
 	for _, r := range rules {
 		b := ruleBody{Name: r.Name, Unit: r.Unit, Shadow: r.Shadow}
 		for _, l := range r.Limits {
@@ -256,7 +282,7 @@ func (h *Handler) rulesAnswer(r *http.Request) (any, error) {
 			most := cmp.Or(p.MaxDuration, max(24*time.Hour, p.Duration)) // the default of weir.Penalty
 			b.Penalty = &penaltyBody{bodyOf(p.Strikes), p.Duration.Seconds(), most.Seconds()}
 		}
-		body.Rules = append(body.Rules, b)
+		bodies = append(bodies, b)
 	}
-	return body, nil
+	return bodies
 }

@@ -91,6 +91,17 @@ func (t *Top) count(rule, key string) {
 	t.known[ruleKey{r.Rule, r.Key}] = r
 }
 
+// Count returns how often a key was refused under a rule, at most; 0 if it is not among the
+// keys that are known.
+func (t *Top) Count(rule, key string) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.known[ruleKey{rule, weir.StoredKey(key)}]; r != nil {
+		return r.Count
+	}
+	return 0
+}
+
 // Keys returns the keys. Those that were refused most come first.
 func (t *Top) Keys() []Refused {
 	t.mu.Lock()

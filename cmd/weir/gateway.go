@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/overrides"
+	weirwatch "github.com/seed83679106/weir/watch"
 	"github.com/seed83679106/weir/weirprom"
 )
 
@@ -40,8 +41,15 @@ type backend struct {
 func newGateway(path string, b backend) (*gateway, error) {
 	g := &gateway{registry: prometheus.NewRegistry(), health: health{store: b.store}, logger: b.logger}
 	metrics := weirprom.New(b.all...)
+	top, bans, traffic := weirwatch.NewTop(1000), weirwatch.NewBans(1000), weirwatch.NewTraffic(100_000)
 	g.registry.MustRegister(metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	o := weir.Options{Observe: metrics.Observe, Logger: b.logger, NoFromContext: true}
+	observe := func(e weir.Event) {
+		metrics.Observe(e)
+		top.Observe(e)
+		bans.Observe(e)
+		traffic.Observe(e)
+	}
+	o := weir.Options{Observe: observe, Logger: b.logger, NoFromContext: true}
 	if b.failClosed {
 		o.OnError = weir.FailClosed
 	}
@@ -52,8 +60,10 @@ func newGateway(path string, b backend) (*gateway, error) {
 	if g.limit, err = handlerOfAll(g.rules); err != nil {
 		return nil, err
 	}
+	g.registry.MustRegister(weirprom.NewFile(g.rules))
 	g.admin, err = admin.New(b.store, admin.Options{
-		Limiters: g.rules.Limiters, Overrides: b.live, Version: g.rules.Version, Who: operatorOf, Logger: b.logger,
+		Limiters: g.rules.Limiters, Overrides: b.live, File: g.rules, Who: operatorOf, Logger: b.logger,
+		Top: top, Bans: bans, Traffic: traffic,
 	})
 	return g, err
 }

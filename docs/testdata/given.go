@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -24,6 +25,7 @@ var (
 	rules   []weir.Rule
 	limit   weir.Limit
 	limiter *weir.Limiter
+	live    *overrides.Live
 	mux     *http.ServeMux
 	r       chi.Router
 	secret  []byte

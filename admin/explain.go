@@ -1,0 +1,281 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/watch"
+)
+
+// An explanation says why a request that costs 1 would be refused now.
+type explanation struct {
+	Refused  bool     `json:"refused"`
+	Because  []string `json:"because"`            // a sentence for each reason
+	Note     string   `json:"note,omitempty"`     // of the override of the key
+	Refusals int64    `json:"refusals,omitempty"` // of the key, that this process has seen
+}
+
+// explanations returns the state of a key under each of the rules with an explanation.
+func (h *Handler) explanations(ctx context.Context, rules []rule, key string) (*stateBody, error) {
+	body, err := h.states(ctx, rules, key)
+	if err != nil {
+		return nil, err
+	}
+	for i := range body.Rules {
+		s := &body.Rules[i]
+		s.explain(&rules[i])
+		s.Note = h.note(s.Rule, key)
+		if h.o.Top != nil {
+			s.Refusals = h.o.Top.Count(s.Rule, key)
+		}
+	}
+	return body, nil
+}
+
+// explain explains what the state of a key says.
+func (s *ruleState) explain(r *rule) {
+	s.explanation = &explanation{Because: []string{}}
+	if s.Listed == "deny" {
+		s.Because = append(s.Because, "a list or an override of the rule denies the key")
+	}
+	if s.BannedFor > 0 {
+		s.Because = append(s.Because, "the key is banned for another "+durationText(s.BannedFor))
+	}
+	for i := range s.Limits {
+		l := &s.Limits[i]
+		l.Spent = max(0, l.Burst-l.Remaining)
+		if l.Remaining == 0 && s.Listed == "" {
+			s.Because = append(s.Because, fmt.Sprintf("the limit %s has none of %d units left; one more is free in %s", l.Name, l.Burst, durationText(l.NextAfter)))
+		}
+	}
+	s.Refused = len(s.Because) > 0
+	switch {
+	case s.Listed == "allow":
+		s.Refused, s.Because = false, []string{"a list or an override of the rule allows the key"}
+	case r.Shadow == 1:
+		s.Refused = false
+		s.Because = append(s.Because, "the rule is in shadow, so it refuses no request")
+	case r.Shadow > 0 && s.Refused:
+		s.Because = append(s.Because, fmt.Sprintf("the rule is in shadow for %.4g %% of the keys, and refuses no request of these", 100*r.Shadow))
+	case s.Limits == nil:
+		s.Because = append(s.Because, "the limits depend on the request, and Options.LimitsFor is not set")
+	}
+}
+
+// durationText returns seconds for people: 1h30m, 12.5s.
+func durationText(seconds float64) string {
+	d := time.Duration(seconds * 1e9)
+	for _, unit := range []time.Duration{time.Second, 100 * time.Millisecond, time.Millisecond, time.Microsecond} {
+		if d >= 10*unit {
+			d = d.Round(unit)
+			break
+		}
+	}
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
+}
+
+// note returns the note of the override of a key that was set while the program runs.
+func (h *Handler) note(rule, key string) string {
+	if h.o.Overrides == nil {
+		return ""
+	}
+	note, longest := "", -1
+	for _, o := range h.o.Overrides.All() {
+		start, isStart := strings.CutSuffix(o.Key, "*")
+		switch {
+		case o.Rule != rule:
+		case o.Key == weir.StoredKey(key):
+			return o.Note
+		case isStart && strings.HasPrefix(key, start) && len(start) > longest:
+			note, longest = o.Note, len(start)
+		}
+	}
+	return note
+}
+
+type topBody struct {
+	Rule  string `json:"rule"`
+	Key   string `json:"key"`
+	Count int64  `json:"count"`
+	Error int64  `json:"error"` // Count is too high by this at most
+}
+
+// AtLeast is for the page.
+func (t topBody) AtLeast() int64 { return t.Count - t.Error }
+
+func topBodies(keys []watch.Refused, rule string) []topBody {
+	list := []topBody{}
+	for _, k := range keys {
+		if rule == "" || rule == k.Rule {
+			list = append(list, topBody{k.Rule, k.Key, k.Count, k.Error})
+		}
+	}
+	return list
+}
+
+var errNotWatched = refuse(http.StatusNotFound, "the program does not watch this: Options.Top or Options.Traffic is not set")
+
+// topAnswer returns the keys that are refused most.
+func (h *Handler) topAnswer(r *http.Request) (any, error) {
+	rule, err := h.ruleParameter(r)
+	if err != nil {
+		return nil, err
+	}
+	if h.o.Top == nil {
+		return nil, errNotWatched
+	}
+	return struct {
+		Top []topBody `json:"top"`
+	}{topBodies(h.o.Top.Keys(), rule)}, nil
+}
+
+// ruleParameter returns the rule that the query names, or "" for all.
+func (h *Handler) ruleParameter(r *http.Request) (string, error) {
+	q, err := query(r, "rule")
+	if err != nil {
+		return "", err
+	}
+	_, err = h.rules(q)
+	return q.Get("rule"), err
+}
+
+type banBody struct {
+	Rule    string  `json:"rule"`
+	Key     string  `json:"key"`
+	For     float64 `json:"banned_for,omitempty"` // missing: for ever
+	Network bool    `json:"network,omitempty"`
+	Note    string  `json:"note,omitempty"`
+}
+
+// bansAnswer returns the bans that this process knows of, and the networks that are denied.
+func (h *Handler) bansAnswer(r *http.Request) (any, error) {
+	rule, err := h.ruleParameter(r)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := h.rules(nil)
+	if err != nil {
+		return nil, err
+	}
+	bans, err := h.bans(r, rules, rule)
+	return struct {
+		Bans []banBody `json:"bans"`
+	}{bans}, err
+}
+
+// maxBans is how many bans of keys are listed. Each costs one call of the store.
+const maxBans = 100
+
+// bans returns the bans under one rule, or under all if only is empty.
+func (h *Handler) bans(r *http.Request, rules []rule, only string) ([]banBody, error) {
+	list := h.deniedNetworks()
+	if h.o.Bans != nil {
+		known := h.o.Bans.Keys()
+		for _, k := range known[:min(maxBans, len(known))] {
+			i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == k.Rule && len(r.penalizers) > 0 })
+			if i < 0 {
+				continue
+			}
+			rest, err := rules[i].penalizers[0].Banned(r.Context(), k.Rule, k.Key)
+			if err != nil {
+				return list, err
+			}
+			if rest > 0 {
+				list = append(list, banBody{Rule: k.Rule, Key: k.Key, For: seconds(rest)})
+			}
+		}
+	}
+	return slices.DeleteFunc(list, func(b banBody) bool { return only != "" && only != b.Rule }), nil
+}
+
+// deniedNetworks returns the networks that are denied while the program runs.
+func (h *Handler) deniedNetworks() []banBody {
+	list := []banBody{}
+	if h.o.Overrides == nil {
+		return list
+	}
+	for _, o := range h.o.Overrides.All() {
+		if _, ok := overrides.Network(o.Key); !ok || !o.Denied {
+			continue
+		}
+		b := banBody{Rule: o.Rule, Key: o.Key, Network: true, Note: o.Note}
+		if !o.End.IsZero() {
+			b.For = time.Until(o.End).Seconds()
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+type trialBody struct {
+	Rule        string    `json:"rule"`
+	Seconds     float64   `json:"seconds"` // from the first request to the last
+	Requests    int       `json:"requests"`
+	WereRefused int       `json:"were_refused"` // by the limits of their time
+	Refused     int       `json:"refused"`
+	Keys        int       `json:"keys"`
+	RefusedKeys int       `json:"refused_keys"`
+	Top         []topBody `json:"top"`
+}
+
+// try tries limits on recent requests of a rule, and changes nothing.
+func (h *Handler) try(w http.ResponseWriter, r *http.Request) (any, error) {
+	if err := allow(w, r, http.MethodPost); err != nil {
+		return nil, err
+	}
+	q, err := query(r, "rule")
+	if err != nil {
+		return nil, err
+	}
+	if !q.Has("rule") {
+		return nil, refuse(http.StatusBadRequest, "the query has no rule")
+	}
+	rules, err := h.rules(q)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	var body struct{ Limits []ownLimitBody }
+	if err := read(r, &body); err != nil {
+		return nil, err
+	}
+	return h.trial(&rules[0], body.Limits)
+}
+
+func (h *Handler) trial(r *rule, bodies []ownLimitBody) (*trialBody, error) {
+	if h.o.Traffic == nil {
+		return nil, errNotWatched
+	}
+	limits, err := limitsFrom(bodies)
+	if err != nil {
+		return nil, err
+	}
+	if len(limits) == 0 {
+		return nil, refuse(http.StatusBadRequest, "there are no limits to try")
+	}
+	for _, l := range limits {
+		if l.Quota < 1 {
+			return nil, refuse(http.StatusBadRequest, "quota is %d; want at least 1", l.Quota)
+		}
+	}
+	if limits, err = h.complete(r, "", limits); err != nil {
+		return nil, err
+	}
+	t, err := h.o.Traffic.Try(r.Name, limits...)
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "%v", err)
+	}
+	return &trialBody{r.Name, t.To.Sub(t.From).Seconds(), t.Requests, t.WereRefused, t.Refused, t.Keys, t.RefusedKeys, topBodies(t.Top, "")}, nil
+}

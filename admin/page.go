@@ -1,0 +1,193 @@
+package admin
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+//go:embed page.html
+var pageText string
+
+//go:embed style.css
+var style string
+
+// pageTemplate makes the page. It works without scripts.
+var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
+	"duration": durationText,
+	"percent":  func(share float64) string { return fmt.Sprintf("%.4g %%", 100*share) },
+	"link":     func(rule, key string) string { return url.Values{"rule": {rule}, "key": {key}}.Encode() },
+	"actions": func(p *page, rule string) actions {
+		a := actions{Rule: rule, Key: p.Key, Network: p.Network != "", HasOverrides: p.HasOverrides}
+		for _, r := range p.Rules {
+			a.Bans = a.Bans || r.Name == rule && r.Penalty != nil
+		}
+		return a
+	},
+}).Parse(pageText))
+
+// A page is what pageTemplate shows.
+type page struct {
+	Rule, Key, Network string
+	Error              string
+
+	Version, Stale                   string
+	Rules                            []ruleBody
+	State                            *stateBody
+	HasTop, HasOverrides, HasTraffic bool
+	Top                              []topBody
+	Bans                             []banBody
+	Overrides                        []overrideBody
+
+	Quota, Period string // of the limit to try
+	Trial         *trialBody
+}
+
+// actions are the changes that the page offers for a rule and a key, or a network.
+type actions struct {
+	Rule, Key                   string
+	Bans, Network, HasOverrides bool
+}
+
+// servePage serves the page and its forms.
+func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
+	var problem error
+	if err := allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost); err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	q := r.URL.Query()
+	if r.Method == http.MethodPost {
+		if q, problem = h.act(w, r); problem == nil {
+			w.Header().Set("Cache-Control", "no-store")
+			w.Header().Set("Location", "./?"+url.Values{"rule": {q.Get("rule")}, "key": {q.Get("key")}}.Encode())
+			w.WriteHeader(http.StatusSeeOther)
+			return
+		}
+	}
+	p, err := h.page(r, q)
+	if err != nil && problem == nil {
+		problem = err
+	}
+	status := http.StatusOK
+	if problem != nil {
+		details := h.problem(r, problem)
+		p.Error, status = details.Detail, details.Status
+	}
+	var text bytes.Buffer
+	if err := pageTemplate.Execute(&text, p); err != nil { // the template is wrong
+		h.fail(w, r, err)
+		return
+	}
+	header := w.Header()
+	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	header.Set("Referrer-Policy", "same-origin") // the address has a key
+	send(w, status, "text/html; charset=utf-8", text.Bytes())
+}
+
+// page collects what the page shows. After an error it has what was found until then.
+func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
+	p := &page{
+		Rule: q.Get("rule"), Key: q.Get("key"), Quota: q.Get("quota"), Period: q.Get("period"),
+		HasTop: h.o.Top != nil, HasOverrides: h.o.Overrides != nil, HasTraffic: h.o.Traffic != nil,
+	}
+	all, err := h.rules(nil)
+	if err != nil {
+		return p, err
+	}
+	p.Rules = bodiesOf(all)
+	if f := h.o.File; f != nil {
+		p.Version = f.Version()
+		if err := f.Err(); err != nil {
+			p.Stale = err.Error()
+		}
+	}
+	if h.o.Top != nil {
+		p.Top = topBodies(h.o.Top.Keys(), "")
+		p.Top = p.Top[:min(20, len(p.Top))]
+	}
+	if h.o.Overrides != nil {
+		p.Overrides = h.overridesOf("").Overrides
+		p.Overrides = p.Overrides[:min(100, len(p.Overrides))]
+	}
+	if p.Bans, err = h.bans(r, all, ""); err != nil {
+		return p, err
+	}
+	asked := url.Values{}
+	if p.Rule != "" {
+		asked.Set("rule", p.Rule)
+	}
+	rules, err := h.rules(asked)
+	if err != nil {
+		return p, err
+	}
+	if p.Quota != "" {
+		return p, h.tryOnPage(p, &rules[0])
+	}
+	if p.Key == "" {
+		return p, nil
+	}
+	for i := range rules {
+		if isNetwork, _ := rules[i].checkKey(p.Key); isNetwork && h.deniesNetworks(rules[i].Name) {
+			p.Network = p.Key
+			return p, nil
+		}
+	}
+	p.State, err = h.explanations(r.Context(), rules, p.Key)
+	return p, err
+}
+
+// tryOnPage tries the limit that the page asks for.
+func (h *Handler) tryOnPage(p *page, r *rule) (err error) {
+	var body ownLimitBody
+	if body.Quota, err = strconv.ParseInt(p.Quota, 10, 64); err != nil {
+		return refuse(http.StatusBadRequest, "the number of units is %q", p.Quota)
+	}
+	if p.Period != "" {
+		if body.Period, err = strconv.ParseFloat(p.Period, 64); err != nil {
+			return refuse(http.StatusBadRequest, "the period is %q; want seconds", p.Period)
+		}
+	}
+	p.Trial, err = h.trial(r, []ownLimitBody{body})
+	return err
+}
+
+// act makes the change that a form asks for, as a request for JSON would, and returns the
+// form.
+func (h *Handler) act(w http.ResponseWriter, r *http.Request) (url.Values, error) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	if err := r.ParseForm(); err != nil {
+		return url.Values{}, refuse(http.StatusBadRequest, "the form can't be read")
+	}
+	form := r.PostForm
+	seconds, _ := strconv.ParseFloat(form.Get("seconds"), 64)
+	quota, _ := strconv.ParseInt(form.Get("quota"), 10, 64)
+	method, path, body := http.MethodPost, "/"+form.Get("do"), map[string]any{}
+	switch form.Get("do") {
+	case "reset", "unban":
+	case "ban":
+		body["seconds"] = seconds
+	case "override":
+		body = map[string]any{"limits": []any{map[string]any{"quota": quota}}, "seconds": seconds, "note": form.Get("note")}
+	case "remove":
+		method, path = http.MethodDelete, "/override"
+	default:
+		return form, refuse(http.StatusBadRequest, "the form asks for nothing that is known")
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return form, err
+	}
+	inner := r.Clone(r.Context())
+	inner.Method, inner.Body = method, io.NopCloser(bytes.NewReader(text))
+	inner.Header.Set("Content-Type", "application/json")
+	inner.URL = &url.URL{Path: path, RawQuery: url.Values{"rule": {form.Get("rule")}, "key": {form.Get("key")}}.Encode()}
+	_, err = h.serve(w, inner)
+	return form, err
+}

@@ -1,0 +1,283 @@
+package admin_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/admin"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/watch"
+)
+
+// A site has a rule of two units an hour for each user, which bans and denies networks,
+// and an admin that has everything, at /admin/ of a server.
+type site struct {
+	t       *testing.T
+	limiter *weir.Limiter
+	admin   http.Handler
+	server  *httptest.Server
+	log     bytes.Buffer
+}
+
+func newSite(t *testing.T) *site {
+	s := &site{t: t}
+	store := memstore.New(memstore.Options{})
+	live := overrides.NewLive(overrides.LiveOptions{})
+	top, bans, traffic := watch.NewTop(100), watch.NewBans(100), watch.NewTraffic(1000)
+	rule := hourly("api", 2)
+	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(5, time.Hour), Duration: 10 * time.Minute}
+	rule.Overrides, rule.DenyFrom = live.Of("api", nil), live.DenyFrom("api", keys.ClientAddr())
+	addresses := weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)}, Shadow: 1}
+	var err error
+	s.limiter, err = weir.New(store, weir.Options{Rules: []weir.Rule{rule, addresses}, Observe: func(e weir.Event) {
+		top.Observe(e)
+		bans.Observe(e)
+		traffic.Observe(e)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.admin, err = admin.New(store, admin.Options{
+		Limiters: func() []*weir.Limiter { return []*weir.Limiter{s.limiter} }, Overrides: live, File: file{},
+		Top: top, Bans: bans, Traffic: traffic, Logger: slog.New(slog.NewTextHandler(&s.log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/admin/", http.StripPrefix("/admin", s.admin))
+	s.server = httptest.NewServer(mux)
+	t.Cleanup(s.server.Close)
+	return s
+}
+
+// from sends a request of a user from an address and returns the status.
+func (s *site) from(user, addr string) int {
+	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+	r.Header.Set("X-User", user)
+	r.RemoteAddr = addr + ":4711"
+	s.limiter.Handler(served).ServeHTTP(w, r)
+	return w.Code
+}
+
+// json checks the status and a part of an answer.
+func (s *site) json(method, path, body string, code int, want string) {
+	s.t.Helper()
+	w := send(s.admin, method, path, body)
+	if got := w.Body.String(); w.Code != code || !strings.Contains(got, want) {
+		s.t.Errorf("%s %s: got %d, %s, want %d, %s", method, path, w.Code, got, code, want)
+	}
+}
+
+// page returns the page after a GET, or a POST if there is a form, as a browser without
+// scripts would show it.
+func (s *site) page(query string, form url.Values, fields ...string) (status int, text string) {
+	s.t.Helper()
+	method, body := "GET", ""
+	if form != nil {
+		method, body = "POST", form.Encode()
+	}
+	r, err := http.NewRequest(method, s.server.URL+"/admin/"+query, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if csp := res.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'; style-src 'self';") {
+		s.t.Errorf("%s: got the policy %q", query, csp)
+	}
+	if bad := regexp.MustCompile(`(?i)<script|<style| style=| on\w+=|javascript:`).FindString(string(data)); bad != "" {
+		s.t.Errorf("%s: the page has %q, which the policy forbids", query, bad)
+	}
+	return res.StatusCode, string(data)
+}
+
+// TestExplain: why a key is refused, for every cause.
+func TestExplain(t *testing.T) {
+	s := newSite(t)
+	for range 3 {
+		s.from("alice", "192.0.2.1")
+	}
+	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"remaining":0,`)
+	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; one more is free in 1h"],"refusals":1}`)
+	s.json("GET", "/explain?key=bob", "", 200, `"refused":false,"because":[]}`)
+	s.json("GET", "/explain?rule=ip&key=192.0.2.1", "", 200, `"refused":false,"because":["the rule is in shadow, so it refuses no request"]`)
+	s.json("POST", "/override?rule=api&key=al*", `{"denied": true, "note": "ticket 7"}`, 200, `al*`)
+	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["a list or an override of the rule denies the key"],"note":"ticket 7"`)
+	s.json("POST", "/override?rule=api&key=alice", `{"unlimited": true}`, 200, `alice`)
+	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":false,"because":["a list or an override of the rule allows the key"]`)
+	s.json("POST", "/ban?rule=api&key=carol", `{"seconds": 90}`, 200, `carol`)
+	s.json("GET", "/explain?rule=api&key=carol", "", 200, `"refused":true,"because":["the key is banned for another 1m30s"]`)
+	s.json("GET", "/state?rule=api&key=carol", "", 200, `"reset_after":0}]}]}`)
+	s.json("POST", "/explain?rule=api&key=carol", "", 405, `/explain is for GET and HEAD`)
+}
+
+// TestTopAndBans: the keys that are refused most, and those that are banned until the ban is
+// lifted.
+func TestTopAndBans(t *testing.T) {
+	s := newSite(t)
+	for user, n := range map[string]int{"alice": 4, "mallory": 9} {
+		for range n {
+			s.from(user, "192.0.2.1")
+		}
+	}
+	s.json("GET", "/top", "", 200, `{"top":[{"rule":"api","key":"mallory","count":7,"error":0},{"rule":"api","key":"alice","count":2,"error":0}]}`)
+	s.json("GET", "/top?rule=ip", "", 200, `{"top":[]}`)
+	s.json("GET", "/top?rule=app", "", 404, `there is no rule`)
+	s.json("GET", "/bans", "", 200, `{"bans":[{"rule":"api","key":"mallory","banned_for":`)
+	s.json("POST", "/ban?rule=api&key=trudy", `{"seconds": 3600}`, 200, `trudy`)
+	s.json("GET", "/bans?rule=api", "", 200, `{"bans":[{"rule":"api","key":"trudy","banned_for":`)
+	for _, key := range []string{"mallory", "trudy"} {
+		s.json("POST", "/unban?rule=api&key="+key, "", 200, `"banned_for":0`)
+	}
+	s.json("GET", "/bans", "", 200, `{"bans":[]}`)
+	bare := newAdmin(t, memstore.New(memstore.Options{}), s.limiter)
+	for _, path := range []string{"/top", "/bans"} {
+		if w := send(bare, "GET", path, ""); w.Code != map[string]int{"/top": 404, "/bans": 200}[path] {
+			t.Errorf("%s without an observer: got %d, %s", path, w.Code, w.Body)
+		}
+	}
+}
+
+// TestBanNetwork: a network is refused for a while, whatever the users are called, and the
+// log says who has asked for it. What makes no sense for a network is refused.
+func TestBanNetwork(t *testing.T) {
+	s := newSite(t)
+	s.json("POST", "/ban?rule=api&key=192.0.2.0/24", `{"seconds": 600, "note": "scrapers"}`, 200, `"key":"192.0.2.0/24","denied":true,"ends_after":`)
+	s.json("GET", "/bans", "", 200, `"network":true,"note":"scrapers"}]}`)
+	if got := fmt.Sprint(s.from("alice", "192.0.2.7"), s.from("alice", "192.0.3.7")); got != "429 200" {
+		t.Errorf("got %s", got)
+	}
+	s.json("GET", "/explain?rule=api&key=192.0.2.7", "", 200, `"refused":true`)
+	s.json("POST", "/reset?rule=api&key=192.0.2.0/24", ``, 400, `\"192.0.2.0/24\" is a network, which can be banned or denied only`)
+	s.json("POST", "/override?rule=api&key=192.0.2.0/24", `{"limits": [{"quota": 7}]}`, 400, `is a network`)
+	s.json("POST", "/override?rule=api&key=198.51.100.0/24", `{"denied": true}`, 200, `198.51.100.0/24`)
+	s.json("POST", "/ban?rule=ip&key=192.0.2.0/24", `{"seconds": 600}`, 400, `to refuse a network, put it in a list of the rule`)
+	s.json("POST", "/unban?rule=api&key=192.0.2.0/24", ``, 200, `198.51.100.0/24`)
+	s.json("POST", "/unban?rule=api&key=192.0.2.0/24", ``, 404, `has no override`)
+	if got := s.from("alice", "192.0.2.7"); got != 200 {
+		t.Errorf("after the unban: got %d", got)
+	}
+	if log := s.log.String(); !strings.Contains(log, `change="POST /ban" rule=api key=192.0.2.0/24 body="{\"seconds\": 600, \"note\": \"scrapers\"}"`) {
+		t.Errorf("the log has no line for the ban:\n%s", log)
+	}
+}
+
+func TestTryLimits(t *testing.T) {
+	s := newSite(t)
+	for user, n := range map[string]int{"alice": 4, "bob": 1, "carol": 2} {
+		for range n {
+			s.from(user, "192.0.2.1")
+		}
+	}
+	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 1}]}`, 200,
+		`"requests":7,"were_refused":2,"refused":4,"keys":3,"refused_keys":2,"top":[{"rule":"api","key":"alice","count":3,"error":0},{"rule":"api","key":"carol","count":1,"error":0}]}`)
+	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 3, "period": 60, "algorithm": "gcra"}, {"name": "1h", "quota": 5}]}`, 200, `"refused":1,`)
+	s.json("POST", "/try?rule=api", `{"limits": []}`, 400, `there are no limits to try`)
+	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 0}]}`, 400, `quota is 0; want at least 1`)
+	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 1, "algorithm": "gccra"}]}`, 400, `unknown algorithm`)
+	s.json("POST", "/try", `{"limits": [{"quota": 1}]}`, 400, `the query has no rule`)
+	s.json("GET", "/try?rule=api", ``, 405, `/try is for POST`)
+	if strings.Contains(s.log.String(), "admin: changed") {
+		t.Errorf("a trial is logged as a change:\n%s", s.log.String())
+	}
+}
+
+// TestPage: an operator without scripts finds out why a key is refused, and helps it.
+func TestPage(t *testing.T) {
+	s := newSite(t)
+	const nasty = `<script>alert("x")</script>`
+	for _, user := range []string{"alice", "alice", "alice", nasty, nasty, nasty} {
+		s.from(user, "192.0.2.1")
+	}
+	expect := func(query string, form url.Values, code int, want ...string) {
+		t.Helper()
+		status, text := s.page(query, form)
+		for _, w := range want {
+			if status != code || !strings.Contains(text, w) {
+				t.Errorf("%s %v: got %d, want %d and %q in\n%s", query, form, status, code, w, text)
+			}
+		}
+	}
+	do := func(what, key string, more ...string) url.Values {
+		form := url.Values{"do": {what}, "rule": {"api"}, "key": {key}}
+		for i := 0; i < len(more); i += 2 {
+			form.Set(more[i], more[i+1])
+		}
+		return form
+	}
+	expect("", nil, 200, "<h1>Weir <small>rules v7</small></h1>", "was not reloaded: rules.yaml:3:7: a mistake", `<td><a href="./?rule=api&amp;key=alice">alice</a><td>1`,
+		"&lt;script&gt;alert(", `key=%3cscript%3ealert%28%22x%22%29`, "api<td>1h: 2 per 1h (anchored-window)", "ip<td>1h: 1000 per 1h (gcra) <td>100 % of the keys")
+	expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "the limit 1h has none of 2 units left; one more is free in", `ip: <span class="yes">passes</span>`)
+	expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)
+
+	expect("", do("reset", "alice"), 200, `api: <span class="yes">passes</span>`, `name="key" value="alice"`)
+	expect("", do("override", "alice", "quota", "50", "seconds", "3600", "note", "ticket 7"), 200, `limits of its own: ticket 7`, "50 per 1h")
+	expect("", do("remove", "alice"), 200, "2 per 1h")
+	expect("", do("ban", "alice", "seconds", "600"), 200, `api: <span class="no">refused</span>`, "the key is banned for another")
+	expect("", do("unban", "alice"), 200, `api: <span class="yes">passes</span>`)
+	expect("?key=192.0.2.0/24", nil, 200, "Network 192.0.2.0/24")
+	expect("", do("ban", "192.0.2.0/24", "seconds", "600"), 200, "Network 192.0.2.0/24", `192.0.2.0/24</a><td>10m`)
+	if got := s.from("bob", "192.0.2.7"); got != 429 {
+		t.Errorf("the network is not banned: %d", got)
+	}
+	expect("", do("unban", "192.0.2.0/24"), 200, "None that this process knows of")
+	expect("?rule=api&quota=1&period=3600", nil, 200, "It would have refused <b>4</b> of 6 requests", "of 2 of 2 keys. 2 were refused.")
+
+	// A mistake is on the page that has it.
+	expect("", do("override", "alice", "seconds", "3600"), 400, `role="alert">`, "quota 0")
+	expect("", do("remove", "alice"), 404, "has no override of the key &#34;alice&#34;")
+	expect("", do("explode", "alice"), 400, "the form asks for nothing that is known")
+	expect("?rule=app&key=alice", nil, 404, "there is no rule &#34;app&#34;")
+	expect("?rule=api&quota=many", nil, 400, "the number of units is &#34;many&#34;")
+	if status, text := s.page("", do("reset", "alice"), "Sec-Fetch-Site", "cross-site"); status != 403 || !strings.Contains(text, "the request comes from another origin") {
+		t.Errorf("from another origin: got %d, %s", status, text)
+	}
+	if w := send(s.admin, "DELETE", "/", ""); w.Code != 405 || w.Header().Get("Allow") != "GET, HEAD, POST" {
+		t.Errorf("DELETE /: got %d, %v", w.Code, w.Header())
+	}
+	if w := send(s.admin, "GET", "/style.css", ""); w.Code != 200 || w.Header().Get("Content-Type") != "text/css; charset=utf-8" {
+		t.Errorf("the style: got %d, %v", w.Code, w.Header())
+	}
+	if n := strings.Count(s.log.String(), "admin: changed"); n != 7 {
+		t.Errorf("%d changes are logged, want 7:\n%s", n, s.log.String())
+	}
+}
+
+// TestPageStoreFails: the page says that the store failed, and nothing of the error.
+func TestPageStoreFails(t *testing.T) {
+	store := failing{}
+	l := must(t, store, hourly("api", 2))
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := send(h, "GET", "/?key=alice", "")
+	if text := w.Body.String(); w.Code != 503 || !strings.Contains(text, "the store failed") || !strings.Contains(text, "api<td>1h: 2 per 1h") {
+		t.Errorf("got %d, %s", w.Code, text)
+	}
+}

@@ -1,0 +1,81 @@
+package docs_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/admin"
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/watch"
+)
+
+// TestRecipes runs the commands of recipes.md against the program of that page.
+func TestRecipes(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	blocks, _ := split(t, "docs/recipes.md")
+	text := ""
+	for _, b := range blocks {
+		if b.info == "yaml" && text == "" {
+			text = b.text
+		}
+	}
+	live := overrides.NewLive(overrides.LiveOptions{})
+	top, bans, traffic := watch.NewTop(100), watch.NewBans(100), watch.NewTraffic(1000)
+	store := memstore.New(memstore.Options{})
+	rules, err := config.Open("rules.yaml", store, config.Options{
+		FS: fstest.MapFS{"rules.yaml": {Data: []byte(text)}}, Overrides: live,
+		Limiter: weir.Options{Observe: func(e weir.Event) {
+			top.Observe(e)
+			bans.Observe(e)
+			traffic.Observe(e)
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	operators, err := admin.New(store, admin.Options{Limiters: rules.Limiters, File: rules, Overrides: live, Top: top, Bans: bans, Traffic: traffic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/admin/", http.StripPrefix("/admin", operators))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	for range 110 {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("X-User", "alice")
+		rules.Handler("api")(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+	}
+	var got []string
+	for _, b := range blocks {
+		if b.info != "sh" {
+			continue
+		}
+		out, err := exec.Command("sh", "-c", strings.ReplaceAll(b.text, "http://localhost:9000", server.URL)).CombinedOutput()
+		if err != nil || strings.Contains(string(out), `"status"`) {
+			t.Errorf("%v: %v\n%s\n%s", b, err, b.text, out)
+		}
+		got = append(got, string(out))
+	}
+	for i, want := range []string{ // a part of each answer
+		`"quota":1000`, `"quota":100,`, `"remaining":100`, `"refused":false`, `{"rule":"api","key":"alice","count":`,
+		`"network":true,"note":"scrapers"`, `"key":"mallory"`, `"were_refused":`, `"version":"` + rules.Version(),
+	} {
+		if i >= len(got) || !strings.Contains(got[i], want) {
+			t.Errorf("block %d: got\n%s\nwant %s", i, strings.Join(got[min(i, len(got)):min(i+1, len(got))], ""), want)
+		}
+	}
+}
