@@ -283,7 +283,7 @@ local function describe_log(c, target, more)
   local reply = {log.at, 0}
   if n == 0 then return reply end
   local last = newest(log)
-  if mixed then reply[2] = last + c.keep end
+  if c.limit.keep > c.period then reply[2] = last + c.limit.keep end
   reply[3], reply[4], reply[5], reply[6] = 1, first, n, last
   local function mark(k) -- the k-th oldest of n
     if k > 1 and k < n then

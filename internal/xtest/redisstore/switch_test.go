@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -272,6 +273,42 @@ func TestCancelAfterChange(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCancelTwiceAfterChange: a turn of a log is cancelled a second time, under a shorter
+// period. The units before it are still kept for the longer one.
+func TestCancelTwiceAfterChange(t *testing.T) {
+	server := miniredis.RunT(t)
+	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: server.Addr()})))
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	server.SetTime(now)
+	states := make([]weir.State, 1)
+	decide := func(got *weir.Transaction) {
+		t.Helper()
+		want := weir.Transaction{Charges: got.Charges, Within: got.Within, Undo: slices.Clone(got.Undo)}
+		if err := store.Take(t.Context(), got); err != nil {
+			t.Fatal(err)
+		}
+		want.Decide(now.UnixMicro(), states)
+		if got.Decisions[0] != want.Decisions[0] {
+			t.Errorf("cost %d: got %+v, want %+v", got.Charges[0].Cost, got.Decisions[0], want.Decisions[0])
+		}
+	}
+	long, short := algorithms.SlidingLog(3, time.Minute).Named("l"), algorithms.SlidingLog(3, time.Second).Named("l")
+	var turns []*weir.Transaction // a minute apart
+	for range 4 {
+		tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: long, Cost: 3}}, Within: time.Hour}
+		decide(tx)
+		turns = append(turns, tx)
+	}
+	cancel := func(turn *weir.Transaction, l weir.Limit) {
+		t.Helper()
+		c := weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: -3, Spent: turn.Decisions[0].At}
+		decide(&weir.Transaction{Charges: []weir.Charge{c}, Undo: slices.Clone(turn.Undo)})
+	}
+	cancel(turns[2], long)
+	cancel(turns[3], long)
+	cancel(turns[2], short)
 }
 
 // limitsOf returns a limit of each algorithm whose period can change.
