@@ -37,6 +37,7 @@ func take(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transact
 }
 
 func TestConformanceMini(t *testing.T) {
+	t.Parallel()
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))
 	storetest.Run(t, func(t *testing.T) weir.Store { return newStore(t, rdb) })
 }

@@ -29,20 +29,22 @@ import (
 // must write nothing; and a value must live as long as its states matter, and
 // not much longer.
 func TestDifferential(t *testing.T) {
+	t.Parallel()
 	server := miniredis.RunT(t)
 	differential(t, redis.NewClient(&redis.Options{Addr: server.Addr()}), server)
 }
 
 // TestDifferentialOnServer does the same on a real server, on its own clock.
 func TestDifferentialOnServer(t *testing.T) {
+	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	differential(t, rdb, &realServer{rdb: rdb})
 }
 
-// differential makes histories until there are 30,000 decisions, or as many as the
+// differential makes histories until there are 20,000 decisions, or as many as the
 // environment says in WEIR_DECISIONS.
 func differential(t *testing.T, rdb *redis.Client, server world) {
-	decisions := 30_000
+	decisions := 20_000
 	if testing.Short() {
 		decisions = 5_000
 	}
@@ -649,7 +651,8 @@ func (h *history) move(t *weir.Transaction) {
 // TestLongLogs: logs that take many blocks are those of the arithmetic, whatever is spent,
 // given back, reserved and canceled, and whoever shares them.
 func TestLongLogs(t *testing.T) {
-	histories := 24
+	t.Parallel()
+	histories := 12
 	if testing.Short() {
 		histories = 4
 	}
@@ -668,7 +671,7 @@ func TestLongLogs(t *testing.T) {
 		h.unlike, h.changing = n%4 == 3, n%3 == 2
 		h.switching, h.back = h.changing, !h.changing && n%3 == 1
 		blocks := 0
-		for range 1500 {
+		for range 800 {
 			if h.changing && r.IntN(100) == 0 {
 				h.shift(&h.limits[r.IntN(len(h.limits))])
 			}

@@ -17,6 +17,7 @@ import (
 // TestTakeEach: a batch decides what its transactions would decide one after the
 // other, on a clock that stands still.
 func TestTakeEach(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 5))
 	server := miniredis.RunT(t)

@@ -56,6 +56,7 @@ func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last
 
 // TestBanInRedis: the Lua of a ban is its Go.
 func TestBanInRedis(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	ban := charged(t, "ban", func(l *weir.Limiter) error {
@@ -102,6 +103,7 @@ func (busy) RoundTrip(*http.Request) (*http.Response, error) {
 
 // TestGateInRedis: the Lua of a gate is its Go.
 func TestGateInRedis(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	pause := charged(t, "gate", func(l *weir.Limiter) error {

@@ -55,6 +55,7 @@ func switched(t *testing.T, store weir.Store, tiers [2]weir.Limit, rounds int, p
 // TestSwitchedTiers: a client that is charged under two tiers of one name is
 // admitted what the larger one admits, by every script that knows meters.
 func TestSwitchedTiers(t *testing.T) {
+	t.Parallel()
 	tiers := func(period time.Duration) [][2]weir.Limit {
 		return [][2]weir.Limit{
 			{algorithms.GCRA(6, period), algorithms.GCRA(60, period)},
@@ -144,7 +145,8 @@ func TestSwitchedBatch(t *testing.T) {
 // between the transactions: the scripts decide as the arithmetic does, which
 // package algorithms holds against what was spent.
 func TestSwitchedPeriods(t *testing.T) {
-	histories := 200
+	t.Parallel()
+	histories := 100
 	if testing.Short() {
 		histories = 60
 	}
