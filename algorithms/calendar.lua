@@ -1,6 +1,5 @@
--- edges are where windows begin, around the instants that are likely to matter: one
--- or more runs of them, with a 0 in between. If they don't reach the instant
--- asked for, the caller must ask again.
+-- edges are the instants at which windows begin: one or more runs of them, with a 0 between
+-- two. If no window has the instant at, the error makes the store call again with more edges.
 local function window_of(at, edges)
   for i = 1, #edges - 8, 8 do
     local start, finish = struct.unpack('<dd', edges, i)

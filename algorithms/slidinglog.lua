@@ -1,18 +1,19 @@
--- The sliding log, in a hash. An entry is an instant and how many units were spent then.
--- Limits of one rule and key that are charged alike share a log, each from an entry of its
--- own on: all that is spent from there on is in its window, or was when the log was last
--- written. Limits that are charged differently have logs of their own.
+-- The sliding log, in a hash. An entry is an instant and the units that were spent then. Limits
+-- of one rule and key that are charged alike share a log. The window of each begins at an
+-- entry of its own, as of the last time that the log was written. Limits that are charged
+-- differently have logs of their own.
 --
--- Field "h" holds each log: its limits, its number, the newest instant, when the value expires, its
--- closed blocks, and of each limit for how long its units are kept, their number, when the
--- first was spent, and in which block that is, after how many units. Last stands the open
--- block, which has the newest entries. Other fields are closed blocks, full once: "log:block".
+-- Field "h" holds each log: its limits, its number, the newest instant, when the value expires,
+-- and its first and last closed block; then of each limit for how long it keeps its units,
+-- their number, when the first was spent, in which block that is, and after how many units of
+-- it; then the open block, which has the newest entries. Each closed block is a field of its
+-- own, "log:block".
 --
--- A block has the instant of its first entry, then entries: the µs since that, and the units
--- of the block up to there. Between them stands the range of a closed block: the units of as
--- many blocks, from itself on, as the largest power of 2 that divides its number. So what is
--- looked for is found in a few steps, however long the log is, and a block that changes
--- changes few others.
+-- A block has the instant of its first entry, its range, and entries: the µs since that instant,
+-- and the units of the block up to the entry. If p is the largest power of 2 that divides the
+-- number of a closed block, its range is the units of p blocks from itself on. A search
+-- therefore takes few steps, however long the log is, and the change of a block changes few
+-- others.
 local log_form, limit_form, head_form = '<I4ddI4I4I4', '<ddddI4', '<dd'
 local log_size, limit_size, entries_from = 32, 36, 18
 local entry_forms, entry_sizes = {n = '<I5I4', w = '<dd'}, {n = 9, w = 16}
@@ -85,7 +86,7 @@ local function power(b)
   return p
 end
 
--- spread adds n to what the blocks before b say of it.
+-- spread adds n to all ranges that have block b, except its own.
 local function spread(log, b, n)
   b = b - power(b)
   while b >= log.low and b > 0 do
@@ -95,8 +96,8 @@ local function spread(log, b, n)
   end
 end
 
--- skip leaves out blocks from b on, as long as pass says of the block after them and
--- of their units that the search goes on there. It returns where, and their units.
+-- skip goes on from block b, as long as pass allows: pass gets the next block and the units
+-- before it. skip returns the block and the units.
 local function skip(log, b, pass)
   local left, step, high = 0, 1, log.high
   while b <= high do
@@ -123,8 +124,8 @@ local function skip(log, b, pass)
   return b, left
 end
 
--- since goes on from after u units of block b to the first that was spent after old. It
--- returns where that is, and how many units were before it.
+-- since goes on from u units of block b to the first unit that was spent after old. It returns
+-- the block, the units of it before that, and how many units it has passed.
 local function since(log, b, u, old)
   local passed = 0
   if b <= log.high and block(log, b + 1).base <= old then
@@ -144,8 +145,7 @@ local function since(log, b, u, old)
   return b, u, passed
 end
 
--- unit returns when the k-th unit after u units of block b was spent, its block and
--- its entry.
+-- unit returns the instant of the k-th unit behind u units of block b, its block and its entry.
 local function unit(log, b, u, k)
   local o = block(log, b)
   local here = total(o) - u
@@ -171,8 +171,8 @@ end
 -- natural reports whether x is an integer that a state may have.
 local function natural(x) return x >= 0 and x < 9007199254740992 and x % 1 == 0 end
 
--- parse_logs reports whether text has logs whose first and last blocks are there, and whose
--- times are no longer than limits and waits can be.
+-- parse_logs reports whether text has logs. Their first and last blocks must be there, and no
+-- time may be longer than limits and waits can be.
 local function parse_logs(group, text, now)
   local from = 1
   while from <= #text do
@@ -203,9 +203,9 @@ local function parse_logs(group, text, now)
   return from == #text + 1
 end
 
--- open_logs reads the logs at group.key for the charges of a transaction. The units of a
--- limit are kept for its period, or as long as they were under a longer one, see keepFor in
--- slidinglog.go. It reports whether they are logs.
+-- open_logs reads the logs at group.key for the charges of a transaction, and reports whether it
+-- can. A limit keeps its units for its period, or for a longer one under which they were
+-- spent: see keepFor in slidinglog.go.
 local function open_logs(group, charges)
   group.logs, group.limits = {}, {}
   local text = redis.call('HGET', group.key, 'h')
@@ -223,8 +223,8 @@ local function open_logs(group, charges)
   return true
 end
 
--- window returns where the units of a limit begin that were spent after old, how many
--- they are, and when the first was.
+-- window returns the units of a limit that were spent after old: the block of the first, the
+-- units of that block before it, how many they are, and the instant of the first.
 local function window(c, old)
   local m = c.limit
   if not m or m.spent == 0 then return c.log.high + 1, total(block(c.log, c.log.high + 1)), 0, 0 end
@@ -244,16 +244,16 @@ local function take(c, at, cost, quota, period)
   return (over == 1 and c.first or unit(c.log, c.b, c.u, over)) + period - at
 end
 
--- recent returns the window of what is kept now. What is reserved may have an earlier
--- window, but may be cancelled.
+-- recent returns the window of the units that the limit keeps now. A reservation may have a
+-- later window, but may be cancelled.
 local function recent(c)
   if c.at <= c.now and c.keep == c.period then return c.b, c.u, c.spent, c.first end
   return window(c, c.now - c.keep)
 end
 
--- cancel finds the units of the instant of, which were to be spent then, after c.left
--- older ones: c.same, of which c.gone go, at most n. If nobody is after them nobody need go
--- after floor, where there is one.
+-- cancel finds the units of the instant of. c.left units are older, c.same are of that instant,
+-- and c.gone of these go, at most n. If they are the newest, c.frontier goes back to floor,
+-- unless floor is nil.
 local function cancel(c, now, of, n, floor)
   local log = c.log
   local b, u, all = recent(c)
@@ -272,10 +272,10 @@ local function cancel(c, now, of, n, floor)
   end
 end
 
--- describe_log returns all that an explanation of the charge can ask for: the
--- newest instant, until when units are kept that the period does not keep, and of some
--- units, counted from the oldest in the window, when they were spent. If the charge is one
--- of several that are alike, some of which fit, more is what those spend.
+-- describe_log returns the numbers of a log that Go may look at to decide the charge: the newest
+-- instant, until when the units are kept if that is longer than the period, and pairs of a
+-- number and an instant, when that unit of the window was spent, counted from the oldest. If
+-- the charge is one of a batch of which some fit, more is what those spend.
 local function describe_log(c, target, more)
   local log, mixed = c.log, c.keep > c.period
   local b, u, n, first = c.b, c.u, c.spent, c.first
@@ -377,8 +377,8 @@ local function delete(log, from, to)
   end
 end
 
--- drop takes the newest units out of a log. The block of the newest that stays becomes the
--- open one.
+-- drop takes the newest units out of a log. The block of the newest unit that stays becomes the
+-- open block.
 local function drop(log, units)
   local function upto(from, b) -- the units from block from to b
     local _, n = skip(log, from, function(after) return after <= b end)
@@ -424,7 +424,7 @@ local function remove(log, b, u, units)
   end
   cut(o, i - 1)
   for _, e in ipairs(list) do put(o, e[1], e[2]) end
-  for _, m in ipairs(log.limits) do -- what is gone and was before its units
+  for _, m in ipairs(log.limits) do -- units that are gone and stood before those of the limit
     if m.b == found then m.u = m.u - math.max(0, units - math.max(0, upto - m.u)) end
   end
   if found <= log.high then
@@ -435,8 +435,8 @@ local function remove(log, b, u, units)
   reopen(log)
 end
 
--- fate is what becomes of the units of a charge: those that share a log and have the same
--- are still alike afterwards.
+-- fate returns what happens to the units of a charge. Limits that share a log and a fate are
+-- alike afterwards.
 local function fate(c)
   if not c or c.cost == 0 then return '' end
   if c.cost > 0 then return string.format('+%.0f', c.cost) end
@@ -459,7 +459,7 @@ local function copy(log, to, from, last)
   end
 end
 
--- part has each log hold limits of one fate. The limits of another have a copy.
+-- part gives each fate a log of its own: a copy for all but one.
 local function part(group)
   local last = 0
   for _, log in ipairs(group.logs) do last = math.max(last, log.no) end
@@ -490,7 +490,7 @@ local function part(group)
   end
 end
 
--- last_of returns until when a log matters.
+-- last_of returns the instant until which a log matters.
 local function last_of(log)
   local till, last = log.at, newest(log)
   for _, m in ipairs(log.limits) do
@@ -499,8 +499,8 @@ local function last_of(log)
   return till
 end
 
--- join finds the log of a charge whose limit has none: that of limits which are charged
--- alike, or a new one. It begins there with what is spent next.
+-- join finds a log for a charge whose limit has none: the log of limits that are charged alike,
+-- or a new one. The window of the limit begins with the next unit.
 local function join(group, c)
   local log
   for _, l in ipairs(group.logs) do
@@ -527,7 +527,7 @@ local function leave(m)
   m.log.limits, m.log.ids = left, nil
 end
 
--- spend spends what the charges of a log cost, which are alike.
+-- spend spends the charges of a log. They have one fate.
 local function spend(log, c, now)
   local most = 0
   for _, m in ipairs(log.limits) do
@@ -579,15 +579,15 @@ local function spend(log, c, now)
   if most > 0 then remove(log, longest.from, longest.after, most) end
 end
 
--- write stores the logs. One that matters no longer stays as long as the longest period
--- of any, unless its limits were charged: the clock may step back.
+-- write stores the logs. A log that no longer matters, and was not charged, stays for the
+-- longest period of the charges more, because the clock may step back.
 local function write(group, now, longest)
   local texts, till, lasts = {}, now, {}
   for i, log in ipairs(group.logs) do
     lasts[i] = #log.limits > 0 and last_of(log) or 0
     till = math.max(till, lasts[i])
   end
-  local expires = till + longest / 8 -- so that not every charge need put it off
+  local expires = till + longest / 8 -- so that few charges must put it off
   for i, log in ipairs(group.logs) do
     local l = lasts[i]
     if l > now or not log.spent and l > 0 and l + longest > now then
@@ -615,8 +615,7 @@ local function write(group, now, longest)
   redis.call('PEXPIRE', group.key, ms(expires - now))
 end
 
--- spend_logs spends what the charges of a group cost; c.target is when. Or it has
--- the group forget their logs.
+-- spend_logs spends the charges of a group at c.target, or forgets their limits.
 local function spend_logs(group, now, forget)
   local changed, longest = forget, 0
   for _, c in ipairs(group.charges) do

@@ -15,14 +15,14 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// Instead of a longest wait in µs, peek has a transaction decided and nothing spent,
-// and forget has its states forgotten.
+// In place of a longest wait in µs, peek makes a script decide and spend nothing, and forget
+// makes it forget the states.
 const (
 	peek   = -1
 	forget = -2
 )
 
-// longestWait returns how long t may wait in µs, or forget.
+// longestWait returns the longest wait of t in µs, or forget.
 func longestWait(t *weir.Transaction) int64 {
 	if t.Forget {
 		return forget
@@ -35,8 +35,8 @@ func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
 	return s.decide(ctx, t, longestWait(t))
 }
 
-// decide decides t, where within is the longest wait. It takes one call, unless a charge
-// needs windows of a calendar that the script was not told of.
+// decide decides t, which may wait for within µs. It makes one call, and another one for each
+// window of a calendar that the script needs and did not get.
 func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
@@ -52,29 +52,29 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		if !ok {
 			return err
 		}
-		// Nothing was decided: clocks are far apart, or a reservation lies
-		// beyond the windows that the script was told of.
+		// The script has decided nothing: the clocks are far apart, or a reservation
+		// lies beyond the windows that the script got.
 		around = append(around, at)
 	}
 	return fault(&t.Charges[0], "the windows of a calendar lie out of reach")
 }
 
-// mostCharges is how many charges a transaction may have. Redis takes a million
-// arguments and hangs up if there are more; long before that Timeout is over.
+// mostCharges bounds the charges of a transaction. Redis hangs up after a million arguments;
+// Timeout ends long before.
 const mostCharges = 10_000
 
-// A call decides transactions that all ask the same.
+// A call decides transactions that have equal charges.
 type call struct {
 	ts     []*weir.Transaction
 	of     []int // indexes in a batch
 	within int64 // see longestWait
 
 	*script
-	args []any // of the command, its name and the script left out
+	args []any // of the command; its name and the script come first, and are still empty
 }
 
-// prepare finds the script of c and writes its arguments. around are instants whose
-// windows the script may need.
+// prepare finds the script of c and writes the arguments. The script may need the windows
+// around the instants in around.
 func (s *Store) prepare(c *call, around []int64) error {
 	t := c.ts[0]
 	if len(t.Charges) > mostCharges {
@@ -101,8 +101,8 @@ func (s *Store) prepare(c *call, around []int64) error {
 	return nil
 }
 
-// shape appends the shape of c to s and returns what its charges cost. If a script can't
-// decide c by lua.direct the cost is 0, and the shape is the algorithms of c.
+// shape appends the shape of c to s and returns the cost of its charges. If c is a case for
+// general.lua, the shape is the algorithms of c and the cost is 0.
 func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	t := c.ts[0]
 	first := &t.Charges[0]
@@ -131,7 +131,7 @@ func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	return s, 0
 }
 
-// numbers packs the numbers of lua.direct.
+// numbers packs the numbers of direct.lua and logs.lua.
 func (c *call) numbers(cost int64) []byte {
 	charges := c.ts[0].Charges
 	numbers := pack(make([]byte, 0, 16+24*len(charges)), c.within, cost)
@@ -163,7 +163,7 @@ func (c *call) rows(s *Store) (keys []any, rows []byte) {
 	return keys, rows
 }
 
-// pack appends what struct.unpack reads as '<d': doubles hold integers below 2^53.
+// pack appends numbers as doubles, '<d' of struct.unpack. A double holds integers below 2^53.
 func pack(b []byte, numbers ...int64) []byte {
 	for _, n := range numbers {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
@@ -171,7 +171,7 @@ func pack(b []byte, numbers ...int64) []byte {
 	return b
 }
 
-// unpack reads doubles, and reports whether they are integers below 2^53.
+// unpack reads doubles and reports whether all of them are integers below 2^53.
 func unpack(b string) (numbers []int64, ok bool) {
 	numbers = make([]int64, len(b)/8)
 	ok = true
@@ -183,7 +183,7 @@ func unpack(b string) (numbers []int64, ok bool) {
 	return numbers, ok
 }
 
-// numbersOf are what the Lua of a limit's algorithm gets of it.
+// numbersOf returns the three numbers of l that the Lua of its algorithm gets.
 func numbersOf(l *weir.Limit) []int64 {
 	if m, ok := l.Algorithm.(Metered); ok {
 		unit, rate, full := m.Meter(l)
@@ -192,8 +192,8 @@ func numbersOf(l *weir.Limit) []int64 {
 	return []int64{l.Quota, int64(l.Period / time.Microsecond), l.Burst}
 }
 
-// undoOf is what undoes the i-th charge: At, A and B of the state after it, and the
-// state before; of a log the instant of that alone.
+// undoOf returns the columns of a row that undo the i-th charge: At, A and B of the state
+// after it, and the state before it, of which a log needs only the instant.
 func undoOf(t *weir.Transaction, i int) []int64 {
 	if len(t.Undo) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Undo[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0}
@@ -205,7 +205,7 @@ func undoOf(t *weir.Transaction, i int) []int64 {
 	return []int64{u.After.At, u.After.A, u.After.B, u.Before.At, u.Before.A, u.Before.B, u.Until}
 }
 
-// packEdges packs the edges around each instant, and a 0 between them.
+// packEdges packs the edges around each instant. A 0 separates two runs of edges.
 func packEdges(e Edged, around []int64) (b []byte) {
 	for i, at := range around {
 		if i > 0 {
@@ -232,8 +232,8 @@ func idsOf(t *weir.Transaction) string {
 	return string(b)
 }
 
-// explain fills the transactions of c from the answer of Redis: from the states that the
-// script has found.
+// explain fills the transactions of c: it decides them again, from the states that the script
+// has found.
 func (c *call) explain(cmd once) error {
 	first := &c.ts[0].Charges[0]
 	reply, err := cmd.Result()
@@ -259,13 +259,13 @@ func (c *call) explain(cmd once) error {
 	return nil
 }
 
-// read returns the time of a script in µs, how often the charges were spent, and
-// the states as they were.
+// read returns the time of a script in µs, how often it has spent the charges, and the states
+// that it has found.
 //
-// A reply is the time in s and µs and how often, as text, a semicolon, and packed doubles:
-// the state of each charge is four numbers, that of a log how many follow. If nothing stands
-// behind the semicolon no key was ever seen. Go skips the ids that may stand before states of
-// fixed size.
+// A reply is a text and packed doubles. The text has the seconds and microseconds of the time,
+// how often the script has spent the charges, and a semicolon. The doubles are the states, see
+// parseState. If nothing stands behind the semicolon, Redis knew none of the keys. The ids of
+// a value may stand before states of fixed size; read skips them.
 func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
 	charges := c.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
@@ -298,10 +298,9 @@ func (c *call) read(reply any) (now, spent int64, states []weir.State, err error
 	return s*1e6 + µs, spent, states, nil
 }
 
-// parseState reads a state and returns the numbers behind it. That of a log is how many
-// numbers follow, then at, until, and pairs of a sum and an instant. They are not all of a
-// log but all that its arithmetic will ask for: the newest instant, and some marks, in any
-// order and some of them twice.
+// parseState reads a state and returns the numbers behind it. A state has four numbers. A log
+// has their count, At, Until, and pairs of a sum and an instant. The pairs are those that the
+// arithmetic will look at, in any order; some stand there twice.
 func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool) {
 	if !log {
 		return weir.State{At: numbers[0], A: numbers[1], B: numbers[2], Until: numbers[3]}, numbers[4:], true
@@ -319,7 +318,7 @@ func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool)
 	return s, rest, len(list)%2 == 0
 }
 
-// decideOnly says whether everything fits, and what remains unspent.
+// decideOnly fills the Decisions of t and spends nothing: what remains is what remains unspent.
 func decideOnly(t *weir.Transaction, now int64, states []weir.State) {
 	within := t.Within
 	t.Within = 0

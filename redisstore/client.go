@@ -8,14 +8,13 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ClientOptions returns settings for a client that serves a limiter: it notices
-// at once that Redis is away, makes connections in time of their own, and keeps
-// some ready. timeout is that of the store; 0 means 50 ms. Use them with
-// redis.NewUniversalClient, or copy what differs into the options of a client that
-// exists.
+// ClientOptions returns settings for a client that serves a limiter: the client notices at once
+// that Redis is away, makes connections in time of their own, and keeps some ready. timeout is
+// that of the store; 0 means 50 ms. Use them with redis.NewUniversalClient, or copy them into the
+// options of your client.
 //
-// A Store asks any client in its own time, and sends nothing twice. With
-// go-redis' defaults it takes 1.7 s to hear that connections are refused.
+// A Store keeps to its timeout with any client, and sends nothing twice. But a client with
+// go-redis' defaults takes 1.7 s to report that connections are refused.
 func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptions {
 	if timeout <= 0 {
 		timeout = defaultTimeout
@@ -39,8 +38,8 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 
 const minIdle = 2
 
-// Warnings says which settings of the client work against the store. It is empty
-// for ClientOptions.
+// Warnings returns the settings of the client that work against the store. There are none with
+// ClientOptions.
 func (s *Store) Warnings() []string {
 	var w []string
 	check := func(contextTimeout bool, dials int, dial time.Duration) {

@@ -10,8 +10,8 @@ import (
 
 const (
 	connectTime = time.Second            // for TCP, TLS, HELLO and AUTH together
-	redialAfter = 200 * time.Millisecond // the next attempt to connect, if the last has no result
-	retryAfter  = 20 * time.Millisecond  // the next attempt to connect, if the last has failed
+	redialAfter = 200 * time.Millisecond // until the next attempt to connect, if the last one has no result
+	retryAfter  = 20 * time.Millisecond  // until the next attempt to connect, if the last one has failed
 )
 
 func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
@@ -26,8 +26,8 @@ func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
 	return &queue{send: sendTo(rdb), timeout: timeout, most: most, window: firstWindow}
 }
 
-// sendTo sends commands in one round trip. Each then has its answer or its error;
-// what is returned is an error that is no answer, if one has it.
+// sendTo sends commands in one round trip. Each of them then has its answer or its error. sendTo
+// returns the first error that is not an answer of Redis.
 func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) error {
 	return func(ctx context.Context, cmds []once) (err error) {
 		if len(cmds) == 1 {
@@ -44,7 +44,7 @@ func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) er
 		for _, cmd := range cmds {
 			e := cmd.Err()
 			if e == nil && cmd.Val() == nil && failure != nil {
-				cmd.SetErr(failure) // AUTH has failed, and go-redis told no command
+				cmd.SetErr(failure) // AUTH has failed, and go-redis has not told the commands
 			}
 			if e != nil && !isAnswer(e) {
 				err = e
@@ -54,15 +54,14 @@ func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) er
 	}
 }
 
-// warm has a connection made before anything is asked.
+// warm makes a connection before the first command.
 func (q *queue) warm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.connect(time.Now())
 }
 
-// connect makes one more connection, unless there are enough, or attempts have
-// just been made.
+// connect makes one more connection, unless there are enough or the last attempt is recent.
 func (q *queue) connect(now time.Time) {
 	switch {
 	case q.open+q.opening >= q.most,
@@ -75,8 +74,8 @@ func (q *queue) connect(now time.Time) {
 	go q.dial()
 }
 
-// dial asks for the time, which needs a connection. All that are known are in
-// use, so it is a new one.
+// dial asks Redis for the time, which needs a connection. All known ones are in use, so the
+// client makes a new one.
 func (q *queue) dial() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(connectTime, q.timeout+lateness))
 	defer cancel()
@@ -102,7 +101,7 @@ func (q *queue) dial() {
 	}
 }
 
-// isAnswer reports whether err is what Redis says.
+// isAnswer reports whether err is an answer of Redis.
 func isAnswer(err error) bool {
 	answer := redis.Error(nil)
 	return errors.As(err, &answer)

@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// dials knows why a client that tries again and again gets no connection, for
-// errors to say: its own answer comes long after the time is up.
+// dials remembers why a client gets no connection, so that errors can say it: a client that
+// tries again and again reports it long after the time is up.
 type dials struct {
-	failed atomic.Pointer[failedDial] // nil since one succeeded
+	failed atomic.Pointer[failedDial] // nil after a success
 }
 
 type failedDial struct {
@@ -21,10 +21,10 @@ type failedDial struct {
 	at  time.Time
 }
 
-// go-redis tries again after half a second at most.
+// untilNextDial is longer than the half second after which go-redis tries again.
 const untilNextDial = time.Second
 
-// watch has d told of each connection that rdb makes.
+// watch makes rdb report each of its connections to d.
 func (d *dials) watch(rdb redis.UniversalClient) {
 	add := func(node *redis.Client) { node.AddHook(d) }
 	switch rdb := rdb.(type) {
@@ -57,8 +57,8 @@ func (d *dials) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
 // ProcessPipelineHook implements redis.Hook, and adds nothing.
 func (d *dials) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
-// timeout returns ErrTimeout, and why: because connections fail, or else because of
-// err, unless that is nil.
+// timeout returns ErrTimeout and its cause: a connection that has failed, or else err, which may
+// be nil.
 func (d *dials) timeout(err error) error {
 	if f := d.failed.Load(); f != nil && time.Since(f.at) < untilNextDial {
 		return &noConnection{f.err}
@@ -69,7 +69,7 @@ func (d *dials) timeout(err error) error {
 	return fmt.Errorf("%w: %w", ErrTimeout, err)
 }
 
-// A noConnection is an ErrTimeout that came of a connection that failed.
+// A noConnection is an ErrTimeout whose cause is a connection that has failed.
 type noConnection struct{ err error }
 
 func (e *noConnection) Error() string {

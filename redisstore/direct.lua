@@ -1,7 +1,7 @@
--- What charges of one rule and key cost, all the same or nothing, if the value holds just
--- their states. ARGV[2] has packed doubles: the longest wait, the cost, and the three numbers
--- of each limit. Of all else the lines make the rows of general.lua.
--- Go repeats for each charge what is in guillemets, see expand.
+-- These lines decide charges of one rule and key that all spend the same or look, if the value
+-- holds only their states. For general.lua they make rows of all other transactions. ARGV[2]
+-- has packed doubles: the longest wait, the cost, and the three numbers of each limit.
+-- Go repeats the text in guillemets for each charge: see expand.
 if ARGV[2] ~= '' then
   TAKES
   local longest, cost, «x#, y#, z#» = struct.unpack('<dd«ddd|»', ARGV[2])

@@ -9,10 +9,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// TakeEach makes a Store a weir.Batcher: it decides ts as if Take were called for
-// one after the other, in one round trip. Transactions that ask the same of one key
-// are decided in one step, see Additive. Timeout bounds the whole of it. In a
-// cluster the keys are asked at the same time, each by calls of its own.
+// TakeEach makes a Store a weir.Batcher: it decides ts in one round trip, as Take would decide
+// one after the other. The script decides transactions with equal charges of one key in one
+// step, see Additive. Timeout bounds the whole batch. In a cluster TakeEach makes a call for
+// each slot, all at the same time.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	errs := make([]error, len(ts))
 	if err := ctx.Err(); err != nil {
@@ -36,10 +36,10 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	return errs
 }
 
-// group has transactions decided by one call if they are alike and none between them
-// charges their key. Those that are not valid get their error.
+// group returns the calls that decide ts. Transactions with equal charges share a call if no
+// transaction between them charges their key. An invalid transaction gets its error.
 func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
-	last := map[string]*call{} // that charges a key
+	last := map[string]*call{} // the last call that charges a key
 	around := []int64{time.Now().UnixMicro()}
 	for i, t := range ts {
 		if errs[i] = t.Validate(); errs[i] != nil {
@@ -68,7 +68,7 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	})
 }
 
-// additive reports whether t and others like it can be decided in one step.
+// additive reports whether a script can decide t and its equals in one step.
 func additive(t *weir.Transaction) bool {
 	return longestWait(t) == 0 && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
 		_, ok := c.Limit.Algorithm.(Additive)
@@ -76,7 +76,7 @@ func additive(t *weir.Transaction) bool {
 	})
 }
 
-// decideAll decides calls in one round trip, in a cluster in one for each slot.
+// decideAll decides calls in one round trip, or in a cluster in one for each slot.
 func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	if !s.multiSlot {
 		s.decideLine(ctx, calls, errs)
@@ -84,7 +84,7 @@ func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	}
 	lines := map[string][]*call{}
 	for _, c := range calls {
-		if len(s.split(c.ts[0])) > 1 { // no call may overtake it
+		if len(s.split(c.ts[0])) > 1 { // calls of other slots must not overtake it
 			for _, c := range calls {
 				s.decideEach(ctx, c, errs, s.takeMultiSlot)
 			}

@@ -1,14 +1,13 @@
--- All transactions that the lines above have not decided: of several keys, of values
--- that other scripts wrote, with waits, gifts and logs, and of many charges.
+-- These lines decide all transactions that the lines above leave: of several keys or many
+-- charges, of values with other states, with waits and gifts, and batches.
 --
--- ARGV[1] has the ids of the charges, as a value has them. ARGV[3] has packed doubles:
--- the longest wait in µs (-1: decide, and spend nothing; -2: forget), the shortest, and
--- how often the charges are to be spent, if they fit; then a row for each charge. A row
--- is the algorithm and the key, as indexes, the cost, the three numbers of the limit,
--- when the units of a negative cost were to be spent (0: give back the newest), and what
--- undoes that: at, a and b of the state after it, and the state before; of a log only
--- the instant before which no charge need go then, or -1. If an algorithm has edges
--- they follow, in the order of the charges.
+-- ARGV[1] has the ids of the charges, as a value has them. ARGV[3] has packed doubles: the
+-- longest wait in µs (-1: decide and spend nothing; -2: forget), the shortest wait, how often
+-- to spend the charges, and a row for each charge. A row has the algorithm and the key, as
+-- indexes, the cost, the three numbers of the limit, and the instant of the units that a
+-- negative cost gives back (0: the newest). The last seven numbers of a row undo that
+-- reservation: at, a and b of the state after it, and the state before it. Of a log they have
+-- only the instant before it, or -1. The edges of algorithms follow, in the order of charges.
 if not rows then
   within, delay, times = struct.unpack('<ddd', ARGV[3])
   rows = {}
@@ -17,8 +16,8 @@ if not rows then
 end
 local forget = within == -2
 
--- read returns the states in a value by their ids, and the ids in order; or nothing if
--- it holds no states.
+-- read returns the states in a value by their ids, and the ids in order. If the value is
+-- damaged it returns nothing.
 local function read(text)
   local from = string.find(text, ';', 1, true) or 0
   local states, ids = {}, {}
@@ -72,7 +71,7 @@ for _, value in ipairs(values) do
   end
 end
 
--- take decides a charge at an instant and returns the wait; next is the state then.
+-- take decides a charge at an instant and returns the wait. c.next is the next state.
 local function take(c, at, cost)
   local s, f = c.state, c.algorithm
   if f.open then return (f.take(c, at, cost, c.quota, c.period)) end
@@ -88,7 +87,7 @@ local function queue(c, turn, cost)
   return wait, room
 end
 
--- cancel gives back what was to be spent at an instant.
+-- cancel gives back units of an instant.
 local function cancel(c)
   local s, f, u = c.state, c.algorithm, c.undo
   if f.open then
@@ -106,8 +105,9 @@ end
 
 local spent = 0
 
--- decide returns the wait after which the charges fit n times more, or nothing if they don't
--- fit within any. A log is still as it was found.
+-- decide returns the wait after which the charges fit n times more, or nothing if they never
+-- fit. States change from one call to the next; logs are written at the end, so decide adds
+-- what was spent so far.
 local function decide(n)
   local longest, fits = delay, true
   for _, c in ipairs(charges) do
@@ -132,7 +132,7 @@ local function decide(n)
   if fits then return longest end
 end
 
--- reserve has the charges spent at an instant to come. It returns whether they fit.
+-- reserve spends the charges at a later instant. It returns whether they fit.
 local function reserve(at)
   for _, c in ipairs(charges) do
     if c.cost > 0 then
@@ -147,8 +147,8 @@ local function reserve(at)
   return true
 end
 
--- The first time is decided alone: a state that a larger limit has left may hold it and
--- no more. From then on n times fit at once as they do one by one.
+-- The first time is decided alone: a state that a larger limit has left may admit one charge
+-- and no more. After that the charges fit n times at once if they fit n times one by one.
 local wait, left, try, refused = 0, times, 1, false
 repeat
   wait = decide(try)
@@ -178,8 +178,8 @@ for _, c in ipairs(charges) do
   if #reply > 100 then reply = {table.concat(reply)} end -- more at a time are too many for miniredis
 end
 
--- A value keeps the states of these charges, and those of others while they matter, and
--- a second longer: the clock may step back.
+-- A value keeps the states of these charges. It keeps other states while they matter, and for
+-- a second more, because the clock may step back.
 for _, value in ipairs(spent > 0 and values or {}) do
   local text, ids, changed, till = {}, {}, false, now
   local function keep(id, s, ends)
@@ -195,7 +195,7 @@ for _, value in ipairs(spent > 0 and values or {}) do
       value.states[c.id] = nil
       keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0} or c.state, c.state[4])
     end
-    local most -- states that are not charged don't make a value live longer
+    local most -- the TTL, which states that are not charged do not make longer
     for _, id in ipairs(value.ids) do
       local s = value.states[id]
       if s and s[4] > now - 1000000 then

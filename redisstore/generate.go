@@ -17,58 +17,58 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Scripted is what an algorithm needs besides weir.Algorithm to be decided in Redis. Its Lua
-// must be the same function as its Take, bit for bit: storetest.Limits compares them. It
-// defines
+// Scripted is an algorithm that Redis can decide. Its Lua must be the same function as its
+// Take, bit for bit: storetest.Limits compares them. The Lua defines
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
-// The state is the numbers at, a, b and till, its Until; of a Log, see Logged. All are 0 for a
-// key never seen. now and period are in µs, and cost is not 0. now is never before at: if at is
-// yet to come, the script asks for the instant at, and adds the wait until then.
+// The numbers at, a, b and till are At, A, B and Until of the state, and 0 for a key never seen.
+// now and period are in µs, and cost is not 0. now is never before at: if at lies in the
+// future, the script calls take for the instant at and adds the wait until then. Logs differ,
+// see Logged.
 //
 // If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it returns
 // how many µs after now the cost fits, or −1 for never. A negative cost gives back and always
-// fits. till of the next state is the instant from which it decides as a key never seen: Redis
-// forgets it then. Numbers are float64: return integers below 2^53, which are exact.
+// fits. From the instant till on the next state must decide like a key never seen, because
+// Redis forgets it then. Numbers are float64: return integers below 2^53, which are exact.
 //
-// All that the Lua defines is local. It depends on nothing but the Name of the algorithm: a
-// Store asks once, and puts it into scripts with the Lua of other algorithms.
+// The Lua defines only locals. It depends on nothing but the Name of the algorithm: a Store
+// calls Lua once, and joins the Lua of several algorithms in a script.
 //
 // The Lua of a weir.Queuer and of a weir.Canceler also defines, below take and what take calls,
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //
-// In both, now is the clock and may lie before at. queue returns the wait in µs, whether there
-// is room, and the four numbers of the next state, for a turn at the instant turn or later.
-// cancel returns the four numbers of the state without n units that were spent at the instant
-// of, or nothing if it finds none.
+// In both, now is the clock and may lie before at. queue is about a turn at the instant turn or
+// later: it returns the wait in µs, whether there is room, and the four numbers of the next
+// state. cancel takes n units out that were spent at the instant of: it returns the four
+// numbers of the next state, or nothing if it finds no such unit.
 type Scripted interface {
 	Lua() string
 }
 
-// Metered is a Scripted algorithm that is a meter, such as GCRA: each unit of cost adds
-// unit ticks to a debt, which drains by rate ticks a µs and may be full ticks at most. Its
-// Lua takes unit, rate and full in place of quota, period and burst.
+// Metered is a Scripted algorithm that is a meter, such as GCRA: each unit of cost adds unit
+// ticks to a debt, and rate ticks drain in a µs. The debt is at most full ticks. The Lua gets
+// unit, rate and full in place of quota, period and burst.
 type Metered interface {
 	Meter(l *weir.Limit) (unit, rate, full int64)
 }
 
 // Edged is a Scripted algorithm whose windows a script can't compute, such as months. Edges
-// returns where windows begin, in µs since 1970 and in order, from before the instant at to
-// well after it. Its Lua gets them as one more argument after burst: packed doubles for
-// struct.unpack, with a 0 between several runs of them. If it needs the window of an instant
-// outside of them, it calls error(string.format('WEIR edges %.0f ', instant)): the store then
-// asks again, with the edges around that instant.
+// returns the instants at which windows begin, in µs since 1970 and in order, from before the
+// instant at to well after it. The Lua gets them as one more argument after burst: packed
+// doubles for struct.unpack, with a 0 between two runs of edges. If the Lua needs another
+// window it calls error(string.format('WEIR edges %.0f ', instant)). The store then runs the
+// script again, with the edges around that instant too.
 type Edged interface {
 	Edges(at int64) []int64
 }
 
-// Additive is a Scripted algorithm for which, once it has been charged at an instant, a
-// charge of m units and one of n at that instant are the same as one of m + n. Then n
-// transactions that ask the same of one key are decided in one step, see TakeEach. An
-// algorithm that counts requests, whatever their cost, is not additive.
+// Additive is a Scripted algorithm that adds up what one instant costs: after a charge at an
+// instant, charges of m and of n units at that instant are the same as one of m + n. A script
+// then decides n equal transactions of one key in one step, see TakeEach. An algorithm that
+// counts requests, whatever their cost, is not additive.
 type Additive interface {
 	Additive()
 }
@@ -78,8 +78,8 @@ type Additive interface {
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1
-//	cancel(c, now, of, n, floor)       finds what is to be given back
-//	describe_log(c, target, more)      returns what Go may ask of the log, as numbers
+//	cancel(c, now, of, n, floor)       finds the units to give back
+//	describe_log(c, target, more)      returns the numbers of the log that Take may look at
 //	spend_logs(group, now, forget)     writes the value
 type Logged interface {
 	Logged()
@@ -96,27 +96,26 @@ var (
 	generalLua string
 )
 
-// A script is a text and the name by which Redis knows it.
+// A script is a text, and the hash by which Redis knows it.
 type script struct {
 	text, sha  string
-	algorithms []string    // names, as rows count them
-	sent       atomic.Bool // by a batch
+	algorithms []string    // names; rows have their indexes
+	sent       atomic.Bool // a batch has sent the text
 }
 
-// A charge of a shape has an algorithm and may be a look.
+// A shaped is a charge of a shape: its algorithm, and whether it only looks.
 type shaped struct {
 	algorithm weir.Algorithm
 	look      bool
 }
 
-// maxDirect is how many charges a script decides without a loop: Lua has 200 registers
-// for a function.
+// maxDirect bounds the charges that a script decides without a loop: a function of Lua has 200
+// registers.
 const maxDirect = 16
 
-// generate writes the script for transactions of a shape: of charges of one rule and
-// key, which all spend the same or look, in one value that holds just their states. It
-// decides them without a loop or a table. What is none of that, or waits, is left to
-// general.lua, which stands behind it.
+// generate writes the script of a shape: the first lines decide charges of one rule and key
+// that all spend the same or look, without a loop or a table. General.lua stands behind them
+// and decides all other transactions of these algorithms.
 func generate(shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
@@ -161,7 +160,7 @@ func generate(shape []shaped) (*script, error) {
 	return x, nil
 }
 
-// A lua is the text of a script as it is written.
+// A lua is the text of a script while generate writes it.
 type lua struct{ strings.Builder }
 
 func (b *lua) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
@@ -187,8 +186,8 @@ func (b *lua) algorithm(a weir.Algorithm, i int) {
 	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
 }
 
-// takeOnly returns the part of an algorithm's Lua that its take needs. To make a
-// function that is not called costs 1 % of a check.
+// takeOnly returns the part of an algorithm's Lua that its take needs. Each function that the
+// script defines and does not call would cost 1 % of a check.
 func takeOnly(a weir.Algorithm) string {
 	text := a.(Scripted).Lua()
 	for _, f := range []string{"cancel", "queue"} {
@@ -199,9 +198,10 @@ func takeOnly(a weir.Algorithm) string {
 
 var repeated = regexp.MustCompile(`«([?!]?)([^|»]*)(\|[^»]*)?»`)
 
-// expand repeats what stands between « and » for each charge: after ? for those that spend,
-// after ! for looks. There # is the number of the charge, @ that of its algorithm, $ its cost,
-// and & the edges of its windows. What stands behind | comes between two of them, or a comma.
+// expand repeats the text between « and » for each charge; after ? only for those that spend,
+// after ! only for looks. # becomes the number of the charge, @ that of its algorithm, $ its
+// cost, and & the argument with the edges of its windows. The text behind | separates the
+// repetitions; without one a comma does.
 func expand(text string, shape []shaped, of []int) string {
 	edges := 2
 	charges := make([]*strings.Replacer, len(shape))
@@ -228,20 +228,20 @@ func expand(text string, shape []shaped, of []int) string {
 	})
 }
 
-// maxScripts bounds how many shapes of a Store have a script of their own: Redis keeps
-// each for ever.
+// maxScripts bounds the shapes of a Store that have a script of their own: Redis keeps every
+// script until it restarts.
 const maxScripts = 64
 
-// scripts are what a Store has generated, by the names of their algorithms. There are
-// few, because the numbers and names of limits are arguments.
+// scripts are the scripts of a Store, by the names of their algorithms. There are few, because
+// the numbers and names of limits are arguments.
 type scripts struct {
 	mu  sync.RWMutex
 	of  map[string]*script
-	all []shaped // of the shapes that have no script of their own
+	all []shaped // the algorithms of shapes that have no script of their own
 }
 
-// find returns the script of a shape, which it generates if need be. If there are too many
-// already it is not the shape's own but one that has its algorithms.
+// find returns the script of a shape. If there are maxScripts it may return another one, which
+// has the algorithms of the shape; own is then false.
 func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	var here [128]byte
 	name := appendNames(here[:0], shape)
@@ -274,7 +274,7 @@ func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	return s.of[string(name)], own, nil
 }
 
-// insert adds an algorithm to a shape in the order of names, if it is not there.
+// insert adds an algorithm to a shape that is sorted by name, unless it is there.
 func insert(shape []shaped, a weir.Algorithm) []shaped {
 	i, found := slices.BinarySearchFunc(shape, a.Name(), func(c shaped, name string) int { return strings.Compare(c.algorithm.Name(), name) })
 	if found {
@@ -290,8 +290,7 @@ func appendNames(b []byte, shape []shaped) []byte {
 	return b
 }
 
-// appendName separates a name from the next, whatever is in it: no name has a line
-// break or a tab.
+// appendName appends the name and a separator, which no name contains.
 func (c shaped) appendName(b []byte) []byte {
 	b = append(b, c.algorithm.Name()...)
 	if c.look {
@@ -300,8 +299,7 @@ func (c shaped) appendName(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// isLog reports whether the states of an algorithm are logs, which have a value of their
-// own.
+// isLog reports whether the states of an algorithm are logs. Logs have a value of their own.
 func isLog(a weir.Algorithm) bool {
 	_, ok := a.(Logged)
 	return ok

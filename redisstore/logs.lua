@@ -1,12 +1,13 @@
--- What n limits of one log are charged, all the same and now or never, for a key never seen
--- or a log that holds just their units. The lines know the format of slidinglog.lua, and
--- leave to it what happens once in a block: that one is full or begins to be old.
+-- These lines decide charges of logs that all spend the same, now or never, if the key was
+-- never seen or the value has one log, with only their limits. They know the format of
+-- slidinglog.lua, and leave to it what happens once in a block: that a block is full, or that
+-- no limit needs it any more. ARGV[2] is that of direct.lua.
 if ARGV[2] ~= '' then
   local longest, cost, «x#, y#, z#» = struct.unpack('<dd«ddd|»', ARGV[2])
   local ids, key, call = ARGV[1], KEYS[1], redis.call
   local text, size = call('HGET', key, 'h'), #ids
   local keep, slack = math.max(«y#»)
-  slack = math.ceil(keep / 8) -- so that not every charge need put it off
+  slack = math.ceil(keep / 8) -- so that few charges must put off the end of the value
   repeat
     if not text then
       if «cost > x#| or » or cost >= 2 ^ 32 then break end
@@ -18,11 +19,11 @@ if ARGV[2] ~= '' then
     local no, at, expires, low, high, len, «k#, s#, f#, u#, b#» = struct.unpack('<I4ddI4I4I4«ddddI4|»', text, size + 1)
     local from = size + 33 + 36 * («1| + »)
     if at > now or #text ~= from + len - 1 or string.byte(text, from) ~= 110 or «k# ~= y#| or » then break end
-    if «low < b#| and » then break end -- blocks are to be deleted
+    if «low < b#| and » then break end -- no limit needs the first block
     local base = struct.unpack('<d', text, from + 1)
     local after, sum = struct.unpack('<I5I4', text, #text - 8)
     local last = base + after
-    local function leave(b, u, s, old) -- what is not after old; a new first unit is in the same block
+    local function leave(b, u, s, old) -- units up to old leave, if the next unit is in their block
       local t, first, begin = text, from + 17, base
       if b <= high then
         t, first = call('HGET', key, string.format('%.0f:%.0f', no, b)), 18

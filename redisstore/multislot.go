@@ -14,17 +14,15 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// takeMultiSlot decides a transaction whose keys may be on different nodes. One script
-// decides those of one slot. First all slots are asked, at once; if one refuses,
-// nothing is spent. Otherwise they are charged one after the other, the scarcest first.
-// If one refuses then, because another client was faster, what the others were charged
-// is given back.
-//
-// No more is admitted for that: the units of that instant are given back, see
-// weir.Canceler. After an error they are lost to the clients.
+// takeMultiSlot decides a transaction whose keys may be on different nodes. A script decides
+// the charges of one slot. First takeMultiSlot asks all slots at the same time; if one refuses,
+// it spends nothing. Otherwise it charges one slot after the other, the scarcest first. If a
+// slot refuses then, because another client was faster, takeMultiSlot gives the others their
+// units back: those of that instant, see weir.Canceler, so no more is admitted. After an error
+// the units stay spent.
 //
 // No transaction waits for several slots: their clocks could not agree on an instant to
-// reserve. A Delay is an error, because it would not be kept.
+// reserve. A Delay is an error, because the slots could not keep it.
 func (s *Store) takeMultiSlot(ctx context.Context, t *weir.Transaction) error {
 	parts := s.split(t)
 	if len(parts) == 1 {
@@ -63,10 +61,10 @@ func (s *Store) takeMultiSlot(ctx context.Context, t *weir.Transaction) error {
 	gifts := slices.DeleteFunc(parts, func(p part) bool {
 		return !p.costs(t, func(cost int64) int64 { return min(0, cost) })
 	})
-	return s.takeParts(ctx, t, gifts) // only now: they can't be taken back
+	return s.takeParts(ctx, t, gifts) // last, because no call could take a gift back
 }
 
-// takeParts has each part decided by itself.
+// takeParts decides the parts one after the other.
 func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part) error {
 	for i := range parts {
 		if err := s.take(ctx, &parts[i].Transaction); err != nil {
@@ -77,10 +75,10 @@ func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part
 	return nil
 }
 
-// A part is the charges of a transaction that are in one slot.
+// A part is the charges of a transaction whose keys are in one slot.
 type part struct {
 	weir.Transaction
-	where []int // of its charges in the whole
+	where []int // the indexes of its charges in the whole
 }
 
 func (p *part) fill(t *weir.Transaction) {
@@ -90,8 +88,8 @@ func (p *part) fill(t *weir.Transaction) {
 	t.At = p.At
 }
 
-// costs gives the charges f of what they cost in the whole, and reports whether
-// that is anything.
+// costs sets the costs of a part to f of the costs in the whole, and reports whether any of them
+// is not 0.
 func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
 	for j, i := range p.where {
 		p.Charges[j].Cost = f(t.Charges[i].Cost)
@@ -100,7 +98,8 @@ func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
 	return any
 }
 
-// left returns how many units the scarcest limit of a part that was asked would have left.
+// left returns how many units the scarcest limit of a part would have left. The slot of the part
+// must have been asked.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
@@ -129,7 +128,7 @@ func (s *Store) split(t *weir.Transaction) []part {
 	return parts
 }
 
-// askAll has all parts decided and nothing spent.
+// askAll decides all parts at the same time and spends nothing.
 func (s *Store) askAll(ctx context.Context, t *weir.Transaction, parts []part) error {
 	errs := make([]error, len(parts))
 	var wg sync.WaitGroup
@@ -146,8 +145,7 @@ func (s *Store) askAll(ctx context.Context, t *weir.Transaction, parts []part) e
 	return nil
 }
 
-// giveBack undoes what the parts have taken, in the time that is left, and tries
-// once.
+// giveBack gives back what the parts have taken. It tries once, before ctx ends.
 func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part) {
 	for i := range parts {
 		p := &parts[i]
@@ -160,7 +158,7 @@ func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part)
 	}
 }
 
-// slot returns what keys must share to be on one node for certain: their hash tag.
+// slot returns the hash tag of a key. Keys that share it are on one node.
 func (s *Store) slot(key string) string {
 	tag, _, _ := strings.Cut("."+weir.StoredKey(key), "}")
 	return tag

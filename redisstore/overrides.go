@@ -22,8 +22,8 @@ local newest = redis.call('HGET', KEYS[1], '') or ''
 if newest == ARGV[1] then return {newest, now, {}} end
 return {newest, now, redis.call('HGETALL', KEYS[1])}`)
 
-// saveOverride gets a name, a text, a duration in µs and the largest number of others. If
-// there are as many it first removes those that have ended.
+// saveOverride gets a name, a text, a duration in µs and the largest number of other overrides.
+// If there are as many it first removes those that have ended.
 var saveOverride = redis.NewScript(`
 local h, name, text = KEYS[1], ARGV[1], ARGV[2]
 local t = redis.call('TIME')

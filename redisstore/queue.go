@@ -11,23 +11,22 @@ import (
 )
 
 const (
-	maxCalls     = 32                     // under way to one Redis; more would only be smaller
+	maxCalls     = 32                     // calls under way to one Redis; more calls would only be smaller
 	maxBatch     = 128                    // commands of a call: about a millisecond of Redis
 	minWindow    = 1                      // commands under way, however slow Redis is
-	firstWindow  = 256                    // and before anything is known
-	lateness     = 250 * time.Millisecond // by which an answer may miss its caller without costing a connection
-	measureAfter = 5 * time.Second        // the length of the way is measured again
+	firstWindow  = 256                    // commands under way before the first answer
+	lateness     = 250 * time.Millisecond // an answer may be so late without the loss of its connection
+	measureAfter = 5 * time.Second        // the queue measures the round trip again
 )
 
-// A queue sends commands to one Redis, on goroutines of its own, so that a
-// caller can leave on time and its connection still reads the late answer: what
-// closes a connection costs the next caller a new one. The goroutines end when
-// nothing waits.
+// A queue sends commands to one Redis, on goroutines of its own. A caller can therefore leave on
+// time while its connection still reads the late answer; a closed connection would cost the
+// next caller a new one. The goroutines end when no command waits.
 //
-// A command goes alone and at once while a connection is free, and otherwise
-// with all that have come meanwhile. Calls use connections that are known to
-// work; others are made beside them, in time of their own: see connect. If more waits than
-// can be decided in time, the surplus is refused on arrival.
+// While a connection is free a command goes alone and at once. Otherwise it goes with all
+// commands that have come in the meantime. Calls use connections that have worked before;
+// connect makes others beside them, in time of their own. If more commands wait than Redis can
+// decide in time, the queue refuses the surplus on arrival.
 type queue struct {
 	send    func(ctx context.Context, cmds []once) error // see sendTo
 	timeout time.Duration                                // the store's
@@ -39,35 +38,35 @@ type queue struct {
 	runners  int // calls under way
 	inFlight int // commands under way
 
-	open      int // connections that have answered and not failed since
+	open      int // connections that have answered, and have not failed since
 	opening   int // attempts to connect
 	attempted time.Time
 	failed    time.Time // the last attempt, with failure
 	failure   error
 
-	answered time.Time     // the last call, or when the first of those under way was sent
-	service  time.Duration // what a call takes, a moving average
-	fastest  time.Duration // the fastest call since measured, about the way there and back
-	before   time.Duration // the fastest in the time before
+	answered time.Time     // the last answer, or when the first call under way was sent
+	service  time.Duration // of a call, a moving average
+	fastest  time.Duration // of a call since measured, about the round trip
+	before   time.Duration // fastest of the time before
 	measured time.Time
 	window   float64   // commands that may be under way
-	cut      time.Time // the window, the last time
+	cut      time.Time // when the window last became smaller
 }
 
-// An ask is commands that wait for a call, in their order.
+// An ask is commands that wait for a call, in order.
 type ask struct {
 	ctx  context.Context // ends when the caller leaves
 	cmds []once
-	err  error         // no answer
+	err  error         // why there is no answer
 	done chan struct{} // closed once cmds have their answers, or err is set
-	must bool          // Redis learns a script by it: it is sent even if it is late
+	must bool          // it is sent even if it is late: it teaches Redis a script
 }
 
-var errStalled = fmt.Errorf("%w: Redis has stopped answering, and this was not sent", ErrTimeout)
+var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
-// do sends commands in one call and returns when it is back or ctx ends. An
-// error says that there was no answer; answers, errors among them, are in the
-// commands. After an error they belong to the queue.
+// do sends commands in one call and returns when they have their answers, or ctx ends. It
+// returns an error if there was no answer; the commands then belong to the queue. Errors that
+// Redis answers are in the commands.
 func (q *queue) do(ctx context.Context, cmds []once) error {
 	a := &ask{ctx: ctx, cmds: cmds, done: make(chan struct{}), must: cmds[0].Name() == "eval"}
 	if err := q.enter(a); err != nil {
@@ -89,7 +88,7 @@ func (q *queue) enter(a *ask) error {
 		q.pop()
 	}
 	if err := q.refuse(a, now); err != nil {
-		q.connect(now) // for those to come
+		q.connect(now) // for the next callers
 		return err
 	}
 	q.waiting = append(q.waiting, a)
@@ -106,7 +105,7 @@ func (q *queue) pop() *ask {
 	return a
 }
 
-// refuse says why a cannot be decided in time, if that is known already.
+// refuse returns an error if the queue already knows that a cannot be decided in time.
 func (q *queue) refuse(a *ask, now time.Time) error {
 	switch {
 	case q.open == 0 && now.Sub(q.failed) < retryAfter:
@@ -123,11 +122,11 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 	return nil
 }
 
-// takes returns how long a call is expected to take. If calls are late, those
-// that could be in time at their best are still sent: the window becomes smaller.
+// takes returns how long a call probably takes, at most half of the timeout: while calls are
+// late the window becomes smaller, which makes them faster.
 func (q *queue) takes() time.Duration { return min(q.service, q.timeout/2) }
 
-// start sends what waits, as far as connections and the window allow.
+// start sends waiting commands, as far as connections and the window allow.
 func (q *queue) start(now time.Time) {
 	for q.runners < q.open {
 		batch, n := q.take(now)
@@ -145,12 +144,12 @@ func (q *queue) start(now time.Time) {
 	}
 }
 
-// take removes the next batch from the line, and n commands are under way. It
-// sends no ask that would come back late.
+// take removes the next batch of n commands from the queue. It refuses asks whose answers would
+// be late.
 func (q *queue) take(now time.Time) (batch []*ask, n int) {
 	room := max(1, min(maxBatch, int(q.window)-q.inFlight))
 	if q.open >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
-		room = max(1, min(room, (q.queued+1)/2)) // the next call is soon back, and those to come find one sooner
+		room = max(1, min(room, (q.queued+1)/2)) // smaller calls are back sooner
 	}
 	if q.runners > 0 && float64(q.inFlight) >= q.window {
 		return nil, 0
@@ -172,7 +171,7 @@ func (q *queue) take(now time.Time) (batch []*ask, n int) {
 	return batch, n
 }
 
-// run makes calls until nothing waits.
+// run makes calls until no command waits.
 func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 	for n > 0 {
 		err := q.call(batch)
@@ -189,17 +188,16 @@ func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 		}
 		if n == 0 {
 			q.runners--
-			q.start(now) // others may wait for a connection, or room
+			q.start(now) // other asks may wait for a connection, or for room
 		}
 		began, underWay = now, q.inFlight
 		q.mu.Unlock()
 	}
 }
 
-// learn keeps account of a call of n commands, sent when so many were under way.
-// Their number decides how long a call takes, at a Redis that other processes may
-// use too: if it takes more than a third of what the way there and back leaves,
-// there were too many.
+// learn adapts the window to a call of n commands. underWay commands were under way when it was
+// sent, and other processes may use this Redis too. If the call takes longer than the round
+// trip and a third of the rest of the timeout, there were too many.
 func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	took := now.Sub(began)
 	if err != nil { // the connection is lost
@@ -216,10 +214,10 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	good := way + (q.timeout-way)/3
 	switch {
 	case q.queued == 0 && took <= good:
-	case now.Sub(q.measured) > measureAfter: // the way may have changed: only few commands show its length
+	case now.Sub(q.measured) > measureAfter: // the round trip may have changed, and only few commands show it
 		q.window = max(minWindow, q.window/4)
 		q.before, q.fastest, q.measured, q.cut = q.fastest, q.timeout, now, now
-	case took <= good && float64(underWay) < q.window/2: // it bounds nothing
+	case took <= good && float64(underWay) < q.window/2: // the window bounds nothing
 	case took <= good:
 		q.window = min(q.window+float64(n)/2*float64(good-took)/float64(good-way), maxCalls*maxBatch)
 	case began.After(q.cut):
@@ -228,7 +226,7 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	}
 }
 
-// call has Redis answer a batch and returns what kept it from that.
+// call sends a batch and returns an error if there was no answer.
 func (q *queue) call(batch []*ask) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), q.timeout+lateness)
 	defer cancel()
@@ -253,8 +251,8 @@ func (q *queue) call(batch []*ask) error {
 	return err
 }
 
-// sendSafely turns a panic in a hook of the client into an error: on this
-// goroutine it would end the process.
+// sendSafely returns a panic in a hook of the client as an error. On this goroutine the panic
+// would end the process.
 func (q *queue) sendSafely(ctx context.Context, cmds []once) error {
 	panicked, err := panics.Call("redisstore: the client panicked", func() error { return q.send(ctx, cmds) })
 	if panicked {

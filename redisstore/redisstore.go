@@ -1,6 +1,6 @@
-// Package redisstore keeps the states of rate limits in Redis, where processes
-// share them. A transaction is one call of one script, decided on the clock of
-// Redis, whatever the number of its limits.
+// Package redisstore keeps the states of rate limits in Redis, so that processes share them. A
+// transaction is one call of one script, whatever the number of its limits. The script decides
+// on the clock of Redis.
 package redisstore
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Options are ready to use as they are.
+// Options are ready to use as zero values.
 type Options struct {
-	// Prefix begins every key; "" means "weir:". It tells apart what shares a
-	// Redis, and must not contain a brace, which would put it into the hash
+	// Prefix begins every key; "" means "weir:". Programs that share a Redis need prefixes
+	// that differ. A prefix must not contain a brace, which would make it part of the hash
 	// tag.
 	Prefix string
 
@@ -35,10 +35,9 @@ const (
 	defaultTimeout = 50 * time.Millisecond
 )
 
-// ErrTimeout is returned by Take when Redis has not answered in time. Whether
-// the transaction was decided, and spent something, is not known. If there was no
-// connection in time the error says why: errors.Is finds this one and that of the
-// network in it.
+// ErrTimeout is the error of Take if Redis has not answered in time. The transaction may have
+// been decided, and may have spent its units. If there was no connection in time the error says
+// why: errors.Is finds both ErrTimeout and the error of the network in it.
 var ErrTimeout = errors.New("redisstore: no answer in time")
 
 // Store is a weir.Store. It is safe for concurrent use.
@@ -48,12 +47,11 @@ var ErrTimeout = errors.New("redisstore: no answer in time")
 //	weir:api:{.192.0.2.1}
 //	weir:api:log:{.192.0.2.1}
 //
-// The client's key is the hash tag, so that in a cluster all that one key is
-// charged with is in one slot, and keys are spread over all nodes. Keys in
-// different slots are charged all or none too, but not at one instant and
-// without waiting, whatever Within is; a Delay is errors.ErrUnsupported. Where two clients race for the last unit
-// of one of them, others may be refused meanwhile, and a unit may be lost; never
-// is more admitted.
+// The client's key is the hash tag. In a cluster all states of a key are therefore in one slot,
+// and keys are spread over all nodes. A transaction of keys in different slots is all or nothing
+// too, but Redis decides it at several instants. It never waits, whatever Within is; a Delay is
+// errors.ErrUnsupported. While two clients race for the last unit of one key, other clients may be
+// refused, and a unit may be lost. A limit never admits more than it should.
 type Store struct {
 	rdb       redis.UniversalClient
 	prefix    string
@@ -68,13 +66,12 @@ type Store struct {
 	dials   dials
 }
 
-// New returns a store that uses rdb and leaves it to the caller to close. It
-// does not need Redis to be there. It returns an error for a prefix or a
-// timeout that can't be used.
+// New returns a store that uses rdb. The caller closes rdb. Redis need not be there yet. New
+// returns an error if it cannot use the prefix or the timeout.
 //
-// ClientOptions has settings of a client that serve a limiter. Others work too,
-// but see Warnings. A hook of the client notes why connections fail, for errors to
-// say.
+// ClientOptions returns settings of a client that serve a limiter. Other settings work too, but
+// see Warnings. New adds a hook to rdb, which notes why connections fail, so that errors can say
+// it.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case rdb == nil:
@@ -102,9 +99,8 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Take implements weir.Store. Its errors are ErrTimeout, those of ctx, those of
-// Redis and of the network, and what Transaction.Validate finds. Where ctx is
-// canceled meanwhile it returns by the end of its time at the latest.
+// Take implements weir.Store. Its errors are ErrTimeout, those of ctx, of Redis and of the
+// network, and those of Transaction.Validate. If ctx ends, Take returns at once.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -145,13 +141,13 @@ func (s *Store) timeoutCause(ctx, budget context.Context, err error) error {
 	}
 	end, _ := budget.Deadline()
 	if caller, ok := ctx.Deadline(); ok && !caller.After(end) && time.Until(end) <= 0 {
-		return context.DeadlineExceeded // the connection noticed before the context
+		return context.DeadlineExceeded // the connection has noticed it before the context
 	}
 	return s.dials.timeout(err)
 }
 
-// key returns where the state of a charge is kept. What clients choose stands
-// last; the dot before it makes a hash tag of any key, even of an empty one.
+// key returns the name of the value that keeps the state of a charge. The part that clients
+// choose stands last; the dot before it makes a hash tag of any key, even of an empty one.
 func (s *Store) key(c *weir.Charge) string {
 	kind := ":{."
 	if isLog(c.Limit.Algorithm) {
@@ -160,7 +156,7 @@ func (s *Store) key(c *weir.Charge) string {
 	return s.prefix + escape(c.Rule) + kind + weir.StoredKey(c.Key) + "}"
 }
 
-// escape keeps a name from being confused with what stands next to it.
+// escape returns a name that cannot be confused with its neighbours.
 func escape(name string) string {
 	for i := range len(name) {
 		if !plain(name[i]) {
@@ -187,8 +183,8 @@ func plain(c byte) bool {
 
 const unreadable = "its state in Redis can't be read, or has a number that is no integer below 2^53"
 
-// fault returns an error that names the rule and the limit of a charge, and neither
-// the key nor what is stored: both may be somebody's secret, and errors are logged.
+// fault returns an error that names the rule and the limit of a charge. It names neither the key
+// nor the value: both may be secret, and errors are logged.
 func fault(c *weir.Charge, what string) error {
 	return fmt.Errorf("redisstore: rule %q: limit %q (%s): %s", c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name(), what)
 }

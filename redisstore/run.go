@@ -9,19 +9,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is a command that go-redis does not send again, whatever its settings: a
-// charge that was sent twice may be spent twice.
+// once is a command that go-redis does not send again, whatever its settings: Redis may spend a
+// charge twice that is sent twice.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// send has Redis run the scripts of calls in order, in one round trip. It returns no later
-// than ctx ends. What Redis answers, errors among it, is in the commands.
+// send makes Redis run the scripts of calls in order, in one round trip. It returns when ctx
+// ends at the latest. The commands have the answers of Redis, and its errors.
 func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 	cmds := make([]once, len(calls))
 	for i, c := range calls {
-		// The first of several is sent as it is if Redis may lack it: were it found to be
-		// missing, the calls behind it would be decided before.
+		// If Redis may lack a script, a batch has its text: otherwise Redis would decide
+		// the calls behind it first.
 		if len(calls) == 1 || c.sent.Swap(true) {
 			cmds[i] = c.command(ctx, "evalsha", c.sha)
 		} else {
@@ -41,8 +41,8 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 			case redis.HasErrorPrefix(err, "NOSCRIPT"):
 				cmds[i] = c.command(ctx, "eval", c.text)
 			case redis.HasErrorPrefix(err, "TRYAGAIN"):
-				// While a slot moves, its node may have some keys of a call and not the
-				// others. It has run nothing then.
+				// While a slot moves, a node may lack some keys of a call. It runs no
+				// script then.
 				time.Sleep(time.Millisecond)
 				cmds[i] = c.command(ctx, "evalsha", c.sha)
 			default:
@@ -54,7 +54,7 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 	return cmds, nil
 }
 
-// command returns the command of c, in place of the one that c has sent before.
+// command returns the command of c. It uses the memory of the last one again.
 func (c *call) command(ctx context.Context, name, script string) once {
 	c.args[0], c.args[1] = name, script
 	cmd := once{redis.NewCmd(ctx, c.args...)}
@@ -62,8 +62,8 @@ func (c *call) command(ctx context.Context, name, script string) once {
 	return cmd
 }
 
-// process sends commands to the node of key and returns when they have their
-// answers, or an error no later than ctx ends.
+// process sends commands to the node of key and returns when they have their answers. If ctx
+// ends before, it returns an error.
 func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 	if s.queue != nil {
 		return s.queue.do(ctx, cmds)
@@ -74,7 +74,7 @@ func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 	}
 	if err != nil {
 		if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
-			cluster.ReloadState(ctx) // go-redis by itself may take a minute to ask who the masters are
+			cluster.ReloadState(ctx) // by itself go-redis may take a minute to look for new masters
 		}
 		return err
 	}
@@ -88,8 +88,7 @@ func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 	return nil
 }
 
-// redirected reports whether err says that another node decides, and that this
-// one has done nothing.
+// redirected reports whether a node answers that another one decides. It has run no script then.
 func redirected(err error) bool {
 	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {
@@ -99,8 +98,8 @@ func redirected(err error) bool {
 	return false
 }
 
-// node returns the client of the node that has key. The first time it asks the
-// cluster, in the client's own time.
+// node returns the client of the node that has key. The first call looks for the nodes of the
+// cluster, for as long as the client's own timeouts allow.
 func (s *Store) node(ctx context.Context, key string) (*redis.Client, error) {
 	if s.located.Load() {
 		return s.find(ctx, key)
@@ -132,8 +131,8 @@ func (s *Store) queueOf(node *redis.Client) *queue {
 	return q.(*queue)
 }
 
-// await runs f and returns when ctx ends at the latest. What f does then goes on,
-// in a goroutine that ends with the client's own timeouts.
+// await runs f and returns when ctx ends at the latest. f then goes on in a goroutine, which
+// ends with the client's own timeouts.
 func await(ctx context.Context, f func(ctx context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- f(context.WithoutCancel(ctx)) }()
@@ -145,8 +144,8 @@ func await(ctx context.Context, f func(ctx context.Context) error) error {
 	}
 }
 
-// beyondEdges reports whether the script found that an instant lies beyond the
-// calendar's edges that it was given, and which.
+// beyondEdges returns the instant that lies beyond the edges which a script has got, if that is
+// what err says.
 func beyondEdges(err error) (at int64, ok bool) {
 	if err == nil {
 		return 0, false

@@ -11,8 +11,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// meanings are what Redis says by the first word of an error, for the one line
-// that an operator reads.
+// meanings explain the first word of an error of Redis to the operator who reads the log.
 var meanings = [...]struct{ prefix, means string }{
 	{"WRONGPASS", "Redis refuses the password"},
 	{"NOAUTH", "Redis wants a password"},
@@ -28,7 +27,7 @@ var meanings = [...]struct{ prefix, means string }{
 	{"WRONGTYPE", "a key holds what no store has written"},
 }
 
-// say puts into words what Redis has answered.
+// say adds the meaning to an error of Redis.
 func say(err error) error {
 	if !isAnswer(err) {
 		return err

@@ -1,6 +1,6 @@
 -- A Redis has both; rawget by itself takes 2 % of a check.
 local struct = redis.breakpoint and struct or rawget(_G, 'struct')
-if not struct then -- miniredis: the same bytes for '<', 'd', 'I' and 'c0' by hand
+if not struct then -- miniredis: these lines write the same bytes for 'd', 'I' and 'c0'
   local function bytes(n, size)
     local text = ''
     for _ = 1, size do

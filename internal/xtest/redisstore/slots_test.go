@@ -117,6 +117,7 @@ func someKeys(r *rand.Rand) (keys []string) {
 // clock of each slot, whatever their algorithms. What they spent goes back at the instants
 // at which it was spent.
 func TestSlotsOracle(t *testing.T) {
+	t.Parallel()
 	decisions := 8_000
 	if testing.Short() {
 		decisions = 1_000
@@ -212,6 +213,7 @@ func TestSlotsOracle(t *testing.T) {
 // nothing of the transaction stays spent. The definition knows logs only: units that were
 // spent less than a period ago.
 func TestSlotsRace(t *testing.T) {
+	t.Parallel()
 	histories := 100
 	if testing.Short() {
 		histories = 20
