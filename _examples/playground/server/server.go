@@ -19,7 +19,7 @@ import (
 
 // Timeout is how long Redis may take to answer on a busy machine. The default of the
 // library is 50 ms.
-const Timeout = 500 * time.Millisecond
+const Timeout = 2 * time.Second
 
 //go:embed page
 var files embed.FS

@@ -1,3 +1,4 @@
+import { beat } from "./beat.js";
 import { Chat } from "./chat.js";
 import { choose, showAnswer } from "./client.js";
 import { count, fill, sayHit } from "./controls.js";
@@ -50,12 +51,9 @@ new ResizeObserver(() => { dirty = true; }).observe($("rows"));
 const behind = 70e3; // µs of the visitor's time
 let drawn = 0, told = 0;
 function animate(time) {
-  requestAnimationFrame(animate);
   if (!scene.frame) return;
-  const pause = still.matches ? 500 : 30;
-  if (time - drawn < pause) return;
   const { now } = scene.frame, { settings, users } = scene.now;
-  const gone = Math.min(100 + pause, time - drawn) * 1e3, before = view;
+  const gone = Math.min(600, time - drawn) * 1e3, before = view;
   drawn = time;
   if (still.matches) view = now;
   else if (settings.paused) view += (now - view) * Math.min(1, gone / 80e3);
@@ -100,4 +98,4 @@ document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows")
 addEventListener("hashchange", () => connect(location.hash.slice(1)));
 mix();
 listen(location.hash.slice(1), on).catch((e) => problem("The time lines cannot be drawn. " + e.message));
-requestAnimationFrame(animate);
+beat(() => still.matches ? 480 : 60, animate);

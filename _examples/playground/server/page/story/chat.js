@@ -95,7 +95,7 @@ export class Chat {
       const now = performance.now();
       this.until(this.now + Math.min(1000, now - before) * 1e3);
       before = now;
-    }, 100);
+    }, 200);
   }
 
   pause() {

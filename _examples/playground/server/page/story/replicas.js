@@ -56,9 +56,9 @@ export class Replicas {
     this.button.textContent = "Pause";
     let n = 0;
     this.timer = setInterval(() => {
-      if (n++ % 3 === 0) this.take(Math.floor(n / 3) % names.length);
+      if (n++ % 2 === 0) this.take(Math.floor(n / 2) % names.length);
       this.draw();
-    }, 100);
+    }, 150);
   }
 
   pause() {
@@ -78,7 +78,7 @@ export class Replicas {
       drawn.push(box(x(i) - half, 40, 2 * half, 58, "vessel"), label(x(i), 60, `replica ${name}`, "middle strong"), label(x(i), 76, `${sent} requests`, "middle soft"), label(x(i), 91, `${asked} calls`, "middle soft"));
     });
     for (const call of this.calls) {
-      const age = (now - call.seen) / seen, dx = (call.n % 7 - 3) * half / 4, way = svg("g", { opacity: Math.max(0.35, 1 - age * age) });
+      const age = (now - call.seen) / seen, dx = (call.n % 7 - 3) * half / 4, pale = Math.max(0.35, 1 - age * age), way = svg("g", { "fill-opacity": pale, "stroke-opacity": pale });
       way.append(at(x(call.i) + dx, 20, mark(call.allowed ? "passed" : "refused")));
       if (call.asked) way.append(line(x(call.i) + dx, 98, w / 2 + dx * 0.6 + (call.i - 1) * 30, 198, call.allowed ? "call" : "call bad"));
       else way.append(line(x(call.i) + dx, 98, x(call.i) + dx, 116, "spared"), line(x(call.i) + dx - 4, 116, x(call.i) + dx + 4, 116, "spared"));

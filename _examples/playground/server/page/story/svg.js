@@ -16,14 +16,23 @@ export const path = (points, kind) => svg("path", { d: points.map(([x, y], i) =>
 // mark is a request: a disc if it passed, a cross if it was refused, and a ring
 // if it is not decided yet.
 export function mark(kind, r = 4.5) {
-  if (kind === "refused") return svg("path", { d: `M${-r} ${-r}L${r} ${r}M${r} ${-r}L${-r} ${r}`, class: "mark refused" });
-  if (kind === "gift") return svg("path", { d: `M0 ${-r - 1}L${r + 1} 0L0 ${r + 1}L${-r - 1} 0z`, class: "mark gift" });
+  if (kind === "refused") return shape(kind, (x, y) => `M${x - r} ${y - r}l${2 * r} ${2 * r}m0 ${-2 * r}l${-2 * r} ${2 * r}`);
+  if (kind === "gift") return shape(kind, (x, y) => `M${x} ${y - r - 1}l${r + 1} ${r + 1}l${-r - 1} ${r + 1}l${-r - 1} ${-r - 1}z`);
   return svg("circle", { r, class: "mark " + kind });
 }
 
-// at puts an element somewhere.
+function shape(kind, outline) {
+  return Object.assign(svg("path", { class: "mark " + kind }), { outline });
+}
+
+// at puts a mark somewhere, or a group of marks. It writes coordinates: for each transform the
+// browser would keep a picture apart.
 export function at(x, y, e) {
-  e.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
+  if (e.outline) e.setAttribute("d", e.outline(+x.toFixed(1), +y.toFixed(1)));
+  else if (e.tagName === "circle") {
+    e.setAttribute("cx", x.toFixed(1));
+    e.setAttribute("cy", y.toFixed(1));
+  } else for (const part of e.children) at(x, y, part);
   return e;
 }
 

@@ -4,11 +4,13 @@
 //
 // A scene says what is its own: see the comment at constructor.
 
+import { beat } from "../beat.js";
 import { at, box, clock, label, line, mark, plural, span, svg, ticks } from "./svg.js";
 import { look, replay, second } from "./world.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const top = 40;     // the line of requests, from the upper edge
+const fall = 35e4;  // µs that a request takes from there
 const most = 120;   // requests that a tape takes
 
 export class Tape {
@@ -27,7 +29,7 @@ export class Tape {
     this.end = scene.length * second;
     this.build();
     this.reset();
-    new ResizeObserver(() => this.draw()).observe(this.picture);
+    new ResizeObserver(() => { if (this.picture.clientWidth !== this.width) this.draw(); }).observe(this.picture);
   }
 
   find(selector) { return this.root.querySelector(selector); }
@@ -132,23 +134,19 @@ export class Tape {
   play() {
     if (this.now >= this.end) this.now = 0;
     this.playing = true;
+    const every = still.matches ? 480 : 60;
     let before;
-    const frame = (time) => {
-      if (!this.playing) return;
-      const pause = still.matches ? 500 : 45;
-      before ??= time - pause;
-      if (time - before >= pause) {
-        this.go(this.now + Math.min(600, time - before) * 1e3);
-        before = time;
-      }
+    this.stop?.();
+    this.stop = beat(() => every, (time) => {
+      this.go(this.now + Math.min(600, time - (before ?? time - every)) * 1e3);
+      before = time;
       if (this.now >= this.end) this.pause();
-      else requestAnimationFrame(frame);
-    };
-    requestAnimationFrame(frame);
+    });
     this.move();
   }
 
   pause() {
+    this.stop?.();
     this.playing = false;
     if (this.dots) this.move();
   }
@@ -194,7 +192,7 @@ export class Tape {
     g.append(label(0, 14, "requests", "soft"), line(this.left, top, right, top, "rule"));
     for (const t of ticks(this.scene.length, this.width < 480 ? 4 : 8)) {
       const x = this.x(t * second);
-      g.append(line(x, this.height - 30, x, this.height - 25, "rule"), at(x, this.height - 12, label(0, 0, t ? String(t) : "0 s", "middle soft")));
+      g.append(line(x, this.height - 30, x, this.height - 25, "rule"), label(x, this.height - 12, t ? String(t) : "0 s", "middle soft"));
     }
     for (const area of this.areas) {
       if (area.title) g.append(label(0, area.top - 12, area.title, "strong"));
@@ -222,10 +220,9 @@ export class Tape {
         if (v === undefined) continue;
         const x = area.x?.(d, this) ?? this.x(d.t), y = area.y(Math.min(v, area.max));
         const kind = d.cost < 0 ? "gift" : area.kind?.(d) ?? (d.allowed ? "passed" : "refused");
-        const fall = svg("g", { class: "fall" }, mark(kind));
-        fall.style.setProperty("--from", `${(top - y).toFixed(0)}px`);
-        if (d.mine) fall.append(svg("circle", { r: 8, class: "mine" }));
-        g.append(at(x, y, svg("g", {}, fall)));
+        const e = svg("g", {}, mark(kind));
+        if (d.mine) e.append(svg("circle", { r: 8, class: "mine" }));
+        g.append(Object.assign(at(x, y, e), { x, y }));
       }
       return g;
     });
@@ -278,12 +275,12 @@ export class Tape {
     const x = this.x(this.now), now = `now: ${clock(this.now)}`;
     this.dots.forEach((d, i) => {
       const past = d.t <= this.now;
+      this.drop(this.fallen[i], past ? (this.now - d.t) / fall : 1);
       this.fallen[i].classList.toggle("later", d.t + d.wait > this.now); // it waits
       if (past === this.fallen[i].classList.contains("past")) return;
       this.fallen[i].classList.toggle("past", past);
       this.tops[i].classList.toggle("gone", past);
     });
-    this.marks.classList.toggle("quiet", !this.playing);
     this.roam();
     this.head.replaceChildren(line(x, 20, x, this.height - 30, "head"), x > this.width - 90 ? label(x - 5, 14, now, "end accent") : label(x + 5, 14, now, "accent"));
     this.lives.replaceChildren(...this.areas.flatMap((a) => a.live?.(this, a) ?? []));
@@ -297,6 +294,14 @@ export class Tape {
     this.tell(this.chosen);
   }
 
+  // drop draws a dot on its way from the line of requests, of which it has gone a part.
+  drop(dot, part) {
+    const way = this.playing && !still.matches ? Math.min(1, part) ** 2 : 1;
+    if (way === (dot.way ?? 1)) return;
+    dot.way = way;
+    for (const e of dot.children) at(e.x, top + (e.y - top) * way, e);
+  }
+
   write(selector, text) {
     const e = this.find(selector);
     if (e.textContent !== text) e.textContent = text;
@@ -306,8 +311,9 @@ export class Tape {
   roam() {
     const past = this.past, one = past.includes(this.chosen) ? this.chosen : past.at(-1);
     this.fallen.forEach((e, i) => {
-      e.setAttribute("tabindex", this.dots[i] === one ? 0 : -1);
-      e.classList.toggle("chosen", this.dots[i] === this.chosen);
+      const d = this.dots[i], tab = d === one ? "0" : "-1";
+      if (e.getAttribute("tabindex") !== tab) e.setAttribute("tabindex", tab);
+      e.classList.toggle("chosen", d === this.chosen);
     });
   }
 
