@@ -30,6 +30,7 @@ func serveStatic(t *testing.T) string {
 // TestQuestions asks the library in the page what it asks the library here: the
 // answers are the same, byte by byte.
 func TestQuestions(t *testing.T) {
+	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html")
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, l := range ten {
@@ -65,10 +66,11 @@ func TestQuestions(t *testing.T) {
 
 // TestAlike runs a scene in the page and the same scene here: they show the same.
 func TestAlike(t *testing.T) {
-	base := serveStatic(t)
+	t.Parallel()
+	p := open(t, serveStatic(t)+"/try.html#paused=yes")
 	for _, pattern := range []string{"steady", "bursts", "boundary", "spammer"} {
 		link := "paused=yes&quota=7&burst=9&algorithms=" + all + "&pattern=" + pattern
-		p := open(t, base+"/try.html#"+link)
+		p.show(link)
 		p.steps(20)
 
 		values, _ := url.ParseQuery(link)
@@ -112,6 +114,7 @@ func hits(t *testing.T, s *scene.Scene) (rows [][][7]int64) {
 // that asks the store says what the library says, and one that does not ask refuses
 // nothing that would pass.
 func TestShared(t *testing.T) {
+	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")
 	for _, hybrid := range []bool{true, false} {
 		calls := eval[[]scene.Call](p, fmt.Sprintf(`(async () => {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -15,10 +14,11 @@ import (
 // TestPausedHit sends a request while the clock stands: its dot is drawn, as large as all
 // others.
 func TestPausedHit(t *testing.T) {
+	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&pattern=none&algorithms=sliding-log")
 	p.click("#hit")
 	p.wait(`playground.dots("sliding-log").length === 1`)
-	p.do(chromedp.Sleep(700 * time.Millisecond))
+	p.wait(`performance.now() - playground.dots("sliding-log")[0].shown > 250 && !playground.line("sliding-log").growing`)
 	green := eval[int](p, `(() => {
 		const c = document.querySelector(".row canvas"), style = getComputedStyle(document.documentElement).getPropertyValue("--ok").trim();
 		const [r, g, b] = [1, 3, 5].map((i) => parseInt(style.slice(i, i + 2), 16)), { data } = c.getContext("2d").getImageData(0, 0, c.width, c.height);
@@ -33,6 +33,7 @@ func TestPausedHit(t *testing.T) {
 
 // TestLimitStep changes the limit: it is another one from now on, and the past stays.
 func TestLimitStep(t *testing.T) {
+	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&algorithms=sliding-log,token-bucket")
 	p.steps(5)
 	past := `JSON.stringify(["sliding-log", "token-bucket"].map((a) => playground.dots(a).map((d) => d.v)))`
@@ -50,6 +51,7 @@ func TestLimitStep(t *testing.T) {
 
 // TestMany sends 50 requests a second: marks that would cover each other are one with a number.
 func TestMany(t *testing.T) {
+	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&pattern=steady&rate=50&algorithms=gcra,sliding-log")
 	p.steps(10)
 	p.wait(`playground.line("gcra").most > 9 && playground.line("sliding-log").most > 9`)
@@ -58,12 +60,14 @@ func TestMany(t *testing.T) {
 
 // TestHint waits for an attack that begins later.
 func TestHint(t *testing.T) {
+	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#pattern=boundary&period=60")
 	p.wait(`/^The pattern sends its next request in 1\d s\.$/.test(document.querySelector("#hint").textContent)`)
 }
 
 // TestProblem makes a mistake: the text moves nothing.
 func TestProblem(t *testing.T) {
+	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")
 	where := `JSON.stringify(document.querySelector("#rows").getBoundingClientRect())`
 	before := eval[string](p, where)
@@ -81,6 +85,7 @@ func TestProblem(t *testing.T) {
 
 // TestViews asks that a leaky bucket waits and that the calendar counts until midnight.
 func TestViews(t *testing.T) {
+	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&algorithms=leaky-bucket,calendar&pattern=boundary")
 	p.steps(6)
 	waits := 0
@@ -100,6 +105,7 @@ func TestViews(t *testing.T) {
 
 // TestFold looks at the first chart: it is seen without scrolling on a telephone and at 200 %.
 func TestFold(t *testing.T) {
+	t.Parallel()
 	base := serveStatic(t)
 	for _, size := range [][2]int64{{320, 640}, {360, 740}, {640, 450}} {
 		p := open(t, "")
@@ -116,6 +122,7 @@ func TestFold(t *testing.T) {
 
 // TestOwnLimit asks a scene from a terminal: the fields are those of the scene's limit.
 func TestOwnLimit(t *testing.T) {
+	t.Parallel()
 	base := serve(t)
 	_, data, _ := stream(t, base, "pattern=none")
 	var scene struct{ ID string }
@@ -139,6 +146,7 @@ func TestOwnLimit(t *testing.T) {
 
 // TestNoScript reads the pages as a browser without JavaScript does.
 func TestNoScript(t *testing.T) {
+	t.Parallel()
 	base := serveStatic(t)
 	for _, name := range []string{"/", "/try.html"} {
 		resp, err := http.Get(base + name)

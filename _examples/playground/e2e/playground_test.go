@@ -6,12 +6,14 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,7 +49,8 @@ var static = sync.OnceValues(func() (http.Handler, error) {
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	logging.Disable() // one of the tests takes Redis away
+	flag.Set("test.parallel", "5") // tests wait for the browser, each in a tab of its own
+	logging.Disable()              // one of the tests takes Redis away
 	dir, err := os.MkdirTemp("", "playground")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -90,10 +93,53 @@ func serve(t *testing.T, redisAddr ...string) string {
 	return srv.URL
 }
 
-// A page is one tab of the browser.
+// A page is one tab of the browser, while a test has it.
 type page struct {
 	*testing.T
 	ctx context.Context
+}
+
+// A tab goes from test to test: to open one takes longer than most tests.
+type tab struct {
+	ctx   context.Context
+	close context.CancelFunc
+	mu    sync.Mutex
+	lines []string // of the console, until a test ends
+	ended chan struct{}
+}
+
+// end is what a test writes to the console when it ends.
+const end = "The test ends."
+
+var tabs = make(chan *tab, 20) // that no test has
+
+func newTab(t *testing.T) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(browser)
+	tab := &tab{ctx: ctx, close: cancel, ended: make(chan struct{}, 1)}
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// A tab in the background gets keys and draws, too.
+	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
+		t.Fatal(err)
+	}
+	messages := chromedp.Console(ctx)
+	go func() {
+		for m, err := range messages {
+			switch {
+			case err != nil:
+				return
+			case strings.Contains(m.String(), end):
+				tab.ended <- struct{}{}
+			default:
+				tab.mu.Lock()
+				tab.lines = append(tab.lines, fmt.Sprintf("%v (%s)", m, m.URL))
+				tab.mu.Unlock()
+			}
+		}
+	}()
+	return tab
 }
 
 // open opens a tab, at a URL if there is one, and waits for the first frame. The test fails if the
@@ -107,35 +153,61 @@ func open(t *testing.T, url string) *page {
 		}
 		t.Skip(msg)
 	}
-	tab, cancel := chromedp.NewContext(browser)
-	ctx, stop := context.WithTimeout(tab, time.Minute)
+	var tab *tab
+	select {
+	case tab = <-tabs:
+	default:
+		tab = newTab(t)
+	}
+	ctx, stop := context.WithTimeout(tab.ctx, 3*time.Minute)
 	p := &page{t, ctx}
-	p.do(chromedp.EmulateViewport(1280, 900))
-	messages, listened := chromedp.Console(ctx), make(chan struct{})
-	go func() {
-		defer close(listened)
-		for m, err := range messages {
-			if err != nil {
-				return
-			}
-			t.Errorf("console: %v (%s)", m, m.URL)
-		}
-	}()
 	t.Cleanup(func() {
-		stop()
-		cancel()
-		<-listened
+		defer stop()
+		if t.Failed() {
+			tab.close()
+		} else {
+			p.leave(tab)
+		}
+		tab.mu.Lock()
+		defer tab.mu.Unlock()
+		for _, line := range tab.lines {
+			t.Error("console: " + line)
+		}
+		tab.lines = nil
 	})
+	p.do(chromedp.EmulateViewport(1280, 900))
+	p.prefer()
 	if url != "" {
 		p.visit(url)
 	}
 	return p
 }
 
+// leave gives the tab to the next test, after all that the page wrote to the console.
+func (p *page) leave(tab *tab) {
+	p.Helper()
+	p.do(chromedp.Navigate("about:blank"))
+	p.touch(false)
+	eval[any](p, fmt.Sprintf("console.log(%q)", end))
+	select {
+	case <-tab.ended:
+		tabs <- tab
+	case <-p.ctx.Done():
+		p.Fatal(p.ctx.Err())
+	}
+}
+
+func (p *page) touch(enabled bool) {
+	p.Helper()
+	if _, err := chromedp.Call(p.ctx, emulation.SetTouchEmulationEnabled, emulation.SetTouchEmulationEnabledParams{Enabled: enabled}); err != nil {
+		p.Fatal(err)
+	}
+}
+
 func (p *page) visit(url string) {
 	p.Helper()
 	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(url))
-	p.wait("playground.frame")
+	p.wait("globalThis.playground?.frame")
 }
 
 func (p *page) do(steps ...chromedp.Action[chromedp.Void]) {
@@ -148,8 +220,15 @@ func (p *page) do(steps ...chromedp.Action[chromedp.Void]) {
 // wait waits until a JavaScript expression is true.
 func (p *page) wait(expression string) {
 	p.Helper()
-	if _, err := chromedp.Run(p.ctx, chromedp.Poll[any]("Boolean("+expression+")", chromedp.WithPollingTimeout(20*time.Second), chromedp.WithPollingInterval(20*time.Millisecond))); err != nil {
-		state, _ := chromedp.Run(p.ctx, chromedp.Evaluate[string]("JSON.stringify([document.querySelector('#problem').textContent, playground.scene?.settings, playground.frame])"))
+	for {
+		_, err := chromedp.Run(p.ctx, chromedp.Poll[any]("Boolean("+expression+")", chromedp.WithPollingTimeout(30*time.Second), chromedp.WithPollingInterval(20*time.Millisecond)))
+		if err == nil {
+			return
+		}
+		if strings.Contains(err.Error(), "Cannot find context") { // the page was still arriving
+			continue
+		}
+		state, _ := chromedp.Run(p.ctx, chromedp.Evaluate[string]("JSON.stringify([document.querySelector('#problem')?.textContent, globalThis.playground?.scene?.settings, globalThis.playground?.frame])"))
 		p.Fatalf("waiting for %s: %v\n%s", expression, err, state)
 	}
 }
@@ -173,8 +252,15 @@ func (p *page) steps(n int) {
 	p.Helper()
 	period := eval[float64](p, "playground.scene.settings.period")
 	until := eval[float64](p, "playground.frame.now") + float64(n)*period*1e5
-	eval[any](p, fmt.Sprintf("(async () => { for (let i = 0; i < %d; i++) { await playground.command('step'); await new Promise((r) => setTimeout(r, 10)); } })()", n))
+	eval[any](p, fmt.Sprintf("(async () => { for (let i = 0; i < %d; i++) await playground.command('step'); })()", n))
 	p.wait(fmt.Sprintf("playground.frame.now >= %.0f", until))
+}
+
+// show opens another scene in the page, as a link does.
+func (p *page) show(link string) {
+	p.Helper()
+	eval[any](p, fmt.Sprintf("{ playground.frame.old = true; location.hash = %q }", link))
+	p.wait("playground.frame && !playground.frame.old && playground.frame.decided === 0")
 }
 
 // A dot is a request as the page shows it. Times are in µs.
@@ -219,9 +305,13 @@ func (p *page) picture(name string) {
 	}
 }
 
-func (p *page) prefer(name, value string) {
+// prefer sets what a visitor prefers, as pairs of names and values, and nothing else.
+func (p *page) prefer(pairs ...string) {
 	p.Helper()
-	features := []*emulation.MediaFeature{{Name: name, Value: value}}
+	features := []*emulation.MediaFeature{}
+	for pair := range slices.Chunk(pairs, 2) {
+		features = append(features, &emulation.MediaFeature{Name: pair[0], Value: pair[1]})
+	}
 	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
 		p.Fatal(err)
 	}
@@ -231,26 +321,25 @@ func (p *page) prefer(name, value string) {
 // dark. Nothing is cut off at the side, and controls are large enough to be hit (WCAG 2.2,
 // 2.5.8).
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	base := serve(t)
+	p := open(t, "")
 	for _, width := range []int64{360, 768, 1280} {
+		p.do(chromedp.EmulateViewport(width, 800))
+		p.visit(base + "/try.html#pattern=bursts&paused=yes&speed=1")
+		p.steps(17)
 		for _, scheme := range []string{"light", "dark"} {
-			t.Run(fmt.Sprint(width, scheme), func(t *testing.T) {
-				p := open(t, "")
-				p.do(chromedp.EmulateViewport(width, 800))
-				p.prefer("prefers-color-scheme", scheme)
-				p.visit(base + "/try.html#pattern=bursts&paused=yes&speed=1")
-				p.steps(17)
-				p.do(chromedp.Sleep(700 * time.Millisecond))
-				if over := eval[int64](p, "document.documentElement.scrollWidth"); over > width {
-					t.Errorf("the page is %d px wide, its window %d", over, width)
-				}
-				small := eval[[]string](p, `[...document.querySelectorAll("button, select, input[type=number], .choices label, summary")]
-					.filter((e) => e.checkVisibility()).filter((e) => e.getBoundingClientRect().height < 24 || e.getBoundingClientRect().width < 24).map((e) => e.outerHTML)`)
-				if len(small) > 0 {
-					t.Errorf("below 24 px: %s", strings.Join(small, "\n"))
-				}
-				p.picture(fmt.Sprintf("bursts-%d-%s", width, scheme))
-			})
+			p.prefer("prefers-color-scheme", scheme)
+			p.wait(`playground.line("gcra").growing === false`)
+			if over := eval[int64](p, "document.documentElement.scrollWidth"); over > width {
+				t.Errorf("%d, %s: the page is %d px wide", width, scheme, over)
+			}
+			small := eval[[]string](p, `[...document.querySelectorAll("button, select, input[type=number], .choices label, summary")]
+				.filter((e) => e.checkVisibility()).filter((e) => e.getBoundingClientRect().height < 24 || e.getBoundingClientRect().width < 24).map((e) => e.outerHTML)`)
+			if len(small) > 0 {
+				t.Errorf("%d, %s: below 24 px: %s", width, scheme, strings.Join(small, "\n"))
+			}
+			p.picture(fmt.Sprintf("bursts-%d-%s", width, scheme))
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 // TestProgram runs the whole program with the Redis inside it, and interrupts it while a page
 // is open.
 func TestProgram(t *testing.T) {
+	t.Parallel()
 	program := filepath.Join(t.TempDir(), "playground")
 	build := exec.Command("go", "build", "-o", program, "./_examples/playground")
 	build.Dir = "../../.."

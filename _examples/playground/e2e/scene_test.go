@@ -39,19 +39,18 @@ var all = func() string {
 
 // TestReplay decides all requests that the page shows once more, without the playground.
 func TestReplay(t *testing.T) {
-	base := serve(t)
+	t.Parallel()
+	p := open(t, serve(t)+"/try.html#paused=yes")
 	for _, pattern := range []string{"steady", "bursts", "boundary", "spammer"} {
-		t.Run(pattern, func(t *testing.T) {
-			p := open(t, base+"/try.html#paused=yes&algorithms="+all+"&pattern="+pattern)
-			p.steps(20) // less than the page keeps
-			for _, l := range ten {
-				dots := p.dots(l.Algorithm.Name())
-				if len(dots) < 20 {
-					t.Errorf("%v: %d dots, want more", l, len(dots))
-				}
-				replay(t, l, dots)
+		p.show("paused=yes&algorithms=" + all + "&pattern=" + pattern)
+		p.steps(20) // less than the page keeps
+		for _, l := range ten {
+			dots := p.dots(l.Algorithm.Name())
+			if len(dots) < 20 {
+				t.Errorf("%s, %v: %d dots, want more", pattern, l, len(dots))
 			}
-		})
+			replay(t, l, dots)
+		}
 	}
 }
 
@@ -77,6 +76,7 @@ func replay(t *testing.T, l weir.Limit, dots []dot) {
 // TestBoundary attacks the boundary of two windows: fixed windows admit twice the quota at
 // once, and the log admits it once.
 func TestBoundary(t *testing.T) {
+	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes&pattern=boundary&algorithms=fixed-window,sliding-log")
 	p.steps(5)
 	for algorithm, want := range map[string]int{"fixed-window": 20, "sliding-log": 10} {
@@ -92,7 +92,8 @@ func TestBoundary(t *testing.T) {
 
 // TestHit presses and holds the button, with a mouse and with a key.
 func TestHit(t *testing.T) {
-	p := open(t, serve(t)+"/try.html#pattern=none&rate=20&algorithms=gcra")
+	t.Parallel()
+	p := open(t, serve(t)+"/try.html#pattern=none&rate=0.1&algorithms=gcra")
 	p.click("#hit")
 	p.wait(`playground.dots("gcra").length === 1`)
 	p.wait(`document.querySelector("#live").textContent === "Passed by all."`)
@@ -100,13 +101,15 @@ func TestHit(t *testing.T) {
 	p.do(chromedp.Focus(chromedp.CSS("#hit")), chromedp.KeyEvent(" "))
 	p.wait(`playground.dots("gcra").length === 2`)
 
+	eval[any](p, `{ const e = document.querySelector("#rate"); e.value = Math.log10(20); e.dispatchEvent(new Event("change", { bubbles: true })); }`)
+	p.wait("playground.scene.settings.rate === 20")
 	eval[any](p, `document.querySelector("#hit").dispatchEvent(new PointerEvent("pointerdown", {button: 0, bubbles: true}))`)
 	p.wait(`playground.dots("gcra").length > 12`)
 	eval[any](p, `dispatchEvent(new PointerEvent("pointerup"))`)
 	p.wait(`!document.querySelector("#hit.held")`)
 	n := len(p.dots("gcra"))
-	p.do(chromedp.Sleep(300 * time.Millisecond))
-	if after := len(p.dots("gcra")); after > n+4 { // some requests were on their way
+	p.wait(fmt.Sprintf("playground.frame.now > %d", eval[int64](p, "playground.frame.now")+600_000)) // 12 requests, if it were held
+	if after := len(p.dots("gcra")); after > n+4 {                                                   // some requests were on their way
 		t.Errorf("%d requests when the button was released, %d later", n, after)
 	}
 	if dots := p.dots("gcra"); dots[len(dots)-1].OK {
@@ -128,6 +131,7 @@ func TestHit(t *testing.T) {
 
 // TestControls changes algorithms, limit, pattern and clock while the scene runs.
 func TestControls(t *testing.T) {
+	t.Parallel()
 	p := open(t, serve(t)+"/try.html#pattern=steady&rate=5&speed=5")
 	p.wait(`document.querySelectorAll(".row").length === 7`)
 	p.click("#two")
@@ -163,11 +167,7 @@ func TestControls(t *testing.T) {
 	p.click("#pause")
 	p.wait("playground.scene.settings.paused")
 	now := eval[int64](p, "playground.frame.now")
-	p.do(chromedp.Sleep(300 * time.Millisecond))
-	if later := eval[int64](p, "playground.frame.now"); later != now {
-		t.Errorf("paused at %d, and at %d later", now, later)
-	}
-	p.click("#step")
+	p.click("#step") // from where it was paused
 	p.wait(fmt.Sprintf("playground.frame.now === %d", now+1_000_000))
 	p.click("#tableBox summary")
 	p.wait(`document.querySelectorAll("#table tbody tr").length === 12 && document.querySelectorAll("#table th").length === 9`)
@@ -179,6 +179,7 @@ func TestControls(t *testing.T) {
 
 // TestLink opens the link of a scene again: the decisions are the same.
 func TestLink(t *testing.T) {
+	t.Parallel()
 	base := serve(t)
 	p := open(t, base+"/try.html#paused=yes")
 	p.click(`#patterns input[value="boundary"]`)
@@ -208,6 +209,7 @@ func TestLink(t *testing.T) {
 // TestChat plays the chat. Without the limit all messages pass. With it all messages of
 // ordinary users pass, and few of the spammer.
 func TestChat(t *testing.T) {
+	t.Parallel()
 	p := open(t, serve(t)+"/try.html#pattern=none&speed=10")
 	p.click("#chat")
 	p.wait(`document.querySelector("#chatSum").textContent !== ""`)
@@ -225,6 +227,7 @@ func TestChat(t *testing.T) {
 
 // TestHistory lets 20 minutes pass for every algorithm: the memory of the page does not grow.
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes&pattern=steady&rate=20&period=60")
 	p.do(chromedp.Click(chromedp.CSS("#tableBox summary")))
 	size := func() (kept, nodes int) {
@@ -232,9 +235,7 @@ func TestHistory(t *testing.T) {
 	}
 	p.steps(30) // three minutes
 	kept, nodes := size()
-	for range 17 {
-		p.steps(10)
-	}
+	p.steps(170)
 	p.wait(`playground.frame.now - playground.scene.start >= 1200e6`)
 	keptLater, nodesLater := size()
 	if keptLater > kept*11/10 || nodesLater > nodes || len(p.dots("gcra")) > 1200 {
@@ -245,6 +246,7 @@ func TestHistory(t *testing.T) {
 // TestStill: for a visitor who prefers reduced motion, numbers change as usual and the picture
 // changes only twice a second.
 func TestStill(t *testing.T) {
+	t.Parallel()
 	p := open(t, "")
 	p.prefer("prefers-reduced-motion", "reduce")
 	p.visit(serve(t) + "/try.html#pattern=steady&algorithms=gcra")
@@ -265,6 +267,7 @@ func TestStill(t *testing.T) {
 
 // TestTabs opens two tabs: a request of one does not appear in the other.
 func TestTabs(t *testing.T) {
+	t.Parallel()
 	base := serve(t)
 	one, two := open(t, base+"/try.html#pattern=none"), open(t, base+"/try.html#pattern=none")
 	one.click("#hit")
@@ -282,6 +285,7 @@ func TestTabs(t *testing.T) {
 
 // TestRedis counts the calls of Redis, without Hybrid and with it, and stops Redis.
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Server(t)
 	p := open(t, serve(t, redis.Addr())+"/try.html#pattern=steady&rate=20&algorithms=gcra&store=redis")
 	p.wait(`playground.dots("gcra").length > 30`)
@@ -345,6 +349,7 @@ func (p *page) names() map[string]bool {
 
 // TestAccess checks the texts for screen readers, and goes through the page with the Tab key.
 func TestAccess(t *testing.T) {
+	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes")
 	names := p.names()
 	for _, name := range []string{

@@ -35,6 +35,7 @@ func stream(t *testing.T, base, query string) (event, data string, end func()) {
 
 // TestInput sends requests that no page sends.
 func TestInput(t *testing.T) {
+	t.Parallel()
 	base := serve(t)
 	for _, test := range []struct{ query, want string }{
 		{"quota=0", `quota: "0" is not a number from 1 to 100`},
@@ -105,6 +106,7 @@ func TestInput(t *testing.T) {
 // TestScenes opens as many scenes as are allowed, and one more. When a page is closed, a new
 // scene can be opened.
 func TestScenes(t *testing.T) {
+	t.Parallel()
 	base := serve(t)
 	var leave func()
 	for i := range 64 {
@@ -132,6 +134,7 @@ func TestScenes(t *testing.T) {
 
 // TestFlood sends more commands a second than the playground allows.
 func TestFlood(t *testing.T) {
+	t.Parallel()
 	base := serve(t)
 	_, data, _ := stream(t, base, "pattern=none")
 	var scene struct{ ID string }

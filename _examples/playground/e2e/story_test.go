@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -133,6 +132,7 @@ func (p *page) text(selector string) string {
 // TestStory decides every dot of every scene again, at first and after the reader
 // has been at it, on the static page and on the served one.
 func TestStory(t *testing.T) {
+	t.Parallel()
 	for where, base := range map[string]string{"static": serveStatic(t), "served": serve(t)} {
 		t.Run(where, func(t *testing.T) {
 			p := openStory(t, base)
@@ -159,6 +159,7 @@ func TestStory(t *testing.T) {
 
 // TestLessons reads what the scenes are there to say.
 func TestLessons(t *testing.T) {
+	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for selector, want := range map[string]string{
 		"#edge .say":     "10 of 10 are used in this window. In the last 10 s, 20 passed: more than 10, because the time reaches over an edge.",
@@ -206,12 +207,14 @@ func peak(dots []told) (most int) {
 // TestPace opens the story as a reader does: a scene plays while it is seen. With reduced
 // motion it begins when the reader says so, and goes in steps.
 func TestPace(t *testing.T) {
+	t.Parallel()
 	p := open(t, "")
 	base := serveStatic(t)
 	p.do(chromedp.Navigate(base))
 	p.wait("globalThis.playground?.scenes.chat.playing")
 	eval[any](p, `document.getElementById("log").scrollIntoView({ block: "center" })`)
 	p.wait("playground.scenes.log.playing && !playground.scenes.chat.playing")
+	p.wait("playground.scenes.log.fallen.some((dot) => dot.way < 1)")
 
 	p.prefer("prefers-reduced-motion", "reduce")
 	p.do(chromedp.Navigate(base))
@@ -226,8 +229,8 @@ func TestPace(t *testing.T) {
 			t.Errorf("with reduced motion the scene goes on by %v µs", steps)
 		}
 	}
-	if name := eval[string](p, `getComputedStyle(document.querySelector(".dot.past .fall")).animationName`); name != "none" {
-		t.Errorf("with reduced motion dots move: %s", name)
+	if eval[bool](p, `playground.scenes.edge.fallen.some((dot) => dot.way < 1)`) {
+		t.Error("with reduced motion a dot falls")
 	}
 }
 
@@ -246,6 +249,7 @@ func (p *page) place(name string, t float64) (x, y float64) {
 // TestTouch puts requests on tapes with the mouse, a finger and the keyboard, and
 // asks dots for their answers.
 func TestTouch(t *testing.T) {
+	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	count := func() int { return eval[int](p, "playground.scenes.log.dots.length") }
 	n := count()
@@ -326,9 +330,7 @@ func TestTouch(t *testing.T) {
 // tap touches the screen with a finger, which may move before it is lifted.
 func tap(p *page, x, y float64, to ...float64) {
 	p.Helper()
-	if _, err := chromedp.Call(p.ctx, emulation.SetTouchEmulationEnabled, emulation.SetTouchEmulationEnabledParams{Enabled: true}); err != nil {
-		p.Fatal(err)
-	}
+	p.touch(true)
 	touches := []input.DispatchTouchEventParams{{Type: input.DispatchTouchEventTypeTouchStart, TouchPoints: []*input.TouchPoint{{X: x, Y: y}}}}
 	for _, y := range to {
 		touches = append(touches, input.DispatchTouchEventParams{Type: input.DispatchTouchEventTypeTouchMove, TouchPoints: []*input.TouchPoint{{X: x, Y: y}}})
@@ -344,6 +346,7 @@ func tap(p *page, x, y float64, to ...float64) {
 // TestReplicas sends more than the limit: replicas with a Hybrid answer what they
 // know, the same as without.
 func TestReplicas(t *testing.T) {
+	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for _, hybrid := range []bool{true, false} {
 		p.click("#replicas [data-replica='0']")
@@ -366,6 +369,7 @@ func TestReplicas(t *testing.T) {
 
 // TestStoryStays lets every scene go on for long: what the page holds does not grow.
 func TestStoryStays(t *testing.T) {
+	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	grow := func() { // ten minutes of everything
 		eval[any](p, `{ const { chat, replicas } = playground.scenes;
@@ -390,58 +394,49 @@ func TestStoryStays(t *testing.T) {
 // TestStoryFits looks at the story at the widths of telephones and desks, and as
 // wide as 1280 px are at 200 and 400 %, light and dark.
 func TestStoryFits(t *testing.T) {
-	base := serveStatic(t)
-	for _, test := range []struct {
-		width  int64
-		scheme string
-	}{{320, "light"}, {360, "dark"}, {414, "light"}, {640, "dark"}, {768, "light"}, {1280, "light"}, {1280, "dark"}, {1920, "light"}} {
-		t.Run(fmt.Sprint(test.width, test.scheme), func(t *testing.T) {
-			p := open(t, "")
-			p.do(chromedp.EmulateViewport(test.width, 800))
-			p.prefer("prefers-color-scheme", test.scheme)
-			p.do(chromedp.Navigate(base + "/?still"))
-			p.wait("globalThis.playground?.ready")
-			if over := eval[int64](p, "document.documentElement.scrollWidth"); over > test.width {
-				t.Errorf("the page is %d px wide, its window %d", over, test.width)
-			}
-			small := eval[[]string](p, `[...document.querySelectorAll("button, input:not([type=checkbox]), nav a, .next, .switch")]
-				.filter((e) => e.getBoundingClientRect().height < 24 || e.getBoundingClientRect().width < 24).map((e) => e.outerHTML)`)
-			if len(small) > 0 {
-				t.Errorf("below 24 px: %s", strings.Join(small, "\n"))
-			}
-			outside := eval[[]string](p, `[0, 1e6, 13e6, 25e6, 1e9].flatMap((now) => {
-				for (const s of Object.values(playground.scenes)) s.go?.(now);
-				return [...document.querySelectorAll(".stage svg")].flatMap((s) => [...s.querySelectorAll("text")].filter((e) => {
-					const a = s.getBoundingClientRect(), b = e.getBoundingClientRect();
-					return b.width && (b.left < a.left - 2 || b.right > a.right + 2);
-				}).map((e) => s.closest("section").id + ": " + e.textContent));
-			})`)
-			if len(outside) > 0 {
-				t.Errorf("text is cut off: %s", strings.Join(outside, "; "))
-			}
-			eval[any](p, `for (const s of Object.values(playground.scenes)) s.go?.(s.scene.start * 1e6)`)
-			p.picture(fmt.Sprintf("story-%d-%s", test.width, test.scheme))
-		})
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for _, width := range []int64{320, 360, 414, 640, 768, 1280, 1920} {
+		p.do(chromedp.EmulateViewport(width, 800))
+		p.wait("Object.values(playground.scenes).every((s) => !s.width || s.width === s.picture.clientWidth)")
+		if over := eval[int64](p, "document.documentElement.scrollWidth"); over > width {
+			t.Errorf("the page is %d px wide, its window %d", over, width)
+		}
+		small := eval[[]string](p, `[...document.querySelectorAll("button, input:not([type=checkbox]), nav a, .next, .switch")]
+			.filter((e) => e.getBoundingClientRect().height < 24 || e.getBoundingClientRect().width < 24).map((e) => e.outerHTML)`)
+		if len(small) > 0 {
+			t.Errorf("%d: below 24 px: %s", width, strings.Join(small, "\n"))
+		}
+		outside := eval[[]string](p, `[0, 1e6, 13e6, 25e6, 1e9].flatMap((now) => {
+			for (const s of Object.values(playground.scenes)) s.go?.(now);
+			return [...document.querySelectorAll(".stage svg")].flatMap((s) => [...s.querySelectorAll("text")].filter((e) => {
+				const a = s.getBoundingClientRect(), b = e.getBoundingClientRect();
+				return b.width && (b.left < a.left - 2 || b.right > a.right + 2);
+			}).map((e) => s.closest("section").id + ": " + e.textContent));
+		})`)
+		if len(outside) > 0 {
+			t.Errorf("%d: text is cut off: %s", width, strings.Join(outside, "; "))
+		}
+		eval[any](p, `for (const s of Object.values(playground.scenes)) s.go?.(s.scene.start * 1e6)`)
+		for _, scheme := range []string{"light", "dark"} {
+			p.prefer("prefers-color-scheme", scheme)
+			p.contrast(scheme)
+			p.picture(fmt.Sprintf("story-%d-%s", width, scheme))
+		}
 	}
 }
 
-// TestContrast computes how colours stand out from what is behind them (WCAG 2.2, 1.4.3).
-func TestContrast(t *testing.T) {
-	base := serveStatic(t)
-	for _, scheme := range []string{"light", "dark"} {
-		p := open(t, "")
-		p.prefer("prefers-color-scheme", scheme)
-		p.do(chromedp.Navigate(base + "/?still"))
-		p.wait("globalThis.playground?.ready")
-		colors := eval[map[string]string](p, `(() => {
-			const style = getComputedStyle(document.documentElement);
-			return Object.fromEntries(["paper", "raised", "ink", "soft", "accent", "onaccent", "ok", "bad"].map((n) => [n, style.getPropertyValue("--" + n).trim()]));
-		})()`)
-		for _, pair := range [][2]string{{"ink", "paper"}, {"soft", "paper"}, {"accent", "paper"}, {"ok", "paper"}, {"bad", "paper"}, {"soft", "raised"}, {"accent", "raised"}, {"ok", "raised"}, {"bad", "raised"}, {"onaccent", "accent"}} {
-			a, b := luminance(t, colors[pair[0]]), luminance(t, colors[pair[1]])
-			if ratio := (max(a, b) + 0.05) / (min(a, b) + 0.05); ratio < 4.5 {
-				t.Errorf("%s: %s on %s is %.1f:1", scheme, pair[0], pair[1], ratio)
-			}
+// contrast computes how colours stand out from what is behind them (WCAG 2.2, 1.4.3).
+func (p *page) contrast(scheme string) {
+	p.Helper()
+	colors := eval[map[string]string](p, `(() => {
+		const style = getComputedStyle(document.documentElement);
+		return Object.fromEntries(["paper", "raised", "ink", "soft", "accent", "onaccent", "ok", "bad"].map((n) => [n, style.getPropertyValue("--" + n).trim()]));
+	})()`)
+	for _, pair := range [][2]string{{"ink", "paper"}, {"soft", "paper"}, {"accent", "paper"}, {"ok", "paper"}, {"bad", "paper"}, {"soft", "raised"}, {"accent", "raised"}, {"ok", "raised"}, {"bad", "raised"}, {"onaccent", "accent"}} {
+		a, b := luminance(p.T, colors[pair[0]]), luminance(p.T, colors[pair[1]])
+		if ratio := (max(a, b) + 0.05) / (min(a, b) + 0.05); ratio < 4.5 {
+			p.Errorf("%s: %s on %s is %.1f:1", scheme, pair[0], pair[1], ratio)
 		}
 	}
 }
@@ -463,6 +458,7 @@ func luminance(t *testing.T, color string) float64 {
 
 // TestStoryNames asks what a screen reader would be told.
 func TestStoryNames(t *testing.T) {
+	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	names := p.names()
 	for _, name := range []string{
@@ -481,6 +477,7 @@ func TestStoryNames(t *testing.T) {
 // TestStoryKeys goes through the story with the Tab key: it reaches all that can be changed,
 // and one sees where it is.
 func TestStoryKeys(t *testing.T) {
+	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	seen := map[string]bool{}
 	for range 110 {
@@ -510,6 +507,7 @@ func TestStoryKeys(t *testing.T) {
 // TestFirstPicture measures how long a reader waits, as a browser with nothing in its
 // cache sees it. The bounds are those of a machine that has other things to do.
 func TestFirstPicture(t *testing.T) {
+	t.Parallel()
 	for where, base := range map[string]string{"static": serveStatic(t), "served": serve(t)} {
 		took := eval[struct{ First, Ready float64 }](openStory(t, base), "playground")
 		t.Logf("%s: the first picture is there after %.0f ms, and every one after %.0f ms", where, took.First, took.Ready)
