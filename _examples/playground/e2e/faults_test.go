@@ -87,7 +87,6 @@ func TestProblem(t *testing.T) {
 func TestViews(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&algorithms=leaky-bucket,calendar&pattern=boundary")
-	p.steps(6)
 	waits := 0
 	for _, d := range p.dots("leaky-bucket") {
 		if d.Wait > 0 {
@@ -158,5 +157,19 @@ func TestNoScript(t *testing.T) {
 		if !strings.Contains(string(text), "<noscript>") {
 			t.Errorf("%s says nothing without JavaScript", name)
 		}
+	}
+}
+
+// TestPast opens the lab: it begins with two periods that are over, and shows their counts.
+func TestPast(t *testing.T) {
+	t.Parallel()
+	p := open(t, serveStatic(t)+"/try.html#paused=yes")
+	past := eval[struct{ Now, Start, First, Dots, Drops int64 }](p, `(() => {
+		const { dots, levels: [level] } = playground.line("fixed-window"), { now } = playground.frame, { start } = playground.scene;
+		const drops = level.filter((s, i) => i && s.v === 0 && level[i - 1].v > 0).map((s) => s.t / 1e7 % 1);
+		return { now, start, first: dots[0].t, dots: dots.length, drops: drops.filter((x) => x === 0).length };
+	})()`)
+	if past.Now-past.Start != 20_000_000 || past.First-past.Start > 2_000_000 || past.Dots < 20 || past.Drops < 1 {
+		t.Errorf("the lab opens with %+v", past)
 	}
 }

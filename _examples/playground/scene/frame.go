@@ -62,18 +62,26 @@ func (s *Scene) Events() (events []Event) {
 		add("scene", s.announcement())
 		s.announce, s.fresh = false, false
 	}
+	for ; s.past > 0 && !s.set.Redis; s.past-- { // each look shows how counts were
+		s.failed(s.advance(s.now + 2*s.set.Period*second/looksBack))
+		s.addFrame(add)
+	}
 	if s.moved {
-		at, left, err := s.look()
-		if s.failed(err); err == nil {
-			add("frame", s.frame(at, left))
-			s.moved = false
-		}
+		s.addFrame(add)
 	}
 	if s.problem != "" {
 		add("problem", s.problem)
 		s.problem = ""
 	}
 	return events
+}
+
+func (s *Scene) addFrame(add func(string, any)) {
+	at, left, err := s.look()
+	if s.failed(err); err == nil {
+		add("frame", s.frame(at, left))
+		s.moved = false
+	}
 }
 
 // failed pauses the scene after an error.

@@ -26,6 +26,9 @@ const (
 	// nap is the longest time that a scene makes up for at once.
 	nap = 250 * time.Millisecond
 
+	// looksBack is how many frames a scene in memory begins with: they show two periods.
+	looksBack = 80
+
 	// longest is the most requests that a held button sends.
 	longest = 600
 )
@@ -59,6 +62,7 @@ type Scene struct {
 	announce bool   // the settings must be sent
 	fresh    bool   // and the page must clear what it shows
 	moved    bool   // there is a frame to send
+	past     int    // frames of the past that are not sent yet
 }
 
 // A row has one algorithm.
@@ -84,7 +88,7 @@ func New(ctx context.Context, id string, link url.Values, redis func() (weir.Sto
 	if err != nil {
 		return nil, err
 	}
-	s := &Scene{ID: id, Wake: make(chan struct{}, 1), ctx: ctx, redis: redis, set: set}
+	s := &Scene{ID: id, Wake: make(chan struct{}, 1), ctx: ctx, redis: redis, set: set, past: looksBack}
 	s.failed(s.restart())
 	return s, nil
 }

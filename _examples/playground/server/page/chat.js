@@ -1,5 +1,7 @@
 // A Chat shows the messages in two rooms: one without a limit, one with it.
 
+import { seconds } from "./dom.js";
+
 const most = 9; // lines of a room
 
 export class Chat {
@@ -41,7 +43,7 @@ export class Chat {
     }
     note.dataset.n++;
     const n = Number(note.dataset.n);
-    note.textContent = `${n} ${n === 1 ? "message" : "messages"} of ${user} held back, next in ${(retry / 1e6).toFixed(1)} s`;
+    note.textContent = `${n} ${n === 1 ? "message" : "messages"} of ${user} held back, next in ${seconds(retry)}`;
   }
 
   sumUp() {

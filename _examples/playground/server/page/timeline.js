@@ -279,14 +279,17 @@ export class Timeline {
   // the limit. Requests that would cover each other are one mark with their number.
   drawDots(ctx, ink, place, lane, view, y, beyond) {
     const size = place.scale < 12 / 1e6 ? 2.5 : 3.5, time = performance.now();
-    const flat = this.head.algorithm === "gcra", groups = new Map();
+    const flat = this.head.algorithm === "gcra", groups = [], latest = new Map();
     for (const d of this.dots) {
       if (d.t > view || d.t < place.first || d.user !== lane) continue;
       d.shown ??= ink.still ? -Infinity : time;
       const at = d.ok ? y(d.v) : beyond, cell = (d.ok && !flat ? 10 : 28) / place.scale;
-      const key = `${d.ok} ${Math.floor(d.t / cell)} ${Math.round(at / 8)}`, group = groups.get(key);
-      if (group) group.push(d);
-      else groups.set(key, [d]);
+      const key = `${d.ok} ${Math.round(at / 8)}`, group = latest.get(key), page = (t) => Math.floor(t / 2 / cell);
+      if (group && d.t - group.at(-1).t < 8 / place.scale && (d.t - group[0].t < cell || page(d.t) === page(group[0].t))) group.push(d);
+      else {
+        latest.set(key, [d]);
+        groups.push(latest.get(key));
+      }
     }
     const passed = new Path2D(), refused = new Path2D();
     const mark = (d, r) => {
@@ -306,15 +309,16 @@ export class Timeline {
     ctx.font = `11px ${ink.font}`;
     ctx.textAlign = "center";
     this.most = 1;
-    for (const group of groups.values()) {
-      if (group.length < (group[0].ok && !flat ? 4 : 6)) {
+    for (const group of groups) {
+      if (group.length < (group[0].ok && !flat ? 4 : 3)) {
         for (const d of group) mark(d, size);
         continue;
       }
       const [d] = group, at = d.ok ? y(d.v) : beyond;
       mark(d, size + 0.5);
       ctx.fillStyle = d.ok ? ink.ok : ink.bad;
-      ctx.fillText(`×${group.length}`, place.x(d.t), d.ok || beyond > 20 ? at - 7 : at + 15);
+      if (flat || !d.ok) ctx.fillText(`×${group.length}`, place.x(d.t) + 15, at + 4);
+      else ctx.fillText(`×${group.length}`, place.x(d.t), at - 7);
       this.most = Math.max(this.most, group.length);
     }
     ctx.textAlign = "start";

@@ -37,7 +37,7 @@ export const log = {
     },
   }],
   gauge(tape, w, h) {
-    const times = kept(tape), cols = times.length > 9 ? 2 : 1, fit = Math.floor((h - 40) / 15) * cols;
+    const times = kept(tape), rows = Math.floor((h - 40) / 15), cols = times.length > rows ? 2 : 1, fit = rows * cols;
     const drawn = [label(w / 2, 16, plural(times.length, "time"), "middle strong"), box(4, 24, w - 8, h - 32, "vessel")];
     times.slice(0, fit).forEach((d, i) => drawn.push(label(w * (i % cols + 0.5) / cols, 42 + Math.floor(i / cols) * 15, clock(d.t), "middle small")));
     return drawn;

@@ -181,7 +181,8 @@ export class Tape {
     this.head = svg("g", { class: "now" });
     this.lives = svg("g");
     this.marks = svg("g", { role: "list", "aria-label": "Requests that were decided" });
-    this.picture.replaceChildren(this.axes(), this.lives, this.arrivals(), this.head, this.marks, ...this.handles());
+    this.numbers = svg("g", { "aria-hidden": "true" });
+    this.picture.replaceChildren(this.axes(), this.lives, this.arrivals(), this.head, this.marks, this.numbers, ...this.handles());
     this.drawDots();
     this.move();
   }
@@ -227,6 +228,27 @@ export class Tape {
       return g;
     });
     this.marks.replaceChildren(...this.fallen);
+    this.heap();
+  }
+
+  // heap finds marks of a kind that would cover each other. Of three or more the first is
+  // drawn, with their number.
+  heap() {
+    this.heaps = [];
+    const latest = new Map();
+    this.fallen.forEach((dot, i) => {
+      for (const e of dot.children) {
+        const key = `${e.firstChild.getAttribute("class")} ${Math.round(e.y)}`, heap = latest.get(key), part = { e, t: this.dots[i].t };
+        if (heap && e.x - heap.at(-1).e.x < 8) heap.push(part);
+        else latest.set(key, [part]);
+        if (heap?.length === 3) this.heaps.push(heap);
+      }
+    });
+    for (const heap of this.heaps) {
+      const { x, y } = heap[0].e;
+      heap.label = label(x + 8, y + 4, "", "heap " + (heap[0].e.querySelector(".refused") ? "bad" : "ok"));
+    }
+    this.numbers.replaceChildren(...this.heaps.map((h) => h.label));
   }
 
   // handles are the lines of the limits, which can be dragged.
@@ -281,6 +303,12 @@ export class Tape {
       this.fallen[i].classList.toggle("past", past);
       this.tops[i].classList.toggle("gone", past);
     });
+    for (const heap of this.heaps) {
+      const n = heap.findLastIndex((p) => p.t + (this.playing ? fall : 0) <= this.now) + 1, text = n < 3 ? "" : `×${n}`;
+      if (heap.label.textContent === text) continue;
+      heap.label.textContent = text;
+      heap.forEach((p, i) => p.e.classList.toggle("under", n > 2 && i > 0 && i < n));
+    }
     this.roam();
     this.head.replaceChildren(line(x, 20, x, this.height - 30, "head"), x > this.width - 90 ? label(x - 5, 14, now, "end accent") : label(x + 5, 14, now, "accent"));
     this.lives.replaceChildren(...this.areas.flatMap((a) => a.live?.(this, a) ?? []));
