@@ -3,6 +3,10 @@ package main
 import (
 	"encoding/xml"
 	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,13 +44,48 @@ func TestWrongDecision(t *testing.T) {
 }
 
 func TestSVG(t *testing.T) {
-	c := chart{title: "a < b & c", unit: "ns", target: 0.5, bars: []bar{{"weir", 1}, {"<peer>", 3}}}
+	c := chart{Title: "a < b & c", Unit: "ns", Bars: []bar{{"weir", 1}, {"<peer>", 3}}}
 	d := xml.NewDecoder(strings.NewReader(c.svg()))
 	for {
 		if _, err := d.Token(); err == io.EOF {
 			return
 		} else if err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestFigures: the figures are those of charts.json, with the shortest bar first.
+func TestFigures(t *testing.T) {
+	dir := t.TempDir()
+	text, err := os.ReadFile("figures/charts.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "charts.json"), text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := draw(dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	drawn, _ := filepath.Glob(filepath.Join(dir, "*"))
+	if len(drawn) < 10 {
+		t.Fatalf("%d files are drawn", len(drawn))
+	}
+	for _, name := range drawn {
+		want, _ := os.ReadFile(name)
+		got, err := os.ReadFile(filepath.Join("figures", filepath.Base(name)))
+		if err != nil || string(got) != string(want) {
+			t.Errorf("%s is not current (%v): run go run -C _bench . -run none", filepath.Base(name), err)
+		}
+	}
+	c := chart{Bars: []bar{{"a", 7.5}, {"b", 6.8}, {"c", 6.9}}}
+	if s := c.svg(); !(strings.Index(s, "6.8") < strings.Index(s, "6.9") && strings.Index(s, "6.9") < strings.Index(s, "7.5")) {
+		t.Errorf("bars are not sorted: %s", s)
+	}
+	for _, size := range regexp.MustCompile(`(\d+)px`).FindAllStringSubmatch(c.svg(), -1) {
+		if n, _ := strconv.Atoi(size[1]); n < 11 {
+			t.Errorf("text of %d px is below 10 px on a telephone", n)
 		}
 	}
 }

@@ -126,13 +126,13 @@ func middleware(o options) ([]*table, error) {
 			return nil, err
 		}
 		var peers []float64
-		ch := chart{file: "middleware-" + s.name, title: "Whole middleware with fields: " + s.name, unit: "ns", target: s.target}
+		ch := chart{File: "middleware-" + s.name, Title: "Whole middleware with fields: " + s.name, Unit: "ns"}
 		for i, res := range results {
 			cells[i] = append(cells[i], res.leastAndMedian(), fmt.Sprintf("%.0f", bytes[i].median()), fmt.Sprintf("%.0f", allocs[i].median()))
 			if !strings.HasPrefix(middlewares[i].name, weirName) {
 				peers = append(peers, res.least())
 			}
-			ch.bars = append(ch.bars, bar{middlewares[i].name, res.least()})
+			ch.Bars = append(ch.Bars, bar{middlewares[i].name, res.least()})
 		}
 		t.charts = append(t.charts, ch)
 		verdicts = append(verdicts, against(results[0].least(), peers, s.target), "", fmt.Sprintf("at most %d", s.allocs))

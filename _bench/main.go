@@ -69,31 +69,33 @@ func main() {
 	if o.quick {
 		o.rounds, *figures = 1, ""
 	}
-	fmt.Printf("# Weir beside its peers\n\n%s\n", machine())
+	about := machine()
+	fmt.Printf("# Weir beside its peers\n\n%s\n", about)
+	var charts []chart
 	for _, s := range suites {
 		if !only.MatchString(s.name) {
 			continue
 		}
-		if err := s.report(o, *figures); err != nil {
+		tables, err := s.run(o)
+		if err != nil {
 			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", s.name, err)
 			os.Exit(1)
 		}
-	}
-}
-
-// report runs a suite, prints its tables and draws their charts.
-func (s *suite) report(o options, figures string) error {
-	tables, err := s.run(o)
-	if err != nil {
-		return err
-	}
-	for _, t := range tables {
-		t.write(os.Stdout)
-		if err := t.draw(figures); err != nil {
-			return err
+		for _, t := range tables {
+			t.write(os.Stdout)
+			for _, c := range t.charts {
+				c.Suite, c.About = s.name, about
+				charts = append(charts, c)
+			}
 		}
 	}
-	return nil
+	if *figures == "" {
+		return
+	}
+	if err := draw(*figures, charts); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
 }
 
 // machine returns a line with the date, the machine and the versions.

@@ -54,14 +54,14 @@ func memory(o options) ([]*table, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
-		ch := chart{file: "memory-" + slug(s.name), title: "One check in memory: " + s.name, unit: "ns", target: s.target}
+		ch := chart{File: "memory-" + slug(s.name), Title: "One check in memory: " + s.name, Unit: "ns"}
 		var least []float64
 		for i, r := range results {
 			cells[i] = append(cells[i], r.leastAndMedian())
 			least = append(least, r.least())
-			ch.bars = append(ch.bars, bar{all[i].name, r.least()})
+			ch.Bars = append(ch.Bars, bar{all[i].name, r.least()})
 		}
-		ch.bars = ch.bars[1:] // without the floor
+		ch.Bars = ch.Bars[1:] // without the floor
 		verdicts = append(verdicts, against(least[1], least[2:], s.target))
 		t.charts = append(t.charts, ch)
 	}

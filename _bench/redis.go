@@ -240,14 +240,14 @@ func serverCost(o options, rdb *redis.Client) (*table, error) {
 			medians[contenders[i].name+scene.name] = r.median()
 		}
 	}
-	ch := chart{file: "redis-allowed", title: "Server time of a check in Redis: allowed", unit: "µs"}
+	ch := chart{File: "redis-allowed", Title: "Server time of a check in Redis: allowed", Unit: "µs"}
 	for i, c := range contenders {
 		rdb.FlushAll(ctx)
 		if _, err := c.open(rdb, 1<<22)()("192.0.2.1"); err != nil {
 			return nil, err
 		}
 		t.add(append(cells[i], storedBytes(rdb))...)
-		ch.bars = append(ch.bars, bar{c.name, medians[c.name+"allowed"]})
+		ch.Bars = append(ch.Bars, bar{c.name, medians[c.name+"allowed"]})
 	}
 	t.charts = []chart{ch}
 	for _, v := range []struct {
@@ -311,7 +311,7 @@ func throughput(o options, rdb *redis.Client) (*table, error) {
 	}
 	t.header = append(t.header, "errors")
 	hot := map[string]float64{} // checks a second of one key on 128 goroutines
-	ch := chart{file: "redis-hot-key", title: "One hot key in Redis, 128 goroutines: time a check", unit: "ns"}
+	ch := chart{File: "redis-hot-key", Title: "One hot key in Redis, 128 goroutines: time a check", Unit: "ns"}
 	for _, c := range sharedContenders {
 		rdb.FlushAll(ctx)
 		row := []any{c.name}
@@ -325,7 +325,7 @@ func throughput(o options, rdb *redis.Client) (*table, error) {
 			row = append(row, fmt.Sprintf("%.1f: %.0f / %.0f", l.rate/1e3, l.micros[len(l.micros)/2], l.micros[len(l.micros)*99/100]))
 			if s.n == 128 && len(s.keys) == 1 {
 				hot[c.name] = l.rate
-				ch.bars = append(ch.bars, bar{c.name, 1e9 / l.rate})
+				ch.Bars = append(ch.Bars, bar{c.name, 1e9 / l.rate})
 			}
 		}
 		t.add(append(row, fmt.Sprintf("%.1f %%", 100*float64(failed)/float64(asked)))...)

@@ -1,55 +1,124 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
 
 // A chart has horizontal bars, the shortest first. Less is better.
 type chart struct {
-	file, title, unit string
-	target            float64 // as a fraction of the best peer; 0 draws none
-	bars              []bar
+	File  string `json:"file"`
+	Title string `json:"title"`
+	Unit  string `json:"unit"`
+	Suite string `json:"suite"` // what -run measures again
+	About string `json:"about"` // when and where it was measured, and with which versions
+	Bars  []bar  `json:"bars"`
 }
 
 type bar struct {
-	name  string
-	value float64
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
 }
 
 func slug(s string) string { return strings.NewReplacer(", ", "-", " ", "-").Replace(s) }
 
-const style = `text{font:14px system-ui,sans-serif;fill:#1f2328}.t{font-weight:600;font-size:16px}.p{fill:#b6c2cf}.w{fill:#0b6e99}.m{stroke:#1f2328;stroke-dasharray:3 3}.s{fill:#59636e;font-size:12px}
-@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.p{fill:#3d444d}.w{fill:#4db5dd}.m{stroke:#f0f6fc}.s{fill:#9198a1}}`
+// No text has less than 11 px, which are 10 if a telephone shows the figure 330 px wide.
+const style = `text{font:12px system-ui,sans-serif;fill:#1f2328}.t{font-weight:600;font-size:15px}.b,.nw{font-weight:600}.p{fill:#8c98a4}.w{fill:#0b6e99}.s{fill:#59636e;font-size:11px}.g{fill:#fff}
+@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.p{fill:#656f7a}.w{fill:#4db5dd}.s{fill:#9198a1}.g{fill:#0d1117}}`
 
 func (c chart) svg() string {
-	bars := slices.Clone(c.bars)
-	slices.SortFunc(bars, func(a, b bar) int { return int(a.value - b.value) })
-	longest := bars[len(bars)-1].value
-	const width, left, right, step = 800, 130, 90, 30
-	scale := float64(width-left-right) / longest
-	height := 60 + step*len(bars)
-	best := 0.0
+	bars := slices.SortedFunc(slices.Values(c.Bars), func(a, b bar) int { return cmp.Compare(a.Value, b.Value) })
+	const width, margin, right, step = 360, 8, 84, 38
+	scale := float64(width-margin-right) / bars[len(bars)-1].Value
+	notes := append([]string{"Less is better. Measured by go run -C _bench . -run " + c.Suite}, fold(c.About, 58)...)
+	title := fold(c.Title, 44)
+	top := 20 * len(title)
+	height := top + 12 + step*len(bars) + 15*len(notes) + 8
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="%s"><title>%[3]s</title><style>%s</style>`+"\n", width, height, html.EscapeString(c.title), style)
-	fmt.Fprintf(&b, `<text class="t" x="0" y="18">%s</text>`+"\n", html.EscapeString(c.title))
-	for i, r := range bars {
-		class := "p"
-		if strings.HasPrefix(r.name, weirName) {
-			class = "w"
-		} else if best == 0 || r.value < best {
-			best = r.value
-		}
-		y := 34 + step*i
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text><rect class="%s" x="%d" y="%d" width="%.1f" height="18" rx="3"/><text x="%.1f" y="%d">%.0f %s</text>`+"\n",
-			left-8, y+14, html.EscapeString(r.name), class, left, y, r.value*scale, float64(left)+r.value*scale+6, y+14, r.value, c.unit)
+	text := func(class string, x float64, y int, s string) {
+		fmt.Fprintf(&b, `<text class="%s" x="%.1f" y="%d">%s</text>`+"\n", class, x, y, html.EscapeString(s))
 	}
-	if c.target > 0 {
-		x := float64(left) + best*c.target*scale
-		fmt.Fprintf(&b, `<line class="m" x1="%.1f" x2="%.1f" y1="28" y2="%d"/><text class="s" x="%.1f" y="%d">our target</text>`+"\n", x, x, height-20, x+4, height-6)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="%s"><title>%[3]s</title><style>%s</style>`+"\n", width, height, html.EscapeString(c.Title), style)
+	fmt.Fprintf(&b, `<rect class="g" width="%d" height="%d" rx="6"/>`+"\n", width, height)
+	for i, line := range title {
+		text("t", margin, 20+20*i, line)
+	}
+	for i, r := range bars {
+		class, y := "p", top+10+step*i
+		if strings.HasPrefix(r.Name, weirName) {
+			class = "w"
+		}
+		text("n"+class, margin, y+12, r.Name)
+		fmt.Fprintf(&b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="14" rx="2"/>`+"\n", class, margin, y+17, max(1, r.Value*scale))
+		text("b", margin+max(1, r.Value*scale)+6, y+29, number(r.Value)+" "+c.Unit)
+	}
+	for i, line := range notes {
+		text("s", margin, height-15*(len(notes)-1-i)-8, line)
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
+}
+
+// number has the digits that tell two bars apart.
+func number(x float64) string {
+	if x < 100 {
+		return fmt.Sprintf("%.1f", x)
+	}
+	s := fmt.Sprintf("%.0f", x)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// fold breaks a text into lines of at most n letters.
+func fold(text string, n int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > n {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return append(lines, line)
+}
+
+// draw writes charts to a directory, each as a figure, and their numbers to charts.json. Charts
+// of other suites stay as they are.
+func draw(dir string, charts []chart) error {
+	name := filepath.Join(dir, "charts.json")
+	var all []chart
+	switch text, err := os.ReadFile(name); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		if err := json.Unmarshal(text, &all); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	for _, c := range charts {
+		all = append(slices.DeleteFunc(all, func(old chart) bool { return old.File == c.File }), c)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, c := range all {
+		if err := os.WriteFile(filepath.Join(dir, c.File+".svg"), []byte(c.svg()), 0o644); err != nil {
+			return err
+		}
+	}
+	text, err := json.MarshalIndent(all, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(text, '\n'), 0o644)
 }

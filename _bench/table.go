@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -37,22 +35,6 @@ func (t *table) write(w io.Writer) {
 	for _, r := range t.rows {
 		line(r)
 	}
-}
-
-// draw writes the charts into a directory; "" writes none.
-func (t *table) draw(dir string) error {
-	if dir == "" || len(t.charts) == 0 {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for _, c := range t.charts {
-		if err := os.WriteFile(filepath.Join(dir, c.file+".svg"), []byte(c.svg()), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // against returns the ratio of x to the least of others as text, and whether it meets
