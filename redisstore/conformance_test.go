@@ -76,7 +76,7 @@ func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) wei
 		if !single && adapt == nil && slices.Contains(severalKeys, name) {
 			t.Skip("it charges keys of several slots at one instant")
 		}
-		l := &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}}
+		l := &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}, periods: map[string]time.Duration{}}
 		t.Cleanup(func() { l.check(t, rdb) })
 		if adapt != nil {
 			return adapt(l)
@@ -103,12 +103,13 @@ type storeFunc func(context.Context, *weir.Transaction) error
 
 func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
 
-// lifetimes notes how long values may live: as long as their states matter, and
-// a period and a second at most.
+// lifetimes notes how long values may live: as long as their states matter, and the
+// longest period of their limits and a second at most.
 type lifetimes struct {
 	*redisstore.Store
-	mu   sync.Mutex
-	ends map[string]time.Time
+	mu      sync.Mutex
+	ends    map[string]time.Time
+	periods map[string]time.Duration
 }
 
 func (l *lifetimes) Take(ctx context.Context, t *weir.Transaction) error {
@@ -135,9 +136,10 @@ func (l *lifetimes) note(t *weir.Transaction) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		key := l.Key(c)
-		if end := t.At.Add(d.ResetAfter + c.Limit.Period + time.Second); end.After(l.ends[key]) {
+		if end := t.At.Add(d.ResetAfter); end.After(l.ends[key]) {
 			l.ends[key] = end
 		}
+		l.periods[key] = max(l.periods[key], c.Limit.Period)
 	}
 }
 
@@ -148,7 +150,7 @@ func (l *lifetimes) check(t *testing.T, rdb redis.UniversalClient) {
 		keys := rdb.Scan(ctx, 0, "*", 1000).Iterator()
 		for keys.Next(ctx) {
 			ttl, err := rdb.PTTL(ctx, keys.Val()).Result()
-			most := l.ends[keys.Val()]
+			most := l.ends[keys.Val()].Add(l.periods[keys.Val()] + time.Second)
 			switch {
 			case err != nil:
 				return err
