@@ -41,10 +41,10 @@ func TestDifferentialOnServer(t *testing.T) {
 	differential(t, rdb, &realServer{rdb: rdb})
 }
 
-// differential makes histories until there are 20,000 decisions, or as many as the
+// differential makes histories until there are 30,000 decisions, or as many as the
 // environment says in WEIR_DECISIONS.
 func differential(t *testing.T, rdb *redis.Client, server world) {
-	decisions := 20_000
+	decisions := 30_000
 	if testing.Short() {
 		decisions = 5_000
 	}
