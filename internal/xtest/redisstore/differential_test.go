@@ -524,10 +524,11 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 
 // drops reports whether Redis keeps nothing of a charge: the state is as good as new by
 // the numbers of the charge, unless it is a cancellation that found nothing, which
-// writes nothing.
+// writes nothing. A debt of more than 35 years ends after 35.
 func (h *history) drops(c *weir.Charge, d *weir.Decision, before, after *weir.State) bool {
 	same := before.At == after.At && before.A == after.A && before.B == after.B
-	return c.Cost != 0 && d.ResetAfter == 0 && len(after.Log) == 0 && !(c.Cost < 0 && c.Spent > 0 && same)
+	ended := d.ResetAfter == 0 || after.Until != 0 && after.Until <= h.now
+	return c.Cost != 0 && ended && len(after.Log) == 0 && !(c.Cost < 0 && c.Spent > 0 && same)
 }
 
 // texts returns what is in the values of fixed-size states.
