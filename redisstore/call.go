@@ -30,13 +30,16 @@ func longestWait(t *weir.Transaction) int64 {
 	return max(0, int64(min(t.Within, weir.MaxTicks*time.Microsecond)/time.Microsecond))
 }
 
-// take decides a transaction whose keys are all on one node.
+// take decides a transaction.
 func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
+	if parts := s.split(t); len(parts) > 1 {
+		return s.takeParts(ctx, t, parts)
+	}
 	return s.decide(ctx, t, longestWait(t))
 }
 
-// decide decides t, which may wait for within µs. It makes one call, and another one for each
-// window of a calendar that the script needs and did not get.
+// decide decides a transaction of one slot, which may wait for within µs. It makes one call, and
+// another one for each window of a calendar that the script needs and did not get.
 func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {

@@ -86,7 +86,7 @@ func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	for _, c := range calls {
 		if len(s.split(c.ts[0])) > 1 { // calls of other slots must not overtake it
 			for _, c := range calls {
-				s.decideEach(ctx, c, errs, s.takeMultiSlot)
+				s.takeAlone(ctx, c, errs)
 			}
 			return
 		}
@@ -109,7 +109,7 @@ func (s *Store) decideLine(ctx context.Context, calls []*call, errs []error) {
 			e = c.explain(cmds[i])
 		}
 		if _, ok := beyondEdges(e); ok {
-			s.decideEach(ctx, c, errs, s.take)
+			s.takeAlone(ctx, c, errs)
 			continue
 		}
 		for _, j := range c.of {
@@ -118,9 +118,9 @@ func (s *Store) decideLine(ctx context.Context, calls []*call, errs []error) {
 	}
 }
 
-// decideEach decides the transactions of a call by calls of their own.
-func (s *Store) decideEach(ctx context.Context, c *call, errs []error, take func(context.Context, *weir.Transaction) error) {
+// takeAlone decides the transactions of a call by calls of their own.
+func (s *Store) takeAlone(ctx context.Context, c *call, errs []error) {
 	for i, t := range c.ts {
-		errs[c.of[i]] = take(ctx, t)
+		errs[c.of[i]] = s.take(ctx, t)
 	}
 }

@@ -14,20 +14,16 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// takeMultiSlot decides a transaction whose keys may be on different nodes. A script decides
-// the charges of one slot. First takeMultiSlot asks all slots at the same time; if one refuses,
-// it spends nothing. Otherwise it charges one slot after the other, the scarcest first. If a
-// slot refuses then, because another client was faster, takeMultiSlot gives the others their
-// units back: those of that instant, see weir.Canceler, so no more is admitted. After an error
-// the units stay spent.
+// takeParts decides a transaction whose keys may be on different nodes. A script decides the
+// charges of one slot. First takeParts asks all slots at the same time; if one refuses, it
+// spends nothing. Otherwise it charges one slot after the other, the scarcest first. If a slot
+// refuses then, because another client was faster, takeParts gives the others their units back:
+// those of that instant, see weir.Canceler, so no more is admitted. After an error the units
+// stay spent.
 //
 // No transaction waits for several slots: their clocks could not agree on an instant to
 // reserve. A Delay is an error, because the slots could not keep it.
-func (s *Store) takeMultiSlot(ctx context.Context, t *weir.Transaction) error {
-	parts := s.split(t)
-	if len(parts) == 1 {
-		return s.take(ctx, t)
-	}
+func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part) error {
 	if t.Delay >= time.Microsecond && !t.Forget {
 		return fmt.Errorf("redisstore: a delay of %v of keys in several slots: %w", t.Delay, errors.ErrUnsupported)
 	}
@@ -36,7 +32,7 @@ func (s *Store) takeMultiSlot(ctx context.Context, t *weir.Transaction) error {
 	}
 	t.Decisions, t.Wait, t.Undo = t.Decisions[:len(t.Charges)], 0, t.Undo[:0]
 	if t.Forget {
-		return s.takeParts(ctx, t, parts)
+		return s.takeEachPart(ctx, t, parts)
 	}
 	if err := s.askAll(ctx, t, parts); err != nil || !t.Allowed() {
 		return err
@@ -48,7 +44,7 @@ func (s *Store) takeMultiSlot(ctx context.Context, t *weir.Transaction) error {
 		if !p.costs(t, func(cost int64) int64 { return max(0, cost) }) {
 			continue
 		}
-		if err := s.takeParts(ctx, t, parts[i:i+1]); err != nil {
+		if err := s.takeEachPart(ctx, t, parts[i:i+1]); err != nil {
 			return err
 		}
 		if !p.Allowed() {
@@ -61,11 +57,11 @@ func (s *Store) takeMultiSlot(ctx context.Context, t *weir.Transaction) error {
 	gifts := slices.DeleteFunc(parts, func(p part) bool {
 		return !p.costs(t, func(cost int64) int64 { return min(0, cost) })
 	})
-	return s.takeParts(ctx, t, gifts) // last, because no call could take a gift back
+	return s.takeEachPart(ctx, t, gifts) // last, because no call could take a gift back
 }
 
-// takeParts decides the parts one after the other.
-func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part) error {
+// takeEachPart decides parts one after the other, each by itself.
+func (s *Store) takeEachPart(ctx context.Context, t *weir.Transaction, parts []part) error {
 	for i := range parts {
 		if err := s.take(ctx, &parts[i].Transaction); err != nil {
 			return err
@@ -110,8 +106,11 @@ func (p *part) left() int64 {
 	return least
 }
 
-func (s *Store) split(t *weir.Transaction) []part {
-	var parts []part
+// split divides a transaction by slots. It may return nothing if there is only one slot.
+func (s *Store) split(t *weir.Transaction) (parts []part) {
+	if !s.multiSlot || len(t.Charges) == 1 {
+		return nil
+	}
 	var slots []string
 	for i := range t.Charges {
 		slot := s.slot(t.Charges[i].Key)

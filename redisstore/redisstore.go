@@ -114,16 +114,10 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	}
 	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
 	defer cancel()
-	var err error
-	if s.multiSlot {
-		err = s.takeMultiSlot(budget, t)
-	} else {
-		err = s.take(budget, t)
+	if err := s.take(budget, t); err != nil {
+		return s.timeoutCause(ctx, budget, err)
 	}
-	if err == nil {
-		return nil
-	}
-	return s.timeoutCause(ctx, budget, err)
+	return nil
 }
 
 // timeoutCause turns a timeout into its cause: the caller's context, the store's budget,
@@ -149,23 +143,15 @@ func (s *Store) timeoutCause(ctx, budget context.Context, err error) error {
 // key returns the name of the value that keeps the state of a charge. The part that clients
 // choose stands last; the dot before it makes a hash tag of any key, even of an empty one.
 func (s *Store) key(c *weir.Charge) string {
-	kind := ":{."
+	b := appendEscaped(append(make([]byte, 0, 128), s.prefix...), c.Rule)
 	if isLog(c.Limit.Algorithm) {
-		kind = ":log:{."
+		b = append(b, ":log"...)
 	}
-	return s.prefix + escape(c.Rule) + kind + weir.StoredKey(c.Key) + "}"
+	b = append(append(b, ":{."...), weir.StoredKey(c.Key)...)
+	return string(append(b, '}'))
 }
 
-// escape returns a name that cannot be confused with its neighbours.
-func escape(name string) string {
-	for i := range len(name) {
-		if !plain(name[i]) {
-			return string(appendEscaped(nil, name))
-		}
-	}
-	return name
-}
-
+// appendEscaped appends a name that cannot be confused with its neighbours.
 func appendEscaped(b []byte, name string) []byte {
 	for i := range len(name) {
 		if c := name[i]; plain(c) {
