@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"encoding/base64"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
@@ -260,7 +261,7 @@ func (w *fieldWriter) writeRest(d Dialect, it *item) {
 
 // writeIETF lists every policy, and every limit or, in a refusal, the violated ones.
 func (w *fieldWriter) writeIETF(items []item, refused bool) {
-	if len(items) == 1 {
+	if len(items) == 1 && items[0].rule.PartitionKey == nil {
 		w.h[fields.Policy] = items[0].ietf
 	} else {
 		start := len(w.buf)
@@ -269,6 +270,7 @@ func (w *fieldWriter) writeIETF(items []item, refused bool) {
 				w.buf = append(w.buf, ", "...)
 			}
 			w.buf = append(w.buf, items[i].ietf[0]...)
+			w.appendPartition(&items[i])
 		}
 		w.set(fields.Policy, start)
 	}
@@ -288,11 +290,24 @@ func (w *fieldWriter) writeIETF(items []item, refused bool) {
 			w.buf = append(w.buf, ";"+fields.TimeParam+"="...)
 			w.buf = strconv.AppendInt(w.buf, ceilSeconds(it.NextAfter), 10)
 		}
+		w.appendPartition(it)
 	}
 	if len(w.buf) > start {
 		w.set(fields.RateLimit, start)
 	} else {
 		delete(w.h, fields.RateLimit) // items has the limits of outer limiters, too
+	}
+}
+
+// appendPartition appends the parameter pk, a Byte Sequence, if the rule tells it.
+func (w *fieldWriter) appendPartition(it *item) {
+	if it.rule.PartitionKey == nil {
+		return
+	}
+	if pk := it.rule.PartitionKey(it.key); pk != "" && len(pk) <= maxKey {
+		w.buf = append(w.buf, ";"+fields.PartitionParam+"=:"...)
+		w.buf = base64.StdEncoding.AppendEncode(w.buf, []byte(pk))
+		w.buf = append(w.buf, ':')
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -252,4 +253,43 @@ func ExampleFromContext() {
 	}))
 	do(handler, ask("/", "192.0.2.1:1234"))
 	// Output: search 9
+}
+
+// TestPartitionKey: the dialect IETF tells the key if the rule does, and a reader has it.
+func TestPartitionKey(t *testing.T) {
+	limit := algorithms.FixedWindow(5, time.Hour)
+	plan := func(key string) string { return map[string]string{"alice": "gold", "bob": "\x00\xff\n"}[key] }
+	long := func(key string) string { return strings.Repeat("k", 129) }
+	for _, tt := range []struct {
+		name           string
+		rules          []weir.Rule
+		policy, remain string
+	}{
+		{"one", []weir.Rule{{Name: "a", PartitionKey: plan}}, `"a";q=5;w=3600;pk=:Z29sZA==:`, `"a";r=4;t=3600;pk=:Z29sZA==:`},
+		{"two", []weir.Rule{{Name: "a"}, {Name: "b", PartitionKey: plan}}, `"a";q=5;w=3600, "b";q=5;w=3600;pk=:Z29sZA==:`, `"a";r=4;t=3600, "b";r=4;t=3600;pk=:Z29sZA==:`},
+		{"none", []weir.Rule{{Name: "a"}}, `"a";q=5;w=3600`, `"a";r=4;t=3600`},
+		{"too long", []weir.Rule{{Name: "a", PartitionKey: long}}, `"a";q=5;w=3600`, `"a";r=4;t=3600`},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			for i := range tt.rules {
+				tt.rules[i].Key, tt.rules[i].Limits = weir.ByHeader("K"), []weir.Limit{limit}
+			}
+			h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.IETF, Rules: tt.rules})
+			for _, key := range []string{"alice", "carol", "bob"} {
+				r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+				r.Header.Set("K", key)
+				h.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
+				policy, remain := tt.policy, tt.remain
+				switch key {
+				case "bob":
+					policy, remain = strings.ReplaceAll(policy, "Z29sZA==", "AP8K"), strings.ReplaceAll(remain, "Z29sZA==", "AP8K")
+				case "carol": // "" tells nothing
+					policy, remain = strings.ReplaceAll(policy, ";pk=:Z29sZA==:", ""), strings.ReplaceAll(remain, ";pk=:Z29sZA==:", "")
+				}
+				if got := w.Header(); got.Get("RateLimit-Policy") != policy || got.Get("RateLimit") != remain {
+					t.Errorf("%s, %s: got %s and %s, want %s and %s", tt.name, key, got.Get("RateLimit-Policy"), got.Get("RateLimit"), policy, remain)
+				}
+			}
+		})
+	}
 }

@@ -93,6 +93,14 @@ type Rule struct {
 	// "content-bytes". "" means "requests".
 	Unit string
 
+	// PartitionKey returns what the dialect IETF tells a client of its key, a StoredKey, as
+	// the parameter pk: which of several quotas of that name it spends. nil or "" tells
+	// nothing, and so does a text of more than 128 bytes. Proxies, scripts of pages and logs
+	// see it too. So do not tell a key that is a secret or that says more than the client
+	// knows, such as the address behind a proxy or the name of an account that others
+	// share; a keyed digest of it, or the name of a tier, tells quotas apart as well.
+	PartitionKey func(key string) string
+
 	// Status is the status of the requests that the rule refuses, by a limit, a ban or a
 	// deny: 400 to 599; 0 means 429. 503 says that the service is overloaded, whoever
 	// asks. If several rules refuse a request, it is that of the rule in Refusal.
