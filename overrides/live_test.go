@@ -316,6 +316,22 @@ func TestReplicas(t *testing.T) {
 	b.ask("alice", 429)
 }
 
+// TestNetworkOfReplica: a network that one process denies is denied by another, also by one
+// that starts later, until it is removed.
+func TestNetworkOfReplica(t *testing.T) {
+	addr := redistest.Server(t).Addr()
+	find := func(*http.Request) (netip.Addr, bool) { return netip.MustParseAddr("192.0.2.7"), true }
+	a, b := redisReplica(t, addr), redisReplica(t, addr)
+	denied := b.DenyFrom("api", find)
+	a.set("192.0.2.0/24", overrides.Entry{Denied: true}, time.Hour)
+	eventually(t, "denied on a replica", func() bool { return denied(nil) })
+	c := redisReplica(t, addr)
+	later := c.DenyFrom("api", find)
+	eventually(t, "denied on a new replica", func() bool { return later(nil) })
+	b.remove("192.0.2.0/24")
+	eventually(t, "allowed again", func() bool { return !denied(nil) && !later(nil) })
+}
+
 // TestKeeperFails: without Redis the last table stays in force, and says so once. A Redis
 // that comes back empty has no overrides.
 func TestKeeperFails(t *testing.T) {

@@ -190,6 +190,28 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
+// BenchmarkObserve: a decision in memory, and one of a store, whose time is recorded.
+func BenchmarkObserve(b *testing.B) {
+	observe, err := weirotel.New(metric.NewMeterProvider(metric.WithReader(metric.NewManualReader())).Meter("weir"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, took := range map[string]time.Duration{"memory": 0, "store": time.Millisecond} {
+		e := weir.Event{Took: took, Transaction: &weir.Transaction{
+			Charges:   []weir.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
+			Decisions: []weir.Decision{{Allowed: true}}}}
+		if n := testing.AllocsPerRun(100, func() { observe(e) }); n != 0 {
+			b.Errorf("%s: %v allocations", name, n)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				observe(e)
+			}
+		})
+	}
+}
+
 func ExampleNew() {
 	observe, err := weirotel.New(noop.Meter{}) // otel.Meter("weir")
 	if err != nil {
