@@ -2,6 +2,7 @@ package tally_test
 
 import (
 	"maps"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,4 +119,43 @@ func TestObserveAllocates(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("got %v allocations", n)
 	}
+}
+
+// TestConcurrent: nothing is lost, and sums never fall, while many goroutines count and one
+// reads.
+func TestConcurrent(t *testing.T) {
+	const goroutines, events = 8, 2000
+	var c tally.Tally
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range events {
+				limit := algorithms.GCRA(9, time.Duration(1+(g+i)%5)*time.Second)
+				c.Observe(&weir.Event{Transaction: &weir.Transaction{
+					Charges: []weir.Charge{{Rule: "api", Limit: limit, Cost: 3}}, Decisions: []weir.Decision{{Allowed: i%2 == 0}},
+				}, Refusal: weir.Refusal{Reason: weir.Reason(i % 2), Rule: "api"}})
+			}
+		})
+	}
+	for last := int64(0); last < goroutines*events; {
+		n := c.Requests()
+		if n < last {
+			t.Fatalf("%d requests after %d", n, last)
+		}
+		last = n
+	}
+	wg.Wait()
+	var allowed, refused, units, limits int64
+	c.EachLimit(func(_ tally.Label, n *tally.Counts) {
+		allowed, refused, units, limits = allowed+n.Allowed.Load(), refused+n.Refused.Load(), units+n.Units(), limits+1
+	})
+	const half = goroutines * events / 2
+	if allowed != half || refused != half || units != 3*half || limits != 5 {
+		t.Errorf("got %d allowed, %d refused, %d units of %d limits, want %d and 3 times as many units of 5", allowed, refused, units, limits, half)
+	}
+	c.EachRefused(func(_, _, _ string, n int64) {
+		if n != half {
+			t.Errorf("got %d refused by the rule, want %d", n, half)
+		}
+	})
 }
