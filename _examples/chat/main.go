@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -58,16 +59,16 @@ func main() {
 			log.Fatal(err)
 		}
 		sent[m.user]++
-		verdict := fmt.Sprintf("refused, again in %.1f s", (retry * scale).Seconds())
+		verdict := demo.Red("refused") + fmt.Sprintf(", again in %.1f s", (retry*scale).Seconds())
 		if retry == 0 {
 			passed[m.user]++
-			verdict = fmt.Sprintf("passed, %d left", remaining)
+			verdict = demo.Green("passed") + fmt.Sprintf(", %d left", remaining)
 		}
 		fmt.Printf("%4.1f s  %-7s  %-16s %s\n", m.at.Seconds(), m.user, m.text, verdict)
 	}
 	fmt.Println()
 	for _, user := range []string{"anna", "ben", "spammer"} {
-		fmt.Printf("%s: %d of %d messages passed\n", user, passed[user], sent[user])
+		fmt.Printf("%-10s %s: %d of %d messages passed\n", demo.Bar(passed[user], sent[user]), user, passed[user], sent[user])
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+
+	"github.com/seed83679106/weir/_examples/internal/demo"
 )
 
 // A demonstration sends requests to the replicas, in turns.
@@ -60,7 +62,7 @@ func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 
 func (d *demonstration) show(steps ...step) error {
 	for _, s := range steps {
-		fmt.Printf("\n%s\n\n$ curl -i -H 'X-API-Key: %s' %s/\n", s.say, s.client, d.replicas[0].base)
+		fmt.Printf("\n%s\n\n$ curl -i -H 'X-API-Key: %s' %s/\n", demo.Bold(s.say), s.client, d.replicas[0].base)
 		passed, longest, took := 0, time.Duration(0), time.Duration(0)
 		left := make([]string, len(d.replicas))
 		for i := range s.times {

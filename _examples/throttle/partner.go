@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/seed83679106/weir/_examples/internal/demo"
 )
 
 const (
@@ -106,7 +108,7 @@ func (t *timeline) print() {
 	fmt.Printf("%5.2f s  left %-6s arrived %-6s  in the last second %s%s", now.Sub(t.start).Seconds(),
 		t.left, t.arrived, strings.Repeat("#", n), strings.Repeat(".", max(0, quota-n)))
 	if strings.Contains(t.arrived, "!") {
-		fmt.Printf("  429, Retry-After: %d", pause/time.Second)
+		fmt.Print("  " + demo.Red(fmt.Sprintf("429, Retry-After: %d", pause/time.Second)))
 	}
 	fmt.Println()
 	t.left, t.arrived = "", ""

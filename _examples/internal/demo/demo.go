@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -81,11 +82,11 @@ func Serve(addr string, h http.Handler) (base string, end func()) {
 }
 
 func show(ctx context.Context, base string, requests []Request) error {
-	last := ""
+	last, refused := "", false
 	var wait time.Duration
 	for _, q := range requests {
 		if q.Say != "" {
-			fmt.Printf("\n%s\n", q.Say)
+			fmt.Printf("\n%s\n", Bold(q.Say))
 		}
 		if q.Wait {
 			select {
@@ -103,7 +104,9 @@ func show(ctx context.Context, base string, requests []Request) error {
 			if err != nil {
 				return err
 			}
-			printResponse(resp, body)
+			full := resp.StatusCode == http.StatusTooManyRequests && !refused // the first one
+			printResponse(resp, body, full)
+			refused = refused || full
 			wait, _ = time.ParseDuration(resp.Header.Get("Retry-After") + "s")
 			if want := max(q.Want, http.StatusOK); resp.StatusCode != want {
 				return fmt.Errorf("%s %s: status %d, want %d", resp.Request.Method, q.Path, resp.StatusCode, want)
@@ -155,22 +158,33 @@ func (q *Request) send(ctx context.Context, base string) (*http.Response, string
 	return resp, string(body), err
 }
 
-// printResponse prints a response: in one line, or in full if its status is an error.
-func printResponse(resp *http.Response, body string) {
-	names := slices.Sorted(maps.Keys(resp.Header))
-	if resp.StatusCode < 400 {
-		fmt.Print(resp.Status)
-		for _, name := range names {
-			if strings.Contains(name, "Ratelimit") || name == "Retry-After" {
-				fmt.Printf(" | %s: %s", name, resp.Header.Get(name))
-			}
+// printResponse prints a response: in full if full is set, and otherwise in a line.
+func printResponse(resp *http.Response, body string, full bool) {
+	status := Green(resp.Status)
+	if resp.StatusCode >= 400 {
+		status = Red(resp.Status)
+	}
+	body = strings.TrimSpace(body)
+	if full {
+		fmt.Println(resp.Proto, status)
+		for _, name := range slices.Sorted(maps.Keys(resp.Header)) {
+			fmt.Printf("%s: %s\n", name, resp.Header.Get(name))
 		}
-		fmt.Printf(" | %s\n", strings.TrimSpace(body))
+		fmt.Printf("\n%s\n", body)
 		return
 	}
-	fmt.Println(resp.Proto, resp.Status)
-	for _, name := range names {
-		fmt.Printf("%s: %s\n", name, resp.Header.Get(name))
+	parts := []string{status}
+	limit, err := strconv.Atoi(resp.Header.Get("X-Ratelimit-Limit"))
+	if remaining, err2 := strconv.Atoi(resp.Header.Get("X-Ratelimit-Remaining")); err == nil && err2 == nil {
+		parts = append(parts, fmt.Sprintf("%s %d of %d left", Bar(remaining, limit), remaining, limit))
 	}
-	fmt.Printf("\n%s\n", strings.TrimSpace(body))
+	for _, name := range []string{"Ratelimit", "Retry-After"} {
+		if value := resp.Header.Get(name); value != "" {
+			parts = append(parts, name+": "+value)
+		}
+	}
+	if _, policies, ok := strings.Cut(body, `"violated-policies":`); ok { // of problem details
+		body = `"violated-policies":` + strings.TrimSuffix(policies, "}")
+	}
+	fmt.Println(strings.Join(append(parts, body), " | "))
 }
