@@ -75,7 +75,7 @@ func TestAlgorithms(t *testing.T) {
 		requests = append(requests, start+at)
 	}
 
-	d := draw(int(top+each*float64(len(panels))+8), "The same requests under each algorithm",
+	d := draw(800, int(top+each*float64(len(panels))+8), "The same requests under each algorithm",
 		"Seven time lines of 25 seconds with a limit of 10 per 10 seconds: 24 requests in 6 seconds across the edge of a window, "+
 			"a pause, then 2 requests a second. Circles are requests that were admitted, crosses those that were refused, "+
 			"the curve is what the algorithm remembers.")

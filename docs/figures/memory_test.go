@@ -101,7 +101,7 @@ func TestMemory(t *testing.T) {
 	)
 	last := len(m.Keys) - 1
 	mb := func(n int64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) }
-	d := draw(380, "Memory under a flood of made-up keys",
+	d := draw(800, 380, "Memory under a flood of made-up keys",
 		fmt.Sprintf("A million keys, each asked for once. A map from key to one number grows to %s, the store in memory with MaxKeys 100,000 stays at %s.",
 			mb(m.Map[last]), mb(m.Store[last])))
 	d.text(16, 52, "soft", "Every key is new, and asks once. A key that was refused before the flood stays refused (TestFlood).")

@@ -10,19 +10,18 @@ import (
 	"testing"
 )
 
-// A drawing is an SVG, 800 wide, in light or dark colours as the reader prefers. It has a
+// A drawing is an SVG in light or dark colours as the reader prefers. It has a
 // background of its own, so it is also readable on a page that ignores the preference.
 type drawing struct {
 	strings.Builder
 }
-
-const width = 800
 
 const style = `
 text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
 .title { font-size: 16px; font-weight: 600 }
 .name { font-weight: 600 }
 .soft { fill: #59636e; font-size: 12px }
+.note { fill: #59636e }
 .big { font-size: 22px; font-weight: 600 }
 .end { text-anchor: end }
 .mid { text-anchor: middle }
@@ -33,13 +32,12 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f232
 .area { fill: #0969da; fill-opacity: .13 }
 .span { fill: #bf8700; fill-opacity: .18 }
 .yes { fill: #1a7f37 }
+.less { fill: #0969da }
+.more { fill: #cf222e }
 .no { stroke: #cf222e; stroke-width: 1.4; fill: none }
-.nocurve { stroke: #cf222e; stroke-width: 1.5; fill: none; stroke-linejoin: round }
-.notext { fill: #cf222e }
-.curvetext { fill: #0969da }
 @media (prefers-color-scheme: dark) {
 text { fill: #f0f6fc }
-.soft { fill: #9198a1 }
+.soft, .note { fill: #9198a1 }
 .paper { fill: #0d1117 }
 .grid { stroke: #3d444d }
 .edge { stroke: #656c76 }
@@ -47,14 +45,14 @@ text { fill: #f0f6fc }
 .area { fill: #4493f8; fill-opacity: .2 }
 .span { fill: #d29922; fill-opacity: .22 }
 .yes { fill: #3fb950 }
-.no, .nocurve { stroke: #f85149 }
-.notext { fill: #f85149 }
-.curvetext { fill: #4493f8 }
+.less { fill: #4493f8 }
+.more { fill: #f85149 }
+.no { stroke: #f85149 }
 }
 `
 
 // draw begins a drawing. Screen readers read title and desc.
-func draw(height int, title, desc string) *drawing {
+func draw(width, height int, title, desc string) *drawing {
 	d := new(drawing)
 	d.printf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-labelledby="title desc">`,
 		width, height, width, height)

@@ -50,7 +50,7 @@ func TestWorst(t *testing.T) {
 		length      = 3 * minute
 		unit        = 3.6 // height
 	)
-	d := draw(int(top+each*float64(len(tests))+16), "The most that any 60 seconds can hold, of 10 per minute",
+	d := draw(800, int(top+each*float64(len(tests))+16), "The most that any 60 seconds can hold, of 10 per minute",
 		"Six time lines of three minutes, each under its worst schedule. A fixed window admits 20 in the worst 60 seconds, an anchored "+
 			"window, a sliding window and GCRA with a burst of 10 admit 19, GCRA with a burst of 1 and a sliding log admit 10.")
 	d.text(16, 52, "soft", "Each algorithm under the schedule that is worst for it. Bars are units admitted at that instant.")
@@ -89,8 +89,10 @@ func TestWorst(t *testing.T) {
 		if most != test.want {
 			t.Errorf("%v: got %d in a window, want %d", test.limit, most, test.want)
 		}
-		begin := min(x(last-minute+1), x(from)-3)
-		d.rect("span", begin, y, x(last)+6-begin, 44)
+		if last-from >= minute {
+			t.Errorf("%v: %d µs are more than a window", test.limit, last-from)
+		}
+		d.rect("span", x(last-minute+1), y, x(last)-x(last-minute), 44)
 		edges := "grid"
 		if strings.HasSuffix(test.limit.Algorithm.Name(), "-window") {
 			edges = "edge"
@@ -104,11 +106,13 @@ func TestWorst(t *testing.T) {
 		d.line("grid", left, ground, right, ground)
 		for j, a := range admitted {
 			dx := -2.0
-			switch { // requests close together are drawn side by side
+			switch { // inside the band, and side by side if they are close together
+			case a.at == last, a.at == last-minute:
+				dx = -4
 			case j+1 < len(admitted) && admitted[j+1].at == a.at+1:
-				dx = -4.7
-			case j > 0 && admitted[j-1].at == a.at-1:
-				dx = 0.7
+				dx = -8.7
+			case a.at == from:
+				dx = 0
 			}
 			d.rect("yes", x(a.at)+dx, ground-unit*float64(a.units), 4, unit*float64(a.units))
 		}
