@@ -36,7 +36,7 @@ export const bucket = {
     },
   }, {
     title: "GCRA: the time that is spent", height: 64, max: 1, ticks: [],
-    place: () => 0.85,
+    place: (d) => d.allowed ? 0.78 : 1,
     live(tape, area) {
       const l = tape.limits[1], [, d] = tape.look(), y = area.top + 26, end = tape.now + d.resetAfter, far = tape.now + size(l) * cost(l);
       const drawn = [box(tape.x(tape.now), y, tape.x(far) - tape.x(tape.now), 26, "ahead")];
