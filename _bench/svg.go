@@ -39,7 +39,7 @@ func (c chart) svg() string {
 	const width, margin, right, step = 360, 8, 84, 38
 	scale := float64(width-margin-right) / bars[len(bars)-1].Value
 	notes := append([]string{"Less is better. Measured by go run -C _bench . -run " + c.Suite}, fold(c.About, 58)...)
-	title := fold(c.Title, 44)
+	title := fold(c.Title, 38)
 	top := 20 * len(title)
 	height := top + 12 + step*len(bars) + 15*len(notes) + 8
 	var b strings.Builder
