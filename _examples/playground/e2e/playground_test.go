@@ -142,6 +142,9 @@ func newTab(t *testing.T) *tab {
 	return tab
 }
 
+// patience is how long a test may have a tab.
+var patience = 3 * time.Minute
+
 // open opens a tab, at a URL if there is one, and waits for the first frame. The test fails if the
 // page writes to the console.
 func open(t *testing.T, url string) *page {
@@ -159,7 +162,7 @@ func open(t *testing.T, url string) *page {
 	default:
 		tab = newTab(t)
 	}
-	ctx, stop := context.WithTimeout(tab.ctx, 3*time.Minute)
+	ctx, stop := context.WithTimeout(tab.ctx, patience)
 	p := &page{t, ctx}
 	t.Cleanup(func() {
 		defer stop()

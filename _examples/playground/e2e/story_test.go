@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -504,15 +505,33 @@ func TestStoryKeys(t *testing.T) {
 	}
 }
 
-// TestFirstPicture measures how long a reader waits, as a browser with nothing in its
-// cache sees it. The bounds are those of a machine that has other things to do.
+// TestFirstPicture measures how long a reader waits, as a browser with nothing in its cache
+// sees it: of a static page over 10 Mbit/s, and of one that this machine serves. The bounds are
+// those of a machine that has other things to do.
 func TestFirstPicture(t *testing.T) {
 	t.Parallel()
-	for where, base := range map[string]string{"static": serveStatic(t), "served": serve(t)} {
-		took := eval[struct{ First, Ready float64 }](openStory(t, base), "playground")
+	for where, test := range map[string]struct {
+		base string
+		rate float64 // in bytes a second
+	}{"static, 10 Mbit/s": {serveStatic(t), 10e6 / 8}, "served": {serve(t), -1}} {
+		p := open(t, "")
+		p.network(20, test.rate)
+		p.do(chromedp.Navigate(test.base + "/?still"))
+		p.wait("globalThis.playground?.ready")
+		took := eval[struct{ First, Ready float64 }](p, "playground")
+		p.network(0, -1)
 		t.Logf("%s: the first picture is there after %.0f ms, and every one after %.0f ms", where, took.First, took.Ready)
 		if took.First > 20_000 {
 			t.Errorf("%s: the first picture took %.0f ms", where, took.First)
 		}
+	}
+}
+
+// network makes the network as slow as that: ms, and bytes a second.
+func (p *page) network(latency, rate float64) {
+	p.Helper()
+	all := []*network.Conditions{{Latency: latency, DownloadThroughput: rate, UploadThroughput: rate}}
+	if _, err := chromedp.Call(p.ctx, network.EmulateNetworkConditionsByRule, network.EmulateNetworkConditionsByRuleParams{MatchedNetworkConditions: all}); err != nil {
+		p.Fatal(err)
 	}
 }

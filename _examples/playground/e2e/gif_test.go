@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"image"
+	"image/color"
+	"image/gif"
+	"image/png"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// TestMovingPicture writes the moving picture of README.md, from pictures of a scene that plays:
+//
+//	GIF=$PWD/docs/figures/playground.gif go test -C _examples/playground/e2e -run TestMovingPicture
+func TestMovingPicture(t *testing.T) {
+	t.Parallel()
+	file := os.Getenv("GIF")
+	if file == "" {
+		t.Skip("GIF names no file")
+	}
+	p := openStory(t, serveStatic(t))
+	p.do(chromedp.EmulateViewport(800, 900))
+	p.wait("playground.scenes.edge.width === playground.scenes.edge.picture.clientWidth")
+	var shots []image.Image
+	for now := 8_000_000; now <= 17_500_000; now += 100_000 { // µs
+		eval[any](p, fmt.Sprintf("playground.scenes.edge.playing = true; playground.scenes.edge.go(%d)", now))
+		shot, err := chromedp.Run(p.ctx, chromedp.Screenshot(chromedp.CSS("#edge .frame")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		decoded, err := png.Decode(bytes.NewReader(shot))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shots = append(shots, decoded)
+	}
+	var text bytes.Buffer
+	if err := gif.EncodeAll(&text, movie(shots)); err != nil {
+		t.Fatal(err)
+	}
+	if text.Len() > 2<<20 {
+		t.Errorf("the picture has %d bytes", text.Len())
+	}
+	if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// movie joins pictures, ten a second. Each frame has only what has changed.
+func movie(shots []image.Image) *gif.GIF {
+	used := map[color.RGBA]int{}
+	for _, shot := range shots {
+		for y := range shot.Bounds().Dy() {
+			for x := range shot.Bounds().Dx() {
+				used[color.RGBAModel.Convert(shot.At(x, y)).(color.RGBA)]++
+			}
+		}
+	}
+	often := slices.SortedFunc(maps.Keys(used), func(a, b color.RGBA) int { return cmp.Compare(used[b], used[a]) })
+	var palette color.Palette
+	for _, c := range often[:min(255, len(often))] {
+		palette = append(palette, c)
+	}
+	index := map[color.RGBA]uint8{}
+	for c := range used {
+		index[c] = uint8(palette.Index(c))
+	}
+	m := &gif.GIF{}
+	var before *image.Paletted
+	for _, shot := range shots {
+		now := image.NewPaletted(shots[0].Bounds(), palette)
+		changed := now.Rect
+		if before != nil {
+			changed = image.Rectangle{}
+		}
+		for y := range now.Rect.Dy() {
+			for x := range now.Rect.Dx() {
+				i := index[color.RGBAModel.Convert(shot.At(x, y)).(color.RGBA)]
+				now.SetColorIndex(x, y, i)
+				if before != nil && before.ColorIndexAt(x, y) != i {
+					changed = changed.Union(image.Rect(x, y, x+1, y+1))
+				}
+			}
+		}
+		before = now
+		if changed.Empty() {
+			m.Delay[len(m.Delay)-1] += 10
+			continue
+		}
+		m.Image, m.Delay = append(m.Image, now.SubImage(changed).(*image.Paletted)), append(m.Delay, 10)
+	}
+	m.Delay[len(m.Delay)-1] += 300
+	return m
+}

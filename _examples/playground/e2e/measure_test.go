@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// TestMeasure measures what pages cost that play for as long as MEASURE says:
+//
+//	MEASURE=20s go test -C _examples/playground/e2e -run TestMeasure -v
+//	MEASURE=10m go test -C _examples/playground/e2e -run TestMeasure/all -v
+//
+// A busy machine changes processor time less than time on the clock, but it changes it: the
+// test also measures a loop of additions, so that runs can be compared.
+func TestMeasure(t *testing.T) {
+	length, err := time.ParseDuration(os.Getenv("MEASURE"))
+	if err != nil {
+		t.Skip("MEASURE says how long to measure")
+	}
+	patience += length
+	base := serveStatic(t)
+	for _, name := range append(tapes, "chat", "replicas", "all", "lab") {
+		t.Run(name, func(t *testing.T) {
+			begin := used()
+			var p *page
+			if name == "lab" {
+				p = open(t, base+"/try.html#pattern=steady")
+			} else {
+				p = openStory(t, base)
+			}
+			if name != "lab" && name != "all" {
+				p.do(chromedp.ScrollIntoView(chromedp.CSS("#" + name + " .stage")))
+			}
+			load := since(begin)
+			time.Sleep(5 * time.Second) // the browser has compiled what it wants to
+			eval[any](p, fmt.Sprintf(`(() => {
+				const again = () => {
+					for (const [name, s] of Object.entries(playground.scenes ?? {})) if ([name, "all"].includes(%q) && !s.playing) (s.start ?? s.play).call(s);
+				};
+				again();
+				setInterval(again, 500);
+			})()`, name))
+			from, until := used(), time.Now().Add(length)
+			for time.Now().Before(until) {
+				time.Sleep(min(time.Until(until), time.Minute))
+				eval[any](p, "0")
+			}
+			play := since(from)
+			m := eval[[2]float64](p, `(globalThis.gc?.(), [performance.memory.usedJSHeapSize / 1e6, weir.memory() / 1e6])`)
+			t.Logf("%.1f s of processor time to load, %.1f %% of a core to play, a heap of %.1f MB and %.1f MB of the library; ten million additions take %.0f ms",
+				load.Seconds(), 100*play.Seconds()/length.Seconds(), m[0], m[1], eval[float64](p, `(() => {
+					const before = performance.now();
+					for (let i = 0, x = 0; i < 1e7; i++) x = (x + i) | 0;
+					return performance.now() - before;
+				})()`))
+		})
+	}
+}
+
+// used returns the processor time that each process of the browser has used: Linux only.
+func used() map[int]time.Duration {
+	root := chromedp.FromContext(browser).Browser.Process().Pid
+	parents, all := map[int]int{}, map[int]time.Duration{}
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		pid, _ := strconv.Atoi(strings.Split(name, "/")[2])
+		parents[pid], _ = strconv.Atoi(fields[1])
+		for _, ticks := range fields[11:13] {
+			n, _ := strconv.Atoi(ticks)
+			all[pid] += time.Duration(n) * 10 * time.Millisecond
+		}
+	}
+	for pid := range all {
+		up := pid
+		for up != root && up != 0 {
+			up = parents[up]
+		}
+		if up == 0 {
+			delete(all, pid)
+		}
+	}
+	return all
+}
+
+// since returns the processor time that was used since then.
+func since(before map[int]time.Duration) (sum time.Duration) {
+	for pid, d := range used() {
+		sum += d - before[pid]
+	}
+	return sum
+}
