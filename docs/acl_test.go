@@ -61,7 +61,7 @@ func TestACL(t *testing.T) {
 	n := 0
 	storetest.Run(t, func(t *testing.T) weir.Store {
 		n++
-		store, err := redisstore.New(rdb, redisstore.Options{Prefix: fmt.Sprintf("weir:%d:", n), Timeout: time.Second})
+		store, err := redisstore.New(rdb, redisstore.Options{Prefix: fmt.Sprintf("weir:%d:", n), Timeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestACLCluster(t *testing.T) {
 	}
 	user, cluster := acl(t)
 	rdb := as(t, append(user, cluster...), redistest.Cluster(t, 3, 0).Nodes...)
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
