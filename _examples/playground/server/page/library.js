@@ -7,9 +7,9 @@ let loading;
 export function library() { return loading ??= load(); }
 
 async function load() {
-  const response = await fetch("weir.bin");
+  const script = import("./wasm_exec.js"), response = await fetch("weir.bin");
   if (!response.ok) throw new Error(await response.text());
-  await import("./wasm_exec.js");
+  await script;
   served = response.headers.has("Playground-Redis");
   // It comes compressed, whatever the server knows of that.
   const body = response.body.pipeThrough(new DecompressionStream("gzip"));

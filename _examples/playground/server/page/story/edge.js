@@ -37,9 +37,12 @@ export const edge = {
   say(tape) {
     const { limits: [{ quota, period }], now } = tape, [{ remaining }] = tape.look();
     const recent = tape.passed.filter((d) => d.t > now - period).length;
-    return `${quota - remaining} of ${quota} are used in this window. In the last ${period / second} s, ${recent} passed` + (recent > quota ? `: more than ${quota}, because the time reaches over an edge.` : ".");
+    return `${quota - remaining} of ${quota} are used in this window. In the last ${period / second} s, ${recent} passed` + (recent > quota ? `: more than ${quota}, because an edge lies in these ${period / second} s.` : ".");
   },
-  why: (d, { limits: [{ quota, period }] }) => d.allowed ? "" : `Its window, from ${Math.floor(d.t / period) * period / second} s on, already has ${quota}.`,
+  why(d, { limits: [{ quota, period }] }) {
+    const window = `window, which began at ${Math.floor(d.t / period) * period / second} s`;
+    return d.allowed ? `It has place ${quota - d.decisions[0].remaining} of ${quota} in its ${window}.` : `Its ${window}, already has ${quota}.`;
+  },
 };
 
 // slots draws a box with places, of which some are taken.

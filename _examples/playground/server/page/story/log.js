@@ -44,7 +44,7 @@ export const log = {
   },
   say(tape) {
     const { quota, period } = tape.limits[0], n = kept(tape).length;
-    return `In the last ${period / second} s, ${n} passed, and never more than ${quota}. The log keeps ${plural(n, "time")} now; a fixed window keeps 1 number.`;
+    return `In the last ${period / second} s, ${n} passed; no ${period / second} s hold more than ${quota}. The log keeps ${plural(n, "time")} now; a fixed window keeps 1 number.`;
   },
   why(d, { dots, limits: [{ quota, period }] }) {
     if (d.allowed) return `It keeps its place until ${clock(d.t + period)}.`;

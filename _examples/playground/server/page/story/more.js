@@ -23,9 +23,9 @@ export const waiting = {
   },
   say(tape) {
     const n = queue(tape), next = Math.min(...n.map((d) => d.t + d.wait));
-    return n.length ? `${plural(n.length, "request waits", "requests wait")}. The next goes ahead in ${span(next - tape.now)}.` : "Nobody waits. The next request goes ahead at once.";
+    return n.length ? `${plural(n.length, "request waits", "requests wait")}. The next goes ahead in ${span(next - tape.now)}.` : "No request waits. The next request goes ahead at once.";
   },
-  why: (d, tape) => d.allowed ? (d.wait ? "Its place is kept." : "Nobody was before it.") : `Its turn would come more than ${span(tape.within)} later.`,
+  why: (d, tape) => d.allowed ? (d.wait ? "Its place is kept." : "No request was before it.") : `Its turn would come more than ${span(tape.within)} later.`,
 };
 
 const row = (i, title, max) => ({

@@ -86,6 +86,6 @@ export class Replicas {
     }
     this.picture.replaceChildren(...drawn);
     const never = this.sent - this.asked;
-    this.words.textContent = `${this.sent} requests, ${this.passed} passed. The store was asked ${this.asked} times` + (never ? `; ${never} calls were never made.` : ".");
+    this.words.textContent = `${this.sent} requests, ${this.passed} passed. The store was asked ${this.asked} times` + (never ? `; ${never} calls were not made.` : ".");
   }
 }
