@@ -23,23 +23,25 @@ if ARGV[2] ~= '' then
     local base = struct.unpack('<d', text, from + 1)
     local after, sum = struct.unpack('<I5I4', text, #text - 8)
     local last = base + after
-    local function leave(b, u, s, old) -- units up to old leave, if the next unit is in their block
-      local t, first, begin = text, from + 17, base
-      if b <= high then
-        t, first = call('HGET', key, string.format('%.0f:%.0f', no, b)), 18
-        if not t or string.byte(t) ~= 110 then return end
-        begin = struct.unpack('<d', t, 2)
+    if «f# <= now - y#| or » then
+      local function leave(b, u, s, old) -- units up to old leave, if the next unit is in their block
+        local t, first, begin = text, from + 17, base
+        if b <= high then
+          t, first = call('HGET', key, string.format('%.0f:%.0f', no, b)), 18
+          if not t or string.byte(t) ~= 110 then return end
+          begin = struct.unpack('<d', t, 2)
+        end
+        local lo, hi, gone, time = 0, math.floor((#t - first + 1) / 9) + 1, u
+        while hi - lo > 1 do
+          local mid = math.floor((lo + hi) / 2)
+          local e, n = struct.unpack('<I5I4', t, first + 9 * mid - 9)
+          if n <= u or begin + e <= old then lo, gone = mid, n else hi, time = mid, begin + e end
+        end
+        if time and gone >= u then return gone, s - gone + u, time end
       end
-      local lo, hi, gone, time = 0, math.floor((#t - first + 1) / 9) + 1, u
-      while hi - lo > 1 do
-        local mid = math.floor((lo + hi) / 2)
-        local e, n = struct.unpack('<I5I4', t, first + 9 * mid - 9)
-        if n <= u or begin + e <= old then lo, gone = mid, n else hi, time = mid, begin + e end
-      end
-      if time and gone >= u then return gone, s - gone + u, time end
+      «if f# <= now - y# then u#, s#, f# = leave(b#, u#, s#, now - y#) end if not u# then break end|
+      »
     end
-    «if f# <= now - y# then u#, s#, f# = leave(b#, u#, s#, now - y#) end if not u# then break end|
-    »
     if «s# + cost > x# + 1| or » then break end
     if «s# + cost > x#| or » then
       if longest > 0 then break end
