@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -71,8 +72,8 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 // additive reports whether a script can decide t and its equals in one step.
 func additive(t *weir.Transaction) bool {
 	return longestWait(t) == 0 && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
-		_, ok := c.Limit.Algorithm.(Additive)
-		return !ok || c.Cost < 0 || c.Key != t.Charges[0].Key
+		a, ok := c.Limit.Algorithm.(Additive)
+		return !ok || !reflect.ValueOf(a).Comparable() || c.Cost < 0 || c.Key != t.Charges[0].Key
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/redisstore"
 )
 
 // own is an algorithm with Lua of its own.
@@ -44,6 +45,36 @@ func TestScriptedMistakes(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: got %v, want %s", test.name, err, test.want)
 			}
+		}
+	}
+}
+
+// A listed is an algorithm that can't be compared with ==.
+type listed struct {
+	own
+	list []int
+}
+
+func (listed) Additive() {}
+
+// TestNotComparable: a batch may have algorithms that can't be compared.
+func TestNotComparable(t *testing.T) {
+	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})))
+	fixed := algorithms.FixedWindow(3, 10_000*time.Hour)
+	limit := fixed
+	limit.Algorithm = listed{own{fixed.Algorithm, "listed", fixed.Algorithm.(redisstore.Scripted).Lua()}, []int{1}}
+	var batch []*weir.Transaction
+	for range 5 {
+		batch = append(batch, &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}})
+	}
+	for i, err := range store.TakeEach(t.Context(), batch) {
+		if err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+	for i, tx := range batch {
+		if want := i < 3; tx.Allowed() != want {
+			t.Errorf("%d: got allowed %v, want %v", i, tx.Allowed(), want)
 		}
 	}
 }
