@@ -70,7 +70,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 		for range 40 {
 			n, err := h.step(t)
 			if err != nil {
-				t.Fatalf("seed %d, history of\n%s\n%v", seed, strings.Join(h.log, "\n"), err)
+				t.Fatalf("seed %d, history of\n%s%v", seed, h.text(200), err)
 			}
 			total += n
 		}
@@ -103,7 +103,21 @@ type history struct {
 	taken  []weir.Transaction // what gives back that which was spent
 	// What the history is about, besides the ordinary.
 	waiting, changing, switching, unlike, huge, back, long bool
-	log                                                    []string
+	log                                                    []func() string // its lines
+}
+
+// note adds a line to the log, which is written only if the history fails.
+func (h *history) note(format string, args ...any) {
+	h.log = append(h.log, func() string { return fmt.Sprintf(format, args...) })
+}
+
+// text returns the last lines of the log.
+func (h *history) text(lines int) string {
+	var b strings.Builder
+	for _, line := range h.log[max(0, len(h.log)-lines):] {
+		b.WriteString(line() + "\n")
+	}
+	return b.String()
 }
 
 // A world is the server on which a history happens: a miniredis.
@@ -441,9 +455,9 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 		if h.real {
 			h.now = got.At.UnixMicro()
 		}
-		h.log = append(h.log, fmt.Sprintf("at %d within %v, delay %v, forget %v, %d of a batch of %d:", h.now, got.Within, got.Delay, got.Forget, i+1, len(batch)))
+		h.note("at %d within %v, delay %v, forget %v, %d of a batch of %d:", h.now, got.Within, got.Delay, got.Forget, i+1, len(batch))
 		for _, c := range got.Charges {
-			h.log = append(h.log, fmt.Sprintf("  %s %v %+v cost %d of %d", c.Key, c.Limit, h.states[name(&c)], c.Cost, c.Spent))
+			h.note("  %s %v %+v cost %d of %d", c.Key, c.Limit, h.states[name(&c)], c.Cost, c.Spent)
 		}
 		if err != nil {
 			return 0, err
@@ -677,7 +691,7 @@ func TestLongLogs(t *testing.T) {
 				h.shift(&h.limits[r.IntN(len(h.limits))])
 			}
 			if _, err := h.step(t); err != nil {
-				t.Fatalf("seed %d, history of\n%s\n%v", seed, strings.Join(h.log[max(0, len(h.log)-20):], "\n"), err)
+				t.Fatalf("seed %d, history of\n%s%v", seed, h.text(20), err)
 			}
 			if fields, err := server.HKeys(value(&weir.Charge{Key: h.keys[0], Limit: h.limits[0]})); err == nil {
 				blocks = max(blocks, len(fields))

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -179,7 +178,7 @@ func TestSwitchedPeriods(t *testing.T) {
 				h.expire()
 			}
 			if _, err := h.step(t); err != nil {
-				t.Fatalf("seed %d, history of\n%s\n%v", seed, strings.Join(h.log, "\n"), err)
+				t.Fatalf("seed %d, history of\n%s%v", seed, h.text(200), err)
 			}
 		}
 		server.FlushDB()
