@@ -1,9 +1,6 @@
 package weir
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 // Joined returns the Store of Coalesce as those see it who never come alone.
 func Joined(store Store) Store { return joining{store.(*coalesced)} }
@@ -42,13 +39,3 @@ func PreparedOverrides(l *Limiter) (n int) {
 	l.rules[0].prepared.Range(func(any, any) bool { n++; return true })
 	return n
 }
-
-// Remade is what New has counted of Limiters that handlers make.
-type Remade = remade
-
-func (m *remade) Again(rule string, now time.Time) bool { return m.again(rule, now) }
-
-func (m *remade) Len() int { return len(m.rules) }
-
-// ForgetRemade makes New warn again.
-func ForgetRemade() { madeByHandlers = remade{} }

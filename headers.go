@@ -66,6 +66,9 @@ const (
 // perUnit are the dialects in which each unit has fields of its own.
 const perUnit = OpenAI | Anthropic
 
+// withTexts are the dialects that have values that are no integers.
+const withTexts = IETF | Draft07 | OpenAI | Anthropic
+
 // A triple is a dialect that shows one limit in three fields.
 type triple struct {
 	dialect Dialect
@@ -154,12 +157,31 @@ func tightest(items []item, unit string) (tight *item) {
 }
 
 // A fieldWriter sets fields of h. Integers are those of other responses, if they are at
-// hand. Other values that change from response to response lie in one block of memory.
+// hand. Other values that change from response to response lie in one block of memory, with
+// the verdict that tells a handler of the decision.
 type fieldWriter struct {
 	h      http.Header
 	shared *integers
+	v      *verdict
+	tells  bool
+	told   *verdict // nil before tell, unless values lie there
 	values []string
 	buf    []byte
+}
+
+// A text is room for the values of one response.
+type text struct {
+	values [3]string
+	buf    [32]byte
+}
+
+// room makes room for values, unless it takes more memory than each value by itself.
+func (w *fieldWriter) room() {
+	if w.tells && w.told == nil {
+		var t *text
+		w.told, t = makeVerdict(len(w.v.items), true)
+		w.values, w.buf = t.values[:0], t.buf[:0]
+	}
 }
 
 // set sets a field to the bytes of buf from start on. They are never written again, so
@@ -172,14 +194,21 @@ func (w *fieldWriter) set(name string, start int) {
 }
 
 func (w *fieldWriter) setInt(name string, n int64) {
-	value := w.shared.find(n)
-	if value == nil && (cap(w.buf) == 0 || n&7 == 0) { // some of many that differ
-		value = w.shared.add(n)
-	}
-	if value != nil {
+	if value := w.shared.find(n); value != nil {
 		w.h[name] = value
 		return
 	}
+	w.setNew(name, n)
+}
+
+// setNew sets a field to an integer that is not at hand. The next response finds some of
+// them: if they all differ, it would find none.
+func (w *fieldWriter) setNew(name string, n int64) {
+	if w.v.misses++; !w.tells || w.v.misses%8 == 0 {
+		w.h[name] = w.shared.add(n)
+		return
+	}
+	w.room()
 	start := len(w.buf)
 	w.buf = strconv.AppendInt(w.buf, n, 10)
 	w.set(name, start)
@@ -187,6 +216,9 @@ func (w *fieldWriter) setInt(name string, n int64) {
 
 // write writes the items in every dialect of d. at is the store's clock at the decision.
 func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool) {
+	if d&withTexts != 0 {
+		w.room()
+	}
 	for i := range triples {
 		t := &triples[i]
 		switch {
@@ -325,7 +357,7 @@ func (w *fieldWriter) writeRetryAfter(d Dialect, wait time.Duration) {
 
 func ceil(d, unit time.Duration) time.Duration { return (d + unit - 1).Truncate(unit) }
 
-func ceilSeconds(d time.Duration) int64 { return int64(ceil(d, time.Second) / time.Second) }
+func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // jitter returns the random part of the Retry-After of a refusal.
 func (v *verdict) jitter() time.Duration {
@@ -337,16 +369,19 @@ func (v *verdict) jitter() time.Duration {
 }
 
 // writeHeaders writes the decision into the response fields, together with the decisions
-// of outer limiters on the same request. The fields may lie in the memory of told, if
-// there is one.
-func (l *Limiter) writeHeaders(h http.Header, v, told *verdict) {
-	f := fieldWriter{h: h, shared: &l.integers}
-	if told != nil {
-		f.values, f.buf = told.values[:0], told.buf[:0]
+// of outer limiters on the same request.
+func (l *Limiter) writeHeaders(f *fieldWriter) {
+	v := f.v
+	if len(v.items) == 0 && !v.refused {
+		return
+	}
+	for i := range v.items {
+		it, d := &v.items[i], &v.Decisions[i] // field by field, as in charge
+		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
 	}
 	if len(v.items) > 0 {
 		items := v.items
-		for o := v.outer; o != nil; o = o.outer {
+		for o := v.outer; o != nil; o = verdictOf(o.Context) {
 			items = slices.Concat(items, o.items)
 		}
 		f.write(l.o.Headers, items, v.At, v.refused)
@@ -359,6 +394,6 @@ func (l *Limiter) writeHeaders(h http.Header, v, told *verdict) {
 		f.writeRetryAfter(l.o.Headers, wait)
 	}
 	if l.expose != nil {
-		h[exposeField] = append(h[exposeField], l.expose...)
+		f.h[exposeField] = append(f.h[exposeField], l.expose...)
 	}
 }

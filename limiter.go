@@ -26,13 +26,21 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 			return
 		}
 	}
-	told, h := l.tell(v), w.Header()
-	fresh := len(h) == 0 && l.expose == nil
-	if len(v.items) > 0 || v.refused {
-		l.writeHeaders(h, v, told)
-	}
+	settles := l.settles && !v.refused
+	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: !settles && l.tells(v)}
+	fresh := len(f.h) == 0 && l.expose == nil
+	l.writeHeaders(&f)
 	switch {
-	case told == nil && v.refused:
+	case settles:
+		l.serveAndSettle(w, r, v, next)
+	case f.tells:
+		told := f.tell()
+		l.recycle(v)
+		if told.refused {
+			next = l.o.OnLimited
+		}
+		next.ServeHTTP(w, r.WithContext(told))
+	case v.refused:
 		answer := v.refusal()
 		l.recycle(v)
 		if fresh {
@@ -40,39 +48,28 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		} else {
 			answer.write(w, r)
 		}
-	case told == nil:
-		l.recycle(v)
-		next.ServeHTTP(w, r)
-	case told == v:
-		l.serveAndSettle(w, r, v, next)
 	default:
 		l.recycle(v)
-		if told.refused {
-			next = l.o.OnLimited
-		}
-		next.ServeHTTP(w, r.WithContext(told))
+		next.ServeHTTP(w, r)
 	}
 }
 
-// tell returns the context of the handler that gets the request: v if it is to settle, a
-// copy without an inquiry if another request may use v, or nil if no handler may ask for
-// the decision.
-func (l *Limiter) tell(v *verdict) (told *verdict) {
-	for i := range v.items {
-		v.items[i].Decision = v.Decisions[i]
+// tells reports whether the handler that gets the request may ask for the decision.
+func (l *Limiter) tells(v *verdict) bool {
+	if v.refused {
+		return l.o.OnLimited != nil
 	}
-	switch {
-	case v.refused:
-		if l.o.OnLimited == nil {
-			return nil
-		}
-	case l.settles:
-		return v
-	case len(v.items) == 0 || l.o.NoFromContext && v.outer == nil:
-		return nil
+	return len(v.items) > 0 && (!l.o.NoFromContext || v.outer != nil)
+}
+
+// tell returns the context of the handler that gets the request: a copy of the verdict
+// without its inquiry, which another request may use.
+func (w *fieldWriter) tell() *verdict {
+	v, told := w.v, w.told
+	if told == nil {
+		told, _ = makeVerdict(len(v.items), false)
 	}
-	told = makeVerdict(len(v.items))
-	told.Context, told.outer, told.extra, told.refused = v.Context, v.outer, v.extra, v.refused
+	told.Context, told.extra, told.refused = v.Context, v.extra, v.refused
 	told.items = append(told.items, v.items...)
 	told.at, told.waited = v.At.UnixMicro(), v.Wait
 	return told
@@ -91,33 +88,48 @@ func preflight(r *http.Request) bool {
 func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	v, _ := l.pool.Get().(*verdict)
 	if v == nil {
-		v = makeVerdict(l.limits)
+		v, _ = makeVerdict(l.limits, false)
 		v.inquiry = new(inquiry)
 	}
 	v.Context = r.Context()
-	v.outer, _ = v.Context.Value(verdictKey{}).(*verdict)
+	v.outer = verdictOf(v.Context)
 	return v
 }
 
-// makeVerdict returns a verdict with room for items, without an inquiry.
-func makeVerdict(limits int) *verdict {
+// makeVerdict returns a verdict with room for items, without an inquiry. If withText, there
+// is room for the texts of fields in the same memory.
+func makeVerdict(limits int, withText bool) (*verdict, *text) {
 	switch {
-	case limits <= 1:
+	case limits <= 1 && !withText:
 		m := new(struct {
 			verdict
 			items [1]item
 		})
 		m.verdict.items = m.items[:0]
-		return &m.verdict
+		return &m.verdict, nil
+	case limits <= 1:
+		m := new(struct {
+			verdict
+			items [1]item
+			text
+		})
+		m.verdict.items = m.items[:0]
+		return &m.verdict, &m.text
 	case limits <= 4:
 		m := new(struct {
 			verdict
 			items [4]item
+			text
 		})
 		m.verdict.items = m.items[:0]
-		return &m.verdict
+		return &m.verdict, &m.text
 	}
-	return &verdict{items: make([]item, 0, limits)}
+	m := new(struct {
+		verdict
+		text
+	})
+	m.items = make([]item, 0, limits)
+	return &m.verdict, &m.text
 }
 
 // decide charges the rules that apply to r and records the outcome in v. It does not

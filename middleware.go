@@ -109,8 +109,7 @@ type Limiter struct {
 }
 
 // New returns a Limiter, or an error that says what is wrong with its arguments. After
-// New only LimitsFor can return an invalid limit. Make a Limiter before the server starts,
-// not in a handler: the Logger gets a warning if handlers make ten of a rule in a minute.
+// New only LimitsFor can return an invalid limit.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -151,7 +150,6 @@ func New(store Store, o Options) (*Limiter, error) {
 	if o.ExposeHeaders {
 		l.expose = []string{o.Headers.exposed(units)}
 	}
-	warnIfRemade(o.Rules[0].Name, o.Logger)
 	return l, nil
 }
 

@@ -67,6 +67,12 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 
 // observe logs the error of an event and calls Observe.
 func (l *Limiter) observe(v *verdict, e *Event) {
+	if e.Err != nil || l.o.Observe != nil { // inlined: most limiters pay no call
+		l.tellObserver(v, e)
+	}
+}
+
+func (l *Limiter) tellObserver(v *verdict, e *Event) {
 	if e.Err != nil {
 		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
 	}

@@ -198,7 +198,7 @@ func weight(params string) int {
 // usually 429, and problem details of the type quota-exceeded, or with text or HTML if the
 // client prefers that. If the Status is 503, the type is temporary-reduced-capacity.
 func Refuse(w http.ResponseWriter, r *http.Request) {
-	if v, ok := r.Context().Value(verdictKey{}).(*verdict); ok {
+	if v := verdictOf(r.Context()); v != nil {
 		v.refusal().write(w, r)
 		return
 	}

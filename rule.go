@@ -199,6 +199,9 @@ func (rule *rule) guards() bool {
 // inShadow reports whether the rule is in shadow for a key: whether a hash of both, as a
 // number from 0 to 1, is below Shadow.
 func (r *rule) inShadow(key string) bool {
+	if r.Shadow == 0 {
+		return false
+	}
 	h := uint64(14695981039346656037) // FNV-1a, and then mixed so that its upper bits are good
 	for _, s := range [...]string{r.Name, "\x00", key} {
 		for i := range len(s) {

@@ -86,8 +86,7 @@ func RefundErrors(o Outcome) int64 {
 // such as tokens, which only the handler knows. Calls add up to Outcome.Used. Outside of a
 // handler whose rules have a Settle it does nothing.
 func ReportUsage(ctx context.Context, used int64) {
-	v, _ := ctx.Value(verdictKey{}).(*verdict)
-	for ; v != nil; v = v.outer {
+	for v := verdictOf(ctx); v != nil; v = verdictOf(v.Context) {
 		if v.extra != nil {
 			v.extra.used.Add(used)
 		}

@@ -76,7 +76,7 @@ func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) wei
 		if !single && adapt == nil && slices.Contains(severalKeys, name) {
 			t.Skip("it charges keys of several slots at one instant")
 		}
-		l := &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}, periods: map[string]time.Duration{}}
+		l := &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}}
 		t.Cleanup(func() { l.check(t, rdb) })
 		if adapt != nil {
 			return adapt(l)
@@ -103,13 +103,12 @@ type storeFunc func(context.Context, *weir.Transaction) error
 
 func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
 
-// lifetimes notes how long values may live: as long as their states matter, and the
-// longest period of their limits and a second at most.
+// lifetimes notes how long values may live: as long as their states matter, and
+// a period and a second at most.
 type lifetimes struct {
 	*redisstore.Store
-	mu      sync.Mutex
-	ends    map[string]time.Time
-	periods map[string]time.Duration
+	mu   sync.Mutex
+	ends map[string]time.Time
 }
 
 func (l *lifetimes) Take(ctx context.Context, t *weir.Transaction) error {
@@ -136,10 +135,9 @@ func (l *lifetimes) note(t *weir.Transaction) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		key := l.Key(c)
-		if end := t.At.Add(d.ResetAfter); end.After(l.ends[key]) {
+		if end := t.At.Add(d.ResetAfter + c.Limit.Period + time.Second); end.After(l.ends[key]) {
 			l.ends[key] = end
 		}
-		l.periods[key] = max(l.periods[key], c.Limit.Period)
 	}
 }
 
@@ -150,7 +148,7 @@ func (l *lifetimes) check(t *testing.T, rdb redis.UniversalClient) {
 		keys := rdb.Scan(ctx, 0, "*", 1000).Iterator()
 		for keys.Next(ctx) {
 			ttl, err := rdb.PTTL(ctx, keys.Val()).Result()
-			most := l.ends[keys.Val()].Add(l.periods[keys.Val()] + time.Second)
+			most := l.ends[keys.Val()]
 			switch {
 			case err != nil:
 				return err
