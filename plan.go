@@ -7,22 +7,8 @@ import (
 
 	"github.com/seed83679106/weir/internal/mix"
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/plans"
 )
-
-// A Plan has what all charges of one rule and limit have in common, whatever their key
-// and cost. Transaction.Validate makes the plans of a transaction and keeps them. If the
-// transaction is used again with the same limits, Validate only compares them.
-type Plan struct {
-	// Names is a hash of the names that tell the states of a key apart: of the rule,
-	// of the limit as it is stored, and of the algorithm. It has no secret: combine it
-	// with a hash of the key that has one.
-	Names uint64
-
-	// Unit, Rate, Full and Size are the numbers of an algorithm that is a meter, as
-	// GCRA is: the ticks of a unit, the ticks that drain in a µs, and the most ticks
-	// and units that may be owed. They are 0 for other algorithms.
-	Unit, Rate, Full, Size int64
-}
 
 // A meter is an algorithm that gives stores its numbers, so that they can do its
 // arithmetic themselves.
@@ -30,9 +16,12 @@ type meter interface {
 	Meter(l *Limit) (unit, rate, full int64)
 }
 
-// Plan returns the plan of the i-th charge, which must be valid: Validate has
-// returned nil, and nothing but keys and costs has changed since.
-func (t *Transaction) Plan(i int) *Plan { return &t.plan(i).Plan }
+// Plan returns what the i-th charge has in common with all charges of its rule and limit:
+// a hash of its names, and the numbers of its algorithm if that is a meter. The charge must
+// be valid: Validate has returned nil, and nothing but keys and costs has changed since.
+// Validate keeps plans. If the transaction is used again with the same limits, it only
+// compares them.
+func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {
 	if i == 0 {
@@ -61,7 +50,7 @@ func (t *Transaction) makePlans() error {
 // A plan keeps copies of the rule and the limit that it was made of, so that a changed
 // limit gets a new plan.
 type plan struct {
-	Plan
+	plans.Plan
 	known bool // whether rule and limit are set
 	rule  string
 	limit Limit
@@ -84,7 +73,7 @@ func (p *plan) make(c *Charge) error {
 	if err := l.fault(); err != nil {
 		return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, l.StoredName(), err)
 	}
-	p.Plan = Plan{Names: c.names()}
+	p.Plan = plans.Plan{Names: c.names()}
 	if m, ok := l.Algorithm.(meter); ok {
 		p.Unit, p.Rate, p.Full = m.Meter(l)
 		p.Size = p.Full / p.Unit

@@ -34,7 +34,7 @@ func (gcra) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64
 	meterOf(l).step(s, d, now, cost)
 }
 
-// Meter tells stores that it is a meter: see weir.Plan and redisstore.Metered.
+// Meter tells stores that it is a meter: see weir.Transaction.Plan and redisstore.Metered.
 func (gcra) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
 
 // Cancel makes it a weir.Canceler.

@@ -47,7 +47,7 @@ func (leakyBucket) Queue(s weir.State, l *weir.Limit, now, at, cost int64) (weir
 	return next, time.Duration(wait * microsecond), ok
 }
 
-// Meter tells stores that it is a meter: see weir.Plan and redisstore.Metered.
+// Meter tells stores that it is a meter: see weir.Transaction.Plan and redisstore.Metered.
 func (leakyBucket) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
 
 // Cancel makes it a weir.Canceler.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/plans"
 )
 
 // Most transactions ask only whether charges of meters fit, now or never. This file decides
@@ -16,11 +17,11 @@ func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget }
 
 // meters reports whether the limit of a charge is a meter, and its cost is from 0 to the
 // capacity.
-func meters(p *weir.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
+func meters(p *plans.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
 
 // readable reports whether the meter of a plan can read a slot as it is: the slot is nil or
 // has no debt, or the debt has the meter's unit and is no more than the meter holds.
-func readable(s *slot, p *weir.Plan) bool {
+func readable(s *slot, p *plans.Plan) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a <= 0 || s.b == p.Unit && s.a <= p.Full)
 }
 
@@ -32,7 +33,7 @@ type debt struct {
 }
 
 // debtOf returns what is owed at now. The slot is readable.
-func debtOf(s *slot, p *weir.Plan, now int64) (d debt) {
+func debtOf(s *slot, p *plans.Plan, now int64) (d debt) {
 	if s == nil || s.reset() <= now {
 		return d
 	}
@@ -46,15 +47,15 @@ func debtOf(s *slot, p *weir.Plan, now int64) (d debt) {
 }
 
 // lack returns how many ticks too much a charge is; it fits if that is at most 0.
-func (d debt) lack(p *weir.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
+func (d debt) lack(p *plans.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
 
 // fits reports whether a charge is allowed.
-func (d debt) fits(p *weir.Plan, cost int64) bool {
+func (d debt) fits(p *plans.Plan, cost int64) bool {
 	return cost == 0 || d.ahead == 0 && d.lack(p, cost) <= 0
 }
 
 // save writes a debt that a charge has just added to.
-func (s *slot) save(d debt, p *weir.Plan, id uint64, now int64) {
+func (s *slot) save(d debt, p *plans.Plan, id uint64, now int64) {
 	rank := int64(someLeft)
 	if p.Full-d.ticks < p.Unit {
 		rank = noneLeft
@@ -67,7 +68,7 @@ func (s *slot) save(d debt, p *weir.Plan, id uint64, now int64) {
 }
 
 // explain fills in the decision on a charge. The debt contains the charge if it is spent.
-func (d debt) explain(to *weir.Decision, p *weir.Plan, now, cost int64, allowed bool) {
+func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed bool) {
 	remaining, next := p.Size, int64(0)
 	if d.ticks > 0 {
 		free := p.Full - d.ticks
@@ -105,7 +106,7 @@ func (d debt) explain(to *weir.Decision, p *weir.Plan, now, cost int64, allowed 
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
 // takeMeter decides one charge, and unlocks the shard.
-func (sh *shard) takeMeter(t *weir.Transaction, p *weir.Plan, sl *slot, id uint64, now, cost int64) error {
+func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint64, now, cost int64) error {
 	d := debtOf(sl, p, now)
 	allowed := d.fits(p, cost)
 	switch {
