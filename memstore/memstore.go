@@ -205,14 +205,17 @@ func (s *Store) takeAll(t *weir.Transaction, lanes []lane) error {
 
 // decide decides several charges under the locks of their shards.
 func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
-	metered := atOnce(t)
+	metered, allowed := atOnce(t), true
 	for i := range lanes {
-		ln, p := &lanes[i], t.Plan(i)
+		c, ln, p := &t.Charges[i], &lanes[i], t.Plan(i)
 		ln.slot = s.shards[ln.shard].table.find(ln.id)
-		metered = metered && meters(p, &t.Charges[i]) && readable(ln.slot, p)
+		if metered = metered && meters(p, c) && readable(ln.slot, p); metered {
+			ln.debt = debtOf(ln.slot, p, now)
+			allowed = allowed && ln.fits(p, c.Cost)
+		}
 	}
 	if metered {
-		return s.takeMeters(t, lanes, now)
+		return s.takeMeters(t, lanes, now, allowed)
 	}
 	states := s.shards[lanes[0].shard].room(len(lanes))
 	for i := range lanes {

@@ -135,14 +135,9 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 	return nil
 }
 
-// takeMeters decides several charges under the locks of their shards.
-func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64) error {
-	allowed := true
-	for i := range lanes {
-		ln, p := &lanes[i], t.Plan(i)
-		ln.debt = debtOf(ln.slot, p, now)
-		allowed = allowed && ln.fits(p, t.Charges[i].Cost)
-	}
+// takeMeters completes the decision on several charges, of which the debts are known, under
+// the locks of their shards.
+func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed bool) error {
 	answer(t, now)
 	for i := range lanes {
 		ln, p, cost := &lanes[i], t.Plan(i), t.Charges[i].Cost
