@@ -81,7 +81,7 @@ type Options struct {
 
 	// NoFromContext passes requests on as they came, without a copy that has the
 	// decision in its context: for handlers of which none calls FromContext, a request
-	// then takes half the time and no allocation. FromContext returns nil in them. The
+	// then takes two thirds of the time and no allocation. FromContext returns nil in them. The
 	// fields of a Limiter inside of this one replace those of this one, instead of
 	// adding to them. It is ignored inside of another Limiter, and if a rule has Settle.
 	NoFromContext bool
