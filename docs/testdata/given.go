@@ -18,6 +18,7 @@ var (
 	ctx     context.Context
 	store   weir.Store
 	memory  weir.Store
+	central weir.Store
 	hybrid  weir.Store
 	breaker weir.Store
 	shared  *redisstore.Store

@@ -1,0 +1,297 @@
+// Package regions has a weir.Store that divides one budget among regions. Each region
+// decides in a store of its own, without a round trip to another, and the rate that one
+// region does not use flows to the others within some seconds:
+//
+//	eu := regions.New(local, central, regions.Options{Budget: "gpu", Region: "eu", Regions: 3})
+//	go eu.Run(ctx)
+//	limiter, err := weir.New(eu, weir.Options{Rules: rules})
+//
+// docs/regions.md compares it with one store far away and with weir.Share.
+package regions
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// Options of New. Budget, Region and Regions are required.
+type Options struct {
+	// Budget tells the budgets of the central store apart. A Store has one budget: all of
+	// its rules and keys have the same part. Give a budget of its own to each rule whose
+	// demand moves on its own.
+	Budget string
+
+	// Region is the name of the region. Its processes share the local store.
+	Region string
+
+	// Regions is how many regions there are, the same in all of them.
+	Regions int
+
+	// Every is how long a region has a part before it may have another; 0 means 5 s. It is
+	// the same in all regions, and must be more than four round trips to the central store.
+	Every time.Duration
+
+	// Logger gets a warning if the central store fails, and a line if it is back; nil means
+	// slog.Default().
+	Logger *slog.Logger
+}
+
+// whole is how many parts a budget has.
+const whole = 10_000
+
+// New returns a Store that decides in local, by the part of each limit that the region has.
+// The parts are claimed from central.
+//
+// Under GCRA, TokenBucket and LeakyBucket, the burst is divided evenly and stays where it
+// is, and the rate moves. Each region keeps a tenth of its even share. The rest is claimed
+// for one span of Every at a time, by the demand of the last ones: at first no more than an
+// even share, and then what the others have left; what nobody wants is divided. If a region wants more than it has, the
+// rate that another stops using is its own after one or two spans. Other algorithms have
+// even shares that do not move, as by weir.Share.
+//
+// All regions together admit no more than the limit would in one store: in any time d,
+// burst + quota·d/Period. Nothing is admitted twice when a part moves, because a region
+// whose part falls lowers it before the clock of central can have reached the next span,
+// and one whose part rises raises it after the clock must have. It measures that clock with
+// each claim, as exactly as the round trip allows. A divided quota or burst is rounded down,
+// but is at least 1: so many more are admitted if a limit is smaller than the number of
+// regions, or its quota smaller than ten times that.
+//
+// If central cannot be reached, or Run does not run, a region keeps the tenth of its even
+// share when the span is over. If the clock of central jumps, two regions may use the same
+// part for a span.
+//
+// New panics on a mistake in its arguments.
+func New(local, central weir.Store, o Options) *Store {
+	o.Every = cmp.Or(o.Every, 2*time.Second)
+	switch {
+	case local == nil || central == nil:
+		panic("regions: a store is nil")
+	case o.Regions < 1 || o.Regions > whole/100:
+		panic(fmt.Sprintf("regions: Regions is %d, not 1 to %d", o.Regions, whole/100))
+	case o.Budget == "" || o.Region == "":
+		panic("regions: Budget or Region is empty")
+	case o.Every < time.Millisecond || o.Every%time.Millisecond != 0:
+		panic(fmt.Sprintf("regions: Every is %v, not whole milliseconds", o.Every))
+	}
+	s := &Store{local: local, central: central, o: o, start: time.Now()}
+	if err := s.parts(regionPrefix+o.Region, 1).Validate(); err != nil {
+		panic("regions: Region: " + err.Error())
+	}
+	s.log = cmp.Or(o.Logger, slog.Default())
+	s.kept = whole / 10 / int64(o.Regions)
+	if o.Regions == 1 {
+		s.kept = whole
+	}
+	s.free = whole - s.kept*int64(o.Regions)
+	s.known.Store(&known{})
+	return s
+}
+
+// A Store decides by the part of a region. See New.
+type Store struct {
+	local, central weir.Store
+	o              Options
+	log            *slog.Logger
+	start          time.Time
+	kept, free     int64 // parts of each region, and parts to claim
+	pool           sync.Pool
+
+	asked atomic.Int64 // the time, in ns, that the whole budget needs for what was asked
+	known atomic.Pointer[known]
+
+	since  time.Duration // when asked was last read
+	demand float64       // of the whole budget
+	left   int64         // the parts that were free at the last claim
+	failed bool
+}
+
+// known is what a region knows. It is never changed.
+type known struct {
+	at     bool          // the clock of central is known
+	lo, hi time.Duration // that clock less the time since start is between them
+	spans  [4]span
+}
+
+// A span has the parts of a region in the n-th span of Every.
+type span struct{ n, claimed int64 }
+
+func (k *known) claimed(n int64) int64 {
+	if s := k.spans[n&3]; s.n == n {
+		return s.claimed
+	}
+	return 0
+}
+
+// Part returns which part of the rate the region has now, from 0 to 1.
+func (s *Store) Part() float64 { return float64(s.part()) / whole }
+
+// part returns the least part of all spans that the clock of central may be in.
+func (s *Store) part() int64 {
+	k, since := s.known.Load(), time.Since(s.start)
+	if !k.at {
+		return s.kept
+	}
+	first, last := int64((since+k.lo)/s.o.Every), int64((since+k.hi)/s.o.Every)
+	claimed := k.claimed(first)
+	for n := first + 1; n <= last && claimed > 0; n++ {
+		claimed = min(claimed, k.claimed(n))
+	}
+	return s.kept + claimed
+}
+
+// Take implements weir.Store.
+func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
+	if err := t.Validate(); err != nil { // the part of an invalid limit may be valid
+		return err
+	}
+	mine, _ := s.pool.Get().(*weir.Transaction)
+	if mine == nil {
+		mine = new(weir.Transaction)
+	}
+	all, divided := t.Charges, append(mine.Charges[:0], t.Charges...)
+	*mine = *t
+	mine.Charges = divided
+	part, need := s.part(), 0.0
+	for i := range divided {
+		c := &divided[i]
+		need = max(need, min(1, float64(c.Cost)/float64(c.Limit.Quota))*float64(c.Limit.Period))
+		s.divide(&c.Limit, part)
+	}
+	s.asked.Add(int64(need))
+	err := s.local.Take(ctx, mine)
+	*t = *mine
+	t.Charges = all
+	clear(divided) // they hold keys
+	*mine = weir.Transaction{Charges: divided[:0]}
+	s.pool.Put(mine)
+	return err
+}
+
+// divide makes a limit that of this region.
+func (s *Store) divide(l *weir.Limit, part int64) {
+	n := int64(s.o.Regions)
+	if _, isMeter := l.Algorithm.(interface {
+		Meter(*weir.Limit) (unit, rate, full int64)
+	}); isMeter {
+		l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/n)
+		l.Quota = max(1, l.Quota/whole*part+l.Quota%whole*part/whole)
+	} else {
+		l.Quota = max(1, l.Quota/n)
+	}
+	if float64(max(l.Quota, l.Burst))*float64(l.Period.Microseconds()) < weir.MaxTicks {
+		return
+	}
+	for d := int64(10); d <= l.Quota && l.Validate() != nil; d *= 10 {
+		l.Quota -= l.Quota % d
+	}
+}
+
+// Run claims parts until ctx ends, and returns the error of ctx. It starts no goroutine:
+// call it with go.
+func (s *Store) Run(ctx context.Context) error {
+	tick := time.NewTicker(s.o.Every / 4)
+	defer tick.Stop()
+	for {
+		if err := s.claim(ctx); err != nil && ctx.Err() == nil && !s.failed {
+			s.failed = true
+			s.log.Warn("regions: the central store failed; the region keeps the least part meanwhile", "region", s.o.Region, "err", err)
+		} else if err == nil && s.failed {
+			s.failed = false
+			s.log.Info("regions: the central store is back", "region", s.o.Region)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+const regionPrefix = "region "
+
+// parts is the limit under which central counts claims: of all regions, or of one.
+func (s *Store) parts(name string, most int64) weir.Limit {
+	return algorithms.AnchoredWindow(most, 4*s.o.Every).Named(name)
+}
+
+// claim claims what the region lacks of the next span, as far as it is free. In the first
+// half of a span a region has no more than an even share, so that none is too late. When it
+// begins, it claims an even share of the span that has begun.
+func (s *Store) claim(ctx context.Context) error {
+	s.measure()
+	k, even := s.known.Load(), s.free/int64(s.o.Regions)
+	if !k.at {
+		if _, err := s.take(ctx, 0, 0, s.free); err != nil { // only for the clock
+			return err
+		}
+		return s.takeFree(ctx, int64((time.Since(s.start)+s.known.Load().hi)/s.o.Every), even, even)
+	}
+	clock := time.Since(s.start) + k.hi
+	n, most := int64(clock/s.o.Every)+1, s.free
+	if clock%s.o.Every < s.o.Every/2 {
+		most = even
+	}
+	lacks := max(0, min(int64(s.demand*whole)-s.kept, most)-k.claimed(n))
+	if clock%s.o.Every >= s.o.Every*3/4 { // nobody else may want it, and demand may rise
+		lacks = max(lacks, s.left/int64(s.o.Regions))
+	}
+	return s.takeFree(ctx, n, lacks, most)
+}
+
+// takeFree is take of as many of the parts as are free.
+func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
+	left, err := s.take(ctx, n, parts, most)
+	if err == nil && 0 < left && left < parts {
+		_, err = s.take(ctx, n, left, most)
+	}
+	return err
+}
+
+// measure reads the demand. It falls by half with each reading at most, and a fifth more
+// than was asked is wanted, because demand is not steady.
+func (s *Store) measure() {
+	now := time.Since(s.start)
+	if took := now - s.since; took >= s.o.Every {
+		s.demand = min(1, max(s.demand/2, 1.2*float64(s.asked.Swap(0))/float64(took)))
+		s.since = now
+	}
+}
+
+// take claims parts of a span, of which the region may have most, and remembers what it
+// then has. If they are not free, it claims none and returns how many are.
+func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
+	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
+	t := weir.Transaction{Charges: []weir.Charge{
+		{Rule: "regions", Key: key, Limit: s.parts("all", s.free), Cost: parts},
+		{Rule: "regions", Key: key, Limit: s.parts(regionPrefix+s.o.Region, most), Cost: parts},
+	}}
+	sent := time.Since(s.start)
+	if err := s.central.Take(ctx, &t); err != nil {
+		return 0, err
+	}
+	got := time.Since(s.start)
+	s.left = t.Decisions[0].Remaining
+	if s.left < 0 || t.Decisions[1].Remaining < 0 {
+		return 0, errors.New("regions: the central store does not say what remains")
+	}
+	clock := time.Duration(t.At.UnixMicro()) * time.Microsecond
+	next := *s.known.Load()
+	next.at, next.lo, next.hi = true, clock-got, clock+time.Microsecond-sent
+	next.spans[n&3] = span{n, most - t.Decisions[1].Remaining}
+	s.known.Store(&next)
+	if t.Allowed() {
+		return parts, nil
+	}
+	return min(s.left, t.Decisions[1].Remaining), nil
+}

@@ -1,0 +1,333 @@
+package regions_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/regions"
+)
+
+// trips are the round trips from each region to the central store.
+var trips = []time.Duration{5 * time.Millisecond, 70 * time.Millisecond, 150 * time.Millisecond}
+
+// A demand is how many requests a second each region gets, of a budget of 100.
+type demand struct {
+	name string
+	rate func(region int, at time.Duration) float64
+}
+
+var demands = []demand{
+	{"even, 90 a second", func(int, time.Duration) float64 { return 30 }},
+	{"one region has 80 of 95", func(i int, _ time.Duration) float64 { return []float64{10, 5, 80}[i] }},
+	{"80 of 95 move each minute", func(i int, at time.Duration) float64 {
+		if int(at/time.Minute)%3 == i {
+			return 80
+		}
+		return 7.5
+	}},
+	{"60 in each, 180 in all", func(int, time.Duration) float64 { return 60 }},
+	{"200 in one, 240 in all", func(i int, _ time.Duration) float64 { return []float64{20, 20, 200}[i] }},
+}
+
+// A way decides in each region, with the clock of central.
+type way struct {
+	name string
+	open func(ctx context.Context, region int, central weir.Store) weir.Store
+}
+
+var ways = []way{
+	{"one store far away", func(_ context.Context, _ int, central weir.Store) weir.Store { return central }},
+	{"the same behind leases of 1 s", func(ctx context.Context, _ int, central weir.Store) weir.Store {
+		leases := lease.New(central, lease.Options{TTL: time.Second})
+		context.AfterFunc(ctx, func() { leases.Close(context.Background()) })
+		return leases
+	}},
+	{"Share, a third each", func(context.Context, int, weir.Store) weir.Store { return weir.Share(weirtest.Memory(), 3) }},
+	{"regions", func(ctx context.Context, region int, central weir.Store) weir.Store {
+		s := regions.New(weirtest.Memory(), central, regions.Options{Budget: "b", Region: fmt.Sprint(region), Regions: 3})
+		go s.Run(ctx)
+		return s
+	}},
+}
+
+// An outcome is what a simulation has measured.
+type outcome struct {
+	asked    int
+	admitted []int64 // when, in µs
+	waits    []time.Duration
+}
+
+// simulate runs requests in all regions for a time.
+func simulate(t *testing.T, l weir.Limit, d demand, w way, d0 time.Duration) *outcome {
+	ctx, cancel := context.WithCancel(t.Context())
+	central, start, o := weirtest.Memory(), time.Now(), &outcome{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i, trip := range trips {
+		far := &weirtest.Distant{Store: central}
+		far.Trip.Store(int64(trip))
+		store := w.open(ctx, i, far)
+		r := rand.New(rand.NewPCG(1, uint64(i)))
+		wg.Go(func() {
+			for {
+				time.Sleep(time.Duration(r.ExpFloat64() / d.rate(i, time.Since(start)) * 1e9))
+				if time.Since(start) > d0 {
+					return
+				}
+				wg.Go(func() {
+					tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Limit: l, Cost: 1}}}
+					sent := time.Now()
+					if err := store.Take(ctx, tx); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					o.asked++
+					o.waits = append(o.waits, time.Since(sent))
+					if tx.Allowed() {
+						o.admitted = append(o.admitted, tx.At.UnixMicro())
+					}
+				})
+			}
+		})
+	}
+	wg.Wait()
+	cancel()
+	time.Sleep(time.Minute) // calls under way end
+	slices.Sort(o.admitted)
+	slices.Sort(o.waits)
+	return o
+}
+
+// worst returns how many units beyond quota·d/period were admitted at worst in a time d:
+// the oracle, for all d at once. Units at the ends of the time count.
+func (o *outcome) worst(l weir.Limit) float64 {
+	perMicro := float64(l.Quota) / float64(l.Period.Microseconds())
+	worst, least := 0.0, 0.0
+	for i, at := range o.admitted {
+		before := float64(i) - perMicro*float64(at-o.admitted[0])
+		if i == 0 || before < least {
+			least = before
+		}
+		worst = max(worst, before+1-least)
+	}
+	return worst
+}
+
+// TestRegions: all regions together admit no more than one store would, whatever moves,
+// and of what one store would admit they admit what the page says.
+func TestRegions(t *testing.T) {
+	l := algorithms.GCRA(100, time.Second).WithBurst(150)
+	long := 5 * time.Minute
+	if testing.Short() {
+		long = time.Minute
+	}
+	for _, d := range demands {
+		for _, w := range ways {
+			synctest.Test(t, func(t *testing.T) {
+				o := simulate(t, l, d, w, long)
+				far, could := 0, min(o.asked, int(100*long.Seconds()))
+				for _, wait := range o.waits {
+					if wait > 0 {
+						far++
+					}
+				}
+				worst, used := o.worst(l), 100*float64(len(o.admitted))/float64(could)
+				t.Logf("%-26s %-30s used %5.1f %%, waits %5.1f %%, p99 %3d ms, surplus %5.1f", d.name, w.name, used, 100*float64(far)/float64(o.asked), o.waits[len(o.waits)*99/100].Milliseconds(), worst)
+				if worst > float64(l.Burst)+1e-3 {
+					t.Errorf("%s, %s: got %.1f more than the rate allows, want the burst at most", d.name, w.name, worst)
+				}
+				if w.name == "regions" && (used < 90 && !testing.Short() || far > 0) {
+					t.Errorf("%s: %.1f %% are used and %d requests wait", d.name, used, far)
+				}
+			})
+		}
+	}
+}
+
+// A wire is a slow connection to central that loses some calls and some answers.
+type wire struct {
+	central weir.Store
+	mu      *sync.Mutex
+	r       *rand.Rand // guarded by mu
+	slow    time.Duration
+	lossy   int // how many of 100 calls are lost
+}
+
+func (w *wire) Take(ctx context.Context, tx *weir.Transaction) error {
+	w.mu.Lock()
+	there, back, fate := w.r.Int64N(int64(w.slow)), w.r.Int64N(int64(w.slow)), w.r.IntN(100)
+	w.mu.Unlock()
+	time.Sleep(time.Duration(there))
+	if fate < w.lossy/2 {
+		return weirtest.ErrDown
+	}
+	err := w.central.Take(ctx, tx)
+	time.Sleep(time.Duration(back))
+	if fate < w.lossy {
+		return weirtest.ErrDown
+	}
+	return err
+}
+
+// jump spends units in phases, each with another demand.
+func (o *outcome) jump(t *testing.T, mu *sync.Mutex, r *rand.Rand, store weir.Store, l weir.Limit) {
+	for range 40 {
+		mu.Lock()
+		pause, calls := time.Duration(1+r.Int64N(5e6)), r.IntN(200)
+		mu.Unlock()
+		for range calls {
+			time.Sleep(pause)
+			if tx := weirtest.Take(t, store, 0, weir.Charge{Rule: "r", Limit: l, Cost: 1}); tx.Allowed() {
+				mu.Lock()
+				o.admitted = append(o.admitted, tx.At.UnixMicro())
+				mu.Unlock()
+			}
+		}
+	}
+}
+
+// TestRegionsNeverExceed: regions of several processes, whose calls of the central store
+// are slow or lost, and whose demand jumps, never admit more than one store would.
+func TestRegionsNeverExceed(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 0))
+			l := algorithms.GCRA(200+r.Int64N(2000), time.Second).WithBurst(30 + r.Int64N(200))
+			time.Sleep(time.Duration(r.Int64N(1e9)))
+			ctx, cancel := context.WithCancel(t.Context())
+			central, o, n := weirtest.Memory(), &outcome{}, 2+r.IntN(3)
+			every := time.Duration(100+r.IntN(900)) * time.Millisecond
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			for i := range n {
+				local := weirtest.Memory()
+				for p := range 1 + r.IntN(2) {
+					r := rand.New(rand.NewPCG(seed, uint64(1+10*i+p)))
+					store := regions.New(local, &wire{central, &mu, r, time.Duration(1 + r.Int64N(int64(every))), r.IntN(3) * 10},
+						regions.Options{Budget: "b", Region: fmt.Sprint(i), Regions: n, Every: every, Logger: slog.New(slog.DiscardHandler)})
+					go store.Run(ctx)
+					wg.Go(func() { o.jump(t, &mu, r, store, l) })
+				}
+			}
+			wg.Wait()
+			cancel()
+			time.Sleep(time.Minute) // calls under way end
+			slices.Sort(o.admitted)
+			if worst := o.worst(l); worst > float64(l.Burst)+1e-3 {
+				t.Errorf("seed %d: %d regions admit %.2f more than the rate of %v allows", seed, n, worst, l)
+			}
+		})
+	}
+}
+
+// TestRegionsRedis: the same parts are claimed from a Redis.
+func TestRegionsRedis(t *testing.T) {
+	addr := redistest.Server(t).Addr()
+	var stores [2]*regions.Store
+	for i := range stores {
+		stores[i] = regions.New(weirtest.Memory(), weirtest.Redis(t, addr, 5*time.Second), regions.Options{Budget: "b", Region: fmt.Sprint(i), Regions: 2, Every: 200 * time.Millisecond})
+		go stores[i].Run(t.Context())
+	}
+	l := algorithms.GCRA(1000, time.Second)
+	for begun := time.Now(); stores[0].Part() < 0.9; time.Sleep(time.Millisecond) {
+		weirtest.Take(t, stores[0], 0, weir.Charge{Rule: "r", Limit: l, Cost: 1})
+		if time.Since(begun) > time.Minute {
+			t.Fatalf("after a minute the region that asks has %v, and the other %v", stores[0].Part(), stores[1].Part())
+		}
+	}
+	if got := stores[1].Part(); got > 0.5 {
+		t.Errorf("a region that does not ask has %v", got)
+	}
+}
+
+// TestRegionsConform: one region alone is its local store.
+func TestRegionsConform(t *testing.T) {
+	weirtest.Conforms(t, func() weir.Store {
+		return regions.New(weirtest.Memory(), weirtest.Memory(), regions.Options{Budget: "b", Region: "eu", Regions: 1})
+	})
+}
+
+func ExampleNew() {
+	ctx, stop := context.WithCancel(context.Background())
+	central := memstore.New(memstore.Options{}) // a Redis that all regions reach
+	eu := regions.New(memstore.New(memstore.Options{}), central, regions.Options{Budget: "model", Region: "eu", Regions: 3})
+	ended := make(chan error)
+	go func() { ended <- eu.Run(ctx) }()
+
+	d, err := weir.Allow(ctx, eu, weir.Charge{Rule: "model", Limit: algorithms.GCRA(3000, time.Minute), Cost: 1})
+	fmt.Println(d.Remaining, err) // of a burst of 1,000
+	fmt.Println(eu.Part() > 0)
+	stop()
+	<-ended
+	// Output:
+	// 999 <nil>
+	// true
+}
+
+// TestParts: what a region has without Run, without the central store, and after a while.
+func TestParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		down := false
+		central := weirtest.Memory()
+		var log strings.Builder
+		open := func(region string) *regions.Store {
+			return regions.New(weirtest.Memory(), weirtest.StoreFunc(func(ctx context.Context, tx *weir.Transaction) error {
+				if down {
+					return weirtest.ErrDown
+				}
+				return central.Take(ctx, tx)
+			}), regions.Options{Budget: "b", Region: region, Regions: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		}
+		eu, us := open("eu"), open("us")
+		if eu.Part() != 0.05 {
+			t.Errorf("without Run: got %v", eu.Part())
+		}
+		go eu.Run(ctx)
+		go us.Run(ctx)
+		ask := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				eu.Take(ctx, weirtest.Once(algorithms.GCRA(100, time.Second)))
+			}
+		}
+		ask(20 * time.Second)
+		if eu.Part() < 0.9 || eu.Part()+us.Part() > 1 {
+			t.Errorf("one region asks: got %v and %v", eu.Part(), us.Part())
+		}
+		down = true
+		ask(11 * time.Second)
+		if eu.Part() != 0.05 || strings.Count(log.String(), "failed") != 2 {
+			t.Errorf("the central store is down: got %v, %s", eu.Part(), &log)
+		}
+		down = false
+		ask(20 * time.Second)
+		if eu.Part() < 0.9 || strings.Count(log.String(), "is back") != 2 {
+			t.Errorf("the central store is back: got %v, %s", eu.Part(), &log)
+		}
+		tx := weirtest.Once(algorithms.SlidingWindow(101, time.Hour))
+		if eu.Take(ctx, tx); tx.Decisions[0].Remaining != 49 || tx.Charges[0].Limit.Quota != 101 {
+			t.Errorf("a window: got %+v, want half of the quota", tx)
+		}
+		tx = weirtest.Once(algorithms.GCRA(1_000_000, 24*time.Hour)) // countable only by a common divisor
+		if err := eu.Take(ctx, tx); err != nil || tx.Decisions[0].Remaining != 499_999 {
+			t.Errorf("a million a day: got %+v, %v", tx, err)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
