@@ -55,7 +55,8 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 }
 
 // charge adds what the request owes the limits of a rule to the charges of v, or to the
-// charges in shadow. It fails if LimitsFor returns an invalid limit.
+// charges in shadow. It fails if LimitsFor returns an invalid limit, or one that is invalid
+// with the buffer.
 func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override, shadow bool, buffer time.Duration) (err error) {
 	policies, cost := rule.policies, rule.cost(r)
 	if own != nil {
@@ -74,7 +75,9 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 		// Field by field: a copy of fields just written would wait for the writes.
 		c.Limit = p.limit
 		if buffer > 0 {
-			c.Limit.Period += buffer
+			if c.Limit.Period += buffer; c.Limit.fault() != nil {
+				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, c.Limit.Name, buffer, c.Limit.fault(), errLimitsFor)
+			}
 		}
 		c.Rule, c.Key, c.Cost, c.Spent = rule.Name, key, cost, 0
 		it.policy, it.key, it.cost = p, key, cost
@@ -82,9 +85,9 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	return nil
 }
 
-// errLimitsFor marks an error of LimitsFor. It is no failure of the store: OnError and
-// Transport do not let the request pass for it unless a program says so.
-var errLimitsFor = errors.New("LimitsFor returned it")
+// errLimitsFor marks a mistake that New could not find. It is no failure of the store: the
+// default of OnError and Transport do not let the request pass for it.
+var errLimitsFor = errors.New("it is of LimitsFor or Overrides")
 
 // chosen returns the limits that LimitsFor chooses for a request. In place of a limit that
 // cannot be counted it returns the nearest below that can, and logs the mistake. In shadow

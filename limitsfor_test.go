@@ -58,6 +58,14 @@ func TestLimitsForNeverFailsOpen(t *testing.T) {
 		if _, err := out.RoundTrip(ask("/", "", "User", "ann@example.com")); (err == nil) != c.sent {
 			t.Errorf("%v in shadow %v: Transport returns %v, want it sent: %v", c.limits, c.shadow, err, c.sent)
 		}
+		if c.logged == "" { // a million a day can be counted, and with the buffer it cannot
+			given[0] = algorithms.GCRA(1_000_000, 24*time.Hour)
+			buffered := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, Buffer: 7 * time.Microsecond, Logger: slog.New(slog.DiscardHandler)})
+			if _, err := buffered.Transport(&partner{}).RoundTrip(ask("/", "", "User", "ann")); err == nil || !strings.Contains(err.Error(), "buffer of 7µs") {
+				t.Errorf("with a buffer: Transport returns %v", err)
+			}
+			given[0] = c.limits[0]
+		}
 		if given[0] != c.limits[0] {
 			t.Errorf("%v: the Limiter has changed what LimitsFor returned", c.limits)
 		}
