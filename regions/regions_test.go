@@ -204,7 +204,11 @@ func (o *outcome) jump(t *testing.T, mu *sync.Mutex, r *rand.Rand, store weir.St
 // TestRegionsNeverExceed: regions of several processes, whose calls of the central store
 // are slow or lost, and whose demand jumps, never admit more than one store would.
 func TestRegionsNeverExceed(t *testing.T) {
-	for seed := range uint64(40) {
+	worlds := uint64(150)
+	if testing.Short() {
+		worlds = 40
+	}
+	for seed := range worlds {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
 			l := algorithms.GCRA(200+r.Int64N(2000), time.Second).WithBurst(30 + r.Int64N(200))
