@@ -28,10 +28,11 @@ const unreadable = "unreadable"
 //
 // It fails towards limiting. Requests whose body does not say which value it has share the
 // key "unreadable": the body is longer than max, is cut off, is no JSON object, is nested
-// deeper than encoding/json reads, has the field twice, or the value is of another type. A
-// body of unknown length (chunked) must be shorter than max. A client therefore gains one
-// quota by such bodies, which it shares with all of them, and no more. The Content-Type is
-// ignored, because handlers ignore it.
+// deeper than encoding/json reads, has the field twice, or the value is of another type; or
+// the request says that it has a body that is not there, as in forward auth. A body of
+// unknown length (chunked) must be shorter than max. A client therefore gains one quota by
+// such bodies, which it shares with all of them, and no more. The Content-Type is ignored,
+// because handlers ignore it.
 //
 // If the body is empty, or an object without the field or with null or an empty string in
 // it, the rule does not apply. [weir.FirstOf] names a key for such requests.
@@ -67,7 +68,7 @@ func ByJSON(field string, max int64) weir.KeyFunc {
 func peek(r *http.Request, max int64) (head []byte, whole bool) {
 	switch {
 	case r.Body == nil || r.Body == http.NoBody:
-		return nil, true
+		return nil, r.ContentLength <= 0 && len(r.TransferEncoding) == 0 // or it is elsewhere, as in forward auth
 	case r.ContentLength > max:
 		return nil, false
 	}

@@ -223,6 +223,21 @@ func TestByJSONServer(t *testing.T) {
 	conn.Close()
 }
 
+// TestByJSONElsewhere: a request of forward auth has the length of a body, and not the body.
+func TestByJSONElsewhere(t *testing.T) {
+	for _, c := range []struct {
+		length   int64
+		encoding []string
+		want     string
+	}{{0, nil, ""}, {15, nil, "unreadable"}, {0, []string{"chunked"}, "unreadable"}} {
+		r := httptest.NewRequest("POST", "/", nil)
+		r.Body, r.ContentLength, r.TransferEncoding = http.NoBody, c.length, c.encoding
+		if key, ok := keys.ByJSON("email", 64)(r); key != c.want || ok != (c.want != "") {
+			t.Errorf("%d bytes, %q: got %q, %v; want %q", c.length, c.encoding, key, ok, c.want)
+		}
+	}
+}
+
 // TestByJSONOutbound: a request that goes out is not changed.
 func TestByJSONOutbound(t *testing.T) {
 	r, _ := http.NewRequest("POST", "http://example.com", strings.NewReader(`{"email":"ann"}`))
