@@ -104,7 +104,7 @@ export class Timeline {
     if (this.lanes > 1) ctx.fillText(ink.users[lane] ?? "", 26, top + 9);
     if (head.algorithm === "gcra") {
       this.drawRuler(ctx, ink, place, lane, view, top, bottom);
-      this.drawDots(ctx, ink, place, lane, view, () => top - 2, top - 6);
+      this.drawDots(ctx, ink, place, lane, view, () => top + 8, top - 6);
       return;
     }
     ctx.fillText(String(head.capacity), 2, y(head.capacity) + 10);
@@ -307,7 +307,6 @@ export class Timeline {
       }
     };
     ctx.font = `11px ${ink.font}`;
-    ctx.textAlign = "center";
     this.most = 1;
     for (const group of groups) {
       if (group.length < (group[0].ok && !flat ? 4 : 3)) {
@@ -317,7 +316,8 @@ export class Timeline {
       const [d] = group, at = d.ok ? y(d.v) : beyond;
       mark(d, size + 0.5);
       ctx.fillStyle = d.ok ? ink.ok : ink.bad;
-      if (flat || !d.ok) ctx.fillText(`×${group.length}`, place.x(d.t) + 15, at + 4);
+      ctx.textAlign = flat || !d.ok ? "start" : "center";
+      if (flat || !d.ok) ctx.fillText(`×${group.length}`, place.x(d.t) + 6, at + 4);
       else ctx.fillText(`×${group.length}`, place.x(d.t), at - 7);
       this.most = Math.max(this.most, group.length);
     }
