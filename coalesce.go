@@ -155,6 +155,7 @@ func (c *coalesced) join(ctx context.Context, l *lane, t *Transaction) error {
 	if err == nil {
 		t.Decisions = append(t.Decisions[:0], k.t.Decisions...)
 		t.At, t.Wait, t.Undo = k.t.At, k.t.Wait, append(t.Undo[:0], k.t.Undo...)
+		t.Granted = k.t.Granted
 	}
 	c.release(k)
 	return err
@@ -170,7 +171,7 @@ func (k *call) copy(t *Transaction, mayGiveUp bool) {
 		}
 	}
 	k.t.Undo = append(k.t.Undo[:0], t.Undo...)
-	k.t.Within, k.t.Delay, k.t.Forget = t.Within, t.Delay, t.Forget
+	k.t.Within, k.t.Delay, k.t.Forget, k.t.AtMost = t.Within, t.Delay, t.Forget, t.AtMost
 }
 
 func (c *coalesced) release(k *call) {

@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -59,6 +60,9 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 		t.forget(now, states)
 		return true
 	}
+	if t.AtMost > 0 {
+		return t.decideAtMost(now, states)
+	}
 	if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 {
 		c := &t.Charges[0]
 		t.Decisions[0].At = now
@@ -90,6 +94,45 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	}
 	copy(states, t.next)
 	return true
+}
+
+// decideAtMost decides the charges as often as all of them fit, or once if they do not.
+// general.lua looks for the number in the same way.
+func (t *Transaction) decideAtMost(now int64, states []State) bool {
+	most, whole := t.AtMost, t.Charges
+	t.next = slices.Grow(t.next[:0], len(whole))[:len(whole)]
+	t.AtMost, t.Charges, t.Granted = 0, slices.Clone(whole), 0
+	times, high := int64(1), min(most, MaxTicks)
+	for try := high; times < high; try = times + (high-times+1)/2 {
+		t.costTimes(whole, try)
+		fits := true
+		for i := range t.Charges {
+			t.take(i, now, t.Charges[i].Cost, &states[i])
+			fits = fits && t.Decisions[i].Allowed
+		}
+		if fits {
+			times = try
+		} else {
+			high = try - 1
+		}
+	}
+	t.costTimes(whole, times)
+	fits := t.Decide(now, states)
+	if fits {
+		t.Granted = times
+	}
+	t.AtMost, t.Charges = most, whole
+	return fits
+}
+
+// costTimes has every charge cost n times what it costs in whole.
+func (t *Transaction) costTimes(whole []Charge, n int64) {
+	for i := range whole {
+		t.Charges[i].Cost = whole[i].Cost * n
+		if whole[i].Cost > math.MaxInt64/n {
+			t.Charges[i].Cost = math.MaxInt64
+		}
+	}
 }
 
 // forget makes every state that of a key never seen.

@@ -145,7 +145,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 // unknown fills Decisions with placeholders: allowed, Remaining unknown (-1).
 func (t *Transaction) unknown() {
 	n := len(t.Charges)
-	t.Decisions, t.Wait, t.Undo = slices.Grow(t.Decisions[:0], n)[:n], 0, t.Undo[:0]
+	t.Decisions, t.Wait, t.Undo, t.Granted = slices.Grow(t.Decisions[:0], n)[:n], 0, t.Undo[:0], 0
 	for i := range t.Decisions {
 		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: t.At.UnixMicro()}
 	}

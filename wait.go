@@ -59,6 +59,23 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	return t.Decisions[0], nil
 }
 
+// AllowAtMost spends as many units of a charge as fit now, at most its Cost, in one call of
+// the store: no other charge comes between. If not even one fits, granted is 0, and
+// RetryAfter of the Decision says when one would. Transaction.AtMost does the same for
+// several charges. Otherwise it is like Allow.
+func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64, d Decision, err error) {
+	if err := spends(charge); err != nil {
+		return 0, d, err
+	}
+	t := Transaction{AtMost: charge.Cost}
+	charge.Cost = 1
+	t.Charges = []Charge{charge}
+	if err := store.Take(ctx, &t); err != nil {
+		return 0, d, err
+	}
+	return t.Granted, t.Decisions[0], nil
+}
+
 // spends returns an error unless all charges spend something. A Cost of 0 does not mean 1:
 // it may have been forgotten or miscounted, and elsewhere it looks.
 func spends(charges ...Charge) error {

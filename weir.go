@@ -121,6 +121,15 @@ type Transaction struct {
 	// Decisions are those of keys never seen.
 	Forget bool
 
+	// AtMost > 0 spends the charges as often as all of them fit now, at most so often:
+	// a charge of Cost 1 is up to AtMost units. Granted says how often. If they do not fit
+	// once, the decisions are those of the charges as they are. Within and Delay must be
+	// 0; no Cost may be negative, and not all may be 0.
+	AtMost int64
+
+	// Granted is filled by Take if AtMost > 0.
+	Granted int64
+
 	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
 	// large enough.
 	Decisions []Decision
@@ -186,7 +195,7 @@ type Store interface {
 // that is not printable, the same limit of the same key twice, a Delay beyond Within.
 // Stores call it first.
 func (t *Transaction) Validate() error {
-	if len(t.Charges) == 1 && t.Delay <= 0 && t.first.of(&t.Charges[0]) {
+	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && t.first.of(&t.Charges[0]) {
 		return nil // most transactions, without a call
 	}
 	return t.validate()
@@ -199,6 +208,11 @@ func (t *Transaction) validate() error {
 	if err := t.makePlans(); err != nil {
 		return err
 	}
+	if t.AtMost > 0 {
+		if err := t.validateAtMost(); err != nil {
+			return err
+		}
+	}
 	var seen uint64 // a bit for each 64th part of all names: mostly, names differ in it
 	for i := range t.Charges {
 		bit := uint64(1) << (t.plan(i).Names >> 58)
@@ -208,6 +222,24 @@ func (t *Transaction) validate() error {
 			}
 		}
 		seen |= bit
+	}
+	return nil
+}
+
+func (t *Transaction) validateAtMost() error {
+	if t.Within > 0 || t.Forget {
+		return errors.New("weir: AtMost neither waits nor forgets: Within must be 0, and Forget false")
+	}
+	spends := false
+	for i := range t.Charges {
+		cost := t.Charges[i].Cost
+		if cost < 0 {
+			return fmt.Errorf("weir: rule %q: a charge of cost %d with AtMost", t.Charges[i].Rule, cost)
+		}
+		spends = spends || cost > 0
+	}
+	if !spends {
+		return errors.New("weir: AtMost of charges that spend nothing")
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func (s *Store) prepare(c *call, around []int64) error {
 func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	t := c.ts[0]
 	first := &t.Charges[0]
-	direct := c.within >= 0 && t.Delay < time.Microsecond && len(c.ts) == 1 && len(t.Charges) <= maxDirect
+	direct := c.within >= 0 && t.Delay < time.Microsecond && t.AtMost <= 0 && len(c.ts) == 1 && len(t.Charges) <= maxDirect
 	for i := 0; i < len(t.Charges) && direct; i++ {
 		charge, a := &t.Charges[i], t.Charges[i].Limit.Algorithm
 		_, queues := a.(weir.Queuer)
@@ -148,7 +148,11 @@ func (c *call) numbers(cost int64) []byte {
 func (c *call) rows(s *Store) (keys []any, rows []byte) {
 	t := c.ts[0]
 	delay := max(0, min(int64(t.Delay/time.Microsecond), c.within))
-	rows = pack(make([]byte, 0, 24+112*len(t.Charges)), c.within, delay, int64(len(c.ts)))
+	times := int64(len(c.ts))
+	if t.AtMost > 0 {
+		times = -min(t.AtMost, weir.MaxTicks)
+	}
+	rows = pack(make([]byte, 0, 24+112*len(t.Charges)), c.within, delay, times)
 	for i := range t.Charges {
 		charge := &t.Charges[i]
 		a := slices.Index(c.algorithms, charge.Limit.Algorithm.Name())
@@ -252,7 +256,11 @@ func (c *call) explain(cmd once) error {
 		return nil
 	}
 	for _, t := range c.ts {
-		if t.Decide(now, states) {
+		switch {
+		case !t.Decide(now, states):
+		case t.AtMost > 0:
+			spent -= t.Granted
+		default:
 			spent--
 		}
 	}

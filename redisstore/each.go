@@ -71,7 +71,7 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 
 // additive reports whether a script can decide t and its equals in one step.
 func additive(t *weir.Transaction) bool {
-	return longestWait(t) == 0 && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
+	return longestWait(t) == 0 && t.AtMost <= 0 && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)
 		return !ok || !reflect.ValueOf(a).Comparable() || c.Cost < 0 || c.Key != t.Charges[0].Key
 	})

@@ -3,7 +3,7 @@
 --
 -- ARGV[1] has the ids of the charges, as a value has them. ARGV[3] has packed doubles: the
 -- longest wait in µs (-1: decide and spend nothing; -2: forget), the shortest wait, how often
--- to spend the charges, and a row for each charge. A row has the algorithm and the key, as
+-- to spend the charges (-n: as one, as often as it fits at once, at most n times), and a row for each charge. A row has the algorithm and the key, as
 -- indexes, the cost, the three numbers of the limit, and the instant of the units that a
 -- negative cost gives back (0: the newest). The last seven numbers of a row undo that
 -- reservation: at, a and b of the state after it, and the state before it. Of a log they have
@@ -147,6 +147,17 @@ local function reserve(at)
   return true
 end
 
+local granted = 1
+if times < 0 then
+  local most, try = -times, -times
+  while granted < most do
+    if decide(try) == 0 then granted = try else most = try - 1 end
+    try = math.ceil((granted + most) / 2)
+  end
+  for _, c in ipairs(charges) do c.cost = c.cost * granted end
+  times = 1
+end
+
 -- The first time is decided alone: a state that a larger limit has left may admit one charge
 -- and no more. After that the charges fit n times at once if they fit n times one by one.
 local wait, left, try, refused = 0, times, 1, false
@@ -164,7 +175,7 @@ repeat
   end
 until left == 0
 
-local reply = {t[1] .. ' ' .. t[2] .. ' ' .. spent .. ';'}
+local reply = {t[1] .. ' ' .. t[2] .. ' ' .. string.format('%.0f', spent * granted) .. ';'}
 for _, c in ipairs(charges) do
   if c.algorithm.open then
     local waits = spent > 0 and wait and wait > 0 and c.cost > 0

@@ -27,6 +27,9 @@ func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part
 	if t.Delay >= time.Microsecond && !t.Forget {
 		return fmt.Errorf("redisstore: a delay of %v of keys in several slots: %w", t.Delay, errors.ErrUnsupported)
 	}
+	if t.AtMost > 0 {
+		return fmt.Errorf("redisstore: AtMost of keys in several slots: %w", errors.ErrUnsupported)
+	}
 	if cap(t.Decisions) < len(t.Charges) {
 		t.Decisions = make([]weir.Decision, len(t.Charges))
 	}

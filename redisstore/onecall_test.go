@@ -51,6 +51,7 @@ func TestOneCall(t *testing.T) {
 		"a log beside":              {tx(1, log), tx(5, log, meter(1000)), tx(1, meter(1000)), tx(2000, log)},
 		"looks beside":              {tx(1, meter(1000)), {Charges: append(charges(2, meter(1000)), charges(0, fixed)...)}, {Charges: append(charges(0, meter(1000)), charges(1, fixed)...)}},
 		"forgotten":                 {tx(1, meter(1000), fixed), {Charges: charges(1, fixed), Forget: true}, {Charges: charges(1, meter(1000)), Forget: true}},
+		"at most":                   {{Charges: charges(1, meter(1000), fixed), AtMost: 100}, {Charges: charges(1, log, fixed), AtMost: 1e6}, {Charges: charges(2, log), AtMost: 1}},
 		"few and many":              {tx(1, several(16)...), tx(1, several(17)...), tx(1, several(3)...)},
 	} {
 		for i := range shapes {

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -122,6 +123,41 @@ func peek(t testing.TB, store weir.Store) {
 			p.one("", l, 1+i%2)
 			p.all(0, p.charge("", l, 0), p.charge("", one, 0))
 		}
+	}
+}
+
+// atMost: AtMost spends as much as fits of every charge, or as much as is asked.
+func atMost(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	take := func(most, granted int64, remaining []int64, charges ...weir.Charge) {
+		t.Helper()
+		tx := &weir.Transaction{Charges: charges, AtMost: most}
+		p.take(tx)
+		p.wants(tx, granted > 0, remaining...)
+		if tx.Granted != granted {
+			t.Errorf("got Granted %d, want %d, for %s", tx.Granted, granted, describe(tx))
+		}
+	}
+	for _, l := range limits(7, time.Hour) {
+		size := l.Capacity()
+		take(2, 2, []int64{size - 2}, p.charge("", l, 1))
+		take(2, 2, []int64{size - 6}, p.charge("", l, 2))
+		take(9, size-6, []int64{0}, p.charge("", l, 1))
+		take(9, 0, []int64{0}, p.charge("", l, 1))
+		take(math.MaxInt64, size/3, []int64{size % 3}, p.charge("costly", l, 3))
+		take(math.MaxInt64, 0, []int64{size}, p.charge("never", l, math.MaxInt64))
+	}
+	two := algorithms.FixedWindow(2, 1000*time.Hour).Named("two")
+	take(5, 2, []int64{1, 0}, p.charge("several", three, 1), p.charge("several", two, 1))
+	take(5, 0, []int64{1, 0}, p.charge("several", three, 1), p.charge("several", two, 1))
+	take(5, 1, []int64{0, 0}, p.charge("several", three, 1), p.charge("several", two, 0))
+	for _, bad := range []weir.Transaction{
+		{Charges: []weir.Charge{p.charge("bad", three, 0)}, AtMost: 1},
+		{Charges: []weir.Charge{p.charge("bad", three, -1)}, AtMost: 1},
+		{Charges: []weir.Charge{p.charge("bad", three, 1)}, AtMost: 1, Within: time.Hour},
+		{Charges: []weir.Charge{p.charge("bad", three, 1)}, AtMost: 1, Forget: true},
+	} {
+		p.fails(p.Context(), &bad)
 	}
 }
 

@@ -68,7 +68,7 @@ func (r *replay) take(t *weir.Transaction) {
 
 // question returns a copy of t without its results.
 func question(t *weir.Transaction) weir.Transaction {
-	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, Undo: slices.Clone(t.Undo)}
+	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, AtMost: t.AtMost, Undo: slices.Clone(t.Undo)}
 }
 
 // decided fails the test unless the replay decides want as the store has decided t.
@@ -76,7 +76,7 @@ func question(t *weir.Transaction) weir.Transaction {
 func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 	r.Helper()
 	asked := want.Charges
-	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || t.Forget != want.Forget {
+	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || t.Forget != want.Forget || t.AtMost != want.AtMost {
 		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&want))
 	}
 	now := t.At.UnixMicro()
@@ -108,6 +108,9 @@ func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 	}
 	if t.Wait != want.Wait {
 		r.Fatalf("at %d µs: got Wait %v, want %v, for %s", now, t.Wait, want.Wait, describe(t))
+	}
+	if t.AtMost > 0 && t.Granted != want.Granted {
+		r.Fatalf("at %d µs: got Granted %d, want %d, for %s", now, t.Granted, want.Granted, describe(t))
 	}
 	if !spent {
 		return
@@ -155,6 +158,9 @@ func describe(t *weir.Transaction) string {
 	}
 	if t.Forget {
 		b.WriteString(", forgotten")
+	}
+	if t.AtMost > 0 {
+		fmt.Fprintf(&b, ", at most %d times", t.AtMost)
 	}
 	for i := range t.Charges {
 		c := &t.Charges[i]

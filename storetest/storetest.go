@@ -53,6 +53,7 @@ func Tests() []Test {
 		{"Refused", refused},
 		{"Look", look},
 		{"Peek", peek},
+		{"AtMost", atMost},
 		{"GiveBack", giveBack},
 		{"Spent", spent},
 		{"Forget", forget},

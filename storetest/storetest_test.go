@@ -64,6 +64,7 @@ var flaws = []struct {
 	{"keeps quotas apart", "Changed"},
 	{"forgets a key when it refuses", "AllOrNothing Refused"},
 	{"wants a charge", "NoCharges"},
+	{"ignores AtMost", "AtMost"},
 	{"allocates decisions", "Decisions"},
 	{"keeps old decisions", "Decisions NoCharges"},
 	{"keeps the old wait", "Decisions NoCharges"},
@@ -139,8 +140,10 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := s.validate(ctx, t); err != nil {
 		return err
 	}
-	charges, within, wait := t.Charges, t.Within, t.Wait
+	charges, within, wait, most := t.Charges, t.Within, t.Wait, t.AtMost
 	switch s.flaw {
+	case "ignores AtMost":
+		t.AtMost = 0
 	case "allocates decisions":
 		t.Decisions = nil
 	case "never waits":
@@ -176,7 +179,7 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	}
 	before := len(t.Decisions)
 	s.decide(t)
-	t.Charges, t.Within = charges, within
+	t.Charges, t.Within, t.AtMost = charges, within, most
 	switch s.flaw {
 	case "decides in whole seconds, says microseconds":
 		t.At = time.UnixMicro(time.Now().UnixMicro())

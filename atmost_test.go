@@ -1,0 +1,64 @@
+package weir_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/lease"
+)
+
+// TestAllowAtMost: callers that all want more than is left get all of it, and no more.
+func TestAllowAtMost(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) weir.Store{
+		"memory":   func(*testing.T) weir.Store { return memory() },
+		"redis":    func(t *testing.T) weir.Store { return redisAt(t, redistest.Server(t).Addr(), 5*time.Second) },
+		"coalesce": func(*testing.T) weir.Store { return weir.Coalesce(memory()) },
+		"hybrid":   func(*testing.T) weir.Store { return weir.Hybrid(memory(), 0) },
+		"lease":    func(*testing.T) weir.Store { return lease.New(memory(), lease.Options{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := open(t)
+			for _, limit := range []weir.Limit{algorithms.GCRA(100, 1000*time.Hour), algorithms.SlidingLog(100, 1000*time.Hour)} {
+				var total atomic.Int64
+				var wg sync.WaitGroup
+				for i := range int64(8) {
+					wg.Go(func() {
+						for range 10 {
+							granted, d, err := weir.AllowAtMost(t.Context(), store, weir.Charge{Rule: "jobs", Key: "acme", Limit: limit, Cost: 3 + i})
+							if err != nil || granted < 0 || granted > 3+i || d.Allowed != (granted > 0) {
+								t.Errorf("got %d, %+v and error %v for %d units", granted, d, err, 3+i)
+							}
+							total.Add(granted)
+						}
+					})
+				}
+				if wg.Wait(); total.Load() != 100 {
+					t.Errorf("%v: granted %d units, want 100", limit, total.Load())
+				}
+			}
+		})
+	}
+	if _, _, err := weir.AllowAtMost(t.Context(), memory(), weir.Charge{Limit: algorithms.GCRA(1, time.Hour)}); err == nil {
+		t.Error("a cost of 0: got no error")
+	}
+}
+
+func ExampleAllowAtMost() {
+	ctx, store := context.Background(), memory()
+	charge := weir.Charge{Rule: "mails", Key: "acme", Limit: algorithms.FixedWindow(100, 1000*time.Hour), Cost: 70}
+	for range 3 {
+		granted, _, err := weir.AllowAtMost(ctx, store, charge)
+		fmt.Println(granted, err)
+	}
+	// Output:
+	// 70 <nil>
+	// 30 <nil>
+	// 0 <nil>
+}
