@@ -171,7 +171,7 @@ func (k *call) copy(t *Transaction, mayGiveUp bool) {
 		}
 	}
 	k.t.Undo = append(k.t.Undo[:0], t.Undo...)
-	k.t.Within, k.t.Delay, k.t.Forget, k.t.AtMost = t.Within, t.Delay, t.Forget, t.AtMost
+	k.t.Within, k.t.Delay, k.t.Forget, k.t.AtMost, k.t.Force = t.Within, t.Delay, t.Forget, t.AtMost, t.Force
 }
 
 func (c *coalesced) release(k *call) {

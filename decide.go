@@ -60,8 +60,12 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 		t.forget(now, states)
 		return true
 	}
-	if t.AtMost > 0 {
+	switch {
+	case t.AtMost > 0:
 		return t.decideAtMost(now, states)
+	case t.Force:
+		t.force(now, states)
+		return true
 	}
 	if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 {
 		c := &t.Charges[0]

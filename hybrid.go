@@ -82,7 +82,7 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	if !t.Forget && h.serve(t) {
+	if !t.Forget && !t.Force && h.serve(t) {
 		return nil
 	}
 	h.asked.Add(1)

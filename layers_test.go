@@ -340,12 +340,7 @@ func settling(t *testing.T, r *rand.Rand, limits []weir.Limit, leased bool) int 
 		}
 		w.note("%s: %d of %d used", q.key, used, q.hs[0].at%1e10)
 		excess := used - cost
-		if _, fits := w.books[q.key].fits(now(), max(0, excess)); excess > 0 && !fits {
-			for _, g := range w.books[q.key] {
-				_, most := g.free(now())
-				g.held = append(g.held, &holding{at: now(), n: min(excess, most)})
-			}
-		} else if excess > 0 {
+		if excess > 0 {
 			w.books[q.key].spend(now(), excess)
 		} else {
 			for _, h := range q.hs {

@@ -11,7 +11,9 @@ import (
 // Cost to the most that a request may cost.
 //
 // If the final cost is lower, the difference is given back, to the instant at which it
-// was spent. If it is higher, the difference is charged as far as it fits. Settle is
+// was spent. If it is higher, the difference is charged even if it does not fit: the key owes
+// it, and later requests are refused until it has paid (Transaction.Force). A Settle that
+// must leave no debt returns at most Cost. Settle is
 // called once for each key that was charged, after the handler has returned, has panicked
 // or its client has hung up. For a request with HungUp, Settle should return Cost, or
 // Used: a client that gets its units back for hanging up never pays. The response is
@@ -134,7 +136,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 
 // settle replaces the reserved cost of a request by its final cost.
 func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items []item) {
-	var back, more Transaction
+	back, more := Transaction{}, Transaction{Force: true}
 	for i, n := 0, 0; i < len(items); i += n {
 		it := &items[i]
 		n = it.limits
@@ -157,12 +159,7 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items [
 		}
 	}
 	l.settleUp(ctx, &back)
-	if l.settleUp(ctx, &more); !more.Allowed() {
-		for i := range more.Charges {
-			more.Charges[i].Cost = max(0, min(more.Charges[i].Cost, more.Decisions[i].Remaining))
-		}
-		l.settleUp(ctx, &more)
-	}
+	l.settleUp(ctx, &more)
 }
 
 func (l *Limiter) settleUp(ctx context.Context, t *Transaction) {

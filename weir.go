@@ -130,6 +130,13 @@ type Transaction struct {
 	// Granted is filled by Take if AtMost > 0.
 	Granted int64
 
+	// Force spends the charges even if they do not fit, whatever they cost. Later charges
+	// are decided as if the units had fitted: a key that owes more than its limits hold
+	// is refused until they have drained, or their windows are over. Force is always
+	// allowed. Within, Delay and AtMost must be 0, and no Cost may be negative. A debt of
+	// a meter lasts 2^50 µs at most, 35 years; a window holds no more than 2^50 units.
+	Force bool
+
 	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
 	// large enough.
 	Decisions []Decision
@@ -195,7 +202,7 @@ type Store interface {
 // that is not printable, the same limit of the same key twice, a Delay beyond Within.
 // Stores call it first.
 func (t *Transaction) Validate() error {
-	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && t.first.of(&t.Charges[0]) {
+	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && !t.Force && t.first.of(&t.Charges[0]) {
 		return nil // most transactions, without a call
 	}
 	return t.validate()
@@ -208,8 +215,8 @@ func (t *Transaction) validate() error {
 	if err := t.makePlans(); err != nil {
 		return err
 	}
-	if t.AtMost > 0 {
-		if err := t.validateAtMost(); err != nil {
+	if t.AtMost > 0 || t.Force {
+		if err := t.validateMode(); err != nil {
 			return err
 		}
 	}
@@ -226,15 +233,16 @@ func (t *Transaction) validate() error {
 	return nil
 }
 
-func (t *Transaction) validateAtMost() error {
-	if t.Within > 0 || t.Forget {
-		return errors.New("weir: AtMost neither waits nor forgets: Within must be 0, and Forget false")
+// validateMode checks a transaction that spends at most so often, or by force.
+func (t *Transaction) validateMode() error {
+	if t.Within > 0 || t.Forget || t.Force && t.AtMost > 0 {
+		return errors.New("weir: a transaction has at most one of Within, Forget, AtMost and Force")
 	}
-	spends := false
+	spends := t.Force
 	for i := range t.Charges {
 		cost := t.Charges[i].Cost
 		if cost < 0 {
-			return fmt.Errorf("weir: rule %q: a charge of cost %d with AtMost", t.Charges[i].Rule, cost)
+			return fmt.Errorf("weir: rule %q: a charge of cost %d can neither be forced nor have AtMost", t.Charges[i].Rule, cost)
 		}
 		spends = spends || cost > 0
 	}

@@ -295,6 +295,7 @@ local function describe_log(c, target, more)
   if c.cost > 0 then
     mark(n + c.cost - c.quota)
     if more then mark(n + c.cost - c.quota + more) end
+    mark(n + c.cost - c.quota + 1) -- of a charge that was forced
   end
   if mixed then
     mark(n - c.spent)
@@ -439,7 +440,7 @@ end
 -- alike afterwards.
 local function fate(c)
   if not c or c.cost == 0 then return '' end
-  if c.cost > 0 then return string.format('+%.0f', c.cost) end
+  if c.cost > 0 then return string.format('+%.0f', c.cost) .. (c.forced or '') end
   if c.of then return string.format('%.0f %.0f %.0f', c.cost, c.of, c.floor or -1) end
   -- The newest units of its window, but no others of those kept.
   local units = math.min(-c.cost, c.spent)

@@ -253,7 +253,7 @@ func (l *Store) Close(ctx context.Context) error {
 
 // id returns the fingerprint of the charges of t. ok is false if only next may decide t.
 func (l *Store) id(t *weir.Transaction) (id uint64, ok bool) {
-	if t.Within > 0 || t.Delay > 0 || t.Forget || t.AtMost > 0 || len(t.Charges) == 0 {
+	if t.Within > 0 || t.Delay > 0 || t.Forget || t.Force || t.AtMost > 0 || len(t.Charges) == 0 {
 		return 0, false
 	}
 	for i := range t.Charges {

@@ -13,7 +13,7 @@ import (
 // them as the algorithm does, but in a few registers, without a State.
 
 // atOnce reports whether a transaction is decided now or never.
-func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget && t.AtMost <= 0 }
+func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget && t.AtMost <= 0 && !t.Force }
 
 // meters reports whether the limit of a charge is a meter, and its cost is from 0 to the
 // capacity.

@@ -15,17 +15,21 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// In place of a longest wait in µs, peek makes a script decide and spend nothing, and forget
-// makes it forget the states.
+// In place of a longest wait in µs, peek makes a script decide and spend nothing, forget
+// makes it forget the states, and force makes it spend what does not fit.
 const (
 	peek   = -1
 	forget = -2
+	force  = -3
 )
 
-// longestWait returns the longest wait of t in µs, or forget.
+// longestWait returns the longest wait of t in µs, or forget, or force.
 func longestWait(t *weir.Transaction) int64 {
-	if t.Forget {
+	switch {
+	case t.Forget:
 		return forget
+	case t.Force:
+		return force
 	}
 	return max(0, int64(min(t.Within, weir.MaxTicks*time.Microsecond)/time.Microsecond))
 }

@@ -2,9 +2,9 @@
 -- charges, of values with other states, with waits and gifts, and batches.
 --
 -- ARGV[1] has the ids of the charges, as a value has them. ARGV[3] has packed doubles: the
--- longest wait in µs (-1: decide and spend nothing; -2: forget), the shortest wait, how often
--- to spend the charges (-n: as one, as often as it fits at once, at most n times), and a row for each charge. A row has the algorithm and the key, as
--- indexes, the cost, the three numbers of the limit, and the instant of the units that a
+-- longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend what does not fit),
+-- the shortest wait, how often to spend the charges (-n: as one, as often as it fits at once, at
+-- most n times), and a row for each charge. A row has the algorithm and the key, as indexes, the cost, the three numbers of the limit, and the instant of the units that a
 -- negative cost gives back (0: the newest). The last seven numbers of a row undo that
 -- reservation: at, a and b of the state after it, and the state before it. Of a log they have
 -- only the instant before it, or -1. The edges of algorithms follow, in the order of charges.
@@ -14,7 +14,7 @@ if not rows then
   for from = 25, #ARGV[3], 112 do rows[#rows + 1] = {struct.unpack('<dddddddddddddd', ARGV[3], from)} end
   edges_from = 4
 end
-local forget = within == -2
+local forget, forced = within == -2, within == -3
 
 -- read returns the states in a value by their ids, and the ids in order. If the value is
 -- damaged it returns nothing.
@@ -103,6 +103,37 @@ local function cancel(c)
   end
 end
 
+-- force spends a charge even if it does not fit: see force.go.
+local function force(c)
+  local most = 562949953421312 -- 2^49
+  if not c.algorithm.metered then
+    local quota = c.quota
+    c.cost, c.quota = math.min(c.cost, most), 2 * most
+    c.forced = string.format(' at %.0f', c.target) -- other charges may go at other instants
+    if take(c, c.target, c.cost) ~= 0 then c.cost = 0 end
+    c.quota = quota
+    return
+  end
+  if c.target - now > 2 * most then return end
+  local unit, rate, full, s = c.quota, c.period, c.burst, c.state
+  local units = math.min(c.cost, math.floor(most / unit))
+  if s[2] <= 0 or s[3] == unit and s[2] <= full then
+    local debt = units * unit + math.max(0, s[2] - (c.target - s[1]) * rate)
+    if s[2] < 0 and s[3] == unit and s[1] > now then debt = debt + s[2] end
+    local over = math.max(0, debt - full)
+    local later = (over + -over % rate) / rate
+    debt = debt - later * rate
+    c.next = {c.target + later, debt, unit, c.target + later + math.max(0, (debt + -debt % rate) / rate)}
+    return
+  end
+  local first = math.min(units, math.floor(full / unit))
+  local wait = take(c, c.target, first)
+  if wait > 0 then take(c, c.target + wait, first) end
+  local over = (units - first) * unit
+  local later = (over + -over % rate) / rate
+  c.next[1], c.next[4] = c.next[1] + later, c.next[4] + later
+end
+
 local spent = 0
 
 -- decide returns the wait after which the charges fit n times more, or nothing if they never
@@ -116,6 +147,8 @@ local function decide(n)
     c.target = math.max(now, c.state and c.state[1] or c.at)
     if forget then
       c.next = {0, 0, 0, 0}
+    elseif forced and cost > 0 then
+      force(c)
     elseif cost > 0 and within > 0 and c.algorithm.queue then
       wait, room = queue(c, now, cost)
       if wait == 0 then take(c, now, cost) end
@@ -163,7 +196,7 @@ end
 local wait, left, try, refused = 0, times, 1, false
 repeat
   wait = decide(try)
-  if forget or wait and wait <= within and (wait == 0 or reserve(now + wait)) then
+  if forget or forced or wait and wait <= within and (wait == 0 or reserve(now + wait)) then
     for _, c in ipairs(charges) do
       c.state, c.changed = c.next or c.state, c.changed or c.next
     end

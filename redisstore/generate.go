@@ -178,7 +178,8 @@ func (b *lua) algorithm(a weir.Algorithm, i int) {
 		functions = append(functions, "open_logs", "describe_log", "spend_logs")
 	}
 	_, edged := a.(Edged)
-	fields := fmt.Sprintf("edged = %v", edged)
+	_, metered := a.(Metered)
+	fields := fmt.Sprintf("edged = %v, metered = %v", edged, metered)
 	for _, f := range functions {
 		name, _, _ := strings.Cut(f, "_")
 		fields += fmt.Sprintf(", %s = %s", name, f)

@@ -34,7 +34,7 @@ func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part
 		t.Decisions = make([]weir.Decision, len(t.Charges))
 	}
 	t.Decisions, t.Wait, t.Undo = t.Decisions[:len(t.Charges)], 0, t.Undo[:0]
-	if t.Forget {
+	if t.Forget || t.Force {
 		return s.takeEachPart(ctx, t, parts)
 	}
 	if err := s.askAll(ctx, t, parts); err != nil || !t.Allowed() {
@@ -123,7 +123,7 @@ func (s *Store) split(t *weir.Transaction) (parts []part) {
 			slots, parts = append(slots, slot), append(parts, part{})
 		}
 		p := &parts[k]
-		p.Forget = t.Forget
+		p.Forget, p.Force = t.Forget, t.Force
 		p.Charges = append(p.Charges, t.Charges[i])
 		p.where = append(p.where, i)
 	}

@@ -52,6 +52,7 @@ func TestOneCall(t *testing.T) {
 		"looks beside":              {tx(1, meter(1000)), {Charges: append(charges(2, meter(1000)), charges(0, fixed)...)}, {Charges: append(charges(0, meter(1000)), charges(1, fixed)...)}},
 		"forgotten":                 {tx(1, meter(1000), fixed), {Charges: charges(1, fixed), Forget: true}, {Charges: charges(1, meter(1000)), Forget: true}},
 		"at most":                   {{Charges: charges(1, meter(1000), fixed), AtMost: 100}, {Charges: charges(1, log, fixed), AtMost: 1e6}, {Charges: charges(2, log), AtMost: 1}},
+		"forced":                    {{Charges: charges(5000, meter(1000), fixed), Force: true}, {Charges: charges(5000, log), Force: true}, tx(1, meter(1000))},
 		"few and many":              {tx(1, several(16)...), tx(1, several(17)...), tx(1, several(3)...)},
 	} {
 		for i := range shapes {

@@ -161,6 +161,41 @@ func atMost(t testing.TB, store weir.Store) {
 	}
 }
 
+// force: Force spends what does not fit, under every limit, and the key then owes it.
+func force(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	forced := func(charges ...weir.Charge) *weir.Transaction {
+		t.Helper()
+		tx := &weir.Transaction{Charges: charges, Force: true}
+		p.take(tx)
+		p.wants(tx, true)
+		return tx
+	}
+	for _, l := range limits(5, time.Hour) {
+		forced(p.charge("", l, 3))
+		p.wants(forced(p.charge("", l, 4), p.charge("", one, 1)), true, max(0, l.Capacity()-7), 0)
+		p.wants(p.one("", l, 3), false)
+		p.wants(forced(p.charge("", l, 100), p.charge("", one, 0)), true, 0, 0)
+		forced(p.charge("", l, math.MaxInt64))
+		forced(p.charge("", l, math.MaxInt64))
+		p.wants(p.one("", l, 1), false, 0)
+		p.run += "."
+	}
+	// A turn that is reserved stays before what is forced.
+	p.one("turn", three, 3)
+	p.all(time.Hour, p.charge("turn", three, 1))
+	forced(p.charge("turn", three, 2))
+	p.all(9*time.Hour, p.charge("turn", three, 1))
+	for _, bad := range []weir.Transaction{
+		{Charges: []weir.Charge{p.charge("bad", three, -1)}, Force: true},
+		{Charges: []weir.Charge{p.charge("bad", three, 1)}, Force: true, AtMost: 1},
+		{Charges: []weir.Charge{p.charge("bad", three, 1)}, Force: true, Within: time.Hour},
+		{Charges: []weir.Charge{p.charge("bad", three, 1)}, Force: true, Forget: true},
+	} {
+		p.fails(p.Context(), &bad)
+	}
+}
+
 // giveBack: a negative cost gives units back, at most up to the quota.
 func giveBack(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)

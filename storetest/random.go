@@ -97,26 +97,27 @@ func compare(t testing.TB, store weir.Store, all []weir.Limit, quota int64) {
 				tx.Delay = tx.Within / time.Duration(1+r.IntN(3))
 			}
 			tx.Forget = r.IntN(20) == 0
-			tx.AtMost = anyTimes(r, &tx)
+			tx.AtMost, tx.Force = anyMode(r, &tx)
 			p.take(&tx)
 			pause(r)
 		}
 	}
 }
 
-// anyTimes returns an AtMost that suits t, mostly 0.
-func anyTimes(r *rand.Rand, t *weir.Transaction) int64 {
+// anyMode returns an AtMost and a Force that suit t, mostly none.
+func anyMode(r *rand.Rand, t *weir.Transaction) (most int64, force bool) {
 	spends := false
 	for i := range t.Charges {
 		if t.Charges[i].Cost < 0 {
-			return 0
+			return 0, false
 		}
 		spends = spends || t.Charges[i].Cost > 0
 	}
 	if !spends || t.Within > 0 || t.Forget {
-		return 0
+		return 0, false
 	}
-	return []int64{0, 0, 1, 2, 5, math.MaxInt64}[r.IntN(6)]
+	most = []int64{0, 0, 0, 1, 2, 5, math.MaxInt64}[r.IntN(7)]
+	return most, most == 0 && r.IntN(6) == 0
 }
 
 // cancel gives back what t has spent.
@@ -124,7 +125,7 @@ func (r *replay) cancel(t *weir.Transaction) {
 	for i := range t.Charges {
 		t.Charges[i].Cost, t.Charges[i].Spent = -max(0, t.Charges[i].Cost), t.Decisions[i].At
 	}
-	t.Within, t.Delay, t.Forget, t.AtMost = 0, 0, false, 0
+	t.Within, t.Delay, t.Forget, t.AtMost, t.Force = 0, 0, false, 0, false
 	r.take(t)
 }
 

@@ -68,7 +68,7 @@ func (r *replay) take(t *weir.Transaction) {
 
 // question returns a copy of t without its results.
 func question(t *weir.Transaction) weir.Transaction {
-	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, AtMost: t.AtMost, Undo: slices.Clone(t.Undo)}
+	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, AtMost: t.AtMost, Force: t.Force, Undo: slices.Clone(t.Undo)}
 }
 
 // decided fails the test unless the replay decides want as the store has decided t.
@@ -76,7 +76,7 @@ func question(t *weir.Transaction) weir.Transaction {
 func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 	r.Helper()
 	asked := want.Charges
-	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || t.Forget != want.Forget || t.AtMost != want.AtMost {
+	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || t.Forget != want.Forget || t.AtMost != want.AtMost || t.Force != want.Force {
 		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&want))
 	}
 	now := t.At.UnixMicro()
@@ -158,6 +158,9 @@ func describe(t *weir.Transaction) string {
 	}
 	if t.Forget {
 		b.WriteString(", forgotten")
+	}
+	if t.Force {
+		b.WriteString(", forced")
 	}
 	if t.AtMost > 0 {
 		fmt.Fprintf(&b, ", at most %d times", t.AtMost)

@@ -54,6 +54,7 @@ func Tests() []Test {
 		{"Look", look},
 		{"Peek", peek},
 		{"AtMost", atMost},
+		{"Force", force},
 		{"GiveBack", giveBack},
 		{"Spent", spent},
 		{"Forget", forget},

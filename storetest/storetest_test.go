@@ -65,6 +65,7 @@ var flaws = []struct {
 	{"forgets a key when it refuses", "AllOrNothing Refused"},
 	{"wants a charge", "NoCharges"},
 	{"ignores AtMost", "AtMost"},
+	{"ignores Force", "Force"},
 	{"allocates decisions", "Decisions"},
 	{"keeps old decisions", "Decisions NoCharges"},
 	{"keeps the old wait", "Decisions NoCharges"},
@@ -140,10 +141,12 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := s.validate(ctx, t); err != nil {
 		return err
 	}
-	charges, within, wait, most := t.Charges, t.Within, t.Wait, t.AtMost
+	charges, within, wait, most, force := t.Charges, t.Within, t.Wait, t.AtMost, t.Force
 	switch s.flaw {
 	case "ignores AtMost":
 		t.AtMost = 0
+	case "ignores Force":
+		t.Force = false
 	case "allocates decisions":
 		t.Decisions = nil
 	case "never waits":
@@ -179,7 +182,7 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	}
 	before := len(t.Decisions)
 	s.decide(t)
-	t.Charges, t.Within, t.AtMost = charges, within, most
+	t.Charges, t.Within, t.AtMost, t.Force = charges, within, most, force
 	switch s.flaw {
 	case "decides in whole seconds, says microseconds":
 		t.At = time.UnixMicro(time.Now().UnixMicro())

@@ -424,6 +424,9 @@ func (h *history) step(t *testing.T) (int, error) {
 	if got.AtMost = 1 + h.r.Int64N(20); h.r.IntN(8) > 0 || got.Validate() != nil {
 		got.AtMost = 0
 	}
+	if got.Force = h.r.IntN(12) == 0; got.Validate() != nil {
+		got.Force = false
+	}
 	batch := []*weir.Transaction{&got}
 	if h.r.IntN(8) == 0 {
 		for range 1 + h.r.IntN(30) {
@@ -439,7 +442,7 @@ func (h *history) step(t *testing.T) (int, error) {
 func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	wants := make([]weir.Transaction, len(batch))
 	for i, got := range batch {
-		wants[i] = weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, AtMost: got.AtMost, Undo: slices.Clone(got.Undo)}
+		wants[i] = weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, AtMost: got.AtMost, Force: got.Force, Undo: slices.Clone(got.Undo)}
 	}
 	h.server.SetTime(time.UnixMicro(h.now))
 	dump, texts := "", h.texts()
@@ -458,7 +461,7 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 		if h.real {
 			h.now = got.At.UnixMicro()
 		}
-		h.note("at %d within %v, delay %v, forget %v, at most %d, %d of a batch of %d:", h.now, got.Within, got.Delay, got.Forget, got.AtMost, i+1, len(batch))
+		h.note("at %d within %v, delay %v, forget %v, at most %d, force %v, %d of a batch of %d:", h.now, got.Within, got.Delay, got.Forget, got.AtMost, got.Force, i+1, len(batch))
 		for _, c := range got.Charges {
 			h.note("  %s %v %+v cost %d of %d", c.Key, c.Limit, h.states[name(&c)], c.Cost, c.Spent)
 		}

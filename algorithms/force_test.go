@@ -1,0 +1,63 @@
+package algorithms_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+)
+
+// TestForce: after units were spent by force, every charge is decided as the definition
+// does that counts them as if they had fitted.
+func TestForce(t *testing.T) {
+	histories := 20_000
+	if testing.Short() {
+		histories = 2_000
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 5))
+	for range histories {
+		k := newKey(randomLimit(r))
+		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
+		states := make([]weir.State, 1)
+		for i := range 20 {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}}
+			if tx.Force = r.IntN(4) == 0; tx.Force {
+				tx.Charges[0].Cost = 1 + r.Int64N(3*k.burst)
+			}
+			cost := tx.Charges[0].Cost
+			fits := func(at int64) bool { return k.fits(k.spent, k.quota, k.burst, k.period, at, cost) }
+			tx.Decide(now, states)
+			d := &tx.Decisions[0]
+			retry := now + d.RetryAfter.Microseconds()
+			switch {
+			case d.Allowed && !tx.Force && !fits(now), !d.Allowed && (tx.Force || fits(now) || !fits(retry) || fits(retry-1)):
+				t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: got %+v\nspent %v", seed, k.limit, i, now, cost, tx.Force, *d, k.spent)
+			case d.Allowed:
+				k.spent = append(k.spent, spending{now, cost})
+			}
+			now += max(0, randomStep(r, k, d))
+		}
+	}
+}
+
+// TestForceKeepsTheRate: by force or not, in the long run a meter spends its rate.
+func TestForceKeepsTheRate(t *testing.T) {
+	for _, l := range []weir.Limit{algorithms.GCRA(10, time.Second), algorithms.GCRA(10, time.Second).WithBurst(3)} {
+		states, now, spent := make([]weir.State, 1), int64(1e15), int64(0)
+		for range 1000 { // for 100 s: each charge takes 7 more than was known before
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1}}}
+			if tx.Decide(now, states) {
+				tx.Charges[0].Cost, tx.Force = 7, true
+				tx.Decide(now, states)
+				spent += 8
+			}
+			now += 100_000
+		}
+		if spent < 1000 || spent > 1000+l.Capacity()+8 {
+			t.Errorf("%v: got %d units in 100 s, want 1000 and at most the capacity and one charge more", l, spent)
+		}
+	}
+}
