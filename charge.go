@@ -81,6 +81,7 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 		}
 		c.Rule, c.Key, c.Cost, c.Spent = rule.Name, key, cost, 0
 		it.policy, it.key, it.cost = p, key, cost
+		v.flies = v.flies || p.inFlight
 	}
 	return nil
 }

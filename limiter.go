@@ -26,6 +26,9 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 			return
 		}
 	}
+	if v.flies && !v.refused {
+		next = l.flight(v).handler(next)
+	}
 	settles := l.settles && !v.refused
 	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: !settles && l.tells(v)}
 	fresh := len(f.h) == 0 && l.expose == nil
@@ -190,12 +193,16 @@ func (l *Limiter) ask(v *verdict, e *Event) {
 
 // heedChecks applies the bans that the store has found.
 func (l *Limiter) heedChecks(v *verdict, e *Event) {
+	spent := v.Refusal.Reason == 0
 	if e.Err == nil {
 		l.applyPenalties(v, e)
 	}
 	v.hideChecks()
-	if v.refused && v.Wait > 0 { // the request does not wait for its turn
+	switch {
+	case v.refused && v.Wait > 0: // the request does not wait for its turn
 		l.giveBack(v)
+	case v.refused && v.flies && spent: // nor is it in flight
+		l.flight(v).end()
 	}
 }
 
@@ -272,7 +279,7 @@ func (l *Limiter) recycle(v *verdict) {
 		v.items[i].key = ""
 	}
 	v.Context, v.outer, v.extra, v.items = nil, nil, nil, v.items[:0]
-	v.refused, v.free, v.entered = false, false, false
+	v.refused, v.free, v.entered, v.flies = false, false, false, false
 	l.pool.Put(v)
 }
 

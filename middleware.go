@@ -131,6 +131,9 @@ func New(store Store, o Options) (*Limiter, error) {
 		names[r.Name] = true
 		r.log = &l.log
 		for _, p := range r.policies {
+			if p.inFlight && o.MaxWait > 0 {
+				return nil, fmt.Errorf("weir: rule %q: limit %q counts requests in flight, for which no request can wait: give it a Limiter without MaxWait", r.Name, p.limit.Name)
+			}
 			p.limit.Period += o.Buffer
 			if err := p.limit.fault(); err != nil {
 				return nil, fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)

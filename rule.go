@@ -221,6 +221,7 @@ type policy struct {
 	limit    Limit
 	name     string // the rule's, or rule/limit
 	capacity int64  // the most that can be spent at once
+	inFlight bool   // it counts requests that have not ended
 
 	capacityValue []string
 	ietf          []string // "api";q=100;w=60
@@ -240,12 +241,17 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	p.capacityValue = []string{strconv.FormatInt(p.capacity, 10)}
 
 	window := ""
-	if l.Period%time.Second == 0 {
+	p.inFlight = l.inFlight()
+	if l.Period%time.Second == 0 && !p.inFlight {
 		window = fmt.Sprintf(";"+fields.WindowParam+"=%d", min(l.Period/time.Second, maxInteger))
 	}
 	item := fmt.Sprintf("%s;"+fields.QuotaParam+"=%d", quoted(p.name), min(l.Quota, maxInteger))
-	if r.Unit != fields.Requests {
-		item += ";" + fields.UnitParam + "=" + quoted(r.Unit)
+	unit := r.Unit
+	if p.inFlight && unit == fields.Requests {
+		unit = fields.ConcurrentRequests
+	}
+	if unit != fields.Requests {
+		item += ";" + fields.UnitParam + "=" + quoted(unit)
 	}
 	p.ietf = []string{item + window}
 	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}

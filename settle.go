@@ -153,7 +153,7 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items [
 			if c.Cost = cost - c.Cost; c.Cost < 0 {
 				c.Spent = t.Decisions[i+j].At
 			}
-			if c.Cost != 0 {
+			if c.Cost != 0 && !items[i+j].inFlight {
 				to.Charges = append(to.Charges, c)
 			}
 		}

@@ -60,7 +60,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, err
 		}
-		res, err := t.base.RoundTrip(r)
+		res, err := t.send(r, v)
 		if err != nil || res == nil || len(v.Charges) == 0 {
 			return res, err
 		}
@@ -79,6 +79,24 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		drain(r.Context(), res.Body, asked)
 		r = again
 	}
+}
+
+// send sends the request, which is in flight until the body of its response is closed.
+func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
+	if !v.flies || v.Refusal.Reason != 0 { // the store has failed
+		return t.base.RoundTrip(r)
+	}
+	f, sent := t.l.flight(v), false
+	defer func() { // even if base panics
+		if !sent {
+			f.end()
+		}
+	}()
+	if res, err = t.base.RoundTrip(r); err == nil && res != nil && res.Body != nil {
+		f.body(res)
+		sent = true
+	}
+	return res, err
 }
 
 // turn returns when the turn of the request has come.

@@ -29,6 +29,7 @@ type inquiry struct {
 	misses  uint     // see fieldWriter.setInt
 	free    bool     // the request is not charged, but may be refused
 	entered bool     // it has one of the places of requests that may wait
+	flies   bool     // some of its charges count requests in flight
 }
 
 // extra holds what few requests need.

@@ -31,6 +31,9 @@ func (e *LimitedError) Error() string {
 			continue
 		}
 		c := &t.Charges[i]
+		if c.Limit.inFlight() {
+			return fmt.Sprintf("weir: rule %q has as many requests in flight as it may: limit %v", c.Rule, c.Limit)
+		}
 		if d.RetryAfter == Never {
 			return fmt.Sprintf("weir: rule %q never allows %d at once: limit %v", c.Rule, c.Cost, c.Limit)
 		}

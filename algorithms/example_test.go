@@ -3,6 +3,8 @@ package algorithms_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -193,4 +195,25 @@ func ExampleUnit() {
 	// day: 1000 per 24h0m0s (calendar)
 	// week: 1000 per 168h0m0s (calendar)
 	// month: 1000 per 720h0m0s (calendar)
+}
+
+func ExampleInFlight() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "exports", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Minute)},
+	}}})
+	if err != nil {
+		panic(err)
+	}
+	var h http.Handler
+	h = limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inner := httptest.NewRecorder()
+		h.ServeHTTP(inner, r) // while the first is in flight
+		fmt.Println("second:", inner.Code)
+	}))
+	first := httptest.NewRecorder()
+	h.ServeHTTP(first, httptest.NewRequest("GET", "/", nil))
+	fmt.Println("first:", first.Code)
+	// Output:
+	// second: 429
+	// first: 200
 }

@@ -21,6 +21,8 @@ var (
 	slidingLua string
 	//go:embed slidinglog.lua
 	logLua string
+	//go:embed inflight.lua
+	inFlightLua string
 )
 
 func (gcra) Lua() string           { return meterLua }
@@ -31,6 +33,7 @@ func (anchoredWindow) Lua() string { return windowLua + anchoredLua }
 func (calendar) Lua() string       { return windowLua + calendarLua }
 func (slidingWindow) Lua() string  { return slidingLua }
 func (slidingLog) Lua() string     { return logLua }
+func (inFlight) Lua() string       { return logLua + inFlightLua }
 
 // All algorithms here are additive: how the units of one instant are divided into charges
 // makes no difference. See redisstore.Additive.

@@ -35,7 +35,7 @@
 //     {first-of: […]} is the first key that applies. {header: NAME} is the same as
 //     header:NAME.
 //   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
-//     anchored-window, sliding-window, sliding-log or calendar.
+//     anchored-window, sliding-window, sliding-log, in-flight or calendar.
 //   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w.
 //     The periods day, week and month are windows of the calendar.
 //   - burst is for gcra, token-bucket and leaky-bucket only.

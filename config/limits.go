@@ -118,6 +118,7 @@ const (
 	calendar       = "calendar"
 	gcra           = "gcra"
 	slidingLog     = "sliding-log"
+	inFlight       = "in-flight"
 	anchoredWindow = "anchored-window"
 )
 

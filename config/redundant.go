@@ -44,8 +44,8 @@ func redundant(a, b limit) bool {
 func (l limit) most(w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	switch {
-	case l.unit != 0 || periods > math.MaxInt64/4/l.Quota:
-		return math.MaxInt64 // calendar windows differ in length; or the product overflows
+	case l.unit != 0 || l.Algorithm.Name() == inFlight || periods > math.MaxInt64/4/l.Quota:
+		return math.MaxInt64 // calendar windows differ in length; a period bounds nothing; or the product overflows
 	case isMeter(l):
 		return periods*l.Quota + l.Limit.Capacity() - 1
 	case aligned, l.Algorithm.Name() == slidingLog:

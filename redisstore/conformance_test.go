@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/storetest"
@@ -61,6 +62,13 @@ func TestConformanceRing(t *testing.T) {
 	}}))
 	t.Run("one slot", func(t *testing.T) { conform(t, rdb, oneSlot) })
 	t.Run("one key", func(t *testing.T) { conform(t, rdb, nil) })
+}
+
+// TestInFlight: units that are given back one by one, beside other limits of the key.
+func TestInFlight(t *testing.T) {
+	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
+	storetest.Limits(t, newStore(t, rdb), algorithms.InFlight(7, time.Millisecond).Named("short"), algorithms.InFlight(7, time.Hour).Named("long"),
+		algorithms.SlidingLog(7, time.Hour).Named("log"), algorithms.GCRA(7, time.Hour).Named("meter"))
 }
 
 // severalKeys are the tests that charge several keys at one instant.

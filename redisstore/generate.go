@@ -120,7 +120,7 @@ func generate(shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
 	var algorithms []weir.Algorithm
-	direct, logs := len(shape) <= maxDirect, false
+	direct, logs := len(shape) <= maxDirect, 0
 	for i, c := range shape {
 		if _, ok := c.algorithm.(Scripted); !ok {
 			return nil, fmt.Errorf("redisstore: algorithm %q has no Lua, so Redis can't run it, see Scripted: %w", c.algorithm.Name(), errors.ErrUnsupported)
@@ -131,7 +131,9 @@ func generate(shape []shaped) (*script, error) {
 			algorithms = append(algorithms, c.algorithm)
 			of[i] = len(algorithms)
 		}
-		logs = logs || isLog(c.algorithm)
+		if isLog(c.algorithm) {
+			logs++
+		}
 	}
 	var b lua
 	b.WriteString(structLua)
@@ -139,13 +141,13 @@ func generate(shape []shaped) (*script, error) {
 	b.line("local now = t[1] * 1000000 + t[2]")
 	b.line("local rows, within, delay, times, edges_from")
 	switch {
-	case direct && !logs:
+	case direct && logs == 0:
 		var takes lua
 		for i, a := range algorithms {
 			takes.line("local take%d\ndo\n%s\ntake%[1]d = take\nend", i+1, takeOnly(a))
 		}
 		b.WriteString(strings.Replace(expand(directLua, shape, of), "TAKES", takes.String(), 1))
-	case direct && len(algorithms) == 1:
+	case direct && logs == len(shape):
 		b.WriteString(expand(logsLua, shape, of))
 	}
 	b.line("local function ms(us) return math.ceil(us / 1000) + 1 end")

@@ -142,7 +142,7 @@ var All = []struct {
 	{"unknown algorithm", one("  algorithm: slidinglog\n", ""), true,
 		"3:14: unknown algorithm slidinglog; did you mean sliding-log?"},
 	{"unknown algorithm at the top", "algorithm: bucket\nlimits:\n- name: a\n  config: [{limit: 5, period: 3}]\n", true,
-		"1:12: unknown algorithm bucket; known are gcra, token-bucket, leaky-bucket, fixed-window, anchored-window, sliding-window, sliding-log, calendar"},
+		"1:12: unknown algorithm bucket; known are gcra, token-bucket, leaky-bucket, fixed-window, anchored-window, sliding-window, sliding-log, in-flight, calendar"},
 	{"burst of a log", one("", "    burst: 7\n    algorithm: sliding-log\n"), false,
 		"6:12: sliding-log has no burst: only gcra, token-bucket and leaky-bucket have"},
 	{"burst of no limit", one("  burst: 7\n  algorithm: sliding-log\n", ""), false,

@@ -10,6 +10,7 @@ import (
 var All = []weir.Limit{
 	algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
 	algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
+	algorithms.InFlight(1, 1),
 }
 
 // Named returns the algorithm of a name, or nil for Calendar and for unknown names.

@@ -52,6 +52,9 @@ func (t Triple) Named(unit string) Triple {
 // Requests is the unit of a limit that names no other.
 const Requests = "requests"
 
+// ConcurrentRequests is the unit of a limit of requests in flight.
+const ConcurrentRequests = "concurrent-requests"
+
 // The fields that are not part of a triple.
 const (
 	RetryAfter   = "Retry-After"

@@ -1,0 +1,120 @@
+package weir
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// inFlight is an algorithm whose units are given back when the request has ended. The
+// Period of its limits is the lease: for so long a unit counts if nobody gives it back.
+type inFlight interface{ InFlight() }
+
+func (l *Limit) inFlight() bool {
+	_, ok := l.Algorithm.(inFlight)
+	return ok
+}
+
+// A flight has the units that one request holds while it is in flight.
+type flight struct {
+	l   *Limiter
+	ctx context.Context
+
+	mu      sync.Mutex
+	charges []Charge // what gives the units back
+	lease   time.Duration
+	timer   *time.Timer
+}
+
+// flight returns the flight of a request that has spent its charges. It must be ended.
+func (l *Limiter) flight(v *verdict) *flight {
+	f := &flight{l: l, ctx: context.WithoutCancel(v.Context), lease: MaxTicks * time.Microsecond}
+	f.add(&v.Transaction, v.items)
+	if v.extra != nil && v.extra.spent {
+		f.add(&v.extra.shadow, v.extra.items)
+	}
+	f.timer = time.AfterFunc(f.lease/2, f.renew)
+	return f
+}
+
+func (f *flight) add(t *Transaction, items []item) {
+	for i := range items {
+		if c := t.Charges[i]; c.Cost > 0 && c.Limit.inFlight() {
+			c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
+			f.charges = append(f.charges, c)
+			f.lease = min(f.lease, c.Limit.Period)
+		}
+	}
+}
+
+// end gives the units back. Another call does nothing.
+func (f *flight) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.timer.Stop()
+	back := Transaction{Charges: f.charges}
+	f.charges = nil
+	f.l.settleUp(f.ctx, &back)
+}
+
+// renew spends the units again, even if they do not fit, and then gives the old ones back.
+// In between they count twice, so another request may be refused that would fit, but none
+// is admitted that would not.
+func (f *flight) renew() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.charges) == 0 {
+		return
+	}
+	fresh := Transaction{Force: true}
+	for _, c := range f.charges {
+		c.Cost, c.Spent = -c.Cost, 0
+		fresh.Charges = append(fresh.Charges, c)
+	}
+	if err := f.l.store.Take(f.ctx, &fresh); err != nil {
+		f.l.log.warn(f.ctx, fresh.Charges[0].Rule, err)
+		f.timer.Reset(f.lease / 8)
+		return
+	}
+	old := Transaction{Charges: f.charges}
+	f.charges = nil
+	for i, c := range fresh.Charges {
+		c.Cost, c.Spent = -c.Cost, fresh.Decisions[i].At
+		f.charges = append(f.charges, c)
+	}
+	f.l.settleUp(f.ctx, &old)
+	f.timer.Reset(f.lease / 2)
+}
+
+// handler ends the flight when next returns or panics.
+func (f *flight) handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer f.end()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// body ends the flight when the body of a response is closed.
+func (f *flight) body(res *http.Response) {
+	b := &flightBody{res.Body, f}
+	if w, ok := res.Body.(io.Writer); ok { // of a connection that was upgraded
+		res.Body = struct {
+			*flightBody
+			io.Writer
+		}{b, w}
+		return
+	}
+	res.Body = b
+}
+
+type flightBody struct {
+	io.ReadCloser
+	f *flight
+}
+
+func (b *flightBody) Close() error {
+	defer b.f.end()
+	return b.ReadCloser.Close()
+}

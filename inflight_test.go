@@ -1,0 +1,342 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/lease"
+)
+
+func inFlight(n int64, lease time.Duration) []weir.Rule {
+	return []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.InFlight(n, lease)}}}
+}
+
+// TestInFlight: a request holds its unit until its handler returns, whatever ends it, for
+// as long as it takes, and through every decorator.
+func TestInFlight(t *testing.T) {
+	for name, around := range map[string]func(weir.Store) weir.Store{
+		"alone":    func(s weir.Store) weir.Store { return s },
+		"hybrid":   func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
+		"breaker":  func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
+		"fallback": func(s weir.Store) weir.Store { return weir.Fallback(s, memory()) },
+		"coalesce": weir.Coalesce,
+		"share":    func(s weir.Store) weir.Store { return weir.Share(s, 1) },
+		"lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := around(memory())
+				done := make(chan func())
+				h := must(t, store, weir.Options{Headers: weir.IETF, Rules: inFlight(2, time.Minute)}).
+					Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (<-done)() }))
+				start := func(ctx context.Context) {
+					go func() {
+						defer func() { _ = recover() }()
+						h.ServeHTTP(httptest.NewRecorder(), ask("/", "192.0.2.1:4").WithContext(ctx))
+					}()
+					synctest.Wait()
+				}
+				held := func(want int64) {
+					t.Helper()
+					look := take(t, store, 0, weir.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.InFlight(2, time.Minute)})
+					if got := 2 - look.Decisions[0].Remaining; got != want {
+						t.Errorf("after %v: got %d in flight, want %d", time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)), got, want)
+					}
+				}
+				end := func(f func()) { done <- f; synctest.Wait() }
+				gone, hangUp := context.WithCancel(t.Context())
+
+				start(t.Context())
+				start(gone)
+				held(2)
+				res := do(h, ask("/", "192.0.2.1:4"))
+				if got := fmt.Sprint(res.StatusCode, res.Header["Ratelimit-Policy"], res.Header["Ratelimit"], res.Header["Retry-After"]); got != `429 ["api";q=2;qu="concurrent-requests"] ["api";r=0] []` {
+					t.Errorf("a third request: got %s", got)
+				}
+				hangUp() // its handler is still at work
+				held(2)
+				end(func() {})
+				held(1)
+				start(t.Context())
+				end(func() { panic(http.ErrAbortHandler) })
+				held(1)
+				for range 20 { // ten leases: the unit is renewed
+					time.Sleep(31 * time.Second)
+					held(1)
+				}
+				end(func() {})
+				held(0)
+				time.Sleep(time.Hour) // no timer is left
+				held(0)
+			})
+		})
+	}
+}
+
+// TestInFlightModel holds random schedules of starts, ends and time against a count.
+func TestInFlightModel(t *testing.T) {
+	schedules := 100_000
+	if testing.Short() {
+		schedules = 3_000
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 8))
+	for schedules > 0 {
+		synctest.Test(t, func(t *testing.T) {
+			store := memory()
+			for range 500 { // a bubble takes longer than a schedule
+				schedules--
+				n := 1 + r.Int64N(4)
+				key, lease := strconv.Itoa(schedules), time.Duration(2+r.IntN(100))*time.Millisecond
+				rule := weir.Rule{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.InFlight(n, lease)}}
+				if r.IntN(2) == 0 { // beside another limit, which refuses some
+					rule.Limits = append(rule.Limits, algorithms.FixedWindow(8, 1000*time.Hour))
+				}
+				enter := make(chan chan bool, 1)
+				h := must(t, store, weir.Options{Rules: []weir.Rule{rule}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					leave := make(chan bool)
+					enter <- leave
+					if <-leave {
+						panic(http.ErrAbortHandler)
+					}
+				}))
+				var held []chan bool
+				admitted := 0
+				for range 12 {
+					switch k := r.IntN(4); {
+					case k == 0 && len(held) > 0:
+						i := r.IntN(len(held))
+						held[i] <- r.IntN(3) == 0
+						held = append(held[:i], held[i+1:]...)
+					case k == 1:
+						time.Sleep(time.Duration(r.Int64N(int64(2 * lease))))
+					default:
+						go func() {
+							defer func() { _ = recover() }()
+							h.ServeHTTP(httptest.NewRecorder(), ask("/", "192.0.2.1:4", "Key", key))
+						}()
+					}
+					synctest.Wait()
+					select {
+					case leave := <-enter:
+						held = append(held, leave)
+						admitted++
+						if int64(len(held)) > n {
+							t.Fatalf("seed %d: %d in flight, want at most %d", seed, len(held), n)
+						}
+					default:
+					}
+					look := take(t, store, 0, weir.Charge{Rule: "api", Key: key, Limit: rule.Limits[0]})
+					if got := n - look.Decisions[0].Remaining; got != int64(len(held)) {
+						t.Fatalf("seed %d: the store counts %d of %d in flight", seed, got, len(held))
+					}
+				}
+				for _, leave := range held {
+					leave <- false
+				}
+				synctest.Wait()
+			}
+		})
+	}
+}
+
+// TestInFlightRefused: a request that is not served holds nothing.
+func TestInFlightRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory()
+		flight := algorithms.InFlight(3, time.Hour)
+		api := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{flight}, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(1, time.Hour), Duration: time.Hour}}
+		shadow := weir.Rule{Name: "shadow", Key: weir.Global(), Limits: []weir.Limit{flight}, Shadow: 1}
+		other := weir.Rule{Name: "other", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}}
+		l := must(t, store, weir.Options{Rules: []weir.Rule{api, shadow, other}})
+		again := must(t, store, weir.Options{Rules: []weir.Rule{api}}) // another process, which knows of no ban
+		var during int64
+		h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { during = left(t, store, "shadow", flight) }))
+		for i, want := range []int{200, 429, 200} {
+			if i == 2 {
+				if err := l.Ban(t.Context(), "api", "", time.Hour); err != nil {
+					t.Fatal(err)
+				}
+				h, want = again.Handler(served), 429 // banned, and charged
+			}
+			if got := do(h, ask("/", "192.0.2.1:4")).StatusCode; got != want {
+				t.Errorf("request %d: got %d, want %d", i, got, want)
+			}
+			if a, b := left(t, store, "api", flight), left(t, store, "shadow", flight); a != 3 || b != 3 || during != 2 {
+				t.Errorf("request %d: got %d and %d left, want all; and %d during it, want 2", i, a, b, during)
+			}
+		}
+	})
+	_, err := weir.New(memory(), weir.Options{Rules: inFlight(1, time.Minute), MaxWait: time.Second})
+	if err == nil {
+		t.Error("MaxWait: got no error")
+	}
+	_, err = weir.Reserve(t.Context(), memory(), time.Hour, weir.Charge{Rule: "api", Limit: algorithms.InFlight(1, time.Minute), Cost: 2})
+	var limited *weir.LimitedError
+	if !errors.As(err, &limited) || limited.RetryAfter() != weir.Never {
+		t.Errorf("got %v, want a LimitedError", err)
+	}
+}
+
+func left(t *testing.T, store weir.Store, rule string, l weir.Limit) int64 {
+	t.Helper()
+	return take(t, store, 0, weir.Charge{Rule: rule, Limit: l}).Decisions[0].Remaining
+}
+
+// TestInFlightOutbound: a request that goes out is in flight until its response is read.
+func TestInFlightOutbound(t *testing.T) {
+	store, flight := memory(), algorithms.InFlight(1, time.Minute)
+	fail := false
+	rt := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "partner", Key: weir.Global(), Limits: []weir.Limit{flight}}}}).
+		Transport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			if fail {
+				return nil, errDown
+			}
+			return httptest.NewRecorder().Result(), nil
+		}))
+	send := func() (*http.Response, error) { return rt.RoundTrip(httptest.NewRequest("GET", "/", nil)) }
+	res, err := send()
+	if err != nil || left(t, store, "partner", flight) != 0 {
+		t.Fatalf("got %v, and %d left, want none", err, left(t, store, "partner", flight))
+	}
+	if _, err := send(); !errors.As(err, new(*weir.LimitedError)) {
+		t.Errorf("a second: got error %v", err)
+	}
+	io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	res.Body.Close()
+	fail = true
+	if _, err := send(); !errors.Is(err, errDown) || left(t, store, "partner", flight) != 1 {
+		t.Errorf("got %v, and %d left, want 1", err, left(t, store, "partner", flight))
+	}
+}
+
+// TestInFlightProcesses: three processes with 64 goroutines never exceed a limit of 10
+// together. Then one is killed with 10 in flight, and its units are free after the lease.
+func TestInFlightProcesses(t *testing.T) {
+	addr := redistest.Server(t).Addr()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	process := func(lease time.Duration, job string) *exec.Cmd {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestInFlightProcess$")
+		cmd.Env = append(os.Environ(), "WEIR_IN_FLIGHT="+addr, "WEIR_LEASE="+lease.String(), "WEIR_JOB="+job)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill() })
+		return cmd
+	}
+	var all []*exec.Cmd
+	for range 3 {
+		all = append(all, process(time.Minute, "work"))
+	}
+	for _, cmd := range all {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("a process: %v", err)
+		}
+	}
+	ctx := t.Context()
+	most, _ := rdb.Get(ctx, "most").Int()
+	served, _ := rdb.Get(ctx, "served").Int()
+	if most > 10 || served < 100 {
+		t.Errorf("got %d in flight at once, want at most 10; %d were served", most, served)
+	}
+
+	const lease = 2 * time.Second
+	store := redisAt(t, addr, 5*time.Second)
+	look := func() weir.Decision {
+		return take(t, store, 0, weir.Charge{Rule: "api", Key: "hang", Limit: algorithms.InFlight(10, lease)}).Decisions[0]
+	}
+	hangs := process(lease, "hang")
+	until(t, func() bool { return rdb.Get(ctx, "hanging").Val() == "10" && look().Remaining == 0 })
+	time.Sleep(2 * lease)
+	until(t, func() bool { return look().Remaining == 0 }) // they are renewed
+	if err := hangs.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = hangs.Wait()
+	killed := look()
+	until(t, func() bool { return look().Remaining == 10 })
+	if killed.ResetAfter > lease { // by the clock of the server: a busy machine may look late
+		t.Errorf("when the process was killed: got %+v, want all free after %v", killed, lease)
+	}
+}
+
+// until waits for a condition that another process brings about.
+func until(t *testing.T, ok func() bool) {
+	t.Helper()
+	for range 3000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("got nothing after 30 seconds")
+}
+
+// TestInFlightProcess is one of the processes.
+func TestInFlightProcess(t *testing.T) {
+	addr, job := os.Getenv("WEIR_IN_FLIGHT"), os.Getenv("WEIR_JOB")
+	if addr == "" {
+		t.Skip("it is what TestInFlightProcesses starts")
+	}
+	lease, err := time.ParseDuration(os.Getenv("WEIR_LEASE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 16})
+	ctx := context.Background()
+	count := redis.NewScript(`
+local n = redis.call('INCRBY', 'now', ARGV[1])
+if n > tonumber(redis.call('GET', 'most') or 0) then redis.call('SET', 'most', n) end
+if ARGV[1] == '1' then redis.call('INCR', 'served') end`)
+	add := func(n int) {
+		if err := count.Run(ctx, rdb, nil, n).Err(); err != nil && !errors.Is(err, redis.Nil) {
+			t.Error(err)
+		}
+	}
+	var unknown atomic.Int64
+	h := must(t, redisAt(t, addr, 10*time.Second), weir.Options{
+		Rules:   []weir.Rule{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.InFlight(10, lease)}}},
+		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) { unknown.Add(1) },
+	}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if job == "hang" {
+			rdb.Incr(ctx, "hanging")
+			time.Sleep(time.Hour)
+		}
+		add(1)
+		time.Sleep(time.Millisecond)
+		add(-1)
+	}))
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for range 40 {
+				h.ServeHTTP(httptest.NewRecorder(), ask("/", "192.0.2.1:4", "Key", job))
+			}
+		})
+	}
+	wg.Wait()
+	if unknown.Load() > 0 {
+		t.Logf("%d were not decided", unknown.Load())
+	}
+}
