@@ -2,6 +2,10 @@ package docs_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +71,29 @@ func TestACL(t *testing.T) {
 		}
 		return store
 	})
+}
+
+// TestACLCommands: the user may run every command that is in a script.
+func TestACLCommands(t *testing.T) {
+	user, _ := acl(t)
+	commands := regexp.MustCompile(`call\('([A-Z]+)'`)
+	for _, dir := range []string{"redisstore", "algorithms"} {
+		files, err := filepath.Glob(filepath.Join(root, dir, "*.lua"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: got %d files, %v", dir, len(files), err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range commands.FindAllStringSubmatch(string(text), -1) {
+				if right := "+" + strings.ToLower(m[1]); !slices.Contains(user, right) {
+					t.Errorf("%s calls %s, and the user has no %s", filepath.Base(file), m[1], right)
+				}
+			}
+		}
+	}
 }
 
 // TestACLCluster: with the rights for a cluster, a store can charge keys on all nodes, alone
