@@ -18,9 +18,10 @@ import (
 	"github.com/seed83679106/weir/weirprom"
 )
 
-// A gateway charges every request under all rules of a file.
+// A gateway charges every request under all rules of a file. Without a file it only says how
+// the service is.
 type gateway struct {
-	rules    *config.File
+	rules    *config.File // or nil
 	limit    func(http.Handler) http.Handler
 	admin    *admin.Handler
 	registry *prometheus.Registry
@@ -37,12 +38,15 @@ type backend struct {
 	logger     *slog.Logger
 }
 
-// newGateway returns a gateway with the rules of a file.
+// newGateway returns a gateway with the rules of a file, or without any if path is "".
 func newGateway(path string, b backend) (*gateway, error) {
 	g := &gateway{registry: prometheus.NewRegistry(), health: health{store: b.store}, logger: b.logger}
 	metrics := weirprom.New(b.all...)
 	top, bans, traffic := weirwatch.NewTop(1000), weirwatch.NewBans(1000), weirwatch.NewTraffic(100_000)
 	g.registry.MustRegister(metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if path == "" {
+		return g, nil
+	}
 	observe := func(e weir.Event) {
 		metrics.Observe(e)
 		top.Observe(e)
@@ -57,10 +61,10 @@ func newGateway(path string, b backend) (*gateway, error) {
 	if g.rules, err = config.Open(path, b.store, config.Options{Overrides: b.live, Limiter: o}); err != nil {
 		return nil, err
 	}
+	g.registry.MustRegister(weirprom.NewFile(g.rules))
 	if g.limit, err = handlerOfAll(g.rules); err != nil {
 		return nil, err
 	}
-	g.registry.MustRegister(weirprom.NewFile(g.rules))
 	g.admin, err = admin.New(b.store, admin.Options{
 		Limiters: g.rules.Limiters, Overrides: b.live, File: g.rules, Who: operatorOf, Logger: b.logger,
 		Top: top, Bans: bans, Traffic: traffic,
@@ -111,5 +115,8 @@ func (g *gateway) internal() http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("GET /readyz", &g.health)
+	if g.rules == nil {
+		return mux
+	}
 	return g.auth(mux)
 }

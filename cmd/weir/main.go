@@ -2,6 +2,7 @@
 // which it reads again when the file changes.
 //
 //	weir serve -limits limits.yaml        # for nginx, ingress-nginx, Caddy, Traefik and Envoy
+//	weir serve -envoy-config dir          # as Envoy's rate limit service, from its files
 //	weir check limits.yaml                # exit status 1 if the file has mistakes
 //	weir version
 //
@@ -15,15 +16,20 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
 	"github.com/seed83679106/weir/config"
 )
 
 func main() {
+	redis.SetLogger(redisLog{})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
@@ -31,7 +37,8 @@ func main() {
 
 const usage = `usage:
   weir serve [flags]        answer proxies, or be one; weir serve -help lists the flags
-  weir check [flags] FILE…  look for mistakes in files of limits
+  weir check FILE…          look for mistakes in files of limits
+  weir check -envoy DIR…    the same for those of Envoy's rate limit service
   weir version
 `
 
@@ -54,7 +61,9 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 		if err := o.parse(args, env, stderr); err != nil {
 			return usageError(err, stderr)
 		}
-		if err := serve(ctx, &o, stderr, nil); err != nil {
+		logger := o.newLogger(stderr)
+		slog.SetDefault(logger) // also of the package log, for libraries
+		if err := serve(ctx, &o, logger, nil); err != nil {
 			fmt.Fprintln(stderr, "weir:", err)
 			return exitFailure
 		}
@@ -86,6 +95,8 @@ func usageError(err error, stderr io.Writer) int {
 func check(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
 	fs.SetOutput(stderr)
+	asEnvoy := fs.Bool("envoy", false, "the files, or directories of files, are those of Envoy's rate limit service")
+	merge := fs.Bool("envoy-merge-domains", false, "several of them may have descriptors of one domain")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return exitOK
@@ -98,7 +109,8 @@ func check(args []string, stdout, stderr io.Writer) int {
 	}
 	status := exitOK
 	for _, path := range fs.Args() {
-		if err := checkFile(path); err != nil {
+		err := checkFile(path, *asEnvoy, *merge)
+		if err != nil {
 			status = exitFailure
 			fmt.Fprintln(stdout, err)
 		} else {
@@ -109,7 +121,13 @@ func check(args []string, stdout, stderr io.Writer) int {
 }
 
 // checkFile returns the mistakes for which serve would not load a file.
-func checkFile(path string) error { return config.Check(path, config.Options{}) }
+func checkFile(path string, asEnvoy, merge bool) error {
+	if asEnvoy {
+		_, err := envoy.Load(path, merge)
+		return err
+	}
+	return config.Check(path, config.Options{})
+}
 
 // version returns the version of the module and of Go that this program was built with.
 func version() string {

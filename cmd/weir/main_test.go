@@ -12,8 +12,15 @@ import (
 	"testing"
 	"time"
 
+	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"github.com/goccy/go-yaml"
 	"github.com/redis/go-redis/v9"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/redisstore"
@@ -34,6 +41,8 @@ func TestRun(t *testing.T) {
 		{"check " + bad, 1, "bad.yaml:3:3: a rule has no config", ""},
 		{"check " + good + " " + bad, 1, "good.yaml: ok\n", ""},
 		{"check " + good + "x", 1, "no such file", ""},
+		{"check -envoy envoy-limits.yaml", 0, "envoy-limits.yaml: ok\n", ""},
+		{"check -envoy " + bad, 1, "bad.yaml:1: unknown field \"limits\"", ""},
 		{"check", 2, "", "usage:"},
 		{"check -x", 2, "", "-x"},
 		{"version", 0, "weir ", ""},
@@ -51,6 +60,8 @@ func TestRun(t *testing.T) {
 		{"serve -limits x -redis-down never", 2, "", "memory, open, closed"},
 		{"serve -limits x -redis-pool-size 3", 2, "", "-redis-pool-size needs -redis-addrs"},
 		{"serve -limits x -redis-tls-ca y", 2, "", "need -redis-tls"},
+		{"serve -envoy-config x -admin-token 0123456789abcdef", 2, "", "need -limits"},
+		{"serve -envoy-config x -envoy-rls tls://:1", 2, "", "-envoy-rls tls://:1 needs -tls-cert"},
 		{"serve -limits x -replicas 0", 2, "", "-replicas is 0"},
 		{"serve -limits x -max-keys 0", 2, "", "-max-keys is 0"},
 	} {
@@ -89,6 +100,26 @@ func TestEnvironment(t *testing.T) {
 		err := o.parse([]string{"-limits", "x"}, environment(map[string]string{variable: value, "WEIR_ADMIN_TOKEN": "secret"}), &bytes.Buffer{})
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s is %q: ", variable, value)) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s=%s: got %v", variable, value, err)
+		}
+	}
+}
+
+// TestEnvoySamples: the samples for Envoy are what its own schema allows.
+func TestEnvoySamples(t *testing.T) {
+	for _, name := range []string{"envoy.yaml", "envoy-rls.yaml"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := yaml.YAMLToJSON(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bootstrap.Bootstrap
+		if err := protojson.Unmarshal(data, &b); err != nil { // also what is in an Any, by its type
+			t.Errorf("%s: %v", name, err)
+		} else if err := b.ValidateAll(); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -176,6 +207,7 @@ func TestSamples(t *testing.T) {
 	}
 	for file, want := range map[string]string{
 		"nginx.conf": "server 127.0.0.1:9090;", "Caddyfile": "forward_auth 127.0.0.1:9090 {", "traefik.yml": "http://127.0.0.1:9090/auth\n",
+		"envoy-rls.yaml": "address: 127.0.0.1, port_value: 8081}", "envoy-limits.yaml": "domain: app\n",
 		"ingress-nginx.yaml": ":9090/auth/ingress-nginx?refuse=403\n", "envoy.yaml": "path_prefix: " + envoyPrefix + "\n", "Dockerfile": "WEIR_AUTH_ADDR=:9090",
 	} {
 		text, err := os.ReadFile(file)
@@ -190,6 +222,9 @@ func TestSamples(t *testing.T) {
 				t.Errorf("%s: %v", file, err)
 			}
 		}
+	}
+	if err := checkFile("envoy-limits.yaml", true, false); err != nil {
+		t.Error(err)
 	}
 	dockerfile, _ := os.ReadFile("Dockerfile")
 	var o options

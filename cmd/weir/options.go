@@ -22,6 +22,9 @@ type options struct {
 	adminAddr, adminToken string
 	tlsCert, tlsKey       string
 
+	envoyConfig, envoyAddr                               string
+	envoyMerge, envoyShadow, envoyHeaders, envoyMetadata bool
+
 	redis     redisOptions
 	redisDown choice
 	maxKeys   int
@@ -71,6 +74,12 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.adminToken, "admin-token", "", "secret of operators, at least 16 `bytes`: a bearer token, or the password of any user")
 	fs.StringVar(&o.tlsCert, "tls-cert", "", "`file` of the certificate for addresses that begin with tls://; read again when it changes")
 	fs.StringVar(&o.tlsKey, "tls-key", "", "`file` of the key of tls-cert")
+	fs.StringVar(&o.envoyConfig, "envoy-config", "", "`directory` of limits as those of Envoy's rate limit service, or one file; looked at once a second")
+	fs.StringVar(&o.envoyAddr, "envoy-rls", "localhost:8081", "`address` for Envoy's rate limit filter (gRPC), if there is an envoy-config")
+	fs.BoolVar(&o.envoyMerge, "envoy-merge-domains", false, "several files of envoy-config may have descriptors of one domain")
+	fs.BoolVar(&o.envoyShadow, "envoy-shadow", false, "answer Envoy with OK, whatever the limits say, and count")
+	fs.BoolVar(&o.envoyHeaders, "envoy-headers", false, "have Envoy add RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses")
+	fs.BoolVar(&o.envoyMetadata, "envoy-metadata", false, "answer Envoy with dynamic metadata: the descriptors, and which of quota_mode are used up")
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
 	fs.Var(&o.redisDown, "redis-down", "while Redis does not answer, count in `memory`, or let all requests pass (open), or refuse them with 503 (closed)")
@@ -129,8 +138,11 @@ func (o *options) parse(args []string, env func(string) (string, bool), stderr i
 func (o *options) check() error {
 	var errs []error
 	mistake := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if o.limits == "" {
-		mistake("-limits is missing")
+	if o.limits == "" && o.envoyConfig == "" {
+		mistake("-limits is missing, or -envoy-config")
+	}
+	if o.limits == "" && (o.upstream != "" || o.adminToken != "") {
+		mistake("-upstream and -admin-token need -limits")
 	}
 	if o.upstream != "" {
 		if u, err := url.Parse(o.upstream); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -143,7 +155,7 @@ func (o *options) check() error {
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		mistake("-tls-cert and -tls-key need each other")
 	}
-	for name, addr := range map[string]string{"addr": o.addr, "auth-addr": o.authAddr, "admin-addr": o.adminAddr} {
+	for name, addr := range map[string]string{"addr": o.addr, "auth-addr": o.authAddr, "admin-addr": o.adminAddr, "envoy-rls": o.envoyAddr} {
 		if strings.HasPrefix(addr, tlsScheme) && o.tlsCert == "" {
 			mistake("-%s %s needs -tls-cert and -tls-key", name, addr)
 		}

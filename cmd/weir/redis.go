@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -170,35 +171,54 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 	return u, nil
 }
 
-// newStore returns a store in memory, or one in Redis behind a breaker, which counts in
-// memory while Redis is down if the options say so. all are the stores that have metrics.
-// The caller closes it.
-func newStore(o *options, logger *slog.Logger) (store weir.Store, all []weir.Store, end func() error, err error) {
+// redisLog is the log of the Redis client. Its lines are details: the breaker logs that
+// Redis is down, once.
+type redisLog struct{}
+
+func (redisLog) Printf(ctx context.Context, format string, args ...any) {
+	slog.DebugContext(ctx, "redis: "+fmt.Sprintf(format, args...))
+}
+
+// stores are where a service counts.
+type stores struct {
+	store   weir.Store
+	counter weir.Store   // the same without shares, for counts that are no limit of Weir
+	all     []weir.Store // those that have metrics, or keep overrides
+	close   func() error
+}
+
+// newStores returns a store in memory, or one in Redis behind a breaker, which counts in
+// memory while Redis is down if the options say so.
+func newStores(o *options, logger *slog.Logger) (*stores, error) {
 	local := memstore.New(memstore.Options{MaxKeys: o.maxKeys})
 	if o.redis.addrs == "" {
-		return local, []weir.Store{local}, func() error { return nil }, nil
+		return &stores{local, local, []weir.Store{local}, func() error { return nil }}, nil
 	}
 	u, err := o.redis.universal()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	rdb := redis.NewUniversalClient(u)
 	shared, err := redisstore.New(rdb, redisstore.Options{Prefix: o.redis.prefix, Timeout: o.redis.timeout})
 	if err != nil {
 		rdb.Close()
-		return nil, nil, nil, err
+		return nil, err
 	}
 	for _, w := range shared.Warnings() {
 		logger.Warn("weir: Redis: " + w)
 	}
 	breaker := weir.Breaker(shared, weir.BreakerOptions{Logger: logger})
-	all = []weir.Store{shared, breaker}
-	if o.redisDown.value != downMemory {
-		return breaker, all, rdb.Close, nil
+	s := &stores{breaker, breaker, []weir.Store{shared, breaker}, rdb.Close}
+	if o.redisDown.value == downMemory {
+		fallback := func(secondary weir.Store) weir.Store {
+			f := weir.Fallback(breaker, secondary)
+			f.Logger = logger
+			s.all = append(s.all, f)
+			return f
+		}
+		s.store, s.counter = fallback(weir.Share(local, o.replicas)), fallback(local)
 	}
-	fallback := weir.Fallback(breaker, weir.Share(local, o.replicas))
-	fallback.Logger = logger
-	return fallback, append(all, fallback, local), rdb.Close, nil
+	return s, nil
 }
 
 // keeper returns the store that keeps overrides for all processes, or nil.

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,6 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+
+	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
 	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/overrides"
 )
@@ -29,26 +31,36 @@ type service struct {
 	o      *options
 	logger *slog.Logger
 	cert   *certificate
-	failed chan error // of the first server that fails
+	envoy  *envoy.Service // or nil
+	failed chan error     // of the first server that fails
 	stops  []func(ctx context.Context) error
 	addrs  map[string]net.Addr // by flag
 }
 
 // serve serves until ctx ends, and then lets requests end. If it is not nil, started is
 // called with the addresses of the listeners, by flag.
-func serve(ctx context.Context, o *options, log io.Writer, started func(addrs map[string]net.Addr)) error {
-	logger := o.newLogger(log)
-	store, all, closeStore, err := newStore(o, logger)
+func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
+	st, err := newStores(o, logger)
 	if err != nil {
 		return err
 	}
-	defer closeStore()
-	b := backend{store: store, all: all, failClosed: o.redisDown.value == downClosed, logger: logger}
-	b.live = overrides.NewLive(overrides.LiveOptions{Keeper: keeper(all), Logger: logger})
+	defer st.close()
+	b := backend{store: st.store, all: st.all, failClosed: o.redisDown.value == downClosed, logger: logger}
+	b.live = overrides.NewLive(overrides.LiveOptions{Keeper: keeper(st.all), Logger: logger})
 	b.live.Refresh(ctx)
 	g, err := newGateway(o.limits, b)
 	if err != nil {
 		return err
+	}
+	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
+	if o.envoyConfig != "" {
+		s.envoy, err = envoy.NewService(o.envoyConfig, st.counter, envoy.Options{
+			Merge: o.envoyMerge, Shadow: o.envoyShadow, Headers: o.envoyHeaders, Metadata: o.envoyMetadata, Logger: logger,
+		})
+		if err != nil {
+			return err
+		}
+		g.registry.MustRegister(s.envoy)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var background sync.WaitGroup
@@ -58,9 +70,13 @@ func serve(ctx context.Context, o *options, log io.Writer, started func(addrs ma
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	background.Go(func() { watch(ctx, g.rules, hup, logger) })
+	if g.rules != nil {
+		background.Go(func() { watch(ctx, g.rules, hup, logger) })
+	}
+	if s.envoy != nil {
+		background.Go(func() { s.envoy.Watch(ctx) })
+	}
 
-	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
 	if o.tlsCert != "" {
 		if s.cert, err = loadCertificate(o.tlsCert, o.tlsKey); err != nil {
 			return err
@@ -68,7 +84,7 @@ func serve(ctx context.Context, o *options, log io.Writer, started func(addrs ma
 	}
 	err = s.listen(g)
 	if err == nil {
-		logger.Info("weir: serving", "version", version(), "rules", g.rules.Version(), "addresses", fmt.Sprint(s.addrs))
+		logger.Info("weir: serving", "version", version(), "addresses", fmt.Sprint(s.addrs))
 		if started != nil {
 			started(s.addrs)
 		}
@@ -78,6 +94,9 @@ func serve(ctx context.Context, o *options, log io.Writer, started func(addrs ma
 		}
 	}
 	g.health.stopping.Store(true)
+	if s.envoy != nil {
+		s.envoy.Health.Shutdown()
+	}
 	if err == nil {
 		logger.Info("weir: shutting down")
 		time.Sleep(o.shutdownDelay) // until load balancers have noticed
@@ -95,6 +114,14 @@ func (s *service) listen(g *gateway) error {
 	}
 	if err := s.http("auth-addr", s.o.authAddr, g.internal()); err != nil {
 		return err
+	}
+	if s.envoy != nil {
+		if err := s.grpc("envoy-rls", s.o.envoyAddr, s.envoy.Server()); err != nil {
+			return err
+		}
+	}
+	if g.rules == nil {
+		return nil
 	}
 	if s.o.adminToken == "" {
 		s.logger.Info("weir: there is no -admin-token, so there is no address for operators")
@@ -134,6 +161,28 @@ func (s *service) http(flag, addr string, h http.Handler) error {
 	})
 	go func() {
 		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- err
+		}
+	}()
+	return nil
+}
+
+// grpc serves calls until stop.
+func (s *service) grpc(flag, addr string, srv *grpc.Server) error {
+	ln, err := s.listener(flag, addr)
+	if err != nil {
+		return err
+	}
+	s.stops = append(s.stops, func(ctx context.Context) error {
+		cut := context.AfterFunc(ctx, srv.Stop)
+		srv.GracefulStop()
+		if !cut() {
+			return ctx.Err()
+		}
+		return nil
+	})
+	go func() {
+		if err := srv.Serve(ln); err != nil {
 			s.failed <- err
 		}
 	}()

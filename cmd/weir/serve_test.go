@@ -71,7 +71,7 @@ func startService(t *testing.T, args ...string) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	started, done := make(chan map[string]net.Addr, 1), make(chan error, 1)
 	go func() {
-		done <- serve(ctx, &o, r.log, func(addrs map[string]net.Addr) { started <- addrs })
+		done <- serve(ctx, &o, o.newLogger(r.log), func(addrs map[string]net.Addr) { started <- addrs })
 	}()
 	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
 	t.Cleanup(func() { r.stop() })
@@ -171,8 +171,11 @@ func TestServe(t *testing.T) {
 	writeFile(t, path, fmt.Sprintf(testLimits, 1000)+"- name: added\n  key: global\n  algorithm: fixed-window\n  config: [{limit: 1, period: 1000h}]\n")
 	eventually(t, "a rule that is added", func() bool { return strings.Contains(operate("GET", "/rules"), `"added"`) })
 	status(200, 429)
-	if _, body := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics"); !strings.Contains(body, `weir_decisions_total{limit="1000h",mode="enforced",outcome="refused",rule="added"} 1`) {
-		t.Errorf("the metrics lack the refusal by the added rule:\n%s", body)
+	_, body := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics")
+	for _, want := range []string{`weir_decisions_total{limit="1000h",mode="enforced",outcome="refused",rule="added"} 1`, "weir_rules_stale 0\n", "go_goroutines "} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the metrics lack %s:\n%s", want, body)
+		}
 	}
 	if err := s.stop(); err != nil {
 		t.Error(err)
@@ -191,13 +194,15 @@ func TestReloadBySignal(t *testing.T) {
 
 // TestShutdown: requests that have begun end, and /readyz fails meanwhile.
 func TestShutdown(t *testing.T) {
-	begun, release := make(chan bool), make(chan bool)
+	begun, released := make(chan bool), make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun <- true
-		<-release
+		<-released
 		fmt.Fprint(w, "served")
 	}))
 	defer upstream.Close()
+	release := sync.OnceFunc(func() { close(released) })
+	defer release() // if the test fails
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, path, 2)
 	s := startService(t, "-limits", path, "-upstream", upstream.URL, "-shutdown-delay", "1s")
@@ -233,7 +238,7 @@ func TestShutdown(t *testing.T) {
 		t.Fatalf("the service has ended before its request: %v", err)
 	default:
 	}
-	close(release)
+	release()
 	if got := <-answered; got != (answer{200, "served"}) {
 		t.Errorf("got %v", got)
 	}

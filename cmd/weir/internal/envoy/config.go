@@ -1,0 +1,350 @@
+// Package envoy answers Envoy's rate limit filter, as github.com/envoyproxy/ratelimit does:
+// gRPC, envoy.service.ratelimit.v3.RateLimitService, from the same files.
+//
+// Counts are those of Envoy's service: every hit counts, also one that is over the limit, in
+// windows that begin at whole multiples of their unit since 1970. The store is a counter
+// here: it keeps a fixed window of a quota that nobody reaches, and this package compares.
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// The files, as Envoy's service reads them.
+type (
+	fileYAML struct {
+		Domain      text
+		Descriptors []descriptorYAML
+	}
+	descriptorYAML struct {
+		Key            text
+		Value          text
+		RateLimit      *limitYAML `yaml:"rate_limit"`
+		Descriptors    []descriptorYAML
+		ShadowMode     bool `yaml:"shadow_mode"`
+		QuotaMode      bool `yaml:"quota_mode"`
+		ShareThreshold bool `yaml:"share_threshold"`
+
+		// Both add values of requests to the names of metrics. They are read and ignored:
+		// a client must not choose labels.
+		DetailedMetric bool `yaml:"detailed_metric"`
+		ValueToMetric  bool `yaml:"value_to_metric"`
+	}
+	limitYAML struct {
+		RequestsPerUnit uint32 `yaml:"requests_per_unit"`
+		Unit            text
+		Unlimited       bool
+		Name            text
+		Replaces        []struct{ Name text }
+	}
+)
+
+// A text is a scalar as it is written: 0443 is no number, and true no boolean.
+type text string
+
+func (t *text) UnmarshalYAML(n ast.Node) error {
+	switch n := n.(type) {
+	case *ast.TagNode:
+		return t.UnmarshalYAML(n.Value)
+	case *ast.LiteralNode:
+		*t = text(n.Value.Value)
+	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		*t = text(n.GetToken().Value)
+	default:
+		return &yaml.SyntaxError{Message: "want a text", Token: n.GetToken()}
+	}
+	return nil
+}
+
+// Config is the content of a directory of files.
+type Config struct {
+	domains map[string]*node
+	limits  []*limit
+}
+
+// A node is a descriptor of a file, or a domain.
+type node struct {
+	children  map[string]*node // by key, or by key_value
+	wildcards []wildcard       // those of children with an asterisk, in the order of the file
+	limit     *limit           // or nil
+	shared    string           // the value under which all values are counted, or ""
+}
+
+// A wildcard is a child whose value has asterisks. Each stands for any text, or for none.
+type wildcard struct {
+	parts []string // what is between them
+	*node
+}
+
+func (w *wildcard) matches(s string) bool {
+	first, last := w.parts[0], w.parts[len(w.parts)-1]
+	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+		return false
+	}
+	s = s[len(first) : len(s)-len(last)]
+	for _, part := range w.parts[1 : len(w.parts)-1] {
+		_, after, ok := strings.Cut(s, part)
+		if !ok {
+			return false
+		}
+		s = after
+	}
+	return true
+}
+
+// A limit is a rate_limit of a file, or of a descriptor in a request.
+type limit struct {
+	proto     *ratelimit.RateLimitResponse_RateLimit // as answers have it; shared, never changed
+	unlimited bool
+	shadow    bool
+	quota     bool
+	replaces  []string
+	*stats
+}
+
+// periods are the units of limits. Months and years have a fixed length, as in Envoy's
+// service.
+var periods = map[ratelimit.RateLimitResponse_RateLimit_Unit]time.Duration{
+	ratelimit.RateLimitResponse_RateLimit_SECOND: time.Second,
+	ratelimit.RateLimitResponse_RateLimit_MINUTE: time.Minute,
+	ratelimit.RateLimitResponse_RateLimit_HOUR:   time.Hour,
+	ratelimit.RateLimitResponse_RateLimit_DAY:    24 * time.Hour,
+	ratelimit.RateLimitResponse_RateLimit_WEEK:   7 * 24 * time.Hour,
+	ratelimit.RateLimitResponse_RateLimit_MONTH:  30 * 24 * time.Hour,
+	ratelimit.RateLimitResponse_RateLimit_YEAR:   365 * 24 * time.Hour,
+}
+
+// maxSize is the size of the largest file, in bytes.
+const maxSize = 4 << 20
+
+// A file is a file of a directory, before it is understood.
+type file struct {
+	path string
+	data []byte
+}
+
+// readFiles returns the files *.yaml and *.yml of a directory, in the order of their names,
+// or one file.
+func readFiles(path string) ([]file, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	paths := []string{path}
+	if info.IsDir() {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, err
+		}
+		paths = nil
+		for _, e := range entries { // by name
+			if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && e.Name()[0] != '.' {
+				paths = append(paths, filepath.Join(path, e.Name()))
+			}
+		}
+	}
+	var files []file
+	for _, p := range paths {
+		data, err := os.ReadFile(p)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{p, data})
+	}
+	return files, nil
+}
+
+// Load reads a directory of files, or one file. The error has all mistakes, each with its
+// file and line. If merge is true, several files may have descriptors of one domain.
+func Load(path string, merge bool) (*Config, error) {
+	files, err := readFiles(path)
+	if err != nil {
+		return nil, err
+	}
+	return parse(files, merge)
+}
+
+func parse(files []file, merge bool) (*Config, error) {
+	c := &Config{domains: map[string]*node{}}
+	var errs []error
+	for _, f := range files {
+		r := reader{config: c, file: f, merge: merge}
+		r.read()
+		errs = append(errs, r.errs...)
+	}
+	return c, errors.Join(errs...)
+}
+
+// A reader adds a file to a Config.
+type reader struct {
+	config *Config
+	file   file
+	merge  bool
+	tree   *ast.File
+	errs   []error
+}
+
+// mistake adds an error at the place of a YAML path such as $.descriptors[0].
+func (r *reader) mistake(path, format string, args ...any) {
+	line := 1
+	if p, err := yaml.PathString(path); err == nil {
+		if n, err := p.FilterFile(r.tree); err == nil && n != nil {
+			line = lineOf(n)
+		}
+	}
+	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.file.path, line, fmt.Sprintf(format, args...)))
+}
+
+// lineOf returns the line of the first key of a mapping, or of another node.
+func lineOf(n ast.Node) int {
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		if len(m.Values) > 0 && !m.IsFlowStyle {
+			n = m.Values[0].Key
+		}
+	case *ast.MappingValueNode:
+		n = m.Key
+	}
+	return n.GetToken().Position.Line
+}
+
+func (r *reader) read() {
+	if len(r.file.data) > maxSize || !utf8.Valid(r.file.data) {
+		r.errs = append(r.errs, fmt.Errorf("%s: the file is larger than %d MiB, or not UTF-8", r.file.path, maxSize>>20))
+		return
+	}
+	var y fileYAML
+	var err error
+	if r.tree, err = parser.ParseBytes(r.file.data, 0); err == nil {
+		err = yaml.UnmarshalWithOptions(r.file.data, &y, yaml.Strict())
+	}
+	if err != nil {
+		r.syntax(err)
+		return
+	}
+	for _, doc := range r.tree.Docs {
+		ast.Walk((*fields)(r), doc)
+	}
+	if len(r.errs) > 0 {
+		return
+	}
+	if y.Domain == "" {
+		r.mistake("$", "the file has no domain")
+		return
+	}
+	domain := string(y.Domain)
+	n := r.config.domains[domain]
+	switch {
+	case n == nil:
+		n = newNode()
+		r.config.domains[domain] = n
+	case !r.merge:
+		r.mistake("$.domain", "another file has the domain %s, too", domain)
+		return
+	}
+	r.descriptors(n, y.Descriptors, "$", []string{domain})
+}
+
+// fields is a visitor that looks for names of fields that are no texts. The parser ignores
+// a mapping that has one.
+type fields reader
+
+func (f *fields) Visit(n ast.Node) ast.Visitor {
+	if v, ok := n.(*ast.MappingValueNode); ok {
+		switch v.Key.(type) {
+		case *ast.StringNode, *ast.MergeKeyNode:
+		default:
+			f.errs = append(f.errs, fmt.Errorf("%s:%d: unknown field %s", f.file.path, lineOf(v), v.Key.GetToken().Value))
+		}
+	}
+	return f
+}
+
+// syntax adds an error of the parser.
+func (r *reader) syntax(err error) {
+	line := 1
+	text := err.Error()
+	if e := yaml.Error(nil); errors.As(err, &e) {
+		text = e.GetMessage()
+		if t := e.GetToken(); t != nil {
+			line = t.Position.Line
+		}
+	}
+	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.file.path, line, text))
+}
+
+func newNode() *node { return &node{children: map[string]*node{}} }
+
+// descriptors adds the descriptors at a place of the file to a node, whose names are names.
+func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []string) {
+	for i, d := range list {
+		at := fmt.Sprintf("%s.descriptors[%d]", at, i)
+		if d.Key == "" {
+			r.mistake(at, "a descriptor has no key")
+			continue
+		}
+		name := string(d.Key)
+		if d.Value != "" {
+			name += "_" + string(d.Value)
+		}
+		names := append(slices.Clip(names), name)
+		full := strings.Join(names, ".")
+		if n.children[name] != nil {
+			r.mistake(at, "two descriptors are %s", full)
+			continue
+		}
+		child := newNode()
+		n.children[name] = child
+		if strings.Contains(name, "*") {
+			n.wildcards = append(n.wildcards, wildcard{strings.Split(name, "*"), child})
+		}
+		if d.ShareThreshold {
+			if child.shared = string(d.Value); !strings.Contains(name, "*") {
+				r.mistake(at+".share_threshold", "share_threshold is for values with an asterisk")
+			}
+		}
+		if d.RateLimit != nil {
+			child.limit = r.limit(&d, at+".rate_limit", names)
+		}
+		r.descriptors(child, d.Descriptors, at, names)
+	}
+}
+
+// limit returns the limit of a descriptor.
+func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
+	y := d.RateLimit
+	unit := ratelimit.RateLimitResponse_RateLimit_Unit(ratelimit.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(string(y.Unit))])
+	switch valid := periods[unit] > 0; {
+	case y.Unlimited && valid:
+		r.mistake(at+".unit", "an unlimited rate_limit has no unit")
+	case !y.Unlimited && !valid:
+		r.mistake(at, "unit is %q; want second, minute, hour, day, week, month or year", y.Unit)
+	}
+	l := &limit{
+		proto:     &ratelimit.RateLimitResponse_RateLimit{Name: string(y.Name), RequestsPerUnit: y.RequestsPerUnit, Unit: unit},
+		unlimited: y.Unlimited, shadow: d.ShadowMode, quota: d.QuotaMode, stats: newStats(names),
+	}
+	for i, replaced := range y.Replaces {
+		switch at := fmt.Sprintf("%s.replaces[%d]", at, i); replaced.Name {
+		case "":
+			r.mistake(at, "an entry of replaces has no name")
+		case y.Name:
+			r.mistake(at, "a rate_limit replaces itself")
+		}
+		l.replaces = append(l.replaces, string(replaced.Name))
+	}
+	r.config.limits = append(r.config.limits, l)
+	return l
+}

@@ -1,0 +1,223 @@
+package envoy
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+)
+
+// descriptor returns the descriptor of "key1=value1 subkey1=x".
+func descriptor(text string) *common.RateLimitDescriptor {
+	d := &common.RateLimitDescriptor{}
+	for field := range strings.FieldsSeq(text) {
+		key, value, _ := strings.Cut(field, "=")
+		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: key, Value: value})
+	}
+	return d
+}
+
+// TestFind: a descriptor gets the limit that Envoy's service chooses. The cases are those of
+// its tests of values, nesting, wildcards, shadow mode and unlimited limits.
+func TestFind(t *testing.T) {
+	c, err := Load("testdata/limits.yaml", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ descriptor, want string }{
+		{"", "none"},
+		{"key1=something", "none"},
+		{"key1=value1", "none"},                  // the limits are deeper
+		{"key2=value2 subkey=subvalue", "none"},  // the descriptor is deeper
+		{"key5=value5 subkey5=subvalue", "none"}, // a value that no descriptor has
+		{"key5=value5 subkey5=subvalue5", "25 DAY key5_value5.subkey5_subvalue5"},
+		{"key5=value5", "15 DAY key5_value5."},
+		{"key1=value1 subkey1=something", "5 SECOND key1_value1.subkey1"},
+		{"key1=value1 subkey1=subvalue1", "10 SECOND key1_value1.subkey1_subvalue1 shadow"},
+		{"key2=something", "20 MINUTE key2. shadow"},
+		{"key2=value2", "30 MINUTE key2_value2."},
+		{"key2=value3", "none"}, // allowed
+		{"key3=foo", "1 HOUR key3."},
+		{"key4=foo", "1 DAY key4."},
+		{"key6=foo", "0 UNKNOWN key6. unlimited"},
+		{"key7=unspecified", "70 MINUTE key7."}, // no value in the name
+		{"banned=x", "0 SECOND banned."},
+		{"noVal=foo1", "20 MINUTE noVal."},
+		{"noVal=", "20 MINUTE noVal."},
+		{"wild=foo1", "20 MINUTE wild_foo*."},
+		{"wild=foo", "20 MINUTE wild_foo*."},
+		{"wild=bar", "none"},
+		{"noWild=foo", "20 MINUTE noWild_foo."},
+		{"noWild=foo1", "none"},
+		{"midWild=barab", "20 MINUTE midWild_bar*b."},
+		{"midWild=bar123b", "20 MINUTE midWild_bar*b."},
+		{"midWild=barb", "20 MINUTE midWild_bar*b."},
+		{"midWild=bara", "none"},
+		{"midWild=xbarb", "none"},
+		{"midWild=ba", "none"},
+		{"multiWild=foo123bar456baz", "10 MINUTE multiWild_foo*bar*baz."},
+		{"multiWild=foobarbaz", "10 MINUTE multiWild_foo*bar*baz."},
+		{"multiWild=foo123baz", "none"},
+		{"multiWild=bar456baz", "none"},
+		{"multiWild=foobaz", "none"},
+		{"nestedWild=val1 wild=goo2", "20 MINUTE nestedWild_val1.wild_goo*"},
+		{"nestedWild=val1 wild=foo2", "none"}, // that wildcard is of another level
+		{"file=test1", "50 MINUTE file_test1."},
+		{"file=test2", "100 MINUTE file_test*."},
+	} {
+		var a ask
+		a.find(c.domains["test-domain"], descriptor(tt.descriptor))
+		got := "none"
+		if l := a.limit; l != nil {
+			got = fmt.Sprintf("%d %v %s.%s", l.proto.RequestsPerUnit, l.proto.Unit, l.key1, l.key2)
+			if l.shadow {
+				got += " shadow"
+			}
+			if l.unlimited {
+				got += " unlimited"
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.descriptor, got, tt.want)
+		}
+	}
+}
+
+// TestKeys: values are counted apart, also by a limit for all values or for a wildcard. Those
+// of a wildcard with share_threshold are counted together. No two descriptors can be
+// confused.
+func TestKeys(t *testing.T) {
+	c, err := Load("testdata/limits.yaml", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(text string) string {
+		var a ask
+		a.find(c.domains["test-domain"], descriptor(text))
+		return string(a.key)
+	}
+	for _, tt := range []struct {
+		a, b string
+		same bool
+	}{
+		{"noVal=a", "noVal=b", false},
+		{"wild=foo1", "wild=foo2", false},
+		{"files=files/a.pdf", "files=files/sub/b.csv", true},
+		{"file=test1", "file=test2", false},
+		{"file=test2", "file=test3", true},
+		{"user=user/1 action=read", "user=user/2 action=read", true},
+		{"user=user/1 action=read", "user=user/1 action=write", false},
+		{"noVal=a1:b", "noVal=a", false},
+	} {
+		if got := key(tt.a) == key(tt.b); got != tt.same {
+			t.Errorf("%s and %s are counted together: %v, want %v", tt.a, tt.b, got, tt.same)
+		}
+	}
+	if a, b := appendText(appendText(nil, "a"), "1:b"), appendText(appendText(nil, "a1:"), "b"); string(a) == string(b) {
+		t.Errorf("two lists of texts are %s", a)
+	}
+}
+
+// TestMistakes: a file that Envoy's service refuses is refused, with its line.
+func TestMistakes(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{"descriptors: []", "f.yaml:1: the file has no domain"},
+		{"domain: ''", "f.yaml:1: the file has no domain"},
+		{"", "f.yaml:1: the file has no domain"},
+		{"domain: d\ndescriptors:\n- key: a\n- value: b", "f.yaml:4: a descriptor has no key"},
+		{"domain: d\ndescriptors:\n- key: a\n  value: b\n- key: a\n  value: b", "f.yaml:5: two descriptors are d.a_b"},
+		{"domain: d\ndescriptors:\n- key: a_b\n- key: a\n  value: b", "f.yaml:4: two descriptors are d.a_b"},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: foo\n    requests_per_unit: 5", `f.yaml:5: unit is "foo"; want second, minute`},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: unknown", `f.yaml:5: unit is "unknown"`},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    requests_per_unit: 5", `f.yaml:5: unit is ""`},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unlimited: true\n    unit: day", "f.yaml:6: an unlimited rate_limit has no unit"},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    name: x\n    unit: day\n    replaces:\n    - name: x", "f.yaml:8: a rate_limit replaces itself"},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    replaces:\n    - name: ''", "f.yaml:7: an entry of replaces has no name"},
+		{"domain: d\ndescriptors:\n- key: a\n  value: b\n  share_threshold: true", "f.yaml:5: share_threshold is for values with an asterisk"},
+		{"domain: d\ndescriptors:\n- key: a\n  ratelimit:\n    unit: day", `f.yaml:4: unknown field "ratelimit"`},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    requestsperunit: 5", `f.yaml:6: unknown field "requestsperunit"`},
+		{"domain: d\ndescriptors:\n- a", "f.yaml:3: "},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: -1", "f.yaml:6: "},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: 4294967296", "f.yaml:6: "},
+		{"domain: d\n0.25: x", "f.yaml:2: "},
+		{"domain: [", "f.yaml:1: "},
+		{"domain: \xff", "not UTF-8"},
+		{"domain: d" + strings.Repeat(" ", maxSize), "larger than 4 MiB"},
+	} {
+		if _, err := parse([]file{{"f.yaml", []byte(tt.text)}}, false); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%.200q: got %v, want %s", tt.text, err, tt.want)
+		}
+	}
+}
+
+// TestFormat: values need no quotes, anchors work, and only the first document counts.
+func TestFormat(t *testing.T) {
+	c, err := parse([]file{{"f.yaml", []byte("---\ndomain: d\ndescriptors:\n- key: port\n  value: 0443\n  rate_limit: &l {unit: day, requests_per_unit: 5}\n- key: on\n  value: true\n  rate_limit: *l\n- key: version\n  value: 1.10\n  rate_limit: *l\n")}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"port=0443", "on=true", "version=1.10"} {
+		var a ask
+		if a.find(c.domains["d"], descriptor(text)); a.limit == nil || a.proto.RequestsPerUnit != 5 {
+			t.Errorf("%s has no limit", text)
+		}
+	}
+}
+
+// TestDirectory: the files of a directory are read, and one domain is in one file, unless
+// files are merged.
+func TestDirectory(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a.yaml":  "domain: d\ndescriptors: [{key: key1, rate_limit: {unit: day, requests_per_unit: 10}}]",
+		"b.yml":   "domain: d\ndescriptors: [{key: key2, rate_limit: {unit: day, requests_per_unit: 20}}]",
+		".c.yaml": "nothing", "d.txt": "nothing",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Load(dir, false); err == nil || !strings.Contains(err.Error(), "b.yml:1: another file has the domain d") {
+		t.Errorf("got %v, want an error for the domain of two files", err)
+	}
+	c, err := Load(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"key1=x", "key2=x"} {
+		var a ask
+		if a.find(c.domains["d"], descriptor(text)); a.limit == nil {
+			t.Errorf("%s has no limit", text)
+		}
+	}
+	if _, err := Load(filepath.Join(dir, "none"), false); err == nil {
+		t.Error("a directory that is not there was loaded")
+	}
+}
+
+// TestNear: the cases of Envoy's tests of near limits: hits are near a limit above 80 % of it
+// and within it.
+func TestNear(t *testing.T) {
+	for _, tt := range []struct{ hits, after, quota, within, near, over uint64 }{
+		{1, 11, 15, 1, 0, 0},
+		{1, 13, 15, 1, 1, 0},
+		{1, 16, 15, 0, 0, 1},
+		{3, 5, 20, 3, 0, 0},
+		{2, 7, 8, 2, 1, 0},
+		{3, 19, 20, 3, 3, 0},
+		{3, 22, 20, 0, 1, 2},
+		{7, 22, 20, 0, 4, 2},
+		{3, 30, 10, 0, 0, 3},
+		{0, 5, 5, 0, 0, 0},
+		{1, 1, 0, 0, 0, 1},
+	} {
+		s := newStats([]string{"d", "k"})
+		over := s.count(tt.hits, tt.after, tt.quota, true)
+		if over != (tt.after > tt.quota) || s.total.Load() != tt.hits || s.within.Load() != tt.within || s.near.Load() != tt.near || s.over.Load() != tt.over || s.shadowed.Load() != tt.over {
+			t.Errorf("%+v: got over %v, total %d, within %d, near %d, over %d, shadowed %d", tt, over, s.total.Load(), s.within.Load(), s.near.Load(), s.over.Load(), s.shadowed.Load())
+		}
+	}
+}

@@ -1,0 +1,450 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/panics"
+)
+
+// Options of NewService. All may be zero.
+type Options struct {
+	Merge    bool // several files may have descriptors of one domain
+	Shadow   bool // every call is answered with OK
+	Headers  bool // tell Envoy to add RateLimit-Limit, -Remaining and -Reset to responses
+	Metadata bool // answer with dynamic metadata, as for quota_mode
+	Logger   *slog.Logger
+}
+
+// A Service answers the calls of Envoy. It is safe for concurrent use.
+type Service struct {
+	ratelimit.UnimplementedRateLimitServiceServer
+
+	Health *health.Server // what the server says of itself; SERVING
+
+	path  string
+	store weir.Store
+	o     Options
+
+	mu        sync.Mutex // held to load
+	data      []byte     // what was loaded, or failed to be
+	config    atomic.Pointer[Config]
+	overrides *stats // of limits in requests
+
+	storeErrors, callErrors, loads, failures atomic.Uint64
+}
+
+// NewService returns a service with the files of a directory, which counts in store.
+func NewService(path string, store weir.Store, o Options) (*Service, error) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	s := &Service{Health: health.NewServer(), path: path, store: store, o: o, overrides: newStats([]string{"", "override"})}
+	s.config.Store(&Config{})
+	return s, s.Reload()
+}
+
+// Reload reads the files, if they have changed since they were read. After an error those
+// before stay in force.
+func (s *Service) Reload() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	files, err := readFiles(s.path)
+	if err != nil {
+		return err
+	}
+	var data []byte
+	for _, f := range files {
+		data = append(append(append(data, f.path...), 0), f.data...)
+		data = append(data, 0)
+	}
+	if s.data != nil && bytes.Equal(data, s.data) {
+		return nil
+	}
+	s.data = data
+	c, err := parse(files, s.o.Merge)
+	if err != nil {
+		s.failures.Add(1)
+		return err
+	}
+	old := map[[3]string]*stats{}
+	for _, l := range s.config.Load().limits {
+		old[[3]string{l.domain, l.key1, l.key2}] = l.stats
+	}
+	for _, l := range c.limits {
+		if kept := old[[3]string{l.domain, l.key1, l.key2}]; kept != nil {
+			l.stats = kept
+		}
+	}
+	s.config.Store(c)
+	s.loads.Add(1)
+	s.o.Logger.Info("envoy: limits loaded", "path", s.path, "files", len(files), "limits", len(c.limits))
+	return nil
+}
+
+// Watch reloads the files when they change, until ctx ends. It looks once a second, which
+// also works for ConfigMaps and network file systems.
+func (s *Service) Watch(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	last := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := s.Reload()
+		if err == nil {
+			last = ""
+		} else if err.Error() != last {
+			last = err.Error()
+			s.o.Logger.Error("envoy: limits not reloaded", "error", err)
+		}
+	}
+}
+
+// maxDescriptors is the largest number of descriptors in a call. Envoy sends a few.
+const maxDescriptors = 1000
+
+// An ask is a descriptor of a call.
+type ask struct {
+	*limit           // nil: there is none
+	key       []byte // under which it is counted
+	hits      uint64
+	giveBack  bool
+	unlimited bool
+	t         weir.Transaction
+}
+
+// ShouldRateLimit implements the protocol. An error tells Envoy to do what its
+// failure_mode_deny says.
+func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitRequest) (*ratelimit.RateLimitResponse, error) {
+	asks, err := s.asks(r)
+	if err != nil {
+		s.callErrors.Add(1)
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	// A client that hangs up is charged all the same.
+	if err := s.count(context.WithoutCancel(ctx), asks); err != nil {
+		s.storeErrors.Add(1)
+		s.o.Logger.Warn("envoy: a call was not decided", "domain", r.Domain, "error", err)
+		return nil, status.Error(codes.Unavailable, "the store does not decide")
+	}
+	return s.answer(r, asks), nil
+}
+
+// asks returns what a call asks, with the limits that apply.
+func (s *Service) asks(r *ratelimit.RateLimitRequest) ([]ask, error) {
+	switch n := len(r.Descriptors); {
+	case r.Domain == "":
+		return nil, errors.New("the domain is empty")
+	case n == 0:
+		return nil, errors.New("there are no descriptors")
+	case n > maxDescriptors:
+		return nil, errors.New("there are more than " + strconv.Itoa(maxDescriptors) + " descriptors")
+	}
+	domain := s.config.Load().domains[r.Domain]
+	asks := make([]ask, len(r.Descriptors))
+	replaced := map[string]bool{}
+	for i, d := range r.Descriptors {
+		if err := s.ask(&asks[i], r, d, domain, replaced); err != nil {
+			return nil, err
+		}
+	}
+	for i := range asks {
+		if a := &asks[i]; a.limit != nil && a.proto.Name != "" && replaced[a.proto.Name] {
+			a.limit = nil
+		}
+	}
+	return asks, nil
+}
+
+// ask fills a with what a descriptor asks. domain is nil if the files do not have it. The
+// names that the limit replaces are added to replaced.
+func (s *Service) ask(a *ask, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node, replaced map[string]bool) error {
+	if domain == nil {
+		return nil
+	}
+	a.hits, a.giveBack = uint64(max(1, r.HitsAddend)), d.GetIsNegativeHits()
+	if h := d.GetHitsAddend(); h != nil {
+		a.hits = h.Value // 0 looks
+	}
+	a.hits = min(a.hits, maxHits)
+	a.key = appendText(nil, r.Domain)
+	if o := d.GetLimit(); o != nil {
+		unit := ratelimit.RateLimitResponse_RateLimit_Unit(o.Unit)
+		if periods[unit] == 0 {
+			return errors.New("a limit in a descriptor has no unit")
+		}
+		a.limit = &limit{proto: &ratelimit.RateLimitResponse_RateLimit{RequestsPerUnit: o.RequestsPerUnit, Unit: unit}, stats: s.overrides}
+		for _, e := range d.Entries {
+			a.key = appendText(appendText(a.key, e.GetKey()), e.GetValue())
+		}
+		return nil
+	}
+	a.find(domain, d)
+	if a.limit == nil {
+		return nil
+	}
+	for _, name := range a.replaces {
+		replaced[name] = true
+	}
+	if a.limit.unlimited {
+		a.unlimited, a.limit = true, nil
+	}
+	return nil
+}
+
+// find finds the limit of a descriptor. At each level a value of its own comes first, then
+// values with asterisks in the order of the file, and then the key without a value. The
+// descriptor must have as many entries as the limit is deep.
+func (a *ask) find(n *node, d *common.RateLimitDescriptor) {
+	for i, e := range d.GetEntries() {
+		name := e.GetKey() + "_" + e.GetValue()
+		next, value := n.children[name], e.GetValue()
+		for j := 0; next == nil && j < len(n.wildcards); j++ {
+			if w := &n.wildcards[j]; w.matches(name) {
+				next = w.node
+				if w.shared != "" {
+					value = w.shared
+				}
+			}
+		}
+		if next == nil {
+			next = n.children[e.GetKey()]
+		}
+		if next == nil {
+			return
+		}
+		a.key = appendText(appendText(a.key, e.GetKey()), value)
+		if i == len(d.Entries)-1 {
+			a.limit = next.limit
+		}
+		n = next
+	}
+}
+
+// appendText appends a text so that no two lists of texts are alike.
+func appendText(b []byte, s string) []byte {
+	b = strconv.AppendInt(b, int64(len(s)), 10)
+	return append(append(b, ':'), s...)
+}
+
+const (
+	// ceiling is the quota of the windows in which hits are counted.
+	ceiling = weir.MaxTicks
+
+	// maxHits are counted for a call that has more: they exceed every limit.
+	maxHits = 1 << 32
+)
+
+// count counts the hits of all asks that have a limit. Each is counted for itself, whatever
+// becomes of the others.
+func (s *Service) count(ctx context.Context, asks []ask) error {
+	var ts []*weir.Transaction
+	for i := range asks {
+		a := &asks[i]
+		if a.limit == nil {
+			continue
+		}
+		cost := int64(a.hits)
+		if a.giveBack {
+			cost = -cost
+		}
+		a.t.Charges = []weir.Charge{{Rule: "envoy", Key: string(a.key), Cost: cost, Limit: algorithms.FixedWindow(ceiling, periods[a.proto.Unit])}}
+		ts = append(ts, &a.t)
+	}
+	if len(ts) == 1 {
+		return s.store.Take(ctx, ts[0])
+	}
+	if b, ok := s.store.(weir.Batcher); ok && len(ts) > 0 {
+		return errors.Join(b.TakeEach(ctx, ts)...)
+	}
+	// Calls at one time share round trips.
+	const workers = 32
+	errs := make([]error, len(ts))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(workers, len(ts)) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(ts)); i = next.Add(1) - 1 {
+				_, errs[i] = panics.Call("envoy: the store panicked", func() error { return s.store.Take(ctx, ts[i]) })
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// after returns the count after an ask was counted.
+func (a *ask) after() uint64 {
+	d := &a.t.Decisions[0]
+	if !d.Allowed { // the counter is full
+		return ceiling
+	}
+	return uint64(ceiling - d.Remaining)
+}
+
+// status returns the answer to an ask.
+func (a *ask) status() *ratelimit.RateLimitResponse_DescriptorStatus {
+	switch {
+	case a.unlimited:
+		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK, LimitRemaining: math.MaxUint32}
+	case a.limit == nil:
+		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
+	}
+	after, quota, period := a.after(), uint64(a.proto.RequestsPerUnit), int64(periods[a.proto.Unit]/time.Second)
+	over := after > quota
+	if !a.giveBack {
+		over = a.count(a.hits, after, quota, a.shadow)
+	}
+	st := &ratelimit.RateLimitResponse_DescriptorStatus{
+		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: a.proto,
+		DurationUntilReset: &durationpb.Duration{Seconds: period - a.t.At.Unix()%period},
+	}
+	if !over {
+		st.LimitRemaining = uint32(quota - after)
+	} else if !a.shadow {
+		st.Code = ratelimit.RateLimitResponse_OVER_LIMIT
+	}
+	return st
+}
+
+// quotaMode reports whether a limit of the call has quota_mode, and whether all have.
+func quotaMode(asks []ask) (some, all bool) {
+	all = true
+	for i := range asks {
+		if a := &asks[i]; a.limit != nil {
+			some = some || a.quota
+			all = all && a.quota
+		}
+	}
+	return some, some && all
+}
+
+// answer returns the answer to a call. If all of its limits have quota_mode, it is over the
+// limit only if all of them are.
+func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.RateLimitResponse {
+	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
+	var over []int // the indexes of descriptors that are over their limit
+	for i := range asks {
+		st := asks[i].status()
+		resp.Statuses = append(resp.Statuses, st)
+		if st.Code == ratelimit.RateLimitResponse_OVER_LIMIT {
+			over = append(over, i)
+		}
+	}
+	someQuota, quota := quotaMode(asks)
+	if refused := len(over) > 0 && (!quota || len(over) == len(asks)); refused && !s.o.Shadow {
+		resp.OverallCode = ratelimit.RateLimitResponse_OVER_LIMIT
+	}
+	if s.o.Headers {
+		resp.ResponseHeadersToAdd = headers(tightest(resp.Statuses))
+	}
+	if s.o.Metadata {
+		if !quota {
+			over = nil
+		}
+		resp.DynamicMetadata = metadata(r, over, someQuota)
+	}
+	return resp
+}
+
+// tightest returns the status that is over its limit, or else the one with the least left;
+// nil if none has a limit.
+func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *ratelimit.RateLimitResponse_DescriptorStatus) {
+	for _, st := range statuses {
+		if st.CurrentLimit != nil && (least == nil || st.Code > least.Code || st.Code == least.Code && st.LimitRemaining < least.LimitRemaining) {
+			least = st
+		}
+	}
+	return least
+}
+
+// headers returns the fields that tell clients of a limit, or none if st is nil.
+func headers(st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderValue {
+	if st == nil {
+		return nil
+	}
+	number := func(name string, n int64) *core.HeaderValue {
+		return &core.HeaderValue{Key: name, Value: strconv.FormatInt(n, 10)}
+	}
+	return []*core.HeaderValue{
+		number("RateLimit-Limit", int64(st.CurrentLimit.RequestsPerUnit)),
+		number("RateLimit-Remaining", int64(st.LimitRemaining)),
+		number("RateLimit-Reset", st.DurationUntilReset.Seconds),
+	}
+}
+
+// metadata describes the call, and the quotas that are used up, by their index.
+func metadata(r *ratelimit.RateLimitRequest, over []int, quotaMode bool) *structpb.Struct {
+	list := func(values []*structpb.Value) *structpb.Value {
+		return structpb.NewListValue(&structpb.ListValue{Values: values})
+	}
+	var descriptors, violations []*structpb.Value
+	for _, d := range r.Descriptors {
+		var entries []*structpb.Value
+		for _, e := range d.GetEntries() {
+			entries = append(entries, structpb.NewStringValue(e.GetKey()+"="+e.GetValue()))
+		}
+		fields := map[string]*structpb.Value{"entries": list(entries)}
+		if l := d.GetLimit(); l != nil {
+			fields["limit"] = structpb.NewStringValue(strings.TrimSpace(l.String()))
+		}
+		if h := d.GetHitsAddend(); h != nil {
+			fields["hitsAddend"] = structpb.NewNumberValue(float64(h.Value))
+		}
+		descriptors = append(descriptors, structpb.NewStructValue(&structpb.Struct{Fields: fields}))
+	}
+	fields := map[string]*structpb.Value{
+		"domain": structpb.NewStringValue(r.Domain), "descriptors": list(descriptors), "quotaModeEnabled": structpb.NewBoolValue(quotaMode),
+	}
+	if r.HitsAddend != 0 {
+		fields["hitsAddend"] = structpb.NewNumberValue(float64(r.HitsAddend))
+	}
+	for _, i := range over {
+		violations = append(violations, structpb.NewNumberValue(float64(i)))
+	}
+	if len(violations) > 0 {
+		fields["quotaModeViolations"] = list(violations)
+	}
+	return &structpb.Struct{Fields: fields}
+}
+
+// Server returns a gRPC server with the service and with the health service of gRPC. A panic
+// is an error of its call.
+func (s *Service) Server() *grpc.Server {
+	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
+		panicked, err := panics.Call("envoy: a call panicked", func() error { resp, err = next(ctx, r); return err })
+		if panicked {
+			s.o.Logger.Error(err.Error(), "method", info.FullMethod)
+			err = status.Error(codes.Internal, "a bug of the service")
+		}
+		return resp, err
+	}))
+	ratelimit.RegisterRateLimitServiceServer(server, s)
+	healthpb.RegisterHealthServer(server, s.Health)
+	return server
+}

@@ -1,0 +1,670 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// stores are the stores that the service is tested with. The last one cannot batch.
+func stores(t *testing.T) map[string]weir.Store {
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(10*time.Second, redistest.Server(t).Addr()))
+	t.Cleanup(func() { rdb.Close() })
+	shared := func(prefix string) weir.Store {
+		s, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	return map[string]weir.Store{
+		"memory":         memstore.New(memstore.Options{}),
+		"Redis":          shared("a:"),
+		"Redis, guarded": weir.Fallback(weir.Breaker(shared("b:"), weir.BreakerOptions{}), memstore.New(memstore.Options{})),
+	}
+}
+
+// A client is that of the protocol, over a connection to a service.
+type client struct {
+	ratelimit.RateLimitServiceClient
+	s    *Service
+	conn *grpc.ClientConn
+}
+
+// dial starts a service with a file of this text.
+func dial(t *testing.T, text string, store weir.Store, o Options) *client {
+	t.Helper()
+	inOne(24*time.Hour, 30*time.Second)
+	o.Logger = slog.New(slog.DiscardHandler)
+	s, err := NewService(write(t, filepath.Join(t.TempDir(), "f.yaml"), text), store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := s.Server()
+	go server.Serve(ln)
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &client{ratelimit.NewRateLimitServiceClient(conn), s, conn}
+}
+
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func sample(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("testdata/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// call returns the answer to a call with these descriptors as text: "OK | OK 19/20 MINUTE".
+func (c *client) call(t *testing.T, domain string, hits uint32, descriptors ...*common.RateLimitDescriptor) string {
+	t.Helper()
+	resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: domain, Descriptors: descriptors, HitsAddend: hits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return describe(t, resp)
+}
+
+func describe(t *testing.T, resp *ratelimit.RateLimitResponse) string {
+	t.Helper()
+	text := resp.OverallCode.String()
+	for _, st := range resp.Statuses {
+		text += " | " + st.Code.String()
+		switch l := st.CurrentLimit; {
+		case l != nil:
+			text += fmt.Sprintf(" %d/%d %v", st.LimitRemaining, l.RequestsPerUnit, l.Unit)
+			if l.Name != "" {
+				text += " " + l.Name
+			}
+			if reset, period := st.DurationUntilReset.AsDuration(), periods[l.Unit]; reset <= 0 || reset > period {
+				t.Errorf("the window of a %v ends in %v", l.Unit, reset)
+			}
+		case st.LimitRemaining == math.MaxUint32:
+			text += " unlimited"
+		case st.LimitRemaining != 0 || st.DurationUntilReset != nil:
+			t.Errorf("a descriptor without a limit has %v", st)
+		}
+	}
+	return text
+}
+
+// inOne waits until a window of a length has some time left, so that a test is in one.
+func inOne(window, left time.Duration) {
+	if now := window - time.Duration(time.Now().UnixNano())%window; now < left {
+		time.Sleep(now)
+	}
+}
+
+func merge(lists ...[]string) (descriptors []*common.RateLimitDescriptor) {
+	for _, list := range lists {
+		for _, text := range list {
+			descriptors = append(descriptors, descriptor(text))
+		}
+	}
+	return descriptors
+}
+
+// TestDecisions: the answers are those of Envoy's service, for the store in memory and for a
+// real Redis, over a real connection.
+func TestDecisions(t *testing.T) {
+	inOne(time.Minute, 10*time.Second)
+	override := descriptor("key1=value1 subkey1=override")
+	override.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 2, Unit: typev3.RateLimitUnit_DAY}
+	look := descriptor("key2=value2")
+	look.HitsAddend = wrapperspb.UInt64(0)
+	five := descriptor("key2=value2")
+	five.HitsAddend = wrapperspb.UInt64(5)
+	back := descriptor("key2=value2")
+	back.HitsAddend, back.IsNegativeHits = wrapperspb.UInt64(4), true
+	all := descriptor("key2=value2")
+	all.HitsAddend = wrapperspb.UInt64(math.MaxUint64)
+	one := func(texts ...string) []*common.RateLimitDescriptor { return merge(texts) }
+	type calls = []struct {
+		descriptors []*common.RateLimitDescriptor
+		hits        uint32
+		want        string
+	}
+	for name, store := range stores(t) {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, sample(t), store, Options{})
+			for _, tt := range (calls{
+				{one("key4=a"), 0, "OK | OK 0/1 DAY"}, // no hits are one
+				{one("key4=a"), 1, "OVER_LIMIT | OVER_LIMIT 0/1 DAY"},
+				{one("key4=b"), 1, "OK | OK 0/1 DAY"}, // another value
+				{one("nothing=a"), 1, "OK | OK"},
+				{one("key2=value3"), 1, "OK | OK"},
+				{one("key6=a"), 7, "OK | OK unlimited"},
+				{one("banned=a"), 1, "OVER_LIMIT | OVER_LIMIT 0/0 SECOND"},
+				{one("key4=a", "key7=a", "nothing=a", "key6=a"), 1, "OVER_LIMIT | OVER_LIMIT 0/1 DAY | OK 69/70 MINUTE | OK | OK unlimited"},
+				{one("key7=a"), 1, "OK | OK 68/70 MINUTE"}, // the hit of a refused call counts
+				{one("key7=a", "key7=a"), 1, "OK | OK 67/70 MINUTE | OK 66/70 MINUTE"},
+				{one("key7=a"), 60, "OK | OK 6/70 MINUTE"},
+				{one("key7=a"), 7, "OVER_LIMIT | OVER_LIMIT 0/70 MINUTE"},
+				{one("key7=a"), 1, "OVER_LIMIT | OVER_LIMIT 0/70 MINUTE"}, // and so does a hit that is over
+				{one("key2=shadow"), 20, "OK | OK 0/20 MINUTE"},
+				{one("key2=shadow"), 1, "OK | OK 0/20 MINUTE"}, // shadow_mode
+				{one("files=files/a"), 2, "OK | OK 0/2 MINUTE"},
+				{one("files=files/b"), 1, "OVER_LIMIT | OVER_LIMIT 0/2 MINUTE"}, // share_threshold
+				{one("wild=foo1"), 20, "OK | OK 0/20 MINUTE"},
+				{one("wild=foo2"), 20, "OK | OK 0/20 MINUTE"}, // no share_threshold
+				{one("week=a", "month=a", "year=a"), 1, "OK | OK 4294967294/4294967295 WEEK | OK 4294967294/4294967295 MONTH | OK 4294967294/4294967295 YEAR"},
+				{[]*common.RateLimitDescriptor{override}, 1, "OK | OK 1/2 DAY"},
+				{[]*common.RateLimitDescriptor{override}, 1, "OK | OK 0/2 DAY"},
+				{[]*common.RateLimitDescriptor{override}, 1, "OVER_LIMIT | OVER_LIMIT 0/2 DAY"},
+				{[]*common.RateLimitDescriptor{look}, 9, "OK | OK 30/30 MINUTE"},
+				{[]*common.RateLimitDescriptor{five, look}, 9, "OK | OK 25/30 MINUTE | OK 25/30 MINUTE"},
+				{[]*common.RateLimitDescriptor{back}, 9, "OK | OK 29/30 MINUTE"},
+				{[]*common.RateLimitDescriptor{back}, 9, "OK | OK 30/30 MINUTE"}, // never more than nothing
+				{[]*common.RateLimitDescriptor{all}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"},
+				{[]*common.RateLimitDescriptor{look}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"}, // a look knows that it is over
+				{[]*common.RateLimitDescriptor{all}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"},
+			}) {
+				if len(tt.descriptors) == 2 && name == "Redis, guarded" {
+					for _, d := range tt.descriptors { // they are alike, and in a call their order is open
+						c.call(t, "test-domain", tt.hits, d)
+					}
+					continue
+				}
+				if got := c.call(t, "test-domain", tt.hits, tt.descriptors...); got != tt.want {
+					t.Errorf("%v, %d hits: got %s, want %s", tt.descriptors, tt.hits, got, tt.want)
+				}
+			}
+			if got := c.call(t, "unknown", 1, override); got != "OK | OK" {
+				t.Errorf("an unknown domain: got %s", got)
+			}
+		})
+	}
+}
+
+// TestReplaces: the case of Envoy's manual: a limit that replaces another is alone in force,
+// and the other is not counted.
+func TestReplaces(t *testing.T) {
+	c := dial(t, `
+domain: d
+descriptors:
+- key: key_1
+  value: value_1
+  descriptors: [{key: user, value: x, rate_limit: {name: specific, requests_per_unit: 5, unit: day}}]
+- key: key_2
+  value: value_2
+  descriptors: [{key: user, value: x, rate_limit: {replaces: [{name: specific}], requests_per_unit: 10, unit: day}}]
+- key: free
+  rate_limit: {unlimited: true, replaces: [{name: specific}]}
+`, memstore.New(memstore.Options{}), Options{})
+	first, second, free := "key_1=value_1 user=x", "key_2=value_2 user=x", "free=a"
+	for _, tt := range []struct {
+		descriptors []string
+		want        string
+	}{
+		{[]string{first}, "OK | OK 4/5 DAY specific"},
+		{[]string{second}, "OK | OK 9/10 DAY"},
+		{[]string{first, second}, "OK | OK | OK 8/10 DAY"},
+		{[]string{second, first}, "OK | OK 7/10 DAY | OK"},
+		{[]string{first}, "OK | OK 3/5 DAY specific"},
+		{[]string{first, free}, "OK | OK | OK unlimited"},
+		{[]string{first}, "OK | OK 2/5 DAY specific"},
+	} {
+		if got := c.call(t, "d", 1, merge(tt.descriptors)...); got != tt.want {
+			t.Errorf("%q: got %s, want %s", tt.descriptors, got, tt.want)
+		}
+	}
+}
+
+// TestQuotaMode: the cases of Envoy's tests. If all limits of a call have quota_mode it is
+// over the limit only if all of them are; beside another limit they are as any limit.
+func TestQuotaMode(t *testing.T) {
+	text := `
+domain: d
+descriptors:
+- {key: quota1, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: quota2, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}
+- {key: regular, rate_limit: {unit: day, requests_per_unit: 3}}
+`
+	c := dial(t, text, memstore.New(memstore.Options{}), Options{Metadata: true})
+	for _, tt := range []struct {
+		descriptors []string
+		want        string
+		violations  string
+	}{
+		{[]string{"quota1=a", "quota2=a"}, "OK | OK 0/1 DAY | OK 1/2 DAY", ""},
+		{[]string{"quota1=a", "quota2=a"}, "OK | OVER_LIMIT 0/1 DAY | OK 0/2 DAY", "[0]"}, // only some
+		{[]string{"quota1=a", "quota2=a"}, "OVER_LIMIT | OVER_LIMIT 0/1 DAY | OVER_LIMIT 0/2 DAY", "[0 1]"},
+		{[]string{"quota1=a"}, "OVER_LIMIT | OVER_LIMIT 0/1 DAY", "[0]"},
+		{[]string{"nothing=a", "quota1=a"}, "OK | OK | OVER_LIMIT 0/1 DAY", "[1]"},
+		{[]string{"regular=a", "quota1=a"}, "OVER_LIMIT | OK 2/3 DAY | OVER_LIMIT 0/1 DAY", ""}, // mixed
+		{[]string{"regular=a", "quota1=b"}, "OK | OK 1/3 DAY | OK 0/1 DAY", ""},
+		{[]string{"regular=a"}, "OK | OK 0/3 DAY", ""},
+		{[]string{"regular=a", "quota2=b"}, "OVER_LIMIT | OVER_LIMIT 0/3 DAY | OK 1/2 DAY", ""},
+	} {
+		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: merge(tt.descriptors)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := resp.DynamicMetadata.AsMap()
+		violations := ""
+		if v := fields["quotaModeViolations"]; v != nil {
+			violations = fmt.Sprint(v)
+		}
+		if got := describe(t, resp); got != tt.want || violations != tt.violations {
+			t.Errorf("%q: got %s, violations %s; want %s, %s", tt.descriptors, got, violations, tt.want, tt.violations)
+		}
+		enabled := strings.Contains(fmt.Sprint(tt.descriptors), "quota")
+		entries := fmt.Sprint(fields["descriptors"].([]any)[0].(map[string]any)["entries"])
+		if fields["domain"] != "d" || fields["quotaModeEnabled"] != enabled || entries != "["+tt.descriptors[0]+"]" {
+			t.Errorf("%q: got the metadata %v", tt.descriptors, fields)
+		}
+	}
+}
+
+// TestHeaders: Envoy may be told of fields for the response. They are those of the tightest
+// limit.
+func TestHeaders(t *testing.T) {
+	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{Headers: true})
+	for _, tt := range []struct {
+		descriptors []string
+		want        string
+	}{
+		{[]string{"key5=value5", "key4=a"}, "RateLimit-Limit=1 RateLimit-Remaining=0"},
+		{[]string{"key5=value5"}, "RateLimit-Limit=15 RateLimit-Remaining=13"},
+		{[]string{"key5=value5", "key4=a"}, "RateLimit-Limit=1 RateLimit-Remaining=0"},
+		{[]string{"nothing=a"}, ""},
+	} {
+		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge(tt.descriptors)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, h := range resp.ResponseHeadersToAdd {
+			if h.Key != "RateLimit-Reset" {
+				got = append(got, h.Key+"="+h.Value)
+			} else if d, err := time.ParseDuration(h.Value + "s"); err != nil || d <= 0 || d > 24*time.Hour {
+				t.Errorf("%q: got RateLimit-Reset: %s", tt.descriptors, h.Value)
+			}
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%q: got %s, want %s", tt.descriptors, got, tt.want)
+		}
+	}
+}
+
+// TestShadow: with the option Shadow all calls are answered with OK.
+func TestShadow(t *testing.T) {
+	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{Shadow: true})
+	c.call(t, "test-domain", 1, descriptor("key4=a"))
+	if got := c.call(t, "test-domain", 1, descriptor("key4=a")); got != "OK | OVER_LIMIT 0/1 DAY" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestMetrics: they have the names of Envoy's service, so that its dashboards stay.
+func TestMetrics(t *testing.T) {
+	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{})
+	c.call(t, "test-domain", 20, descriptor("key5=value5 subkey5=subvalue5"))
+	c.call(t, "test-domain", 3, descriptor("key5=value5 subkey5=subvalue5"))
+	c.call(t, "test-domain", 4, descriptor("key5=value5 subkey5=subvalue5"))
+	c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{})
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c.s)
+	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	defer server.Close()
+	resp, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const labels = `{domain="test-domain",key1="key5_value5",key2="subkey5_subvalue5"}`
+	for metric, want := range map[string]float64{
+		"ratelimit_service_rate_limit_total_hits" + labels:                    27,
+		"ratelimit_service_rate_limit_within_limit" + labels:                  23,
+		"ratelimit_service_rate_limit_near_limit" + labels:                    5, // 21, 22, 23 and 24, 25
+		"ratelimit_service_rate_limit_over_limit" + labels:                    2,
+		`ratelimit_service_should_rate_limit_error{err_type="service_error"}`: 1,
+		`ratelimit_service_should_rate_limit_error{err_type="redis_error"}`:   0,
+		"ratelimit_service_config_load_success":                               1,
+		"ratelimit_service_config_load_error":                                 0,
+	} {
+		if line := fmt.Sprintf("%s %v\n", metric, want); !strings.Contains(string(text), line) {
+			t.Errorf("want %s, got\n%s", line, text)
+		}
+	}
+}
+
+// A broken store fails, or panics.
+type broken struct{ panics atomic.Bool }
+
+func (b *broken) Take(context.Context, *weir.Transaction) error {
+	if b.panics.Load() {
+		panic("a bug")
+	}
+	return errors.New("dial tcp 10.0.0.1: secret")
+}
+
+// TestMistakenCalls: what cannot be decided is an error, which Envoy's failure_mode_deny is
+// about. It has no text of the store, and no descriptor is charged.
+func TestMistakenCalls(t *testing.T) {
+	store := &broken{}
+	c := dial(t, sample(t), store, Options{})
+	limited := descriptor("key4=a")
+	noUnit := descriptor("key4=a")
+	noUnit.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}
+	badUnit := descriptor("key4=a")
+	badUnit.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 77}
+	for _, tt := range []struct {
+		r    *ratelimit.RateLimitRequest
+		code codes.Code
+		want string
+	}{
+		{&ratelimit.RateLimitRequest{}, codes.InvalidArgument, "the domain is empty"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain"}, codes.InvalidArgument, "there are no descriptors"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: slices.Repeat([]*common.RateLimitDescriptor{limited}, 10_000)}, codes.InvalidArgument, "there are more than 1000 descriptors"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{noUnit}}, codes.InvalidArgument, "no unit"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{badUnit}}, codes.InvalidArgument, "no unit"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{limited}}, codes.Unavailable, "the store does not decide"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{limited, limited}}, codes.Unavailable, "the store does not decide"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{descriptor("key4=" + strings.Repeat("x", 5<<20))}}, codes.ResourceExhausted, "larger than max"},
+	} {
+		_, err := c.ShouldRateLimit(t.Context(), tt.r)
+		if status.Code(err) != tt.code || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("got %v, want %v, %s", err, tt.code, tt.want)
+		}
+	}
+	store.panics.Store(true)
+	if _, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key4=a"})}); status.Code(err) != codes.Internal || strings.Contains(err.Error(), "a bug\n") {
+		t.Errorf("a panic: got %v, want Internal", err)
+	}
+	if _, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key4=a", "key4=b"})}); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "bug") {
+		t.Errorf("a panic in one of several asks: got %v, want Unavailable", err)
+	}
+}
+
+// raw is a codec for messages that are bytes already.
+type raw struct{}
+
+func (raw) Name() string { return "proto" }
+func (raw) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+func (raw) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+var _ encoding.CodecV2 = raw{}
+
+// TestBadBytes: bytes that are no message, or text that is not UTF-8, are errors, and the
+// service goes on.
+func TestBadBytes(t *testing.T) {
+	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{})
+	domain := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "test-domain")
+	entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "key4\xff")
+	entries := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), entry)
+	for _, message := range [][]byte{
+		[]byte("\xff\xff\xff"),
+		protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "\xff"),
+		protowire.AppendBytes(protowire.AppendTag(domain, 2, protowire.BytesType), entries),
+	} {
+		var answer []byte
+		err := c.conn.Invoke(t.Context(), ratelimit.RateLimitService_ShouldRateLimit_FullMethodName, message, &answer, grpc.ForceCodecV2(raw{}))
+		if err == nil {
+			t.Errorf("%q: got no error", message)
+		}
+	}
+	if got := c.call(t, "test-domain", 1, descriptor("key4=a")); got != "OK | OK 0/1 DAY" {
+		t.Errorf("afterwards: got %s", got)
+	}
+}
+
+// TestHugeDescriptors: a thousand descriptors, and values of a megabyte, are decided, and
+// values that differ at their end only are counted apart.
+func TestHugeDescriptors(t *testing.T) {
+	for name, store := range stores(t) {
+		c := dial(t, sample(t), store, Options{})
+		var many []*common.RateLimitDescriptor
+		for i := range maxDescriptors {
+			many = append(many, descriptor(fmt.Sprint("key4=", i)))
+		}
+		for _, want := range []string{"OK | OK 0/1 DAY | OK 0/1 DAY", "OVER_LIMIT | OVER_LIMIT 0/1 DAY | OVER_LIMIT 0/1 DAY"} {
+			if got := c.call(t, "test-domain", 1, many...); !strings.HasPrefix(got, want) || strings.Count(got, "0/1 DAY") != maxDescriptors {
+				t.Errorf("%s: %d descriptors: got %.200s…", name, maxDescriptors, got)
+			}
+		}
+		long := strings.Repeat("x", 1<<20)
+		for _, tt := range []struct{ value, want string }{
+			{long, "OK | OK 0/1 DAY"}, {long + "y", "OK | OK 0/1 DAY"}, {long, "OVER_LIMIT | OVER_LIMIT 0/1 DAY"},
+		} {
+			if got := c.call(t, "test-domain", 1, descriptor("key4="+tt.value)); got != tt.want {
+				t.Errorf("%s: a value of %d bytes: got %s, want %s", name, len(tt.value), got, tt.want)
+			}
+		}
+		deep := &common.RateLimitDescriptor{}
+		for range 10_000 {
+			deep.Entries = append(deep.Entries, &common.RateLimitDescriptor_Entry{Key: "key1", Value: "value1"})
+		}
+		if got := c.call(t, "test-domain", 1, deep); got != "OK | OK" {
+			t.Errorf("%s: 10,000 entries: got %s", name, got)
+		}
+	}
+}
+
+// A slow store decides when it is told to, and only calls that do not end with their client.
+type slow struct {
+	weir.Store
+	asked, decide chan bool
+}
+
+func (s *slow) Take(ctx context.Context, t *weir.Transaction) error {
+	s.asked <- true
+	<-s.decide
+	if ctx.Done() != nil {
+		return context.Canceled
+	}
+	return s.Store.Take(ctx, t)
+}
+
+// TestCanceled: a client that cancels its call is charged all the same.
+func TestCanceled(t *testing.T) {
+	store := &slow{memstore.New(memstore.Options{}), make(chan bool), make(chan bool)}
+	c := dial(t, sample(t), store, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := c.ShouldRateLimit(ctx, &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key4=a"})})
+		done <- err
+	}()
+	<-store.asked
+	cancel()
+	if err := <-done; status.Code(err) != codes.Canceled {
+		t.Errorf("got %v, want Canceled", err)
+	}
+	store.decide <- true
+	go func() { <-store.asked; store.decide <- true }()
+	if got := c.call(t, "test-domain", 1, descriptor("key4=a")); got != "OVER_LIMIT | OVER_LIMIT 0/1 DAY" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestReload: a change holds for the next call and keeps counts and metrics; a mistake, and
+// files that are gone, change nothing. No call fails meanwhile.
+func TestReload(t *testing.T) {
+	file := func(n int) string {
+		return fmt.Sprintf("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]", n)
+	}
+	c := dial(t, file(1), memstore.New(memstore.Options{}), Options{})
+	for _, step := range []struct {
+		text, want string
+		fails      bool
+	}{
+		{file(1), "OK | OK 0/1 DAY", false},
+		{file(3), "OK | OK 1/3 DAY", false},
+		{"domain: [", "OK | OK 0/3 DAY", true},
+		{"domain: [", "OVER_LIMIT | OVER_LIMIT 0/3 DAY", false}, // it was reported once
+		{file(9), "OK | OK 4/9 DAY", false},                     // what was refused counts
+	} {
+		write(t, c.s.path, step.text)
+		if err := c.s.Reload(); (err != nil) != step.fails {
+			t.Errorf("%s: got %v", step.text, err)
+		}
+		if got := c.call(t, "d", 1, descriptor("k=a")); got != step.want {
+			t.Errorf("%s: got %s, want %s", step.text, got, step.want)
+		}
+	}
+	if n := c.s.config.Load().limits[0].total.Load(); n != 5 || c.s.loads.Load() != 3 || c.s.failures.Load() != 1 {
+		t.Errorf("got %d hits, %d loads and %d failures, want 5, 3 and 1", n, c.s.loads.Load(), c.s.failures.Load())
+	}
+	os.Remove(c.s.path)
+	if err := c.s.Reload(); err == nil {
+		t.Error("a file that is gone was loaded")
+	}
+
+	write(t, c.s.path, file(1000))
+	var wg sync.WaitGroup
+	var ok atomic.Int64
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: merge([]string{"k=b"})})
+				if err != nil {
+					t.Error(err)
+				} else if resp.OverallCode == ratelimit.RateLimitResponse_OK {
+					ok.Add(1)
+				}
+			}
+		})
+	}
+	for i := range 100 {
+		write(t, c.s.path, file(1000+i%2))
+		if err := c.s.Reload(); err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
+	if ok.Load() < 100 { // the limit is 9 until the first reload
+		t.Errorf("%d of 800 calls were answered with OK", ok.Load())
+	}
+}
+
+// TestWatch: a change is noticed without a signal, and a mistake is logged once.
+func TestWatch(t *testing.T) {
+	c := dial(t, "domain: d", memstore.New(memstore.Options{}), Options{})
+	var log lines
+	c.s.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan bool)
+	go func() { c.s.Watch(ctx); close(done) }()
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("not in time: ", what)
+			}
+		}
+	}
+	write(t, c.s.path, "domain: [")
+	eventually("a mistake", func() bool { return c.s.failures.Load() == 1 })
+	write(t, c.s.path, "domain: e")
+	eventually("a change", func() bool { return c.s.config.Load().domains["e"] != nil })
+	cancel()
+	<-done
+	if got := log.String(); strings.Count(got, "not reloaded") != 1 || !strings.Contains(got, "f.yaml:1:") {
+		t.Errorf("got the log\n%s", got)
+	}
+}
+
+type lines struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.String()
+}
+
+// TestConcurrent: calls at one time, through several replicas that share a Redis, admit as
+// many as the limit says.
+func TestConcurrent(t *testing.T) {
+	for name, store := range stores(t) {
+		clients := []*client{dial(t, sample(t), store, Options{}), dial(t, sample(t), store, Options{})}
+		var ok atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				for range 10 {
+					resp, err := clients[i%2].ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key5=value5", "key3=x"})})
+					if err != nil {
+						t.Error(err)
+					} else if resp.Statuses[0].Code == ratelimit.RateLimitResponse_OK {
+						ok.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if ok.Load() != 15 {
+			t.Errorf("%s: %d calls were within a limit of 15", name, ok.Load())
+		}
+	}
+}
