@@ -400,3 +400,30 @@ func TestRedis(t *testing.T) {
 		}
 	}
 }
+
+// TestRedisTLS: Redis by TLS, where each side checks the certificate of the other.
+func TestRedisTLS(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "limits.yaml")
+	writeLimits(t, path, 1)
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	writeCertificate(t, cert, key)
+	_, port, _ := net.SplitHostPort(freeAddress(t))
+	server := redistest.Server(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
+	for _, tt := range []struct {
+		args []string
+		keys int64 // that Redis has afterwards
+	}{
+		{[]string{"-redis-tls", "-redis-tls-ca", cert}, 0}, // Redis wants a certificate
+		{[]string{"-redis-tls", "-redis-tls-cert", cert, "-redis-tls-key", key}, 0},
+		{[]string{"-redis-tls", "-redis-tls-ca", cert, "-redis-tls-cert", cert, "-redis-tls-key", key}, 2}, // one of each rule
+	} {
+		s := startService(t, append([]string{"-limits", path, "-redis-addrs", "127.0.0.1:" + port, "-redis-timeout", "5s"}, tt.args...)...)
+		if resp, body := get(t, http.DefaultClient, s.url("auth-addr")+"/auth", asking("192.0.2.1")...); resp.StatusCode != 200 {
+			t.Errorf("%q: got %d, %s", tt.args, resp.StatusCode, body)
+		}
+		if n, err := server.Do("DBSIZE"); err != nil || n != tt.keys {
+			t.Errorf("%q: got %v keys, %v; want %d\n%s", tt.args, n, err, tt.keys, s.log)
+		}
+	}
+}
