@@ -1,0 +1,172 @@
+package credit
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/storetest"
+)
+
+// TestLua: memory and Redis count granted units alike.
+func TestLua(t *testing.T) {
+	limits := []weir.Limit{charge("", "", 0, time.Millisecond).Limit.Named("short"), charge("", "", 0, time.Hour).Limit.Named("long"), algorithms.GCRA(7, time.Hour)}
+	storetest.Limits(t, weirtest.Memory(), limits...)
+	storetest.Limits(t, weirtest.Redis(t, redistest.Server(t).Addr(), 5*time.Second), limits...)
+}
+
+// TestConforms: without grants, New changes nothing.
+func TestConforms(t *testing.T) {
+	weirtest.Conforms(t, func() weir.Store { return New(weirtest.Memory(), "storetest", "other") })
+}
+
+func left(t *testing.T, store weir.Store, key string) int64 {
+	t.Helper()
+	n, _, err := Left(t.Context(), store, "api", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func grant(t *testing.T, store weir.Store, key string, units int64, d time.Duration) {
+	t.Helper()
+	if err := Grant(t.Context(), store, "api", key, units, d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestGrant: granted units are spent after those of the limits, and are gone in time.
+func TestGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := New(weir.Hybrid(weirtest.Memory(), 0), "api")
+		limits := []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour), algorithms.FixedWindow(3, 999*time.Hour)}
+		other := algorithms.FixedWindow(6, 1000*time.Hour)
+		ask := func(want bool) {
+			t.Helper()
+			tx := weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Key: "ann", Limit: limits[0], Cost: 1}, weir.Charge{Rule: "api", Key: "ann", Limit: limits[1], Cost: 1},
+				weir.Charge{Rule: "other", Key: "ann", Limit: other, Cost: 1})
+			if tx.Allowed() != want {
+				t.Errorf("%d left: got %+v, want allowed %v", left(t, store, "ann"), tx.Decisions, want)
+			}
+		}
+		ask(true)
+		ask(true)
+		ask(false)
+		grant(t, store, "ann", 3, time.Hour)
+		grant(t, store, "bob", 1, 0)
+		ask(true) // within the second limit
+		ask(true) // beyond both, and paid once
+		if n := left(t, store, "ann"); n != 1 {
+			t.Errorf("got %d left, want 1", n)
+		}
+		time.Sleep(time.Hour)
+		ask(false)
+		grant(t, store, "ann", 5, time.Minute)
+		ask(true)
+		ask(true)
+		ask(false) // by the limit of the other rule, for which nothing is granted
+		if a, b := left(t, store, "ann"), left(t, store, "bob"); a != 3 || b != 1 {
+			t.Errorf("got %d and %d left, want 3 and 1", a, b)
+		}
+		if err := Revoke(t.Context(), store, "api", "bob"); err != nil || left(t, store, "bob") != 0 {
+			t.Errorf("revoked: got %v and %d left", err, left(t, store, "bob"))
+		}
+		for _, bad := range []struct {
+			units int64
+			d     time.Duration
+		}{{0, 0}, {-1, 0}, {1, -1}, {weir.MaxTicks + 1, 0}, {1, 1 << 62}} {
+			if err := Grant(t.Context(), store, "api", "x", bad.units, bad.d); err == nil {
+				t.Errorf("%+v: got no error", bad)
+			}
+		}
+	})
+}
+
+// TestGrantOnce: each unit is spent once, whatever number of processes want it.
+func TestGrantOnce(t *testing.T) {
+	addr := redistest.Server(t).Addr()
+	grant(t, weirtest.Redis(t, addr, 5*time.Second), "ann", 50, time.Hour)
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for range 2 {
+		store := New(weirtest.Redis(t, addr, 5*time.Second), "api")
+		for range 8 {
+			wg.Go(func() {
+				for range 20 {
+					if weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Key: "ann", Limit: algorithms.SlidingLog(10, 1000*time.Hour), Cost: 1}).Allowed() {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+	}
+	if wg.Wait(); admitted.Load() != 60 {
+		t.Errorf("admitted %d, want the 10 of the limit and the 50 granted", admitted.Load())
+	}
+}
+
+// TestSettle: what a paid request gives back is granted again, and is not a limit's.
+func TestSettle(t *testing.T) {
+	store := New(weirtest.Memory(), "api")
+	limit := algorithms.SlidingLog(10, 1000*time.Hour)
+	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit, algorithms.FixedWindow(10, 999*time.Hour)},
+		Cost: func(*http.Request) int64 { return 10 }, Settle: func(weir.Outcome) int64 { return 4 }}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant(t, store, "", 20, time.Hour)
+	h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for i, want := range []int64{20, 16, 12, 8, 8} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if got := left(t, store, ""); got != want || (w.Code == 200) != (i < 4) {
+			t.Errorf("request %d: got %d and %d left, want %d", i, w.Code, got, want)
+		}
+	}
+	if got := weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Limit: limit}).Decisions[0].Remaining; got != 6 {
+		t.Errorf("got %d left of the limit, want 6", got)
+	}
+}
+
+func Example() {
+	ctx := context.Background()
+	store := New(weirtest.Memory(), "api")
+	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByHeader("Api-Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)},
+	}}})
+	if err != nil {
+		panic(err)
+	}
+	h := limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	request := func() {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Api-Key", "acme")
+		h.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	request()
+	request()
+	Grant(ctx, store, "api", "acme", 100, 24*time.Hour) // acme has just paid
+	request()
+	units, _, _ := Left(ctx, store, "api", "acme")
+	fmt.Println(units, "left")
+	Revoke(ctx, store, "api", "acme")
+	request()
+	// Output:
+	// 200
+	// 429
+	// 200
+	// 99 left
+	// 429
+}
