@@ -130,18 +130,8 @@ func New(store Store, o Options) (*Limiter, error) {
 		}
 		names[r.Name] = true
 		r.log = &l.log
-		for _, p := range r.policies {
-			if p.inFlight && o.MaxWait > 0 {
-				return nil, fmt.Errorf("weir: rule %q: limit %q counts requests in flight, for which no request can wait: give it a Limiter without MaxWait", r.Name, p.limit.Name)
-			}
-			p.limit.Period += o.Buffer
-			if err := p.limit.fault(); err != nil {
-				return nil, fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
-			}
-			if p.name != r.Name && names[p.name] {
-				return nil, fmt.Errorf("weir: header fields could not tell two limits apart: both are named %q", p.name)
-			}
-			names[p.name] = true
+		if err := r.checkLimits(&o, names); err != nil {
+			return nil, err
 		}
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
@@ -154,6 +144,25 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.expose = []string{o.Headers.exposed(units)}
 	}
 	return l, nil
+}
+
+// checkLimits checks the limits of a rule against the options and against names, which it
+// adds to.
+func (r *rule) checkLimits(o *Options, names map[string]bool) error {
+	for _, p := range r.policies {
+		if p.inFlight && o.MaxWait > 0 {
+			return fmt.Errorf("weir: rule %q: limit %q counts requests in flight, for which no request can wait: give it a Limiter without MaxWait", r.Name, p.limit.Name)
+		}
+		p.limit.Period += o.Buffer
+		if err := p.limit.fault(); err != nil {
+			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
+		}
+		if p.name != r.Name && names[p.name] {
+			return fmt.Errorf("weir: header fields could not tell two limits apart: both are named %q", p.name)
+		}
+		names[p.name] = true
+	}
+	return nil
 }
 
 // complete validates options and replaces zeros by defaults.
