@@ -122,17 +122,13 @@ func New(store Store, o Options) (*Limiter, error) {
 	var units []string
 	for i := range o.Rules {
 		r, err := prepare(o.Rules[i])
+		if err == nil {
+			err = o.admit(r, names)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if names[r.Name] {
-			return nil, fmt.Errorf("weir: two rules are named %q", r.Name)
-		}
-		names[r.Name] = true
 		r.log = &l.log
-		if err := r.checkLimits(&o, names); err != nil {
-			return nil, err
-		}
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
@@ -146,9 +142,13 @@ func New(store Store, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// checkLimits checks the limits of a rule against the options and against names, which it
-// adds to.
-func (r *rule) checkLimits(o *Options, names map[string]bool) error {
+// admit validates a rule beside the options and the rules before it, whose names and those
+// of their limits are in names. It adds the names of the rule.
+func (o *Options) admit(r *rule, names map[string]bool) error {
+	if names[r.Name] {
+		return fmt.Errorf("weir: two rules are named %q", r.Name)
+	}
+	names[r.Name] = true
 	for _, p := range r.policies {
 		if p.inFlight && o.MaxWait > 0 {
 			return fmt.Errorf("weir: rule %q: limit %q counts requests in flight, for which no request can wait: give it a Limiter without MaxWait", r.Name, p.limit.Name)

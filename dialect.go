@@ -1,0 +1,119 @@
+package weir
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"github.com/seed83679106/weir/internal/fields"
+)
+
+// A Dialect is a way to tell clients about limits in response fields. Dialects
+// are flags: IETF | GitHub sends both. Retry-After is sent with every refusal
+// that a wait can cure, whatever the dialect.
+//
+// If a response is about several limits, the dialects that have room for one show the
+// tightest: of those that refused, the one with the longest wait, and otherwise the one
+// with the smallest share left.
+type Dialect uint16
+
+const (
+	// XRateLimit sends X-RateLimit-Limit (the most that can be spent at once),
+	// X-RateLimit-Remaining, and X-RateLimit-Reset: when the key is as good as
+	// new, in Unix seconds of the store's clock. It is what most clients read,
+	// and what the zero Dialect means.
+	XRateLimit Dialect = 1 << iota
+
+	// IETF sends RateLimit-Policy and RateLimit as in drafts 08 to 11 of
+	// draft-ietf-httpapi-ratelimit-headers, one item a limit; t is the time
+	// until at least one more unit is free. The draft may still change.
+	IETF
+
+	// Draft07 sends RateLimit: limit=100, remaining=50, reset=5.
+	Draft07
+
+	// Draft06 sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset,
+	// which counts seconds from now.
+	Draft06
+
+	// GitHub sends what XRateLimit does, and X-RateLimit-Used and
+	// X-RateLimit-Resource, the rule's name.
+	GitHub
+
+	// OpenAI sends x-ratelimit-limit-requests and so on, by the rule's unit,
+	// with durations such as 6m0s, and retry-after-ms.
+	OpenAI
+
+	// Anthropic sends anthropic-ratelimit-requests-limit and so on, by the
+	// rule's unit, with times as in RFC 3339.
+	Anthropic
+
+	// Twitter sends x-rate-limit-limit, x-rate-limit-remaining and
+	// x-rate-limit-reset, in Unix seconds.
+	Twitter
+
+	// NoHeaders sends nothing but Retry-After.
+	NoHeaders
+)
+
+// perUnit are the dialects in which each unit has fields of its own.
+const perUnit = OpenAI | Anthropic
+
+// withTexts are the dialects that have values that are no integers.
+const withTexts = IETF | Draft07 | OpenAI | Anthropic
+
+// A triple is a dialect that shows one limit in three fields.
+type triple struct {
+	dialect Dialect
+	*fields.Triple
+}
+
+var triples = [...]triple{
+	{XRateLimit | GitHub, &fields.XRateLimit},
+	{Draft06, &fields.Draft06},
+	{OpenAI, &fields.OpenAI},
+	{Anthropic, &fields.Anthropic},
+	{Twitter, &fields.Twitter},
+}
+
+const exposeField = "Access-Control-Expose-Headers"
+
+// validate refuses dialects that would say different things in the same field.
+func (d Dialect) validate() error {
+	switch {
+	case d >= NoHeaders<<1:
+		return fmt.Errorf("weir: dialect %#x is not one of the constants", uint16(d))
+	case d&NoHeaders != 0 && d != NoHeaders:
+		return fmt.Errorf("weir: NoHeaders goes with no other dialect")
+	case bits.OnesCount16(uint16(d&(IETF|Draft07|Draft06))) > 1:
+		return fmt.Errorf("weir: IETF, Draft07 and Draft06 use the same fields: choose one")
+	}
+	return nil
+}
+
+// exposed lists the names of the fields that the dialect may send. Browsers show them to
+// scripts from another origin only if they are listed.
+func (d Dialect) exposed(units []string) string {
+	names := []string{fields.RetryAfter}
+	for _, t := range triples {
+		if d&t.dialect == 0 {
+			continue
+		}
+		for _, unit := range units {
+			named := t.Named(unit)
+			names = append(names, named.Limit, named.Remaining, named.Reset)
+			if t.dialect&perUnit == 0 {
+				break
+			}
+		}
+	}
+	for _, f := range []struct {
+		dialect Dialect
+		name    string
+	}{{IETF | Draft07, fields.RateLimit}, {IETF | Draft07 | Draft06, fields.Policy}, {GitHub, fields.Used}, {GitHub, fields.Resource}, {OpenAI, fields.RetryAfterMS}} {
+		if d&f.dialect != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
