@@ -81,6 +81,16 @@ func Serve(addr string, h http.Handler) (base string, end func()) {
 	}
 }
 
+// sleep waits for d, or returns the error of ctx when that ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 func show(ctx context.Context, base string, requests []Request) error {
 	last, refused := "", false
 	var wait time.Duration
@@ -89,10 +99,8 @@ func show(ctx context.Context, base string, requests []Request) error {
 			fmt.Printf("\n%s\n", Bold(q.Say))
 		}
 		if q.Wait {
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
-				return ctx.Err()
+			if err := sleep(ctx, wait); err != nil {
+				return err
 			}
 		}
 		if line := q.curl(base); line != last || q.Say != "" {
