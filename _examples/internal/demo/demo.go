@@ -98,10 +98,11 @@ func show(ctx context.Context, base string, requests []Request) error {
 		if q.Say != "" {
 			fmt.Printf("\n%s\n", Bold(q.Say))
 		}
-		if q.Wait {
-			if err := sleep(ctx, wait); err != nil {
-				return err
-			}
+		if !q.Wait {
+			wait = 0
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
 		}
 		if line := q.curl(base); line != last || q.Say != "" {
 			fmt.Printf("\n$ %s\n", line)
