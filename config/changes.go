@@ -80,6 +80,7 @@ func (r *rule) facts() []fact {
 		{"shadow", fmt.Sprintf("%.4g%%", 100*r.Shadow), ""},
 		{"allow", r.allow.text, ""},
 		{"deny", r.deny.text, ""},
+		{"config", r.word, ""},
 	}
 	facts = append(facts, fact{"status", strconv.Itoa(cmp.Or(r.Status, http.StatusTooManyRequests)), ""})
 	if r.RetryJitter > 0 {
@@ -107,8 +108,11 @@ func headerNames(d weir.Dialect) string {
 	return strings.Join(names, ", ")
 }
 
-// limitsText returns the limits of a rule: "20 per 1m; 5 per 3s".
+// limitsText returns the limits of a rule: "20 per 1m; 5 per 3s", or the word instead.
 func (r *rule) limitsText() string {
+	if r.word != "" {
+		return r.word
+	}
 	var texts []string
 	for _, l := range r.limits {
 		texts = append(texts, l.String())

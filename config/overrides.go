@@ -99,20 +99,22 @@ func (k *key) insteadOfValue(v string) string {
 	return strings.TrimSuffix(k.instead(newEntry(v)), ", an address or a network")
 }
 
+// word reads a config that is no list: unlimited or denied, or "" after a mistake.
+func (d *decoder) word(n ast.Node) string {
+	if v := n.(*ast.StringNode).Value; v == unlimited || v == denied {
+		return v
+	}
+	d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
+	return ""
+}
+
 // ownLimits reads the config of an override into e, and returns it as text. f are the
 // fields of its rule.
 func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[string]ast.Node, s settings) string {
-	if v, ok := n.(*ast.StringNode); ok {
-		switch v.Value {
-		case unlimited:
-			e.Unlimited = true
-			return unlimited
-		case denied:
-			e.Denied = true
-			return denied
-		}
-		d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
-		return ""
+	if _, ok := n.(*ast.StringNode); ok {
+		word := d.word(n)
+		e.Unlimited, e.Denied = word == unlimited, word == denied
+		return word
 	}
 	before := len(d.errs)
 	own := rule{cost: r.cost}
@@ -143,7 +145,7 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit)
 		return l
 	}
 	if f["period"] == nil {
-		return d.otherQuota(n, f, from)
+		return d.otherQuota(n, r, f, from)
 	}
 	if from != nil {
 		s.algorithm, s.burst = from.Algorithm.Name(), from.Burst
@@ -184,9 +186,13 @@ func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.String
 
 // otherQuota reads a limit of an override that has no period: it differs from the limit
 // that it replaces in quota and burst.
-func (d *decoder) otherQuota(n ast.Node, f map[string]ast.Node, from *limit) (l limit) {
+func (d *decoder) otherQuota(n ast.Node, r *rule, f map[string]ast.Node, from *limit) (l limit) {
 	switch {
 	case from == nil:
+		if r.word != "" {
+			d.errorf(n, "a limit has no period, and the rule has no limit that it could replace")
+			return l
+		}
 		d.errorf(n, "a limit has no period, and the rule has several limits: a name or a period says which of them it replaces")
 		return l
 	case f["algorithm"] != nil || f["timezone"] != nil:

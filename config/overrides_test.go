@@ -150,3 +150,50 @@ func TestLiveNetworks(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+// TestWords: a rule without limits lets every request pass or refuses every one, and its
+// overrides differ from that, also after a reload.
+func TestWords(t *testing.T) {
+	text := func(config, overrides string) string {
+		return "limits: [{name: a, key: user, config: " + config + ", overrides: " + overrides + "}]"
+	}
+	const own = "[{value: alice, config: [{limit: 1, period: 1h}]}, {value: bob, config: unlimited}, {value: mallory, config: denied}]"
+	p := newPage(t, text("unlimited", own), testOptions)
+	h := p.Handler("a")(ok)
+	ask := func(user string) string {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.Header.Set("X-User", user)
+		h.ServeHTTP(w, r)
+		return fmt.Sprint(w.Code, w.Header().Get("X-RateLimit-Limit"), w.Header().Get("Retry-After"))
+	}
+	for _, step := range []struct{ text, change, want string }{
+		{"", "", "alice 2001 alice 42913600 bob 200 carol 200 carol 200 mallory 429"},
+		{text("denied", own), "a: config: unlimited → denied", "alice 42913600 bob 200 carol 429 mallory 429"},
+		{text("[{limit: 2, period: 1h}]", own), "", "carol 2002 bob 200 mallory 429"},
+		{text("unlimited", own), "", "carol 200"},
+	} {
+		if step.text != "" {
+			if got := p.mustWrite(t, step.text).String(); step.change != "" && got != step.change {
+				t.Errorf("got the change %q, want %q", got, step.change)
+			}
+		}
+		var got []string
+		for i, word := range strings.Fields(step.want) {
+			if i%2 == 0 {
+				got = append(got, word, strings.TrimSpace(ask(word)))
+			}
+		}
+		if got := strings.Join(got, " "); got != step.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", step.text, got, step.want)
+		}
+	}
+	for _, bad := range []struct{ config, overrides, want string }{
+		{"unlimitd", own, `config is "unlimitd"; want a list of limits, unlimited or denied`},
+		{"denied", "[{value: alice, config: [{limit: 1}]}]", "no limit that it could replace"},
+		{"unlimited, burst: 5", own, "no limit of the rule has a burst"},
+	} {
+		if _, err := open(text(bad.config, bad.overrides), testOptions); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: got %v, want %q", bad.config, err, bad.want)
+		}
+	}
+}

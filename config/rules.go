@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ type rule struct {
 	weir.Rule
 	headers     weir.Dialect
 	limits      []limit
+	word        string // unlimited or denied, instead of limits
 	key         key
 	cost        cost
 	allow, deny keyList
@@ -156,12 +158,7 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	if f["config"] == nil {
 		return r
 	}
-	nodes := d.list(f["config"], "config")
-	for _, n := range nodes {
-		l := d.limit(n, "a limit", limitFields, s, len(nodes) == 1)
-		r.limits = append(r.limits, l)
-		r.Limits = append(r.Limits, l.Limit)
-	}
+	nodes := d.ruleLimits(&r, f["config"], s)
 	if len(d.errs) == before {
 		d.checkLimits(&r, f, nodes)
 	}
@@ -170,8 +167,43 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	}
 	if len(d.errs) == before {
 		d.setOverrides(&r, f, s)
+		r.Overrides = orWord(r.Overrides, r.word)
 	}
 	return r
+}
+
+// ruleLimits reads the config of a rule and returns the nodes of its limits: none if it is
+// a word.
+func (d *decoder) ruleLimits(r *rule, n ast.Node, s settings) []ast.Node {
+	if _, ok := n.(*ast.StringNode); ok {
+		r.word = d.word(n)
+		r.LimitsFor = func(*http.Request) []weir.Limit { return nil }
+		return nil
+	}
+	nodes := d.list(n, "config")
+	for _, n := range nodes {
+		l := d.limit(n, "a limit", limitFields, s, len(nodes) == 1)
+		r.limits = append(r.limits, l)
+		r.Limits = append(r.Limits, l.Limit)
+	}
+	return nodes
+}
+
+// orWord returns the Overrides of a rule whose config is a word: keys that own does not
+// know are denied, if the word says so.
+func orWord(own func(string) ([]weir.Limit, bool), word string) func(string) ([]weir.Limit, bool) {
+	if word != denied {
+		return own
+	}
+	zero := []weir.Limit{{}}
+	return func(key string) ([]weir.Limit, bool) {
+		if own != nil {
+			if limits, ok := own(key); ok {
+				return limits, true
+			}
+		}
+		return zero, true
+	}
 }
 
 // ruleCost reads the cost of a rule and its unit.
