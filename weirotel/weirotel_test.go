@@ -38,14 +38,14 @@ func read(t *testing.T, reader metric.Reader) (points []string) {
 				for _, p := range d.DataPoints {
 					labels := ""
 					for _, kv := range p.Attributes.ToSlice() {
-						labels += " " + kv.Value.Emit()
+						labels += " " + fmt.Sprint(kv.Value.AsInterface())
 					}
 					points = append(points, fmt.Sprintf("%s%s: %d", m.Name, labels, p.Value))
 				}
 			case metricdata.Gauge[int64]:
 				labels := ""
 				for _, kv := range d.DataPoints[0].Attributes.ToSlice() {
-					labels += " " + kv.Value.Emit()
+					labels += " " + fmt.Sprint(kv.Value.AsInterface())
 				}
 				points = append(points, fmt.Sprintf("%s%s: %d", m.Name, labels, d.DataPoints[0].Value))
 			case metricdata.Histogram[float64]:
