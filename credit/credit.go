@@ -26,7 +26,7 @@ import (
 // in place of all that refuse it. No pause, ban or deny, and no limit of requests in flight,
 // can be paid. If next fails when it is asked again, the refusal stands.
 //
-// A paid charge has Decision.At 1, and Remaining of its limit. Units that a rule with Settle
+// The Decision of a paid charge has At 1, and Remaining is that of the refusing limit. Units that a rule with Settle
 // gives back are granted units again, as long as their time is not over.
 func New(next weir.Store, rules ...string) *Store {
 	if next == nil || len(rules) == 0 {
@@ -145,7 +145,8 @@ func fill(t, p *weir.Transaction, where []int, refused []bool) {
 // add adds a charge, unless it is of the credit of a key that another charge pays with: a
 // rule is paid once, whatever the number of its limits. It returns the place of the charge.
 func add(t *weir.Transaction, c weir.Charge) int {
-	same := func(o weir.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key && o.Limit == c.Limit }
+	pays := func(c *weir.Charge) bool { return c.Limit.Algorithm == weir.Algorithm(credit{}) }
+	same := func(o weir.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key && pays(&o) && pays(&c) }
 	i := slices.IndexFunc(t.Charges, same)
 	switch {
 	case i < 0:
@@ -158,8 +159,12 @@ func add(t *weir.Transaction, c weir.Charge) int {
 }
 
 func (s *Store) payable(c *weir.Charge) bool {
+	switch c.Limit.Algorithm.Name() {
+	case "gate", "none": // a pause or a ban, and what keeps a Peek from spending
+		return false
+	}
 	_, inFlight := c.Limit.Algorithm.(interface{ InFlight() })
-	return slices.Contains(s.rules, c.Rule) && !inFlight && c.Limit.Algorithm.Name() != "gate"
+	return slices.Contains(s.rules, c.Rule) && !inFlight
 }
 
 func isPaid(c weir.Charge) bool { return c.Cost < 0 && c.Spent == paid }

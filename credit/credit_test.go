@@ -170,3 +170,45 @@ func Example() {
 	// 99 left
 	// 429
 }
+
+// TestPeekPaysNothing: a look at a cost spends neither units of the limit nor granted ones.
+func TestPeekPaysNothing(t *testing.T) {
+	store := New(weirtest.Memory(), "api")
+	grant(t, store, "ann", 10, 0)
+	ask := weir.Charge{Rule: "api", Key: "ann", Limit: algorithms.GCRA(10, time.Hour), Cost: 3}
+	for range 5 {
+		if _, err := weir.Peek(t.Context(), store, ask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask.Cost = 0
+	if look := weirtest.Take(t, store, 0, ask); look.Decisions[0].Remaining != 10 || left(t, store, "ann") != 10 {
+		t.Errorf("got %d of 10 units of the limit, and %d of 10 granted", look.Decisions[0].Remaining, left(t, store, "ann"))
+	}
+}
+
+// sliced is an algorithm that cannot be compared.
+type sliced struct {
+	weir.Algorithm
+	_ []int
+}
+
+func (sliced) Name() string { return "sliced" }
+
+// TestIncomparable: a rule may have limits of algorithms that cannot be compared.
+func TestIncomparable(t *testing.T) {
+	store := New(weirtest.Memory(), "api")
+	grant(t, store, "ann", 1, 0)
+	var charges []weir.Charge
+	for i, l := range []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour), algorithms.FixedWindow(5, 999*time.Hour), algorithms.FixedWindow(6, 998*time.Hour)} {
+		if i > 0 {
+			l.Algorithm = sliced{Algorithm: l.Algorithm}
+		}
+		charges = append(charges, weir.Charge{Rule: "api", Key: "ann", Limit: l, Cost: 1})
+	}
+	for _, want := range []bool{true, true, false} {
+		if tx := weirtest.Take(t, store, 0, charges...); tx.Allowed() != want {
+			t.Errorf("got %+v, want allowed %v", tx.Decisions, want)
+		}
+	}
+}
