@@ -37,7 +37,7 @@ type Options struct {
 	// Regions is how many regions there are, the same in all of them.
 	Regions int
 
-	// Every is how long a region has a part before it may have another; 0 means 5 s. It is
+	// Every is how long a region has a part before it may have another; 0 means 2 s. It is
 	// the same in all regions, and must be more than four round trips to the central store.
 	Every time.Duration
 
@@ -54,10 +54,10 @@ const whole = 10_000
 //
 // Under GCRA, TokenBucket and LeakyBucket, the burst is divided evenly and stays where it
 // is, and the rate moves. Each region keeps a tenth of its even share. The rest is claimed
-// for one span of Every at a time, by the demand of the last ones: at first no more than an
-// even share, and then what the others have left; what nobody wants is divided. If a region wants more than it has, the
-// rate that another stops using is its own after one or two spans. Other algorithms have
-// even shares that do not move, as by weir.Share.
+// for one span of Every at a time, by the demand of the last spans: at first at most an even
+// share, later also what other regions have left. Parts that no region claims are divided
+// evenly. A region that needs more gets the rate that another stops using after one or two
+// spans. Other algorithms have even shares that do not move, as by weir.Share.
 //
 // All regions together admit no more than the limit would in one store: in any time d,
 // burst + quota·d/Period. Nothing is admitted twice when a part moves, because a region
@@ -165,10 +165,12 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	part, need := s.part(), 0.0
 	for i := range divided {
 		c := &divided[i]
-		need = max(need, min(1, float64(c.Cost)/float64(c.Limit.Quota))*float64(c.Limit.Period))
+		if isMeter(&c.Limit) { // the parts of other limits do not move
+			need = max(need, min(1, float64(c.Cost)/float64(c.Limit.Quota))*float64(c.Limit.Period))
+		}
 		s.divide(&c.Limit, part)
 	}
-	s.asked.Add(int64(need))
+	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // more changes no demand, and the sum could overflow
 	err := s.local.Take(ctx, mine)
 	*t = *mine
 	t.Charges = all
@@ -178,12 +180,17 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return err
 }
 
+func isMeter(l *weir.Limit) bool {
+	_, ok := l.Algorithm.(interface {
+		Meter(*weir.Limit) (unit, rate, full int64)
+	})
+	return ok
+}
+
 // divide makes a limit that of this region.
 func (s *Store) divide(l *weir.Limit, part int64) {
 	n := int64(s.o.Regions)
-	if _, isMeter := l.Algorithm.(interface {
-		Meter(*weir.Limit) (unit, rate, full int64)
-	}); isMeter {
+	if isMeter(l) {
 		l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/n)
 		l.Quota = max(1, l.Quota/whole*part+l.Quota%whole*part/whole)
 	} else {

@@ -1,0 +1,31 @@
+package regions
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
+)
+
+// TestDemand: only requests under limits whose parts move say that the region needs rate,
+// and no number of them overflows.
+func TestDemand(t *testing.T) {
+	ask := func(s *Store, l weir.Limit) {
+		weirtest.Take(t, s, 0, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1})
+	}
+	s := New(weirtest.Memory(), weirtest.Memory(), Options{Budget: "b", Region: "eu", Regions: 2})
+	for _, l := range []weir.Limit{algorithms.InFlight(10, time.Minute), algorithms.SlidingLog(10, time.Hour), algorithms.FixedWindow(1, 1000*time.Hour)} {
+		ask(s, l)
+	}
+	if got := s.asked.Load(); got != 0 {
+		t.Errorf("got a demand of %v by limits whose parts do not move", time.Duration(got))
+	}
+	for range 5000 {
+		ask(s, algorithms.GCRA(1, 30*24*time.Hour))
+		if s.asked.Load() <= 0 {
+			t.Fatalf("got a demand of %v", time.Duration(s.asked.Load()))
+		}
+	}
+}
