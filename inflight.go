@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/seed83679106/weir/internal/panics"
 )
 
 // inFlight is an algorithm whose units are given back when the request has ended. The
@@ -73,9 +75,9 @@ func (f *flight) renew() {
 		c.Cost, c.Spent = -c.Cost, 0
 		fresh.Charges = append(fresh.Charges, c)
 	}
-	if err := f.l.store.Take(f.ctx, &fresh); err != nil {
+	if err := f.l.takeSafely(f.ctx, &fresh); err != nil { // the store may have spent the units all the same
 		f.l.log.warn(f.ctx, fresh.Charges[0].Rule, err)
-		f.timer.Reset(f.lease / 8)
+		f.timer.Reset(f.lease / 4)
 		return
 	}
 	old := Transaction{Charges: f.charges}
@@ -84,8 +86,16 @@ func (f *flight) renew() {
 		c.Cost, c.Spent = -c.Cost, fresh.Decisions[i].At
 		f.charges = append(f.charges, c)
 	}
-	f.l.settleUp(f.ctx, &old)
+	if err := f.l.takeSafely(f.ctx, &old); err != nil {
+		f.l.log.warn(f.ctx, old.Charges[0].Rule, err)
+	}
 	f.timer.Reset(f.lease / 2)
+}
+
+// takeSafely asks the store on a goroutine where a panic would end the process.
+func (l *Limiter) takeSafely(ctx context.Context, t *Transaction) error {
+	_, err := panics.Call("weir: the store panicked", func() error { return l.store.Take(ctx, t) })
+	return err
 }
 
 // handler ends the flight when next returns or panics.

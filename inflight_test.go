@@ -1,16 +1,19 @@
 package weir_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,6 +26,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/memstore"
 )
 
 func inFlight(n int64, lease time.Duration) []weir.Rule {
@@ -339,4 +343,23 @@ if ARGV[1] == '1' then redis.call('INCR', 'served') end`)
 	if unknown.Load() > 0 {
 		t.Logf("%d were not decided", unknown.Load())
 	}
+}
+
+// TestInFlightPanics: a store that panics while a request renews its unit is an error.
+func TestInFlightPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		next := memstore.New(memstore.Options{})
+		var log bytes.Buffer
+		store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			if tx.Force {
+				panic("a mistake")
+			}
+			return next.Take(ctx, tx)
+		})
+		l := must(t, store, weir.Options{Rules: inFlight(2, time.Minute), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		do(l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(40 * time.Second) })), ask("/", ""))
+		if !strings.Contains(log.String(), "the store panicked: a mistake") {
+			t.Errorf("got the log %q", &log)
+		}
+	})
 }
