@@ -582,3 +582,21 @@ func TestKeysOfNobody(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainInFlight: nobody knows when a unit of a limit of requests in flight is free.
+func TestExplainInFlight(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	rule := hourly("exports", 1)
+	rule.Limits = []weir.Limit{algorithms.InFlight(1, time.Minute)}
+	l := must(t, store, rule)
+	var got string
+	h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		got = send(newAdmin(t, store, l), "GET", "/explain?key=alice", "").Body.String()
+	}))
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("X-User", "alice")
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	if want := "has none of 1 units left; one is free when a request in flight ends"; !strings.Contains(got, want) {
+		t.Errorf("got %s, want %q", got, want)
+	}
+}

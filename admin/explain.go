@@ -51,7 +51,11 @@ func (s *ruleState) explain(r *rule) {
 		l := &s.Limits[i]
 		l.Spent = max(0, l.Burst-l.Remaining)
 		if l.Remaining == 0 && s.Listed == "" {
-			s.Because = append(s.Because, fmt.Sprintf("the limit %s has none of %d units left; one more is free in %s", l.Name, l.Burst, durationText(l.NextAfter)))
+			next := "one more is free in " + durationText(l.NextAfter)
+			if l.NextAfter == 0 {
+				next = "one is free when a request in flight ends"
+			}
+			s.Because = append(s.Because, fmt.Sprintf("the limit %s has none of %d units left; %s", l.Name, l.Burst, next))
 		}
 	}
 	s.Refused = len(s.Because) > 0

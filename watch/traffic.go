@@ -112,6 +112,9 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 		if err := l.Validate(); err != nil {
 			return trial, err
 		}
+		if _, ok := l.Algorithm.(interface{ InFlight() }); ok {
+			return trial, fmt.Errorf("watch: Try: %s counts requests in flight, and when requests ended is not recorded", l.Algorithm.Name())
+		}
 	}
 	type client struct {
 		states  []weir.State

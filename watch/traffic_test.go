@@ -63,6 +63,9 @@ func TestTry(t *testing.T) {
 	if _, err := watch.NewTraffic(1).Try("api"); err == nil {
 		t.Error("no limits are tried")
 	}
+	if _, err := watch.NewTraffic(1).Try("api", algorithms.InFlight(2, time.Minute)); err == nil {
+		t.Error("requests in flight are tried, whose ends nobody recorded")
+	}
 	if _, err := watch.NewTraffic(1).Try("api", weir.Limit{Quota: 1}); err == nil {
 		t.Error("an invalid limit is tried")
 	}
