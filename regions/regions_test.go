@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -287,16 +288,17 @@ func ExampleNew() {
 func TestParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		down := false
+		var down atomic.Bool
 		central := weirtest.Memory()
 		var log strings.Builder
+		logger := slog.New(slog.NewTextHandler(&log, nil)) // one, which has a lock
 		open := func(region string) *regions.Store {
 			return regions.New(weirtest.Memory(), weirtest.StoreFunc(func(ctx context.Context, tx *weir.Transaction) error {
-				if down {
+				if down.Load() {
 					return weirtest.ErrDown
 				}
 				return central.Take(ctx, tx)
-			}), regions.Options{Budget: "b", Region: region, Regions: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			}), regions.Options{Budget: "b", Region: region, Regions: 2, Logger: logger})
 		}
 		eu, us := open("eu"), open("us")
 		if eu.Part() != 0.05 {
@@ -313,13 +315,15 @@ func TestParts(t *testing.T) {
 		if eu.Part() < 0.9 || eu.Part()+us.Part() > 1 {
 			t.Errorf("one region asks: got %v and %v", eu.Part(), us.Part())
 		}
-		down = true
+		down.Store(true)
 		ask(11 * time.Second)
+		synctest.Wait()
 		if eu.Part() != 0.05 || strings.Count(log.String(), "failed") != 2 {
 			t.Errorf("the central store is down: got %v, %s", eu.Part(), &log)
 		}
-		down = false
+		down.Store(false)
 		ask(20 * time.Second)
+		synctest.Wait()
 		if eu.Part() < 0.9 || strings.Count(log.String(), "is back") != 2 {
 			t.Errorf("the central store is back: got %v, %s", eu.Part(), &log)
 		}
