@@ -144,8 +144,8 @@ func FirstOf(keys ...KeyFunc) KeyFunc {
 	}
 }
 
-// nonempty keeps an empty value from becoming the key of Global.
-func nonempty(key string) (string, bool) { return key, key != "" }
+// nonempty returns key. ok is false if it is "", because that is the key of Global.
+func nonempty(key string) (_ string, ok bool) { return key, key != "" }
 
 func checked(name string, keys []KeyFunc) []KeyFunc {
 	if len(keys) == 0 {

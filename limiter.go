@@ -99,8 +99,8 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	return v
 }
 
-// makeVerdict returns a verdict with room for items, without an inquiry. If withText, there
-// is room for the texts of fields in the same memory.
+// makeVerdict returns a verdict with room for the given number of limits, whose inquiry is
+// not set. If withText, the same memory has room for the texts of header fields.
 func makeVerdict(limits int, withText bool) (*verdict, *text) {
 	switch {
 	case limits <= 1 && !withText:

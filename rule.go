@@ -35,9 +35,9 @@ type Rule struct {
 	// database; nil means Limits. If it returns none the rule does not apply: a tier
 	// that is missing in a map is not limited. In place of a limit that cannot be
 	// counted the nearest below that can is charged, and the Logger gets a warning.
-	// Another invalid limit is an error of this request: see OnError. The context of r does not end when the client hangs up,
-	// because a lookup that fails for that reason would let the client pass. Bound the
-	// time of the lookup.
+	// Another invalid limit is an error of this request: see OnError. The context of r
+	// does not end when the client hangs up, because a lookup that fails for that reason
+	// would let the client pass. Bound the time of the lookup.
 	LimitsFor func(r *http.Request) []Limit
 
 	// Overrides returns the limits that a key has instead of Limits and LimitsFor; ok is
@@ -77,8 +77,8 @@ type Rule struct {
 	Shadow float64
 
 	// Allow reports whether the rule does not apply to a key, and Deny whether the key is
-	// refused without asking the store. Allow comes first. nil names no key. Has of
-	// keys.List fits both. They get the whole key, as Key returns it.
+	// refused without asking the store. Allow comes first. nil names no key. Both
+	// get the whole key, as Key returns it. The method Has of a keys.List can be either.
 	Allow, Deny func(key string) bool
 
 	// AllowFrom and DenyFrom do the same for a request, such as by the address that it
@@ -119,8 +119,8 @@ type rule struct {
 	Rule
 	policies []policy // nil if LimitsFor decides
 	bans     *bans    // nil without a Penalty
-	exceeded problem  // the answer if its limits refuse
-	abnormal problem  // the answer to a ban or a deny
+	exceeded problem  // the body of a refusal by its limits
+	abnormal problem  // the body of a refusal by a ban or a deny
 	known    knownBans
 	log      *errorLog // of the Limiter
 

@@ -225,7 +225,8 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 	return t, err
 }
 
-// none is an algorithm that allows nothing.
+// none is an algorithm that allows nothing. Peek adds a charge of it, so that nothing is
+// spent.
 type none struct{}
 
 func (none) Name() string   { return "none" }

@@ -27,7 +27,7 @@ type scene struct {
 
 // memory measures one check in memory, beside the peers.
 func memory(o options) ([]*table, error) {
-	all := append([]contender{floor}, contenders...) // Weir is number 1
+	all := append([]contender{floor}, contenders...) // all[1] is Weir
 	hot, many := keysOf(1), keysOf(o.pick(1_000_000, 50_000))
 	procs, few, more := runtime.GOMAXPROCS(0), o.pick(4_000, 4_000), o.pick(8_000, 4_000)
 	t := &table{

@@ -161,8 +161,8 @@ func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	}
 	back := min(n, m.size) * m.unit
 	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
-	// A later charge would have left a debt of at least one unit more, less what a queue
-	// loses because charges leave it at whole microseconds.
+	// If there were a later charge, the debt would be larger by a unit. A queue rounds
+	// departures to whole microseconds, so what drains in one is subtracted.
 	alone := at == s.At && at >= now || hi == 0 && drained < weir.MaxTicks && debt+int64(drained) < back+m.unit-m.rate
 	if !alone {
 		if hi > 0 || drained >= uint64(back) {

@@ -5,7 +5,7 @@
 //	  - name: auth.createToken
 //	    config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
 //
-// A file needs no more. This one limits each client address by two limits of the
+// No other field is required. This file limits each client address by two limits of the
 // algorithm gcra. Every other field has a default. A field at the top of the file is the
 // default of all rules, and a field of a rule is the default of its limits:
 //

@@ -20,8 +20,8 @@ import (
 // while a program writes a file in place, the file is incomplete.
 const quiet = 100 * time.Millisecond
 
-// Watch reloads the file whenever it changes, or a file that it includes. It returns the error of ctx when ctx
-// ends. If the system cannot watch files, it returns an error at once. It leaves no
+// Watch reloads the file when it or a file that it includes changes. It returns the error of
+// ctx when ctx ends. If the system cannot watch files, it returns an error at once. It leaves no
 // goroutines behind. A file with a mistake changes nothing; Watch reads it again when it
 // changes again. Each change and each mistake is logged to the Logger of Options.Limiter. A
 // change that loses counts is a warning, and so is a rule that no handler names.

@@ -57,8 +57,7 @@ const (
 	maxShards = 256
 
 	// minShardKeys is the fewest states of a shard, if there are several shards. All
-	// limits of a key are in one shard, so the fewer keys a shard has, the more chance
-	// makes shards differ. If each key has 24 limits, minShardKeys states belong to 680
+	// limits of a key are in one shard, so shards with few keys differ more in size. If each key has 24 limits, minShardKeys states belong to 680
 	// keys. The probability that a given shard gets a quarter more than its part is then
 	// below 10^-9.
 	minShardKeys = 16_384

@@ -105,7 +105,7 @@ func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed
 // ceil returns ⌈n/d⌉ for n > 0.
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
-// takeMeter decides one charge, and unlocks the shard.
+// takeMeter decides one charge. The caller has locked the shard, and takeMeter unlocks it.
 func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint64, now, cost int64) error {
 	d := debtOf(sl, p, now)
 	allowed := d.fits(p, cost)

@@ -247,8 +247,8 @@ func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err er
 	return found, l.Refresh(ctx)
 }
 
-// Get returns the override of a rule with that very Key. It does not look for beginnings of
-// the key.
+// Get returns the override that was set for exactly this key of a rule, and none that was
+// set for a beginning of keys.
 func (l *Live) Get(rule, key string) (o Override, ok bool) {
 	for _, o := range l.All() {
 		if nameOf(o.Rule, o.Key) == nameOf(rule, key) {

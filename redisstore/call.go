@@ -278,8 +278,8 @@ func (c *call) explain(cmd once) error {
 // that it has found.
 //
 // A reply is a text and packed doubles. The text has the seconds and microseconds of the time,
-// how often the script has spent the charges, and a semicolon. The doubles are the states, see
-// parseState. If nothing stands behind the semicolon, Redis knew none of the keys. The ids of
+// how often the script has spent the charges, and a semicolon. The doubles are the states;
+// parseState reads them. If nothing stands behind the semicolon, Redis knew none of the keys. The ids of
 // a value may stand before states of fixed size; read skips them.
 func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
 	charges := c.ts[0].Charges

@@ -87,8 +87,8 @@ func (p *part) fill(t *weir.Transaction) {
 	t.At = p.At
 }
 
-// costs sets the costs of a part to f of the costs in the whole, and reports whether any of them
-// is not 0.
+// costs sets the cost of each charge of the part to f of its cost in t, and reports whether
+// any is not 0.
 func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
 	for j, i := range p.where {
 		p.Charges[j].Cost = f(t.Charges[i].Cost)

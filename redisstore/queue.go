@@ -226,7 +226,7 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	}
 }
 
-// call sends a batch and returns an error if there was no answer.
+// call sends a batch. If Redis did not answer, it returns the error.
 func (q *queue) call(batch []*ask) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), q.timeout+lateness)
 	defer cancel()

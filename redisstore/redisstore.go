@@ -50,8 +50,8 @@ var ErrTimeout = errors.New("redisstore: no answer in time")
 // The client's key is the hash tag. In a cluster all states of a key are therefore in one slot,
 // and keys are spread over all nodes. A transaction of keys in different slots is all or nothing
 // too, but Redis decides it at several instants. It never waits, whatever Within is; a Delay or
-// AtMost is errors.ErrUnsupported. While two clients race for the last unit of one key, other clients may be
-// refused, and a unit may be lost. A limit never admits more than it should.
+// AtMost is errors.ErrUnsupported. While two clients race for the last unit of one key, other
+// clients may be refused, and a unit may be lost. A limit never admits more than it should.
 type Store struct {
 	rdb       redis.UniversalClient
 	prefix    string
@@ -151,7 +151,8 @@ func (s *Store) key(c *weir.Charge) string {
 	return string(append(b, '}'))
 }
 
-// appendEscaped appends a name that cannot be confused with its neighbours.
+// appendEscaped appends name, and escapes every byte that is not plain, so that two different
+// lists of names never give one key.
 func appendEscaped(b []byte, name string) []byte {
 	for i := range len(name) {
 		if c := name[i]; plain(c) {

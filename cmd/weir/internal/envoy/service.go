@@ -131,7 +131,7 @@ const maxDescriptors = 1000
 // An ask is a descriptor of a call.
 type ask struct {
 	*limit           // nil: there is none
-	key       []byte // under which it is counted
+	key       []byte // of the counter in the store
 	hits      uint64
 	giveBack  bool
 	unlimited bool
@@ -246,7 +246,8 @@ func (a *ask) find(n *node, d *common.RateLimitDescriptor) {
 	}
 }
 
-// appendText appends a text so that no two lists of texts are alike.
+// appendText appends s after its length, so that different lists of texts never give the
+// same bytes.
 func appendText(b []byte, s string) []byte {
 	b = strconv.AppendInt(b, int64(len(s)), 10)
 	return append(append(b, ':'), s...)

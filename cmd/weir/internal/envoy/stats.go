@@ -40,7 +40,7 @@ func (s *stats) count(hits, after, quota uint64, shadow bool) (over bool) {
 	if shadow {
 		s.shadowed.Add(beyond)
 	}
-	if before < quota { // some were within
+	if before < quota { // some of the hits were within the quota
 		s.near.Add(quota - max(near, before))
 	}
 	return true
