@@ -37,6 +37,8 @@ func (l *Limiter) flight(v *verdict) *flight {
 	if v.extra != nil && v.extra.spent {
 		f.add(&v.extra.shadow, v.extra.items)
 	}
+	f.mu.Lock() // renew may begin before AfterFunc returns
+	defer f.mu.Unlock()
 	f.timer = time.AfterFunc(f.lease/2, f.renew)
 	return f
 }
