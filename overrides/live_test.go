@@ -1,7 +1,6 @@
 package overrides_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/redisstore"
@@ -32,31 +31,14 @@ type replica struct {
 	http.Handler
 	store *redisstore.Store
 	rdb   redis.UniversalClient
-	log   *logBuffer
+	log   *weirtest.Log
 	stop  context.CancelFunc
 	ended chan struct{}
 }
 
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func newReplica(t *testing.T, store weir.Store, keeper overrides.Keeper, file func(string) ([]weir.Limit, bool)) *replica {
 	t.Helper()
-	r := &replica{t: t, log: new(logBuffer)}
+	r := &replica{t: t, log: new(weirtest.Log)}
 	r.Live = overrides.NewLive(overrides.LiveOptions{Keeper: keeper, Logger: slog.New(slog.NewTextHandler(r.log, nil))})
 	l, err := weir.New(store, weir.Options{OnError: weir.FailClosed, Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Overrides: r.Of("api", file),

@@ -17,6 +17,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -118,7 +119,7 @@ func TestTroubles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var log lines
+			var log weirtest.Log
 			logger := slog.New(slog.NewTextHandler(&log, nil))
 			stack := weir.Fallback(weir.Breaker(store, weir.BreakerOptions{Logger: logger, Cooldown: 50 * time.Millisecond}),
 				memstore.New(memstore.Options{}))
@@ -172,30 +173,10 @@ func TestTroubles(t *testing.T) {
 				}
 				return nil
 			})
-			if got := log.count("the primary store fails"); got != 1 || !strings.Contains(log.String(), c.sees) && !strings.Contains(log.String(), redisstore.ErrTimeout.Error()) {
+			if got := strings.Count(log.String(), "the primary store fails"); got != 1 || !strings.Contains(log.String(), c.sees) && !strings.Contains(log.String(), redisstore.ErrTimeout.Error()) {
 				t.Errorf("got %d lines, want one that names %q:\n%s", got, c.sees, log.String())
 			}
 			t.Logf("the log says\n%s", log.String())
 		})
 	}
 }
-
-// lines is a log.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lines) count(text string) int { return strings.Count(l.String(), text) }

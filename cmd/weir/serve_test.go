@@ -24,35 +24,18 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
 )
 
 // A running service ends with the test, or by stop.
 type running struct {
 	addrs map[string]net.Addr
-	log   *lines
+	log   *weirtest.Log
 	stop  func() error
 }
 
 // url returns the URL of the listener of a flag.
 func (r *running) url(flag string) string { return "http://" + r.addrs[flag].String() }
-
-// lines is a log that tests can read while it grows.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.String()
-}
 
 // environment is an os.LookupEnv of a map.
 func environment(m map[string]string) func(string) (string, bool) {
@@ -62,7 +45,7 @@ func environment(m map[string]string) func(string) (string, bool) {
 // startService runs weir serve with these flags on free ports.
 func startService(t *testing.T, args ...string) *running {
 	t.Helper()
-	r := &running{log: &lines{}}
+	r := &running{log: &weirtest.Log{}}
 	var o options
 	args = append([]string{"-addr", "127.0.0.1:0", "-auth-addr", "127.0.0.1:0", "-admin-addr", "127.0.0.1:0"}, args...)
 	if err := o.parse(args, environment(nil), io.Discard); err != nil {

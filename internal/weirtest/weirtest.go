@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -30,6 +31,24 @@ func (f StoreFunc) Take(ctx context.Context, t *weir.Transaction) error { return
 
 // ErrDown is what a store that is down may return.
 var ErrDown = errors.New("dial tcp 127.0.0.1:6379: connection refused")
+
+// A Log is a log that a test reads while other goroutines write to it.
+type Log struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
 
 // A Distant store takes as long as a round trip, half of it before it decides.
 type Distant struct {

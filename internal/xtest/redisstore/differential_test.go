@@ -41,16 +41,22 @@ func TestDifferentialOnServer(t *testing.T) {
 	differential(t, rdb, &realServer{rdb: rdb})
 }
 
+// decisionsOr returns how many decisions a test makes: as many as the environment says in
+// WEIR_DECISIONS, or else as usual, or fewer with -short.
+func decisionsOr(usual, short int) int {
+	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
+		return n
+	}
+	if testing.Short() {
+		return short
+	}
+	return usual
+}
+
 // differential makes histories until there are 30,000 decisions, or as many as the
 // environment says in WEIR_DECISIONS.
 func differential(t *testing.T, rdb *redis.Client, server world) {
-	decisions := 30_000
-	if testing.Short() {
-		decisions = 5_000
-	}
-	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
-		decisions = n
-	}
+	decisions := decisionsOr(30_000, 5_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
 	defer rdb.Close()

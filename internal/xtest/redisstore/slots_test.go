@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -118,13 +116,7 @@ func someKeys(r *rand.Rand) (keys []string) {
 // at which it was spent.
 func TestSlotsOracle(t *testing.T) {
 	t.Parallel()
-	decisions := 8_000
-	if testing.Short() {
-		decisions = 1_000
-	}
-	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
-		decisions = n
-	}
+	decisions := decisionsOr(8_000, 1_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 9))
 	ring := newRing(t)

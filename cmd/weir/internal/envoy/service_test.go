@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +36,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -602,7 +602,7 @@ func TestReload(t *testing.T) {
 // TestWatch: a change is noticed without a signal, and a mistake is logged once.
 func TestWatch(t *testing.T) {
 	c := dial(t, "domain: d", memstore.New(memstore.Options{}), Options{})
-	var log lines
+	var log weirtest.Log
 	c.s.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan bool)
@@ -624,23 +624,6 @@ func TestWatch(t *testing.T) {
 	if got := log.String(); strings.Count(got, "not reloaded") != 1 || !strings.Contains(got, "f.yaml:1:") {
 		t.Errorf("got the log\n%s", got)
 	}
-}
-
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.String()
 }
 
 // TestConcurrent: calls at one time, through several replicas that share a Redis, admit as
