@@ -75,8 +75,9 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 		// Field by field: a copy of fields just written would wait for the writes.
 		c.Limit = p.limit
 		if buffer > 0 {
-			if c.Limit.Period += buffer; c.Limit.fault() != nil {
-				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, c.Limit.Name, buffer, c.Limit.fault(), errLimitsFor)
+			c.Limit.Period += buffer
+			if err := c.Limit.fault(); err != nil {
+				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, c.Limit.Name, buffer, err, errLimitsFor)
 			}
 		}
 		c.Rule, c.Key, c.Cost, c.Spent = rule.Name, key, cost, 0

@@ -32,7 +32,7 @@ type flight struct {
 
 // flight returns the flight of a request that has spent its charges. It must be ended.
 func (l *Limiter) flight(v *verdict) *flight {
-	f := &flight{l: l, ctx: context.WithoutCancel(v.Context), lease: MaxTicks * time.Microsecond}
+	f := &flight{l: l, ctx: asking{v.Context}, lease: MaxTicks * time.Microsecond}
 	f.add(&v.Transaction, v.items)
 	if v.extra != nil && v.extra.spent {
 		f.add(&v.extra.shadow, v.extra.items)

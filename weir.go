@@ -83,9 +83,8 @@ type Decision struct {
 	// RetryAfter is the shortest wait after which this charge fits if nothing else is
 	// spent: at that microsecond it fits, one earlier it does not. It is 0 if Allowed,
 	// and Never if the cost exceeds the capacity, or if the limit counts requests in
-	// flight. For a charge that would wait in a
-	// queue (see Queuer) it is the wait after which the queue admits the same charge
-	// with the same Within.
+	// flight. For a charge that would wait in a queue (see Queuer) it is the wait after
+	// which the queue admits the same charge with the same Within.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is
