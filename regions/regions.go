@@ -165,10 +165,11 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	part, need := s.part(), 0.0
 	for i := range divided {
 		c := &divided[i]
-		if isMeter(&c.Limit) { // the parts of other limits do not move
+		isMeter := t.Plan(i).Unit > 0
+		if isMeter { // the parts of other limits do not move
 			need = max(need, min(1, float64(c.Cost)/float64(c.Limit.Quota))*float64(c.Limit.Period))
 		}
-		s.divide(&c.Limit, part)
+		s.divide(&c.Limit, part, isMeter)
 	}
 	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // more changes no demand, and the sum could overflow
 	err := s.local.Take(ctx, mine)
@@ -180,17 +181,10 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return err
 }
 
-func isMeter(l *weir.Limit) bool {
-	_, ok := l.Algorithm.(interface {
-		Meter(*weir.Limit) (unit, rate, full int64)
-	})
-	return ok
-}
-
-// divide makes a limit that of this region.
-func (s *Store) divide(l *weir.Limit, part int64) {
+// divide makes a limit that of this region. Of a meter the rate moves, of others nothing.
+func (s *Store) divide(l *weir.Limit, part int64, isMeter bool) {
 	n := int64(s.o.Regions)
-	if isMeter(l) {
+	if isMeter {
 		l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/n)
 		l.Quota = max(1, l.Quota/whole*part+l.Quota%whole*part/whole)
 	} else {
