@@ -36,6 +36,7 @@ type gate struct{}
 
 func (gate) Name() string   { return "gate" }
 func (gate) String() string { return "gate" }
+func (gate) Unpayable()     {} // see package credit
 
 func (g gate) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
 	g.Step(&s, &d, l, now, cost)

@@ -231,6 +231,7 @@ type none struct{}
 
 func (none) Name() string   { return "none" }
 func (none) String() string { return "none" }
+func (none) Unpayable()     {} // see package credit
 
 func (none) Take(_ State, _ *Limit, _, cost int64) (State, Decision) {
 	if cost > 0 {

@@ -41,3 +41,6 @@ func (g inFlight) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 
 // InFlight tells a weir.Limiter to give the units back when the request has ended.
 func (inFlight) InFlight() {}
+
+// Unpayable says that granted units pay for no request in flight: see package credit.
+func (inFlight) Unpayable() {}

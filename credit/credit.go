@@ -26,8 +26,9 @@ import (
 // in place of all that refuse it. No pause, ban or deny, and no limit of requests in flight,
 // can be paid. If next fails when it is asked again, the refusal stands.
 //
-// The Decision of a paid charge has At 1, and Remaining is that of the refusing limit. Units that a rule with Settle
-// gives back are granted units again, as long as their time is not over.
+// The Decision of a paid charge has At 1, and Remaining is that of the refusing limit. Units
+// that a rule with Settle gives back are granted units again, as long as their time is not
+// over.
 func New(next weir.Store, rules ...string) *Store {
 	if next == nil || len(rules) == 0 {
 		panic("credit: the store is nil, or there are no rules")
@@ -158,13 +159,11 @@ func add(t *weir.Transaction, c weir.Charge) int {
 	return i
 }
 
+// payable reports whether granted units can pay a charge. The algorithms of pauses, bans and
+// requests in flight, and of what keeps a Peek from spending, say that they cannot.
 func (s *Store) payable(c *weir.Charge) bool {
-	switch c.Limit.Algorithm.Name() {
-	case "gate", "none": // a pause or a ban, and what keeps a Peek from spending
-		return false
-	}
-	_, inFlight := c.Limit.Algorithm.(interface{ InFlight() })
-	return slices.Contains(s.rules, c.Rule) && !inFlight
+	_, never := c.Limit.Algorithm.(interface{ Unpayable() })
+	return slices.Contains(s.rules, c.Rule) && !never
 }
 
 func isPaid(c weir.Charge) bool { return c.Cost < 0 && c.Spent == paid }
