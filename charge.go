@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // charge collects what the request owes each rule. If it owes nothing, charge only asks
@@ -24,7 +26,7 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		if rule.passes(r, whole, applies) {
 			continue
 		}
-		key := StoredKey(whole)
+		key := storedkey.Of(whole)
 		shadow := rule.inShadow(key)
 		own := l.override(v, rule, whole, applies)
 		if guards && !shadow {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // A Batcher is a Store that decides many transactions for about the price of one: in one
@@ -167,7 +168,7 @@ func (k *call) copy(t *Transaction, mayGiveUp bool) {
 	k.t.Charges = append(k.t.Charges, t.Charges...)
 	if mayGiveUp {
 		for i := range k.t.Charges {
-			k.t.Charges[i].Key = strings.Clone(StoredKey(k.t.Charges[i].Key))
+			k.t.Charges[i].Key = strings.Clone(storedkey.Of(k.t.Charges[i].Key))
 		}
 	}
 	k.t.Undo = append(k.t.Undo[:0], t.Undo...)

@@ -92,9 +92,11 @@ func ExampleRefundErrors() {
 }
 
 // Stores know a long key by its digest, and show that to operators.
-func ExampleStoredKey() {
-	fmt.Println(weir.StoredKey("192.0.2.1"))
-	fmt.Println(weir.StoredKey(strings.Repeat("long", 1000)))
+func ExampleCharge_StoredKey() {
+	short := weir.Charge{Key: "192.0.2.1"}
+	fmt.Println(short.StoredKey())
+	long := weir.Charge{Key: strings.Repeat("long", 1000)}
+	fmt.Println(long.StoredKey())
 	// Output:
 	// 192.0.2.1
 	// sha256:WfHWZvzl2U5qMiXLkq1ySpXkPRO5Yh3pj0Q-cwo0YQU

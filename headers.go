@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/seed83679106/weir/internal/fields"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // An item is what a response knows of one limit, for one key.
@@ -225,7 +226,7 @@ func (w *fieldWriter) appendPartition(it *item) {
 	if it.rule.PartitionKey == nil {
 		return
 	}
-	if pk := it.rule.PartitionKey(it.key); pk != "" && len(pk) <= maxKey {
+	if pk := it.rule.PartitionKey(it.key); pk != "" && len(pk) <= storedkey.Max {
 		w.buf = append(w.buf, ";"+fields.PartitionParam+"=:"...)
 		w.buf = base64.StdEncoding.AppendEncode(w.buf, []byte(pk))
 		w.buf = append(w.buf, ':')

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // Hybrid serves refusals from the memory of this process while a key is being limited, and
@@ -192,7 +194,7 @@ func numbers(c *Charge, within time.Duration) (hash uint32, queue bool) {
 
 // place returns the shard and the fingerprint of a state.
 func (h *HybridStore) place(names uint64, key string) (s *blocks, id uint64) {
-	k := maphash.String(h.seed, StoredKey(key))
+	k := maphash.String(h.seed, storedkey.Of(key))
 	hi, _ := bits.Mul64(k, uint64(len(h.shards)))
 	return &h.shards[hi], max(1, (k^names)*0x9e3779b97f4a7c15)
 }

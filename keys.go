@@ -17,8 +17,8 @@ import (
 // limit it. A KeyFunc must be safe for concurrent use. Package keys has more of them.
 //
 // The key may be a substring of the request: code that keeps it clones it. It may be as
-// long as net/http allows; a Limiter uses its [StoredKey]. The functions that return a
-// KeyFunc panic on a mistake in their arguments, as chi does.
+// long as net/http allows; a Limiter uses what [Charge.StoredKey] makes of it. The functions
+// that return a KeyFunc panic on a mistake in their arguments, as chi does.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 
 // ByIP limits each client address: an IPv4 address by itself, IPv6 by its /64, which

@@ -6,6 +6,8 @@ import (
 	"hash/maphash"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // A Penalty bans keys that are refused again and again. The store keeps the bans, so
@@ -212,7 +214,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	if d < time.Microsecond || d > MaxTicks*time.Microsecond {
 		return fmt.Errorf("weir: a ban of %v is not between a microsecond and 2^50 of them", d)
 	}
-	c := b.charge(b.ban, StoredKey(key), d.Microseconds())
+	c := b.charge(b.ban, storedkey.Of(key), d.Microseconds())
 	c.Limit.Burst = byHand
 	t := Transaction{Charges: []Charge{c}}
 	if err := l.store.Take(ctx, &t); err != nil {
@@ -229,7 +231,7 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	if err != nil {
 		return err
 	}
-	key = StoredKey(key)
+	key = storedkey.Of(key)
 	t := Transaction{Charges: []Charge{b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0)}, Forget: true}
 	if err := l.store.Take(ctx, &t); err != nil {
 		return err
@@ -245,7 +247,7 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil
 	}
-	t, err := Peek(ctx, l.store, b.charge(b.ban, StoredKey(key), 0))
+	t, err := Peek(ctx, l.store, b.charge(b.ban, storedkey.Of(key), 0))
 	if err != nil {
 		return 0, err
 	}

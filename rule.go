@@ -93,9 +93,10 @@ type Rule struct {
 	// "content-bytes". "" means "requests".
 	Unit string
 
-	// PartitionKey returns what the dialect IETF tells a client of its key, a StoredKey, as
-	// the parameter pk: which of several quotas of that name it spends. nil or "" tells
-	// nothing, and so does a text of more than 128 bytes. Proxies, scripts of pages and logs
+	// PartitionKey returns what the dialect IETF tells a client of its key as the
+	// parameter pk: which of several quotas of that name it spends. It gets the key as
+	// Charge.StoredKey returns it. nil or "" tells nothing, and so does a text of more
+	// than 128 bytes. Proxies, scripts of pages and logs
 	// see it too. So do not tell a key that is a secret or that says more than the client
 	// knows, such as the address behind a proxy or the name of an account that others
 	// share; a keyed digest of it, or the name of a tier, tells quotas apart as well.

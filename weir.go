@@ -17,6 +17,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // An Algorithm is arithmetic: no clock, no memory, no I/O.
@@ -61,7 +63,7 @@ type LogEntry struct {
 // A Charge asks one limit for Cost units.
 type Charge struct {
 	Rule  string // states of different rules never mix; printable ASCII
-	Key   string // stored as its StoredKey
+	Key   string // see StoredKey
 	Limit Limit
 	Cost  int64 // 0 looks, a negative cost gives back
 
@@ -69,6 +71,13 @@ type Charge struct {
 	// No other units are given back. 0 means the newest.
 	Spent int64
 }
+
+// StoredKey is the key under which stores, caches, bans, lists of offenders and logs know
+// Key. That is Key if it has at most 128 bytes, and otherwise "sha256:" and its SHA-256 in
+// the URL alphabet of base64, 50 characters together. A client that sends keys of a megabyte
+// therefore takes no more memory than one that sends 128 bytes. The functions of a Rule get
+// the whole key. The StoredKey of a stored key is the same key.
+func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
 // A Decision is the answer to one charge. Durations count from the transaction's At and are
 // in whole microseconds.
@@ -259,7 +268,7 @@ func (t *Transaction) duplicate(i int) error {
 	for j := range i {
 		d := &t.Charges[j]
 		if t.plan(j).Names == names && c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
-			c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && sameKey(c.Key, d.Key) {
+			c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && storedkey.Equal(c.Key, d.Key) {
 			return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
 				ErrDuplicate, c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name())
 		}

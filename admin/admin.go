@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/watch"
 )
@@ -199,7 +200,7 @@ func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body st
 	if h.o.Who != nil {
 		who = h.o.Who(ctx)
 	}
-	log := h.o.Logger.With("who", who, "change", r.Method+" "+r.URL.Path, "rule", t.Name, "key", weir.StoredKey(t.key), "body", strings.TrimSpace(body))
+	log := h.o.Logger.With("who", who, "change", r.Method+" "+r.URL.Path, "rule", t.Name, "key", storedkey.Of(t.key), "body", strings.TrimSpace(body))
 	if err != nil {
 		var p *problem
 		if !errors.As(err, &p) {

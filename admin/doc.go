@@ -62,7 +62,7 @@
 // A key is what the KeyFunc of the rule returns for a request: "192.0.2.1",
 // "2001:db8:1:2::/64". So rules with different KeyFuncs have different keys for one
 // client. A key that was never seen has its whole quota left. A key of more than 128
-// bytes appears as its digest ([weir.StoredKey]), which names it in a query, too.
+// bytes appears as its digest ([weir.Charge.StoredKey]), which names it in a query, too.
 //
 // A change is refused with 400 if its key looks like an address but no request from that
 // address has this key, as under a rule that counts networks. The answer says which key

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/watch"
 )
@@ -100,7 +100,7 @@ func (h *Handler) note(rule, key string) string {
 		start, isStart := strings.CutSuffix(o.Key, "*")
 		switch {
 		case o.Rule != rule:
-		case o.Key == weir.StoredKey(key):
+		case o.Key == storedkey.Of(key):
 			return o.Note
 		case isStart && strings.HasPrefix(key, start) && len(start) > longest:
 			note, longest = o.Note, len(start)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/overrides"
 )
 
@@ -26,7 +27,7 @@ func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
 	for _, f := range r.keys {
 		k, ok := keyFrom(f, from)
 		switch {
-		case ok && weir.StoredKey(k) == weir.StoredKey(key):
+		case ok && storedkey.Of(k) == storedkey.Of(key):
 			return false, nil
 		case !ok:
 			return isNetwork, nil

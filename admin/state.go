@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // A rule is a rule in force. If several limiters have a rule of its name, it is all of
@@ -146,7 +147,7 @@ type stateBody struct {
 // states returns the state of a key under each of the rules. It asks the store once for
 // all limits, and once more for each rule that has a penalty.
 func (h *Handler) states(ctx context.Context, rules []rule, key string) (*stateBody, error) {
-	body := &stateBody{Key: weir.StoredKey(key), Rules: []ruleState{}}
+	body := &stateBody{Key: storedkey.Of(key), Rules: []ruleState{}}
 	var all []weir.Charge
 	for i := range rules {
 		r := &rules[i]

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // A List is a set of keys, networks and prefixes of keys, for Rule.Allow and Rule.Deny.
@@ -52,14 +52,14 @@ func NewList(entries ...string) (*List, error) {
 			l.lengths = with(l.lengths, len(start))
 			continue
 		}
-		l.keys[weir.StoredKey(e)] = true
+		l.keys[storedkey.Of(e)] = true
 	}
 	return l, nil
 }
 
 // Has reports whether a key is in the list. A key and its StoredKey are the same key.
 func (l *List) Has(key string) bool {
-	if l.keys[weir.StoredKey(key)] {
+	if l.keys[storedkey.Of(key)] {
 		return true
 	}
 	for _, n := range l.lengths {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // A Leaser is a weir.Algorithm whose units can be spent in advance and used later.
@@ -85,7 +86,7 @@ type Options struct {
 //
 // A lease belongs to all charges of a transaction together, each with its cost and
 // limit. Calls that must be exact go to next: those with Within or Delay, costs of 0
-// and below, keys that are not a weir.StoredKey, and algorithms that are no Leaser,
+// and below, keys of more than 128 bytes, and algorithms that are no Leaser,
 // such as SlidingLog, which dates each unit. A call that arrives while a lease is being
 // fetched waits for that fetch. That takes less time than a call of its own. It also
 // gets the error of the fetch.
@@ -258,7 +259,7 @@ func (l *Store) id(t *weir.Transaction) (id uint64, ok bool) {
 	}
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		if c.Cost <= 0 || weir.StoredKey(c.Key) != c.Key { // a Limiter sends the digest
+		if c.Cost <= 0 || storedkey.Of(c.Key) != c.Key { // a Limiter sends the digest
 			return 0, false
 		}
 		for _, part := range [...]uint64{maphash.String(l.seed, c.Key), maphash.String(l.seed, c.Rule), uint64(c.Limit.Quota), uint64(c.Limit.Period), uint64(c.Cost)} {

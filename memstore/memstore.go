@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // Options are the options of New. The zero Options are ready to use.
@@ -274,7 +275,7 @@ func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
 }
 
 // hash returns the hash of a key. It alone says which shard has the limits of the key.
-func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, weir.StoredKey(key)) }
+func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, storedkey.Of(key)) }
 
 // fingerprint returns the fingerprint of a state, made of the hash of its key and the hash
 // of its names. Under the same names, keys with different hashes have different

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/counters"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // A MistakeError is an error of Set for a mistake in its arguments.
@@ -277,7 +278,7 @@ func (l *Live) Err() error {
 // nameOf is how a Keeper knows an override. Names of rules have no NUL.
 func nameOf(rule, key string) string {
 	if !strings.HasSuffix(key, "*") {
-		key = weir.StoredKey(key)
+		key = storedkey.Of(key)
 	}
 	return rule + "\x00" + key
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
@@ -142,7 +143,7 @@ func TestLiveLife(t *testing.T) {
 		long := strings.Repeat("k", 1<<20)
 		r.set(long, overrides.Entry{Limits: quota(1)}, 0)
 		r.ask(long, 200, 429)
-		if o, ok := r.Get("api", long); !ok || o.Key != weir.StoredKey(long) || o.Note != "ticket 7" {
+		if o, ok := r.Get("api", long); !ok || o.Key != storedkey.Of(long) || o.Note != "ticket 7" {
 			t.Errorf("got %.40q, %v", o.Key, ok)
 		}
 	})

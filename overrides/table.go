@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // An Entry gives a key, or all keys with the same beginning, limits of their own. It has
 // either Limits, or Unlimited, or Denied; one with Nested may have none of them.
 type Entry struct {
-	// Key is a key as the KeyFunc returns it, or its weir.StoredKey. If it ends with an
+	// Key is a key as the KeyFunc returns it, or its weir.Charge.StoredKey. If it ends with an
 	// asterisk it stands for all keys with that beginning: "tenant-a/*". In NewJoined it
 	// is the first part of keys.
 	Key string
@@ -169,7 +170,7 @@ func (t *Table) add(key string, n *node) bool {
 		t.starts = append(t.starts, start{text, n, -1})
 		return true // finish finds two alike
 	}
-	stored := weir.StoredKey(key)
+	stored := storedkey.Of(key)
 	if t.exact[stored] != nil {
 		return false
 	}
@@ -242,7 +243,7 @@ func (t *Table) mayHave(key string) bool {
 // find returns the limits of the most specific entry for a key, or the first part of one.
 func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
 	if len(t.exact) > 0 && (len(key) <= maxStart || t.digests) {
-		if n := t.exact[weir.StoredKey(key)]; n != nil {
+		if n := t.exact[storedkey.Of(key)]; n != nil {
 			if limits, ok := n.find(second); ok {
 				return limits, ok
 			}

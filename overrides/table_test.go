@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 )
@@ -41,7 +42,7 @@ func TestTable(t *testing.T) {
 		overrides.Entry{Key: "tenant-b/*", Denied: true},
 		overrides.Entry{Key: "a\x00\n\xff", Limits: quota(4)},
 		overrides.Entry{Key: long, Limits: quota(5)},
-		overrides.Entry{Key: weir.StoredKey(long + "2"), Limits: quota(6)},
+		overrides.Entry{Key: storedkey.Of(long + "2"), Limits: quota(6)},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestNewMistakes(t *testing.T) {
 		{"zero", entries{{Key: "a", Limits: quota(0)}}, "to refuse a key, set Denied"},
 		{"twice", entries{{Key: "a", Denied: true}, {Key: "a", Unlimited: true}}, `two entries for the key "a"`},
 		{"twice the beginning", entries{{Key: "a*", Denied: true}, {Key: "b*", Denied: true}, {Key: "a*", Unlimited: true}}, `two entries for the key "a*"`},
-		{"twice by digest", entries{{Key: strings.Repeat("k", 200), Denied: true}, {Key: weir.StoredKey(strings.Repeat("k", 200)), Denied: true}}, "two entries"},
+		{"twice by digest", entries{{Key: strings.Repeat("k", 200), Denied: true}, {Key: storedkey.Of(strings.Repeat("k", 200)), Denied: true}}, "two entries"},
 		{"long beginning", entries{{Key: strings.Repeat("k", 129) + "*", Denied: true}}, "longer than 128 bytes"},
 		{"many limits", entries{{Key: "a", Limits: make([]weir.Limit, 17)}}, "more than 16 limits"},
 		{"nested", entries{{Key: "a", Nested: entries{{Key: "b", Denied: true}}}}, "only the first part of joined keys has"},

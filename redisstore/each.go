@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // TakeEach makes a Store a weir.Batcher: it decides ts in one round trip, as Take would decide
@@ -50,12 +51,12 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 			t.Decide(around[0], nil)
 			continue
 		}
-		c := last[weir.StoredKey(t.Charges[0].Key)]
+		c := last[storedkey.Of(t.Charges[0].Key)]
 		if c == nil || !additive(t) || !additive(c.ts[0]) || !slices.Equal(t.Charges, c.ts[0].Charges) {
 			c = &call{within: longestWait(t)}
 			calls = append(calls, c)
 			for j := range t.Charges {
-				last[weir.StoredKey(t.Charges[j].Key)] = c
+				last[storedkey.Of(t.Charges[j].Key)] = c
 			}
 		}
 		c.ts, c.of = append(c.ts, t), append(c.of, i)

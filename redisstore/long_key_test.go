@@ -12,6 +12,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -70,10 +71,10 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 		store := newStore(t, client(t, rdb))
 		take(t, store, charge(long))
 		ts := []*weir.Transaction{
-			{Charges: []weir.Charge{charge(weir.StoredKey(long))}},
+			{Charges: []weir.Charge{charge(storedkey.Of(long))}},
 			{Charges: []weir.Charge{charge(long)}},
-			{Charges: []weir.Charge{charge(weir.StoredKey(long))}},
-			{Charges: []weir.Charge{charge(long), {Rule: "other", Key: weir.StoredKey(long), Limit: algorithms.GCRA(3, time.Hour), Cost: 1}}},
+			{Charges: []weir.Charge{charge(storedkey.Of(long))}},
+			{Charges: []weir.Charge{charge(long), {Rule: "other", Key: storedkey.Of(long), Limit: algorithms.GCRA(3, time.Hour), Cost: 1}}},
 		}
 		for i, err := range store.TakeEach(t.Context(), ts) {
 			if err != nil {

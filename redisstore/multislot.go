@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // takeParts decides a transaction whose keys may be on different nodes. A script decides the
@@ -162,6 +163,6 @@ func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part)
 
 // slot returns the hash tag of a key. Keys that share it are on one node.
 func (s *Store) slot(key string) string {
-	tag, _, _ := strings.Cut("."+weir.StoredKey(key), "}")
+	tag, _, _ := strings.Cut("."+storedkey.Of(key), "}")
 	return tag
 }

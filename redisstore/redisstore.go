@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // Options are ready to use as zero values.
@@ -147,7 +148,7 @@ func (s *Store) key(c *weir.Charge) string {
 	if isLog(c.Limit.Algorithm) {
 		b = append(b, ":log"...)
 	}
-	b = append(append(b, ":{."...), weir.StoredKey(c.Key)...)
+	b = append(append(b, ":{."...), storedkey.Of(c.Key)...)
 	return string(append(b, '}'))
 }
 

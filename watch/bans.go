@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // Bans remembers bans that this process has seen refuse a request, in memory for n keys. If
@@ -22,7 +23,7 @@ type Bans struct {
 // A Banned is a key that is banned under a rule.
 type Banned struct {
 	Rule  string
-	Key   string    // as weir.StoredKey returns it
+	Key   string    // as weir.Charge.StoredKey returns it
 	Until time.Time // when the ban and the limits let it pass, as of its last request
 }
 
@@ -39,7 +40,7 @@ func (b *Bans) Observe(e weir.Event) {
 	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
 		return
 	}
-	key, until := ruleKey{e.Refusal.Rule, weir.StoredKey(e.Key)}, time.Now().Add(e.Refusal.RetryAfter)
+	key, until := ruleKey{e.Refusal.Rule, storedkey.Of(e.Key)}, time.Now().Add(e.Refusal.RetryAfter)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if known := b.known[key]; known != nil {

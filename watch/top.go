@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // A Top finds the keys that are refused most, in memory for n keys. Every key with more
@@ -31,7 +32,7 @@ type ruleKey struct{ rule, key string }
 // Count − Error times.
 type Refused struct {
 	Rule         string
-	Key          string // as weir.StoredKey returns it
+	Key          string // as weir.Charge.StoredKey returns it
 	Count, Error int64
 }
 
@@ -70,7 +71,7 @@ func (t *Top) Observe(e weir.Event) {
 }
 
 func (t *Top) count(rule, key string) {
-	key = weir.StoredKey(key)
+	key = storedkey.Of(key)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r, ok := t.known[ruleKey{rule, key}]; ok {
@@ -96,7 +97,7 @@ func (t *Top) count(rule, key string) {
 func (t *Top) Count(rule, key string) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.known[ruleKey{rule, weir.StoredKey(key)}]; r != nil {
+	if r := t.known[ruleKey{rule, storedkey.Of(key)}]; r != nil {
 		return r.Count
 	}
 	return 0

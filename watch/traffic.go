@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // Traffic remembers the last requests of this process, so that other limits can be tried on
@@ -67,7 +68,7 @@ func (t *Traffic) Observe(e weir.Event) {
 }
 
 func (t *Traffic) add(c *weir.Charge, at int64, refused bool) {
-	key := weir.StoredKey(c.Key)
+	key := storedkey.Of(c.Key)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	rule := slices.Index(t.rules, c.Rule)

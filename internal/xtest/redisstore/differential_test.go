@@ -20,6 +20,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -375,9 +376,9 @@ func name(c *weir.Charge) string {
 
 func value(c *weir.Charge) string {
 	if c.Limit.Algorithm.Name() == "sliding-log" {
-		return "weir:r:log:{." + weir.StoredKey(c.Key) + "}"
+		return "weir:r:log:{." + storedkey.Of(c.Key) + "}"
 	}
-	return "weir:r:{." + weir.StoredKey(c.Key) + "}"
+	return "weir:r:{." + storedkey.Of(c.Key) + "}"
 }
 
 // step takes one transaction from both, or a batch of them, and returns how many
@@ -564,7 +565,7 @@ func (h *history) drops(c *weir.Charge, d *weir.Decision, before, after *weir.St
 func (h *history) texts() map[string]string {
 	texts := map[string]string{}
 	for _, key := range h.keys {
-		texts[key], _ = h.server.Get("weir:r:{." + weir.StoredKey(key) + "}")
+		texts[key], _ = h.server.Get("weir:r:{." + storedkey.Of(key) + "}")
 	}
 	return texts
 }

@@ -14,33 +14,12 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/watch"
 )
-
-func TestStoredKey(t *testing.T) {
-	for _, tt := range []struct{ key, want string }{
-		{"", ""},
-		{"192.0.2.1", "192.0.2.1"},
-		{strings.Repeat("x", 128), strings.Repeat("x", 128)},
-		// printf 'x%.0s' $(seq 129) | openssl dgst -sha256 -binary | basenc --base64url
-		{strings.Repeat("x", 129), "sha256:DsnrM-dFELzdHy6lUgboLyFknFwr7L8rQz60dbNMAb0"},
-		{strings.Repeat("a", 1e6), "sha256:zcduXJkU-5KBocfihNc-Z_GAmkiklyAOBG05zMcRLNA"}, // FIPS 180-2, appendix B.3
-	} {
-		got := weir.StoredKey(tt.key)
-		if got != tt.want {
-			t.Errorf("%d bytes of %.1q: got %q, want %q", len(tt.key), tt.key, got, tt.want)
-		}
-		if again := weir.StoredKey(got); again != got {
-			t.Errorf("%d bytes of %.1q: stored again %q, want %q", len(tt.key), tt.key, again, got)
-		}
-	}
-	if n := testing.AllocsPerRun(100, func() { weir.StoredKey("192.0.2.1") }); n > 0 {
-		t.Errorf("a short key: %v allocations, want 0", n)
-	}
-}
 
 // A long key and its digest are one key in every store, whichever is charged.
 func TestLongKeyIsItsDigest(t *testing.T) {
@@ -52,14 +31,14 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 		"Coalesce": weir.Coalesce(memstore.New(memstore.Options{})),
 	} {
 		limit := algorithms.FixedWindow(3, 24*time.Hour)
-		for i, key := range []string{long, weir.StoredKey(long), long, long, weir.StoredKey(long)} {
+		for i, key := range []string{long, storedkey.Of(long), long, long, storedkey.Of(long)} {
 			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: key, Limit: limit, Cost: 1}}}
 			if err := store.Take(context.Background(), &tx); err != nil || tx.Allowed() != (i < 3) {
 				t.Errorf("%s: charge %d: got %v, %v, want %v", name, i+1, tx.Allowed(), err, i < 3)
 			}
 		}
 		twice := weir.Transaction{Charges: []weir.Charge{
-			{Rule: "api", Key: long, Limit: limit, Cost: 1}, {Rule: "api", Key: weir.StoredKey(long), Limit: limit, Cost: 1},
+			{Rule: "api", Key: long, Limit: limit, Cost: 1}, {Rule: "api", Key: storedkey.Of(long), Limit: limit, Cost: 1},
 		}}
 		if err := store.Take(context.Background(), &twice); !errors.Is(err, weir.ErrDuplicate) {
 			t.Errorf("%s: both at once: got %v, want ErrDuplicate", name, err)
@@ -129,7 +108,7 @@ func heap() int64 {
 // Allow and Deny see the whole key, everything after them its digest.
 func TestLongKeyInLists(t *testing.T) {
 	long := strings.Repeat("x", 500)
-	for _, entry := range []string{long, weir.StoredKey(long), "xxx*"} {
+	for _, entry := range []string{long, storedkey.Of(long), "xxx*"} {
 		list, err := keys.NewList(entry)
 		if err != nil {
 			t.Fatal(err)
@@ -160,7 +139,7 @@ func TestLongKeyBanned(t *testing.T) {
 		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(9, time.Minute), Duration: time.Hour},
 	}}})
 	h, ctx := l.Handler(served), context.Background()
-	for _, keys := range [][2]string{{long, weir.StoredKey(long)}, {weir.StoredKey(long), long}} {
+	for _, keys := range [][2]string{{long, storedkey.Of(long)}, {storedkey.Of(long), long}} {
 		if err := l.Ban(ctx, "api", keys[0], time.Hour); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,45 @@
+// Package storedkey bounds the length of keys: clients choose them, and stores keep them.
+package storedkey
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+)
+
+// Max is the length of the longest key that is stored as it is, in bytes.
+const Max = 128
+
+const prefix = "sha256:"
+
+// Of returns the key under which a key is stored: the key itself if it has at most Max
+// bytes, and otherwise "sha256:" and its SHA-256 in the URL alphabet of base64, 50
+// characters together. Of returns a stored key unchanged.
+//
+// Finding two long keys with the same digest takes about 2^128 attempts. A short key that
+// reads like a digest is the same key as the long key of that digest. Only a client that
+// knows the long key can write it, and that client could send the long key itself.
+func Of(key string) string {
+	if len(key) <= Max {
+		return key
+	}
+	return digest(key)
+}
+
+func digest(key string) string {
+	h := sha256.New()
+	var chunk [512]byte // a copy of the whole key would be as large as the key
+	for len(key) > 0 {
+		n := copy(chunk[:], key)
+		h.Write(chunk[:n])
+		key = key[n:]
+	}
+	var b [len(prefix) + 43]byte
+	copy(b[:], prefix)
+	base64.RawURLEncoding.Encode(b[len(prefix):], h.Sum(chunk[:0]))
+	return string(b[:])
+}
+
+// Equal reports whether two keys are stored as the same key.
+func Equal(a, b string) bool {
+	return a == b || len(a) != len(b) && max(len(a), len(b)) > Max && Of(a) == Of(b)
+}
