@@ -11,11 +11,11 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// charge collects what the request owes each rule. If it owes nothing, charge only asks
-// each rule whether it refuses the request. A request owes nothing if it is free, if a
-// rule refuses it, and after an error.
+// charge collects the charges that the request owes under each rule. A request owes nothing
+// if it is free, if a rule refuses it, and after an error. charge then only asks the other
+// rules whether they refuse the request.
 func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err error) {
-	wait := time.Duration(0) // by limits, known with a ban
+	wait := time.Duration(0) // for the limits of banned keys, as far as it is known
 	for i := range l.rules {
 		rule := l.rules[i]
 		guards := rule.guards()
@@ -89,13 +89,13 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	return nil
 }
 
-// errLimitsFor marks a mistake that New could not find. It is no failure of the store: the
-// default of OnError and Transport do not let the request pass for it.
-var errLimitsFor = errors.New("it is of LimitsFor or Overrides")
+// errLimitsFor marks an invalid limit that New could not find. The store has not failed, so
+// neither Transport nor the default of OnError lets the request pass.
+var errLimitsFor = errors.New("LimitsFor or Overrides returned it")
 
 // chosen returns the limits that LimitsFor chooses for a request. In place of a limit that
-// cannot be counted it returns the nearest below that can, and logs the mistake. In shadow
-// other mistakes are logged as well.
+// cannot be counted exactly, it returns the nearest lower limit that can be, and logs the
+// mistake. Any other mistake is an error, but only logged if the rule is in shadow.
 func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, error) {
 	limits := rule.LimitsFor(r.WithContext(asking{v.Context}))
 	policies, err := rule.policiesOf(limits)
@@ -117,7 +117,8 @@ func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, er
 	return policies, nil
 }
 
-// oneMore makes a slice longer by an element, which may have old fields, and returns it.
+// oneMore appends an element to a slice and returns it. The element may have the fields of
+// an earlier use.
 func oneMore[T any](s *[]T) *T {
 	n := len(*s)
 	if n == cap(*s) {
@@ -128,8 +129,8 @@ func oneMore[T any](s *[]T) *T {
 	return &(*s)[n]
 }
 
-// passes reports whether a rule ignores a request: it does not apply, or one of its
-// lists allows the request.
+// passes reports whether a rule ignores a request: the rule does not apply and has no
+// DenyFrom, or Allow or AllowFrom lets the request pass.
 func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
 	if applies && rule.Allow == nil && rule.AllowFrom == nil { // inlined: most rules pay no call
 		return false
@@ -141,9 +142,10 @@ func (rule *rule) allows(r *http.Request, key string, applies bool) bool {
 	return !applies && rule.DenyFrom == nil || applies && rule.Allow != nil && rule.Allow(key) || rule.AllowFrom != nil && rule.AllowFrom(r)
 }
 
-// guard refuses a request without asking the store, if the rule denies it or a ban
-// is known, and no other rule refuses it for longer. wait is how long its limits refuse
-// it, as far as that is known. The request has no key if the rule does not apply.
+// guard refuses a request without asking the store, if the rule denies it or a ban is
+// known, and no other rule refuses it for longer. wait is for how long the limits of the
+// rule refuse the request, as far as that is known. The request has no key if the rule does
+// not apply.
 func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *override, applies bool) (wait time.Duration) {
 	var f Refusal
 	if own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
@@ -166,7 +168,8 @@ func (v *verdict) refuseFor(f Refusal, by *rule, key string) {
 	v.extras().refusal, v.extra.by, v.extra.key = f, by, key
 }
 
-// cost returns what a request costs.
+// cost returns how many units a request costs: math.MaxInt64, which never fits, if Cost is
+// negative.
 func (rule *rule) cost(r *http.Request) int64 {
 	if rule.Cost == nil { // inlined: most rules pay no call
 		return 1
@@ -186,13 +189,14 @@ func (rule *rule) costOf(r *http.Request) int64 {
 type banCheck struct {
 	*bans
 	key      string
-	from, to int  // the items that the request owes the rule
-	ban      int  // the charge that looks at the ban
-	strikes  bool // the next charge looks at the strikes
+	from, to int  // items[from:to] are the limits of the rule
+	ban      int  // index of the charge that looks up the ban
+	strikes  bool // the next charge looks up the strikes
 }
 
-// appendBanChecks adds to the charges of v, after those that it owes, a look at the ban of
-// each rule that has a penalty, and at the strikes of keys that may have some.
+// appendBanChecks adds charges of cost 0 to v, after those that it owes: for each rule that
+// has a Penalty, one that looks up the ban of the key, and one for its strikes if it may
+// have some.
 func (v *verdict) appendBanChecks() {
 	for i, n := 0, 0; i < len(v.items); i += n {
 		n = v.items[i].limits
@@ -209,7 +213,7 @@ func (v *verdict) appendBanChecks() {
 	}
 }
 
-// checkBan adds a look at the ban of a key.
+// checkBan adds a charge of cost 0 that looks up the ban of a key.
 func (v *verdict) checkBan(b *bans, key string) {
 	v.checks = append(v.checks, banCheck{bans: b, key: key, ban: len(v.Charges)})
 	v.Charges = append(v.Charges, b.charge(b.ban, key, 0))

@@ -16,15 +16,15 @@ type Validator interface {
 // A Queuer is an Algorithm whose charges form a queue and leave it one after the other,
 // if the caller accepts to wait.
 type Queuer interface {
-	// Queue lets a charge of cost > 0 join at now and leave at its turn, or at the
-	// instant at if that is later. It returns the state with the charge in it and the
-	// wait for its turn. If there is no room, ok is false, next is s, and wait is the
-	// time until there is room, or Never.
+	// Queue lets a charge of cost > 0 join at now and leave at its turn, or at the instant
+	// at if that is later. now and at are in µs since 1970. It returns the state with the
+	// charge in it and the wait for its turn. If there is no room, ok is false, next is s,
+	// and wait is the time until there is room, or Never.
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }
 
-// A Canceler is an Algorithm that can take back one reservation. Other algorithms give
-// back their newest units, which may belong to another caller.
+// A Canceler is an Algorithm that can give back the units of one reservation. Other
+// algorithms give back their newest units, which may belong to another caller.
 type Canceler interface {
 	// Cancel gives back n > 0 units spent at the instant at, if they still count. Units
 	// it cannot identify stay spent. now and at are in µs since 1970; now may lie before
@@ -32,24 +32,24 @@ type Canceler interface {
 	Cancel(s State, l *Limit, now, at, n int64) State
 }
 
-// A stepper is an Algorithm that decides in place: Step does to *s and *d what Take
-// returns. This saves copies, which cost more than the arithmetic.
+// A stepper is an Algorithm that decides in place: Step stores in *s and *d what Take would
+// return. This saves copies, which take longer than the arithmetic.
 type stepper interface {
 	Step(s *State, d *Decision, l *Limit, now, cost int64)
 }
 
-// A reserver is an Algorithm whose Take, at an instant to come, would drop what a
-// cancellation needs. Reserve is Take at the instant at for a charge asked for at now,
-// which is no later.
+// A reserver is an Algorithm whose Take at a future instant would drop what a cancellation
+// needs. Reserve is Take at the instant at, for a charge that was asked for at now, but
+// keeps what a cancellation needs. now is not later than at.
 type reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }
 
-// Decide is the decision itself, for code that implements a Store. It fills Decisions,
-// At and Wait from the state of each charge. If everything fits it replaces states by
-// the states to be stored and returns true. Otherwise it leaves states as they were and
-// returns false. The transaction must be valid, and states as long as Charges. now is
-// the store's clock in microseconds since 1970.
+// Decide decides t, for code that implements a Store. It fills Decisions, At and Wait from
+// the state of each charge. If everything fits it replaces states by the states to be
+// stored and returns true. Otherwise it leaves states as they were and returns false. The
+// transaction must be valid, and states as long as Charges. now is the store's clock in
+// microseconds since 1970.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
@@ -100,8 +100,9 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	return true
 }
 
-// decideAtMost decides the charges as often as all of them fit, or once if they do not.
-// general.lua looks for the number in the same way.
+// decideAtMost searches, by halving, how many times all charges fit, up to AtMost, and
+// spends them that often. If they do not fit once, it refuses them. general.lua of package
+// redisstore makes the same search.
 func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	most, whole := t.AtMost, t.Charges
 	t.next = slices.Grow(t.next[:0], len(whole))[:len(whole)]
@@ -129,7 +130,8 @@ func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	return fits
 }
 
-// costTimes has every charge cost n times what it costs in whole.
+// costTimes sets the cost of every charge to n times its cost in whole, or to math.MaxInt64
+// if that overflows.
 func (t *Transaction) costTimes(whole []Charge, n int64) {
 	for i := range whole {
 		t.Charges[i].Cost = whole[i].Cost * n
@@ -139,7 +141,7 @@ func (t *Transaction) costTimes(whole []Charge, n int64) {
 	}
 }
 
-// forget makes every state that of a key never seen.
+// forget replaces every state by the zero State.
 func (t *Transaction) forget(now int64, states []State) {
 	for i := range states {
 		l := &t.Charges[i].Limit
@@ -149,8 +151,8 @@ func (t *Transaction) forget(now int64, states []State) {
 	}
 }
 
-// take decides the i-th charge alone, at a cost that may not be its own. It leaves the
-// state that follows in next.
+// take decides the i-th charge alone, from state s and at the given cost instead of its
+// own. It stores the state that follows in t.next.
 func (t *Transaction) take(i int, now, cost int64, s *State) {
 	c := &t.Charges[i]
 	t.next[i].set(s)
@@ -206,7 +208,8 @@ func (t *Transaction) cancel(i int, now int64, s State, undos []undo) {
 	t.take(i, now, cost, &s)
 }
 
-// reserve takes every charge at now + wait. Charges that look or give back do not wait.
+// reserve takes every charge that spends units at now + wait. It returns false if one does
+// not fit then.
 func (t *Transaction) reserve(now int64, wait time.Duration, states []State) bool {
 	at := now + int64(wait/time.Microsecond)
 	for i := range t.Charges {
@@ -242,8 +245,8 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// explainRefusal describes the states as they are. take has described some as they would
-// be with their charge spent.
+// explainRefusal makes the decisions of a refused transaction describe the states as they
+// are. Those of charges that fit describe them as if the charge had been spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
@@ -277,15 +280,15 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 
 // An undo has the state of a charge before and after its reservation. If no other charge
 // has changed the state since, a cancellation restores it as it was. Cancel of a Canceler
-// would only give the units back: other charges still could not be spent before that
-// instant.
+// would only give the units back: other charges still could not be spent before the
+// reserved instant.
 type undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before equals the zero state, in µs since 1970
 
-	// Log says that the state is a log. Its other units may change in the meantime, so
-	// only the instant of Before counts: the log goes back to that instant, or to that of
-	// its newest unit if it is later.
+	// Log says that the state is a log. Other charges may change the log in the meantime,
+	// so a cancellation restores only At: to Before.At, or to the instant of the newest
+	// unit in the log if that is later.
 	Log bool
 }
 
@@ -300,7 +303,7 @@ func undoOf(c *Charge, now int64, before, after State) undo {
 	return u
 }
 
-// undoes reports whether Before may replace s.
+// undoes reports whether Before may replace s, because no other charge has changed s since.
 func (u *undo) undoes(s *State) bool {
 	a := &u.After
 	return !u.Log && a.At != 0 && s.At == a.At && s.A == a.A && s.B == a.B

@@ -6,8 +6,8 @@ import (
 )
 
 // shutGates shuts gates for d, in one call. A shut gate delays or refuses the transactions
-// that charge it, and spends nothing. If one of the gates is already shut for longer, ok is
-// false and nothing changes. Transaction.Forget opens a gate.
+// that charge it. If one of the gates is already shut for longer, ok is false and nothing
+// changes. Transaction.Forget opens a gate.
 func shutGates(ctx context.Context, store Store, d time.Duration, gates ...Charge) (ok bool, err error) {
 	t := Transaction{Charges: make([]Charge, len(gates)), Delay: d, Within: d}
 	for i, c := range gates {
@@ -19,8 +19,8 @@ func shutGates(ctx context.Context, store Store, d time.Duration, gates ...Charg
 }
 
 // gateLimit is the limit of a gate. A charge of cost pass makes its transaction wait until
-// the gate opens; one of cost 0 gets that time as NextAfter. Neither changes the gate, and
-// nor does a reserved turn.
+// the gate opens. A charge of cost 0 gets that time as NextAfter. Neither changes the gate.
+// A charge of cost shut shuts it.
 func gateLimit(name string) Limit {
 	return Limit{Name: name, Algorithm: gate{}, Quota: 1, Period: time.Microsecond}
 }
@@ -36,7 +36,7 @@ type gate struct{}
 
 func (gate) Name() string   { return "gate" }
 func (gate) String() string { return "gate" }
-func (gate) Unpayable()     {} // see package credit
+func (gate) Unpayable()     {} // package credit must not pay for it
 
 func (g gate) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
 	g.Step(&s, &d, l, now, cost)
@@ -69,7 +69,7 @@ func (s *State) rest(now int64) time.Duration {
 	return time.Duration(max(0, s.At-now)) * time.Microsecond
 }
 
-// Lua is the same for package redisstore: see redisstore.Scripted.
+// Lua returns Take and Queue as a script for package redisstore: see redisstore.Scripted.
 func (gate) Lua() string {
 	return `local function take(at) return 0, at, 0, 0, at end
 local function queue(at, a, b, till, now, turn, cost)
@@ -79,7 +79,8 @@ local function queue(at, a, b, till, now, turn, cost)
 end`
 }
 
-// gates returns charges of the gates that pause the keys of v, one for each rule.
+// gates returns charges of the given cost for the gates that pause the keys of v, one for
+// each rule.
 func (v *verdict) gates(cost int64) (gates []Charge) {
 	for i := 0; i < len(v.items); i += v.items[i].limits {
 		gates = append(gates, pauseOf(v.items[i].rule.Name, v.items[i].key, cost))
@@ -91,8 +92,8 @@ func pauseOf(rule, key string, cost int64) Charge {
 	return Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
 }
 
-// appendPauses adds the pauses of its keys to the charges of an outbound v, after all
-// others. They delay it by the same arithmetic as its limits.
+// appendPauses adds to the charges of an outbound v one for the pause of each of its keys.
+// A pause then delays the request as a limit does.
 func (v *verdict) appendPauses() {
 	if v.extra != nil && v.extra.outbound {
 		v.Charges = append(v.Charges, v.gates(pass)...)

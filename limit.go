@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	// Never is the RetryAfter of a charge that does not fit however long it waits,
-	// because its cost exceeds the capacity of the limit.
+	// Never is the RetryAfter of a charge for which no wait is known to help: its cost
+	// exceeds the capacity of the limit, or the limit counts requests in flight. It is also
+	// that of a request that a rule denies.
 	Never time.Duration = math.MaxInt64
 
-	// MaxTicks is the largest number that the arithmetic of a limit may reach. A few
-	// such numbers add up to less than 2^53, the last integer up to which the float64
-	// of a script holds all.
+	// MaxTicks is the largest number that the arithmetic of a limit may reach. The sum of a
+	// few such numbers is below 2^53, so the scripts of package redisstore, which compute
+	// in float64, are exact.
 	MaxTicks = 1 << 50
 )
 
@@ -75,8 +76,8 @@ func (l Limit) String() string {
 	return s
 }
 
-// Validate returns an error if the limit cannot be counted exactly. The error says which
-// number is wrong.
+// Validate returns an error if the limit has no Algorithm, has a name that is not printable
+// ASCII, or cannot be counted exactly. The error says what is wrong.
 func (l Limit) Validate() error {
 	if err := l.fault(); err != nil {
 		return fmt.Errorf("weir: limit %q: %w", l.Name, err)
@@ -112,7 +113,7 @@ func (l *Limit) fault() error {
 // StoredName is the name under which stores keep the counts of the limit: Name, or if that
 // is empty the short name of Period: "1m", "1500ms". A rule may therefore gain and lose
 // limits, and the limits that stay keep their counts. If the period of a limit may change,
-// give the limit a name.
+// give the limit a name, so that it keeps its counts.
 func (l *Limit) StoredName() string {
 	if l.Name != "" {
 		return l.Name
@@ -137,7 +138,7 @@ func (l *Limit) sameName(m *Limit) bool {
 // printable reports whether a String of a structured field can hold s
 // (RFC 9651, 3.3.3).
 //
-// Stores check every name of every charge, so it checks eight bytes at a time.
+// It checks eight bytes at a time, because stores check every name of every charge.
 func printable(s string) bool {
 	n := len(s)
 	switch {
@@ -157,9 +158,9 @@ func printable(s string) bool {
 	return true
 }
 
-// printable8 reports whether all bytes of w are printable. The lowest byte that is not has
-// its highest bit set in one of three words: in w, in w + 1 for 0x7f, or in w - 0x20 for
-// less than 0x20.
+// printable8 reports whether all bytes of w are printable. If a byte is not, the lowest
+// such byte has its highest bit set in one of three words: in w if it is above 0x7f, in w +
+// 1 if it is 0x7f, in w - 0x20 if it is below 0x20. The sums are those of each byte.
 func printable8(w uint64) bool {
 	const each = 0x0101010101010101
 	return (w|(w+each)|(w-' '*each))&(0x80*each) == 0

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// serve takes a request the whole way: charge, decide, wait, fields, and then the
-// refusal or next.
+// serve decides a request, waits for its turn, writes the header fields, and then writes
+// the refusal or calls next.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	free := !l.o.ChargePreflight && preflight(r)
 	if free && !l.guards {
@@ -17,7 +17,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	v := l.newVerdict(r)
 	v.free = free
 	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {
-		l.o.OnError(w, r, next, err) // v is not used again: an error promises nothing
+		l.o.OnError(w, r, next, err) // v is not recycled: a store that failed may still use it
 		return
 	}
 	if !v.refused && v.Wait > 0 {
@@ -57,7 +57,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	}
 }
 
-// tells reports whether the handler that gets the request may ask for the decision.
+// tells reports whether the handler that gets the request may call FromContext.
 func (l *Limiter) tells(v *verdict) bool {
 	if v.refused {
 		return l.o.OnLimited != nil
@@ -66,7 +66,7 @@ func (l *Limiter) tells(v *verdict) bool {
 }
 
 // tell returns the context of the handler that gets the request: a copy of the verdict
-// without its inquiry, which another request may use.
+// without its inquiry, which another request will use.
 func (w *fieldWriter) tell() *verdict {
 	v, told := w.v, w.told
 	if told == nil {
@@ -78,8 +78,8 @@ func (w *fieldWriter) tell() *verdict {
 	return told
 }
 
-// preflight reports whether a request is a CORS preflight, which a browser sends unasked
-// and without body or credentials (Fetch standard, CORS-preflight request). A client
+// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
+// without a body or credentials (Fetch standard, CORS-preflight request). A client
 // certificate belongs to the connection and is ignored.
 func preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
@@ -87,7 +87,8 @@ func preflight(r *http.Request) bool {
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
 }
 
-// newVerdict returns a verdict with room for the limits of the Limiter.
+// newVerdict returns the verdict of r, recycled or new, with room for the limits of all
+// rules.
 func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	v, _ := l.pool.Get().(*verdict)
 	if v == nil {
@@ -154,7 +155,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	return e.Err
 }
 
-// askInLine is ask for a request that may wait for as long as maxWait.
+// askInLine is ask for a request that may wait for up to maxWait.
 func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
 	v.Within = l.enter(v, maxWait)
 	waits := false
@@ -167,8 +168,8 @@ func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
 	waits = e.Err == nil && !v.refused && v.Wait > 0
 }
 
-// ask has the store decide what v owes, with its bans and pauses, in one call. Then it
-// charges the rules in shadow.
+// ask has the store decide the charges of v and look up its bans and pauses, in one call.
+// If the request is admitted, it then charges the rules in shadow.
 func (l *Limiter) ask(v *verdict, e *Event) {
 	within := v.Within
 	if len(v.Charges) > 0 {
@@ -191,7 +192,7 @@ func (l *Limiter) ask(v *verdict, e *Event) {
 	}
 }
 
-// heedChecks applies the bans that the store has found.
+// heedChecks refuses the request if the store has found a ban of its keys.
 func (l *Limiter) heedChecks(v *verdict, e *Event) {
 	spent := v.Refusal.Reason == 0
 	if e.Err == nil {
@@ -199,9 +200,9 @@ func (l *Limiter) heedChecks(v *verdict, e *Event) {
 	}
 	v.hideChecks()
 	switch {
-	case v.refused && v.Wait > 0: // the request does not wait for its turn
+	case v.refused && v.Wait > 0: // a banned request does not use its turn
 		l.giveBack(v)
-	case v.refused && v.flies && spent: // nor is it in flight
+	case v.refused && v.flies && spent: // a banned request is not in flight
 		l.flight(v).end()
 	}
 }
@@ -217,8 +218,8 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 	l.observe(v, &e)
 }
 
-// timedTake asks the store. If there is an observer, it measures the time, unless the clock
-// would take as long as the store.
+// timedTake asks the store. If there is an observer, it measures how long the store takes,
+// unless reading the clock would take as long.
 func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err error) {
 	switch {
 	case l.instant:
@@ -231,8 +232,8 @@ func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err
 	return time.Since(start), err
 }
 
-// judge notes in the event, and in its transaction, whether a limit or an error refuses
-// the request.
+// judge sets the Refusal of the transaction and the Key of the event if a limit or an error
+// refuses the request.
 func (e *Event) judge() {
 	t, charge := e.Transaction, 0
 	if e.Err == nil && t.Allowed() {
@@ -246,8 +247,8 @@ func (e *Event) judge() {
 	e.Key = t.Charges[charge].Key
 }
 
-// refusal returns the refusal of a decided transaction by its limits, and the index of
-// the charge with the longest wait.
+// refusal returns why the limits refuse a decided transaction, and the index of the charge
+// with the longest wait.
 func (t *Transaction) refusal() (f Refusal, charge int) {
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
@@ -261,18 +262,19 @@ func (t *Transaction) refusal() (f Refusal, charge int) {
 	return f, charge
 }
 
-// hideChecks removes the looks at bans and pauses from the transaction, which users see.
+// hideChecks removes the charges that look up bans and pauses, because Observe and
+// FromContext show the transaction.
 func (v *verdict) hideChecks() {
 	n := len(v.items)
 	if len(v.Charges) == n {
 		return
 	}
-	clear(v.Charges[n:]) // keys are not kept
-	clear(v.checks)      // nor here
+	clear(v.Charges[n:]) // which keep keys alive
+	clear(v.checks)      // which do so too
 	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
 }
 
-// recycle gives v to another request, with its inquiry.
+// recycle puts v, with its inquiry, into the pool for another request.
 func (l *Limiter) recycle(v *verdict) {
 	v.reset()
 	for i := range v.items {
@@ -286,17 +288,17 @@ func (l *Limiter) recycle(v *verdict) {
 // reset empties the transaction, but keeps its memory and its plans.
 func (t *Transaction) reset() {
 	for i := range t.Charges {
-		t.Charges[i].Key = "" // keys are not kept
+		t.Charges[i].Key = "" // the pool must not keep keys alive
 	}
-	clear(t.next) // nor logs
+	clear(t.next) // nor the logs of states
 	t.Charges, t.Decisions, t.Undo, t.next = t.Charges[:0], t.Decisions[:0], t.Undo[:0], t.next[:0]
 	t.Within, t.Delay, t.Wait, t.Forget, t.At, t.Refusal = 0, 0, 0, false, time.Time{}, Refusal{}
 }
 
-// enter returns how long a request may wait: at most maxWait, and noPlace while
-// MaxWaiting requests wait or are being decided. If the request may wait, enter counts
-// it until leave: the count must change before the store is asked, or it would bound
-// nothing.
+// enter returns how long a request may wait: at most maxWait, and noPlace while MaxWaiting
+// requests wait or are being decided. If the request may wait, enter counts it until leave.
+// It counts before the store is asked, because otherwise more than MaxWaiting requests
+// could pass at once.
 func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
 	if maxWait <= 0 {
 		return 0
@@ -314,7 +316,8 @@ func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
 }
 
 // noPlace is the Within of a request for which MaxWaiting leaves no place. It is not 0,
-// because that would turn the queue of a LeakyBucket into a meter.
+// because with Within 0 a LeakyBucket admits a burst at once instead of one request after
+// the other.
 const noPlace = time.Microsecond
 
 func (l *Limiter) leave(v *verdict) {

@@ -10,17 +10,18 @@ import (
 	"github.com/seed83679106/weir/internal/plans"
 )
 
-// A meter is an algorithm that gives stores its numbers, so that they can do its
-// arithmetic themselves.
+// A meter is an Algorithm whose debt drains at a constant rate: GCRA and the buckets. Meter
+// returns its numbers, so that stores can do its arithmetic themselves: a unit adds unit to
+// the debt, rate drains in each microsecond, and full is the most that fits.
 type meter interface {
 	Meter(l *Limit) (unit, rate, full int64)
 }
 
-// Plan returns what the i-th charge has in common with all charges of its rule and limit:
-// a hash of its names, and the numbers of its algorithm if that is a meter. The charge must
+// Plan returns what the i-th charge has in common with all charges of its rule and limit: a
+// hash of its names, and the numbers of its algorithm if that is a meter. The charge must
 // be valid: Validate has returned nil, and nothing but keys and costs has changed since.
-// Validate keeps plans. If the transaction is used again with the same limits, it only
-// compares them.
+// Validate keeps the plans of t, so that it only compares limits if t is used again with
+// the same ones.
 func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {
@@ -30,8 +31,8 @@ func (t *Transaction) plan(i int) *plan {
 	return &t.others[i-1]
 }
 
-// makePlans makes the plan of each charge whose rule or limit differs from that of the
-// charge that had its place before. It fails if a charge is invalid.
+// makePlans makes the plan of each charge, unless the plan of an earlier charge at the same
+// index has the same rule and limit. It fails if a charge is invalid.
 func (t *Transaction) makePlans() error {
 	if n := len(t.Charges) - 1; n > len(t.others) {
 		t.others = slices.Grow(t.others, n-len(t.others))[:n]

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// A verdict is what a Limiter decides about a request. Other requests use it again, with
-// its inquiry, unless a Settle or OnError may still read it. The handlers after the Limiter
-// get a copy without the inquiry as their context: all the memory that outlives the
-// decision, 160 bytes if there is one limit. FromContext makes a transaction of its items.
+// A verdict is what a Limiter decides about a request. It is recycled with its inquiry,
+// except after an error and if a rule has Settle. The next handler gets a copy without the
+// inquiry as its context. The copy is all the memory that outlives the decision: for one
+// limit 160 bytes, and 80 more if it holds texts of header fields. FromContext makes a
+// Transaction of its items.
 type verdict struct {
 	context.Context
 	*inquiry
@@ -21,7 +22,7 @@ type verdict struct {
 }
 
 // An inquiry is what a store is asked about a request: the charges that the request owes,
-// followed by looks at the bans and the pauses of its keys.
+// followed by those that look up the bans and the pauses of its keys.
 type inquiry struct {
 	Transaction
 	checks  []banCheck
@@ -54,8 +55,8 @@ func (asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, fal
 func (asking) Done() <-chan struct{}                   { return nil }
 func (asking) Err() error                              { return nil }
 
-// An instant is a store that decides at once, in memory, and needs nothing of a context.
-// Instant returns the store itself: one that embeds it is another.
+// An instant is a store that decides in memory, without waiting, and needs no context.
+// Instant returns that store, so isInstant is false for a store that only embeds one.
 type instant interface{ Instant() Store }
 
 func isInstant(s Store) bool {
@@ -63,7 +64,7 @@ func isInstant(s Store) bool {
 	return ok && i.Instant() == s
 }
 
-// transaction returns the decided transaction, or makes one if others use that again.
+// transaction returns the decided transaction, or makes a copy of it if v has no inquiry.
 func (v *verdict) transaction() *Transaction {
 	if v.inquiry != nil {
 		return &v.Transaction
@@ -102,11 +103,11 @@ func (v *verdict) extras() *extra {
 	return v.extra
 }
 
-// FromContext returns what the innermost Limiter decided about the request of that
-// context, or nil if there is none. It must not be changed. A handler may serve less if
-// little Remaining is left; OnLimited may serve something cheaper than an error, and
-// read from Refusal why the request was refused. After a deny, or a ban that the process
-// knows of, the Transaction has no Charges.
+// FromContext returns what the innermost Limiter decided about the request with that
+// context, or nil if there is no Limiter. The Transaction must not be changed. A handler
+// may serve less if little Remaining is left. OnLimited may read from Refusal why the
+// request was refused. After a deny, or a ban that the process knows of, the Transaction
+// has no Charges.
 func FromContext(ctx context.Context) *Transaction {
 	if v := verdictOf(ctx); v != nil {
 		return v.transaction()

@@ -12,7 +12,7 @@ import (
 // A LimitedError says that charges were refused. errors.As finds it in the errors of Wait,
 // Reserve and Limiter.Transport.
 type LimitedError struct {
-	// Transaction has the charges, and when each would fit.
+	// Transaction has the charges and, in its Decisions, when each would fit.
 	Transaction *Transaction
 }
 
@@ -45,12 +45,12 @@ func (e *LimitedError) Error() string {
 // RetryAfter is the wait until all charges fit, if nothing else is spent. It may be Never.
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
-// Allow spends one charge if it fits now, and otherwise returns when it would fit:
-// RetryAfter. It is for work that is not HTTP. Wait is the same, but waits. After an error
-// Allowed is false, and the caller chooses whether to go on.
+// Allow spends one charge if it fits now. Otherwise RetryAfter of the Decision says when it
+// would fit. Allow is for work that is not HTTP; Wait does the same, but waits. After an
+// error Allowed is false, and the caller chooses whether to go on.
 //
-// A Cost of 0 or below is an error, because such a charge is always allowed. Peek looks
-// without spending, and Store.Take gives units back.
+// A Cost of 0 or below is an error, because such a charge is always allowed. Peek reads a
+// key without spending, and Store.Take gives units back.
 func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	if err := spends(charge); err != nil {
 		return Decision{}, err
@@ -79,8 +79,8 @@ func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64
 	return t.Granted, t.Decisions[0], nil
 }
 
-// spends returns an error unless all charges spend something. A Cost of 0 does not mean 1:
-// it may have been forgotten or miscounted, and elsewhere it looks.
+// spends returns an error unless all charges spend something. A Cost of 0 does not mean 1,
+// because the caller may have forgotten or miscounted it.
 func spends(charges ...Charge) error {
 	for i := range charges {
 		if c := &charges[i]; c.Cost <= 0 {
@@ -90,19 +90,20 @@ func spends(charges ...Charge) error {
 	return nil
 }
 
-// Wait spends charges and returns when it is their turn. If the turn is not within that
-// time, it returns a *LimitedError at once. Wait is for work that is not HTTP: queues,
-// gRPC, batch jobs. A key has one queue in all processes that share the store: first come,
-// first served.
+// Wait spends charges and returns at their turn, the first instant at which all of them
+// fit. If the turn is later than within from now, Wait spends nothing and returns a
+// *LimitedError at once. It is for work that is not HTTP: queues, gRPC, batch jobs. Callers
+// of a key get their turns in the order in which they come, in all processes that share the
+// store.
 //
-// If ctx has ended before, nothing is spent. If ctx ends during the wait, the turn is
-// given back, and Wait returns the error of ctx. If the turn lies beyond the deadline of
-// ctx, Wait refuses at once. The call of the store itself does not end with ctx, because
-// Wait must know what to give back; a turn that has come by then is the caller's, and Wait
-// returns nil.
+// If ctx has ended before the call, Wait spends nothing. If ctx ends during the wait, Wait
+// gives the turn back and returns the error of ctx. If the turn is later than the deadline
+// of ctx, Wait refuses at once. The call of the store does not end with ctx, because Wait
+// must know what to give back. If the turn has come when the store answers, Wait returns
+// nil.
 //
-// A charge whose Cost is 0 or below is an error. An error of the store is returned as it
-// is: units may have been spent, and the caller chooses whether to go on.
+// A charge whose Cost is 0 or below is an error. An error of the store is returned
+// unchanged. Units may then have been spent, and the caller chooses whether to go on.
 func Wait(ctx context.Context, store Store, within time.Duration, charges ...Charge) error {
 	r, err := Reserve(ctx, store, within, charges...)
 	if err != nil {
@@ -111,8 +112,8 @@ func Wait(ctx context.Context, store Store, within time.Duration, charges ...Cha
 	return r.Wait(ctx)
 }
 
-// Reserve spends charges at the first instant within that time at which they all fit, and
-// returns without waiting. Otherwise it is like Wait.
+// Reserve spends charges at the first instant at which all of them fit, at most within from
+// now. It returns without waiting. In everything else it is like Wait.
 func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (r *Reservation) take(ctx context.Context) error {
 	return nil
 }
 
-// Delay is the time until the turn; 0 if it has come.
+// Delay returns the time until the turn; 0 if the turn has come.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
 
 // Wait returns when the turn has come. If ctx ends before, it gives the turn back and
@@ -174,9 +175,9 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 }
 
-// Cancel gives the units back, so that other callers may use the turn, unless the turn has
-// come. If the turn was the last in the queue, the keys are as they were before. Another
-// call does nothing.
+// Cancel gives the units back if the turn has not come, so that other callers may spend
+// them. If no later turn was reserved, the keys are then as they were before. A second call
+// does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
@@ -185,8 +186,8 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return giveBack(ctx, r.store, &r.t)
 }
 
-// giveBack gives back the units that an allowed transaction has spent, and no others. If
-// it waits and is the last in the queue, the keys are as they were before.
+// giveBack gives back the units that an allowed transaction has spent. If t waits and no
+// later turn was reserved, the keys are then as they were before.
 func giveBack(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
@@ -201,11 +202,12 @@ func giveBack(ctx context.Context, store Store, t *Transaction) error {
 	return store.Take(ctx, &back)
 }
 
-// Peek returns what would happen if charges were taken now, and spends nothing: Allowed and
-// RetryAfter say when the Cost of each fits, and the other fields of its Decision what
-// remains unspent, when more is free, and when all is. A Cost of 0 or below only looks.
+// Peek returns what would be decided if charges were taken now, and spends nothing. Allowed
+// and RetryAfter say when the Cost of each charge fits. The other fields of its Decision
+// describe the key as it is: what remains, when more is free, and when all is. A charge
+// with a Cost of 0 or below is always allowed.
 //
-// If a HybridStore knows from memory that a charge is refused, Remaining may be -1.
+// If a HybridStore refuses a charge from memory, Remaining may be -1.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {
 	n := len(charges)
 	for i := range charges {
@@ -225,13 +227,13 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 	return t, err
 }
 
-// none is an algorithm that allows nothing. Peek adds a charge of it, so that nothing is
-// spent.
+// none is an algorithm that allows no charge. Peek adds a charge of it to its transaction,
+// so that nothing is spent.
 type none struct{}
 
 func (none) Name() string   { return "none" }
 func (none) String() string { return "none" }
-func (none) Unpayable()     {} // see package credit
+func (none) Unpayable()     {} // package credit must not pay for it
 
 func (none) Take(_ State, _ *Limit, _, cost int64) (State, Decision) {
 	if cost > 0 {
@@ -240,7 +242,7 @@ func (none) Take(_ State, _ *Limit, _, cost int64) (State, Decision) {
 	return State{}, Decision{Allowed: true}
 }
 
-// Lua is the same for package redisstore: see redisstore.Scripted.
+// Lua returns Take as a script for package redisstore: see redisstore.Scripted.
 func (none) Lua() string {
 	return `local function take(at, a, b, till, now, cost)
   if cost > 0 then return -1 end
@@ -250,9 +252,9 @@ end
 }
 
 // Reset gives back all units that the keys of charges have spent; their Cost is ignored.
-// Reserved turns keep their instant, and other callers go after them. To give back some
-// units, Take a charge of negative Cost. To allow more than the limit, raise the limit, for
-// instance by Rule.LimitsFor.
+// Turns that are already reserved keep their instants, and later callers get later turns.
+// To give back some units, Take a charge of negative Cost. To allow more than the limit,
+// raise the limit, for instance by Rule.LimitsFor.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {

@@ -1,15 +1,16 @@
-// Package weir limits rates: of incoming requests, as func(http.Handler) http.Handler
-// middleware, and of outgoing requests and other work.
+// Package weir limits how many requests each client may make, as func(http.Handler)
+// http.Handler middleware. It also limits outgoing requests and work that is not HTTP.
 //
-// A [Limit] is plain data. An [Algorithm] is its arithmetic, without clock or memory. A
-// [Store] keeps the states and decides a [Transaction], all of its charges or none, at one
-// instant of the store's clock. [Middleware] and [New] put them in front of a handler.
+// A [Limit] is plain data. An [Algorithm] is the arithmetic of a limit, without a clock or
+// a memory. A [Store] keeps the state of each key and decides a [Transaction]: it spends
+// all of its charges or none, at one instant of the store's clock. [Middleware] and [New]
+// limit the requests to a handler.
 //
-// Package algorithms has the limits, memstore and redisstore have stores, and keys has more
-// key functions.
+// Package algorithms has the algorithms, memstore and redisstore have stores, and keys has
+// more key functions.
 //
-// Time is an integer: microseconds since 1970. Decisions are exact: a charge fits at the
-// microsecond that RetryAfter names, and not one earlier.
+// Times are integers: microseconds since 1970. Decisions are exact: if nothing else is
+// spent, a refused charge fits when its RetryAfter is over, and not a microsecond earlier.
 package weir
 
 import (
@@ -21,40 +22,45 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An Algorithm is arithmetic: no clock, no memory, no I/O.
+// An Algorithm decides whether units may be spent. It is pure arithmetic: it has no clock,
+// no memory and no I/O.
 type Algorithm interface {
-	// Name is part of stored keys. It never changes, and is printable ASCII.
+	// Name returns the name of the algorithm, in printable ASCII. It is part of stored keys
+	// and must never change.
 	Name() string
 
-	// Take decides whether cost units may be spent at now, in microseconds since 1970,
-	// and returns the state that follows. A refusal returns s as it was. A cost of 0
-	// looks and is always allowed. A negative cost gives back the newest units, never
-	// beyond full.
+	// Take decides whether cost units may be spent at now, in microseconds since 1970, and
+	// returns the state that follows. A refusal returns s unchanged. A cost of 0 is always
+	// allowed and spends nothing: its Decision describes s. A negative cost gives back the
+	// newest units, but no more than were spent.
 	//
-	// If At of a state lies after now, the state has reservations, or the clock has
-	// stepped back. Nothing fits before that At, so no charge overtakes a reservation
-	// and nothing is admitted twice.
+	// If s.At is later than now, units are reserved, or the clock has stepped back. Nothing
+	// fits before s.At, so no charge overtakes a reservation, and a clock that steps back
+	// admits nothing twice.
 	//
-	// The limit is valid. Its numbers may differ from those under which s was written.
-	// The returned state supersedes s: their logs may share memory.
+	// The limit is valid. Its numbers may differ from those under which s was written. The
+	// returned State replaces s: the Logs of both may share memory.
 	Take(s State, l *Limit, now, cost int64) (State, Decision)
 }
 
-// A State is what an Algorithm remembers of a key. The zero State is a key never seen. After
-// ResetAfter a state decides as the zero State does.
+// A State is what an Algorithm remembers of a key. The zero State is that of a key never
+// seen. When the ResetAfter of its last Decision is over, a State leads to the same
+// decisions as the zero State.
 type State struct {
 	At   int64      // when the newest unit is spent, in µs since 1970
 	A, B int64      // the algorithm's own numbers
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 
-	// Until is when the state equals the zero State under the limit that wrote it, in µs
-	// since 1970; 0 if unknown. Take may set it, and a store may: from ResetAfter. A window
-	// learns from it that the state was written under another period.
+	// Until is when the state decides as the zero State again, under the limit that wrote
+	// it, in µs since 1970; 0 if unknown. Take may set Until, and a store may set it from
+	// ResetAfter. The window algorithms learn from Until that the state was written under
+	// another period.
 	Until int64
 }
 
-// A LogEntry says that the units of a log up to the Sum-th, from the entry before on,
-// were spent at At.
+// A LogEntry has the units that were spent at one instant. Sum counts them together with
+// those of all entries before: the entry's own units are its Sum less that of the entry
+// before.
 type LogEntry struct {
 	At  int64 // µs since 1970
 	Sum int64
@@ -62,13 +68,14 @@ type LogEntry struct {
 
 // A Charge asks one limit for Cost units.
 type Charge struct {
-	Rule  string // states of different rules never mix; printable ASCII
+	Rule  string // different rules count separately; printable ASCII
 	Key   string // see StoredKey
 	Limit Limit
-	Cost  int64 // 0 looks, a negative cost gives back
+	Cost  int64 // 0 spends nothing and reads the state; a negative cost gives units back
 
-	// Spent is for a negative cost: Decision.At of the charge whose units it gives back.
-	// No other units are given back. 0 means the newest.
+	// Spent says which units a negative Cost gives back: those of the charge whose
+	// Decision.At it equals. If Spent is 0, or the Algorithm is no Canceler, the newest
+	// units are given back.
 	Spent int64
 }
 
@@ -82,8 +89,8 @@ func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 // A Decision is the answer to one charge. Durations count from the transaction's At and are
 // in whole microseconds.
 type Decision struct {
-	// Allowed says that the charge fits. In a refused transaction it may be true for
-	// some charges, but nothing was spent under any.
+	// Allowed says that the charge fits. In a refused transaction it may be true for some
+	// charges, but none of its charges was spent.
 	Allowed bool
 
 	// Remaining is how many units could be spent at once now; -1 if unknown.
@@ -100,13 +107,13 @@ type Decision struct {
 	// spent, and for a limit of requests in flight, because nobody knows when one ends.
 	NextAfter time.Duration
 
-	// ResetAfter is the wait until the state of the key equals the zero State: how long
-	// it must be kept.
+	// ResetAfter is the wait until the state of the key decides as the zero State does. A
+	// store must keep the state until then.
 	ResetAfter time.Duration
 
-	// At is when the units of the charge are spent, in µs since 1970, on the clock of
-	// the server that keeps its state. If the charge waits, it is the end of the wait;
-	// in a lease, it is when the lease took the units.
+	// At is when the units of the charge are spent, in µs since 1970, on the clock of the
+	// server that keeps its state. If the charge waits, At is the end of the wait. In a
+	// store of package lease, At is when the lease took the units.
 	At int64
 }
 
@@ -117,33 +124,34 @@ type Transaction struct {
 	// algorithm are an error.
 	Charges []Charge
 
-	// Within is the longest wait that the caller accepts; 0 means now or never. It is
-	// capped at 2^50 µs, 35 years.
+	// Within is the longest wait that the caller accepts; 0 means that the charges must fit
+	// now. It is capped at 2^50 µs, 35 years.
 	Within time.Duration
 
 	// Delay is the shortest wait: the charges are spent no sooner, and later charges go
 	// after them. It must not exceed Within.
 	Delay time.Duration
 
-	// Forget makes the store forget the states of the charges instead: what is spent,
-	// reserved and paused. It is always allowed. Costs and times are ignored, and
+	// If Forget is set, Take spends nothing and deletes the states of the charges: what is
+	// spent, reserved and paused. That is always allowed. Costs and times are ignored, and
 	// Decisions are those of keys never seen.
 	Forget bool
 
-	// AtMost > 0 spends the charges as often as all of them fit now, at most so often:
-	// a charge of Cost 1 is up to AtMost units. Granted says how often. If they do not fit
-	// once, the decisions are those of the charges as they are. Within and Delay must be
-	// 0; no Cost may be negative, and not all may be 0.
+	// If AtMost > 0, Take spends the charges as many times as all of them fit now, at most
+	// AtMost times: of a charge of Cost 1 it spends up to AtMost units. Granted is how many
+	// times. If the charges do not fit once, they are refused as without AtMost. Within and
+	// Delay must be 0. No Cost may be negative, and not all may be 0.
 	AtMost int64
 
-	// Granted is filled by Take if AtMost > 0.
+	// Granted is filled by Take if AtMost > 0: how many times the charges were spent.
 	Granted int64
 
 	// Force spends the charges even if they do not fit, whatever they cost. Later charges
-	// are decided as if the units had fitted: a key that owes more than its limits hold
-	// is refused until they have drained, or their windows are over. Force is always
-	// allowed. Within, Delay and AtMost must be 0, and no Cost may be negative. A debt of
-	// a meter lasts 2^50 µs at most, 35 years; a window holds no more than 2^50 units.
+	// are decided as if the units had fitted: a key that owes more than its limits hold is
+	// refused until they have drained, or their windows are over. Force is always allowed.
+	// Within, Delay and AtMost must be 0, and no Cost may be negative. The debt of a GCRA
+	// or a bucket lasts at most 2^50 µs, 35 years. A window or a log holds at most 2^50
+	// units.
 	Force bool
 
 	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
@@ -156,19 +164,19 @@ type Transaction struct {
 	// Wait is filled by Take: how long to wait before going ahead.
 	Wait time.Duration
 
-	// Undo is filled by Take if Wait > 0, one for each charge, and otherwise emptied. Copy
-	// it into the transaction that gives the charges back (a negative Cost, and Spent),
-	// in the order of its charges. If nothing else has changed a key since, the key is
-	// then as it was before.
+	// Undo is filled by Take if Wait > 0, with one element for each charge, and otherwise
+	// emptied. Copy it into the transaction that gives the charges back (with a negative
+	// Cost, and Spent), in the order of that transaction's charges. If no other charge has
+	// changed a key since, the key is then as it was before.
 	Undo []undo
 
-	// Refusal is filled by a Limiter that refuses the request, because of these charges
-	// or of a ban or a deny, which may come without charges. Stores ignore it.
+	// Refusal is set by a Limiter that refuses the request: because of these charges, a ban
+	// or a deny. After a ban or a deny there may be no charges. Stores ignore Refusal.
 	Refusal Refusal
 
 	next   []State
 	first  plan   // of the first charge
-	others []plan // of those after it
+	others []plan // of the later charges
 }
 
 // Allowed reports whether every charge was allowed, and therefore spent, and there is no
@@ -202,8 +210,9 @@ type Store interface {
 	// changes nothing; after an error anything may have been spent. If ctx has ended
 	// before Take begins, Take returns the error of ctx and spends nothing.
 	//
-	// A Limiter charges requests whose clients hang up, so its ctx never ends: a store
-	// that may wait, for a network for instance, bounds the time of Take itself.
+	// The ctx of a Limiter never ends, because it charges requests whose clients have hung
+	// up, too. A store that may wait, for a network for instance, must limit the time of
+	// Take itself.
 	Take(ctx context.Context, t *Transaction) error
 }
 
@@ -212,7 +221,7 @@ type Store interface {
 // Stores call it first.
 func (t *Transaction) Validate() error {
 	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && !t.Force && t.first.of(&t.Charges[0]) {
-		return nil // most transactions, without a call
+		return nil // most transactions end here, without the call of validate
 	}
 	return t.validate()
 }
@@ -229,7 +238,7 @@ func (t *Transaction) validate() error {
 			return err
 		}
 	}
-	var seen uint64 // a bit for each 64th part of all names: mostly, names differ in it
+	var seen uint64 // a bit for each value of the first 6 bits of Names, in which most names differ
 	for i := range t.Charges {
 		bit := uint64(1) << (t.plan(i).Names >> 58)
 		if seen&bit != 0 {
@@ -242,7 +251,7 @@ func (t *Transaction) validate() error {
 	return nil
 }
 
-// validateMode checks a transaction that spends at most so often, or by force.
+// validateMode checks a transaction that has AtMost or Force.
 func (t *Transaction) validateMode() error {
 	if t.Within > 0 || t.Forget || t.Force && t.AtMost > 0 {
 		return errors.New("weir: a transaction has at most one of Within, Forget, AtMost and Force")
@@ -256,13 +265,13 @@ func (t *Transaction) validateMode() error {
 		spends = spends || cost > 0
 	}
 	if !spends {
-		return errors.New("weir: AtMost of charges that spend nothing")
+		return errors.New("weir: AtMost needs a charge with a Cost above 0")
 	}
 	return nil
 }
 
-// duplicate returns an error if a charge before the i-th asks the same limit of the
-// same key.
+// duplicate returns an error if a charge before the i-th is for the same limit of the same
+// key.
 func (t *Transaction) duplicate(i int) error {
 	c, names := &t.Charges[i], t.plan(i).Names
 	for j := range i {
@@ -278,12 +287,12 @@ func (t *Transaction) duplicate(i int) error {
 
 // Errors that stores return.
 var (
-	// ErrDuplicate is for a transaction that charges the same limit of the same rule
-	// and key twice.
+	// ErrDuplicate is returned for a transaction that charges the same limit of the same
+	// rule and key twice.
 	ErrDuplicate = errors.New("weir: duplicate charge")
 
-	// ErrBusy is for a transaction that the store cannot decide in time, because it is
-	// asked for too much. The transaction was not decided, and nothing was spent.
+	// ErrBusy is returned by a store that gets more transactions than it can decide in
+	// time. The transaction was not decided, and nothing was spent.
 	ErrBusy = errors.New("weir: the store is busy")
 
 	// ErrOpen is what a Breaker returns while it is open, with the error that opened
