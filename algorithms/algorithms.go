@@ -1,12 +1,13 @@
 // Package algorithms has the arithmetic of rate limits. Each of its functions
 // returns a weir.Limit, ready to use or to change.
 //
-// Three families share their arithmetic. GCRA, token bucket and leaky bucket
-// are one meter. Fixed, anchored and calendar windows count in a window and
-// differ in where it lies. Sliding window and sliding log look back from now.
+// There are three families. GCRA, token bucket and leaky bucket share the arithmetic of
+// a meter, a debt that drains. Fixed, anchored and calendar windows count the units of a
+// window and differ in when it begins. Sliding window and sliding log count the units of
+// the last period.
 //
-// All of it is in integers. A result that is no integer is rounded so that less is
-// admitted, never more.
+// The arithmetic uses integers only. A result that is no integer is rounded so that less
+// is admitted, never more.
 package algorithms
 
 import (
@@ -26,13 +27,13 @@ type view struct {
 	reset     int64
 }
 
-// decide fills in the decision at now from a view at the instant at ≥ now, before which
-// nothing fits. retry counts from at.
+// decide fills in d, the decision at now, from the view of the instant at ≥ now. Nothing
+// fits before at. retry is in µs from at.
 func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {
 		if v.remaining > 0 {
-			v.next = 0 // free at once at the instant at
+			v.next = 0 // a unit is free at the instant at
 		}
 		v.remaining = 0
 	}
@@ -69,6 +70,6 @@ func mulDiv(a, b, c int64) (quo, rem int64) {
 	return int64(q), int64(r)
 }
 
-// givenBack returns how many units a negative cost gives back. No limit can
-// hold more than the largest of these.
+// givenBack returns how many units a negative cost gives back: −cost, but at most
+// 2·MaxTicks. No state holds more units than that.
 func givenBack(cost int64) int64 { return -max(cost, -2*weir.MaxTicks) }

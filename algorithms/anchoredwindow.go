@@ -8,11 +8,11 @@ import (
 
 // AnchoredWindow allows quota units in a window of the period. The first unit that a key
 // spends begins its window, and the first unit after that window begins the next. In any
-// window of the period, (t − period, t], it admits at most 2·quota − 1, or 2·quota
+// span of the period, (t − period, t], it admits at most 2·quota − 1, or 2·quota
 // if the first unit of a window is given back. That is about as much as FixedWindow
 // admits, but the windows of different keys do not end together.
 //
-// A state holds where its window begins (B).
+// A state holds the units of its window (A) and when the window begins (B).
 func AnchoredWindow(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: anchoredWindow{}, Quota: quota, Period: period}
 }
@@ -28,14 +28,14 @@ func (a anchoredWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ we
 	return s, d
 }
 
-// Step decides in place: weir calls it instead of Take.
+// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	if at < s.Until && s.Until > s.B+period && s.A > 0 {
 		m := mixed{kept: s.A, period: period, until: s.Until}
 		b, until := s.B, s.Until
 		if cost > 0 && at >= s.At+period && at+period > until {
-			b, until = at, at+period // the longer window ends before this one would: begin a window
+			b, until = at, at+period // a window that begins now ends after the longer one: begin it
 		}
 		m.step(s, d, l.Quota, b, until, now, at, cost)
 		return
@@ -48,7 +48,7 @@ func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, 
 	w.step(s, d, l.Quota, start, now, at, cost)
 }
 
-// Cancel makes it a weir.Canceler.
+// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
 func (anchoredWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	period := int64(l.Period) / microsecond
 	until := s.B + period

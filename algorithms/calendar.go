@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A Unit is a window of the calendar.
+// A Unit is the length of a window of Calendar: a day, a week or a month.
 type Unit int
 
 // The units of Calendar. A week begins on Monday, as in ISO 8601.
@@ -30,21 +30,22 @@ func (u Unit) String() string {
 	return fmt.Sprintf("Unit(%d)", int(u))
 }
 
-// Calendar allows quota units in each day, week or month as the clocks and
-// calendars of location show them; nil is UTC. A day begins with the first
-// instant that carries its date, and may last 23 or 25 hours. In any span no
-// longer than the shortest window it touches it admits at most 2·quota, like
-// FixedWindow; 24 hours around a day of 23, or 30 days around a February, may see
-// 3·quota. The limit is named after the unit. Its Period is 24 hours, 7 days or
-// 30 days, and is only for display.
+// Calendar allows quota units in each day, week or month of the calendar in location. A
+// nil location is UTC. A day begins with the first instant that carries its date, and may
+// last 23 or 25 hours. The limit is named after the unit. Its Period is 24 hours, 7 days
+// or 30 days, and is only for display.
 //
-// The location may differ from user to user (Rule.LimitsFor). It must be one
-// that the user cannot change at will: what was spent counts in the window that
-// holds its instant, so a user who moves has the quota again at the next midnight
-// of the new location. A user who moves once gains the quota of a day at most. A user who
-// moves to and fro between two locations has the quota of both each day, and a user who
-// follows midnight around the world has it again every hour. If users choose their
-// location, let a change take effect rarely, or charge a second limit without a location.
+// In a span that is no longer than the shortest window it touches, Calendar admits at most
+// 2·quota, like FixedWindow. A longer span may see 3·quota: 24 hours around a day of 23
+// hours, or 30 days around a February.
+//
+// The location may differ from user to user (Rule.LimitsFor), but users must not be able
+// to change theirs at will. A unit counts in the window that holds its instant, so a user
+// who moves has the quota again at the next midnight of the new location. A user who moves
+// once gains the quota of a day at most. A user who moves to and fro between two locations
+// has the quota of both each day, and a user who follows midnight around the world has the
+// quota again every hour. If users choose their location, let a change take effect rarely,
+// or charge a second limit without a location.
 func Calendar(quota int64, unit Unit, location *time.Location) weir.Limit {
 	l := weir.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: quota, Period: 24 * time.Hour}
 	switch unit {
@@ -76,7 +77,7 @@ func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.Sta
 	return s, d
 }
 
-// Step decides in place: weir calls it instead of Take.
+// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	start, end := c.Window(min(at, 1<<53)) // a state beyond that, the year 2255, is broken
@@ -84,7 +85,7 @@ func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
 
-// Cancel makes it a weir.Canceler.
+// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
 func (c calendar) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	start, _ := c.Window(min(s.At, 1<<53))
 	return cancelInWindow(s, l.Quota, start, 0, s.Until, now, at, n)
@@ -98,8 +99,9 @@ func (c calendar) Window(at int64) (start, end int64) {
 		loc = time.UTC
 	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
-	// If clocks go back over midnight, a date comes, goes and comes again. A day begins
-	// when its date first comes, so the instant may lie in a later window than its date.
+	// If clocks go back over midnight, they show the old date again. A day begins when its
+	// date comes for the first time, so the window of the instant may be a later one than
+	// that of its date.
 	for i := range 3 {
 		start, end = c.bounds(y, m, d, i, loc)
 		if start <= at && at < end {
@@ -110,8 +112,9 @@ func (c calendar) Window(at int64) (start, end int64) {
 	return calendar{c.unit, time.UTC}.Window(at)
 }
 
-// Edges returns the instants at which windows begin, for scripts, which cannot compute
-// them: from the window before the one that holds the instant at to a few after it.
+// Edges returns six instants at which windows begin, in µs since 1970. The second is the
+// beginning of the window that holds the instant at. Scripts need them, because they
+// cannot compute them.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)
@@ -123,7 +126,8 @@ func (c calendar) Edges(at int64) []int64 {
 	return edges
 }
 
-// bounds returns the window of the unit of that date, or the i-th after it.
+// bounds returns the i-th window after the one that has the date y-m-d. With i = 0 it
+// returns that window itself.
 func (c calendar) bounds(y int, m time.Month, d, i int, loc *time.Location) (start, end int64) {
 	switch c.unit {
 	case Month:
@@ -160,13 +164,13 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	return t.UnixMicro()
 }
 
-// dateline is longer than any clock differs from UTC.
+// dateline is more than the difference between UTC and the clock of any place.
 const dateline = 36 * time.Hour
 
 // zoneEnd returns when the offset of t ends, or the zero Time if it lasts until
-// latest. It replaces Time.ZoneBounds on the last days of a leap year: where ZoneBounds
-// goes by the rules of a zone, it takes every year to have 365 days, and then returns an
-// end that is not after t.
+// latest. It replaces Time.ZoneBounds on the last days of a leap year. If ZoneBounds
+// computes the end from the rules of a zone, it takes every year to have 365 days, and then
+// returns an end that is not after t.
 func zoneEnd(t, latest time.Time) time.Time {
 	_, offset := t.Zone()
 	differs := func(u time.Time) bool {

@@ -1,5 +1,6 @@
--- edges are the instants at which windows begin: one or more runs of them, with a 0 between
--- two. If no window has the instant at, the error makes the store call again with more edges.
+-- edges are instants at which windows begin: one or more lists of successive ones, with a 0
+-- between two lists. If no window holds the instant at, the error makes the store call again
+-- with more edges.
 local function window_of(at, edges)
   for i = 1, #edges - 8, 8 do
     local start, finish = struct.unpack('<dd', edges, i)

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"testing"
 	"time"
-	_ "time/tzdata" // the zones of any machine
+	_ "time/tzdata" // so that the test needs no zones of the machine
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// zones are places whose clocks are hard to read, each with the first of ten
-// years in which they are. The comments say what they do to midnight.
+// zones are time zones with irregular days, each with the first of ten years in which
+// they have them. The comments say what their clocks do around midnight.
 var zones = []struct {
 	name string
 	year int
@@ -20,7 +20,7 @@ var zones = []struct {
 	{"Europe/Berlin", 2015},
 	{"America/New_York", 2005}, // other rules since 2007
 	{"Asia/Kolkata", 2015},
-	{"Asia/Kathmandu", 2015},      // 5:45
+	{"Asia/Kathmandu", 2015},      // UTC+5:45
 	{"Australia/Lord_Howe", 2015}, // changes by half an hour
 	{"America/Sao_Paulo", 2010},   // skipped at 0:00 until 2018; back from 0:00 to 23:00
 	{"Asia/Beirut", 2015},         // skipped at 0:00; back from 0:00 to 23:00
@@ -34,16 +34,16 @@ var zones = []struct {
 	{"America/St_Johns", 2005},    // skipped and back over midnight, at 0:01, until 2011
 	{"Atlantic/Azores", 2015},     // back from 1:00 to 0:00
 	{"America/Scoresbysund", 2015},
-	{"Pacific/Apia", 2005},      // no 2011-12-30
-	{"Pacific/Kwajalein", 1990}, // no 1993-08-21
-	{"Pacific/Chatham", 2015},   // 12:45
-	{"Antarctica/Casey", 2009},  // by three hours, and two
-	{"Asia/Pyongyang", 2010},    // by half an hour at midnight
+	{"Pacific/Apia", 2005},      // skipped 2011-12-30
+	{"Pacific/Kwajalein", 1990}, // skipped 1993-08-21
+	{"Pacific/Chatham", 2015},   // UTC+12:45
+	{"Antarctica/Casey", 2009},  // changes by three hours, and by two
+	{"Asia/Pyongyang", 2010},    // changes by half an hour at midnight
 	{"America/Caracas", 2007},
 	{"Europe/Moscow", 2007},
 }
 
-// A windower is the algorithm of Calendar.
+// A windower is the method of the Calendar algorithm that the tests call.
 type windower interface {
 	Window(at int64) (start, end int64)
 }
@@ -58,13 +58,14 @@ const (
 	day    = 24 * hour
 )
 
-// dayNumber counts the date that clocks in loc show, in days since 1970-01-01.
+// dayNumber returns the date that clocks in loc show at an instant, in days since
+// 1970-01-01.
 func dayNumber(at int64, loc *time.Location) int64 {
 	y, m, d := time.UnixMicro(at).In(loc).Date()
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86_400
 }
 
-// unitNumber numbers the unit that holds a day.
+// unitNumber returns the number of the day, week or month that holds the day number n.
 func unitNumber(unit algorithms.Unit, n int64) int64 {
 	switch unit {
 	case algorithms.Week:
@@ -78,9 +79,9 @@ func unitNumber(unit algorithms.Unit, n int64) int64 {
 
 var units = []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month}
 
-// boundaries walks the clock of loc from one whole hour to another, hour by hour
-// and minute by minute where something happens, and returns when windows begin:
-// where the latest date seen so far enters the next unit.
+// boundaries returns when windows begin: when the latest date so far enters the next unit.
+// It reads the clock of loc from one whole hour to another, hour by hour, and minute by
+// minute in hours in which the date or the offset changes.
 func boundaries(loc *time.Location, from, to int64) map[algorithms.Unit][]int64 {
 	begins := map[algorithms.Unit][]int64{}
 	var latest int64
@@ -114,9 +115,9 @@ func offset(at int64, loc *time.Location) int {
 	return o
 }
 
-// TestCalendarWindows compares windows with the walked clock, over ten years of
-// each zone: they begin where the definition says, each ends where the next
-// begins, and every instant near an edge lies in the window that says it holds it.
+// TestCalendarWindows compares the windows of ten years of each zone with boundaries:
+// they begin where boundaries says, each ends where the next begins, and Window returns
+// the same window for instants near its edges and in its middle.
 func TestCalendarWindows(t *testing.T) {
 	for _, zone := range zones {
 		loc := mustLoad(t, zone.name)
@@ -152,8 +153,8 @@ func compare(c windower, begins []int64) error {
 
 func utc(at int64) string { return time.UnixMicro(at).UTC().Format("2006-01-02T15:04:05.999999") }
 
-// TestCalendarPartition walks from window to window over fifty years: no gap, no
-// overlap, none empty, none longer than its unit may be.
+// TestCalendarPartition walks from window to window over fifty years: the windows have no
+// gap and no overlap, none is empty, and none is longer than its unit may be.
 func TestCalendarPartition(t *testing.T) {
 	longest := map[algorithms.Unit]int64{algorithms.Day: 27 * hour, algorithms.Week: 7*day + 4*hour, algorithms.Month: 31*day + 4*hour}
 	for _, zone := range zones {
@@ -174,36 +175,36 @@ func TestCalendarPartition(t *testing.T) {
 	}
 }
 
-// TestCalendarDates has the windows that a person can check with an almanac.
+// TestCalendarDates checks windows around known changes of clocks, written out by hand.
 func TestCalendarDates(t *testing.T) {
 	tests := []struct {
 		zone       string
 		unit       algorithms.Unit
-		at         string // of the zone's clock, with its offset
+		at         string // as the clock of the zone shows it, with its offset
 		start, end string
 	}{
 		{"UTC", algorithms.Day, "2026-05-05T12:00:00Z", "2026-05-05T00:00:00Z", "2026-05-06T00:00:00Z"},
-		// 23 and 25 hours
+		// days of 23 and 25 hours
 		{"Europe/Berlin", algorithms.Day, "2026-03-29T12:00:00+02:00", "2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00"},
 		{"Europe/Berlin", algorithms.Day, "2026-10-25T12:00:00+01:00", "2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00"},
 		{"America/New_York", algorithms.Day, "2026-03-08T00:00:00-05:00", "2026-03-08T00:00:00-05:00", "2026-03-09T00:00:00-04:00"},
 		{"America/New_York", algorithms.Day, "2026-11-01T23:59:59-05:00", "2026-11-01T00:00:00-04:00", "2026-11-02T00:00:00-05:00"},
 		{"Europe/Berlin", algorithms.Week, "2026-03-29T23:59:59+02:00", "2026-03-23T00:00:00+01:00", "2026-03-30T00:00:00+02:00"},
 		{"Europe/Berlin", algorithms.Month, "2026-03-31T23:59:59+02:00", "2026-03-01T00:00:00+01:00", "2026-04-01T00:00:00+02:00"},
-		// no midnight
+		// clocks skip midnight
 		{"America/Sao_Paulo", algorithms.Day, "2018-11-04T01:00:00-02:00", "2018-11-04T01:00:00-02:00", "2018-11-05T00:00:00-02:00"},
 		{"America/Sao_Paulo", algorithms.Day, "2018-11-03T23:59:59-03:00", "2018-11-03T00:00:00-03:00", "2018-11-04T01:00:00-02:00"},
 		{"Asia/Beirut", algorithms.Day, "2024-03-31T12:00:00+03:00", "2024-03-31T01:00:00+03:00", "2024-04-01T00:00:00+03:00"},
 		{"Africa/Cairo", algorithms.Day, "2024-04-26T12:00:00+03:00", "2024-04-26T01:00:00+03:00", "2024-04-27T00:00:00+03:00"},
 		{"Africa/Cairo", algorithms.Day, "2024-10-31T23:30:00+02:00", "2024-10-31T00:00:00+03:00", "2024-11-01T00:00:00+02:00"},
-		// midnight twice: back from 1:00 to 0:00 within the new day
+		// midnight comes twice: clocks go back from 1:00 to 0:00 within the new day
 		{"America/Havana", algorithms.Day, "2024-11-03T00:30:00-05:00", "2024-11-03T00:00:00-04:00", "2024-11-04T00:00:00-05:00"},
 		{"America/Havana", algorithms.Day, "2024-03-10T01:00:00-04:00", "2024-03-10T01:00:00-04:00", "2024-03-11T00:00:00-04:00"},
 		{"Atlantic/Azores", algorithms.Day, "2024-10-27T00:30:00-01:00", "2024-10-27T00:00:00+00:00", "2024-10-28T00:00:00-01:00"},
-		// back over midnight: the 7th has come at 0:00 and stays, though clocks show the 6th again
+		// clocks go back over midnight: the window of the 7th has begun, though they show the 6th again
 		{"America/St_Johns", algorithms.Day, "2010-11-06T23:30:00-03:30", "2010-11-07T00:00:00-02:30", "2010-11-08T00:00:00-03:30"},
 		{"America/St_Johns", algorithms.Day, "2010-11-06T23:59:59-02:30", "2010-11-06T00:00:00-02:30", "2010-11-07T00:00:00-02:30"},
-		// no day
+		// a date is skipped
 		{"Pacific/Apia", algorithms.Day, "2011-12-29T23:59:59-10:00", "2011-12-29T00:00:00-10:00", "2011-12-31T00:00:00+14:00"},
 		{"Pacific/Apia", algorithms.Week, "2011-12-31T00:00:00+14:00", "2011-12-26T00:00:00-10:00", "2012-01-02T00:00:00+14:00"},
 		{"Pacific/Apia", algorithms.Month, "2011-12-31T00:00:00+14:00", "2011-12-01T00:00:00-10:00", "2012-01-01T00:00:00+14:00"},
@@ -232,8 +233,8 @@ func TestCalendarDates(t *testing.T) {
 	}
 }
 
-// TestCalendarRetry: a day that is used up is refused until the next begins, be
-// it 23, 24 or 25 hours long, and to the microsecond.
+// TestCalendarRetry: once the quota of a day is spent, RetryAfter names the microsecond at
+// which the next day begins, for days of 23, 24 and 25 hours.
 func TestCalendarRetry(t *testing.T) {
 	berlin := mustLoad(t, "Europe/Berlin")
 	tests := []struct {
@@ -262,27 +263,27 @@ func TestCalendarRetry(t *testing.T) {
 	}
 }
 
-// TestCalendarTraveller shows what the doc of Calendar warns of: how much a user
-// spends within 24 hours who may choose the location of each request, of a quota
-// of 10 a day.
+// TestCalendarTraveller measures what the doc of Calendar warns of: how much a user may
+// spend within 24 hours, with a quota of 10 a day, if the user chooses the location of each
+// request.
 func TestCalendarTraveller(t *testing.T) {
 	kiritimati, berlin, pagoPago := mustLoad(t, "Pacific/Kiritimati"), mustLoad(t, "Europe/Berlin"), mustLoad(t, "Pacific/Pago_Pago")
 	start := time.Date(2026, 5, 4, 9, 0, 0, 0, time.UTC).UnixMicro() // 11:00 in Berlin; midnight in Kiritimati is in an hour
-	west := []*time.Location{kiritimati}                             // with midnight, hour by hour
+	west := []*time.Location{kiritimati}                             // in each, midnight is an hour later
 	for h := 14; h > -9; h-- {
 		west = append(west, mustLoad(t, fmt.Sprintf("Etc/GMT%+d", -h)))
 	}
 	tests := []struct {
 		name      string
-		locations []*time.Location // where the requests of each hour are; the last one stays
+		locations []*time.Location // of the requests, hour by hour; the last one is for all later hours
 		want      int64
 	}{
-		{"at home", []*time.Location{berlin}, 20},                                    // before midnight and after
-		{"moves east", []*time.Location{berlin, kiritimati}, 20},                     // the next day, 12 hours sooner
-		{"moves west", []*time.Location{berlin, pagoPago}, 20},                       // where midnight is in an hour, too
+		{"at home", []*time.Location{berlin}, 20},                                    // the quota of two days of Berlin
+		{"moves east", []*time.Location{berlin, kiritimati}, 20},                     // the second day comes 12 hours sooner
+		{"moves west", []*time.Location{berlin, pagoPago}, 20},                       // midnight of Pago Pago is in an hour, too
 		{"there and back", []*time.Location{berlin, kiritimati, berlin}, 30},         // two days of Berlin, one of Kiritimati
-		{"to and fro at once", []*time.Location{kiritimati, berlin, kiritimati}, 20}, // nothing: what was spent lies in both days
-		{"follows midnight", west, 24 * 10},                                          // a day of each
+		{"to and fro at once", []*time.Location{kiritimati, berlin, kiritimati}, 20}, // no gain: the units spent count in both places
+		{"follows midnight", west, 24 * 10},                                          // the quota of a day in each of 24 zones
 	}
 	for _, test := range tests {
 		states := make([]weir.State, 1)

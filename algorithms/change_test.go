@@ -11,32 +11,33 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// everyAlgorithm returns a limit of each.
+// everyAlgorithm returns a limit of each algorithm, but none in flight, and two calendars.
 func everyAlgorithm(quota, burst int64, period time.Duration) []weir.Limit {
 	return append(all(quota, burst, period),
 		algorithms.Calendar(quota, algorithms.Day, nil),
 		algorithms.Calendar(quota, algorithms.Month, time.FixedZone("", 3600)))
 }
 
-// after returns the decision on a look and on a charge, and the state after it.
+// after returns the state after a charge, the decision on a look (a cost of 0) before it,
+// and the decision on the charge.
 func after(s weir.State, l weir.Limit, now, cost int64) (weir.State, weir.Decision, weir.Decision) {
 	_, look := l.Algorithm.Take(s, &l, now, 0)
 	next, d := l.Algorithm.Take(s, &l, now, cost)
 	return next, look, d
 }
 
-// TestChangedQuota: units that are spent remain spent, and the new quota holds
-// at the instant at which it is set, for every algorithm.
+// TestChangedQuota: after a change of the quota, units that were spent remain spent and the
+// new quota holds at once, for every algorithm.
 func TestChangedQuota(t *testing.T) {
 	const now = 1_700_000_000_000_000
 	tests := []struct{ before, spent, now, remaining int64 }{
 		{10, 4, 10, 6},
-		{10, 4, 20, 16}, // raised: more at once
+		{10, 4, 20, 16}, // the quota is raised
 		{10, 10, 11, 1},
-		{10, 4, 5, 1}, // lowered: less at once
+		{10, 4, 5, 1}, // the quota is lowered
 		{10, 4, 4, 0},
-		{10, 9, 3, 0}, // more was spent than there is now
-		{1_000_000, 600_000, 2_000_000, 1_400_000}, // counted in other ticks
+		{10, 9, 3, 0}, // more was spent than the new quota
+		{1_000_000, 600_000, 2_000_000, 1_400_000}, // the ticks of a unit change too
 		{1_000_000, 600_000, 700_000, 100_000},
 	}
 	for _, test := range tests {
@@ -58,14 +59,14 @@ func TestChangedQuota(t *testing.T) {
 	}
 }
 
-// TestChangedBurst is the same for the burst of a meter, which drains at the new
-// rate from then on. More debt than the new burst is judged as a full one, so that
-// nobody waits for a limit that no longer is; none of it is forgotten.
+// TestChangedBurst: after a change of burst and quota, a meter keeps its debt and drains it
+// at the new rate. A debt above the new burst counts as a full one, so that no request
+// waits for units of the old limit.
 func TestChangedBurst(t *testing.T) {
 	const now = 1_700_000_000_000_000
 	tests := []struct {
 		before, spent, now int64
-		quota              int64 // a second, from 10
+		quota              int64 // per second after the change; 10 before
 		remaining          int64
 		next               time.Duration
 	}{
@@ -91,14 +92,14 @@ func TestChangedBurst(t *testing.T) {
 	}
 }
 
-// TestChangedPeriod: a meter carries what is owed over in units. The others look
-// back over the new period.
+// TestChangedPeriod: after a change of the period, a meter owes as many units as before.
+// The other algorithms count the units of the new period.
 func TestChangedPeriod(t *testing.T) {
 	const start = 1_700_000_040_000_000 // a minute of UTC begins
 	at := func(d time.Duration) int64 { return start + d.Microseconds() }
 	tests := []struct {
 		before, after weir.Limit
-		at            time.Duration // 6 units are spent at 0, then this passes
+		at            time.Duration // from the charge of 6 units to the change
 		remaining     int64
 		next          time.Duration
 	}{
@@ -123,10 +124,10 @@ func TestChangedPeriod(t *testing.T) {
 	}
 }
 
-// TestChangesStaySound changes limits at random under greedy clients. From each
-// change on a key admits no more at once than one never seen, no more in any
-// window than the worst case of the new limit, and is as good as new when the new
-// limit has drained what the largest one may have left, and the longest window ends.
+// TestChangesStaySound changes the limit of a key at random while a greedy client charges
+// it. From each change on, the key admits no more at once than a new key does, and no more
+// in any window than the worst case of the new limit. ResetAfter stays below a bound: the
+// time in which the new limit drains the debt of the largest one, or the longest window.
 func TestChangesStaySound(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 6))
@@ -182,7 +183,7 @@ func TestChangesStaySound(t *testing.T) {
 	}
 }
 
-// absurd numbers are what a broken store may hold.
+// absurd returns a number that only a broken store can hold.
 func absurd(r *rand.Rand, now int64) int64 {
 	edges := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MaxInt64 - 1, math.MinInt64 + 1, weir.MaxTicks, -weir.MaxTicks,
 		weir.MaxTicks + 1, 1 << 53, 1<<53 + 1, 1 << 62, now, now + 1, now - 1, 7}
@@ -192,7 +193,7 @@ func absurd(r *rand.Rand, now int64) int64 {
 	return int64(r.Uint64()) >> r.IntN(64)
 }
 
-// TestAbsurdStates: whatever a store returns, no algorithm panics or hangs.
+// TestAbsurdStates: no algorithm panics or hangs, whatever state a store returns.
 func TestAbsurdStates(t *testing.T) {
 	berlin := mustLoad(t, "Europe/Berlin")
 	seed := rand.Uint64()

@@ -6,7 +6,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// An uncountable is the error of a limit whose quota or burst is too large.
+// An uncountable is the error of a limit whose quota or burst is too large to be counted
+// exactly.
 type uncountable struct{ limit weir.Limit }
 
 func (e *uncountable) Error() string {
@@ -15,7 +16,7 @@ func (e *uncountable) Error() string {
 	if l.Burst > l.Quota {
 		name, n = "burst", l.Burst
 	}
-	text := fmt.Sprintf("%s %d in a period of %v cannot be counted exactly: their product in µs exceeds 2^50 and they have no common divisor that helps", name, n, l.Period)
+	text := fmt.Sprintf("%s %d in a period of %v cannot be counted exactly: their product in µs exceeds 2^50, and no common divisor makes it small enough", name, n, l.Period)
 	if !e.isMeter() {
 		text = fmt.Sprintf("quota %d exceeds 2^50", l.Quota)
 	}
@@ -35,10 +36,10 @@ func (e *uncountable) isMeter() bool {
 	return ok
 }
 
-// Nearest returns what a Limiter counts instead, if LimitsFor returned the limit: the limit
-// with the largest quota below that can be counted. If the burst is too large for every
-// quota, it has the largest burst that can be counted. If there is none, it returns the
-// limit as it is.
+// Nearest returns the limit that a Limiter counts instead if LimitsFor has returned one that
+// cannot be counted. It has the largest quota below the limit's own that can be counted. If
+// the burst is too large for every quota, Nearest lowers the burst and keeps the quota. If
+// that does not help either, Nearest returns the limit unchanged.
 func (e *uncountable) Nearest() weir.Limit {
 	l, near := &e.limit, e.limit
 	if !e.isMeter() {
@@ -67,8 +68,8 @@ func (e *uncountable) Nearest() weir.Limit {
 	return near
 }
 
-// divisors returns the divisors of n. It looks for prime factors up to 4,096 and takes
-// what is left for one prime, so that the time has a bound; periods have small factors.
+// divisors returns the divisors of n. To bound its time, it looks for prime factors up to
+// 4,096 only and takes the rest for a prime. Periods have small factors.
 func divisors(n int64) []int64 {
 	all := []int64{1}
 	for p := int64(2); n > 1; p++ {

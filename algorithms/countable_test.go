@@ -12,7 +12,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestNearest: the error of a limit that cannot be counted names the nearest that can.
+// TestNearest: the error of a limit that cannot be counted exactly names the nearest quota
+// or burst that can.
 func TestNearest(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {
@@ -20,7 +21,7 @@ func TestNearest(t *testing.T) {
 		want  string // "" if it can be counted
 	}{
 		{algorithms.GCRA(gib, time.Minute), ""},
-		{algorithms.GCRA(gib, time.Hour), "quota 1073741824 in a period of 1h0m0s cannot be counted exactly: their product in µs exceeds 2^50 and they have no common divisor that helps; quota 1073741250 can"},
+		{algorithms.GCRA(gib, time.Hour), "quota 1073741824 in a period of 1h0m0s cannot be counted exactly: their product in µs exceeds 2^50, and no common divisor makes it small enough; quota 1073741250 can"},
 		{algorithms.GCRA(gib, 24*time.Hour), "; quota 1073737728 can"},
 		{algorithms.GCRA(100*gib, 24*time.Hour), "; quota 107373600000 can"},
 		{algorithms.GCRA(1_000_000_007, 24*time.Hour), "; quota 1000000000 can"},
@@ -28,7 +29,7 @@ func TestNearest(t *testing.T) {
 		{algorithms.GCRA(gib, time.Hour).WithBurst(1 << 20), ""},
 		{algorithms.GCRA(gib+1, time.Hour).WithBurst(gib), "; quota 1073741250 can"},
 		{algorithms.GCRA(1, time.Second).WithBurst(math.MaxInt64), "; burst 1125899906 can"},
-		{algorithms.GCRA(1, math.MaxInt64/1000*1000), "no common divisor that helps"},
+		{algorithms.GCRA(1, math.MaxInt64/1000*1000), "no common divisor makes it small enough"},
 		{algorithms.FixedWindow(math.MaxInt64, time.Hour), "quota 9223372036854775807 exceeds 2^50; quota 1125899906842624 can"},
 	} {
 		err := c.limit.Validate()
@@ -38,8 +39,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestNearestIsNearest compares the quota that the error names with the quotas above it,
-// of which none can be counted.
+// TestNearestIsNearest: the quota that the error names can be counted, and none of the
+// quotas between it and the one refused can.
 func TestNearestIsNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	periods := []time.Duration{time.Hour, 7 * time.Hour, 24 * time.Hour, 30 * 24 * time.Hour, 365 * 24 * time.Hour, 999_983 * time.Second, 1<<42*time.Microsecond + time.Second}
@@ -56,7 +57,7 @@ func TestNearestIsNearest(t *testing.T) {
 		_, text, _ := strings.Cut(err.Error(), "; quota ")
 		var near int64
 		if _, err := fmt.Sscan(text, &near); err != nil {
-			near = 0 // no quota can be counted
+			near = 0 // the error names no quota
 		}
 		named++
 		for at := l; at.Quota > near; at.Quota-- {

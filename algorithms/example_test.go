@@ -34,7 +34,7 @@ func Example() {
 	// false 0
 }
 
-// Ten a minute: the first ten at once, from then on one each six seconds.
+// A limit of ten a minute admits ten units at once, and then one every six seconds.
 func ExampleGCRA() {
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.GCRA(10, time.Minute), Cost: 10}}}
 	states := make([]weir.State, 1) // what a store would keep
@@ -51,15 +51,15 @@ func ExampleGCRA() {
 	// then: true
 }
 
-// A client that was idle may catch up with a hundred at once; one that is busy
-// gets ten a second.
+// A client that was idle may spend a hundred tokens at once. A busy client gets ten a
+// second.
 func ExampleTokenBucket() {
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.TokenBucket(100, 10, time.Second)}}}
 	states := make([]weir.State, 1)
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, second := range []time.Duration{0, 1, 2, 60} {
 		now := start.Add(second * time.Second).UnixMicro()
-		tx.Charges[0].Cost = 0 // looks
+		tx.Charges[0].Cost = 0 // a cost of 0 spends nothing and tells what remains
 		tx.Decide(now, states)
 		tx.Charges[0].Cost = tx.Decisions[0].Remaining
 		tx.Decide(now, states)
@@ -72,7 +72,8 @@ func ExampleTokenBucket() {
 	// after 60s: 100 tokens
 }
 
-// Callers who wait stand in a queue: three have room, one leaves each 4 seconds.
+// Callers that wait form a queue: the bucket has room for three, and one leaves every 4
+// seconds.
 func ExampleLeakyBucket() {
 	tx := weir.Transaction{
 		Charges: []weir.Charge{{Limit: algorithms.LeakyBucket(3, 1, 4*time.Second), Cost: 1}},
@@ -94,7 +95,7 @@ func ExampleLeakyBucket() {
 	// 4 finds the bucket full for 4s
 }
 
-// Hours of the clock: all clients have their quota again at the full hour.
+// All clients have their quota again when an hour of the clock begins.
 func ExampleFixedWindow() {
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.FixedWindow(5000, time.Hour), Cost: 5000}}}
 	states := make([]weir.State, 1)
@@ -106,7 +107,7 @@ func ExampleFixedWindow() {
 	// false 1m30s
 }
 
-// The window begins with the first unit, whenever that is.
+// The window of a client begins with its first unit and lasts an hour.
 func ExampleAnchoredWindow() {
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.AnchoredWindow(2, time.Hour), Cost: 1}}}
 	states := make([]weir.State, 1)
@@ -122,8 +123,8 @@ func ExampleAnchoredWindow() {
 	// 13:58:30 true 0s
 }
 
-// 42 requests in the last minute count for 31.5 after a quarter of this one. With
-// 18 in it, 49.5 of 50 are taken.
+// After a quarter of the current minute, 42 units of the minute before count as 31.5. With
+// 18 units of the current minute, 49.5 of 50 are taken.
 func ExampleSlidingWindow() {
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.SlidingWindow(50, time.Minute)}}}
 	states := make([]weir.State, 1)
@@ -143,8 +144,8 @@ func ExampleSlidingWindow() {
 	//  1 at  15s: false, 0 left
 }
 
-// Two limits of one key are charged together, all or nothing: what the second
-// refuses costs nothing under the first.
+// Two limits of one key are charged together, all or nothing: if the second limit refuses a
+// charge, the first limit spends nothing.
 func ExampleSlidingLog() {
 	tx := weir.Transaction{Charges: []weir.Charge{
 		{Limit: algorithms.SlidingLog(20, time.Minute).Named("1m"), Cost: 1},
@@ -168,8 +169,8 @@ func ExampleSlidingLog() {
 	// again after 3s
 }
 
-// Who spends the quota of a day waits for the next: 23 hours, on the day on which
-// clocks go forward.
+// A client that has spent the quota of a day waits for the next day. On the day on which
+// clocks go forward, that takes 23 hours from midnight.
 func ExampleCalendar() {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -186,7 +187,7 @@ func ExampleCalendar() {
 	// false 23h0m0s
 }
 
-// A unit's name is the name of its limit.
+// The limit that Calendar returns is named after its unit.
 func ExampleUnit() {
 	for _, unit := range []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month} {
 		fmt.Println(algorithms.Calendar(1000, unit, nil))
@@ -207,7 +208,7 @@ func ExampleInFlight() {
 	var h http.Handler
 	h = limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner := httptest.NewRecorder()
-		h.ServeHTTP(inner, r) // while the first is in flight
+		h.ServeHTTP(inner, r) // a second request, while the first is in flight
 		fmt.Println("second:", inner.Code)
 	}))
 	first := httptest.NewRecorder()

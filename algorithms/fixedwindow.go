@@ -25,7 +25,7 @@ func (f fixedWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.
 	return s, d
 }
 
-// Step decides in place: weir calls it instead of Take.
+// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	start := at - at%period
@@ -33,7 +33,7 @@ func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cos
 	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
 
-// Cancel makes it a weir.Canceler.
+// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
 func (fixedWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	start := s.At - s.At%(int64(l.Period)/microsecond)
 	return cancelInWindow(s, l.Quota, start, 0, s.Until, now, at, n)

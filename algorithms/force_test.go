@@ -9,8 +9,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestForce: after units were spent by force, every charge is decided as the definition
-// does that counts them as if they had fitted.
+// TestForce: after units were spent by force, every charge is decided as the definition of
+// the algorithm decides it if it counts those units as if they had fitted.
 func TestForce(t *testing.T) {
 	histories := 20_000
 	if testing.Short() {
@@ -43,11 +43,12 @@ func TestForce(t *testing.T) {
 	}
 }
 
-// TestForceKeepsTheRate: by force or not, in the long run a meter spends its rate.
+// TestForceKeepsTheRate: in the long run a meter admits its rate, even if many charges are
+// forced.
 func TestForceKeepsTheRate(t *testing.T) {
 	for _, l := range []weir.Limit{algorithms.GCRA(10, time.Second), algorithms.GCRA(10, time.Second).WithBurst(3)} {
 		states, now, spent := make([]weir.State, 1), int64(1e15), int64(0)
-		for range 1000 { // for 100 s: each charge takes 7 more than was known before
+		for range 1000 { // for 100 s: each charge of 1 that fits is followed by a forced one of 7
 			tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1}}}
 			if tx.Decide(now, states) {
 				tx.Charges[0].Cost, tx.Force = 7, true
@@ -57,7 +58,7 @@ func TestForceKeepsTheRate(t *testing.T) {
 			now += 100_000
 		}
 		if spent < 1000 || spent > 1000+l.Capacity()+8 {
-			t.Errorf("%v: got %d units in 100 s, want 1000 and at most the capacity and one charge more", l, spent)
+			t.Errorf("%v: got %d units in 100 s, want 1000 to 1000 + the capacity + 8", l, spent)
 		}
 	}
 }

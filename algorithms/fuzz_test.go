@@ -15,8 +15,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// FuzzTake makes any sequence of charges under any limit and checks what every
-// decision promises, by asking the algorithm itself at the instants it names.
+// FuzzTake makes any sequence of charges under any limit. It checks each decision by asking
+// the algorithm again at the instants that the decision names.
 func FuzzTake(f *testing.F) {
 	berlin := mustLoad(f, "Europe/Berlin")
 	op := func(step, cost byte, n int64) []byte {
@@ -106,7 +106,7 @@ func FuzzTake(f *testing.F) {
 	})
 }
 
-// A checker asks an algorithm whether its decisions are true.
+// A checker checks the decisions of an algorithm by asking it again.
 type checker struct {
 	testing.TB
 	limit    weir.Limit
@@ -119,7 +119,7 @@ func clone(s weir.State) weir.State {
 	return s
 }
 
-// take asks for units at an instant and changes nothing.
+// take returns the decision on a charge at an instant. It does not change s.
 func (c *checker) take(s weir.State, at, cost int64) weir.Decision {
 	_, d := c.limit.Algorithm.Take(clone(s), &c.limit, at, cost)
 	return d
@@ -130,7 +130,7 @@ func (c *checker) failf(format string, args ...any) {
 	c.Fatalf("%s: %s", c.about, fmt.Sprintf(format, args...))
 }
 
-// transaction checks what Decide has done.
+// transaction checks the result of Decide: the state, Allowed and Wait.
 func (c *checker) transaction(before, next weir.State, now int64, t *weir.Transaction, allowed bool) {
 	c.Helper()
 	switch {
@@ -173,7 +173,7 @@ func (c *checker) decision(s weir.State, now, cost int64) {
 	case d.Allowed != (d.RetryAfter == 0):
 		c.failf("got %+v", d)
 	case cost <= 0 && !d.Allowed:
-		c.failf("a look or a gift is refused: %+v", d)
+		c.failf("a cost of 0 or less is refused: %+v", d)
 	case (d.RetryAfter == weir.Never) != (cost > c.capacity):
 		c.failf("the capacity is %d: got %+v", c.capacity, d)
 	case d.Allowed || d.RetryAfter == weir.Never:
@@ -186,7 +186,7 @@ func (c *checker) decision(s weir.State, now, cost int64) {
 	}
 }
 
-// view checks what is said of a key to who only looks.
+// view checks the decision on a cost of 0: Remaining, NextAfter and ResetAfter.
 func (c *checker) view(s weir.State, now int64) {
 	c.Helper()
 	d := c.take(s, now, 0)
@@ -215,8 +215,8 @@ func (c *checker) view(s weir.State, now int64) {
 	}
 }
 
-// TestValidate: what can be counted is accepted, on the boundary too; what
-// cannot is refused, and the number that is too large is named.
+// TestValidate: Validate accepts limits that can be counted exactly, up to the largest. Of
+// other limits its error names the number that is too large.
 func TestValidate(t *testing.T) {
 	const micro, tooMuch = time.Microsecond, "exceeds 2^50"
 	meters := func(quota, burst int64, period time.Duration) []weir.Limit { return all(quota, burst, period)[:3] }

@@ -6,14 +6,13 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// GCRA allows quota units per period, evenly: a unit is free again period/quota
-// after it was spent, and up to quota, or Burst, of them may be spent at once.
-// In any window of the period, (t − period, t], it admits at most
-// Burst + Quota − 1.
+// GCRA allows quota units per period, evenly: one unit becomes free every period/quota.
+// Up to Burst units may be spent at once, or quota if Burst is 0. In any span of the
+// period, (t − period, t], GCRA admits at most Burst + Quota − 1.
 //
 // It is the generic cell rate algorithm of ITU-T I.371, as a virtual scheduling
-// algorithm: a theoretical arrival time moves on by period/quota a unit, and may
-// lead the clock by no more than the burst. The state is that time.
+// algorithm: each unit moves a theoretical arrival time on by period/quota, and that time
+// may lead the clock by no more than the burst. The state holds by how much it does.
 func GCRA(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: gcra{}, Quota: quota, Period: period}
 }
@@ -29,15 +28,16 @@ func (g gcra) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, 
 	return s, d
 }
 
-// Step decides in place: weir calls it instead of Take.
+// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (gcra) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	meterOf(l).step(s, d, now, cost)
 }
 
-// Meter tells stores that it is a meter: see weir.Transaction.Plan and redisstore.Metered.
+// Meter returns the numbers of the limit as a meter, in ticks: what a unit is worth, what
+// drains in a µs, and the most that may be owed. See redisstore.Metered.
 func (gcra) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
 
-// Cancel makes it a weir.Canceler.
+// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
 func (gcra) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	return meterOf(l).cancel(s, now, at, n)
 }

@@ -1,4 +1,4 @@
--- The queue of meter.go; the rest is meter.lua.
+-- queue is meter.queue of meter.go. It follows meter.lua, whose functions it uses.
 local function queue(at, a, b, till, now, turn, cost, unit, rate, full)
   if cost * unit > full then return -1, false end
   local last = math.max(now, at)

@@ -2,23 +2,23 @@ package algorithms
 
 import "github.com/seed83679106/weir"
 
-// Units that are spent in advance may be used later as if they were spent when they are
-// used:
+// A lease spends units in advance. They are used later, and the limit must hold as if they
+// were spent only then.
 //
-// In a window, until the window ends, because its counters are the same until then. They
-// may be given back at any time.
+// The units of a window may be used until the window ends, because it counts a unit alike
+// at each of its instants. They may be given back at any time.
 //
-// Under a meter, as many as the meter still owes. Let a lease of n units be spent at T,
-// and let D be the debt after that. At s the meter still owes at least D − (s−T)·rate of
-// it, whatever other callers spend, and other callers get only what fits beside that. Let
-// at most that much of the lease be used from s on. Then the units used from s to any
-// later u are these, and what other callers have spent since T, which is at most
-// full + (u−T)·rate − D. The sum is at most full + (u−s)·rate, which a meter admits. If
-// there are several leases, the first one proves it for all, because the later leases are
-// among what other callers spent. But nothing may be given back: other debts may have kept
-// the units of the lease from draining.
+// Under a meter, a lease may use as many units as the meter still owes. Let the lease be
+// taken at T, and let D be the debt after that. At a later instant s, at least
+// D − (s−T)·rate of D is still owed, and other callers get only what fits beside that debt.
+// Let the lease use at most that much from s on. From s to any later u, its units and
+// those of other callers are then at most D − (s−T)·rate, plus the
+// full + (u−T)·rate − D that other callers can have spent since T. The sum is
+// full + (u−s)·rate, which a meter admits. With several leases, the proof for the first
+// covers all, because the later leases are among what other callers spent. Nothing may be
+// given back: other debts may have kept the units of the lease from draining.
 //
-// A log dates each unit, so SlidingLog is no lease.Leaser.
+// SlidingLog is no lease.Leaser, because a log records the instant of each unit.
 
 func (fixedWindow) Usable(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
@@ -59,9 +59,9 @@ func (gcra) Drains() bool           { return true }
 func (tokenBucket) Drains() bool    { return true }
 func (leakyBucket) Drains() bool    { return true }
 
-// heldInWindow returns how many of n units are usable in a window: all until it ends. That
-// is when one more unit is free (NextAfter), even if the state is kept for a longer window
-// of the same name.
+// heldInWindow returns how many of n units are usable in a window: all until it ends, then
+// none. The window ends when one more unit is free (NextAfter), even if the state is kept
+// for a longer window of the same name.
 func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 	if now >= at+int64(d.NextAfter)/microsecond {
 		return 0

@@ -10,15 +10,15 @@ import (
 	"github.com/seed83679106/weir/lease"
 )
 
-// A held lease is n units of those that were spent at the instant at.
+// A held is a lease: n units, not yet used, of those that decision d spent at the instant at.
 type held struct {
 	at, n int64
 	d     weir.Decision
 }
 
-// TestHeld spends units in advance and uses them as late and as many at once as
-// Usable allows, while somebody else takes all that is left whenever it can. What was
-// used, at the instants at which it was, the algorithm admits of a key never seen.
+// TestHeld spends units in advance and uses them as late, and as many at once, as Usable
+// allows, while another caller takes what is left. A new key admits the same units at the
+// instants at which they were used, so the leases exceed no limit.
 func TestHeld(t *testing.T) {
 	used := map[string]int{}
 	for range 20_000 {
@@ -49,12 +49,12 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	if used["sliding-log"] > 0 {
-		t.Error("a sliding log dates each unit: it can't be leased")
+		t.Error("a sliding log was leased, though it records the instant of each unit")
 	}
 }
 
-// useLate returns what was used and when, and how much of it later than it was
-// spent.
+// useLate returns the units used, with the instants of their use, and how many of them were
+// used later than they were spent.
 func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) {
 	var s weir.State
 	var leases []held
@@ -72,7 +72,7 @@ func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) 
 		switch r.IntN(6) {
 		case 0, 1:
 			now += r.Int64N([]int64{3, 1 + period/8, 1 + period/2, 1 + 2*period}[r.IntN(4)])
-		case 2: // somebody takes all, or some
+		case 2: // another caller takes all that is left, or some
 			n := take(0).Remaining
 			if r.IntN(3) == 0 {
 				n = r.Int64N(n + 1)
@@ -80,7 +80,7 @@ func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) 
 			if n > 0 && take(n).Allowed {
 				h = append(h, spending{now, n})
 			}
-		case 3: // one is used now, the others are for later
+		case 3: // lease some units: one is used now, the others later
 			room := take(0).Remaining
 			if n := r.Int64N(1 + room); n > 0 {
 				if d := take(n); d.Allowed {
@@ -94,7 +94,7 @@ func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) 
 				if r.IntN(3) == 0 {
 					continue
 				}
-				if r.IntN(4) == 0 && !a.Drains() { // what is left goes back
+				if r.IntN(4) == 0 && !a.Drains() { // give back the units that are left
 					s = a.Cancel(s, l, now, x.at, x.n)
 					x.n = 0
 				}

@@ -3,7 +3,8 @@ package algorithms
 import _ "embed"
 
 // The same arithmetic in Lua, for stores that decide in Redis: see redisstore.Scripted.
-// The Lua of meters gets the numbers of Meter instead of those of the limit.
+// The Lua of a meter gets the three numbers that Meter returns, in place of quota, period
+// and burst.
 var (
 	//go:embed meter.lua
 	meterLua string
@@ -35,8 +36,8 @@ func (slidingWindow) Lua() string  { return slidingLua }
 func (slidingLog) Lua() string     { return logLua }
 func (inFlight) Lua() string       { return logLua + inFlightLua }
 
-// All algorithms here are additive: how the units of one instant are divided into charges
-// makes no difference. See redisstore.Additive.
+// All algorithms of this package are additive: the state that follows is the same however
+// the units of one instant are divided into charges. See redisstore.Additive.
 func (gcra) Additive()           {}
 func (tokenBucket) Additive()    {}
 func (leakyBucket) Additive()    {}
@@ -46,5 +47,5 @@ func (calendar) Additive()       {}
 func (slidingWindow) Additive()  {}
 func (slidingLog) Additive()     {}
 
-// Logged tells stores that the states are logs: see redisstore.Logged.
+// Logged tells stores that the states of SlidingLog are logs: see redisstore.Logged.
 func (slidingLog) Logged() {}

@@ -11,9 +11,9 @@ import (
 // that nothing is ever rounded. A unit is as many ticks as the period has µs, and in
 // each µs as many ticks drain as the quota has units.
 //
-// A state holds the debt (A) as it was at At, and the ticks of a unit (B), so
-// that a limit with other numbers can tell the units of the debt. If a debt is above
-// the capacity of a limit, a larger limit of the same name has left it: see overdue.go.
+// A state holds the debt (A) as it was at At, and the ticks of a unit (B), so that a limit
+// with other numbers can convert the debt to units. For a debt that exceeds the capacity of
+// the limit, see overdue.go.
 type meter struct {
 	unit int64 // ticks a unit is worth
 	rate int64 // ticks that drain in a µs
@@ -25,7 +25,7 @@ func meterOf(l *weir.Limit) meter {
 	if m.size == 0 {
 		m.size = l.Quota
 	}
-	if !countable(max(m.size, m.rate), m.unit) { // such as a million a day, one every 86,400 µs
+	if !countable(max(m.size, m.rate), m.unit) { // 10^9 a day, for example: a unit becomes 432 ticks, and 5 drain in a µs
 		g := gcd(m.unit, m.rate)
 		m.unit /= g
 		m.rate /= g
@@ -33,8 +33,8 @@ func meterOf(l *weir.Limit) meter {
 	return m
 }
 
-// ticks returns what a unit is worth, what drains in a µs, and the most that may be
-// owed.
+// ticks returns, in ticks, what a unit is worth, what drains in a µs, and the most that may
+// be owed.
 func (m meter) ticks() (unit, rate, full int64) { return m.unit, m.rate, m.full() }
 
 func (m meter) full() int64 { return m.size * m.unit }
@@ -58,9 +58,9 @@ func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
 	return 0, over
 }
 
-// convert returns the ticks of this limit for a debt that is in ticks of another unit, in
-// whole units, rounded up. For a debt that the limit cannot hold it returns more than
-// full.
+// convert converts a debt into ticks of this limit, from a limit whose unit is worth that
+// many ticks. It rounds the debt up to whole units. For a debt that the limit cannot hold
+// it returns more than full.
 func (m meter) convert(debt, unit int64) int64 {
 	if unit < 1 || debt < 0 {
 		return m.full()
@@ -161,8 +161,8 @@ func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	}
 	back := min(n, m.size) * m.unit
 	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
-	// If there were a later charge, the debt would be larger by a unit. A queue rounds
-	// departures to whole microseconds, so what drains in one is subtracted.
+	// alone says that no charge came later: a later charge would have made the debt larger
+	// by a unit. A queue rounds departures to whole microseconds, so m.rate is subtracted.
 	alone := at == s.At && at >= now || hi == 0 && drained < weir.MaxTicks && debt+int64(drained) < back+m.unit-m.rate
 	if !alone {
 		if hi > 0 || drained >= uint64(back) {
@@ -181,7 +181,7 @@ func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	return weir.State{At: last, A: debt, B: m.unit}
 }
 
-// validate refuses a limit whose numbers would not stay below MaxTicks.
+// validate returns an error if a debt could exceed MaxTicks.
 func (m meter) validate(l *weir.Limit) error {
 	if countable(max(m.size, m.rate), m.unit) {
 		return nil

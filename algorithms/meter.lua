@@ -1,14 +1,14 @@
--- The arithmetic of meter.go: its numbers are the ticks of a unit, those that drain
--- in a µs, and those that may be owed. Every number is an integer below 2^53; a
--- product that may be larger is only ever compared with a smaller one.
--- (x + -x % y) / y is ⌈x/y⌉.
+-- The arithmetic of meter.go. A unit is worth `unit` ticks, `rate` ticks drain in a µs, and
+-- at most `full` ticks may be owed. Every number is an integer below 2^53, except products
+-- that are only compared with a smaller number. (x + -x % y) / y is ⌈x/y⌉.
 
--- meter has what is needed seldom: of limits that changed, and for reservations.
+-- meter returns the functions that few charges need: those for limits that have changed,
+-- and those for reservations.
 local function meter(unit, rate, full)
   local m = {}
 
-  -- owed returns the debt that the limit sees, and whether it was more than it holds:
-  -- the rest of that is in overdue.go.
+  -- owed returns the debt that counts for the limit, and whether the stored debt is more
+  -- than the limit holds: see overdue.go.
   function m.owed(at, a, b, now)
     local debt = a
     if debt <= 0 then return 0, false end
@@ -18,8 +18,8 @@ local function meter(unit, rate, full)
     return math.max(0, debt - (now - at) * rate), over
   end
 
-  -- overdue returns the debt in the ticks of its own unit, and how many ticks of the
-  -- limit, and of its own, it drains at once.
+  -- overdue returns the debt in ticks of its own unit, and the step by which it drains:
+  -- first in ticks of the limit, then in its own.
   local function overdue(at, a, b, now)
     local mine, its = unit, b
     if its == mine then mine, its = 1, 1 end
@@ -29,7 +29,7 @@ local function meter(unit, rate, full)
     return debt - n * its, mine, its
   end
 
-  -- till returns when nothing is owed.
+  -- till returns when nothing is owed any more, in µs since 1970.
   local function till(at, a, b, now)
     local seen, over = m.owed(at, a, b, now)
     if not over then return now + (seen + -seen % rate) / rate end

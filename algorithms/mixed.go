@@ -2,25 +2,26 @@ package algorithms
 
 import "github.com/seed83679106/weir"
 
-// A mixed state was written by limits of other periods than that of the limit that now
-// reads it: by limits of other tiers, or from before a change. Until of the state shows
-// it. The state of an anchored window is mixed while a longer window lasts. The state of a
-// sliding window is mixed if its counters are not those of windows of this period.
+// A mixed state was written by a limit of another period than that of the limit that now
+// reads it: the limit of another tier, or the same limit before a change. Until of the
+// state shows that. The state of an anchored window is mixed while a longer window lasts.
+// The state of a sliding window is mixed if its counters are not those of windows of this
+// period.
 //
 // The limit knows when the newest unit of a mixed state was spent, but not when the others
 // were. It takes all of them to be spent at that instant, so they count until its own
-// period is over, or until the longest window ends. A charge stores all of the units and
-// its own, so nothing is forgotten while the longest window lasts. Each limit therefore
-// counts at least what was spent since its last charge, as long as that charge counts. It
-// counts too much if units are also spent under a longer period. The shorter limit then
-// admits its quota until more than that is spent in the longer window, and after that one
-// charge in each of its periods.
+// period is over or the longest window ends, whichever comes first. A charge stores the sum
+// of all units and its own, so nothing is forgotten while the longest window lasts. Each
+// limit therefore counts at least what was spent since its last charge, as long as that
+// charge counts. It counts too much if units are also spent under a longer period. The
+// shorter limit then admits its quota until more than its quota is spent in the longer
+// window, and after that one charge in each of its periods.
 //
 // A window of one period may end together with a window of another period. A sliding
-// window then takes the state for its own. Its units count from the later of the windows
-// in which they may have been spent. The units of the window before are an exception if
-// one period is less than twice the other. They may have been spent in the current window
-// and count only by a share, or in the window before and not count at all.
+// window then takes the state for its own, and its units count from the later of the
+// windows in which they may have been spent. There is an exception if one period is less
+// than twice the other: units of the current window may count only by a share, as if they
+// were spent in the window before, and units of the window before may not count at all.
 // TestSwitchedNear shows what that admits.
 type mixed struct {
 	kept   int64 // all units that were spent
@@ -50,7 +51,7 @@ func (m mixed) step(s *weir.State, d *weir.Decision, quota, b, then, now, at, co
 		if m.kept = max(0, m.kept-givenBack(cost)); m.kept == 0 {
 			*s, m.until = unspent(0, now, at), at
 		} else {
-			*s = weir.State{At: s.At, A: m.kept, B: b, Until: m.until} // what is left is no newer
+			*s = weir.State{At: s.At, A: m.kept, B: b, Until: m.until} // the units that stay were spent by s.At
 		}
 		v = m.view(s, quota, at)
 	}
@@ -65,8 +66,8 @@ func (m mixed) view(s *weir.State, quota, at int64) view {
 	return v
 }
 
-// cancelMixed gives back n units of a sliding window that were to be spent at the
-// instant at, unless they have left the window.
+// cancelMixed gives back n units of a mixed sliding window that were to be spent at the
+// instant at. Units that have left the window are not given back.
 func cancelMixed(s weir.State, period, now, at, n int64) weir.State {
 	if at > s.At || at <= s.At-period {
 		return s

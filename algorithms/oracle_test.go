@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// The oracle decides from the definitions, over the history of what was spent.
-// It keeps no state, and its fractions are exact: both sides of a comparison
-// are multiplied out, and the limits under test are small enough for that.
+// The oracle decides from the definitions of the algorithms, over the whole history of what
+// was spent. Its fractions are exact: both sides of a comparison are multiplied out, and
+// the limits under test are small enough for that.
 
 type spending struct{ at, n int64 }
 
@@ -43,7 +43,7 @@ func (h history) giveBack(n int64) history {
 	return h
 }
 
-// A definition says whether n more units fit at t, when all of h is before.
+// A definition reports whether n more units fit at t. No entry of h is later than t.
 type definition func(h history, quota, burst, period, t, n int64) bool
 
 var definitions = map[string]definition{
@@ -78,8 +78,8 @@ var definitions = map[string]definition{
 	"leaky-bucket": meterFits,
 }
 
-// meterFits: since no instant was more spent than the burst and what was
-// drained since then, that is, since any time it was last empty.
+// meterFits is the definition of a meter: from any instant to t, no more units are spent
+// than the burst and what has drained since that instant.
 func meterFits(h history, quota, burst, period, t, n int64) bool {
 	if n > burst {
 		return false
@@ -94,8 +94,8 @@ func meterFits(h history, quota, burst, period, t, n int64) bool {
 	return true
 }
 
-// A key is what the oracle knows of one: all that was spent, and the last
-// instant at which it was. Nobody overtakes that.
+// A key is what the oracle knows of a key: all that was spent, and the last instant at
+// which units were spent. Nothing may be spent before that instant.
 type key struct {
 	limit                weir.Limit
 	fits                 definition
@@ -118,14 +118,14 @@ func newKey(l weir.Limit) *key {
 }
 
 func (k *key) fit(t, n int64) bool {
-	if full := k.burst * k.period; k.overdue() { // judged as full when the newest was spent
+	if full := k.burst * k.period; k.overdue() { // the meter counts as full when the newest unit was spent
 		return t >= k.last && n <= k.burst && max(0, full-(t-k.last)*k.quota)+n*k.period <= full
 	}
 	return t >= k.last && k.fits(k.spent, k.quota, k.burst, k.period, t, n)
 }
 
-// overdue reports whether more was owed, when the newest unit was spent, than the
-// limit of a meter now holds.
+// overdue reports whether a meter owed more, when its newest unit was spent, than its limit
+// now holds.
 func (k *key) overdue() bool {
 	switch k.limit.Algorithm.Name() {
 	case "gcra", "token-bucket", "leaky-bucket":
@@ -142,8 +142,8 @@ func (k *key) overdue() bool {
 	return false
 }
 
-// change gives the limit another quota, or a meter another burst. Neither grows without
-// end: the products of the definitions have to fit into 63 bits.
+// change gives the limit another quota, or a meter another burst. Both are at most 5,000,000,
+// so that the products of the definitions fit into 63 bits.
 func (k *key) change(r *rand.Rand) {
 	n := 1 + r.Int64N(min(2*k.burst, 5_000_000))
 	if k.limit.Burst > 0 {
@@ -153,15 +153,15 @@ func (k *key) change(r *rand.Rand) {
 	}
 }
 
-// check compares every field of a decision at now with the definition, and
-// brings the history up to date.
+// check compares every field of a decision at now with the definition, and records the
+// charge in the history.
 func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
 	d := &t.Decisions[0]
 	wait := t.Wait.Microseconds()
 	switch {
 	case cost <= 0:
 		if !d.Allowed || d.RetryAfter != 0 || wait != 0 {
-			return fmt.Errorf("a look or a gift is refused")
+			return fmt.Errorf("a cost of 0 or less is refused")
 		}
 		if cost < 0 {
 			over := k.overdue()
@@ -169,13 +169,13 @@ func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
 			if !over || len(k.spent) == 0 {
 				k.last = max(k.last, now)
 			}
-			if now == k.last && !k.overdue() && k.fit(now, k.burst) { // a key never seen
+			if now == k.last && !k.overdue() && k.fit(now, k.burst) { // as good as a new key
 				k.spent, k.last = nil, 0
 			}
 		}
 	case cost > k.burst:
 		if d.Allowed || d.RetryAfter != weir.Never {
-			return fmt.Errorf("fits, or will, beyond the capacity %d", k.burst)
+			return fmt.Errorf("allowed, or RetryAfter is not Never, for a cost above the capacity %d", k.burst)
 		}
 	case wait > 0:
 		if !d.Allowed || wait > within {
@@ -225,7 +225,7 @@ func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
 	return nil
 }
 
-// randomLimits are those that people have, and those that hurt.
+// randomLimit returns a usual limit, or one with extreme numbers.
 func randomLimit(r *rand.Rand) weir.Limit {
 	rates := []struct {
 		quota  int64
@@ -276,8 +276,8 @@ func randomCost(r *rand.Rand, k *key) int64 {
 	return 1
 }
 
-// randomStep moves the clock: a little, a lot, back, and to the very instants
-// that decisions promise.
+// randomStep returns by how many µs the clock moves: a little, a lot, back, or to the
+// instants that the decision names.
 func randomStep(r *rand.Rand, k *key, d *weir.Decision) int64 {
 	unit := k.period/k.quota + 1
 	steps := []int64{0, 0, 1, r.Int64N(unit + 1), unit, r.Int64N(k.period + 1), k.period, 3 * k.period,
@@ -289,10 +289,10 @@ func randomStep(r *rand.Rand, k *key, d *weir.Decision) int64 {
 	return steps[r.IntN(len(steps))]
 }
 
-// TestOracle makes a million decisions, half of them reservations and some under
-// other numbers than the one before, and none may differ from the definitions in
-// any field. It fails where a state machine is off by one anywhere: in a bound, a
-// rounding, a microsecond. WEIR_ORACLE=10000000 makes as many as that.
+// TestOracle makes a million decisions and compares every field with the definitions of the
+// algorithms. Some charges may wait, and in some histories quota and burst change. It finds
+// a bound or a rounding that is off by one unit or one microsecond. WEIR_ORACLE sets the
+// number of decisions.
 func TestOracle(t *testing.T) {
 	decisions := 1_000_000
 	if testing.Short() {
@@ -315,7 +315,7 @@ func TestOracle(t *testing.T) {
 		states := make([]weir.State, 1)
 		tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit}}}
 		changing := r.IntN(3) == 0
-		waiting := r.IntN(2) == 0 && name != "leaky-bucket" // its queue has an oracle of its own
+		waiting := r.IntN(2) == 0 && name != "leaky-bucket" // TestQueueOracle tests its queue
 		for i := range length {
 			if changing && r.IntN(6) == 0 {
 				k.change(r)
@@ -340,9 +340,9 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// TestQueueOracle holds the leaky bucket as a queue against its definition:
-// departures period/quota a unit apart, at whole microseconds, and as many in
-// the bucket as it holds.
+// TestQueueOracle compares the leaky bucket as a queue with its definition: departures are
+// period/quota per unit apart, at whole microseconds, and the bucket never holds more than
+// its capacity.
 func TestQueueOracle(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 2))
@@ -354,7 +354,7 @@ func TestQueueOracle(t *testing.T) {
 		capacity := 1 + r.Int64N(3*quota)
 		limit := algorithms.LeakyBucket(capacity, quota, time.Duration(period)*time.Microsecond)
 		now := int64(1_700_000_000_000_000)
-		free := now * quota // when the last one's units have leaked, in µs times quota
+		free := now * quota // when all units in the bucket have leaked, in µs times quota
 		states := make([]weir.State, 1)
 		tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit}}}
 		for i := range 40 {
@@ -377,7 +377,7 @@ func TestQueueOracle(t *testing.T) {
 			if got != want || got && tx.Wait.Microseconds() != wait {
 				t.Fatalf("seed %d: %v, ask %d of %d within %d µs: got %v after %v, want %v after %d µs", seed, limit, i, cost, within, got, tx.Wait, want, wait)
 			}
-			admitted := func(after int64) bool { // the same, that much later
+			admitted := func(after int64) bool { // whether the same charge is admitted `after` µs later
 				level := max(0, free-(now+after)*quota)
 				return level+cost*period <= capacity*period && (level+quota-1)/quota <= within
 			}

@@ -6,13 +6,14 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A debt is overdue to a limit if it is more than the limit holds. A larger limit of the
-// same name has left it: that of another tier, or that from before a change.
+// A debt is overdue if it is more than the limit holds. A larger limit of the same name has
+// left it: the limit of another tier, or the same limit before a change.
 //
-// As of At, the limit counts only as much of the debt as it can hold, and drains that. A
-// charge stores the whole debt, less what has drained, plus its cost. So each charge fills
-// the limit again, until the whole debt is no more than the limit holds. Until then the
-// limit admits its rate, and what has drained since the last charge may be spent at once.
+// The limit counts only as much of the debt as it can hold, as if it had been full at At,
+// and drains that. A charge stores the whole debt, less what has drained, plus its cost. So
+// each charge fills the limit again, until the whole debt is no more than the limit holds.
+// Until then the limit admits its rate, and what has drained since the last charge may be
+// spent at once.
 //
 // This forgets nothing that was spent, and the bound of the larger limit holds. Let a
 // meter M have the largest burst and the largest rate of all limits that charge a key.
@@ -23,11 +24,10 @@ import (
 // Burst + Quota − 1 in any window of M's period.
 //
 // An overdue debt keeps its unit. If the unit of the limit is another, the debt drains in
-// whole units: if it were converted, and so rounded up, at each charge, it would grow, even
-// beyond 2^53.
+// whole units. Converting the debt at each charge would round it up each time, and it could
+// grow beyond 2^53.
 
-// maxReset bounds for how many µs a state is kept if the limit would take ages to drain
-// its debt.
+// maxReset is the most µs for which a state is kept, however slowly its debt drains.
 const maxReset = weir.MaxTicks
 
 // overdue returns the debt at the instant at, in ticks of its own unit. The debt drains in

@@ -8,18 +8,18 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// A call of an article's example: n calls of one unit at an instant, how many
-// of them pass, and what the limit says afterwards.
+// A call is a step of a published example: n charges of one unit at an instant, how many of
+// them pass, and the decision on the key afterwards.
 type call struct {
-	at        time.Duration // since the beginning
+	at        time.Duration // since the first call
 	n         int
 	pass      int
 	remaining int64
 	retry     time.Duration // of the last call; 0 if it passed
 }
 
-// TestPublished decides the examples of the articles from which people know the
-// algorithms.
+// TestPublished decides the examples of well-known articles on the algorithms, and gets the
+// results that the articles give.
 func TestPublished(t *testing.T) {
 	const ms = time.Millisecond
 	hour := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -75,11 +75,12 @@ func TestPublished(t *testing.T) {
 			{60 * time.Second, 5, 4, 0, 17 * time.Second},
 			{77 * time.Second, 6, 5, 0, time.Minute},
 		}},
-		// Cloudflare's: 42 in the last minute, 18 in this one, 15 s old: 42 · 0.75 + 18 = 49.5.
+		// The example of Cloudflare: 42 units in the last minute and 18 in the first 15 s of this
+		// one are 42 · 0.75 + 18 = 49.5.
 		{"sliding window, 50 per minute", algorithms.SlidingWindow(50, time.Minute), []call{
 			{30 * time.Second, 42, 42, 8, 0},
 			{time.Minute, 8, 8, 0, 0},
-			{75 * time.Second, 10, 10, 0, 0}, // 49.5: no room for one more
+			{75 * time.Second, 10, 10, 0, 0}, // 49.5 of 50 are spent
 			{75 * time.Second, 1, 0, 0, 714286 * time.Microsecond},
 		}},
 		{"sliding log, 2 per minute", algorithms.SlidingLog(2, time.Minute), []call{
@@ -114,9 +115,8 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// TestPublishedTwoLimits is the table of the article on several limits of one
-// key: 20 per minute and 5 per 3 seconds. A call that one of them refuses
-// spends nothing under the other.
+// TestPublishedTwoLimits decides the published example of two limits of one key, 20 per
+// minute and 5 per 3 seconds. A call that one limit refuses spends nothing under the other.
 func TestPublishedTwoLimits(t *testing.T) {
 	const start = 1_700_000_000_000_000
 	minute := algorithms.SlidingLog(20, time.Minute).Named("1m")
@@ -150,21 +150,21 @@ func TestPublishedTwoLimits(t *testing.T) {
 			t.Errorf("after %v: got %v, retry after %v, %+v, want %+v", test.at, got, tx.RetryAfter(), tx.Decisions, test)
 		}
 	}
-	for range 100 { // all but 13 of the minute's 20 are still there
+	for range 100 { // 13 of the 20 units of the minute are left
 		tx.Charges[1].Cost = 0
 		tx.Decide(start+(7*time.Second).Microseconds(), states)
 	}
 	if got := tx.Decisions[0].Remaining; got != 0 {
 		t.Errorf("100 calls for the minute alone: got %d remaining, want 0", got)
 	}
-	if got, want := tx.RetryAfter(), 53*time.Second; got != want { // when the first has left
+	if got, want := tx.RetryAfter(), 53*time.Second; got != want { // when the first unit is a minute old
 		t.Errorf("a minute's limit used up: got retry after %v, want %v", got, want)
 	}
 }
 
-// TestRatesAreExact spends as soon as RetryAfter allows, for long. A unit whose
-// share of the period is no whole number of µs is not rounded: 3 per second is
-// not one per 333,334 µs, which would make 189 fewer in a year.
+// TestRatesAreExact spends as soon as RetryAfter allows, for up to a year, and gets exactly
+// quota units per period. If 3 per second were rounded to one per 333,334 µs, 189 units a
+// year would be missing.
 func TestRatesAreExact(t *testing.T) {
 	tests := []struct {
 		quota, burst, cost int64

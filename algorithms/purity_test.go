@@ -14,10 +14,10 @@ type stepper interface {
 	Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64)
 }
 
-// TestPurity takes from one state several times, as a store does that explains a
-// refusal or reserves. Each take gives what it gives from a copy, and leaves the
-// state as it was, though logs share memory. A step gives the same, whatever was
-// in the decision.
+// TestPurity takes from one state several times, as a store does to explain a refusal or to
+// reserve. Each Take returns what it returns for a copy of the state, and leaves the state
+// unchanged, though logs share memory. Step gives the same, whatever was in the decision
+// before.
 func TestPurity(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 8))
@@ -57,8 +57,8 @@ func same(a, b weir.State) bool {
 	return a.At == b.At && a.A == b.A && a.B == b.B && len(a.Log) == len(b.Log) && (len(a.Log) == 0 || reflect.DeepEqual(a.Log, b.Log))
 }
 
-// TestLogOfManyUnits: a log that is never empty counts on and on, and still
-// below 2^53, what a script can hold.
+// TestLogOfManyUnits: the sums of a log that is never empty stay below 2^53, the largest
+// integer that a script can hold exactly.
 func TestLogOfManyUnits(t *testing.T) {
 	const half = 1 << 49
 	l := algorithms.SlidingLog(2*half, time.Second)
@@ -80,8 +80,8 @@ func TestLogOfManyUnits(t *testing.T) {
 	}
 }
 
-// TestTakeAllocates nothing. A log grows now and then: less than once in a
-// hundred charges.
+// TestTakeAllocates: Take and Queue do not allocate, except that a log grows less than once
+// in a hundred charges.
 func TestTakeAllocates(t *testing.T) {
 	berlin := mustLoad(t, "Europe/Berlin")
 	limits := append(everyAlgorithm(1000, 1000, time.Second), algorithms.Calendar(1000, algorithms.Day, berlin))

@@ -11,9 +11,9 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestReservations: whatever mix of asks that wait, asks that don't, and
-// callers who give up before their time, the instants of those who stay violate
-// no limit. Without cancellations they come in the order of the asks.
+// TestReservations mixes charges that wait, charges that don't, and cancellations. The
+// instants of the charges that were not cancelled exceed no limit. Without cancellations
+// the instants come in the order of the charges.
 func TestReservations(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
@@ -35,7 +35,7 @@ func TestReservations(t *testing.T) {
 				tx.Charges[0].Cost, tx.Charges[0].Spent = -gone.n, gone.at
 				tx.Undo = undos[i : i+1 : i+1]
 				if r.IntN(4) == 0 {
-					tx.Undo = nil // by arithmetic alone
+					tx.Undo = nil // cancel by arithmetic, without the kept state
 				}
 				before := states[0]
 				tx.Decide(now, states)
@@ -60,7 +60,7 @@ func TestReservations(t *testing.T) {
 						t.Fatalf("seed %d: %v waits %v, want %v to %v", seed, k.limit, tx.Wait, tx.Delay, tx.Within)
 					}
 					if n := len(active); !cancels && n > 0 && at < active[n-1].at {
-						t.Fatalf("seed %d: %v: goes at %d, before one who asked first and goes at %d", seed, k.limit, at, active[n-1].at)
+						t.Fatalf("seed %d: %v: goes at %d, before an earlier charge, which goes at %d", seed, k.limit, at, active[n-1].at)
 					}
 					active, undos = append(active, spending{at, cost}), append(undos, append(tx.Undo, slices.Grow(undos[:0:0], 1)[:1]...)[0])
 					log = append(log, fmt.Sprintf("%d: %d within %v: at %d", now, cost, tx.Within, at))
@@ -74,7 +74,7 @@ func TestReservations(t *testing.T) {
 		for i, s := range active {
 			fits := k.fits(active[:i], k.quota, k.burst, k.period, s.at, s.n)
 			switch {
-			case name == "anchored-window": // a window keeps the anchor that has gone
+			case name == "anchored-window": // a window keeps its beginning if its first unit is cancelled
 				fits = active[:i+1].sum(s.at-k.period+1, s.at+1) <= 2*k.quota
 			case name == "leaky-bucket" && !fits: // departs at the next whole microsecond
 				fits = k.fits(active[:i], k.quota, k.burst, k.period, s.at+1, s.n)
@@ -91,7 +91,7 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// after returns the indexes of what is spent after now.
+// after returns the indexes of the entries that are spent after now.
 func (h history) after(now int64) (indexes []int) {
 	for i, s := range h {
 		if s.at > now {
@@ -101,8 +101,8 @@ func (h history) after(now int64) (indexes []int) {
 	return indexes
 }
 
-// TestCancelFreesTheSlot: the last in the line gives up, the next ask gets that
-// very instant; one in the middle gives up, and nobody's instant is taken.
+// TestCancelFreesTheSlot: if the last reservation is cancelled, the next charge gets its
+// instant. If one in the middle is cancelled, the next charge goes after all others.
 func TestCancelFreesTheSlot(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(1, time.Second), algorithms.TokenBucket(1, 1, time.Second), algorithms.LeakyBucket(9, 1, time.Second),
@@ -137,8 +137,8 @@ func TestCancelFreesTheSlot(t *testing.T) {
 	}
 }
 
-// TestCancelRestores: who was the last in line leaves the key as it was before him,
-// under every algorithm, however many there were, if they go in the reverse order.
+// TestCancelRestores: if reservations are cancelled in reverse order, each cancellation
+// restores the key as it was before the reservation, under every algorithm.
 func TestCancelRestores(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -161,7 +161,7 @@ func TestCancelRestores(t *testing.T) {
 			switch {
 			case !tx.Decide(now, states):
 			case tx.Wait == 0:
-				line, before = nil, nil // there is no line
+				line, before = nil, nil // nothing waits
 			default:
 				line, before = append(line, tx), append(before, s)
 			}
@@ -189,8 +189,8 @@ func TestCancelRestores(t *testing.T) {
 	}
 }
 
-// TestCancelHoldsUpNobody: whatever turns clients book and cancel, in whatever order,
-// whoever comes then waits no longer than if none had been cancelled.
+// TestCancelHoldsUpNobody: after reservations were cancelled, in any order, a new charge
+// waits no longer than if none had been cancelled.
 func TestCancelHoldsUpNobody(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 6))
@@ -232,7 +232,7 @@ func TestCancelHoldsUpNobody(t *testing.T) {
 			now += []int64{0, 1, r.Int64N(k.period + 1)}[r.IntN(3)]
 			for _, cost := range []int64{1, 1 + r.Int64N(k.burst), k.burst} {
 				for _, within := range []time.Duration{0, 1000 * 1000 * time.Hour} {
-					admitted := false // a queue that refuses says when it lets in, not when it lets go
+					admitted := false // RetryAfter of a queue says when it admits, not when the charge goes
 					wait := func(s weir.State) time.Duration {
 						tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: cost}}, Within: within}
 						if tx.Decide(now, []weir.State{s}) {
@@ -251,6 +251,6 @@ func TestCancelHoldsUpNobody(t *testing.T) {
 		}
 	}
 	if asked == 0 {
-		t.Error("nobody asked")
+		t.Error("no reservation was cancelled: the test compared nothing")
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestSwitchedRetryAfter: whatever numbers a key was charged under before, with turns,
-// gifts and cancellations, and whatever the clock did, a request that is refused is
-// admitted at the instant that RetryAfter names, and at any later one, if nothing else
-// is spent. If it does not wait it is admitted at none before.
+// TestSwitchedRetryAfter: a charge that is refused is admitted at the instant that
+// RetryAfter names, and at any later one, if nothing else is spent. A charge that does not
+// wait is not admitted earlier. This holds after reservations, cancellations, units given
+// back, changes of the limit and steps of the clock.
 func TestSwitchedRetryAfter(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 13))

@@ -8,11 +8,11 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// SlidingLog remembers when each unit was spent and allows quota of them in
-// any window of the period, exactly: never more, and never less. This costs memory: 16
-// bytes for each charge of the last period. If a key is charged under limits of one name
-// whose periods differ, the log keeps the charges of the longest period, until the key
-// has spent nothing for that long.
+// SlidingLog remembers when each unit was spent and allows quota units in any span of the
+// period, exactly: never more, and never less. This costs 16 bytes of memory for each
+// charge of the last period. If a key is charged under limits of one name whose periods
+// differ, the log keeps the charges of the longest period, until the key has spent nothing
+// for that long.
 //
 // A state holds the log, and how many units came before it (A).
 func SlidingLog(quota int64, period time.Duration) weir.Limit {
@@ -30,7 +30,7 @@ func (g slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.S
 	return s, d
 }
 
-// Step decides in place: weir calls it instead of Take.
+// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	g := logOf(s, l, at)
@@ -66,13 +66,13 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		}
 	}
 	if n := len(s.Log); n > 0 && cost != 0 {
-		s.Until = s.Log[n-1].At + g.period // not the instant that a gift leaves, which may be undone
+		s.Until = s.Log[n-1].At + g.period // not from s.At: units given back move it beyond the newest entry
 	}
 	g.view().decide(d, now, at, 0, true)
 }
 
-// keepFor returns for how long units are kept: for the period, or for a longer one if a
-// limit of that period has written the state.
+// keepFor returns for how many µs units are kept: for the period, or for a longer one if a
+// limit of that longer period has written the state.
 func keepFor(s *weir.State, period, at int64) int64 {
 	if n := len(s.Log); n > 0 && at < s.Until {
 		return max(period, s.Until-s.Log[n-1].At)
@@ -80,7 +80,8 @@ func keepFor(s *weir.State, period, at int64) int64 {
 	return period
 }
 
-// stepMixed decides a charge of a log whose units another limit needs for longer: for keep.
+// stepMixed decides a charge of a log whose units another limit needs for keep µs, which
+// is longer than this limit's period.
 func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost int64) {
 	at, reset := g.at, s.Until-g.at
 	retry := int64(0)
@@ -116,9 +117,9 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 	v.decide(d, now, at, retry, cost <= 0 || retry == 0 && at == now)
 }
 
-// Reserve decides like Take at an instant to come, and weir calls it instead. It keeps the
-// units that will have left the window by the instant at, because they still count if the
-// reservation is cancelled.
+// Reserve decides like Take, for units that will be spent at a later instant at; weir calls
+// it instead of Take for a charge that waits. It keeps the units that will have left the
+// window by then, because they still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (next weir.State, d weir.Decision) {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	next, d = g.Take(s, l, at, cost)
@@ -132,7 +133,7 @@ func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (n
 	return next, d
 }
 
-// Cancel makes it a weir.Canceler.
+// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
 func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	g := logSince(&s, now-keep)

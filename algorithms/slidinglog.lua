@@ -1,13 +1,15 @@
 -- The sliding log, in a hash. An entry is an instant and the units that were spent then. Limits
--- of one rule and key that are charged alike share a log. The window of each begins at an
+-- of one rule and key that are charged alike share a log. The window of each limit begins at an
 -- entry of its own, as of the last time that the log was written. Limits that are charged
 -- differently have logs of their own.
 --
--- Field "h" holds each log: its limits, its number, the newest instant, when the value expires,
--- and its first and last closed block; then of each limit for how long it keeps its units,
--- their number, when the first was spent, in which block that is, and after how many units of
--- it; then the open block, which has the newest entries. Each closed block is a field of its
--- own, "log:block".
+-- Field "h" holds, for each log:
+--   its limits, its number, the newest instant, when the value expires, its first and last
+--   closed block, and the length of the open block;
+--   for each limit, how many µs it keeps its units, how many units it has, when the first of
+--   them was spent, how many units precede that one in its block, and the number of the block;
+--   the open block, which has the newest entries.
+-- Each closed block is a field of its own, named by two numbers: "log:block".
 --
 -- A block has the instant of its first entry, its range, and entries: the µs since that instant,
 -- and the units of the block up to the entry. If p is the largest power of 2 that divides the
@@ -33,7 +35,8 @@ local function block_text(o)
   return o.kind .. pack(head_form, o.base, o.range) .. o.text
 end
 
--- entry returns the µs since the block began and the units up to the i-th entry.
+-- entry returns two numbers of the i-th entry: the µs since the block began, and the units of
+-- the block up to that entry.
 local function entry(o, i)
   return fields(entry_forms[o.kind], o.text, (i - 1) * entry_sizes[o.kind] + 1)
 end
@@ -44,7 +47,7 @@ local function total(o)
   return sum
 end
 
--- cut leaves the first n entries of a block, and put appends one.
+-- cut drops all but the first n entries of a block. put appends an entry.
 local function cut(o, n)
   o.n, o.text = n, string.sub(o.text, 1, n * entry_sizes[o.kind])
 end
@@ -86,7 +89,7 @@ local function power(b)
   return p
 end
 
--- spread adds n to all ranges that have block b, except its own.
+-- spread adds n to the ranges of all earlier blocks that include block b.
 local function spread(log, b, n)
   b = b - power(b)
   while b >= log.low and b > 0 do
@@ -96,8 +99,9 @@ local function spread(log, b, n)
   end
 end
 
--- skip goes on from block b, as long as pass allows: pass gets the next block and the units
--- before it. skip returns the block and the units.
+-- skip goes from block b to later blocks, as long as pass(block, units) is true for them;
+-- units is the sum from block b up to that block. It returns the last block that passed and
+-- its units.
 local function skip(log, b, pass)
   local left, step, high = 0, 1, log.high
   while b <= high do
@@ -124,8 +128,9 @@ local function skip(log, b, pass)
   return b, left
 end
 
--- since goes on from u units of block b to the first unit that was spent after old. It returns
--- the block, the units of it before that, and how many units it has passed.
+-- since searches for the first unit that was spent after old, and begins after the first u
+-- units of block b. It returns the block of that unit, how many units of the block precede it,
+-- and how many units the search has passed.
 local function since(log, b, u, old)
   local passed = 0
   if b <= log.high and block(log, b + 1).base <= old then
@@ -145,7 +150,8 @@ local function since(log, b, u, old)
   return b, u, passed
 end
 
--- unit returns the instant of the k-th unit behind u units of block b, its block and its entry.
+-- unit finds the k-th unit after the first u units of block b. It returns when that unit was
+-- spent, its block, and the number of its entry.
 local function unit(log, b, u, k)
   local o = block(log, b)
   local here = total(o) - u
@@ -168,11 +174,12 @@ local function new_log(group, no)
   return {no = no, at = 0, low = 1, high = 0, text = '', key = group.key, blocks = {}, limits = {}}
 end
 
--- natural reports whether x is an integer that a state may have.
+-- natural reports whether x is an integer from 0 to 2^53 − 1.
 local function natural(x) return x >= 0 and x < 9007199254740992 and x % 1 == 0 end
 
--- parse_logs reports whether text has logs. Their first and last blocks must be there, and no
--- time may be longer than limits and waits can be.
+-- parse_logs parses text, the field "h", into group, and reports whether it is well formed. The
+-- first and last block of each log must exist, and no time may be longer than limits and waits
+-- can be.
 local function parse_logs(group, text, now)
   local from = 1
   while from <= #text do
@@ -203,9 +210,9 @@ local function parse_logs(group, text, now)
   return from == #text + 1
 end
 
--- open_logs reads the logs at group.key for the charges of a transaction, and reports whether it
--- can. A limit keeps its units for its period, or for a longer one under which they were
--- spent: see keepFor in slidinglog.go.
+-- open_logs reads the logs at group.key for the charges of a transaction, and reports whether
+-- they are well formed. A limit keeps its units for its period, or for a longer period under
+-- which they were spent: see keepFor in slidinglog.go.
 local function open_logs(group, charges)
   group.logs, group.limits = {}, {}
   local text = redis.call('HGET', group.key, 'h')
@@ -223,8 +230,9 @@ local function open_logs(group, charges)
   return true
 end
 
--- window returns the units of a limit that were spent after old: the block of the first, the
--- units of that block before it, how many they are, and the instant of the first.
+-- window describes the units of a limit that were spent after old. It returns the block of the
+-- first one, how many units of that block precede it, the number of units, and when the first
+-- was spent.
 local function window(c, old)
   local m = c.limit
   if not m or m.spent == 0 then return c.log.high + 1, total(block(c.log, c.log.high + 1)), 0, 0 end
@@ -244,16 +252,16 @@ local function take(c, at, cost, quota, period)
   return (over == 1 and c.first or unit(c.log, c.b, c.u, over)) + period - at
 end
 
--- recent returns the window of the units that the limit keeps now. A reservation may have a
--- later window, but may be cancelled.
+-- recent returns the window of the units that the limit keeps now. The window of a reservation
+-- may be a later one, but the reservation may be cancelled.
 local function recent(c)
   if c.at <= c.now and c.keep == c.period then return c.b, c.u, c.spent, c.first end
   return window(c, c.now - c.keep)
 end
 
--- cancel finds the units of the instant of. c.left units are older, c.same are of that instant,
--- and c.gone of these go, at most n. If they are the newest, c.frontier goes back to floor,
--- unless floor is nil.
+-- cancel finds the units that were spent at the instant `of`: c.same of them, after c.left older
+-- ones. c.gone, at most n, of the c.same units are given back. If they are the newest, and floor
+-- is not nil, c.frontier goes back to the newest instant that is left, but not below floor.
 local function cancel(c, now, of, n, floor)
   local log = c.log
   local b, u, all = recent(c)
@@ -272,10 +280,10 @@ local function cancel(c, now, of, n, floor)
   end
 end
 
--- describe_log returns the numbers of a log that Go may look at to decide the charge: the newest
--- instant, until when the units are kept if that is longer than the period, and pairs of a
--- number and an instant, when that unit of the window was spent, counted from the oldest. If
--- the charge is one of a batch of which some fit, more is what those spend.
+-- describe_log returns the numbers of a log that Go needs to decide the charge: the newest
+-- instant; until when the units are kept, if that is longer than the period, or 0; and pairs
+-- of numbers. A pair k, t says that the k-th oldest unit of the window was spent at t. If the
+-- charge is one of a batch, more is how many units the charges that fit spend.
 local function describe_log(c, target, more)
   local log, mixed = c.log, c.keep > c.period
   local b, u, n, first = c.b, c.u, c.spent, c.first
@@ -285,7 +293,7 @@ local function describe_log(c, target, more)
   local last = newest(log)
   if c.limit.keep > c.period then reply[2] = last + c.limit.keep end
   reply[3], reply[4], reply[5], reply[6] = 1, first, n, last
-  local function mark(k) -- the k-th oldest of n
+  local function mark(k) -- adds the pair of the k-th oldest of n units
     if k > 1 and k < n then
       reply[#reply + 1] = k
       reply[#reply + 1] = unit(log, b, u, k)
@@ -295,7 +303,7 @@ local function describe_log(c, target, more)
   if c.cost > 0 then
     mark(n + c.cost - c.quota)
     if more then mark(n + c.cost - c.quota + more) end
-    mark(n + c.cost - c.quota + 1) -- of a charge that was forced
+    mark(n + c.cost - c.quota + 1) -- for a charge that is forced
   end
   if mixed then
     mark(n - c.spent)
@@ -305,7 +313,7 @@ local function describe_log(c, target, more)
     local old = math.max(c.now, c.frontier) - c.period
     local _, _, out = since(log, b, u, old)
     if c.of <= old then out = out - c.gone end
-    local function left(k) -- the k-th oldest of those that stay
+    local function left(k) -- marks the k-th oldest of the units that stay
       if k > c.left then k = k + c.gone end
       mark(k)
     end
@@ -331,7 +339,7 @@ local function describe_log(c, target, more)
   return reply
 end
 
--- append spends units at an instant that is not before the newest.
+-- append spends units at the instant at, which is not before the newest entry.
 local function append(log, at, units)
   local b = log.high + 1
   local o = block(log, b)
@@ -353,7 +361,8 @@ local function append(log, at, units)
   put(o, at - o.base, sum + units)
 end
 
--- reopen opens blocks until the open one is not empty.
+-- reopen turns the last closed block into the open one, again and again, until the open block
+-- has an entry or no block is left.
 local function reopen(log)
   while block(log, log.high + 1).n == 0 and log.high >= log.low do
     local b = log.high
@@ -369,7 +378,7 @@ local function reopen(log)
   end
 end
 
--- delete deletes blocks of a log.
+-- delete deletes the blocks `from` to `to` of a log, up to 1,000 with one call.
 local function delete(log, from, to)
   for b = from, to, 1000 do
     local list = {}
@@ -378,8 +387,8 @@ local function delete(log, from, to)
   end
 end
 
--- drop takes the newest units out of a log. The block of the newest unit that stays becomes the
--- open block.
+-- drop removes that many of the newest units from a log. The block of the newest unit that
+-- stays becomes the open block.
 local function drop(log, units)
   local function upto(from, b) -- the units from block from to b
     local _, n = skip(log, from, function(after) return after <= b end)
@@ -412,7 +421,7 @@ local function drop(log, units)
   reopen(log)
 end
 
--- remove takes units of the first instant after u units of block b out of a log.
+-- remove removes units from the entry that follows the first u units of block b.
 local function remove(log, b, u, units)
   local _, found, i = unit(log, b, u, 1)
   local o = block(log, found)
@@ -425,7 +434,7 @@ local function remove(log, b, u, units)
   end
   cut(o, i - 1)
   for _, e in ipairs(list) do put(o, e[1], e[2]) end
-  for _, m in ipairs(log.limits) do -- units that are gone and stood before those of the limit
+  for _, m in ipairs(log.limits) do -- the units removed may have preceded the window of the limit
     if m.b == found then m.u = m.u - math.max(0, units - math.max(0, upto - m.u)) end
   end
   if found <= log.high then
@@ -436,19 +445,19 @@ local function remove(log, b, u, units)
   reopen(log)
 end
 
--- fate returns what happens to the units of a charge. Limits that share a log and a fate are
--- alike afterwards.
+-- fate returns a text that says how a charge changes its log. If limits share a log and their
+-- charges have the same fate, they share the log afterwards too.
 local function fate(c)
   if not c or c.cost == 0 then return '' end
   if c.cost > 0 then return string.format('+%.0f', c.cost) .. (c.forced or '') end
   if c.of then return string.format('%.0f %.0f %.0f', c.cost, c.of, c.floor or -1) end
-  -- The newest units of its window, but no others of those kept.
+  -- The charge gives back the newest units of its window, but none that are older.
   local units = math.min(-c.cost, c.spent)
   local _, _, all = recent(c)
   return string.format('-%.0f', units == all and -c.cost or units)
 end
 
--- copy copies blocks of a log to another.
+-- copy copies the blocks `from` to `last` of a log to the log `to`.
 local function copy(log, to, from, last)
   for b = from, last, 500 do
     local names, list = {}, {}
@@ -460,7 +469,8 @@ local function copy(log, to, from, last)
   end
 end
 
--- part gives each fate a log of its own: a copy for all but one.
+-- part splits each log whose limits have different fates: one fate keeps the log, and each
+-- other fate gets a copy.
 local function part(group)
   local last = 0
   for _, log in ipairs(group.logs) do last = math.max(last, log.no) end
@@ -491,7 +501,7 @@ local function part(group)
   end
 end
 
--- last_of returns the instant until which a log matters.
+-- last_of returns the instant after which a log has no unit that counts.
 local function last_of(log)
   local till, last = log.at, newest(log)
   for _, m in ipairs(log.limits) do
@@ -528,7 +538,7 @@ local function leave(m)
   m.log.limits, m.log.ids = left, nil
 end
 
--- spend spends the charges of a log. They have one fate.
+-- spend carries out the charges of a log, which all have the fate of the charge c.
 local function spend(log, c, now)
   local most = 0
   for _, m in ipairs(log.limits) do
@@ -580,15 +590,15 @@ local function spend(log, c, now)
   if most > 0 then remove(log, longest.from, longest.after, most) end
 end
 
--- write stores the logs. A log that no longer matters, and was not charged, stays for the
--- longest period of the charges more, because the clock may step back.
+-- write stores the logs. A log without units that count, and without a charge now, is kept for
+-- another longest period of the charges, because the clock may step back.
 local function write(group, now, longest)
   local texts, till, lasts = {}, now, {}
   for i, log in ipairs(group.logs) do
     lasts[i] = #log.limits > 0 and last_of(log) or 0
     till = math.max(till, lasts[i])
   end
-  local expires = till + longest / 8 -- so that few charges must put it off
+  local expires = till + longest / 8 -- later than needed, so that few charges must extend it
   for i, log in ipairs(group.logs) do
     local l = lasts[i]
     if l > now or not log.spent and l > 0 and l + longest > now then
@@ -616,7 +626,8 @@ local function write(group, now, longest)
   redis.call('PEXPIRE', group.key, ms(expires - now))
 end
 
--- spend_logs spends the charges of a group at c.target, or forgets their limits.
+-- spend_logs spends the charges of a group, each at its c.target. If forget is true, it removes
+-- their limits from the logs instead.
 local function spend_logs(group, now, forget)
   local changed, longest = forget, 0
   for _, c in ipairs(group.charges) do

@@ -6,19 +6,20 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// SlidingWindow estimates what was spent in the last period from two counters:
-// that of the current window, and that of the window before, weighted with the
-// share of it that the last period still covers. It allows a charge if the estimate
-// with the charge is at most quota. The estimate is right if the units of the window
-// before were spent evenly. If not, SlidingWindow admits at most 2·quota − 1 in a window
-// of the period, (t − period, t], and that takes the whole period: half a period admits
-// 1.5·quota, and a tenth of a period 1.1·quota. FixedWindow admits 2·quota at once.
+// SlidingWindow estimates what was spent in the last period from two counters, one of the
+// current window and one of the window before. The older counter is weighted with the share
+// of its window that the last period still covers. SlidingWindow allows a charge if the
+// estimate with the charge is at most quota. The estimate is right if the units of the
+// window before were spent evenly. If not, SlidingWindow admits at most 2·quota − 1 in a
+// span of the period, (t − period, t]. A shorter span admits less: half a period
+// 1.5·quota, and a tenth of a period 1.1·quota. FixedWindow may admit 2·quota within two
+// microseconds.
 //
 // It is the approximation that Cloudflare describes in "How we built rate
 // limiting capable of scaling to millions of domains" (2017), but the weighted
 // counter is not rounded.
 //
-// A state holds the units of the window of At (A) and of the one before (B).
+// A state holds the units of the window that contains At (A) and of the window before (B).
 func SlidingWindow(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: slidingWindow{}, Quota: quota, Period: period}
 }
@@ -34,7 +35,7 @@ func (w slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ wei
 	return s, d
 }
 
-// Step decides in place: weir calls it instead of Take.
+// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
 	w := twoWindows{quota: l.Quota, period: int64(l.Period) / microsecond}
@@ -81,7 +82,7 @@ func (w *twoWindows) stepMixed(s *weir.State, d *weir.Decision, now, at, cost in
 	}
 }
 
-// Cancel makes it a weir.Canceler.
+// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
 func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	period := int64(l.Period) / microsecond
 	w := twoWindows{quota: l.Quota, period: period}
@@ -99,7 +100,7 @@ func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.
 		cur = max(0, cur-n)
 	}
 	switch {
-	case cur == 0 && start > now: // back to the window before; the one before that is taken to be full
+	case cur == 0 && start > now: // go back to the window before, and take its predecessor to be full
 		until := start
 		if prev > 0 {
 			until += period
@@ -121,7 +122,7 @@ func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.
 type twoWindows struct {
 	quota, period int64
 	gone          int64 // µs since the current window began
-	cur, prev     int64 // units spent in it and in the one before
+	cur, prev     int64 // units spent in the current window and in the window before
 }
 
 // load reads the counters. mixed says that they were written under another period and

@@ -25,8 +25,9 @@ local function mul_div(a, b, c)
   return quo
 end
 
--- load returns the µs of the current window, its units and those of the one before;
--- or, if they were written under another period and still matter, all that are kept.
+-- load returns the µs since the current window began, its units, and those of the window
+-- before. If they were written under another period and still count, both are 0 and a fourth
+-- value is the sum of all units.
 local function load(at, a, b, till, now, period)
   local gone = now % period
   local start = now - gone

@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// A switcher charges one key under limits of one name that differ in their
-// numbers, as tiers do, or processes of before a change and after it.
+// A switcher charges one key under limits of one name whose numbers differ. Tiers do that,
+// and so do processes with an old and a new configuration.
 type switcher struct {
 	limits []weir.Limit
 	now    int64
@@ -30,9 +30,9 @@ func (s *switcher) decide(state weir.State, l weir.Limit, now, cost int64) weir.
 	return d
 }
 
-// charge takes cost units under the i-th limit, after it has checked what the
-// limit says of itself: that what remains fits and no more, and that what does not
-// fit now does after RetryAfter, and not before.
+// charge charges cost units under the i-th limit. First it checks the decisions of that
+// limit: exactly Remaining units fit, and a charge that does not fit now fits after
+// RetryAfter and not before.
 func (s *switcher) charge(i int, cost int64) error {
 	l, st := s.limits[i], s.state[0]
 	look := s.decide(st, l, s.now, 0)
@@ -68,15 +68,14 @@ func (s *switcher) charge(i int, cost int64) error {
 	return nil
 }
 
-// TestSwitchedTiers: a client of two tiers under one name chooses at will which
-// one it is charged under. It is admitted what the larger one admits, and once the
-// larger one is used up the smaller one admits no more than it would by itself.
+// TestSwitchedTiers charges a client under two tiers of one name, as the client chooses.
+// Both tiers together admit no more than the worst case of the larger tier.
 func TestSwitchedTiers(t *testing.T) {
 	const minute = 60_000_000
 	for i, large := range all(600, 600, time.Minute) {
 		small := all(60, 60, time.Minute)[i]
 		s := newSwitcher(large, small)
-		for range 12_000 { // whenever the smaller tier admits a unit, all that the larger one has left
+		for range 12_000 { // charge a unit of the smaller tier, then all that the larger one has left
 			for k := 1; k >= 0; k-- {
 				left := s.decide(s.state[0], s.limits[k], s.now, 0).Remaining
 				if left == 0 {
@@ -97,9 +96,9 @@ func TestSwitchedTiers(t *testing.T) {
 	}
 }
 
-// TestSwitchedTiersTogether: a smaller tier judges by its own capacity what a
-// larger one has left. It admits what has drained since its last charge, and all of
-// its own again when the rest has drained.
+// TestSwitchedTiersTogether: a meter of a smaller tier counts the debt of a larger tier up
+// to its own capacity. It admits what has drained since its last charge, and its whole
+// capacity once the rest of the debt has drained.
 func TestSwitchedTiersTogether(t *testing.T) {
 	const second = 1_000_000
 	for i, large := range all(600, 600, time.Minute)[:3] {
@@ -123,7 +122,7 @@ func TestSwitchedTiersTogether(t *testing.T) {
 	}
 }
 
-// randomTiers returns limits of one algorithm, alike in their period or not.
+// randomTiers returns limits of one algorithm. If alike is true, they have one period.
 func randomTiers(r *rand.Rand, kind int, alike bool) (limits []weir.Limit) {
 	period := func() time.Duration {
 		return []time.Duration{time.Second, time.Minute, time.Duration(1+r.Int64N(1000)) * time.Microsecond, 12 * time.Second, 24 * time.Hour}[r.IntN(5)]
@@ -141,7 +140,7 @@ func randomTiers(r *rand.Rand, kind int, alike bool) (limits []weir.Limit) {
 	return limits
 }
 
-// step does what a client would that wants most.
+// step charges a random limit, often for all that remains, and moves the clock.
 func (s *switcher) step(r *rand.Rand) error {
 	i := r.IntN(len(s.limits))
 	l := s.limits[i]
@@ -159,10 +158,9 @@ func (s *switcher) step(r *rand.Rand) error {
 	return nil
 }
 
-// TestSwitchedMeters: whatever numbers a meter is charged under, in any span W it
-// admits no more than the largest burst and what the largest rate drains in W;
-// for limits of one period that is the worst case of the larger one, Burst +
-// Quota − 1.
+// TestSwitchedMeters: a key that is charged under several meters of one name admits, in any
+// span W, at most the largest burst and what the largest rate drains in W. For limits of one
+// period that is the largest Burst plus the largest Quota, minus 1.
 func TestSwitchedMeters(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 8))
@@ -192,10 +190,9 @@ func TestSwitchedMeters(t *testing.T) {
 	}
 }
 
-// TestSwitchedWindows: limits of one name whose windows differ in length. As long
-// as the longest window lasts in which anything was spent under it, its limit sees
-// all that was spent since, under whatever numbers, and admits no more than its
-// quota in all; a shorter one never admits more than its own quota in its window.
+// TestSwitchedWindows charges a key under fixed windows of one name that differ in length.
+// From the first charge under a limit to the end of that window, the limit counts what is
+// spent under all of them: it admits nothing once its quota is spent in all.
 func TestSwitchedWindows(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 10))
@@ -205,11 +202,11 @@ func TestSwitchedWindows(t *testing.T) {
 		for range 2 + r.IntN(2) {
 			quota := 1 + r.Int64N(20)
 			limits = append(limits, algorithms.FixedWindow(quota, time.Duration(period)*time.Microsecond))
-			period *= 2 + r.Int64N(5) // windows lie in those of the next
+			period *= 2 + r.Int64N(5) // each window lies in one window of the next limit
 		}
 		s := newSwitcher(limits...)
-		used := make([]int64, len(limits)) // the window in which it was used last, and since when
-		since := make([]int, len(limits))
+		used := make([]int64, len(limits)) // the number of the window in which the limit was last used
+		since := make([]int, len(limits))  // the index in s.spent of its first charge in that window
 		for range 100 {
 			before := len(s.spent)
 			i := r.IntN(len(limits))
@@ -237,8 +234,8 @@ func TestSwitchedWindows(t *testing.T) {
 	}
 }
 
-// switchedPeriods returns limits of one algorithm whose periods differ. Those of
-// sliding windows differ by more than half, see mixed.go.
+// switchedPeriods returns limits of one algorithm whose periods differ. The periods of
+// sliding windows differ by a factor of 2 or more: see mixed.go.
 func switchedPeriods(r *rand.Rand, kind int) (limits []weir.Limit) {
 	period := 10 + r.Int64N(60)
 	for range 2 + r.IntN(2) {
@@ -253,12 +250,11 @@ func switchedPeriods(r *rand.Rand, kind int) (limits []weir.Limit) {
 	return limits
 }
 
-// TestSwitchedPeriods: a client is charged under limits of one name whose periods
-// differ, and chooses at will which. As long as a charge of a limit lasts (until
-// NextAfter, of a log and a sliding window until it has left the period), that limit
-// counts all that is spent from it on, under whatever numbers. By itself none admits
-// more than its worst case, and none blocks a key for longer than its own period, or
-// two of a sliding window.
+// TestSwitchedPeriods charges a client under limits of one name whose periods differ, as the
+// client chooses. From a charge of a limit until that charge no longer counts, the limit
+// counts all that is spent under any of the limits. No limit by itself admits more than its
+// worst case. No limit blocks a key for longer than its own period; a sliding window blocks
+// for two periods at most.
 func TestSwitchedPeriods(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 11))
@@ -271,9 +267,9 @@ func TestSwitchedPeriods(t *testing.T) {
 		s := newSwitcher(switchedPeriods(r, kind)...)
 		s.now += r.Int64N(1e9)
 		type use struct {
-			since int   // in what is spent: where the charge is, or the first of a row of them
-			until int64 // when the last charge no longer counts
-			own   history
+			since int     // the index in s.spent of the oldest charge of the limit that may count
+			until int64   // when the last charge no longer counts
+			own   history // all charges of the limit
 		}
 		uses := make([]use, len(s.limits))
 		longest := int64(0)
@@ -338,19 +334,18 @@ func TestSwitchedPeriods(t *testing.T) {
 	}
 }
 
-// TestSwitchedNear: two sliding windows whose periods differ by less than a factor of 2
-// may end at one instant, and one that counts what is spent in the window before by a
-// share takes that of the other for its own, or forgets it. Each admits no more by
-// itself than its worst case, 2L − 1, but takes no time to do so; if units are given
-// back, 2L.
+// TestSwitchedNear: the windows of two sliding windows whose periods differ by less than a
+// factor of 2 may end at one instant. One limit may then take the counters of the other for
+// its own, and count units by a share or not at all. Each limit by itself still admits at
+// most its worst case, 2·quota − 1, or 2·quota if units are given back.
 func TestSwitchedNear(t *testing.T) {
 	const second = 1_000_000
 	for _, tt := range []struct {
 		limits []weir.Limit
-		steps  [][3]int64 // second, limit, units
-		want   int64      // of the first limit in its period
+		steps  [][3]int64 // the second, the index of the limit, the units
+		want   int64      // the most units that the first limit admits in its period
 	}{
-		{ // the 29 of the window before are forgotten
+		{ // the 29 units of the window before are forgotten
 			[]weir.Limit{algorithms.SlidingWindow(30, time.Minute), algorithms.SlidingWindow(2, 100*time.Second)},
 			[][3]int64{{179, 0, 29}, {180, 0, 1}, {200, 1, 1}, {201, 0, 28}}, 58,
 		},
@@ -379,7 +374,7 @@ func TestSwitchedNear(t *testing.T) {
 			}
 		}
 		if got := own.most(tt.limits[0].Period.Microseconds()); got != tt.want {
-			t.Errorf("%v: got %d by the first in its period, want %d", tt.limits, got, tt.want)
+			t.Errorf("%v: the first limit admits %d in its period, want %d", tt.limits, got, tt.want)
 		}
 	}
 

@@ -6,11 +6,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// TokenBucket holds capacity tokens and is refilled with refill of them in
-// every period, one after the other, not all at its end. A unit takes a token.
-// The bucket of a new key is full. In any window of the period, (t − every, t],
-// it admits at most capacity + refill − 1. The limit has Quota refill and Burst
-// capacity.
+// TokenBucket holds capacity tokens and gains refill tokens per period every, one after the
+// other, not all at the end of the period. Each unit takes a token. The bucket of a new key
+// is full. In any span of the period, (t − every, t], TokenBucket admits at most
+// capacity + refill − 1 units. The limit has Quota refill and Burst capacity.
 //
 // It admits the same as GCRA, and shares its arithmetic.
 // Source: J. Turner, New Directions in Communications, 1986.
@@ -29,15 +28,16 @@ func (b tokenBucket) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.
 	return s, d
 }
 
-// Step decides in place: weir calls it instead of Take.
+// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (tokenBucket) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	meterOf(l).step(s, d, now, cost)
 }
 
-// Meter tells stores that it is a meter: see weir.Transaction.Plan and redisstore.Metered.
+// Meter returns the numbers of the limit as a meter, in ticks: what a unit is worth, what
+// drains in a µs, and the most that may be owed. See redisstore.Metered.
 func (tokenBucket) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
 
-// Cancel makes it a weir.Canceler.
+// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
 func (tokenBucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	return meterOf(l).cancel(s, now, at, n)
 }

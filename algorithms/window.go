@@ -6,19 +6,19 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A window is the arithmetic that fixed, anchored and calendar windows share: in each
-// window up to quota units are spent. The algorithms differ in where the window that
-// holds an instant begins and ends.
+// A window is the arithmetic that fixed, anchored and calendar windows share: up to quota
+// units may be spent in each window. The algorithms differ in when the window of an instant
+// begins and ends.
 //
 // A state holds how many units were spent (A) in the window of At. The states of fixed
 // and calendar windows also hold when that window ends (B), because limits of one name may
 // have windows of different lengths. While a longer window lasts, A counts for it. A
 // limit with a shorter window counts A if At lies in its own window, and otherwise 0.
 type window struct {
-	spent int64
-	end   int64 // of the window that holds the instant asked for
-	kept  int64 // spent in the longest window
-	until int64 // when that ends
+	spent int64 // units spent in the window
+	end   int64 // when the window ends
+	kept  int64 // units spent in the longest window
+	until int64 // when the longest window ends
 }
 
 // windowOf returns the window from start to end that holds the instant at.
@@ -34,8 +34,8 @@ func windowOf(s *weir.State, start, end, at int64) window {
 	return w
 }
 
-// step decides a charge in the window of the instant at = max(now, s.At). b is the B of
-// the next state.
+// step decides a charge in the window of the instant at = max(now, s.At). b becomes the B
+// of the next state.
 func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost int64) {
 	switch {
 	case cost > quota:
@@ -87,9 +87,10 @@ func unspent(b, now, at int64) weir.State {
 	return weir.State{At: at, B: b, Until: at}
 }
 
-// cancelInWindow gives back n units that were to be spent at the instant at, if that lies
-// in the window of s, which begins at start. If that leaves no unit in a window that has
-// not begun, the next state is that of the window before it, which is taken to be full.
+// cancelInWindow gives back n units that were to be spent at the instant at, if at lies in
+// the window of s, which begins at start. If no unit is left in a window that has not begun
+// yet, the next state is that of the window before it, which is taken to be full; before
+// becomes its B.
 func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64) weir.State {
 	if at < start || at > s.At {
 		return s
@@ -104,7 +105,8 @@ func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64)
 	return weir.State{}
 }
 
-// validateWindow refuses numbers that a float64 could not add up.
+// validateWindow returns an error if the quota, or the period in µs, exceeds 2^50. A script
+// could not add up larger numbers exactly, because its numbers are float64.
 func validateWindow(l *weir.Limit) error {
 	if l.Quota > weir.MaxTicks {
 		return &uncountable{*l}

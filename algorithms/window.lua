@@ -1,5 +1,5 @@
--- The arithmetic of window.go. spend spends in the window that ends at finish; kept is
--- what is spent in the longest one, which lasts until ends.
+-- The arithmetic of window.go. spend decides a charge in the window that ends at finish, in
+-- which `spent` units are spent. In the longest window, which lasts until ends, it is `kept`.
 local function spend(spent, kept, b, finish, ends, at, now, cost, quota)
   if cost > 0 then
     if spent > quota - cost then

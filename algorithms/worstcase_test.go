@@ -11,27 +11,27 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// The most that each algorithm admits in any window (t − P, t], with L = Quota,
-// B = Burst and P in µs, so that such a window has P instants. Here is why; the
-// tests below search for more and reach it.
+// The functions below return the most units that each algorithm admits in any span
+// (t − P, t], with L = Quota, B = Burst, and P the period in µs. Such a span has P instants.
+// The tests reach these numbers and find no more. The reasons:
 //
-// A meter owes nothing when the window begins, so B at once; then L/P drains in
-// each of the P − 1 µs that are left: B + ⌊L(P−1)/P⌋, which is B + L − 1 up to a
-// unit a µs.
+// A meter may owe nothing when the span begins, so B units fit at once. In each of the
+// P − 1 µs that are left, L/P drains. The sum is B + ⌊L(P−1)/P⌋, which is B + L − 1 if
+// L ≤ P.
 //
-// A fixed window is full at its last instant and the next at its first: 2L.
+// A fixed window may be filled at its last instant and the next one at its first: 2L.
 //
-// An anchored window that fills when it ends began a period before the next, so
-// one unit at least, its first, lies outside: 2L − 1. If that very unit is given
-// back while later ones count, nothing lies outside: 2L. Nobody knows then when
-// the next one was spent, so the window stays where it was; it is never more than
-// L in each window, and no span of a period touches three.
+// An anchored window that is filled when it ends began a period before the next window, so
+// at least its first unit lies outside of the span: 2L − 1. If that unit is given back while
+// later ones count, no unit lies outside: 2L. The window stays where it was then, because
+// the state does not tell when the second unit was spent. More than 2L is not possible: each
+// window admits L, and no span of a period touches three windows.
 //
-// A sliding window that was spent at its last instant, all L of it, counts
-// L(P−g)/P at the instant g of the next one, and ⌊Lg/P⌋ more fit. The last
-// instant that sees all of both is g = P − 2: L + ⌊L(P−2)/P⌋, which is 2L − 1 up
-// to half a unit a µs. Who spends p < L in the window before gains pg/P and
-// loses L − p of them: no more.
+// If all L units of a sliding window are spent at its last instant, they count as L(P−g)/P
+// at the instant g of the next window, and ⌊Lg/P⌋ more fit. A span that includes both
+// has g = P − 2 at most: L + ⌊L(P−2)/P⌋, which is 2L − 1 if L ≤ P/2. Spending only p < L
+// units in the first window gains (L − p)(P − g)/P in the second, which is less than the
+// L − p lost.
 //
 // A log admits L by definition.
 
@@ -64,7 +64,8 @@ func slidingWorst(l weir.Limit) int64 {
 
 func logWorst(l weir.Limit) int64 { return l.Quota }
 
-// worst says what the algorithms admit at most. Calendars have a test of their own.
+// worst has, by algorithm, the most units in a span of the period. For calendars see
+// TestWorstCaseCalendar.
 var worst = map[string]func(weir.Limit) int64{
 	"gcra":            meterWorst,
 	"token-bucket":    meterWorst,
@@ -101,13 +102,13 @@ func (h history) most(period int64) (most int64) {
 	return most
 }
 
-// An attack is what a client asks for, in the order of its instants. A cost of
-// everything takes whatever Remaining promises.
+// An attack is a list of charges, in the order of their instants.
 type attack []spending
 
+// everything as the cost of an attack stands for all units that Remaining names.
 const everything = -1
 
-// run returns what the attack was admitted.
+// run returns the charges of the attack that are admitted.
 func (a attack) run(l weir.Limit, within time.Duration) (h history) {
 	states := make([]weir.State, 1)
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}, Within: within}
@@ -125,10 +126,11 @@ func (a attack) run(l weir.Limit, within time.Duration) (h history) {
 	return h
 }
 
-// TestWorstCaseReached attacks each algorithm as its worst case describes.
+// TestWorstCaseReached attacks each algorithm in the way that admits most, and gets exactly
+// the number of worst.
 func TestWorstCaseReached(t *testing.T) {
 	const minute, start = 60_000_000, 1_700_000_000_000_000 / 60_000_000 * 60_000_000
-	meter := func(quota int64) (a attack) { // all, and each unit as soon as it is free
+	meter := func(quota int64) (a attack) { // spends all, then each unit as soon as it is free
 		a = attack{{start, everything}}
 		for i := int64(1); i <= quota; i++ {
 			a = append(a, spending{start + (i*minute+quota-1)/quota, 1})
@@ -167,8 +169,8 @@ func TestWorstCaseReached(t *testing.T) {
 	}
 }
 
-// TestWorstCaseAnchoredRefund: an anchored window whose first unit is given back is
-// no better than a fixed one, 2L, and no worse, whatever is given back.
+// TestWorstCaseAnchoredRefund: an anchored window whose first unit is given back admits
+// 2·quota in a span of its period, and never more, whatever is given back.
 func TestWorstCaseAnchoredRefund(t *testing.T) {
 	const start, minute = 1_700_000_000_000_000, 60_000_000
 	l := algorithms.AnchoredWindow(10, time.Minute)
@@ -188,7 +190,7 @@ func TestWorstCaseAnchoredRefund(t *testing.T) {
 	take(start+minute-1, -1, start)
 	take(start+minute-1, 1, 0)
 	take(start+minute, 10, 0)
-	if got := h[1:].most(minute); got != 20 { // without the one that was given back
+	if got := h[1:].most(minute); got != 20 { // without the unit that was given back
 		t.Errorf("%v: got %d in a window after its first unit was given back, want 20", l, got)
 	}
 
@@ -216,9 +218,8 @@ func TestWorstCaseAnchoredRefund(t *testing.T) {
 	}
 }
 
-// TestSlidingWindowSpreads shows what sets it apart from a fixed window: the
-// worst case takes a whole period to reach. In half a period it admits one and
-// a half times the quota, in a tenth no more than a tenth beyond it.
+// TestSlidingWindowSpreads: unlike a fixed window, a sliding window needs a whole period to
+// admit twice the quota. In half a period it admits at most 1.5·quota, in a tenth 1.1·quota.
 func TestSlidingWindowSpreads(t *testing.T) {
 	const minute = 60_000_000
 	limit := algorithms.SlidingWindow(100, time.Minute)
@@ -231,9 +232,9 @@ func TestSlidingWindowSpreads(t *testing.T) {
 	}
 }
 
-// mostAdmitted searches all schedules: any units, at any instants, from a key
-// never seen up to three periods on. It knows for every state that can be
-// reached before a window the most that was admitted in it so far.
+// mostAdmitted returns the most units that any schedule of charges gets in a span of the
+// period. It searches all schedules of up to three periods, from a new key on, and keeps for
+// every state that can be reached the most units admitted in the span so far.
 func mostAdmitted(l weir.Limit) (most int64) {
 	type best struct {
 		state weir.State
@@ -248,7 +249,7 @@ func mostAdmitted(l weir.Limit) (most int64) {
 				s.Log = append([]weir.LogEntry(nil), s.Log...)
 				s, d := l.Algorithm.Take(s, &l, now, n)
 				if !d.Allowed {
-					break // nor does more fit
+					break // more units do not fit either
 				}
 				k := stateKey(s)
 				if old, ok := to[k]; !ok || old.units < b.units+n {
@@ -258,7 +259,7 @@ func mostAdmitted(l weir.Limit) (most int64) {
 		}
 		return to
 	}
-	start := 8 * period // where windows begin
+	start := 8 * period // a window begins here
 	before := map[string]best{"": {}}
 	for first := start; first < start+2*period; first++ {
 		if first >= start+period {
@@ -278,7 +279,7 @@ func mostAdmitted(l weir.Limit) (most int64) {
 	return most
 }
 
-// stateKey is the same for states that behave the same.
+// stateKey returns a text that is equal for states that behave alike.
 func stateKey(s weir.State) string {
 	k := binary.AppendVarint(nil, s.At)
 	if s.Log == nil {
@@ -290,8 +291,8 @@ func stateKey(s weir.State) string {
 	return string(k)
 }
 
-// TestWorstCaseExhaustive compares the worst of all schedules with the claim,
-// for small limits, also of more than a unit a µs.
+// TestWorstCaseExhaustive compares the result of an exhaustive search with worst, for small
+// limits, some of more than one unit per µs.
 func TestWorstCaseExhaustive(t *testing.T) {
 	sizes := []struct{ quota, burst, period int64 }{
 		{1, 1, 1}, {3, 2, 1}, {1, 1, 2}, {2, 3, 2}, {3, 3, 2}, {1, 2, 3}, {2, 1, 3}, {4, 4, 3}, {2, 2, 4}, {3, 5, 4},
@@ -312,9 +313,9 @@ func TestWorstCaseExhaustive(t *testing.T) {
 	}
 }
 
-// greedy is an adversary that takes what it can, at the instants that decisions
-// promise and around them, waits in line if within is not 0, and turns the
-// clock back. It returns what was admitted.
+// greedy charges as much as it can, at the instants that decisions name and at others. It
+// also turns the clock back, and half of its charges wait up to within. It returns the
+// charges admitted.
 func greedy(r *rand.Rand, l weir.Limit, within time.Duration, steps int) (h history) {
 	k := newKey(l)
 	now := 1_700_000_000_000_000 + r.Int64N(k.period)
@@ -352,7 +353,7 @@ func greedy(r *rand.Rand, l weir.Limit, within time.Duration, steps int) (h hist
 	return h
 }
 
-// TestWorstCaseRandom lets greedy loose: never more.
+// TestWorstCaseRandom: greedy never gets more in a span of the period than worst says.
 func TestWorstCaseRandom(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
@@ -365,7 +366,7 @@ func TestWorstCaseRandom(t *testing.T) {
 		within := time.Duration(r.Int64N(3*period)) * time.Microsecond
 		for _, l := range all(quota, burst, time.Duration(period)*time.Microsecond) {
 			if l.Algorithm.Name() == "leaky-bucket" {
-				within = 0 // see the queue
+				within = 0 // TestWorstCaseQueue tests the queue
 			}
 			if got, claim := greedy(r, l, within, 40).most(period), worst[l.Algorithm.Name()](l); got > claim {
 				t.Fatalf("seed %d: %v within %v: got %d in a window, claimed are %d", seed, l, within, got, claim)
@@ -374,12 +375,12 @@ func TestWorstCaseRandom(t *testing.T) {
 	}
 }
 
-// TestWorstCaseQueue: of a leaky bucket whose callers wait, single units leave
-// period/leak apart, so any window has leak of them, whatever the capacity. A
-// charge of n leaves as one and holds up those behind it for n·period/leak: what
-// left before the last is less than a period's leak, and so a window has at most
-// leak − 1 + n, with n up to the capacity. That bounds waiting and not waiting
-// callers together, too, for whoever leaves the queue finds the bucket empty.
+// TestWorstCaseQueue: if the callers of a leaky bucket wait, single units leave period/leak
+// apart, so any span of a period has at most leak of them, whatever the capacity. A charge
+// of n units leaves at once and delays the charges behind it by n·period/leak. The units
+// before the last charge of a span are therefore less than leak, and the span has at most
+// leak − 1 + n, with n up to the capacity. The bound also holds if some callers wait and
+// others do not, because the bucket is empty when a charge leaves the queue.
 func TestWorstCaseQueue(t *testing.T) {
 	const second = 1_000_000
 	const start = 1_700_000_000 * second
@@ -393,7 +394,7 @@ func TestWorstCaseQueue(t *testing.T) {
 			t.Errorf("%v: a queue of single units lets %d leave in a window, want %d", l, got, test.want)
 		}
 	}
-	// leak − 1 units, then all of the bucket as soon as it is empty
+	// leak − 1 units, then the whole capacity as soon as the bucket is empty
 	drip := attack{{start, 1}, {start, 1}, {start, 1}, {start, 1}, {start, 1}, {start, 1}, {start + 6*second/7 + 1, 20}}
 	l := algorithms.LeakyBucket(20, 7, time.Second)
 	if got := drip.run(l, time.Hour).most(second); got != 20+7-1 {
@@ -421,18 +422,18 @@ func TestWorstCaseQueue(t *testing.T) {
 	}
 }
 
-// TestWorstCaseCalendar: two windows meet, so twice the quota in any span no
-// longer than the shortest of them. The Period that a limit shows may be longer:
-// 24 hours hold a day of 23 and a bit of both its neighbours, 30 days hold
-// February. Three times is the most, for two in a row are never that short.
+// TestWorstCaseCalendar: a span that is no longer than a window admits twice the quota. The
+// Period of the limit may be longer than a window: 24 hours hold a day of 23 hours and a bit
+// of both its neighbours, and 30 days hold a February. Such a span admits three times the
+// quota, and never more, because no two successive windows are short.
 func TestWorstCaseCalendar(t *testing.T) {
 	berlin := mustLoad(t, "Europe/Berlin")
 	lisbon := mustLoad(t, "Europe/Lisbon")
 	tests := []struct {
 		unit     algorithms.Unit
 		location *time.Location
-		window   time.Time // the beginning of the one in the middle
-		end      time.Time
+		window   time.Time // when a window begins
+		end      time.Time // when it ends
 		want     int64
 	}{
 		{algorithms.Day, nil, time.Date(2026, 5, 5, 0, 0, 0, 0, time.UTC), time.Date(2026, 5, 6, 0, 0, 0, 0, time.UTC), 20},

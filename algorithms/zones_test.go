@@ -13,8 +13,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// goZones returns every zone of Go's own data. What a machine has beside it
-// lists each change up to 2037; Go's has rules instead, and other bugs.
+// goZones returns every zone of the data that comes with Go. The data of a machine may list
+// each change up to 2037, but the data of Go has rules, which ZoneBounds reads differently.
 func goZones(t *testing.T) (zones []*time.Location) {
 	t.Helper()
 	r, err := zip.OpenReader(filepath.Join(build.Default.GOROOT, "lib", "time", "zoneinfo.zip"))
@@ -49,8 +49,8 @@ func goZones(t *testing.T) (zones []*time.Location) {
 	return zones
 }
 
-// TestCalendarLeapYears: Go ends the zone of the last days of a leap year before
-// they have come, where it goes by a zone's rules. Windows do not.
+// TestCalendarLeapYears: windows are right on the last days of a leap year, though
+// Time.ZoneBounds is wrong there if it computes the end of a zone from rules.
 func TestCalendarLeapYears(t *testing.T) {
 	const newYork = "America/New_York"
 	for _, loc := range goZones(t) {
@@ -91,10 +91,10 @@ func TestCalendarLeapYears(t *testing.T) {
 	t.Errorf("there is no %s", newYork)
 }
 
-// TestCalendarZones walks all zones from 1970 to 2100: over all months, and over
-// the days and weeks near each change of the clock and each new year after a leap
-// year. A window holds its instant, begins where the one before ends, and the days
-// are those of the walked clock, but for offsets that are not in whole minutes.
+// TestCalendarZones walks the windows of all zones from 1970 to 2100: all months, and the
+// days and weeks near each change of the clock and near the end of each leap year. A window
+// holds its instant and begins when the one before ends. The days are those of boundaries,
+// within a minute, because some offsets are not in whole minutes.
 func TestCalendarZones(t *testing.T) {
 	zones := goZones(t)
 	step := 1
@@ -158,7 +158,8 @@ func compareDays(t *testing.T, loc *time.Location, from, to int64) {
 	}
 }
 
-// TestCalendarFarFromUTC: a location that is nowhere on Earth has windows too.
+// TestCalendarFarFromUTC: a location with an offset that no place has, such as 40 hours,
+// has windows too.
 func TestCalendarFarFromUTC(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
 	for _, offset := range []int{-1 << 31, -40 * 3600, 40 * 3600, 1<<31 - 1} {
