@@ -6,15 +6,15 @@ import (
 )
 
 // A ban is an algorithm that keeps the bans of a key: At of its state is when the last ban
-// began, A when it ends, and B how many there were. A charge begins a ban; its cost is the
-// length of a first ban in µs. Each ban lasts twice as long as the one before, and at most
-// the period of the limit. During a ban no other begins, so concurrent strikes begin only
-// one. The NextAfter of a look is the rest of the ban.
+// began, A when it ends, and B how many bans there were. A charge begins a ban; its cost is
+// the length of a first ban in µs. Each ban lasts twice as long as the one before, and at
+// most the period of the limit. During a ban no other begins, so concurrent strikes begin
+// only one. A charge of cost 0 gets the rest of the ban as NextAfter.
 type ban struct{}
 
 const (
-	repeats = 32 // a ban is remembered for so many periods, and doubles at most so often
-	byHand  = 1  // the Burst of bans by hand: the cost is the length, and B stays
+	repeats = 32 // a ban is remembered for 32 periods, and its length doubles at most 32 times
+	byHand  = 1  // the Burst of a ban that an operator asks for: its cost is its length, and B stays
 )
 
 func banLimit(most time.Duration) Limit {
@@ -63,7 +63,7 @@ func (ban) Step(s *State, d *Decision, l *Limit, now, cost int64) {
 	}
 }
 
-// Lua is the same for package redisstore: see redisstore.Scripted.
+// Lua returns Take as a script for package redisstore: see redisstore.Scripted.
 func (ban) Lua() string {
 	return fmt.Sprintf(`local function take(at, stop, n, till, now, cost, _, most, burst)
   if stop + %[1]d * most <= now then stop, n = 0, 0 end

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A block is the refusal of a charge, in 56 bytes without a pointer.
+// A block is the refusal of a charge that a HybridStore remembers, in 56 bytes without a
+// pointer.
 type block struct {
-	id    uint64 // of its state; 0 if nothing was ever here
+	id    uint64 // of the state of the charge; 0 if the slot is empty
 	at    int64  // the store's clock at HybridStore.start
 	since int64  // the store's clock when the refusals began
 
@@ -19,7 +20,7 @@ type block struct {
 	high [4]uint16
 
 	numbers   uint32 // see HybridStore.numbers
-	algorithm uint8  // calendars of different places have one name
+	algorithm uint8  // index in HybridStore.algorithms; names do not tell calendars of different places apart
 	flags     uint8
 	lag       uint16 // between question and answer, in units of lagUnit
 }
@@ -34,17 +35,17 @@ const (
 
 // The flags of a block.
 const (
-	noneLeft = 1 << iota // until next, less the lag
-	waited               // the caller would have waited
+	noneLeft = 1 << iota // nothing remains before next, less the lag
+	waited               // the refused caller accepted to wait
 )
 
 const (
 	lagUnit    = 64               // µs
 	maxInstant = 1<<48 - 1        // 8.9 years
 	blockWays  = 8                // slots of a bucket
-	blockPart  = 1024             // the fewest blocks of a shard: chance would fill smaller shards unevenly
-	maxBlocked = 1 << 8           // algorithms, so that a byte tells them apart
-	recheck    = 10 * time.Second // how long a refusal is served before next is asked again
+	blockPart  = 1024             // a shard has at least so many blocks, because chance fills smaller shards unevenly
+	maxBlocked = 1 << 8           // the most algorithms, so that a byte is enough as an index
+	recheck    = 10 * time.Second // for so long a refusal is answered from memory before the store is asked again
 )
 
 func (b *block) instant(i int) int64 { return int64(b.high[i])<<32 | int64(b.low[i]) }
@@ -73,8 +74,8 @@ func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block,
 	return b, true
 }
 
-// until returns the instant from which the block is not served any more: when the charge
-// may fit, counted from when next was asked, or when recheck is over, whichever is first.
+// until returns the instant at which the block expires: when the charge may fit, counted
+// from when next was asked, or when recheck is over, whichever is first.
 func (b *block) until() int64 {
 	return min(b.instant(fits), b.instant(answered)+recheck.Microseconds()) - int64(b.lag)*lagUnit
 }
@@ -96,8 +97,8 @@ type blocks struct {
 	mu     sync.Mutex
 	most   int // buckets
 	table  []blockBucket
-	served uint64 // transactions
-	drops  uint64 // how many were dropped: an answer to an earlier question is then void
+	served uint64 // how many transactions this shard has refused
+	drops  uint64 // how many blocks were dropped; keep ignores answers to questions before the last drop
 	_      [64]byte
 }
 
@@ -109,7 +110,7 @@ func (s *blocks) homes(id uint64) [2]*blockBucket {
 	return [...]*blockBucket{&s.table[one], &s.table[two]}
 }
 
-// find returns the block of a state, or nil. It may be over.
+// find returns the block of a state, or nil if there is none. The block may have expired.
 func (s *blocks) find(id uint64) *block {
 	if len(s.table) == 0 {
 		return nil
@@ -139,7 +140,7 @@ func (s *blocks) drop(id uint64) {
 	s.drops++
 }
 
-// keep remembers a block, unless one was dropped since the store was asked.
+// keep remembers a block, unless a block was dropped since the store was asked.
 func (s *blocks) keep(b block, drops uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +157,7 @@ func (s *blocks) keep(b block, drops uint64) {
 }
 
 // room returns a slot for a block: a free slot of the emptier bucket, or the slot of the
-// block that is over soonest. Forgetting that block costs one call of next.
+// block that expires soonest. Forgetting that block costs one call of next.
 func (s *blocks) room(id uint64, now int64) *block {
 	if s.table == nil {
 		s.table = make([]blockBucket, 1)
@@ -208,8 +209,8 @@ func (s *blocks) grow(now int64) {
 	s.most = full
 }
 
-// indexOf returns the place of an algorithm in a list that only grows. ok is false if the
-// list has no room for it.
+// indexOf returns the index of an algorithm in h.algorithms, which only grows. ok is false
+// if the list has no room for it.
 func (h *HybridStore) indexOf(a Algorithm) (i uint8, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,11 +12,11 @@ import (
 
 // BreakerOptions are the options of Breaker. The zero BreakerOptions are ready to use.
 type BreakerOptions struct {
-	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures
-	// at one moment count once: after a failure, the next one counts if it comes at
-	// least 25 ms later, and its request began after the first was known. 5 failures
-	// therefore take at least 100 ms, however many requests fail, and a shorter blip
-	// costs no Cooldown.
+	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures at
+	// one moment count once: after a failure, the next one counts if it comes at least 25
+	// ms later, and its request began after the first was known. 5 failures therefore take
+	// at least 100 ms, however many requests fail, so a shorter disturbance does not open
+	// the breaker.
 	Failures int
 
 	// Cooldown is how long an open breaker does not ask the store; 0 means a second.
@@ -34,7 +34,7 @@ type BreakerOptions struct {
 	Logger *slog.Logger
 }
 
-const moment = 25 * time.Millisecond
+const moment = 25 * time.Millisecond // failures within it count once
 
 // Breaker returns an error at once while next is down, so that requests do not wait for
 // it. A closed breaker asks next. After o.Failures consecutive failures it opens and
@@ -42,16 +42,16 @@ const moment = 25 * time.Millisecond
 // returns ErrOpen to all others. A probe that succeeds closes the breaker; one that fails
 // begins another Cooldown. A call that began before a change does not count after it.
 //
-// Errors that say nothing about the store do not count, and after such a probe the next
-// request is the probe: the caller has hung up or its own deadline has passed, the
-// transaction is invalid, or the error is errors.ErrUnsupported or ErrBusy. Callers with
-// less time than next takes to fail therefore never open the breaker. The breaker sets no
-// deadline itself: a probe that next never answers keeps it open.
+// An error does not count if it says nothing about the store: the caller has hung up or its
+// own deadline has passed, the transaction is invalid, or the error is
+// errors.ErrUnsupported or ErrBusy. If a probe has such an error, the next request is the
+// probe. Callers with less time than next takes to fail therefore never open the breaker.
+// The breaker sets no deadline itself: a probe that next never answers keeps it open.
 //
-// An open breaker decides nothing, and by default OnError admits the requests. Fallback
-// gives them a store that counts during the outage.
+// An open breaker decides nothing, and Options.OnError by default admits the requests. With
+// Fallback, another store decides them during the outage.
 //
-// Breaker panics if next is nil or an option negative.
+// Breaker panics if next is nil or an option is negative.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	switch {
 	case next == nil:
@@ -82,7 +82,7 @@ type BreakerStore struct {
 // A phase lasts from one change of the breaker to the next. A result counts for the phase
 // in which its request began.
 type phase struct {
-	failures atomic.Int64 // consecutive moments of failure, while closed
+	failures atomic.Int64 // consecutive failures that count, while closed
 	last     atomic.Int64 // when the last of them was known, in ns since 1970
 
 	err     error       // what an open breaker returns; nil if closed
@@ -122,8 +122,8 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 	return err
 }
 
-// failed counts a failure and returns the number of failures, or 0 if the moment has
-// counted already. known is the number when the request began.
+// failed counts a failure and returns the number of consecutive failures, or 0 if this
+// failure does not count. known is the number when the request began.
 func (p *phase) failed(known int64) int64 {
 	now := time.Now().UnixNano()
 	if known > 0 && now-p.last.Load() < int64(moment) || !p.failures.CompareAndSwap(known, known+1) {

@@ -23,11 +23,11 @@ type Batcher interface {
 }
 
 // Coalesce makes concurrent callers of a hot key share calls of next. A call goes to next
-// at once, on the caller's goroutine, unless another call of the key is under way. Those
-// that come in the meantime go together when it returns, in the order in which they came.
-// Nothing waits for more calls: there is no timer. Each caller gets the decision that it
-// would have got in its turn. It gets an error only if its own transaction has one, or the
-// shared call fails.
+// at once, on the caller's goroutine, unless another call of the key is under way. Calls
+// that come in the meantime are sent together when that call returns, in the order in which
+// they came. Nothing waits for more calls: there is no timer. Each caller gets the decision
+// that it would have got in its turn. It gets an error only if its own transaction has one,
+// or the shared call fails.
 //
 // A call therefore takes at most twice the latency of next, unless more than 1,024 calls
 // are queued before it. A caller whose context ends returns at once: if its transaction
@@ -35,12 +35,12 @@ type Batcher interface {
 // a background context, without the values of the callers; a panic of next is returned as
 // an error to all of them.
 //
-// Keys whose hashes are alike share a lane, and under load their calls go together too. A
-// transaction of several keys goes by its first charge.
+// Keys are spread over 16 lanes by a hash, and the keys of a lane share calls. A
+// transaction of several keys uses the lane of its first charge.
 //
-// It works if next is a Batcher, as the stores of memstore and redisstore are, and
-// otherwise returns next as it is. It therefore stands directly before the store, behind
-// Breaker and Fallback. Coalesce panics if next is nil.
+// Coalesce needs a Batcher, such as the stores of memstore and redisstore, and otherwise
+// returns next itself. It therefore wraps the store directly: Breaker and Fallback wrap
+// Coalesce. Coalesce panics if next is nil.
 func Coalesce(next Store) Store {
 	if next == nil {
 		panic("weir: Coalesce: the store is nil")
@@ -55,7 +55,7 @@ func Coalesce(next Store) Store {
 
 const (
 	lanes      = 16   // the most shared calls at once
-	mostAtOnce = 1024 // transactions of a call: a longer script would delay other clients
+	mostAtOnce = 1024 // the most transactions of a call; a longer script would delay other clients of Redis
 )
 
 type coalesced struct {
@@ -66,7 +66,7 @@ type coalesced struct {
 	lanes   [lanes]lane
 }
 
-// A lane has one call under way at a time.
+// A lane is the queue of the keys that share a hash. It has one call under way at a time.
 type lane struct {
 	mu      sync.Mutex
 	busy    bool
@@ -205,7 +205,7 @@ func (c *coalesced) run(l *lane) {
 	}
 }
 
-// decide has next decide a batch, and tells the callers. It reuses the memory of ts.
+// decide has next decide a batch, and wakes the callers. It reuses the memory of ts.
 func (c *coalesced) decide(batch []*call, ts []*Transaction) []*Transaction {
 	ts = ts[:0]
 	here := batch[:0]

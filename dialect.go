@@ -12,21 +12,21 @@ import (
 // are flags: IETF | GitHub sends both. Retry-After is sent with every refusal
 // that a wait can cure, whatever the dialect.
 //
-// If a response is about several limits, the dialects that have room for one show the
+// If a response is about several limits, the dialects that have room for one limit show the
 // tightest: of those that refused, the one with the longest wait, and otherwise the one
 // with the smallest share left.
 type Dialect uint16
 
 const (
 	// XRateLimit sends X-RateLimit-Limit (the most that can be spent at once),
-	// X-RateLimit-Remaining, and X-RateLimit-Reset: when the key is as good as
-	// new, in Unix seconds of the store's clock. It is what most clients read,
-	// and what the zero Dialect means.
+	// X-RateLimit-Remaining, and X-RateLimit-Reset: when all units of the key are free
+	// again, in Unix seconds of the store's clock. It is what most clients read, and what
+	// the zero Dialect means.
 	XRateLimit Dialect = 1 << iota
 
 	// IETF sends RateLimit-Policy and RateLimit as in drafts 08 to 11 of
-	// draft-ietf-httpapi-ratelimit-headers, one item a limit; t is the time
-	// until at least one more unit is free. The draft may still change.
+	// draft-ietf-httpapi-ratelimit-headers, with one item for each limit. Its parameter t
+	// is the time until at least one more unit is free. The draft may still change.
 	IETF
 
 	// Draft07 sends RateLimit: limit=100, remaining=50, reset=5.
@@ -40,12 +40,12 @@ const (
 	// X-RateLimit-Resource, the rule's name.
 	GitHub
 
-	// OpenAI sends x-ratelimit-limit-requests and so on, by the rule's unit,
-	// with durations such as 6m0s, and retry-after-ms.
+	// OpenAI sends x-ratelimit-limit-requests and so on, named by the rule's Unit, with
+	// durations such as 6m0s, and retry-after-ms.
 	OpenAI
 
-	// Anthropic sends anthropic-ratelimit-requests-limit and so on, by the
-	// rule's unit, with times as in RFC 3339.
+	// Anthropic sends anthropic-ratelimit-requests-limit and so on, named by the rule's
+	// Unit, with times as in RFC 3339.
 	Anthropic
 
 	// Twitter sends x-rate-limit-limit, x-rate-limit-remaining and
@@ -59,7 +59,7 @@ const (
 // perUnit are the dialects in which each unit has fields of its own.
 const perUnit = OpenAI | Anthropic
 
-// withTexts are the dialects that have values that are no integers.
+// withTexts are the dialects with values that are not integers.
 const withTexts = IETF | Draft07 | OpenAI | Anthropic
 
 // A triple is a dialect that shows one limit in three fields.

@@ -17,17 +17,17 @@ import (
 //
 //	weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), weir.Share(memory, replicas))
 //
-// Counts do not move between the stores. During an outage only secondary decides, in each
-// process for itself if it is in memory: see Share. It continues with its counts of
-// earlier outages, and primary with its own afterwards. Each store keeps the limits all the
-// time, so a period in which an outage begins or ends admits at most what both allow: with
-// Share, twice the limit.
+// Counts do not move between the stores. During an outage only secondary decides. If it is
+// in memory, each process counts for itself: see Share. Secondary continues with its counts
+// of earlier outages, and afterwards primary continues with its own. Each store keeps the
+// limits all the time, so a period in which an outage begins or ends admits at most what
+// both allow: with Share, twice the limit.
 //
 // A primary that fails may have spent the units, if only its answer was lost. The charge
 // then counts in both stores, or in primary alone if secondary refuses it: less is admitted
-// later, never more. Negative costs, as of Reset, go to the store that answers, or to both.
-// If the units were spent in the other store, that many more are admitted. Forget also
-// goes to the store that answers.
+// later, never more. Negative costs, such as those of Reset, go to the store that answers,
+// or to both if only the answer of primary was lost. If the units were spent in the other
+// store, that many more are admitted. Forget also goes to the store that answers.
 //
 // A line is logged when secondary begins to decide, with the cause, and when primary has
 // decided for a second: see FallbackStore.Logger. Fallback panics if a store is nil.
@@ -52,7 +52,7 @@ type FallbackStore struct {
 	asked atomic.Int64 // how often it was asked since began
 }
 
-const settled = time.Second // after so long without an error primary decides again
+const settled = time.Second // an outage is over when primary has decided for so long without an error
 
 // degraded notes that secondary is asked because of err.
 func (f *FallbackStore) degraded(ctx context.Context, err error) {
@@ -64,7 +64,7 @@ func (f *FallbackStore) degraded(ctx context.Context, err error) {
 	}
 }
 
-// recovered notes that primary has decided after an outage.
+// recovered notes that primary has decided, and logs a line if the outage is over.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	now := time.Now().UnixNano()
 	if now-f.last.Load() < int64(settled) || !f.began.CompareAndSwap(began, 0) {
@@ -94,11 +94,11 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	return nil
 }
 
-// Share has next decide under one replica's share of each limit: Quota and Burst divided by
-// replicas and rounded down. The replicas, each with a store of its own, then admit no more
-// than the limit together. Charges stay as they are: headers show the whole limit, and the
-// Remaining of the share. If all requests of a client reach one replica, the client has
-// only its share.
+// Share returns a store that has next decide under one replica's share of each limit: Quota
+// and Burst divided by replicas and rounded down. The replicas, each with a store of its
+// own, then admit no more than the limit together. Charges stay as they are: headers show
+// the whole limit, and the Remaining of the share. If all requests of a client reach one
+// replica, the client has only its share.
 //
 // A share is at least 1. If Quota, or a Burst that is not 0, is below replicas, the replicas
 // together exceed the limit. For GCRA and the buckets, write such a rate over a longer

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// Force spends what does not fit, and every algorithm then decides as if it had fitted. A
-// window or a log counts the units at now, under a quota that holds them: like a quota
-// that was lowered, the real one refuses until enough of them no longer count. A meter
-// would cut such a debt to its capacity, so its units are spent at the instant at which
-// the debt has drained to what the meter holds, and nothing fits before that.
+// Transaction.Force spends units that do not fit. Every algorithm then decides as if they
+// had fitted. A window or a log counts the units at now, under a quota that is large
+// enough. As after a lowered quota, the real quota refuses until enough of the units no
+// longer count. A meter cannot hold a debt above its capacity. Its units are therefore
+// spent at the later instant at which the debt has drained to the capacity, and nothing
+// fits before that instant.
 //
-// general.lua has the same arithmetic.
+// general.lua of package redisstore has the same arithmetic.
 
 // force decides charges that are spent even if they do not fit.
 func (t *Transaction) force(now int64, states []State) {
@@ -35,14 +36,15 @@ func (t *Transaction) force(now int64, states []State) {
 	}
 }
 
-// mostForced is the most units that are forced at once, so that their sum stays exact.
+// mostForced is the most units that one charge forces, so that sums stay exact.
 const mostForced = MaxTicks / 2
 
-// forceMeter spends units when a meter holds them, and returns that instant. As in a queue,
-// a debt below 0 has been empty for a fraction of a microsecond.
+// forceMeter spends units at the instant at which the meter can hold them, and returns that
+// instant. A debt below 0, as queues leave it, was paid off a fraction of a microsecond
+// before.
 func forceMeter(s *State, c *Charge, m meter, at, now int64) int64 {
 	if at-now > MaxTicks {
-		return at // it owes enough
+		return at // the debt lasts for more than MaxTicks already
 	}
 	unit, rate, full := m.Meter(&c.Limit)
 	units := min(c.Cost, mostForced/unit)
@@ -58,8 +60,8 @@ func forceMeter(s *State, c *Charge, m meter, at, now int64) int64 {
 		*s = State{At: at + later, A: debt - later*rate, B: unit}
 		return s.At
 	}
-	// The debt is of a limit with other numbers: the first units are spent when they fit,
-	// and those that the meter cannot hold at once move that instant.
+	// The debt was written under a limit with other numbers. As many units as the meter
+	// holds are spent when they fit, and the others delay that instant.
 	first := min(units, full/unit)
 	next, d := c.Limit.Algorithm.Take(*s, &c.Limit, at, first)
 	if !d.Allowed {

@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An item is what a response knows of one limit, for one key.
+// An item is the decision on one limit of a request, with the parts of its header fields.
 type item struct {
 	*policy
 	Decision
@@ -46,15 +46,14 @@ func tightest(items []item, unit string) (tight *item) {
 	return tight
 }
 
-// A fieldWriter sets fields of h. Integers are those of other responses, if they are at
-// hand. Other values that change from response to response lie in one block of memory, with
-// the verdict that tells a handler of the decision.
+// A fieldWriter sets fields of h. Integers are taken from shared, if they are there. Other
+// values that change from response to response lie in one block of memory with told.
 type fieldWriter struct {
 	h      http.Header
 	shared *integers
 	v      *verdict
 	tells  bool
-	told   *verdict // nil before tell, unless values lie there
+	told   *verdict // what the next handler gets as its context; nil until tell or room makes it
 	values []string
 	buf    []byte
 }
@@ -65,7 +64,8 @@ type text struct {
 	buf    [32]byte
 }
 
-// room makes room for values, unless it takes more memory than each value by itself.
+// room makes told, with room for values. If the next handler needs no verdict, each value
+// is allocated by itself.
 func (w *fieldWriter) room() {
 	if w.tells && w.told == nil {
 		var t *text
@@ -91,8 +91,9 @@ func (w *fieldWriter) setInt(name string, n int64) {
 	w.setNew(name, n)
 }
 
-// setNew sets a field to an integer that is not at hand. The next response finds some of
-// them: if they all differ, it would find none.
+// setNew sets a field to an integer that is not in shared. It puts only one in eight there
+// if told has room for the others: if all integers differ, a later response would find none
+// of them.
 func (w *fieldWriter) setNew(name string, n int64) {
 	if w.v.misses++; !w.tells || w.v.misses%8 == 0 {
 		w.h[name] = w.shared.add(n)
@@ -181,7 +182,8 @@ func (w *fieldWriter) writeRest(d Dialect, it *item) {
 	}
 }
 
-// writeIETF lists every policy, and every limit or, in a refusal, the violated ones.
+// writeIETF writes every policy to RateLimit-Policy, and to RateLimit every limit or, in a
+// refusal, those that refuse.
 func (w *fieldWriter) writeIETF(items []item, refused bool) {
 	if len(items) == 1 && items[0].rule.PartitionKey == nil {
 		w.h[fields.Policy] = items[0].ietf
@@ -217,11 +219,12 @@ func (w *fieldWriter) writeIETF(items []item, refused bool) {
 	if len(w.buf) > start {
 		w.set(fields.RateLimit, start)
 	} else {
-		delete(w.h, fields.RateLimit) // items has the limits of outer limiters, too
+		delete(w.h, fields.RateLimit) // of an outer limiter, whose limits are among items
 	}
 }
 
-// appendPartition appends the parameter pk, a Byte Sequence, if the rule tells it.
+// appendPartition appends the parameter pk, a Byte Sequence, if PartitionKey of the rule
+// returns one.
 func (w *fieldWriter) appendPartition(it *item) {
 	if it.rule.PartitionKey == nil {
 		return

@@ -13,18 +13,18 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Hybrid serves refusals from the memory of this process while a key is being limited, and
-// asks next otherwise. A client that goes on after its limit then costs next nothing until
-// its next unit is free. At most maxKeys refusals are remembered; 0 means 65,536, which
-// take 4 MB. It panics if maxKeys is negative.
+// Hybrid refuses from the memory of this process what next would refuse again, and asks
+// next otherwise. A client that sends more requests than its limit allows then costs next
+// nothing until its next unit is free. At most maxKeys refusals are remembered; 0 means
+// 65,536, which take 4 MB. Hybrid panics if next is nil or maxKeys is negative.
 //
 // It refuses only what next would refuse: the same cost under the same limit, before
 // RetryAfter. If nothing is left the whole decision is exact. Otherwise Remaining is −1,
 // because another process may spend what is left; it is −1 as well for the other limits of
 // the transaction. A cached refusal never outlives the real one: it is timed from before
 // next was asked, and its durations are too long by one round trip at most. It is kept for
-// at most 10 s, so units given back through another process are noticed after that. Units
-// given back through this store are noticed at once.
+// at most 10 s, so units given back through another process are noticed after 10 s at the
+// latest. Units given back through this store are noticed at once.
 func Hybrid(next Store, maxKeys int) *HybridStore {
 	switch {
 	case next == nil:
@@ -69,8 +69,8 @@ func (h *HybridStore) Stats() (hits, misses uint64) {
 	return hits, h.asked.Load()
 }
 
-// BlockedSince returns when memory began to refuse a charge, or the zero Time if it does
-// not.
+// BlockedSince returns since when a charge has been refused from memory, or the zero Time
+// if it is not.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	var b block
 	if h.lookup(&b, c.names(), &c, 0, h.now(), 0) {
@@ -154,7 +154,7 @@ func (t *Transaction) unknown() {
 }
 
 // lookup copies the block of a charge, if it refuses the charge at now for a caller that
-// accepts to wait for within. It then adds served to what its shard has served.
+// accepts to wait for within. If so, it adds served to the count of its shard.
 func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Duration, now int64, served uint64) bool {
 	s, id := h.place(names, c.Key)
 	want, queue := numbers(c, within)
@@ -164,8 +164,9 @@ func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Dur
 	if b == nil || b.numbers != want || now >= b.until() {
 		return false
 	}
-	// The RetryAfter of a queue is true only for the same within, which is among the
-	// numbers; that of other algorithms is when the charge fits.
+	// The RetryAfter of a queue holds only for the same within, which the hash includes.
+	// That of other algorithms is when the charge fits, which must be later than within
+	// from now.
 	if within <= 0 && b.flags&waited != 0 || within > 0 && !queue && time.Duration(b.until()-now)*time.Microsecond <= within {
 		return false
 	}
@@ -178,8 +179,9 @@ func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Dur
 }
 
 // numbers returns a hash of the numbers of a charge, because a block refuses only charges
-// with the same numbers. One in 4 billion charges with other numbers has the same hash and
-// is refused while the block lasts. queue says that the caller accepts to wait in a queue.
+// with the same numbers. One in 4.3 billion charges with other numbers has the same hash
+// and is refused while the block lasts. queue says that the caller accepts to wait in a
+// queue.
 func numbers(c *Charge, within time.Duration) (hash uint32, queue bool) {
 	l := &c.Limit
 	h := uint64(l.Quota)*0x9e3779b97f4a7c15 ^ uint64(l.Burst)*0xff51afd7ed558ccd ^
@@ -192,7 +194,7 @@ func numbers(c *Charge, within time.Duration) (hash uint32, queue bool) {
 	return uint32(h * 0x94d049bb133111eb >> 32), queue
 }
 
-// place returns the shard and the fingerprint of a state.
+// place returns the shard and the fingerprint of the state of a key.
 func (h *HybridStore) place(names uint64, key string) (s *blocks, id uint64) {
 	k := maphash.String(h.seed, storedkey.Of(key))
 	hi, _ := bits.Mul64(k, uint64(len(h.shards)))

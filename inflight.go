@@ -25,12 +25,13 @@ type flight struct {
 	ctx context.Context
 
 	mu      sync.Mutex
-	charges []Charge // what gives the units back
+	charges []Charge // with negative costs: they give the units back
 	lease   time.Duration
 	timer   *time.Timer
 }
 
-// flight returns the flight of a request that has spent its charges. It must be ended.
+// flight returns the flight of a request that has spent its charges. The caller must call
+// end.
 func (l *Limiter) flight(v *verdict) *flight {
 	f := &flight{l: l, ctx: asking{v.Context}, lease: MaxTicks * time.Microsecond}
 	f.add(&v.Transaction, v.items)
@@ -53,7 +54,7 @@ func (f *flight) add(t *Transaction, items []item) {
 	}
 }
 
-// end gives the units back. Another call does nothing.
+// end gives the units back. A second call does nothing.
 func (f *flight) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,7 +78,7 @@ func (f *flight) renew() {
 		c.Cost, c.Spent = -c.Cost, 0
 		fresh.Charges = append(fresh.Charges, c)
 	}
-	if err := f.l.takeSafely(f.ctx, &fresh); err != nil { // the store may have spent the units all the same
+	if err := f.l.takeSafely(f.ctx, &fresh); err != nil { // in spite of the error the store may have spent the units
 		f.l.log.warn(f.ctx, fresh.Charges[0].Rule, err)
 		f.timer.Reset(f.lease / 4)
 		return
@@ -94,7 +95,8 @@ func (f *flight) renew() {
 	f.timer.Reset(f.lease / 2)
 }
 
-// takeSafely asks the store on a goroutine where a panic would end the process.
+// takeSafely asks the store and returns a panic as an error, because on the goroutine of a
+// timer a panic would end the process.
 func (l *Limiter) takeSafely(ctx context.Context, t *Transaction) error {
 	_, err := panics.Call("weir: the store panicked", func() error { return l.store.Take(ctx, t) })
 	return err

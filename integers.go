@@ -13,11 +13,11 @@ type integer struct {
 	text  [20]byte
 }
 
-// integers are those that fields have had last. Most responses show what others have
-// shown before: what is left of a small quota, and the second of a reset.
+// integers remembers the integers that header fields had last. Most responses show integers
+// that others have shown before: what is left of a small quota, and the second of a reset.
 type integers [1 << 10]atomic.Pointer[integer]
 
-// find returns n as the value of a field, or nil if it is not at hand.
+// find returns n as the value of a field, or nil if it is not remembered.
 func (s *integers) find(n int64) []string {
 	if x := s[uint64(n)%uint64(len(s))].Load(); x != nil && x.n == n {
 		return x.value[:]
@@ -25,7 +25,7 @@ func (s *integers) find(n int64) []string {
 	return nil
 }
 
-// add returns n as the value of a field, and puts it in the place of another.
+// add returns n as the value of a field, and remembers it in place of another.
 func (s *integers) add(n int64) []string {
 	x := &integer{n: n}
 	text := strconv.AppendInt(x.text[:0], n, 10)

@@ -16,15 +16,16 @@ import (
 // share a quota. If ok is false, the rule does not apply to the request and does not
 // limit it. A KeyFunc must be safe for concurrent use. Package keys has more of them.
 //
-// The key may be a substring of the request: code that keeps it clones it. It may be as
-// long as net/http allows; a Limiter uses what [Charge.StoredKey] makes of it. The functions
-// that return a KeyFunc panic on a mistake in their arguments, as chi does.
+// The key may be a substring of the request, so code that keeps the key must clone it. It
+// may be as long as net/http allows; a Limiter uses what [Charge.StoredKey] makes of it.
+// The functions that return a KeyFunc panic on a mistake in their arguments.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 
-// ByIP limits each client address: an IPv4 address by itself, IPv6 by its /64, which
-// one client commonly gets. Keys look like "192.0.2.1" and "2001:db8:1:2::/64". An
-// IPv4-mapped address is the IPv4 address, and so is one that came through NAT64, in
-// 64:ff9b::/96 (RFC 6052). Zones are dropped. The rule always applies.
+// ByIP limits each client address: an IPv4 address by itself, an IPv6 address together with
+// its /64, which commonly belongs to one client. Keys look like "192.0.2.1" and
+// "2001:db8:1:2::/64". An IPv4-mapped address counts as its IPv4 address, and so does an
+// address in 64:ff9b::/96, which comes through NAT64 (RFC 6052). Zones are dropped. The
+// rule always applies.
 //
 // The address is, in this order:
 //
@@ -37,13 +38,14 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // List your proxies and nothing else. If a prefix holds clients, or a proxy passes
 // X-Forwarded-For on unchanged, clients can choose their key. Behind a proxy that is not
 // listed, all clients share the key of the proxy. If the first 1,024 requests look like
-// that, a warning without addresses goes to [slog.Default], once in a process: a private
-// peer sends X-Forwarded-For or Forwarded, or most public peers do.
+// that, because a private peer sends X-Forwarded-For or Forwarded, or more than half of the
+// requests of public peers have one, a warning without addresses goes to [slog.Default],
+// once in a process.
 //
-// ByIP fails towards limiting. An entry that is no address ends the search, and the
-// trusted hop that sent it is the key. If all hops are trusted, the leftmost is. Peers
-// without an IP address, as on a Unix socket, share the key "unknown"; the zero
-// [netip.Prefix] in trusted makes them trusted.
+// A request whose client address is unclear is limited too. An entry that is no address
+// ends the search, and the trusted hop that sent it is the key. If all hops are trusted,
+// the leftmost hop is the key. Peers without an IP address, as on a Unix socket, share the
+// key "unknown"; the zero [netip.Prefix] in trusted makes them trusted.
 //
 // It panics on an invalid prefix. If a middleware of chi has found the address, use
 // weirchi.ClientIP. For other sizes of networks and the field Forwarded, see package
@@ -53,17 +55,17 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
-// ByHeader limits each value of a header field, the first if there are several.
-// "Host" is the host that the request asks for, in a form that clients cannot vary: in
-// lower case, without a port, and without dots at the end. An IPv6 address keeps its
+// ByHeader limits each value of a header field; if a request has several values, the first
+// counts. "Host" is the host that the request asks for, in a form that clients cannot vary:
+// in lower case, without a port, and without dots at the end. An IPv6 address keeps its
 // brackets and is written in the shortest way.
 //
 // If the field is missing or empty, the rule does not apply: a client that omits the
 // field is not limited by it. [FirstOf] names a key for such requests.
 //
-// A client that can choose its key freely can choose a fresh quota each time, or spend
-// that of another client. Use ByHeader for values that were verified before, or that a
-// proxy sets and clients cannot. For secrets, use keys.Hashed.
+// A client that can choose its key freely can choose a fresh quota each time, or spend that
+// of another client. Use ByHeader for values that were verified before, or that only a
+// proxy can set. For secrets, use keys.Hashed.
 func ByHeader(name string) KeyFunc {
 	if name == "" {
 		panic("weir: ByHeader: empty name")

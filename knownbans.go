@@ -9,18 +9,18 @@ import (
 
 // knownBans is what a process knows of one rule: which of its keys are banned and, for a
 // key that any rule has banned, for how long the limits of this rule would refuse it as
-// well. It has at most mostBans entries. An entry is used for at most recheck. Requests
-// drop the entries that are over, once in recheck.
+// well. It has at most mostBans entries. An entry is used for at most 10 s (recheck). Once
+// in 10 s a request drops the entries that have expired.
 type knownBans struct {
 	n     atomic.Int64 // len(of): while it is 0, no request takes the lock
 	mu    sync.RWMutex
 	of    map[string]*knownBan
-	sweep time.Time // when to drop the entries that are over
+	sweep time.Time // when to drop the entries that have expired
 }
 
 // A knownBan says until when to refuse a key without asking the store, and with which wait.
 type knownBan struct {
-	until time.Time // when it is over; zero if the key is not banned
+	until time.Time // when the ban is over; zero if the key is not banned
 	again time.Time // when to ask the store again, because the ban may have been lifted
 	free  bool      // found by a request that was charged nothing, so the wait for the limits is unknown
 
@@ -33,8 +33,8 @@ const mostBans = 10_000
 
 // rest returns for how much longer a key is banned, and for how much longer the limits of
 // the rule have no room for a request of that cost. Each is 0 if this process knows of no
-// such wait. A request that is free never waits for the limits, and what it learned of a
-// ban is used for free requests only.
+// such wait. A free request never waits for the limits, and what it has learned of a ban is
+// used for free requests only.
 func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait time.Duration) {
 	if b.n.Load() == 0 {
 		return 0, 0
@@ -117,7 +117,7 @@ func (b *knownBans) entry(key string, now time.Time) *knownBan {
 	return k
 }
 
-// drop forgets the entries that are over.
+// drop forgets the entries that have expired.
 func (b *knownBans) drop(now time.Time) {
 	b.sweep = now.Add(recheck)
 	for key, k := range b.of {

@@ -12,11 +12,12 @@ import (
 
 // Options of New. All fields but Rules may be zero.
 type Options struct {
-	// Rules are charged together, all or nothing: a request that one refuses spends
-	// nothing under the others.
+	// Rules are charged together: a request that one rule refuses spends nothing under the
+	// others.
 	Rules []Rule
 
-	// Headers says which response fields tell clients of limits; zero means XRateLimit.
+	// Headers says which response header fields tell clients of limits; zero means
+	// XRateLimit.
 	Headers Dialect
 
 	// ExposeHeaders sends Access-Control-Expose-Headers with the names of these fields,
@@ -24,31 +25,31 @@ type Options struct {
 	ExposeHeaders bool
 
 	// ChargePreflight charges CORS preflight requests too. By default they are free,
-	// because a browser sends them unasked. Only requests in the form that browsers
-	// send are free: OPTIONS with Origin and Access-Control-Request-Method, without a
-	// body, Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Deny and
-	// bans refuse preflights like any other request; a rule with a Penalty asks the
-	// store for the ban. A preflight has no credentials, so a key made of credentials
-	// treats it as a stranger's.
+	// because a browser sends them by itself. Only requests in the form that browsers send
+	// are free: OPTIONS with Origin and Access-Control-Request-Method, without a body,
+	// Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Deny and bans refuse
+	// preflights like any other request; a rule with a Penalty asks the store for the ban.
+	// A preflight has no credentials, so a key made of credentials cannot tell which client
+	// sent it.
 	ChargePreflight bool
 
-	// OnLimited answers a request that was refused; nil is Refuse. The fields are set
-	// before it is called, and FromContext returns the decision.
+	// OnLimited answers a request that was refused; nil means Refuse. The header fields are
+	// set before OnLimited is called, and FromContext returns the decision.
 	OnLimited http.Handler
 
 	// OnError answers a request that could not be decided, because the store failed or
-	// LimitsFor returned an invalid limit. nil fails open if the store failed: it calls
-	// next. For an invalid limit nil is FailClosed, because no wait cures the mistake.
-	// The text of err is not for clients.
+	// LimitsFor returned an invalid limit. nil calls next if the store failed (it fails
+	// open), and answers as FailClosed does if a limit is invalid, because that mistake
+	// does not pass by itself. The text of err is not for clients.
 	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
 
-	// MaxWait > 0 delays a request that would be refused until its turn, if the turn
-	// comes within MaxWait. The wait takes no lock. If the client hangs up, the turn is
-	// given back, and the answer is 499 for the logs, or 503 if a deadline has ended the
-	// request. There is one queue for each key, in all processes that share the store.
-	// When several rules are charged together, a request that waits for one key also
-	// reserves its place under the others and delays requests behind it. Put shared
-	// limits in a Limiter of their own.
+	// MaxWait > 0 makes a request that does not fit wait for its turn, instead of refusing
+	// it, if the turn comes within MaxWait. No lock is held during the wait. If the context
+	// of the request ends, the turn is given back, and the answer is 503 after a deadline
+	// and otherwise 499, which only logs see, because the client has hung up. There is one
+	// queue for each key, in all processes that share the store. When several rules are
+	// charged together, a request that waits for one key also reserves its place under the
+	// others and delays requests behind it. Put shared limits in a Limiter of their own.
 	MaxWait time.Duration
 
 	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Requests that
@@ -57,33 +58,32 @@ type Options struct {
 	// refused.
 	MaxWaiting int
 
-	// Buffer is for Transport: by how much the delays of requests on their way may
-	// differ. It is added to every period, so that the receiver sees no window over the
-	// limit as long as delays differ by less.
+	// Buffer is for Transport: by how much the delays of requests on their way may differ.
+	// It is added to every period, so that the server sees no period with more requests
+	// than the limit as long as delays differ by no more than Buffer.
 	Buffer time.Duration
 
-	// MaxPause is for Transport: how long a response may pause a key; 0 means one
-	// minute. Few servers ask for more; without the bound a mistake in one response
-	// would stop all processes for a day. After MaxPause requests go out again, and the
-	// next response renews the pause. If a server has longer windows and punishes such
-	// requests, as GitHub does, set MaxPause to its window: an hour. The first pause
-	// that is cut is logged.
+	// MaxPause is for Transport: how long a response may pause a key; 0 means one minute.
+	// Few servers ask for more. Without the bound, a mistake in one response could stop all
+	// processes for a day. After MaxPause requests go out again, and their responses can
+	// renew the pause. If a server has longer windows and punishes such requests, as GitHub
+	// does, set MaxPause to its window: an hour. The first pause that is cut is logged.
 	MaxPause time.Duration
 
-	// Logger gets the errors that go to OnError, as warnings with the name of the rule,
-	// at most one line a second; nil means slog.Default(). No line has a key; watch.Log
-	// can log keys. A client that hangs up is no error.
+	// Logger gets the errors of the store and those of invalid limits, as warnings with the
+	// name of the rule, at most one line a second; nil means slog.Default(). No line has a
+	// key; watch.Log can log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
 	// Observe is called with each decision and each error, before the request
 	// goes on; nil observes nothing. It must be safe for concurrent use.
 	Observe func(Event)
 
-	// NoFromContext passes requests on as they came, without a copy that has the
-	// decision in its context: for handlers of which none calls FromContext, a request
-	// then takes two thirds of the time and no allocation. FromContext returns nil in them. The
-	// fields of a Limiter inside of this one replace those of this one, instead of
-	// adding to them. It is ignored inside of another Limiter, and if a rule has Settle.
+	// NoFromContext passes each request on as it is, instead of a copy whose context has
+	// the decision. FromContext then returns nil in the handlers, and a request takes two
+	// thirds of the time and no allocation. The header fields of a Limiter inside this one
+	// replace the fields of this one, instead of adding to them. NoFromContext is ignored
+	// inside another Limiter, and if a rule has Settle.
 	NoFromContext bool
 }
 
@@ -95,21 +95,21 @@ type Limiter struct {
 	limits  int // of all rules, without those of LimitsFor
 	o       Options
 	settles bool // a rule has Settle
-	guards  bool // a rule has a Deny, a Penalty or Overrides
+	guards  bool // a rule can refuse requests that it does not charge
 	jitters bool // a rule has RetryJitter
 	expose  []string
 	log     errorLog
 
 	waiting atomic.Int64
-	cut     atomic.Bool // a pause was cut to MaxPause, and logged
+	cut     atomic.Bool // a pause was cut to MaxPause, which is logged once
 	pool    sync.Pool   // of *verdict
 
-	instant  bool // the store is
+	instant  bool // the store decides in memory: see isInstant
 	integers integers
 }
 
-// New returns a Limiter, or an error that says what is wrong with its arguments. After
-// New only LimitsFor can return an invalid limit.
+// New returns a Limiter, or an error that says what is wrong with its arguments. After New,
+// only LimitsFor and Overrides can return an invalid limit.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -142,8 +142,8 @@ func New(store Store, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// admit validates a rule beside the options and the rules before it, whose names and those
-// of their limits are in names. It adds the names of the rule.
+// admit validates a rule against the options, and against names, which has the names of
+// earlier rules and of their limits. It adds the names of r.
 func (o *Options) admit(r *rule, names map[string]bool) error {
 	if names[r.Name] {
 		return fmt.Errorf("weir: two rules are named %q", r.Name)
@@ -213,8 +213,8 @@ func (l *Limiter) Rules() []Rule {
 	return rules
 }
 
-// Middleware limits requests by one key, with any number of limits. It panics on a
-// mistake in its arguments, as chi does.
+// Middleware limits requests by one key, with any number of limits. It panics if New would
+// return an error.
 //
 //	r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(100, time.Minute)))
 func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(http.Handler) http.Handler {

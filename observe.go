@@ -13,9 +13,9 @@ type Event struct {
 	Request *http.Request
 
 	// Transaction is what was decided; it is never nil and must not be changed. When
-	// Observe has returned, other requests use it again: copy what you keep. After an
-	// error its Decisions mean nothing. It has no Charges if the store was not asked:
-	// after a deny, and after a ban that the process knows of.
+	// Observe has returned, other requests reuse it, so copy what you keep. After an error
+	// its Decisions mean nothing. It has no Charges if the store was not asked: after a
+	// deny, and after a ban that the process knows of.
 	Transaction *Transaction
 
 	// Refusal is that of the Transaction: why the request was refused, by which rule, and
@@ -40,8 +40,8 @@ type Event struct {
 	BanBegan bool
 }
 
-// An errorLog logs that decisions could not be made, at most one line a second: while a
-// store is down, every request fails. A line has the name of the rule, and never a key.
+// An errorLog logs errors, at most one line a second, because every request has an error
+// while a store is down. A line has the name of the rule, and never a key.
 type errorLog struct {
 	logger *slog.Logger // nil means slog.Default()
 	last   atomic.Int64 // of the last line, in ns since 1970

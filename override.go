@@ -2,11 +2,11 @@ package weir
 
 import "fmt"
 
-// maxOverrides bounds how many lists of limits a rule keeps prepared. Beyond it all are
-// dropped and prepared again as they are used.
+// maxOverrides bounds how many lists of limits a rule keeps prepared. When there are more,
+// all are dropped, and each is prepared again when it is used.
 const maxOverrides = 1 << 14
 
-// An override is a list of limits that Rule.Overrides returned, prepared.
+// An override is the prepared form of a list of limits that Rule.Overrides returned.
 type override struct {
 	policies []policy // none: the rule does not apply
 	denied   bool
@@ -23,9 +23,9 @@ func (l *Limiter) override(v *verdict, rule *rule, key string, applies bool) *ov
 	return l.validOverride(v, rule, key)
 }
 
-// validOverride returns the override of a key, or nil if the key has none. One that is
-// invalid is logged, and the rule's own limits stay in force: a mistake must not let a key
-// pass.
+// validOverride returns the override of a key, or nil if the key has none. An invalid
+// override is logged, and the rule's own limits stay in force, so that a mistake does not
+// exempt a key.
 func (l *Limiter) validOverride(v *verdict, rule *rule, key string) *override {
 	o := rule.override(key)
 	if o == nil || o.err == nil {
@@ -96,9 +96,9 @@ func (l *Limit) inherit(from *Limit) {
 }
 
 // LimitsOf returns the limits of a key under a rule, with their stored names: those of
-// Overrides, or else Limits. None means that the key is not limited, and a limit of
-// Quota 0 that it is refused. ok is false if LimitsFor decides, or if there is no such
-// rule.
+// Overrides, or else Limits. No limits mean that the key is not limited. A single limit of
+// Quota 0 means that every request of the key is refused. ok is false if LimitsFor decides,
+// or if there is no such rule.
 func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error) {
 	for _, r := range l.rules {
 		if r.Name != rule {

@@ -10,9 +10,9 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Penalty bans keys that are refused again and again. The store keeps the bans, so
-// all processes that share it enforce them. Each process also remembers them for up to
-// 10 s, so a banned key costs the store next to nothing.
+// A Penalty bans keys that are refused again and again. The store keeps the bans, so all
+// processes that share it enforce them. Each process also remembers a ban for up to 10 s,
+// so the requests of a banned key ask the store about once in 10 s.
 //
 // Each refusal by a limit of the rule is a strike; a refusal by another rule is none.
 // Besides the decision itself, these cost calls of the store:
@@ -21,16 +21,16 @@ import (
 //   - the strike that begins a ban: one call as well, and a second one only if this
 //     process has not refused the key within the period of Strikes;
 //   - a refusal during a ban that the process knows of: no call, not even that of the
-//     decision. It is no strike. Every 10 s it asks the store again.
+//     decision. Such a refusal is no strike. Every 10 s the process asks the store again.
 //
 // The call that begins a ban also clears the strikes that led to it. If it fails, there
 // is no ban, and the next refusal tries again.
 //
 // Requests of banned keys are refused with problem details of the type
-// abnormal-usage-detected. Retry-After is when ban and limits both let the request
-// pass. The process learns of a ban that another process began from the decision on the
-// next request of the key. That request is refused and charged, unless it would have had
-// to wait. A request that already waits for its turn keeps it.
+// abnormal-usage-detected. Retry-After is the wait until both the ban and the limits let
+// the request pass. The process learns of a ban that another process began from the
+// decision on the next request of the key. That request is refused and charged, unless it
+// would have had to wait. A request that already waits for its turn keeps it.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
 	// algorithms.AnchoredWindow(10, time.Minute).
@@ -40,8 +40,8 @@ type Penalty struct {
 	// lasts twice as long as the one before, up to MaxDuration.
 	Duration time.Duration
 
-	// MaxDuration is how long a ban lasts at most; 0 means 24 hours, or Duration if that
-	// is longer. The bans of a key are forgotten after 32 times MaxDuration without one.
+	// MaxDuration is how long a ban lasts at most; 0 means 24 hours, or Duration if that is
+	// longer. The bans of a key are forgotten after 32 times MaxDuration without a ban.
 	MaxDuration time.Duration
 }
 
@@ -61,8 +61,9 @@ type bans struct {
 	strikes, ban Limit
 	known        *knownBans
 
-	// struck says until when strikes of a key may count, in µs since 1970, by a hash
-	// of the key. If two keys share a place, the strikes of one are looked up in vain.
+	// struck says until when strikes of a key may count, in µs since 1970, by a hash of the
+	// key. If two keys share a place, the strikes of a key that has none may be looked up
+	// in vain.
 	seed   maphash.Seed
 	struck [256]atomic.Int64
 }
@@ -103,7 +104,7 @@ func (b *bans) place(key string) *atomic.Int64 {
 // applyPenalties refuses the request of v if one of its keys is banned: because the
 // store said so, or because this refusal is the strike that begins a ban.
 func (l *Limiter) applyPenalties(v *verdict, e *Event) {
-	ctx := asking{v.Context} // a refusal counts, even of a client that is gone
+	ctx := asking{v.Context} // a refusal counts even if the client has hung up
 	f, longest, by, key := v.Refusal, time.Duration(0), (*rule)(nil), ""
 	for i := range v.checks {
 		c := &v.checks[i]
@@ -132,7 +133,7 @@ func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 	}
 }
 
-// An offense is what a decision says of a key and a rule that has a penalty.
+// An offense is what a decision says about a key under a rule that has a Penalty.
 type offense struct {
 	key     string
 	banned  time.Duration // the rest of its ban
@@ -172,8 +173,8 @@ func (v *verdict) learnWaits() {
 	}
 }
 
-// mayHaveStruck reports whether it pays to look up the strikes of a key: this process
-// has refused the key within the period of Strikes, or the first strike begins a ban.
+// mayHaveStruck reports whether the strikes of a key must be looked up: this process has
+// refused the key within the period of Strikes, or the first strike begins a ban.
 func (b *bans) mayHaveStruck(key string) bool {
 	until := b.place(key).Load()
 	return b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until
@@ -184,7 +185,7 @@ func (b *bans) mayHaveStruck(key string) bool {
 func (b *bans) strike(ctx context.Context, store Store, o *offense) (time.Duration, error) {
 	b.place(o.key).Store(time.Now().UnixMicro() + b.strikes.Period.Microseconds())
 	if !o.last {
-		// Because of the look at the ban, package lease passes the transaction on.
+		// The second charge makes package lease pass the transaction to the store.
 		t := Transaction{Charges: []Charge{b.charge(b.strikes, o.key, 1), b.charge(b.ban, o.key, 0)}}
 		if err := store.Take(ctx, &t); err != nil || t.Allowed() && t.Decisions[0].Remaining != 0 {
 			return 0, err
@@ -203,16 +204,15 @@ func (b *bans) begin(ctx context.Context, store Store, key string) (time.Duratio
 	return t.Decisions[0].NextAfter, nil
 }
 
-// Ban bans a key of a rule for d, cut to whole microseconds, when an operator asks for it.
-// The rule must have a Penalty. If the key is already banned for longer, Ban changes
-// nothing.
+// Ban bans a key of a rule for d, cut to whole microseconds. It is for operators. The rule
+// must have a Penalty. If the key is already banned for longer, Ban changes nothing.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
 	b, err := l.bansOf(rule)
 	if err != nil {
 		return err
 	}
 	if d < time.Microsecond || d > MaxTicks*time.Microsecond {
-		return fmt.Errorf("weir: a ban of %v is not between a microsecond and 2^50 of them", d)
+		return fmt.Errorf("weir: a ban of %v is not from 1 µs to 2^50 µs", d)
 	}
 	c := b.charge(b.ban, storedkey.Of(key), d.Microseconds())
 	c.Limit.Burst = byHand

@@ -66,7 +66,7 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request) {
 	} else if !slices.Contains(vary, "Accept") {
 		h.Add("Vary", "Accept")
 	}
-	delete(h, "Content-Length") // net/http knows it
+	delete(h, "Content-Length") // net/http sets it
 	delete(h, "Content-Encoding")
 	p.writeRest(w, r)
 }
@@ -95,7 +95,7 @@ func (p *problem) writeRest(w http.ResponseWriter, r *http.Request) {
 		body = []byte(p.sentence + tryAgain(h) + "\n")
 	}
 	w.WriteHeader(p.status)
-	w.Write(body) // to a client that may be gone
+	w.Write(body) // an error means that the client is gone
 }
 
 func tryAgain(h http.Header) string {
@@ -118,7 +118,7 @@ const (
 	forms
 )
 
-// mostAccept is how many bytes of Accept are read. Browsers send some 150.
+// mostAccept is how many bytes of Accept are read. Browsers send about 150 bytes.
 const mostAccept = 2048
 
 // negotiate returns the form that the client prefers (RFC 9110, 12.5.1): problem details
@@ -177,8 +177,8 @@ func negotiate(accept []string) form {
 	return best
 }
 
-// weight returns the q of a media range in thousandths: 1000 if there is none, also if it
-// cannot be parsed: a malformed weight does not reject the range.
+// weight returns the q of a media range in thousandths. It returns 1000 if q is missing or
+// malformed, so that a malformed q does not reject the range.
 func weight(params string) int {
 	for params != "" {
 		var param string
@@ -205,8 +205,8 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 	quotaExceeded.write(w, r)
 }
 
-// refusal returns the answer with the names of the limits that refused. Usually it is one
-// limit, and its answer was prepared.
+// refusal returns the answer with the names of the limits that refused. Usually one limit
+// refuses, and its answer is prepared already.
 func (v *verdict) refusal() *problem {
 	if v.extra != nil && v.extra.refusal.Reason != 0 {
 		return &v.extra.by.abnormal
@@ -228,8 +228,8 @@ func (v *verdict) refusal() *problem {
 	return &p
 }
 
-// longest returns the item that refuses for the longest time, which is of the rule that
-// the Refusal names, and how many items refuse.
+// longest returns the item that refuses for the longest time, and how many items refuse.
+// The Refusal names the rule of that item.
 func (v *verdict) longest() (longest *item, n int) {
 	for i := range v.items {
 		if it := &v.items[i]; !it.Allowed {

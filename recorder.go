@@ -34,7 +34,7 @@ func (rec *recorder) Write(p []byte) (int, error) {
 	return n, rec.note(err)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap lets http.ResponseController find what the ResponseWriter can do.
 func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
 func (rec *recorder) begin() {
@@ -182,7 +182,7 @@ type flusher struct{ rec *recorder }
 
 func (f flusher) Flush() { _ = f.FlushError() }
 
-// FlushError is preferred by http.ResponseController.
+// FlushError flushes for http.ResponseController, which prefers it to Flush.
 func (f flusher) FlushError() error {
 	f.rec.begin()
 	return f.rec.note(http.NewResponseController(f.rec.ResponseWriter).Flush())
@@ -205,7 +205,7 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 type readerFrom struct{ rec *recorder }
 
 // ReadFrom lets io.Copy use sendfile. Its error does not say whether the source or the
-// client failed. It counts as the client's, so the request is charged.
+// client failed. It counts as a failure of the client, so the request is charged.
 func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
 	r.rec.begin()
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
@@ -219,9 +219,9 @@ func (p pusher) Push(target string, o *http.PushOptions) error {
 	return p.rec.ResponseWriter.(http.Pusher).Push(target, o)
 }
 
-// A body notes that a request could not be read to its end, or that a read still waits. The
-// transport of a proxy, or a handler that http.TimeoutHandler has abandoned, may read it
-// after the handler has returned.
+// A body is the body of a request. It notes that a read failed, or that a read has not
+// returned. The transport of a proxy, or a handler that http.TimeoutHandler has abandoned,
+// may read the body after the handler has returned.
 type body struct {
 	io.ReadCloser
 	failed  atomic.Bool

@@ -17,10 +17,10 @@ type Refusal struct {
 
 	// RetryAfter is the wait until the request would pass, if nothing else is spent: the
 	// longest of the waits for the limits and the bans that refuse it, as in the field
-	// Retry-After without its jitter. If the process refuses it for a ban that it knows of, it does not ask
-	// the limits. Their wait is then the one that it learned from the last request with
-	// these keys and of no higher cost. RetryAfter is Never after a deny, and 0, which
-	// means unknown, after an error.
+	// Retry-After without its jitter. If the process refuses the request because of a ban
+	// that it remembers, it does not ask the store. The waits for the limits are then those
+	// of the last request that it asked about with the same keys, if that request cost no
+	// more. RetryAfter is Never after a deny, and 0, which means unknown, after an error.
 	RetryAfter time.Duration
 }
 
@@ -28,11 +28,11 @@ type Refusal struct {
 type Reason uint8
 
 const (
-	ReasonLimit Reason = iota + 1 // a limit has no room for it
-	ReasonBan                     // the Penalty of a rule has banned its key
-	ReasonDeny                    // the Deny of a rule names its key
-	ReasonError                   // it could not be decided; Options.OnError has the last word
-	ReasonPause                   // Transport has paused its key, because the other side asked for it
+	ReasonLimit Reason = iota + 1 // a limit has no room for the request
+	ReasonBan                     // a rule has banned the key: see Penalty
+	ReasonDeny                    // Deny, DenyFrom or Overrides of a rule refuse the key or the request
+	ReasonError                   // the request could not be decided, and Options.OnError decides what to do
+	ReasonPause                   // Transport has paused the key, because the server asked for a pause
 )
 
 // String returns "limit", "ban", "deny", "error" or "pause", and "" for the zero Reason.

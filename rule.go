@@ -14,76 +14,77 @@ import (
 	"github.com/seed83679106/weir/internal/fields"
 )
 
-// A Rule says which requests share a quota, and how large it is.
+// A Rule says which requests share a quota, and how large the quota is.
 type Rule struct {
 	// Name tells rules apart, in stored keys and in header fields:
 	// "auth.createToken". It is printable ASCII.
 	Name string
 
-	// Key returns the key whose limits a request counts against, or says that the rule
-	// does not apply. The client may have hung up already: a Key must not say that the
-	// rule does not apply because the context has ended.
+	// Key returns the key whose limits a request counts against, or says that the rule does
+	// not apply. The context of r may have ended, because the client has hung up. A Key
+	// must not say for that reason that the rule does not apply, or clients could escape by
+	// hanging up.
 	Key KeyFunc
 
-	// Limits are several windows of one key: 20 per minute and 5 per 3 seconds. A limit
-	// without a name is named by its period: "1m", "3s". Counts are stored under that
-	// name, so give a limit a name of its own if its period may change. If a rule has a
-	// single limit without a name, header fields show it under the name of the rule.
+	// Limits all apply to the key, such as 20 per minute and 5 per 3 seconds. A limit
+	// without a name is named by its period: "1m", "3s". Counts are stored under that name,
+	// so give a limit a name of its own if its period may change. If a rule has a single
+	// limit without a name, header fields show it under the name of the rule.
 	Limits []Limit
 
-	// LimitsFor chooses the limits for a request, such as those of a tier in a
-	// database; nil means Limits. If it returns none the rule does not apply: a tier
-	// that is missing in a map is not limited. In place of a limit that cannot be
-	// counted the nearest below that can is charged, and the Logger gets a warning.
-	// Another invalid limit is an error of this request: see OnError. The context of r
-	// does not end when the client hangs up, because a lookup that fails for that reason
-	// would let the client pass. Bound the time of the lookup.
+	// LimitsFor chooses the limits for a request, such as those of a tier in a database;
+	// nil means Limits. If it returns none, the rule does not apply: a tier that is missing
+	// in a map is not limited. A limit that cannot be counted exactly is replaced by the
+	// nearest lower limit that can be, and the Logger gets a warning. Any other invalid
+	// limit is an error of the request: see OnError. The context of r does not end when the
+	// client hangs up, because a lookup that fails for that reason would let the client
+	// pass. Bound the time of the lookup.
 	LimitsFor func(r *http.Request) []Limit
 
 	// Overrides returns the limits that a key has instead of Limits and LimitsFor; ok is
-	// false for every other key. Nil overrides nothing. It is called with all of the key,
-	// for each request that the rule applies to, so it must be fast; package overrides has
+	// false for every other key. Nil overrides nothing. It is called with the whole key,
+	// for each request to which the rule applies, so it must be fast; package overrides has
 	// tables. No limits mean that the rule does not apply to the key. A single limit of
 	// Quota 0 means that the key is refused, as by Deny.
 	//
 	// A limit without a name replaces the limit of the rule that has the same Period, or
-	// the only limit of the rule: it has the stored name of that limit, so what the key
-	// has spent still counts. Its Period, Algorithm and Burst, if zero, are those of the
-	// limit that it replaces.
+	// the only limit of the rule. It has the stored name of the limit that it replaces, so
+	// what the key has spent still counts. If its Period, Algorithm or Burst is zero, that
+	// of the replaced limit is used.
 	//
-	// If a limit is invalid, or replaces none and leaves something out, the key has the
-	// limits of the rule, and the Logger gets a warning.
+	// If a limit is invalid, or is incomplete and replaces no limit, the key has the limits
+	// of the rule, and the Logger gets a warning.
 	//
-	// A Limiter prepares each list of limits once and knows it by the address of its
-	// first limit. Return the same slice each time, and never change it.
+	// A Limiter prepares each list of limits once, and recognizes it by the address of its
+	// first limit. Return the same slice for a key each time, and never change it.
 	Overrides func(key string) (limits []Limit, ok bool)
 
-	// Cost is how many units a request costs; nil means 1. 0 looks and spends nothing. A
-	// request of negative cost is refused, as one that never fits, so that a
-	// ContentLength of −1 gives no units back.
+	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
+	// and spends nothing. A request of negative cost is refused, so that a ContentLength of
+	// −1 gives no units back.
 	Cost func(r *http.Request) int64
 
-	// Settle returns the final cost of a request after the handler has returned. Until
-	// then Cost is reserved. nil means Cost. See Outcome.
+	// Settle returns the final cost of a request after the handler has returned. Until then
+	// Cost is reserved. nil means that Cost is final. See Outcome.
 	Settle func(o Outcome) int64
 
-	// Shadow is the share of keys, from 0 to 1, for which the rule is only tried out: it
-	// is charged and observed, but refuses no request, delays none and writes no fields.
-	// 1 tries the rule out for all keys, 0.75 enforces it for a quarter of them. Every
+	// Shadow is the share of keys, from 0 to 1, for which the rule is only tried out: it is
+	// charged and observed, but refuses no request, delays none and writes no fields. 1
+	// tries the rule out for all keys, 0.75 enforces it for a quarter of them. Every
 	// process enforces it for the same keys, and a key stays enforced as Shadow falls. A
-	// rule in shadow is charged by a call of its own, after the other rules have
-	// admitted the request. A request that MaxWait would delay is observed with its
-	// Wait, if MaxWaiting leaves a place; it does not take the place.
+	// rule in shadow is charged by a call of its own, after the other rules have admitted
+	// the request. A request that MaxWait would delay is observed with its Wait, if fewer
+	// than MaxWaiting requests wait; it does not wait itself.
 	Shadow float64
 
-	// Allow reports whether the rule does not apply to a key, and Deny whether the key is
-	// refused without asking the store. Allow comes first. nil names no key. Both
-	// get the whole key, as Key returns it. The method Has of a keys.List can be either.
+	// Allow reports whether the rule ignores a key, and Deny whether the key is refused
+	// without asking the store. Allow is asked first. nil reports false. Both get the whole
+	// key, as Key returns it. The method Has of a keys.List can be either.
 	Allow, Deny func(key string) bool
 
-	// AllowFrom and DenyFrom do the same for a request, such as by the address that it
-	// comes from; Match of keys.AddrList fits both. DenyFrom refuses a request even if
-	// Key has no key for it: a client must not escape by omitting its key.
+	// AllowFrom and DenyFrom do the same for a request, such as by its client address: the
+	// method Match of a keys.AddrList returns such a function. DenyFrom refuses a request
+	// even if Key has no key for it, so that a client cannot escape by omitting its key.
 	AllowFrom, DenyFrom func(r *http.Request) bool
 
 	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
@@ -93,25 +94,25 @@ type Rule struct {
 	// "content-bytes". "" means "requests".
 	Unit string
 
-	// PartitionKey returns what the dialect IETF tells a client of its key as the
-	// parameter pk: which of several quotas of that name it spends. It gets the key as
-	// Charge.StoredKey returns it. nil or "" tells nothing, and so does a text of more
-	// than 128 bytes. Proxies, scripts of pages and logs
-	// see it too. So do not tell a key that is a secret or that says more than the client
-	// knows, such as the address behind a proxy or the name of an account that others
-	// share; a keyed digest of it, or the name of a tier, tells quotas apart as well.
+	// PartitionKey returns the parameter pk of the dialect IETF for a key, which it gets as
+	// Charge.StoredKey returns it. The parameter tells the client which of several quotas
+	// of the same name the request spends. It is left out if PartitionKey is nil, or
+	// returns "" or more than 128 bytes. Proxies, scripts of pages and logs can read it, so
+	// do not return a secret, or anything that the client does not know, such as its
+	// address behind a proxy or the name of a shared account. A keyed digest of the key, or
+	// the name of a tier, tells quotas apart as well.
 	PartitionKey func(key string) string
 
 	// Status is the status of the requests that the rule refuses, by a limit, a ban or a
-	// deny: 400 to 599; 0 means 429. 503 says that the service is overloaded, whoever
-	// asks. If several rules refuse a request, it is that of the rule in Refusal.
+	// deny: 400 to 599; 0 means 429. 503 says that the service is overloaded, not that the
+	// client asks too often. If several rules refuse a request, the status is that of the
+	// rule in Refusal.
 	Status int
 
 	// RetryJitter > 0 adds a random time, from 0 to RetryJitter, to Retry-After, so that
-	// clients that were refused together do not come back together. It is longer than
-	// the wait, never shorter. Nothing else has the jitter: the other fields, Decision
-	// and Refusal say what is, and Retry-After tells the client what to do. If several
-	// rules refuse a request, it is that of the rule in Refusal.
+	// clients that were refused together do not come back together. Only Retry-After has
+	// the jitter: the other header fields, Decision and Refusal have the exact wait. If
+	// several rules refuse a request, the RetryJitter is that of the rule in Refusal.
 	RetryJitter time.Duration
 }
 
@@ -191,8 +192,8 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	return policies, nil
 }
 
-// guards reports whether the rule may refuse a request that it does not charge, or lengthen
-// the wait of a request that another rule refuses.
+// guards reports whether the rule may refuse a request that it does not charge, or know a
+// wait for a request that another rule refuses.
 func (rule *rule) guards() bool {
 	return rule.Deny != nil || rule.DenyFrom != nil || rule.Overrides != nil || rule.bans != nil || rule.known.n.Load() > 0
 }
@@ -214,8 +215,8 @@ func (r *rule) inShadow(key string) bool {
 	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
 }
 
-// A policy is a limit with all parts of its fields that are the same in every response. It
-// does not depend on the key.
+// A policy is a limit with those parts of its header fields that are the same in every
+// response, for every key.
 type policy struct {
 	rule     *rule
 	limits   int // how many limits of the rule are charged together
@@ -231,8 +232,8 @@ type policy struct {
 	refusal       problem  // the answer if this limit alone refuses
 }
 
-// newPolicy prepares a limit. If alone, fields show it under the name of the rule, and
-// otherwise as rule/limit.
+// newPolicy prepares a limit. If alone, header fields show the limit under the name of the
+// rule, and otherwise as rule/limit.
 func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	p := policy{rule: r, limits: limits, limit: l, name: r.Name}
 	if !alone {
@@ -265,7 +266,7 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 const maxInteger = 999_999_999_999_999
 
 // quoted returns a String of a structured field. New refuses names that a String cannot
-// have.
+// hold.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

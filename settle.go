@@ -10,15 +10,14 @@ import (
 // Until then Cost is reserved, so concurrent requests cannot overspend in between; set
 // Cost to the most that a request may cost.
 //
-// If the final cost is lower, the difference is given back, to the instant at which it
-// was spent. If it is higher, the difference is charged even if it does not fit: the key owes
-// it, and later requests are refused until it has paid (Transaction.Force). A Settle that
-// must leave no debt returns at most Cost. Settle is
-// called once for each key that was charged, after the handler has returned, has panicked
-// or its client has hung up. For a request with HungUp, Settle should return Cost, or
-// Used: a client that gets its units back for hanging up never pays. The response is
-// complete only after the store has answered, which takes a round trip. If the store
-// fails, Cost stays spent.
+// If the final cost is lower, the difference is given back, except units that no longer
+// count, such as those of a window that is over. If it is higher, the difference is charged
+// even if it does not fit: the key owes it, and later requests are refused until it has
+// paid (Transaction.Force). A Settle that must leave no debt returns at most Cost. Settle
+// is called once for each key that was charged, after the handler has returned or panicked.
+// For a request with HungUp, Settle should return Cost, or Used: a client that gets its
+// units back for hanging up never pays. The response is complete only after the store has
+// answered, which takes a round trip. If the store fails, Cost stays spent.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request
@@ -26,10 +25,10 @@ type Outcome struct {
 	// Cost is what was reserved for the request.
 	Cost int64
 
-	// Status is the status of the response. If the handler wrote none, it is 500 if the
+	// Status is the status of the response. If the handler wrote none, Status is 500 if the
 	// handler panicked, 101 if it took over the connection (Hijack), as for a WebSocket,
-	// and otherwise 200. Such a connection may outlive the handler, but its request is
-	// settled when the handler returns.
+	// and otherwise 200. A connection that was taken over may outlive the handler, but the
+	// request is settled when the handler returns.
 	Status int
 
 	// Header has the fields of the response.
@@ -73,10 +72,10 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 }
 
 // RefundErrors is a Settle that gives back the cost of a request if the handler answers
-// with a 5xx status or panics. If the client hung up, the request is charged: most
-// handlers fail then, a proxy with 502, and the client could choose to pay nothing. Do
-// not use RefundErrors if a client can send a request that makes the handler fail: it
-// would pay nothing.
+// with a 5xx status or panics. If the client hung up, the request is charged: most handlers
+// then fail (a proxy with 502), so a client could hang up to pay nothing. Do not use
+// RefundErrors if a client can send a request that makes the handler fail, because the
+// client would pay nothing.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
 		return 0
@@ -84,9 +83,9 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// ReportUsage tells the limiters around a handler how many units the request has used,
-// such as tokens, which only the handler knows. Calls add up to Outcome.Used. Outside of a
-// handler whose rules have a Settle it does nothing.
+// ReportUsage tells the limiters around a handler how many units the request has used, such
+// as the tokens of an answer. Outcome.Used is the sum of all calls. Without a rule that has
+// Settle, ReportUsage does nothing.
 func ReportUsage(ctx context.Context, used int64) {
 	for v := verdictOf(ctx); v != nil; v = verdictOf(v.Context) {
 		if v.extra != nil {

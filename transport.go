@@ -11,18 +11,18 @@ import (
 	"github.com/seed83679106/weir/headers"
 )
 
-// Transport limits requests that go out through base; nil is http.DefaultTransport. The
-// same rules apply: by host (ByHeader("Host")), by API key, by path. A request waits for
-// its turn for up to MaxWait. If its turn is later, it is refused with a *LimitedError,
-// which errors.As finds in the error of http.Client. If its context ends, the turn is
-// given back.
+// Transport limits requests that go out through base; nil means http.DefaultTransport. It
+// applies the rules of l, for instance by host (ByHeader("Host")), by API key or by path. A
+// request waits for its turn for up to MaxWait. If its turn is later, the request is
+// refused with a *LimitedError, which errors.As finds in the error of http.Client. If its
+// context ends, the turn is given back.
 //
 // Transport obeys the server. Retry-After on a 429 or 503, and any dialect that reports
 // nothing remaining, pause the keys of the request until then, for at most MaxPause. The
 // pause is kept in the store, so it holds in every process that shares it. New requests
-// queue behind it; requests that wait already look once more before they are sent, and
-// take another turn. Unpause ends a pause early. After a pause, limits such as SlidingLog
-// release a whole quota at once.
+// queue behind the pause. Requests that already wait check for a pause before they are
+// sent, and then take a later turn. Unpause ends a pause early. After a pause, limits such
+// as SlidingLog release a whole quota at once.
 //
 // Use a key that tells hosts apart. If several hosts share a key, as under Global, a pause
 // by one of them stops the requests to all.
@@ -30,14 +30,15 @@ import (
 // A 429 is retried after the pause, and charged again, if the pause is within MaxWait and
 // MaxPause and the body can be sent again (GetBody).
 //
-// Set Buffer to the most by which delays on the way differ. If the server counts in
-// windows, use SlidingLog, which keeps the limit wherever the windows begin.
+// Set Buffer to the most by which the delays of requests on their way to the server differ.
+// If the server counts in windows, use SlidingLog, which keeps the limit wherever the
+// windows begin.
 //
-// Every request asks the store, even behind leases, because it must see pauses.
+// Every request asks the store, even through package lease, because it must see pauses.
 //
 // An error of the store is logged and observed, and the request is sent. An invalid limit
-// from LimitsFor is returned as an error. OnError is only for handlers, as are the other
-// options of answers.
+// from LimitsFor is returned as an error. OnError and the other options about responses are
+// only for handlers.
 func (l *Limiter) Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -115,7 +116,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		case err != nil:
 			return v, ctx.Err() // the store failed: the request goes out
 		case v.refused:
-			// A queue counts the pause as requests ahead, and soon has no room.
+			// To a queue, a pause is like requests ahead, so the queue may have no room.
 			if v.Refusal.Reason != ReasonPause || !l.sitOut(v, time.Until(giveUp)) {
 				return nil, &LimitedError{Transaction: &v.Transaction}
 			}
@@ -129,7 +130,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		if !t.paused(v) {
 			return v, nil
 		}
-		l.giveBack(v) // the next round takes another turn
+		l.giveBack(v) // the next iteration takes a later turn
 	}
 }
 
@@ -169,8 +170,8 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 }
 
 // pause keeps the keys of v from being used for as long as asked, at most MaxPause: new
-// requests queue behind the pause, and waiting ones see it in paused. A pause that lasts
-// longer already stays.
+// requests queue behind the pause, and waiting ones see it in paused. If a longer pause is
+// in force, nothing changes.
 func (t *transport) pause(v *verdict, asked time.Duration) {
 	d := min(asked, t.l.o.MaxPause)
 	if d < asked && t.l.cut.CompareAndSwap(false, true) {
@@ -188,7 +189,7 @@ func (t *transport) pause(v *verdict, asked time.Duration) {
 func (t *transport) paused(v *verdict) bool {
 	look := Transaction{Charges: v.gates(0)}
 	if err := t.l.store.Take(asking{v.Context}, &look); err != nil {
-		return false // as an error of the store refuses nothing
+		return false // an error of the store refuses no request
 	}
 	for i := range look.Decisions {
 		if look.Decisions[i].NextAfter > 0 {
