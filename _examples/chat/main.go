@@ -23,7 +23,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A message has a text that a user tries to send, and when.
+// A message is a text that a user tries to send, at a time after the start of the chat.
 type message struct {
 	at   time.Duration
 	user string
@@ -31,11 +31,11 @@ type message struct {
 }
 
 func main() {
-	speed := flag.Int("speed", 1, "run up to 100 times as fast; the limit is scaled with it")
+	speed := flag.Int("speed", 1, "how many times as fast to run, from 1 to 100; messages and tokens both come that much faster")
 	flag.Parse()
 	log.SetFlags(0)
 	if *speed < 1 || *speed > 100 {
-		log.Fatalf("-speed is %d, not 1 to 100", *speed)
+		log.Fatalf("-speed is %d; it must be from 1 to 100", *speed)
 	}
 	scale := time.Duration(*speed)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -59,7 +59,7 @@ func main() {
 			log.Fatal(err)
 		}
 		sent[m.user]++
-		verdict := demo.Red("refused") + fmt.Sprintf(", again in %.1f s", (retry*scale).Seconds())
+		verdict := demo.Red("refused") + fmt.Sprintf(", passes in %.1f s", (retry*scale).Seconds())
 		if retry == 0 {
 			passed[m.user]++
 			verdict = demo.Green("passed") + fmt.Sprintf(", %d left", remaining)
@@ -77,8 +77,8 @@ type room struct {
 	limit weir.Limit
 }
 
-// say takes one message from the bucket of a user. retry is 0 if it passed, and otherwise
-// how long the user must wait.
+// say takes one token from the bucket of a user. remaining is how many tokens are left.
+// retry is 0 if the message passed, and otherwise how long the user must wait.
 func (r *room) say(ctx context.Context, user string) (remaining int64, retry time.Duration, err error) {
 	t := weir.Transaction{Charges: []weir.Charge{{Rule: "chat", Key: user, Limit: r.limit, Cost: 1}}}
 	if err := r.store.Take(ctx, &t); err != nil {
@@ -87,7 +87,7 @@ func (r *room) say(ctx context.Context, user string) (remaining int64, retry tim
 	return t.Decisions[0].Remaining, t.RetryAfter(), nil
 }
 
-// messages are those of 20 seconds of a chat.
+// messages returns the messages of a chat of 20 seconds, in the order of time.
 func messages() []message {
 	all := []message{
 		{100 * time.Millisecond, "anna", "hi all"},

@@ -1,5 +1,5 @@
-// Chi limits all routes together, each client in a group of routes, and one expensive
-// route, each limit inside the other.
+// Chi has limits inside each other: one for all requests together, one for each client and
+// route of a group, and one for each client of an expensive route.
 //
 //	go run ./_examples/chi
 package main
@@ -24,11 +24,13 @@ import (
 func main() {
 	store := memstore.New(memstore.Options{})
 
-	// Clients are known by the address that chi found; there is no proxy here. weirchi publishes
-	// net/http/pprof on http.DefaultServeMux, which this program does not serve.
+	// A client is the address that chi's middleware found. There is no proxy here, so chi
+	// takes the address of the connection. Importing chi's middleware publishes
+	// net/http/pprof on http.DefaultServeMux; this program does not serve that mux.
 	client := weir.FirstOf(weirchi.ClientIP(), weir.ByIP())
 
-	// A report is expensive: each client gets 2 a minute, and otherwise that of yesterday.
+	// A report is expensive. A client gets 2 fresh reports in any minute; its further
+	// requests get the report of yesterday.
 	reports, err := weir.New(store, weir.Options{
 		Rules: []weir.Rule{{
 			Name: "reports", Key: client,
@@ -55,7 +57,7 @@ func main() {
 	})
 
 	demo.Run("All clients: 1000 requests per second. Each client and route below /api: 3 per 10 seconds. Fresh reports: 2 per minute.", r,
-		demo.Request{Path: "/", Say: "The front page has one limit, that of all clients together."},
+		demo.Request{Path: "/", Say: "The front page has one limit, which all clients share."},
 		demo.Request{Path: "/api/items/1", Times: 2, Say: "Three requests to a route fit. The last of them gets a shorter answer."},
 		demo.Request{Path: "/api/items/2"},
 		demo.Request{Path: "/api/items/3", Want: 429},
@@ -68,7 +70,8 @@ func page(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, text) }
 }
 
-// item reads the decision of the limiter, and does less for a client with nothing left.
+// item reads the decision of the limiter. A client whose quota is used up gets a shorter
+// answer.
 func item(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "item %s", chi.URLParam(r, "id"))
 	if t := weir.FromContext(r.Context()); t != nil && t.Decisions[0].Remaining > 0 {
@@ -77,8 +80,8 @@ func item(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w)
 }
 
-// oldReport is called instead of the handler of the route if the limiter refuses. The
-// header fields of the limit are set already, Retry-After among them.
+// oldReport answers in place of the handler of the route if the limiter refuses. The
+// limiter has already set the header fields, Retry-After among them.
 func oldReport(w http.ResponseWriter, r *http.Request) {
 	next := weir.FromContext(r.Context()).RetryAfter()
 	fmt.Fprintf(w, "the report of yesterday; a fresh one in %v\n", next.Round(time.Second))

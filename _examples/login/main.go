@@ -31,8 +31,9 @@ func main() {
 				Limits: []weir.Limit{algorithms.SlidingLog(20, time.Minute), algorithms.SlidingLog(5, 3*time.Second)},
 			},
 			{
-				// Strangers can use up the attempts of a user whose name they know. A
-				// large quota that comes back soon limits the harm.
+				// Anyone who knows a user name can use up its attempts, and the user is
+				// then refused too. A short period limits the harm: the attempts come back
+				// within 10 s.
 				Name: "user", Key: keys.Hashed(secret, byUser),
 				Limits: []weir.Limit{algorithms.SlidingLog(3, 10*time.Second)},
 			},
@@ -49,9 +50,9 @@ func main() {
 	ben := map[string]string{"user": "ben", "password": "correct"}
 	demo.Run("Each address: 20 attempts per minute and 5 per 3 seconds. Each user: 3 per 10 seconds.", mux,
 		demo.Request{Method: "POST", Path: "/login", Form: anna, Times: 3, Want: 401, Say: "Somebody guesses the password of anna."},
-		demo.Request{Method: "POST", Path: "/login", Form: anna, Want: 429, Say: "The fourth is refused for the user, and costs the address nothing."},
-		demo.Request{Method: "POST", Path: "/login", Form: ben, Times: 2, Say: "So ben, at the same address, has two of five left."},
-		demo.Request{Method: "POST", Path: "/login", Form: ben, Want: 429, Say: "The next is refused for the address, by its limit of 3 seconds."},
+		demo.Request{Method: "POST", Path: "/login", Form: anna, Want: 429, Say: "The fourth attempt is refused by the limit of the user, and costs the address nothing."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Times: 2, Say: "So ben, at the same address, has two of the address's five attempts left."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Want: 429, Say: "The next attempt is refused by the limit of the address: 5 per 3 seconds."},
 		demo.Request{Method: "POST", Path: "/login", Form: ben, Wait: true, Say: "After the wait that Retry-After names, a request passes."},
 	)
 }
@@ -61,7 +62,7 @@ func byUser(r *http.Request) (string, bool) {
 	return user, user != ""
 }
 
-// bounded limits the size of the body, which byUser reads.
+// bounded limits the request body to 4096 bytes, because byUser reads it into memory.
 func bounded(next http.Handler) http.Handler { return http.MaxBytesHandler(next, 4096) }
 
 func login(w http.ResponseWriter, r *http.Request) {

@@ -1,7 +1,7 @@
-// Playground serves a page that tells, in pictures that can be touched, what rate
-// limits do. The library decides every request in them: it is compiled to
-// WebAssembly and runs in the page. With -static the page is written to a
-// directory, which any web server can serve.
+// Playground serves a page that explains rate limits in pictures that the reader can touch.
+// The library decides every request in the pictures: it is compiled to WebAssembly and runs
+// in the page. With -static the program writes the page to a directory that any web server
+// can serve.
 //
 //	go run ./_examples/playground
 //	go run ./_examples/playground -static site
@@ -31,7 +31,7 @@ import (
 
 func main() {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
-	once := flag.Bool("once", false, "ask for the page once, and end")
+	once := flag.Bool("once", false, "serve the page, request it once, and end")
 	redisAddr := flag.String("redis", "", "`address` of a Redis; without it one runs inside this program")
 	static := flag.String("static", "", "`directory` to write the page to, instead of serving it")
 	flag.Parse()
@@ -47,7 +47,7 @@ func main() {
 		fmt.Printf("The page is in %s. Any web server can serve it.\n", *static)
 		return
 	}
-	logging.Disable() // go-redis logs every connection that fails; the page shows one line
+	logging.Disable() // go-redis logs every connection that fails; the page shows the failure on one line
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once

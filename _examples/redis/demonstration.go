@@ -13,21 +13,21 @@ import (
 	"github.com/seed83679106/weir/_examples/internal/demo"
 )
 
-// A demonstration sends requests to the replicas, in turns.
+// A demonstration sends requests to the replicas alternately.
 type demonstration struct {
 	ctx      context.Context
 	replicas []*replica
-	asked    int // calls of Redis so far
+	asked    int // requests for which Redis was asked so far
 }
 
-// A step is some requests of a client, and the results that the example promises.
+// A step is a number of requests by one client, and the expected results.
 type step struct {
 	say    string
 	client string
 	times  int
 	passed int
-	asked  int           // calls of Redis
-	pause  time.Duration // before each request, because a Breaker counts failures of one moment once
+	asked  int           // for how many requests Redis is asked
+	pause  time.Duration // before each request: a Breaker counts failures within 25 ms as one
 }
 
 // atMost is how long a request may take on average, with Redis or without.
@@ -36,14 +36,14 @@ const atMost = 50 * time.Millisecond
 func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 	fmt.Println("Each client has 10 requests per minute, at two replicas together.")
 	if err := d.show(
-		step{"Anna sends 20 requests. What is left counts down across the replicas.", "anna", 20, 10, 12, 0},
-		step{"Anna goes on although limited. Redis is not asked, because Hybrid remembers.", "anna", 100, 0, 0, 0},
+		step{"Anna sends 20 requests. Both replicas count down together.", "anna", 20, 10, 12, 0},
+		step{"Anna goes on. Redis is not asked, because Hybrid remembers the refusal.", "anna", 100, 0, 0, 0},
 	); err != nil || embedded == nil {
 		return err
 	}
 	embedded.Close()
 	if err := d.show(
-		step{"Redis goes away. Each replica tries 5 times, then leaves Redis alone. Ben has 5 requests at each.", "ben", 20, 10, 10, 15 * time.Millisecond},
+		step{"Redis goes away. Each replica asks Redis 5 times, then leaves it alone. Ben has 5 requests at each replica.", "ben", 20, 10, 10, 15 * time.Millisecond},
 		step{"What Redis had refused stays refused.", "anna", 10, 0, 0, 0},
 	); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 	case <-d.ctx.Done():
 	}
 	return d.show(
-		step{"Redis is back. It never saw ben: with an outage in between, twice the limit passes at most.", "ben", 20, 10, 12, 0},
+		step{"Redis is back. It never saw ben, so ben has 10 requests again: an outage lets twice the limit pass at most.", "ben", 20, 10, 12, 0},
 	)
 }
 
@@ -93,7 +93,7 @@ func (d *demonstration) show(steps ...step) error {
 		fmt.Printf("  %d of %d passed, Redis was asked %d times; %.2f ms a request, %.2f at most\n",
 			passed, s.times, asked, took.Seconds()*1e3, longest.Seconds()*1e3)
 		if passed != s.passed || asked != s.asked || took > atMost {
-			return fmt.Errorf("want: %d passed, Redis asked %d times, %v a request", s.passed, s.asked, atMost)
+			return fmt.Errorf("want %d passed, Redis asked %d times, at most %v a request on average", s.passed, s.asked, atMost)
 		}
 	}
 	return nil

@@ -29,10 +29,12 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// timeout is long enough for a busy machine; the default is 50 ms.
+// timeout is how long Redis may take to answer. It is longer than the default of 50 ms, for
+// a busy machine.
 const timeout = 500 * time.Millisecond
 
-// A replica is a server. In production each is a process.
+// A replica is one of the servers that share the limit. In production each replica is a
+// process of its own.
 type replica struct {
 	base    string
 	breaker *weir.BreakerStore
@@ -47,7 +49,8 @@ type replica struct {
 //   - Hybrid is inside Fallback. It remembers refusals of Redis, which stay true while
 //     Redis is away. Outside Fallback it would also remember refusals of the share, for
 //     up to 10 s after Redis is back and has units left.
-//   - Fallback is outside of both. Share is around the store in memory only.
+//   - Fallback is outside of both, so that it takes over when the breaker is open.
+//   - Share is around the store in memory only, because Redis has the whole limit.
 func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas int) weir.Store {
 	shared, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: timeout})
 	if err != nil {
@@ -58,7 +61,7 @@ func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas in
 	return weir.Fallback(r.hybrid, weir.Share(memstore.New(memstore.Options{}), replicas))
 }
 
-// onChange prints that the breaker opens or closes. The breaker logs it as well.
+// onChange prints a line when the breaker opens or closes. The breaker logs this as well.
 func (r *replica) onChange(open bool, err error) {
 	if open {
 		fmt.Printf("  %s leaves Redis alone for a second: %v\n", r.base, err)
@@ -67,8 +70,8 @@ func (r *replica) onChange(open bool, err error) {
 	fmt.Printf("  %s asks Redis again\n", r.base)
 }
 
-// asked returns how many decisions came from Redis, by the counts that stores keep for
-// metrics.
+// asked returns for how many requests the replica has called Redis, including calls that
+// failed. It computes this from the counts that the stores keep for metrics.
 func (r *replica) asked() int {
 	_, misses := r.hybrid.Stats()
 	return int(misses) - int(r.breaker.Refused())
@@ -117,7 +120,7 @@ func main() {
 		log.Fatal(err)
 	}
 	if !*once && ctx.Err() == nil {
-		fmt.Println("\nThe replicas go on until Ctrl-C. Try the lines above. Start this with -redis, and stop and start that Redis.")
+		fmt.Println("\nThe replicas go on until Ctrl-C. Try the curl commands above. To cause an outage yourself, start this program with -redis, then stop and start that Redis.")
 		<-ctx.Done()
 	}
 }

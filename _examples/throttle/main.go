@@ -1,7 +1,7 @@
-// Throttle lets three clients share the quota of a partner's API: 5 requests in any
-// second. No request is refused, because each waits for its turn. If the partner asks for
-// a pause, all three clients pause. The clients share a Redis; without -redis a small one
-// runs inside this program.
+// Throttle lets three clients share the quota of a partner's API: 5 requests in any second.
+// A request that would exceed the quota waits for its turn. Once, the partner answers 429
+// with a Retry-After of 2 seconds; then all three clients pause, and the request is sent
+// again. The clients share a Redis. Without -redis a small Redis runs inside this program.
 //
 //	go run ./_examples/throttle
 //	go run ./_examples/throttle -redis localhost:6379
@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	quota  = 5 // requests in a second
-	each   = 10
+	quota  = 5                      // requests in any second
+	each   = 10                     // requests of each client
 	budget = 500 * time.Millisecond // time for Redis on a busy machine; the default is 50 ms
 )
 
@@ -43,10 +43,10 @@ func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
 	limiter, err := weir.New(store, weir.Options{
 		Rules: []weir.Rule{{
 			Name: "partner", Key: weir.ByHeader("Host"),
-			Limits: []weir.Limit{algorithms.SlidingLog(quota, time.Second)}, // at most so many in any second
+			Limits: []weir.Limit{algorithms.SlidingLog(quota, time.Second)}, // at most quota requests in any second
 		}},
 		MaxWait: time.Minute,
-		Buffer:  100 * time.Millisecond, // how much the time that requests travel may vary
+		Buffer:  100 * time.Millisecond, // how much the travel time of requests may vary
 	})
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func main() {
 	}
 }
 
-// work runs one client. In production each is a process.
+// work sends the requests of one client. In production each client is a process of its own.
 func work(ctx context.Context, name, base, redisAddr, prefix string, line *timeline) error {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(budget, redisAddr))
 	defer rdb.Close()

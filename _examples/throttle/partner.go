@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	tick    = 250 * time.Millisecond // a line of the timeline
-	pauseAt = 11                     // number of the arrival that the partner answers with a pause
-	pause   = 2 * time.Second
-	grace   = 200 * time.Millisecond // requests already on their way may still arrive
+	tick    = 250 * time.Millisecond // between two lines of the timeline
+	pauseAt = 11                     // the partner answers this arrival with 429
+	pause   = 2 * time.Second        // the Retry-After of that answer
+	grace   = 200 * time.Millisecond // requests that arrive this soon after that answer were already on their way
 )
 
 // A partner is the server of another company. It refuses more than its quota in any second,
@@ -27,7 +27,7 @@ func (p *partner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case asks:
 		w.Header().Set("Retry-After", strconv.Itoa(int(pause/time.Second)))
-		http.Error(w, "leave me alone for a while", http.StatusTooManyRequests)
+		http.Error(w, "please pause", http.StatusTooManyRequests)
 	case over:
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
@@ -37,7 +37,7 @@ func (p *partner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// leaving records requests when they leave, after their turn has come.
+// leaving records each request when it is sent, after the limiter has let it go ahead.
 type leaving struct{ line *timeline }
 
 func (l leaving) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -49,13 +49,13 @@ func (l leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 type timeline struct {
 	mu            sync.Mutex
 	start         time.Time
-	left, arrived string // initials of clients since the last line
+	left, arrived string // initials of the clients whose requests left or arrived since the last line
 
 	arrivals []time.Time
-	most     int       // arrivals in any second
+	most     int       // the most arrivals in any second
 	paused   time.Time // when the partner asked for a pause
-	early    int       // arrivals in the pause
-	ok       int       // answers of 200
+	early    int       // arrivals during the pause, which should be none
+	ok       int       // answers with status 200
 }
 
 func (t *timeline) leave(name string) {
@@ -114,14 +114,15 @@ func (t *timeline) print() {
 	t.left, t.arrived = "", ""
 }
 
-// check returns an error if a promise of the example was not kept.
+// check prints a summary. It returns an error unless every request was done, the quota was
+// never exceeded, and no request arrived during the pause.
 func (t *timeline) check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fmt.Printf("\n%d of %d requests were done in %.1f s. The partner saw %d in a second at most, and %d in its pause.\n",
 		t.ok, each*len(names), time.Since(t.start).Seconds(), t.most, t.early)
 	if t.ok != each*len(names) || t.most > quota || t.early > 0 || len(t.arrivals) != t.ok+1 {
-		return fmt.Errorf("want all of them, %d at most, none in the pause; %d arrived", quota, len(t.arrivals))
+		return fmt.Errorf("want all requests done, at most %d in any second, and none in the pause; %d arrived", quota, len(t.arrivals))
 	}
 	return nil
 }

@@ -1,4 +1,5 @@
-// Tiers limits accounts by what they pay for, and strangers by their address.
+// Tiers gives each account the quota that it pays for, and limits strangers by their
+// address.
 //
 //	go run ./_examples/tiers
 package main
@@ -70,8 +71,8 @@ type (
 	tierKey struct{}
 )
 
-// authenticate comes before the limiter, so that the limiter counts accounts and not
-// made-up API keys.
+// authenticate puts the account of the API key into the request's context, if there is one.
+// It runs before the limiter, so that the limiter counts accounts and not made-up API keys.
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a, ok := accounts[r.Header.Get("X-API-Key")]; ok {
@@ -87,8 +88,8 @@ func tierOf(r *http.Request) tier {
 	return t
 }
 
-// limitsFor returns the limits of strangers for a tier that it does not know. If it
-// returned none, the rule would not apply.
+// limitsFor returns the limits of the request's tier. An unknown tier gets those of
+// strangers, because a rule without limits would let every request pass.
 func limitsFor(r *http.Request) []weir.Limit {
 	if limits, ok := tiers[tierOf(r)]; ok {
 		return limits

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// colored is whether programs print colours: if standard output is a terminal, and nobody
-// has asked for none (no-color.org).
+// colored says whether programs print colours: only if standard output is a terminal, TERM
+// is not "dumb", and NO_COLOR is not set (no-color.org).
 var colored = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(os.Stdout)
 
 func isTerminal(f *os.File) bool {
@@ -14,7 +14,8 @@ func isTerminal(f *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// Green, Red and Bold return a text that a terminal shows so.
+// Green, Red and Bold return s with the escape codes of that style, or s alone if programs
+// print no colours.
 func Green(s string) string { return paint("32", s) }
 func Red(s string) string   { return paint("31", s) }
 func Bold(s string) string  { return paint("1", s) }
@@ -26,12 +27,13 @@ func paint(how, s string) string {
 	return "\x1b[" + how + "m" + s + "\x1b[0m"
 }
 
-// Bar draws n of most, ten squares wide at most.
+// Bar draws n of most as filled squares among at most 10. It returns "" unless most is
+// positive and n is from 0 to most.
 func Bar(n, most int) string {
 	if most < 1 || n < 0 || n > most {
 		return ""
 	}
 	width := min(most, 10)
-	full := (n*width + most - 1) / most // something is never drawn as nothing
+	full := (n*width + most - 1) / most // rounded up: 1 of 1000 fills one square
 	return strings.Repeat("■", full) + strings.Repeat("□", width-full)
 }

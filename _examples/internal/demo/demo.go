@@ -25,18 +25,18 @@ import (
 
 // A Request is a step of an example.
 type Request struct {
-	Say    string            // printed before it
+	Say    string            // printed before the request
 	Times  int               // 0 means once
 	Method string            // "" means GET
 	Path   string            // "/hello"
 	Header map[string]string // fields to send
 	Form   map[string]string // the body, if there is one
-	Wait   bool              // first wait as long as the last Retry-After said
-	Want   int               // the status that the example promises; 0 means 200
+	Wait   bool              // before sending, wait as long as the last Retry-After said
+	Want   int               // the expected status; 0 means 200. Run fails at any other
 }
 
-// Run serves h as http.ListenAndServe does, and sends it the requests. With -once it ends
-// after them.
+// Run serves h on the address of the flag -addr, prints about, and sends the requests to h.
+// With the flag -once Run then returns; without, it goes on serving until Ctrl-C.
 func Run(about string, h http.Handler, requests ...Request) {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
 	once := flag.Bool("once", false, "end after the demonstration")
@@ -53,14 +53,14 @@ func Run(about string, h http.Handler, requests ...Request) {
 		log.Fatal(err)
 	}
 	if !*once && ctx.Err() == nil {
-		fmt.Printf("\nThe server listens on %s until Ctrl-C. Try the lines above.\n", base)
+		fmt.Printf("\nThe server listens on %s until Ctrl-C. Try the curl commands above.\n", base)
 		<-ctx.Done()
 	}
 	end()
 }
 
-// Serve serves h on addr until end is called. base is its URL. If the server fails, the
-// program ends.
+// Serve serves h on addr until end is called. base is the URL of the server. If the server
+// fails, the program ends.
 func Serve(addr string, h http.Handler) (base string, end func()) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -81,7 +81,7 @@ func Serve(addr string, h http.Handler) (base string, end func()) {
 	}
 }
 
-// sleep waits for d, or returns the error of ctx when that ends.
+// sleep waits for d. If ctx ends first, sleep returns the error of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -113,7 +113,7 @@ func show(ctx context.Context, base string, requests []Request) error {
 			if err != nil {
 				return err
 			}
-			full := resp.StatusCode == http.StatusTooManyRequests && !refused // the first one
+			full := resp.StatusCode == http.StatusTooManyRequests && !refused // only the first refusal is printed in full
 			printResponse(resp, body, full)
 			refused = refused || full
 			wait, _ = time.ParseDuration(resp.Header.Get("Retry-After") + "s")
@@ -167,7 +167,8 @@ func (q *Request) send(ctx context.Context, base string) (*http.Response, string
 	return resp, string(body), err
 }
 
-// printResponse prints a response: in full if full is set, and otherwise in a line.
+// printResponse prints a response: with all header fields if full is set, and otherwise on
+// one line.
 func printResponse(resp *http.Response, body string, full bool) {
 	status := Green(resp.Status)
 	if resp.StatusCode >= 400 {
@@ -192,7 +193,7 @@ func printResponse(resp *http.Response, body string, full bool) {
 			parts = append(parts, name+": "+value)
 		}
 	}
-	if _, policies, ok := strings.Cut(body, `"violated-policies":`); ok { // of problem details
+	if _, policies, ok := strings.Cut(body, `"violated-policies":`); ok { // the body has problem details
 		body = `"violated-policies":` + strings.TrimSuffix(policies, "}")
 	}
 	fmt.Println(strings.Join(append(parts, body), " | "))

@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// serveStatic serves the static page and returns where it is.
+// serveStatic serves the static page and returns its URL.
 func serveStatic(t *testing.T) string {
 	t.Helper()
 	handler, err := static()
@@ -27,8 +27,8 @@ func serveStatic(t *testing.T) string {
 	return srv.URL
 }
 
-// TestQuestions asks the library in the page what it asks the library here: the
-// answers are the same, byte by byte.
+// TestQuestions asks the library in the page and the library in this process the same
+// questions. The answers must be equal, byte by byte.
 func TestQuestions(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html")
@@ -64,7 +64,8 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// TestAlike runs a scene in the page and the same scene here: they show the same.
+// TestAlike runs the same scene in the page and in this process. Both must have the same
+// requests and decisions.
 func TestAlike(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")
@@ -91,7 +92,7 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// hits returns the requests of the frames that a scene has to tell, by row.
+// hits returns the requests in the frames of s.Events, by row.
 func hits(t *testing.T, s *scene.Scene) (rows [][][7]int64) {
 	t.Helper()
 	for _, event := range s.Events() {
@@ -111,9 +112,9 @@ func hits(t *testing.T, s *scene.Scene) (rows [][][7]int64) {
 	return rows
 }
 
-// TestShared sends requests to the replicas of the page and decides them again: a replica
-// that asks the store says what the library says, and one that does not ask refuses
-// nothing that would pass.
+// TestShared sends requests to the replicas of the page and decides them again in this
+// process. A replica that asks the store must decide the same. A replica that answers
+// without the store must refuse nothing that would pass.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")

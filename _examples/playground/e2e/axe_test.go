@@ -29,14 +29,14 @@ var axe = sync.OnceValues(func() (string, error) {
 	return string(script), err
 })
 
-// TestAxe applies the rules of axe-core to every page, in both colours and on a telephone. It
-// is skipped where npm cannot fetch axe-core.
+// TestAxe checks every page by the accessibility rules of axe-core: light, dark, and as
+// wide as a telephone. It is skipped if npm cannot fetch axe-core.
 func TestAxe(t *testing.T) {
 	t.Parallel()
 	base := serveStatic(t)
 	p := open(t, "")
 	script, err := axe()
-	var failed *exec.ExitError // npm's
+	var failed *exec.ExitError // npm ran and failed
 	if (errors.Is(err, exec.ErrNotFound) || errors.As(err, &failed)) && !strings.Contains(err.Error(), "EINTEGRITY") {
 		t.Skip(err)
 	}

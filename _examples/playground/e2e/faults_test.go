@@ -11,8 +11,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestPausedHit sends a request while the clock stands: its dot is drawn, as large as all
-// others.
+// TestPausedHit sends a request while the scene is paused. Its dot must be drawn in full
+// size.
 func TestPausedHit(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&pattern=none&algorithms=sliding-log")
@@ -31,7 +31,8 @@ func TestPausedHit(t *testing.T) {
 	}
 }
 
-// TestLimitStep changes the limit: it is another one from now on, and the past stays.
+// TestLimitStep changes the quota. The line of the limit must step now, and the past must
+// stay as it was drawn.
 func TestLimitStep(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&algorithms=sliding-log,token-bucket")
@@ -49,7 +50,8 @@ func TestLimitStep(t *testing.T) {
 	}
 }
 
-// TestMany sends 50 requests a second: marks that would cover each other are one with a number.
+// TestMany sends 50 requests a second. Marks that would cover each other must be drawn as
+// one mark with a number.
 func TestMany(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&pattern=steady&rate=50&algorithms=gcra,sliding-log")
@@ -58,14 +60,15 @@ func TestMany(t *testing.T) {
 	p.picture("many-1280-light")
 }
 
-// TestHint waits for an attack that begins later.
+// TestHint opens a pattern that begins later. The page must say when it sends its next
+// request.
 func TestHint(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#pattern=boundary&period=60")
 	p.wait(`/^The pattern sends its next request in 1\d s\.$/.test(document.querySelector("#hint").textContent)`)
 }
 
-// TestProblem makes a mistake: the text moves nothing.
+// TestProblem enters an invalid quota. The error text must appear without moving the rows.
 func TestProblem(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")
@@ -83,7 +86,8 @@ func TestProblem(t *testing.T) {
 	}
 }
 
-// TestViews asks that a leaky bucket waits and that the calendar counts until midnight.
+// TestViews sends the boundary pattern. Requests must wait in a leaky bucket, and the
+// calendar must count anew from midnight on.
 func TestViews(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&algorithms=leaky-bucket,calendar&pattern=boundary")
@@ -102,7 +106,8 @@ func TestViews(t *testing.T) {
 	p.picture("views-1280-light")
 }
 
-// TestFold looks at the first chart: it is seen without scrolling on a telephone and at 200 %.
+// TestFold opens the page on a telephone and at a zoom of 200 %. The first chart must be
+// visible without scrolling.
 func TestFold(t *testing.T) {
 	t.Parallel()
 	base := serveStatic(t)
@@ -119,7 +124,9 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// TestOwnLimit asks a scene from a terminal: the fields are those of the scene's limit.
+// TestOwnLimit sends a request to a scene without the page. The header fields of the
+// response must be those of the scene's limit, not of the limit that protects the
+// playground.
 func TestOwnLimit(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
@@ -143,7 +150,7 @@ func TestOwnLimit(t *testing.T) {
 	}
 }
 
-// TestNoScript reads the pages as a browser without JavaScript does.
+// TestNoScript reads the pages. Each must have a text for browsers without JavaScript.
 func TestNoScript(t *testing.T) {
 	t.Parallel()
 	base := serveStatic(t)
@@ -160,7 +167,8 @@ func TestNoScript(t *testing.T) {
 	}
 }
 
-// TestPast opens the lab: it begins with two periods that are over, and shows their counts.
+// TestPast opens try.html. The chart must begin with two periods that are over, and their
+// counts.
 func TestPast(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")

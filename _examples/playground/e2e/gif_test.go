@@ -16,14 +16,15 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestMovingPicture writes the moving picture of README.md, from pictures of a scene that plays:
+// TestMovingPicture writes the animation of README.md, from screenshots of a scene that
+// plays:
 //
 //	GIF=$PWD/docs/figures/playground.gif go test -C _examples/playground/e2e -run TestMovingPicture
 func TestMovingPicture(t *testing.T) {
 	t.Parallel()
 	file := os.Getenv("GIF")
 	if file == "" {
-		t.Skip("GIF names no file")
+		t.Skip("GIF is not set: it names the file to write")
 	}
 	p := openStory(t, serveStatic(t))
 	p.do(chromedp.EmulateViewport(800, 900))
@@ -53,7 +54,8 @@ func TestMovingPicture(t *testing.T) {
 	}
 }
 
-// movie joins pictures, ten a second. Each frame has only what has changed.
+// movie joins pictures to an animation of 10 frames a second. Each frame has only what has
+// changed.
 func movie(shots []image.Image) *gif.GIF {
 	used := map[color.RGBA]int{}
 	for _, shot := range shots {

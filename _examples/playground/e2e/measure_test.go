@@ -12,16 +12,17 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestMeasure measures what pages cost that play for as long as MEASURE says:
+// TestMeasure measures the processor time and memory of pages that play for the duration in
+// MEASURE:
 //
 //	MEASURE=20s go test -C _examples/playground/e2e -run TestMeasure -v
 //	MEASURE=10m go test -C _examples/playground/e2e -run TestMeasure/all -v
 //
-// A busy machine changes processor time less than time on the clock, but it lengthens it.
+// On a busy machine the processor time is somewhat longer.
 func TestMeasure(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("MEASURE"))
 	if err != nil {
-		t.Skip("MEASURE says how long to measure")
+		t.Skip("MEASURE is not set: it says how long to measure, such as 20s")
 	}
 	patience += length
 	base := serveStatic(t)
@@ -38,7 +39,7 @@ func TestMeasure(t *testing.T) {
 				p.do(chromedp.ScrollIntoView(chromedp.CSS("#" + name + " .stage")))
 			}
 			load := since(begin)
-			time.Sleep(5 * time.Second) // the browser has compiled what it wants to
+			time.Sleep(5 * time.Second) // until the browser has compiled the code
 			eval[any](p, fmt.Sprintf(`(() => {
 				const again = () => {
 					for (const [name, s] of Object.entries(playground.scenes ?? {})) if ([name, "all"].includes(%q) && !s.playing) (s.start ?? s.play).call(s);
@@ -59,7 +60,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// used returns the processor time that each process of the browser has used: Linux only.
+// used returns the processor time that each process of the browser has used, by pid. It
+// works on Linux only.
 func used() map[int]time.Duration {
 	root := chromedp.FromContext(browser).Browser.Process().Pid
 	parents, all := map[int]int{}, map[int]time.Duration{}
@@ -67,7 +69,7 @@ func used() map[int]time.Duration {
 	for _, name := range files {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 		pid, _ := strconv.Atoi(strings.Split(name, "/")[2])
@@ -89,7 +91,7 @@ func used() map[int]time.Duration {
 	return all
 }
 
-// since returns the processor time that was used since then.
+// since returns the processor time that the browser has used since before was measured.
 func since(before map[int]time.Duration) (sum time.Duration) {
 	for pid, d := range used() {
 		sum += d - before[pid]

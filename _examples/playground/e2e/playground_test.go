@@ -29,14 +29,14 @@ import (
 )
 
 var (
-	browser   context.Context // nil if there is none
-	temporary string          // directory of all tests
+	browser   context.Context // nil if chromium is missing
+	temporary string          // a directory that all tests share
 )
 
 // compile compiles the library once for all tests.
 var compile = sync.OnceValues(server.Compile)
 
-// static writes the page to a directory and serves that, as any web server does.
+// static writes the page to a directory and returns a handler that serves this directory.
 var static = sync.OnceValues(func() (http.Handler, error) {
 	dir := filepath.Join(temporary, "static")
 	files, err := compile()
@@ -93,25 +93,26 @@ func serve(t *testing.T, redisAddr ...string) string {
 	return srv.URL
 }
 
-// A page is one tab of the browser, while a test has it.
+// A page is the tab of the browser that a test uses.
 type page struct {
 	*testing.T
 	ctx context.Context
 }
 
-// A tab goes from test to test: to open one takes longer than most tests.
+// A tab is used by one test after another, because opening a tab takes longer than most
+// tests.
 type tab struct {
 	ctx   context.Context
 	close context.CancelFunc
 	mu    sync.Mutex
-	lines []string // of the console, until a test ends
+	lines []string // what the page wrote to the console during the test
 	ended chan struct{}
 }
 
 // end is what a test writes to the console when it ends.
 const end = "The test ends."
 
-var tabs = make(chan *tab, 20) // that no test has
+var tabs = make(chan *tab, 20) // tabs that no test is using
 
 func newTab(t *testing.T) *tab {
 	t.Helper()
@@ -120,7 +121,7 @@ func newTab(t *testing.T) *tab {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// A tab in the background gets keys and draws, too.
+	// With this, a tab in the background gets keys and draws as well.
 	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -142,11 +143,11 @@ func newTab(t *testing.T) *tab {
 	return tab
 }
 
-// patience is how long a test may have a tab.
+// patience is how long a test may use a tab.
 var patience = 3 * time.Minute
 
-// open opens a tab, at a URL if there is one, and waits for the first frame. The test fails if the
-// page writes to the console.
+// open opens a tab. If url is not empty, it loads url and waits for the first frame. The
+// test fails if the page writes to the console.
 func open(t *testing.T, url string) *page {
 	t.Helper()
 	if browser == nil {
@@ -186,7 +187,8 @@ func open(t *testing.T, url string) *page {
 	return p
 }
 
-// leave gives the tab to the next test, after all that the page wrote to the console.
+// leave waits until all that the page wrote to the console has arrived, and then frees the
+// tab for the next test.
 func (p *page) leave(tab *tab) {
 	p.Helper()
 	p.do(chromedp.Navigate("about:blank"))
@@ -228,7 +230,7 @@ func (p *page) wait(expression string) {
 		if err == nil {
 			return
 		}
-		if strings.Contains(err.Error(), "Cannot find context") { // the page was still arriving
+		if strings.Contains(err.Error(), "Cannot find context") { // the page was still loading
 			continue
 		}
 		state, _ := chromedp.Run(p.ctx, chromedp.Evaluate[string]("JSON.stringify([document.querySelector('#problem')?.textContent, globalThis.playground?.scene?.settings, globalThis.playground?.frame])"))
@@ -308,7 +310,8 @@ func (p *page) picture(name string) {
 	}
 }
 
-// prefer sets what a visitor prefers, as pairs of names and values, and nothing else.
+// prefer sets CSS media features such as prefers-color-scheme, as pairs of names and
+// values, and unsets all others.
 func (p *page) prefer(pairs ...string) {
 	p.Helper()
 	features := []*emulation.MediaFeature{}
@@ -321,8 +324,8 @@ func (p *page) prefer(pairs ...string) {
 }
 
 // TestSizes opens the page at the widths of a telephone, a tablet and a desktop, light and
-// dark. Nothing is cut off at the side, and controls are large enough to be hit (WCAG 2.2,
-// 2.5.8).
+// dark. Nothing may be cut off at the side, and controls must be large enough to be hit
+// (WCAG 2.2, 2.5.8).
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	base := serve(t)

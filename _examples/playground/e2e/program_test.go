@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestProgram runs the whole program with the Redis inside it, and interrupts it while a page
-// is open.
+// TestProgram runs the playground as a program with the Redis inside it. A scene must open
+// in this Redis, and an interrupt must end the program within 10 s while a page is open.
 func TestProgram(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "playground")
@@ -35,7 +35,7 @@ func TestProgram(t *testing.T) {
 	go func() { ended <- cmd.Wait() }()
 	base := regexp.MustCompile(`http://\S+`).FindString(line)
 	if base == "" {
-		t.Fatalf("it said %q", line)
+		t.Fatalf("the program printed %q", line)
 	}
 	if event, data, _ := stream(t, base, "store=redis"); event != "scene" || !strings.Contains(data, `"redis":true,"hybrid":false`) || strings.Contains(data, `"paused":true`) {
 		t.Errorf("got %s %s", event, data)
@@ -48,6 +48,6 @@ func TestProgram(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		cmd.Process.Kill()
-		t.Error("it did not end")
+		t.Error("the program did not end")
 	}
 }

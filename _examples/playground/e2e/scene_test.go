@@ -28,7 +28,7 @@ var ten = []weir.Limit{
 	algorithms.Calendar(10, algorithms.Day, nil),
 }
 
-// all are the names of their algorithms, as a link has them.
+// all lists the names of the algorithms of ten, as a link does.
 var all = func() string {
 	var names []string
 	for _, l := range ten {
@@ -37,13 +37,14 @@ var all = func() string {
 	return strings.Join(names, ",")
 }()
 
-// TestReplay decides all requests that the page shows once more, without the playground.
+// TestReplay decides all requests that the page shows again without the playground. The
+// decisions must be the same.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes")
 	for _, pattern := range []string{"steady", "bursts", "boundary", "spammer"} {
 		p.show("paused=yes&algorithms=" + all + "&pattern=" + pattern)
-		p.steps(1) // more than that, and the page would drop the first
+		p.steps(1) // after more steps the page would drop the oldest requests
 		for _, l := range ten {
 			dots := p.dots(l.Algorithm.Name())
 			if len(dots) < 20 {
@@ -73,8 +74,8 @@ func replay(t *testing.T, l weir.Limit, dots []dot) {
 	}
 }
 
-// TestBoundary attacks the boundary of two windows: fixed windows admit twice the quota at
-// once, and the log admits it once.
+// TestBoundary sends the quota just before the edge of a window and again just after it.
+// The fixed window must admit twice the quota, and the sliding log only the quota.
 func TestBoundary(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes&pattern=boundary&algorithms=fixed-window,sliding-log")
@@ -89,7 +90,8 @@ func TestBoundary(t *testing.T) {
 	p.picture("boundary-1280-light")
 }
 
-// TestHit presses and holds the button, with a mouse and with a key.
+// TestHit presses and holds the button Hit, with a mouse and with a key. Requests must be
+// sent only while the button is held.
 func TestHit(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#pattern=none&rate=0.1&algorithms=gcra")
@@ -116,7 +118,7 @@ func TestHit(t *testing.T) {
 	}
 	p.wait(`document.querySelector("#live").textContent === "Refused by all."`)
 
-	// The page shows the answer of a Limiter in each dialect.
+	// The page shows the response of a Limiter in each dialect.
 	p.wait(`/^HTTP.1.1 429 [^]*Retry-After: 1\n[^]*X-Ratelimit-Remaining: 0\n[^]*"violated-policies":\["api"\]/.test(document.querySelector("#answer").textContent)`)
 	for dialect, want := range map[string]string{
 		"ietf": `Ratelimit-Policy: "api";q=10;w=10`, "github": "X-Ratelimit-Resource: api", "openai": "X-Ratelimit-Limit-Requests: 10",
@@ -128,7 +130,8 @@ func TestHit(t *testing.T) {
 	}
 }
 
-// TestControls changes algorithms, limit, pattern and clock while the scene runs.
+// TestControls changes algorithms, limit, pattern and clock while the scene runs, and
+// checks what the page shows after each change.
 func TestControls(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#pattern=steady&rate=5&speed=5")
@@ -176,7 +179,7 @@ func TestControls(t *testing.T) {
 	p.wait(`playground.frame.now === playground.scene.start && playground.dots("gcra").length === 0 && playground.frame.decided === 0`)
 }
 
-// TestLink opens the link of a scene again: the decisions are the same.
+// TestLink opens the link of a scene again. The decisions must be the same.
 func TestLink(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
@@ -224,7 +227,8 @@ func TestChat(t *testing.T) {
 	p.picture("chat-1280-light")
 }
 
-// TestHistory lets 20 minutes pass for every algorithm: the memory of the page does not grow.
+// TestHistory lets 20 minutes pass for every algorithm. The page must not keep more dots
+// and elements than after 3 minutes.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes&pattern=steady&rate=20&period=60")
@@ -242,8 +246,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestStill: for a visitor who prefers reduced motion, numbers change as usual and the picture
-// changes only twice a second.
+// TestStill opens the page for a visitor who prefers reduced motion. Numbers must change as
+// usual, and the picture only twice a second.
 func TestStill(t *testing.T) {
 	t.Parallel()
 	p := open(t, "")
@@ -264,7 +268,7 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// TestTabs opens two tabs: a request of one does not appear in the other.
+// TestTabs opens two tabs. A request of one must not appear in the other.
 func TestTabs(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
@@ -276,13 +280,14 @@ func TestTabs(t *testing.T) {
 	if dots := two.dots("gcra"); len(dots) != 0 {
 		t.Errorf("the other tab shows %+v", dots)
 	}
-	for range 4 { // six: a browser has no more connections to one server
+	for range 4 { // six tabs in all: a browser opens at most six connections to one server
 		p := open(t, base+"/try.html#pattern=steady")
 		p.wait(`playground.dots("gcra").length > 1`)
 	}
 }
 
-// TestRedis counts the calls of Redis, without Hybrid and with it, and stops Redis.
+// TestRedis runs a scene in Redis. Without Hybrid every decision must ask Redis, and with
+// Hybrid at most three quarters. When Redis stops, the scene must pause.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Server(t)
@@ -297,7 +302,7 @@ func TestRedis(t *testing.T) {
 	}
 	replay(t, ten[6], p.dots("gcra"))
 
-	// A pause stops the requests. The clock of Redis goes on, and so does the picture.
+	// A pause stops the requests. The clock of Redis and the picture go on.
 	p.click("#pause")
 	p.wait("playground.scene.settings.paused")
 	still := eval[struct{ Now, Decided int64 }](p, "playground.frame")
@@ -322,7 +327,8 @@ func TestRedis(t *testing.T) {
 	p.wait(`!playground.scene.settings.redis && playground.dots("gcra").length > 3`)
 }
 
-// names returns role and name of what a screen reader finds. All must have one.
+// names returns the role and name of each element that a screen reader reads out. An
+// element without a name fails the test.
 func (p *page) names() map[string]bool {
 	p.Helper()
 	tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
@@ -346,7 +352,8 @@ func (p *page) names() map[string]bool {
 	return names
 }
 
-// TestAccess checks the texts for screen readers, and goes through the page with the Tab key.
+// TestAccess checks the names for screen readers. The Tab key must reach every control, and
+// the focus must be visible.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes")
@@ -372,7 +379,7 @@ func TestAccess(t *testing.T) {
 			return { id: e.id || e.value || e.tagName, visible: [e, box].some((e) => getComputedStyle(e).outlineStyle === "solid") };
 		})()`)
 		if focus.ID != "BODY" && !focus.Visible {
-			t.Errorf("one does not see that %s has the focus", focus.ID)
+			t.Errorf("the focus of %s is not visible", focus.ID)
 		}
 		seen[focus.ID] = true
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// stream opens a scene without a browser and returns its first event.
+// stream opens a scene without a browser and returns its first event. end closes the scene.
 func stream(t *testing.T, base, query string) (event, data string, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -33,7 +33,8 @@ func stream(t *testing.T, base, query string) (event, data string, end func()) {
 	}
 }
 
-// TestInput sends requests that no page sends.
+// TestInput sends invalid links and commands, which no page sends. Each must be answered
+// with the right text or status.
 func TestInput(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
@@ -46,8 +47,8 @@ func TestInput(t *testing.T) {
 		{"speed=1e9", `speed: "1e9" is not a number from 0.1 to 10`},
 		{"pattern=x", `pattern: "x" is not one of none, steady, bursts, boundary, spammer`},
 		{"store=disk", `store: "disk" is not one of memory, redis`},
-		{"algorithms=gcra,gcra", `algorithms: "gcra" is unknown, or there twice`},
-		{"algorithms=" + strings.Repeat("x", 60), `algorithms: "xxxxxxxxxxxxxxxxxxxx" is unknown, or there twice`},
+		{"algorithms=gcra,gcra", `algorithms: "gcra" is unknown or appears twice`},
+		{"algorithms=" + strings.Repeat("x", 60), `algorithms: "xxxxxxxxxxxxxxxxxxxx" is unknown or appears twice`},
 	} {
 		event, data, end := stream(t, base, test.query)
 		end()
@@ -103,8 +104,8 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestScenes opens as many scenes as are allowed, and one more. When a page is closed, a new
-// scene can be opened.
+// TestScenes opens as many scenes as are allowed, and one more, which must be refused.
+// After a page is closed, a new scene must open.
 func TestScenes(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
@@ -127,12 +128,12 @@ func TestScenes(t *testing.T) {
 		}
 		end()
 		if i == 100 {
-			t.Fatalf("after one has left: got %s %s", event, data)
+			t.Fatalf("after one page was closed: got %s %s", event, data)
 		}
 	}
 }
 
-// TestFlood sends more commands a second than the playground allows.
+// TestFlood sends more commands a second than the playground allows. Some must be refused.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	base := serve(t)

@@ -23,10 +23,10 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// tapes are the scenes that have a beginning and an end.
+// tapes are the scenes of the story with a time line, which has a beginning and an end.
 var tapes = []string{"edge", "log", "weighted", "bucket", "waiting", "several"}
 
-// A told dot is a request as a scene of the story shows it. Times are in µs.
+// A told is a request as a scene of the story shows it. Times are in µs.
 type told struct {
 	T         int64
 	User      string
@@ -36,7 +36,7 @@ type told struct {
 	Decisions []scene.Decision
 }
 
-// A limit is one of a scene.
+// A limit is a limit of a scene. Period is in µs.
 type limit struct {
 	Algorithm            string
 	Quota, Period, Burst int64
@@ -61,7 +61,8 @@ func (l limit) limit() weir.Limit {
 	panic(l.Algorithm)
 }
 
-// retell decides once more, without the page, what a scene shows.
+// retell decides the requests of a scene again without the page, and compares the decisions
+// with those that the page shows.
 func retell(t *testing.T, name string, epoch, within int64, limits []limit, dots []told) {
 	t.Helper()
 	states := map[string][]weir.State{}
@@ -87,7 +88,7 @@ func retell(t *testing.T, name string, epoch, within int64, limits []limit, dots
 	}
 }
 
-// openStory opens the story with its scenes standing still.
+// openStory opens the story with its scenes paused.
 func openStory(t *testing.T, base string) *page {
 	t.Helper()
 	p := open(t, "")
@@ -96,14 +97,15 @@ func openStory(t *testing.T, base string) *page {
 	return p
 }
 
-// retold checks a scene, and that its picture has a mark for each dot that is past.
+// retold checks the decisions of a scene with retell, and that its picture has a mark for
+// each request that is past.
 func (p *page) retold(name string) []told {
 	p.Helper()
 	s := eval[struct {
 		Epoch, Now, Within int64
 		Limits             []limit
 		Dots               []told
-		Passed, Refused    int // marks that are seen, in the first row
+		Passed, Refused    int // visible marks in the first row
 	}](p, fmt.Sprintf(`(() => {
 		const s = playground.scenes[%q], seen = (kind) => s.picture.querySelectorAll(".dot.past > g:nth-child(1) .mark." + kind).length;
 		return { epoch: playground.epoch, now: s.now, within: s.within, limits: s.limits.map((l) => ({ burst: l.quota, ...l })), dots: s.dots,
@@ -126,14 +128,15 @@ func (p *page) retold(name string) []told {
 	return s.Dots
 }
 
-// text returns that of an element of a scene.
+// text returns the text of the first element that matches selector.
 func (p *page) text(selector string) string {
 	p.Helper()
 	return eval[string](p, fmt.Sprintf("document.querySelector(%q).textContent", selector))
 }
 
-// TestStory decides every dot of every scene again, at first and after the reader
-// has been at it, on the static page and on the served one.
+// TestStory decides every request of every scene again: as the scene opens, at its end, and
+// after the reader has changed its numbers. It does so on the static page and on the served
+// one.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	for where, base := range map[string]string{"static": serveStatic(t), "served": serve(t)} {
@@ -160,7 +163,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// TestLessons reads what the scenes are there to say.
+// TestLessons checks the sentence that each scene shows when it opens.
 func TestLessons(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -176,7 +179,7 @@ func TestLessons(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", selector, got, want)
 		}
 	}
-	if dir := os.Getenv("PICTURES"); dir != "" { // the one of the README
+	if dir := os.Getenv("PICTURES"); dir != "" { // the picture of the README
 		png, err := chromedp.Run(p.ctx, chromedp.ScreenshotScale(chromedp.CSS("#edge"), 1.5))
 		if err != nil {
 			t.Fatal(err)
@@ -185,7 +188,8 @@ func TestLessons(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// No 10 s see more than 10 in the log's scene, and some see 20 in that of the window.
+	// In the scene of the sliding log no 10 s hold more than 10 requests. In the scene of
+	// the fixed window some hold 20.
 	for name, want := range map[string]int{"edge": 20, "log": 10} {
 		if got := peak(p.retold(name)); got != want {
 			t.Errorf("%s: at most %d in 10 s, want %d", name, got, want)
@@ -193,7 +197,7 @@ func TestLessons(t *testing.T) {
 	}
 }
 
-// peak returns the most that passed in any 10 s.
+// peak returns how many requests passed at most in any 10 s.
 func peak(dots []told) (most int) {
 	for _, a := range dots {
 		n := 0
@@ -207,8 +211,8 @@ func peak(dots []told) (most int) {
 	return most
 }
 
-// TestPace opens the story as a reader does: a scene plays while it is seen. With reduced
-// motion it begins when the reader says so, and goes in steps.
+// TestPace opens the story as a reader does. A scene must play while it is visible. With
+// reduced motion it must wait until the reader presses Play, and move in steps.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	p := open(t, "")
@@ -237,7 +241,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// place returns where an instant of a tape's line of requests is on the screen.
+// place scrolls to a scene and returns where on the screen its line of requests has the
+// instant t, in µs.
 func (p *page) place(name string, t float64) (x, y float64) {
 	p.Helper()
 	at := eval[[2]float64](p, fmt.Sprintf(`(() => {
@@ -249,8 +254,8 @@ func (p *page) place(name string, t float64) (x, y float64) {
 	return at[0], at[1]
 }
 
-// TestTouch puts requests on tapes with the mouse, a finger and the keyboard, and
-// asks dots for their answers.
+// TestTouch changes scenes with the mouse, a finger and the keyboard: it sends requests,
+// reads the answers of dots, moves limits and plays. Decisions and texts must follow.
 func TestTouch(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -271,7 +276,8 @@ func TestTouch(t *testing.T) {
 		t.Errorf("the answer is %q, want %q", got, want)
 	}
 
-	// The keyboard: to an instant, a request there, and its neighbours' answers.
+	// The keyboard moves to an instant, sends a request there, and goes to the dot before
+	// it.
 	p.do(chromedp.Focus(chromedp.CSS("#log .scrub")))
 	for range 10 {
 		p.do(chromedp.KeyEvent(kb.ArrowRight))
@@ -282,12 +288,12 @@ func TestTouch(t *testing.T) {
 	p.do(chromedp.Focus(chromedp.CSS(`#log .dot[tabindex="0"]`)), chromedp.KeyEvent(kb.ArrowLeft))
 	p.wait(`document.activeElement.classList.contains("dot") && document.querySelector("#log .why").textContent === document.activeElement.getAttribute("aria-label")`)
 
-	// A mouse that only points at a dot asks as well.
+	// Pointing at a dot with the mouse shows its answer.
 	at := eval[[2]float64](p, `(() => { const r = document.querySelector("#log .dot.past .mark.passed").getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2]; })()`)
 	p.do(chromedp.MouseEvent("mouseMoved", at[0], at[1]))
 	p.wait(`document.querySelector("#log .why").textContent.startsWith("Request 1, at 8.8 s: passed. It keeps its place until 18.8 s.")`)
 
-	// The limit is dragged, and moved with keys.
+	// The mouse drags the limit, and keys move it.
 	for name, field := range map[string]string{"edge": "quota", "bucket": "burst"} {
 		selector := "#" + name + " .handle"
 		at := eval[[2]float64](p, fmt.Sprintf(`(() => { const e = document.querySelector(%q); e.scrollIntoView({ block: "center" }); const r = e.querySelector(".knob").getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2]; })()`, selector))
@@ -306,13 +312,13 @@ func TestTouch(t *testing.T) {
 	p.wait("playground.scenes.log.limits[0].quota === 7")
 	p.retold("log")
 
-	// Five tokens are given, and the bucket has them.
+	// The button gives five tokens to the bucket.
 	p.click("#bucket .reset")
 	p.click("#bucket [data-give]")
 	p.wait(`document.querySelector("#bucket .say").textContent.startsWith("The bucket holds 5 of 5 tokens.")`)
 	p.retold("bucket")
 
-	// The reader is a user of the chat.
+	// The reader sends messages in the chat, and the limit applies to them.
 	for range 4 {
 		p.click("#chat form .primary")
 	}
@@ -321,7 +327,7 @@ func TestTouch(t *testing.T) {
 	p.click("#chat form .primary")
 	p.wait(`document.querySelector("#chat .room li:last-child").textContent === "youhello"`)
 
-	// Time goes on by itself, and in steps.
+	// The buttons Play and Step move the time.
 	p.click("#edge .play")
 	p.wait("playground.scenes.edge.playing && playground.scenes.edge.now > 13.3e6")
 	p.click("#edge .play")
@@ -330,7 +336,8 @@ func TestTouch(t *testing.T) {
 	p.wait(fmt.Sprintf("!playground.scenes.edge.playing && Math.abs(playground.scenes.edge.now - %d) < 1", now+500_000))
 }
 
-// tap touches the screen with a finger, which may move before it is lifted.
+// tap touches the screen at x and y with a finger. Before it lifts the finger it moves it
+// to each y of to.
 func tap(p *page, x, y float64, to ...float64) {
 	p.Helper()
 	p.touch(true)
@@ -346,8 +353,8 @@ func tap(p *page, x, y float64, to ...float64) {
 	}
 }
 
-// TestReplicas sends more than the limit: replicas with a Hybrid answer what they
-// know, the same as without.
+// TestReplicas sends more than the limit to two of three replicas. Without Hybrid they must
+// ask the store for every request, and with Hybrid for at most half of them.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -370,11 +377,12 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// TestStoryStays lets every scene go on for long: what the page holds does not grow.
+// TestStoryStays runs every scene for ten minutes, twice. The second time the page must not
+// gain more than 20 elements.
 func TestStoryStays(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
-	grow := func() { // ten minutes of everything
+	grow := func() { // ten minutes of every scene
 		eval[any](p, `{ const { chat, replicas } = playground.scenes;
 			chat.until(chat.now + 600e6);
 			for (let i = 0; i < 600; i++) replicas.take(i % 3);
@@ -394,8 +402,9 @@ func TestStoryStays(t *testing.T) {
 	t.Logf("JavaScript's heap: %.1f MB, and %.1f MB after ten minutes", h/1e6, heap()/1e6)
 }
 
-// TestStoryFits looks at the story at the widths of telephones and desks, and as
-// wide as 1280 px are at 200 and 400 %, light and dark.
+// TestStoryFits opens the story at the widths of telephones and desktops, and at those of a
+// 1280 px window at a zoom of 200 and 400 %. Nothing may be cut off, controls must have 24
+// px, and colours enough contrast, light and dark.
 func TestStoryFits(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -429,7 +438,8 @@ func TestStoryFits(t *testing.T) {
 	}
 }
 
-// contrast computes how colours stand out from what is behind them (WCAG 2.2, 1.4.3).
+// contrast checks that each colour of text has a contrast of at least 4.5:1 to its
+// background (WCAG 2.2, 1.4.3).
 func (p *page) contrast(scheme string) {
 	p.Helper()
 	colors := eval[map[string]string](p, `(() => {
@@ -459,7 +469,7 @@ func luminance(t *testing.T, color string) float64 {
 	return 0.2126*linear(r) + 0.7152*linear(g) + 0.0722*linear(b)
 }
 
-// TestStoryNames asks what a screen reader would be told.
+// TestStoryNames checks the names that a screen reader reads out.
 func TestStoryNames(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -477,8 +487,8 @@ func TestStoryNames(t *testing.T) {
 	}
 }
 
-// TestStoryKeys goes through the story with the Tab key: it reaches all that can be changed,
-// and one sees where it is.
+// TestStoryKeys goes through the story with the Tab key. The key must reach every control,
+// and the focus must be visible.
 func TestStoryKeys(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -495,7 +505,7 @@ func TestStoryKeys(t *testing.T) {
 				visible: style.outlineStyle === "solid" || Boolean(inner) && getComputedStyle(inner).strokeWidth >= "2" };
 		})()`)
 		if !focus.Visible {
-			t.Errorf("one does not see that %s has the focus", focus.What)
+			t.Errorf("the focus of %s is not visible", focus.What)
 		}
 		seen[focus.What] = true
 	}
@@ -507,8 +517,8 @@ func TestStoryKeys(t *testing.T) {
 	}
 }
 
-// TestFirstPicture measures how long a reader waits: of a static page over 10 Mbit/s, and of
-// one that this machine serves. The bound is that of a machine that has other things to do.
+// TestFirstPicture measures how long a reader waits for the first picture: of the static
+// page over 10 Mbit/s, and of the served page. The bound of 60 s allows for a busy machine.
 func TestFirstPicture(t *testing.T) {
 	t.Parallel()
 	handler, err := static()
@@ -526,12 +536,12 @@ func TestFirstPicture(t *testing.T) {
 	}
 }
 
-// A slow server has a line of so many bytes a second.
+// A slow handler sends at most rate bytes a second, all of its responses together.
 type slow struct {
 	next http.Handler
 	rate float64
 	mu   sync.Mutex
-	free time.Time // when the line is
+	free time.Time // when all bytes so far are sent
 }
 
 func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// dialects has the dialects by the names that links use.
+// dialects are the dialects by the names that links use for them.
 var dialects = []struct {
 	name    string
 	dialect weir.Dialect
@@ -29,8 +29,8 @@ var dialects = []struct {
 	{"none", weir.NoHeaders},
 }
 
-// ServeHTTP sends one request through the scene and answers it as a limiter with
-// the {algorithm} of its path does.
+// ServeHTTP sends one request through the scene. It answers as a limiter with the
+// {algorithm} of the path does, in the dialect that the query parameter headers names.
 func (s *Scene) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := cmp.Or(r.URL.Query().Get("headers"), dialects[0].name)
 	for _, d := range dialects {
@@ -48,11 +48,11 @@ func (s *Scene) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	http.Error(w, "headers is unknown.", http.StatusBadRequest)
+	http.Error(w, "The parameter headers names no known dialect.", http.StatusBadRequest)
 }
 
-// hitRow sends one request through the scene and returns what one of its rows
-// has become, or nil if it has none of that name.
+// hitRow sends one request through the scene. It returns a copy of the row of algorithm
+// after the request, or nil if the scene has no such row.
 func (s *Scene) hitRow(algorithm string) (*row, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *Scene) hitRow(algorithm string) (*row, error) {
 	return s.rowOf(algorithm), nil
 }
 
-// rowOf returns a copy of a row, or nil.
+// rowOf returns a copy of the row of algorithm, or nil if there is none.
 func (s *Scene) rowOf(algorithm string) *row {
 	i := slices.IndexFunc(s.rows, func(r *row) bool { return r.kind.name == algorithm })
 	if i < 0 {
@@ -77,8 +77,9 @@ func (s *Scene) rowOf(algorithm string) *row {
 	return &row
 }
 
-// answer returns the answer of a Limiter with the limit of the row, to the last decision. It
-// gets a request of its own: that of the caller may carry other limits.
+// answer writes the answer of a Limiter with the row's limit to a request with the row's
+// last decision. The Limiter gets a new request, because the caller's request may carry the
+// decisions of another Limiter.
 func (r *row) answer(w http.ResponseWriter, d weir.Dialect) {
 	limiter, err := weir.New(told{r.last}, weir.Options{
 		Headers: d,
@@ -95,13 +96,14 @@ func (r *row) answer(w http.ResponseWriter, d weir.Dialect) {
 	})).ServeHTTP(w, req)
 }
 
-// An Answer is what the latest request got, in one dialect.
+// An Answer is the HTTP response to the latest request, in one dialect.
 type Answer struct {
 	Dialect string `json:"dialect"`
 	Text    string `json:"text"`
 }
 
-// Answers has a Limiter answer the latest request of a row, once in every dialect.
+// Answers returns the HTTP response to the latest request under algorithm, once in every
+// dialect. The list is empty if there was no request.
 func (s *Scene) Answers(algorithm string) []Answer {
 	s.mu.Lock()
 	row := s.rowOf(algorithm)
@@ -111,25 +113,25 @@ func (s *Scene) Answers(algorithm string) []Answer {
 		return all
 	}
 	for _, d := range dialects {
-		p := paper{header: http.Header{}, status: http.StatusOK}
+		p := recorder{header: http.Header{}, status: http.StatusOK}
 		row.answer(&p, d.dialect)
 		all = append(all, Answer{d.name, p.String()})
 	}
 	return all
 }
 
-// A paper is a ResponseWriter that can be read.
-type paper struct {
+// A recorder is a ResponseWriter that keeps the response, for String.
+type recorder struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
 }
 
-func (p *paper) Header() http.Header         { return p.header }
-func (p *paper) WriteHeader(status int)      { p.status = status }
-func (p *paper) Write(b []byte) (int, error) { return p.body.Write(b) }
+func (p *recorder) Header() http.Header         { return p.header }
+func (p *recorder) WriteHeader(status int)      { p.status = status }
+func (p *recorder) Write(b []byte) (int, error) { return p.body.Write(b) }
 
-func (p *paper) String() string {
+func (p *recorder) String() string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\n", p.status, http.StatusText(p.status))
 	p.header.Write(&b)

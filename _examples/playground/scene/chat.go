@@ -13,7 +13,7 @@ import (
 // chatLimit limits the messages of each user, as in _examples/chat.
 var chatLimit = algorithms.TokenBucket(3, 1, 4*time.Second)
 
-// A message has a text that a user tries to send, and when.
+// A message is a text that a user tries to send, at a time after the start of the chat.
 type message struct {
 	at         time.Duration
 	user, text string
@@ -36,12 +36,12 @@ var messages = func() []message {
 	return all
 }()
 
-// A line is a message with the decision about it.
+// A line is a message of the chat with its decision.
 type line struct {
 	User  string `json:"user"`
 	Text  string `json:"text"`
 	OK    bool   `json:"ok"`
-	Retry int64  `json:"retry"` // in µs
+	Retry int64  `json:"retry"` // RetryAfter of the decision, in µs
 	Last  bool   `json:"last"`  // the last line of the chat
 }
 

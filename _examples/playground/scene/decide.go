@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A Question is one transaction for a page that keeps the states itself, and so
-// may go back to any of them. Times are in µs, instants since 1970.
+// A Question is one transaction. The page keeps the states itself, so that it can go back
+// to earlier ones. Durations are in µs, and instants in µs since 1970.
 type Question struct {
 	Now     int64        `json:"now"`
 	Within  int64        `json:"within"`
@@ -19,7 +19,7 @@ type Question struct {
 	States  []weir.State `json:"states"` // one for each charge
 }
 
-// A Charge is a weir.Charge under one of the algorithms.
+// A Charge is a weir.Charge under one of the algorithms. Period is in µs.
 type Charge struct {
 	Algorithm string `json:"algorithm"`
 	Quota     int64  `json:"quota"`
@@ -29,16 +29,16 @@ type Charge struct {
 	Cost      int64  `json:"cost"`
 }
 
-// A Reply is what the library says to a Question.
+// A Reply is the answer to a Question. Wait is in µs.
 type Reply struct {
 	Error     string       `json:"error,omitempty"`
 	Allowed   bool         `json:"allowed"`
 	Wait      int64        `json:"wait"`
 	Decisions []Decision   `json:"decisions"`
-	States    []weir.State `json:"states"` // as they are now
+	States    []weir.State `json:"states"` // after the decision
 }
 
-// A Decision is a weir.Decision. RetryAfter is -1 for weir.Never.
+// A Decision is a weir.Decision with durations in µs. RetryAfter is -1 for weir.Never.
 type Decision struct {
 	Allowed    bool  `json:"allowed"`
 	Remaining  int64 `json:"remaining"`
@@ -103,14 +103,14 @@ func reply(v any) []byte {
 	return data
 }
 
-// Replicas are processes that share a limit: each has a Hybrid in front of one
-// store. The store is a memstore, on the clock of this process.
+// Replicas stands for processes that share one store, each with a Hybrid in front of it or
+// without. The store is a memstore, on the clock of this process.
 type Replicas struct {
 	store   *counted
 	replica []weir.Store
 }
 
-// NewReplicas returns n of them, with a Hybrid or without.
+// NewReplicas returns n replicas, each with a Hybrid if hybrid is set.
 func NewReplicas(n int, hybrid bool) *Replicas {
 	r := &Replicas{store: &counted{Store: memstore.New(memstore.Options{})}}
 	for range n {
@@ -123,14 +123,15 @@ func NewReplicas(n int, hybrid bool) *Replicas {
 	return r
 }
 
-// A Call is what became of a request to a replica.
+// A Call is the decision about a request to a replica.
 type Call struct {
 	Decision
-	At    int64 `json:"at"`    // on the clock of the store
+	At    int64 `json:"at"`    // on the clock of the store, in µs since 1970
 	Asked bool  `json:"asked"` // whether the replica asked the store
 }
 
-// Take sends a request to the i-th replica. The charge is JSON, and so is the Call.
+// Take sends a request to the i-th replica, counted from 0. charge is a Charge in JSON. The
+// result is a Call in JSON, or a Reply with an Error.
 func (r *Replicas) Take(i int, charge []byte) []byte {
 	var c Charge
 	if err := json.Unmarshal(charge, &c); err != nil {

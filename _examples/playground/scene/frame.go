@@ -9,7 +9,7 @@ import (
 // A frame has the requests since the last frame, and the state of the scene.
 type frame struct {
 	Now     int64      `json:"now"`
-	Next    int64      `json:"next,omitempty"` // when the pattern sends a request
+	Next    int64      `json:"next,omitempty"` // when the pattern sends its next request, in µs since 1970
 	Rows    []rowFrame `json:"rows"`
 	Chat    []line     `json:"chat,omitempty"`
 	Decided int        `json:"decided"`
@@ -46,13 +46,13 @@ type rowHead struct {
 	YAML      string `json:"yaml"`
 }
 
-// An Event is what the page is told: its name is scene, frame or problem.
+// An Event is a message to the page. Name is scene, frame, problem or refused.
 type Event struct {
 	Name string `json:"name"`
 	Data any    `json:"data"`
 }
 
-// Events returns what has happened since it was called last.
+// Events returns the events since the last call of Events.
 func (s *Scene) Events() (events []Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *Scene) Events() (events []Event) {
 		add("scene", s.announcement())
 		s.announce, s.fresh = false, false
 	}
-	for ; s.past > 0 && !s.set.Redis; s.past-- { // each look shows how counts were
+	for ; s.past > 0 && !s.set.Redis; s.past-- { // each frame shows the counts of its instant
 		s.failed(s.advance(s.now + 2*s.set.Period*second/looksBack))
 		s.addFrame(add)
 	}
@@ -84,7 +84,7 @@ func (s *Scene) addFrame(add func(string, any)) {
 	}
 }
 
-// failed pauses the scene after an error.
+// failed pauses the scene if err is not nil, unless the scene has ended.
 func (s *Scene) failed(err error) {
 	if err == nil || s.ctx.Err() != nil {
 		return
@@ -121,8 +121,8 @@ func (s *Scene) announcement() announcement {
 	return a
 }
 
-// look asks at one instant how much every user has left. It returns Remaining, NextAfter
-// and ResetAfter for each algorithm and user, in µs.
+// look asks the store at one instant how much every user has left. For each algorithm and
+// user it returns Remaining, and NextAfter and ResetAfter in µs.
 func (s *Scene) look() (at int64, left [][][3]int64, err error) {
 	var charges []weir.Charge
 	for _, r := range s.rows {

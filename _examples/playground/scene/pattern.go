@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A source is a stream of requests or other events of the scene. at returns when the n-th
-// is due, in µs since 1970. fire makes it happen.
+// A source is a stream of requests, or of messages of the chat. at returns when the n-th of
+// them is due, in µs since 1970, or never if there is no n-th. fire sends the n-th. n is
+// the next one, from 0.
 type source struct {
 	at   func(n int64) int64
 	fire func(n int64) error
@@ -18,11 +19,11 @@ const (
 	never  = math.MaxInt64
 )
 
-// patternNames are the streams that the page offers. They depend on nothing but the settings
-// and their start.
+// patternNames are the patterns of requests that the page offers. A pattern depends only on
+// the settings and on its start.
 var patternNames = []string{"none", "steady", "bursts", "boundary", "spammer"}
 
-// The users of a scene. Only the pattern of the spammer has more than the first.
+// The users of a scene. Every pattern except "spammer" has only the first user.
 const (
 	you = iota
 	anna
@@ -31,7 +32,7 @@ const (
 
 var users = []string{"you", "anna", "spammer"}
 
-// patternFrom returns the pattern of the settings, beginning at start.
+// patternFrom returns the pattern of the settings. It begins at start, in µs since 1970.
 func (s *Scene) patternFrom(start int64) []*source {
 	quota, period := s.set.Quota, s.set.Period*second
 	hit := func(user int, at func(n int64) int64) *source {
@@ -43,7 +44,7 @@ func (s *Scene) patternFrom(start int64) []*source {
 	switch s.set.Pattern {
 	case "steady":
 		return []*source{steady(you, 0, s.interval())}
-	case "bursts": // three quarters of the quota at once, twice a period
+	case "bursts": // three quarters of the quota within 1/20 of the period, twice a period
 		size := max(2, quota*3/4)
 		return []*source{hit(you, func(n int64) int64 {
 			return start + period/10 + n/size*(period/2) + n%size*(period/20)/size

@@ -1,6 +1,6 @@
-// Package scene is what a visitor of the playground looks at: a stream of
-// requests that goes through several algorithms. The server runs scenes for its
-// pages; compiled to WebAssembly, a page runs its own.
+// Package scene runs the scenes of the playground. A scene is a stream of requests that
+// goes through several algorithms. It runs in the page, compiled to WebAssembly, or in the
+// server if it uses Redis.
 package scene
 
 import (
@@ -15,21 +15,23 @@ import (
 )
 
 const (
-	// epoch is a midnight. Scenes in memory begin a little before it: they are
-	// the same whenever they are opened.
+	// epoch is a midnight UTC, in µs since 1970. Scenes in memory begin a little before it,
+	// so they are the same whenever they are opened.
 	epoch = int64(20_834*24*60*60) * second
 
-	// most is how many requests are decided at once, and about how many may wait to be
-	// sent to the page. If there are more, the clock of the scene waits.
+	// most is how many requests one call of advance decides at most, and about how many may
+	// wait to be sent to the page. If more wait, the clock of the scene stands still.
 	most = 1000
 
-	// nap is the longest time that a scene makes up for at once.
+	// nap is the longest gap between two frames that a scene in memory makes up for. The
+	// rest of a longer gap is skipped.
 	nap = 250 * time.Millisecond
 
-	// looksBack is how many frames a scene in memory begins with: they show two periods.
+	// looksBack is how many frames a scene in memory begins with. Together they show two
+	// periods.
 	looksBack = 80
 
-	// longest is the most requests that a held button sends.
+	// longest is how many requests a held button sends at most.
 	longest = 600
 )
 
@@ -37,7 +39,7 @@ const (
 // several algorithms, each on its own.
 type Scene struct {
 	ID   string
-	Wake chan struct{} // there are Events
+	Wake chan struct{} // receives a value when there are new Events
 
 	ctx   context.Context
 	redis func() (weir.Store, error)
@@ -45,13 +47,13 @@ type Scene struct {
 	mu       sync.Mutex
 	set      settings
 	store    weir.Store // for requests
-	looks    weir.Store // for looks, which do not go through Hybrid
+	looks    weir.Store // for reading counts, past the Hybrid
 	clock    *memory    // nil if the scene uses the clock of Redis
 	asked    *counted   // nil if there is no Redis
 	decided  int        // decisions about requests
-	start    int64      // in µs since 1970, as all instants
+	start    int64      // in µs since 1970, as are all instants here
 	now      int64
-	ahead    int64     // how far the clock of Redis is ahead
+	ahead    int64     // how far the clock of Redis is ahead of this process's, in µs
 	wall     time.Time // when the scene last caught up
 	pattern  []*source
 	held     *source
@@ -65,24 +67,24 @@ type Scene struct {
 	past     int    // frames of the past that are not sent yet
 }
 
-// A row has one algorithm.
+// A row is one algorithm of a scene, with its counts.
 type row struct {
 	kind     *kind
 	limit    weir.Limit
 	last     weir.Transaction // the latest transaction of any user
-	admitted [][]int64        // for each user, the instants in the last period
-	peak     int              // the most that a user was admitted in any period
+	admitted [][]int64        // for each user, when requests passed in the last period
+	peak     int              // the most requests of one user that passed in any period
 	passed   int
 	refused  int
 	hits     []hit // not sent yet
 }
 
-// A hit is one request and what became of it: when, user, 1 if it passed,
-// Remaining, RetryAfter, ResetAfter and Wait. Times are in µs.
+// A hit is one request and its decision: the instant, the user, 1 if it passed, Remaining,
+// RetryAfter, ResetAfter and Wait. Times are in µs.
 type hit [7]int64
 
-// New returns a scene with the settings of a link. It ends with ctx. redis
-// returns an empty store, for scenes that want Redis; nil means that there is none.
+// New returns a scene with the settings of a link. The scene ends with ctx. redis returns
+// an empty store in Redis; a nil redis means that there is no Redis.
 func New(ctx context.Context, id string, link url.Values, redis func() (weir.Store, error)) (*Scene, error) {
 	set, err := parse(link)
 	if err != nil {
@@ -93,10 +95,10 @@ func New(ctx context.Context, id string, link url.Values, redis func() (weir.Sto
 	return s, nil
 }
 
-// silent is what a visitor reads if the store does not answer. The scene is then paused.
+// silent is the message for the visitor if the store fails. The scene is then paused.
 const silent = "Redis does not answer."
 
-// Do does what a control of the page asks for.
+// Do executes the command of a control of the page, which is the field do of form.
 func (s *Scene) Do(form url.Values) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +135,7 @@ func (s *Scene) Do(form url.Values) error {
 	return nil
 }
 
-// tell has Events read.
+// tell wakes the reader of Events, through Wake.
 func (s *Scene) tell() {
 	select {
 	case s.Wake <- struct{}{}:
@@ -161,7 +163,7 @@ func (s *Scene) restart() error {
 		if s.set.Hybrid {
 			s.store = weir.Hybrid(s.asked, most)
 		}
-		s.now = time.Now().UnixMicro() // while Redis does not answer
+		s.now = time.Now().UnixMicro() // used if Redis does not answer
 		s.start = s.now
 		at, _, err := s.look()
 		if err != nil {
@@ -223,13 +225,13 @@ func (s *Scene) lanes() int {
 	return 1
 }
 
-// catchUp makes everything happen that is due by now.
+// catchUp sends the requests and messages that are due by now.
 func (s *Scene) catchUp() error {
 	wall := time.Now()
 	gone := min(wall.Sub(s.wall), nap)
 	s.wall = wall
 	switch {
-	case s.set.Paused && s.set.Redis: // its clock goes on
+	case s.set.Paused && s.set.Redis: // the clock of Redis goes on
 		s.now, s.moved = wall.UnixMicro()+s.ahead, true
 		return nil
 	case s.set.Paused:
@@ -240,7 +242,7 @@ func (s *Scene) catchUp() error {
 	return s.advance(s.now + int64(float64(gone.Microseconds())*s.set.Speed))
 }
 
-// advance makes everything happen that is due by an instant.
+// advance sends the requests and messages that are due by until, and moves the clock.
 func (s *Scene) advance(until int64) error {
 	if len(s.rows[0].hits) >= most {
 		return nil

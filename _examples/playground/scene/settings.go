@@ -12,22 +12,22 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// settings of a scene. A link to a scene contains them.
+// settings are what a link to a scene contains.
 type settings struct {
 	Algorithms []string `json:"algorithms"`
 	Quota      int64    `json:"quota"`
 	Period     int64    `json:"period"`  // in seconds
 	Burst      int64    `json:"burst"`   // 0 means Quota
-	Wait       int64    `json:"wait"`    // in seconds, that a request may wait
+	Wait       int64    `json:"wait"`    // how long a request may wait, in seconds
 	Pattern    string   `json:"pattern"` // one of patternNames
 	Rate       float64  `json:"rate"`    // requests per second, for patterns that have a rate
-	Speed      float64  `json:"speed"`   // seconds of the scene for each second
+	Speed      float64  `json:"speed"`   // seconds of the scene for each real second
 	Paused     bool     `json:"paused"`
-	Redis      bool     `json:"redis"`  // otherwise the memory of this process
-	Hybrid     bool     `json:"hybrid"` // in front of Redis
+	Redis      bool     `json:"redis"`  // the store is Redis; otherwise it is the memory of this process
+	Hybrid     bool     `json:"hybrid"` // a Hybrid is in front of Redis
 }
 
-// The largest numbers of settings.
+// The largest values of the settings.
 const (
 	maxQuota  = 100
 	maxPeriod = 600
@@ -39,11 +39,11 @@ const (
 // A kind describes an algorithm, and how programs and files choose it.
 type kind struct {
 	name, title, about string
-	limit              func(quota int64, period time.Duration) weir.Limit // of windows
+	limit              func(quota int64, period time.Duration) weir.Limit // for algorithms without a burst
 	bucket             func(burst, quota int64, period time.Duration) weir.Limit
-	source             string // the name of either function
-	queue              bool   // requests may always wait
-	extra              bool   // it is in no scene that does not name it
+	source             string // the name of the algorithm's function in package algorithms
+	queue              bool   // requests may wait even if the setting Wait is 0
+	extra              bool   // shown only in scenes that name it
 }
 
 var kinds = []kind{
@@ -53,7 +53,7 @@ var kinds = []kind{
 	{name: "sliding-log", title: "Sliding log", about: "keeps the time of each request: exact", limit: algorithms.SlidingLog, source: "SlidingLog"},
 	{name: "token-bucket", title: "Token bucket", about: "tokens come back one by one", bucket: algorithms.TokenBucket, source: "TokenBucket"},
 	{name: "leaky-bucket", title: "Leaky bucket", about: "a queue: requests wait and leave one by one", bucket: algorithms.LeakyBucket, source: "LeakyBucket", queue: true},
-	{name: "gcra", title: "GCRA", about: "keeps one instant, up to which all is spent", bucket: gcra, source: "GCRA"},
+	{name: "gcra", title: "GCRA", about: "keeps one number: the instant up to which the quota is spent", bucket: gcra, source: "GCRA"},
 	{name: "calendar", title: "Calendar", about: "counts in days; a new one begins at midnight UTC", limit: calendar, source: "Calendar", extra: true},
 }
 
@@ -61,7 +61,7 @@ func calendar(quota int64, _ time.Duration) weir.Limit {
 	return algorithms.Calendar(quota, algorithms.Day, nil)
 }
 
-// within is how long a request may wait.
+// within returns how long a request may wait.
 func (k *kind) within(set *settings) time.Duration {
 	if k.queue && set.Wait == 0 {
 		return time.Duration(set.Period) * time.Second
@@ -141,7 +141,7 @@ func (set *settings) burst() int64 {
 	return set.Burst
 }
 
-// parse reads the settings of a link. Those that are missing have their defaults.
+// parse reads the settings of a link. A setting that is missing has its default.
 func parse(q url.Values) (settings, error) {
 	p := parser{q: q}
 	set := settings{
@@ -161,7 +161,7 @@ func parse(q url.Values) (settings, error) {
 		set.Algorithms = strings.Split(q.Get("algorithms"), ",")
 		for i, name := range set.Algorithms {
 			if kindOf(name) == nil || slices.Contains(set.Algorithms[:i], name) {
-				p.fail("algorithms: %.20q is unknown, or there twice", name)
+				p.fail("algorithms: %.20q is unknown or appears twice", name)
 				break
 			}
 		}
@@ -169,7 +169,7 @@ func parse(q url.Values) (settings, error) {
 	return set, p.err
 }
 
-// usual are the algorithms of a scene that names none.
+// usual returns the algorithms of a scene whose link names none.
 func usual() (names []string) {
 	for _, k := range kinds {
 		if !k.extra {
@@ -179,7 +179,8 @@ func usual() (names []string) {
 	return names
 }
 
-// query returns the settings for a link, without defaults. parse reads it.
+// query returns the settings as the query of a link, for parse. Settings that have their
+// default are left out.
 func (set *settings) query() string {
 	var parts []string
 	add := func(name, value, usual string) {

@@ -6,8 +6,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A memory is a weir.Store with the clock of the scene, so that a scene can pause, take a
-// step and be repeated. Callers lock the scene.
+// A memory is a weir.Store with the clock of the scene, so that the scene can be paused,
+// stepped and repeated. The caller holds the lock of the scene.
 type memory struct {
 	now    int64 // µs since 1970
 	states map[stateKey]weir.State
@@ -34,7 +34,7 @@ func (m *memory) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// A counted store counts calls. Callers lock the scene.
+// A counted store counts its calls. The caller holds the lock of the scene.
 type counted struct {
 	weir.Store
 	n int
@@ -45,8 +45,8 @@ func (c *counted) Take(ctx context.Context, t *weir.Transaction) error {
 	return c.Store.Take(ctx, t)
 }
 
-// A told store repeats a decision, so that a Limiter can answer the same request in every
-// dialect.
+// A told store answers with the decision that it was given, so that a Limiter can answer
+// the same request in every dialect.
 type told struct{ weir.Transaction }
 
 func (d told) Take(_ context.Context, t *weir.Transaction) error {

@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// program is what Compile compiles.
+// program is the package that Compile compiles.
 const program = "github.com/seed83679106/weir/_examples/playground/wasm"
 
-// Compile compiles the library for browsers. It returns two files of the page: the
-// program, compressed, and the script of the Go distribution that runs it. It
-// needs the go command and the source, which go run has.
+// Compile compiles the library for browsers. It returns two files of the page: the program,
+// compressed, and the script of the Go distribution that runs it. It needs the go command
+// and the source code; go run has both.
 func Compile() (files map[string][]byte, err error) {
 	dir, err := os.MkdirTemp("", "playground")
 	if err != nil {
@@ -44,13 +44,13 @@ func Compile() (files map[string][]byte, err error) {
 	}
 	var packed bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	z.Write(wasm) // to a Buffer
+	z.Write(wasm) // cannot fail: packed is a Buffer
 	z.Close()
 	return map[string][]byte{"weir.bin": packed.Bytes(), "wasm_exec.js": script}, nil
 }
 
-// WriteStatic writes the page to a directory, for any web server to serve. compiled is
-// what Compile returns.
+// WriteStatic writes the page to the directory dir, for any web server to serve. compiled
+// holds the files that Compile returned.
 func WriteStatic(dir string, compiled map[string][]byte) error {
 	page := Page()
 	err := fs.WalkDir(page, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -78,7 +78,7 @@ func WriteStatic(dir string, compiled map[string][]byte) error {
 	return nil
 }
 
-// compiled serves the files that compile makes.
+// compiled serves the files that compile returns.
 func compiled(compile func() (map[string][]byte, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		files, err := compile()

@@ -1,5 +1,4 @@
-// Package server is the playground's: its pages, and the scenes in Redis that a
-// page draws.
+// Package server serves the pages of the playground, and runs the scenes that use Redis.
 package server
 
 import (
@@ -24,7 +23,7 @@ const Timeout = 2 * time.Second
 //go:embed page
 var files embed.FS
 
-// Page returns the files of the page, but for those that Compile makes.
+// Page returns the files of the page, except those that Compile returns.
 func Page() fs.FS {
 	page, err := fs.Sub(files, "page")
 	if err != nil {
@@ -33,8 +32,8 @@ func Page() fs.FS {
 	return page
 }
 
-// New returns the playground. Its streams end with ctx. Scenes that want Redis
-// use rdb. compile is Compile, once.
+// New returns the handler of the playground. Its streams end with ctx. Scenes that use
+// Redis use rdb. compile returns the result of Compile and compiles once at most.
 func New(ctx context.Context, rdb redis.UniversalClient, compile func() (map[string][]byte, error)) http.Handler {
 	s := &scenes{ctx: ctx, redis: rdb, open: map[string]*scene.Scene{}}
 	mux := http.NewServeMux()
@@ -57,7 +56,8 @@ func New(ctx context.Context, rdb redis.UniversalClient, compile func() (map[str
 	return http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(limit.Handler(hardened(mux)), 4096))
 }
 
-// hardened forbids the page to load anything from other servers.
+// hardened sets header fields that keep browsers from loading anything from other servers
+// into the page.
 func hardened(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

@@ -73,8 +73,8 @@ func (p *scenes) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send writes server-sent events, or a comment if there are none. An EventSource
-// shows a script nothing else.
+// send writes server-sent events, or a comment if there are none. Errors are events too,
+// because the EventSource of a browser shows neither the status nor the body of a response.
 func send(w http.ResponseWriter, events ...scene.Event) error {
 	text := []byte{}
 	for _, e := range events {
@@ -104,7 +104,7 @@ func (p *scenes) remove(s *scene.Scene) {
 	delete(p.open, s.ID)
 }
 
-// find returns the scene of a request, or answers that there is none.
+// find returns the scene of a request. If there is none, it answers 404 and returns nil.
 func (p *scenes) find(w http.ResponseWriter, r *http.Request) *scene.Scene {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,15 +132,15 @@ func (p *scenes) command(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// request serves a request that another program sends, such as curl. It goes through every
-// algorithm like all requests of the scene, and gets the answer of one of them.
+// request serves a request of another program, such as curl. The request goes through every
+// algorithm of the scene, and the response is that of the algorithm in the path.
 func (p *scenes) request(w http.ResponseWriter, r *http.Request) {
 	if s := p.find(w, r); s != nil {
 		s.ServeHTTP(w, r)
 	}
 }
 
-// answers tells what the latest request was answered, in every dialect.
+// answers sends the response to the latest request, in every dialect.
 func (p *scenes) answers(w http.ResponseWriter, r *http.Request) {
 	if s := p.find(w, r); s != nil {
 		w.Header().Set("Content-Type", "application/json")

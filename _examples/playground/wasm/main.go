@@ -1,7 +1,7 @@
 //go:build js && wasm
 
-// Wasm is the library in a browser: it gives the page an object weir whose
-// functions take text and return text.
+// Wasm runs the library in a browser. It gives the page a global object weir with the
+// functions of main.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 		weir.Set(name, js.FuncOf(func(_ js.Value, args []js.Value) any { return f(args) }))
 	}
 	js.Global().Set("weir", weir)
-	select {} // the functions are called from now on
+	select {} // the program must not end while the page calls its functions
 }
 
 func openScene(query string) error {
@@ -61,7 +61,7 @@ func do(form string) error {
 	return open.Do(values)
 }
 
-// mistake is the text of an error, or nothing.
+// mistake returns the text of err, or an empty string if err is nil.
 func mistake(err error) any {
 	if err == nil {
 		return ""
