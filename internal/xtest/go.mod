@@ -1,5 +1,6 @@
-// Tests that need a module which users of Weir do not need: a Redis in the test's
-// process whose clock stands still, a validator of JSON Schema, and metrics for a Prometheus.
+// This module has the tests that need modules which users of Weir should not have to
+// require: miniredis, a Redis in the test's process whose clock can be set; a validator of
+// JSON Schema; and the Prometheus client.
 module github.com/seed83679106/weir/internal/xtest
 
 go 1.25

@@ -1,4 +1,5 @@
-// Package alerts_test has a real Prometheus watch a program that goes wrong.
+// Package alerts_test tests the alerts of weirprom/rules.yaml: a real Prometheus watches a
+// program while things go wrong.
 package alerts_test
 
 import (
@@ -46,11 +47,11 @@ func (s *slowStore) Take(ctx context.Context, t *weir.Transaction) error {
 	return s.Store.Take(ctx, t)
 }
 
-// A program limits by the header K and has metrics.
+// A program limits requests by their header field K, and serves metrics.
 type program struct {
 	http.Handler
 	file    string
-	metrics string // the address of a server
+	metrics string // host:port of the metrics
 }
 
 const rules = `
@@ -87,8 +88,8 @@ func (p *program) write(t *testing.T, text string) {
 	}
 }
 
-// traffic sends requests of eight clients at once until the test ends. Each sends of one key
-// as many requests as perKey says, and then of another.
+// traffic sends requests from eight clients at once until the test ends. Each client sends
+// perKey requests with one key, then as many with a new key.
 func (p *program) traffic(t *testing.T, perKey *atomic.Int64) {
 	for c := range 8 {
 		go func() {
@@ -104,7 +105,7 @@ func (p *program) traffic(t *testing.T, perKey *atomic.Int64) {
 	}
 }
 
-// quick returns the rules of the package with windows of seconds.
+// quick returns weirprom/rules.yaml with windows of seconds instead of minutes.
 func quick(t *testing.T) string {
 	data, err := os.ReadFile("../../../weirprom/rules.yaml")
 	if err != nil {
@@ -190,7 +191,7 @@ func firing(addr string) []string {
 	return slices.AppendSeq([]string{}, maps.Keys(names))
 }
 
-// samples returns how many samples of a query Prometheus has.
+// samples returns how many samples Prometheus returns for a query.
 func samples(addr, query string) int {
 	res, err := http.Get("http://" + addr + "/api/v1/query?query=" + query)
 	if err != nil {
@@ -211,8 +212,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestEveryAlertFires: nothing fires while all is well, and each alert does when what it is
-// about happens.
+// TestEveryAlertFires: no alert fires while all is well, and each alert fires when its
+// condition occurs.
 func TestEveryAlertFires(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute")
@@ -239,15 +240,15 @@ func TestEveryAlertFires(t *testing.T) {
 		})
 	}
 	for _, name := range firing(addr) {
-		if name != "WeirStoreSlow" { // on a busy machine it is
+		if name != "WeirStoreSlow" { // a busy machine makes the store slow
 			t.Errorf("%s fires while all is well", name)
 		}
 	}
 
-	perKey.Store(12)                                  // a spike: five of twelve pass
-	slow.Store(true)                                  // and the store is slow
-	a.write(t, strings.Replace(rules, "5,", "6,", 1)) // a reload
-	b.write(t, strings.Replace(rules, "5,", "0,", 1)) // with a mistake on one replica
+	perKey.Store(12)                                  // a spike: five of every twelve requests pass
+	slow.Store(true)                                  // the store is slow
+	a.write(t, strings.Replace(rules, "5,", "6,", 1)) // one replica loads a changed file
+	b.write(t, strings.Replace(rules, "5,", "0,", 1)) // the other replica's file has a mistake
 	expect("WeirRefusals", "WeirBans", "WeirStoreSlow", "WeirRulesStale", "WeirVersionsDiffer")
 
 	server.Kill()
@@ -255,6 +256,6 @@ func TestEveryAlertFires(t *testing.T) {
 
 	data, _ := os.ReadFile("../../../weirprom/rules.yaml")
 	if n := strings.Count(string(data), "- alert: "); n != 7 {
-		t.Errorf("there are %d alerts, and this makes 7 of them fire", n)
+		t.Errorf("rules.yaml has %d alerts; this test makes 7 of them fire", n)
 	}
 }

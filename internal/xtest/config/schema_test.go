@@ -17,7 +17,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// What loads is valid, and what has the wrong structure is neither.
+// TestSchema: the JSON Schema of package config accepts every file that loads, and rejects
+// every file whose structure is wrong.
 func TestSchema(t *testing.T) {
 	options := config.Options{
 		Keys:  map[string]weir.KeyFunc{"user": weir.ByHeader("X-User")},
@@ -68,7 +69,7 @@ func TestSchema(t *testing.T) {
 		if tt.Structural {
 			n++
 			if valid([]byte(tt.Text)) == nil {
-				t.Errorf("%s: valid by the schema:\n%s", tt.Name, tt.Text)
+				t.Errorf("%s: the schema accepts:\n%s", tt.Name, tt.Text)
 			}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// newStore has a budget for a busy machine.
+// newStore returns a store with a Timeout of 10 s, long enough for a busy machine.
 func newStore(t testing.TB, rdb redis.UniversalClient) *redisstore.Store {
 	t.Helper()
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})

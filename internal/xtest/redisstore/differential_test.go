@@ -24,26 +24,27 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestDifferential holds the scripts against the Go that they repeat: random
-// limits, costs and waits, on a clock that the test sets. All that a store says
-// must be what Transaction.Decide says of states kept here; a refusal and a look
-// must write nothing; and a value must live as long as its states matter, and
-// not much longer.
+// TestDifferential compares the Lua scripts with the Go code of the same arithmetic, for
+// random limits, costs and waits, on a clock that the test sets. Every decision of the
+// store must equal that of Transaction.Decide on states that the test keeps. A refusal and
+// a charge of cost 0 must write nothing. A value must live as long as its states matter,
+// and not much longer.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	differential(t, redis.NewClient(&redis.Options{Addr: server.Addr()}), server)
 }
 
-// TestDifferentialOnServer does the same on a real server, on its own clock.
+// TestDifferentialOnServer does the same as TestDifferential with a redis-server, on the
+// server's clock.
 func TestDifferentialOnServer(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	differential(t, rdb, &realServer{rdb: rdb})
 }
 
-// decisionsOr returns how many decisions a test makes: as many as the environment says in
-// WEIR_DECISIONS, or else as usual, or fewer with -short.
+// decisionsOr returns how many decisions a test makes: the number in the environment
+// variable WEIR_DECISIONS, or else usual, or short with the flag -short.
 func decisionsOr(usual, short int) int {
 	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
 		return n
@@ -54,8 +55,8 @@ func decisionsOr(usual, short int) int {
 	return usual
 }
 
-// differential makes histories until there are 30,000 decisions, or as many as the
-// environment says in WEIR_DECISIONS.
+// differential runs random histories until they have 30,000 decisions, or the number that
+// decisionsOr returns instead.
 func differential(t *testing.T, rdb *redis.Client, server world) {
 	decisions := decisionsOr(30_000, 5_000)
 	seed := rand.Uint64()
@@ -67,7 +68,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 	}
 	done := map[string]int{}
 	for total := 0; total < decisions; {
-		s := store // which has used up its scripts of shapes
+		s := store // which soon has as many scripts as a store makes
 		if r.IntN(2) == 0 {
 			if s, err = redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}); err != nil {
 				t.Fatal(err)
@@ -88,32 +89,33 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 			t.Fatal(err)
 		}
 	}
-	if len(done) != 8 && !testing.Short() { // few histories miss one now and then
-		t.Errorf("decided %v, want all of 8 algorithms", done)
+	if len(done) != 8 && !testing.Short() { // the few histories of -short may miss one
+		t.Errorf("histories by algorithm are %v, want all 8 algorithms", done)
 	}
 }
 
-// A history is what happens to some limits of two keys.
+// A history is a sequence of random transactions on a few limits of two keys. It compares
+// the store under test with the states that it keeps itself.
 type history struct {
 	r      *rand.Rand
 	server world
-	real   bool // the clock of the server goes by itself, and values end
+	real   bool // the server is a redis-server: its clock runs, and values expire
 	store  weir.Store
 	limits []weir.Limit
 	keys   []string
 	now    int64
-	newest int64                 // that now ever was
+	newest int64                 // the latest that now has been
 	states map[string]weir.State // by key and limit
-	tills  map[string]int64      // of states, in µs since 1970: from then on they may be forgotten
-	ends   map[string]int64      // of values in Redis
+	tills  map[string]int64      // when states may be forgotten, in µs since 1970
+	ends   map[string]int64      // when values in Redis expire, in µs since 1970
 	ttls   map[string]int64
-	taken  []weir.Transaction // what gives back that which was spent
-	// What the history is about, besides the ordinary.
+	taken  []weir.Transaction // transactions that give back what was spent
+	// What the history tests besides plain charges.
 	waiting, changing, switching, unlike, huge, back, long bool
-	log                                                    []func() string // its lines
+	log                                                    []func() string // lines for the message of a failure
 }
 
-// note adds a line to the log, which is written only if the history fails.
+// note adds a line to the log. The line is formatted only if the history fails.
 func (h *history) note(format string, args ...any) {
 	h.log = append(h.log, func() string { return fmt.Sprintf(format, args...) })
 }
@@ -127,7 +129,7 @@ func (h *history) text(lines int) string {
 	return b.String()
 }
 
-// A world is the server on which a history happens: a miniredis.
+// A world is the server that a history uses: a miniredis or a realServer.
 type world interface {
 	SetTime(time.Time)
 	Dump() string
@@ -148,24 +150,24 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 	for i := range 1 + r.IntN(4) {
 		l := randomLimit(r)
 		switch kind {
-		case 0, 1: // some limits of one meter
+		case 0, 1: // several limits with the same meter
 			l.Algorithm = algorithms.GCRA(1, 1).Algorithm
-		case 2, 3, 4: // some windows of one log
+		case 2, 3, 4: // several windows over one log
 			l.Algorithm, l.Burst = algorithms.SlidingLog(1, 1).Algorithm, 0
 		case 5:
 			l.Algorithm = algorithms.LeakyBucket(1, 1, 1).Algorithm
 		}
-		if l.Validate() != nil { // the kind of another may not count it
+		if l.Validate() != nil { // the new algorithm may not allow the numbers
 			l.Quota, l.Burst = 7, 0
 		}
 		l.Name = ""
-		if i == 0 && r.IntN(2) == 0 && !h.changing { // its period is its name
+		if i == 0 && r.IntN(2) == 0 && !h.changing { // a limit without a name, which is named by its period
 			h.limits = append(h.limits, l)
 			continue
 		}
 		h.limits = append(h.limits, l.Named(fmt.Sprint("l", i)))
 	}
-	if r.IntN(4) == 0 { // tiers of one name
+	if r.IntN(4) == 0 { // several algorithms under one name
 		h.unlike = true
 		for i := range h.limits {
 			if l := h.limits[i].Named("l0"); !slices.ContainsFunc(h.limits, func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }) {
@@ -178,12 +180,12 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
 	if _, h.real = server.(*realServer); h.real {
-		h.changing, h.back = false, false // what was forgotten in time may matter again then
+		h.changing, h.back = false, false // with these, an expired value could matter again
 	}
 	return h
 }
 
-// A realServer shows its values and keeps its clock.
+// A realServer is a redis-server. Its clock cannot be set, so SetTime does nothing.
 type realServer struct{ rdb *redis.Client }
 
 func (s *realServer) SetTime(time.Time) {}
@@ -211,7 +213,7 @@ func randomLimit(r *rand.Rand) weir.Limit {
 		{1 << 25, 1 << 25 * time.Microsecond}, {999_983, 24*time.Hour + time.Microsecond},
 	}
 	rate := rates[r.IntN(len(rates))]
-	if r.IntN(2) == 0 { // few units show most
+	if r.IntN(2) == 0 { // small quotas find most mistakes
 		rate.quota = 1 + r.Int64N(12)
 	}
 	burst := []int64{0, rate.quota, 1, max(1, rate.quota/3), rate.quota + 1, 3 * rate.quota}[r.IntN(6)]
@@ -247,7 +249,7 @@ func capacity(l weir.Limit) int64 {
 
 func (h *history) cost(most int64) int64 {
 	r := h.r
-	if h.long && r.IntN(40) > 0 { // many entries
+	if h.long && r.IntN(40) > 0 { // small costs, for logs with many entries
 		switch r.IntN(30) {
 		case 0:
 			return 1 + r.Int64N(most/50+1)
@@ -262,7 +264,7 @@ func (h *history) cost(most int64) int64 {
 	case 0:
 		return 0
 	case 1:
-		if h.back { // what instant a gift leaves in the past is up to the store
+		if h.back { // after a step back, stores may give back different units
 			return 0
 		}
 		return -1 - r.Int64N(most)
@@ -282,8 +284,8 @@ func (h *history) cost(most int64) int64 {
 	return 1
 }
 
-// charges returns those of the next transaction, mostly alike in what they cost,
-// as those of a rule are.
+// charges returns the charges of the next transaction. Most of them have the same cost, as
+// the charges of a rule do.
 func (h *history) charges() []weir.Charge {
 	var charges []weir.Charge
 	keys := h.keys
@@ -318,7 +320,8 @@ func (h *history) charges() []weir.Charge {
 	return charges
 }
 
-// exceed has charges cost more than is left, so that they wait for any of the units.
+// exceed sets the costs of charges above what is left, by a random number, so that the
+// charges must wait for one of the spent units.
 func (h *history) exceed(charges []weir.Charge) {
 	for i := range charges {
 		c := &charges[i]
@@ -327,8 +330,8 @@ func (h *history) exceed(charges []weir.Charge) {
 	}
 }
 
-// change gives a limit other numbers. Those of logs shrink, and grow again as long as
-// what they spent before is kept: of what is older Redis may know more.
+// change gives a limit other numbers. The period of a log grows only as far as both keys
+// keep their units: Redis may remember units that are older.
 func (h *history) change() {
 	i := h.r.IntN(len(h.limits))
 	l, other := &h.limits[i], randomLimit(h.r)
@@ -351,7 +354,7 @@ func (h *history) change() {
 	}
 }
 
-// kept returns for how long both keys keep the units of a log, or its period.
+// kept returns how long both keys keep the units of a log: at least the period of l.
 func (h *history) kept(l *weir.Limit) time.Duration {
 	least := int64(math.MaxInt64)
 	for _, key := range h.keys {
@@ -381,8 +384,8 @@ func value(c *weir.Charge) string {
 	return "weir:r:{." + storedkey.Of(c.Key) + "}"
 }
 
-// step takes one transaction from both, or a batch of them, and returns how many
-// decisions it was.
+// step makes one random transaction, or a batch of them, with the store and with Decide. It
+// returns the number of decisions.
 func (h *history) step(t *testing.T) (int, error) {
 	if h.changing && !h.switching && h.r.IntN(8) == 0 {
 		h.change()
@@ -404,18 +407,18 @@ func (h *history) step(t *testing.T) (int, error) {
 			got.Delay = time.Duration(h.r.Int64N(int64(min(got.Within, 2*period)) + 1))
 		}
 	}
-	if n := len(h.taken); n > 0 && !h.back && h.r.IntN(5) == 0 && (!h.long || h.r.IntN(3) == 0) { // who took them gives up
+	if n := len(h.taken); n > 0 && !h.back && h.r.IntN(5) == 0 && (!h.long || h.r.IntN(3) == 0) { // the taker gives its units back
 		last := 5
 		if h.long {
 			last = 500
 		}
 		got = h.taken[n-1-h.r.IntN(min(n, last))]
-		if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // each of its own instant
+		if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // charges that were spent at different instants
 			got.Charges = slices.Clone(got.Charges)
 			got.Charges[h.r.IntN(len(got.Charges))].Spent = other.Charges[0].Spent
 		}
 	}
-	if h.switching { // which holds for what is given back as well
+	if h.switching { // units that are given back use the new limits as well
 		got.Charges = slices.Clone(got.Charges)
 		for i := range got.Charges {
 			for _, l := range h.limits {
@@ -445,7 +448,8 @@ func (h *history) step(t *testing.T) (int, error) {
 	return h.decide(t, batch)
 }
 
-// decide takes transactions from both, one after the other.
+// decide makes the transactions of batch, one after the other, with the store and with
+// Decide, and compares them.
 func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	wants := make([]weir.Transaction, len(batch))
 	for i, got := range batch {
@@ -453,7 +457,7 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	}
 	h.server.SetTime(time.UnixMicro(h.now))
 	dump, texts := "", h.texts()
-	dumps := !h.long || h.r.IntN(20) == 0 // for it takes longer than the scripts
+	dumps := !h.long || h.r.IntN(20) == 0 // a dump of a long log takes longer than the scripts
 	if dumps {
 		dump = h.server.Dump()
 	}
@@ -483,7 +487,7 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	}
 	if dumps && !wrote {
 		if after := h.server.Dump(); after != dump {
-			return 0, fmt.Errorf("nothing was spent, and Redis has\n%swant\n%s", after, dump)
+			return 0, fmt.Errorf("nothing was spent, but Redis has changed: got\n%swant\n%s", after, dump)
 		}
 	}
 	got := batch[0]
@@ -497,8 +501,8 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	return len(batch) * len(got.Charges), nil
 }
 
-// follow holds what a store has decided against the arithmetic, and reports whether
-// something is stored for it.
+// follow compares the decisions of got, which the store made, with those of Decide. It
+// reports whether the store had to write.
 func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	states := make([]weir.State, len(got.Charges))
 	for i := range states {
@@ -515,7 +519,7 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 		return false, fmt.Errorf("got Wait %v at %v, want %v at %v", got.Wait, got.At, want.Wait, want.At)
 	}
 	if got.Granted != want.Granted {
-		return false, fmt.Errorf("got %d times, want %d of %d", got.Granted, want.Granted, got.AtMost)
+		return false, fmt.Errorf("got Granted %d, want %d of %d", got.Granted, want.Granted, got.AtMost)
 	}
 	writes = got.Forget
 	for i := range got.Charges {
@@ -536,7 +540,7 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	var back weir.Transaction
 	for i, c := range got.Charges {
 		if h.changing && !h.switching && c.Limit.Algorithm.Name() == "sliding-log" {
-			continue // its period may be longer than the units are kept, see change
+			continue // its period may be longer than its units are kept: see change
 		}
 		if c.Cost > 0 && !got.Forget {
 			c.Cost, c.Spent = -c.Cost, got.Decisions[i].At
@@ -552,16 +556,16 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	return true, nil
 }
 
-// drops reports whether Redis keeps nothing of a charge: the state is as good as new by
-// the numbers of the charge, unless it is a cancellation that found nothing, which
-// writes nothing. A debt of more than 35 years ends after 35.
+// drops reports whether Redis keeps no state for a charge: by the numbers of the charge,
+// the state equals the zero State. A cancellation that finds no units writes nothing, so it
+// drops nothing. A debt of more than 35 years ends after 35.
 func (h *history) drops(c *weir.Charge, d *weir.Decision, before, after *weir.State) bool {
 	same := before.At == after.At && before.A == after.A && before.B == after.B
 	ended := d.ResetAfter == 0 || after.Until != 0 && after.Until <= h.now
 	return c.Cost != 0 && ended && len(after.Log) == 0 && !(c.Cost < 0 && c.Spent > 0 && same)
 }
 
-// texts returns what is in the values of fixed-size states.
+// texts returns, for each key, the stored value of its states that are not logs.
 func (h *history) texts() map[string]string {
 	texts := map[string]string{}
 	for _, key := range h.keys {
@@ -570,8 +574,9 @@ func (h *history) texts() map[string]string {
 	return texts
 }
 
-// forget forgets what a value that was written anew, or is gone, leaves out: states that
-// t did not charge, and that are as good as new for a second.
+// forget deletes the states that Redis may have left out of a value when it wrote or
+// deleted it: states that t did not charge and that have equalled the zero State for a
+// second.
 func (h *history) forget(t *weir.Transaction, before map[string]string) {
 	for key, after := range h.texts() {
 		if after == before[key] {
@@ -587,12 +592,12 @@ func (h *history) forget(t *weir.Transaction, before map[string]string) {
 	}
 }
 
-// lifetimes checks the TTLs of what was just written.
+// lifetimes checks the TTLs of the values that t has written.
 func (h *history) lifetimes(t *weir.Transaction) error {
 	if h.real {
-		return nil // TTLs are shorter when they are asked for: see the conformance tests
+		return nil // TTLs have shrunk when the test reads them; the conformance tests check them
 	}
-	needs := map[string]int64{} // until when a value matters
+	needs := map[string]int64{} // when a value stops to matter, in µs since 1970
 	slack := map[string]int64{}
 	wrote := map[string]bool{}
 	for i := range t.Charges {
@@ -624,18 +629,18 @@ func (h *history) lifetimes(t *weir.Transaction) error {
 		if ttl <= 0 || end < needs[v] && !h.changing && !h.back {
 			return fmt.Errorf("%s has a TTL of %v; it matters for %d µs", v, ttl, needs[v]-h.now)
 		}
-		// It may keep the TTL it had for the sake of a limit that was not charged.
+		// A value may keep its earlier TTL, which a limit needs that was not charged now.
 		if most := max(needs[v]+slack[v]+1_000_000, h.now+h.ttls[v]); end > most && !h.changing {
-			return fmt.Errorf("%s has a TTL of %v; it matters for %d µs, of a period of %d µs", v, ttl, needs[v]-h.now, slack[v])
+			return fmt.Errorf("%s has a TTL of %v; it matters for %d µs, under a longest period of %d µs", v, ttl, needs[v]-h.now, slack[v])
 		}
 		h.ends[v], h.ttls[v] = end, ttl.Microseconds()
 	}
 	return nil
 }
 
-// move moves the clock: a little, a lot, back, and to the very instants that
-// decisions promise. Values end as they would on a server, where TTLs and TIME
-// are one clock.
+// move moves the clock: a little, a lot, back, or exactly to an instant that a decision
+// names. It deletes values that have expired, as a server does by its own clock; miniredis
+// has two clocks.
 func (h *history) move(t *weir.Transaction) {
 	r := h.r
 	i := r.IntN(len(t.Charges))
@@ -651,7 +656,7 @@ func (h *history) move(t *weir.Transaction) {
 	if h.long && r.IntN(100) > 0 {
 		steps = []int64{0, 1, r.Int64N(period / 400), r.Int64N(period/800 + 1)}
 	}
-	back := period // a store keeps logs that it does not charge for the longest period that it does
+	back := period // a store keeps a log by the longest period of the limits that are charged
 	for i := range h.limits {
 		if h.unlike {
 			back = min(back, h.limits[i].Period.Microseconds())
@@ -669,7 +674,7 @@ func (h *history) move(t *weir.Transaction) {
 		h.now, h.newest = 1_700_000_000_000_000, 0
 	}
 	if h.changing || h.back {
-		return // what is good as new depends on numbers that may be others yet
+		return // a state that has ended by these numbers may matter under the next
 	}
 	for v, end := range h.ends {
 		if h.now > end+1000 {
@@ -679,8 +684,9 @@ func (h *history) move(t *weir.Transaction) {
 	}
 }
 
-// TestLongLogs: logs that take many blocks are those of the arithmetic, whatever is spent,
-// given back, reserved and canceled, and whoever shares them.
+// TestLongLogs: a store whose logs are so long that they take many blocks decides as Decide
+// does. The histories spend, give back, reserve and cancel units, and share logs among
+// limits.
 func TestLongLogs(t *testing.T) {
 	t.Parallel()
 	histories := 12
@@ -718,15 +724,16 @@ func TestLongLogs(t *testing.T) {
 	}
 }
 
-// TestFormat: what is in a value, once by hand, for a person to read, and the same on a
-// real server: its struct.pack and that of the script for miniredis write the same bytes.
+// TestFormat shows the format of stored values, written out by hand. A redis-server must
+// write the same format as miniredis: Redis has struct.pack built in, miniredis gets it
+// from a script.
 func TestFormat(t *testing.T) {
 	noon := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	server := miniredis.RunT(t)
 	server.SetTime(noon)
 	for _, test := range []struct {
 		limits []weir.Limit
-		want   []string // of the value, after each unit: at, a, b, till
+		want   []string // the value after each unit, as readable writes it
 	}{
 		{[]weir.Limit{algorithms.GCRA(2, time.Minute)}, []string{
 			"1m/gcra; 1782907200000000 60000000 60000000 1782907230000000",
@@ -746,7 +753,7 @@ func TestFormat(t *testing.T) {
 			tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1})
 			tx.Charges[len(tx.Charges)-1].Key = tx.Charges[0].Key
 		}
-		for _, want := range append(slices.Clone(test.want), test.want[1]) { // the third is refused
+		for _, want := range append(slices.Clone(test.want), test.want[1]) { // the third unit is refused
 			if err := store.Take(t.Context(), &tx); err != nil {
 				t.Fatal(err)
 			}
@@ -768,7 +775,8 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// readable writes a value as text: its ids, and its doubles.
+// readable writes a value as text: the names of its limits, and then for each limit At, A,
+// B and the end of its state.
 func readable(value string) string {
 	ids, numbers, _ := strings.Cut(value, ";")
 	text := ids + ";"

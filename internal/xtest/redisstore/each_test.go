@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestTakeEach: a batch decides what its transactions would decide one after the
-// other, on a clock that stands still.
+// TestTakeEach: on a clock that stands still, TakeEach decides a batch as Take decides the
+// same transactions one after the other.
 func TestTakeEach(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -23,7 +23,7 @@ func TestTakeEach(t *testing.T) {
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	now := time.Now().Truncate(time.Microsecond) // calendars are told of the windows around it
+	now := time.Now().Truncate(time.Microsecond) // near the real time, because a charge of a calendar has only the windows around it
 	merged := 0
 	for round := range 100 {
 		open := func(prefix string) *redisstore.Store {

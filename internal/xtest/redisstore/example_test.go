@@ -16,9 +16,10 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// Two replicas of a server admit together what one would.
+// Two replicas of a server share one limit through Redis: together they admit as much as
+// one replica alone would.
 func Example_replicas() {
-	server, err := miniredis.Run() // in production, a Redis
+	server, err := miniredis.Run() // in production this is a Redis
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -27,7 +28,7 @@ func Example_replicas() {
 
 	replica := func() http.Handler {
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-		store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second}) // miniredis is slow
+		store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second}) // the default of 50 ms is short for miniredis
 		if err != nil {
 			panic(err)
 		}
@@ -50,8 +51,8 @@ func Example_replicas() {
 	// 429 0
 }
 
-// A Take is a decision, a refusal among them, or an error: then nothing is
-// known, and the caller says which way to fail.
+// Take returns nil with a decision, which may be a refusal, or an error. After an error the
+// caller does not know what was spent, and must choose whether to go ahead.
 func Example_take() {
 	server, err := miniredis.Run()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A recorder is a store that keeps what it was charged.
+// A recorder is a store that records the charges of its calls.
 type recorder struct {
 	weir.Store
 	charges []weir.Charge
@@ -28,8 +28,9 @@ func (r *recorder) Take(ctx context.Context, t *weir.Transaction) error {
 	return r.Store.Take(ctx, t)
 }
 
-// charged returns the last charge under an algorithm that do makes a Limiter ask
-// for: package weir does not export how it keeps bans and pauses.
+// charged calls do with a Limiter and returns the last charge under algorithm that the
+// Limiter sends to its store. Tests get the charges of bans and pauses in this way, because
+// package weir does not export them.
 func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last weir.Charge) {
 	t.Helper()
 	store := &recorder{Store: memstore.New(memstore.Options{})}
@@ -54,7 +55,7 @@ func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last
 	return last
 }
 
-// TestBanInRedis: the Lua of a ban is its Go.
+// TestBanInRedis: the Lua code of the algorithm "ban" decides as its Go code does.
 func TestBanInRedis(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -101,7 +102,7 @@ func (busy) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Body: http.NoBody}, nil
 }
 
-// TestGateInRedis: the Lua of a gate is its Go.
+// TestGateInRedis: the Lua code of the algorithm "gate" decides as its Go code does.
 func TestGateInRedis(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -112,7 +113,7 @@ func TestGateInRedis(t *testing.T) {
 	})
 	gate, shut := pause.Limit, pause.Cost
 	if shut < 2 {
-		t.Fatalf("got a pause of cost %d, want more than passing costs", shut)
+		t.Fatalf("got a pause of cost %d, want more than 1, the cost of passing", shut)
 	}
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})

@@ -18,15 +18,17 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A ring is two nodes, each with a clock of its own that stands.
+// A ring is two Redis nodes without replication. Each has its own clock, which stands still
+// until the test sets it.
 type ring struct {
 	nodes        []*miniredis.Miniredis
-	store, other *redisstore.Store // of two clients
+	store, other *redisstore.Store // two clients of the same nodes
 
-	// between is called once, before the script of store that follows some others.
+	// between is called once, after store has run a number of scripts and before its next
+	// one.
 	mu      sync.Mutex
 	between func()
-	scripts int // of store that run before
+	scripts int // how many scripts of store run before between
 }
 
 func newRing(t *testing.T) *ring {
@@ -52,8 +54,8 @@ func newRing(t *testing.T) *ring {
 	return r
 }
 
-// interrupt has f called once, in the middle of the next transaction of store: before
-// the script that follows n others.
+// interrupt calls f once, in the middle of the next transaction of store: after n scripts,
+// before the next one.
 func (r *ring) interrupt(n int, f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,20 +92,21 @@ func (r *ring) count(cmds ...redis.Cmder) {
 	}
 }
 
-// set sets the clocks: both show now, one of them ahead.
+// set sets the clocks of the nodes: one to now, the other to now + ahead, both in µs since
+// 1970.
 func (r *ring) set(now, ahead int64) {
 	for i, node := range r.nodes {
 		node.SetTime(time.UnixMicro(now + int64(i)*ahead))
 	}
 }
 
-// clock returns the clock of the node that has a key.
+// clock returns the time on the clock of the node that has key, in µs since 1970.
 func (r *ring) clock(t *testing.T, key string) int64 {
 	look := take(t, r.other, weir.Charge{Rule: "look", Key: key, Limit: algorithms.SlidingLog(1, time.Second)})
 	return look.At.UnixMicro()
 }
 
-// someKeys returns five keys, which no node has alone but by chance.
+// someKeys returns five random keys. They are nearly always spread over both nodes.
 func someKeys(r *rand.Rand) (keys []string) {
 	for _, i := range r.Perm(100)[:5] {
 		keys = append(keys, fmt.Sprint("key ", i))
@@ -111,9 +114,9 @@ func someKeys(r *rand.Rand) (keys []string) {
 	return keys
 }
 
-// TestSlotsOracle: transactions over several slots are all or nothing, decided by the
-// clock of each slot, whatever their algorithms. What they spent goes back at the instants
-// at which it was spent.
+// TestSlotsOracle: a transaction whose keys are on several nodes is all or nothing under
+// every algorithm. Each charge is decided by the clock of its node, and units are given
+// back at the instants at which they were spent.
 func TestSlotsOracle(t *testing.T) {
 	t.Parallel()
 	decisions := decisionsOr(8_000, 1_000)
@@ -131,7 +134,7 @@ func TestSlotsOracle(t *testing.T) {
 			limits = append(limits, l)
 		}
 		keys, now, ahead := someKeys(r), int64(1_700_000_000_000_000), r.Int64N(4_000_000)
-		var spent []weir.Charge // with their instants
+		var spent []weir.Charge // charges that give units back, with Spent set
 		for range 40 {
 			ring.set(now, ahead)
 			var tx weir.Transaction
@@ -141,7 +144,7 @@ func TestSlotsOracle(t *testing.T) {
 				tx.Charges = slices.Clone(spent[i:j])
 				spent = slices.Delete(spent, i, j)
 				tx.Charges = slices.CompactFunc(tx.Charges, func(a, b weir.Charge) bool { return name(&a) == name(&b) })
-				if tx.Validate() != nil { // charges of one limit that are no neighbours
+				if tx.Validate() != nil { // a limit appears twice
 					tx.Charges = tx.Charges[:1]
 				}
 			} else {
@@ -160,14 +163,14 @@ func TestSlotsOracle(t *testing.T) {
 			}
 			total += len(tx.Charges)
 
-			// Each charge by itself, at the clock of its node.
+			// Decide each charge alone, by the clock of its node.
 			allowed := true
 			parts := make([]weir.Transaction, len(tx.Charges))
 			after := make([][]weir.State, len(tx.Charges))
 			for i := range tx.Charges {
 				c := &tx.Charges[i]
 				if at := ring.clock(t, c.Key); tx.Decisions[i].At != at {
-					t.Fatalf("seed %d: %s was decided at %d; the clock of its node shows %d", seed, name(c), tx.Decisions[i].At, at)
+					t.Fatalf("seed %d: %s was decided at %d µs; the clock of its node shows %d µs", seed, name(c), tx.Decisions[i].At, at)
 				}
 				parts[i].Charges = tx.Charges[i : i+1]
 				after[i] = []weir.State{states[name(c)]}
@@ -175,7 +178,7 @@ func TestSlotsOracle(t *testing.T) {
 			}
 			for i := range tx.Charges {
 				c, got, want := &tx.Charges[i], tx.Decisions[i], parts[i].Decisions[0]
-				if !allowed && want.Allowed { // the state stays, and fits
+				if !allowed && want.Allowed { // the transaction is refused, so the state stays
 					look := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: c.Key, Limit: c.Limit}}}
 					look.Decide(got.At, []weir.State{states[name(c)]})
 					want = look.Decisions[0]
@@ -201,9 +204,9 @@ func TestSlotsOracle(t *testing.T) {
 	}
 }
 
-// TestSlotsRace: if another client takes the units between the question and the charge,
-// nothing of the transaction stays spent. The definition knows logs only: units that were
-// spent less than a period ago.
+// TestSlotsRace: if another client takes units between the question and the charge of a
+// transaction over several slots, either the whole transaction is spent or nothing of it.
+// The test counts units of a sliding log: those spent less than a period ago.
 func TestSlotsRace(t *testing.T) {
 	t.Parallel()
 	histories := 100
@@ -216,7 +219,7 @@ func TestSlotsRace(t *testing.T) {
 	refused, late := 0, 0
 	for range histories {
 		limit := algorithms.SlidingLog(1+r.Int64N(6), time.Second)
-		units := map[string][]int64{} // instants, by key
+		units := map[string][]int64{} // when units were spent, in µs since 1970, by key
 		living := func(key string, at int64) (n int64) {
 			for _, u := range units[key] {
 				if u > at-limit.Period.Microseconds() {
@@ -260,7 +263,7 @@ func TestSlotsRace(t *testing.T) {
 				c.Cost = 0
 				look := take(t, ring.other, c)
 				if got, want := look.Decisions[0].Remaining, limit.Quota-living(c.Key, look.Decisions[0].At); got != want {
-					t.Fatalf("seed %d: %d units are left of %v for %s, want %d", seed, got, limit, c.Key, want)
+					t.Fatalf("seed %d: got %d units left of %v for %s, want %d", seed, got, limit, c.Key, want)
 				}
 			}
 			now += r.Int64N(700_000)
@@ -270,7 +273,7 @@ func TestSlotsRace(t *testing.T) {
 		}
 	}
 	if refused < histories || late < histories {
-		t.Errorf("%d transactions were refused, %d interrupted: the histories show too little", refused, late)
+		t.Errorf("%d transactions were refused and %d interrupted, want at least one of each per history", refused, late)
 	}
 	t.Logf("%d transactions were refused, %d interrupted", refused, late)
 }

@@ -24,7 +24,8 @@ var everyAlgorithm = []weir.Limit{
 	algorithms.SlidingLog(5, 10_000*time.Hour), algorithms.Calendar(5, algorithms.Month, time.UTC),
 }
 
-// clocksApart is a ring of two nodes whose clocks are a second apart, and stand.
+// clocksApart returns a store on a ring of two nodes. Their clocks stand still, a second
+// apart.
 func clocksApart(t *testing.T) *redisstore.Store {
 	addrs := map[string]string{}
 	for i, name := range []string{"1", "2"} {
@@ -35,7 +36,7 @@ func clocksApart(t *testing.T) *redisstore.Store {
 	return newStore(t, client(t, redis.NewRing(&redis.RingOptions{Addrs: addrs})))
 }
 
-// apart returns n keys that are in different slots: in a ring, any.
+// apart returns n keys. In a ring any two different keys count as being in different slots.
 func apart(n int) (keys []string) {
 	for i := range n {
 		keys = append(keys, fmt.Sprint("key ", i))
@@ -43,8 +44,8 @@ func apart(n int) (keys []string) {
 	return keys
 }
 
-// TestSettleInSlots: what a request did not use goes back under each key, though
-// every node has a clock of its own.
+// TestSettleInSlots: units that Settle does not charge are given back under every key,
+// although the clocks of the nodes differ.
 func TestSettleInSlots(t *testing.T) {
 	t.Parallel()
 	for _, limit := range everyAlgorithm {
@@ -65,17 +66,18 @@ func TestSettleInSlots(t *testing.T) {
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 		}
 		if served != 40 {
-			t.Errorf("%v: got %d of 40 logins served that were all right, want all", limit, served)
+			t.Errorf("%v: got %d of 40 successful logins served, want all", limit, served)
 		}
 	}
 }
 
-// TestLeaseInSlots: a lease gives back what it did not use under each key.
+// TestLeaseInSlots: a lease gives unused units back under every key, although the clocks of
+// the nodes differ.
 func TestLeaseInSlots(t *testing.T) {
 	store := clocksApart(t)
 	limit := algorithms.FixedWindow(100_000, 10_000*time.Hour)
 	keys := apart(6)
-	for range 2 { // the node whose clock is ahead may come first or last
+	for range 2 { // once in each order of the keys, and so of the nodes
 		slices.Reverse(keys)
 		var charges []weir.Charge
 		for _, key := range keys {
@@ -93,7 +95,7 @@ func TestLeaseInSlots(t *testing.T) {
 		for _, c := range charges {
 			c.Cost = 0
 			if got := limit.Quota - take(t, store, c).Decisions[0].Remaining; got != asks {
-				t.Errorf("%s: got %d charged for %d used", c.Key, got, asks)
+				t.Errorf("%s: got %d units charged for %d used", c.Key, got, asks)
 			}
 		}
 		if err := store.Take(t.Context(), &weir.Transaction{Charges: charges, Forget: true}); err != nil {
@@ -102,7 +104,7 @@ func TestLeaseInSlots(t *testing.T) {
 	}
 }
 
-// TestForgetInSlots: all keys are forgotten.
+// TestForgetInSlots: a transaction with Forget resets its keys on all nodes.
 func TestForgetInSlots(t *testing.T) {
 	store := clocksApart(t)
 	for _, limit := range everyAlgorithm {
@@ -121,8 +123,8 @@ func TestForgetInSlots(t *testing.T) {
 	}
 }
 
-// TestSpreadDelay: keys in several slots can't be delayed. That is an error and spends
-// nothing: a Delay that is not kept would let go what must wait. Undo is emptied.
+// TestSpreadDelay: a transaction with a Delay whose keys are in several slots returns
+// ErrUnsupported and spends nothing. Without Delay it is allowed, and Undo is emptied.
 func TestSpreadDelay(t *testing.T) {
 	server := miniredis.RunT(t)
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"1": server.Addr()}})
@@ -136,10 +138,10 @@ func TestSpreadDelay(t *testing.T) {
 		t.Errorf("got %v and a wait of %v, want ErrUnsupported", err, tx.Wait)
 	}
 	if keys := server.Keys(); len(keys) > 0 {
-		t.Errorf("it has written %v", keys)
+		t.Errorf("the refused transaction has written the keys %v", keys)
 	}
 	tx.Delay, tx.Undo = 0, slices.Grow(tx.Undo[:0], 2)[:2]
 	if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() || len(tx.Undo) > 0 {
-		t.Errorf("got %v, %+v, want both and no Undo", err, tx)
+		t.Errorf("got %v, %+v, want both charges allowed and no Undo", err, tx)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestLogAfterSpike: a log that was long once is as short as its window after a few
-// charges, although the key never rests for as long as its period.
+// TestLogAfterSpike: a log that has grown long in a spike shrinks to the entries of its
+// window within a few charges, although the key is used too often to expire.
 func TestLogAfterSpike(t *testing.T) {
 	server := miniredis.RunT(t)
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: server.Addr()})))
@@ -36,12 +36,12 @@ func TestLogAfterSpike(t *testing.T) {
 		take(time.Microsecond)
 	}
 	if got := fields(); got < 25 {
-		t.Fatalf("got %d fields, want many", got)
+		t.Fatalf("got %d fields after 2000 charges, want at least 25", got)
 	}
 	for range 6 {
 		take(20 * time.Minute)
 	}
 	if got := fields(); got > 3 {
-		t.Errorf("got %d fields of a log whose window has 4 entries", got)
+		t.Errorf("got %d fields for a log of 4 entries, want at most 3", got)
 	}
 }

@@ -18,9 +18,10 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// switched charges a key as who wants most of two tiers of one name: whenever the
-// smaller one admits a unit, all that the larger one has left. It returns the most
-// units that were admitted in a window of the period.
+// switched charges a key as a client does that can switch between two tiers of one name and
+// wants as much as possible: whenever the smaller tier admits a unit, it spends all that
+// the larger tier has left. It returns the most units that were admitted in any window of
+// the larger tier's period.
 func switched(t *testing.T, store weir.Store, tiers [2]weir.Limit, rounds int, pause func()) (most int) {
 	t.Helper()
 	var spent []time.Time
@@ -51,8 +52,8 @@ func switched(t *testing.T, store weir.Store, tiers [2]weir.Limit, rounds int, p
 	return most
 }
 
-// TestSwitchedTiers: a client that is charged under two tiers of one name is
-// admitted what the larger one admits, by every script that knows meters.
+// TestSwitchedTiers: a client that switches between two tiers of one name is admitted no
+// more than the larger tier admits in its worst case.
 func TestSwitchedTiers(t *testing.T) {
 	t.Parallel()
 	tiers := func(period time.Duration) [][2]weir.Limit {
@@ -99,8 +100,8 @@ func TestSwitchedTiers(t *testing.T) {
 	})
 }
 
-// TestSwitchedBatch: a batch under the smaller tier decides as its transactions
-// one by one do, when the larger one has left more than it holds.
+// TestSwitchedBatch: a batch under a small tier decides as its transactions do one by one,
+// also if a larger tier has spent more than the small one holds.
 func TestSwitchedBatch(t *testing.T) {
 	server := miniredis.RunT(t)
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
@@ -140,9 +141,9 @@ func TestSwitchedBatch(t *testing.T) {
 	}
 }
 
-// TestSwitchedPeriods charges two keys under limits of one name whose periods change
-// between the transactions: the scripts decide as the arithmetic does, which
-// package algorithms holds against what was spent.
+// TestSwitchedPeriods changes the periods of limits between transactions, while their names
+// stay. The scripts must decide as the Go code does, which the tests of package algorithms
+// check.
 func TestSwitchedPeriods(t *testing.T) {
 	t.Parallel()
 	histories := 100
@@ -185,7 +186,7 @@ func TestSwitchedPeriods(t *testing.T) {
 	}
 }
 
-// expire has the values of the only limit end when they are as good as new.
+// expire deletes the value of each key whose only limit has ended.
 func (h *history) expire() {
 	for _, key := range h.keys {
 		c := weir.Charge{Key: key, Limit: h.limits[0]}
@@ -196,8 +197,8 @@ func (h *history) expire() {
 	}
 }
 
-// shift gives a limit another period, and another quota now and then. That of a log
-// is no longer than it keeps its units: of what is older Redis may know more.
+// shift gives a limit another period, and sometimes another quota. A log gets no period
+// longer than it keeps its units, because Redis may remember older units.
 func (h *history) shift(l *weir.Limit) {
 	periods := []time.Duration{time.Second, 3 * time.Second, 40 * time.Second, time.Minute, time.Hour}
 	if h.r.IntN(8) == 0 {
@@ -209,8 +210,9 @@ func (h *history) shift(l *weir.Limit) {
 	}
 }
 
-// TestSwitchedPeriodsOnServer: what a longer limit has spent is not forgotten for a
-// charge of a shorter one, in either direction, on a real server.
+// TestSwitchedPeriodsOnServer: charges under a long and a short period take turns on a
+// redis-server. The limit with the long period must count all units, those of the short one
+// included.
 func TestSwitchedPeriodsOnServer(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
@@ -232,7 +234,7 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 			}
 			if tx.Allowed() {
 				left -= tx.Charges[0].Cost
-			} else if l == short { // its period is over soon
+			} else if l == short { // it admits again after a millisecond
 				runtime.Gosched()
 				continue
 			} else if tx.Charges[0].Cost <= left {
@@ -249,11 +251,10 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 	}
 }
 
-// TestCancelAfterChange: a turn is cancelled under other numbers, and its units have
-// left. Nothing is given back, and Redis writes nothing. A store in memory keeps the key
-// from then on for as long as the new numbers need it: a meter whose new numbers have
-// drained all forgets what the old ones would still count. A window counts what the
-// longest period has spent, in both.
+// TestCancelAfterChange: a charge is cancelled after its limit has got so short a period
+// that its units no longer count. Nothing is given back. Redis writes nothing, so under the
+// old period the units still count. A store in memory then keeps a meter by its new period,
+// and so forgets the units. Windows and logs count the units in both stores.
 func TestCancelAfterChange(t *testing.T) {
 	before, after := limitsOf(6, 10_000*time.Hour), limitsOf(6, time.Microsecond)
 	for i, l := range before {
@@ -264,7 +265,7 @@ func TestCancelAfterChange(t *testing.T) {
 		memory := memstore.New(memstore.Options{})
 		for name, store := range map[string]weir.Store{"memory": memory, "redis": newStore(t, client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})))} {
 			spent := take(t, store, weir.Charge{Rule: "r", Key: "k", Limit: l.Named("l"), Cost: 6})
-			for !time.Now().After(spent.At.Add(2 * time.Microsecond)) { // until the new numbers have drained them
+			for !time.Now().After(spent.At.Add(2 * time.Microsecond)) { // until the units no longer count under the new period
 				runtime.Gosched()
 			}
 			take(t, store, weir.Charge{Rule: "r", Key: "k", Limit: after[i].Named("l"), Cost: -1, Spent: spent.At.Add(-time.Minute).UnixMicro()})
@@ -276,8 +277,9 @@ func TestCancelAfterChange(t *testing.T) {
 	}
 }
 
-// TestCancelTwiceAfterChange: a turn of a log is cancelled a second time, under a shorter
-// period. The units before it are still kept for the longer one.
+// TestCancelTwiceAfterChange: a reservation in a log is cancelled a second time, under a
+// shorter period. The decision must be that of the Go code, which keeps the units before it
+// for the longer period.
 func TestCancelTwiceAfterChange(t *testing.T) {
 	server := miniredis.RunT(t)
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: server.Addr()})))
@@ -296,7 +298,7 @@ func TestCancelTwiceAfterChange(t *testing.T) {
 		}
 	}
 	long, short := algorithms.SlidingLog(3, time.Minute).Named("l"), algorithms.SlidingLog(3, time.Second).Named("l")
-	var turns []*weir.Transaction // a minute apart
+	var turns []*weir.Transaction // reservations, a minute apart
 	for range 4 {
 		tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: long, Cost: 3}}, Within: time.Hour}
 		decide(tx)
