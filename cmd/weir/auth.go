@@ -7,41 +7,43 @@ import (
 	"strings"
 )
 
-// A dialect is how proxies describe the request about which they ask. The path says which:
-// a proxy passes on the fields that a client made up if it does not write them itself, so
-// no field may decide.
+// A dialect names the header fields in which a proxy describes the request that it asks
+// about. The path of the question selects the dialect. A header field cannot select it,
+// because proxies also pass on fields that the client has made up.
 type dialect struct {
-	method, uri, host string // fields; the URI may be a whole URL
+	method, uri, host string // header fields; the value of uri may be a whole URL
 }
 
 var (
-	// forwarded is what Caddy and Traefik do by themselves, and nginx by nginx.conf.
+	// forwarded is the dialect of Caddy and Traefik, and of nginx with our nginx.conf.
 	forwarded = dialect{"X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"}
 
-	// ingressNginx is what the controller ingress-nginx does for the annotation auth-url.
+	// ingressNginx is the dialect of the Kubernetes controller ingress-nginx, for the
+	// annotation auth-url.
 	ingressNginx = dialect{"X-Original-Method", "X-Original-Url", ""}
 )
 
-// envoyPrefix begins the paths of Envoy's ext_authz filter. What follows is the path of the
-// request, and method and host are its own.
+// envoyPrefix begins the paths that Envoy's ext_authz filter asks. The rest of the path is
+// that of the original request, and the question has its method and its host.
 const envoyPrefix = "/auth/envoy"
 
 // auth answers a proxy that asks whether it may pass a request on: 200, or 429 with the
 // header fields and the body for the client. nginx accepts only 401 and 403 as a refusal,
-// so nginx.conf asks /auth?refuse=403 and turns a 403 into a 429. Other paths go to next.
+// so nginx.conf asks /auth?refuse=403 and turns a 403 into a 429. Paths that do not begin
+// with /auth go to next.
 //
-// X-Forwarded-For has the address of the client. Only addresses in trusted-proxies of the
-// file get an answer.
+// The proxy must send the address of the client in X-Forwarded-For. A proxy whose own
+// address is not in trusted-proxies of the file gets a 400.
 //
-// The gateway does not see bodies, so the cost content-length is 0. It also cannot tell
-// whether an OPTIONS request has a body. One without a body may be a preflight, which is
-// free of charge; so preflights are charged, unless the proxy asks /auth/no-body because
-// it knows that there is none, as nginx.conf does.
+// The gateway does not see bodies, so the cost content-length is 0. Nor can it tell whether
+// an OPTIONS request has a body, and only without a body can a preflight be free of charge.
+// So it charges preflights, unless the proxy knows that a request has no body and asks
+// /auth/no-body, as nginx.conf does.
 func (g *gateway) auth(next http.Handler) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 	}))
-	// No ServeMux: it would redirect Envoy from paths that are not clean.
+	// A ServeMux would redirect paths that are not clean, such as /auth/envoy//a.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var o *http.Request
 		missing := ""
@@ -57,28 +59,29 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 			return
 		}
 		if !g.trusts(r.RemoteAddr) {
-			g.logger.Warn("weir: an address that is not in trusted-proxies asked", "addr", r.RemoteAddr, "path", r.URL.Path)
+			g.logger.Warn("weir: no answer for an address that is not in trusted-proxies", "addr", r.RemoteAddr, "path", r.URL.Path)
 			http.Error(w, "your address is not in trusted-proxies", http.StatusBadRequest)
 			return
 		}
 		if missing != "" {
-			http.Error(w, missing+" is missing", http.StatusBadRequest)
+			http.Error(w, "the header field "+missing+" is missing", http.StatusBadRequest)
 			return
 		}
 		refusal, ok := refusalStatus(r)
 		if !ok {
-			http.Error(w, "refuse is 429 or 403", http.StatusBadRequest)
+			http.Error(w, "the parameter refuse must be 429 or 403", http.StatusBadRequest)
 			return
 		}
 		if r.URL.Path != "/auth/no-body" {
-			o.TransferEncoding = []string{"chunked"} // it may have a body
+			o.TransferEncoding = []string{"chunked"} // the request may have a body
 		}
 		limited.ServeHTTP(&refuser{w, refusal}, o)
 	})
 }
 
-// refusalStatus returns the status by which the proxy knows a refusal. Of Envoy the query is
-// that of the client.
+// refusalStatus returns the status that the proxy takes as a refusal: 429, or the query
+// parameter refuse. ok is false if refuse is neither 429 nor 403. Envoy sends the query of
+// the client, so refusalStatus ignores it.
 func refusalStatus(r *http.Request) (status int, ok bool) {
 	if strings.HasPrefix(r.URL.Path, envoyPrefix) {
 		return http.StatusTooManyRequests, true
@@ -105,8 +108,8 @@ func (g *gateway) trusts(peer string) bool {
 	return false
 }
 
-// original returns the request that a proxy asks about, or the name of a field that is
-// missing.
+// original returns the request that a proxy asks about by sending r. If a header field is
+// missing, original returns its name and no request.
 func (d dialect) original(r *http.Request) (o *http.Request, missing string) {
 	for _, name := range []string{d.method, d.uri} {
 		if r.Header.Get(name) == "" {
@@ -120,7 +123,9 @@ func (d dialect) original(r *http.Request) (o *http.Request, missing string) {
 	return original(r, r.Header.Get(d.method), r.Header.Get(d.uri), host)
 }
 
-// original returns a request with the header fields of r.
+// original returns a request with this method, URI and host, and with the header fields of
+// r. An empty host stands for the host of uri, or else of r. If X-Forwarded-For is missing,
+// original returns its name and no request.
 func original(r *http.Request, method, uri, host string) (o *http.Request, missing string) {
 	const clients = "X-Forwarded-For"
 	if r.Header.Get(clients) == "" {
@@ -130,9 +135,9 @@ func original(r *http.Request, method, uri, host string) (o *http.Request, missi
 	o.Method, o.RequestURI = method, uri
 	var err error
 	if o.URL, err = url.ParseRequestURI(uri); err != nil {
-		o.URL = &url.URL{Path: uri} // it is limited all the same
+		o.URL = &url.URL{Path: uri} // a URI that cannot be parsed does not escape the limits
 	}
-	if o.URL.Host != "" { // as of ingress-nginx
+	if o.URL.Host != "" { // ingress-nginx sends a whole URL
 		host = o.URL.Host
 		o.URL.Scheme, o.URL.Host = "", ""
 		o.RequestURI = o.URL.RequestURI()
@@ -144,7 +149,7 @@ func original(r *http.Request, method, uri, host string) (o *http.Request, missi
 	return o, ""
 }
 
-// A refuser replaces the status 429.
+// A refuser is a ResponseWriter that writes status in place of 429.
 type refuser struct {
 	http.ResponseWriter
 	status int

@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// A certificate is read again when its file has changed, as that of cert-manager does.
+// A certificate is a TLS certificate that is loaded again after its file has changed, for
+// example because cert-manager has renewed it.
 type certificate struct {
 	certFile, keyFile string
 
 	mu     sync.Mutex
 	pair   *tls.Certificate
-	read   time.Time // when the file was that old
-	looked time.Time
+	read   time.Time // the modification time of certFile when pair was loaded
+	looked time.Time // when certFile was last checked for a change
 }
 
 func loadCertificate(certFile, keyFile string) (*certificate, error) {
@@ -27,8 +28,9 @@ func loadCertificate(certFile, keyFile string) (*certificate, error) {
 	return c, nil
 }
 
-// get is a tls.Config.GetCertificate. It looks at the file once a second. A pair that
-// cannot be read, because it is being written, changes nothing.
+// get is a tls.Config.GetCertificate. At most once a second it checks whether the file has
+// changed. If the new pair cannot be loaded, for example because it is still being written,
+// get returns the old one.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +45,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.pair, nil
 }
 
-// modified returns when a file was last changed, or zero if it cannot be read.
+// modified returns when a file was last changed, or the zero time if that is unknown.
 func modified(path string) time.Time {
 	info, err := os.Stat(path)
 	if err != nil {

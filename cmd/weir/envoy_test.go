@@ -25,7 +25,8 @@ import (
 
 const envoyLimits = "domain: app\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]"
 
-// askEnvoy calls a service as Envoy does, and returns the overall code or the error.
+// askEnvoy calls the service as Envoy does, with one descriptor k=value. It returns the overall
+// code, or the gRPC code of the error.
 func askEnvoy(t *testing.T, conn *grpc.ClientConn, value string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -48,8 +49,8 @@ func dialService(t *testing.T, s *running, creds credentials.TransportCredential
 	return conn
 }
 
-// TestServeEnvoy: the service for Envoy alone, over TLS: answers, health, metrics, a reload
-// and the end.
+// TestServeEnvoy: with -envoy-config and without -limits, weir serves Envoy over TLS: it
+// decides, reports its health and metrics, reloads its file, and stops without an error.
 func TestServeEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	path := writeFile(t, filepath.Join(dir, "limits.yaml"), fmt.Sprintf(envoyLimits, 1))
@@ -85,9 +86,8 @@ func TestServeEnvoy(t *testing.T) {
 	}
 }
 
-// TestEnvoyWithoutRedis: while Redis is down calls are counted in memory, or they are errors
-// and Envoy's failure_mode_deny decides. -replicas divides the limits of a file and not those
-// of Envoy.
+// TestEnvoyWithoutRedis: while Redis is down, the hits of Envoy's calls are counted in memory
+// or the calls fail, as -redis-down says. -replicas does not divide the limits of Envoy.
 func TestEnvoyWithoutRedis(t *testing.T) {
 	server := redistest.Server(t)
 	path := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), fmt.Sprintf(envoyLimits, 2))
@@ -97,7 +97,7 @@ func TestEnvoyWithoutRedis(t *testing.T) {
 		s := startService(t, "-envoy-config", path, "-envoy-rls", "127.0.0.1:0", "-redis-addrs", server.Addr(), "-redis-timeout", "5s", "-redis-down", down, "-replicas", "2")
 		conns = append(conns, dialService(t, s, insecure.NewCredentials()))
 	}
-	for i, want := range []string{"OK", "OK", "OVER_LIMIT"} { // shared
+	for i, want := range []string{"OK", "OK", "OVER_LIMIT"} { // the replicas share one count
 		if got := askEnvoy(t, conns[i], "a"); got != want {
 			t.Errorf("-redis-down %s: got %s, want %s", downs[i], got, want)
 		}

@@ -18,10 +18,10 @@ import (
 	"github.com/seed83679106/weir/weirprom"
 )
 
-// A gateway charges every request under all rules of a file. Without a file it only says how
-// the service is.
+// A gateway charges every request under all rules of a file. Without a file it serves only
+// /metrics, /healthz and /readyz.
 type gateway struct {
-	rules    *config.File // or nil
+	rules    *config.File // nil without a file
 	limit    func(http.Handler) http.Handler
 	admin    *admin.Handler
 	registry *prometheus.Registry
@@ -29,16 +29,17 @@ type gateway struct {
 	logger   *slog.Logger
 }
 
-// A backend is where a gateway counts.
+// A backend is what newGateway needs besides the file.
 type backend struct {
 	store      weir.Store
-	all        []weir.Store // whose metrics are exported
+	all        []weir.Store // the stores whose metrics are exported
 	live       *overrides.Live
-	failClosed bool // refuse requests that the store does not decide
+	failClosed bool // answer requests with 503 if the store fails
 	logger     *slog.Logger
 }
 
-// newGateway returns a gateway with the rules of a file, or without any if path is "".
+// newGateway returns a gateway with the rules of the file at path, or without rules if path
+// is "".
 func newGateway(path string, b backend) (*gateway, error) {
 	g := &gateway{registry: prometheus.NewRegistry(), health: health{store: b.store}, logger: b.logger}
 	metrics := weirprom.New(b.all...)
@@ -72,7 +73,8 @@ func newGateway(path string, b backend) (*gateway, error) {
 	return g, err
 }
 
-// handlerOfAll returns the panic of HandlerOfAll, which is a mistake in the file, as an error.
+// handlerOfAll calls rules.HandlerOfAll and returns a panic of it as an error. It panics if
+// the headers of the rules differ.
 func handlerOfAll(rules *config.File) (h func(http.Handler) http.Handler, err error) {
 	defer func() {
 		if e, ok := recover().(error); ok {
@@ -82,24 +84,25 @@ func handlerOfAll(rules *config.File) (h func(http.Handler) http.Handler, err er
 	return rules.HandlerOfAll(), nil
 }
 
-// proxy serves clients: the limited upstream, and at /rate_limit the quota of a client.
+// proxy returns the handler for clients. It passes requests on to upstream if the rules allow
+// them, and answers /rate_limit with the quota of the client.
 func (g *gateway) proxy(upstream *url.URL) http.Handler {
 	limited := g.limit(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
 			r.Out.Host = r.In.Host
-			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // SetXForwarded appends to it
+			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // SetXForwarded appends the peer
 			r.SetXForwarded()
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				g.logger.Error("weir: the upstream failed", "error", err)
+				g.logger.Error("weir: a request to the upstream failed", "error", err)
 			}
 			w.WriteHeader(http.StatusBadGateway)
 		},
 		ErrorLog: slog.NewLogLogger(g.logger.Handler(), slog.LevelWarn),
 	})
-	// No ServeMux: it would clean paths, and the upstream should get them as they are.
+	// A ServeMux would redirect paths that are not clean; the upstream gets them unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/rate_limit" {
 			g.admin.RateLimit(w, r)
@@ -109,7 +112,8 @@ func (g *gateway) proxy(upstream *url.URL) http.Handler {
 	})
 }
 
-// internal serves proxies (/auth), Prometheus (/metrics) and orchestrators (/healthz, /readyz).
+// internal returns the handler for proxies (/auth, if there are rules), Prometheus (/metrics)
+// and orchestrators (/healthz, /readyz).
 func (g *gateway) internal() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{}))

@@ -30,7 +30,7 @@ limits:
   config: [{limit: 1000, period: 60}]
 `
 
-// writeLimits writes a file that allows each client so many requests a minute.
+// writeLimits writes a file that allows each client limit requests a minute.
 func writeLimits(t *testing.T, path string, limit int) {
 	t.Helper()
 	if err := os.WriteFile(path, fmt.Appendf(nil, testLimits, limit), 0o600); err != nil {
@@ -38,6 +38,7 @@ func writeLimits(t *testing.T, path string, limit int) {
 	}
 }
 
+// start returns a gateway whose file, at path, allows each client limit requests a minute.
 func start(t *testing.T, limit int) (g *gateway, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "limits.yaml")
@@ -50,8 +51,8 @@ func start(t *testing.T, limit int) (g *gateway, path string) {
 	return g, path
 }
 
-// from returns a client with that address. On Linux this machine has all addresses of
-// 127.0.0.0/8.
+// from returns an HTTP client whose requests come from addr. Linux accepts every address of
+// 127.0.0.0/8; on other systems the test is skipped unless addr is 127.0.0.1.
 func from(t *testing.T, addr string) *http.Client {
 	if runtime.GOOS != "linux" && addr != "127.0.0.1" {
 		t.Skipf("%s has no %s", runtime.GOOS, addr)
@@ -84,7 +85,8 @@ func get(t *testing.T, client *http.Client, url string, header ...string) (*http
 	return resp, string(body)
 }
 
-// The upstream gets paths as the client sent them, and the address of the client.
+// TestProxy: the upstream gets paths as the client sent them, and the address of the client.
+// Requests above the limit do not reach it.
 func TestProxy(t *testing.T) {
 	g, _ := start(t, 2)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +106,7 @@ func TestProxy(t *testing.T) {
 	}{
 		{"127.0.0.2", "/a//b/../%2f?q=%2f", "", 200, "/a//b/../%2f?q=%2f [127.0.0.2]"},
 		{"127.0.0.2", "/", "192.0.2.1", 200, "/ [192.0.2.1, 127.0.0.2]"},
-		{"127.0.0.2", "/", "192.0.2.2", 429, "quota-exceeded"}, // the field is not believed
+		{"127.0.0.2", "/", "192.0.2.2", 429, "quota-exceeded"}, // 127.0.0.2 is not trusted, so the field is ignored
 		{"127.0.0.2", "/rate_limit", "", 200, `"remaining":0`},
 		{"127.0.0.1", "/", "192.0.2.3", 200, "/ [192.0.2.3, 127.0.0.1]"},
 		{"127.0.0.1", "/", "192.0.2.4, 192.0.2.3", 200, "/ [192.0.2.4, 192.0.2.3, 127.0.0.1]"},
@@ -125,6 +127,9 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// TestAuth: a proxy that asks /auth gets 200, or a refusal with Retry-After in the status that
+// it wants. A question without the necessary fields, or from an address that is not trusted,
+// gets a 400 and is not counted.
 func TestAuth(t *testing.T) {
 	g, _ := start(t, 1)
 	server := httptest.NewServer(g.internal())
@@ -142,11 +147,11 @@ func TestAuth(t *testing.T) {
 		{"second", "127.0.0.1", "", asked("192.0.2.1"), 429, "60"},
 		{"for Traefik and Caddy", "127.0.0.1", "?refuse=429", asked("192.0.2.1"), 429, "60"},
 		{"for nginx", "127.0.0.1", "?refuse=403", asked("192.0.2.1"), 403, "60"},
-		{"for somebody else", "127.0.0.1", "?refuse=401", asked("192.0.2.1"), 400, ""},
-		{"the client forged what the proxy appends to", "127.0.0.1", "", asked("192.0.2.9, 192.0.2.1"), 429, "60"},
+		{"a status that is neither", "127.0.0.1", "?refuse=401", asked("192.0.2.1"), 400, ""},
+		{"an address that the client forged, before that of the proxy", "127.0.0.1", "", asked("192.0.2.9, 192.0.2.1"), 429, "60"},
 		{"another client", "127.0.0.1", "?refuse=403", asked("192.0.2.2"), 200, ""},
 		{"a URI that can't be parsed", "127.0.0.1", "", []string{"X-Forwarded-Method", "GET", "X-Forwarded-Uri", "%zz", "X-Forwarded-For", "192.0.2.2"}, 429, "60"},
-		{"who is not trusted", "127.0.0.2", "", asked("192.0.2.3"), 400, ""},
+		{"a proxy that is not trusted", "127.0.0.2", "", asked("192.0.2.3"), 400, ""},
 		{"no client", "127.0.0.1", "", asked("")[:4], 400, ""},
 		{"no request", "127.0.0.1", "", nil, 400, ""},
 	} {
@@ -164,16 +169,16 @@ func TestAuth(t *testing.T) {
 	}
 }
 
-// TestDialects: each proxy describes requests in its own way, and fields of another way,
-// which a client could make up, say nothing. The shapes are those that the proxies document;
-// nginx and Caddy are also tried in earnest.
+// TestDialects: the rules see the request that each proxy describes in its own header fields.
+// The fields of other proxies, which a client could make up, are ignored. The questions are
+// those that the proxies document; TestBehindProxy also runs nginx and Caddy.
 func TestDialects(t *testing.T) {
 	const mine, other = "192.0.2.1", "192.0.2.2"
 	forged := []string{"X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/forged", "X-Original-Method", "PUT", "X-Original-Url", "http://forged/forged", "X-Real-Ip", other, "Forwarded", "for=" + other}
 	for _, tt := range []struct {
 		name, method, path string
-		header             []string // without those that a client made up
-		key                string   // of the rule that counts by method and path
+		header             []string // the fields that the proxy sends
+		request            string   // the method, host and path that the rules see
 		refused            int
 	}{
 		{"Traefik", "GET", "/auth", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "app.example", "X-Forwarded-Uri", "/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 429},
@@ -218,8 +223,8 @@ func TestDialects(t *testing.T) {
 		}
 		if saw == nil {
 			t.Errorf("%s: no rule saw a request", tt.name)
-		} else if got := saw.Method + " " + saw.Host + " " + saw.URL.Path; got != tt.key {
-			t.Errorf("%s: the rules saw %s, want %s", tt.name, got, tt.key)
+		} else if got := saw.Method + " " + saw.Host + " " + saw.URL.Path; got != tt.request {
+			t.Errorf("%s: the rules saw %s, want %s", tt.name, got, tt.request)
 		}
 		for i := 0; i < len(tt.header); i += 2 {
 			if tt.header[i] == "X-Forwarded-For" {
@@ -233,7 +238,7 @@ func TestDialects(t *testing.T) {
 	}
 }
 
-// The rules see the request that the proxy describes.
+// TestOriginal: the rules see the method, host and URL of the request that the proxy describes.
 func TestOriginal(t *testing.T) {
 	r := httptest.NewRequest("GET", "http://gateway/auth?refuse=403", nil)
 	for name, value := range map[string]string{"Method": "PUT", "Uri": "/a%2Fb?q=1", "Host": "api.example", "For": "192.0.2.1"} {
@@ -245,6 +250,7 @@ func TestOriginal(t *testing.T) {
 	}
 }
 
+// TestOperatorsOnly: only requests with the token pass, as a bearer token or as a password.
 func TestOperatorsOnly(t *testing.T) {
 	const token = "a secret of many bytes"
 	g, _ := start(t, 1)

@@ -10,16 +10,16 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// health answers /readyz. A service is ready as long as its store decides. With
-// -redis-down=memory that is always so: Redis is one for all replicas, and if its outage
-// made them unready, no request would be served at all. Otherwise a replica is not ready
-// while Redis does not decide. It is not ready, too, once it shuts down.
+// health answers /readyz with 200 while the store works, and with 503 while the store fails
+// and once the service shuts down. All replicas share Redis, and an outage must not make all
+// of them unready. So with -redis-down=memory they stay ready and count in memory. With open
+// or closed a replica is unready while Redis is down.
 type health struct {
 	store    weir.Store
 	stopping atomic.Bool
 }
 
-// probe is a charge that spends nothing.
+// probe is a charge of cost 0, which spends nothing.
 var probe = []weir.Charge{{Rule: "weir-readyz", Limit: algorithms.FixedWindow(1, time.Second)}}
 
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +28,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case h.stopping.Load():
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
 	case h.store.Take(r.Context(), &weir.Transaction{Charges: probe}) != nil:
-		http.Error(w, "the store does not decide", http.StatusServiceUnavailable)
+		http.Error(w, "the store of the counts is unavailable", http.StatusServiceUnavailable)
 	default:
 		fmt.Fprintln(w, "ready")
 	}

@@ -1,13 +1,15 @@
-// Weir limits rates for proxies and for the programs behind them. Its limits are in a file,
-// which it reads again when the file changes.
+// Weir limits the rates of requests that pass through a proxy. The proxy asks weir about each
+// request, or weir is the proxy itself. Its limits are in a file, which it reads again when
+// the file changes.
 //
 //	weir serve -limits limits.yaml        # for nginx, ingress-nginx, Caddy, Traefik and Envoy
 //	weir serve -envoy-config dir          # as Envoy's rate limit service, from its files
 //	weir check limits.yaml                # exit status 1 if the file has mistakes
 //	weir version
 //
-// docs/serve.md in the repository shows how each proxy asks it, and lists all flags. Every
-// flag can also be set by an environment variable: -redis-addrs by WEIR_REDIS_ADDRS.
+// docs/serve.md in the repository names a sample configuration for each proxy, and lists the
+// flags of weir serve. Each of these flags can also be set by an environment variable:
+// -redis-addrs by WEIR_REDIS_ADDRS.
 package main
 
 import (
@@ -36,10 +38,10 @@ func main() {
 }
 
 const usage = `usage:
-  weir serve [flags]        answer proxies, or be one; weir serve -help lists the flags
-  weir check FILE…          look for mistakes in files of limits
-  weir check -envoy DIR…    the same for those of Envoy's rate limit service
-  weir version
+  weir serve [flags]        limit requests for a proxy, or as one; -help lists the flags
+  weir check FILE…          print the mistakes in files of limits
+  weir check -envoy DIR…    the same for files of Envoy's rate limit service
+  weir version              print the version of weir and of Go
 `
 
 // Exit statuses.
@@ -62,7 +64,7 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 			return usageError(err, stderr)
 		}
 		logger := o.newLogger(stderr)
-		slog.SetDefault(logger) // also of the package log, for libraries
+		slog.SetDefault(logger) // for libraries, also for those that use the package log
 		if err := serve(ctx, &o, logger, nil); err != nil {
 			fmt.Fprintln(stderr, "weir:", err)
 			return exitFailure
@@ -82,7 +84,8 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 	}
 }
 
-// usageError returns the exit status for a mistake in a command line.
+// usageError prints a mistake in a command line and returns the exit status. A request for
+// help is no mistake.
 func usageError(err error, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
@@ -91,12 +94,13 @@ func usageError(err error, stderr io.Writer) int {
 	return exitUsage
 }
 
-// check prints the mistakes in files of limits, each with its file, line and column.
+// check prints the mistakes in files of limits, each with its file and line, and returns the
+// exit status.
 func check(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	asEnvoy := fs.Bool("envoy", false, "the files, or directories of files, are those of Envoy's rate limit service")
-	merge := fs.Bool("envoy-merge-domains", false, "several of them may have descriptors of one domain")
+	asEnvoy := fs.Bool("envoy", false, "check files, or directories of files, of Envoy's rate limit service")
+	merge := fs.Bool("envoy-merge-domains", false, "with -envoy: several files of a directory may have descriptors of the same domain")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return exitOK
@@ -120,7 +124,8 @@ func check(args []string, stdout, stderr io.Writer) int {
 	return status
 }
 
-// checkFile returns the mistakes for which serve would not load a file.
+// checkFile returns the mistakes in a file. It does not check that all rules have the same
+// headers, which serve requires.
 func checkFile(path string, asEnvoy, merge bool) error {
 	if asEnvoy {
 		_, err := envoy.Load(path, merge)
@@ -129,7 +134,8 @@ func checkFile(path string, asEnvoy, merge bool) error {
 	return config.Check(path, config.Options{})
 }
 
-// version returns the version of the module and of Go that this program was built with.
+// version returns the version of this program, its commit if that is known, and the version
+// of Go that built it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

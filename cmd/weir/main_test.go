@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestRun: what each command prints, and its exit status.
+// TestRun: each command line gets the right exit status and prints the right text.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	good := writeFile(t, filepath.Join(dir, "good.yaml"), "limits: [{name: a, config: [{limit: 1, period: 1}]}]")
@@ -34,7 +35,7 @@ func TestRun(t *testing.T) {
 	for _, tt := range []struct {
 		args           string
 		status         int
-		stdout, stderr string // parts
+		stdout, stderr string // texts that the output must contain
 	}{
 		{"check " + good, 0, "good.yaml: ok\n", ""},
 		{"check " + bad, 1, "bad.yaml:2:23: unknown field limt in a limit; did you mean limit?\n", ""},
@@ -50,7 +51,7 @@ func TestRun(t *testing.T) {
 		{"serve -help", 0, "", "-redis-addrs"},
 		{"", 2, "", "usage:"},
 		{"serv", 2, "", `unknown command "serv"`},
-		{"serve", 2, "", "-limits is missing"},
+		{"serve", 2, "", "-limits or -envoy-config is missing"},
 		{"serve -limits x -x", 2, "", "-x"},
 		{"serve x", 2, "", "no arguments"},
 		{"serve -limits x -upstream localhost", 2, "", "not a URL such as"},
@@ -73,8 +74,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestEnvironment: every flag is also a variable, the command line comes first, and an error
-// names the variable, and never a secret.
+// TestEnvironment: environment variables set flags, and the command line overrides them. An
+// error names the variable, and contains no secret.
 func TestEnvironment(t *testing.T) {
 	var o options
 	err := o.parse([]string{"-limits", "x", "-redis-db", "3"}, environment(map[string]string{
@@ -104,7 +105,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestEnvoySamples: the samples for Envoy are what its own schema allows.
+// TestEnvoySamples: the sample configurations for Envoy are valid by Envoy's own schema.
 func TestEnvoySamples(t *testing.T) {
 	for _, name := range []string{"envoy.yaml", "envoy-rls.yaml"} {
 		text, err := os.ReadFile(name)
@@ -116,7 +117,7 @@ func TestEnvoySamples(t *testing.T) {
 			t.Fatal(err)
 		}
 		var b bootstrap.Bootstrap
-		if err := protojson.Unmarshal(data, &b); err != nil { // also what is in an Any, by its type
+		if err := protojson.Unmarshal(data, &b); err != nil { // checks the content of an Any, too
 			t.Errorf("%s: %v", name, err)
 		} else if err := b.ValidateAll(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -127,16 +128,16 @@ func TestEnvoySamples(t *testing.T) {
 // notFlags are the fields of redis.UniversalOptions that no flag sets, with the reason.
 var notFlags = map[string]string{
 	"Addrs":                        "redis-addrs",
-	"TLSConfig":                    "redis-tls and so on",
+	"TLSConfig":                    "redis-tls, redis-tls-ca and others",
 	"Dialer":                       "code",
 	"OnConnect":                    "code",
 	"CredentialsProvider":          "code",
 	"CredentialsProviderContext":   "code",
 	"StreamingCredentialsProvider": "code",
 	"PushNotificationProcessor":    "code",
-	"ClientSideCache":              "code; scripts are not cached",
-	"ClientSideCacheConfig":        "scripts are not cached",
-	"ClientSideCacheStrategy":      "scripts are not cached",
+	"ClientSideCache":              "code; replies of scripts are not cached",
+	"ClientSideCacheConfig":        "replies of scripts are not cached",
+	"ClientSideCacheStrategy":      "replies of scripts are not cached",
 	"MaintNotificationsConfig":     "redisstore.ClientOptions disables them",
 	"AutoPipelineOptions":          "redisstore has a queue of its own",
 	"ReadOnly":                     "decisions write",
@@ -146,7 +147,8 @@ var notFlags = map[string]string{
 	"UnstableResp3":                "deprecated",
 }
 
-// TestRedisFlags: every option of the client is a flag, or there is a reason.
+// TestRedisFlags: every field of redis.UniversalOptions has a flag, or a reason in notFlags
+// why it has none.
 func TestRedisFlags(t *testing.T) {
 	fields := reflect.TypeFor[redis.UniversalOptions]()
 	offered := map[string]bool{}
@@ -156,7 +158,7 @@ func TestRedisFlags(t *testing.T) {
 	for i := range fields.NumField() {
 		name := fields.Field(i).Name
 		if _, excused := notFlags[name]; excused == offered[name] {
-			t.Errorf("redis.UniversalOptions.%s: it is a flag: %v, and there is a reason why not: %v", name, offered[name], excused)
+			t.Errorf("redis.UniversalOptions.%s: has a flag: %v, is in notFlags: %v; want one of the two", name, offered[name], excused)
 		}
 	}
 	for field, want := range map[string]string{"DB": "redis-db", "PoolFIFO": "redis-pool-fifo", "MinIdleConns": "redis-min-idle-conns", "IsClusterMode": "redis-is-cluster-mode"} {
@@ -166,9 +168,54 @@ func TestRedisFlags(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the table of flags into docs/serve.md")
+var update = flag.Bool("update", false, "write the tables of flags into docs/serve.md")
 
-// TestDocumented: the table of docs/serve.md is that of the flags.
+// flagTables are the tables of docs/serve.md, each with its flags in the order of the page. A
+// flag of the Redis client that is not here is in a last table.
+var flagTables = []struct{ title, flags string }{
+	{"The service", "limits upstream addr auth-addr admin-addr admin-token tls-cert tls-key max-keys log-level log-format shutdown-delay shutdown-timeout"},
+	{"Redis", "redis-addrs redis-down replicas redis-timeout redis-prefix redis-username redis-password redis-db redis-is-cluster-mode " +
+		"redis-master-name redis-sentinel-username redis-sentinel-password redis-tls redis-tls-ca redis-tls-cert redis-tls-key redis-tls-server-name"},
+	{"Envoy's rate limit filter", "envoy-config envoy-rls envoy-merge-domains envoy-shadow envoy-headers envoy-metadata"},
+	{"The connections to Redis", ""},
+}
+
+// flagRows returns the rows of flagTables for the flags of serve.
+func flagRows(t *testing.T) string {
+	var o options
+	row := map[string]string{}
+	var client []string // the flags of the last table, by name
+	o.flags().VisitAll(func(f *flag.Flag) {
+		_, usage := flag.UnquoteUsage(f)
+		value := f.DefValue
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		row[f.Name] = fmt.Sprintf("| `-%s` | %s | %s |\n", f.Name, value, usage)
+		client = append(client, f.Name)
+	})
+	for _, table := range flagTables {
+		client = slices.DeleteFunc(client, func(name string) bool { return slices.Contains(strings.Fields(table.flags), name) })
+	}
+	text := ""
+	for _, table := range flagTables {
+		names := strings.Fields(table.flags)
+		if table.flags == "" {
+			names = client
+		}
+		text += "\n### " + table.title + "\n\n| flag | default | meaning |\n| --- | --- | --- |\n"
+		for _, name := range names {
+			if row[name] == "" || table.flags == "" && !strings.HasPrefix(name, "redis-") {
+				t.Errorf("the flag %s does not exist, or flagTables lacks it", name)
+			}
+			text += row[name]
+		}
+	}
+	return text + "\n"
+}
+
+// TestDocumented: the tables in docs/serve.md have all flags, with their defaults and help
+// texts.
 func TestDocumented(t *testing.T) {
 	const path, begin, end = "../../docs/serve.md", "<!-- flags -->\n", "<!-- end -->\n"
 	page, err := os.ReadFile(path)
@@ -180,27 +227,18 @@ func TestDocumented(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatalf("%s has no %q and %q", path, begin, end)
 	}
-	want := "| flag | default | meaning |\n| --- | --- | --- |\n"
-	var o options
-	o.flags().VisitAll(func(f *flag.Flag) {
-		_, usage := flag.UnquoteUsage(f)
-		value := f.DefValue
-		if value != "" {
-			value = "`" + value + "`"
-		}
-		want += fmt.Sprintf("| `-%s` | %s | %s |\n", f.Name, value, usage)
-	})
+	want := flagRows(t)
 	if *update {
 		if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	} else if got != want {
-		t.Errorf("the table of %s is not that of the flags; go test ./cmd/weir -run TestDocumented -update writes it. got\n%s\nwant\n%s", path, got, want)
+		t.Errorf("the tables of %s are not those of the flags; go test ./cmd/weir -run TestDocumented -update writes them. got\n%s\nwant\n%s", path, got, want)
 	}
 }
 
-// TestSamples: the sample of limits loads, and those of proxies name the addresses and paths
-// that serve has.
+// TestSamples: the sample files of limits load. The samples for proxies name the default
+// addresses and the paths of weir serve.
 func TestSamples(t *testing.T) {
 	if err := config.Check("limits.yaml", config.Options{}); err != nil {
 		t.Error(err)

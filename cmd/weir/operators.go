@@ -10,14 +10,16 @@ import (
 
 type operatorKey struct{}
 
-// operatorOf returns the name that an operator has given, for the lines about changes.
+// operatorOf returns the user name that an operator has sent, or "". The log has it in the
+// lines about changes that operators make.
 func operatorOf(ctx context.Context) string {
 	who, _ := ctx.Value(operatorKey{}).(string)
 	return who
 }
 
-// operatorsOnly passes on requests that have the token: as a bearer token, or as the
-// password of any user. The name of the user is a note and proves nothing.
+// operatorsOnly passes on requests that have the token, as a bearer token or as the password
+// of any user, and answers all others with 401. The user name is for the log only: everyone
+// who has the token can send any name.
 func operatorsOnly(token string, next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte(token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +30,7 @@ func operatorsOnly(token string, next http.Handler) http.Handler {
 				given = strings.TrimSpace(bearer)
 			}
 		}
-		// Digests have one length, so the time of the comparison says nothing of the token.
+		// Digests have equal lengths, so the comparison takes the same time for every token.
 		if got := sha256.Sum256([]byte(given)); subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", `Basic realm="weir"`)
 			http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)

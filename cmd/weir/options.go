@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// options are what the flags of serve set.
+// options are the values of the flags of weir serve.
 type options struct {
 	limits   string
 	upstream string
@@ -36,10 +36,10 @@ type options struct {
 	shutdownDelay, shutdownTimeout time.Duration
 }
 
-// A choice is one of several words.
+// A choice is a flag.Value that is one of several words.
 type choice struct {
 	value string
-	of    []string
+	of    []string // the words that Set accepts
 }
 
 func (c *choice) String() string { return c.value }
@@ -52,7 +52,7 @@ func (c *choice) Set(s string) error {
 	return nil
 }
 
-// What serve does while Redis does not decide.
+// The values of -redis-down: what serve does while Redis is down.
 const (
 	downMemory = "memory"
 	downOpen   = "open"
@@ -62,43 +62,45 @@ const (
 // envPrefix begins the name of the environment variable of each flag.
 const envPrefix = "WEIR_"
 
-// flags returns the flags that set o. It is the only list of them: the command line, the
-// environment and the table of docs/serve.md have these.
+// flags returns the flags that set o. The environment variables and the tables in
+// docs/serve.md follow from them.
 func (o *options) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("weir serve", flag.ContinueOnError)
-	fs.StringVar(&o.limits, "limits", "", "`file` of the limits; read again when it changes, and on SIGHUP")
-	fs.StringVar(&o.upstream, "upstream", "", "`URL` to pass requests on to; without it this is no reverse proxy")
-	fs.StringVar(&o.addr, "addr", "localhost:8080", "`address` for clients, if there is an upstream")
-	fs.StringVar(&o.authAddr, "auth-addr", "localhost:9090", "`address` for proxies that ask (/auth), for /metrics, /healthz and /readyz")
-	fs.StringVar(&o.adminAddr, "admin-addr", "localhost:9091", "`address` for operators, if there is an admin-token")
-	fs.StringVar(&o.adminToken, "admin-token", "", "secret of operators, at least 16 `bytes`: a bearer token, or the password of any user")
-	fs.StringVar(&o.tlsCert, "tls-cert", "", "`file` of the certificate for addresses that begin with tls://; read again when it changes")
-	fs.StringVar(&o.tlsKey, "tls-key", "", "`file` of the key of tls-cert")
-	fs.StringVar(&o.envoyConfig, "envoy-config", "", "`directory` of limits as those of Envoy's rate limit service, or one file; looked at once a second")
-	fs.StringVar(&o.envoyAddr, "envoy-rls", "localhost:8081", "`address` for Envoy's rate limit filter (gRPC), if there is an envoy-config")
-	fs.BoolVar(&o.envoyMerge, "envoy-merge-domains", false, "several files of envoy-config may have descriptors of one domain")
-	fs.BoolVar(&o.envoyShadow, "envoy-shadow", false, "answer Envoy with OK, whatever the limits say, and count")
-	fs.BoolVar(&o.envoyHeaders, "envoy-headers", false, "have Envoy add RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses")
-	fs.BoolVar(&o.envoyMetadata, "envoy-metadata", false, "answer Envoy with dynamic metadata: the descriptors, and which of quota_mode are used up")
+	fs.StringVar(&o.limits, "limits", "", "`file` of the limits, read again when it changes and on SIGHUP")
+	fs.StringVar(&o.upstream, "upstream", "", "`URL` of the server to pass requests on to; without it weir is no reverse proxy")
+	fs.StringVar(&o.addr, "addr", "localhost:8080", "`address` for clients, served only with -upstream")
+	fs.StringVar(&o.authAddr, "auth-addr", "localhost:9090", "`address` of /auth, which proxies ask, and of /metrics, /healthz and /readyz")
+	fs.StringVar(&o.adminAddr, "admin-addr", "localhost:9091", "`address` for operators, served only with -admin-token")
+	fs.StringVar(&o.adminToken, "admin-token", "", "`secret` of at least 16 bytes that operators send as a bearer token, or as the password of any user")
+	fs.StringVar(&o.tlsCert, "tls-cert", "", "`file` of the certificate for addresses that begin with tls://, read again when it changes")
+	fs.StringVar(&o.tlsKey, "tls-key", "", "`file` of the private key of -tls-cert")
+	fs.StringVar(&o.envoyConfig, "envoy-config", "", "`directory`, or one file, of limits in the format of Envoy's rate limit service, checked for changes once a second")
+	fs.StringVar(&o.envoyAddr, "envoy-rls", "localhost:8081", "`address` for Envoy's rate limit filter (gRPC), served only with -envoy-config")
+	fs.BoolVar(&o.envoyMerge, "envoy-merge-domains", false, "several files of -envoy-config may have descriptors of the same domain")
+	fs.BoolVar(&o.envoyShadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
+	fs.BoolVar(&o.envoyHeaders, "envoy-headers", false, "tell Envoy to add RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses")
+	fs.BoolVar(&o.envoyMetadata, "envoy-metadata", false, "send Envoy dynamic metadata: the descriptors of the call, and which of those with quota_mode are over their limit")
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
-	fs.Var(&o.redisDown, "redis-down", "while Redis does not answer, count in `memory`, or let all requests pass (open), or refuse them with 503 (closed)")
-	fs.IntVar(&o.replicas, "replicas", 1, "`number` of processes that share Redis; while it is down each admits its share of the limits")
-	fs.IntVar(&o.maxKeys, "max-keys", 1_000_000, "largest `number` of limits of keys that are counted in memory, 48 bytes each")
-	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "lowest `level` of lines in the log: debug, info, warn or error")
+	fs.Var(&o.redisDown, "redis-down", "what to do while Redis is down, one `word`: memory counts in this process, open lets all requests pass, closed answers them with 503")
+	fs.IntVar(&o.replicas, "replicas", 1, "`number` of processes that share Redis; with -redis-down=memory, each divides the limits of -limits by this number while Redis is down")
+	fs.IntVar(&o.maxKeys, "max-keys", 1_000_000, "largest `number` of counts in memory, one for each limit of each key, about 48 bytes each")
+	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "lowest `level` of the lines that are logged: debug, info, warn or error")
 	o.logFormat = choice{"json", []string{"json", "text"}}
 	fs.Var(&o.logFormat, "log-format", "`format` of the log: json or text")
-	fs.DurationVar(&o.shutdownDelay, "shutdown-delay", 0, "`time` from SIGTERM, when /readyz begins to fail, until the listeners close")
-	fs.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 30*time.Second, "`time` that requests have to end after the listeners close")
+	fs.DurationVar(&o.shutdownDelay, "shutdown-delay", 0, "`time` from SIGTERM until the listeners close; /readyz fails meanwhile")
+	fs.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 30*time.Second, "longest `time` that requests may take to end after the listeners have closed")
 	return fs
 }
 
-// envName returns the environment variable of a flag: WEIR_REDIS_ADDRS of redis-addrs.
+// envName returns the name of the environment variable of a flag: WEIR_REDIS_ADDRS for
+// redis-addrs.
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// parse sets o from a command line and, for flags that it lacks, from the environment.
+// parse sets o from a command line. Flags that the command line lacks are set from the
+// environment.
 func (o *options) parse(args []string, env func(string) (string, bool), stderr io.Writer) error {
 	fs := o.flags()
 	fs.SetOutput(io.Discard) // run prints the error
@@ -134,12 +136,12 @@ func (o *options) parse(args []string, env func(string) (string, bool), stderr i
 	return errors.Join(errs...)
 }
 
-// check returns the mistakes that no single flag has.
+// check returns the mistakes that parsing the single flags does not find.
 func (o *options) check() error {
 	var errs []error
 	mistake := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if o.limits == "" && o.envoyConfig == "" {
-		mistake("-limits is missing, or -envoy-config")
+		mistake("-limits or -envoy-config is missing")
 	}
 	if o.limits == "" && (o.upstream != "" || o.adminToken != "") {
 		mistake("-upstream and -admin-token need -limits")
@@ -170,7 +172,7 @@ func (o *options) check() error {
 	return errors.Join(errs...)
 }
 
-// newLogger returns the logger of a service.
+// newLogger returns the logger that the flags choose, which writes to w.
 func (o *options) newLogger(w io.Writer) *slog.Logger {
 	handler := &slog.HandlerOptions{Level: o.logLevel}
 	if o.logFormat.value == "text" {

@@ -19,17 +19,18 @@ import (
 	"time"
 )
 
-// A proxied gateway is an upstream behind a proxy that asks the gateway.
+// A proxied gateway is a gateway, a proxy that asks it, and an upstream behind the proxy.
 type proxied struct {
 	*gateway
-	base     string // of the proxy
+	base     string // the URL of the proxy
 	internal *httptest.Server
 	served   atomic.Int64 // requests that the upstream served
-	limits   string
+	limits   string       // the path of the file of limits
 }
 
-// behind starts a gateway that allows each client so many requests a minute, an upstream, and
-// a proxy with its sample configuration.
+// behind starts a gateway that allows each client limit requests a minute, and an upstream. It
+// then calls run, which starts a proxy with its sample configuration; ports replaces the
+// addresses in that sample.
 func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Replacer)) *proxied {
 	t.Helper()
 	p := &proxied{}
@@ -61,8 +62,9 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 	}
 }
 
-// freeAddress returns an address to listen on. Its port is none that the system gives to
-// outgoing connections: such a connection could take it before the proxy does.
+// freeAddress returns an address to listen on. Its port is outside the range from which Linux
+// takes the ports of outgoing connections: such a connection could take the port before the
+// proxy does.
 func freeAddress(t *testing.T) string {
 	for range 100 {
 		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
@@ -75,8 +77,8 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// find returns the path of a program. If it is missing the test is skipped, or fails if CI is
-// set.
+// find returns the path of a program. If the program is missing, the test is skipped, or fails
+// if CI is set.
 func find(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -108,7 +110,8 @@ func spawn(t *testing.T, env []string, program string, args ...string) {
 	})
 }
 
-// nginx runs nginx.conf after edits: pairs of a text and its replacement.
+// nginx returns a function for behind that runs nginx with nginx.conf. edits are pairs: a text
+// of nginx.conf and its replacement.
 func nginx(edits ...string) func(t *testing.T, ports *strings.Replacer) {
 	return func(t *testing.T, ports *strings.Replacer) {
 		t.Helper()
@@ -136,7 +139,7 @@ func nginx(edits ...string) func(t *testing.T, ports *strings.Replacer) {
 	}
 }
 
-// caddy runs the Caddyfile.
+// caddy is a function for behind that runs Caddy with the Caddyfile.
 func caddy(t *testing.T, ports *strings.Replacer) {
 	t.Helper()
 	program := find(t, "caddy")
@@ -153,8 +156,8 @@ func caddy(t *testing.T, ports *strings.Replacer) {
 	spawn(t, []string{"HOME=" + dir, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir}, program, "run", "--config", conf, "--adapter", "caddyfile")
 }
 
-// All proxies pass on requests that the gateway allows, and answer those that it refuses with
-// its answer. A client cannot pretend to be another client.
+// TestBehindProxy: nginx and Caddy pass on requests that the gateway allows. Others get a 429
+// with Retry-After and problem details. A client cannot pretend to be another client.
 func TestBehindProxy(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +166,7 @@ func TestBehindProxy(t *testing.T) {
 				from, path string
 				header     []string
 				status     int
-				left       string
+				remaining  string // requests
 			}{
 				{"127.0.0.2", "/a?b=c", nil, 200, "3"},
 				{"127.0.0.2", "/a?b=c", nil, 200, "2"},
@@ -173,7 +176,7 @@ func TestBehindProxy(t *testing.T) {
 				{"127.0.0.2", "/a", []string{"X-Forwarded-For", "192.0.2.1"}, 429, "0"},
 				{"127.0.0.2", "/a", []string{"X-Forwarded-For", "192.0.2.2", "X-Forwarded-For", "192.0.2.3"}, 429, "0"},
 				{"127.0.0.2", "/a", []string{"X-Real-Ip", "192.0.2.1", "Forwarded", "for=192.0.2.1", "X-Forwarded-Host", "x", "X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/b"}, 429, "0"},
-				{"127.0.0.2", "/weir", nil, 429, "0"}, // a client cannot reach the gateway through the proxy
+				{"127.0.0.2", "/weir", nil, 429, "0"}, // for nginx 404: a client cannot reach the gateway
 				{"127.0.0.3", "/a", nil, 200, "3"},
 			} {
 				served := p.served.Load()
@@ -188,7 +191,7 @@ func TestBehindProxy(t *testing.T) {
 				if resp.StatusCode != tt.status || p.served.Load() == served != limited {
 					t.Errorf("%+v: got %d, %s; the upstream served %d", tt, resp.StatusCode, body, p.served.Load()-served)
 				}
-				if want := fmt.Sprintf(`"client/requests";r=%s;t=60`, tt.left); !strings.HasPrefix(resp.Header.Get("RateLimit"), want) {
+				if want := fmt.Sprintf(`"client/requests";r=%s;t=60`, tt.remaining); !strings.HasPrefix(resp.Header.Get("RateLimit"), want) {
 					t.Errorf("%+v: got RateLimit: %s, want %s", tt, resp.Header.Get("RateLimit"), want)
 				}
 				if want := `"client/requests";q=4;w=60`; !strings.HasPrefix(resp.Header.Get("RateLimit-Policy"), want) {
@@ -205,7 +208,8 @@ func TestBehindProxy(t *testing.T) {
 	}
 }
 
-// The rules see the method of the request, not that of the call of /auth.
+// TestMethodBehindNginx: the rules see the method of the client's request, not that of nginx's
+// question.
 func TestMethodBehindNginx(t *testing.T) {
 	p := behind(t, 4, nginx())
 	resp, err := from(t, "127.0.0.2").Post(p.base+"/a", "text/plain", strings.NewReader("a body"))
@@ -220,12 +224,13 @@ func TestMethodBehindNginx(t *testing.T) {
 	defer operator.Close()
 	_, state := get(t, http.DefaultClient, operator.URL+"/state?rule=writes&key="+url.QueryEscape(key))
 	if resp.StatusCode != 200 || !strings.Contains(state, `"remaining":999`) {
-		t.Errorf("got %d, and of its method %s", resp.StatusCode, state)
+		t.Errorf("got status %d, and for the key of its method %s", resp.StatusCode, state)
 	}
 }
 
-// A preflight is free of charge if it certainly is a preflight. Each comes from a client of
-// its own whose limit is used up.
+// TestPreflightBehindProxy: behind nginx a preflight is free of charge, unless it has a body or
+// credentials. Behind Caddy all preflights are charged. Each request comes from another
+// client, whose limit is used up.
 func TestPreflightBehindProxy(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
 		t.Run(name, func(t *testing.T) {
@@ -266,8 +271,8 @@ func TestPreflightBehindProxy(t *testing.T) {
 	}
 }
 
-// The file is rewritten while clients send requests as fast as they can. They get 200 or 429
-// and nothing else, and the last limit holds.
+// TestReloadBehindNginx: while the file is rewritten again and again, clients get only 200 or
+// 429, and the requests that pass are as many as the last limit allows.
 func TestReloadBehindNginx(t *testing.T) {
 	const reloads, clients = 20, 4
 	p := behind(t, 1, nginx())
@@ -321,7 +326,8 @@ func TestReloadBehindNginx(t *testing.T) {
 	t.Logf("%d got 200, %d got 429", statuses[200].Load(), statuses[429].Load())
 }
 
-// Without a gateway nginx passes requests on, as configured, or answers with an error.
+// TestNginxWithoutGateway: while the gateway is unreachable, nginx passes requests on. Without
+// the error_page of nginx.conf it answers them with a 500.
 func TestNginxWithoutGateway(t *testing.T) {
 	for _, tt := range []struct {
 		edits  []string

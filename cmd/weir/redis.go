@@ -36,49 +36,50 @@ type redisOptions struct {
 	given  []string               // the fields of client that were set
 }
 
-// clientFields are the fields of redis.UniversalOptions that are flags, and what they are.
-// A field that is not set has the value that redisstore.ClientOptions chooses.
+// clientFields are the fields of redis.UniversalOptions that flags set, with the help texts
+// of these flags. A field whose flag is not given has the value that redisstore.ClientOptions
+// chooses.
 var clientFields = []struct{ field, usage string }{
-	{"Username", "`name` of the user at Redis"},
-	{"Password", "`password` at Redis; better in the environment, because other users see command lines"},
-	{"DB", "`number` of the database, not in a cluster"},
-	{"MasterName", "`name` of the master, if redis-addrs are Sentinels"},
-	{"SentinelUsername", "`name` of the user at the Sentinels"},
-	{"SentinelPassword", "`password` at the Sentinels"},
-	{"IsClusterMode", "the only address of redis-addrs is that of a cluster"},
-	{"ClientName", "`name` of the connections, for CLIENT LIST"},
-	{"Protocol", "`version` of the protocol: 2 or 3"},
+	{"Username", "`name` of the Redis user"},
+	{"Password", "`password` of the Redis user; set it by the environment, because other users of the machine see command lines"},
+	{"DB", "`number` of the database; a cluster has none"},
+	{"MasterName", "`name` of the master, if -redis-addrs are those of Sentinels"},
+	{"SentinelUsername", "`name` of the user for the Sentinels"},
+	{"SentinelPassword", "`password` for the Sentinels"},
+	{"IsClusterMode", "Redis is a cluster, although -redis-addrs has only one address"},
+	{"ClientName", "`name` of the connections in the output of CLIENT LIST"},
+	{"Protocol", "`version` of the Redis protocol: 2 or 3"},
 	{"DisableIdentity", "don't tell Redis the name and version of the client library"},
-	{"IdentitySuffix", "`text` after the name of the client library"},
-	{"PoolSize", "largest `number` of connections to a node"},
-	{"PoolTimeout", "longest `time` to wait for a connection; the default is redis-timeout"},
-	{"PoolFIFO", "use connections in turn, not the last one first"},
-	{"MinIdleConns", "`number` of connections that are kept ready"},
-	{"MaxIdleConns", "largest `number` of unused connections; 0 is no bound"},
-	{"MaxActiveConns", "largest `number` of connections, also while the pool is exhausted; 0 is no bound"},
-	{"MaxConcurrentDials", "largest `number` of connections that are made at a time; 0 is redis-pool-size"},
-	{"ConnMaxIdleTime", "`time` after which an unused connection is closed; 0 is 30m"},
-	{"ConnMaxLifetime", "`time` after which a connection is closed; 0 is never"},
-	{"ConnMaxLifetimeJitter", "largest `time` by which redis-conn-max-lifetime differs from connection to connection"},
-	{"DialTimeout", "longest `time` to make a connection"},
-	{"DialerRetries", "`number` of attempts to make a connection"},
-	{"DialerRetryTimeout", "`time` between two attempts to make a connection; 0 is 100ms"},
-	{"ReadTimeout", "longest `time` to wait for an answer; the default is 250ms more than redis-timeout"},
-	{"WriteTimeout", "longest `time` to send a command; the default is 250ms more than redis-timeout"},
-	{"ContextTimeoutEnabled", "the budget of a decision also bounds a command; without it redisstore needs a client of its own"},
-	{"MaxRetries", "`number` of times that a command of overrides is sent again; -1 is none. A decision is never sent again"},
-	{"MinRetryBackoff", "shortest `time` before a command is sent again; 0 is 8ms"},
-	{"MaxRetryBackoff", "longest `time` before a command is sent again; 0 is 512ms"},
-	{"ReadBufferSize", "`bytes` of the read buffer of a connection; 0 is 32 KiB"},
-	{"WriteBufferSize", "`bytes` of the write buffer of a connection; 0 is 32 KiB"},
-	{"MaxRedirects", "`number` of times that a command follows a slot that moves, in a cluster; 0 is 3"},
-	{"FailingTimeoutSeconds", "`seconds` for which a cluster avoids a node that fails; 0 is 15"},
+	{"IdentitySuffix", "`text` that is appended to the name of the client library, if -redis-disable-identity is false"},
+	{"PoolSize", "largest `number` of connections to a Redis node that are in use at the same time"},
+	{"PoolTimeout", "longest `time` to wait for a free connection; the default is -redis-timeout"},
+	{"PoolFIFO", "use the connection that was idle longest, not the one that was used last"},
+	{"MinIdleConns", "smallest `number` of idle connections that are kept open"},
+	{"MaxIdleConns", "largest `number` of idle connections; 0 means no bound"},
+	{"MaxActiveConns", "largest `number` of connections, idle or in use; 0 means no bound"},
+	{"MaxConcurrentDials", "largest `number` of connections that are being opened at the same time; 0 means -redis-pool-size"},
+	{"ConnMaxIdleTime", "`time` after which an idle connection is closed; 0 means 30m"},
+	{"ConnMaxLifetime", "`time` after which a connection is closed; 0 means never"},
+	{"ConnMaxLifetimeJitter", "largest random `time` that is added to -redis-conn-max-lifetime of a connection, or subtracted"},
+	{"DialTimeout", "longest `time` to open a connection"},
+	{"DialerRetries", "`number` of attempts to open a connection"},
+	{"DialerRetryTimeout", "`time` between attempts to open a connection; 0 means 100ms"},
+	{"ReadTimeout", "longest `time` to wait for an answer; the default is -redis-timeout plus 250ms"},
+	{"WriteTimeout", "longest `time` to send a command; the default is -redis-timeout plus 250ms"},
+	{"ContextTimeoutEnabled", "let -redis-timeout bound the commands of this client; if false, decisions go through a copy of it with shorter timeouts"},
+	{"MaxRetries", "`number` of times that a failed command for overrides is sent again; -1 means none. A decision is never sent again"},
+	{"MinRetryBackoff", "shortest `time` before a failed command is sent again; 0 means 10ms"},
+	{"MaxRetryBackoff", "longest `time` before a failed command is sent again; 0 means 1s"},
+	{"ReadBufferSize", "size of the read buffer of a connection in `bytes`; 0 means 32 KiB"},
+	{"WriteBufferSize", "size of the write buffer of a connection in `bytes`; 0 means 32 KiB"},
+	{"MaxRedirects", "largest `number` of redirects that a command follows in a cluster; 0 means 3"},
+	{"FailingTimeoutSeconds", "`seconds` for which commands avoid a node of a cluster that has failed; 0 means 15"},
 }
 
-// flagOf returns the flag of a field: redis-pool-fifo of PoolFIFO.
+// flagOf returns the name of the flag that sets a field: redis-pool-fifo for PoolFIFO.
 func flagOf(field string) string {
 	name := "redis"
-	lower := false // the last letter was
+	lower := false // whether the letter before is lower case
 	runes := []rune(field)
 	for i, r := range runes {
 		next := i+1 < len(runes) && unicode.IsLower(runes[i+1])
@@ -92,14 +93,14 @@ func flagOf(field string) string {
 }
 
 func (o *redisOptions) flags(fs *flag.FlagSet) {
-	fs.StringVar(&o.addrs, "redis-addrs", "", "`host:port` of a Redis that several processes share; several, with commas, of a cluster or of Sentinels. Without it limits are counted in memory")
-	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`text` that begins every key in Redis")
-	fs.DurationVar(&o.timeout, "redis-timeout", 50*time.Millisecond, "longest `time` for a decision by Redis")
-	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis by TLS")
-	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the certificates that sign those of Redis; without it, those of the system")
-	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of a certificate that Redis asks for")
-	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the key of redis-tls-cert")
-	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "", "`name` in the certificate of Redis, if it is not that of the address")
+	fs.StringVar(&o.addrs, "redis-addrs", "", "`host:port` of the Redis that processes share, or those of several cluster nodes or Sentinels, with commas between them; without it weir counts in memory")
+	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`text` at the beginning of every key in Redis")
+	fs.DurationVar(&o.timeout, "redis-timeout", 50*time.Millisecond, "longest `time` that a decision in Redis may take")
+	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
+	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the CA certificates that Redis is verified with; the default is those of the system")
+	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis")
+	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the private key of -redis-tls-cert")
+	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "", "`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
 	o.client = *redisstore.ClientOptions(0)
 	for _, c := range clientFields {
 		name := flagOf(c.field)
@@ -118,7 +119,7 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	}
 }
 
-// set notes that a flag was given.
+// set records that a flag was given.
 func (o *redisOptions) set(name string) {
 	for _, c := range clientFields {
 		if flagOf(c.field) == name {
@@ -141,7 +142,7 @@ func (o *redisOptions) check() error {
 	return errors.Join(errs...)
 }
 
-// universal returns the options of the client.
+// universal returns the options of the Redis client.
 func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 	u := redisstore.ClientOptions(o.timeout, strings.Split(o.addrs, ",")...)
 	for _, field := range o.given {
@@ -171,24 +172,24 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 	return u, nil
 }
 
-// redisLog is the log of the Redis client. Its lines are details: the breaker logs that
-// Redis is down, once.
+// redisLog logs the lines of the Redis client at level debug. They are details, because the
+// breaker already logs that Redis is down.
 type redisLog struct{}
 
 func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 	slog.DebugContext(ctx, "redis: "+fmt.Sprintf(format, args...))
 }
 
-// stores are where a service counts.
+// stores are the stores of a service.
 type stores struct {
 	store   weir.Store
-	counter weir.Store   // the same without shares, for counts that are no limit of Weir
-	all     []weir.Store // those that have metrics, or keep overrides
+	counter weir.Store   // like store, but -replicas does not divide its limits; for Envoy
+	all     []weir.Store // the stores that have metrics or keep overrides
 	close   func() error
 }
 
-// newStores returns a store in memory, or one in Redis behind a breaker, which counts in
-// memory while Redis is down if the options say so.
+// newStores returns a store in memory or, with -redis-addrs, one in Redis behind a breaker.
+// With -redis-down=memory the latter counts in memory while Redis is down.
 func newStores(o *options, logger *slog.Logger) (*stores, error) {
 	local := memstore.New(memstore.Options{MaxKeys: o.maxKeys})
 	if o.redis.addrs == "" {
@@ -221,7 +222,7 @@ func newStores(o *options, logger *slog.Logger) (*stores, error) {
 	return s, nil
 }
 
-// keeper returns the store that keeps overrides for all processes, or nil.
+// keeper returns the store that keeps overrides for all processes, or nil if there is none.
 func keeper(all []weir.Store) overrides.Keeper {
 	for _, s := range all {
 		if k, ok := s.(overrides.Keeper); ok {

@@ -23,22 +23,23 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// tlsScheme begins the addresses that are served by TLS.
+// tlsScheme is the prefix of addresses that are served over TLS.
 const tlsScheme = "tls://"
 
-// A service is a set of servers that end together.
+// A service is a set of servers that stop together.
 type service struct {
 	o      *options
 	logger *slog.Logger
 	cert   *certificate
-	envoy  *envoy.Service // or nil
-	failed chan error     // of the first server that fails
+	envoy  *envoy.Service // nil without -envoy-config
+	failed chan error     // gets the error of each server that fails
 	stops  []func(ctx context.Context) error
-	addrs  map[string]net.Addr // by flag
+	addrs  map[string]net.Addr // the addresses of the listeners, by the name of their flag
 }
 
-// serve serves until ctx ends, and then lets requests end. If it is not nil, started is
-// called with the addresses of the listeners, by flag.
+// serve runs a service until ctx ends or a server fails. Then requests may end, for up to
+// o.shutdownTimeout. serve calls started, unless it is nil, with the addresses of the
+// listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	st, err := newStores(o, logger)
 	if err != nil {
@@ -99,15 +100,15 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 	}
 	if err == nil {
 		logger.Info("weir: shutting down")
-		time.Sleep(o.shutdownDelay) // until load balancers have noticed
+		time.Sleep(o.shutdownDelay) // load balancers notice that /readyz fails
 	}
 	return errors.Join(err, s.stop())
 }
 
-// listen starts the servers that the options name.
+// listen starts the servers that the options ask for.
 func (s *service) listen(g *gateway) error {
 	if s.o.upstream != "" {
-		to, _ := url.Parse(s.o.upstream) // check has parsed it
+		to, _ := url.Parse(s.o.upstream) // options.check has parsed this URL
 		if err := s.http("addr", s.o.addr, g.proxy(to)); err != nil {
 			return err
 		}
@@ -144,7 +145,7 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// http serves h until stop.
+// http serves h on the address of a flag until stop.
 func (s *service) http(flag, addr string, h http.Handler) error {
 	ln, err := s.listener(flag, addr)
 	if err != nil {
@@ -167,7 +168,7 @@ func (s *service) http(flag, addr string, h http.Handler) error {
 	return nil
 }
 
-// grpc serves calls until stop.
+// grpc serves srv on the address of a flag until stop.
 func (s *service) grpc(flag, addr string, srv *grpc.Server) error {
 	ln, err := s.listener(flag, addr)
 	if err != nil {
@@ -189,7 +190,8 @@ func (s *service) grpc(flag, addr string, srv *grpc.Server) error {
 	return nil
 }
 
-// stop lets requests end, for as long as the options say.
+// stop closes the listeners and waits until all requests have ended, for
+// s.o.shutdownTimeout at most.
 func (s *service) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.o.shutdownTimeout)
 	defer cancel()
@@ -202,7 +204,7 @@ func (s *service) stop() error {
 	return errors.Join(errs...)
 }
 
-// watch reloads the rules when the file changes, and when hup has a signal.
+// watch reloads the rules when the file changes and at each signal of hup, until ctx ends.
 func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger *slog.Logger) {
 	watched := make(chan error, 1)
 	go func() { watched <- rules.Watch(ctx) }()
@@ -212,7 +214,7 @@ func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger
 			if ctx.Err() != nil {
 				return
 			}
-			logger.Warn("weir: the system cannot watch the file of limits; send SIGHUP after a change", "error", err)
+			logger.Warn("weir: changes of the file of limits go unnoticed; send SIGHUP after a change", "error", err)
 			watched = nil
 		case <-hup:
 			if changes, err := rules.Reload(); err != nil {

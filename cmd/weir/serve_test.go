@@ -27,17 +27,18 @@ import (
 	"github.com/seed83679106/weir/internal/weirtest"
 )
 
-// A running service ends with the test, or by stop.
+// A running service stops at the end of the test, or when stop is called.
 type running struct {
 	addrs map[string]net.Addr
 	log   *weirtest.Log
 	stop  func() error
 }
 
-// url returns the URL of the listener of a flag.
+// url returns the URL of the address of a flag.
 func (r *running) url(flag string) string { return "http://" + r.addrs[flag].String() }
 
-// environment is an os.LookupEnv of a map.
+// environment returns a function that looks up variables in m, as os.LookupEnv does in the
+// environment.
 func environment(m map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
 }
@@ -85,13 +86,13 @@ func writeFile(t *testing.T, path, text string) string {
 	return path
 }
 
-// asking are the fields by which a proxy asks about a request of a client.
+// asking returns the header fields by which a proxy asks about GET / of a client.
 func asking(client string) []string {
 	return []string{"X-Forwarded-Method", "GET", "X-Forwarded-Uri", "/", "X-Forwarded-For", client}
 }
 
-// TestServe: the reverse proxy, the questions of proxies, operators and a reload, with rules
-// that are added, in one service.
+// TestServe: one service is a reverse proxy, answers a proxy and operators, and exports
+// metrics. It uses a changed file, also with an added rule, and ignores a file with a mistake.
 func TestServe(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "served") }))
 	defer upstream.Close()
@@ -110,12 +111,12 @@ func TestServe(t *testing.T) {
 	}
 	status(200, 200, 429)
 	for _, tt := range []struct{ from, path, client, want string }{
-		{"127.0.0.1", "/auth", "127.0.0.2", "429"}, // one client, whatever the way
+		{"127.0.0.1", "/auth", "127.0.0.2", "429"}, // counts for the same client as requests through the reverse proxy
 		{"127.0.0.1", "/auth", "127.0.0.3", "200"},
 		{"127.0.0.1", "/healthz", "", "200"},
 		{"127.0.0.1", "/readyz", "", "200"},
 		{"127.0.0.1", "/metrics", "", "200"},
-		{"127.0.0.1", "/rules", "", "404"}, // operators have an address of their own
+		{"127.0.0.1", "/rules", "", "404"}, // only the address for operators has it
 		{"127.0.0.1", "/admin/rules", "", "404"},
 	} {
 		var header []string
@@ -145,7 +146,7 @@ func TestServe(t *testing.T) {
 	}
 	status(200, 200, 429)
 
-	writeLimits(t, path, 3) // one more, and a mistake changes nothing
+	writeLimits(t, path, 3) // one more request; the mistake below changes nothing
 	eventually(t, "a reload", func() bool { return strings.Contains(s.log.String(), "rules reloaded") })
 	status(200, 429)
 	writeFile(t, path, "limits: [")
@@ -165,7 +166,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestReloadBySignal: SIGHUP reads the file at once.
+// TestReloadBySignal: SIGHUP makes weir read the file again.
 func TestReloadBySignal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, path, 1)
@@ -175,7 +176,8 @@ func TestReloadBySignal(t *testing.T) {
 	eventually(t, "a reload", func() bool { return strings.Contains(s.log.String(), `"weir: rules reloaded"`) })
 }
 
-// TestShutdown: requests that have begun end, and /readyz fails meanwhile.
+// TestShutdown: after SIGTERM /readyz fails for the shutdown delay, then the listeners close,
+// and a request that has begun still gets its answer.
 func TestShutdown(t *testing.T) {
 	begun, released := make(chan bool), make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -185,7 +187,7 @@ func TestShutdown(t *testing.T) {
 	}))
 	defer upstream.Close()
 	release := sync.OnceFunc(func() { close(released) })
-	defer release() // if the test fails
+	defer release() // in case the test fails
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, path, 2)
 	s := startService(t, "-limits", path, "-upstream", upstream.URL, "-shutdown-delay", "1s")
@@ -204,7 +206,7 @@ func TestShutdown(t *testing.T) {
 	eventually(t, "unready", func() bool {
 		resp, err := http.Get(s.url("auth-addr") + "/readyz")
 		if err != nil {
-			t.Fatal(err) // the listener must live on for a second
+			t.Fatal(err) // the listener must stay open for -shutdown-delay
 		}
 		defer resp.Body.Close()
 		return resp.StatusCode == http.StatusServiceUnavailable
@@ -230,7 +232,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestShutdownTimeout: a request that does not end is cut, and the service says so.
+// TestShutdownTimeout: after the shutdown timeout a running request is cut off, and the service
+// ends with an error.
 func TestShutdownTimeout(t *testing.T) {
 	begun, release := make(chan bool), make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- true; <-release }))
@@ -246,12 +249,12 @@ func TestShutdownTimeout(t *testing.T) {
 	}()
 	<-begun
 	if err := s.stop(); err == nil {
-		t.Error("got no error for a request that was cut")
+		t.Error("got no error for a request that was cut off")
 	}
 }
 
-// TestServeFails: a service that cannot listen ends with an error that names the flag, and
-// leaves no listener behind.
+// TestServeFails: a service that cannot start ends with exit status 1 and an error that names
+// the flag or the mistake.
 func TestServeFails(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -281,8 +284,8 @@ func TestServeFails(t *testing.T) {
 	}
 }
 
-// TestTLS: an address with tls:// is served by TLS, by a certificate that may be replaced,
-// and HTTP/2 is spoken.
+// TestTLS: an address with tls:// is served over TLS and by HTTP/2. A certificate that is
+// replaced on disk is used without a restart.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "limits.yaml")
@@ -305,7 +308,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("got %s, %v", got, err)
 	}
 	second := writeCertificate(t, cert, key)
-	os.Chtimes(cert, time.Time{}, time.Now().Add(time.Minute)) // a clock of seconds may not have moved
+	os.Chtimes(cert, time.Time{}, time.Now().Add(time.Minute)) // the file system may store whole seconds only
 	eventually(t, "the new certificate", func() bool { _, err := ask(second); return err == nil })
 }
 
@@ -335,8 +338,8 @@ func writeCertificate(t *testing.T, certFile, keyFile string) *x509.Certificate 
 	return cert
 }
 
-// TestRedis: replicas share their counts in Redis. What happens without it is as the flag
-// redis-down says, and so is readiness.
+// TestRedis: replicas share their counts in Redis. While Redis is down, -redis-down decides
+// whether requests pass and whether /readyz fails. The password is not logged.
 func TestRedis(t *testing.T) {
 	server := redistest.Server(t)
 	if _, err := server.Do("CONFIG", "SET", "requirepass", "secret"); err != nil {
@@ -347,7 +350,7 @@ func TestRedis(t *testing.T) {
 	type replica struct {
 		*running
 		down          string
-		status, ready int // without Redis
+		status, ready int // the answers of /auth and /readyz while Redis is down
 	}
 	var replicas []replica
 	for _, r := range []replica{{down: downMemory, status: 200, ready: 200}, {down: downOpen, status: 200, ready: 503}, {down: downClosed, status: 503, ready: 503}} {
@@ -384,7 +387,8 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// TestRedisTLS: Redis by TLS, where each side checks the certificate of the other.
+// TestRedisTLS: weir counts in a Redis over TLS only if each side accepts the certificate of
+// the other.
 func TestRedisTLS(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "limits.yaml")
@@ -395,11 +399,11 @@ func TestRedisTLS(t *testing.T) {
 	server := redistest.Server(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
 	for _, tt := range []struct {
 		args []string
-		keys int64 // that Redis has afterwards
+		keys int64 // the number of keys in Redis afterwards
 	}{
 		{[]string{"-redis-tls", "-redis-tls-ca", cert}, 0}, // Redis wants a certificate
 		{[]string{"-redis-tls", "-redis-tls-cert", cert, "-redis-tls-key", key}, 0},
-		{[]string{"-redis-tls", "-redis-tls-ca", cert, "-redis-tls-cert", cert, "-redis-tls-key", key}, 2}, // one of each rule
+		{[]string{"-redis-tls", "-redis-tls-ca", cert, "-redis-tls-cert", cert, "-redis-tls-key", key}, 2}, // one key for each rule
 	} {
 		s := startService(t, append([]string{"-limits", path, "-redis-addrs", "127.0.0.1:" + port, "-redis-timeout", "5s"}, tt.args...)...)
 		if resp, body := get(t, http.DefaultClient, s.url("auth-addr")+"/auth", asking("192.0.2.1")...); resp.StatusCode != 200 {

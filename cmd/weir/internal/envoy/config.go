@@ -1,9 +1,10 @@
-// Package envoy answers Envoy's rate limit filter, as github.com/envoyproxy/ratelimit does:
-// gRPC, envoy.service.ratelimit.v3.RateLimitService, from the same files.
+// Package envoy is a gRPC service for Envoy's rate limit filter,
+// envoy.service.ratelimit.v3.RateLimitService. It reads the files of
+// github.com/envoyproxy/ratelimit, here called Envoy's service, and decides as it does.
 //
-// Counts are those of Envoy's service: every hit counts, also one that is over the limit, in
-// windows that begin at whole multiples of their unit since 1970. The store is a counter
-// here: it keeps a fixed window of a quota that nobody reaches, and this package compares.
+// Every hit counts, also one that is over the limit. Windows begin at whole multiples of their
+// unit since 1970. The store only counts: its fixed windows have a quota above every limit, and
+// this package compares the count with the limit.
 package envoy
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// The files, as Envoy's service reads them.
+// The types of a file, as Envoy's service reads it.
 type (
 	fileYAML struct {
 		Domain      text
@@ -37,8 +38,8 @@ type (
 		QuotaMode      bool `yaml:"quota_mode"`
 		ShareThreshold bool `yaml:"share_threshold"`
 
-		// Both add values of requests to the names of metrics. They are read and ignored:
-		// a client must not choose labels.
+		// DetailedMetric and ValueToMetric would add values of requests to the labels of
+		// metrics. They are read and ignored: a client must not choose labels.
 		DetailedMetric bool `yaml:"detailed_metric"`
 		ValueToMetric  bool `yaml:"value_to_metric"`
 	}
@@ -51,7 +52,8 @@ type (
 	}
 )
 
-// A text is a scalar as it is written: 0443 is no number, and true no boolean.
+// A text is a YAML scalar as it is written in the file. 0443 and true stay texts and do not
+// become a number and a boolean.
 type text string
 
 func (t *text) UnmarshalYAML(n ast.Node) error {
@@ -63,28 +65,29 @@ func (t *text) UnmarshalYAML(n ast.Node) error {
 	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		*t = text(n.GetToken().Value)
 	default:
-		return &yaml.SyntaxError{Message: "want a text", Token: n.GetToken()}
+		return &yaml.SyntaxError{Message: "want a text or a number here", Token: n.GetToken()}
 	}
 	return nil
 }
 
-// Config is the content of a directory of files.
+// Config holds the limits of the files of a directory.
 type Config struct {
 	domains map[string]*node
 	limits  []*limit
 }
 
-// A node is a descriptor of a file, or a domain.
+// A node is a domain, or a descriptor of a file. Its children are the descriptors in it.
 type node struct {
-	children  map[string]*node // by key, or by key_value
-	wildcards []wildcard       // those of children with an asterisk, in the order of the file
-	limit     *limit           // or nil
-	shared    string           // the value under which all values are counted, or ""
+	children  map[string]*node // by name: key, or key_value
+	wildcards []wildcard       // the children with an asterisk, in the order of the file
+	limit     *limit           // nil if the descriptor has none
+	shared    string           // with share_threshold: the value that counts for all values
 }
 
-// A wildcard is a child whose value has asterisks. Each stands for any text, or for none.
+// A wildcard is a child whose name has asterisks. Each asterisk stands for any text, even an
+// empty one.
 type wildcard struct {
-	parts []string // what is between them
+	parts []string // the name, split at the asterisks
 	*node
 }
 
@@ -104,9 +107,9 @@ func (w *wildcard) matches(s string) bool {
 	return true
 }
 
-// A limit is a rate_limit of a file, or of a descriptor in a request.
+// A limit is a rate_limit of a file, or the limit that a descriptor of a call has with it.
 type limit struct {
-	proto     *ratelimit.RateLimitResponse_RateLimit // as answers have it; shared, never changed
+	proto     *ratelimit.RateLimitResponse_RateLimit // the limit in answers; calls share it, so it never changes
 	unlimited bool
 	shadow    bool
 	quota     bool
@@ -114,7 +117,7 @@ type limit struct {
 	*stats
 }
 
-// periods are the units of limits. Months and years have a fixed length, as in Envoy's
+// periods are the lengths of the units. A month has 30 days and a year has 365, as in Envoy's
 // service.
 var periods = map[ratelimit.RateLimitResponse_RateLimit_Unit]time.Duration{
 	ratelimit.RateLimitResponse_RateLimit_SECOND: time.Second,
@@ -129,14 +132,14 @@ var periods = map[ratelimit.RateLimitResponse_RateLimit_Unit]time.Duration{
 // maxSize is the size of the largest file, in bytes.
 const maxSize = 4 << 20
 
-// A file is a file of a directory, before it is understood.
+// A file is the path and the content of a file of limits.
 type file struct {
 	path string
 	data []byte
 }
 
-// readFiles returns the files *.yaml and *.yml of a directory, in the order of their names,
-// or one file.
+// readFiles returns the file at path. If path is a directory, it returns the files *.yaml and
+// *.yml in it, sorted by name, without those whose name begins with a dot.
 func readFiles(path string) ([]file, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -149,7 +152,7 @@ func readFiles(path string) ([]file, error) {
 			return nil, err
 		}
 		paths = nil
-		for _, e := range entries { // by name
+		for _, e := range entries { // sorted by name
 			if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && e.Name()[0] != '.' {
 				paths = append(paths, filepath.Join(path, e.Name()))
 			}
@@ -166,8 +169,9 @@ func readFiles(path string) ([]file, error) {
 	return files, nil
 }
 
-// Load reads a directory of files, or one file. The error has all mistakes, each with its
-// file and line. If merge is true, several files may have descriptors of one domain.
+// Load reads the files of a directory, or one file. Its error lists the mistakes of all files,
+// each with its file and line. If merge is true, several files may have descriptors of the
+// same domain.
 func Load(path string, merge bool) (*Config, error) {
 	files, err := readFiles(path)
 	if err != nil {
@@ -207,7 +211,7 @@ func (r *reader) mistake(path, format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.file.path, line, fmt.Sprintf(format, args...)))
 }
 
-// lineOf returns the line of the first key of a mapping, or of another node.
+// lineOf returns the line where a node begins. A mapping begins with its first key.
 func lineOf(n ast.Node) int {
 	switch m := n.(type) {
 	case *ast.MappingNode:
@@ -251,14 +255,14 @@ func (r *reader) read() {
 		n = newNode()
 		r.config.domains[domain] = n
 	case !r.merge:
-		r.mistake("$.domain", "another file has the domain %s, too", domain)
+		r.mistake("$.domain", "another file has the domain %s as well", domain)
 		return
 	}
 	r.descriptors(n, y.Descriptors, "$", []string{domain})
 }
 
-// fields is a visitor that looks for names of fields that are no texts. The parser ignores
-// a mapping that has one.
+// fields is an ast.Visitor that reports names of fields that are not texts, such as 0.25.
+// yaml.Unmarshal ignores them.
 type fields reader
 
 func (f *fields) Visit(n ast.Node) ast.Visitor {
@@ -272,7 +276,7 @@ func (f *fields) Visit(n ast.Node) ast.Visitor {
 	return f
 }
 
-// syntax adds an error of the parser.
+// syntax adds an error of the YAML library, with its line if that is known.
 func (r *reader) syntax(err error) {
 	line := 1
 	text := err.Error()
@@ -287,7 +291,8 @@ func (r *reader) syntax(err error) {
 
 func newNode() *node { return &node{children: map[string]*node{}} }
 
-// descriptors adds the descriptors at a place of the file to a node, whose names are names.
+// descriptors adds list to the children of n. at is the YAML path of n in the file, and names
+// are the names of the nodes from the domain to n.
 func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []string) {
 	for i, d := range list {
 		at := fmt.Sprintf("%s.descriptors[%d]", at, i)
@@ -302,7 +307,7 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 		names := append(slices.Clip(names), name)
 		full := strings.Join(names, ".")
 		if n.children[name] != nil {
-			r.mistake(at, "two descriptors are %s", full)
+			r.mistake(at, "two descriptors have the name %s", full)
 			continue
 		}
 		child := newNode()
@@ -312,7 +317,7 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 		}
 		if d.ShareThreshold {
 			if child.shared = string(d.Value); !strings.Contains(name, "*") {
-				r.mistake(at+".share_threshold", "share_threshold is for values with an asterisk")
+				r.mistake(at+".share_threshold", "share_threshold needs a value with an asterisk")
 			}
 		}
 		if d.RateLimit != nil {
@@ -322,13 +327,14 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 	}
 }
 
-// limit returns the limit of a descriptor.
+// limit returns the limit of d, whose rate_limit is at the YAML path at, and adds it to the
+// Config.
 func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	y := d.RateLimit
 	unit := ratelimit.RateLimitResponse_RateLimit_Unit(ratelimit.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(string(y.Unit))])
 	switch valid := periods[unit] > 0; {
 	case y.Unlimited && valid:
-		r.mistake(at+".unit", "an unlimited rate_limit has no unit")
+		r.mistake(at+".unit", "an unlimited rate_limit must not have a unit")
 	case !y.Unlimited && !valid:
 		r.mistake(at, "unit is %q; want second, minute, hour, day, week, month or year", y.Unit)
 	}

@@ -20,8 +20,8 @@ func descriptor(text string) *common.RateLimitDescriptor {
 	return d
 }
 
-// TestFind: a descriptor gets the limit that Envoy's service chooses. The cases are those of
-// its tests of values, nesting, wildcards, shadow mode and unlimited limits.
+// TestFind: a descriptor gets the limit that Envoy's service chooses. The cases are from that
+// service's tests of values, nesting, wildcards, shadow mode and unlimited limits.
 func TestFind(t *testing.T) {
 	c, err := Load("testdata/limits.yaml", false)
 	if err != nil {
@@ -32,18 +32,18 @@ func TestFind(t *testing.T) {
 		{"key1=something", "none"},
 		{"key1=value1", "none"},                  // the limits are deeper
 		{"key2=value2 subkey=subvalue", "none"},  // the descriptor is deeper
-		{"key5=value5 subkey5=subvalue", "none"}, // a value that no descriptor has
+		{"key5=value5 subkey5=subvalue", "none"}, // no descriptor of the file has this value
 		{"key5=value5 subkey5=subvalue5", "25 DAY key5_value5.subkey5_subvalue5"},
 		{"key5=value5", "15 DAY key5_value5."},
 		{"key1=value1 subkey1=something", "5 SECOND key1_value1.subkey1"},
 		{"key1=value1 subkey1=subvalue1", "10 SECOND key1_value1.subkey1_subvalue1 shadow"},
 		{"key2=something", "20 MINUTE key2. shadow"},
 		{"key2=value2", "30 MINUTE key2_value2."},
-		{"key2=value3", "none"}, // allowed
+		{"key2=value3", "none"}, // its descriptor has no limit
 		{"key3=foo", "1 HOUR key3."},
 		{"key4=foo", "1 DAY key4."},
 		{"key6=foo", "0 UNKNOWN key6. unlimited"},
-		{"key7=unspecified", "70 MINUTE key7."}, // no value in the name
+		{"key7=unspecified", "70 MINUTE key7."}, // the labels of metrics lack the value
 		{"banned=x", "0 SECOND banned."},
 		{"noVal=foo1", "20 MINUTE noVal."},
 		{"noVal=", "20 MINUTE noVal."},
@@ -64,7 +64,7 @@ func TestFind(t *testing.T) {
 		{"multiWild=bar456baz", "none"},
 		{"multiWild=foobaz", "none"},
 		{"nestedWild=val1 wild=goo2", "20 MINUTE nestedWild_val1.wild_goo*"},
-		{"nestedWild=val1 wild=foo2", "none"}, // that wildcard is of another level
+		{"nestedWild=val1 wild=foo2", "none"}, // the wildcard foo* is of the level above
 		{"file=test1", "50 MINUTE file_test1."},
 		{"file=test2", "100 MINUTE file_test*."},
 	} {
@@ -86,9 +86,9 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestKeys: values are counted apart, also by a limit for all values or for a wildcard. Those
-// of a wildcard with share_threshold are counted together. No two descriptors can be
-// confused.
+// TestKeys: each value has a count of its own, also under a limit for all values or for a
+// wildcard. The values of a wildcard with share_threshold have one count. No value can be
+// made up that is counted with others.
 func TestKeys(t *testing.T) {
 	c, err := Load("testdata/limits.yaml", false)
 	if err != nil {
@@ -117,26 +117,26 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	if a, b := appendText(appendText(nil, "a"), "1:b"), appendText(appendText(nil, "a1:"), "b"); string(a) == string(b) {
-		t.Errorf("two lists of texts are %s", a)
+		t.Errorf("two different lists of texts give %s", a)
 	}
 }
 
-// TestMistakes: a file that Envoy's service refuses is refused, with its line.
+// TestMistakes: the error for a file with a mistake names the line of the mistake.
 func TestMistakes(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"descriptors: []", "f.yaml:1: the file has no domain"},
 		{"domain: ''", "f.yaml:1: the file has no domain"},
 		{"", "f.yaml:1: the file has no domain"},
 		{"domain: d\ndescriptors:\n- key: a\n- value: b", "f.yaml:4: a descriptor has no key"},
-		{"domain: d\ndescriptors:\n- key: a\n  value: b\n- key: a\n  value: b", "f.yaml:5: two descriptors are d.a_b"},
-		{"domain: d\ndescriptors:\n- key: a_b\n- key: a\n  value: b", "f.yaml:4: two descriptors are d.a_b"},
+		{"domain: d\ndescriptors:\n- key: a\n  value: b\n- key: a\n  value: b", "f.yaml:5: two descriptors have the name d.a_b"},
+		{"domain: d\ndescriptors:\n- key: a_b\n- key: a\n  value: b", "f.yaml:4: two descriptors have the name d.a_b"},
 		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: foo\n    requests_per_unit: 5", `f.yaml:5: unit is "foo"; want second, minute`},
 		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: unknown", `f.yaml:5: unit is "unknown"`},
 		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    requests_per_unit: 5", `f.yaml:5: unit is ""`},
-		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unlimited: true\n    unit: day", "f.yaml:6: an unlimited rate_limit has no unit"},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unlimited: true\n    unit: day", "f.yaml:6: an unlimited rate_limit must not have a unit"},
 		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    name: x\n    unit: day\n    replaces:\n    - name: x", "f.yaml:8: a rate_limit replaces itself"},
 		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    replaces:\n    - name: ''", "f.yaml:7: an entry of replaces has no name"},
-		{"domain: d\ndescriptors:\n- key: a\n  value: b\n  share_threshold: true", "f.yaml:5: share_threshold is for values with an asterisk"},
+		{"domain: d\ndescriptors:\n- key: a\n  value: b\n  share_threshold: true", "f.yaml:5: share_threshold needs a value with an asterisk"},
 		{"domain: d\ndescriptors:\n- key: a\n  ratelimit:\n    unit: day", `f.yaml:4: unknown field "ratelimit"`},
 		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    requestsperunit: 5", `f.yaml:6: unknown field "requestsperunit"`},
 		{"domain: d\ndescriptors:\n- a", "f.yaml:3: "},
@@ -153,7 +153,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestFormat: values need no quotes, anchors work, and only the first document counts.
+// TestFormat: values that look like numbers or booleans need no quotes, and anchors work.
 func TestFormat(t *testing.T) {
 	c, err := parse([]file{{"f.yaml", []byte("---\ndomain: d\ndescriptors:\n- key: port\n  value: 0443\n  rate_limit: &l {unit: day, requests_per_unit: 5}\n- key: on\n  value: true\n  rate_limit: *l\n- key: version\n  value: 1.10\n  rate_limit: *l\n")}}, false)
 	if err != nil {
@@ -167,8 +167,8 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestDirectory: the files of a directory are read, and one domain is in one file, unless
-// files are merged.
+// TestDirectory: Load reads the files of a directory. Two files with the same domain are a
+// mistake, unless merge is true.
 func TestDirectory(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -181,7 +181,7 @@ func TestDirectory(t *testing.T) {
 		}
 	}
 	if _, err := Load(dir, false); err == nil || !strings.Contains(err.Error(), "b.yml:1: another file has the domain d") {
-		t.Errorf("got %v, want an error for the domain of two files", err)
+		t.Errorf("got %v, want an error because two files have the same domain", err)
 	}
 	c, err := Load(dir, true)
 	if err != nil {
@@ -194,12 +194,12 @@ func TestDirectory(t *testing.T) {
 		}
 	}
 	if _, err := Load(filepath.Join(dir, "none"), false); err == nil {
-		t.Error("a directory that is not there was loaded")
+		t.Error("got no error for a directory that does not exist")
 	}
 }
 
-// TestNear: the cases of Envoy's tests of near limits: hits are near a limit above 80 % of it
-// and within it.
+// TestNear: hits above 80 % of a limit and within it are counted as near the limit. The cases
+// are from the tests of Envoy's service.
 func TestNear(t *testing.T) {
 	for _, tt := range []struct{ hits, after, quota, within, near, over uint64 }{
 		{1, 11, 15, 1, 0, 0},

@@ -28,34 +28,35 @@ import (
 	"github.com/seed83679106/weir/internal/panics"
 )
 
-// Options of NewService. All may be zero.
+// Options are the options of NewService. The zero Options are ready to use.
 type Options struct {
-	Merge    bool // several files may have descriptors of one domain
-	Shadow   bool // every call is answered with OK
-	Headers  bool // tell Envoy to add RateLimit-Limit, -Remaining and -Reset to responses
-	Metadata bool // answer with dynamic metadata, as for quota_mode
-	Logger   *slog.Logger
+	Merge    bool         // several files may have descriptors of the same domain
+	Shadow   bool         // count hits, but answer every call with OK
+	Headers  bool         // tell Envoy to add RateLimit-Limit, -Remaining and -Reset to responses
+	Metadata bool         // answer with dynamic metadata: the descriptors, and the state of quota_mode
+	Logger   *slog.Logger // nil means slog.Default()
 }
 
-// A Service answers the calls of Envoy. It is safe for concurrent use.
+// A Service answers the calls of Envoy's rate limit filter. It is safe for concurrent use.
 type Service struct {
 	ratelimit.UnimplementedRateLimitServiceServer
 
-	Health *health.Server // what the server says of itself; SERVING
+	Health *health.Server // of the gRPC server; it reports SERVING until Shutdown
 
 	path  string
 	store weir.Store
 	o     Options
 
-	mu        sync.Mutex // held to load
-	data      []byte     // what was loaded, or failed to be
+	mu        sync.Mutex // held while files are loaded
+	data      []byte     // the files as last read, even if they had a mistake
 	config    atomic.Pointer[Config]
-	overrides *stats // of limits in requests
+	overrides *stats // the hits of limits that descriptors of calls have with them
 
 	storeErrors, callErrors, loads, failures atomic.Uint64
 }
 
-// NewService returns a service with the files of a directory, which counts in store.
+// NewService returns a service that counts in store. path is a directory of files of limits, or
+// one file. If the files cannot be loaded, NewService returns an error.
 func NewService(path string, store weir.Store, o Options) (*Service, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -65,8 +66,9 @@ func NewService(path string, store weir.Store, o Options) (*Service, error) {
 	return s, s.Reload()
 }
 
-// Reload reads the files, if they have changed since they were read. After an error those
-// before stay in force.
+// Reload loads the files if they have changed since the last call. After an error the limits
+// that were loaded before stay in force. A mistake in the files is returned once: further calls
+// return nil until the files change.
 func (s *Service) Reload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +105,8 @@ func (s *Service) Reload() error {
 	return nil
 }
 
-// Watch reloads the files when they change, until ctx ends. It looks once a second, which
-// also works for ConfigMaps and network file systems.
+// Watch reloads the files when they change, until ctx ends. It reads them once a second, which
+// also works for network file systems and mounted ConfigMaps.
 func (s *Service) Watch(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -128,34 +130,35 @@ func (s *Service) Watch(ctx context.Context) {
 // maxDescriptors is the largest number of descriptors in a call. Envoy sends a few.
 const maxDescriptors = 1000
 
-// An ask is a descriptor of a call.
+// An ask is one descriptor of a call, with the limit that applies to it.
 type ask struct {
-	*limit           // nil: there is none
-	key       []byte // of the counter in the store
+	*limit           // nil if no limit applies, or an unlimited one
+	key       []byte // the key of the counter in the store
 	hits      uint64
 	giveBack  bool
 	unlimited bool
 	t         weir.Transaction
 }
 
-// ShouldRateLimit implements the protocol. An error tells Envoy to do what its
-// failure_mode_deny says.
+// ShouldRateLimit decides a call of Envoy. After an error, failure_mode_deny in Envoy's
+// configuration decides whether the request passes.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitRequest) (*ratelimit.RateLimitResponse, error) {
 	asks, err := s.asks(r)
 	if err != nil {
 		s.callErrors.Add(1)
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	// A client that hangs up is charged all the same.
+	// A client that cancels its call is charged, too.
 	if err := s.count(context.WithoutCancel(ctx), asks); err != nil {
 		s.storeErrors.Add(1)
-		s.o.Logger.Warn("envoy: a call was not decided", "domain", r.Domain, "error", err)
-		return nil, status.Error(codes.Unavailable, "the store does not decide")
+		s.o.Logger.Warn("envoy: the store failed for a call", "domain", r.Domain, "error", err)
+		return nil, status.Error(codes.Unavailable, "the store of the counts is unavailable")
 	}
 	return s.answer(r, asks), nil
 }
 
-// asks returns what a call asks, with the limits that apply.
+// asks returns the descriptors of a call with the limits that apply, or an error if the call is
+// invalid.
 func (s *Service) asks(r *ratelimit.RateLimitRequest) ([]ask, error) {
 	switch n := len(r.Descriptors); {
 	case r.Domain == "":
@@ -181,15 +184,15 @@ func (s *Service) asks(r *ratelimit.RateLimitRequest) ([]ask, error) {
 	return asks, nil
 }
 
-// ask fills a with what a descriptor asks. domain is nil if the files do not have it. The
-// names that the limit replaces are added to replaced.
+// ask fills a for the descriptor d of the call r. domain is the domain of r, or nil if no file
+// has it. ask adds the names that the limit replaces to replaced.
 func (s *Service) ask(a *ask, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node, replaced map[string]bool) error {
 	if domain == nil {
 		return nil
 	}
 	a.hits, a.giveBack = uint64(max(1, r.HitsAddend)), d.GetIsNegativeHits()
 	if h := d.GetHitsAddend(); h != nil {
-		a.hits = h.Value // 0 looks
+		a.hits = h.Value // 0 spends nothing
 	}
 	a.hits = min(a.hits, maxHits)
 	a.key = appendText(nil, r.Domain)
@@ -217,9 +220,10 @@ func (s *Service) ask(a *ask, r *ratelimit.RateLimitRequest, d *common.RateLimit
 	return nil
 }
 
-// find finds the limit of a descriptor. At each level a value of its own comes first, then
-// values with asterisks in the order of the file, and then the key without a value. The
-// descriptor must have as many entries as the limit is deep.
+// find sets a.limit to the limit of d below n, and appends the key of its counter to a.key. At
+// each level an equal value comes first, then values with asterisks in the order of the file,
+// and then the key without a value. A limit applies only to descriptors that have as many
+// entries as its descriptor in the file has levels.
 func (a *ask) find(n *node, d *common.RateLimitDescriptor) {
 	for i, e := range d.GetEntries() {
 		name := e.GetKey() + "_" + e.GetValue()
@@ -246,8 +250,8 @@ func (a *ask) find(n *node, d *common.RateLimitDescriptor) {
 	}
 }
 
-// appendText appends s after its length, so that different lists of texts never give the
-// same bytes.
+// appendText appends the length of s, a colon and s, so that different lists of texts never
+// give the same bytes.
 func appendText(b []byte, s string) []byte {
 	b = strconv.AppendInt(b, int64(len(s)), 10)
 	return append(append(b, ':'), s...)
@@ -257,12 +261,13 @@ const (
 	// ceiling is the quota of the windows in which hits are counted.
 	ceiling = weir.MaxTicks
 
-	// maxHits are counted for a call that has more: they exceed every limit.
+	// maxHits is the largest number of hits that one descriptor counts. It exceeds every
+	// limit, because a limit in a file is a uint32.
 	maxHits = 1 << 32
 )
 
-// count counts the hits of all asks that have a limit. Each is counted for itself, whatever
-// becomes of the others.
+// count counts the hits of every ask that has a limit, also if other asks are over their limit.
+// It returns the errors of the store, joined.
 func (s *Service) count(ctx context.Context, asks []ask) error {
 	var ts []*weir.Transaction
 	for i := range asks {
@@ -283,7 +288,7 @@ func (s *Service) count(ctx context.Context, asks []ask) error {
 	if b, ok := s.store.(weir.Batcher); ok && len(ts) > 0 {
 		return errors.Join(b.TakeEach(ctx, ts)...)
 	}
-	// Calls at one time share round trips.
+	// A store can send concurrent calls in one round trip.
 	const workers = 32
 	errs := make([]error, len(ts))
 	var next atomic.Int64
@@ -299,7 +304,7 @@ func (s *Service) count(ctx context.Context, asks []ask) error {
 	return errors.Join(errs...)
 }
 
-// after returns the count after an ask was counted.
+// after returns the count in the window, which includes the hits of a.
 func (a *ask) after() uint64 {
 	d := &a.t.Decisions[0]
 	if !d.Allowed { // the counter is full
@@ -308,7 +313,7 @@ func (a *ask) after() uint64 {
 	return uint64(ceiling - d.Remaining)
 }
 
-// status returns the answer to an ask.
+// status returns the answer to a, and adds its hits to the stats of the limit.
 func (a *ask) status() *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
@@ -333,7 +338,8 @@ func (a *ask) status() *ratelimit.RateLimitResponse_DescriptorStatus {
 	return st
 }
 
-// quotaMode reports whether a limit of the call has quota_mode, and whether all have.
+// quotaMode reports whether some limit of the call has quota_mode, and whether all its limits
+// have.
 func quotaMode(asks []ask) (some, all bool) {
 	all = true
 	for i := range asks {
@@ -345,8 +351,8 @@ func quotaMode(asks []ask) (some, all bool) {
 	return some, some && all
 }
 
-// answer returns the answer to a call. If all of its limits have quota_mode, it is over the
-// limit only if all of them are.
+// answer returns the answer to a call. It is OVER_LIMIT if one descriptor is over its limit. If
+// all limits of the call have quota_mode, it is OVER_LIMIT only if all descriptors are.
 func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.RateLimitResponse {
 	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
 	var over []int // the indexes of descriptors that are over their limit
@@ -373,8 +379,8 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.R
 	return resp
 }
 
-// tightest returns the status that is over its limit, or else the one with the least left;
-// nil if none has a limit.
+// tightest returns the status of a descriptor that is over its limit, or else the one with the
+// smallest LimitRemaining. It returns nil if no descriptor has a limit.
 func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *ratelimit.RateLimitResponse_DescriptorStatus) {
 	for _, st := range statuses {
 		if st.CurrentLimit != nil && (least == nil || st.Code > least.Code || st.Code == least.Code && st.LimitRemaining < least.LimitRemaining) {
@@ -384,7 +390,8 @@ func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *
 	return least
 }
 
-// headers returns the fields that tell clients of a limit, or none if st is nil.
+// headers returns the header fields that tell a client the state of the limit in st, or none if
+// st is nil.
 func headers(st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderValue {
 	if st == nil {
 		return nil
@@ -399,7 +406,8 @@ func headers(st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderVal
 	}
 }
 
-// metadata describes the call, and the quotas that are used up, by their index.
+// metadata returns the dynamic metadata of a call: its domain and descriptors, whether it has a
+// limit with quota_mode, and over, the indexes of descriptors that are over such a limit.
 func metadata(r *ratelimit.RateLimitRequest, over []int, quotaMode bool) *structpb.Struct {
 	list := func(values []*structpb.Value) *structpb.Value {
 		return structpb.NewListValue(&structpb.ListValue{Values: values})
@@ -434,14 +442,14 @@ func metadata(r *ratelimit.RateLimitRequest, over []int, quotaMode bool) *struct
 	return &structpb.Struct{Fields: fields}
 }
 
-// Server returns a gRPC server with the service and with the health service of gRPC. A panic
-// is an error of its call.
+// Server returns a gRPC server with s and with the health service of gRPC. A panic ends only
+// its call, with the code Internal.
 func (s *Service) Server() *grpc.Server {
 	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 		panicked, err := panics.Call("envoy: a call panicked", func() error { resp, err = next(ctx, r); return err })
 		if panicked {
 			s.o.Logger.Error(err.Error(), "method", info.FullMethod)
-			err = status.Error(codes.Internal, "a bug of the service")
+			err = status.Error(codes.Internal, "the service panicked")
 		}
 		return resp, err
 	}))

@@ -41,7 +41,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// stores are the stores that the service is tested with. The last one cannot batch.
+// stores returns the stores that the service is tested with. The last one is no weir.Batcher.
 func stores(t *testing.T) map[string]weir.Store {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(10*time.Second, redistest.Server(t).Addr()))
 	t.Cleanup(func() { rdb.Close() })
@@ -59,14 +59,14 @@ func stores(t *testing.T) map[string]weir.Store {
 	}
 }
 
-// A client is that of the protocol, over a connection to a service.
+// A client is a gRPC client that is connected to the service s.
 type client struct {
 	ratelimit.RateLimitServiceClient
 	s    *Service
 	conn *grpc.ClientConn
 }
 
-// dial starts a service with a file of this text.
+// dial starts a service whose file of limits is text, and returns a client of it.
 func dial(t *testing.T, text string, store weir.Store, o Options) *client {
 	t.Helper()
 	inOne(24*time.Hour, 30*time.Second)
@@ -107,7 +107,8 @@ func sample(t *testing.T) string {
 	return string(data)
 }
 
-// call returns the answer to a call with these descriptors as text: "OK | OK 19/20 MINUTE".
+// call calls the service and returns the answer as text, such as "OK | OK 19/20 MINUTE": the
+// overall code, and then the code and the remaining hits of each descriptor.
 func (c *client) call(t *testing.T, domain string, hits uint32, descriptors ...*common.RateLimitDescriptor) string {
 	t.Helper()
 	resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: domain, Descriptors: descriptors, HitsAddend: hits})
@@ -140,7 +141,8 @@ func describe(t *testing.T, resp *ratelimit.RateLimitResponse) string {
 	return text
 }
 
-// inOne waits until a window of a length has some time left, so that a test is in one.
+// inOne sleeps until the next window if the current one ends in less than left. A test that
+// takes less than left is then in one window.
 func inOne(window, left time.Duration) {
 	if now := window - time.Duration(time.Now().UnixNano())%window; now < left {
 		time.Sleep(now)
@@ -156,8 +158,8 @@ func merge(lists ...[]string) (descriptors []*common.RateLimitDescriptor) {
 	return descriptors
 }
 
-// TestDecisions: the answers are those of Envoy's service, for the store in memory and for a
-// real Redis, over a real connection.
+// TestDecisions: answers are those of Envoy's service, with the store in memory and with a
+// Redis server.
 func TestDecisions(t *testing.T) {
 	inOne(time.Minute, 10*time.Second)
 	override := descriptor("key1=value1 subkey1=override")
@@ -180,7 +182,7 @@ func TestDecisions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := dial(t, sample(t), store, Options{})
 			for _, tt := range (calls{
-				{one("key4=a"), 0, "OK | OK 0/1 DAY"}, // no hits are one
+				{one("key4=a"), 0, "OK | OK 0/1 DAY"}, // a call without a number of hits has one
 				{one("key4=a"), 1, "OVER_LIMIT | OVER_LIMIT 0/1 DAY"},
 				{one("key4=b"), 1, "OK | OK 0/1 DAY"}, // another value
 				{one("nothing=a"), 1, "OK | OK"},
@@ -192,7 +194,7 @@ func TestDecisions(t *testing.T) {
 				{one("key7=a", "key7=a"), 1, "OK | OK 67/70 MINUTE | OK 66/70 MINUTE"},
 				{one("key7=a"), 60, "OK | OK 6/70 MINUTE"},
 				{one("key7=a"), 7, "OVER_LIMIT | OVER_LIMIT 0/70 MINUTE"},
-				{one("key7=a"), 1, "OVER_LIMIT | OVER_LIMIT 0/70 MINUTE"}, // and so does a hit that is over
+				{one("key7=a"), 1, "OVER_LIMIT | OVER_LIMIT 0/70 MINUTE"}, // a hit that is over the limit counts, too
 				{one("key2=shadow"), 20, "OK | OK 0/20 MINUTE"},
 				{one("key2=shadow"), 1, "OK | OK 0/20 MINUTE"}, // shadow_mode
 				{one("files=files/a"), 2, "OK | OK 0/2 MINUTE"},
@@ -206,13 +208,13 @@ func TestDecisions(t *testing.T) {
 				{[]*common.RateLimitDescriptor{look}, 9, "OK | OK 30/30 MINUTE"},
 				{[]*common.RateLimitDescriptor{five, look}, 9, "OK | OK 25/30 MINUTE | OK 25/30 MINUTE"},
 				{[]*common.RateLimitDescriptor{back}, 9, "OK | OK 29/30 MINUTE"},
-				{[]*common.RateLimitDescriptor{back}, 9, "OK | OK 30/30 MINUTE"}, // never more than nothing
+				{[]*common.RateLimitDescriptor{back}, 9, "OK | OK 30/30 MINUTE"}, // hits that are given back make the count 0 at least
 				{[]*common.RateLimitDescriptor{all}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"},
-				{[]*common.RateLimitDescriptor{look}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"}, // a look knows that it is over
+				{[]*common.RateLimitDescriptor{look}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"}, // 0 hits are over the limit, too, if the count is
 				{[]*common.RateLimitDescriptor{all}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"},
 			}) {
 				if len(tt.descriptors) == 2 && name == "Redis, guarded" {
-					for _, d := range tt.descriptors { // they are alike, and in a call their order is open
+					for _, d := range tt.descriptors { // both have the same count, and their order within a call is not fixed
 						c.call(t, "test-domain", tt.hits, d)
 					}
 					continue
@@ -228,8 +230,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestReplaces: the case of Envoy's manual: a limit that replaces another is alone in force,
-// and the other is not counted.
+// TestReplaces: if one limit of a call replaces another, the other does not apply and is not
+// counted. The example is from the manual of Envoy's service.
 func TestReplaces(t *testing.T) {
 	c := dial(t, `
 domain: d
@@ -262,8 +264,9 @@ descriptors:
 	}
 }
 
-// TestQuotaMode: the cases of Envoy's tests. If all limits of a call have quota_mode it is
-// over the limit only if all of them are; beside another limit they are as any limit.
+// TestQuotaMode: if all limits of a call have quota_mode, the call is over the limit only if
+// all its descriptors are. In a call with another limit, quota_mode changes nothing. The cases
+// are from the tests of Envoy's service.
 func TestQuotaMode(t *testing.T) {
 	text := `
 domain: d
@@ -279,11 +282,11 @@ descriptors:
 		violations  string
 	}{
 		{[]string{"quota1=a", "quota2=a"}, "OK | OK 0/1 DAY | OK 1/2 DAY", ""},
-		{[]string{"quota1=a", "quota2=a"}, "OK | OVER_LIMIT 0/1 DAY | OK 0/2 DAY", "[0]"}, // only some
+		{[]string{"quota1=a", "quota2=a"}, "OK | OVER_LIMIT 0/1 DAY | OK 0/2 DAY", "[0]"}, // only one of two is over
 		{[]string{"quota1=a", "quota2=a"}, "OVER_LIMIT | OVER_LIMIT 0/1 DAY | OVER_LIMIT 0/2 DAY", "[0 1]"},
 		{[]string{"quota1=a"}, "OVER_LIMIT | OVER_LIMIT 0/1 DAY", "[0]"},
 		{[]string{"nothing=a", "quota1=a"}, "OK | OK | OVER_LIMIT 0/1 DAY", "[1]"},
-		{[]string{"regular=a", "quota1=a"}, "OVER_LIMIT | OK 2/3 DAY | OVER_LIMIT 0/1 DAY", ""}, // mixed
+		{[]string{"regular=a", "quota1=a"}, "OVER_LIMIT | OK 2/3 DAY | OVER_LIMIT 0/1 DAY", ""}, // regular has no quota_mode
 		{[]string{"regular=a", "quota1=b"}, "OK | OK 1/3 DAY | OK 0/1 DAY", ""},
 		{[]string{"regular=a"}, "OK | OK 0/3 DAY", ""},
 		{[]string{"regular=a", "quota2=b"}, "OVER_LIMIT | OVER_LIMIT 0/3 DAY | OK 1/2 DAY", ""},
@@ -308,8 +311,8 @@ descriptors:
 	}
 }
 
-// TestHeaders: Envoy may be told of fields for the response. They are those of the tightest
-// limit.
+// TestHeaders: with the option Headers, Envoy is told to add header fields to the response. They
+// describe the limit of the call that has the least left.
 func TestHeaders(t *testing.T) {
 	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{Headers: true})
 	for _, tt := range []struct {
@@ -339,7 +342,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestShadow: with the option Shadow all calls are answered with OK.
+// TestShadow: with the option Shadow all calls are answered with OK, and hits are counted.
 func TestShadow(t *testing.T) {
 	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{Shadow: true})
 	c.call(t, "test-domain", 1, descriptor("key4=a"))
@@ -348,7 +351,7 @@ func TestShadow(t *testing.T) {
 	}
 }
 
-// TestMetrics: they have the names of Envoy's service, so that its dashboards stay.
+// TestMetrics: metrics have the names of Envoy's service, and count hits and errors.
 func TestMetrics(t *testing.T) {
 	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{})
 	c.call(t, "test-domain", 20, descriptor("key5=value5 subkey5=subvalue5"))
@@ -372,7 +375,7 @@ func TestMetrics(t *testing.T) {
 	for metric, want := range map[string]float64{
 		"ratelimit_service_rate_limit_total_hits" + labels:                    27,
 		"ratelimit_service_rate_limit_within_limit" + labels:                  23,
-		"ratelimit_service_rate_limit_near_limit" + labels:                    5, // 21, 22, 23 and 24, 25
+		"ratelimit_service_rate_limit_near_limit" + labels:                    5, // the hits 21 to 25 of 25
 		"ratelimit_service_rate_limit_over_limit" + labels:                    2,
 		`ratelimit_service_should_rate_limit_error{err_type="service_error"}`: 1,
 		`ratelimit_service_should_rate_limit_error{err_type="redis_error"}`:   0,
@@ -385,7 +388,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A broken store fails, or panics.
+// A broken store fails, or panics if panics is true.
 type broken struct{ panics atomic.Bool }
 
 func (b *broken) Take(context.Context, *weir.Transaction) error {
@@ -395,8 +398,8 @@ func (b *broken) Take(context.Context, *weir.Transaction) error {
 	return errors.New("dial tcp 10.0.0.1: secret")
 }
 
-// TestMistakenCalls: what cannot be decided is an error, which Envoy's failure_mode_deny is
-// about. It has no text of the store, and no descriptor is charged.
+// TestMistakenCalls: an invalid call, and a store that fails or panics, give the right gRPC
+// code. The text of the store's error stays secret.
 func TestMistakenCalls(t *testing.T) {
 	store := &broken{}
 	c := dial(t, sample(t), store, Options{})
@@ -415,8 +418,8 @@ func TestMistakenCalls(t *testing.T) {
 		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: slices.Repeat([]*common.RateLimitDescriptor{limited}, 10_000)}, codes.InvalidArgument, "there are more than 1000 descriptors"},
 		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{noUnit}}, codes.InvalidArgument, "no unit"},
 		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{badUnit}}, codes.InvalidArgument, "no unit"},
-		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{limited}}, codes.Unavailable, "the store does not decide"},
-		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{limited, limited}}, codes.Unavailable, "the store does not decide"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{limited}}, codes.Unavailable, "the store of the counts is unavailable"},
+		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{limited, limited}}, codes.Unavailable, "the store of the counts is unavailable"},
 		{&ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: []*common.RateLimitDescriptor{descriptor("key4=" + strings.Repeat("x", 5<<20))}}, codes.ResourceExhausted, "larger than max"},
 	} {
 		_, err := c.ShouldRateLimit(t.Context(), tt.r)
@@ -433,7 +436,7 @@ func TestMistakenCalls(t *testing.T) {
 	}
 }
 
-// raw is a codec for messages that are bytes already.
+// raw is a codec that sends and receives messages as bytes.
 type raw struct{}
 
 func (raw) Name() string { return "proto" }
@@ -447,8 +450,8 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 
 var _ encoding.CodecV2 = raw{}
 
-// TestBadBytes: bytes that are no message, or text that is not UTF-8, are errors, and the
-// service goes on.
+// TestBadBytes: a call whose bytes are no message, or whose text is not UTF-8, gets an error.
+// The service answers the next call.
 func TestBadBytes(t *testing.T) {
 	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{})
 	domain := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "test-domain")
@@ -470,8 +473,8 @@ func TestBadBytes(t *testing.T) {
 	}
 }
 
-// TestHugeDescriptors: a thousand descriptors, and values of a megabyte, are decided, and
-// values that differ at their end only are counted apart.
+// TestHugeDescriptors: the service decides calls with 1,000 descriptors, with values of 1 MiB and
+// with 10,000 entries. Long values that differ in their last byte have separate counts.
 func TestHugeDescriptors(t *testing.T) {
 	for name, store := range stores(t) {
 		c := dial(t, sample(t), store, Options{})
@@ -502,7 +505,7 @@ func TestHugeDescriptors(t *testing.T) {
 	}
 }
 
-// A slow store decides when it is told to, and only calls that do not end with their client.
+// A slow store decides when decide receives a value, and fails if ctx can be cancelled.
 type slow struct {
 	weir.Store
 	asked, decide chan bool
@@ -517,7 +520,7 @@ func (s *slow) Take(ctx context.Context, t *weir.Transaction) error {
 	return s.Store.Take(ctx, t)
 }
 
-// TestCanceled: a client that cancels its call is charged all the same.
+// TestCanceled: a call that the client cancels is charged.
 func TestCanceled(t *testing.T) {
 	store := &slow{memstore.New(memstore.Options{}), make(chan bool), make(chan bool)}
 	c := dial(t, sample(t), store, Options{})
@@ -539,8 +542,8 @@ func TestCanceled(t *testing.T) {
 	}
 }
 
-// TestReload: a change holds for the next call and keeps counts and metrics; a mistake, and
-// files that are gone, change nothing. No call fails meanwhile.
+// TestReload: a changed file applies to the next call and keeps counts and metrics. A file with
+// a mistake, or a missing file, changes nothing. No call fails during reloads.
 func TestReload(t *testing.T) {
 	file := func(n int) string {
 		return fmt.Sprintf("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]", n)
@@ -553,8 +556,8 @@ func TestReload(t *testing.T) {
 		{file(1), "OK | OK 0/1 DAY", false},
 		{file(3), "OK | OK 1/3 DAY", false},
 		{"domain: [", "OK | OK 0/3 DAY", true},
-		{"domain: [", "OVER_LIMIT | OVER_LIMIT 0/3 DAY", false}, // it was reported once
-		{file(9), "OK | OK 4/9 DAY", false},                     // what was refused counts
+		{"domain: [", "OVER_LIMIT | OVER_LIMIT 0/3 DAY", false}, // Reload returns a mistake once
+		{file(9), "OK | OK 4/9 DAY", false},                     // the refused hit counts
 	} {
 		write(t, c.s.path, step.text)
 		if err := c.s.Reload(); (err != nil) != step.fails {
@@ -569,7 +572,7 @@ func TestReload(t *testing.T) {
 	}
 	os.Remove(c.s.path)
 	if err := c.s.Reload(); err == nil {
-		t.Error("a file that is gone was loaded")
+		t.Error("got no error for a missing file")
 	}
 
 	write(t, c.s.path, file(1000))
@@ -599,7 +602,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestWatch: a change is noticed without a signal, and a mistake is logged once.
+// TestWatch: Watch loads a changed file by itself, and logs a mistake once.
 func TestWatch(t *testing.T) {
 	c := dial(t, "domain: d", memstore.New(memstore.Options{}), Options{})
 	var log weirtest.Log
@@ -626,8 +629,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestConcurrent: calls at one time, through several replicas that share a Redis, admit as
-// many as the limit says.
+// TestConcurrent: concurrent calls of two services that share a store are answered with OK
+// exactly as often as the limit allows.
 func TestConcurrent(t *testing.T) {
 	for name, store := range stores(t) {
 		clients := []*client{dial(t, sample(t), store, Options{}), dial(t, sample(t), store, Options{})}

@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// nearLimit is the share of a limit from which hits are near it.
+// nearLimit is the fraction of a limit above which hits are counted as near it.
 const nearLimit = 0.8
 
-// stats are the hits of a limit, as Envoy's service counts them.
+// stats are the metrics of a limit: its labels and its hits, as Envoy's service counts them.
 type stats struct {
 	domain, key1, key2                  string
 	total, within, near, over, shadowed atomic.Uint64
@@ -23,7 +23,8 @@ func newStats(names []string) *stats {
 	return s
 }
 
-// count counts hits under a limit of quota units, after which the counter is at after.
+// count adds hits under a limit of quota hits. after is the count of the window with these hits.
+// over reports whether after exceeds quota.
 func (s *stats) count(hits, after, quota uint64, shadow bool) (over bool) {
 	before := after - min(hits, after)
 	near := uint64(math.Floor(float64(float32(quota) * float32(nearLimit))))
@@ -46,19 +47,20 @@ func (s *stats) count(hits, after, quota uint64, shadow bool) (over bool) {
 	return true
 }
 
-// Names are those of Envoy's service in Prometheus, so that its dashboards stay.
+// prefix begins the names of the metrics. The names are those that Envoy's service exports to
+// Prometheus, so that its dashboards keep working.
 const prefix = "ratelimit_service_"
 
 var (
 	labels     = []string{"domain", "key1", "key2"}
 	totalDesc  = prometheus.NewDesc(prefix+"rate_limit_total_hits", "Hits of each limit.", labels, nil)
 	withinDesc = prometheus.NewDesc(prefix+"rate_limit_within_limit", "Hits within the limit.", labels, nil)
-	nearDesc   = prometheus.NewDesc(prefix+"rate_limit_near_limit", "Hits above 80 % of the limit and within it.", labels, nil)
+	nearDesc   = prometheus.NewDesc(prefix+"rate_limit_near_limit", "Hits above 80 % of the limit that are still within it.", labels, nil)
 	overDesc   = prometheus.NewDesc(prefix+"rate_limit_over_limit", "Hits over the limit.", labels, nil)
 	shadowDesc = prometheus.NewDesc(prefix+"rate_limit_shadow_mode", "Hits over a limit with shadow_mode, which were answered with OK.", labels, nil)
-	errorDesc  = prometheus.NewDesc(prefix+"should_rate_limit_error", "Calls answered with an error: of the store (redis_error), or of the call (service_error).", []string{"err_type"}, nil)
-	loadDesc   = prometheus.NewDesc(prefix+"config_load_success", "Times that files were loaded.", nil, nil)
-	failDesc   = prometheus.NewDesc(prefix+"config_load_error", "Times that files had a mistake, so that those before stayed in force.", nil, nil)
+	errorDesc  = prometheus.NewDesc(prefix+"should_rate_limit_error", "Calls answered with an error, because the store failed (redis_error) or the call was invalid (service_error).", []string{"err_type"}, nil)
+	loadDesc   = prometheus.NewDesc(prefix+"config_load_success", "Number of times that the files of limits were loaded.", nil, nil)
+	failDesc   = prometheus.NewDesc(prefix+"config_load_error", "Number of times that the files of limits had a mistake, so that the limits before stayed in force.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
