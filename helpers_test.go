@@ -1,6 +1,10 @@
 package weir_test
 
 import (
+	"strings"
+	"testing"
+	"time"
+
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/weirtest"
 )
@@ -18,6 +22,7 @@ var (
 	conforms = weirtest.Conforms
 	memory   = weirtest.Memory
 	take     = weirtest.Take
+	together = weirtest.Together
 	redisAt  = weirtest.Redis
 	ask      = weirtest.Ask
 	do       = weirtest.Do
@@ -25,3 +30,63 @@ var (
 )
 
 func isOpen(store weir.Store) bool { return store.(interface{ Open() bool }).Open() }
+
+// reserve books a turn within maxWait.
+func reserve(t *testing.T, store weir.Store, maxWait time.Duration, charges ...weir.Charge) *weir.Reservation {
+	t.Helper()
+	r, err := weir.Reserve(t.Context(), store, maxWait, charges...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// cancelTurn gives a turn back.
+func cancelTurn(t *testing.T, r *weir.Reservation) {
+	t.Helper()
+	if err := r.Cancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ban bans a key of rule api for d.
+func ban(t *testing.T, l *weir.Limiter, key string, d time.Duration) {
+	t.Helper()
+	if err := l.Ban(t.Context(), "api", key, d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unban lifts the ban of a key of rule api.
+func unban(t *testing.T, l *weir.Limiter, key string) {
+	t.Helper()
+	if err := l.Unban(t.Context(), "api", key); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkBan holds how long a key of rule api is banned for against want.
+func checkBan(t *testing.T, l *weir.Limiter, key, when string, want time.Duration) {
+	t.Helper()
+	if rest, err := l.Banned(t.Context(), "api", key); err != nil || rest != want {
+		t.Errorf("%s: got a ban of %v, %v, want %v", when, rest, err, want)
+	}
+}
+
+// peek is weir.Peek of charges that are right.
+func peek(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transaction {
+	t.Helper()
+	tx, err := weir.Peek(t.Context(), store, charges...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// failsWith reports whether err says want, or, if want is "", whether it is nil.
+func failsWith(err error, want string) bool {
+	if want == "" || err == nil {
+		return want == "" && err == nil
+	}
+	return strings.Contains(err.Error(), want)
+}

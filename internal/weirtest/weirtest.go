@@ -38,6 +38,21 @@ type Log struct {
 	b  strings.Builder
 }
 
+// Together calls f with 0 to n−1 at once, each on a goroutine of its own, and waits
+// until all calls have returned.
+func Together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			f(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+}
+
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
