@@ -159,6 +159,7 @@ func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, whe
 // others.
 func TestGone(t *testing.T) {
 	forever := func(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
+	same := func(s weir.Store) weir.Store { return s }
 	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
 	type wrap = func(weir.Store) weir.Store
 	type redis = func() weir.Store
@@ -187,44 +188,44 @@ func TestGone(t *testing.T) {
 			redisAddr := sync.OnceValue(func() string { return redistest.Server(t).Addr() })
 			redis := func() weir.Store { return redisAt(t, redisAddr(), 20*time.Second) }
 			for _, p := range protocols {
-				n := 1000
-				switch {
-				case testing.Short():
-					n = 50
-				case c.name != "memory" && p.connects: // a machine has 28,000 ports
-					n = 200
-				}
+				n := goneRequests(c.name, p)
 				for _, when := range moments {
-					// The client is gone where the Limiter asks, and where the last store does.
-					for _, inner := range []bool{false, true} {
-						if inner && when != beforeDeciding && when != afterDeciding {
-							continue
-						}
-						base := func(s weir.Store) weir.Store { return s }
-						if inner {
-							base = func(s weir.Store) weir.Store { return patient{s, when} }
-						}
-						limit := forever(5).Named(p.name + ", " + string(when))
-						if inner {
-							limit.Name += ", inside"
-						}
-						store := c.store(t, base, redis)
-						front := store
-						if !inner {
-							front = patient{store, when}
-						}
-						ran, failed := serveGone(t, front, limit, p, when, n)
-						if ran != c.want || failed > 0 {
-							t.Errorf("%s: the handler ran %d times of %d and %d failed, want %d and 0", limit.Name, ran, n, failed, c.want)
-						}
-						if err := weir.Wait(t.Context(), store, 0, weir.Charge{Rule: "api", Key: "127.0.0.1", Limit: limit, Cost: 1}); !errors.As(err, new(*weir.LimitedError)) {
-							t.Errorf("%s: afterwards got %v, want the quota used up", limit.Name, err)
-						}
+					waits := func(s weir.Store) weir.Store { return patient{s, when} }
+					limit := forever(5).Named(p.name + ", " + string(when))
+					store := c.store(t, same, redis)
+					checkGone(t, waits(store), store, limit, p, when, n, c.want) // gone where the Limiter asks
+					if when == beforeDeciding || when == afterDeciding {
+						store := c.store(t, waits, redis)
+						checkGone(t, store, store, limit.Named(limit.Name+", inside"), p, when, n, c.want) // and where the last store does
 					}
 				}
 			}
 		})
 	}
+}
+
+// checkGone sends n requests whose clients hang up to front, and then looks at what
+// they have spent of store. want is how often the handler runs.
+func checkGone(t *testing.T, front, store weir.Store, limit weir.Limit, p protocol, when moment, n int, want int64) {
+	t.Helper()
+	ran, failed := serveGone(t, front, limit, p, when, n)
+	if ran != want || failed > 0 {
+		t.Errorf("%s: the handler ran %d times of %d and %d failed, want %d and 0", limit.Name, ran, n, failed, want)
+	}
+	if err := weir.Wait(t.Context(), store, 0, weir.Charge{Rule: "api", Key: "127.0.0.1", Limit: limit, Cost: 1}); !errors.As(err, new(*weir.LimitedError)) {
+		t.Errorf("%s: afterwards got %v, want the quota used up", limit.Name, err)
+	}
+}
+
+// goneRequests returns how many requests of p TestGone sends to a store.
+func goneRequests(store string, p protocol) int {
+	switch {
+	case testing.Short():
+		return 50
+	case store != "memory" && p.connects: // a machine has 28,000 ports
+		return 200
+	}
+	return 1000
 }
 
 func leasing(t testing.TB, next weir.Store) *lease.Store {
@@ -283,17 +284,35 @@ func TestGoneLookup(t *testing.T) {
 	}
 }
 
+type goneCase struct {
+	when moment
+	used int64 // before
+	err  error
+	left time.Duration // until the next turn, afterwards
+	sent bool
+}
+
+// waysToWait send a request that a charge of rule jobs may delay by an hour.
+var waysToWait = []struct {
+	name string
+	send func(ctx context.Context, t *testing.T, store weir.Store, c weir.Charge) (sent bool, err error)
+}{
+	{"Wait", func(ctx context.Context, _ *testing.T, store weir.Store, c weir.Charge) (bool, error) {
+		err := weir.Wait(ctx, store, time.Hour, c)
+		return err == nil, err
+	}},
+	{"RoundTrip", func(ctx context.Context, t *testing.T, store weir.Store, c weir.Charge) (sent bool, err error) {
+		l := must(t, store, weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "jobs", Key: func(*http.Request) (string, bool) { return "", true }, Limits: []weir.Limit{c.Limit}}}})
+		_, err = l.Transport(roundTripper(func(*http.Request) (*http.Response, error) { sent = true; return response(200), nil })).RoundTrip(ask("/", "").WithContext(ctx))
+		return sent, err
+	}},
+}
+
 // TestGoneByHand: what Wait and RoundTrip return to a caller whose context ends,
 // what that has spent, and whether the request goes out. The limit is 2 an hour,
 // and 1 or 2 are spent before.
 func TestGoneByHand(t *testing.T) {
-	for _, c := range []struct {
-		when moment
-		used int64 // before
-		err  error
-		left time.Duration // until the next turn, afterwards
-		sent bool
-	}{
+	for _, c := range []goneCase{
 		{beforeAsking, 1, context.Canceled, 0, false},
 		{beforeAsking, 2, context.Canceled, 30 * time.Minute, false},
 		{beforeDeciding, 1, nil, 30 * time.Minute, true},
@@ -301,14 +320,12 @@ func TestGoneByHand(t *testing.T) {
 		{afterDeciding, 1, nil, 30 * time.Minute, true},
 		{afterDeciding, 2, context.Canceled, 30 * time.Minute, false},
 	} {
-		for _, way := range []string{"Wait", "RoundTrip"} {
+		for _, way := range waysToWait {
 			synctest.Test(t, func(t *testing.T) {
 				memory := memstore.New(memstore.Options{})
 				limit := algorithms.GCRA(2, time.Hour)
 				charge := weir.Charge{Rule: "jobs", Limit: limit, Cost: c.used}
-				if err := weir.Wait(t.Context(), memory, 0, charge); err != nil {
-					t.Fatal(err)
-				}
+				reserve(t, memory, 0, charge)
 				ctx, hangUp := context.WithCancel(t.Context())
 				hangUpIf := func(now moment) {
 					if c.when == now {
@@ -321,25 +338,13 @@ func TestGoneByHand(t *testing.T) {
 					return memory.Take(ctx, t)
 				})
 				charge.Cost = 1
-				var sent bool
-				var err error
 				hangUpIf(beforeAsking)
-				if way == "Wait" {
-					err = weir.Wait(ctx, store, time.Hour, charge)
-					sent = err == nil
-				} else {
-					l := must(t, store, weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "jobs", Key: func(*http.Request) (string, bool) { return "", true }, Limits: []weir.Limit{limit}}}})
-					_, err = l.Transport(roundTripper(func(*http.Request) (*http.Response, error) { sent = true; return response(200), nil })).RoundTrip(ask("/", "").WithContext(ctx))
-				}
+				sent, err := way.send(ctx, t, store, charge)
 				if !errors.Is(err, c.err) || sent != c.sent {
-					t.Errorf("%s, %s, %d spent: got %v, sent: %v; want %v, %v", way, c.when, c.used, err, sent, c.err, c.sent)
+					t.Errorf("%s, %s, %d spent: got %v, sent: %v; want %v, %v", way.name, c.when, c.used, err, sent, c.err, c.sent)
 				}
-				r, err := weir.Reserve(t.Context(), memory, time.Hour, charge)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if r.Delay() != c.left {
-					t.Errorf("%s, %s, %d spent: the next waits %v, want %v", way, c.when, c.used, r.Delay(), c.left)
+				if r := reserve(t, memory, time.Hour, charge); r.Delay() != c.left {
+					t.Errorf("%s, %s, %d spent: the next waits %v, want %v", way.name, c.when, c.used, r.Delay(), c.left)
 				}
 			})
 		}
@@ -383,20 +388,7 @@ func TestHangUpsEverywhere(t *testing.T) {
 				MaxWait: wait,
 				OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { failed.Add(1) },
 			}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran.Add(1) }))
-			var wg sync.WaitGroup
-			for range clients {
-				wg.Go(func() {
-					for i := range each {
-						ctx, hangUp := context.WithCancel(t.Context())
-						if i%4 == 0 {
-							hangUp()
-						}
-						go hangUp()
-						do(h, ask("/", "192.0.2.1:4").WithContext(ctx))
-					}
-				})
-			}
-			wg.Wait()
+			together(clients, func(int) { hangUpAtRandom(t, h, each) })
 			if leases != nil { // what they hold is given back, and spent
 				if err := leases.Close(t.Context()); err != nil {
 					t.Error(err)
@@ -408,5 +400,18 @@ func TestHangUpsEverywhere(t *testing.T) {
 				t.Errorf("%s, MaxWait %v: the handler ran %d times of %d and %d failed, want %d and 0", c.name, wait, ran.Load(), clients*each, failed.Load(), quota)
 			}
 		}
+	}
+}
+
+// hangUpAtRandom sends n requests and hangs up on each at any instant, on every fourth
+// before it is asked.
+func hangUpAtRandom(t *testing.T, h http.Handler, n int) {
+	for i := range n {
+		ctx, hangUp := context.WithCancel(t.Context())
+		if i%4 == 0 {
+			hangUp()
+		}
+		go hangUp()
+		do(h, ask("/", "192.0.2.1:4").WithContext(ctx))
 	}
 }

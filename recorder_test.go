@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -33,6 +32,81 @@ func settled(t *testing.T, limit weir.Limit, next http.Handler) (http.Handler, c
 	return l.Handler(next), outcomes
 }
 
+// A frontDoor serves a limit that refunds errors, and tells what becomes of each request.
+type frontDoor struct {
+	addr     string
+	arrived  chan bool // the handler has begun
+	refused  chan bool
+	outcomes chan weir.Outcome
+	reached  int // requests that the handler has begun
+}
+
+// openDoor limits requests to next, which sends to arrived when it begins.
+func openDoor(t *testing.T, limit int64, next http.Handler, arrived chan bool) *frontDoor {
+	d := &frontDoor{arrived: arrived, refused: make(chan bool), outcomes: make(chan weir.Outcome)}
+	server := httptest.NewServer(must(t, memstore.New(memstore.Options{}), weir.Options{
+		Rules: []weir.Rule{{
+			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(limit, 10_000*time.Hour)},
+			Settle: func(o weir.Outcome) int64 { d.outcomes <- o; return weir.RefundErrors(o) },
+		}},
+		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { d.refused <- true; weir.Refuse(w, r) }),
+	}).Handler(next))
+	t.Cleanup(server.Close)
+	d.addr = server.Listener.Addr().String()
+	return d
+}
+
+// hangUp sends before, then after when the handler has begun, and closes the
+// connection.
+func (d *frontDoor) hangUp(t *testing.T, before, after string) {
+	t.Helper()
+	conn := dial(t, d.addr)
+	defer conn.Close()
+	if _, err := io.WriteString(conn, before); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-d.refused: // the answer comes when the body has
+		return
+	case <-d.arrived:
+		d.reached++
+	}
+	if after == "" {
+		conn.Close()
+	} else if _, err := io.WriteString(conn, after); err != nil {
+		t.Fatal(err)
+	}
+	checkHungUp(t, d.reached, <-d.outcomes)
+}
+
+func checkHungUp(t *testing.T, request int, o weir.Outcome) {
+	t.Helper()
+	if !o.HungUp {
+		t.Errorf("request %d: got status %d and no hang-up", request, o.Status)
+	}
+}
+
+// endless returns a handler that writes until that fails, and panics then.
+func endless(arrived chan<- bool, write func(w http.ResponseWriter) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- true
+		for write(w) == nil {
+		}
+		panic(http.ErrAbortHandler)
+	})
+}
+
+// proxyTo returns a reverse proxy that answers 502 when the upstream fails.
+func proxyTo(t *testing.T, upstream string) http.Handler {
+	target, err := url.Parse(upstream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) { w.WriteHeader(http.StatusBadGateway) }
+	return proxy
+}
+
 // TestHangUpsAreCharged: whatever a client does to make a handler fail when the
 // handler has begun, no more requests reach it than the limit allows.
 func TestHangUpsAreCharged(t *testing.T) {
@@ -44,35 +118,22 @@ func TestHangUpsAreCharged(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer upstream.Close()
-	target, err := url.Parse(upstream.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := httputil.NewSingleHostReverseProxy(target)
-	proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) { w.WriteHeader(http.StatusBadGateway) }
-	endless := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		arrived <- true
-		for {
-			if _, err := w.Write(make([]byte, 1<<16)); err != nil {
-				panic(http.ErrAbortHandler)
-			}
-		}
+	proxy := proxyTo(t, upstream.URL)
+	writes := endless(arrived, func(w http.ResponseWriter) error {
+		_, err := w.Write(make([]byte, 1<<16))
+		return err
 	})
-	endlessFlush := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		arrived <- true
-		for {
-			w.Write([]byte("data: 1\n\n"))
-			if err := http.NewResponseController(w).Flush(); err != nil {
-				w.Header().Set("Failed", err.Error())
-				panic(http.ErrAbortHandler)
-			}
+	flushes := endless(arrived, func(w http.ResponseWriter) error {
+		w.Write([]byte("data: 1\n\n"))
+		err := http.NewResponseController(w).Flush()
+		if err != nil {
+			w.Header().Set("Failed", err.Error())
 		}
+		return err
 	})
-	endlessCopy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		arrived <- true
-		if _, err := io.Copy(w, zeros{}); err != nil {
-			panic(http.ErrAbortHandler)
-		}
+	copies := endless(arrived, func(w http.ResponseWriter) error {
+		_, err := io.Copy(w, zeros{})
+		return err
 	})
 	const get, post = "GET / HTTP/1.1\r\nHost: a\r\n", "POST / HTTP/1.1\r\nHost: a\r\n"
 	for _, tt := range []struct {
@@ -85,48 +146,17 @@ func TestHangUpsAreCharged(t *testing.T) {
 		{"half a body, then closes", proxy, post + "Content-Length: 100000\r\n\r\n" + strings.Repeat(".", 50_000), ""},
 		{"half a chunked body, then closes", proxy, post + "Transfer-Encoding: chunked\r\n\r\n2710\r\n" + strings.Repeat(".", 10_000), ""},
 		{"a malformed chunk", proxy, post + "Transfer-Encoding: chunked\r\n\r\n2710\r\n" + strings.Repeat(".", 10_000), "\r\nZZ\r\n"},
-		{"a body that never comes, then closes while it is written to", endless, post + "Content-Length: 1\r\n\r\n", ""},
-		{"the same, flushed", endlessFlush, post + "Content-Length: 1\r\n\r\n", ""},
-		{"the same, copied", endlessCopy, post + "Content-Length: 1\r\n\r\n", ""},
+		{"a body that never comes, then closes while it is written to", writes, post + "Content-Length: 1\r\n\r\n", ""},
+		{"the same, flushed", flushes, post + "Content-Length: 1\r\n\r\n", ""},
+		{"the same, copied", copies, post + "Content-Length: 1\r\n\r\n", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			refused := make(chan bool)
-			outcomes := make(chan weir.Outcome)
-			h := must(t, memstore.New(memstore.Options{}), weir.Options{
-				Rules: []weir.Rule{{
-					Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(limit, 10_000*time.Hour)},
-					Settle: func(o weir.Outcome) int64 { outcomes <- o; return weir.RefundErrors(o) },
-				}},
-				OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refused <- true; weir.Refuse(w, r) }),
-			}).Handler(tt.handler)
-			server := httptest.NewServer(h)
-			defer server.Close()
-			reached := 0
+			door := openDoor(t, limit, tt.handler, arrived)
 			for range clients {
-				conn, err := net.Dial("tcp", server.Listener.Addr().String())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := io.WriteString(conn, tt.before); err != nil {
-					t.Fatal(err)
-				}
-				select {
-				case <-arrived:
-					reached++
-					if tt.after == "" {
-						conn.Close()
-					} else if _, err := io.WriteString(conn, tt.after); err != nil {
-						t.Fatal(err)
-					}
-					if o := <-outcomes; !o.HungUp {
-						t.Errorf("request %d: got status %d and no hang-up", reached, o.Status)
-					}
-				case <-refused: // the answer comes when the body has
-				}
-				conn.Close()
+				door.hangUp(t, tt.before, tt.after)
 			}
-			if reached != limit {
-				t.Errorf("%d of %d requests reached the handler, want %d", reached, clients, limit)
+			if door.reached != limit {
+				t.Errorf("%d of %d requests reached the handler, want %d", door.reached, clients, limit)
 			}
 		})
 	}
@@ -136,24 +166,13 @@ func TestHangUpsAreCharged(t *testing.T) {
 		reached := 0
 		for range clients {
 			ctx, hangUp := context.WithCancel(t.Context())
-			r, _ := http.NewRequestWithContext(ctx, "GET", server.URL, nil)
 			status := make(chan int, 1)
-			go func() {
-				res, err := client.Do(r)
-				if err != nil {
-					status <- 0
-					return
-				}
-				res.Body.Close()
-				status <- res.StatusCode
-			}()
+			go func() { status <- statusOf(ctx, client, server.URL) }()
 			select {
 			case <-arrived:
 				reached++
 				hangUp()
-				if o := <-outcomes; !o.HungUp {
-					t.Errorf("request %d: got status %d and no hang-up", reached, o.Status)
-				}
+				checkHungUp(t, reached, <-outcomes)
 				<-status
 			case s := <-status:
 				if s != http.StatusTooManyRequests {
@@ -166,6 +185,17 @@ func TestHangUpsAreCharged(t *testing.T) {
 			t.Errorf("%d of %d requests reached the upstream, want %d", reached, clients, limit)
 		}
 	})
+}
+
+// statusOf gets url and returns the status of the response, or 0 if there is none.
+func statusOf(ctx context.Context, client *http.Client, url string) int {
+	r, _ := http.NewRequestWithContext(ctx, "GET", url, nil)
+	res, err := client.Do(r)
+	if err != nil {
+		return 0
+	}
+	res.Body.Close()
+	return res.StatusCode
 }
 
 type zeros struct{}
@@ -221,17 +251,7 @@ func TestStalledBodies(t *testing.T) {
 		}
 		reached := 0
 		for range clients {
-			body, send := io.Pipe()
-			answered := make(chan bool)
-			go func() {
-				defer close(answered)
-				if res, err := client.Post(server.URL, "text/plain", body); err == nil {
-					res.Body.Close()
-				}
-			}()
-			<-returned
-			send.Close() // HTTP/1.1 answers when the body has ended
-			<-answered
+			postHeldBack(client, server.URL, returned)
 			select {
 			case o := <-outcomes:
 				if reached++; !o.HungUp || o.Status != http.StatusServiceUnavailable {
@@ -244,6 +264,21 @@ func TestStalledBodies(t *testing.T) {
 			t.Errorf("%s: %d of %d requests reached the handler, want %d", protocol, reached, clients, limit)
 		}
 	}
+}
+
+// postHeldBack posts a body that it keeps back until the handler has returned.
+func postHeldBack(client *http.Client, url string, returned <-chan bool) {
+	body, send := io.Pipe()
+	answered := make(chan bool)
+	go func() {
+		defer close(answered)
+		if res, err := client.Post(url, "text/plain", body); err == nil {
+			res.Body.Close()
+		}
+	}()
+	<-returned
+	send.Close() // HTTP/1.1 answers when the body has ended
+	<-answered
 }
 
 // TestHandlersFaults: what a handler does wrong is no hang-up, and given back.
@@ -447,27 +482,7 @@ func is[T any](w http.ResponseWriter) bool { _, ok := w.(T); return ok }
 func TestSettleHijack(t *testing.T) {
 	for _, announced := range []bool{false, true} {
 		h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			hijacker, ok := w.(http.Hijacker)
-			if !ok {
-				http.Error(w, "response does not implement http.Hijacker", http.StatusInternalServerError) // as gorilla/websocket
-				return
-			}
-			if announced {
-				w.Header().Set("Upgrade", "echo")
-				w.Header().Set("Connection", "Upgrade")
-				w.WriteHeader(http.StatusSwitchingProtocols)
-			}
-			conn, rw, err := hijacker.Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer conn.Close()
-			if !announced {
-				io.WriteString(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
-				rw.Flush()
-			}
-			io.Copy(conn, rw)
+			echoHijacked(t, w, announced)
 		}))
 		server := httptest.NewServer(h)
 		r, _ := http.NewRequest("GET", server.URL, nil)
@@ -501,22 +516,39 @@ func TestSettleHijack(t *testing.T) {
 	}
 }
 
+// echoHijacked takes the connection over and echoes what it reads. The 101 is written
+// by the ResponseWriter if it is announced, and by hand otherwise.
+func echoHijacked(t *testing.T, w http.ResponseWriter, announced bool) {
+	hijacker, ok := w.(http.Hijacker)
+	if !ok {
+		http.Error(w, "response does not implement http.Hijacker", http.StatusInternalServerError) // as gorilla/websocket
+		return
+	}
+	if announced {
+		w.Header().Set("Upgrade", "echo")
+		w.Header().Set("Connection", "Upgrade")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+	}
+	conn, rw, err := hijacker.Hijack()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	if !announced {
+		io.WriteString(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
+		rw.Flush()
+	}
+	io.Copy(conn, rw)
+}
+
 // TestSettleFlush: server-sent events arrive when they are flushed, not when the
 // handler returns.
 func TestSettleFlush(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		read := make(chan bool)
 		h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for range 3 {
-				io.WriteString(w, "data: 1\n\n")
-				f, ok := w.(http.Flusher)
-				if !ok {
-					t.Error("the writer is no Flusher")
-					return
-				}
-				f.Flush()
-				<-read
-			}
+			flushThrice(t, w, read)
 		}))
 		server, client := httptest.NewServer(h), http.DefaultClient
 		if version == 2 {
@@ -541,6 +573,20 @@ func TestSettleFlush(t *testing.T) {
 		}
 		res.Body.Close()
 		server.Close()
+	}
+}
+
+// flushThrice flushes three events and waits for each to be read.
+func flushThrice(t *testing.T, w http.ResponseWriter, read <-chan bool) {
+	for range 3 {
+		io.WriteString(w, "data: 1\n\n")
+		f, ok := w.(http.Flusher)
+		if !ok {
+			t.Error("the writer is no Flusher")
+			return
+		}
+		f.Flush()
+		<-read
 	}
 }
 
