@@ -26,32 +26,37 @@ func TestHybridServes(t *testing.T) {
 		algorithms.SlidingWindow(5, time.Second), algorithms.SlidingLog(5, time.Second),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			plain := memstore.New(memstore.Options{})
-			behind := &distant{Store: plain}
-			store := weir.Hybrid(behind, 100)
-			charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
-			for take(t, store, 0, charge).Allowed() {
-			}
-			asked := behind.Calls.Load()
-			for i := range 20_000 {
-				time.Sleep(5 * time.Microsecond)
-				got := take(t, store, 0, charge)
-				want := take(t, plain, 0, charge)
-				if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) {
-					t.Fatalf("%v, ask %d: got %+v at %v, the store behind says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
-				}
-			}
-			if n := behind.Calls.Load() - asked; n != 0 {
-				t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
-			}
-			if hits, misses := store.Stats(); hits != 20_000 || misses != uint64(asked) {
-				t.Errorf("%v: got %d hits, %d misses, want 20000 served, %d asked", limit, hits, misses, asked)
-			}
-			time.Sleep(take(t, store, 0, charge).Decisions[0].RetryAfter)
-			if !take(t, store, 0, charge).Allowed() {
-				t.Errorf("%v: refused after RetryAfter", limit)
-			}
+			serveBlocked(t, limit)
 		})
+	}
+}
+
+// serveBlocked uses a limit up and asks 20,000 times more.
+func serveBlocked(t *testing.T, limit weir.Limit) {
+	plain := memstore.New(memstore.Options{})
+	behind := &distant{Store: plain}
+	store := weir.Hybrid(behind, 100)
+	charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
+	for take(t, store, 0, charge).Allowed() {
+	}
+	asked := behind.Calls.Load()
+	for i := range 20_000 {
+		time.Sleep(5 * time.Microsecond)
+		got := take(t, store, 0, charge)
+		want := take(t, plain, 0, charge)
+		if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) {
+			t.Fatalf("%v, ask %d: got %+v at %v, the store behind says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
+		}
+	}
+	if n := behind.Calls.Load() - asked; n != 0 {
+		t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
+	}
+	if hits, misses := store.Stats(); hits != 20_000 || misses != uint64(asked) {
+		t.Errorf("%v: got %d hits, %d misses, want 20000 served, %d asked", limit, hits, misses, asked)
+	}
+	time.Sleep(take(t, store, 0, charge).Decisions[0].RetryAfter)
+	if !take(t, store, 0, charge).Allowed() {
+		t.Errorf("%v: refused after RetryAfter", limit)
 	}
 }
 
@@ -70,16 +75,7 @@ func TestHybridIsExact(t *testing.T) {
 			store := weir.Hybrid(behind, 1000)
 			period := time.Duration(50+r.IntN(2)*50) * time.Millisecond
 			for i := range 2000 {
-				limits := []weir.Limit{
-					algorithms.GCRA(5, period).Named("gcra"), algorithms.SlidingLog(4, period).Named("log"),
-					algorithms.FixedWindow(6, period).Named("window"), algorithms.LeakyBucket(5, 10, period).Named("leaky"),
-				}
-				var charges []weir.Charge
-				for _, l := range limits {
-					if r.IntN(2) == 0 {
-						charges = append(charges, weir.Charge{Rule: "api", Key: fmt.Sprint(r.IntN(2)), Limit: l, Cost: []int64{1, 1, 1, 2, 3, 0, -1, 9}[r.IntN(8)]})
-					}
-				}
+				charges := randomCharges(r, period)
 				within := []time.Duration{0, 0, 10 * time.Millisecond}[r.IntN(3)]
 				if r.IntN(4) == 0 { // somebody else's process
 					take(t, plain, within, noGifts(charges)...)
@@ -87,17 +83,8 @@ func TestHybridIsExact(t *testing.T) {
 				asked := behind.Calls.Load()
 				got := take(t, store, within, charges...)
 				if behind.Calls.Load() == asked { // served here: the store must refuse too
-					peek := &weir.Transaction{Charges: charges, Within: within}
-					if err := plain.Take(context.Background(), peek); err != nil {
-						t.Fatal(err)
-					}
-					if peek.Allowed() {
-						t.Fatalf("seed %d, ask %d: refused %+v within %v, which the store allows: %+v", seed, i, charges, within, got.Decisions)
-					}
-					for j, d := range got.Decisions {
-						if p := peek.Decisions[j]; d.Remaining >= 0 && d.Remaining != p.Remaining || !d.Allowed && p.Allowed && within == 0 {
-							t.Fatalf("seed %d, ask %d, charge %d: got %+v, the store says %+v", seed, i, j, d, p)
-						}
+					if bad := contradicts(t, plain, got); bad != "" {
+						t.Fatalf("seed %d, ask %d: %s", seed, i, bad)
 					}
 				}
 				time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
@@ -109,6 +96,35 @@ func TestHybridIsExact(t *testing.T) {
 	if served < 1000 {
 		t.Errorf("seed %d: served %d of 40,000, too few to show anything", seed, served)
 	}
+}
+
+// randomCharges charges some of four limits.
+func randomCharges(r *rand.Rand, period time.Duration) (charges []weir.Charge) {
+	for _, l := range []weir.Limit{
+		algorithms.GCRA(5, period).Named("gcra"), algorithms.SlidingLog(4, period).Named("log"),
+		algorithms.FixedWindow(6, period).Named("window"), algorithms.LeakyBucket(5, 10, period).Named("leaky"),
+	} {
+		if r.IntN(2) == 0 {
+			charges = append(charges, weir.Charge{Rule: "api", Key: fmt.Sprint(r.IntN(2)), Limit: l, Cost: []int64{1, 1, 1, 2, 3, 0, -1, 9}[r.IntN(8)]})
+		}
+	}
+	return charges
+}
+
+// contradicts returns how a refusal by Hybrid differs from what the store behind says
+// of the same charges, or "".
+func contradicts(t *testing.T, plain weir.Store, got *weir.Transaction) string {
+	t.Helper()
+	peek := take(t, plain, got.Within, got.Charges...)
+	if peek.Allowed() {
+		return fmt.Sprintf("refused %+v within %v, which the store allows: %+v", got.Charges, got.Within, got.Decisions)
+	}
+	for j, d := range got.Decisions {
+		if p := peek.Decisions[j]; d.Remaining >= 0 && d.Remaining != p.Remaining || !d.Allowed && p.Allowed && got.Within == 0 {
+			return fmt.Sprintf("charge %d: got %+v, the store says %+v", j, d, p)
+		}
+	}
+	return ""
 }
 
 // noGifts: what another process gives back is seen after a while only.

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -108,57 +109,80 @@ func TestInFlightModel(t *testing.T) {
 			store := memory()
 			for range 500 { // a bubble takes longer than a schedule
 				schedules--
-				n := 1 + r.Int64N(4)
-				key, lease := strconv.Itoa(schedules), time.Duration(2+r.IntN(100))*time.Millisecond
-				rule := weir.Rule{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.InFlight(n, lease)}}
-				if r.IntN(2) == 0 { // beside another limit, which refuses some
-					rule.Limits = append(rule.Limits, algorithms.FixedWindow(8, 1000*time.Hour))
-				}
-				enter := make(chan chan bool, 1)
-				h := must(t, store, weir.Options{Rules: []weir.Rule{rule}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-					leave := make(chan bool)
-					enter <- leave
-					if <-leave {
-						panic(http.ErrAbortHandler)
-					}
-				}))
-				var held []chan bool
-				admitted := 0
-				for range 12 {
-					switch k := r.IntN(4); {
-					case k == 0 && len(held) > 0:
-						i := r.IntN(len(held))
-						held[i] <- r.IntN(3) == 0
-						held = append(held[:i], held[i+1:]...)
-					case k == 1:
-						time.Sleep(time.Duration(r.Int64N(int64(2 * lease))))
-					default:
-						go func() {
-							defer func() { _ = recover() }()
-							h.ServeHTTP(httptest.NewRecorder(), ask("/", "192.0.2.1:4", "Key", key))
-						}()
-					}
-					synctest.Wait()
-					select {
-					case leave := <-enter:
-						held = append(held, leave)
-						admitted++
-						if int64(len(held)) > n {
-							t.Fatalf("seed %d: %d in flight, want at most %d", seed, len(held), n)
-						}
-					default:
-					}
-					look := take(t, store, 0, weir.Charge{Rule: "api", Key: key, Limit: rule.Limits[0]})
-					if got := n - look.Decisions[0].Remaining; got != int64(len(held)) {
-						t.Fatalf("seed %d: the store counts %d of %d in flight", seed, got, len(held))
-					}
-				}
-				for _, leave := range held {
-					leave <- false
-				}
-				synctest.Wait()
+				newFlights(t, r, store, strconv.Itoa(schedules)).run(t, seed)
 			}
 		})
+	}
+}
+
+// flights are a key under a limit of requests in flight, and those that are.
+type flights struct {
+	r     *rand.Rand
+	store weir.Store
+	key   string
+	n     int64
+	limit weir.Limit
+	h     http.Handler
+	enter chan chan bool // gets the request that has begun
+	held  []chan bool    // get whether the request panics, and end it
+}
+
+func newFlights(t *testing.T, r *rand.Rand, store weir.Store, key string) *flights {
+	f := &flights{r: r, store: store, key: key, n: 1 + r.Int64N(4), enter: make(chan chan bool, 1)}
+	f.limit = algorithms.InFlight(f.n, time.Duration(2+r.IntN(100))*time.Millisecond)
+	limits := []weir.Limit{f.limit}
+	if r.IntN(2) == 0 { // beside another limit, which refuses some
+		limits = append(limits, algorithms.FixedWindow(8, 1000*time.Hour))
+	}
+	f.h = must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("Key"), Limits: limits}}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		leave := make(chan bool)
+		f.enter <- leave
+		if <-leave {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	return f
+}
+
+// run takes twelve steps and counts after each.
+func (f *flights) run(t *testing.T, seed uint64) {
+	t.Helper()
+	for range 12 {
+		f.step()
+		synctest.Wait()
+		select {
+		case leave := <-f.enter:
+			f.held = append(f.held, leave)
+		default:
+		}
+		if int64(len(f.held)) > f.n {
+			t.Fatalf("seed %d: %d in flight, want at most %d", seed, len(f.held), f.n)
+		}
+		look := take(t, f.store, 0, weir.Charge{Rule: "api", Key: f.key, Limit: f.limit})
+		if got := f.n - look.Decisions[0].Remaining; got != int64(len(f.held)) {
+			t.Fatalf("seed %d: the store counts %d of %d in flight", seed, got, len(f.held))
+		}
+	}
+	for _, leave := range f.held {
+		leave <- false
+	}
+	synctest.Wait()
+}
+
+// step ends a request, passes time or sends a request.
+func (f *flights) step() {
+	switch k := f.r.IntN(4); {
+	case k == 0 && len(f.held) > 0:
+		i := f.r.IntN(len(f.held))
+		f.held[i] <- f.r.IntN(3) == 0
+		f.held = slices.Delete(f.held, i, i+1)
+	case k == 1:
+		time.Sleep(time.Duration(f.r.Int64N(int64(2 * f.limit.Period))))
+	default:
+		go func() {
+			defer func() { _ = recover() }()
+			f.h.ServeHTTP(httptest.NewRecorder(), ask("/", "192.0.2.1:4", "Key", f.key))
+		}()
 	}
 }
 

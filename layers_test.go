@@ -215,80 +215,97 @@ func exactLimits(r *rand.Rand) []weir.Limit {
 	return limits
 }
 
+// A turn is booked under a key, and in its books.
+type turn struct {
+	key string
+	*weir.Reservation
+	hs    []*holding
+	after int // cancellations out of order
+}
+
+// A turnWorld has a line of turns.
+type turnWorld struct {
+	*world
+	line      []turn
+	cancelled map[string]int // out of order, by key
+}
+
 // turns reserves turns and cancels some: each request waits exactly as long as the
 // books say, or, where turns before it were cancelled out of order, no longer than if
 // they were kept.
 func turns(t *testing.T, r *rand.Rand) int {
-	w := newWorld(t, r, exactLimits(r)...)
-	type turn struct {
-		key string
-		*weir.Reservation
-		hs    []*holding
-		after int // cancellations out of order
-	}
-	var line []turn
-	cancelled := map[string]int{} // out of order
+	w := &turnWorld{world: newWorld(t, r, exactLimits(r)...), cancelled: map[string]int{}}
 	for range 60 {
 		w.sleep()
-		if i := len(line) - 1; i >= 0 && r.IntN(3) == 0 {
-			if r.IntN(3) == 0 {
-				i = r.IntN(len(line))
-			}
-			c := line[i]
-			last := c.after == cancelled[c.key] && !slices.ContainsFunc(line[i+1:], func(d turn) bool { return d.key == c.key })
-			line = slices.Delete(line, i, i+1)
-			if c.Delay() == 0 {
-				continue
-			}
-			w.note("cancel %s of %d, last %v", c.key, c.hs[0].at%1e10, last)
-			if err := c.Cancel(t.Context()); err != nil {
-				w.fail("%v", err)
-			}
-			if !last {
-				cancelled[c.key]++
-			}
-			for _, h := range c.hs {
-				if !last {
-					h.gone = h.n
-				}
-				h.n = 0
-				if last { // as if it had never been
-					h.at = 0
-				}
-			}
-			continue
-		}
-		w.decisions++
-		key, cost, within := w.key(), 1+r.Int64N(4), time.Duration(r.Int64N(60e6))*time.Microsecond
-		most := cost
-		for _, l := range w.limits {
-			most = min(most, l.Quota)
-		}
-		cost = most
-		may, must := w.books[key].earliest(now(), cost)
-		res, err := weir.Reserve(t.Context(), w.plain, within, w.charges(key, cost)...)
-		var wait time.Duration
-		var limited *weir.LimitedError
-		switch {
-		case err == nil:
-			wait = res.Delay()
-			w.note("%s: %d wait %v", key, cost, wait)
-			line = append(line, turn{key, res, w.books[key].spend(now()+wait.Microseconds(), cost), cancelled[key]})
-		case errors.As(err, &limited):
-			wait = limited.RetryAfter()
-			w.note("%s: %d refused within %v, retry after %v", key, cost, within, wait)
-			if wait <= within {
-				w.fail("refused")
-			}
-		default:
-			w.fail("%v", err)
-		}
-		if at := now() + wait.Microseconds(); at < may || at > must {
-			w.fail("%s waits %v, want %d to %d µs", key, wait, may-now(), must-now())
+		if len(w.line) > 0 && r.IntN(3) == 0 {
+			w.cancelOne()
+		} else {
+			w.reserveOne()
 		}
 	}
 	w.idle()
 	return w.decisions
+}
+
+// cancelOne cancels the last turn of the line, or any.
+func (w *turnWorld) cancelOne() {
+	w.Helper()
+	i := len(w.line) - 1
+	if w.r.IntN(3) == 0 {
+		i = w.r.IntN(len(w.line))
+	}
+	c := w.line[i]
+	last := c.after == w.cancelled[c.key] && !slices.ContainsFunc(w.line[i+1:], func(d turn) bool { return d.key == c.key })
+	w.line = slices.Delete(w.line, i, i+1)
+	if c.Delay() == 0 {
+		return
+	}
+	w.note("cancel %s of %d, last %v", c.key, c.hs[0].at%1e10, last)
+	if err := c.Cancel(w.Context()); err != nil {
+		w.fail("%v", err)
+	}
+	if !last {
+		w.cancelled[c.key]++
+	}
+	for _, h := range c.hs {
+		if last { // as if it had never been
+			h.at = 0
+		} else {
+			h.gone = h.n
+		}
+		h.n = 0
+	}
+}
+
+// reserveOne books a turn and holds its wait, or that of a refusal, against the books.
+func (w *turnWorld) reserveOne() {
+	w.Helper()
+	w.decisions++
+	key, cost, within := w.key(), 1+w.r.Int64N(4), time.Duration(w.r.Int64N(60e6))*time.Microsecond
+	for _, l := range w.limits {
+		cost = min(cost, l.Quota)
+	}
+	may, must := w.books[key].earliest(now(), cost)
+	res, err := weir.Reserve(w.Context(), w.plain, within, w.charges(key, cost)...)
+	var wait time.Duration
+	var limited *weir.LimitedError
+	switch {
+	case err == nil:
+		wait = res.Delay()
+		w.note("%s: %d wait %v", key, cost, wait)
+		w.line = append(w.line, turn{key, res, w.books[key].spend(now()+wait.Microseconds(), cost), w.cancelled[key]})
+	case errors.As(err, &limited):
+		wait = limited.RetryAfter()
+		w.note("%s: %d refused within %v, retry after %v", key, cost, within, wait)
+		if wait <= within {
+			w.fail("refused")
+		}
+	default:
+		w.fail("%v", err)
+	}
+	if at := now() + wait.Microseconds(); at < may || at > must {
+		w.fail("%s waits %v, want %d to %d µs", key, wait, may-now(), must-now())
+	}
 }
 
 // settlements serves requests whose costs are known when they have ended: a request is
@@ -300,88 +317,53 @@ func leasedSettlements(t *testing.T, r *rand.Rand) int {
 	return settling(t, r, []weir.Limit{algorithms.FixedWindow(100+r.Int64N(300), time.Duration(1+r.Int64N(5))*time.Second).Named("l")}, true)
 }
 
+// A request of a settleWorld ends when it gets what it has used.
+type request struct {
+	key    string
+	hs     []*holding
+	finish chan int64
+	served bool
+}
+
+// A settleWorld serves requests of settledCost units until it is told what they used.
+type settleWorld struct {
+	*world
+	h       http.Handler
+	leased  bool
+	running []*request
+}
+
+const settledCost = 3
+
 func settling(t *testing.T, r *rand.Rand, limits []weir.Limit, leased bool) int {
-	w := newWorld(t, r, limits...)
+	w := &settleWorld{world: newWorld(t, r, limits...), leased: leased}
 	var store weir.Store = w.plain
 	var leases *lease.Store
 	if leased {
 		leases = lease.New(w.plain, lease.Options{})
 		store = leases
 	}
-	const cost = 3
-	type request struct {
-		key    string
-		hs     []*holding
-		finish chan int64
-		served bool
-	}
-	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "r", Key: weir.ByHeader("Key"), Limits: limits,
-		Cost:   func(*http.Request) int64 { return cost },
+	w.h = must(t, store, weir.Options{Rules: []weir.Rule{{Name: "r", Key: weir.ByHeader("Key"), Limits: limits,
+		Cost:   func(*http.Request) int64 { return settledCost },
 		Settle: func(o weir.Outcome) int64 { return o.Used },
-	}}})
-	var running []*request
-	h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	}}}).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		q := r.Context().Value(inWorld{}).(*request)
 		q.served = true
 		weir.ReportUsage(r.Context(), <-q.finish)
 	}))
-	burst := func(leased bool) int {
-		if leased {
-			return 1 + r.IntN(60)
-		}
-		return 1
-	}
-	finish := func(i int) {
-		q := running[i]
-		running = slices.Delete(running, i, i+1)
-		used := r.Int64N(cost + 1)
-		if !leased {
-			used = r.Int64N(2 * cost)
-		}
-		w.note("%s: %d of %d used", q.key, used, q.hs[0].at%1e10)
-		excess := used - cost
-		if excess > 0 {
-			w.books[q.key].spend(now(), excess)
-		} else {
-			for _, h := range q.hs {
-				h.n += excess
-			}
-		}
-		q.finish <- used
-		synctest.Wait()
-	}
 	for range 60 {
 		w.sleep()
-		if n := len(running); n > 0 && r.IntN(2) == 0 {
-			finish(r.IntN(n))
+		if n := len(w.running); n > 0 && r.IntN(2) == 0 {
+			w.finish(r.IntN(n))
 			if !leased {
 				w.remains()
 			}
 			continue
 		}
-		key := w.key()
-		for range burst(leased) {
-			w.decisions++
-			q := &request{key: key, finish: make(chan int64)}
-			_, want := w.books[key].fits(now(), cost)
-			req := ask("/", "192.0.2.1:4", "Key", key)
-			go h.ServeHTTP(httptest.NewRecorder(), req.WithContext(context.WithValue(req.Context(), inWorld{}, q)))
-			synctest.Wait()
-			w.note("%s: %v", key, q.served)
-			if q.served && !want || !leased && !q.served && want {
-				w.fail("%s: served %v, want %v", key, q.served, want)
-			}
-			if q.served {
-				q.hs = w.books[key].spend(now(), cost)
-				running = append(running, q)
-			}
-			if leased {
-				time.Sleep(time.Duration(r.Int64N(1000)) * time.Microsecond)
-			}
-		}
+		w.burst(w.key())
 	}
-	for len(running) > 0 {
-		finish(0)
+	for len(w.running) > 0 {
+		w.finish(0)
 	}
 	if leased {
 		if err := leases.Close(t.Context()); err != nil {
@@ -392,6 +374,59 @@ func settling(t *testing.T, r *rand.Rand, limits []weir.Limit, leased bool) int 
 	w.remains()
 	w.idle()
 	return w.decisions
+}
+
+// burst sends a request, or over leases up to 60.
+func (w *settleWorld) burst(key string) {
+	w.Helper()
+	if !w.leased {
+		w.send(key)
+		return
+	}
+	for range 1 + w.r.IntN(60) {
+		w.send(key)
+		time.Sleep(time.Duration(w.r.Int64N(1000)) * time.Microsecond)
+	}
+}
+
+// send holds whether a request is served against the books.
+func (w *settleWorld) send(key string) {
+	w.Helper()
+	w.decisions++
+	q := &request{key: key, finish: make(chan int64)}
+	_, want := w.books[key].fits(now(), settledCost)
+	req := ask("/", "192.0.2.1:4", "Key", key)
+	go w.h.ServeHTTP(httptest.NewRecorder(), req.WithContext(context.WithValue(req.Context(), inWorld{}, q)))
+	synctest.Wait()
+	w.note("%s: %v", key, q.served)
+	if q.served && !want || !w.leased && !q.served && want {
+		w.fail("%s: served %v, want %v", key, q.served, want)
+	}
+	if q.served {
+		q.hs = w.books[key].spend(now(), settledCost)
+		w.running = append(w.running, q)
+	}
+}
+
+// finish ends a request that has used less than its cost, or, without leases, more.
+func (w *settleWorld) finish(i int) {
+	q := w.running[i]
+	w.running = slices.Delete(w.running, i, i+1)
+	used := w.r.Int64N(settledCost + 1)
+	if !w.leased {
+		used = w.r.Int64N(2 * settledCost)
+	}
+	w.note("%s: %d of %d used", q.key, used, q.hs[0].at%1e10)
+	excess := used - settledCost
+	if excess > 0 {
+		w.books[q.key].spend(now(), excess)
+	} else {
+		for _, h := range q.hs {
+			h.n += excess
+		}
+	}
+	q.finish <- used
+	synctest.Wait()
 }
 
 type inWorld struct{}
@@ -437,95 +472,115 @@ func replicas(t *testing.T, r *rand.Rand) int {
 	return w.decisions
 }
 
+// A pauseWorld sends requests to a partner whose answers pause some keys.
+type pauseWorld struct {
+	*world
+	client        *http.Client
+	paused, since map[string]int64 // until and since when, by key
+	underWay      map[string]int   // by key
+	patient       bool             // nobody gives up, which may hold up others until the turn would have come
+	cancels       []context.CancelFunc
+	wg            sync.WaitGroup
+}
+
 // pauses sends requests whose answers pause the keys, and whose callers give up now
 // and then: nothing is sent beyond the limit or in a pause, what fits is sent at once,
 // and nothing is lost.
 func pauses(t *testing.T, r *rand.Rand) int {
-	w := newWorld(t, r, exactLimits(r)...)
 	const most = 40 * time.Second
-	paused, since := map[string]int64{}, map[string]int64{} // by key, and since when
+	w := &pauseWorld{world: newWorld(t, r, exactLimits(r)...), paused: map[string]int64{}, since: map[string]int64{}, underWay: map[string]int{}}
 	l := must(t, w.plain, weir.Options{MaxWait: most, MaxPause: 30 * time.Second, Rules: []weir.Rule{{Name: "r", Key: weir.ByHeader("Key"), Limits: w.limits}}})
-	client := &http.Client{Transport: l.Transport(roundTrip(func(q *http.Request) (*http.Response, error) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		key := q.Header.Get("Key")
-		w.note("%s: sent", key)
-		w.decisions++
-		if may, _ := w.books[key].fits(now(), 1); !may || now() > since[key] && now() < paused[key] {
-			w.Errorf("%v\n%s\n%s is sent, fits %v, %d µs before the pause is over", w.limits, strings.Join(w.log, "\n"), key, may, paused[key]-now())
-		}
-		w.books[key].spend(now(), 1)
-		res := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: q}
-		if r.IntN(6) == 0 {
-			wait := 1 + r.Int64N(40)
-			res.StatusCode = []int{429, 503}[r.IntN(2)]
-			res.Header.Set("Retry-After", strconv.FormatInt(wait, 10))
-			if end := now() + min(wait, 30)*1e6; end > paused[key] {
-				paused[key], since[key] = end, now() // what was on its way goes
-			}
-			w.note("%s: paused for %d s", key, wait)
-		}
-		return res, nil
-	}))}
-	var wg sync.WaitGroup
-	var cancels []context.CancelFunc
-	underWay := map[string]int{} // by key
-	patient := r.IntN(2) == 0    // nobody gives up, which may hold up others until the turn would have come
+	w.client = &http.Client{Transport: l.Transport(roundTrip(w.answer))}
+	w.patient = r.IntN(2) == 0
 	for range 40 {
-		w.mu.Lock()
-		d := time.Duration(r.Int64N(3e6)) * time.Microsecond
-		key, giveUp := w.key(), !patient && r.IntN(4) == 0
-		w.mu.Unlock()
-		time.Sleep(d)
-		if giveUp && len(cancels) > 0 {
-			w.mu.Lock() // of r: a request may be answered meanwhile
-			abandon := cancels[r.IntN(len(cancels))]
-			w.mu.Unlock()
-			abandon()
-		}
-		synctest.Wait()
-		ctx, cancel := context.WithCancel(t.Context())
-		cancels = append(cancels, cancel)
-		_, must := w.books[key].fits(now(), 1)
-		if underWay[key] == 0 && len(w.limits) == 1 && w.limits[0].Name == "log" { // of a window that turns were taken in less may be left
-			least, _ := w.books[key][0].free(now())
-			if left := take(t, w.plain, 0, w.charges(key, 0)...).Decisions[0].Remaining; left != least && left > 0 { // 0 up to a turn that was cancelled
-				w.fail("%s: got %d remaining, want %d", key, left, least)
-			}
-		}
-		must = must && patient && underWay[key] == 0 && now() >= paused[key]
-		underWay[key]++
-		before := w.decisions
-		wg.Go(func() {
-			defer func() {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				underWay[key]--
-			}()
-			q, _ := http.NewRequestWithContext(ctx, "GET", "http://192.0.2.1/", nil)
-			q.Header.Set("Key", key)
-			if res, err := client.Do(q); err == nil {
-				res.Body.Close()
-			} else if limited := new(weir.LimitedError); !errors.As(err, &limited) && !errors.Is(err, context.Canceled) {
-				t.Errorf("%v", err)
-			}
-		})
-		synctest.Wait()
-		w.mu.Lock()
-		sent := w.decisions > before
-		w.mu.Unlock()
-		if must && !sent {
-			w.fail("%s is not sent, which fits", key)
-		}
+		w.step()
 	}
-	wg.Wait()
-	for _, cancel := range cancels {
+	w.wg.Wait()
+	for _, cancel := range w.cancels {
 		cancel()
 	}
 	w.idle()
 	time.Sleep(most + 20*time.Second)
 	w.remains()
 	return w.decisions
+}
+
+// answer is the partner: it holds what is sent against the books, and asks for a pause
+// now and then.
+func (w *pauseWorld) answer(q *http.Request) (*http.Response, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := q.Header.Get("Key")
+	w.note("%s: sent", key)
+	w.decisions++
+	if may, _ := w.books[key].fits(now(), 1); !may || now() > w.since[key] && now() < w.paused[key] {
+		w.Errorf("%v\n%s\n%s is sent, fits %v, %d µs before the pause is over", w.limits, strings.Join(w.log, "\n"), key, may, w.paused[key]-now())
+	}
+	w.books[key].spend(now(), 1)
+	res := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: q}
+	if w.r.IntN(6) == 0 {
+		wait := 1 + w.r.Int64N(40)
+		res.StatusCode = []int{429, 503}[w.r.IntN(2)]
+		res.Header.Set("Retry-After", strconv.FormatInt(wait, 10))
+		if end := now() + min(wait, 30)*1e6; end > w.paused[key] {
+			w.paused[key], w.since[key] = end, now() // what was on its way goes
+		}
+		w.note("%s: paused for %d s", key, wait)
+	}
+	return res, nil
+}
+
+// step has a caller give up, perhaps, and sends a request, at once if it must go.
+func (w *pauseWorld) step() {
+	w.Helper()
+	w.mu.Lock()
+	d := time.Duration(w.r.Int64N(3e6)) * time.Microsecond
+	key, giveUp := w.key(), !w.patient && w.r.IntN(4) == 0
+	w.mu.Unlock()
+	time.Sleep(d)
+	if giveUp && len(w.cancels) > 0 {
+		w.mu.Lock() // of r: a request may be answered meanwhile
+		abandon := w.cancels[w.r.IntN(len(w.cancels))]
+		w.mu.Unlock()
+		abandon()
+	}
+	synctest.Wait()
+	ctx, cancel := context.WithCancel(w.Context())
+	w.cancels = append(w.cancels, cancel)
+	_, must := w.books[key].fits(now(), 1)
+	if w.underWay[key] == 0 && len(w.limits) == 1 && w.limits[0].Name == "log" { // of a window that turns were taken in less may be left
+		least, _ := w.books[key][0].free(now())
+		if left := take(w, w.plain, 0, w.charges(key, 0)...).Decisions[0].Remaining; left != least && left > 0 { // 0 up to a turn that was cancelled
+			w.fail("%s: got %d remaining, want %d", key, left, least)
+		}
+	}
+	must = must && w.patient && w.underWay[key] == 0 && now() >= w.paused[key]
+	w.underWay[key]++
+	before := w.decisions
+	w.wg.Go(func() { w.send(ctx, key) })
+	synctest.Wait()
+	w.mu.Lock()
+	sent := w.decisions > before
+	w.mu.Unlock()
+	if must && !sent {
+		w.fail("%s is not sent, which fits", key)
+	}
+}
+
+// send is a caller, who may give up or be refused.
+func (w *pauseWorld) send(ctx context.Context, key string) {
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.underWay[key]--
+	}()
+	q, _ := http.NewRequestWithContext(ctx, "GET", "http://192.0.2.1/", nil)
+	q.Header.Set("Key", key)
+	if res, err := w.client.Do(q); err == nil {
+		res.Body.Close()
+	} else if limited := new(weir.LimitedError); !errors.As(err, &limited) && !errors.Is(err, context.Canceled) {
+		w.Errorf("%v", err)
+	}
 }
 
 // TestLayers is TestOracle for what stands on the arithmetic: schedules at random of

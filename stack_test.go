@@ -20,54 +20,76 @@ func TestStackDecidesAlike(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	for range 300 {
 		synctest.Test(t, func(t *testing.T) {
-			alone := memstore.New(memstore.Options{})
-			stack := weir.Hybrid(weir.Breaker(weir.Coalesce(weir.Fallback(weir.Share(memory(), 1), memory())), weir.BreakerOptions{}), r.IntN(2)*2)
-			period := []time.Duration{time.Second, 7 * time.Second, time.Minute}[r.IntN(3)]
-			q := 1 + r.Int64N(8)
-			var limits []weir.Limit
-			for i := range 1 + r.IntN(3) {
-				l := []weir.Limit{
-					algorithms.GCRA(q, period), algorithms.TokenBucket(q, q, period), algorithms.LeakyBucket(q, q, period),
-					algorithms.FixedWindow(q, period), algorithms.AnchoredWindow(q, period), algorithms.SlidingWindow(q, period),
-					algorithms.SlidingLog(q, period), algorithms.Calendar(q, algorithms.Day, time.FixedZone("", -3590+r.IntN(10))),
-				}[r.IntN(8)]
-				if i > 0 {
-					l = l.Named(fmt.Sprint(i))
-				}
-				limits = append(limits, l)
-			}
-			var turns [][2]weir.Transaction // what gives them back
-			for range 60 {
-				var tx weir.Transaction
-				for _, key := range []string{"a", "b"}[:1+r.IntN(8)/7] {
-					for _, l := range limits {
-						tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: []int64{1, 1, 1, q, 2, 0, -1, q + 1}[r.IntN(8)]})
-					}
-				}
-				if r.IntN(3) == 0 {
-					tx.Within = time.Duration(r.Int64N(int64(3 * period)))
-					tx.Delay = tx.Within / 2 * time.Duration(r.IntN(4)/3)
-				}
-				tx.Forget = r.IntN(15) == 0
-				want, got := tx, tx
-				if len(turns) > 0 && r.IntN(5) == 0 {
-					i := r.IntN(len(turns))
-					want, got = turns[i][0], turns[i][1]
-				}
-				for store, tx := range map[weir.Store]*weir.Transaction{alone: &want, stack: &got} {
-					if err := store.Take(t.Context(), tx); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if got.Allowed() != want.Allowed() || got.Allowed() && got.Wait != want.Wait || !got.Allowed() && got.RetryAfter() > want.RetryAfter() {
-					t.Fatalf("seed %d: %+v within %v:\ngot  %+v, wait %v\nwant %+v, wait %v", seed, want.Charges, want.Within, got.Decisions, got.Wait, want.Decisions, want.Wait)
-				}
-				if want.Allowed() && want.Wait > 0 {
-					turns = append(turns, [2]weir.Transaction{backOf(&want), backOf(&got)})
-				}
-				time.Sleep([]time.Duration{0, 0, time.Microsecond, period / time.Duration(q), time.Duration(r.Int64N(int64(period)))}[r.IntN(5)].Truncate(time.Microsecond))
-			}
+			runAlike(t, r, seed)
 		})
+	}
+}
+
+// runAlike asks a stack and a store alone the same, 60 times.
+func runAlike(t *testing.T, r *rand.Rand, seed uint64) {
+	alone := memstore.New(memstore.Options{})
+	stack := weir.Hybrid(weir.Breaker(weir.Coalesce(weir.Fallback(weir.Share(memory(), 1), memory())), weir.BreakerOptions{}), r.IntN(2)*2)
+	period := []time.Duration{time.Second, 7 * time.Second, time.Minute}[r.IntN(3)]
+	q := 1 + r.Int64N(8)
+	limits := randomLimits(r, q, period)
+	var turns [][2]weir.Transaction // what gives them back
+	for range 60 {
+		tx := randomTransaction(r, q, period, limits)
+		want, got := tx, tx
+		if len(turns) > 0 && r.IntN(5) == 0 {
+			i := r.IntN(len(turns))
+			want, got = turns[i][0], turns[i][1]
+		}
+		for store, tx := range map[weir.Store]*weir.Transaction{alone: &want, stack: &got} {
+			if err := store.Take(t.Context(), tx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		checkAlike(t, seed, &got, &want)
+		if want.Allowed() && want.Wait > 0 {
+			turns = append(turns, [2]weir.Transaction{backOf(&want), backOf(&got)})
+		}
+		time.Sleep([]time.Duration{0, 0, time.Microsecond, period / time.Duration(q), time.Duration(r.Int64N(int64(period)))}[r.IntN(5)].Truncate(time.Microsecond))
+	}
+}
+
+// randomLimits returns one to three limits of q a period.
+func randomLimits(r *rand.Rand, q int64, period time.Duration) (limits []weir.Limit) {
+	for i := range 1 + r.IntN(3) {
+		l := []weir.Limit{
+			algorithms.GCRA(q, period), algorithms.TokenBucket(q, q, period), algorithms.LeakyBucket(q, q, period),
+			algorithms.FixedWindow(q, period), algorithms.AnchoredWindow(q, period), algorithms.SlidingWindow(q, period),
+			algorithms.SlidingLog(q, period), algorithms.Calendar(q, algorithms.Day, time.FixedZone("", -3590+r.IntN(10))),
+		}[r.IntN(8)]
+		if i > 0 {
+			l = l.Named(fmt.Sprint(i))
+		}
+		limits = append(limits, l)
+	}
+	return limits
+}
+
+// randomTransaction charges one key or two under limits of q a period.
+func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []weir.Limit) (tx weir.Transaction) {
+	for _, key := range []string{"a", "b"}[:1+r.IntN(8)/7] {
+		for _, l := range limits {
+			tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: []int64{1, 1, 1, q, 2, 0, -1, q + 1}[r.IntN(8)]})
+		}
+	}
+	if r.IntN(3) == 0 {
+		tx.Within = time.Duration(r.Int64N(int64(3 * period)))
+		tx.Delay = tx.Within / 2 * time.Duration(r.IntN(4)/3)
+	}
+	tx.Forget = r.IntN(15) == 0
+	return tx
+}
+
+// checkAlike holds a decision against that of a store alone: a stack may only tell a
+// shorter RetryAfter.
+func checkAlike(t *testing.T, seed uint64, got, want *weir.Transaction) {
+	t.Helper()
+	if got.Allowed() != want.Allowed() || got.Allowed() && got.Wait != want.Wait || !got.Allowed() && got.RetryAfter() > want.RetryAfter() {
+		t.Fatalf("seed %d: %+v within %v:\ngot  %+v, wait %v\nwant %+v, wait %v", seed, want.Charges, want.Within, got.Decisions, got.Wait, want.Decisions, want.Wait)
 	}
 }
 
