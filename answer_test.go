@@ -68,6 +68,13 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+type jitterCase struct {
+	name  string
+	rules []weir.Rule
+	exact int64 // seconds; -1: no Retry-After
+	more  int64
+}
+
 // TestRetryJitter: Retry-After is the wait and up to RetryJitter more, never less, in the
 // seconds, in the milliseconds and in the sentence alike. Nothing else has the jitter.
 func TestRetryJitter(t *testing.T) {
@@ -83,12 +90,7 @@ func TestRetryJitter(t *testing.T) {
 	costly.Cost = func(*http.Request) int64 { return 2 }
 	denies := jittered
 	denies.Deny = func(string) bool { return true }
-	for _, c := range []struct {
-		name  string
-		rules []weir.Rule
-		exact int64 // -1: no Retry-After
-		more  int64
-	}{
+	for _, c := range []jitterCase{
 		{"no jitter", []weir.Rule{window("api", wait*time.Second)}, wait, 0},
 		{"jitter", []weir.Rule{jittered}, wait, jitter},
 		{"a ban", []weir.Rule{bans}, wait, jitter},
@@ -98,44 +100,57 @@ func TestRetryJitter(t *testing.T) {
 		{"a deny", []weir.Rule{denies}, -1, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var refusal weir.Refusal
-			h := must(t, memstore.New(memstore.Options{}), weir.Options{
-				Rules: c.rules, Headers: weir.OpenAI | weir.IETF | weir.Twitter, Observe: func(e weir.Event) { refusal = e.Refusal },
-			}).Handler(served)
-			for range 2 { // from the second refusal on, a ban comes from memory
-				do(h, ask("/", "192.0.2.1:4"))
-			}
-			seen, fields := map[int64]bool{}, ""
-			for range 300 {
-				res := do(h, ask("/", "192.0.2.1:4", "Accept", "text/plain"))
-				text, _ := io.ReadAll(res.Body)
-				after := res.Header.Get("Retry-After")
-				if c.exact < 0 {
-					if after != "" || refusal.RetryAfter != weir.Never {
-						t.Fatalf("%s: got Retry-After %q and %v, want none", c.name, after, refusal.RetryAfter)
-					}
-					continue
-				}
-				seconds, _ := strconv.ParseInt(after, 10, 64)
-				ms, _ := strconv.ParseInt(res.Header.Get("Retry-After-Ms"), 10, 64)
-				if seconds < c.exact || seconds > c.exact+c.more || (ms+999)/1000 != seconds || ms < 1000*c.exact || !strings.Contains(string(text), "in "+after+" seconds") {
-					t.Fatalf("%s: got %q, %d ms and %q; want %d to %d s", c.name, after, ms, text, c.exact, c.exact+c.more)
-				}
-				seen[seconds] = true
-				res.Header.Del("Retry-After")
-				res.Header.Del("Retry-After-Ms")
-				if others := fmt.Sprint(res.Header); fields != "" && others != fields {
-					t.Fatalf("%s: got other fields %s, want %s", c.name, others, fields)
-				} else {
-					fields = others
-				}
-				if refusal.RetryAfter != time.Duration(c.exact)*time.Second {
-					t.Fatalf("%s: the Refusal says %v, want %ds", c.name, refusal.RetryAfter, c.exact)
-				}
-			}
-			if c.more > 0 && len(seen) < int(c.more) || c.more == 0 && len(seen) > 1 {
-				t.Errorf("%s: got %d different waits in 300 refusals", c.name, len(seen))
-			}
+			checkJitter(t, c)
 		})
 	}
+}
+
+// checkJitter has a key refused 300 times.
+func checkJitter(t *testing.T, c jitterCase) {
+	var refusal weir.Refusal
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{
+		Rules: c.rules, Headers: weir.OpenAI | weir.IETF | weir.Twitter, Observe: func(e weir.Event) { refusal = e.Refusal },
+	}).Handler(served)
+	for range 2 { // from the second refusal on, a ban comes from memory
+		do(h, ask("/", "192.0.2.1:4"))
+	}
+	seen, fields := map[int64]bool{}, ""
+	for range 300 {
+		res := do(h, ask("/", "192.0.2.1:4", "Accept", "text/plain"))
+		text, _ := io.ReadAll(res.Body)
+		after := res.Header.Get("Retry-After")
+		if c.exact < 0 {
+			if after != "" || refusal.RetryAfter != weir.Never {
+				t.Fatalf("%s: got Retry-After %q and %v, want none", c.name, after, refusal.RetryAfter)
+			}
+			continue
+		}
+		seen[checkRetryAfter(t, c, res.Header, string(text))] = true
+		res.Header.Del("Retry-After")
+		res.Header.Del("Retry-After-Ms")
+		others := fmt.Sprint(res.Header)
+		if fields != "" && others != fields {
+			t.Fatalf("%s: got other fields %s, want %s", c.name, others, fields)
+		}
+		fields = others
+		if refusal.RetryAfter != time.Duration(c.exact)*time.Second {
+			t.Fatalf("%s: the Refusal says %v, want %ds", c.name, refusal.RetryAfter, c.exact)
+		}
+	}
+	if c.more > 0 && len(seen) < int(c.more) || c.more == 0 && len(seen) > 1 {
+		t.Errorf("%s: got %d different waits in 300 refusals", c.name, len(seen))
+	}
+}
+
+// checkRetryAfter holds the wait in the fields and in the sentence against c, and
+// returns its seconds.
+func checkRetryAfter(t *testing.T, c jitterCase, h http.Header, text string) (seconds int64) {
+	t.Helper()
+	after := h.Get("Retry-After")
+	seconds, _ = strconv.ParseInt(after, 10, 64)
+	ms, _ := strconv.ParseInt(h.Get("Retry-After-Ms"), 10, 64)
+	if seconds < c.exact || seconds > c.exact+c.more || (ms+999)/1000 != seconds || ms < 1000*c.exact || !strings.Contains(text, "in "+after+" seconds") {
+		t.Fatalf("%s: got %q, %d ms and %q; want %d to %d s", c.name, after, ms, text, c.exact, c.exact+c.more)
+	}
+	return seconds
 }

@@ -3,7 +3,6 @@ package weir_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,19 +26,12 @@ func TestAllowAtMost(t *testing.T) {
 			store := open(t)
 			for _, limit := range []weir.Limit{algorithms.GCRA(100, 1000*time.Hour), algorithms.SlidingLog(100, 1000*time.Hour)} {
 				var total atomic.Int64
-				var wg sync.WaitGroup
-				for i := range int64(8) {
-					wg.Go(func() {
-						for range 10 {
-							granted, d, err := weir.AllowAtMost(t.Context(), store, weir.Charge{Rule: "jobs", Key: "acme", Limit: limit, Cost: 3 + i})
-							if err != nil || granted < 0 || granted > 3+i || d.Allowed != (granted > 0) {
-								t.Errorf("got %d, %+v and error %v for %d units", granted, d, err, 3+i)
-							}
-							total.Add(granted)
-						}
-					})
-				}
-				if wg.Wait(); total.Load() != 100 {
+				together(8, func(i int) {
+					for range 10 {
+						total.Add(takeAtMost(t, store, limit, 3+int64(i)))
+					}
+				})
+				if total.Load() != 100 {
 					t.Errorf("%v: granted %d units, want 100", limit, total.Load())
 				}
 			}
@@ -48,6 +40,16 @@ func TestAllowAtMost(t *testing.T) {
 	if _, _, err := weir.AllowAtMost(t.Context(), memory(), weir.Charge{Limit: algorithms.GCRA(1, time.Hour)}); err == nil {
 		t.Error("a cost of 0: got no error")
 	}
+}
+
+// takeAtMost asks for n units and returns what is granted.
+func takeAtMost(t *testing.T, store weir.Store, limit weir.Limit, n int64) int64 {
+	t.Helper()
+	granted, d, err := weir.AllowAtMost(t.Context(), store, weir.Charge{Rule: "jobs", Key: "acme", Limit: limit, Cost: n})
+	if err != nil || granted < 0 || granted > n || d.Allowed != (granted > 0) {
+		t.Errorf("got %d, %+v and error %v for %d units", granted, d, err, n)
+	}
+	return granted
 }
 
 func ExampleAllowAtMost() {

@@ -21,6 +21,16 @@ func TestBreakerConforms(t *testing.T) {
 	conforms(t, func() weir.Store { return weir.Breaker(memory(), weir.BreakerOptions{}) })
 }
 
+type breakerStep struct {
+	at     time.Duration
+	ctx    context.Context
+	tx     *weir.Transaction
+	says   error // what the store would say
+	asked  bool  // whether it is asked
+	open   bool  // whether the breaker is open then
+	change string
+}
+
 // TestBreaker walks a breaker through its states.
 func TestBreaker(t *testing.T) {
 	alive := t.Context()
@@ -30,23 +40,14 @@ func TestBreaker(t *testing.T) {
 	defer cancel()
 	limit := algorithms.GCRA(10, time.Second)
 	good, bad := once(limit), once(weir.Limit{})
-	type step struct {
-		at     time.Duration
-		ctx    context.Context
-		tx     *weir.Transaction
-		says   error // what the store would say
-		asked  bool  // whether it is asked
-		open   bool  // whether the breaker is open then
-		change string
-	}
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name     string
 		failures int
 		cooldown time.Duration
-		steps    []step
+		steps    []breakerStep
 	}{
-		{"the default is 5 in a row and 1 s", 0, 0, []step{
+		{"the default is 5 in a row and 1 s", 0, 0, []breakerStep{
 			{0, alive, good, errDown, true, false, ""},
 			{25 * ms, alive, good, errDown, true, false, ""},
 			{50 * ms, alive, good, errDown, true, false, ""},
@@ -64,7 +65,7 @@ func TestBreaker(t *testing.T) {
 			{1200 * ms, alive, good, nil, true, false, "closed"},
 			{1200 * ms, alive, good, errDown, true, false, ""},
 		}},
-		{"a probe that fails begins another cooldown", 1, 100 * ms, []step{
+		{"a probe that fails begins another cooldown", 1, 100 * ms, []breakerStep{
 			{0, alive, good, errDown, true, true, "open: " + errDown.Error()},
 			{99 * ms, alive, good, nil, false, true, ""},
 			{150 * ms, alive, good, errDown, true, true, ""},
@@ -73,7 +74,7 @@ func TestBreaker(t *testing.T) {
 			{350 * ms, alive, good, nil, true, false, "closed"},
 			{350 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
 		}},
-		{"what says nothing neither counts nor interrupts", 2, 100 * ms, []step{
+		{"what says nothing neither counts nor interrupts", 2, 100 * ms, []breakerStep{
 			{0, alive, good, errDown, true, false, ""},
 			{0, gone, good, context.Canceled, true, false, ""},
 			{0, gone, good, errDown, true, false, ""},
@@ -85,14 +86,14 @@ func TestBreaker(t *testing.T) {
 			{0, alive, good, fmt.Errorf("too much: %w", weir.ErrBusy), true, false, ""},
 			{25 * ms, alive, good, context.DeadlineExceeded, true, true, "open: context deadline exceeded"}, // not the caller's
 		}},
-		{"a success is one, whatever the context", 2, 100 * ms, []step{
+		{"a success is one, whatever the context", 2, 100 * ms, []breakerStep{
 			{0, alive, good, errDown, true, false, ""},
 			{0, gone, good, nil, true, false, ""},
 			{0, alive, good, errDown, true, false, ""},
 			{25 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
 			{125 * ms, gone, good, nil, true, false, "closed"},
 		}},
-		{"a probe that says nothing lets the next request probe", 1, 100 * ms, []step{
+		{"a probe that says nothing lets the next request probe", 1, 100 * ms, []breakerStep{
 			{0, alive, good, errDown, true, true, "open: " + errDown.Error()},
 			{100 * ms, gone, good, context.Canceled, true, true, ""},
 			{100 * ms, late, good, context.DeadlineExceeded, true, true, ""},
@@ -104,47 +105,53 @@ func TestBreaker(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var (
-					says   error
-					asked  bool
-					change string
-				)
-				b := weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { asked = true; return says }),
-					weir.BreakerOptions{Failures: c.failures, Cooldown: c.cooldown, OnChange: func(open bool, err error) {
-						if change = "closed"; open {
-							change = fmt.Sprint("open: ", err)
-						} else if err != nil {
-							t.Errorf("OnChange(false, %v), want nil", err)
-						}
-					}})
-				start := time.Now()
-				var cause error
-				var refused int64
-				for i, s := range c.steps {
-					time.Sleep(s.at - time.Since(start))
-					says, asked, change = s.says, false, ""
-					err := b.Take(s.ctx, s.tx)
-					if asked != s.asked || isOpen(b) != s.open || change != s.change {
-						t.Errorf("step %d at %v: asked %v, open %v, change %q; want %v, %v, %q", i, s.at, asked, isOpen(b), change, s.asked, s.open, s.change)
-					}
-					if s.asked && err != s.says {
-						t.Errorf("step %d at %v: got %v, want the store's %v", i, s.at, err, s.says)
-					}
-					if s.asked && s.open && s.says != nil {
-						cause = s.says
-					}
-					if !s.asked {
-						refused++
-						if !errors.Is(err, weir.ErrOpen) || !errors.Is(err, cause) {
-							t.Errorf("step %d at %v: got %v, want ErrOpen for %v", i, s.at, err, cause)
-						}
-					}
-				}
-				if got := b.Refused(); got != refused {
-					t.Errorf("Refused: got %d, want %d", got, refused)
-				}
+				walkBreaker(t, weir.BreakerOptions{Failures: c.failures, Cooldown: c.cooldown}, c.steps)
 			})
 		})
+	}
+}
+
+// walkBreaker takes the steps and holds what the breaker does at each against them.
+func walkBreaker(t *testing.T, o weir.BreakerOptions, steps []breakerStep) {
+	var (
+		says   error
+		asked  bool
+		change string
+	)
+	o.OnChange = func(open bool, err error) {
+		if change = "closed"; open {
+			change = fmt.Sprint("open: ", err)
+		} else if err != nil {
+			t.Errorf("OnChange(false, %v), want nil", err)
+		}
+	}
+	b := weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { asked = true; return says }), o)
+	start := time.Now()
+	var cause error
+	var refused int64
+	for i, s := range steps {
+		time.Sleep(s.at - time.Since(start))
+		says, asked, change = s.says, false, ""
+		err := b.Take(s.ctx, s.tx)
+		if asked != s.asked || isOpen(b) != s.open || change != s.change {
+			t.Errorf("step %d at %v: asked %v, open %v, change %q; want %v, %v, %q", i, s.at, asked, isOpen(b), change, s.asked, s.open, s.change)
+		}
+		if s.asked && err != s.says {
+			t.Errorf("step %d at %v: got %v, want the store's %v", i, s.at, err, s.says)
+		}
+		if s.asked && s.open && s.says != nil {
+			cause = s.says
+		}
+		if s.asked {
+			continue
+		}
+		refused++
+		if !errors.Is(err, weir.ErrOpen) || !errors.Is(err, cause) {
+			t.Errorf("step %d at %v: got %v, want ErrOpen for %v", i, s.at, err, cause)
+		}
+	}
+	if got := b.Refused(); got != refused {
+		t.Errorf("Refused: got %d, want %d", got, refused)
 	}
 }
 
@@ -153,42 +160,46 @@ type deadlineOnly struct{ context.Context }
 
 func (deadlineOnly) Deadline() (time.Time, bool) { return time.Now(), true }
 
+// A slowStore takes 50 ms to answer, or to fail, and counts who asks.
+type slowStore struct {
+	asked, inside, most atomic.Int64
+	down                atomic.Bool
+}
+
+func (s *slowStore) Take(ctx context.Context, _ *weir.Transaction) error {
+	s.asked.Add(1)
+	s.most.Store(max(s.most.Load(), s.inside.Add(1)))
+	defer s.inside.Add(-1)
+	select {
+	case <-time.After(50 * time.Millisecond):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if s.down.Load() {
+		return errDown
+	}
+	return nil
+}
+
 // TestBreakerProbe: of many that ask at once one goes through, before and after
 // a probe whose caller hangs up.
 func TestBreakerProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked, inside, most, refused, changes atomic.Int64
-		var down atomic.Bool
-		down.Store(true)
-		b := weir.Breaker(storeFunc(func(ctx context.Context, _ *weir.Transaction) error {
-			asked.Add(1)
-			most.Store(max(most.Load(), inside.Add(1)))
-			defer inside.Add(-1)
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			if down.Load() {
-				return errDown
-			}
-			return nil
-		}), weir.BreakerOptions{Failures: 1, OnChange: func(bool, error) { changes.Add(1) }})
+		var refused, changes atomic.Int64
+		var behind slowStore
+		behind.down.Store(true)
+		b := weir.Breaker(&behind, weir.BreakerOptions{Failures: 1, OnChange: func(bool, error) { changes.Add(1) }})
 		flood := func(ctx context.Context) (n int64) {
-			asked.Store(0)
-			inside.Store(0)
-			most.Store(0)
+			behind.asked.Store(0)
+			behind.inside.Store(0)
+			behind.most.Store(0)
 			refused.Store(0)
-			var wg sync.WaitGroup
-			for range 64 {
-				wg.Go(func() {
-					if errors.Is(b.Take(ctx, once(algorithms.GCRA(10, time.Second))), weir.ErrOpen) {
-						refused.Add(1)
-					}
-				})
-			}
-			wg.Wait()
-			return asked.Load()
+			together(64, func(int) {
+				if errors.Is(b.Take(ctx, once(algorithms.GCRA(10, time.Second))), weir.ErrOpen) {
+					refused.Add(1)
+				}
+			})
+			return behind.asked.Load()
 		}
 		check := func(what string, ctx context.Context, wantAsked, wantChanges int64, open bool) {
 			t.Helper()
@@ -199,8 +210,8 @@ func TestBreakerProbe(t *testing.T) {
 			if changes.Load() != wantChanges || isOpen(b) != open {
 				t.Errorf("%s: %d changes, open %v; want %d, %v", what, changes.Load(), isOpen(b), wantChanges, open)
 			}
-			if wantAsked == 1 && most.Load() != 1 {
-				t.Errorf("%s: %d probes at once, want 1", what, most.Load())
+			if wantAsked == 1 && behind.most.Load() != 1 {
+				t.Errorf("%s: %d probes at once, want 1", what, behind.most.Load())
 			}
 		}
 		check("closed", t.Context(), 64, 1, true)
@@ -211,7 +222,7 @@ func TestBreakerProbe(t *testing.T) {
 		brief, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		check("probe's caller hangs up", brief, 1, 0, true)
-		down.Store(false)
+		behind.down.Store(false)
 		check("probe succeeds", t.Context(), 1, 1, false)
 		check("closed again", t.Context(), 64, 0, false)
 	})
@@ -316,20 +327,7 @@ func TestBreakerHook(t *testing.T) {
 func TestBreakerBlip(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"stalls": 50 * time.Millisecond, "refuses": 0} {
 		synctest.Test(t, func(t *testing.T) {
-			const ms = time.Millisecond
-			start := time.Now()
-			b := weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error {
-				since := time.Since(start)
-				if since < 500*ms || since >= 560*ms {
-					return nil
-				}
-				if left := 560*ms - since; takes > left { // it answers before they give up
-					time.Sleep(left)
-					return nil
-				}
-				time.Sleep(takes)
-				return errDown
-			}), weir.BreakerOptions{})
+			b := weir.Breaker(failsFor60ms(takes), weir.BreakerOptions{})
 			var wg sync.WaitGroup
 			var undecided atomic.Int64
 			for range 2000 {
@@ -338,13 +336,32 @@ func TestBreakerBlip(t *testing.T) {
 						undecided.Add(1)
 					}
 				})
-				time.Sleep(ms)
+				time.Sleep(time.Millisecond)
 			}
 			wg.Wait()
 			if got := undecided.Load(); got > 60 {
 				t.Errorf("a store that %s for 60 ms: got %d undecided of 1,000 a second, want 60 at most", name, got)
 			}
 		})
+	}
+}
+
+// failsFor60ms returns a store that fails from 500 ms to 560 ms from now on. A call
+// fails after takes, unless the store is well before.
+func failsFor60ms(takes time.Duration) storeFunc {
+	const ms = time.Millisecond
+	start := time.Now()
+	return func(context.Context, *weir.Transaction) error {
+		since := time.Since(start)
+		if since < 500*ms || since >= 560*ms {
+			return nil
+		}
+		if left := 560*ms - since; takes > left { // it answers before they give up
+			time.Sleep(left)
+			return nil
+		}
+		time.Sleep(takes)
+		return errDown
 	}
 }
 

@@ -110,21 +110,18 @@ func TestCoalesceInTurn(t *testing.T) {
 			store := weir.Coalesce(behind)
 			var mu sync.Mutex
 			var left []int64 // Remaining, or −1 for a refusal
-			var wg sync.WaitGroup
-			for range goroutines {
-				wg.Go(func() {
-					for range each {
-						tx := take(t, store, 0, charge)
-						mu.Lock()
-						left = append(left, -1)
-						if tx.Allowed() {
-							left[len(left)-1] = tx.Decisions[0].Remaining
-						}
-						mu.Unlock()
+			together(goroutines, func(int) {
+				for range each {
+					tx := take(t, store, 0, charge)
+					had := tx.Decisions[0].Remaining
+					if !tx.Allowed() {
+						had = -1
 					}
-				})
-			}
-			wg.Wait()
+					mu.Lock()
+					left = append(left, had)
+					mu.Unlock()
+				}
+			})
 			slices.Sort(left)
 			slices.Reverse(left)
 			for i, got := range left {
@@ -197,19 +194,10 @@ func TestCoalesceHangUp(t *testing.T) {
 				wg.Go(func() { others[i] = take(t, store, 0, charge) })
 				synctest.Wait()
 			}
-			key := []byte("hot")
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			gone := make(chan struct{})
 			go func() {
 				defer close(gone)
-				tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: unsafe.String(&key[0], len(key)), Limit: limit, Cost: 1}}}
-				begin := time.Now()
-				err := store.Take(ctx, &tx)
-				if d := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || d != time.Minute {
-					t.Errorf("hung up after a minute: got %v after %v, want %v", err, d, context.DeadlineExceeded)
-				}
-				copy(key, "xxx")
-				tx.Charges[0] = weir.Charge{}
+				leaveAndScribble(t, store, limit)
 			}()
 			synctest.Wait()
 			if behind.calls.Load() > 1 {
@@ -219,7 +207,6 @@ func TestCoalesceHangUp(t *testing.T) {
 				release = second
 			}
 			<-gone
-			cancel()
 			release()
 			wg.Wait()
 			first := others[0].Decisions[0].Remaining
@@ -234,6 +221,22 @@ func TestCoalesceHangUp(t *testing.T) {
 			t.Errorf("got %d left of 100, want 91", got)
 		}
 	})
+}
+
+// leaveAndScribble asks for a unit of key hot, hangs up after a minute and uses the
+// memory of the key and of the transaction again.
+func leaveAndScribble(t *testing.T, store weir.Store, limit weir.Limit) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	key := []byte("hot")
+	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: unsafe.String(&key[0], len(key)), Limit: limit, Cost: 1}}}
+	begin := time.Now()
+	err := store.Take(ctx, &tx)
+	if d := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || d != time.Minute {
+		t.Errorf("hung up after a minute: got %v after %v, want %v", err, d, context.DeadlineExceeded)
+	}
+	copy(key, "xxx")
+	tx.Charges[0] = weir.Charge{}
 }
 
 // TestCoalesceErrors: an error reaches those whose transaction or call it is of,
@@ -256,14 +259,6 @@ func TestCoalesceErrors(t *testing.T) {
 			return nil
 		}
 		store := weir.Coalesce(behind)
-		ask := func(c weir.Charge) (err error) {
-			defer func() {
-				if p := recover(); p != nil {
-					err = fmt.Errorf("panic on my own goroutine: %v", p)
-				}
-			}()
-			return store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{c}})
-		}
 		for _, c := range []struct {
 			mode                     string
 			lone, good, bad, invalid string // in their errors
@@ -281,13 +276,13 @@ func TestCoalesceErrors(t *testing.T) {
 			errs := make([]error, len(charges))
 			var wg sync.WaitGroup
 			for i := range charges {
-				wg.Go(func() { errs[i] = ask(charges[i]) })
+				wg.Go(func() { errs[i] = takeOrPanic(t.Context(), store, charges[i]) })
 				synctest.Wait()
 			}
 			release()
 			wg.Wait()
 			for i, err := range errs {
-				if want := wants[i]; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				if want := wants[i]; !failsWith(err, want) {
 					t.Errorf("mode %q, ask %d: got error %v, want %q", c.mode, i, err, want)
 				}
 			}
@@ -296,6 +291,16 @@ func TestCoalesceErrors(t *testing.T) {
 			t.Errorf("got %d transactions in a call at most, want the 4 that were valid and not alone", got)
 		}
 	})
+}
+
+// takeOrPanic takes a charge, and returns a panic of the caller's goroutine as an error.
+func takeOrPanic(ctx context.Context, store weir.Store, c weir.Charge) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic on my own goroutine: %v", p)
+		}
+	}()
+	return store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{c}})
 }
 
 // TestCoalesceWrongBatcher: a Batcher that returns fewer errors than it must.
@@ -435,43 +440,24 @@ func TestCoalesceFaults(t *testing.T) {
 	charge := weir.Charge{Rule: "r", Key: "hot", Limit: algorithms.FixedWindow(1_000_000, 240*time.Hour), Cost: 1}
 	round := func() (failed int64, slowest, hungUp time.Duration) {
 		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for i := range 64 {
-			wg.Go(func() {
-				ctx := t.Context()
-				if i%2 == 1 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
-					defer cancel()
-				}
-				begin := time.Now()
-				err := store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge}})
-				d := time.Since(begin)
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					failed++
-				}
-				if i%2 == 1 {
-					hungUp = max(hungUp, d)
-				} else {
-					slowest = max(slowest, d)
-				}
-			})
-		}
-		wg.Wait()
+		together(64, func(i int) {
+			ctx, longest := t.Context(), &slowest
+			if i%2 == 1 {
+				brief, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				defer cancel()
+				ctx, longest = brief, &hungUp
+			}
+			begin := time.Now()
+			err := store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge}})
+			d := time.Since(begin)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed++
+			}
+			*longest = max(*longest, d)
+		})
 		return failed, slowest, hungUp
-	}
-	recovered := func() {
-		for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-			err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
-			if err == nil {
-				return
-			}
-			if time.Since(begin) > 20*time.Second {
-				t.Fatalf("still %v", err)
-			}
-		}
 	}
 	for _, f := range []struct {
 		name       string
@@ -482,7 +468,7 @@ func TestCoalesceFaults(t *testing.T) {
 		{"paused", server.Pause, server.Resume},
 		{"reset", func() { proxy.Reset.Store(true) }, func() { proxy.Reset.Store(false) }},
 	} {
-		recovered()
+		untilTaken(t, store, charge)
 		f.begin()
 		// A machine that is busy with something else for a moment is no news, so
 		// the best of some rounds counts.
@@ -501,7 +487,21 @@ func TestCoalesceFaults(t *testing.T) {
 			t.Errorf("%s: answers after %v, and %v where the caller had 20 ms; want two budgets of %v at most", f.name, slowest, hungUp, budget)
 		}
 	}
-	recovered()
+	untilTaken(t, store, charge)
+}
+
+// untilTaken takes a charge until there is no error, for 20 s at most.
+func untilTaken(t *testing.T, store weir.Store, c weir.Charge) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{c}})
+		if err == nil {
+			return
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("still %v", err)
+		}
+	}
 }
 
 func BenchmarkCoalesceAlone(b *testing.B) {

@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -119,21 +118,27 @@ func TestFallbackClean(t *testing.T) {
 	}
 }
 
+// A lossy store fails while it is away; if it spends then, only its answers are lost.
+type lossy struct {
+	weir.Store
+	away, spends atomic.Bool
+}
+
+func (l *lossy) Take(ctx context.Context, tx *weir.Transaction) error {
+	if !l.away.Load() {
+		return l.Store.Take(ctx, tx)
+	}
+	if l.spends.Load() {
+		l.Store.Take(ctx, tx)
+	}
+	return errDown
+}
+
 // TestFallbackEdges counts what an outage of 20 s admits of a limit of 12 a
 // minute, to four replicas that are asked in turn, ten times a second.
 func TestFallbackEdges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var away, spentUnseen atomic.Bool
-		server := memory()
-		shared := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
-			if away.Load() {
-				if spentUnseen.Load() {
-					server.Take(ctx, tx) // only its answer is lost
-				}
-				return errDown
-			}
-			return server.Take(ctx, tx)
-		})
+		shared := &lossy{Store: memory()}
 		var replicas [4]weir.Store
 		for i := range replicas {
 			replicas[i] = weir.Fallback(weir.Breaker(shared, weir.BreakerOptions{}), weir.Share(memory(), len(replicas)))
@@ -142,11 +147,7 @@ func TestFallbackEdges(t *testing.T) {
 		ask := func(d time.Duration) (admitted int) {
 			start := time.Now()
 			for i := 0; time.Since(start) < d; i++ {
-				tx := once(limit)
-				if err := replicas[i%len(replicas)].Take(t.Context(), tx); err != nil {
-					t.Fatal(err)
-				}
-				if tx.Allowed() {
+				if take(t, replicas[i%len(replicas)], 0, once(limit).Charges...).Allowed() {
 					admitted++
 				}
 				time.Sleep(100 * time.Millisecond)
@@ -163,11 +164,11 @@ func TestFallbackEdges(t *testing.T) {
 			{10 * time.Second, true, []int{12, 12, 0}},
 			{0, true, []int{0, 12, 0}}, // what was spent unseen is missing
 		} {
-			spentUnseen.Store(c.unseen)
+			shared.spends.Store(c.unseen)
 			got := []int{ask(c.before)}
-			away.Store(true)
+			shared.away.Store(true)
 			got = append(got, ask(20*time.Second))
-			away.Store(false)
+			shared.away.Store(false)
 			got = append(got, ask(10*time.Second))
 			if !slices.Equal(got, c.want) {
 				t.Errorf("%v before the outage, spent unseen %v: got %d admitted before, during and after, want %d", c.before, c.unseen, got, c.want)
@@ -177,15 +178,17 @@ func TestFallbackEdges(t *testing.T) {
 	})
 }
 
+type shareCase struct {
+	quota, burst int64
+	replicas     int
+	want         int64 // of a window; a meter takes burst if there is one
+	wantBurst    int64
+}
+
 // TestShare: what one of so many replicas admits at once.
 func TestShare(t *testing.T) {
 	window := algorithms.FixedWindow(0, time.Hour)
-	for _, c := range []struct {
-		quota, burst int64
-		replicas     int
-		want         int64 // of a window; a meter takes burst where there is one
-		wantBurst    int64
-	}{
+	for _, c := range []shareCase{
 		{100, 0, 4, 25, 0},
 		{100, 0, 3, 33, 0},
 		{100, 0, 1, 100, 0},
@@ -204,30 +207,37 @@ func TestShare(t *testing.T) {
 			return inner.Take(ctx, tx)
 		}), c.replicas)
 		for _, l := range []weir.Limit{window, algorithms.GCRA(0, time.Hour)} {
-			l.Quota, l.Burst = c.quota, c.burst
-			tx := once(l)
-			charge := tx.Charges[0]
-			if err := store.Take(t.Context(), tx); err != nil {
-				t.Errorf("%v: %v", l, err)
-			}
-			if seen.Quota != c.want || seen.Burst != c.wantBurst {
-				t.Errorf("%v for %d: got quota %d, burst %d; want %d, %d", l, c.replicas, seen.Quota, seen.Burst, c.want, c.wantBurst)
-			}
-			if tx.Charges[0] != charge {
-				t.Errorf("%v: the caller's charge became %+v", l, tx.Charges[0])
-			}
-			want := c.want
-			if l.Algorithm.Name() == "gcra" && c.burst > 0 {
-				want = c.wantBurst
-			}
-			if d := tx.Decisions[0]; !d.Allowed || d.Remaining != want-1 || tx.At.IsZero() {
-				t.Errorf("%v for %d: got %+v at %v, want %d of %d left", l, c.replicas, d, tx.At, want-1, want)
-			}
-			tx.Charges[0].Cost = want + 1
-			if store.Take(t.Context(), tx); tx.RetryAfter() != weir.Never {
-				t.Errorf("%v for %d, cost %d: got retry after %v, want Never", l, c.replicas, want+1, tx.RetryAfter())
-			}
+			checkShare(t, store, l, c, &seen)
 		}
+	}
+}
+
+// checkShare takes a unit of l from a share, and asks for more than its capacity. seen
+// is the limit that the store behind is asked for.
+func checkShare(t *testing.T, store weir.Store, l weir.Limit, c shareCase, seen *weir.Limit) {
+	t.Helper()
+	l.Quota, l.Burst = c.quota, c.burst
+	tx := once(l)
+	charge := tx.Charges[0]
+	if err := store.Take(t.Context(), tx); err != nil {
+		t.Errorf("%v: %v", l, err)
+	}
+	if seen.Quota != c.want || seen.Burst != c.wantBurst {
+		t.Errorf("%v for %d: got quota %d, burst %d; want %d, %d", l, c.replicas, seen.Quota, seen.Burst, c.want, c.wantBurst)
+	}
+	if tx.Charges[0] != charge {
+		t.Errorf("%v: the caller's charge became %+v", l, tx.Charges[0])
+	}
+	want := c.want
+	if l.Algorithm.Name() == "gcra" && c.burst > 0 {
+		want = c.wantBurst
+	}
+	if d := tx.Decisions[0]; !d.Allowed || d.Remaining != want-1 || tx.At.IsZero() {
+		t.Errorf("%v for %d: got %+v at %v, want %d of %d left", l, c.replicas, d, tx.At, want-1, want)
+	}
+	tx.Charges[0].Cost = want + 1
+	if store.Take(t.Context(), tx); tx.RetryAfter() != weir.Never {
+		t.Errorf("%v for %d, cost %d: got retry after %v, want Never", l, c.replicas, want+1, tx.RetryAfter())
 	}
 }
 
@@ -338,24 +348,20 @@ func TestShareTogether(t *testing.T) {
 			replicas[i] = weir.Share(memory(), len(replicas))
 		}
 		var admitted [3]atomic.Int64
-		var wg sync.WaitGroup
-		for g := range 16 {
-			wg.Go(func() {
-				for i := range 60 {
-					tx := once(algorithms.GCRA(100, time.Hour))
-					k := (g + i) % len(admitted)
-					tx.Charges[0].Key = fmt.Sprint(k)
-					charge := tx.Charges[0]
-					if err := replicas[g%len(replicas)].Take(t.Context(), tx); err != nil || tx.Charges[0] != charge {
-						t.Errorf("got %v, charge %+v; want no error, %+v", err, tx.Charges[0], charge)
-					}
-					if tx.Allowed() {
-						admitted[k].Add(1)
-					}
+		together(16, func(g int) {
+			for i := range 60 {
+				tx := once(algorithms.GCRA(100, time.Hour))
+				k := (g + i) % len(admitted)
+				tx.Charges[0].Key = fmt.Sprint(k)
+				charge := tx.Charges[0]
+				if err := replicas[g%len(replicas)].Take(t.Context(), tx); err != nil || tx.Charges[0] != charge {
+					t.Errorf("got %v, charge %+v; want no error, %+v", err, tx.Charges[0], charge)
 				}
-			})
-		}
-		wg.Wait()
+				if tx.Allowed() {
+					admitted[k].Add(1)
+				}
+			}
+		})
 		for k := range admitted {
 			if got := admitted[k].Load(); got != 100 {
 				t.Errorf("key %d: four replicas admitted %d together, want 100", k, got)

@@ -54,71 +54,68 @@ func TestPenalty(t *testing.T) {
 	} {
 		t.Run(strikes.Algorithm.Name(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memstore.New(memstore.Options{})
-				l, ask := penalized(t, store, strikes)
-				_, elsewhere := penalized(t, store, strikes)
-				for i, step := range []struct {
-					after time.Duration
-					ask   func(time.Duration, string) string
-					key   string
-					want  string
-				}{
-					{0, ask, "a", "200"},
-					{0, ask, "a", "429 1"},
-					{0, elsewhere, "a", "429 1"},
-					{0, ask, "b", "200"},
-					{0, ask, "a", "429 10 banned"}, // the third
-					{0, elsewhere, "a", "429 10 banned"},
-					{9 * time.Second, ask, "a", "429 1 banned"},
-					{0, ask, "b", "200"},
-					{time.Second - time.Microsecond, elsewhere, "a", "429 1 banned"},
-					{time.Microsecond, ask, "a", "200"},
-					{0, ask, "a", "429 1"},
-					{0, ask, "a", "429 1"},
-					{0, elsewhere, "a", "429 20 banned"},
-					{20 * time.Second, ask, "a", "200"},
-					{0, ask, "a", "429 1"},
-					{0, ask, "a", "429 1"},
-					{0, ask, "a", "429 40 banned"},
-					{40 * time.Second, ask, "a", "200"},
-					{0, ask, "a", "429 1"},
-					{0, ask, "a", "429 1"},
-					{0, ask, "a", "429 40 banned"}, // Most
-					{0, ask, "b", "200"},
-				} {
-					if got := step.ask(step.after, step.key); got != step.want {
-						t.Fatalf("step %d: got %s, want %s", i, got, step.want)
-					}
-				}
-
-				if rest, err := l.Banned(t.Context(), "api", "a"); err != nil || rest != 40*time.Second {
-					t.Errorf("got a ban of %v, %v, want 40 s", rest, err)
-				}
-				if err := l.Unban(t.Context(), "api", "a"); err != nil {
-					t.Fatal(err)
-				}
-				if rest, err := l.Banned(t.Context(), "api", "a"); err != nil || rest != 0 {
-					t.Errorf("got a ban of %v, %v after it was lifted, want none", rest, err)
-				}
-				if got := ask(time.Second, "a"); got != "200" {
-					t.Errorf("got %s after the ban was lifted, want 200", got)
-				}
-				if got := elsewhere(10*time.Second, "a"); got != "200" {
-					t.Errorf("got %s elsewhere, 10 s after the ban was lifted, want 200", got)
-				}
-				if err := l.Ban(t.Context(), "api", "a", 3*time.Second); err != nil { // the one that was lifted had 29 s left
-					t.Fatal(err)
-				}
-				for _, ask := range []func(time.Duration, string) string{ask, elsewhere} {
-					if got := ask(0, "a"); !strings.HasSuffix(got, "banned") {
-						t.Errorf("got %s after another ban, want one banned", got)
-					}
-				}
-				if got := ask(time.Minute, "a"); got != "200" {
-					t.Errorf("got %s when all bans are over, want 200", got)
-				}
+				walkPenalty(t, strikes)
 			})
 		})
+	}
+}
+
+// walkPenalty expects strikes to run out with the third refusal within 5 s.
+func walkPenalty(t *testing.T, strikes weir.Limit) {
+	store := memstore.New(memstore.Options{})
+	l, ask := penalized(t, store, strikes)
+	_, elsewhere := penalized(t, store, strikes)
+	for i, step := range []struct {
+		after time.Duration
+		ask   func(time.Duration, string) string
+		key   string
+		want  string
+	}{
+		{0, ask, "a", "200"},
+		{0, ask, "a", "429 1"},
+		{0, elsewhere, "a", "429 1"},
+		{0, ask, "b", "200"},
+		{0, ask, "a", "429 10 banned"}, // the third
+		{0, elsewhere, "a", "429 10 banned"},
+		{9 * time.Second, ask, "a", "429 1 banned"},
+		{0, ask, "b", "200"},
+		{time.Second - time.Microsecond, elsewhere, "a", "429 1 banned"},
+		{time.Microsecond, ask, "a", "200"},
+		{0, ask, "a", "429 1"},
+		{0, ask, "a", "429 1"},
+		{0, elsewhere, "a", "429 20 banned"},
+		{20 * time.Second, ask, "a", "200"},
+		{0, ask, "a", "429 1"},
+		{0, ask, "a", "429 1"},
+		{0, ask, "a", "429 40 banned"},
+		{40 * time.Second, ask, "a", "200"},
+		{0, ask, "a", "429 1"},
+		{0, ask, "a", "429 1"},
+		{0, ask, "a", "429 40 banned"}, // Most
+		{0, ask, "b", "200"},
+	} {
+		if got := step.ask(step.after, step.key); got != step.want {
+			t.Fatalf("step %d: got %s, want %s", i, got, step.want)
+		}
+	}
+
+	checkBan(t, l, "a", "after the third ban", 40*time.Second)
+	unban(t, l, "a")
+	checkBan(t, l, "a", "after it was lifted", 0)
+	if got := ask(time.Second, "a"); got != "200" {
+		t.Errorf("got %s after the ban was lifted, want 200", got)
+	}
+	if got := elsewhere(10*time.Second, "a"); got != "200" {
+		t.Errorf("got %s elsewhere, 10 s after the ban was lifted, want 200", got)
+	}
+	ban(t, l, "a", 3*time.Second) // the one that was lifted had 29 s left
+	for _, ask := range []func(time.Duration, string) string{ask, elsewhere} {
+		if got := ask(0, "a"); !strings.HasSuffix(got, "banned") {
+			t.Errorf("got %s after another ban, want one banned", got)
+		}
+	}
+	if got := ask(time.Minute, "a"); got != "200" {
+		t.Errorf("got %s when all bans are over, want 200", got)
 	}
 }
 
@@ -131,9 +128,7 @@ func TestPenaltyAtRest(t *testing.T) {
 			calls++
 			return store.Take(ctx, tx)
 		}), algorithms.AnchoredWindow(3, 5*time.Second))
-		if err := l.Ban(t.Context(), "api", "a", time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		ban(t, l, "a", time.Minute)
 		calls = 0
 		for range 599 {
 			if got := ask(100*time.Millisecond, "a"); !strings.HasSuffix(got, "banned") {
@@ -171,12 +166,8 @@ func TestPenaltyShared(t *testing.T) {
 			t.Errorf("request %d: got %d, %s, want %s", i, res.StatusCode, body, want)
 		}
 	}
-	if err := limiters[0].Unban(t.Context(), "api", ""); err != nil {
-		t.Fatal(err)
-	}
-	if rest, err := limiters[1].Banned(t.Context(), "api", ""); err != nil || rest != 0 {
-		t.Errorf("got a ban of %v, %v after it was lifted elsewhere, want none", rest, err)
-	}
+	unban(t, limiters[0], "")
+	checkBan(t, limiters[1], "", "after it was lifted elsewhere", 0)
 }
 
 func TestPenaltyRefuses(t *testing.T) {

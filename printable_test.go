@@ -22,31 +22,44 @@ func TestPrintable(t *testing.T) {
 				if n > 17 && b%16 > 1 && b != 0x7e && b != 0x7f {
 					continue
 				}
-				name := []byte(strings.Repeat("~ ", 20)[:n])
-				want := true
-				if at < n {
-					name[at] = byte(b)
-					want = ' ' <= b && b <= '~'
-				}
-				if got := l.Named(string(name)).Validate() == nil; got != want {
-					t.Fatalf("a limit named %q: got valid %v, want %v", name, got, want)
-				}
+				checkNameWith(t, l, n, at, byte(b))
 			}
 		}
 	}
 	for _, name := range []string{"a\nb", "a\x00", "é", "\x7f"} {
 		for _, c := range []weir.Charge{{Rule: name, Limit: l}, {Rule: "r", Limit: l.Named(name)}} {
-			tx := weir.Transaction{Charges: []weir.Charge{c}}
-			if err := tx.Validate(); err == nil {
-				t.Errorf("a charge of rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
-			}
-			if _, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: c.Rule, Key: weir.Global(), Limits: []weir.Limit{c.Limit}}}}); err == nil {
-				t.Errorf("New: rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
-			}
-			if err := store.Take(context.Background(), &tx); err == nil {
-				t.Errorf("Take: rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
-			}
+			checkNotPrintable(t, store, c)
 		}
+	}
+}
+
+// checkNameWith holds whether a name of n bytes is valid against whether the one at at,
+// if there is one, is printable.
+func checkNameWith(t *testing.T, l weir.Limit, n, at int, b byte) {
+	t.Helper()
+	name := []byte(strings.Repeat("~ ", 20)[:n])
+	want := true
+	if at < n {
+		name[at] = b
+		want = ' ' <= b && b <= '~'
+	}
+	if got := l.Named(string(name)).Validate() == nil; got != want {
+		t.Fatalf("a limit named %q: got valid %v, want %v", name, got, want)
+	}
+}
+
+// checkNotPrintable expects an error for a charge of which a name is not printable.
+func checkNotPrintable(t *testing.T, store weir.Store, c weir.Charge) {
+	t.Helper()
+	tx := weir.Transaction{Charges: []weir.Charge{c}}
+	if err := tx.Validate(); err == nil {
+		t.Errorf("a charge of rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
+	}
+	if _, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: c.Rule, Key: weir.Global(), Limits: []weir.Limit{c.Limit}}}}); err == nil {
+		t.Errorf("New: rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
+	}
+	if err := store.Take(context.Background(), &tx); err == nil {
+		t.Errorf("Take: rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
 	}
 }
 

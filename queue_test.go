@@ -11,18 +11,20 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
+type queueCase struct {
+	queued int64 // units that leave one a second, the first at once
+	cost   int64
+	within time.Duration
+	other  *weir.Limit // which is used up
+	want   []time.Duration
+}
+
 // TestQueueRetryAfter: what a leaky bucket refuses to a caller that would wait is
 // let in after RetryAfter, and not a microsecond before, alone and beside another
 // limit, from the store and from the memory of Hybrid.
 func TestQueueRetryAfter(t *testing.T) {
 	leaky := algorithms.LeakyBucket(10, 1, time.Second)
-	tests := []struct {
-		queued int64 // units that leave one a second, the first at once
-		cost   int64
-		within time.Duration
-		other  *weir.Limit // which is used up
-		want   []time.Duration
-	}{
+	for _, test := range []queueCase{
 		{10, 1, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // no room for 1 s, no turn for 10
 		{10, 1, 9 * time.Second, nil, []time.Duration{time.Second}},                                              // room, and the turn within 9
 		{10, 1, 9500 * time.Millisecond, nil, []time.Duration{time.Second}},                                      // no room, though a turn sooner
@@ -32,51 +34,55 @@ func TestQueueRetryAfter(t *testing.T) {
 		{4, 11, time.Second, nil, []time.Duration{weir.Never}},                                                   // never any room
 		{4, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{3 * time.Second, time.Minute}}, // each its own
 		{1, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{0, time.Minute}},               // alone it would be let in
-	}
-	for _, test := range tests {
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
-			charges := []weir.Charge{{Key: "k", Limit: leaky, Cost: 1}}
-			for range test.queued {
-				if tx := take(t, store, time.Hour, charges...); !tx.Allowed() {
-					t.Fatalf("%+v: got %+v", test, tx.Decisions)
-				}
-			}
-			if test.other != nil {
-				other := weir.Charge{Key: "k", Limit: *test.other, Cost: 1}
-				take(t, store, 0, other)
-				charges = append(charges, other)
-			}
-			charges[0].Cost = test.cost
-			ask := func() []time.Duration {
-				tx := take(t, store, test.within, charges...)
-				if tx.Allowed() {
-					return nil
-				}
-				var got []time.Duration
-				for _, d := range tx.Decisions {
-					if d.Allowed != (d.RetryAfter == 0) {
-						t.Errorf("%+v: got %+v", test, d)
-					}
-					got = append(got, d.RetryAfter)
-				}
-				return got
-			}
-			if got := ask(); !slices.Equal(got, test.want) {
-				t.Errorf("%+v: got RetryAfter %v, want %v", test, got, test.want)
-			}
-			if test.want[0] == weir.Never || test.other != nil {
-				return
-			}
-			time.Sleep(test.want[0] - time.Microsecond)
-			if ask() == nil {
-				t.Errorf("%+v: let in a microsecond before %v", test, test.want[0])
-			}
-			time.Sleep(time.Microsecond)
-			if got := ask(); got != nil {
-				t.Errorf("%+v: refused after %v, for %v more", test, test.want[0], got)
-			}
+			checkQueue(t, leaky, test)
 		})
+	}
+}
+
+// checkQueue fills the queue of leaky, is refused, and is let in after RetryAfter.
+func checkQueue(t *testing.T, leaky weir.Limit, test queueCase) {
+	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
+	charges := []weir.Charge{{Key: "k", Limit: leaky, Cost: 1}}
+	for range test.queued {
+		if tx := take(t, store, time.Hour, charges...); !tx.Allowed() {
+			t.Fatalf("%+v: got %+v", test, tx.Decisions)
+		}
+	}
+	if test.other != nil {
+		other := weir.Charge{Key: "k", Limit: *test.other, Cost: 1}
+		take(t, store, 0, other)
+		charges = append(charges, other)
+	}
+	charges[0].Cost = test.cost
+	ask := func() []time.Duration {
+		tx := take(t, store, test.within, charges...)
+		if tx.Allowed() {
+			return nil
+		}
+		var got []time.Duration
+		for _, d := range tx.Decisions {
+			if d.Allowed != (d.RetryAfter == 0) {
+				t.Errorf("%+v: got %+v", test, d)
+			}
+			got = append(got, d.RetryAfter)
+		}
+		return got
+	}
+	if got := ask(); !slices.Equal(got, test.want) {
+		t.Errorf("%+v: got RetryAfter %v, want %v", test, got, test.want)
+	}
+	if test.want[0] == weir.Never || test.other != nil {
+		return
+	}
+	time.Sleep(test.want[0] - time.Microsecond)
+	if ask() == nil {
+		t.Errorf("%+v: let in a microsecond before %v", test, test.want[0])
+	}
+	time.Sleep(time.Microsecond)
+	if got := ask(); got != nil {
+		t.Errorf("%+v: refused after %v, for %v more", test, test.want[0], got)
 	}
 }
 

@@ -23,98 +23,114 @@ import (
 func TestRefusalTold(t *testing.T) {
 	for _, observed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			mem, gone := memstore.New(memstore.Options{}), false
-			store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
-				if gone {
-					return errors.New("gone")
-				}
-				return mem.Take(ctx, tx)
-			})
-			var event, told string
-			say := func(f weir.Refusal, t *weir.Transaction) string {
-				if t == nil {
-					return fmt.Sprint(f.Reason, " ", f.Rule, " ", f.RetryAfter)
-				}
-				return fmt.Sprintf("%v %s %v, %d charges, %v, %v", t.Refusal.Reason, t.Refusal.Rule, t.Refusal.RetryAfter, len(t.Charges), t.Allowed(), t.RetryAfter())
-			}
-			o := weir.Options{
-				Rules: []weir.Rule{
-					{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(9, time.Second)}},
-					{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)},
-						Deny:    func(key string) bool { return key == "pest" },
-						Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Hour), Duration: 10 * time.Minute}},
-				},
-				OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					told = say(weir.Refusal{}, weir.FromContext(r.Context()))
-					weir.Refuse(w, r)
-				}),
-				OnError: weir.FailClosed,
-			}
-			if observed {
-				o.Observe = func(e weir.Event) {
-					if e.Refusal != e.Transaction.Refusal {
-						t.Errorf("got %v in the event, %v in its transaction", e.Refusal, e.Transaction.Refusal)
-					}
-					event = say(e.Refusal, e.Transaction)
-					if e.Refusal.Reason != 0 && !strings.Contains("a b pest", e.Key) {
-						t.Errorf("got key %q of %v", e.Key, e.Refusal)
-					}
-				}
-			}
-			l := must(t, store, o)
-			elsewhere := must(t, store, o)
-			h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				told = say(weir.Refusal{}, weir.FromContext(r.Context()))
-			}))
-			for i, step := range []struct {
-				after time.Duration
-				key   string
-				want  string
-				retry string
-			}{
-				{0, "a", " 0s, 2 charges, true, 0s", ""},
-				{0, "a", "limit api 1m0s, 2 charges, false, 1m0s", "60"},
-				{0, "a", "ban api 10m0s, 2 charges, false, 10m0s", "600"},
-				{time.Second, "a", "ban api 9m59s, 0 charges, false, 9m59s", "599"},      // from memory
-				{10 * time.Second, "a", "ban api 9m49s, 2 charges, false, 9m49s", "589"}, // from the store
-				{time.Second, "pest", "deny api 2562047h47m16.854775807s, 0 charges, false, 2562047h47m16.854775807s", ""},
-				{0, "b", " 0s, 2 charges, true, 0s", ""},
-			} {
-				time.Sleep(step.after)
-				told, event = "", ""
-				res := do(h, ask("/", "192.0.2.1:4", "Key", step.key))
-				if told = strings.TrimLeft(told, " "); told != strings.TrimLeft(step.want, " ") || res.Header.Get("Retry-After") != step.retry {
-					t.Errorf("step %d: got %s, Retry-After %q, want %s, %q", i, told, res.Header.Get("Retry-After"), step.want, step.retry)
-				}
-				if event = strings.TrimLeft(event, " "); observed && event != told {
-					t.Errorf("step %d: got %s in the event, %s in the request", i, event, told)
-				}
-			}
-			// The ban, learned with a charge that fits.
-			time.Sleep(5 * time.Minute)
-			if res := do(elsewhere.Handler(served), ask("/", "192.0.2.1:4", "Key", "a")); told != "ban api 4m48s, 2 charges, false, 4m48s" || res.StatusCode != 429 {
-				t.Errorf("elsewhere: got %d, %s, want 429 and a ban", res.StatusCode, told)
-			}
-			gone, event = true, ""
-			if res := do(h, ask("/", "192.0.2.1:4", "Key", "b")); res.StatusCode != 503 || observed && !strings.HasPrefix(event, "error all 0s") {
-				t.Errorf("the store away: got %d, %s, want 503 and an error of rule all", res.StatusCode, event)
-			}
-			gone = false
-
-			client := &http.Client{Transport: l.Transport(roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") }))}
-			for _, tt := range []struct{ key, want string }{
-				{"pest", `weir: rule "api" denies the key`},
-				{"a", `weir: rule "api" has banned the key, retry after 4m48s`},
-			} {
-				r, _ := http.NewRequest("GET", "http://192.0.2.1/", nil)
-				r.Header.Set("Key", tt.key)
-				_, err := client.Do(r)
-				var limited *weir.LimitedError
-				if !errors.As(err, &limited) || limited.Error() != tt.want || len(limited.Transaction.Charges) > 2 {
-					t.Errorf("%s: got %v, want %s", tt.key, err, tt.want)
-				}
-			}
+			tellRefusals(t, observed)
 		})
+	}
+}
+
+// tellRefusals has requests refused by a limit, a ban, a list and a store that is away.
+func tellRefusals(t *testing.T, observed bool) {
+	mem, gone := memstore.New(memstore.Options{}), false
+	store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		if gone {
+			return errors.New("gone")
+		}
+		return mem.Take(ctx, tx)
+	})
+	var event, told string
+	o := weir.Options{
+		Rules: []weir.Rule{
+			{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(9, time.Second)}},
+			{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)},
+				Deny:    func(key string) bool { return key == "pest" },
+				Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Hour), Duration: 10 * time.Minute}},
+		},
+		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			told = tellRefusal(weir.FromContext(r.Context()))
+			weir.Refuse(w, r)
+		}),
+		OnError: weir.FailClosed,
+	}
+	if observed {
+		o.Observe = func(e weir.Event) {
+			checkEvent(t, e)
+			event = tellRefusal(e.Transaction)
+		}
+	}
+	l := must(t, store, o)
+	elsewhere := must(t, store, o)
+	h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		told = tellRefusal(weir.FromContext(r.Context()))
+	}))
+	for i, step := range []struct {
+		after time.Duration
+		key   string
+		want  string
+		retry string
+	}{
+		{0, "a", "0s, 2 charges, true, 0s", ""},
+		{0, "a", "limit api 1m0s, 2 charges, false, 1m0s", "60"},
+		{0, "a", "ban api 10m0s, 2 charges, false, 10m0s", "600"},
+		{time.Second, "a", "ban api 9m59s, 0 charges, false, 9m59s", "599"},      // from memory
+		{10 * time.Second, "a", "ban api 9m49s, 2 charges, false, 9m49s", "589"}, // from the store
+		{time.Second, "pest", "deny api 2562047h47m16.854775807s, 0 charges, false, 2562047h47m16.854775807s", ""},
+		{0, "b", "0s, 2 charges, true, 0s", ""},
+	} {
+		time.Sleep(step.after)
+		told, event = "", ""
+		res := do(h, ask("/", "192.0.2.1:4", "Key", step.key))
+		if told != step.want || res.Header.Get("Retry-After") != step.retry {
+			t.Errorf("step %d: got %s, Retry-After %q, want %s, %q", i, told, res.Header.Get("Retry-After"), step.want, step.retry)
+		}
+		if observed && event != told {
+			t.Errorf("step %d: got %s in the event, %s in the request", i, event, told)
+		}
+	}
+	// The ban, learned with a charge that fits.
+	time.Sleep(5 * time.Minute)
+	if res := do(elsewhere.Handler(served), ask("/", "192.0.2.1:4", "Key", "a")); told != "ban api 4m48s, 2 charges, false, 4m48s" || res.StatusCode != 429 {
+		t.Errorf("elsewhere: got %d, %s, want 429 and a ban", res.StatusCode, told)
+	}
+	gone, event = true, ""
+	if res := do(h, ask("/", "192.0.2.1:4", "Key", "b")); res.StatusCode != 503 || observed && !strings.HasPrefix(event, "error all 0s") {
+		t.Errorf("the store away: got %d, %s, want 503 and an error of rule all", res.StatusCode, event)
+	}
+	gone = false
+
+	checkOutbound(t, l)
+}
+
+// tellRefusal says why a transaction is refused, by which rule and until when.
+func tellRefusal(t *weir.Transaction) string {
+	return strings.TrimLeft(fmt.Sprintf("%v %s %v, %d charges, %v, %v", t.Refusal.Reason, t.Refusal.Rule, t.Refusal.RetryAfter, len(t.Charges), t.Allowed(), t.RetryAfter()), " ")
+}
+
+// checkEvent holds an event against its transaction, and its key against those of the test.
+func checkEvent(t *testing.T, e weir.Event) {
+	t.Helper()
+	if e.Refusal != e.Transaction.Refusal {
+		t.Errorf("got %v in the event, %v in its transaction", e.Refusal, e.Transaction.Refusal)
+	}
+	if e.Refusal.Reason != 0 && !strings.Contains("a b pest", e.Key) {
+		t.Errorf("got key %q of %v", e.Key, e.Refusal)
+	}
+}
+
+// checkOutbound has a request sent of which the rule says that it may not go.
+func checkOutbound(t *testing.T, l *weir.Limiter) {
+	t.Helper()
+	client := &http.Client{Transport: l.Transport(roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") }))}
+	for _, tt := range []struct{ key, want string }{
+		{"pest", `weir: rule "api" denies the key`},
+		{"a", `weir: rule "api" has banned the key, retry after 4m48s`},
+	} {
+		r, _ := http.NewRequest("GET", "http://192.0.2.1/", nil)
+		r.Header.Set("Key", tt.key)
+		_, err := client.Do(r)
+		var limited *weir.LimitedError
+		if !errors.As(err, &limited) || limited.Error() != tt.want || len(limited.Transaction.Charges) > 2 {
+			t.Errorf("%s: got %v, want %s", tt.key, err, tt.want)
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,8 +106,7 @@ func TestSettleConcurrently(t *testing.T) {
 			return 0
 		}}}}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := owed.Add(1)
-		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-		}
+		raise(&most, n)
 		switch r.URL.Path {
 		case "/fail":
 			w.WriteHeader(401)
@@ -122,28 +120,24 @@ func TestSettleConcurrently(t *testing.T) {
 	defer server.Close()
 	paths := []string{"/ok", "/ok", "/panic", "/slow", "/ok", "/fail"}
 	var failed atomic.Int64
-	var wg sync.WaitGroup
-	for c := range clients {
-		wg.Go(func() {
-			for i := range requests {
-				path := paths[(c+i)%len(paths)]
-				if path == "/fail" && failed.Add(1) > limit/2 {
-					path = "/ok"
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				if path == "/slow" {
-					ctx, cancel = context.WithTimeout(t.Context(), 5*time.Millisecond)
-				}
-				r, _ := http.NewRequestWithContext(ctx, "GET", server.URL+path, nil)
-				if res, err := http.DefaultClient.Do(r); err == nil {
-					io.Copy(io.Discard, res.Body)
-					res.Body.Close()
-				}
-				cancel()
+	together(clients, func(c int) {
+		for i := range requests {
+			path, patience := paths[(c+i)%len(paths)], time.Minute
+			if path == "/fail" && failed.Add(1) > limit/2 {
+				path = "/ok"
 			}
-		})
-	}
-	wg.Wait()
+			if path == "/slow" {
+				patience = 5 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			r, _ := http.NewRequestWithContext(ctx, "GET", server.URL+path, nil)
+			if res, err := http.DefaultClient.Do(r); err == nil {
+				io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+			}
+			cancel()
+		}
+	})
 	server.Close() // waits for handlers
 	if most.Load() > limit {
 		t.Errorf("got %d in hand and kept at once, want at most %d", most.Load(), limit)
@@ -154,6 +148,12 @@ func TestSettleConcurrently(t *testing.T) {
 	}
 	if got, want := limit-look.Decisions[0].Remaining, kept.Load(); got != want || want == 0 || owed.Load() != want {
 		t.Errorf("got %d spent and %d in hand, want the %d that failed, and 0", got, owed.Load()-want, want)
+	}
+}
+
+// raise makes most at least n.
+func raise(most *atomic.Int64, n int64) {
+	for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 	}
 }
 

@@ -99,11 +99,8 @@ func TestStoredName(t *testing.T) {
 			limiter := must(t, store, weir.Options{Rules: []weir.Rule{{Name: name, Key: weir.Global(), Limits: []weir.Limit{l}}}})
 			do(limiter.Handler(served), ask("/", "192.0.2.1:4"))
 			for left, charge := range map[string]weir.Limit{"2": l, "2 ": l.Named("1000h"), "3": l.Named("1000 h")} {
-				peek, err := weir.Peek(t.Context(), store, weir.Charge{Rule: name, Limit: charge})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := fmt.Sprint(peek.Decisions[0].Remaining); got != strings.TrimSpace(left) {
+				look := peek(t, store, weir.Charge{Rule: name, Limit: charge})
+				if got := fmt.Sprint(look.Decisions[0].Remaining); got != strings.TrimSpace(left) {
 					t.Errorf("%s: %v: got %s left, want %s", name, charge, got, left)
 				}
 			}

@@ -191,15 +191,7 @@ func TestTransportPausesEverywhere(t *testing.T) {
 		store func(t *testing.T) weir.Store
 	}{
 		{"memory", func(*testing.T) weir.Store { return memory }},
-		{"Redis", func(t *testing.T) weir.Store {
-			rdb := redis.NewUniversalClient(redisstore.ClientOptions(10*time.Second, server.Addr()))
-			t.Cleanup(func() { rdb.Close() })
-			store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return store
-		}},
+		{"Redis", func(t *testing.T) weir.Store { return redisAt(t, server.Addr(), 10*time.Second) }},
 	} {
 		for _, d := range []struct {
 			name     string
@@ -229,15 +221,7 @@ func TestTransportPausesEverywhere(t *testing.T) {
 				_, one := replica()
 				limiter, two := replica()
 				get := func(client *http.Client) string {
-					res, err := client.Get("http://" + strings.ToLower(d.name) + ".example/")
-					var limited *weir.LimitedError
-					if errors.As(err, &limited) {
-						return limited.Transaction.Refusal.Reason.String()
-					}
-					if err != nil {
-						return err.Error()
-					}
-					return strconv.Itoa(res.StatusCode)
+					return answerTo(client, "http://"+strings.ToLower(d.name)+".example/")
 				}
 				var got []string
 				got = append(got, get(two))
@@ -255,4 +239,17 @@ func TestTransportPausesEverywhere(t *testing.T) {
 			})
 		}
 	}
+}
+
+// answerTo gets url and returns the status, the reason of a refusal or the error.
+func answerTo(client *http.Client, url string) string {
+	res, err := client.Get(url)
+	var limited *weir.LimitedError
+	if errors.As(err, &limited) {
+		return limited.Transaction.Refusal.Reason.String()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return strconv.Itoa(res.StatusCode)
 }

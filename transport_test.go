@@ -61,6 +61,14 @@ func outbound(t *testing.T, store weir.Store, p http.RoundTripper, o weir.Option
 	return &http.Client{Transport: must(t, store, o).Transport(p)}
 }
 
+// checkGet expects 200 from the partner.
+func checkGet(t *testing.T, client *http.Client, limit weir.Limit) {
+	t.Helper()
+	if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != 200 {
+		t.Errorf("%v: got %v, %v", limit, res, err)
+	}
+}
+
 func TestTransport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &partner{start: time.Now()}
@@ -153,11 +161,7 @@ func TestTransportPausedLines(t *testing.T) {
 			o := weir.Options{MaxWait: 20 * time.Second}
 			other := outbound(t, memory, p, o, c.limit)
 			var wg sync.WaitGroup
-			ask := func() {
-				if res, err := other.Get("http://example.com/"); err != nil || res.StatusCode != 200 {
-					t.Errorf("%v: got %v, %v", c.limit, res, err)
-				}
-			}
+			ask := func() { checkGet(t, other, c.limit) }
 			asks := 0
 			one := outbound(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
 				err := memory.Take(ctx, tx)
@@ -180,15 +184,17 @@ func TestTransportPausedLines(t *testing.T) {
 	}
 }
 
+type pauseCase struct {
+	name     string
+	maxPause time.Duration
+	answer   *http.Response
+	want     string // when the next request goes
+	logged   string // the pause that was asked for, if it was cut
+}
+
 // TestMaxPause: what one answer may do, by how long it pauses.
 func TestMaxPause(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		maxPause time.Duration
-		answer   *http.Response
-		want     string // when the next request goes
-		logged   string
-	}{
+	for _, c := range []pauseCase{
 		{"a foreign 200", 0, response(200, "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "86400"), "1m0s", "24h0m0s"},
 		{"a day", 0, response(429, "Retry-After", "86400"), "1m0s", "24h0m0s"},
 		{"for good", 0, response(503, "Retry-After", "99999999999999999999"), "1m0s", "24h0m0s"},
@@ -197,35 +203,40 @@ func TestMaxPause(t *testing.T) {
 		{"a second", time.Second, response(503, "Retry-After", "5"), "1s", "5s"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var lines bytes.Buffer
-			p := &partner{start: time.Now(), answer: func(n int, r *http.Request) *http.Response {
-				if n <= 2 {
-					return c.answer
-				}
-				return nil
-			}}
-			client := outbound(t, memstore.New(memstore.Options{}), p, weir.Options{
-				MaxWait: 2 * time.Hour, MaxPause: c.maxPause, Logger: slog.New(slog.NewTextHandler(&lines, nil)),
-			}, algorithms.GCRA(100, time.Second))
-			for range 2 {
-				if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != c.answer.StatusCode {
-					t.Errorf("%s: got %v, %v, want the answer of the other side", c.name, res, err)
-				}
-			}
-			if len(p.arrivals) < 2 || p.arrivals[1] != c.want {
-				t.Errorf("%s: arrivals at %v, want the second at %s", c.name, p.arrivals, c.want)
-			}
-			want := 0
-			if c.logged != "" {
-				want = 1
-			}
-			if got := strings.Count(lines.String(), "asked="+c.logged+" "); got != want || strings.Count(lines.String(), "\n") != want {
-				t.Errorf("%s: logged %q, want one line for two pauses that were cut", c.name, lines.String())
-			}
+			checkMaxPause(t, c)
 		})
 	}
 	if _, err := weir.New(memstore.New(memstore.Options{}), weir.Options{MaxPause: -1, Rules: []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}}); err == nil || err.Error() != "weir: MaxPause is below 0" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// checkMaxPause sends two requests that the partner answers with a pause.
+func checkMaxPause(t *testing.T, c pauseCase) {
+	var lines bytes.Buffer
+	p := &partner{start: time.Now(), answer: func(n int, r *http.Request) *http.Response {
+		if n <= 2 {
+			return c.answer
+		}
+		return nil
+	}}
+	client := outbound(t, memstore.New(memstore.Options{}), p, weir.Options{
+		MaxWait: 2 * time.Hour, MaxPause: c.maxPause, Logger: slog.New(slog.NewTextHandler(&lines, nil)),
+	}, algorithms.GCRA(100, time.Second))
+	for range 2 {
+		if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != c.answer.StatusCode {
+			t.Errorf("%s: got %v, %v, want the answer of the other side", c.name, res, err)
+		}
+	}
+	if len(p.arrivals) < 2 || p.arrivals[1] != c.want {
+		t.Errorf("%s: arrivals at %v, want the second at %s", c.name, p.arrivals, c.want)
+	}
+	want := 0
+	if c.logged != "" {
+		want = 1
+	}
+	if got := strings.Count(lines.String(), "asked="+c.logged+" "); got != want || strings.Count(lines.String(), "\n") != want {
+		t.Errorf("%s: logged %q, want one line for two pauses that were cut", c.name, lines.String())
 	}
 }
 
@@ -248,22 +259,7 @@ func TestUnpause(t *testing.T) {
 		var limited *weir.LimitedError
 		switch {
 		case errors.As(err, &limited):
-			for i, d := range limited.Transaction.Decisions {
-				if len(limited.Transaction.Decisions) != 3 || !d.Allowed {
-					t.Errorf("%s: charge %v: got %+v, want the three of the rules, which have room", host, limited.Transaction.Charges[i], d)
-				}
-			}
-			if limited.Transaction.Allowed() {
-				t.Error("got a refusal that says allowed")
-			}
-			f := limited.Transaction.Refusal
-			if rest := f.RetryAfter; rest <= 29*time.Second || rest > 30*time.Second || limited.RetryAfter() != rest {
-				t.Errorf("%s: got %v and %v, want 30s", host, f.RetryAfter, limited.RetryAfter())
-			}
-			if want := fmt.Sprintf("weir: rule %q has paused the key, retry after %v", f.Rule, f.RetryAfter); limited.Error() != want {
-				t.Errorf("got %q, want %q", limited.Error(), want)
-			}
-			return f.Reason.String() + " by " + f.Rule
+			return checkPauseError(t, host, limited)
 		case err != nil:
 			return err.Error()
 		}
@@ -300,6 +296,28 @@ func TestUnpause(t *testing.T) {
 			t.Errorf("observed %v, want the charges of the rules and no others", e.Transaction.Charges)
 		}
 	}
+}
+
+// checkPauseError holds the error of a request that a pause of 30 s refuses against its
+// transaction, and says who refuses it.
+func checkPauseError(t *testing.T, host string, limited *weir.LimitedError) string {
+	t.Helper()
+	for i, d := range limited.Transaction.Decisions {
+		if len(limited.Transaction.Decisions) != 3 || !d.Allowed {
+			t.Errorf("%s: charge %v: got %+v, want the three of the rules, which have room", host, limited.Transaction.Charges[i], d)
+		}
+	}
+	if limited.Transaction.Allowed() {
+		t.Error("got a refusal that says allowed")
+	}
+	f := limited.Transaction.Refusal
+	if rest := f.RetryAfter; rest <= 29*time.Second || rest > 30*time.Second || limited.RetryAfter() != rest {
+		t.Errorf("%s: got %v and %v, want 30s", host, f.RetryAfter, limited.RetryAfter())
+	}
+	if want := fmt.Sprintf("weir: rule %q has paused the key, retry after %v", f.Rule, f.RetryAfter); limited.Error() != want {
+		t.Errorf("got %q, want %q", limited.Error(), want)
+	}
+	return f.Reason.String() + " by " + f.Rule
 }
 
 // TestPauseIsNoStrike: requests that a pause refuses bring no ban.
@@ -392,23 +410,12 @@ func TestTransportDrips(t *testing.T) {
 // TestTransportKeepsConnections: the connection of a 429 is used again, unless its
 // body drips. The server and the client are those of net/http.
 func TestTransportKeepsConnections(t *testing.T) {
-	for _, drips := range []bool{false, true} {
+	for drips, connections := range map[bool]int{false: 1, true: 2} {
 		synctest.Test(t, func(t *testing.T) {
 			asked := 0
 			server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if asked++; asked > 1 {
-					return
-				}
-				w.Header().Set("Retry-After", "2")
-				w.WriteHeader(429)
-				io.WriteString(w, "too many")
-				for drips && http.NewResponseController(w).Flush() == nil {
-					select {
-					case <-time.After(100 * time.Millisecond):
-					case <-r.Context().Done():
-						return
-					}
-					io.WriteString(w, ".")
+				if asked++; asked == 1 {
+					answer429(w, r, drips)
 				}
 			})}
 			listener := &pipes{conns: make(chan net.Conn)}
@@ -430,16 +437,27 @@ func TestTransportKeepsConnections(t *testing.T) {
 			if took := time.Since(start); took != 2*time.Second || res.StatusCode != 200 {
 				t.Errorf("drips %v: got %d after %v, want 200 after the pause of 2s", drips, res.StatusCode, took)
 			}
-			want := 1
-			if drips {
-				want = 2
-			}
-			if dials != want {
-				t.Errorf("drips %v: %d connections, want %d", drips, dials, want)
+			if dials != connections {
+				t.Errorf("drips %v: %d connections, want %d", drips, dials, connections)
 			}
 			base.CloseIdleConnections()
 			server.Close()
 		})
+	}
+}
+
+// answer429 asks for a pause of 2 s; if it drips, its body ends with the request.
+func answer429(w http.ResponseWriter, r *http.Request, drips bool) {
+	w.Header().Set("Retry-After", "2")
+	w.WriteHeader(429)
+	io.WriteString(w, "too many")
+	for drips && http.NewResponseController(w).Flush() == nil {
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-r.Context().Done():
+			return
+		}
+		io.WriteString(w, ".")
 	}
 }
 
@@ -530,40 +548,41 @@ func TestTransportRetries(t *testing.T) {
 func TestTransportPausesTheLine(t *testing.T) {
 	for _, limit := range []weir.Limit{algorithms.GCRA(5, time.Second).WithBurst(1), algorithms.SlidingLog(5, time.Second), algorithms.FixedWindow(5, time.Second)} {
 		synctest.Test(t, func(t *testing.T) {
-			start := time.Now()
-			p := &partner{start: start, answer: func(n int, r *http.Request) *http.Response {
-				if n == 3 {
-					return response(429, "Retry-After", "20")
-				}
-				return nil
-			}}
-			store := memstore.New(memstore.Options{})
-			var wg sync.WaitGroup
-			for range 2 { // replicas
-				client := outbound(t, store, p, weir.Options{MaxWait: time.Minute}, limit)
-				for range 10 {
-					wg.Go(func() {
-						if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != 200 {
-							t.Errorf("%v: got %v, %v", limit, res, err)
-						}
-					})
-				}
-			}
-			wg.Wait()
-			var paused time.Duration
-			for i, s := range p.arrivals {
-				at, _ := time.ParseDuration(s)
-				if i == 2 {
-					paused = at
-				}
-				if paused < at && at < paused+20*time.Second && i > 2 {
-					t.Errorf("%v: arrival %d at %v, in the pause that began at %v", limit, i, at, paused)
-				}
-			}
-			if len(p.arrivals) != 21 {
-				t.Errorf("%v: %d arrivals, want 20 and one again", limit, len(p.arrivals))
-			}
+			pauseTheLine(t, limit)
 		})
+	}
+}
+
+// pauseTheLine sends 20 requests from two replicas to a partner who asks the third for
+// a pause of 20 s.
+func pauseTheLine(t *testing.T, limit weir.Limit) {
+	start := time.Now()
+	p := &partner{start: start, answer: func(n int, r *http.Request) *http.Response {
+		if n == 3 {
+			return response(429, "Retry-After", "20")
+		}
+		return nil
+	}}
+	store := memstore.New(memstore.Options{})
+	var wg sync.WaitGroup
+	for range 2 { // replicas
+		client := outbound(t, store, p, weir.Options{MaxWait: time.Minute}, limit)
+		for range 10 {
+			wg.Go(func() {
+				checkGet(t, client, limit)
+			})
+		}
+	}
+	wg.Wait()
+	if len(p.arrivals) != 21 {
+		t.Fatalf("%v: %d arrivals, want 20 and one again", limit, len(p.arrivals))
+	}
+	paused, _ := time.ParseDuration(p.arrivals[2])
+	for i, s := range p.arrivals[3:] {
+		at, _ := time.ParseDuration(s)
+		if paused < at && at < paused+20*time.Second {
+			t.Errorf("%v: arrival %d at %v, in the pause that began at %v", limit, 3+i, at, paused)
+		}
 	}
 }
 

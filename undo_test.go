@@ -5,18 +5,16 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/redisstore"
 )
 
 // tens is one limit of ten under each algorithm.
@@ -38,15 +36,7 @@ func big(limit weir.Limit) int64 {
 func undoStores(t *testing.T, f func(t *testing.T, name string, store weir.Store)) {
 	for name, open := range map[string]func(t *testing.T) weir.Store{
 		"memory": func(*testing.T) weir.Store { return memory() },
-		"Redis": func(t *testing.T) weir.Store {
-			rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
-			t.Cleanup(func() { rdb.Close() })
-			store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return store
-		},
+		"Redis":  func(t *testing.T) weir.Store { return redisAt(t, redistest.Server(t).Addr(), 10*time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := open(t)
@@ -72,51 +62,50 @@ func TestCancelFreesTheKey(t *testing.T) {
 	undoStores(t, func(t *testing.T, name string, store weir.Store) {
 		for _, limit := range tens {
 			for _, turns := range []int{1, 3} {
-				charges := []weir.Charge{
-					{Rule: name, Key: fmt.Sprint(turns), Limit: limit, Cost: 5},
-					{Rule: name, Key: fmt.Sprint(turns), Limit: limit.Named("another"), Cost: 5},
-					{Rule: name + "'s other rule", Key: fmt.Sprint(turns), Limit: algorithms.SlidingLog(100, 1000*time.Hour).Named(limit.Algorithm.Name()), Cost: 5},
-				}
-				if tx := take(t, store, 0, charges...); !tx.Allowed() {
-					t.Fatalf("%s: %v: got %+v", name, limit, tx.Decisions)
-				}
-				all := func(cost int64) []weir.Charge {
-					some := make([]weir.Charge, len(charges))
-					for i, c := range charges {
-						c.Cost = cost
-						some[i] = c
-					}
-					return some
-				}
-				var line []*weir.Reservation
-				for range turns {
-					r, err := weir.Reserve(t.Context(), store, 10_000*time.Hour, all(big(limit))...)
-					if err != nil {
-						if len(line) == 0 || big(limit) == 10 {
-							t.Fatalf("%s: %v: %v", name, limit, err)
-						}
-						break
-					}
-					line = append(line, r)
-				}
-				take(t, store, 0, all(1)...) // is refused, and that may be remembered
-				for i := len(line) - 1; i >= 0; i-- {
-					if err := line[i].Cancel(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-				}
-				for range 5 {
-					if tx := take(t, store, 0, all(1)...); !tx.Allowed() || tx.Wait != 0 {
-						t.Errorf("%s: %v, %d turns cancelled: got %+v for a unit that is free", name, limit, len(line), tx.Decisions)
-						break
-					}
-				}
-				if tx := take(t, store, 0, all(1)...); tx.Allowed() {
-					t.Errorf("%s: %v: got a sixth unit of the five that were left: %+v", name, limit, tx.Decisions)
-				}
+				cancelBigTurns(t, name, store, limit, turns)
 			}
 		}
 	})
+}
+
+// cancelBigTurns spends five units of ten, books big turns, cancels them from the last
+// to the first, and then finds the other five units free.
+func cancelBigTurns(t *testing.T, name string, store weir.Store, limit weir.Limit, turns int) {
+	t.Helper()
+	charges := func(cost int64) []weir.Charge {
+		return []weir.Charge{
+			{Rule: name, Key: fmt.Sprint(turns), Limit: limit, Cost: cost},
+			{Rule: name, Key: fmt.Sprint(turns), Limit: limit.Named("another"), Cost: cost},
+			{Rule: name + "'s other rule", Key: fmt.Sprint(turns), Limit: algorithms.SlidingLog(100, 1000*time.Hour).Named(limit.Algorithm.Name()), Cost: cost},
+		}
+	}
+	if tx := take(t, store, 0, charges(5)...); !tx.Allowed() {
+		t.Fatalf("%s: %v: got %+v", name, limit, tx.Decisions)
+	}
+	var line []*weir.Reservation
+	for range turns {
+		r, err := weir.Reserve(t.Context(), store, 10_000*time.Hour, charges(big(limit))...)
+		if err != nil && len(line) > 0 && big(limit) == 5 {
+			break // the queue is full
+		}
+		if err != nil {
+			t.Fatalf("%s: %v: %v", name, limit, err)
+		}
+		line = append(line, r)
+	}
+	take(t, store, 0, charges(1)...) // is refused, and that may be remembered
+	for _, r := range slices.Backward(line) {
+		cancelTurn(t, r)
+	}
+	for range 5 {
+		if tx := take(t, store, 0, charges(1)...); !tx.Allowed() || tx.Wait != 0 {
+			t.Errorf("%s: %v, %d turns cancelled: got %+v for a unit that is free", name, limit, len(line), tx.Decisions)
+			break
+		}
+	}
+	if tx := take(t, store, 0, charges(1)...); tx.Allowed() {
+		t.Errorf("%s: %v: got a sixth unit of the five that were left: %+v", name, limit, tx.Decisions)
+	}
 }
 
 // TestHangUpFreesTheKey: a client that books ten units over HTTP and hangs up while
@@ -173,22 +162,12 @@ func TestCancelKeepsTheLog(t *testing.T) {
 			c := weir.Charge{Rule: name, Key: fmt.Sprint("log", gift), Limit: algorithms.SlidingLog(100, time.Hour), Cost: 60}
 			take(t, store, 0, c)
 			c.Cost = 100
-			var line []*weir.Reservation
-			for range 2 {
-				r, err := weir.Reserve(t.Context(), store, 3*time.Hour, c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				line = append(line, r)
-			}
+			first, second := reserve(t, store, 3*time.Hour, c), reserve(t, store, 3*time.Hour, c)
 			if c.Cost = -gift; gift > 0 {
 				take(t, store, 0, c)
 			}
-			for i := range line {
-				if err := line[1-i].Cancel(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
+			cancelTurn(t, second)
+			cancelTurn(t, first)
 			c.Cost = 0
 			if d := take(t, store, 0, c).Decisions[0]; d.Remaining != 40 {
 				t.Errorf("%s: %d given back in between: got %+v, want 40 left", name, gift, d)
@@ -216,22 +195,14 @@ func TestBanGivesBackTheTurn(t *testing.T) {
 			here, there := limiter(), limiter()
 			h := here.Handler(served)
 			do(h, ask("/", "192.0.2.1:4", "Key", "a"))
-			if err := there.Ban(t.Context(), "api", "a", time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			ban(t, there, "a", time.Minute)
 			charge := weir.Charge{Rule: "api", Key: "a", Limit: here.Rules()[0].Limits[0]}
-			before, err := weir.Peek(t.Context(), mem, charge)
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := peek(t, mem, charge)
 			start := time.Now()
 			if res := do(h, ask("/", "192.0.2.1:4", "Key", "a")); res.StatusCode != 429 || time.Since(start) != 0 || last.Transaction.Wait != 0 {
 				t.Errorf("%v: got %d after %v, and a wait of %v, want 429 at once", limit, res.StatusCode, time.Since(start), last.Transaction.Wait)
 			}
-			after, err := weir.Peek(t.Context(), mem, charge)
-			if err != nil {
-				t.Fatal(err)
-			}
+			after := peek(t, mem, charge)
 			if before.Decisions[0] != after.Decisions[0] {
 				t.Errorf("%v: got %+v, want %+v", limit, after.Decisions[0], before.Decisions[0])
 			}

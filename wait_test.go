@@ -80,10 +80,7 @@ func TestWaitGivesBack(t *testing.T) {
 			if err := <-done; !errors.Is(err, context.Canceled) {
 				t.Errorf("%v: got %v, want the error of the context", limit, err)
 			}
-			r, err := weir.Reserve(t.Context(), store, time.Minute, charges...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := reserve(t, store, time.Minute, charges...)
 			if got, want := r.Delay(), 999*time.Millisecond; got != want {
 				t.Errorf("%v: the next waits %v, want %v: the turn that was given back", limit, got, want)
 			}
@@ -95,29 +92,19 @@ func TestReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
 		charge := weir.Charge{Rule: "jobs", Limit: algorithms.GCRA(1, time.Second), Cost: 1}
-		reserve := func(ctx context.Context, within time.Duration) *weir.Reservation {
-			t.Helper()
-			r, err := weir.Reserve(ctx, store, within, charge)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return r
-		}
-		first, second := reserve(t.Context(), 0), reserve(t.Context(), time.Hour)
+		first, second := reserve(t, store, 0, charge), reserve(t, store, time.Hour, charge)
 		if first.Delay() != 0 || second.Delay() != time.Second {
 			t.Errorf("delays %v and %v, want 0 and 1s", first.Delay(), second.Delay())
 		}
 		for range 2 {
-			if err := second.Cancel(t.Context()); err != nil {
-				t.Error(err)
-			}
+			cancelTurn(t, second)
 		}
-		if r := reserve(t.Context(), time.Hour); r.Delay() != time.Second {
+		if r := reserve(t, store, time.Hour, charge); r.Delay() != time.Second {
 			t.Errorf("after a cancellation, asked for twice: delay %v, want 1s", r.Delay())
 		}
 		time.Sleep(time.Second)
 		first.Cancel(t.Context()) // its turn has long come
-		if r := reserve(t.Context(), time.Hour); r.Delay() != time.Second {
+		if r := reserve(t, store, time.Hour, charge); r.Delay() != time.Second {
 			t.Errorf("after a turn that had come was cancelled: delay %v, want 1s", r.Delay())
 		}
 		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -323,15 +310,11 @@ func TestMaxWaitingAtOnce(t *testing.T) {
 		for round := range 3 {
 			waited.Store(0)
 			var ok atomic.Int64
-			var wg sync.WaitGroup
-			for range 3000 {
-				wg.Go(func() {
-					if do(h, ask("/", "")).StatusCode == 200 {
-						ok.Add(1)
-					}
-				})
-			}
-			wg.Wait()
+			together(3000, func(int) {
+				if do(h, ask("/", "")).StatusCode == 200 {
+					ok.Add(1)
+				}
+			})
 			if waited.Load() > most || ok.Load() < most {
 				t.Errorf("round %d: of 3000 at once %d waited and %d were served, want %d at most and no fewer", round, waited.Load(), ok.Load(), most)
 			}
