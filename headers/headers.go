@@ -1,5 +1,5 @@
-// Package headers reads what servers say about their limits in response fields: in every
-// dialect that package weir writes, and Retry-After.
+// Package headers reads what servers say about their limits in response header fields: in
+// every dialect that package weir writes, and in Retry-After.
 package headers
 
 import (
@@ -21,20 +21,20 @@ type Limit struct {
 	// Unit is what the limit counts: "requests" if the server names nothing else.
 	Unit string
 
-	// Limit and Remaining are in that unit; -1 is unknown.
+	// Limit and Remaining count such units; -1 is unknown.
 	Limit, Remaining int64
 
 	// Window is the period of the limit; 0 is unknown.
 	Window time.Duration
 
-	// ResetAfter is the wait until more is free (IETF) or all is (the other dialects),
-	// at most a day; 0 is unknown, or past.
+	// ResetAfter is the wait until more units are free (IETF) or all of them are (the other
+	// dialects), at most 24 hours. 0 means unknown, or that the time is past.
 	ResetAfter time.Duration
 }
 
 // Bounds of what is read: a response may be hostile.
 const (
-	maxWait   = 24 * time.Hour // the longest wait that is believed
+	maxWait   = 24 * time.Hour // longer waits are cut to this
 	maxLimits = 64             // limits of one response
 	maxField  = 16 << 10       // bytes of a structured field; a longer one is ignored
 	maxLines  = 16             // lines of Retry-After
@@ -42,26 +42,27 @@ const (
 )
 
 // Parse returns what response fields say about limits, and how long they ask to wait
-// (Retry-After, retry-after-ms; 0 if they don't). h has canonical keys, as net/http
-// makes them. now is the reader's clock when the response came.
+// (Retry-After, retry-after-ms; 0 if they don't). h has canonical keys, as net/http makes
+// them. now is when the response came, on the clock of the reader.
 //
-// A limit that the response has in two dialects is returned twice. Limits of the IETF
-// field and of drafts 06 and 07 come first, each with its policy if there is one: it is
-// found by name and partition key, or in the drafts by quota.
+// A limit that the response has in two dialects is returned twice. Limits of the IETF field
+// and of drafts 06 and 07 come first, each joined with its policy if there is one. A policy
+// of the IETF field is found by name and partition key, one of the drafts by its quota.
 //
-// Servers mix the forms of a time up, so each field may have any form. A number below
-// 10^8 is seconds from now, below 10^11 Unix seconds, else Unix milliseconds, with
-// decimals or without; retry-after-ms always counts from now. A Unix time more than a
-// year in the past is taken as "never". Other forms are durations ("6m0s"), RFC 3339 and
-// the three forms of an HTTP date. Waits are capped at 24 hours: the server will say
-// more after a day. Values that are negative or malformed are ignored.
+// Servers mix up the forms of a time, so each field may have any form. A number below 10^8
+// is seconds from now, below 10^11 Unix seconds, else Unix milliseconds, with decimals or
+// without; retry-after-ms always counts from now. A Unix time more than a year in the past
+// is taken as "never". Other forms are durations ("6m0s"), RFC 3339 and the three forms of
+// an HTTP date. Waits are capped at 24 hours, because the server can tell the rest after
+// that. Values that are negative or malformed are ignored.
 //
-// Clocks differ. A time is measured from the Date of the response, by the clock of the
-// server that sent both. Date has whole seconds, so a wait may be a second too long, and
-// never too short. If Date is missing, or more than a day from now, which no clock in
-// use is, times are measured from now.
+// The clocks of server and reader may differ, so a time is measured from the Date of the
+// response, which has the clock of the server. Date has whole seconds, so a wait may be a
+// second too long, and never too short. If Date is missing or more than a day from now,
+// times are measured from now.
 //
-// A response from a cache (Age > 0) says how things were: only its Retry-After is read.
+// Of a response from a cache (Age > 0) only Retry-After is read, because the limits have
+// changed since.
 //
 // If Retry-After is sent twice, the longer wait counts. A retry-after-ms within a second
 // of it is the same wait, in more detail.
@@ -96,16 +97,16 @@ type reader struct {
 	policies int
 }
 
-// known is a Limit, and what decides to which policy it belongs.
+// known is a Limit with what tells to which policy it belongs.
 type known struct {
 	limit        Limit
-	ietf         bool // of the IETF fields, or else of drafts 06 and 07
+	ietf         bool // the limit is of the IETF fields; if not, of drafts 06 and 07
 	partition    sfv.ByteSequence
-	hasRemaining bool // a policy that has got its Remaining
+	hasRemaining bool // the limit is a policy whose Remaining is known
 }
 
-// readPolicies reads RateLimit-Policy. An item with a name is of the IETF field, an item
-// that is a number of drafts 06 and 07. Other items are skipped.
+// readPolicies reads RateLimit-Policy. An item that is a String belongs to the IETF field,
+// and an item that is an Integer to drafts 06 and 07. Other items are skipped.
 func (r *reader) readPolicies() {
 	policies, _ := r.members(fields.Policy, false)
 	for _, m := range policies {
@@ -132,8 +133,8 @@ func (r *reader) readPolicies() {
 	r.policies = len(r.known)
 }
 
-// readRateLimit reads RateLimit: a List in the IETF field, a Dictionary in draft 07. A
-// field with a value is never both.
+// readRateLimit reads RateLimit: a List in the IETF field, a Dictionary in draft 07. No
+// field with a value is both.
 func (r *reader) readRateLimit() {
 	items, list := r.members(fields.RateLimit, false)
 	for _, m := range items {
@@ -187,8 +188,8 @@ func count(v any) int64 {
 	return -1
 }
 
-// join adds what remains of a limit to its policy. If it has none, join adds the limit.
-// A partition key matches a missing one.
+// join adds the Remaining of a limit to its policy. If the limit has no policy, join adds
+// the limit. A partition key matches a missing one.
 func (r *reader) join(k known) {
 	l := &k.limit
 	for i := range r.known[:r.policies] {
@@ -214,8 +215,8 @@ func (r *reader) add(k known) {
 	}
 }
 
-// readTriple reads the limit of a unit from the three fields of t. A reset alone is no
-// limit.
+// readTriple reads the limit of a unit from the three fields of t. A reset field alone is
+// not a limit.
 func (r *reader) readTriple(t *fields.Triple, unit string) {
 	named := t.Named(unit)
 	l := Limit{Unit: strings.ToLower(unit), Limit: r.count(named.Limit), Remaining: r.count(named.Remaining)}
@@ -238,8 +239,8 @@ func (r *reader) readTriple(t *fields.Triple, unit string) {
 	r.add(known{limit: l})
 }
 
-// units returns the units that the fields of t name: the first maxLimits in the order of
-// the alphabet.
+// units returns the units that the fields of t name, in alphabetical order, at most
+// maxLimits of them.
 func (r *reader) units(t *fields.Triple) (units []string) {
 	if !t.PerUnit() {
 		return []string{fields.Requests}
@@ -262,7 +263,7 @@ func (r *reader) units(t *fields.Triple) (units []string) {
 	return units
 }
 
-// count reads a number of units, or -1. Drafts before 06 had policies behind the number:
+// count reads a number of units, or -1. In drafts before 06, policies followed the number:
 // 100, 100;w=60.
 func (r *reader) count(name string) int64 {
 	s := r.h.Get(name)

@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// noon is when responses come, if nothing else is said: 1767355200.
+// noon is when responses come unless a test says otherwise. Its Unix time is 1767355200.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // header makes a header of lines of text.
@@ -31,8 +31,8 @@ func header(text string) http.Header {
 	return h
 }
 
-// said writes advice as name:remaining/limit unit per window +reset, and
-// unknown numbers as ?.
+// said formats limits as "name:remaining/limit unit per window +reset", with ? for unknown
+// numbers.
 func said(advice []headers.Limit, retryAfter time.Duration) string {
 	number := func(n int64) string { return strings.Replace(fmt.Sprint(n), "-1", "?", 1) }
 	var all []string
@@ -52,7 +52,7 @@ func said(advice []headers.Limit, retryAfter time.Duration) string {
 	return strings.Join(all, ", ")
 }
 
-// TestParse: responses as one meets them.
+// TestParse: Parse reads the responses of well-known servers and of every draft.
 func TestParse(t *testing.T) {
 	for _, c := range []struct{ name, response, want string }{
 		{"nothing", "Content-Type: text/plain", ""},
@@ -135,7 +135,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestClocks: whose clock counts.
+// TestClocks: a time counts from the Date of the response, or from the reader's clock if
+// Date is missing or absurd.
 func TestClocks(t *testing.T) {
 	const reset = "Retry-After: Fri, 02 Jan 2026 12:01:00 GMT\nX-RateLimit-Limit: 9\nX-RateLimit-Reset: 1767355260\n"
 	for _, c := range []struct{ name, response, want string }{
@@ -153,7 +154,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestRetryAfter has every form of a wait, and what is none.
+// TestRetryAfter: Parse reads every form of a wait, caps it at a day, and ignores malformed
+// ones.
 func TestRetryAfter(t *testing.T) {
 	for _, c := range []struct {
 		after, ms string
@@ -174,7 +176,7 @@ func TestRetryAfter(t *testing.T) {
 		{"Fri Jan  2 12:00:30 2026", "", 30 * time.Second},
 		{"2026-01-02T12:00:30.5Z", "", 30500 * time.Millisecond},
 		{"Fri, 02 Jan 2026 11:59:30 GMT", "", 0},
-		{"1767355230", "", 30 * time.Second}, // a time taken for seconds
+		{"1767355230", "", 30 * time.Second}, // a Unix time where seconds should be
 		{"1767355230.25", "", 30250 * time.Millisecond},
 		{"1767355230000", "", 30 * time.Second},
 		{"1767355170", "", 0},
@@ -183,7 +185,7 @@ func TestRetryAfter(t *testing.T) {
 		{"86399", "", 24*time.Hour - time.Second},
 		{"86401", "", 24 * time.Hour},
 		{"99999999", "", 24 * time.Hour},
-		{"999999999", "", 24 * time.Hour}, // of 2001: forever, not past
+		{"999999999", "", 24 * time.Hour}, // a Unix time of 2001: it means never, not past
 		{"2147483647", "", 24 * time.Hour},
 		{"999999999999", "", 24 * time.Hour},
 		{"9223372036854775807", "", 24 * time.Hour},
@@ -191,7 +193,7 @@ func TestRetryAfter(t *testing.T) {
 		{"2562047h", "", 24 * time.Hour},
 		{"Fri, 31 Dec 9999 23:59:59 GMT", "", 24 * time.Hour},
 
-		// Not understood, and so not said.
+		// Malformed waits are ignored.
 		{"-1", "", 0}, {"-5s", "", 0}, {"+5", "", 0}, {"1e3", "", 0}, {"0x10", "", 0}, {"1.", "", 0}, {".5", "", 0}, {"1.2.3", "", 0},
 		{"NaN", "", 0}, {"soon", "", 0}, {"١٢", "", 0}, {`"5"`, "", 0}, {"5, 6", "", 0}, {strings.Repeat("0h", 200) + "1s", "", 0},
 
@@ -220,12 +222,13 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestStructured: what a structured field is, and that an error voids all of it.
+// TestStructured: Parse reads structured fields (RFC 9651), and ignores a field with any
+// error in it.
 func TestStructured(t *testing.T) {
 	const good, void = "a:1/? requests", ""
 	for _, c := range []struct{ field, want string }{
 		{`"a";r=1`, good},
-		{"  \"a\" \t, \t\"b\";r=2  ", "b:2/? requests"}, // r is required: a is skipped
+		{"  \"a\" \t, \t\"b\";r=2  ", "b:2/? requests"}, // a has no r, which is required, so a is skipped
 		{`"a"; r=1;t=5`, good + " +5s"},
 		{`"a";r=9;r=1`, good}, // the last counts
 		{`"a";r=1;x;*y=?0;z=?1;u=1.5;v=-3;w=tok/en:*;s="q\"\\";d=@-1659578233;e=%"f%c3%bc";p=:AQI:;q-_.*9=:aGk=:`, good},
@@ -282,7 +285,8 @@ func TestStructured(t *testing.T) {
 	}
 }
 
-// hostile are headers of about n bytes.
+// hostile has headers of about n bytes that are expensive to read, and how many limits
+// Parse returns for each.
 var hostile = []struct {
 	name string
 	of   func(n int) http.Header
@@ -325,7 +329,8 @@ var hostile = []struct {
 	}, 0},
 }
 
-// TestHostile: a megabyte of whatever costs memory of its own bounds only.
+// TestHostile: Parse returns at most 64 limits with short names from a header of a
+// megabyte, in at most 6000 allocations, and the same limits each time.
 func TestHostile(t *testing.T) {
 	for _, c := range hostile {
 		h := c.of(1 << 20)
@@ -347,8 +352,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestRoundTrip: Parse reads what middleware writes, in every dialect,
-// whoever's clock is wrong.
+// TestRoundTrip: Parse reads what the middleware writes, in every dialect, even if the
+// clocks of server and reader differ by 20 hours.
 func TestRoundTrip(t *testing.T) {
 	const day = 24 * time.Hour
 	seconds := func(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
@@ -396,7 +401,7 @@ func TestRoundTrip(t *testing.T) {
 					told := 0
 					for _, a := range advice {
 						if a.Remaining < 0 {
-							continue // a policy of which nothing is told
+							continue // a policy without a Remaining
 						}
 						told++
 						if !tells(c.dialect, c.named, c.reset, a, tx) {
@@ -443,7 +448,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// tells reports whether an advice says of one of the limits what was decided.
+// tells reports whether a agrees with the decision on one of the limits of tx.
 func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, high time.Duration), a headers.Limit, tx *weir.Transaction) bool {
 	for i, c := range tx.Charges {
 		d := tx.Decisions[i]
@@ -474,8 +479,8 @@ func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, hig
 	return false
 }
 
-// FuzzParse: any response is read within bounds, the same each time, and
-// what IETF can say of it reads back.
+// FuzzParse: what Parse returns is within its bounds and the same each time. Limits that
+// the IETF fields can express are read back from them unchanged.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"RateLimit-Policy: \"a\";q=1;w=2;qu=\"t\";pk=:AQ==:, 5;w=1\nRateLimit: \"a\\\"\";r=1;t=2;x=%\"%c3%bc\"",
@@ -503,7 +508,7 @@ func FuzzParse(f *testing.F) {
 			}
 			const most = 999_999_999_999_999
 			if strings.ContainsFunc(a.Name+a.Unit, func(r rune) bool { return r < ' ' || r > '~' }) || a.Limit > most || a.Remaining > most || a.Limit < 0 || a.Remaining < 0 {
-				continue // no structured field holds it
+				continue // no structured field can hold it
 			}
 			quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace
 			a.ResetAfter = a.ResetAfter.Truncate(time.Second)
@@ -516,7 +521,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzRetryAfter: any wait is within a day, and a longer one is no shorter.
+// FuzzRetryAfter: every wait is from 0 to 24 hours, all forms of a wait are read alike, and
+// a larger number never gives a shorter wait.
 func FuzzRetryAfter(f *testing.F) {
 	for _, s := range []string{"2.0", "6m0s", "1767355230", "1767355230000", "Fri, 02 Jan 2026 12:00:30 GMT", "Friday, 02-Jan-26 12:00:30 GMT", "2026-01-02T12:00:30.5Z", "99999999"} {
 		f.Add(s, uint32(7))
@@ -545,8 +551,7 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-// BenchmarkParse: a response is read in microseconds, a hostile megabyte
-// in milliseconds.
+// BenchmarkParse measures how long a usual response and a hostile megabyte take.
 func BenchmarkParse(b *testing.B) {
 	github := header("Content-Type: text/plain\nX-RateLimit-Limit: 5000\nX-RateLimit-Remaining: 4987\nX-RateLimit-Reset: 1767357061")
 	ietf := header("Content-Type: text/plain\nRateLimit-Policy: \"burst\";q=100;w=60, \"daily\";q=1000;w=86400\nRateLimit: \"burst\";r=50;t=30, \"daily\";r=10")

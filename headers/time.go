@@ -65,7 +65,8 @@ func (r *reader) after(n int64, fraction time.Duration) time.Duration {
 
 func bounded(d time.Duration) time.Duration { return min(max(0, d), maxWait) }
 
-// delta returns n units and a fraction of one, in nanoseconds of a second.
+// delta returns the duration of n units and a fraction of a unit. The fraction is in
+// billionths.
 func delta(n int64, fraction, unit time.Duration) time.Duration {
 	if n >= int64(maxWait/unit) {
 		return maxWait

@@ -1,5 +1,5 @@
-// Package addr finds the address that a request comes from, and cleans up addresses and
-// networks as people write them.
+// Package addr finds the address of the client that sent a request, and normalizes
+// addresses and networks that people write.
 package addr
 
 import (
@@ -32,9 +32,9 @@ func Plain(s string) string {
 	return s
 }
 
-// parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". text is the address
-// as it stands in s, if it is IPv4. netip accepts only the canonical form, so text can
-// be the key, without an allocation. addr is invalid if s has none of these forms.
+// parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". If the address is IPv4, text is
+// the part of s that has it. netip accepts only the canonical form, so text can be the key
+// without an allocation. addr is invalid if s has none of these forms.
 func parseAddr(s string) (addr netip.Addr, text string) {
 	if a, n := parseIPv4(s); n > 0 {
 		return netip.AddrFrom4(a), s[:n]
@@ -46,7 +46,7 @@ func parseAddr(s string) (addr netip.Addr, text string) {
 	switch bracketed := strings.HasPrefix(s, "["); {
 	case bracketed && strings.HasSuffix(s, "]"):
 		if addr, err = netip.ParseAddr(s[1 : len(s)-1]); addr.Is4() {
-			return netip.Addr{}, "" // as ParseAddrPort: brackets are for IPv6
+			return netip.Addr{}, "" // brackets are for IPv6 only, as in ParseAddrPort
 		}
 	case bracketed:
 		var ap netip.AddrPort
@@ -71,7 +71,7 @@ func parseAddr(s string) (addr netip.Addr, text string) {
 }
 
 // parseIPv4 parses "1.2.3.4" and "1.2.3.4:5", the form of most peers, and returns the
-// length of the address. It returns 0 if s has another form, even if that is an address.
+// length of the address. n is 0 if s has another form, even if netip would parse it.
 func parseIPv4(s string) (a [4]byte, n int) {
 	for k := range a {
 		if k > 0 {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// cutLast cuts the last element off a list, at the last comma outside of quoted
-// strings. It reads from the right, so that what a client wrote on the left, such as an
-// open quote, can't change what the proxy wrote after it.
+// cutLast cuts the last element off a list, at the last comma outside of quoted strings. It
+// reads from the right, so that what a client wrote on the left, such as an open quote,
+// cannot change how the entries of the proxies on the right are read.
 func cutLast(list string) (before, last string) {
 	quoted := false
 	for i := len(list) - 1; i >= 0; i-- {
@@ -25,7 +25,7 @@ func cutLast(list string) (before, last string) {
 			for n > 0 && list[n-1] == '\\' {
 				n--
 			}
-			quoted = (i-n)%2 == 1 // it is escaped
+			quoted = (i-n)%2 == 1 // the quote is escaped
 			i = n
 		}
 	}
@@ -53,7 +53,7 @@ func forwardedNode(element string) (addr netip.Addr, text string) {
 			continue
 		}
 		if found {
-			return netip.Addr{}, "" // RFC 7239, section 4: once at most
+			return netip.Addr{}, "" // RFC 7239, section 4: "for" occurs at most once
 		}
 		found = true
 		if addr, text = parseAddr(hiddenPort(value)); !addr.IsValid() {
@@ -91,7 +91,7 @@ func pairValue(s string) (value, rest string, ok bool) {
 // unescape removes the backslashes of a quoted string. It returns as many bytes as
 // parseAddr may need, and the index of the closing quote, or -1 if there is none.
 func unescape(s string) (value string, end int) {
-	var b [129]byte // parseAddr refuses longer ones
+	var b [129]byte // parseAddr refuses longer texts
 	n := 0
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
@@ -110,7 +110,7 @@ func unescape(s string) (value string, end int) {
 	return "", -1
 }
 
-// hiddenPort removes an obfuscated port: "192.0.2.1:_http" is 192.0.2.1.
+// hiddenPort removes an obfuscated port (RFC 7239): "192.0.2.1:_http" becomes "192.0.2.1".
 func hiddenPort(node string) string {
 	i := strings.LastIndex(node, ":_")
 	if i < 0 || i+2 == len(node) {

@@ -5,13 +5,15 @@ import (
 	"net/netip"
 )
 
-// Sizes are how many bits of an address are a key.
+// Sizes says how many leading bits of an address are its key.
 type Sizes struct{ IPv4, IPv6 int }
 
-// Usual keeps an IPv4 address whole, and of IPv6 the /64 that a client commonly gets.
+// Usual keeps all bits of an IPv4 address, and of an IPv6 address the /64 that one client
+// commonly gets.
 var Usual = Sizes{32, 64}
 
-// CheckedSizes panics if a size is out of range. name is the function that got them.
+// CheckedSizes returns Sizes. It panics if a size is out of range; name is the function
+// that the message names.
 func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
 	if ipv4 < 1 || ipv4 > 32 {
 		panic(fmt.Sprintf("%s: ipv4 is %d, not 1 to 32 bits", name, ipv4))
@@ -40,10 +42,10 @@ func (s Sizes) Key(addr netip.Addr, text string) string {
 	return string(prefix.AppendTo(buf[:0]))
 }
 
-// Outside returns an address as the client has it: without a zone, not mapped, and
-// IPv4 if it came through NAT64. Private and local IPv4 addresses are not unwrapped: no
-// NAT64 may embed them (RFC 6052, 3.1), and one that did would let its clients pass for
-// 10.0.0.1 in somebody's list.
+// Outside returns an address as the client has it: without a zone, not mapped, and IPv4 if
+// it came through NAT64. It does not unwrap private and local IPv4 addresses, which NAT64
+// must not embed (RFC 6052, 3.1): otherwise a client behind such a NAT64 could pass for
+// 10.0.0.1 in a list of addresses.
 func Outside(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
 	if !NAT64.Contains(addr) {
@@ -57,7 +59,7 @@ func Outside(addr netip.Addr) netip.Addr {
 	return v4
 }
 
-// NAT64 has the addresses of IPv4 clients behind NAT64 (RFC 6052).
+// NAT64 is the prefix in which NAT64 embeds the addresses of IPv4 clients (RFC 6052).
 var NAT64 = netip.MustParsePrefix("64:ff9b::/96")
 
 var carrierNAT = netip.MustParsePrefix("100.64.0.0/10")

@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// The fields in which proxies say where a request comes from.
+// The header fields in which proxies say where a request comes from.
 const (
 	Forwarded    = "Forwarded"
 	ForwardedFor = "X-Forwarded-For"
 )
 
-// Proxies are the peers whose field, Forwarded or X-Forwarded-For, is believed.
+// Proxies finds the client of a request from the field Forwarded or X-Forwarded-For of
+// trusted peers.
 type Proxies struct {
 	name     string
 	field    string
@@ -22,7 +23,8 @@ type Proxies struct {
 	unlisted unlisted
 }
 
-// NewProxies panics if a prefix is invalid. name is the function that got them.
+// NewProxies returns Proxies that trust the field of peers in trusted. It panics if a
+// prefix is invalid; name is the function that messages name.
 func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {
@@ -50,7 +52,7 @@ func (p *Proxies) trusts(addr netip.Addr) bool {
 
 // Key returns the key of the client. Clients without an address share one key.
 func (p *Proxies) Key(r *http.Request, size Sizes) string {
-	if len(p.trusted) == 0 && size.IPv4 == 32 { // the key of most peers is part of their name
+	if len(p.trusted) == 0 && size.IPv4 == 32 { // for most peers the key is part of RemoteAddr
 		if _, n := parseIPv4(r.RemoteAddr); n > 0 {
 			return r.RemoteAddr[:n]
 		}
@@ -83,12 +85,13 @@ func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 	return addr, text
 }
 
-// walk returns the rightmost address of the lists in fields that is not trusted, or
-// the leftmost if all are. An entry that is no address ends the walk at the hop that
-// sent it. It takes no memory, and time in proportion to the trusted entries, even for
-// a megabyte.
+// walk returns the rightmost address of the lists in fields that is not trusted, or the
+// leftmost if all are. An entry that is no address ends the walk at the hop that sent it.
+// It allocates nothing, and its time is in proportion to the trusted entries, however long
+// the fields are.
 func (p *Proxies) walk(fields []string, addr netip.Addr, text string) (netip.Addr, string) {
-	// Several fields are one list: the last entry of the last one is nearest.
+	// Several fields are one list. The last entry of the last field is that of the nearest
+	// proxy.
 	for _, list := range slices.Backward(fields) {
 		for list != "" {
 			var entry string

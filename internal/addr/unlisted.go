@@ -7,20 +7,22 @@ import (
 	"sync/atomic"
 )
 
-// mostLooks is after how many requests of peers that are not trusted Proxies stop to look
-// for a proxy among them, so that later requests pay for a comparison only.
+// mostLooks is how many requests of untrusted peers are examined for a proxy. Later
+// requests only pay for a comparison.
 const mostLooks = 1 << 10
 
-// warned says that this process has warned. Once is enough, and a reload makes the same
-// Proxies again.
+// warned says that this process has logged the warning. It is logged once, even if a reload
+// of a configuration makes the same Proxies again.
 var warned atomic.Bool
 
-// unlisted counts what looks have found.
+// unlisted counts how many requests were examined, and how many of them had Forwarded or
+// X-Forwarded-For.
 type unlisted struct{ looks, forwarded atomic.Int32 }
 
-// look warns if the peer of a request, which is not trusted, seems to be a proxy: all of its
-// clients would share one key. A public peer may be a client that made the field up, so only
-// half of many requests are evidence. The warning has no address.
+// look warns if the untrusted peer of a request seems to be a proxy, because all of its
+// clients would share one key. A client at a public address may invent the field, so public
+// peers cause the warning only if more than half of mostLooks requests have the field. The
+// warning contains no address.
 func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	field := ForwardedFor
 	if len(r.Header[field]) == 0 {
@@ -38,7 +40,7 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	}
 	p.unlisted.looks.Store(mostLooks)
 	if warned.CompareAndSwap(false, true) {
-		slog.Warn("weir: requests have "+field+", and their peer is not a trusted prefix; if it is a proxy, all of its clients share one key until you list it",
+		slog.Warn("weir: requests have "+field+", but their peer is in no trusted prefix; if the peer is a proxy, all of its clients share one key until you list it as trusted",
 			"function", p.name, "peer", kind)
 	}
 }

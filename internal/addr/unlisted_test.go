@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestUnlisted: Proxies warn once of a peer that seems to be a proxy and is not trusted, and
+// TestUnlisted: Proxies warns once about an untrusted peer that seems to be a proxy, and
 // the warning has no address.
 func TestUnlisted(t *testing.T) {
 	old := slog.Default()
@@ -18,7 +18,7 @@ func TestUnlisted(t *testing.T) {
 	for _, c := range []struct {
 		peer  string
 		field string
-		every int // how many requests come for one with the field
+		every int // one in so many requests has the field
 		many  int
 		want  string // "" for no warning
 	}{
@@ -32,13 +32,13 @@ func TestUnlisted(t *testing.T) {
 		{"100.64.0.1:4", ForwardedFor, 1, 1, private},
 		{"@", ForwardedFor, 1, 1, private}, // a Unix socket
 		{"10.1.2.3:4", ForwardedFor, 1000, 1000, private},
-		{"10.1.2.3:4", ForwardedFor, mostLooks + 1, mostLooks + 1, ""}, // too late
+		{"10.1.2.3:4", ForwardedFor, mostLooks + 1, mostLooks + 1, ""}, // after mostLooks requests no more are examined
 		{"10.1.2.3:4", "X-Other", 1, 2000, ""},
 		{"192.0.2.1:4", ForwardedFor, 1, mostLooks - 1, ""},
 		{"192.0.2.1:4", ForwardedFor, 1, mostLooks, public},
-		{"192.0.2.1:4", ForwardedFor, 2, 2 * mostLooks, ""}, // half of them may be made up
+		{"192.0.2.1:4", ForwardedFor, 2, 2 * mostLooks, ""}, // clients may have invented half of them
 		{"192.0.2.1:4", ForwardedFor, 20, 2 * mostLooks, ""},
-		{"172.16.0.1:4", ForwardedFor, 1, 2 * mostLooks, ""}, // it is listed
+		{"172.16.0.1:4", ForwardedFor, 1, 2 * mostLooks, ""}, // this peer is trusted
 	} {
 		warned.Store(false)
 		var log bytes.Buffer
@@ -67,7 +67,7 @@ func TestUnlisted(t *testing.T) {
 	}
 }
 
-// BenchmarkKey is a peer that is not trusted.
+// BenchmarkKey measures the key of a peer that is not trusted.
 func BenchmarkKey(b *testing.B) {
 	p := NewProxies("weir: ByIP", ForwardedFor, nil)
 	r := &http.Request{RemoteAddr: "192.0.2.1:4", Header: http.Header{}}

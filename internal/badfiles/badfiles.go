@@ -1,20 +1,21 @@
-// Package badfiles has files of rules with mistakes, and the messages that they cause. The
-// tests of package config use them, and those of its schema, in a module of their own.
+// Package badfiles has rule files with mistakes, and the messages that they cause. The
+// tests of package config use them, and so do the tests of its JSON Schema in
+// internal/xtest.
 package badfiles
 
 import "strings"
 
-// one returns a file with one rule of one limit. The arguments are lines of YAML: more fields
-// of the rule, and more fields of the limit.
+// one returns a file with one rule that has one limit. rule and limit are lines of YAML
+// with more fields of the rule and of the limit.
 func one(rule, limit string) string {
 	return "limits:\n- name: a\n" + rule + "  config:\n  - limit: 5\n    period: 3\n" + limit
 }
 
-// All has files that package config refuses, with all its messages.
+// All has files that package config refuses, with the messages about each.
 var All = []struct {
 	Name, Text string
-	Structural bool   // a schema finds the mistake too
-	Want       string // the messages, one a line
+	Structural bool   // the JSON Schema finds the mistake too
+	Want       string // the messages, one on each line
 }{
 	{"empty", "", false,
 		"1:1: the file is empty; it needs limits"},

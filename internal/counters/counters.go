@@ -6,14 +6,15 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// All has a limit of each algorithm but Calendar, which is more than a name.
+// All has a limit of each algorithm except Calendar, which also needs a unit and a time
+// zone.
 var All = []weir.Limit{
 	algorithms.GCRA(1, 1), algorithms.TokenBucket(1, 1, 1), algorithms.LeakyBucket(1, 1, 1),
 	algorithms.FixedWindow(1, 1), algorithms.AnchoredWindow(1, 1), algorithms.SlidingWindow(1, 1), algorithms.SlidingLog(1, 1),
 	algorithms.InFlight(1, 1),
 }
 
-// Named returns the algorithm of a name, or nil for Calendar and for unknown names.
+// Named returns the algorithm with that name, or nil for Calendar and for unknown names.
 func Named(name string) weir.Algorithm {
 	for _, l := range All {
 		if l.Algorithm.Name() == name {

@@ -1,5 +1,5 @@
-// Package fields has the names of the fields in which servers tell of limits. Package
-// weir writes the fields, and package headers reads them.
+// Package fields has the names of the header fields in which servers tell clients of
+// limits. Package weir writes the fields, and package headers reads them.
 package fields
 
 import (
@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Triple shows one limit in three fields. Names are in their canonical form; a %s
-// stands for what the limit counts, if the fields of each unit have names of their own.
+// A Triple has the names of three fields that show one limit, in canonical form. A %s in a
+// name stands for the unit that the limit counts.
 type Triple struct {
 	Limit, Remaining, Reset string
 	Format                  Format
@@ -34,7 +34,7 @@ var (
 	Twitter    = Triple{"X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", UnixSeconds}
 )
 
-// Triples lists them, in the order in which they are read.
+// Triples lists all triples, in the order in which package headers reads them.
 var Triples = [...]*Triple{&XRateLimit, &Draft06, &OpenAI, &Anthropic, &Twitter}
 
 // PerUnit reports whether each unit has fields of its own.
@@ -49,7 +49,7 @@ func (t Triple) Named(unit string) Triple {
 	return t
 }
 
-// Requests is the unit of a limit that names no other.
+// Requests is the unit of a limit that names no unit.
 const Requests = "requests"
 
 // ConcurrentRequests is the unit of a limit of requests in flight.

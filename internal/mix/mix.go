@@ -2,8 +2,8 @@
 // chooses. Keys, which clients choose, need a hash with a secret.
 package mix
 
-// String adds a string, or its bytes, to a hash. Two hashes that differ do so
-// afterwards: each step can be undone.
+// String adds a string, or its bytes, to a hash. Hashes that differ still differ after the
+// same string was added, because each step can be undone.
 func String[S string | []byte](h uint64, s S) uint64 {
 	h ^= uint64(len(s))
 	for ; len(s) > 8; s = s[8:] {
@@ -12,15 +12,16 @@ func String[S string | []byte](h uint64, s S) uint64 {
 	return scramble(h ^ word(s))
 }
 
-// scramble lets every bit change all others. The last letters of names are the upper bits,
-// and one multiplication would hardly spread those.
+// scramble spreads the change of any bit over all bits. The last letters of a name are the
+// upper bits of a word, which one multiplication would hardly spread.
 func scramble(h uint64) uint64 {
 	h *= 0x9e3779b97f4a7c15
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93
 	return h ^ h>>32
 }
 
-// word returns up to 8 bytes as a number. The number and the length tell all bytes.
+// word returns up to 8 bytes as a number. Two strings of the same length have different
+// numbers.
 func word[S string | []byte](s S) uint64 {
 	if len(s) == 8 {
 		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |

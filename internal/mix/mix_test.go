@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestCanBeUndone: hashes that differ still do when names were added, whatever
-// the names, so that states are taken for one only if the hashes of keys are. And
-// names that differ lead a hash to different places.
+// TestCanBeUndone: String can be undone, so hashes that differ still differ after any names
+// were added. And different names change a hash differently.
 func TestCanBeUndone(t *testing.T) {
 	inverse := func(odd uint64) uint64 {
 		x := odd

@@ -1,5 +1,5 @@
-// Package panics turns panics into errors, for goroutines that call the code of others:
-// there, a panic would end the process.
+// Package panics turns panics into errors. It is for goroutines that call functions of
+// users, where a panic would end the process.
 package panics
 
 import (
@@ -7,7 +7,8 @@ import (
 	"runtime/debug"
 )
 
-// Call returns the error of f. If f panics, the error begins with what and has the stack.
+// Call calls f and returns its error. If f panics, the error begins with the text what and
+// has the stack.
 func Call(what string, f func() error) (panicked bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {

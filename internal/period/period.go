@@ -1,5 +1,5 @@
-// Package period names periods: 1m, 3s, 1d, 1500ms. Periods that differ by a microsecond or
-// more have different names.
+// Package period gives periods short names: 1m, 3s, 1d, 1500ms. Different periods in whole
+// microseconds have different names.
 package period
 
 import (
@@ -15,7 +15,7 @@ var units = [...]struct {
 	name string
 }{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}}
 
-// Append appends the name of d to b.
+// Append appends the name of d to b. It drops parts of a microsecond.
 func Append(b []byte, d time.Duration) []byte {
 	for i := range units {
 		if u := &units[i]; d%u.d == 0 {

@@ -5,6 +5,7 @@ import (
 	"time"
 )
 
+// TestName: a period is named in its largest whole unit, and no name is longer than Size.
 func TestName(t *testing.T) {
 	for want, d := range map[string]time.Duration{
 		"1m": time.Minute, "3s": 3 * time.Second, "1d": 24 * time.Hour, "36h": 36 * time.Hour, "90s": 90 * time.Second,

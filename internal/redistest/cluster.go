@@ -8,16 +8,16 @@ import (
 
 const slots = 16384
 
-// ClusterSet is a Redis Cluster. Nodes has the masters and then the replicas, by their
-// roles at the start. MasterOf returns the present master of a key.
+// ClusterSet is a Redis Cluster. Nodes has the nodes that started as masters, followed by
+// those that started as replicas. MasterOf returns the present master of a key.
 type ClusterSet struct {
 	Nodes []*Proc
 }
 
-// Cluster starts a Redis Cluster of some masters with some replicas each: Cluster(t, 3, 1)
-// has six nodes. It returns when every node sees that all slots are served and all
-// replicas are linked. That takes a little more than 2 s, because Redis delays new masters
-// that long. A node is considered down after 1 s without an answer.
+// Cluster starts a Redis Cluster of masters, each with that many replicas: Cluster(t, 3, 1)
+// has six nodes. It returns when every node sees that all slots are served and all replicas
+// are linked. That takes a little more than 2 s, because Redis delays new masters that
+// long. A node is considered down after 1 s without an answer.
 func Cluster(t testing.TB, masters, replicas int) *ClusterSet {
 	t.Helper()
 	c := &ClusterSet{}
@@ -55,11 +55,11 @@ func Cluster(t testing.TB, masters, replicas int) *ClusterSet {
 	return c
 }
 
-// Addrs are the addresses of all nodes.
+// Addrs returns the addresses of all nodes.
 func (c *ClusterSet) Addrs() []string { return addrs(c.Nodes) }
 
 // MasterOf returns the master of the key's slot according to the first node that answers,
-// or nil. A paused node costs a second.
+// or nil. A paused node delays the call by a second.
 func (c *ClusterSet) MasterOf(key string) *Proc {
 	slot := int64(Slot(key))
 	for _, p := range c.Nodes {
@@ -73,8 +73,8 @@ func (c *ClusterSet) MasterOf(key string) *Proc {
 }
 
 // Reshard moves slots with their keys from one master to another, as redis-cli does.
-// Clients may go on meanwhile; they get ASK and later MOVED. All nodes know of the move
-// when Reshard returns, replicas a moment later.
+// Clients may send commands meanwhile; they get ASK and later MOVED. When Reshard returns,
+// all masters know of the move; replicas learn of it a moment later.
 func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 	t.Helper()
 	fromID, toID := from.must(t, "CLUSTER", "MYID").(string), to.must(t, "CLUSTER", "MYID").(string)
@@ -82,7 +82,7 @@ func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 		slot := strconv.Itoa(n)
 		to.must(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
 		from.must(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
-		// From now on new keys are created at the destination, so an empty slot stays empty.
+		// New keys are now created at the destination, so an empty slot stays empty.
 		for {
 			keys := from.must(t, "CLUSTER", "GETKEYSINSLOT", slot, "100").([]any)
 			if len(keys) == 0 {
@@ -157,7 +157,7 @@ func (p *Proc) ranges() (list []slotRange) {
 	return list
 }
 
-// sees reports whether the node knows a master with so many replicas for all slots.
+// sees reports whether the node knows that many masters, each with that many replicas.
 func (p *Proc) sees(masters, replicas int) bool {
 	list := p.ranges()
 	for _, r := range list {

@@ -1,11 +1,12 @@
 // Package redistest starts real Redis servers on loopback for tests: a single server
-// (Server), a master with Sentinels (Sentinel), or a Cluster (Cluster). Proxy puts a proxy
-// in front of a server that delays, loses and cuts answers, as a bad network does.
+// (Server), a master with Sentinels (Sentinel), or a Cluster (Cluster). Proxy starts a
+// proxy in front of a server; the proxy delays, loses and cuts answers, as a bad network
+// does.
 //
 // Servers persist no data, keep their files in the TempDir of the test, and end in its
 // Cleanup. On Linux they also end with the test binary, even if it is killed. If
-// redis-server is missing, tests are skipped; if the environment variable CI is set, they
-// fail.
+// redis-server is missing, tests are skipped, or fail if the environment variable CI is
+// set.
 package redistest
 
 import (
@@ -23,7 +24,7 @@ import (
 )
 
 // readyTimeout is how long servers may take to be ready on a busy machine. They usually
-// need far less.
+// need less than 3 s.
 const readyTimeout = 20 * time.Second
 
 // Proc is one redis-server, or one Sentinel. Any goroutine may call Addr and Do. The other
@@ -70,7 +71,8 @@ func (p *Proc) Kill() {
 // nothing is answered.
 func (p *Proc) Pause() { _ = p.cmd.Process.Signal(sigStop) }
 
-// Resume continues a paused process. It answers all commands that came meanwhile.
+// Resume continues a paused process, which then answers the commands that came in the
+// meantime.
 func (p *Proc) Resume() { _ = p.cmd.Process.Signal(sigCont) }
 
 // Restart kills the process if it still runs, and starts it on the same port without data
@@ -80,7 +82,7 @@ func (p *Proc) Resume() { _ = p.cmd.Process.Signal(sigCont) }
 func (p *Proc) Restart(t testing.TB) {
 	t.Helper()
 	p.Kill()
-	_ = os.Remove(filepath.Join(p.dir, "dump.rdb")) // what a replica got from its master
+	_ = os.Remove(filepath.Join(p.dir, "dump.rdb")) // the data that a replica got from its master
 	var err error
 	for range 5 { // another process may have the port for a moment
 		if err = p.run(); err == nil {
@@ -116,10 +118,10 @@ func launch(t testing.TB, args func(dir string, port int) []string) *Proc {
 	return nil
 }
 
-// randomPort returns a port from 10000 to 19999, which leaves 20000 to 29999 for the cluster
-// bus (port + 10000). Both ranges are below the ports that Linux and darwin give to
-// outgoing connections. Such a connection could otherwise get the port of a server that is
-// down, or even connect to itself there.
+// randomPort returns a port from 10000 to 19999, which leaves 20000 to 29999 for the
+// cluster bus (port + 10000). Both ranges are below the ports that Linux and darwin give to
+// outgoing connections. An outgoing connection could otherwise get the port of a server
+// that is down, or even connect to itself.
 func randomPort() int { return 10000 + rand.IntN(10000) }
 
 // run starts the process and returns when it answers. After an error no process is left.
@@ -134,8 +136,8 @@ func (p *Proc) run() error {
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = p.dir, log, log, dieWithParent()
 	go func() {
 		// The server dies with the thread that started it, and the Go runtime may end
-		// threads at any time. So this goroutine keeps its thread until the server
-		// has ended. Waiting for it needs a thread anyway.
+		// threads at any time. This goroutine therefore keeps its thread until the server
+		// has ended.
 		runtime.LockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -149,8 +151,8 @@ func (p *Proc) run() error {
 	}
 	p.cmd, p.done = cmd, done
 
-	// The server of another test may answer on this port, and ours is about to give up:
-	// only an answer of our own process counts.
+	// If the server of another test has this port, our process is about to end. Only an
+	// answer of our own process counts.
 	own := fmt.Sprintf("process_id:%d\r\n", cmd.Process.Pid)
 	err = wait(func() bool {
 		select {
@@ -183,10 +185,10 @@ func wait(ok func() bool) error {
 	return nil
 }
 
-// follow returns when the replicas get what the master writes from now on. That the link is
-// up does not prove it: the stream starts with the first acknowledgement of the replica, up
-// to a second later. If the master is killed before that, its writes are lost. The pings of
-// the master, one a second, show that the stream has started.
+// follow returns when the replicas receive what the master writes. A link that is up does
+// not prove that: the stream of writes starts with the first acknowledgement of the
+// replica, up to a second later. If the master is killed before that, its writes are lost.
+// The pings of the master, one a second, show that the stream has started.
 func follow(t testing.TB, master *Proc, replicas ...*Proc) {
 	t.Helper()
 	all := func(ok func(p *Proc) bool) {
@@ -206,7 +208,7 @@ func follow(t testing.TB, master *Proc, replicas ...*Proc) {
 	all(func(p *Proc) bool { return offset(p.text("INFO", "replication")) > sent })
 }
 
-// must is Do, and fails the test after an error.
+// must is Do, but fails the test after an error.
 func (p *Proc) must(t testing.TB, args ...string) any {
 	t.Helper()
 	v, err := p.Do(args...)

@@ -12,28 +12,28 @@ import (
 )
 
 // FaultProxy passes TCP connections on to a server and damages the answers on demand.
-// Requests always reach the server. Any goroutine may change the fields Latency to Limit
-// at any time; they affect open connections too. A chunk is the result of one read from
-// the server; a small answer is one chunk.
+// Requests always reach the server. Any goroutine may change Latency, Swallow, Reset and
+// Limit at any time; they affect open connections too. A chunk is the result of one read
+// from the server; a small answer is one chunk.
 type FaultProxy struct {
 	Latency atomic.Int64 // nanoseconds by which each chunk is late
 	Swallow atomic.Bool  // answers vanish, and the connection stays open
-	Reset   atomic.Bool  // an RST is sent instead of an answer or, with Limit, after the cut
+	Reset   atomic.Bool  // the connection is reset (RST) instead of an answer or, with Limit, after the cut chunk
 	Limit   atomic.Int64 // > 0: longer chunks are cut after so many bytes, and the connection is closed
 
 	t              testing.TB
 	addr, upstream string
 	ctx            context.Context // ends with Close
 	cancel         context.CancelFunc
-	wg             sync.WaitGroup // all goroutines
+	wg             sync.WaitGroup // of all goroutines
 
 	mu    sync.Mutex
 	ln    net.Listener // nil while the proxy refuses connections
 	conns map[net.Conn]struct{}
 }
 
-// Proxy starts a FaultProxy in front of the address upstream, where no server need listen
-// yet. The Cleanup of the test closes it.
+// Proxy starts a FaultProxy in front of the address upstream, where a server may start to
+// listen later. The Cleanup of the test closes the proxy.
 func Proxy(t testing.TB, upstream string) *FaultProxy {
 	t.Helper()
 	p := &FaultProxy{t: t, upstream: upstream, conns: map[net.Conn]struct{}{}}
@@ -49,7 +49,7 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 	return nil
 }
 
-// Addr is the address of the proxy, also while it refuses connections.
+// Addr returns the address of the proxy, even while the proxy refuses connections.
 func (p *FaultProxy) Addr() string { return p.addr }
 
 // Refuse closes the listener and every connection, as if the server had died.
@@ -125,7 +125,7 @@ func (p *FaultProxy) forget(c net.Conn) {
 	delete(p.conns, c)
 }
 
-// serve connects a client with the server until either ends.
+// serve passes bytes between a client and the server until either connection ends.
 func (p *FaultProxy) serve(ln net.Listener, client net.Conn) {
 	defer client.Close()
 	if !p.keep(ln, client) {
@@ -137,8 +137,8 @@ func (p *FaultProxy) serve(ln net.Listener, client net.Conn) {
 		return
 	}
 	defer server.Close()
-	// If either connection ends, both are closed. That also ends the other copy, even if
-	// the server is paused.
+	// If either connection ends, both are closed, which ends both copies even if the server
+	// is paused.
 	p.wg.Go(func() {
 		_, _ = io.Copy(server, client)
 		server.Close()

@@ -37,6 +37,7 @@ func (c *conn) ping(within time.Duration) (string, error) {
 	return c.r.ReadString('\n')
 }
 
+// TestProxy: each fault damages the answer as documented, and Close ends all goroutines.
 func TestProxy(t *testing.T) {
 	server := Server(t)
 	const soon = 5 * time.Second // long enough on any machine
@@ -80,6 +81,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// TestProxyRefuse: Refuse closes connections and refuses new ones, until Refuse(false).
 func TestProxyRefuse(t *testing.T) {
 	p := Proxy(t, Server(t).Addr())
 	c := dial(t, p.Addr())

@@ -25,6 +25,7 @@ func check(t *testing.T, p *Proc, want any, args ...string) {
 	}
 }
 
+// TestServer: a server answers, and can be paused, resumed, killed and restarted on its port.
 func TestServer(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
@@ -149,6 +150,7 @@ func (n *noServer) Helper()      {}
 func (n *noServer) Skip(...any)  { n.how = "skip"; runtime.Goexit() }
 func (n *noServer) Fatal(...any) { n.how = "fatal"; runtime.Goexit() }
 
+// TestNoProgram: without redis-server a test is skipped, and fails if CI is set.
 func TestNoProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	for ci, want := range map[string]string{"": "skip", "true": "fatal"} {
@@ -180,6 +182,7 @@ func TestServersAtOnce(t *testing.T) {
 	}
 }
 
+// TestSentinel: the replicas follow the master, and replace it if it is killed.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
@@ -207,6 +210,8 @@ func TestSentinel(t *testing.T) {
 	check(t, s.Current(), "v", "GET", "k")
 }
 
+// TestCluster: slots can be moved with their keys, and a replica replaces a master that is
+// killed.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
@@ -216,7 +221,7 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("got %d nodes, want 6", n)
 	}
 
-	const key, keys = "a:{user}:", 250 // more than one MIGRATE
+	const key, keys = "a:{user}:", 250 // so many keys take several MIGRATE commands
 	slot, from := Slot(key), c.MasterOf(key)
 	check(t, from, int64(slot), "CLUSTER", "KEYSLOT", key)
 	to := c.Nodes[0]
@@ -246,7 +251,7 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("no new master: %v", err)
 	}
 	t.Logf("new master after %v", time.Since(start))
-	to.Restart(t) // it remembers its cluster, and learns that it was replaced
+	to.Restart(t) // the old master remembers its cluster, and learns that it was replaced
 	if err := wait(func() bool { return strings.HasPrefix(to.text("ROLE"), "[slave ") }); err != nil {
 		t.Errorf("after its restart the old master is %v, want a replica", to.text("ROLE"))
 	}

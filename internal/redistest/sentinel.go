@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// MasterName is the name of the master in the Sentinels.
+// MasterName is the name under which the Sentinels know the master.
 const MasterName = "m"
 
-// SentinelSet is a master with two replicas and three Sentinels. Master and Replicas are
-// the roles at the start. Current returns the present master.
+// SentinelSet is a master with two replicas and three Sentinels. Master and Replicas have
+// the servers by their roles at the start. Current returns the present master.
 type SentinelSet struct {
 	Master    *Proc
 	Replicas  []*Proc
@@ -32,9 +32,9 @@ func Sentinel(t testing.TB) *SentinelSet {
 	}
 	for range 3 {
 		q := launch(t, func(dir string, port int) []string {
-			conf := filepath.Join(dir, "sentinel.conf") // a Sentinel must be able to write it
-			// A failed election is repeated after twice failover-timeout. Below 2 s
-			// a promotion may run out of time.
+			conf := filepath.Join(dir, "sentinel.conf") // a Sentinel writes to this file
+			// A failed election is repeated after twice failover-timeout. If
+			// failover-timeout is below 2 s, a promotion may run out of time.
 			text := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %[3]s 127.0.0.1 %[4]d 2\n"+
 				"sentinel down-after-milliseconds %[3]s 500\nsentinel failover-timeout %[3]s 2000\nsentinel parallel-syncs %[3]s 2\n",
 				port, dir, MasterName, s.Master.port)
@@ -64,7 +64,7 @@ func Sentinel(t testing.TB) *SentinelSet {
 	return s
 }
 
-// Addrs are the addresses of the Sentinels.
+// Addrs returns the addresses of the Sentinels.
 func (s *SentinelSet) Addrs() []string { return addrs(s.Sentinels) }
 
 // Current returns the master according to the first Sentinel that answers, or nil.

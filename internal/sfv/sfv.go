@@ -1,5 +1,5 @@
-// Package sfv parses structured header fields (RFC 9651) as servers use them for limits:
-// Lists and Dictionaries of Items, and no Inner Lists.
+// Package sfv parses the structured header fields (RFC 9651) that servers use for limits:
+// Lists and Dictionaries of Items, without Inner Lists.
 package sfv
 
 import (
@@ -12,15 +12,15 @@ import (
 // A Member is an Item of a List or a Dictionary, with its parameters.
 type Member struct {
 	Key    string // in a Dictionary; "" in a List
-	Value  any    // a string, an int64, a ByteSequence, or of an unexported type
+	Value  any    // a string, an int64, a ByteSequence, or a value of an unexported type
 	Params map[string]any
 }
 
 // A ByteSequence is the decoded value of a Byte Sequence.
 type ByteSequence string
 
-// other is a value of a type that no field about limits uses: a Decimal, Token, Boolean,
-// Date or Display String. Such a value must be well-formed and is ignored.
+// other stands for a value that no field about limits uses: a Decimal, Token, Boolean, Date
+// or Display String. Such a value must be well-formed; what it says is ignored.
 type other struct{}
 
 const (
@@ -32,7 +32,8 @@ const (
 )
 
 // Parse parses a Dictionary or a List of Items, as RFC 9651, 4.2 says. If the field has any
-// mistake, ok is false and the field must be ignored. Parse takes linear time.
+// mistake, ok is false and the field must be ignored. The time of Parse is linear in the
+// length of the field.
 func Parse(field string, dictionary bool) (members []Member, ok bool) {
 	p := parser{strings.Trim(field, " ")}
 	for p.rest != "" {
@@ -112,7 +113,8 @@ func (p *parser) value() (any, bool) {
 		return p.text()
 	case p.take(":"):
 		s, ok := p.until(":")
-		// Padding may be missing (RFC 9651, 4.2.7). Line ends, which Go ignores, are refused.
+		// Padding may be missing (RFC 9651, 4.2.7). Line ends, which encoding/base64
+		// ignores, are refused.
 		raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
 		return ByteSequence(raw), ok && err == nil && !strings.ContainsAny(s, "\r\n")
 	case p.take("?"):

@@ -1,4 +1,4 @@
-// Package storedkey bounds the length of keys: clients choose them, and stores keep them.
+// Package storedkey bounds the length of stored keys, because clients can choose long ones.
 package storedkey
 
 import (
@@ -17,7 +17,8 @@ const prefix = "sha256:"
 //
 // Finding two long keys with the same digest takes about 2^128 attempts. A short key that
 // reads like a digest is the same key as the long key of that digest. Only a client that
-// knows the long key can write it, and that client could send the long key itself.
+// knows the long key can compute its digest, and that client could send the long key
+// itself.
 func Of(key string) string {
 	if len(key) <= Max {
 		return key

@@ -15,12 +15,12 @@ var (
 // A Histogram counts durations.
 type Histogram struct {
 	bounds []float64
-	upTo   []time.Duration // bounds
+	upTo   []time.Duration // the bounds as durations
 	counts []atomic.Int64
 	sum    atomic.Int64 // ns
 }
 
-// NewHistogram returns a Histogram of these bounds in seconds.
+// NewHistogram returns a Histogram with those upper bounds, in seconds and ascending.
 func NewHistogram(bounds []float64) *Histogram {
 	h := &Histogram{bounds: bounds, counts: make([]atomic.Int64, len(bounds)+1)}
 	for _, b := range bounds {

@@ -7,14 +7,14 @@ import (
 	"github.com/seed83679106/weir/lease"
 )
 
-// Stores are decorators that count for themselves: Hybrid, lease.Store, and Breaker.
-// Other stores among them are ignored.
+// Stores has the decorators that count what they do: Hybrid, lease.Store and Breaker. Other
+// stores in it are ignored.
 type Stores []weir.Store
 
 // Served is how many decisions the stores of one kind have made.
 type Served struct {
 	Kind         string // "hybrid" or "lease"
-	Hits, Misses int64  // from memory, and by the store behind
+	Hits, Misses int64  // decisions from memory, and those of the next store
 }
 
 // Served returns how many decisions the stores have made, added up by kind.

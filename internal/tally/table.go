@@ -16,8 +16,8 @@ type key struct {
 	shadow     bool
 }
 
-// A table has elements by key, which are never removed. Those that were used last are
-// found without a lock.
+// A table maps keys to elements, which are never removed. An element that was used recently
+// is found without a lock.
 type table[V any] struct {
 	slots [64]atomic.Pointer[element[V]]
 
@@ -32,7 +32,8 @@ type element[V any] struct {
 
 var seed = maphash.MakeSeed()
 
-// of returns the element of a key, which it makes if need be.
+// of returns the element of a key, and makes it if there is none. Once the table has Most
+// elements, new keys share the element named Other.
 func (t *table[V]) of(k key) *V {
 	slot := &t.slots[(maphash.String(seed, k.rule)+maphash.String(seed, k.name)+uint64(k.period)>>10)%uint64(len(t.slots))]
 	if e := slot.Load(); e != nil && e.key == k {
@@ -53,7 +54,7 @@ func (t *table[V]) of(k key) *V {
 	return &e.value
 }
 
-// add adds an element, whose key shares no memory with k.
+// add adds an element for a clone of k.
 func (t *table[V]) add(k key) *element[V] {
 	k.rule, k.name = strings.Clone(k.rule), strings.Clone(k.name)
 	e := &element[V]{key: k}

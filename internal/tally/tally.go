@@ -16,7 +16,7 @@ type Label struct {
 	Shadow      bool
 }
 
-// Mode is "enforced" or "shadow".
+// Mode returns "enforced" or "shadow".
 func (l Label) Mode() string { return mode(l.Shadow) }
 
 func mode(shadow bool) string {
@@ -30,8 +30,8 @@ func mode(shadow bool) string {
 type Counts struct {
 	Allowed, Delayed, Refused atomic.Int64 // decisions
 	Near                      atomic.Int64 // decisions that left less than a fifth of the limit
-	requests                  atomic.Int64 // of which this limit was the first
-	more                      atomic.Int64 // units beyond one for each decision that spent some
+	requests                  atomic.Int64 // requests whose first charge was of this limit
+	more                      atomic.Int64 // units spent, less one for each decision that spent
 	_                         [2]int64
 }
 
@@ -45,7 +45,7 @@ type Tally struct {
 	limits    table[Counts]
 	refused   table[atomic.Int64] // requests by rule and reason
 	bans      table[atomic.Int64] // by rule
-	uncharged atomic.Int64        // requests that spent nothing anywhere
+	uncharged atomic.Int64        // requests without a charge that costs anything
 }
 
 // Most is the largest number of labels, because LimitsFor may return any number of
@@ -93,7 +93,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *Counts) {
 	}
 	for i := range tx.Charges {
 		c, d := &tx.Charges[i], &tx.Decisions[i]
-		if c.Cost == 0 { // it spends nothing
+		if c.Cost == 0 { // the charge spends nothing
 			continue
 		}
 		n := t.limits.of(key{c.Rule, c.Limit.Name, c.Limit.Period, e.Shadow})
@@ -103,7 +103,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *Counts) {
 		switch {
 		case !d.Allowed, paused && c.Rule == e.Refusal.Rule:
 			n.Refused.Add(1)
-		case spent: // or else this limit had room, and another did not
+		case spent: // if not, this limit had room, and another refused
 			n.spend(c, d, tx.Wait > 0)
 		}
 	}
@@ -125,7 +125,7 @@ func (c *Counts) spend(charge *weir.Charge, d *weir.Decision, delayed bool) {
 	}
 }
 
-// Requests returns how many requests were decided, or could not be.
+// Requests returns how many requests were decided, or failed to be decided.
 func (t *Tally) Requests() int64 {
 	sum := t.uncharged.Load() + t.Errors.Load()
 	t.limits.each(func(_ key, n *Counts) { sum += n.requests.Load() })

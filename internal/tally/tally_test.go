@@ -100,7 +100,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestObserveAllocates: nothing, also for a limit without a name and with many of them.
+// TestObserveAllocates: Observe allocates nothing, even if a rule has many limits without a
+// name.
 func TestObserveAllocates(t *testing.T) {
 	var c tally.Tally
 	e := weir.Event{Transaction: &weir.Transaction{
@@ -121,8 +122,8 @@ func TestObserveAllocates(t *testing.T) {
 	}
 }
 
-// TestConcurrent: nothing is lost, and sums never fall, while many goroutines count and one
-// reads.
+// TestConcurrent: no count is lost, and sums never fall, while many goroutines count and
+// one reads.
 func TestConcurrent(t *testing.T) {
 	const goroutines, events = 8, 2000
 	var c tally.Tally

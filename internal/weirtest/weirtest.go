@@ -1,4 +1,4 @@
-// Package weirtest has what tests of several packages share.
+// Package weirtest has helpers that tests of several packages share.
 package weirtest
 
 import (
@@ -23,13 +23,13 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// A StoreFunc is a store that does what a test wants.
+// A StoreFunc is a function that is used as a store.
 type StoreFunc func(ctx context.Context, t *weir.Transaction) error
 
 // Take implements weir.Store.
 func (f StoreFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
 
-// ErrDown is what a store that is down may return.
+// ErrDown is an error that a store may return if it cannot be reached.
 var ErrDown = errors.New("dial tcp 127.0.0.1:6379: connection refused")
 
 // A Log is a log that a test reads while other goroutines write to it.
@@ -65,7 +65,8 @@ func (l *Log) String() string {
 	return l.b.String()
 }
 
-// A Distant store takes as long as a round trip, half of it before it decides.
+// A Distant is a store behind a slow network: each call sleeps for Trip, half of it before
+// Store decides and half of it afterwards.
 type Distant struct {
 	weir.Store
 	Trip  atomic.Int64 // ns
@@ -96,7 +97,8 @@ func Redis(t testing.TB, addr string, timeout time.Duration) *redisstore.Store {
 	return store
 }
 
-// Conforms runs the suite of package storetest in bubbles, on a new store for each test.
+// Conforms runs the suite of package storetest in bubbles of testing/synctest, on a new
+// store for each test.
 func Conforms(t *testing.T, open func() weir.Store) {
 	for _, test := range storetest.Tests() {
 		t.Run(test.Name, func(t *testing.T) {
@@ -105,12 +107,12 @@ func Conforms(t *testing.T, open func() weir.Store) {
 	}
 }
 
-// Once is a transaction that spends one unit of a limit.
+// Once returns a transaction that spends one unit of a limit.
 func Once(l weir.Limit) *weir.Transaction {
 	return &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1}}}
 }
 
-// Take has a store decide charges.
+// Take has a store decide charges, and fails the test after an error.
 func Take(t testing.TB, store weir.Store, within time.Duration, charges ...weir.Charge) *weir.Transaction {
 	t.Helper()
 	tx := &weir.Transaction{Charges: charges, Within: within}
@@ -120,7 +122,7 @@ func Take(t testing.TB, store weir.Store, within time.Duration, charges ...weir.
 	return tx
 }
 
-// New is weir.New for options that are right.
+// New is weir.New, but fails the test after an error.
 func New(t testing.TB, store weir.Store, o weir.Options) *weir.Limiter {
 	t.Helper()
 	l, err := weir.New(store, o)
@@ -130,7 +132,8 @@ func New(t testing.TB, store weir.Store, o weir.Options) *weir.Limiter {
 	return l
 }
 
-// Ask is a GET from remote, with fields: a name, a value, and so on.
+// Ask returns a GET request from the address remote. fields are names of header fields,
+// each followed by its value.
 func Ask(path, remote string, fields ...string) *http.Request {
 	r := httptest.NewRequest("GET", path, nil)
 	r.RemoteAddr = remote
@@ -140,7 +143,7 @@ func Ask(path, remote string, fields ...string) *http.Request {
 	return r
 }
 
-// Get is a GET from 192.0.2.1 with fields like "Name: value".
+// Get returns a GET request from 192.0.2.1 with header fields like "Name: value".
 func Get(fields ...string) *http.Request {
 	r := httptest.NewRequest("GET", "/", nil)
 	for _, f := range fields {
@@ -150,7 +153,8 @@ func Get(fields ...string) *http.Request {
 	return r
 }
 
-// From is a GET from peer with those fields X-Forwarded-For.
+// From returns a GET request from the address peer, with one X-Forwarded-For field for each
+// of xff.
 func From(peer string, xff ...string) *http.Request {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = peer
@@ -158,20 +162,20 @@ func From(peer string, xff ...string) *http.Request {
 	return r
 }
 
-// Do returns what a handler answers.
+// Do returns the response of a handler.
 func Do(h http.Handler, r *http.Request) *http.Response {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w.Result()
 }
 
-// Show prints the key of a request.
+// Show prints the results of key for r.
 func Show(key weir.KeyFunc, r *http.Request) {
 	k, ok := key(r)
 	fmt.Printf("%q %v\n", k, ok)
 }
 
-// IsByIP reports whether weir.ByIP may return a key.
+// IsByIP reports whether key has a form that weir.ByIP returns.
 func IsByIP(key string) bool {
 	if key == "unknown" {
 		return true
