@@ -16,8 +16,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestStatus: a rule refuses with its Status, by a limit, a ban and a deny, and the body
-// says the same. If several rules refuse, it is that of the rule in Refusal.
+// TestStatus: a rule refuses with its Status, whether a limit, a ban or a deny refuses, and
+// the body has the same status. If several rules refuse, the status is that of the rule in
+// Refusal.
 func TestStatus(t *testing.T) {
 	hourly := []weir.Limit{algorithms.FixedWindow(1, time.Hour)}
 	byUser := weir.ByHeader("User")
@@ -75,8 +76,9 @@ type jitterCase struct {
 	more  int64
 }
 
-// TestRetryJitter: Retry-After is the wait and up to RetryJitter more, never less, in the
-// seconds, in the milliseconds and in the sentence alike. Nothing else has the jitter.
+// TestRetryJitter: Retry-After is the wait plus 0 to RetryJitter. Retry-After,
+// retry-after-ms and the text of the answer have the same jitter, and no other header field
+// has it.
 func TestRetryJitter(t *testing.T) {
 	const wait, jitter = 30, 10 // s
 	window := func(name string, d time.Duration) weir.Rule {
@@ -105,7 +107,7 @@ func TestRetryJitter(t *testing.T) {
 	}
 }
 
-// checkJitter has a key refused 300 times.
+// checkJitter has a key refused 300 times, and checks the Retry-After of each refusal.
 func checkJitter(t *testing.T, c jitterCase) {
 	var refusal weir.Refusal
 	h := must(t, memstore.New(memstore.Options{}), weir.Options{
@@ -142,7 +144,7 @@ func checkJitter(t *testing.T, c jitterCase) {
 	}
 }
 
-// checkRetryAfter holds the wait in the fields and in the sentence against c, and
+// checkRetryAfter compares the wait in the header fields and in the text with c, and
 // returns its seconds.
 func checkRetryAfter(t *testing.T, c jitterCase, h http.Header, text string) (seconds int64) {
 	t.Helper()

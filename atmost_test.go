@@ -13,7 +13,8 @@ import (
 	"github.com/seed83679106/weir/lease"
 )
 
-// TestAllowAtMost: callers that all want more than is left get all of it, and no more.
+// TestAllowAtMost: concurrent callers that ask for more units than the limit has get
+// exactly its 100 units together.
 func TestAllowAtMost(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) weir.Store{
 		"memory":   func(*testing.T) weir.Store { return memory() },

@@ -16,9 +16,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestPenaltyCosts: a strike asks the store once besides the decision, and so does
-// the one that begins a ban; a process that has not seen the strikes before it asks
-// twice.
+// TestPenaltyCosts: besides the decision, a strike costs one call of the store, and so does
+// the strike that begins a ban. It costs a second call in a process that has not seen the
+// earlier strikes.
 func TestPenaltyCosts(t *testing.T) {
 	for _, decorated := range []func(weir.Store) weir.Store{
 		func(s weir.Store) weir.Store { return s },
@@ -68,7 +68,8 @@ func TestPenaltyCosts(t *testing.T) {
 	}
 }
 
-// TestPenaltyOfOneStrike: the first refusal bans, and asks once more for it.
+// TestPenaltyOfOneStrike: if one strike begins a ban, the first refusal bans the key with
+// one more call of the store.
 func TestPenaltyOfOneStrike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, mem := 0, memstore.New(memstore.Options{})
@@ -85,8 +86,8 @@ func TestPenaltyOfOneStrike(t *testing.T) {
 	})
 }
 
-// TestUnbanForgets: after Unban refusals count as ever, and the next ban is a first
-// one.
+// TestUnbanForgets: Unban forgets strikes and earlier bans, so the next ban needs all
+// strikes and lasts as long as a first one.
 func TestUnbanForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, ask := penalized(t, memstore.New(memstore.Options{}), algorithms.AnchoredWindow(3, 5*time.Second))
@@ -111,13 +112,13 @@ func TestUnbanForgets(t *testing.T) {
 	})
 }
 
-// TestPenaltyTriesAgain: a ban that could not be written is begun by the next
-// refusal, whether the store failed at the strike or at the ban.
+// TestPenaltyTriesAgain: if the store fails when a ban should begin, the next refusal
+// begins it.
 func TestPenaltyTriesAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
-		elsewhere bool // the third refusal is that of a process that has not seen the others
-		calls     int  // that succeed, the decision is the first
+		elsewhere bool // the third refusal comes from a process that has not seen the others
+		calls     int  // how many calls succeed; the first is the decision
 	}{
 		{"the ban", false, 1},
 		{"the strike", true, 1},
@@ -151,8 +152,8 @@ func TestPenaltyTriesAgain(t *testing.T) {
 	}
 }
 
-// TestPenaltyTogether: requests that strike at once begin one ban, and the next is
-// twice as long.
+// TestPenaltyTogether: concurrent strikes begin only one ban, and each ban is twice as long
+// as the one before.
 func TestPenaltyTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(memstore.Options{})
@@ -175,7 +176,8 @@ func TestPenaltyTogether(t *testing.T) {
 	})
 }
 
-// TestRetryAfterOfABan: a ban does not shorten the wait of a limit.
+// TestRetryAfterOfABan: if a limit refuses for longer than a ban lasts, Retry-After is the
+// wait for the limit.
 func TestRetryAfterOfABan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
@@ -200,8 +202,8 @@ func TestRetryAfterOfABan(t *testing.T) {
 	})
 }
 
-// TestRetryAfterOfSeveral: Retry-After is the longest of all bans and denies that
-// the process knows of, in whatever order the rules are.
+// TestRetryAfterOfSeveral: if several rules ban or deny a request, the answer is that of
+// the longest ban, or of a deny, whatever the order of the rules.
 func TestRetryAfterOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule := func(name string) weir.Rule {
@@ -238,8 +240,8 @@ func TestRetryAfterOfSeveral(t *testing.T) {
 	})
 }
 
-// TestDenyBeforeErrors: a rule whose limits can't be found lets nobody through whom
-// another denies.
+// TestDenyBeforeErrors: if LimitsFor of one rule fails, a request that another rule denies
+// is still refused.
 func TestDenyBeforeErrors(t *testing.T) {
 	fails := weir.Rule{Name: "tier", Key: weir.Global(), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{{}} }}
 	denies := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5, time.Hour)}, Deny: func(string) bool { return true }}
@@ -252,8 +254,8 @@ func TestDenyBeforeErrors(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfPreflights: what a preflight, which is charged nothing, learns of
-// a ban does not hide the wait of a limit.
+// TestRetryAfterOfPreflights: a ban that the process learned from a preflight, which is not
+// charged, does not hide the wait for a limit from later requests.
 func TestRetryAfterOfPreflights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, mem := 0, memstore.New(memstore.Options{})
@@ -287,8 +289,8 @@ func TestRetryAfterOfPreflights(t *testing.T) {
 	})
 }
 
-// TestStrikesAreOnesOwn: a rule whose limits would only have a request wait counts no
-// strike because another rule refuses it.
+// TestStrikesAreOnesOwn: if one rule would only delay a request and another refuses it, the
+// first rule counts no strike.
 func TestStrikesAreOnesOwn(t *testing.T) {
 	for _, limit := range []weir.Limit{algorithms.GCRA(1, time.Second), algorithms.LeakyBucket(5, 1, time.Second)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -306,20 +308,20 @@ func TestStrikesAreOnesOwn(t *testing.T) {
 			if rest, err := l.Banned(t.Context(), "address", "192.0.2.1"); rest != 0 || err != nil {
 				t.Errorf("%v: got a ban of %v, %v, of an address that was only to wait", limit, rest, err)
 			}
-			for i := range 6 { // more than may wait
+			for i := range 6 { // more requests than can wait within MaxWait
 				go do(h, ask("/", "192.0.2.1:4", "User", fmt.Sprint(i)))
 				synctest.Wait()
 			}
 			if rest, err := l.Banned(t.Context(), "address", "192.0.2.1"); rest == 0 || err != nil {
 				t.Errorf("%v: got no ban, %v, of an address that was refused", limit, err)
 			}
-			time.Sleep(time.Minute) // until nobody waits
+			time.Sleep(time.Minute) // until no request waits
 		})
 	}
 }
 
-// TestRetryAfterOfCosts: what a request of a lower cost is told of a ban that
-// another has brought is the ban's end.
+// TestRetryAfterOfCosts: if a costly request brought a ban, Retry-After of a cheaper
+// request, which would fit its limit, is the rest of the ban.
 func TestRetryAfterOfCosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
@@ -337,9 +339,9 @@ func TestRetryAfterOfCosts(t *testing.T) {
 	})
 }
 
-// TestRetryAfterOfOthers: what refuses during a ban that the process knows of are the
-// limits of other rules as well, in whatever order the rules are: for the same keys,
-// and for requests that cost no less.
+// TestRetryAfterOfOthers: during a ban that the process remembers, Retry-After includes the
+// waits for the limits of other rules, for requests with the same keys that cost no less,
+// whatever the order of the rules.
 func TestRetryAfterOfOthers(t *testing.T) {
 	address := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Second)},
 		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute}}
@@ -365,7 +367,7 @@ func TestRetryAfterOfOthers(t *testing.T) {
 				{0, "/", "ann", "3600", true}, {0, "/", "ann", "3600", false}, {0, "/xx", "ann", "3600", false},
 				{0, "/", "bob", "60", false}, {0, "/", "", "60", false},
 				{9 * time.Second, "/", "ann", "3591", false}, {time.Second, "/", "ann", "3590", true},
-				{49 * time.Second, "/", "ann", "3541", true}, {time.Second, "/", "ann", "3540", true}, // which begins a ban no more: the address has room
+				{49 * time.Second, "/", "ann", "3541", true}, {time.Second, "/", "ann", "3540", true}, // this request begins no ban, because the address has room
 				{0, "/xxxxxxx", "cid", "", true}, {0, "/xxxxxxx", "cid", "", true},
 			} {
 				time.Sleep(step.after)
@@ -384,7 +386,7 @@ func TestRetryAfterOfOthers(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfNever: what never fits does not during a ban.
+// TestRetryAfterOfNever: a request that never fits gets no Retry-After during a ban either.
 func TestRetryAfterOfNever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{

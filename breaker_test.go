@@ -17,6 +17,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
+// TestBreakerConforms: a closed breaker passes the tests of a store.
 func TestBreakerConforms(t *testing.T) {
 	conforms(t, func() weir.Store { return weir.Breaker(memory(), weir.BreakerOptions{}) })
 }
@@ -25,13 +26,13 @@ type breakerStep struct {
 	at     time.Duration
 	ctx    context.Context
 	tx     *weir.Transaction
-	says   error // what the store would say
-	asked  bool  // whether it is asked
-	open   bool  // whether the breaker is open then
+	says   error // what the store returns if it is asked
+	asked  bool  // whether the store is asked
+	open   bool  // whether the breaker is open afterwards
 	change string
 }
 
-// TestBreaker walks a breaker through its states.
+// TestBreaker: a breaker opens, probes and closes as BreakerOptions says.
 func TestBreaker(t *testing.T) {
 	alive := t.Context()
 	gone, hangUp := context.WithCancel(alive)
@@ -52,10 +53,10 @@ func TestBreaker(t *testing.T) {
 			{25 * ms, alive, good, errDown, true, false, ""},
 			{50 * ms, alive, good, errDown, true, false, ""},
 			{75 * ms, alive, good, errDown, true, false, ""},
-			{80 * ms, alive, good, nil, true, false, ""}, // not in a row
+			{80 * ms, alive, good, nil, true, false, ""}, // a success ends the row of failures
 			{100 * ms, alive, good, errDown, true, false, ""},
 			{125 * ms, alive, good, errDown, true, false, ""},
-			{150*ms - 1, alive, good, errDown, true, false, ""}, // of the same moment
+			{150*ms - 1, alive, good, errDown, true, false, ""}, // within 25 ms of the last failure, so it does not count
 			{150 * ms, alive, good, errDown, true, false, ""},
 			{175 * ms, alive, good, errDown, true, false, ""},
 			{175 * ms, alive, good, errDown, true, false, ""},
@@ -74,7 +75,7 @@ func TestBreaker(t *testing.T) {
 			{350 * ms, alive, good, nil, true, false, "closed"},
 			{350 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
 		}},
-		{"what says nothing neither counts nor interrupts", 2, 100 * ms, []breakerStep{
+		{"errors that say nothing about the store neither count nor interrupt", 2, 100 * ms, []breakerStep{
 			{0, alive, good, errDown, true, false, ""},
 			{0, gone, good, context.Canceled, true, false, ""},
 			{0, gone, good, errDown, true, false, ""},
@@ -84,7 +85,7 @@ func TestBreaker(t *testing.T) {
 			{0, alive, good, fmt.Errorf("twice: %w", weir.ErrDuplicate), true, false, ""},
 			{0, alive, good, fmt.Errorf("no Lua: %w", errors.ErrUnsupported), true, false, ""},
 			{0, alive, good, fmt.Errorf("too much: %w", weir.ErrBusy), true, false, ""},
-			{25 * ms, alive, good, context.DeadlineExceeded, true, true, "open: context deadline exceeded"}, // not the caller's
+			{25 * ms, alive, good, context.DeadlineExceeded, true, true, "open: context deadline exceeded"}, // the deadline of the store, not the caller's
 		}},
 		{"a success is one, whatever the context", 2, 100 * ms, []breakerStep{
 			{0, alive, good, errDown, true, false, ""},
@@ -111,7 +112,8 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// walkBreaker takes the steps and holds what the breaker does at each against them.
+// walkBreaker takes the steps and compares what the breaker does at each with what the step
+// wants.
 func walkBreaker(t *testing.T, o weir.BreakerOptions, steps []breakerStep) {
 	var (
 		says   error
@@ -155,12 +157,12 @@ func walkBreaker(t *testing.T, o weir.BreakerOptions, steps []breakerStep) {
 	}
 }
 
-// deadlineOnly has its deadline behind it, and has not noticed.
+// deadlineOnly is a context whose deadline has passed but whose Err is still nil.
 type deadlineOnly struct{ context.Context }
 
 func (deadlineOnly) Deadline() (time.Time, bool) { return time.Now(), true }
 
-// A slowStore takes 50 ms to answer, or to fail, and counts who asks.
+// A slowStore takes 50 ms to answer or to fail, and counts its calls.
 type slowStore struct {
 	asked, inside, most atomic.Int64
 	down                atomic.Bool
@@ -181,8 +183,8 @@ func (s *slowStore) Take(ctx context.Context, _ *weir.Transaction) error {
 	return nil
 }
 
-// TestBreakerProbe: of many that ask at once one goes through, before and after
-// a probe whose caller hangs up.
+// TestBreakerProbe: of many concurrent requests to an open breaker one is the probe, before
+// and after a probe whose caller hangs up.
 func TestBreakerProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused, changes atomic.Int64
@@ -228,10 +230,11 @@ func TestBreakerProbe(t *testing.T) {
 	})
 }
 
-// TestBreakerLate: what began before a change says nothing after it.
+// TestBreakerLate: the result of a call that began before the breaker changed does not
+// count after the change.
 func TestBreakerLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// The store takes as long and says what the rule of a request tells it.
+		// The rule of a request says how long the store takes and what it returns.
 		script := map[string]struct {
 			takes time.Duration
 			says  error
@@ -276,7 +279,8 @@ func TestBreakerLate(t *testing.T) {
 	})
 }
 
-// TestBreakerPanic: a probe that does not return lets the next request probe.
+// TestBreakerPanic: after a probe that panics or ends its goroutine, the next request is
+// the probe.
 func TestBreakerPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trouble := func() error { return errDown }
@@ -299,7 +303,7 @@ func TestBreakerPanic(t *testing.T) {
 	})
 }
 
-// TestBreakerHook: OnChange may use the breaker.
+// TestBreakerHook: OnChange may call methods of the breaker.
 func TestBreakerHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b weir.Store
@@ -322,8 +326,8 @@ func TestBreakerHook(t *testing.T) {
 	})
 }
 
-// TestBreakerBlip: a store that fails for a moment is asked again as soon as it is
-// well, however many fail in that moment.
+// TestBreakerBlip: a store that fails for 60 ms costs no Cooldown: requests are decided
+// again when it recovers, however many have failed.
 func TestBreakerBlip(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"stalls": 50 * time.Millisecond, "refuses": 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -346,8 +350,8 @@ func TestBreakerBlip(t *testing.T) {
 	}
 }
 
-// failsFor60ms returns a store that fails from 500 ms to 560 ms from now on. A call
-// fails after takes, unless the store is well before.
+// failsFor60ms returns a store that fails from 500 ms to 560 ms after this call. A call
+// fails after takes, unless the store recovers sooner.
 func failsFor60ms(takes time.Duration) storeFunc {
 	const ms = time.Millisecond
 	start := time.Now()
@@ -356,7 +360,7 @@ func failsFor60ms(takes time.Duration) storeFunc {
 		if since < 500*ms || since >= 560*ms {
 			return nil
 		}
-		if left := 560*ms - since; takes > left { // it answers before they give up
+		if left := 560*ms - since; takes > left { // the store recovers before the call gives up
 			time.Sleep(left)
 			return nil
 		}
@@ -365,8 +369,8 @@ func failsFor60ms(takes time.Duration) storeFunc {
 	}
 }
 
-// TestDegradingIsSaid: one line when it begins, with the cause, and one when it
-// ends, however many requests there are.
+// TestDegradingIsSaid: Breaker and Fallback log one line when an outage begins, with the
+// cause, and one when it ends, however many requests there are.
 func TestDegradingIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b strings.Builder
@@ -400,6 +404,8 @@ level=INFO msg="weir: the primary store decides again" after=6.11s decided=512
 	})
 }
 
+// TestConstructorsRefuse: the decorators panic on bad arguments, with a message that names
+// the mistake.
 func TestConstructorsRefuse(t *testing.T) {
 	for _, c := range []struct {
 		want string
@@ -424,7 +430,7 @@ func TestConstructorsRefuse(t *testing.T) {
 	}
 }
 
-// decorated are the ways through this package's stores, each over nothing.
+// decorated has the decorators of this package, each around a store that does nothing.
 func decorated() []struct {
 	name  string
 	store weir.Store
@@ -447,6 +453,7 @@ func decorated() []struct {
 	}
 }
 
+// TestDecoratedAllocations: no decorator allocates memory for a decision.
 func TestDecoratedAllocations(t *testing.T) {
 	tx := once(algorithms.GCRA(1000, time.Second))
 	for _, d := range decorated() {
@@ -457,7 +464,7 @@ func TestDecoratedAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkDecorated has a store that does nothing as its baseline.
+// BenchmarkDecorated measures each decorator; a store that does nothing is the baseline.
 func BenchmarkDecorated(b *testing.B) {
 	for _, d := range decorated() {
 		b.Run(d.name, func(b *testing.B) {
@@ -479,8 +486,7 @@ func BenchmarkDecorated(b *testing.B) {
 	}
 }
 
-// A store that is down is left alone after as many moments of failure as it may
-// have.
+// After the first failure, because Failures is 1, the store is not asked any more.
 func ExampleBreaker() {
 	down := storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("connection refused") })
 	store := weir.Breaker(down, weir.BreakerOptions{

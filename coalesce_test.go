@@ -20,9 +20,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A far store is a memory a round trip away, for one transaction or many. What is
-// sent to it counts in calls, and what is sent while gate is set waits until it is
-// closed.
+// A far store is a store in memory that a call reaches after a round trip, with one
+// transaction or many. calls counts the calls, and a call that comes while gate is set
+// waits until gate is closed.
 type far struct {
 	*memstore.Store
 	trip  time.Duration
@@ -36,7 +36,7 @@ func newFar(trip time.Duration) *far {
 	return &far{Store: memstore.New(memstore.Options{}), trip: trip}
 }
 
-// hang has calls wait until what it returns is called.
+// hang makes calls wait until the returned function is called.
 func (f *far) hang() (release func()) {
 	gate := make(chan struct{})
 	f.gate.Store(&gate)
@@ -87,6 +87,8 @@ func (f *far) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	return errs
 }
 
+// TestCoalesceConforms: Coalesce passes the tests of a store, alone and when calls are
+// shared.
 func TestCoalesceConforms(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
 		conforms(t, func() weir.Store { return weir.Coalesce(memory()) })
@@ -96,9 +98,8 @@ func TestCoalesceConforms(t *testing.T) {
 	})
 }
 
-// TestCoalesceInTurn: 128 goroutines ask for one key. Each is told what it would
-// have been told in its turn, so that all together are what one is told that asks
-// as often; and the store is called once for many.
+// TestCoalesceInTurn: the decisions that 128 goroutines get for one key are those that one
+// goroutine would get for as many requests, and the store gets many requests in one call.
 func TestCoalesceInTurn(t *testing.T) {
 	const goroutines, each, quota = 128, 20, 1500
 	for _, limit := range []weir.Limit{
@@ -137,7 +138,8 @@ func TestCoalesceInTurn(t *testing.T) {
 	}
 }
 
-// TestCoalesceLone: who is alone goes straight, with all that the context holds.
+// TestCoalesceLone: a transaction that comes alone is passed to the store directly, with
+// its own context.
 func TestCoalesceLone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type name struct{}
@@ -161,7 +163,8 @@ func TestCoalesceLone(t *testing.T) {
 	})
 }
 
-// TestCoalesceNoBatcher: a store that knows no batches is returned as it is.
+// TestCoalesceNoBatcher: Coalesce returns a store that is no Batcher unchanged, and panics
+// if the store is nil.
 func TestCoalesceNoBatcher(t *testing.T) {
 	plain := &distant{Store: memory()}
 	if got := weir.Coalesce(plain); got != weir.Store(plain) {
@@ -175,9 +178,9 @@ func TestCoalesceNoBatcher(t *testing.T) {
 	weir.Coalesce(nil)
 }
 
-// TestCoalesceHangUp: who hangs up gets the error of its context at once, before
-// its ask has gone and after; the others get their decisions, and nobody's memory
-// is touched any more.
+// TestCoalesceHangUp: a caller whose context ends gets its error at once, whether its
+// transaction has been sent or not. The others get their decisions, and Coalesce uses the
+// memory of the caller no more.
 func TestCoalesceHangUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
@@ -185,7 +188,7 @@ func TestCoalesceHangUp(t *testing.T) {
 		limit := algorithms.FixedWindow(100, 24*time.Hour)
 		charge := weir.Charge{Rule: "api", Key: "hot", Limit: limit, Cost: 1}
 		var wg sync.WaitGroup
-		for range 2 { // once they wait in line, once they have gone
+		for range 2 { // they hang up before their call is sent, and while it is under way
 			release := behind.hang()
 			wg.Go(func() { take(t, store, 0, charge) })
 			synctest.Wait()
@@ -216,15 +219,16 @@ func TestCoalesceHangUp(t *testing.T) {
 				}
 			}
 		}
-		// Four of the first round, who left in time spent nothing; five of the second.
+		// In the first round the callers that hung up spent nothing, and four others did.
+		// In the second all five spent a unit.
 		if got := take(t, behind.Store, 0, weir.Charge{Rule: "api", Key: "hot", Limit: limit}).Decisions[0].Remaining; got != 91 {
 			t.Errorf("got %d left of 100, want 91", got)
 		}
 	})
 }
 
-// leaveAndScribble asks for a unit of key hot, hangs up after a minute and uses the
-// memory of the key and of the transaction again.
+// leaveAndScribble asks for a unit of key hot, hangs up after a minute, and then overwrites
+// the key and the transaction.
 func leaveAndScribble(t *testing.T, store weir.Store, limit weir.Limit) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -239,8 +243,8 @@ func leaveAndScribble(t *testing.T, store weir.Store, limit weir.Limit) {
 	tx.Charges[0] = weir.Charge{}
 }
 
-// TestCoalesceErrors: an error reaches those whose transaction or call it is of,
-// a panic is one, and all goes on after it.
+// TestCoalesceErrors: an error of a transaction reaches its caller, and an error or panic
+// of a shared call reaches all of its callers. Later calls work.
 func TestCoalesceErrors(t *testing.T) {
 	good := weir.Charge{Rule: "api", Key: "hot", Limit: algorithms.FixedWindow(1000, 24*time.Hour), Cost: 1}
 	bad, invalid := good, good
@@ -303,7 +307,8 @@ func takeOrPanic(ctx context.Context, store weir.Store, c weir.Charge) (err erro
 	return store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{c}})
 }
 
-// TestCoalesceWrongBatcher: a Batcher that returns fewer errors than it must.
+// TestCoalesceWrongBatcher: if a Batcher returns a wrong number of errors, the callers get
+// an error that says so.
 func TestCoalesceWrongBatcher(t *testing.T) {
 	store := weir.Joined(weir.Coalesce(wrongBatcher{memory()}))
 	if err := store.Take(t.Context(), once(algorithms.GCRA(1, time.Second))); err == nil || !strings.Contains(err.Error(), "2 errors for 1") {
@@ -315,12 +320,12 @@ type wrongBatcher struct{ weir.Store }
 
 func (wrongBatcher) TakeEach(context.Context, []*weir.Transaction) []error { return make([]error, 2) }
 
-// TestCoalesceWhole: all that is asked goes with the others, and all that is
-// answered comes back.
+// TestCoalesceWhole: a shared call passes on Charges, Within, Delay and Forget of a
+// transaction, and returns Decisions, At and Wait.
 func TestCoalesceWhole(t *testing.T) {
 	tx := once(algorithms.GCRA(1, time.Second))
 	tx.Within, tx.Delay, tx.Forget, tx.Charges[0].Spent = 3*time.Second, 2*time.Second, true, 1
-	if err := tx.Validate(); err != nil { // which it remembers
+	if err := tx.Validate(); err != nil { // makes the plan, which is compared below too
 		t.Fatal(err)
 	}
 	want := *tx
@@ -348,7 +353,7 @@ func (f eachFunc) TakeEach(_ context.Context, ts []*weir.Transaction) []error {
 	return nil
 }
 
-// TestCoalesceMany: a call has a bounded number of transactions.
+// TestCoalesceMany: a shared call has at most 1,024 transactions.
 func TestCoalesceMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(time.Millisecond)
@@ -365,7 +370,7 @@ func TestCoalesceMany(t *testing.T) {
 	})
 }
 
-// TestCoalesceOthers: a key whose call hangs holds up its own lane and no other.
+// TestCoalesceOthers: a call that hangs delays the keys of its own lane only.
 func TestCoalesceOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
@@ -392,6 +397,7 @@ func TestCoalesceOthers(t *testing.T) {
 	})
 }
 
+// TestCoalesceAllocs: a transaction that comes alone costs no allocation.
 func TestCoalesceAllocs(t *testing.T) {
 	store := weir.Coalesce(memory())
 	tx := once(algorithms.GCRA(1000, time.Second))
@@ -405,8 +411,8 @@ func TestCoalesceAllocs(t *testing.T) {
 	}
 }
 
-// TestCoalesceRedis: four processes, 32 goroutines each, one key: what is
-// admitted is the limit.
+// TestCoalesceRedis: four replicas with 32 goroutines each, which share one key through
+// Redis, admit exactly the limit.
 func TestCoalesceRedis(t *testing.T) {
 	const replicas, goroutines, each, quota = 4, 32, 10, 500
 	addr := redistest.Server(t).Addr()
@@ -430,8 +436,8 @@ func TestCoalesceRedis(t *testing.T) {
 	}
 }
 
-// TestCoalesceFaults: when Redis hangs or is gone, everybody gets an error in the
-// time of two calls, or of its own context; when it is back, all is as before.
+// TestCoalesceFaults: when Redis hangs or is gone, every caller gets an error within the
+// time of two calls, or when its own context ends. When Redis is back, calls succeed again.
 func TestCoalesceFaults(t *testing.T) {
 	const budget = 200 * time.Millisecond
 	server := redistest.Server(t)
@@ -470,8 +476,7 @@ func TestCoalesceFaults(t *testing.T) {
 	} {
 		untilTaken(t, store, charge)
 		f.begin()
-		// A machine that is busy with something else for a moment is no news, so
-		// the best of some rounds counts.
+		// The machine may be busy for a moment, so the fastest of several rounds counts.
 		late := true
 		var slowest, hungUp time.Duration
 		for i := 0; late && i < 5; i++ {
@@ -504,6 +509,7 @@ func untilTaken(t *testing.T, store weir.Store, c weir.Charge) {
 	}
 }
 
+// BenchmarkCoalesceAlone measures what Coalesce adds to a call that is not shared.
 func BenchmarkCoalesceAlone(b *testing.B) {
 	plain := memory()
 	for _, c := range []struct {
@@ -522,8 +528,8 @@ func BenchmarkCoalesceAlone(b *testing.B) {
 	}
 }
 
-// BenchmarkCoalesceHot is what it costs to share calls: 128 goroutines, one key, a
-// store that takes no time.
+// BenchmarkCoalesceHot measures the cost of sharing calls: 64 goroutines per core ask for
+// one key of a store that takes no time.
 func BenchmarkCoalesceHot(b *testing.B) {
 	plain := memory()
 	for _, c := range []struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// Clients of one API get a short answer of its own kind, all others the usual one.
+// Requests to one path get a short text, all others the answer of Refuse.
 func ExampleRefuse() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
@@ -44,13 +44,13 @@ func ExampleRefuse() {
 	// 429 application/problem+json
 }
 
-// broken is a store that is away.
+// broken is a store that always fails.
 type broken struct{}
 
 func (broken) Take(context.Context, *weir.Transaction) error { return errors.New("connection refused") }
 
-// Requests that can't be counted must not pass: the answer is 503. A store that is
-// busy is an exception here.
+// Requests that cannot be counted must not pass, so the answer is 503. Here an overloaded
+// store (ErrBusy) is an exception.
 func ExampleFailClosed() {
 	limiter, err := weir.New(broken{}, weir.Options{
 		Rules: []weir.Rule{{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}}},
@@ -91,7 +91,7 @@ func ExampleRefundErrors() {
 	// Output: 502 502 502 200 200 429
 }
 
-// Stores know a long key by its digest, and show that to operators.
+// Stores keep the digest of a long key, and show the digest to operators.
 func ExampleCharge_StoredKey() {
 	short := weir.Charge{Key: "192.0.2.1"}
 	fmt.Println(short.StoredKey())
@@ -102,7 +102,7 @@ func ExampleCharge_StoredKey() {
 	// sha256:WfHWZvzl2U5qMiXLkq1ySpXkPRO5Yh3pj0Q-cwo0YQU
 }
 
-// Counts are kept under the name of a limit, and its period names one without.
+// Counts are stored under the name of a limit. The period names a limit without a name.
 func ExampleLimit_StoredName() {
 	limit := algorithms.GCRA(100, 90*time.Second)
 	fmt.Println(limit.StoredName())
@@ -121,7 +121,8 @@ func ExampleLimit_Validate() {
 	// weir: limit "burst": quota 0 is below 1
 }
 
-// A store of one's own refuses first what no store can decide.
+// A Store calls Validate first, which returns an error if no store can decide the
+// transaction.
 func ExampleTransaction_Validate() {
 	charge := weir.Charge{Rule: "api", Key: "ada", Limit: algorithms.GCRA(100, time.Minute), Cost: 1}
 	t := weir.Transaction{Charges: []weir.Charge{charge, charge}}
@@ -145,7 +146,7 @@ func ExampleTransaction_Plan() {
 	// 100 units at once, each free again after 600000 µs
 }
 
-// An outage is in the log once, with its cause, and so is its end.
+// The beginning of an outage is logged once, with its cause.
 func ExampleFallbackStore() {
 	text := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

@@ -2,7 +2,7 @@ package weir
 
 import "context"
 
-// Joined returns the Store of Coalesce as those see it who never come alone.
+// Joined returns the Store of Coalesce as callers see it whose calls are always shared.
 func Joined(store Store) Store { return joining{store.(*coalesced)} }
 
 type joining struct{ c *coalesced }
@@ -14,7 +14,7 @@ func (j joining) Take(ctx context.Context, t *Transaction) error {
 	return j.c.join(ctx, j.c.lane(&t.Charges[0]), t)
 }
 
-// KnownBans returns how many keys the process remembers for a ban.
+// KnownBans returns how many entries about bans the process remembers, for all rules.
 func (l *Limiter) KnownBans() (n int) {
 	for i := range l.rules {
 		known := &l.rules[i].known
@@ -25,7 +25,7 @@ func (l *Limiter) KnownBans() (n int) {
 	return n
 }
 
-// GateLimit and ShutGates are how bans and pauses are kept.
+// GateLimit and ShutGates export the gates in which pauses are kept.
 var (
 	GateLimit = gateLimit
 	ShutGates = shutGates
@@ -34,7 +34,7 @@ var (
 // MaxOverrides is how many lists of Overrides a rule keeps prepared.
 const MaxOverrides = maxOverrides
 
-// PreparedOverrides returns how many it keeps.
+// PreparedOverrides returns how many lists of Overrides the rule keeps prepared.
 func PreparedOverrides(l *Limiter) (n int) {
 	l.rules[0].prepared.Range(func(any, any) bool { n++; return true })
 	return n

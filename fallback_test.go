@@ -22,7 +22,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// down spends nothing and leaves a mess.
+// down is a store that fails, spends nothing, and leaves wrong values in the transaction.
 var down = storeFunc(func(_ context.Context, tx *weir.Transaction) error {
 	tx.At, tx.Wait = time.Unix(1, 1), time.Hour
 	for i := range tx.Decisions {
@@ -31,6 +31,8 @@ var down = storeFunc(func(_ context.Context, tx *weir.Transaction) error {
 	return errDown
 })
 
+// TestFallbackConforms: Fallback passes the tests of a store, whichever of its stores
+// decides.
 func TestFallbackConforms(t *testing.T) {
 	t.Run("primary", func(t *testing.T) {
 		conforms(t, func() weir.Store { return weir.Fallback(memory(), memory()) })
@@ -45,11 +47,13 @@ func TestFallbackConforms(t *testing.T) {
 	})
 }
 
+// TestShareConforms: a share for one replica passes the tests of a store.
 func TestShareConforms(t *testing.T) {
 	conforms(t, func() weir.Store { return weir.Share(memory(), 1) })
 }
 
-// TestFallback: which store is asked, and what the answer is.
+// TestFallback: the second store is asked if the first fails, but not if the caller or the
+// transaction is at fault, and errors have both causes.
 func TestFallback(t *testing.T) {
 	errFull := errors.New("full")
 	gone, hangUp := context.WithCancel(t.Context())
@@ -62,7 +66,7 @@ func TestFallback(t *testing.T) {
 		ctx             context.Context
 		tx              *weir.Transaction
 		first, second   error
-		asked           bool // the second
+		asked           bool // the second store is asked
 		wants, wantsNot []error
 	}{
 		{"well", t.Context(), once(limit), nil, nil, false, nil, nil},
@@ -97,7 +101,8 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestFallbackClean: the second store finds nothing of the first one's.
+// TestFallbackClean: the second store finds no decisions that the first store left in the
+// transaction.
 func TestFallbackClean(t *testing.T) {
 	tx := once(algorithms.GCRA(10, time.Second))
 	tx.Decisions = make([]weir.Decision, 3)
@@ -118,7 +123,8 @@ func TestFallbackClean(t *testing.T) {
 	}
 }
 
-// A lossy store fails while it is away; if it spends then, only its answers are lost.
+// A lossy store fails while it is away. If spends is set, it still spends the units, and
+// only its answers are lost.
 type lossy struct {
 	weir.Store
 	away, spends atomic.Bool
@@ -134,8 +140,9 @@ func (l *lossy) Take(ctx context.Context, tx *weir.Transaction) error {
 	return errDown
 }
 
-// TestFallbackEdges counts what an outage of 20 s admits of a limit of 12 a
-// minute, to four replicas that are asked in turn, ten times a second.
+// TestFallbackEdges: four replicas admit the expected number of requests before, during and
+// after an outage of 20 s. The limit is 12 a minute, and the replicas are asked in turn,
+// ten times a second.
 func TestFallbackEdges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &lossy{Store: memory()}
@@ -162,7 +169,7 @@ func TestFallbackEdges(t *testing.T) {
 			{10 * time.Second, false, []int{12, 12, 0}},
 			{0, false, []int{0, 12, 12}},
 			{10 * time.Second, true, []int{12, 12, 0}},
-			{0, true, []int{0, 12, 0}}, // what was spent unseen is missing
+			{0, true, []int{0, 12, 0}}, // units that Redis spent although its answer was lost are missing
 		} {
 			shared.spends.Store(c.unseen)
 			got := []int{ask(c.before)}
@@ -181,11 +188,12 @@ func TestFallbackEdges(t *testing.T) {
 type shareCase struct {
 	quota, burst int64
 	replicas     int
-	want         int64 // of a window; a meter takes burst if there is one
+	want         int64 // the share of the quota
 	wantBurst    int64
 }
 
-// TestShare: what one of so many replicas admits at once.
+// TestShare: a share divides Quota and Burst by the number of replicas, rounds down, and is
+// at least 1.
 func TestShare(t *testing.T) {
 	window := algorithms.FixedWindow(0, time.Hour)
 	for _, c := range []shareCase{
@@ -194,11 +202,11 @@ func TestShare(t *testing.T) {
 		{100, 0, 1, 100, 0},
 		{100, 20, 4, 25, 5},
 		{100, 2, 4, 25, 1},
-		{3, 0, 4, 1, 0}, // 4 in sum
+		{3, 0, 4, 1, 0}, // the four replicas together admit 4
 		{4, 0, 4, 1, 0},
 		{7, 0, 4, 1, 0},
 		{8, 1000, 4, 2, 250},
-		{60, 1, 4, 15, 1}, // 1 per second, of a rate that can be divided
+		{60, 1, 4, 15, 1}, // 1 per second, written over a period that makes it divisible
 	} {
 		var seen weir.Limit
 		inner := memory()
@@ -212,8 +220,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// checkShare takes a unit of l from a share, and asks for more than its capacity. seen
-// is the limit that the store behind is asked for.
+// checkShare takes a unit of l from a share, and then asks for more than the capacity of
+// the share. seen is the limit that the next store gets.
 func checkShare(t *testing.T, store weir.Store, l weir.Limit, c shareCase, seen *weir.Limit) {
 	t.Helper()
 	l.Quota, l.Burst = c.quota, c.burst
@@ -241,8 +249,8 @@ func checkShare(t *testing.T, store weir.Store, l weir.Limit, c shareCase, seen 
 	}
 }
 
-// TestShareIsValid: a share can be counted where the whole can, and is not
-// much less than it should be.
+// TestShareIsValid: if a limit can be counted exactly, so can its share, which is at most a
+// little below the exact part.
 func TestShareIsValid(t *testing.T) {
 	var seen weir.Limit
 	store := func(n int) weir.Store {
@@ -257,8 +265,8 @@ func TestShareIsValid(t *testing.T) {
 		replicas int
 		want     int64
 	}{
-		{algorithms.GCRA(1_000_000, day), 7, 142857},   // 3³·11·13·37: counts as it is
-		{algorithms.GCRA(10_000_000, day), 7, 1428570}, // not 1428571
+		{algorithms.GCRA(1_000_000, day), 7, 142857},   // 142857 = 3³·11·13·37 can be counted exactly
+		{algorithms.GCRA(10_000_000, day), 7, 1428570}, // 1428571 cannot be counted exactly
 		{algorithms.GCRA(1<<30, time.Microsecond), math.MaxInt32, 1},
 		{algorithms.FixedWindow(1<<50, day), 3, 1 << 50 / 3},
 	} {
@@ -297,13 +305,14 @@ func TestShareIsValid(t *testing.T) {
 	}
 }
 
-// TestShareAsks: next is asked all that the caller asked, but for the limits.
+// TestShareAsks: the next store gets every field of the transaction unchanged, except the
+// limits.
 func TestShareAsks(t *testing.T) {
 	tx := once(algorithms.GCRA(10, time.Second))
 	tx.Within, tx.Delay, tx.Forget, tx.Wait = time.Hour, time.Minute, true, time.Second
 	tx.Charges[0].Spent = 1
 	tx.Decisions = make([]weir.Decision, 1)
-	if err := tx.Validate(); err != nil { // which it remembers
+	if err := tx.Validate(); err != nil { // makes the plan, which is compared below too
 		t.Fatal(err)
 	}
 	asked := *tx
@@ -320,7 +329,7 @@ func TestShareAsks(t *testing.T) {
 	}
 }
 
-// TestShareForgets: keys of one transaction are not kept for the next.
+// TestShareForgets: Share keeps no keys of a transaction after its call.
 func TestShareForgets(t *testing.T) {
 	store := weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
 		for _, c := range tx.Charges[len(tx.Charges):cap(tx.Charges)] {
@@ -339,8 +348,8 @@ func TestShareForgets(t *testing.T) {
 	}
 }
 
-// TestShareTogether: replicas that share a limit admit it together, whoever asks
-// at once, and transactions are not mixed up.
+// TestShareTogether: replicas that share a limit admit exactly that limit together, and
+// concurrent calls do not mix up their transactions.
 func TestShareTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var replicas [4]weir.Store
@@ -370,8 +379,9 @@ func TestShareTogether(t *testing.T) {
 	})
 }
 
-// TestRedisIsDown: a program starts without Redis, and is served by memory: at
-// first within the budget of each request, soon at once.
+// TestRedisIsDown: a program that starts while Redis is down is served from memory. The
+// first requests take the time budget of Redis, and once the breaker is open requests are
+// decided at once.
 func TestRedisIsDown(t *testing.T) {
 	const budget = 50 * time.Millisecond
 	refusing, err := net.Listen("tcp", "127.0.0.1:0")
@@ -379,7 +389,7 @@ func TestRedisIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusing.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // connects, never answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,13 +416,13 @@ func TestRedisIsDown(t *testing.T) {
 				t.Errorf("%s, request %d: admitted %v, want %v", c.what, i, got, want)
 			}
 		}
-		if asked != 5 || cause == nil { // an open breaker is quick because it asks nobody
+		if asked != 5 || cause == nil { // the breaker opens after five failures
 			t.Errorf("%s: asked Redis %d times (%v), want 5", c.what, asked, cause)
 		}
 	}
 }
 
-// While Redis is down memory counts, for each process.
+// While Redis is down, each process counts in its own memory.
 func ExampleFallback() {
 	redis := storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("connection refused") })
 	store := weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), memory())
@@ -427,7 +437,8 @@ func ExampleFallback() {
 	// false <nil>
 }
 
-// Four replicas, each with a memory of its own, share 10 a minute: two for each.
+// Four replicas, each with its own store in memory, share a limit of 10 a minute: each
+// admits two.
 func ExampleShare() {
 	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(10, time.Minute), Cost: 1}}}
 	for range 4 {

@@ -24,7 +24,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A moment says when the client of a request is gone.
+// A moment says when the client of a request hangs up.
 type moment string
 
 const (
@@ -45,7 +45,7 @@ func untilGone(ctx context.Context, at, now moment) {
 	}
 }
 
-// A patient store lets the client go first.
+// A patient store waits until the client has hung up before it decides.
 type patient struct {
 	next weir.Store
 	when moment
@@ -62,10 +62,10 @@ func (p patient) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	return p.next.(weir.Batcher).TakeEach(ctx, ts)
 }
 
-// A protocol sends n requests and hangs up on each.
+// A protocol is a way to send n requests whose client hangs up on each.
 type protocol struct {
 	name     string
-	connects bool // for each request
+	connects bool // every request takes a new connection
 	send     func(t *testing.T, addr string, n int)
 }
 
@@ -85,7 +85,7 @@ var protocols = []protocol{
 		wg.Wait()
 	}},
 	{"HTTP/2 and RST_STREAM", false, func(t *testing.T, addr string, n int) {
-		const streams = 50 // of a connection; servers give up on those with many more
+		const streams = 50 // requests of one connection; servers close connections that reset many more
 		for ; n > 0; n -= streams {
 			conn := dial(t, addr)
 			go io.Copy(io.Discard, conn)
@@ -114,8 +114,8 @@ func frame(kind, flags byte, stream uint32, payload string) string {
 	return string(binary.BigEndian.AppendUint32(append(head, flags), stream)) + payload
 }
 
-// serveGone serves n requests whose clients hang up at that moment, and returns
-// how often the handler ran and OnError was called.
+// serveGone serves n requests whose clients hang up at the moment when, and returns how
+// often the handler ran and how often OnError was called.
 func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, when moment, n int) (ran, failed int64) {
 	t.Helper()
 	var handled, errs atomic.Int64
@@ -123,7 +123,7 @@ func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, whe
 		Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit}}},
 		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
 			errs.Add(1)
-			next.ServeHTTP(w, r) // as by default
+			next.ServeHTTP(w, r) // as the default OnError does
 		},
 	})
 	limited := l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -154,9 +154,8 @@ func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, whe
 	return handled.Load(), errs.Load()
 }
 
-// TestGone: whoever hangs up is charged, whatever the protocol and wherever the
-// store has got to; the handler runs for those that the limit allows, and for no
-// others.
+// TestGone: a request whose client hangs up is charged, over every protocol and at every
+// moment of the decision. The handler runs only for requests that the limit allows.
 func TestGone(t *testing.T) {
 	forever := func(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
 	same := func(s weir.Store) weir.Store { return s }
@@ -165,7 +164,7 @@ func TestGone(t *testing.T) {
 	type redis = func() weir.Store
 	for _, c := range []struct {
 		name  string
-		want  int64 // runs of the handler
+		want  int64 // how often the handler runs
 		store func(t *testing.T, base wrap, redis redis) weir.Store
 	}{
 		{"memory", 5, func(t *testing.T, base wrap, redis redis) weir.Store { return base(memory()) }},
@@ -193,10 +192,10 @@ func TestGone(t *testing.T) {
 					waits := func(s weir.Store) weir.Store { return patient{s, when} }
 					limit := forever(5).Named(p.name + ", " + string(when))
 					store := c.store(t, same, redis)
-					checkGone(t, waits(store), store, limit, p, when, n, c.want) // gone where the Limiter asks
+					checkGone(t, waits(store), store, limit, p, when, n, c.want) // the client hangs up when the Limiter asks the outermost store
 					if when == beforeDeciding || when == afterDeciding {
 						store := c.store(t, waits, redis)
-						checkGone(t, store, store, limit.Named(limit.Name+", inside"), p, when, n, c.want) // and where the last store does
+						checkGone(t, store, store, limit.Named(limit.Name+", inside"), p, when, n, c.want) // the client hangs up when the last store decides
 					}
 				}
 			}
@@ -204,8 +203,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// checkGone sends n requests whose clients hang up to front, and then looks at what
-// they have spent of store. want is how often the handler runs.
+// checkGone sends n requests whose clients hang up to a Limiter of front, and checks what
+// they have spent in store. want is how often the handler runs.
 func checkGone(t *testing.T, front, store weir.Store, limit weir.Limit, p protocol, when moment, n int, want int64) {
 	t.Helper()
 	ran, failed := serveGone(t, front, limit, p, when, n)
@@ -222,7 +221,7 @@ func goneRequests(store string, p protocol) int {
 	switch {
 	case testing.Short():
 		return 50
-	case store != "memory" && p.connects: // a machine has 28,000 ports
+	case store != "memory" && p.connects: // a machine has only 28,000 ports for connections
 		return 200
 	}
 	return 1000
@@ -234,8 +233,8 @@ func leasing(t testing.TB, next weir.Store) *lease.Store {
 	return l
 }
 
-// TestGoneWhileTheStoreFails: that the client is gone hides no failure from the
-// log, from OnError and Observe, or from a breaker, whatever error it is.
+// TestGoneWhileTheStoreFails: an error of the store reaches the log, OnError, Observe and a
+// breaker even if the client has hung up.
 func TestGoneWhileTheStoreFails(t *testing.T) {
 	for _, failure := range []error{errors.New("away"), context.Canceled, context.DeadlineExceeded} {
 		for _, when := range moments[:3] {
@@ -267,7 +266,7 @@ func TestGoneWhileTheStoreFails(t *testing.T) {
 	}
 }
 
-// TestGoneLookup: a lookup of tiers does not fail because the client is gone.
+// TestGoneLookup: the context that LimitsFor gets does not end when the client hangs up.
 func TestGoneLookup(t *testing.T) {
 	ctx, hangUp := context.WithCancel(context.WithValue(t.Context(), quotaKey{}, "gold"))
 	hangUp()
@@ -286,13 +285,14 @@ func TestGoneLookup(t *testing.T) {
 
 type goneCase struct {
 	when moment
-	used int64 // before
+	used int64 // units spent before
 	err  error
 	left time.Duration // until the next turn, afterwards
 	sent bool
 }
 
-// waysToWait send a request that a charge of rule jobs may delay by an hour.
+// waysToWait has functions that send a request, which a charge of rule jobs may delay by an
+// hour.
 var waysToWait = []struct {
 	name string
 	send func(ctx context.Context, t *testing.T, store weir.Store, c weir.Charge) (sent bool, err error)
@@ -308,9 +308,9 @@ var waysToWait = []struct {
 	}},
 }
 
-// TestGoneByHand: what Wait and RoundTrip return to a caller whose context ends,
-// what that has spent, and whether the request goes out. The limit is 2 an hour,
-// and 1 or 2 are spent before.
+// TestGoneByHand: if the context of the caller ends, Wait and RoundTrip return the error of
+// the context, send no request after that, and give a turn back. The limit is 2 an hour, of
+// which 1 or 2 units are spent before.
 func TestGoneByHand(t *testing.T) {
 	for _, c := range []goneCase{
 		{beforeAsking, 1, context.Canceled, 0, false},
@@ -351,9 +351,9 @@ func TestGoneByHand(t *testing.T) {
 	}
 }
 
-// TestHangUpsEverywhere: clients that hang up at any instant, through everything
-// that stands between a Limiter and a store, with waits, penalties and refunds. It
-// is for the race detector, and counts all the same.
+// TestHangUpsEverywhere: clients that hang up at random instants make no request exceed the
+// limit, through every decorator, with waits, penalties and refunds. The test is for the
+// race detector too.
 func TestHangUpsEverywhere(t *testing.T) {
 	const clients, each, quota = 8, 75, 100
 	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
@@ -389,7 +389,7 @@ func TestHangUpsEverywhere(t *testing.T) {
 				OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { failed.Add(1) },
 			}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran.Add(1) }))
 			together(clients, func(int) { hangUpAtRandom(t, h, each) })
-			if leases != nil { // what they hold is given back, and spent
+			if leases != nil { // leased units that are left are given back, and then spent
 				if err := leases.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -403,8 +403,8 @@ func TestHangUpsEverywhere(t *testing.T) {
 	}
 }
 
-// hangUpAtRandom sends n requests and hangs up on each at any instant, on every fourth
-// before it is asked.
+// hangUpAtRandom sends n requests and hangs up on each at a random instant, on every fourth
+// before it is sent.
 func hangUpAtRandom(t *testing.T, h http.Handler, n int) {
 	for i := range n {
 		ctx, hangUp := context.WithCancel(t.Context())

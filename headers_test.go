@@ -17,16 +17,16 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestDialects has every field of every dialect, of the second request and of
-// the refused third. The clock shows 2000-01-01T00:00:00.5Z.
+// TestDialects: each dialect sends the expected fields with the second request, which is
+// allowed, and with the third, which is refused. The clock shows 2000-01-01T00:00:00.5Z.
 func TestDialects(t *testing.T) {
 	const all = weir.NoHeaders<<1 - 1
-	seen := weir.XRateLimit // the row of the zero Dialect
+	seen := weir.XRateLimit // the row of the zero Dialect tests it
 	for _, c := range []struct {
 		name    string
 		dialect weir.Dialect
 		allowed string
-		refused string // and Retry-After: 6
+		refused string // the fields besides Retry-After: 6
 	}{
 		{"zero", 0,
 			"X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813",
@@ -94,8 +94,8 @@ func fields(res *http.Response) string {
 	return strings.Join(lines, ", ")
 }
 
-// TestTightest: where there is room for one limit, clients see the one that
-// binds them.
+// TestTightest: a dialect with room for one limit shows the limit that refuses for the
+// longest time or, if none refuses, the limit with the smallest share left.
 func TestTightest(t *testing.T) {
 	day, second := algorithms.FixedWindow(100, 24*time.Hour), algorithms.FixedWindow(2, time.Second)
 	for _, c := range []struct {
@@ -127,7 +127,7 @@ func TestTightest(t *testing.T) {
 	}
 }
 
-// TestUnits: dialects with fields for each unit show the tightest of each.
+// TestUnits: dialects that have fields for each unit show the tightest limit of each unit.
 func TestUnits(t *testing.T) {
 	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.OpenAI | weir.IETF, ExposeHeaders: true, Rules: []weir.Rule{
 		{Name: "rpm", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)}},
@@ -143,7 +143,7 @@ func TestUnits(t *testing.T) {
 		"x-ratelimit-remaining-tokens":   "750",
 		"x-ratelimit-reset-tokens":       "375ms",
 		"ratelimit":                      `"rpm";r=59;t=1, "tpm";r=750;t=1`,
-		"ratelimit-policy":               `"rpm";q=60;w=60, "tpm";q=1000;qu="tokens"`, // a second and a half is no whole w
+		"ratelimit-policy":               `"rpm";q=60;w=60, "tpm";q=1000;qu="tokens"`, // w is left out for a period of 1.5 s, because it is in whole seconds
 		"access-control-expose-headers": "Retry-After, X-Ratelimit-Limit-Requests, X-Ratelimit-Remaining-Requests, X-Ratelimit-Reset-Requests, " +
 			"X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Tokens, Ratelimit, Ratelimit-Policy, Retry-After-Ms",
 	} {
@@ -153,7 +153,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestUnknown: fields say nothing of limits that the store says nothing of.
+// TestUnknown: header fields leave out limits whose Remaining is unknown (-1).
 func TestUnknown(t *testing.T) {
 	h := must(t, unknown{}, weir.Options{Headers: weir.XRateLimit | weir.IETF, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(10, time.Second), algorithms.GCRA(100, time.Minute)}}}}).Handler(served)
@@ -178,7 +178,7 @@ func (unknown) Take(_ context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// FuzzAccept: any Accept gets an answer in one of the three forms.
+// FuzzAccept: with any value of Accept, a refusal is answered as JSON, text or HTML.
 func FuzzAccept(f *testing.F) {
 	for _, s := range []string{"", "*/*", "text/html;q=0.5, application/json;q=1", ";;q=,", "text/*;q=2;q=NaN", "\x00/\xff;q=1e9"} {
 		f.Add(s)
@@ -199,7 +199,7 @@ func FuzzAccept(f *testing.F) {
 	})
 }
 
-// refusing returns a handler that refuses everything.
+// refusing returns a handler that refuses every request.
 func refusing(tb testing.TB) http.Handler {
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(),
 		Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Cost: func(*http.Request) int64 { return 2 }}}})
@@ -255,7 +255,8 @@ func ExampleFromContext() {
 	// Output: search 9
 }
 
-// TestPartitionKey: the dialect IETF tells the key if the rule does, and a reader has it.
+// TestPartitionKey: the dialect IETF sends what PartitionKey returns as pk, and
+// headers.Parse reads limits with it.
 func TestPartitionKey(t *testing.T) {
 	limit := algorithms.FixedWindow(5, time.Hour)
 	plan := func(key string) string { return map[string]string{"alice": "gold", "bob": "\x00\xff\n"}[key] }

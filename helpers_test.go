@@ -65,7 +65,7 @@ func unban(t *testing.T, l *weir.Limiter, key string) {
 	}
 }
 
-// checkBan holds how long a key of rule api is banned for against want.
+// checkBan expects that a key of rule api is banned for want.
 func checkBan(t *testing.T, l *weir.Limiter, key, when string, want time.Duration) {
 	t.Helper()
 	if rest, err := l.Banned(t.Context(), "api", key); err != nil || rest != want {
@@ -73,7 +73,7 @@ func checkBan(t *testing.T, l *weir.Limiter, key, when string, want time.Duratio
 	}
 }
 
-// peek is weir.Peek of charges that are right.
+// peek is weir.Peek, but fails the test after an error.
 func peek(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transaction {
 	t.Helper()
 	tx, err := weir.Peek(t.Context(), store, charges...)
@@ -83,7 +83,8 @@ func peek(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transact
 	return tx
 }
 
-// failsWith reports whether err says want, or, if want is "", whether it is nil.
+// failsWith reports whether the text of err contains want or, if want is "", whether err is
+// nil.
 func failsWith(err error, want string) bool {
 	if want == "" || err == nil {
 		return want == "" && err == nil
