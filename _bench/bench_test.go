@@ -31,7 +31,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestWrongDecision: if a contender decides wrongly once, nsPerCheck returns an error.
+// TestWrongDecision: if one decision of a contender is wrong, nsPerCheck returns an error.
 func TestWrongDecision(t *testing.T) {
 	for _, c := range append([]contender{floor}, contenders...) {
 		if _, err := nsPerCheck(c.open(plenty, time.Second), keysOf(10), 2, 100, true); err != nil {
@@ -55,7 +55,8 @@ func TestSVG(t *testing.T) {
 	}
 }
 
-// TestFigures: the figures are those of charts.json, with the shortest bar first.
+// TestFigures: the files in figures are what draw writes from charts.json, bars are sorted
+// by length, and no text is smaller than 11 px.
 func TestFigures(t *testing.T) {
 	dir := t.TempDir()
 	text, err := os.ReadFile("figures/charts.json")
@@ -70,7 +71,7 @@ func TestFigures(t *testing.T) {
 	}
 	drawn, _ := filepath.Glob(filepath.Join(dir, "*"))
 	if len(drawn) < 10 {
-		t.Fatalf("%d files are drawn", len(drawn))
+		t.Fatalf("got %d files, want at least 10", len(drawn))
 	}
 	for _, name := range drawn {
 		want, _ := os.ReadFile(name)
@@ -85,7 +86,7 @@ func TestFigures(t *testing.T) {
 	}
 	for _, size := range regexp.MustCompile(`(\d+)px`).FindAllStringSubmatch(c.svg(), -1) {
 		if n, _ := strconv.Atoi(size[1]); n < 11 {
-			t.Errorf("text of %d px is below 10 px on a telephone", n)
+			t.Errorf("text has %d px, which is below 10 px on a telephone; want at least 11 px", n)
 		}
 	}
 }

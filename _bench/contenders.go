@@ -22,8 +22,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A contender counts in memory. open gives each key quota units a period. It returns a
-// function that makes a check for each goroutine.
+// A contender is a rate limiter in memory. open makes a limiter that gives each key quota
+// units a period. The function that open returns makes a check for one goroutine.
 type contender struct {
 	name string
 	open func(quota int64, period time.Duration) func() check
@@ -35,7 +35,7 @@ var ctx = context.Background()
 
 func each(c check) func() check { return func() check { return c } }
 
-// weirOf makes checks of several limits of a key, in one transaction.
+// weirOf makes checks that charge each key under all limits in one transaction.
 func weirOf(store weir.Store, limits ...weir.Limit) func() check {
 	return func() check {
 		var t weir.Transaction
@@ -64,7 +64,7 @@ var contenders = []contender{
 		return weirOf(memstore.New(memstore.Options{}), algorithms.GCRA(quota, period))
 	}},
 	{"go-limiter", func(quota int64, period time.Duration) func() check {
-		if quota == plenty { // it refuses some of a billion a second
+		if quota == plenty { // go-limiter refuses some requests under a quota of a billion
 			quota, period = 1<<40, time.Hour
 		}
 		s := must(memorystore.New(&memorystore.Config{Tokens: uint64(quota), Interval: period}))
@@ -83,7 +83,7 @@ var contenders = []contender{
 			return l.(*rate.Limiter).Allow(), nil
 		})
 	}},
-	{"httprate", func(quota int64, period time.Duration) func() check { // calls its counter as its handler does
+	{"httprate", func(quota int64, period time.Duration) func() check { // calls httprate's counter as httprate's handler does
 		c := httprate.NewLocalLimitCounter(period)
 		return each(func(key string) (bool, error) {
 			now := time.Now().UTC()
@@ -122,8 +122,8 @@ var contenders = []contender{
 	}},
 }
 
-// floor has the least that a bounded rate limiter needs: a clock, a lock, and a map of
-// hashes.
+// floor does only what every bounded rate limiter must do: it reads a clock, takes a lock,
+// and looks up a hash in a map.
 var floor = contender{"floor: a sharded map of hashes", func(quota int64, period time.Duration) func() check {
 	type shard struct {
 		sync.Mutex

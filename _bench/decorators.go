@@ -12,9 +12,10 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// decorators measures what stores around a store add to what they decide in memory.
+// decorators measures a check through each decorator, a store around a store, beside a
+// check without it. All stores are in memory.
 func decorators(o options) ([]*table, error) {
-	t := &table{title: "Stores around a store", note: fmt.Sprintf("ns a check of one hot key: the least of %d rounds (and the median).", o.short()), header: []string{"", "ns"}}
+	t := &table{title: "Stores around a store", note: fmt.Sprintf("ns per check of one hot key: the least of %d rounds (and the median).", o.short()), header: []string{"", "ns"}}
 	things := []struct {
 		name  string
 		store weir.Store
@@ -48,7 +49,7 @@ func decorators(o options) ([]*table, error) {
 	return []*table{t, blocked(o)}, nil
 }
 
-// refusing refuses everything for an hour, and counts.
+// A refusing store refuses every transaction for an hour, and counts its calls.
 type refusing struct{ asked int }
 
 func (s *refusing) Take(_ context.Context, t *weir.Transaction) error {
@@ -57,10 +58,11 @@ func (s *refusing) Take(_ context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// blocked measures what Hybrid remembers of many keys, all of which are refused.
+// blocked measures the memory of a Hybrid for keys that are all refused, and for how many
+// of the last of them it asks the next store again.
 func blocked(o options) *table {
 	n := o.pick(100_000, 10_000)
-	t := &table{title: "Blocked keys", note: fmt.Sprintf("Hybrid with room for %d.", n), header: []string{"keys", "bytes a key", "asked again", "ns a key"}}
+	t := &table{title: "Blocked keys", note: fmt.Sprintf("Hybrid with room for %d keys.", n), header: []string{"keys", "bytes a key", "asked again", "ns a key"}}
 	for _, keys := range []int{n, o.pick(10_000_000, 100_000)} {
 		behind := &refusing{}
 		before := heap()

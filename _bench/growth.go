@@ -30,7 +30,7 @@ func growth(o options) ([]*table, error) {
 	return tables, nil
 }
 
-// serverMicros returns the µs of the Redis server for a check that is allowed.
+// serverMicros returns how many µs the Redis server works on one check that is allowed.
 func serverMicros(rdb *redis.Client, ops int, ask check) (float64, error) {
 	if _, err := ask("k"); err != nil {
 		return 0, err
@@ -109,7 +109,7 @@ func growthGoroutines(o options, _ *redis.Client) (*table, error) {
 }
 
 func growthLogs(o options, rdb *redis.Client) (*table, error) {
-	t := &table{title: "Larger logs", note: "A log that holds so many units, of a sliding log of twice the quota.", header: []string{"units", "memory, ns a check", "Redis, server µs", "Redis, bytes a unit"}}
+	t := &table{title: "Larger logs", note: "A sliding log that holds this many units; its quota is twice as many.", header: []string{"units", "memory, ns a check", "Redis, server µs", "Redis, bytes a unit"}}
 	for _, n := range []int{20, 200, 2000, 20_000, 100_000} {
 		if o.quick && n > 200 {
 			break
@@ -139,10 +139,10 @@ func growthLogs(o options, rdb *redis.Client) (*table, error) {
 	return t, nil
 }
 
-// storedBytes returns the bytes that all keys of a Redis take.
+// storedBytes returns the bytes of all keys in a Redis, by MEMORY USAGE.
 func storedBytes(rdb *redis.Client) (bytes int64) {
 	for _, k := range rdb.Keys(ctx, "*").Val() {
-		bytes += rdb.MemoryUsage(ctx, k, 0).Val() // 0 samples all elements
+		bytes += rdb.MemoryUsage(ctx, k, 0).Val() // 0 makes MEMORY USAGE count every element
 	}
 	return bytes
 }

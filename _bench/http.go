@@ -24,7 +24,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A response discards what a handler writes.
+// A response is a ResponseWriter that keeps the status and header fields and discards the
+// body.
 type response struct {
 	header http.Header
 	status int
@@ -34,8 +35,8 @@ func (r *response) Header() http.Header         { return r.header }
 func (r *response) Write(p []byte) (int, error) { return len(p), nil }
 func (r *response) WriteHeader(status int)      { r.status = status }
 
-// middlewares limit each client address to quota requests a period, and set header
-// fields.
+// middlewares are the contenders as middleware. Each limits a client address to quota
+// requests a period and sets header fields.
 var middlewares = []struct {
 	name string
 	open func(quota int64, period time.Duration) func(http.Handler) http.Handler
@@ -73,15 +74,15 @@ var middlewares = []struct {
 	}},
 }
 
-// middleware measures a whole request with header fields.
-// weirWith limits with options, by the address.
+// weirWith returns Weir's middleware with options o and a limit for each client address.
 func weirWith(o weir.Options, quota int64, period time.Duration) func(http.Handler) http.Handler {
 	o.Rules = []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(quota, period)}}}
 	return must(weir.New(memstore.New(memstore.Options{}), o)).Handler
 }
 
+// middleware measures a whole request through each contender, with its header fields.
 func middleware(o options) ([]*table, error) {
-	t := &table{title: "Whole middleware with fields", note: fmt.Sprintf("ns, bytes and allocations a request; ns are the least of %d rounds (and the median). Weir's handlers can read the decision from the context of the request, which takes a copy of the request; with NoFromContext they cannot.", o.short()),
+	t := &table{title: "Whole middleware with fields", note: fmt.Sprintf("ns, bytes and allocations per request; ns are the least of %d rounds (and the median). Weir puts the decision into the context of the request, for handlers, and copies the request for this; NoFromContext turns this off.", o.short()),
 		header: []string{"", "allowed", "B", "allocations", "denied", "B", "allocations"}}
 	cells := make([][]any, len(middlewares))
 	for i, m := range middlewares {

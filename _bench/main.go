@@ -1,12 +1,12 @@
-// Command bench measures Weir beside other limiters, and prints tables as Markdown. All
-// run in one process, in rounds in which they take turns:
+// Command bench measures Weir and other rate limiters, and prints tables in Markdown. All
+// limiters run in one process and take turns in rounds:
 //
-//	go run -C _bench .                  everything, in some minutes
+//	go run -C _bench .                  all tables, in some minutes
 //	go run -C _bench . -run redis       the tables of one suite
-//	go run -C _bench . -quick           a few checks of each limiter, to test their decisions
+//	go run -C _bench . -quick           a few checks of each limiter, to test its decisions
 //
-// It also draws figures, into the directory of -figures. It ends with an error if a
-// limiter decides wrongly.
+// It also writes figures to the directory of -figures. If a limiter makes a wrong decision,
+// the program ends with an error.
 package main
 
 import (
@@ -34,8 +34,8 @@ func (o options) pick(full, quick int) int {
 	return full
 }
 
-// short returns the rounds for what takes nanoseconds: many short ones, so that nothing
-// disturbs some of them.
+// short returns how many rounds to make of measurements in nanoseconds. They are many and
+// short, so that some of them run undisturbed.
 func (o options) short() int { return o.pick(200, 1) }
 
 type suite struct {
@@ -57,7 +57,7 @@ var suites = []suite{
 
 func main() {
 	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, decorators, middleware, redis, growth")
-	quick := flag.Bool("quick", false, "measure little: a check of the program and of all decisions")
+	quick := flag.Bool("quick", false, "make few checks and write no figures: this tests the decisions, and its times mean little")
 	figures := flag.String("figures", "figures", "write figures to this `directory`; empty writes none")
 	flag.Parse()
 	only, err := regexp.Compile(*run)
@@ -98,7 +98,8 @@ func main() {
 	}
 }
 
-// machine returns a line with the date, the machine and the versions.
+// machine returns a line with the date, the processor, and the versions of Go, Redis and
+// the libraries.
 func machine() string {
 	cpu := runtime.GOARCH
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {

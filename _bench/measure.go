@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A series has the measurements of one contender, one for each round.
+// A series holds the measurements of one contender, one for each round.
 type series []float64
 
 func (s series) median() float64 {
@@ -23,8 +23,8 @@ func (s series) median() float64 {
 	return s[len(s)/2]
 }
 
-// least is the time of a round that nothing disturbed, if there was one. On a machine
-// that others use, the least of many short rounds compares best.
+// least returns the shortest time. On a busy machine the least of many short rounds
+// compares contenders best, because other programs can only lengthen a round.
 func (s series) least() float64 {
 	if len(s) == 0 {
 		return 0
@@ -32,10 +32,10 @@ func (s series) least() float64 {
 	return slices.Min(s)
 }
 
-// leastAndMedian is a cell for many short rounds.
+// leastAndMedian returns the least, and the median in parentheses, for a cell of a table.
 func (s series) leastAndMedian() string { return fmt.Sprintf("%.0f (%.0f)", s.least(), s.median()) }
 
-// spread is half of the range, relative to the median.
+// spread returns half of the range of s, as a fraction of its median.
 func (s series) spread() float64 {
 	if m := s.median(); m > 0 {
 		return (slices.Max(s) - slices.Min(s)) / 2 / m
@@ -47,8 +47,8 @@ func (s series) String() string {
 	return fmt.Sprintf("%.0f ± %.0f %%", s.median(), 100*s.spread())
 }
 
-// interleave measures n contenders in turn, in rounds that begin with another one each
-// time, so that disturbances of the machine affect all alike. The first round warms up
+// interleave measures n contenders in turn. Each round begins with another contender, so
+// that disturbances of the machine affect all of them alike. The first round is a warm-up
 // and does not count.
 func interleave(n, rounds int, measure func(i int) (float64, error)) ([]series, error) {
 	all := make([]series, n)
@@ -68,15 +68,15 @@ func interleave(n, rounds int, measure func(i int) (float64, error)) ([]series, 
 	return all, nil
 }
 
-// errLost is the error of a check that lost a race, in a contender whose design allows
-// that: one with a compare-and-swap.
+// errLost is the error of a check that made no decision, because its contender lost a
+// compare-and-swap to a concurrent check.
 var errLost = errors.New("lost")
 
-// A check takes one unit of a key, and returns whether it is allowed.
+// A check charges one unit to a key, and returns whether it is allowed.
 type check func(key string) (bool, error)
 
-// nsPerCheck makes ops checks on so many goroutines, and returns the time of one. It
-// walks the keys in an order that makes caches miss. A decision other than want is an
+// nsPerCheck makes ops checks on a number of goroutines, and returns the ns per check. It
+// takes the keys in an order that makes caches miss. A decision other than want is an
 // error.
 func nsPerCheck(newCheck func() check, keys []string, goroutines, ops int, want bool) (float64, error) {
 	errs := make([]error, goroutines)
@@ -113,7 +113,7 @@ func nsPerCheck(newCheck func() check, keys []string, goroutines, ops int, want 
 	return float64(took) / float64(ops/goroutines*goroutines), nil
 }
 
-// heap returns the bytes of live objects.
+// heap returns the bytes of the live objects on the heap, after a garbage collection.
 func heap() float64 {
 	runtime.GC()
 	runtime.GC()
@@ -122,7 +122,7 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// collection returns how long a full garbage collection takes, in ms.
+// collection returns how long a full garbage collection takes, in ms: the median of five.
 func collection() float64 {
 	runtime.GC()
 	var s series

@@ -12,9 +12,10 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-const plenty = 1_000_000_000 // units a second, more than any run uses
+const plenty = 1_000_000_000 // a quota per second that no run uses up
 
-// A scene is how contenders in memory are asked.
+// A scene is a way to call the contenders: which keys, limit, goroutines and number of
+// checks.
 type scene struct {
 	name       string
 	keys       []string
@@ -22,17 +23,17 @@ type scene struct {
 	period     time.Duration
 	goroutines int
 	ops        int
-	target     float64 // the time of Weir, as a fraction of the best peer's
+	target     float64 // the most that Weir's time may be, as a fraction of the best peer's
 }
 
-// memory measures one check in memory, beside the peers.
+// memory measures one check of each contender, in each scene.
 func memory(o options) ([]*table, error) {
 	all := append([]contender{floor}, contenders...) // all[1] is Weir
 	hot, many := keysOf(1), keysOf(o.pick(1_000_000, 50_000))
 	procs, few, more := runtime.GOMAXPROCS(0), o.pick(4_000, 4_000), o.pick(8_000, 4_000)
 	t := &table{
 		title:  "One check in memory",
-		note:   fmt.Sprintf("ns a check: the least of %d rounds (and the median). Parallel is on %d goroutines. The keys that live are limited by the day; the others have expired when they come again.", o.short(), procs),
+		note:   fmt.Sprintf("ns per check: the least of %d rounds (and the median). \"Parallel\" is on %d goroutines. \"That live\" are keys with a limit per day: they are still in memory at their next check, while the other keys have expired.", o.short(), procs),
 		header: []string{"", "hot key, allowed", "denied", "allowed, parallel", "denied, parallel", fmt.Sprintf("%d keys", len(many)), "parallel", "that live"},
 	}
 	scenes := []scene{
@@ -61,7 +62,7 @@ func memory(o options) ([]*table, error) {
 			least = append(least, r.least())
 			ch.Bars = append(ch.Bars, bar{all[i].name, r.least()})
 		}
-		ch.Bars = ch.Bars[1:] // without the floor
+		ch.Bars = ch.Bars[1:] // without the bar of floor
 		verdicts = append(verdicts, against(least[1], least[2:], s.target))
 		t.charts = append(t.charts, ch)
 	}
@@ -72,8 +73,8 @@ func memory(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-// footprints measures what a million keys take, and how many a store loses that has
-// room for as many.
+// footprints measures the memory of a million keys, and how many of them Weir's store loses
+// if it has room for exactly as many.
 func footprints(o options) ([]*table, error) {
 	many := keysOf(o.pick(1_000_000, 50_000))
 	t := &table{title: "Many keys in memory", note: fmt.Sprintf("%d keys.", len(many)), header: []string{"", "bytes a key", "full GC, ms", "lost"}}
@@ -92,7 +93,8 @@ func footprints(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-// lostOf returns how many of the keys a store with room for them has forgotten.
+// lostOf charges each key once in a store with room for len(keys), and returns how many of
+// them the store has then forgotten.
 func lostOf(keys []string) (lost int) {
 	ask := weirOf(memstore.New(memstore.Options{MaxKeys: len(keys)}), algorithms.GCRA(1, time.Hour))()
 	_ = askAll(ask, keys)
@@ -104,12 +106,12 @@ func lostOf(keys []string) (lost int) {
 	return lost
 }
 
-// measure returns the ns of a check, for each contender.
+// measure returns the ns per check of each contender, one for each round.
 func (s *scene) measure(all []contender, rounds int) ([]series, error) {
 	open := make([]func() check, len(all))
 	for i, c := range all {
 		open[i] = c.open(s.quota, s.period)
-		if err := askAll(open[i](), s.keys); err != nil { // so that no key is new
+		if err := askAll(open[i](), s.keys); err != nil { // so that no measured key is new
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
@@ -132,8 +134,8 @@ func askAll(ask check, keys []string) error {
 	return nil
 }
 
-// footprint returns the bytes that a key takes, and by how many ms all keys lengthen a
-// full garbage collection. The states of the keys live: what has expired takes no room.
+// footprint returns the bytes of a key, and by how many ms all keys together lengthen a
+// full garbage collection. The limit has a long period, so no state expires meanwhile.
 func footprint(c contender, keys []string) (bytes, pause float64, err error) {
 	before, gc := heap(), collection()
 	newCheck := c.open(1, 1000*time.Hour)
@@ -145,7 +147,8 @@ func footprint(c contender, keys []string) (bytes, pause float64, err error) {
 	return bytes, pause, nil
 }
 
-// floors measures what a check in memory cannot do without.
+// floors measures the operations that a check in memory cannot do without: clock, lock,
+// hash, and a cache miss.
 func floors(o options) ([]*table, error) {
 	t := &table{title: "The floors of a check in memory", note: fmt.Sprintf("ns, the least of %d rounds.", o.short()), header: []string{"", "ns"}}
 	var mu sync.Mutex
@@ -185,9 +188,9 @@ func floors(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-// limits measures how a check grows with the limits of its key.
+// limits measures how the time of a check grows with the number of limits of its key.
 func limits(o options) ([]*table, error) {
-	t := &table{title: "Limits of one key in memory", note: fmt.Sprintf("ns a check that is allowed: the least of %d rounds (and the median).", o.short()),
+	t := &table{title: "Limits of one key in memory", note: fmt.Sprintf("ns per check that is allowed: the least of %d rounds (and the median).", o.short()),
 		header: []string{"algorithm", "one", "five", "twenty"}}
 	kinds := []func(int64, time.Duration) weir.Limit{
 		algorithms.GCRA,
@@ -223,11 +226,11 @@ func limits(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-// flood measures how made-up keys fill memory, and whether a key that is being limited
-// stays limited.
+// flood measures how much memory a flood of made-up keys takes, and whether a key that was
+// refused before the flood is still refused after it.
 func flood(o options) ([]*table, error) {
 	n := o.pick(10_000_000, 300_000)
-	t := &table{title: "A flood of made-up keys", note: fmt.Sprintf("%d keys, each asked for once, while one key is being limited.", n),
+	t := &table{title: "A flood of made-up keys", note: fmt.Sprintf("%d keys, each charged once, after one key was refused.", n),
 		header: []string{"", "heap, MB", "is the limited key still limited?"}}
 	flooded := func(name string, newCheck func() check) {
 		before := heap()

@@ -24,7 +24,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A shared contender counts in Redis, under keys of its own.
+// A shared contender is a rate limiter in Redis. Its keys differ from those of the others.
 type shared struct {
 	name string
 	open func(rdb *redis.Client, quota int64) func() check
@@ -35,7 +35,7 @@ func storeOf(rdb *redis.Client, prefix string) weir.Store {
 	return must(redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 10 * time.Second}))
 }
 
-// several returns n limits of one algorithm, of 1 to n minutes.
+// several returns n limits of one algorithm with the periods 1 min to n min.
 func several(n int, f func(int64, time.Duration) weir.Limit, quota int64) (limits []weir.Limit) {
 	for i := range n {
 		limits = append(limits, f(quota, time.Duration(i+1)*time.Minute).Named(fmt.Sprint(i)))
@@ -79,7 +79,8 @@ var sharedContenders = []shared{
 }
 
 // publishedScript limits by several windows in the way that is published most often: a
-// sorted set of requests is counted for each window, all or nothing.
+// sorted set holds the requests, the script counts them for each window, and adds the
+// request only if every window has room.
 var publishedScript = redis.NewScript(`
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -105,7 +106,7 @@ end
 return {allowed and 1 or 0, cjson.encode(reply)}
 `)
 
-// published is the contender of publishedScript.
+// published returns the checks of the contender that runs publishedScript.
 func published(rdb *redis.Client, quota int64) func() check {
 	type limit struct {
 		Limit  int64 `json:"limit"`
@@ -128,7 +129,7 @@ func published(rdb *redis.Client, quota int64) func() check {
 	})
 }
 
-// startRedis starts a redis-server. stop ends it.
+// startRedis starts a redis-server. stop ends the server.
 func startRedis() (rdb *redis.Client, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {
@@ -165,9 +166,9 @@ func startRedis() (rdb *redis.Client, stop func(), err error) {
 
 var stat = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+),usec=(\d+)`)
 
-// serverTime returns how many commands clients have sent since the last CONFIG
-// RESETSTAT, and how many µs Redis spent on them. Commands that scripts call count as
-// time of the scripts.
+// serverTime returns how many commands clients have sent since the last CONFIG RESETSTAT,
+// and how many µs Redis worked on them. The time of commands in scripts is part of the time
+// of the scripts.
 func serverTime(rdb *redis.Client) (calls, usec float64, err error) {
 	info, err := rdb.Info(ctx, "commandstats").Result()
 	if err != nil {
@@ -209,9 +210,9 @@ func redisTables(o options) ([]*table, error) {
 	return []*table{cost, rates, blocked}, err
 }
 
-// serverCost measures the time of the Redis server for one check, as Redis counts it.
+// serverCost measures how long the Redis server works on one check, by its own statistics.
 func serverCost(o options, rdb *redis.Client) (*table, error) {
-	t := &table{title: "What a check costs Redis", note: fmt.Sprintf("Server µs a check and round trips, from commandstats; the median of %d rounds ± half the range; one goroutine, one key.", o.rounds),
+	t := &table{title: "What a check costs Redis", note: fmt.Sprintf("Server µs and round trips per check, from INFO commandstats; the median of %d rounds ± half the range; one goroutine, one key.", o.rounds),
 		header: []string{"", "allowed, µs", "round trips", "denied, µs", "round trips", "bytes of a key with one unit"}}
 	contenders := sharedContenders[:6]
 	cells := make([][]any, len(contenders))
@@ -268,8 +269,8 @@ func serverCost(o options, rdb *redis.Client) (*table, error) {
 	return t, nil
 }
 
-// serverTime returns the commands and the µs of the server for one of ops checks, of
-// which a quota of 1 must refuse all.
+// serverTime makes ops checks after a first one, and returns the commands and the server µs
+// per check. With a quota of 1 each of them must be refused.
 func (c *shared) serverTime(rdb *redis.Client, quota int64, ops int) (calls, usec float64, err error) {
 	if err := rdb.FlushAll(ctx).Err(); err != nil {
 		return 0, 0, err
@@ -288,7 +289,7 @@ func (c *shared) serverTime(rdb *redis.Client, quota int64, ops int) (calls, use
 	return calls / float64(ops), usec / float64(ops), err
 }
 
-// met is the verdict on a target.
+// met returns the verdict on a target.
 func met(ok bool) string {
 	if ok {
 		return "met"
@@ -296,9 +297,9 @@ func met(ok bool) string {
 	return "missed"
 }
 
-// throughput measures checks a second and their latency, as clients see them.
+// throughput measures checks a second and their latency at the client.
 func throughput(o options, rdb *redis.Client) (*table, error) {
-	t := &table{title: "Checks a second in Redis", note: "Client and server share the machine. Thousands of checks a second, and the time of one: p50 / p99 in µs.", header: []string{""}}
+	t := &table{title: "Checks a second in Redis", note: "Client and server share the machine. Each cell has thousands of checks a second, and the time of one check: p50 / p99 in µs.", header: []string{""}}
 	many := keysOf(o.pick(100_000, 1000))
 	scenes := []struct {
 		name string
@@ -336,15 +337,15 @@ func throughput(o options, rdb *redis.Client) (*table, error) {
 	return t, nil
 }
 
-// A load has the results of checks on several goroutines.
+// A load holds the results of checks on several goroutines.
 type load struct {
 	micros series  // the time of each check, the shortest first
 	failed int     // checks with an error
 	rate   float64 // checks a second
 }
 
-// load makes checks on n goroutines for d. A refusal is an error; so is an error of a
-// contender that should have none.
+// load makes checks on n goroutines for d. A refusal is an error. An error of a check is an
+// error of load, unless c.errs is set.
 func (c *shared) load(rdb *redis.Client, keys []string, n int, d time.Duration) (l load, err error) {
 	newCheck := c.open(rdb, 1<<24)
 	var mu sync.Mutex
@@ -367,7 +368,7 @@ func (c *shared) load(rdb *redis.Client, keys []string, n int, d time.Duration) 
 	return l, err
 }
 
-// askFor makes checks until end. It returns the µs of each and the number of those that
+// askFor makes checks until end. It returns the µs of each check, and how many checks
 // failed.
 func (c *shared) askFor(ask check, keys []string, at uint32, end time.Time) (took series, failed int, err error) {
 	for time.Now().Before(end) {

@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// BenchmarkServer measures the time of the Redis server for a check, as Redis counts it
-// (commandstats), beside redis_rate in the same run:
+// BenchmarkServer measures how long the Redis server works on one check, by its own
+// statistics (INFO commandstats), for Weir and for redis_rate:
 //
 //	go test -C _bench -run '^$' -bench Server -count 6
 func BenchmarkServer(b *testing.B) {
@@ -96,7 +96,7 @@ func measure(b *testing.B, rdb *redis.Client, do func() error) {
 		}
 		return calls, usec
 	}
-	if err := do(); err != nil { // from now on the server has the script
+	if err := do(); err != nil { // loads the script into the server
 		b.Fatal(err)
 	}
 	calls, usec := stats()

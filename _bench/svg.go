@@ -18,7 +18,7 @@ type chart struct {
 	File  string `json:"file"`
 	Title string `json:"title"`
 	Unit  string `json:"unit"`
-	Suite string `json:"suite"` // what -run measures again
+	Suite string `json:"suite"` // the argument of -run that measures the chart again
 	About string `json:"about"` // when and where it was measured, and with which versions
 	Bars  []bar  `json:"bars"`
 }
@@ -30,7 +30,8 @@ type bar struct {
 
 func slug(s string) string { return strings.NewReplacer(", ", "-", " ", "-").Replace(s) }
 
-// No text has less than 11 px, which are 10 if a telephone shows the figure 330 px wide.
+// The smallest text has 11 px. A telephone that shows the figure 330 px wide shows such
+// text with 10 px.
 const style = `text{font:12px system-ui,sans-serif;fill:#1f2328}.t{font-weight:600;font-size:15px}.b,.nw{font-weight:600}.p{fill:#8c98a4}.w{fill:#0b6e99}.s{fill:#59636e;font-size:11px}.g{fill:#fff}
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc}.p{fill:#656f7a}.w{fill:#4db5dd}.s{fill:#9198a1}.g{fill:#0d1117}}`
 
@@ -67,7 +68,7 @@ func (c chart) svg() string {
 	return b.String()
 }
 
-// number has the digits that tell two bars apart.
+// number formats x: with one decimal below 100, and without decimals from there on.
 func number(x float64) string {
 	if x < 100 {
 		return fmt.Sprintf("%.1f", x)
@@ -91,8 +92,8 @@ func fold(text string, n int) (lines []string) {
 	return append(lines, line)
 }
 
-// draw writes charts to a directory, each as a figure, and their numbers to charts.json. Charts
-// of other suites stay as they are.
+// draw writes each chart to the directory dir as an SVG, and the numbers of all charts to
+// charts.json. Charts in charts.json that are not among charts keep their numbers.
 func draw(dir string, charts []chart) error {
 	name := filepath.Join(dir, "charts.json")
 	var all []chart

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// A table has the results of a suite. It is printed as Markdown; some tables have charts.
+// A table holds results of a suite, which are printed in Markdown. Some tables also have
+// charts.
 type table struct {
 	title  string
 	note   string
@@ -37,8 +38,8 @@ func (t *table) write(w io.Writer) {
 	}
 }
 
-// against returns the ratio of x to the least of others as text, and whether it meets
-// the target.
+// against returns a text with the ratio of x to the least of others, and whether this ratio
+// meets the target.
 func against(x float64, others []float64, target float64) string {
 	best := slices.Min(others)
 	verdict := "met"

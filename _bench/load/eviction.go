@@ -15,8 +15,9 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// eviction: one key is used up and still in use, and Redis is full of made-up keys. Does
-// Redis evict the key that is being limited?
+// eviction measures whether Redis evicts a key that is being limited, under each eviction
+// policy. The quota of the key is used up and the key is still charged, while made-up keys
+// fill Redis.
 func eviction(plain, _ string) {
 	rdb := redis.NewClient(&redis.Options{Addr: plain})
 	defer rdb.Close()
@@ -30,8 +31,8 @@ func eviction(plain, _ string) {
 	if *quick {
 		d = time.Second
 	}
-	fmt.Printf("A key of 10 a minute, asked 200 times a second for %v, while others make up keys of an hour in a full Redis of 5 MB.\n", d)
-	fmt.Println("| maxmemory-policy | admitted, by three runs | keys evicted | others' errors |\n| --- | --- | --- | --- |")
+	fmt.Printf("A key with 10 units a minute is charged 200 times a second for %v. Meanwhile made-up keys with a period of an hour fill a Redis of 5 MB.\n", d)
+	fmt.Println("| maxmemory-policy | admitted in three runs | keys evicted | errors for made-up keys |\n| --- | --- | --- | --- |")
 	for _, policy := range []string{"noeviction", "volatile-lfu", "volatile-lru", "allkeys-lru", "volatile-ttl"} {
 		set("maxmemory-policy", policy)
 		var admitted []int64

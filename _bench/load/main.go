@@ -1,10 +1,10 @@
-// Load shows how a store over Redis decides under too many calls, and when the network
-// fails for a moment. It starts a redis-server, and a proxy that delays answers by a
-// round trip, on loopback. It ends by itself.
+// Load measures how redisstore decides when there are too many calls, and when the network
+// fails for a moment. It starts a redis-server on loopback, and a proxy that delays the
+// server's answers by a round trip. It ends by itself.
 //
 //	go run -C _bench ./load                    # all tables, three minutes
 //	go run -C _bench ./load -quick             # fewer, shorter rounds
-//	go run -C _bench ./load -only plateau      # or spike, blip, hole, connect
+//	go run -C _bench ./load -only plateau      # or spike, blip, hole, connect, eviction
 //	go run -C _bench ./load -only plateau -coalesce
 package main
 
@@ -36,9 +36,9 @@ var (
 	only     = flag.String("only", "", "the `table` to print: plateau, spike, blip, hole, connect, eviction; empty is all")
 	quick    = flag.Bool("quick", false, "fewer and shorter rounds")
 	coalesce = flag.Bool("coalesce", false, "put Coalesce before the store")
-	verbose  = flag.Bool("v", false, "print the errors of undecided calls on stderr")
+	verbose  = flag.Bool("v", false, "print the errors of calls that were not decided on stderr")
 	one      = flag.String("way", "", "measure one `round trip` only, such as \"20 ms, TLS+AUTH\"")
-	keys     = flag.Int("keys", 1000, "number of keys that are used")
+	keys     = flag.Int("keys", 1000, "number of keys that are charged")
 )
 
 func main() {
@@ -98,12 +98,12 @@ func (l *line) close() {
 	l.ln.Close()
 }
 
-// A count has the results of calls, and the time of the slowest.
+// A count counts calls by their results, and keeps the time of the slowest call, in ns.
 type count struct {
 	decided, refused, failed atomic.Int64
 	slowest                  atomic.Int64
 	mu                       sync.Mutex
-	why                      map[string]int // undecided, by the error
+	why                      map[string]int // calls that were not decided, by their error
 }
 
 var limit = algorithms.GCRA(1_000_000, time.Second)
@@ -143,8 +143,8 @@ func (c *count) explain() {
 	}
 }
 
-// closed lets n callers make one call after the other for d. After an error a caller
-// waits for 50 ms, as long as a call that times out, and goes on with another key.
+// closed lets n callers each make one call after the other for d. After an error a caller
+// waits for 50 ms, as long as a call takes that times out, and goes on with another key.
 func (l *line) closed(n int, d time.Duration) *count {
 	c := &count{}
 	ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -164,7 +164,7 @@ func (l *line) closed(n int, d time.Duration) *count {
 	return c
 }
 
-// open makes so many calls a second for d, and does not wait for their results.
+// open makes rate calls a second for d. It does not wait for one call before the next.
 func (l *line) open(rate float64, d time.Duration) *count {
 	c := &count{}
 	var wg sync.WaitGroup
@@ -183,7 +183,8 @@ func (l *line) open(rate float64, d time.Duration) *count {
 	return c
 }
 
-// ready makes calls until one is decided.
+// ready makes calls until one is decided, or until within has passed. It returns how long
+// that took, and whether a call was decided.
 func (l *line) ready(within time.Duration) (time.Duration, bool) {
 	begin := time.Now()
 	var c count
@@ -214,15 +215,15 @@ func (w way) open(plain, secure string) *line {
 	return open(plain, false, w.rtt, 0, true)
 }
 
-// plateau: more and more concurrent callers, up to 20 times as many as one round trip
-// can serve.
+// plateau measures the decisions a second of 100 to 2,000 concurrent callers. The rate
+// should not fall as callers are added.
 func plateau(plain, secure string) {
 	d := 2 * time.Second
 	if *quick {
 		d = 500 * time.Millisecond
 	}
 	steps := []int{100, 200, 400, 1000, 2000}
-	fmt.Println("Decided a second, by callers at once: 1 to 20 times 100. The last column is the least beside the most before it.")
+	fmt.Println("Decisions a second, by the number of concurrent callers. The last column is the worst ratio of a rate to the best rate with fewer callers.")
 	fmt.Print("| round trip |")
 	for _, n := range steps {
 		fmt.Printf(" %d |", n)
@@ -252,11 +253,12 @@ func plateau(plain, secure string) {
 	}
 }
 
-// spike: 1,000 calls a second, two seconds with more, and one second after that.
+// spike measures calls at 1,000 a second, then two seconds at 6, 20 or 60 times that rate,
+// then one second at 1,000 again.
 func spike(plain, secure string) {
 	times := []float64{6, 20, 60}
-	fmt.Println("Decided of those asked, at 1,000 a second, in a spike of 2 s, and in the second after it; the slowest of the spike.")
-	fmt.Println("| round trip | spike | before | in it | its slowest | after |\n| --- | --- | --- | --- | --- | --- |")
+	fmt.Println("How many calls were decided: at 1,000 a second, in a spike of 2 s, and in the second after it; and the slowest call of the spike.")
+	fmt.Println("| round trip | spike | before | in the spike | slowest call | after |\n| --- | --- | --- | --- | --- | --- |")
 	for _, w := range ways {
 		if *one != "" && *one != w.name {
 			continue
@@ -281,9 +283,9 @@ func spike(plain, secure string) {
 	}
 }
 
-// blip: at 1,000 calls a second, no answer arrives for 60 ms.
+// blip makes 1,000 calls a second while the proxy holds all answers back for 60 ms.
 func blip(plain, secure string) {
-	fmt.Println("Undecided of 1,000 a second when answers stand still for 60 ms, without a breaker and with one.")
+	fmt.Println("Calls that were not decided, of 1,000 a second for 2 s, when no answer arrives for 60 ms: without a breaker and with one.")
 	fmt.Println("| round trip | store alone | with Breaker |\n| --- | --- | --- |")
 	for _, w := range ways[:3] {
 		fmt.Printf("| %s |", w.name)
@@ -303,9 +305,10 @@ func blip(plain, secure string) {
 	}
 }
 
-// hole: answers vanish for a while. How soon after that are calls decided again?
+// hole lets the proxy lose all answers for a while, and measures how soon afterwards calls
+// are decided again.
 func hole(plain, secure string) {
-	fmt.Println("After the end of a black hole, at 500 a second: the first decision, and the last failure.")
+	fmt.Println("Time from the end of a black hole to the first decision, and to the last failure, at 500 calls a second. The client is made by ClientOptions (tuned) or has the defaults of go-redis.")
 	fmt.Println("| hole | tuned | defaults |\n| --- | --- | --- |")
 	for _, d := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second} {
 		fmt.Printf("| %v |", d)
@@ -343,9 +346,10 @@ func hole(plain, secure string) {
 	}
 }
 
-// connect: a process starts, far away from Redis.
+// connect measures how soon a new process gets its first decision, by the round trip to
+// Redis.
 func connect(plain, secure string) {
-	fmt.Println("Until the first decision, with TLS and AUTH, and what of 2 s at 100 a second is decided then.")
+	fmt.Println("Time to the first decision of a new client, with TLS and AUTH, and how many calls are then decided of 100 a second for 2 s.")
 	fmt.Println("| round trip | Timeout | client | first | then |\n| --- | --- | --- | --- | --- |")
 	for _, c := range []struct{ rtt, timeout time.Duration }{
 		{5 * time.Millisecond, 0}, {20 * time.Millisecond, 0}, {90 * time.Millisecond, 250 * time.Millisecond},
@@ -362,12 +366,13 @@ func connect(plain, secure string) {
 	}
 }
 
-// quiet drops what go-redis logs about connections.
+// quiet is a logger for go-redis that drops everything.
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// A program has the methods of testing.TB that redistest needs, outside of a test.
+// A program stands in for a testing.TB, so that redistest can start servers outside of a
+// test.
 type program struct {
 	testing.TB
 	cleanups []func()

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// A proxy delays, stops or loses the answers of a server, and nothing that clients send.
-// Each chunk is late by delay, however many are on their way: the proxy of redistest
-// delays them one after the other.
+// A proxy delays, stops or loses the answers of a server, and passes on at once what
+// clients send. Each chunk of an answer is late by delay, even if others are on their way.
+// The proxy of redistest differs: it delays one chunk after the other.
 type proxy struct {
 	delay  atomic.Int64 // ns
 	lost   atomic.Bool  // answers vanish
@@ -59,7 +59,7 @@ func newProxy(server string, secure bool) (*proxy, error) {
 
 func (p *proxy) addr() string { return p.ln.Addr().String() }
 
-// stop holds all answers back for d. None is lost.
+// stop holds all answers back for d, and then delivers them.
 func (p *proxy) stop(d time.Duration) {
 	stopped := make(chan struct{})
 	p.mu.Lock()
@@ -72,7 +72,7 @@ func (p *proxy) stop(d time.Duration) {
 	close(stopped)
 }
 
-// wait waits until answers go on.
+// wait returns at once, or when stop ends if it is holding answers back.
 func (p *proxy) wait() {
 	p.mu.Lock()
 	stopped := p.stopped
@@ -82,10 +82,10 @@ func (p *proxy) wait() {
 	}
 }
 
-// A chunk is a part of an answer.
+// A chunk is a piece of an answer, as it was read from the server.
 type chunk struct {
 	data []byte
-	due  time.Time // when the client gets it
+	due  time.Time // when the client gets the chunk
 }
 
 // serve connects a client with the server until either ends.
@@ -110,11 +110,12 @@ func (p *proxy) serve(client net.Conn) {
 	go p.receive(server, chunks)
 	p.deliver(client, chunks)
 	server.Close()
-	for range chunks { // until receive ends
+	for range chunks { // drop the rest until receive ends
 	}
 }
 
-// receive reads answers, and notes when each is due.
+// receive reads answers of the server, and sends them to chunks with the time at which each
+// is due.
 func (p *proxy) receive(server net.Conn, chunks chan<- chunk) {
 	defer close(chunks)
 	for {

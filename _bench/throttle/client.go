@@ -27,18 +27,18 @@ const clientCommand = "client"
 // A job is the work of one client process.
 type job struct {
 	Row    row
-	Share  int    // how many of the row's requests it sends
+	Share  int    // how many of the row's requests the process sends
 	Redis  string // host:port
-	URL    string // of the receiver
+	URL    string // the address of the receiver
 	Buffer time.Duration
-	Ramp   time.Duration // workers start within this time
+	Ramp   time.Duration // the workers start one after the other within this time
 }
 
 // A tally is the report of a client process.
 type tally struct {
 	Answered int
 	Lost     int // requests without an answer
-	Errors   int // of the store; Transport then sends the request without a limit
+	Errors   int // errors of the store, after which Transport sends the request without a limit
 	First    string
 
 	mu sync.Mutex
@@ -63,12 +63,13 @@ func (t *tally) count(n *int, err error) {
 	}
 }
 
-// turnField is the field of a request with the time of its turn, in µs since 1970. The
-// clock is that of Redis, which is also that of the clients: all run on one machine.
+// turnField is a header field that says when the request was due to leave, in µs since
+// 1970. The time is from the clock of Redis, which is also the clock of the clients,
+// because all run on one machine.
 const turnField = "Weir-Turn"
 
-// client is main of a client process. It reports that it is ready, waits for a line of
-// input, sends its share of the requests and reports the tally.
+// client is the main function of a client process. It prints that it is ready, waits for a
+// line of input, sends its share of the requests, and prints the tally in JSON.
 func client(text string) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
@@ -131,11 +132,11 @@ func client(text string) error {
 // limits are the limits that the processes share.
 func (j *job) limits() []weir.Limit {
 	return []weir.Limit{
-		// At most so many in any window.
+		// No window of the period holds more than the row's limit.
 		algorithms.SlidingLog(int64(j.Row.Limit), j.Row.Period).Named("quota"),
-		// And one every two milliseconds. If hundreds left at one instant, they would
-		// arrive spread over a time that differs from burst to burst, and Buffer would
-		// have to be longer by that difference.
+		// Requests leave at least two milliseconds apart. If hundreds left at one instant,
+		// they would arrive spread over a time that differs from burst to burst, and Buffer
+		// would have to be longer by that difference.
 		algorithms.GCRA(500, time.Second).WithBurst(1).Named("pace"),
 	}
 }
@@ -162,8 +163,8 @@ func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 	return &http.Client{Transport: limiter.Transport(base)}, nil
 }
 
-// warmUp makes a few calls for other keys. After it the process has a connection to
-// Redis, and Redis has the script, as in a process that has run for a while.
+// warmUp charges a few other keys. Afterwards the process has a connection to Redis, and
+// Redis has the script, as in a process that has run for a while.
 func (j *job) warmUp(store weir.Store) error {
 	for i := range 10 {
 		var charges []weir.Charge

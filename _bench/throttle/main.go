@@ -1,9 +1,10 @@
 // Throttle measures how well three processes keep to a shared quota for the requests that
 // they send. A receiver checks every window of its arrivals. The program repeats the
-// published measurements of a Redis throttler that sleeps and polls, and prints both.
+// published measurements of a throttler that sleeps and polls Redis, and prints its own
+// results beside the published ones.
 //
 //	go run -C _bench ./throttle            # four rows, four minutes
-//	go run -C _bench ./throttle -quick     # three windows of each, 17 seconds
+//	go run -C _bench ./throttle -quick     # three windows of each row, 17 seconds
 //	go run -C _bench ./throttle -row 1 -buffer 30ms
 //	go run -C _bench ./throttle -limit 20 -period 200ms
 //
@@ -26,8 +27,8 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 )
 
-// A row of the table is one run: some processes with some workers each send a number of
-// requests under one limit.
+// A row of the table is one run: Processes with Concurrency workers each send Requests in
+// total under one limit.
 type row struct {
 	Period      time.Duration
 	Limit       int
@@ -35,7 +36,7 @@ type row struct {
 	Concurrency int
 	Requests    int
 
-	time, ideal time.Duration // as published; 0 if they are not
+	time, ideal time.Duration // as published; 0 if not published
 }
 
 var published = []row{
@@ -45,8 +46,8 @@ var published = []row{
 	{time.Second, 1, 3, 10, 30, 0, 30 * time.Second},
 }
 
-// shortest is the earliest time at which the last request may leave: one period for every
-// window but the first.
+// shortest returns the earliest time at which the last request may leave: one period for
+// every window except the first.
 func (r *row) shortest() time.Duration {
 	windows := (r.Requests + r.Limit - 1) / r.Limit
 	return time.Duration(windows-1) * r.Period
@@ -103,7 +104,7 @@ func run(ctx context.Context, rows []row, buffer, ramp time.Duration) error {
 	p := &program{}
 	defer p.end()
 	server := redistest.Server(p)
-	fmt.Printf("Buffer %v, workers start within %v. The shortest time is (⌈requests/limit⌉ − 1) × period; what was published as ideal is beside it.\n\n", buffer, ramp)
+	fmt.Printf("Buffer %v, workers start within %v. The shortest time is (⌈requests/limit⌉ − 1) × period; the published ideal time is beside it.\n\n", buffer, ramp)
 	printHeader()
 	for i := range rows {
 		r := &rows[i]
@@ -118,7 +119,8 @@ func run(ctx context.Context, rows []row, buffer, ramp time.Duration) error {
 	return nil
 }
 
-// A program has the methods of testing.TB that redistest needs, outside of a test.
+// A program stands in for a testing.TB, so that redistest can start servers outside of a
+// test.
 type program struct {
 	testing.TB
 	cleanups []func()

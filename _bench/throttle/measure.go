@@ -65,8 +65,8 @@ func measure(ctx context.Context, r *row, redis string, buffer, ramp time.Durati
 	return s, nil
 }
 
-// A process is a running client. It ends with its context, and if its input is closed,
-// which happens when this program is killed.
+// A process is a running client. It ends with its context, and also when its input is
+// closed, which happens if this program is killed.
 type process struct {
 	cmd *exec.Cmd
 	in  io.Writer
@@ -98,8 +98,9 @@ func start(ctx context.Context, j *job) (*process, error) {
 	return &process{cmd, in, bufio.NewReader(out)}, nil
 }
 
-// watchStalls measures how late a ticker is, which is how long this machine delays
-// goroutines that could run. A stall as long as the buffer spoils a run.
+// watchStalls measures until stop how late the ticks of a ticker are, which is how long
+// this machine delays goroutines that could run. stop returns the longest delay. A run with
+// a delay as long as the buffer is spoiled.
 func watchStalls() (stop func() time.Duration) {
 	const period = time.Millisecond
 	done, most := make(chan struct{}), make(chan time.Duration)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A receiver is the server of the requests. It records when each arrives, and takes 10 to
-// 30 ms to answer.
+// A receiver is the server that the clients send their requests to. It records when each
+// request arrives, and takes 10 to 30 ms to answer it.
 type receiver struct {
 	url string
 	srv *http.Server
@@ -25,7 +25,7 @@ type receiver struct {
 // An arrival is a request as the receiver sees it.
 type arrival struct {
 	at   time.Time
-	turn int64 // when it should have left, in µs since 1970; 0 if the store did not decide
+	turn int64 // when the request was due to leave, in µs since 1970; 0 if the store did not decide
 }
 
 func receive() (*receiver, error) {
@@ -51,7 +51,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// arrivals returns the arrivals in order.
+// arrivals returns the arrivals in the order of time.
 func (r *receiver) arrivals() []arrival {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,19 +60,20 @@ func (r *receiver) arrivals() []arrival {
 	return seen
 }
 
-// A summary has the results of a row.
+// A summary holds the results of a row.
 type summary struct {
 	tally
 	time  time.Duration   // from the start of the clients to the last answer
 	gap   time.Duration   // mean time between the first arrivals of windows
-	over  int             // windows that hold more than the limit
-	most  int             // arrivals in one window
+	over  int             // windows with more arrivals than the limit
+	most  int             // the most arrivals in one window
 	late  []time.Duration // delays of arrivals after their turns, the shortest first
 	stall time.Duration   // the longest stall of this machine
 }
 
-// judge checks every window [t, t + period) that begins with an arrival. Any other window
-// holds no more arrivals than the one that begins with its first arrival.
+// judge counts the arrivals in every window [t, t + period) that begins with an arrival. No
+// other window can hold more: the window that begins with its first arrival holds at least
+// as many.
 func (s *summary) judge(seen []arrival, r *row) {
 	end := 0
 	for begin, a := range seen {
@@ -96,7 +97,7 @@ func (s *summary) judge(seen []arrival, r *row) {
 func printHeader() {
 	columns := []string{
 		"period, limit, processes × concurrency, requests", "published: time, ideal", "time", "÷ published ideal",
-		"÷ shortest", "mean gap", "windows over", "most in one", "lost", "arrived after its turn: median, 99 %, most", "longest stall of the machine",
+		"÷ shortest", "mean gap", "windows over", "most in one", "lost", "delay from turn to arrival: median, 99 %, most", "longest stall of the machine",
 	}
 	fmt.Println("| " + strings.Join(columns, " | ") + " |")
 	fmt.Println(strings.Repeat("| --- ", len(columns)) + "|")
@@ -116,7 +117,7 @@ func (s *summary) print(r *row) {
 		s.time.Seconds(), ratio, s.time.Seconds()/r.shortest().Seconds(), s.gap.Seconds(),
 		s.over, s.most, r.Requests-s.Answered, milliseconds(s.quantile(0.5)), milliseconds(s.quantile(0.99)), milliseconds(s.quantile(1)), milliseconds(s.stall))
 	if s.Errors > 0 || s.Lost > 0 {
-		fmt.Printf("\n%d requests failed, and %d went unlimited because of the store. The first error: %s\n\n", s.Lost, s.Errors, s.First)
+		fmt.Printf("\n%d requests failed, and %d were sent without a limit because the store failed. The first error: %s\n\n", s.Lost, s.Errors, s.First)
 	}
 }
 
