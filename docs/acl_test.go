@@ -19,8 +19,8 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// acl returns the access rules of the page on security: those of a user, and those that the
-// user also needs in a cluster.
+// acl returns the access rules in docs/security.md: those of Weir's user in Redis, and
+// those that this user needs in addition in a cluster.
 func acl(t *testing.T) (user, cluster []string) {
 	t.Helper()
 	blocks := blocksOf(t, "redis-acl")
@@ -30,7 +30,7 @@ func acl(t *testing.T) (user, cluster []string) {
 	return strings.Fields(blocks[0].text)[1:], strings.Fields(blocks[1].text)[2:]
 }
 
-// as returns a client that has the rights of that user only.
+// as returns a client of the servers that has only the rights of user.
 func as(t *testing.T, user []string, servers ...*redistest.Proc) redis.UniversalClient {
 	t.Helper()
 	var addrs []string
@@ -53,14 +53,14 @@ func as(t *testing.T, user []string, servers ...*redistest.Proc) redis.Universal
 	return rdb
 }
 
-// TestACL: the user that the page describes has all rights that the conformance suite of
-// stores needs, and no right to other keys.
+// TestACL: with the rights of docs/security.md the conformance suite of stores passes, and
+// keys of other programs are out of reach.
 func TestACL(t *testing.T) {
 	user, _ := acl(t)
 	server := redistest.Server(t)
 	rdb := as(t, user, server)
 	if err := rdb.Get(t.Context(), "other:key").Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
-		t.Errorf("got %v for a key of somebody else, want NOPERM", err)
+		t.Errorf("got %v for a key of another program, want NOPERM", err)
 	}
 	n := 0
 	storetest.Run(t, func(t *testing.T) weir.Store {
@@ -73,7 +73,8 @@ func TestACL(t *testing.T) {
 	})
 }
 
-// TestACLCommands: the user may run every command that is in a script.
+// TestACLCommands: the user of docs/security.md may run every command that a script of
+// redisstore calls.
 func TestACLCommands(t *testing.T) {
 	user, _ := acl(t)
 	commands := regexp.MustCompile(`call\('([A-Z]+)'`)
@@ -89,15 +90,15 @@ func TestACLCommands(t *testing.T) {
 			}
 			for _, m := range commands.FindAllStringSubmatch(string(text), -1) {
 				if right := "+" + strings.ToLower(m[1]); !slices.Contains(user, right) {
-					t.Errorf("%s calls %s, and the user has no %s", filepath.Base(file), m[1], right)
+					t.Errorf("%s calls %s, but the user lacks %s", filepath.Base(file), m[1], right)
 				}
 			}
 		}
 	}
 }
 
-// TestACLCluster: with the rights for a cluster, a store can charge keys on all nodes, alone
-// and together.
+// TestACLCluster: with the rights for a cluster in docs/security.md, a store can charge
+// keys on all nodes, one key alone and several together.
 func TestACLCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes seconds to begin")

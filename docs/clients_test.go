@@ -18,14 +18,14 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// An answer of the server, and when it was given.
+// An answer is a response of the server, with its time.
 type answer struct {
 	at         time.Time
 	status     int
-	retryAfter int // seconds; 0 means that there is none
+	retryAfter int // in seconds; 0 means that the answer has no Retry-After
 }
 
-// server starts a limited server that records its answers.
+// server starts a server with a limit of 2 requests a second, which records its answers.
 func server(t *testing.T, headers weir.Dialect) (url string, answers func() []answer) {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(2, time.Second)}}},
@@ -58,8 +58,9 @@ func server(t *testing.T, headers weir.Dialect) (url string, answers func() []an
 	}
 }
 
-// command returns a command that runs a block of the page against the server at url. It
-// returns nil if the block is no program, or if its interpreter is not installed.
+// command returns a command that runs the block b of docs/clients.md against the server at
+// url. It skips the test if the block is no program, or if its interpreter is not
+// installed.
 func command(t *testing.T, b block, url string) *exec.Cmd {
 	t.Helper()
 	file := func(name string) string {
@@ -80,9 +81,9 @@ func command(t *testing.T, b block, url string) *exec.Cmd {
 	case b.info == "sh" && (has("curl") || os.Getenv("CI") != ""):
 		const example = "http://localhost:8080/"
 		if !strings.Contains(b.text, example) {
-			t.Fatalf("%v: asks no %s", b, example)
+			t.Fatalf("%v: the program does not call %s", b, example)
 		}
-		// the page shows one request
+		// the page shows one request; the test needs five
 		once := strings.ReplaceAll(b.text, example, url)
 		cmd = exec.Command("sh", "-e", "-c", strings.Repeat(once+"\n", 5))
 	case b.info == "python" && has("python3"):
@@ -96,8 +97,9 @@ func command(t *testing.T, b block, url string) *exec.Cmd {
 	return cmd
 }
 
-// TestClients runs each client of the page against a server that allows 2 requests a second.
-// Each makes five requests, gets all its answers, and is never too early.
+// TestClients runs each client of docs/clients.md against a server that allows 2 requests a
+// second. Each client makes five requests. All of them must be served in the end, and no
+// request may come before the Retry-After of an earlier answer has passed.
 func TestClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("clients wait whole seconds")
@@ -119,7 +121,7 @@ func TestClients(t *testing.T) {
 				served, refused, until := 0, 0, time.Time{}
 				for _, a := range answers() {
 					if a.at.Before(until) {
-						t.Errorf("%v: came %v too early", b, until.Sub(a.at))
+						t.Errorf("%v: a request came %v before Retry-After had passed", b, until.Sub(a.at))
 					}
 					switch a.status {
 					case http.StatusOK:
@@ -132,20 +134,21 @@ func TestClients(t *testing.T) {
 				if served != 5 {
 					t.Errorf("%v: served %d times, want 5", b, served)
 				}
-				// Clients that read RateLimit are not refused if the server sends it. Others
-				// are, unless they have a limit of their own or start slowly.
+				// If the server sends the field RateLimit, clients that read it are never
+				// refused. Other clients are refused at least once, unless they have a
+				// limit of their own or start slowly.
 				transport := strings.Contains(b.text, "Transport(")
 				reads := transport || strings.Contains(b.text, `"RateLimit"`)
 				switch {
 				case reads && headers == weir.IETF && refused > 0:
-					t.Errorf("%v: refused %d times, though it was told that nothing remained", b, refused)
+					t.Errorf("%v: refused %d times, although RateLimit said that nothing remained", b, refused)
 				case !(reads && headers == weir.IETF) && !transport && b.info != "sh" && refused == 0:
-					t.Errorf("%v: never refused, so that nothing is shown", b)
+					t.Errorf("%v: never refused, so the test shows nothing", b)
 				}
 			})
 		}
 	}
 	if ran < 5 {
-		t.Errorf("got %d clients, want more", ran)
+		t.Errorf("ran %d clients, want more", ran)
 	}
 }

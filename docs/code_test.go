@@ -36,7 +36,7 @@ var imported = []string{
 	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/watch", "github.com/seed83679106/weir/admin", "github.com/seed83679106/weir/weirchi",
 }
 
-// A builder type-checks code against the compiled packages of a module.
+// A builder type-checks code against the compiled packages that a module requires.
 type builder struct {
 	fset     *token.FileSet
 	importer types.Importer
@@ -53,7 +53,7 @@ func newBuilder(t *testing.T, dir string, packages ...string) *builder {
 	out, err := cmd.Output()
 	if err != nil {
 		if dir != root && os.Getenv("CI") == "" {
-			t.Skipf("the module %s: %v: %s", dir, err, stderr.String()) // its dependencies may not be downloaded
+			t.Skipf("the module %s: %v: %s", dir, err, stderr.String()) // a machine without network may lack its dependencies
 		}
 		if strings.Contains(stderr.String(), "/weirprom") {
 			t.Fatalf("pages show weirprom, which is a module of its own: run this test in the workspace of go.work, without GOWORK=off: %s", stderr.String())
@@ -80,8 +80,8 @@ func newBuilder(t *testing.T, dir string, packages ...string) *builder {
 	return b
 }
 
-// parse parses a block. It may be a program, or declarations or statements, which become part
-// of a package.
+// parse parses the code of a block: a program, or declarations, or statements. Declarations
+// and statements become part of a package named page.
 func (b *builder) parse(code block, packages []string) (f *ast.File, program bool, err error) {
 	line := fmt.Sprintf("//line %s:%d\n", code.page, code.line)
 	whole := func(before, after string) (*ast.File, error) {
@@ -105,8 +105,8 @@ func (b *builder) parse(code block, packages []string) (f *ast.File, program boo
 	return f, false, err
 }
 
-// check type-checks files as one package. Unused variables and imports are no mistakes in
-// fragments.
+// check type-checks files as one package. It ignores unused variables and imports, which
+// fragments may have.
 func (b *builder) check(files []*ast.File) (errs []error) {
 	c := types.Config{Importer: b.importer, Error: func(err error) {
 		if e := (types.Error{}); !errors.As(err, &e) || !e.Soft {
@@ -140,7 +140,7 @@ func (b *builder) page(t *testing.T, blocks []block, packages []string, given ..
 	}
 }
 
-// given parses the file with the declarations that fragments of pages use.
+// given parses the file at path, which declares the names that fragments of pages may use.
 func (b *builder) given(t *testing.T, path string) *ast.File {
 	t.Helper()
 	f, err := parser.ParseFile(b.fset, path, nil, parser.SkipObjectResolution)
@@ -151,8 +151,8 @@ func (b *builder) given(t *testing.T, path string) *ast.File {
 	return f
 }
 
-// TestGo: the code of every page compiles. The page that shows code of other libraries is
-// checked in a module that requires them.
+// TestGo: the Go code in every page compiles. docs/migration.md shows code of other
+// libraries, so its code is checked in the module docs/_peers, which requires them.
 func TestGo(t *testing.T) {
 	const migration = "docs/migration.md"
 	byPage := map[string][]block{}
@@ -167,7 +167,7 @@ func TestGo(t *testing.T) {
 		}
 	}
 	t.Run(migration, func(t *testing.T) {
-		// the packages that every page may use, if that module has them
+		// the packages of imported that this module has, and those of the peers
 		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7"}
 		for _, path := range imported {
 			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.HasSuffix(path, "/storetest") {
@@ -186,7 +186,7 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// TestYAML: the files of rules in pages load.
+// TestYAML: package config loads every file of rules in the pages.
 func TestYAML(t *testing.T) {
 	for _, b := range blocksOf(t, "yaml") {
 		_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
@@ -200,7 +200,7 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-// TestShell: the programs, files, tests and flags of commands in pages exist.
+// TestShell: every program, file, test and flag in the commands of the pages exists.
 func TestShell(t *testing.T) {
 	known := declared(t)
 	for _, b := range blocksOf(t, "sh") {
@@ -234,7 +234,8 @@ func TestShell(t *testing.T) {
 
 var flagName = regexp.MustCompile(`(?:flag|fs)\.\w+\((?:&[\w.]+, )?"([\w-]+)"`)
 
-// shellFaults returns the mistakes in a line, which has one command and perhaps a comment.
+// shellFaults returns the mistakes in a line of shell, which has one command and perhaps a
+// comment.
 func shellFaults(line string, known map[string]bool) (faults []string) {
 	line, _, _ = strings.Cut(line, " #")
 	words := strings.Fields(line)
@@ -252,7 +253,7 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 		fault("this test does not know the program")
 	}
 	dir := root
-	flags := "" // of the program that go run runs
+	flags := "" // the flags of the program that go run runs
 	for i, w := range words {
 		before := words[max(0, i-1)]
 		switch {
@@ -281,7 +282,7 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 					found = found || strings.HasPrefix(name, kind) && strings.Contains(name, pattern)
 				}
 				if !found {
-					fault("no %s has %s in its name", strings.ToLower(kind), pattern)
+					fault("there is no %s with %s in its name", strings.ToLower(kind), pattern)
 				}
 			}
 		case flags != "" && strings.HasPrefix(w, "-") && !strings.Contains(flags, " "+w+" "):
@@ -301,7 +302,7 @@ func flagsOf(dir string) string {
 	sources, _ := filepath.Glob(filepath.Join(dir, "*.go"))
 	for i := 0; i < len(sources); i++ {
 		data, _ := os.ReadFile(sources[i])
-		if bytes.Contains(data, []byte("demo.Run(")) { // a package with more flags
+		if bytes.Contains(data, []byte("demo.Run(")) { // demo.Run defines more flags
 			shared, _ := filepath.Glob(filepath.Join(dir, "..", "internal", "*", "*.go"))
 			sources = append(sources, shared...)
 		}
@@ -312,8 +313,8 @@ func flagsOf(dir string) string {
 	return list
 }
 
-// curlFlags returns the flags of the installed curl, or "" if there is none. In CI there must
-// be one.
+// curlFlags returns the flags of the installed curl, or "" if curl is not installed. If CI
+// is set and curl is missing, it returns no flags, so that TestShell fails.
 func curlFlags() string {
 	out, err := exec.Command("curl", "--help", "all").Output()
 	if err != nil && os.Getenv("CI") == "" {

@@ -1,5 +1,5 @@
-// Package docs_test checks the documentation: the code of pages compiles, their files of rules
-// load, their commands, links and tests exist, and their clients obey the server.
+// Package docs_test checks the documentation: Go code in pages compiles, files of rules
+// load, commands, links and named tests exist, and example clients obey the server.
 package docs_test
 
 import (
@@ -15,7 +15,7 @@ import (
 // root is the directory to which the paths of pages are relative.
 const root = ".."
 
-// A block is the text between two fences.
+// A block is a code block of a page: the text between two fences.
 type block struct {
 	page string // such as README.md or docs/guide.md
 	line int    // number of its first line, from 1
@@ -31,7 +31,7 @@ func pages(t testing.TB) []string {
 	t.Helper()
 	found, err := filepath.Glob("*.md")
 	if err != nil || len(found) == 0 {
-		t.Fatalf("got pages %q, %v; want some", found, err)
+		t.Fatalf("got pages %q and error %v, want some pages", found, err)
 	}
 	list := []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "_examples/README.md", "watch/DIAGNOSTICS.md"}
 	for _, name := range found {
@@ -49,7 +49,8 @@ func read(t testing.TB, page string) string {
 	return string(data)
 }
 
-// split returns the blocks of a page, and its lines, in which those of blocks are empty.
+// split returns the code blocks of a page, and its lines. Lines that belong to blocks are
+// empty in prose.
 func split(t testing.TB, page string) (blocks []block, prose []string) {
 	t.Helper()
 	in := false
@@ -77,7 +78,7 @@ func split(t testing.TB, page string) (blocks []block, prose []string) {
 	return blocks, prose
 }
 
-// blocksOf returns the blocks in a language of all pages.
+// blocksOf returns the blocks of all pages that are in language.
 func blocksOf(t testing.TB, language string) (list []block) {
 	for _, page := range pages(t) {
 		blocks, _ := split(t, page)
@@ -90,15 +91,15 @@ func blocksOf(t testing.TB, language string) (list []block) {
 	return list
 }
 
-// TestBlocks: a test checks every block, unless it is the output of a program, which has no
-// language.
+// TestBlocks: every block of a page has a language that one of these tests checks. Blocks
+// without a language are output of programs.
 func TestBlocks(t *testing.T) {
 	known := map[string]bool{"": true, "go": true, "sh": true, "yaml": true, "python": true, "js": true, "redis-acl": true, "nginx": true, "promql": true}
 	for _, page := range pages(t) {
 		blocks, _ := split(t, page)
 		for _, b := range blocks {
 			if !known[b.info] {
-				t.Errorf("%v: nothing checks blocks of %q", b, b.info)
+				t.Errorf("%v: no test checks blocks of %q", b, b.info)
 			}
 		}
 	}
@@ -110,7 +111,7 @@ var (
 	noSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// slugs returns the anchors of a page, which GitHub makes from headings.
+// slugs returns the anchors that GitHub makes from the headings of a page.
 func slugs(prose []string) map[string]bool {
 	list := map[string]bool{}
 	for _, line := range prose {
@@ -121,7 +122,7 @@ func slugs(prose []string) map[string]bool {
 	return list
 }
 
-// TestLinks: the pages, headings and files to which pages link exist.
+// TestLinks: every page, heading and file that a page links to exists.
 func TestLinks(t *testing.T) {
 	for _, page := range pages(t) {
 		_, prose := split(t, page)
@@ -147,7 +148,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// declared returns the names of all tests, fuzz tests, benchmarks and examples of the
+// declared returns the names of all tests, fuzz tests, benchmarks and examples in the
 // repository.
 func declared(t testing.TB) map[string]bool {
 	t.Helper()
@@ -169,7 +170,7 @@ func declared(t testing.TB) map[string]bool {
 	return names
 }
 
-// TestNamedTests: the tests that pages name exist.
+// TestNamedTests: every test that a page names exists.
 func TestNamedTests(t *testing.T) {
 	proof := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z_]\\w*)`")
 	known, found := declared(t), 0
@@ -184,11 +185,11 @@ func TestNamedTests(t *testing.T) {
 		}
 	}
 	if found < 20 {
-		t.Errorf("got %d tests named, want more: are they still written as `TestX`?", found)
+		t.Errorf("pages name %d tests, want more: are the names still written as `TestX`?", found)
 	}
 }
 
-// TestLength: pages are short enough to be read to their end.
+// TestLength: no page has more than 200 lines, and README.md no more than 300.
 func TestLength(t *testing.T) {
 	for _, page := range pages(t) {
 		most := 200

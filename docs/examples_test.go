@@ -26,9 +26,10 @@ var withoutExample = map[string]string{
 	"weirprom.Collector.Describe":    "Prometheus calls it",
 }
 
-// TestExamples: an example or the code of a page shows every exported function, method
-// and variable of the public packages, by its own name or by its use. A page names every
-// constant. Types are shown by the functions that take and return them.
+// TestExamples: every exported function, method and variable of the public packages is
+// shown by an example of its name, or used in an example or in the code of a page. Every
+// exported constant is shown in the same ways or named in a page. Types need no example of
+// their own.
 func TestExamples(t *testing.T) {
 	shown, named := shownNames(t)
 	for _, dir := range public {
@@ -43,14 +44,15 @@ func TestExamples(t *testing.T) {
 				case !ok && !excused:
 					t.Errorf("no example shows %s.%s", pkg, name)
 				case ok && excused:
-					t.Errorf("an example shows %s.%s: strike it from withoutExample", pkg, name)
+					t.Errorf("an example shows %s.%s: remove it from withoutExample", pkg, name)
 				}
 			}
 		}
 	}
 }
 
-// shownNames returns what examples and code of pages show, and what pages name.
+// shownNames returns the names that examples and the code of pages show, and the names that
+// the text of pages has.
 func shownNames(t *testing.T) (shown, named map[string]bool) {
 	t.Helper()
 	shown, named = map[string]bool{}, map[string]bool{}
@@ -72,7 +74,8 @@ func shownNames(t *testing.T) (shown, named map[string]bool) {
 	return shown, named
 }
 
-// parseDir parses the test files of a package, or its other files.
+// parseDir parses the files in dir whose names end in suffix. With the suffix ".go" it
+// leaves out the test files.
 func parseDir(t *testing.T, dir, suffix string) (files []*ast.File) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, dir, "*"+suffix))
@@ -92,8 +95,9 @@ func parseDir(t *testing.T, dir, suffix string) (files []*ast.File) {
 	return files
 }
 
-// showExamples notes what the examples of a file show: "watch/NewTop" by the name of
-// the example, "weir.Allow" by use, and ".Keys" by use as a method of something.
+// showExamples adds to shown what the examples of a file show: "watch/NewTop" for the name
+// of an example, "weir.Allow" for a name of a package that an example uses, and ".Keys" for
+// a method that it uses.
 func showExamples(f *ast.File, dir string, shown map[string]bool) {
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)
@@ -115,9 +119,9 @@ func showExamples(f *ast.File, dir string, shown map[string]bool) {
 	}
 }
 
-// exported returns the names of exported functions, methods (as Type.Method), variables
-// and constants of a file, with token.FUNC, VAR or CONST. It leaves out methods String,
-// because programs print values and do not call it.
+// exported returns the exported functions, methods (as Type.Method), variables and
+// constants of a file, with token.FUNC, VAR or CONST. It leaves out methods named String,
+// because programs print values instead of calling String.
 func exported(f *ast.File) map[string]token.Token {
 	names := map[string]token.Token{}
 	ast.FileExports(f)

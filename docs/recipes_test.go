@@ -17,7 +17,8 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// TestRecipes runs the commands of recipes.md against the program of that page.
+// TestRecipes runs the commands of docs/recipes.md against the program of that page, and
+// checks a part of each answer.
 func TestRecipes(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		if os.Getenv("CI") != "" {

@@ -24,11 +24,11 @@ import (
 
 var update = flag.Bool("update", false, "write what was measured into the pages")
 
-// A size is how much memory and time a key with some limits costs Redis.
+// A size says how much memory and time one key costs Redis under its limits.
 type size struct {
 	name            string
-	bytes           int64   // of its values when the quota is spent
-	allowed, denied float64 // µs of the server for a check, the least of several keys
+	bytes           int64   // the bytes of the key's values when the quota is spent
+	allowed, denied float64 // server µs per check, the least of several keys
 }
 
 var (
@@ -39,8 +39,9 @@ var (
 	version     = regexp.MustCompile(`redis_version:([\d.]+)`)
 )
 
-// measureSizes measures the costs of keys in a server of its own, by MEMORY USAGE and INFO
-// commandstats, and the whole memory that a key needs, by used_memory.
+// measureSizes starts a Redis server and measures the cost of keys: their bytes by MEMORY
+// USAGE, and the time of checks by INFO commandstats. inAll is the growth of used_memory
+// for each key.
 func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string) {
 	rdb := redis.NewClient(redisstore.ClientOptions(time.Minute, redistest.Server(t).Addr()).Simple())
 	t.Cleanup(func() { rdb.Close() })
@@ -100,8 +101,8 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 			}
 		}
 		s := size{name: c.name}
-		take(9999, 1, true)                      // from now on the server has the script
-		perCheck := func(allowed bool) float64 { // of the key with the fewest interruptions
+		take(9999, 1, true)                      // loads the script into the server
+		perCheck := func(allowed bool) float64 { // the least, which has the fewest interruptions
 			best := math.Inf(1)
 			for key := range keys {
 				calls, usec := stats()
@@ -153,8 +154,9 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 	return sizes, (used() - before) / many, version.FindStringSubmatch(info("server"))[1]
 }
 
-// TestSizing: the bytes in the table of operations.md are those that are measured now. Times
-// depend on the machine and are not compared. With -update the test writes the table.
+// TestSizing: the bytes in the table of docs/operations.md are those that the test
+// measures. The test does not compare times, which depend on the machine. With -update it
+// writes the table.
 func TestSizing(t *testing.T) {
 	const page = "docs/operations.md"
 	text := read(t, page)
@@ -176,7 +178,7 @@ func TestSizing(t *testing.T) {
 		return
 	}
 	if !strings.Contains(text, head) {
-		t.Skipf("the table is of another Redis than %s", redisVersion)
+		t.Skipf("the table was measured with another Redis than %s", redisVersion)
 	}
 	written := map[string]float64{}
 	for _, m := range sizingRow.FindAllStringSubmatch(text, -1) {

@@ -1,6 +1,6 @@
-// Package peers imports the rate limiters that docs/migration.md describes, for the tests of
-// that page: its code of them compiles, and its claims about them are true. It is a module of
-// its own, so that Weir requires none of them.
+// Package peers imports the rate limiters that docs/migration.md describes. Its tests check
+// that the code for them on that page compiles, and that the claims about them are true. It
+// is a module of its own, so that Weir requires none of them.
 package peers
 
 import (

@@ -55,7 +55,8 @@ func ours(limit weir.Limit) middleware {
 	return weir.Middleware(memstore.New(memstore.Options{MaxKeys: 10}), "api", weir.ByIP(), limit)
 }
 
-// A client is where a request comes from: its path, address and X-Forwarded-For.
+// A client describes a request: its path, the address of its sender, and its
+// X-Forwarded-For.
 type client struct{ path, addr, forwarded string }
 
 func (c client) ask(m http.Handler) *httptest.ResponseRecorder {
@@ -73,7 +74,8 @@ var ok = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})
 
 var somebody = client{"/", "192.0.2.1:1234", ""}
 
-// admitted makes n requests, number i as client of(i), and counts those that are admitted.
+// admitted sends n requests through m, the i-th as client of(i), and returns how many of
+// them are admitted.
 func admitted(m middleware, n int, of func(i int) client) (count int) {
 	h := m(ok)
 	for i := range n {
@@ -158,7 +160,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestReset: is the value of the reset field an instant or a wait?
+// TestReset: the reset field is a Unix time with some libraries, and a number of seconds to
+// wait with the others.
 func TestReset(t *testing.T) {
 	for _, test := range []struct {
 		name, field string
@@ -178,8 +181,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestHTTPRateRounds: half a second into a window, 10 requests of the window before count as
-// 9.49, and an eleventh fits.
+// TestHTTPRateRounds: 0.51 s into a window, 10 requests of the window before count as 9.49.
+// httprate rounds this down and admits one more request; Weir admits none.
 func TestHTTPRateRounds(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -208,7 +211,8 @@ func TestHTTPRateRounds(t *testing.T) {
 	}
 }
 
-// TestFloodFrees: is a limited key still limited after a flood of other keys?
+// TestFloodFrees: after a flood of new keys, throttled's store has forgotten a key that was
+// refused before. Weir's store still refuses it.
 func TestFloodFrees(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -231,8 +235,8 @@ func TestFloodFrees(t *testing.T) {
 	}
 }
 
-// TestRefusedAreFree: a client that ignores refusals is later admitted as often as a client
-// that stops.
+// TestRefusedAreFree: refused requests cost nothing. A client that sent 500 requests is
+// later admitted as often as one that sent 60.
 func TestRefusedAreFree(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -259,12 +263,12 @@ func TestRefusedAreFree(t *testing.T) {
 			})
 		}
 		if got[0] == 0 || got[0] != got[1] {
-			t.Errorf("%s: got %d admitted after 60 asks, %d after 500; want as many", test.name, got[0], got[1])
+			t.Errorf("%s: got %d admitted after 60 requests and %d after 500, want equal numbers above 0", test.name, got[0], got[1])
 		}
 	}
 }
 
-// Stores that are away.
+// Stores that fail, as if their server were away.
 type (
 	failingCounter struct{ httprate.LimitCounter }
 	failingStore   struct{ limiter.Store }
@@ -296,7 +300,7 @@ func TestStoreFails(t *testing.T) {
 		name  string
 		m     middleware
 		want  int
-		tells bool // the client reads the text of the error
+		tells bool // the body of the response has the text of the error
 	}{
 		{"httprate", httprate.Limit(3, time.Minute, httprate.WithLimitCounter(failingCounter{})), http.StatusPreconditionRequired, true},
 		{"ulule", stdlib.NewMiddleware(limiter.New(failingStore{}, limiter.Rate{Limit: 3, Period: time.Minute})).Handler, panics, false},

@@ -11,7 +11,7 @@ import (
 
 const second = int64(1_000_000) // µs
 
-// A panel shows one algorithm. All panels get the same requests.
+// A panel shows one algorithm. All panels show the same requests.
 type panel struct {
 	name, shows string
 	limit       weir.Limit
@@ -19,8 +19,8 @@ type panel struct {
 	level       func(s weir.State, l *weir.Limit, now int64) float64 // height of the curve at now
 }
 
-// owed returns how many units a meter must still drain, or how many a queue must still
-// release.
+// owed returns how many units a bucket must still drain at now, or how many a queue must
+// still release.
 func owed(s weir.State, l *weir.Limit, now int64) float64 {
 	_, d := l.Algorithm.Take(s, l, now, 0)
 	return float64(d.ResetAfter) / float64(l.Period) * float64(l.Quota)
@@ -31,7 +31,8 @@ func spent(s weir.State, l *weir.Limit, now int64) float64 {
 	return float64(l.Quota - d.Remaining)
 }
 
-// weighted returns how many units a sliding window counts as spent.
+// weighted returns how many units a sliding window counts as spent at now, its weighted
+// previous window included.
 func weighted(s weir.State, l *weir.Limit, now int64) float64 {
 	period := l.Period.Microseconds()
 	cur, prev := 0.0, 0.0
@@ -44,7 +45,8 @@ func weighted(s weir.State, l *weir.Limit, now int64) float64 {
 	return cur + prev*(1-float64(now%period)/float64(period))
 }
 
-// TestAlgorithms draws each algorithm under the same requests.
+// TestAlgorithms draws how each algorithm decides the same requests, and checks that
+// docs/figures has this figure.
 func TestAlgorithms(t *testing.T) {
 	const quota, period = 10, 10 * time.Second
 	panels := []panel{

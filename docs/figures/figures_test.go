@@ -3,8 +3,8 @@
 //
 //	go test ./docs/figures -update
 //
-// They are drawn in a test because they need the clock of testing/synctest. Without -update
-// the tests check that the files are up to date.
+// Tests draw the figures, because drawing needs the clock of testing/synctest. Without
+// -update the tests check that the files are current.
 package figures_test
 
 import (
@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the figures")
 
-// current checks that a file has this text, or with -update writes it.
+// current checks that the file name contains text. With -update it writes the file.
 func current(t *testing.T, name, text string) {
 	t.Helper()
 	if *update {
@@ -26,6 +26,6 @@ func current(t *testing.T, name, text string) {
 	}
 	got, err := os.ReadFile(name)
 	if err != nil || string(got) != text {
-		t.Errorf("%s is not current (%v): run go test ./docs/figures -update, and look at what has changed", name, err)
+		t.Errorf("%s is not current (%v): run go test ./docs/figures -update, and look at the change", name, err)
 	}
 }

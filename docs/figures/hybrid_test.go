@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// counting is the shared store. It counts calls.
+// A counting store counts its calls. It is the shared store behind Hybrid.
 type counting struct {
 	weir.Store
 	calls int64
@@ -23,8 +23,8 @@ func (c *counting) Take(ctx context.Context, t *weir.Transaction) error {
 	return c.Store.Take(ctx, t)
 }
 
-// TestHybrid draws how many calls of the shared store a client causes that ignores refusals,
-// with Hybrid and without.
+// TestHybrid draws how many calls of the shared store one client causes that ignores
+// refusals: with Hybrid and without.
 func TestHybrid(t *testing.T) {
 	const seconds, rate = 60, 100
 	type run struct{ calls, admitted int64 }

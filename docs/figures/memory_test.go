@@ -15,9 +15,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// measured is the content of memory.json: bytes on the heap after numbers of keys. The figure
-// is drawn from this file, because measurements differ a little each time. The test compares
-// the file with a new measurement.
+// measured is the content of memory.json: the bytes on the heap after growing numbers of
+// keys. The figure is drawn from this file, because measurements differ a little each time.
+// TestMemory compares the file with a new measurement.
 type measured struct {
 	Keys       []int
 	Store, Map []int64
@@ -63,11 +63,11 @@ func measure(t *testing.T) (m measured) {
 	return m
 }
 
-// differ reports whether two measurements differ by more than chance.
+// differ reports whether two measurements differ by more than 15 %.
 func differ(a, b int64) bool { return math.Abs(float64(a)/float64(b)-1) > 0.15 }
 
-// TestMemory draws how much memory a flood of keys needs: in the store in memory, and in a
-// simple map from keys to numbers.
+// TestMemory draws how much memory a flood of keys needs: in memstore, and in a plain map
+// from keys to numbers.
 func TestMemory(t *testing.T) {
 	const file = "memory.json"
 	var m measured

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A drawing is an SVG in light or dark colours as the reader prefers. It has a
-// background of its own, so it is also readable on a page that ignores the preference.
+// A drawing is an SVG in light or dark colours, as the reader prefers. It has a background
+// of its own, so the reader can also read it on a page that ignores the preference.
 type drawing struct {
 	strings.Builder
 }
@@ -71,7 +71,7 @@ func (d *drawing) end() string {
 
 func (d *drawing) printf(format string, args ...any) { fmt.Fprintf(d, format+"\n", args...) }
 
-// num returns a coordinate, rounded to a tenth.
+// num returns a coordinate as text, rounded to a tenth.
 func num(x float64) string {
 	s := strconv.FormatFloat(x, 'f', 1, 64)
 	return strings.TrimSuffix(s, ".0")
@@ -91,7 +91,8 @@ func (d *drawing) rect(class string, x, y, w, h float64) {
 
 type point struct{ x, y float64 }
 
-// curve joins points. It leaves out points in the middle of a level stretch.
+// curve returns the points of a polyline. It leaves out points in the middle of a level
+// stretch.
 func curve(points []point) string {
 	var b strings.Builder
 	for i, p := range points {
@@ -110,7 +111,8 @@ func (d *drawing) level(points []point, ground float64) {
 	d.printf(`<path class="curve" d="%s"/>`, line)
 }
 
-// The signs of admitted and refused requests differ in colour and in shape.
+// yes draws the sign of an admitted request, and no that of a refused one. They differ in
+// colour and in shape.
 func (d *drawing) yes(x, y float64) {
 	d.printf(`<circle class="yes" cx="%s" cy="%s" r="2.6"/>`, num(x), num(y))
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestWorst draws the most requests that a window can hold. TestWorstCaseReached and the tests
-// beside it in package algorithms prove that no window holds more.
+// TestWorst draws, for each algorithm, a schedule of requests that fills one window as far
+// as possible. The tests beside TestWorstCaseReached in package algorithms check that no
+// window holds more.
 func TestWorst(t *testing.T) {
 	const quota, minute = 10, 60 * second
 	const start = 1_700_000_000 / 60 * minute
@@ -36,7 +37,8 @@ func TestWorst(t *testing.T) {
 		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(quota, time.Minute).WithBurst(1), meter, 10},
 		{"Sliding log", "whatever is asked", algorithms.SlidingLog(quota, time.Minute), edge, 10},
 	}
-	// for a sliding window, each unit at the first instant at which it fits
+	// slide is the schedule of the sliding window: each unit at the first instant at which
+	// it fits
 	slide := []ask{{start + minute - 1, all}}
 	for i := int64(1); i < quota; i++ {
 		slide = append(slide, ask{start + minute + i*minute/quota, 1})
@@ -48,7 +50,7 @@ func TestWorst(t *testing.T) {
 		left, right = 208.0, 700.0
 		top, each   = 80.0, 74.0
 		length      = 3 * minute
-		unit        = 3.6 // height
+		unit        = 3.6 // height of a bar for one unit
 	)
 	d := draw(800, int(top+each*float64(len(tests))+16), "The most that any 60 seconds can hold, of 10 per minute",
 		"Six time lines of three minutes, each under its worst schedule. A fixed window admits 20 in the worst 60 seconds, an anchored "+
@@ -106,7 +108,7 @@ func TestWorst(t *testing.T) {
 		d.line("grid", left, ground, right, ground)
 		for j, a := range admitted {
 			dx := -2.0
-			switch { // inside the band, and side by side if they are close together
+			switch { // keep the bars inside the band, and side by side if they are close together
 			case a.at == last, a.at == last-minute:
 				dx = -4
 			case j+1 < len(admitted) && admitted[j+1].at == a.at+1:
@@ -127,7 +129,7 @@ func TestWorst(t *testing.T) {
 	current(t, "worst.svg", text)
 }
 
-// fold breaks a text into lines of at most n letters.
+// fold breaks a text into lines of at most most bytes.
 func fold(text string, most int) (lines []string) {
 	for len(text) > most {
 		i := most
