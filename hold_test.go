@@ -13,8 +13,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestHold: a gate delays what it is charged with by what is left of the hold, in
-// one call, and has nothing to give back, whatever the limits beside it.
+// TestHold: a gate is shut in one call, and delays a transaction that charges it until it
+// opens, whatever other limits the transaction charges. Giving a charge of a gate back
+// changes nothing.
 func TestHold(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(3, time.Second), algorithms.TokenBucket(3, 3, time.Second), algorithms.LeakyBucket(100, 3, time.Second),
@@ -27,7 +28,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// shutAndOpen shuts a gate beside a limit, and lets time open it.
+// shutAndOpen shuts a gate, charges it alone and together with limit, and sleeps until it
+// opens.
 func shutAndOpen(t *testing.T, limit weir.Limit) {
 	calls := 0
 	memory := memstore.New(memstore.Options{})
@@ -81,8 +83,8 @@ func shutAndOpen(t *testing.T, limit weir.Limit) {
 	wants(0, "forgotten", true, 0, gate)
 }
 
-// TestForget: whatever stands before a store lets Forget through, and remembers
-// nothing of before.
+// TestForget: every decorator passes Forget on to its store, and forgets what it remembers
+// itself.
 func TestForget(t *testing.T) {
 	for name, decorated := range map[string]func(weir.Store) weir.Store{
 		"nothing":  func(s weir.Store) weir.Store { return s },
@@ -108,7 +110,7 @@ func TestForget(t *testing.T) {
 				t.Errorf("%s: got %d admitted in round %d, want %d", name, admitted, round, want)
 			}
 			forget := weir.Transaction{Charges: slices.Clone(charges), Forget: true}
-			forget.Charges[0].Cost, forget.Charges[1].Cost = int64(round)-1, int64(round)-1 // ignored
+			forget.Charges[0].Cost, forget.Charges[1].Cost = int64(round)-1, int64(round)-1 // Forget ignores costs
 			if err := store.Take(t.Context(), &forget); err != nil {
 				t.Fatal(err)
 			}

@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// TestHybridServes: 20,000 asks of a blocked key are none for the store behind,
-// and every decision is the one that it would have made.
+// TestHybridServes: 20,000 transactions of a key that is refused reach the next store zero
+// times, and each decision is the one that the next store would have made.
 func TestHybridServes(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(5, time.Second), algorithms.TokenBucket(5, 5, time.Second), algorithms.LeakyBucket(5, 5, time.Second),
@@ -31,7 +31,7 @@ func TestHybridServes(t *testing.T) {
 	}
 }
 
-// serveBlocked uses a limit up and asks 20,000 times more.
+// serveBlocked uses a limit up and then asks 20,000 times.
 func serveBlocked(t *testing.T, limit weir.Limit) {
 	plain := memstore.New(memstore.Options{})
 	behind := &distant{Store: plain}
@@ -60,9 +60,9 @@ func serveBlocked(t *testing.T, limit weir.Limit) {
 	}
 }
 
-// TestHybridIsExact runs random asks through Hybrid and past it, with a round
-// trip between them: whatever Hybrid refuses does not fit, and what it lets
-// through the store decides.
+// TestHybridIsExact: what Hybrid refuses from memory, the next store would refuse too.
+// Random transactions go through Hybrid and, as those of another process, past it, with a
+// round trip between Hybrid and its store.
 func TestHybridIsExact(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -77,12 +77,12 @@ func TestHybridIsExact(t *testing.T) {
 			for i := range 2000 {
 				charges := randomCharges(r, period)
 				within := []time.Duration{0, 0, 10 * time.Millisecond}[r.IntN(3)]
-				if r.IntN(4) == 0 { // somebody else's process
+				if r.IntN(4) == 0 { // another process
 					take(t, plain, within, noGifts(charges)...)
 				}
 				asked := behind.Calls.Load()
 				got := take(t, store, within, charges...)
-				if behind.Calls.Load() == asked { // served here: the store must refuse too
+				if behind.Calls.Load() == asked { // decided from memory: the store must refuse too
 					if bad := contradicts(t, plain, got); bad != "" {
 						t.Fatalf("seed %d, ask %d: %s", seed, i, bad)
 					}
@@ -98,7 +98,7 @@ func TestHybridIsExact(t *testing.T) {
 	}
 }
 
-// randomCharges charges some of four limits.
+// randomCharges returns charges of some of four limits.
 func randomCharges(r *rand.Rand, period time.Duration) (charges []weir.Charge) {
 	for _, l := range []weir.Limit{
 		algorithms.GCRA(5, period).Named("gcra"), algorithms.SlidingLog(4, period).Named("log"),
@@ -111,8 +111,8 @@ func randomCharges(r *rand.Rand, period time.Duration) (charges []weir.Charge) {
 	return charges
 }
 
-// contradicts returns how a refusal by Hybrid differs from what the store behind says
-// of the same charges, or "".
+// contradicts returns how a refusal by Hybrid differs from the decision of the next store
+// on the same charges, or "" if it does not.
 func contradicts(t *testing.T, plain weir.Store, got *weir.Transaction) string {
 	t.Helper()
 	peek := take(t, plain, got.Within, got.Charges...)
@@ -127,7 +127,8 @@ func contradicts(t *testing.T, plain weir.Store, got *weir.Transaction) string {
 	return ""
 }
 
-// noGifts: what another process gives back is seen after a while only.
+// noGifts returns the charges without those that give units back, because Hybrid notices
+// units that another process gives back only after 10 s.
 func noGifts(charges []weir.Charge) []weir.Charge {
 	spent := append([]weir.Charge(nil), charges...)
 	for i := range spent {
@@ -136,6 +137,8 @@ func noGifts(charges []weir.Charge) []weir.Charge {
 	return spent
 }
 
+// TestHybridForgets: Hybrid refuses from memory only the same cost under the same limit,
+// and asks again after units were given back.
 func TestHybridForgets(t *testing.T) {
 	limit := algorithms.FixedWindow(2, 24*time.Hour)
 	charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
@@ -181,8 +184,8 @@ func TestHybridForgets(t *testing.T) {
 	}
 }
 
-// TestHybridDropWhileAsking: an answer that was on its way when a unit was given
-// back does not block.
+// TestHybridDropWhileAsking: a refusal that was on its way when a unit was given back is
+// not remembered.
 func TestHybridDropWhileAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &distant{Store: memstore.New(memstore.Options{})}
@@ -190,7 +193,7 @@ func TestHybridDropWhileAsking(t *testing.T) {
 		store := weir.Hybrid(behind, 0)
 		charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
 		take(t, store, 0, charge)
-		go func() { // decided in half a second, back in one
+		go func() { // the store decides after half a second and answers after one
 			store.Take(context.Background(), &weir.Transaction{Charges: []weir.Charge{charge}})
 		}()
 		time.Sleep(600 * time.Millisecond)
@@ -206,7 +209,8 @@ func TestHybridDropWhileAsking(t *testing.T) {
 	})
 }
 
-// TestHybridUnknown: of limits that did not refuse it says that it knows nothing.
+// TestHybridUnknown: if a transaction is refused from memory, the decisions on its limits
+// that have room have Remaining −1.
 func TestHybridUnknown(t *testing.T) {
 	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
 	charges := []weir.Charge{
@@ -223,6 +227,8 @@ func TestHybridUnknown(t *testing.T) {
 	}
 }
 
+// TestHybridBounded: Hybrid remembers about as many refusals as maxKeys allows, even if
+// many more keys are refused.
 func TestHybridBounded(t *testing.T) {
 	behind := &distant{Store: memstore.New(memstore.Options{})}
 	store := weir.Hybrid(behind, 10)
@@ -241,7 +247,7 @@ func TestHybridBounded(t *testing.T) {
 	}
 }
 
-// TestHybridRoom: as many refusals as it is to remember are remembered, all but a few,
+// TestHybridRoom: Hybrid remembers at least 49 of 50 refusals if there are maxKeys of them,
 // while its tables grow.
 func TestHybridRoom(t *testing.T) {
 	const keys = 10_000
@@ -264,8 +270,8 @@ func TestHybridRoom(t *testing.T) {
 	}
 }
 
-// TestHybridManyAlgorithms: of 256 algorithms refusals are remembered. Those of more are
-// asked for again.
+// TestHybridManyAlgorithms: refusals of 256 different algorithms are remembered. Refusals
+// of further algorithms are not, so the store is asked again.
 func TestHybridManyAlgorithms(t *testing.T) {
 	behind := &distant{Store: memstore.New(memstore.Options{})}
 	store := weir.Hybrid(behind, 0)
@@ -292,6 +298,8 @@ func TestHybridManyAlgorithms(t *testing.T) {
 	}
 }
 
+// TestHybridErrors: Hybrid returns errors of the next store, refuses invalid charges, and
+// panics on bad arguments.
 func TestHybridErrors(t *testing.T) {
 	broken := errors.New("broken")
 	store := weir.Hybrid(failing{broken}, 0)
@@ -314,8 +322,9 @@ func TestHybridErrors(t *testing.T) {
 	}
 }
 
-// TestHybridConformance: the tests of a store whose limits are not being
-// refused again and again; those are known to say −1.
+// TestHybridConcurrent: Hybrid passes those tests of a store that do not expect a Remaining
+// from repeated refusals, which is −1 here. And 64 goroutines are admitted exactly as often
+// as the limit allows.
 func TestHybridConcurrent(t *testing.T) {
 	for _, test := range storetest.Tests() {
 		switch test.Name {
@@ -342,6 +351,7 @@ func TestHybridConcurrent(t *testing.T) {
 	}
 }
 
+// BenchmarkHybridBlocked measures a refusal from memory.
 func BenchmarkHybridBlocked(b *testing.B) {
 	limit := algorithms.GCRA(1, 1000*time.Hour)
 	plain := memstore.New(memstore.Options{})
@@ -378,10 +388,10 @@ func ExampleHybrid() {
 	// blocked: true
 }
 
-// TestHybridKnowsTheCalendar: a refusal says nothing of the same numbers in another
-// place, where a new day has begun.
+// TestHybridKnowsTheCalendar: a refusal under a Calendar of one time zone is not used for
+// the same numbers in another time zone, where a new day has begun.
 func TestHybridKnowsTheCalendar(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // from midnight of UTC
+	synctest.Test(t, func(t *testing.T) { // the clock begins at midnight UTC
 		store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
 		ask := func(east int) bool {
 			limit := algorithms.Calendar(1, algorithms.Day, time.FixedZone("", east))
@@ -390,7 +400,7 @@ func TestHybridKnowsTheCalendar(t *testing.T) {
 		time.Sleep(24*time.Hour - 5*time.Second)
 		for _, test := range []struct {
 			sleep time.Duration
-			east  int // seconds, of UTC
+			east  int // offset of the time zone, in seconds east of UTC
 			want  bool
 		}{{0, 0, true}, {0, 0, false}, {3 * time.Second, 0, false}, {0, 3, true}, {0, 3, false}, {0, 0, false}} {
 			time.Sleep(test.sleep)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestImports: what publishes itself on http.DefaultServeMux comes with weirchi
-// alone.
+// TestImports: no package imports net/http/pprof, expvar or chi's middleware, which add
+// handlers to http.DefaultServeMux. Only weirchi does.
 func TestImports(t *testing.T) {
 	const module = "github.com/seed83679106/weir"
 	for _, pkg := range []string{"", "/algorithms", "/memstore", "/redisstore", "/keys", "/config", "/admin", "/watch", "/storetest"} {
@@ -29,7 +29,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestImportsFew: the packages that limit in memory compile nothing but the standard library.
+// TestImportsFew: weir, algorithms and memstore import only packages of this module and of
+// the standard library.
 func TestImportsFew(t *testing.T) {
 	const module = "github.com/seed83679106/weir"
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module, module+"/algorithms", module+"/memstore").Output()
@@ -47,8 +48,9 @@ func TestImportsFew(t *testing.T) {
 	}
 }
 
-// TestRequires: what serves tests, metrics, tracing and examples is in modules of
-// its own, so it decides no version of a user's.
+// TestRequires: the module requires only four others. Tests, metrics, tracing and examples
+// have modules of their own, so that their requirements decide no version in the module of
+// a user.
 func TestRequires(t *testing.T) {
 	out, err := exec.Command("go", "mod", "edit", "-json").Output()
 	if err != nil {

@@ -34,8 +34,8 @@ func inFlight(n int64, lease time.Duration) []weir.Rule {
 	return []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.InFlight(n, lease)}}}
 }
 
-// TestInFlight: a request holds its unit until its handler returns, whatever ends it, for
-// as long as it takes, and through every decorator.
+// TestInFlight: a request holds its unit until its handler returns or panics, even if that
+// takes longer than the lease or the client hangs up, through every decorator.
 func TestInFlight(t *testing.T) {
 	for name, around := range map[string]func(weir.Store) weir.Store{
 		"alone":    func(s weir.Store) weir.Store { return s },
@@ -76,27 +76,28 @@ func TestInFlight(t *testing.T) {
 				if got := fmt.Sprint(res.StatusCode, res.Header["Ratelimit-Policy"], res.Header["Ratelimit"], res.Header["Retry-After"]); got != `429 ["api";q=2;qu="concurrent-requests"] ["api";r=0] []` {
 					t.Errorf("a third request: got %s", got)
 				}
-				hangUp() // its handler is still at work
+				hangUp() // the handler still runs
 				held(2)
 				end(func() {})
 				held(1)
 				start(t.Context())
 				end(func() { panic(http.ErrAbortHandler) })
 				held(1)
-				for range 20 { // ten leases: the unit is renewed
+				for range 20 { // for ten times the lease, so the unit is renewed
 					time.Sleep(31 * time.Second)
 					held(1)
 				}
 				end(func() {})
 				held(0)
-				time.Sleep(time.Hour) // no timer is left
+				time.Sleep(time.Hour) // a timer that is left would renew the units
 				held(0)
 			})
 		})
 	}
 }
 
-// TestInFlightModel holds random schedules of starts, ends and time against a count.
+// TestInFlightModel: in random schedules of requests that begin and end, the store counts
+// exactly the requests in flight.
 func TestInFlightModel(t *testing.T) {
 	schedules := 100_000
 	if testing.Short() {
@@ -107,7 +108,7 @@ func TestInFlightModel(t *testing.T) {
 	for schedules > 0 {
 		synctest.Test(t, func(t *testing.T) {
 			store := memory()
-			for range 500 { // a bubble takes longer than a schedule
+			for range 500 { // several schedules in one bubble, because making a bubble takes longer than a schedule
 				schedules--
 				newFlights(t, r, store, strconv.Itoa(schedules)).run(t, seed)
 			}
@@ -115,7 +116,8 @@ func TestInFlightModel(t *testing.T) {
 	}
 }
 
-// flights are a key under a limit of requests in flight, and those that are.
+// flights has a limit of requests in flight, and the requests of its key that are in
+// flight.
 type flights struct {
 	r     *rand.Rand
 	store weir.Store
@@ -123,15 +125,15 @@ type flights struct {
 	n     int64
 	limit weir.Limit
 	h     http.Handler
-	enter chan chan bool // gets the request that has begun
-	held  []chan bool    // get whether the request panics, and end it
+	enter chan chan bool // receives the channel of each request that begins
+	held  []chan bool    // sending to one ends its request; true makes it panic
 }
 
 func newFlights(t *testing.T, r *rand.Rand, store weir.Store, key string) *flights {
 	f := &flights{r: r, store: store, key: key, n: 1 + r.Int64N(4), enter: make(chan chan bool, 1)}
 	f.limit = algorithms.InFlight(f.n, time.Duration(2+r.IntN(100))*time.Millisecond)
 	limits := []weir.Limit{f.limit}
-	if r.IntN(2) == 0 { // beside another limit, which refuses some
+	if r.IntN(2) == 0 { // with a second limit, which refuses some requests
 		limits = append(limits, algorithms.FixedWindow(8, 1000*time.Hour))
 	}
 	f.h = must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("Key"), Limits: limits}}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -144,7 +146,7 @@ func newFlights(t *testing.T, r *rand.Rand, store weir.Store, key string) *fligh
 	return f
 }
 
-// run takes twelve steps and counts after each.
+// run takes twelve steps, and compares the count of the store after each.
 func (f *flights) run(t *testing.T, seed uint64) {
 	t.Helper()
 	for range 12 {
@@ -169,7 +171,7 @@ func (f *flights) run(t *testing.T, seed uint64) {
 	synctest.Wait()
 }
 
-// step ends a request, passes time or sends a request.
+// step ends a request, sleeps, or sends a request.
 func (f *flights) step() {
 	switch k := f.r.IntN(4); {
 	case k == 0 && len(f.held) > 0:
@@ -186,7 +188,7 @@ func (f *flights) step() {
 	}
 }
 
-// TestInFlightRefused: a request that is not served holds nothing.
+// TestInFlightRefused: a request that is refused or not sent holds no unit.
 func TestInFlightRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory()
@@ -195,7 +197,7 @@ func TestInFlightRefused(t *testing.T) {
 		shadow := weir.Rule{Name: "shadow", Key: weir.Global(), Limits: []weir.Limit{flight}, Shadow: 1}
 		other := weir.Rule{Name: "other", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}}
 		l := must(t, store, weir.Options{Rules: []weir.Rule{api, shadow, other}})
-		again := must(t, store, weir.Options{Rules: []weir.Rule{api}}) // another process, which knows of no ban
+		again := must(t, store, weir.Options{Rules: []weir.Rule{api}}) // another process, which has not learned of the ban
 		var during int64
 		h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { during = left(t, store, "shadow", flight) }))
 		for i, want := range []int{200, 429, 200} {
@@ -203,7 +205,7 @@ func TestInFlightRefused(t *testing.T) {
 				if err := l.Ban(t.Context(), "api", "", time.Hour); err != nil {
 					t.Fatal(err)
 				}
-				h, want = again.Handler(served), 429 // banned, and charged
+				h, want = again.Handler(served), 429 // the store refuses it for the ban, after charging it
 			}
 			if got := do(h, ask("/", "192.0.2.1:4")).StatusCode; got != want {
 				t.Errorf("request %d: got %d, want %d", i, got, want)
@@ -229,7 +231,8 @@ func left(t *testing.T, store weir.Store, rule string, l weir.Limit) int64 {
 	return take(t, store, 0, weir.Charge{Rule: rule, Limit: l}).Decisions[0].Remaining
 }
 
-// TestInFlightOutbound: a request that goes out is in flight until its response is read.
+// TestInFlightOutbound: an outgoing request is in flight until the body of its response is
+// closed.
 func TestInFlightOutbound(t *testing.T) {
 	store, flight := memory(), algorithms.InFlight(1, time.Minute)
 	fail := false
@@ -297,19 +300,19 @@ func TestInFlightProcesses(t *testing.T) {
 	hangs := process(lease, "hang")
 	until(t, func() bool { return rdb.Get(ctx, "hanging").Val() == "10" && look().Remaining == 0 })
 	time.Sleep(2 * lease)
-	until(t, func() bool { return look().Remaining == 0 }) // they are renewed
+	until(t, func() bool { return look().Remaining == 0 }) // the units are renewed
 	if err := hangs.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = hangs.Wait()
 	killed := look()
 	until(t, func() bool { return look().Remaining == 10 })
-	if killed.ResetAfter > lease { // by the clock of the server: a busy machine may look late
+	if killed.ResetAfter > lease { // on the clock of the server, because a busy machine may look late
 		t.Errorf("when the process was killed: got %+v, want all free after %v", killed, lease)
 	}
 }
 
-// until waits for a condition that another process brings about.
+// until polls until a condition holds that depends on another process, for at most 30 s.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
 	for range 3000 {
@@ -321,11 +324,11 @@ func until(t *testing.T, ok func() bool) {
 	t.Fatal("got nothing after 30 seconds")
 }
 
-// TestInFlightProcess is one of the processes.
+// TestInFlightProcess is one of the processes that TestInFlightProcesses starts.
 func TestInFlightProcess(t *testing.T) {
 	addr, job := os.Getenv("WEIR_IN_FLIGHT"), os.Getenv("WEIR_JOB")
 	if addr == "" {
-		t.Skip("it is what TestInFlightProcesses starts")
+		t.Skip("only TestInFlightProcesses starts it")
 	}
 	lease, err := time.ParseDuration(os.Getenv("WEIR_LEASE"))
 	if err != nil {
@@ -369,7 +372,8 @@ if ARGV[1] == '1' then redis.call('INCR', 'served') end`)
 	}
 }
 
-// TestInFlightPanics: a store that panics while a request renews its unit is an error.
+// TestInFlightPanics: if the store panics while a unit is renewed, the panic is logged as
+// an error.
 func TestInFlightPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := memstore.New(memstore.Options{})

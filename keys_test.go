@@ -25,6 +25,8 @@ var (
 
 type userKey struct{}
 
+// TestByIP: the key is the address of the peer or, if the peer is trusted, the rightmost
+// address of X-Forwarded-For that is not trusted.
 func TestByIP(t *testing.T) {
 	none, one, both := []netip.Prefix{}, []netip.Prefix{proxy}, []netip.Prefix{proxy, proxy6}
 	for _, tt := range []struct {
@@ -33,7 +35,7 @@ func TestByIP(t *testing.T) {
 		xff     []string
 		want    string
 	}{
-		// The peer, in every way that it is written.
+		// The address of the peer may be written in every form.
 		{none, "192.0.2.1:4", nil, "192.0.2.1"},
 		{none, "192.0.2.1", nil, "192.0.2.1"},
 		{none, "[::ffff:192.0.2.1]:4", nil, "192.0.2.1"},
@@ -58,14 +60,15 @@ func TestByIP(t *testing.T) {
 		{none, ":", nil, "unknown"},
 		{one, "@", []string{"192.0.2.1"}, "unknown"},
 
-		// Who is not trusted is not believed.
+		// X-Forwarded-For of an untrusted peer is ignored.
 		{none, "192.0.2.1:4", []string{"198.51.100.7"}, "192.0.2.1"},
 		{none, "10.0.0.1:4", []string{"198.51.100.7"}, "10.0.0.1"},
 		{one, "192.0.2.1:4", []string{"198.51.100.7"}, "192.0.2.1"},
 		{one, "192.0.2.1:4", []string{"10.0.0.1"}, "192.0.2.1"},
 		{one, "[2001:db8:ffff::1]:4", []string{"198.51.100.7"}, "2001:db8:ffff::/64"},
 
-		// A trusted peer says who called it; what stands left of that is forged.
+		// A trusted peer appends the address that called it; entries left of that may be
+		// forged.
 		{one, "10.0.0.1:4", nil, "10.0.0.1"},
 		{one, "10.0.0.1:4", []string{""}, "10.0.0.1"},
 		{one, "10.0.0.1:4", []string{" , ,"}, "10.0.0.1"},
@@ -79,7 +82,7 @@ func TestByIP(t *testing.T) {
 		{one, "10.0.0.1:4", []string{"2001:db8:1:2:3::4"}, "2001:db8:1:2::/64"},
 		{both, "[2001:db8:ffff::1]:4", []string{"198.51.100.7, 192.0.2.1, 10.0.0.2"}, "192.0.2.1"},
 
-		// All are trusted: the leftmost.
+		// If all entries are trusted, the leftmost is the key.
 		{one, "10.0.0.1:4", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
 		{one, "10.0.0.1:4", []string{"10.0.0.4", "10.0.0.3, 10.0.0.2"}, "10.0.0.4"},
 
@@ -96,7 +99,7 @@ func TestByIP(t *testing.T) {
 		{[]netip.Prefix{mapped}, "11.0.0.1:4", []string{"192.0.2.1"}, "11.0.0.1"},
 		{both, "[2001:db8:ffff::1%eth0]:4", []string{"192.0.2.1, 2001:db8:ffff::2%x"}, "192.0.2.1"},
 
-		// Garbage ends the walk at the hop that sent it.
+		// An entry that is no address ends the search at the hop that sent it.
 		{one, "10.0.0.1:4", []string{"192.0.2.1, garbage"}, "10.0.0.1"},
 		{one, "10.0.0.1:4", []string{"192.0.2.1, garbage, 10.0.0.2"}, "10.0.0.2"},
 		{one, "10.0.0.1:4", []string{"192.0.2.1, unknown", "10.0.0.2"}, "10.0.0.2"},
@@ -124,6 +127,8 @@ func TestByIP(t *testing.T) {
 	}
 }
 
+// TestByIPMegabyte: an X-Forwarded-For of a megabyte costs no allocation, and garbage in
+// it leaves the proxy as the key.
 func TestByIPMegabyte(t *testing.T) {
 	fill := func(s string) string { return strings.Repeat(s, 1<<20/len(s)) }
 	key := weir.ByIP(proxy)
@@ -148,6 +153,8 @@ func TestByIPMegabyte(t *testing.T) {
 	}
 }
 
+// TestJoin: keys are joined as netstrings, and the rule applies only if every function has
+// a key.
 func TestJoin(t *testing.T) {
 	for _, tt := range []struct {
 		keys []weir.KeyFunc
@@ -168,6 +175,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// TestFirstOf: the first function that has a key decides, and its position begins the key.
 func TestFirstOf(t *testing.T) {
 	first := weir.FirstOf(weir.ByHeader("X-Api-Key"), weir.ByIP())
 	for _, tt := range []struct {
@@ -175,7 +183,7 @@ func TestFirstOf(t *testing.T) {
 		want string
 	}{
 		{weirtest.Get("X-Api-Key: k1"), "0:k1"},
-		{weirtest.Get("X-Api-Key: 192.0.2.1"), "0:192.0.2.1"}, // not the key of that address
+		{weirtest.Get("X-Api-Key: 192.0.2.1"), "0:192.0.2.1"}, // differs from the key of that address
 		{weirtest.Get("X-Api-Key: 1:192.0.2.1"), "0:1:192.0.2.1"},
 		{weirtest.Get("X-Api-Key: "), "1:192.0.2.1"},
 		{weirtest.Get(), "1:192.0.2.1"},
@@ -189,7 +197,8 @@ func TestFirstOf(t *testing.T) {
 	}
 }
 
-// Who builds a key function may use the slice again.
+// TestKeysAreCloned: a key function does not change if the caller changes the slice of its
+// arguments.
 func TestKeysAreCloned(t *testing.T) {
 	trusted := []netip.Prefix{proxy}
 	ip := weir.ByIP(trusted...)
@@ -208,6 +217,8 @@ func TestKeysAreCloned(t *testing.T) {
 	}
 }
 
+// FuzzByIP: ByIP returns an address, a /64 or "unknown", and no client can change its key
+// by X-Forwarded-For.
 func FuzzByIP(f *testing.F) {
 	f.Add("192.0.2.1:4", "198.51.100.7", "10.0.0.1")
 	f.Add("10.0.0.1:4", "198.51.100.7, 192.0.2.1:80", "[::ffff:10.0.0.2]:80,")
@@ -226,7 +237,7 @@ func FuzzByIP(f *testing.F) {
 				t.Errorf("%q called with %q, %q: got %q, %v; want an address, a /64 or unknown", peer, xff1, xff2, got, ok)
 			}
 		}
-		// A trusted hop that appends its caller: nothing left of that counts.
+		// A trusted hop appends its caller, so entries left of that must not count.
 		if addr, err := netip.ParseAddr(want); err == nil && !proxy.Contains(addr) {
 			for _, r := range []*http.Request{
 				weirtest.From("10.0.0.1:4", xff1, xff2+", "+want),
@@ -240,6 +251,7 @@ func FuzzByIP(f *testing.F) {
 	})
 }
 
+// FuzzJoin: two different combinations never have the same key.
 func FuzzJoin(f *testing.F) {
 	f.Add("a:", "b", "a", ":b")
 	f.Add("1:a,", "", "", "1:a,")
@@ -269,8 +281,8 @@ func constants(constants ...string) []weir.KeyFunc {
 	return ks
 }
 
-// Behind a load balancer in 10.0.0.0/8 the client is who called it; what the
-// client itself wrote into X-Forwarded-For stands to the left and is ignored.
+// A load balancer in 10.0.0.0/8 appends the address of the client to X-Forwarded-For.
+// Entries that the client wrote itself are to the left and are ignored.
 func ExampleByIP() {
 	key := weir.ByIP(netip.MustParsePrefix("10.0.0.0/8"))
 	r := httptest.NewRequest("GET", "/", nil)
@@ -278,7 +290,7 @@ func ExampleByIP() {
 	r.Header.Set("X-Forwarded-For", "198.51.100.7, 192.0.2.1")
 	weirtest.Show(key, r)
 
-	r.RemoteAddr = "203.0.113.5:1024" // past the load balancer
+	r.RemoteAddr = "203.0.113.5:1024" // a client that does not come through the load balancer
 	weirtest.Show(key, r)
 	// Output:
 	// "192.0.2.1" true
@@ -299,7 +311,7 @@ func ExampleJoin() {
 	// Output: "9:192.0.2.1,3:GET,11:/users/{id}," true
 }
 
-// Users by name; whoever has not logged in, by address.
+// Requests of logged-in users have the user as their key, and others the address.
 func ExampleFirstOf() {
 	key := weir.FirstOf(keys.ByContext(userKey{}), weir.ByIP())
 	r := httptest.NewRequest("GET", "/", nil)
@@ -310,13 +322,14 @@ func ExampleFirstOf() {
 	// "0:alice" true
 }
 
+// TestByHeaderHost: a client cannot vary the key of a host by case, port or dots at the end.
 func TestByHeaderHost(t *testing.T) {
 	key := weir.ByHeader("Host")
 	for _, tt := range []struct{ host, want string }{
 		{"example.com", "example.com"},
 		{"EXAMPLE.com", "example.com"},
 		{"example.com:80", "example.com"},
-		{"example.com:8443", "example.com"}, // a client that varies it gets no fresh quota
+		{"example.com:8443", "example.com"}, // a client that varies the port gets no fresh quota
 		{"example.com:", "example.com"},
 		{"example.com:x:y", "example.com"},
 		{"example.com.", "example.com"},

@@ -22,17 +22,17 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A ledger is the slow definition of a limit: every charge of a key that is held.
+// A ledger is the slow definition of a limit: it keeps every charge of a key.
 type ledger struct {
 	limit weir.Limit
 	held  []*holding
 }
 
-// A holding is what was charged at an instant. Units that were given back out of turn
-// are gone: the limit may count them or not.
+// A holding is n units that were charged at an instant. gone counts the units of a turn
+// that was cancelled although it was not the last: the limit may count them or not.
 type holding struct{ at, n, gone int64 }
 
-// used returns what counts at t, at least and at most.
+// used returns the least and the most units that may count at t.
 func (g *ledger) used(t int64) (least, most int64) {
 	period := g.limit.Period.Microseconds()
 	for _, h := range g.held {
@@ -51,7 +51,7 @@ func (g *ledger) used(t int64) (least, most int64) {
 func (g *ledger) fits(t, n int64) (may, must bool) {
 	least, most := g.used(t)
 	may, must = least+n <= g.limit.Quota, most+n <= g.limit.Quota
-	for _, h := range g.held { // nobody overtakes
+	for _, h := range g.held { // no charge overtakes a reserved turn
 		may = may && (h.at <= t || h.n == 0)
 		must = must && h.at <= t
 	}
@@ -72,7 +72,7 @@ func (g *ledger) free(t int64) (least, most int64) {
 	return least, most
 }
 
-// A book has the ledgers of a key.
+// A book has one ledger for each limit of a key.
 type book []*ledger
 
 func (b book) fits(t, n int64) (may, must bool) {
@@ -84,8 +84,8 @@ func (b book) fits(t, n int64) (may, must bool) {
 	return may, must
 }
 
-// earliest returns when n units fit: at the first instant at which they may, and at
-// which they must.
+// earliest returns the first instant at which n units may fit, and the first at which they
+// must.
 func (b book) earliest(now, n int64) (may, must int64) {
 	instants := []int64{now}
 	for _, g := range b {
@@ -120,7 +120,7 @@ func (b book) spend(at, n int64) (hs []*holding) {
 	return hs
 }
 
-// A world is a store under random use, beside the books that say what it may do.
+// A world is a store under random use, with books of what it may and must do.
 type world struct {
 	*testing.T
 	r         *rand.Rand
@@ -129,7 +129,7 @@ type world struct {
 	books     map[string]book
 	decisions int
 	log       []string
-	mu        sync.Mutex // of what requests on their own touch
+	mu        sync.Mutex // for what concurrent requests use
 }
 
 func newWorld(t *testing.T, r *rand.Rand, limits ...weir.Limit) *world {
@@ -162,7 +162,7 @@ func (w *world) charges(key string, cost int64) (charges []weir.Charge) {
 	return charges
 }
 
-// sleep passes the time: a little, a lot, and to where windows change.
+// sleep sleeps for a short or a long time, or until a window ends.
 func (w *world) sleep() {
 	period := w.limits[w.r.IntN(len(w.limits))].Period
 	steps := []time.Duration{0, 0, time.Microsecond, time.Duration(w.r.Int64N(int64(period))), period / 7, period - time.Microsecond, period,
@@ -171,7 +171,7 @@ func (w *world) sleep() {
 	synctest.Wait()
 }
 
-// remains holds what the store says is left against the books.
+// remains compares the Remaining that the store returns with the books.
 func (w *world) remains() {
 	w.Helper()
 	for key, b := range w.books {
@@ -187,7 +187,7 @@ func (w *world) remains() {
 	}
 }
 
-// idle passes time until nothing counts any more: all must be free.
+// idle sleeps until no unit counts any more, and expects that all units are free.
 func (w *world) idle() {
 	w.Helper()
 	longest, last := time.Duration(0), now()
@@ -205,7 +205,8 @@ func (w *world) idle() {
 	w.remains()
 }
 
-// exactLimits are those that the books define: one, or two that are charged together.
+// exactLimits returns a sliding log, a fixed window or both, with random numbers: the
+// limits that a ledger defines.
 func exactLimits(r *rand.Rand) []weir.Limit {
 	period := func() time.Duration { return time.Duration(1+r.Int64N(20)) * time.Second }
 	limits := []weir.Limit{algorithms.SlidingLog(1+r.Int64N(12), period()).Named("log"), algorithms.FixedWindow(1+r.Int64N(12), period()).Named("window")}
@@ -215,24 +216,24 @@ func exactLimits(r *rand.Rand) []weir.Limit {
 	return limits
 }
 
-// A turn is booked under a key, and in its books.
+// A turn is a reservation for a key, with its holdings in the books.
 type turn struct {
 	key string
 	*weir.Reservation
 	hs    []*holding
-	after int // cancellations out of order
+	after int // cancellations of its key, out of order, before it was reserved
 }
 
-// A turnWorld has a line of turns.
+// A turnWorld is a world with turns that are reserved and cancelled.
 type turnWorld struct {
 	*world
 	line      []turn
 	cancelled map[string]int // out of order, by key
 }
 
-// turns reserves turns and cancels some: each request waits exactly as long as the
-// books say, or, where turns before it were cancelled out of order, no longer than if
-// they were kept.
+// turns reserves turns and cancels some. Each request must wait exactly as long as the
+// books say. If earlier turns were cancelled out of order, it may wait as if they were
+// kept, but no longer.
 func turns(t *testing.T, r *rand.Rand) int {
 	w := &turnWorld{world: newWorld(t, r, exactLimits(r)...), cancelled: map[string]int{}}
 	for range 60 {
@@ -247,7 +248,7 @@ func turns(t *testing.T, r *rand.Rand) int {
 	return w.decisions
 }
 
-// cancelOne cancels the last turn of the line, or any.
+// cancelOne cancels the last turn or, once in three times, any turn.
 func (w *turnWorld) cancelOne() {
 	w.Helper()
 	i := len(w.line) - 1
@@ -268,7 +269,7 @@ func (w *turnWorld) cancelOne() {
 		w.cancelled[c.key]++
 	}
 	for _, h := range c.hs {
-		if last { // as if it had never been
+		if last { // as if the turn had never been reserved
 			h.at = 0
 		} else {
 			h.gone = h.n
@@ -277,7 +278,8 @@ func (w *turnWorld) cancelOne() {
 	}
 }
 
-// reserveOne books a turn and holds its wait, or that of a refusal, against the books.
+// reserveOne reserves a turn, and compares its wait, or the RetryAfter of its refusal, with
+// the books.
 func (w *turnWorld) reserveOne() {
 	w.Helper()
 	w.decisions++
@@ -308,16 +310,18 @@ func (w *turnWorld) reserveOne() {
 	}
 }
 
-// settlements serves requests whose costs are known when they have ended: a request is
-// served exactly if its Cost fits, and what remains is what others have cost.
+// settlements serves requests whose final costs are known when they have ended. A request
+// must be served if and only if its Cost fits, and Remaining must follow from the final
+// costs.
 func settlements(t *testing.T, r *rand.Rand) int { return settling(t, r, exactLimits(r), false) }
 
-// leasedSettlements is the same over leases, which may refuse more until they end.
+// leasedSettlements does the same through package lease, which may refuse more until the
+// leases end.
 func leasedSettlements(t *testing.T, r *rand.Rand) int {
 	return settling(t, r, []weir.Limit{algorithms.FixedWindow(100+r.Int64N(300), time.Duration(1+r.Int64N(5))*time.Second).Named("l")}, true)
 }
 
-// A request of a settleWorld ends when it gets what it has used.
+// A request of a settleWorld ends when finish receives the units that it has used.
 type request struct {
 	key    string
 	hs     []*holding
@@ -325,7 +329,7 @@ type request struct {
 	served bool
 }
 
-// A settleWorld serves requests of settledCost units until it is told what they used.
+// A settleWorld is a world with requests that reserve settledCost units until they end.
 type settleWorld struct {
 	*world
 	h       http.Handler
@@ -376,7 +380,7 @@ func settling(t *testing.T, r *rand.Rand, limits []weir.Limit, leased bool) int 
 	return w.decisions
 }
 
-// burst sends a request, or over leases up to 60.
+// burst sends one request, or up to 60 if there are leases.
 func (w *settleWorld) burst(key string) {
 	w.Helper()
 	if !w.leased {
@@ -389,7 +393,7 @@ func (w *settleWorld) burst(key string) {
 	}
 }
 
-// send holds whether a request is served against the books.
+// send sends a request, and compares whether it is served with the books.
 func (w *settleWorld) send(key string) {
 	w.Helper()
 	w.decisions++
@@ -408,7 +412,7 @@ func (w *settleWorld) send(key string) {
 	}
 }
 
-// finish ends a request that has used less than its cost, or, without leases, more.
+// finish ends a request that has used less than its cost or, if there are no leases, more.
 func (w *settleWorld) finish(i int) {
 	q := w.running[i]
 	w.running = slices.Delete(w.running, i, i+1)
@@ -431,10 +435,10 @@ func (w *settleWorld) finish(i int) {
 
 type inWorld struct{}
 
-var hits uint64 // of leases, in all worlds
+var hits uint64 // decisions from leased units, in all worlds
 
-// replicas lease units and use them, beside a process without leases: no more is used
-// than the books allow, and when all is given back nothing is missing.
+// replicas has two processes that lease units, and one without leases. They must never use
+// more than the books allow, and after the leases are closed no units may be missing.
 func replicas(t *testing.T, r *rand.Rand) int {
 	w := newWorld(t, r, algorithms.FixedWindow(100+r.Int64N(1000), time.Duration(100+r.Int64N(400))*time.Millisecond).Named("l"))
 	stores := []weir.Store{w.plain}
@@ -448,7 +452,7 @@ func replicas(t *testing.T, r *rand.Rand) int {
 			w.decisions++
 			time.Sleep(time.Duration(r.Int64N(2000)) * time.Microsecond)
 			store, cost := stores[i], 1+r.Int64N(2)
-			if r.IntN(20) == 0 { // the one without leases takes all that is left
+			if r.IntN(20) == 0 { // the process without leases takes all units that are left
 				store, cost = w.plain, max(1, take(t, w.plain, 0, w.charges(key, 0)...).Decisions[0].Remaining)
 			}
 			may, _ := w.books[key].fits(now(), cost)
@@ -476,16 +480,16 @@ func replicas(t *testing.T, r *rand.Rand) int {
 type pauseWorld struct {
 	*world
 	client        *http.Client
-	paused, since map[string]int64 // until and since when, by key
-	underWay      map[string]int   // by key
-	patient       bool             // nobody gives up, which may hold up others until the turn would have come
+	paused, since map[string]int64 // until when and since when a key is paused
+	underWay      map[string]int   // requests that have not returned, by key
+	patient       bool             // no caller gives up; a turn that was given up may delay others until its instant
 	cancels       []context.CancelFunc
 	wg            sync.WaitGroup
 }
 
-// pauses sends requests whose answers pause the keys, and whose callers give up now
-// and then: nothing is sent beyond the limit or in a pause, what fits is sent at once,
-// and nothing is lost.
+// pauses sends requests whose responses pause the keys, and whose callers sometimes give
+// up. No request may be sent beyond the limit or during a pause, a request that fits must
+// be sent at once, and no units may be lost.
 func pauses(t *testing.T, r *rand.Rand) int {
 	const most = 40 * time.Second
 	w := &pauseWorld{world: newWorld(t, r, exactLimits(r)...), paused: map[string]int64{}, since: map[string]int64{}, underWay: map[string]int{}}
@@ -505,8 +509,8 @@ func pauses(t *testing.T, r *rand.Rand) int {
 	return w.decisions
 }
 
-// answer is the partner: it holds what is sent against the books, and asks for a pause
-// now and then.
+// answer responds as the partner. It compares each request with the books, and asks for a
+// pause once in six times.
 func (w *pauseWorld) answer(q *http.Request) (*http.Response, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -523,14 +527,15 @@ func (w *pauseWorld) answer(q *http.Request) (*http.Response, error) {
 		res.StatusCode = []int{429, 503}[w.r.IntN(2)]
 		res.Header.Set("Retry-After", strconv.FormatInt(wait, 10))
 		if end := now() + min(wait, 30)*1e6; end > w.paused[key] {
-			w.paused[key], w.since[key] = end, now() // what was on its way goes
+			w.paused[key], w.since[key] = end, now() // requests of the same instant may be sent already
 		}
 		w.note("%s: paused for %d s", key, wait)
 	}
 	return res, nil
 }
 
-// step has a caller give up, perhaps, and sends a request, at once if it must go.
+// step may make a caller give up. Then it sends a request, and checks that it is sent at
+// once if it must be.
 func (w *pauseWorld) step() {
 	w.Helper()
 	w.mu.Lock()
@@ -539,7 +544,7 @@ func (w *pauseWorld) step() {
 	w.mu.Unlock()
 	time.Sleep(d)
 	if giveUp && len(w.cancels) > 0 {
-		w.mu.Lock() // of r: a request may be answered meanwhile
+		w.mu.Lock() // guards r, because a request may be answered meanwhile
 		abandon := w.cancels[w.r.IntN(len(w.cancels))]
 		w.mu.Unlock()
 		abandon()
@@ -548,9 +553,9 @@ func (w *pauseWorld) step() {
 	ctx, cancel := context.WithCancel(w.Context())
 	w.cancels = append(w.cancels, cancel)
 	_, must := w.books[key].fits(now(), 1)
-	if w.underWay[key] == 0 && len(w.limits) == 1 && w.limits[0].Name == "log" { // of a window that turns were taken in less may be left
+	if w.underWay[key] == 0 && len(w.limits) == 1 && w.limits[0].Name == "log" { // a window in which turns were reserved may have less left
 		least, _ := w.books[key][0].free(now())
-		if left := take(w, w.plain, 0, w.charges(key, 0)...).Decisions[0].Remaining; left != least && left > 0 { // 0 up to a turn that was cancelled
+		if left := take(w, w.plain, 0, w.charges(key, 0)...).Decisions[0].Remaining; left != least && left > 0 { // Remaining is 0 until the instant of a cancelled turn
 			w.fail("%s: got %d remaining, want %d", key, left, least)
 		}
 	}
@@ -563,11 +568,11 @@ func (w *pauseWorld) step() {
 	sent := w.decisions > before
 	w.mu.Unlock()
 	if must && !sent {
-		w.fail("%s is not sent, which fits", key)
+		w.fail("%s is not sent although it fits", key)
 	}
 }
 
-// send is a caller, who may give up or be refused.
+// send sends a request for a caller, which may give up or be refused.
 func (w *pauseWorld) send(ctx context.Context, key string) {
 	defer func() {
 		w.mu.Lock()
@@ -583,10 +588,10 @@ func (w *pauseWorld) send(ctx context.Context, key string) {
 	}
 }
 
-// TestLayers is TestOracle for what stands on the arithmetic: schedules at random of
-// turns that are cancelled, of costs that are known afterwards, of leases and of pauses
-// are held against books of what was spent and when. WEIR_ORACLE=1000000 makes as many
-// decisions as that.
+// TestLayers does for reservations, settled costs, leases and pauses what TestOracle does
+// for algorithms: it compares the decisions of random schedules with a slow definition,
+// books of what was spent and when. The environment variable WEIR_ORACLE is the number of
+// decisions: 50,000 by default, 5000 with -short.
 func TestLayers(t *testing.T) {
 	decisions := 50_000
 	if testing.Short() {

@@ -15,8 +15,9 @@ import (
 )
 
 // TestLimitsForNeverFailsOpen: a mistake of LimitsFor lets no request pass unlimited. A
-// limit that cannot be counted is charged as the nearest that can, and other mistakes are
-// refused. A rule in shadow refuses nothing. Each mistake is logged, without the key.
+// limit that cannot be counted exactly is charged as the nearest that can be, and any other
+// mistake makes the request fail. A rule in shadow refuses no request. Each mistake is
+// logged without the key.
 func TestLimitsForNeverFailsOpen(t *testing.T) {
 	const gib = 1 << 30
 	uncountable := algorithms.GCRA(gib, time.Hour)
@@ -27,7 +28,7 @@ func TestLimitsForNeverFailsOpen(t *testing.T) {
 		onError func(http.ResponseWriter, *http.Request, http.Handler, error)
 		status  int
 		shown   string // X-RateLimit-Limit
-		sent    bool   // through Transport
+		sent    bool   // Transport sends the request
 		logged  string
 	}{
 		{[]weir.Limit{algorithms.GCRA(5, time.Hour)}, 0, nil, 200, "5", true, ""},
@@ -58,7 +59,7 @@ func TestLimitsForNeverFailsOpen(t *testing.T) {
 		if _, err := out.RoundTrip(ask("/", "", "User", "ann@example.com")); (err == nil) != c.sent {
 			t.Errorf("%v in shadow %v: Transport returns %v, want it sent: %v", c.limits, c.shadow, err, c.sent)
 		}
-		if c.logged == "" { // a million a day can be counted, and with the buffer it cannot
+		if c.logged == "" { // a million a day can be counted exactly, but not with the buffer
 			given[0] = algorithms.GCRA(1_000_000, 24*time.Hour)
 			buffered := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, Buffer: 7 * time.Microsecond, Logger: slog.New(slog.DiscardHandler)})
 			if _, err := buffered.Transport(&partner{}).RoundTrip(ask("/", "", "User", "ann")); err == nil || !strings.Contains(err.Error(), "buffer of 7µs") {

@@ -21,7 +21,7 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// A long key and its digest are one key in every store, whichever is charged.
+// TestLongKeyIsItsDigest: a long key and its digest are the same key in every store.
 func TestLongKeyIsItsDigest(t *testing.T) {
 	long := strings.Repeat("x", 900_000)
 	for name, store := range map[string]weir.Store{
@@ -46,7 +46,8 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 	}
 }
 
-// Keys of 900 kB, which net/http lets clients send, are kept nowhere.
+// TestLongKeys: keys of 900 kB, which net/http lets clients send, are kept in no store,
+// cache, ban or list of offenders.
 func TestLongKeys(t *testing.T) {
 	const n, size = 300, 900_000
 	limit := algorithms.FixedWindow(1, 24*time.Hour)
@@ -99,13 +100,14 @@ func TestLongKeys(t *testing.T) {
 
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what pools keep is gone with the second
+	runtime.GC() // pools drop their memory at the second run
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// Allow and Deny see the whole key, everything after them its digest.
+// TestLongKeyInLists: Allow and Deny get the whole key, and a keys.List finds it by its
+// digest too.
 func TestLongKeyInLists(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	for _, entry := range []string{long, storedkey.Of(long), "xxx*"} {
@@ -131,7 +133,7 @@ func TestLongKeyInLists(t *testing.T) {
 	}
 }
 
-// A ban by hand, and a look at it, mean the digest of a long key.
+// TestLongKeyBanned: Ban, Banned and Unban treat a long key and its digest as the same key.
 func TestLongKeyBanned(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
@@ -158,7 +160,8 @@ func TestLongKeyBanned(t *testing.T) {
 	}
 }
 
-// Bans that are over leave the memory of the process while requests come.
+// TestBansEndInMemory: while requests come, the process drops bans that are over from its
+// memory.
 func TestBansEndInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
