@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAnswer: a file says with which status a rule refuses, and how random Retry-After is.
-// A reload says what changes, and loses no counts.
+// TestAnswer: the fields status and retry-jitter set the status and the Retry-After of
+// refusals. A reload that changes them reports the changes and loses no counts.
 func TestAnswer(t *testing.T) {
 	const before = "limits: [{name: a, config: [{limit: 1, period: 1h}]}]"
 	p := newPage(t, before, Options{})
@@ -35,7 +35,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestKeyJSON: the key json is that of keys.ByJSON, with a bound of 64 KiB.
+// TestKeyJSON: the key json:NAME is keys.ByJSON and reads bodies up to 64 KiB.
 func TestKeyJSON(t *testing.T) {
 	p := newPage(t, "limits: [{name: a, key: 'json:email', deny: [mallory], config: [{limit: 1, period: 1h}]}]", Options{})
 	h := p.Handler("a")(ok)

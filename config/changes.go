@@ -15,9 +15,9 @@ import (
 // rules come last.
 type Changes []Change
 
-// A Change is one difference.
+// A Change is one difference between the rules before and after a reload.
 type Change struct {
-	Rule string // its name
+	Rule string // the name of the rule
 
 	// What names the part of the rule: "key", "cost" and so on, or "limit 1m (gcra)"
 	// with the stored name and the algorithm of a limit. It is empty if the whole rule
@@ -25,13 +25,13 @@ type Change struct {
 	// limit is removed, and another is added, which counts from 0.
 	What string
 
-	// From is the text of the part before the reload, empty if it was added. To is that
-	// after the reload, empty if it was removed.
+	// From is the text of the part before the reload, empty if the part was added. To is
+	// its text after the reload, empty if the part was removed.
 	From, To string
 
-	// Lost says that units spent before the reload no longer count. It is so if a rule
-	// or a limit is removed or gets another name, if the key of a rule changes, and if
-	// the strikes of a penalty get another algorithm. No other change loses counts.
+	// Lost says that units spent before the reload no longer count. Counts are lost if a
+	// rule or a limit is removed or gets another name, if the key of a rule changes, and
+	// if the strikes of a penalty get another algorithm. No other change loses counts.
 	Lost bool
 }
 
@@ -66,8 +66,8 @@ func (c Change) String() string {
 	return s
 }
 
-// A fact is a part of a rule, as in Change. If the part has counts, identity is what they
-// are stored under: they are lost if it changes.
+// A fact is a part of a rule, as in Change. If the part has counts, identity stands for the
+// name under which they are stored. If identity changes, the counts are lost.
 type fact struct{ what, text, identity string }
 
 // facts returns all parts of the rule.
@@ -94,7 +94,7 @@ func (r *rule) facts() []fact {
 		facts = append(facts, fact{what, l.String(), what})
 	}
 	facts = append(facts, r.overridden...)
-	return slices.DeleteFunc(facts, func(f fact) bool { return f.text == "" }) // no list
+	return slices.DeleteFunc(facts, func(f fact) bool { return f.text == "" }) // parts that the rule lacks
 }
 
 // headerNames returns the names that a file uses for the dialects in d.
@@ -108,7 +108,8 @@ func headerNames(d weir.Dialect) string {
 	return strings.Join(names, ", ")
 }
 
-// limitsText returns the limits of a rule: "20 per 1m; 5 per 3s", or the word instead.
+// limitsText returns the limits of a rule, such as "20 per 1m; 5 per 3s", or the word
+// unlimited or denied.
 func (r *rule) limitsText() string {
 	if r.word != "" {
 		return r.word
@@ -138,7 +139,7 @@ func changes(old, now []rule) (changes Changes) {
 	return changes
 }
 
-// differences compares the facts of the rule of that name.
+// differences compares the facts of the named rule before and after a reload.
 func differences(name string, old, now []fact) (changes Changes) {
 	byName := func(facts []fact) map[string]fact {
 		m := make(map[string]fact, len(facts))

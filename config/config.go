@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// MaxSize is the size of the largest file that is loaded, together with those that it
-// includes, in bytes. It holds some 1,500 rules, and bounds the time and memory of the parser.
+// MaxSize is the largest size, in bytes, of a file together with the files that it includes.
+// A larger file is not loaded. MaxSize bounds the time and memory of the parser.
 const MaxSize = 4 << 20
 
 //go:embed schema.json
@@ -27,7 +27,7 @@ var schema string
 // describes the structure; it does not know the names in Options.
 func Schema() string { return schema }
 
-// Options of Open. All may be zero.
+// Options of Open. The zero value is ready to use.
 type Options struct {
 	// Keys are key functions, by the names that files use for them. A name has no
 	// colon and is not the name of a built-in key.
@@ -69,8 +69,8 @@ type File struct {
 
 // A version is the content of a File between two reloads. It is never changed.
 type version struct {
-	digest   string   // of the content
-	paths    []string // of the content
+	digest   string   // the SHA-256 of the content
+	paths    []string // the names of the files
 	rules    []rule
 	trusted  []netip.Prefix
 	limiters []*weir.Limiter // one for each of File.handlers
@@ -136,9 +136,10 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	}
 }
 
-// HandlerOfAll returns a middleware that charges all rules of the file together, those that
-// it has when the request arrives: also those that a reload adds. Their headers must be the
-// same; HandlerOfAll panics if they differ, and later such a file is not loaded.
+// HandlerOfAll returns a middleware that charges all rules of the file together. They are
+// the rules that the file has when the request arrives, so a reload may add and remove
+// rules. The headers of all rules must be the same: HandlerOfAll panics if they differ, and a
+// later file in which they differ is not loaded.
 func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 	return f.Handler(all...)
 }
@@ -146,8 +147,8 @@ func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 // all stands for the names of all rules. No rule has such a name.
 var all = []string{"\x00"}
 
-// handler returns the index of the limiter of the named rules. If there is none yet, it
-// makes it.
+// handler returns the index of the limiter of the named rules. It makes the limiter if there
+// is none yet.
 func (f *File) handler(names []string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,8 +172,8 @@ func (f *File) handler(names []string) int {
 // package admin. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
-// TrustedProxies returns the trusted-proxies of the file, for programs that believe
-// other headers of these proxies as well.
+// TrustedProxies returns the trusted-proxies of the file, for programs that trust other
+// header fields of these proxies as well.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
 // Version returns the version of the rules in force: the first 12 digits of the SHA-256 of
@@ -206,9 +207,9 @@ func (f *File) Unused() (names []string) {
 	return names
 }
 
-// Check loads a file without using it, for example before it is deployed, and returns what
-// Open would. Of o it needs Keys, Costs, FS and the Limiter's Headers; the names in Keys
-// and Costs matter, not their functions.
+// Check loads a file without using it, for example before it is deployed, and returns the
+// error that Open would. It uses Keys, Costs, FS and the Limiter's Headers of o. It never
+// calls the functions in Keys and Costs.
 func Check(path string, o Options) error {
 	_, err := Open(path, memstore.New(memstore.Options{}), o)
 	return err
@@ -226,11 +227,12 @@ func (f *File) Rules() []weir.Rule {
 }
 
 // Reload reads the file again and returns what changed. After an error the rules are
-// as they were. Call it for a signal or a button; Watch reloads without it.
+// as they were. Call it when an operator asks for it, for example by a signal. Watch reloads
+// without such a call.
 func (f *File) Reload() (Changes, error) { return f.load(f.read()) }
 
-// load replaces the rules by those in c, unless it could not be read, and returns what
-// changed.
+// load replaces the rules by those in c and returns what changed. err is the error of
+// reading c; load counts and returns it.
 func (f *File) load(c *content, err error) (changes Changes, _ error) {
 	before := f.current.Load()
 	if err == nil {

@@ -130,8 +130,8 @@ func tooDeep(tokens token.Tokens) *token.Token {
 	return nil
 }
 
-// mapping returns the values of a mapping by field. known are the fields that it may
-// have. what is its name in messages, such as "a rule".
+// mapping returns the values of a mapping by field. known are the fields that the mapping
+// may have. what is its name in messages, such as "a rule".
 func (d *decoder) mapping(n ast.Node, what string, known []string, required ...string) map[string]ast.Node {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)
@@ -162,14 +162,15 @@ func (d *decoder) mapping(n ast.Node, what string, known []string, required ...s
 		fields[name], lines[name] = v.Value, key.Position.Line
 	}
 	for _, name := range required {
-		if fields[name] == nil && len(d.errs) == before { // after another mistake it may be there, misspelt
+		if fields[name] == nil && len(d.errs) == before { // after another mistake the field may be there, misspelt
 			d.errorf(n, "%s has no %s", what, name)
 		}
 	}
 	return fields
 }
 
-// suggestField is suggest for fields. It also knows what other libraries call them.
+// suggestField is suggest for the names of fields. It also knows the names that other
+// libraries use for them.
 func suggestField(name string, known []string) string {
 	for _, s := range [][2]string{
 		{"quota", "limit"}, {"max", "limit"}, {"requests", "limit"}, {"window", "period"}, {"interval", "period"},

@@ -9,8 +9,8 @@
 // algorithm gcra. Every other field has a default. A field at the top of the file is the
 // default of all rules, and a field of a rule is the default of its limits:
 //
-//	trusted-proxies: [10.0.0.0/8] # the proxies whose header names the client
-//	proxy-header: x-forwarded-for # that header: this is the default; or forwarded
+//	trusted-proxies: [10.0.0.0/8] # the proxies whose proxy-header names the client
+//	proxy-header: x-forwarded-for # the default; the other value is forwarded
 //	key: ip                       # the default
 //	algorithm: gcra               # the default
 //	timezone: Europe/Berlin       # of calendar windows; the default is UTC
@@ -47,16 +47,17 @@
 //   - shadow: true charges requests and refuses none. shadow: 75% refuses the
 //     requests of a quarter of the keys, and no others.
 //   - allow lists requests that the rule does not apply to, and deny lists requests
-//     that it refuses. An entry is an address or a network, which is compared with the
-//     address of the request, whatever the key of the rule is; or a key; or the
-//     beginning of keys, such as tenant-a/*. An entry that no key of the rule can
-//     match is a mistake.
-//   - status is the status of refusals, 400 to 599, and retry-jitter the longest random
-//     time that is added to Retry-After: Status and RetryJitter of [weir.Rule].
+//     that it refuses. An entry is an address, a network, a key, or the beginning of
+//     keys, such as tenant-a/*. Addresses and networks are compared with the address
+//     of the request, whatever the key of the rule is. An entry that no key of the
+//     rule can match is a mistake.
+//   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the longest
+//     random time that is added to Retry-After. See Status and RetryJitter of
+//     [weir.Rule].
 //   - overrides give keys limits of their own: docs/overrides.md.
 //   - penalty has strikes, for and most: Strikes, Duration and MaxDuration of
-//     [weir.Penalty]. The strikes are a limit; its algorithm is anchored-window unless
-//     it names another.
+//     [weir.Penalty]. The strikes are a limit, whose default algorithm is
+//     anchored-window.
 //
 // The field include names other files of rules, such as limits.d/*.yaml: docs/files.md.
 //

@@ -56,8 +56,8 @@ func (d *decoder) err() error {
 	return errors.Join(errs...)
 }
 
-// suggest returns the end of a message about an unknown name: the known name that is
-// most like it, if one is, or else all known names, if they are few.
+// suggest returns the end of a message about an unknown name: the most similar known name,
+// or all known names if none is similar and they are at most 16.
 func suggest(name string, known []string) string {
 	best, least := "", 1+len(name)/3
 	for _, k := range known {

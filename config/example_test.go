@@ -114,8 +114,8 @@ func ExampleFile_Reload() {
 	// 1 loaded, 1 failed, version 99a94d589a5e
 }
 
-// A program with the flag -check loads its file and ends, for example in a pipeline that
-// deploys the file.
+// A program may have a flag with which it only checks its file, for a pipeline that deploys
+// the file.
 func ExampleCheck() {
 	files := fstest.MapFS{"rules.yaml": {Data: []byte("limits: [{name: api, config: [{limit: 0, period: 1m}]}]")}}
 	if err := config.Check("rules.yaml", config.Options{FS: files}); err != nil {
@@ -124,8 +124,8 @@ func ExampleCheck() {
 	// Output: rules.yaml:1:39: limit is 0; want at least 1
 }
 
-// In a program Watch runs beside the server, until the server ends. Watch logs what
-// it loads, and the mistakes of a file that it does not load.
+// Watch runs in a goroutine until the server ends. It logs the changes that it loads, and
+// the mistakes of a file that it does not load.
 func ExampleFile_Watch() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

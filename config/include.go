@@ -20,26 +20,26 @@ const maxIncluded = 1000
 
 const theFile = "the file" // in messages
 
-// disk is the file system of the operating system, with its names.
+// disk is the file system of the operating system. Unlike os.DirFS, it takes any path.
 type disk struct{}
 
 func (disk) Open(name string) (fs.File, error)          { return os.Open(name) }
 func (disk) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
 func (disk) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 
-// A content is a file and those that it includes, as they were read.
+// A content is what was read from a file and from the files that it includes.
 type content struct {
-	*decoder          // of the file
-	digest   string   // SHA-256 of all of them
-	paths    []string // whose changes may change the content; the last element may be a pattern
+	*decoder          // of the file itself
+	digest   string   // SHA-256 of all files
+	paths    []string // the files to watch; the last element of a path may be a pattern
 }
 
 // A reader reads a content.
 type reader struct {
 	*content
 	fsys  fs.FS
-	below string // the beginning of the names of included files
-	size  int
+	below string // the directory of the file, with its final slash
+	size  int    // bytes read so far
 	sum   hash.Hash
 }
 
@@ -61,15 +61,15 @@ func (f *File) read() (*content, error) {
 	if n := d.fields["include"]; n != nil {
 		r.include(n)
 	}
-	if err := d.err(); err != nil { // for example that a file cannot be read
+	if err := d.err(); err != nil { // for example of an included file that cannot be read
 		io.WriteString(r.sum, err.Error())
 	}
 	r.digest = hex.EncodeToString(r.sum.Sum(nil))
 	return r.content, nil
 }
 
-// readFile returns the content of a file, or the first bytes of it if all files together
-// have more than MaxSize.
+// readFile returns the content of a file. It reads no more than MaxSize + 1 bytes of all
+// files together.
 func (r *reader) readFile(name string) ([]byte, error) {
 	file, err := r.fsys.Open(name)
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *reader) include(n ast.Node) {
 				done[clean] = true
 				r.includeFile(n, name)
 			case !isPattern(pattern):
-				r.errorf(n, "include: %s is read already", pattern)
+				r.errorf(n, "include: %s has been read already", pattern)
 			}
 			if len(r.errs) > 0 {
 				return
@@ -149,7 +149,7 @@ func (r *reader) includeFile(n ast.Node, name string) {
 		r.errorf(n, "include: more than %d files", maxIncluded)
 		return
 	}
-	info, err := fs.Stat(r.fsys, name) // to open a named pipe would block
+	info, err := fs.Stat(r.fsys, name) // opening a named pipe would block
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a file", name)
 	}
@@ -171,7 +171,7 @@ func (r *reader) includeFile(n ast.Node, name string) {
 	r.included, r.paths = append(r.included, d), append(r.paths, name)
 }
 
-// parseFile reads the fields of a file, of which known are those that it may have.
+// parseFile reads the fields of a file. known are the fields that it may have.
 func (d *decoder) parseFile(data []byte, known []string) {
 	root := d.parse(data)
 	if len(d.errs) > 0 {

@@ -16,8 +16,8 @@ func ruleOf(name string) string {
 	return "limits:\n- name: " + name + "\n  config: [{limit: 5, period: 3}]\n"
 }
 
-// TestInclude: which files are included in which order, and each mistake has its file and
-// line.
+// TestInclude checks which files are included, in which order, and that each mistake names
+// its file and line.
 func TestInclude(t *testing.T) {
 	many := fstest.MapFS{}
 	for i := range maxIncluded + 1 {
@@ -49,12 +49,12 @@ func TestInclude(t *testing.T) {
 		{"include: unknown.yaml", "etc/unknown.yaml:1:1: unknown field algoritm in the file; did you mean algorithm?"},
 		{"include: empty.yaml", "etc/empty.yaml:1:1: the file is empty; it needs limits"},
 		{"include: none.yaml", "etc/none.yaml:1:1: the file has no limits"},
-		{"include: main.yaml\n" + ruleOf("a"), "etc/main.yaml:1:10: include: main.yaml is read already"},
-		{"include: [d/a.yaml, d/a.yaml]", "etc/main.yaml:1:21: include: d/a.yaml is read already"},
+		{"include: main.yaml\n" + ruleOf("a"), "etc/main.yaml:1:10: include: main.yaml has been read already"},
+		{"include: [d/a.yaml, d/a.yaml]", "etc/main.yaml:1:21: include: d/a.yaml has been read already"},
 		{"include: gone.yaml", "etc/main.yaml:1:10: include: open etc/gone.yaml: file does not exist"},
 		{"include: gone.d/*.yaml", "etc/main.yaml:1:10: include: open etc/gone.d: file does not exist"},
 		{"include: d", "etc/main.yaml:1:10: include: etc/d is not a file"},
-		{"include: nothing*", "etc/main.yaml:1:10: the file has no limits, nor has a file that it includes"},
+		{"include: nothing*", "etc/main.yaml:1:10: neither the file nor a file that it includes has limits"},
 		{"include: ../x.yaml", "etc/main.yaml:1:10: include: ../x.yaml is not below the directory of the file"},
 		{"include: d/../../x.yaml", "etc/main.yaml:1:10: include: ../x.yaml is not below the directory of the file"},
 		{"include: /etc/passwd", "etc/main.yaml:1:10: include: /etc/passwd is not below the directory of the file"},
@@ -81,8 +81,8 @@ func TestInclude(t *testing.T) {
 	}
 }
 
-// TestIncludedDefaults: fields of the file are the defaults of those that it includes, and
-// theirs are no defaults of others.
+// TestIncludedDefaults: the fields of a file are the defaults of the files that it includes.
+// The fields of an included file are defaults of that file only.
 func TestIncludedDefaults(t *testing.T) {
 	files := fstest.MapFS{
 		"main.yaml": {Data: []byte("trusted-proxies: [10.0.0.0/8]\nkey: [ip, method]\nalgorithm: sliding-log\ninclude: '[ab].yaml'")},
@@ -100,8 +100,8 @@ func TestIncludedDefaults(t *testing.T) {
 	}
 }
 
-// TestIncludedVersion: the version changes with each change of an included file, and a
-// file that fails to load leaves it.
+// TestIncludedVersion: the version changes with each change of an included file. If a file
+// cannot be loaded, the version stays.
 func TestIncludedVersion(t *testing.T) {
 	p := newPage(t, "include: '*.part'\n"+ruleOf("a"), Options{})
 	seen := map[string]bool{p.Version(): true}
@@ -121,8 +121,8 @@ func TestIncludedVersion(t *testing.T) {
 	}
 }
 
-// TestWatchInclude: files that are added, changed, replaced and removed are noticed, and
-// a file with a mistake is not the end.
+// TestWatchInclude: Watch notices included files that are added, changed, replaced and
+// removed, also after a file with a mistake.
 func TestWatchInclude(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -167,8 +167,8 @@ func TestWatchInclude(t *testing.T) {
 	}
 }
 
-// TestAddedRule: a rule that a reload adds is enforced by a handler that is made for its
-// name, also after the reload, and until then Unused has it.
+// TestAddedRule: Unused returns a rule that a reload added, until Handler is called with its
+// name. From then on the rule is enforced.
 func TestAddedRule(t *testing.T) {
 	p := newPage(t, limitOf(1), Options{})
 	a := p.Handler("a")(ok)

@@ -50,7 +50,7 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 		}
 	case *ast.MappingNode: // {first-of: […]}; {header: X}, as some parsers read [header:X]
 		if len(v.Values) != 1 {
-			d.errorf(n, "a key is a mapping of one field: %s, %s, %s, %s or %s", firstOf, headerKey, cookieKey, pathKey, jsonKey)
+			d.errorf(n, "a key that is a mapping has one field: %s, %s, %s, %s or %s", firstOf, headerKey, cookieKey, pathKey, jsonKey)
 			break
 		}
 		for name, arg := range d.mapping(n, "key", []string{firstOf, headerKey, cookieKey, pathKey, jsonKey}) {

@@ -20,7 +20,7 @@ type limit struct {
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit, whose defaults are s. only says that its rule has no other.
+// limit reads a limit, whose defaults are s. only says that the rule has no other limit.
 func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, only bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, what, fields, "limit", "period")
@@ -85,15 +85,15 @@ func (d *decoder) checkLimits(r *rule, f map[string]ast.Node, nodes []ast.Node) 
 		if most := l.Limit.Capacity(); r.cost.n > most {
 			d.errorf(f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", r.cost.n, l.describe(), most)
 		}
-		// A cost that requests choose has no number: there the log of a key is as long as its requests are small.
+		// If a function returns the cost, r.cost.n is 0, and the length of the log is not known.
 		if l.Algorithm.Name() == slidingLog && r.cost.n > 0 && l.Quota/r.cost.n > mostEntries {
-			d.errorf(nodes[i], "%s keeps the time of up to %d requests for each key, and a sliding-log at most %d: choose another algorithm",
+			d.errorf(nodes[i], "%s keeps the time of up to %d requests for each key; a sliding-log may keep %d at most: choose another algorithm",
 				l.describe(), l.Quota/r.cost.n, mostEntries)
 		}
 	}
 }
 
-// checkPairs finds limits of the same name, and redundant ones.
+// checkPairs adds a mistake for two limits of the same name, and for each redundant limit.
 func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
 	for i := range limits {
 		for j := range i {

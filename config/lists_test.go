@@ -9,17 +9,17 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// listed has entries of lists, the key of the rule, and the names of the requests below
-// that the list matches. A file whose entry can match no request is not loaded.
+// listed has list entries, each with the key of its rule and the names of the requests that
+// the entry matches (want). wrong is the error if the entry can match no request.
 var listed = []struct{ key, entry, want, wrong string }{
-	// An address is that of the request, under every key.
+	// An entry that is an address is compared with that of the request, under every key.
 	{"ip", "198.51.100.7", "v4", ""},
 	{"ip", "198.51.100.0/24", "v4", ""},
 	{"ip", "::ffff:198.51.100.0/120", "v4", ""},
 	{"ip", "2001:db8::7", "v6", ""},
 	{"ip", "2001:db8::/125", "v6", ""},
 	{"ip", "2001:db8::/64", "v6 neighbour", ""},
-	{"ip", "2001:db8::8", "", ""}, // of the same /64
+	{"ip", "2001:db8::8", "", ""}, // in the same /64 as an address below
 	{"ip", "198.51.100.*", "v4", ""},
 	{"[ip, method]", "198.51.100.7", "v4", ""},
 	{"[ip, method]", "2001:db8::7", "v6", ""},
@@ -44,7 +44,7 @@ var listed = []struct{ key, entry, want, wrong string }{
 	{"route", "unmatched", "v4 v6 neighbour alice", ""},
 	{"header:Host", "example.com", "v4 v6 neighbour alice", ""},
 
-	// What no key can be.
+	// Entries that no key can match.
 	{"ip", "alice", "", "want an address such as 192.0.2.1"},
 	{"ip", "2001:DB8:*", "", "want an address such as 192.0.2.1"},
 	{"[user, method]", "alice", "", `"5:alice,3:GET,"`},
@@ -89,10 +89,10 @@ func TestLists(t *testing.T) {
 					r := httptest.NewRequest("GET", "/", nil)
 					r.RemoteAddr = "192.0.2.1:4"
 					r.Header.Set("X-User", from.user)
-					r.Header.Set("X-Key", "198.51.100.7") // which exempts nobody
+					r.Header.Set("X-Key", "198.51.100.7") // a key that looks like an address exempts no client
 					if header == "Forwarded" {
 						r.Header.Set("Forwarded", "for="+from.node)
-						r.Header.Set("X-Forwarded-For", "198.51.100.7") // written by the client
+						r.Header.Set("X-Forwarded-For", "198.51.100.7") // forged by the client
 					} else {
 						r.Header.Set("X-Forwarded-For", from.addr)
 						r.Header.Set("Forwarded", "for=198.51.100.7")

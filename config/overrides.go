@@ -12,16 +12,18 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// The fields of an override, and what its config is if it is no list of limits.
+// overrideFields are the fields of an override.
 var overrideFields = []string{"value", "config", "overrides"}
 
+// The words that a config may be in place of a list of limits.
 const (
 	unlimited = "unlimited"
 	denied    = "denied"
 )
 
-// overrides reads the overrides of a rule, or the nested ones of one of them. keys are
-// the parts of the key, of which the first is the one that values are compared with.
+// overrides reads the overrides of a rule, or those nested in one of them. It compares their
+// values with keys[0], the key of the rule or a part of it. If there is a keys[1], nested
+// overrides are compared with that.
 func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settings, keys []key, path string) (entries []overrides.Entry) {
 	lines := map[string]int{}
 	for _, n := range d.list(n, "overrides") {
@@ -37,7 +39,7 @@ func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settin
 		values := d.overrideValues(o["value"], &keys[0], lines)
 		if nested := o["overrides"]; nested != nil {
 			if len(keys) < 2 {
-				d.errorf(nested, "overrides are nested for a key that is a list only, and once")
+				d.errorf(nested, "overrides can be nested only once, and only if the key is a list")
 			} else {
 				e.Nested = d.overrides(nested, r, f, s, keys[1:2], path+strings.Join(values, ", ")+" + ")
 			}
@@ -55,7 +57,8 @@ func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settin
 	return entries
 }
 
-// overrideValues reads a value or a list of them. lines has where each value was first.
+// overrideValues reads a value or a list of values. lines has the line in which each value
+// came first.
 func (d *decoder) overrideValues(n ast.Node, k *key, lines map[string]int) (values []string) {
 	nodes := []ast.Node{n}
 	if _, ok := n.(*ast.SequenceNode); ok {
@@ -80,7 +83,8 @@ func (d *decoder) overrideValues(n ast.Node, k *key, lines map[string]int) (valu
 	return values
 }
 
-// insteadOfValue returns what to write instead of a value that no key of k is; or "".
+// insteadOfValue returns what to write instead of v if k never returns the key v, and
+// otherwise "".
 func (k *key) insteadOfValue(v string) string {
 	if v == "*" {
 		return ""
@@ -130,9 +134,9 @@ func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[strin
 	return own.limitsText()
 }
 
-// ownLimit reads a limit of an override. What it leaves out it has from the limit of the
-// rule that it replaces, as weir.Rule.Overrides describes. only says that the override has
-// no other.
+// ownLimit reads a limit of an override. Fields that are missing have the values of the
+// limit of the rule that it replaces, as weir.Rule.Overrides describes. only says that the
+// override has no other limit.
 func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, "a limit", limitFields, "limit")
@@ -164,8 +168,9 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit)
 	return l
 }
 
-// replacedLimit returns the limit of the rule that one of an override replaces: that of
-// its name, or else of its period, or else the only one; nil if there is none.
+// replacedLimit returns the limit of the rule that a limit of an override replaces: the one
+// of the same name, or else of the same period, or else the only one. It returns nil if
+// there is none.
 func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.StringNode, only bool) (from *limit) {
 	unit := calendarUnit(f["period"])
 	var period limit
@@ -213,7 +218,7 @@ func (d *decoder) otherQuota(n ast.Node, r *rule, f map[string]ast.Node, from *l
 	return l
 }
 
-// either reports whether a, which may be nil, or b is true.
+// either returns a function that reports whether a or b is true. a may be nil.
 func either(a, b func(r *http.Request) bool) func(r *http.Request) bool {
 	if a == nil {
 		return b

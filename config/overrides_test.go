@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// overridden has overrides of a rule of 20 per minute, and what each key has then. A file
-// whose value can be no key is not loaded.
+// overridden has overrides of a rule of 20 per minute, and the limits that keys then have.
+// wrong is the error if a value of an override can be no key.
 var overridden = []struct{ key, overrides, keys, want, wrong string }{
 	{"user", "[{value: alice, config: [{limit: 200}]}]", "alice bob", "1m=200 1m=20", ""},
 	{"user", "[{value: [alice, carol], config: [{limit: 200, period: 1h}]}]", "alice bob carol", "1m=200 1m=20 1m=200", ""},
@@ -35,8 +35,8 @@ var overridden = []struct{ key, overrides, keys, want, wrong string }{
 	{"user", "[{value: alice, config: [{limit: 5}, {limit: 6}]}]", "", "", "a limit has no period, and the rule has several"},
 	{"user", "[{value: alice, config: [{limit: 600, period: 600}, {limit: 10, period: 10}]}]", "", "", "never refuses a request that"},
 	{"user", "[{value: alice, config: [{limit: 5, algorithm: gcra}]}]", "", "", "needs a period"},
-	{"user", "[{value: alice, overrides: [{value: GET, config: denied}]}]", "", "", "nested for a key that is a list only"},
-	{"[user, method]", "[{value: alice, overrides: [{value: GET, overrides: [{value: x, config: denied}]}]}]", "", "", "nested for a key that is a list only, and once"},
+	{"user", "[{value: alice, overrides: [{value: GET, config: denied}]}]", "", "", "nested only once, and only if the key is a list"},
+	{"[user, method]", "[{value: alice, overrides: [{value: GET, overrides: [{value: x, config: denied}]}]}]", "", "", "nested only once, and only if the key is a list"},
 	{"[user, method]", "[{value: alice, overrides: [{value: get, config: denied}]}]", "", "", "want one of GET"},
 	{"{first-of: [user, ip]}", "[{value: alice, config: denied}]", "", "", `want "0:alice"`},
 	{"ip", "[{value: 10.0.0.0/8, config: denied}]", "", "", `a request from 10.0.0.0 has the key "10.0.0.0"`},
@@ -80,7 +80,8 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
-// TestReloadOfOverrides: what alice has spent counts on, and the changes name her.
+// TestReloadOfOverrides: if a reload changes an override, units spent under it still count,
+// and the change names its key.
 func TestReloadOfOverrides(t *testing.T) {
 	text := func(overrides string) string {
 		return "limits:\n- name: a\n  key: user\n  algorithm: fixed-window\n  config: [{limit: 2, period: 1000h}]\n" + overrides
@@ -115,7 +116,7 @@ func TestReloadOfOverrides(t *testing.T) {
 	}
 }
 
-// TestManyOverrides: a megabyte of them is loaded.
+// TestManyOverrides: a file with a megabyte of overrides is loaded.
 func TestManyOverrides(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("limits:\n- name: a\n  key: user\n  config: [{limit: 2, period: 60}]\n  overrides:\n")
@@ -130,8 +131,8 @@ func TestManyOverrides(t *testing.T) {
 	}
 }
 
-// TestLiveNetworks: a network that is denied while the program runs is denied by a rule of
-// the file, whatever its key is and before and after a reload.
+// TestLiveNetworks: if Options.Overrides denies a network, a rule of the file refuses its
+// addresses, whatever the key of the rule, before and after a reload.
 func TestLiveNetworks(t *testing.T) {
 	live := overrides.NewLive(overrides.LiveOptions{})
 	p := newPage(t, "limits: [{name: a, key: global, deny: [203.0.113.7], config: [{limit: 50, period: 1h}]}]", Options{Overrides: live})
@@ -151,8 +152,8 @@ func TestLiveNetworks(t *testing.T) {
 	}
 }
 
-// TestWords: a rule without limits lets every request pass or refuses every one, and its
-// overrides differ from that, also after a reload.
+// TestWords: a rule whose config is unlimited or denied admits or refuses every request,
+// except those of keys with overrides, also after a reload.
 func TestWords(t *testing.T) {
 	text := func(config, overrides string) string {
 		return "limits: [{name: a, key: user, config: " + config + ", overrides: " + overrides + "}]"

@@ -11,9 +11,9 @@ import (
 // redundant reports whether a never refuses a request that b admits. Both are
 // charged together under one key, so a counts only requests that b admitted too.
 //
-// It finds the plain cases. Whatever it reports is true, because a file with a
-// redundant limit is not loaded; but a limit may be redundant without a report.
-// A leaky bucket is never redundant, because it spaces requests that wait.
+// It finds the plain cases only: it may return false for a redundant limit, but never true
+// for another, because a file with a redundant limit is not loaded. A leaky bucket is never
+// redundant, because it spaces requests that wait.
 func redundant(a, b limit) bool {
 	name := a.Algorithm.Name()
 	same := name == b.Algorithm.Name() && a.Period == b.Period && b.Quota <= a.Quota
@@ -45,7 +45,7 @@ func (l limit) most(w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	switch {
 	case l.unit != 0 || l.Algorithm.Name() == inFlight || periods > math.MaxInt64/4/l.Quota:
-		return math.MaxInt64 // calendar windows differ in length; a period bounds nothing; or the product overflows
+		return math.MaxInt64 // no bound: calendar windows differ in length, in-flight units last any time, or the product overflows
 	case isMeter(l):
 		return periods*l.Quota + l.Limit.Capacity() - 1
 	case aligned, l.Algorithm.Name() == slidingLog:

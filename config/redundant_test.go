@@ -39,7 +39,7 @@ func smallLimit(rnd *rand.Rand) limit {
 	l := counters.All[rnd.IntN(len(counters.All))]
 	period := 1 + rnd.Int64N(6)
 	l.Period = time.Duration(period) * time.Microsecond
-	l.Quota = 1 + rnd.Int64N(min(4, period)) // no limit is faster than the clock
+	l.Quota = 1 + rnd.Int64N(min(4, period)) // at most one unit per µs
 	l.Burst = 0
 	if isMeter(limit{Limit: l}) && rnd.IntN(2) == 0 {
 		l.Burst = 1 + rnd.Int64N(5)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRegions: if the first part of a key is the region, overrides give each region its
-// limit, and a region that the file does not name has that of the rule.
+// TestRegions: if the first part of a key is the region, overrides give each region a limit
+// of its own. A region without an override has the limit of the rule.
 func TestRegions(t *testing.T) {
 	h := newPage(t, `
 limits:

@@ -71,7 +71,7 @@ func TestReloadHoldsAtOnce(t *testing.T) {
 		for range 4 {
 			got = append(got, get(h))
 		}
-		p.mustWrite(t, "algorithm: "+algorithm+"\n"+limitOf(4)) // lowered to what was spent
+		p.mustWrite(t, "algorithm: "+algorithm+"\n"+limitOf(4)) // lowered to the units spent
 		got = append(got, get(h))
 		p.mustWrite(t, "algorithm: "+algorithm+"\n"+limitOf(6)) // raised by two
 		for range 3 {
@@ -109,13 +109,13 @@ func TestReloadOfBadFile(t *testing.T) {
 	}
 }
 
-// TestReloadDuringRequest: a request that has begun keeps its limits during a reload, and
-// later requests do not wait for it.
+// TestReloadDuringRequest: a request that has begun keeps its limits during a reload. A
+// reload and later requests do not wait for it.
 func TestReloadDuringRequest(t *testing.T) {
 	var page *page
 	o := Options{Limiter: weir.Options{Observe: func(e weir.Event) {
 		if c := e.Transaction.Charges[0]; c.Limit.Quota == 5 {
-			page.mustWrite(t, limitOf(1)) // between the decision and its fields
+			page.mustWrite(t, limitOf(1)) // after the decision, before its header fields are written
 		}
 	}}}
 	page = newPage(t, limitOf(5), o)
@@ -175,8 +175,8 @@ limits:
 	}
 }
 
-// TestReloadKeepsCounts: a reload gives no client a fresh quota, whatever limits join a
-// rule or leave it. If it must, it says so.
+// TestReloadKeepsCounts: a reload that adds or removes limits keeps the counts of the limits
+// that stay. If counts are lost, the changes say so.
 func TestReloadKeepsCounts(t *testing.T) {
 	const hour = "{limit: 4, period: 1h}"
 	p := newPage(t, "algorithm: sliding-log\nlimits: [{name: a, config: ["+hour+"]}]", Options{})
@@ -208,8 +208,8 @@ func TestReloadKeepsCounts(t *testing.T) {
 	}
 }
 
-// TestReloadOfListsAndPenalties: a list or a penalty ends if the file no longer has it,
-// and a ban outlasts reloads.
+// TestReloadOfListsAndPenalties: a list or a penalty is no longer in force after a reload of
+// a file without it. A ban outlasts reloads that keep the penalty.
 func TestReloadOfListsAndPenalties(t *testing.T) {
 	const plain = "limits: [{name: a, key: 'header:Key', config: [{limit: 1, period: 1h}]}]"
 	with := func(field string) string { return strings.Replace(plain, "config", field+", config", 1) }
@@ -270,8 +270,8 @@ func TestLimiters(t *testing.T) {
 	}
 }
 
-// TestHandlerOfAll: the handler of all rules enforces the rules of the file, whichever
-// they are.
+// TestHandlerOfAll: the handler of all rules enforces the rules that the file has after each
+// reload.
 func TestHandlerOfAll(t *testing.T) {
 	p := newPage(t, limitOf(3), Options{})
 	h := p.HandlerOfAll()(ok)
@@ -386,8 +386,8 @@ func TestPeriodName(t *testing.T) {
 	}
 }
 
-// TestReloadUnderLoad reloads while clients send requests over real connections: no
-// request sees one old and one new rule, and units that were spent stay spent.
+// TestReloadUnderLoad reloads while clients send requests over real connections. No request
+// is charged by an old and a new rule together, and units that were spent stay spent.
 func TestReloadUnderLoad(t *testing.T) {
 	const reloads, clients = 1000, 4
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -452,7 +452,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		t.Errorf("of %d requests %d got 200; %d errors, %d saw half a reload", sent.Load(), answered.Load(), errs.Load(), odd.Load())
 	}
 
-	// The requests that were answered are spent: one more fits in a limit of one more.
+	// Every request that was answered has spent a unit: a limit of one more admits one more.
 	p.mustWrite(t, text(int(answered.Load())+1))
 	if a, b := get(h), get(h); a != 200 || b != 429 {
 		t.Errorf("after %d requests the last one that fits got %d and the next %d", answered.Load(), a, b)
@@ -488,7 +488,7 @@ func TestReloadLeaksNothing(t *testing.T) {
 	t.Logf("heap %d → %d bytes", h0, h1)
 }
 
-// TestHandlerAllocs: the Handler of a File allocates no more than that of a Limiter.
+// TestHandlerAllocs: the Handler of a File allocates no more than the Handler of a Limiter.
 func TestHandlerAllocs(t *testing.T) {
 	p := newPage(t, limitOf(1_000_000), Options{})
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: p.Rules()})
@@ -505,7 +505,8 @@ func TestHandlerAllocs(t *testing.T) {
 	}
 }
 
-// TestReloadsAreCounted: what came into force, what did not, and which rules limit nothing.
+// TestReloadsAreCounted checks Reloads, Unused and Version after files with new rules, files
+// without a change, and files with a mistake.
 func TestReloadsAreCounted(t *testing.T) {
 	rule := func(names ...string) string {
 		text := "limits:\n"
@@ -522,7 +523,7 @@ func TestReloadsAreCounted(t *testing.T) {
 		loaded, failed int64
 		unused         string
 	}{
-		{rule("a"), 0, 0, "[]"}, // as it was
+		{rule("a"), 0, 0, "[]"}, // no change
 		{rule("a", "b", "c"), 1, 0, "[b c]"},
 		{rule("b"), 1, 1, "[b c]"}, // a handler needs a
 		{"limits: []", 1, 2, "[b c]"},

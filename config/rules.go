@@ -80,7 +80,7 @@ func (d *decoder) decode() []rule {
 		rules = append(rules, i.rules(s, places)...)
 	}
 	if len(rules) == 0 && d.err() == nil {
-		d.errorf(f["include"], "the file has no limits, nor has a file that it includes")
+		d.errorf(f["include"], "neither the file nor a file that it includes has limits")
 	}
 	return rules
 }

@@ -25,7 +25,8 @@ func readSchema(t *testing.T) (s schemaRoot) {
 	return s
 }
 
-// TestSchemaKnows: the schema and the decoder know the same fields and the same names.
+// TestSchemaKnows: the JSON schema and the decoder know the same fields, algorithms and
+// other names.
 func TestSchemaKnows(t *testing.T) {
 	s := readSchema(t)
 	known := []string{}

@@ -15,10 +15,11 @@ import (
 // keys, algorithms and dialects.
 const fieldsPage = "../docs/files.md"
 
-// Each table is that of a mapping. file is a file in which %s stands for a field of it.
+// tables are the tables of the page, one for each mapping of a file. file is a file in which
+// %s stands for a field of that mapping.
 var tables = []struct {
 	heading        string
-	schema         string // its name there; "" is the root
+	schema         string // the name of the mapping in the schema; "" is the root
 	fields, parent []string
 	file           string
 }{
@@ -34,8 +35,8 @@ var tables = []struct {
 		"limits:\n- name: a\n  penalty: {strikes: {limit: 5, period: 3, %s}, for: 1m}\n  config: [{limit: 5, period: 3}]"},
 }
 
-// TestFieldTables: the tables of the page have all fields of the decoder in its order,
-// the defaults of the decoder, and the required fields of the schema.
+// TestFieldTables: each table has all fields of the decoder in the order of the decoder, with
+// their defaults, and marks the fields that the schema requires.
 func TestFieldTables(t *testing.T) {
 	text, err := os.ReadFile(fieldsPage)
 	if err != nil {
@@ -72,7 +73,7 @@ func TestFieldTables(t *testing.T) {
 	}
 }
 
-// TestNamesOnPage: the page has the names of all keys, algorithms and dialects.
+// TestNamesOnPage: docs/files.md has the names of all keys, algorithms and dialects.
 func TestNamesOnPage(t *testing.T) {
 	text, err := os.ReadFile(fieldsPage)
 	if err != nil {
@@ -90,7 +91,7 @@ func TestNamesOnPage(t *testing.T) {
 	}
 }
 
-// TestDialectNames: the names stand in the order of the constants of package weir.
+// TestDialectNames: the names of dialects are in the order of the constants of package weir.
 func TestDialectNames(t *testing.T) {
 	for d, want := range map[weir.Dialect]string{weir.XRateLimit: "x-ratelimit", weir.Twitter: "twitter", weir.NoHeaders: "none"} {
 		if got := headerNames(d); got != want {
@@ -99,7 +100,8 @@ func TestDialectNames(t *testing.T) {
 	}
 }
 
-// rowsUnder returns the cells of the rows under a heading, the first without its quotes.
+// rowsUnder returns the cells of the table under a heading. It removes the backquotes of the
+// first cell of each row.
 func rowsUnder(page, heading string) (rows [][]string) {
 	_, after, _ := strings.Cut(page, "\n## "+heading+"\n")
 	section, _, _ := strings.Cut(after, "\n## ")

@@ -68,22 +68,22 @@ func (f *File) Watch(ctx context.Context) error {
 			now := paths
 			if last, now = f.reload(log, last); !slices.Equal(now, paths) {
 				paths = now
-				timer.Reset(0) // they may have changed before they are watched
+				timer.Reset(0) // the new files may change before they are watched
 			}
 		}
 	}
 }
 
-// matches reports whether name is that of a file that matters. The last element of a name
-// that matters may be a pattern.
+// matches reports whether a file with that name may be the one that matters names. The last
+// element of matters may be a pattern.
 func matches(matters, name string) bool {
 	match, _ := filepath.Match(filepath.Base(matters), filepath.Base(name))
 	return matters == name || match && filepath.Dir(matters) == filepath.Dir(name)
 }
 
-// reload reads the file. If its digest is not last, that of the content that was read
-// before, reload loads it and logs the changes or the mistakes. It returns the digest, and
-// the paths to watch.
+// reload reads the file. If its digest differs from last, the digest of the content that was
+// read before, reload loads it and logs the changes or the mistakes. It returns the digest
+// and the paths to watch.
 func (f *File) reload(log *slog.Logger, last string) (digest string, paths []string) {
 	paths = f.current.Load().paths
 	content, err := f.read()
@@ -157,8 +157,8 @@ func watchPaths(w *fsnotify.Watcher, paths []string) (names []string, err error)
 	return names, nil
 }
 
-// links returns the absolute paths of all symbolic links on the way to a file, and then
-// that of the file.
+// links returns the absolute paths of all symbolic links on the way to a file, and last the
+// path of the file itself.
 func links(path string) ([]string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -33,7 +33,7 @@ func (r recorder) Handle(_ context.Context, rec slog.Record) error {
 	return nil
 }
 
-// A watched is a File that is watched until the test ends.
+// A watched is a File for which Watch runs until the test ends.
 type watched struct {
 	*File
 	t       *testing.T
@@ -183,8 +183,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchMistake: each mistake of a file is logged, and the next file without one is
-// loaded. Changes of other files in the directory are ignored.
+// TestWatchMistake: Watch logs each mistake of a file, and loads the next file without a
+// mistake. It ignores changes of other files in the directory.
 func TestWatchMistake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.yaml")
 	must(t, os.WriteFile(path, []byte(limitOf(1)), 0o644))
