@@ -6,13 +6,13 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// credit is an algorithm that counts units down: A of its state is how many are left, and B
-// is until when. A negative cost grants units for the period of the limit. What was spent is
-// given back by Cancel, which leaves that time as it is.
+// credit is the algorithm that counts granted units. A of its state is how many are left,
+// and B is when they end, in µs since 1970. A negative cost grants units for the period of
+// the limit. Cancel gives back units that were spent and leaves B as it is.
 type credit struct{}
 
-// retry is the RetryAfter of a refusal: nobody knows when units will be granted, but Hybrid
-// need not ask before.
+// retry is the RetryAfter of a refusal, because nobody knows when units will be granted. For
+// that long, weir.Hybrid refuses the key without asking its store.
 const retry = time.Second
 
 func (credit) Name() string   { return "credit" }
@@ -59,7 +59,7 @@ func state(at, now, left, until int64) weir.State {
 	return weir.State{}
 }
 
-// Cancel makes it a weir.Canceler.
+// Cancel implements weir.Canceler: it gives back n units, if their time is not over.
 func (credit) Cancel(s weir.State, _ *weir.Limit, now, _, n int64) weir.State {
 	if at := max(now, s.At); s.B > at {
 		return state(at, now, min(s.A+n, weir.MaxTicks), s.B)
@@ -67,7 +67,7 @@ func (credit) Cancel(s weir.State, _ *weir.Limit, now, _, n int64) weir.State {
 	return s
 }
 
-// Lua is the same for package redisstore: see redisstore.Scripted.
+// Lua returns the same arithmetic as a script, for redisstore.Scripted.
 func (credit) Lua() string {
 	return `local most = 1125899906842624 -- 2^50
 local function take(at, left, ends, till, now, cost, quota, period)

@@ -3,9 +3,9 @@
 //	store := credit.New(redis, "api")
 //	err := credit.Grant(ctx, store, "api", "acme", 10_000, 24*time.Hour)
 //
-// A request that the limits of its rule refuse is then paid with granted units, until they
-// are used or their time is over. The store keeps them, so all processes that share it see
-// them within a second.
+// If the limits of the rule then refuse a request, granted units pay for it, until they are
+// used or their time is over. The store keeps these units, so all processes that share it
+// see a grant within a second.
 package credit
 
 import (
@@ -17,18 +17,21 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// New returns a store that pays with granted units what limits of the rules refuse. It asks
-// next a second time for each such refusal, and for none of other rules. Behind New, Hybrid
-// remembers for a second that a key has no units, so New belongs outside all other
-// decorators. It panics if next is nil or there are no rules.
+// New returns a store that decides in next. If limits of the named rules refuse a charge,
+// the store pays it with granted units. Each such refusal asks next again; refusals of other
+// rules do not. New panics if next is nil or no rule is named.
 //
-// A request is paid in full or not at all: by the limits that admit it, and by granted units
-// in place of all that refuse it. No pause, ban or deny, and no limit of requests in flight,
-// can be paid. If next fails when it is asked again, the refusal stands.
+// New belongs outside all other decorators of the store. A weir.Hybrid inside it remembers
+// for a second that a key has no granted units, which saves most of the second calls.
 //
-// The Decision of a paid charge has At 1, and Remaining is that of the refusing limit. Units
-// that a rule with Settle gives back are granted units again, as long as their time is not
-// over.
+// A request is paid in full or not at all. Limits that admit it are charged as always, and
+// granted units pay for all limits that refuse it. They cannot pay for a pause, a ban, a
+// deny or a limit of requests in flight. If next fails when it is asked again, the refusal
+// stands.
+//
+// The Decision of a paid charge has At 1, and its Remaining is that of the refusing limit.
+// If Settle of the rule gives back units of a paid charge, they become granted units again,
+// unless their time is over.
 func New(next weir.Store, rules ...string) *Store {
 	if next == nil || len(rules) == 0 {
 		panic("credit: the store is nil, or there are no rules")
@@ -42,21 +45,23 @@ type Store struct {
 	rules []string
 }
 
-// Grant gives a key of a rule units for d, or until they are used if d is 0. They add up
-// with units that are left of earlier grants; the time of all is the longest.
+// Grant grants units, 1 to 2^50, to a key of a rule. They last for d, or 35 years if d is 0.
+// They are added to the units left of earlier grants, and all of them then end together, at
+// the latest of their ends.
 func Grant(ctx context.Context, store weir.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > weir.MaxTicks:
-		return fmt.Errorf("credit: a grant of %d units is not from 1 to 2^50", units)
+		return fmt.Errorf("credit: cannot grant %d units; want 1 to 2^50", units)
 	case d < 0 || d > forever:
-		return fmt.Errorf("credit: a grant for %v is not for up to 35 years", d)
+		return fmt.Errorf("credit: cannot grant units for %v; want 0 to 35 years", d)
 	case d == 0:
 		d = forever
 	}
 	return store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }
 
-// Left returns how many granted units a key of a rule has left, and until when.
+// Left returns how many granted units a key of a rule has left, and when they end. If none
+// are left, until is the zero Time.
 func Left(ctx context.Context, store weir.Store, rule, key string) (units int64, until time.Time, err error) {
 	t := weir.Transaction{Charges: []weir.Charge{charge(rule, key, 0, forever)}}
 	if err := store.Take(ctx, &t); err != nil || t.Decisions[0].Remaining == 0 {
@@ -66,7 +71,7 @@ func Left(ctx context.Context, store weir.Store, rule, key string) (units int64,
 	return d.Remaining, t.At.Add(d.ResetAfter), nil
 }
 
-// Revoke takes all granted units of a key of a rule back.
+// Revoke removes all granted units of a key of a rule.
 func Revoke(ctx context.Context, store weir.Store, rule, key string) error {
 	return store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge(rule, key, 0, forever)}, Forget: true})
 }
@@ -77,8 +82,8 @@ func charge(rule, key string, cost int64, d time.Duration) weir.Charge {
 	return weir.Charge{Rule: rule, Key: key, Cost: cost, Limit: weir.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
-// paid is Decision.At of a charge that was paid. No limit has units of that instant, so
-// without New they are given back to none.
+// paid is the Decision.At of a charge that was paid with granted units. No limit has units of
+// that instant, so a store without New gives them back to no limit.
 const paid = 1
 
 // Take implements weir.Store.
@@ -93,7 +98,7 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	for i := range t.Decisions {
 		refused[i] = !t.Decisions[i].Allowed
 	}
-	for range t.Charges { // Hybrid may know only one of the limits that refuse
+	for range t.Charges { // weir.Hybrid may report only one of the limits that refuse
 		p, where := s.payment(t, refused)
 		if p == nil || s.next.Take(ctx, p) != nil {
 			return nil
@@ -114,8 +119,8 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// payment returns a transaction in which the refused charges are paid, and where each charge
-// is in it; or nil if one cannot be paid.
+// payment returns a transaction in which granted units pay for the refused charges, and the
+// index in it of each charge of t. It returns nil if one of the charges cannot be paid.
 func (s *Store) payment(t *weir.Transaction, refused []bool) (p *weir.Transaction, where []int) {
 	p = new(weir.Transaction)
 	for i, c := range t.Charges {
@@ -130,7 +135,7 @@ func (s *Store) payment(t *weir.Transaction, refused []bool) (p *weir.Transactio
 	return p, where
 }
 
-// fill makes t a transaction that was paid by p.
+// fill writes the result of p, which has paid for t, into t.
 func fill(t, p *weir.Transaction, where []int, refused []bool) {
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
@@ -143,8 +148,9 @@ func fill(t, p *weir.Transaction, where []int, refused []bool) {
 	t.At, t.Wait = p.At, 0
 }
 
-// add adds a charge, unless it is of the credit of a key that another charge pays with: a
-// rule is paid once, whatever the number of its limits. It returns the place of the charge.
+// add adds a charge to t and returns its index. If t charges the granted units of that rule
+// and key already, add merges the two: a request pays its cost once, however many limits of
+// the rule refuse it.
 func add(t *weir.Transaction, c weir.Charge) int {
 	pays := func(c *weir.Charge) bool { return c.Limit.Algorithm == weir.Algorithm(credit{}) }
 	same := func(o weir.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key && pays(&o) && pays(&c) }
@@ -159,8 +165,9 @@ func add(t *weir.Transaction, c weir.Charge) int {
 	return i
 }
 
-// payable reports whether granted units can pay a charge. The algorithms of pauses, bans and
-// requests in flight, and of what keeps a Peek from spending, say that they cannot.
+// payable reports whether granted units can pay for a charge. The method Unpayable marks the
+// algorithms for which they cannot: those of pauses, bans and requests in flight, and the one
+// that keeps a Peek from spending.
 func (s *Store) payable(c *weir.Charge) bool {
 	_, never := c.Limit.Algorithm.(interface{ Unpayable() })
 	return slices.Contains(s.rules, c.Rule) && !never
@@ -168,7 +175,8 @@ func (s *Store) payable(c *weir.Charge) bool {
 
 func isPaid(c weir.Charge) bool { return c.Cost < 0 && c.Spent == paid }
 
-// giveBack gives units back to what has paid them.
+// giveBack gives units back: those of paid charges become granted units, and the others go
+// to their limits.
 func (s *Store) giveBack(ctx context.Context, t *weir.Transaction) error {
 	p := weir.Transaction{}
 	for _, c := range t.Charges {

@@ -18,14 +18,14 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// TestLua: memory and Redis count granted units alike.
+// TestLua: the Go and the Lua arithmetic of granted units make the same decisions.
 func TestLua(t *testing.T) {
 	limits := []weir.Limit{charge("", "", 0, time.Millisecond).Limit.Named("short"), charge("", "", 0, time.Hour).Limit.Named("long"), algorithms.GCRA(7, time.Hour)}
 	storetest.Limits(t, weirtest.Memory(), limits...)
 	storetest.Limits(t, weirtest.Redis(t, redistest.Server(t).Addr(), 5*time.Second), limits...)
 }
 
-// TestConforms: without grants, New changes nothing.
+// TestConforms: without grants, a store of New passes the tests of package storetest.
 func TestConforms(t *testing.T) {
 	weirtest.Conforms(t, func() weir.Store { return New(weirtest.Memory(), "storetest", "other") })
 }
@@ -46,7 +46,8 @@ func grant(t *testing.T, store weir.Store, key string, units int64, d time.Durat
 	}
 }
 
-// TestGrant: granted units are spent after those of the limits, and are gone in time.
+// TestGrant: granted units are spent once the limits refuse, and cannot be spent after they
+// end or are revoked.
 func TestGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := New(weir.Hybrid(weirtest.Memory(), 0), "api")
@@ -65,8 +66,8 @@ func TestGrant(t *testing.T) {
 		ask(false)
 		grant(t, store, "ann", 3, time.Hour)
 		grant(t, store, "bob", 1, 0)
-		ask(true) // within the second limit
-		ask(true) // beyond both, and paid once
+		ask(true) // the first limit is spent, the second is not
+		ask(true) // both limits are spent, and one unit pays for both
 		if n := left(t, store, "ann"); n != 1 {
 			t.Errorf("got %d left, want 1", n)
 		}
@@ -75,7 +76,7 @@ func TestGrant(t *testing.T) {
 		grant(t, store, "ann", 5, time.Minute)
 		ask(true)
 		ask(true)
-		ask(false) // by the limit of the other rule, for which nothing is granted
+		ask(false) // the limit of the other rule refuses, and no units are granted for it
 		if a, b := left(t, store, "ann"), left(t, store, "bob"); a != 3 || b != 1 {
 			t.Errorf("got %d and %d left, want 3 and 1", a, b)
 		}
@@ -93,7 +94,8 @@ func TestGrant(t *testing.T) {
 	})
 }
 
-// TestGrantOnce: each unit is spent once, whatever number of processes want it.
+// TestGrantOnce: each granted unit is spent once, even if several processes spend units at
+// the same time.
 func TestGrantOnce(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	grant(t, weirtest.Redis(t, addr, 5*time.Second), "ann", 50, time.Hour)
@@ -116,7 +118,8 @@ func TestGrantOnce(t *testing.T) {
 	}
 }
 
-// TestSettle: what a paid request gives back is granted again, and is not a limit's.
+// TestSettle: units of a paid request that Settle gives back become granted units again, and
+// not units of a limit.
 func TestSettle(t *testing.T) {
 	store := New(weirtest.Memory(), "api")
 	limit := algorithms.SlidingLog(10, 1000*time.Hour)
@@ -171,7 +174,7 @@ func Example() {
 	// 429
 }
 
-// TestPeekPaysNothing: a look at a cost spends neither units of the limit nor granted ones.
+// TestPeekPaysNothing: Peek spends neither units of the limit nor granted units.
 func TestPeekPaysNothing(t *testing.T) {
 	store := New(weirtest.Memory(), "api")
 	grant(t, store, "ann", 10, 0)
@@ -183,11 +186,11 @@ func TestPeekPaysNothing(t *testing.T) {
 	}
 	ask.Cost = 0
 	if look := weirtest.Take(t, store, 0, ask); look.Decisions[0].Remaining != 10 || left(t, store, "ann") != 10 {
-		t.Errorf("got %d of 10 units of the limit, and %d of 10 granted", look.Decisions[0].Remaining, left(t, store, "ann"))
+		t.Errorf("got %d units of the limit and %d granted units left, want 10 and 10", look.Decisions[0].Remaining, left(t, store, "ann"))
 	}
 }
 
-// sliced is an algorithm that cannot be compared.
+// sliced is an algorithm that is not comparable with ==, because it has a slice.
 type sliced struct {
 	weir.Algorithm
 	_ []int
@@ -195,7 +198,7 @@ type sliced struct {
 
 func (sliced) Name() string { return "sliced" }
 
-// TestIncomparable: a rule may have limits of algorithms that cannot be compared.
+// TestIncomparable: a rule may have limits whose algorithms are not comparable with ==.
 func TestIncomparable(t *testing.T) {
 	store := New(weirtest.Memory(), "api")
 	grant(t, store, "ann", 1, 0)
