@@ -1,12 +1,12 @@
 // Package regions has a weir.Store that divides one budget among regions. Each region
-// decides in a store of its own, without a round trip to another, and the rate that one
-// region does not use flows to the others within some seconds:
+// decides in a store of its own, without a round trip to another region. The rate that one
+// region does not use moves to the others within some seconds:
 //
 //	eu := regions.New(local, central, regions.Options{Budget: "gpu", Region: "eu", Regions: 3})
 //	go eu.Run(ctx)
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
-// docs/regions.md compares it with one store far away and with weir.Share.
+// docs/regions.md compares the package with one distant store and with weir.Share.
 package regions
 
 import (
@@ -26,49 +26,50 @@ import (
 
 // Options of New. Budget, Region and Regions are required.
 type Options struct {
-	// Budget tells the budgets of the central store apart. A Store has one budget: all of
-	// its rules and keys have the same part. Give a budget of its own to each rule whose
-	// demand moves on its own.
+	// Budget is a name that tells the budgets of the central store apart. A Store has one
+	// budget: the region has the same part of the limits of all its rules and keys. If the
+	// demand of a rule moves independently of others, give it a Store with its own budget.
 	Budget string
 
 	// Region is the name of the region. Its processes share the local store.
 	Region string
 
-	// Regions is how many regions there are, the same in all of them.
+	// Regions is how many regions there are: 1 to 100, and the same number in all regions.
 	Regions int
 
-	// Every is how long a region has a part before it may have another; 0 means 2 s. It is
-	// the same in all regions, and must be more than four round trips to the central store.
+	// Every is for how long a part is claimed, in whole milliseconds; 0 means 2 s. It must be
+	// the same in all regions, and longer than four round trips to the central store.
 	Every time.Duration
 
-	// Logger gets a warning if the central store fails, and a line if it is back; nil means
-	// slog.Default().
+	// Logger gets a warning when the central store fails, and a line when it is back; nil
+	// means slog.Default().
 	Logger *slog.Logger
 }
 
 // whole is how many parts a budget has.
 const whole = 10_000
 
-// New returns a Store that decides in local, by the part of each limit that the region has.
-// The parts are claimed from central.
+// New returns a Store that decides in local, under the part of each limit that the region
+// has. Run claims the parts from central.
 //
-// Under GCRA, TokenBucket and LeakyBucket, the burst is divided evenly and stays where it
-// is, and the rate moves. Each region keeps a tenth of its even share. The rest is claimed
-// for one span of Every at a time, by the demand of the last spans: at first at most an even
-// share, later also what other regions have left. Parts that no region claims are divided
-// evenly. A region that needs more gets the rate that another stops using after one or two
-// spans. Other algorithms have even shares that do not move, as by weir.Share.
+// Under GCRA, TokenBucket and LeakyBucket, the burst is divided evenly among the regions,
+// and the rate moves between them. Each region always keeps a tenth of its even share of the
+// rate. It claims more for one span of Every at a time, before the span begins, as much as
+// its demand in the last spans needs: at most an even share at first, and later also what
+// other regions have left. Parts that no region needs are divided evenly. If a region stops
+// using its rate, the others have it after one or two spans. Limits of other algorithms are
+// divided evenly and do not move, as by weir.Share.
 //
 // All regions together admit no more than the limit would in one store: in any time d,
-// burst + quota·d/Period. Nothing is admitted twice when a part moves, because a region
-// whose part falls lowers it before the clock of central can have reached the next span,
-// and one whose part rises raises it after the clock must have. It measures that clock with
-// each claim, as exactly as the round trip allows. A divided quota or burst is rounded down,
-// but is at least 1: so many more are admitted if a limit is smaller than the number of
-// regions, or its quota smaller than ten times that.
+// burst + quota·d/Period units. Nothing is admitted twice when a part moves: a region lowers
+// its part before the clock of central can have reached the next span, and raises its part
+// only after the clock must have reached it. Each claim measures that clock, to within its
+// round trip. A divided quota or burst is rounded down, but is at least 1. The regions
+// together may therefore admit more than the limit if the burst is smaller than the number
+// of regions, or the quota smaller than ten times that number.
 //
-// If central cannot be reached, or Run does not run, a region keeps the tenth of its even
-// share when the span is over. If the clock of central jumps, two regions may use the same
+// If central cannot be reached, or Run does not run, a region has only the tenth of its even
+// share once its span is over. If the clock of central jumps, two regions may use the same
 // part for a span.
 //
 // New panics on a mistake in its arguments.
@@ -107,23 +108,23 @@ type Store struct {
 	kept, free     int64 // parts of each region, and parts to claim
 	pool           sync.Pool
 
-	asked atomic.Int64 // the time, in ns, that the whole budget needs for what was asked
+	asked atomic.Int64 // the time, in ns, in which the whole budget admits the units asked for
 	known atomic.Pointer[known]
 
-	since  time.Duration // when asked was last read
-	demand float64       // of the whole budget
+	since  time.Duration // when asked was last read, counted from start
+	demand float64       // the part of the whole budget that the region needs, 0 to 1
 	left   int64         // the parts that were free at the last claim
 	failed bool
 }
 
-// known is what a region knows. It is never changed.
+// known is what a region knows of the clock of central and of its claims. It is immutable.
 type known struct {
 	at     bool          // the clock of central is known
-	lo, hi time.Duration // that clock less the time since start is between them
+	lo, hi time.Duration // bounds of the clock of central minus the time since start
 	spans  [4]span
 }
 
-// A span has the parts of a region in the n-th span of Every.
+// A span has how many parts the region has claimed of the n-th span of Every.
 type span struct{ n, claimed int64 }
 
 func (k *known) claimed(n int64) int64 {
@@ -136,7 +137,8 @@ func (k *known) claimed(n int64) int64 {
 // Part returns which part of the rate the region has now, from 0 to 1.
 func (s *Store) Part() float64 { return float64(s.part()) / whole }
 
-// part returns the least part of all spans that the clock of central may be in.
+// part returns the part of the region, of whole. If the clock of central may be in several
+// spans, it is the smallest part of them.
 func (s *Store) part() int64 {
 	k, since := s.known.Load(), time.Since(s.start)
 	if !k.at {
@@ -171,7 +173,7 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 		}
 		s.divide(&c.Limit, part, isMeter)
 	}
-	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // more changes no demand, and the sum could overflow
+	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need changes no demand, and the sum could overflow
 	err := s.local.Take(ctx, mine)
 	*t = *mine
 	t.Charges = all
@@ -181,7 +183,8 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return err
 }
 
-// divide makes a limit that of this region. Of a meter the rate moves, of others nothing.
+// divide changes l to the limit of this region. A meter gets part of the rate and an even
+// share of the burst; other limits get an even share of the quota.
 func (s *Store) divide(l *weir.Limit, part int64, isMeter bool) {
 	n := int64(s.o.Regions)
 	if isMeter {
@@ -206,7 +209,7 @@ func (s *Store) Run(ctx context.Context) error {
 	for {
 		if err := s.claim(ctx); err != nil && ctx.Err() == nil && !s.failed {
 			s.failed = true
-			s.log.Warn("regions: the central store failed; the region keeps the least part meanwhile", "region", s.o.Region, "err", err)
+			s.log.Warn("regions: the central store failed; after its span the region has a tenth of its even share", "region", s.o.Region, "err", err)
 		} else if err == nil && s.failed {
 			s.failed = false
 			s.log.Info("regions: the central store is back", "region", s.o.Region)
@@ -221,19 +224,19 @@ func (s *Store) Run(ctx context.Context) error {
 
 const regionPrefix = "region "
 
-// parts is the limit under which central counts claims: of all regions, or of one.
+// parts returns the limit under which central counts the claims of all regions, or of one.
 func (s *Store) parts(name string, most int64) weir.Limit {
 	return algorithms.AnchoredWindow(most, 4*s.o.Every).Named(name)
 }
 
-// claim claims what the region lacks of the next span, as far as it is free. In the first
-// half of a span a region has no more than an even share, so that none is too late. When it
-// begins, it claims an even share of the span that has begun.
+// claim claims the parts of the next span that the region needs, as far as they are free. In
+// the first half of the current span it claims an even share at most, so that each region
+// has its turn. The first claim of a process is an even share of the current span.
 func (s *Store) claim(ctx context.Context) error {
 	s.measure()
 	k, even := s.known.Load(), s.free/int64(s.o.Regions)
 	if !k.at {
-		if _, err := s.take(ctx, 0, 0, s.free); err != nil { // only for the clock
+		if _, err := s.take(ctx, 0, 0, s.free); err != nil { // measures the clock of central, and claims nothing
 			return err
 		}
 		return s.takeFree(ctx, int64((time.Since(s.start)+s.known.Load().hi)/s.o.Every), even, even)
@@ -244,13 +247,13 @@ func (s *Store) claim(ctx context.Context) error {
 		most = even
 	}
 	lacks := max(0, min(int64(s.demand*whole)-s.kept, most)-k.claimed(n))
-	if clock%s.o.Every >= s.o.Every*3/4 { // nobody else may want it, and demand may rise
+	if clock%s.o.Every >= s.o.Every*3/4 { // the other regions have claimed what they need, and demand may rise
 		lacks = max(lacks, s.left/int64(s.o.Regions))
 	}
 	return s.takeFree(ctx, n, lacks, most)
 }
 
-// takeFree is take of as many of the parts as are free.
+// takeFree takes parts of span n, or as many of them as are free.
 func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 	left, err := s.take(ctx, n, parts, most)
 	if err == nil && 0 < left && left < parts {
@@ -259,8 +262,8 @@ func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 	return err
 }
 
-// measure reads the demand. It falls by half with each reading at most, and a fifth more
-// than was asked is wanted, because demand is not steady.
+// measure updates the demand, once per Every. The demand is 1.2 times what was asked for,
+// because requests are not steady. It falls by at most half each time.
 func (s *Store) measure() {
 	now := time.Since(s.start)
 	if took := now - s.since; took >= s.o.Every {
@@ -269,8 +272,8 @@ func (s *Store) measure() {
 	}
 }
 
-// take claims parts of a span, of which the region may have most, and remembers what it
-// then has. If they are not free, it claims none and returns how many are.
+// take claims parts of span n and records in s.known what the region then has of it, which
+// may be most. If fewer parts are free, it claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := weir.Transaction{Charges: []weir.Charge{

@@ -25,7 +25,8 @@ import (
 // trips are the round trips from each region to the central store.
 var trips = []time.Duration{5 * time.Millisecond, 70 * time.Millisecond, 150 * time.Millisecond}
 
-// A demand is how many requests a second each region gets, of a budget of 100.
+// A demand is how many requests each region gets in a second, under a limit of 100 per
+// second for all regions.
 type demand struct {
 	name string
 	rate func(region int, at time.Duration) float64
@@ -44,7 +45,7 @@ var demands = []demand{
 	{"200 in one, 240 in all", func(i int, _ time.Duration) float64 { return []float64{20, 20, 200}[i] }},
 }
 
-// A way decides in each region, with the clock of central.
+// A way opens the store in which a region decides. All of them use the central store.
 type way struct {
 	name string
 	open func(ctx context.Context, region int, central weir.Store) weir.Store
@@ -65,14 +66,14 @@ var ways = []way{
 	}},
 }
 
-// An outcome is what a simulation has measured.
+// An outcome has the measurements of a simulation.
 type outcome struct {
 	asked    int
 	admitted []int64 // when, in µs
 	waits    []time.Duration
 }
 
-// simulate runs requests in all regions for a time.
+// simulate runs the requests of all regions for the time d0.
 func simulate(t *testing.T, l weir.Limit, d demand, w way, d0 time.Duration) *outcome {
 	ctx, cancel := context.WithCancel(t.Context())
 	central, start, o := weirtest.Memory(), time.Now(), &outcome{}
@@ -108,14 +109,14 @@ func simulate(t *testing.T, l weir.Limit, d demand, w way, d0 time.Duration) *ou
 	}
 	wg.Wait()
 	cancel()
-	time.Sleep(time.Minute) // calls under way end
+	time.Sleep(time.Minute) // until calls that have begun end
 	slices.Sort(o.admitted)
 	slices.Sort(o.waits)
 	return o
 }
 
-// worst returns how many units beyond quota·d/period were admitted at worst in a time d:
-// the oracle, for all d at once. Units at the ends of the time count.
+// worst returns the most units that were admitted in any time d, minus quota·d/period. It is
+// at most the burst if the limit holds. Units at both ends of the time count.
 func (o *outcome) worst(l weir.Limit) float64 {
 	perMicro := float64(l.Quota) / float64(l.Period.Microseconds())
 	worst, least := 0.0, 0.0
@@ -129,8 +130,9 @@ func (o *outcome) worst(l weir.Limit) float64 {
 	return worst
 }
 
-// TestRegions: all regions together admit no more than one store would, whatever moves,
-// and of what one store would admit they admit what the page says.
+// TestRegions: all regions together admit no more than one store would, with each way and
+// demand. With package regions no request waits, and at least 90 % of the units are admitted
+// that one store would admit. The log has the figures of docs/regions.md.
 func TestRegions(t *testing.T) {
 	l := algorithms.GCRA(100, time.Second).WithBurst(150)
 	long := 5 * time.Minute
@@ -160,13 +162,13 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// A wire is a slow connection to central that loses some calls and some answers.
+// A wire is a slow connection to the central store that loses some calls and some answers.
 type wire struct {
 	central weir.Store
 	mu      *sync.Mutex
 	r       *rand.Rand // guarded by mu
 	slow    time.Duration
-	lossy   int // how many of 100 calls are lost
+	lossy   int // the percentage of calls that are lost
 }
 
 func (w *wire) Take(ctx context.Context, tx *weir.Transaction) error {
@@ -185,7 +187,7 @@ func (w *wire) Take(ctx context.Context, tx *weir.Transaction) error {
 	return err
 }
 
-// jump spends units in phases, each with another demand.
+// jump spends units in phases, each with a random demand.
 func (o *outcome) jump(t *testing.T, mu *sync.Mutex, r *rand.Rand, store weir.Store, l weir.Limit) {
 	for range 40 {
 		mu.Lock()
@@ -202,8 +204,8 @@ func (o *outcome) jump(t *testing.T, mu *sync.Mutex, r *rand.Rand, store weir.St
 	}
 }
 
-// TestRegionsNeverExceed: regions of several processes, whose calls of the central store
-// are slow or lost, and whose demand jumps, never admit more than one store would.
+// TestRegionsNeverExceed: regions of several processes never admit more than one store would,
+// though calls of the central store are slow or lost and the demand jumps.
 func TestRegionsNeverExceed(t *testing.T) {
 	worlds := uint64(150)
 	if testing.Short() {
@@ -231,7 +233,7 @@ func TestRegionsNeverExceed(t *testing.T) {
 			}
 			wg.Wait()
 			cancel()
-			time.Sleep(time.Minute) // calls under way end
+			time.Sleep(time.Minute) // until calls that have begun end
 			slices.Sort(o.admitted)
 			if worst := o.worst(l); worst > float64(l.Burst)+1e-3 {
 				t.Errorf("seed %d: %d regions admit %.2f more than the rate of %v allows", seed, n, worst, l)
@@ -240,7 +242,8 @@ func TestRegionsNeverExceed(t *testing.T) {
 	}
 }
 
-// TestRegionsRedis: the same parts are claimed from a Redis.
+// TestRegionsRedis: with Redis as the central store, a region that asks gets nearly all of
+// the rate, and a region that does not ask has half of it at most.
 func TestRegionsRedis(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	var stores [2]*regions.Store
@@ -256,11 +259,11 @@ func TestRegionsRedis(t *testing.T) {
 		}
 	}
 	if got := stores[1].Part(); got > 0.5 {
-		t.Errorf("a region that does not ask has %v", got)
+		t.Errorf("a region that does not ask has the part %v", got)
 	}
 }
 
-// TestRegionsConform: one region alone is its local store.
+// TestRegionsConform: a Store with one region passes the tests of package storetest.
 func TestRegionsConform(t *testing.T) {
 	weirtest.Conforms(t, func() weir.Store {
 		return regions.New(weirtest.Memory(), weirtest.Memory(), regions.Options{Budget: "b", Region: "eu", Regions: 1})
@@ -284,14 +287,15 @@ func ExampleNew() {
 	// true
 }
 
-// TestParts: what a region has without Run, without the central store, and after a while.
+// TestParts checks the part of a region without Run, while the central store is down, and
+// after some seconds of requests.
 func TestParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var down atomic.Bool
 		central := weirtest.Memory()
 		var log strings.Builder
-		logger := slog.New(slog.NewTextHandler(&log, nil)) // one, which has a lock
+		logger := slog.New(slog.NewTextHandler(&log, nil)) // shared by both regions, because its lock guards log
 		open := func(region string) *regions.Store {
 			return regions.New(weirtest.Memory(), weirtest.StoreFunc(func(ctx context.Context, tx *weir.Transaction) error {
 				if down.Load() {
@@ -302,7 +306,7 @@ func TestParts(t *testing.T) {
 		}
 		eu, us := open("eu"), open("us")
 		if eu.Part() != 0.05 {
-			t.Errorf("without Run: got %v", eu.Part())
+			t.Errorf("without Run: got the part %v, want 0.05", eu.Part())
 		}
 		go eu.Run(ctx)
 		go us.Run(ctx)
@@ -313,25 +317,25 @@ func TestParts(t *testing.T) {
 		}
 		ask(20 * time.Second)
 		if eu.Part() < 0.9 || eu.Part()+us.Part() > 1 {
-			t.Errorf("one region asks: got %v and %v", eu.Part(), us.Part())
+			t.Errorf("only eu asks: got the parts %v and %v, want 0.9 or more, and 1 together at most", eu.Part(), us.Part())
 		}
 		down.Store(true)
 		ask(11 * time.Second)
 		synctest.Wait()
 		if eu.Part() != 0.05 || strings.Count(log.String(), "failed") != 2 {
-			t.Errorf("the central store is down: got %v, %s", eu.Part(), &log)
+			t.Errorf("the central store is down: got the part %v, want 0.05; log %s", eu.Part(), &log)
 		}
 		down.Store(false)
 		ask(20 * time.Second)
 		synctest.Wait()
 		if eu.Part() < 0.9 || strings.Count(log.String(), "is back") != 2 {
-			t.Errorf("the central store is back: got %v, %s", eu.Part(), &log)
+			t.Errorf("the central store is back: got the part %v, want 0.9 or more; log %s", eu.Part(), &log)
 		}
 		tx := weirtest.Once(algorithms.SlidingWindow(101, time.Hour))
 		if eu.Take(ctx, tx); tx.Decisions[0].Remaining != 49 || tx.Charges[0].Limit.Quota != 101 {
 			t.Errorf("a window: got %+v, want half of the quota", tx)
 		}
-		tx = weirtest.Once(algorithms.GCRA(1_000_000, 24*time.Hour)) // countable only by a common divisor
+		tx = weirtest.Once(algorithms.GCRA(1_000_000, 24*time.Hour)) // can be counted because quota and period have a common divisor
 		if err := eu.Take(ctx, tx); err != nil || tx.Decisions[0].Remaining != 499_999 {
 			t.Errorf("a million a day: got %+v, %v", tx, err)
 		}
