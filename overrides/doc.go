@@ -1,5 +1,5 @@
-// Package overrides gives single keys limits of their own: a customer who has paid for
-// more, a prefix of keys that must have less, a monitor that is not limited.
+// Package overrides gives single keys limits of their own. A customer that has paid gets
+// more, all keys with a prefix get less, and a monitor is not limited.
 //
 // A [Table] is fixed. A rule uses its Limits:
 //
@@ -10,11 +10,11 @@
 //	)
 //	rule.Overrides = table.Limits
 //
-// [Live] changes while the program runs, in all processes that share a Redis. In a file of
-// package config the table is the field overrides of a rule, and package admin changes
-// Live.
+// [Live] is a table that changes while the program runs, in all processes that share a
+// Redis. Package admin has an HTTP API that changes it. In a file of package config, the
+// field overrides of a rule is such a table.
 //
-// If several entries match a key, the key itself comes first, and then the longest
-// beginning. What a key has spent still counts if its limits change: see
-// [weir.Rule.Overrides].
+// If several entries match a key, the entry for exactly that key decides, and otherwise the
+// one with the longest beginning. Units that a key has spent still count if its limits
+// change: see [weir.Rule.Overrides].
 package overrides

@@ -27,28 +27,29 @@ func (e *MistakeError) Error() string { return "overrides: " + e.Text }
 
 func mistake(format string, args ...any) error { return &MistakeError{fmt.Sprintf(format, args...)} }
 
-// MaxLive is how many overrides a Keeper keeps at most.
+// MaxLive is the most overrides that Live sets.
 const MaxLive = 10_000
 
 // ErrFull is returned by Set if there are MaxLive overrides.
 var ErrFull = errors.New("overrides: there are too many")
 
-// A Keeper keeps the overrides of Live for several processes. A *redisstore.Store is one.
-// It is safe for concurrent use.
+// A Keeper keeps the overrides of Live for several processes. It is safe for concurrent use.
+// A *redisstore.Store is a Keeper.
 type Keeper interface {
-	// LoadOverrides returns all overrides that are kept, by name, or none if version is
-	// that of the newest change. Names are any bytes. Each text begins with the time at
-	// which the override ends, in µs since 1970 on the clock of the Keeper, or 0 if it does
-	// not end, and a space. now is the time on that clock.
+	// LoadOverrides returns the texts of all overrides by name, and the version of the
+	// newest change. If version is equal to newest, kept is nil. Names are any bytes. Each
+	// text begins with the time at which the override ends, in µs since 1970 on the clock
+	// of the Keeper, or 0 if it does not end, and a space. now is the time on that clock.
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
-	// SaveOverride keeps the text of an override, instead of one of the same name, for a
-	// duration or, if that is 0, until it is replaced. An empty text removes it. If most
-	// other overrides are kept that have not ended, SaveOverride returns full.
+	// SaveOverride keeps the text of an override for the duration d, or without end if d is
+	// 0. It replaces an override of the same name. An empty text removes the override. If
+	// the Keeper already has `most` other overrides that have not ended, SaveOverride
+	// returns full.
 	SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error)
 }
 
-// LiveOptions are ready to use as they are.
+// LiveOptions are the options of NewLive. The zero value is ready to use.
 type LiveOptions struct {
 	// Keeper shares the overrides with other processes; nil keeps them in this process.
 	Keeper Keeper
@@ -56,39 +57,39 @@ type LiveOptions struct {
 	// Interval is how often Run asks the Keeper for changes; 0 means 500 ms.
 	Interval time.Duration
 
-	// Logger gets a warning if the Keeper fails, and a line if it is back; nil means
+	// Logger gets a warning when the Keeper fails, and a line when it is back; nil means
 	// slog.Default().
 	Logger *slog.Logger
 }
 
 // Live is a table that changes while the program runs. It is safe for concurrent use.
 //
-// Requests are decided by a copy in memory. Run brings changes of other processes into it,
-// within Interval and one call of the Keeper. If the Keeper fails, the copy stays in
-// force, overrides that end do end, and Err returns the error.
+// Requests are decided by a copy of the table in memory. Run copies changes of other
+// processes into it, within Interval and one call of the Keeper. If the Keeper fails, the
+// copy stays in force, its overrides end when they should, and Err returns the error.
 type Live struct {
 	o   LiveOptions
 	log *slog.Logger
 
-	mu      sync.Mutex // held to change what follows
+	mu      sync.Mutex // guards the fields below
 	version string
-	read    map[string][]weir.Limit // by text of the Keeper
+	read    map[string][]weir.Limit // the limits of each text that was decoded
 	all     []Override
 	rules   map[string]*atomic.Pointer[Table]
 	denied  map[string]*atomic.Pointer[networks]
 	err     error
 }
 
-// An Override is an Entry of Live.
+// An Override is an Entry of a Live table.
 type Override struct {
 	Rule string // the name of a rule
 	Entry
-	End  time.Time // when the override ends, on the clock of this process; zero: never
-	Note string    // why, for the next operator
+	End  time.Time // when the override ends, on the clock of this process; zero means never
+	Note string    // why the override was set
 }
 
-// NewLive returns a table without overrides. Call Refresh before the first request if those
-// that are kept must be in force from the start, and Run for changes.
+// NewLive returns a table without overrides. Run brings those that the Keeper has into it.
+// To have them in force before the first request, call Refresh.
 func NewLive(o LiveOptions) *Live {
 	if o.Keeper == nil {
 		o.Keeper = &memory{kept: map[string]string{}, begin: time.Now()}
@@ -97,8 +98,9 @@ func NewLive(o LiveOptions) *Live {
 	return &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*atomic.Pointer[Table]{}, denied: map[string]*atomic.Pointer[networks]{}}
 }
 
-// Of returns the limits of the keys of a rule, for weir.Rule.Overrides: those of Live, or
-// else those that file returns, such as Limits of a Table. A nil file has none.
+// Of returns a function for weir.Rule.Overrides of a rule. The function returns the limits
+// that Live has for a key, and otherwise those that file returns. file may be the method
+// Limits of a Table; nil stands for an empty table.
 func (l *Live) Of(rule string, file func(key string) ([]weir.Limit, bool)) func(key string) ([]weir.Limit, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +167,7 @@ func (l *Live) Refresh(ctx context.Context) error {
 
 // take replaces the table by what is kept.
 func (l *Live) take(kept map[string]string, now time.Time) {
-	here := time.Now() // with a monotonic reading: steps of this clock change no end
+	here := time.Now() // with a monotonic reading, so that steps of this clock change no end
 	read := make(map[string][]weir.Limit, len(kept))
 	l.all = l.all[:0:0]
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
@@ -173,7 +175,7 @@ func (l *Live) take(kept map[string]string, now time.Time) {
 		o, err := decode(name, text)
 		end, errEnd := strconv.ParseInt(micros, 10, 64)
 		if err := cmp.Or(err, errEnd); err != nil {
-			l.log.Warn("overrides: an override cannot be read, and is ignored", "err", err)
+			l.log.Warn("overrides: ignored an override that cannot be read", "err", err)
 			continue
 		}
 		if end != 0 {
@@ -212,15 +214,17 @@ func (l *Live) build() {
 	for rule, table := range l.rules {
 		t := tables[rule]
 		if t != nil {
-			t.finish() // names differ, so no two entries are alike
+			t.finish() // returns no error: names of overrides differ, so keys do
 		}
 		table.Store(t)
 	}
 }
 
-// Set keeps an override for d, or for ever if d is 0, and puts it in force in this process;
-// in other processes their Run does. It replaces an override of the same rule and key. An
-// Algorithm may be nil or one of package algorithms but Calendar.
+// Set keeps an override for d, or for ever if d is 0, and puts it in force in this process.
+// In other processes, Run puts it in force. Set replaces an override of the same rule and
+// key. The Algorithm of a limit may be nil, or any of package algorithms except Calendar. If
+// the arguments have a mistake, the error is a *MistakeError; ErrFull says that there are
+// MaxLive overrides already.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
 		return mistake("duration %v is below 0", d)
@@ -248,8 +252,8 @@ func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err er
 	return found, l.Refresh(ctx)
 }
 
-// Get returns the override that was set for exactly this key of a rule, and none that was
-// set for a beginning of keys.
+// Get returns the override that was set for exactly this key of a rule. An override for a
+// beginning of keys is returned only for that beginning, such as "tenant-a/*".
 func (l *Live) Get(rule, key string) (o Override, ok bool) {
 	for _, o := range l.All() {
 		if nameOf(o.Rule, o.Key) == nameOf(rule, key) {
@@ -275,7 +279,8 @@ func (l *Live) Err() error {
 	return l.err
 }
 
-// nameOf is how a Keeper knows an override. Names of rules have no NUL.
+// nameOf returns the name of an override for a Keeper. Names of rules have no NUL, so two
+// overrides never have the same name.
 func nameOf(rule, key string) string {
 	if !strings.HasSuffix(key, "*") {
 		key = storedkey.Of(key)
@@ -283,7 +288,7 @@ func nameOf(rule, key string) string {
 	return rule + "\x00" + key
 }
 
-// A record is the text of an override.
+// A record is the text of an override as JSON.
 type record struct {
 	Limits    []recordLimit `json:"limits,omitempty"`
 	Unlimited bool          `json:"unlimited,omitempty"`
@@ -332,7 +337,7 @@ func decode(name, text string) (o Override, err error) {
 	var rec record
 	rule, key, ok := strings.Cut(name, "\x00")
 	if !ok || len(text) > maxText {
-		return o, fmt.Errorf("overrides: rule %.40q: not of this version", rule)
+		return o, fmt.Errorf("overrides: rule %.40q: the override was not written by this version", rule)
 	}
 	if err := json.Unmarshal([]byte(text), &rec); err != nil {
 		return o, fmt.Errorf("overrides: rule %.40q: %w", rule, err)

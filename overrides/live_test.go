@@ -25,7 +25,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A replica is a process: a limiter of two requests in 1,000 hours by X-User, with Live.
+// A replica stands for a process: a limiter with Live that admits two requests in 1,000 hours
+// for each X-User.
 type replica struct {
 	t *testing.T
 	*overrides.Live
@@ -105,8 +106,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestLiveLife: an override is set, replaced, ends and is removed, and what alice has
-// spent counts throughout.
+// TestLiveLife: overrides are set, replaced and removed, and they end. Units that the key has
+// spent count throughout.
 func TestLiveLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplica(t, memstore.New(memstore.Options{}), nil, func(key string) ([]weir.Limit, bool) {
@@ -119,10 +120,10 @@ func TestLiveLife(t *testing.T) {
 		r.ask("alice", 200)
 		time.Sleep(time.Minute - time.Microsecond)
 		r.ask("alice", 200)
-		time.Sleep(time.Microsecond) // it ends between two requests, and nothing else happens
+		time.Sleep(time.Microsecond) // the override ends without a call of Live
 		r.ask("alice", 429)
 		if n := len(r.All()); n != 0 {
-			t.Errorf("%d overrides are left", n)
+			t.Errorf("%d overrides are left, want 0", n)
 		}
 		r.set("al*", overrides.Entry{Unlimited: true}, 0)
 		r.ask("alice", 200)
@@ -130,15 +131,15 @@ func TestLiveLife(t *testing.T) {
 		r.ask("alice", 429)
 		r.ask("alf", 200, 200, 200)
 		time.Sleep(time.Hour)
-		r.ask("alice", 200) // by the beginning
+		r.ask("alice", 200) // by the override of the beginning
 		r.remove("al*")
 		r.ask("alice", 429)
-		r.ask("carol", 200, 200, 200, 429) // by the file
+		r.ask("carol", 200, 200, 200, 429) // by the limits of file
 		r.set("c*", overrides.Entry{Limits: quota(4)}, 0)
-		r.ask("carol", 200, 429) // before the file
+		r.ask("carol", 200, 429) // the override comes before file
 		r.remove("c*")
 		if found, err := r.Remove(t.Context(), "api", "c*"); found || err != nil {
-			t.Errorf("removed twice: %v, %v", found, err)
+			t.Errorf("Remove of an override that is gone: got %v, %v, want false, nil", found, err)
 		}
 		long := strings.Repeat("k", 1<<20)
 		r.set(long, overrides.Entry{Limits: quota(1)}, 0)
@@ -149,8 +150,8 @@ func TestLiveLife(t *testing.T) {
 	})
 }
 
-// TestDenyFrom: a network is denied until the denial ends or is removed, whatever the keys of
-// the rule are; in the second process as well.
+// TestDenyFrom: a denied network is refused until the denial ends or is removed, whatever the
+// keys of the rule.
 func TestDenyFrom(t *testing.T) {
 	find := func(r *http.Request) (netip.Addr, bool) {
 		a, err := netip.ParseAddr(r.Header.Get("From"))
@@ -167,14 +168,14 @@ func TestDenyFrom(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		set("203.0.113.0/25", overrides.Entry{Denied: true}, 0) // before the rule is made
+		set("203.0.113.0/25", overrides.Entry{Denied: true}, 0) // before DenyFrom is called
 		denied, other := l.DenyFrom("api", find), l.DenyFrom("other", find)
 		set("192.0.2.0/24", overrides.Entry{Denied: true}, time.Minute)
 		set("2001:db8::/32", overrides.Entry{Denied: true}, 0)
 		set("198.51.100.0/24", overrides.Entry{Unlimited: true}, 0)
-		set("10.0.0.1/8", overrides.Entry{Denied: true}, 0) // no network
+		set("10.0.0.1/8", overrides.Entry{Denied: true}, 0) // not a network: it has bits after its prefix
 		if !l.DeniesNetworks("api") || l.DeniesNetworks("new") {
-			t.Error("which rules deny networks")
+			t.Error("DeniesNetworks is not true for exactly the rules of DenyFrom")
 		}
 		for addr, want := range map[string]bool{
 			"192.0.2.0": true, "192.0.2.255": true, "::ffff:192.0.2.7": true, "192.0.3.0": false, "203.0.113.127": true, "203.0.113.128": false,
@@ -189,10 +190,10 @@ func TestDenyFrom(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if from(denied, "192.0.2.7") {
-			t.Error("it is denied after the end")
+			t.Error("a network is denied after the end of its denial")
 		}
 		if _, err := l.Remove(t.Context(), "api", "203.0.113.0/25"); err != nil || from(denied, "203.0.113.7") {
-			t.Errorf("it is denied after the removal: %v", err)
+			t.Errorf("a network is denied after its removal, or Remove failed: %v", err)
 		}
 		r := &http.Request{Header: http.Header{"From": {"2001:db8:1::7"}}}
 		if n := testing.AllocsPerRun(100, func() { denied(r) }); n != 0 {
@@ -226,8 +227,8 @@ func TestSetMistakes(t *testing.T) {
 	}
 }
 
-// TestLiveBounded: there are MaxLive overrides at most, and those that have ended make
-// place.
+// TestLiveBounded: Set returns ErrFull if there are MaxLive overrides, but overrides that have
+// ended do not count.
 func TestLiveBounded(t *testing.T) {
 	keeper := map[string]func(t *testing.T) overrides.Keeper{
 		"memory": func(*testing.T) overrides.Keeper { return nil },
@@ -253,7 +254,7 @@ func TestLiveBounded(t *testing.T) {
 				t.Errorf("got %v, want ErrFull", err)
 			}
 			if err := set("last", 0); err != nil {
-				t.Errorf("replacing one: %v", err)
+				t.Errorf("replacing an override: %v", err)
 			}
 			if n := len(l.All()); n != overrides.MaxLive {
 				t.Errorf("got %d overrides", n)
@@ -262,15 +263,16 @@ func TestLiveBounded(t *testing.T) {
 	}
 }
 
-// TestReplicas: three processes share a Redis. What one sets, all have; what was spent
-// counts; one that dies takes nothing along, and one that starts has all of it.
+// TestReplicas: three processes share a Redis. An override that one process sets is in force
+// in all of them, also in one that starts later and after the process that set it has died.
+// Units that were spent still count.
 func TestReplicas(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	a, b, c := redisReplica(t, addr), redisReplica(t, addr), redisReplica(t, addr)
 	a.ask("alice", 200)
 	b.ask("alice", 200)
 	c.ask("alice", 429)
-	key := "alice\x00\n\xff" // any bytes
+	key := "alice\x00\n\xff" // a key may have any bytes
 	start := time.Now()
 	a.set("alice", overrides.Entry{Limits: quota(3)}, 0)
 	a.set(key, overrides.Entry{Denied: true}, time.Hour)
@@ -286,7 +288,7 @@ func TestReplicas(t *testing.T) {
 	}
 
 	a.stop()
-	<-a.ended // its goroutine ends with the context
+	<-a.ended // Run has returned
 	a.rdb.Close()
 	d := redisReplica(t, addr)
 	eventually(t, "in force on a new replica", func() bool { return len(d.All()) == 2 })
@@ -299,8 +301,8 @@ func TestReplicas(t *testing.T) {
 	b.ask("alice", 429)
 }
 
-// TestNetworkOfReplica: a network that one process denies is denied by another, also by one
-// that starts later, until it is removed.
+// TestNetworkOfReplica: if one process denies a network, other processes refuse it until the
+// denial is removed, also processes that start later.
 func TestNetworkOfReplica(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	find := func(*http.Request) (netip.Addr, bool) { return netip.MustParseAddr("192.0.2.7"), true }
@@ -315,8 +317,8 @@ func TestNetworkOfReplica(t *testing.T) {
 	eventually(t, "allowed again", func() bool { return !denied(nil) && !later(nil) })
 }
 
-// TestKeeperFails: without Redis the last table stays in force, and says so once. A Redis
-// that comes back empty has no overrides.
+// TestKeeperFails: while Redis is down the last table stays in force, and the log says so
+// once. If Redis comes back empty, there are no overrides.
 func TestKeeperFails(t *testing.T) {
 	server := redistest.Server(t)
 	r := redisReplica(t, server.Addr())
@@ -324,7 +326,7 @@ func TestKeeperFails(t *testing.T) {
 	r.set("trudy", overrides.Entry{Denied: true}, 10*time.Millisecond)
 	server.Kill()
 	eventually(t, "the error", func() bool { return r.Err() != nil })
-	r.ask("mallory", 429) // without asking Redis
+	r.ask("mallory", 429) // decided without Redis
 	eventually(t, "the end of an override", func() bool { return len(r.All()) == 1 })
 	if err := r.Set(t.Context(), "api", overrides.Entry{Key: "x", Denied: true}, 0, ""); err == nil {
 		t.Error("Set succeeds without Redis")
@@ -343,7 +345,7 @@ func TestKeeperFails(t *testing.T) {
 	r.ask("mallory", 429)
 }
 
-// TestForeignRecords: what cannot be read is ignored, and the rest is in force.
+// TestForeignRecords: records that cannot be read are ignored, and the others are in force.
 func TestForeignRecords(t *testing.T) {
 	r := redisReplica(t, redistest.Server(t).Addr())
 	for field, value := range map[string]string{
@@ -410,7 +412,7 @@ func ExampleNewJoined() {
 	// 10
 }
 
-// One customer gets more for a day. Other processes with the same Keeper have it, too.
+// A customer gets a larger quota for a day, in all processes with the same Keeper.
 func ExampleNewLive() {
 	ctx := context.Background()
 	live := overrides.NewLive(overrides.LiveOptions{}) // Keeper: a *redisstore.Store

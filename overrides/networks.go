@@ -10,10 +10,10 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// networks are denied. The time is when the denial ends, or zero.
+// networks are the denied networks of a rule.
 type networks struct {
-	until      map[netip.Prefix]time.Time
-	ipv4, ipv6 []int // the lengths of their prefixes
+	until      map[netip.Prefix]time.Time // when each denial ends; zero means never
+	ipv4, ipv6 []int                      // the lengths of their prefixes
 }
 
 func (n *networks) add(p netip.Prefix, end time.Time) {
@@ -48,17 +48,17 @@ func (n *networks) hold(a netip.Addr) bool {
 	return false
 }
 
-// Network returns the network that a key names, such as "192.0.2.0/24". Its bits after the
-// prefix are 0; ok is false if those of the key are not, or if it names none.
+// Network returns the network that a key such as "192.0.2.0/24" names. ok is false if the key
+// names no network, or one with bits after its prefix, such as "192.0.2.1/24".
 func Network(key string) (p netip.Prefix, ok bool) {
 	p, err := netip.ParsePrefix(key)
 	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
 }
 
-// DenyFrom returns a function for weir.Rule.DenyFrom of a rule: it reports whether the
-// address of a request lies in a network that an entry with Denied has as its key, such as
-// "192.0.2.0/24". find returns the address: keys.ClientAddr, with the proxies that the rule
-// trusts.
+// DenyFrom returns a function for weir.Rule.DenyFrom of a rule. The function reports whether
+// the address of a request lies in a denied network: an override with Denied whose key is a
+// network such as "192.0.2.0/24". find returns the address of a request; use keys.ClientAddr
+// with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, boo
 	}
 }
 
-// DeniesNetworks reports whether a rule has the function that DenyFrom returns.
+// DeniesNetworks reports whether DenyFrom was called for a rule.
 func (l *Live) DeniesNetworks(rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,19 +15,19 @@ import (
 )
 
 // An Entry gives a key, or all keys with the same beginning, limits of their own. It has
-// either Limits, or Unlimited, or Denied; one with Nested may have none of them.
+// either Limits, or Unlimited, or Denied. An Entry with Nested may have none of them.
 type Entry struct {
-	// Key is a key as the KeyFunc returns it, or its weir.Charge.StoredKey. If it ends with an
-	// asterisk it stands for all keys with that beginning: "tenant-a/*". In NewJoined it
-	// is the first part of keys.
+	// Key is a key as the KeyFunc returns it, or its weir.Charge.StoredKey. A Key that ends
+	// with an asterisk stands for all keys with that beginning: "tenant-a/*". For NewJoined,
+	// Key is compared with the first part of keys.
 	Key string
 
 	// Limits replace those of the rule: see weir.Rule.Overrides for what a limit may
 	// leave out.
 	Limits []weir.Limit
 
-	Unlimited bool // the rule does not apply
-	Denied    bool // the key is refused
+	Unlimited bool // the rule does not apply to the key
+	Denied    bool // the rule refuses every request of the key
 
 	// Nested are entries for the second part of joined keys, for NewJoined only.
 	Nested []Entry
@@ -44,7 +44,8 @@ const (
 	maxStart  = 128 // bytes of the beginning of keys
 )
 
-// check returns an error for a mistake in an entry that does not concern others.
+// check returns an error for a mistake in the entry itself. mayNest says that it may have
+// Nested.
 func (e *Entry) check(mayNest bool) error {
 	start, isStart := strings.CutSuffix(e.Key, "*")
 	n := 0
@@ -87,22 +88,22 @@ func (e *Entry) limits() (limits []weir.Limit, ok bool) {
 	return e.Limits, len(e.Limits) > 0
 }
 
-// A Table finds the entry of a key: that of the key itself, or else the one with the
-// longest beginning. It is never changed, so it is safe for concurrent use.
+// A Table finds the entry of a key: the entry for exactly that key, or else the one with the
+// longest beginning. A Table never changes, so it is safe for concurrent use.
 type Table struct {
 	exact   map[string]*node // by stored key
 	starts  []start          // sorted
 	head    int              // bytes of the shortest start that is not empty
-	heads   map[string]span  // where in starts those are that begin with these head bytes
-	joined  bool
-	all     bool // the empty start is one of starts
-	digests bool // a key of exact may be a digest
+	heads   map[string]span  // by their first head bytes, the range of starts that have them
+	joined  bool             // keys are those of weir.Join
+	all     bool             // the empty start is one of starts
+	digests bool             // a key of exact may be a digest
 }
 
 type node struct {
 	limits []weir.Limit
-	has    bool      // limits
-	until  time.Time // of Live: when the node ends, or zero
+	has    bool      // whether there are limits; they may be empty
+	until  time.Time // for Live: when the node ends; zero means never
 	nested *Table
 }
 
@@ -114,13 +115,13 @@ type start struct {
 
 type span struct{ from, to int }
 
-// New returns a table of whole keys. Its error names the mistake: two entries for one key,
-// or one that Entry does not allow.
+// New returns a table whose entries are compared with whole keys. It returns an error if two
+// entries have one key, or if an entry has a mistake.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
-// NewJoined returns a table for keys of [weir.Join]. An Entry stands for the first part of
-// a key, and its Nested for the second. If no entry of Nested matches, the entry itself
-// decides; if it has no limits either, an entry with a shorter beginning.
+// NewJoined returns a table for keys of [weir.Join]. An Entry is compared with the first part
+// of a key, and its Nested entries with the second part. If no entry of Nested matches, the
+// Entry itself decides. If it has no limits, an Entry with a shorter beginning decides.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
 
 func newTable(entries []Entry, joined, nested bool) (*Table, error) {
@@ -147,8 +148,8 @@ func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 	return t, t.finish()
 }
 
-// intern returns the list of equal limits that came first. A Limiter prepares each list
-// once, and thousands of customers have a few plans.
+// intern returns the first list that was equal to limits. A Limiter prepares each list once,
+// and thousands of customers share a few lists.
 func intern(same map[weir.Limit][]weir.Limit, limits []weir.Limit) []weir.Limit {
 	switch {
 	case len(limits) == 0:
@@ -164,11 +165,11 @@ func intern(same map[weir.Limit][]weir.Limit, limits []weir.Limit) []weir.Limit 
 	return first
 }
 
-// add adds a node, unless there is one for its key.
+// add adds a node and returns true, unless there is a node for that key already.
 func (t *Table) add(key string, n *node) bool {
 	if text, ok := strings.CutSuffix(key, "*"); ok {
 		t.starts = append(t.starts, start{text, n, -1})
-		return true // finish finds two alike
+		return true // finish finds duplicates
 	}
 	stored := storedkey.Of(key)
 	if t.exact[stored] != nil {
@@ -179,7 +180,7 @@ func (t *Table) add(key string, n *node) bool {
 	return true
 }
 
-// finish makes the starts ready to be searched.
+// finish prepares the starts for searches. It returns an error if two are equal.
 func (t *Table) finish() error {
 	slices.SortFunc(t.starts, func(a, b start) int { return cmp.Compare(a.text, b.text) })
 	t.heads = make(map[string]span)
@@ -216,7 +217,7 @@ func (t *Table) Len() int { return len(t.exact) + len(t.starts) }
 
 // Limits returns the limits of a key, for weir.Rule.Overrides.
 func (t *Table) Limits(key string) (limits []weir.Limit, ok bool) {
-	if !t.joined && !t.mayHave(key) { // most keys, in two looks
+	if !t.joined && !t.mayHave(key) { // true for most keys, and takes two lookups
 		return nil, false
 	}
 	if !t.joined {
@@ -240,7 +241,8 @@ func (t *Table) mayHave(key string) bool {
 	return t.all || len(key) > maxStart && t.digests || t.exact[key] != nil
 }
 
-// find returns the limits of the most specific entry for a key, or the first part of one.
+// find returns the limits of the most specific entry for a key. For a table of joined keys,
+// key is the first part and second the second part.
 func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
 	if len(t.exact) > 0 && (len(key) <= maxStart || t.digests) {
 		if n := t.exact[storedkey.Of(key)]; n != nil {
@@ -260,8 +262,8 @@ func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
 	return nil, false
 }
 
-// last returns the index of a start that begins with all the starts of key, or -1. The
-// head tells most keys from all starts with one look.
+// last returns the index of a start that begins with every start of key, or -1. One lookup
+// of the first head bytes shows for most keys that there is none.
 func (t *Table) last(key string) int {
 	if t.head > 0 && len(key) >= t.head {
 		if s, ok := t.heads[key[:t.head]]; ok {

@@ -19,7 +19,7 @@ import (
 // quota returns a list with one limit of that quota.
 func quota(n int64) []weir.Limit { return []weir.Limit{{Quota: n}} }
 
-// text describes what Limits of a table returned.
+// text describes the results of Table.Limits.
 func text(limits []weir.Limit, ok bool) string {
 	switch {
 	case !ok:
@@ -59,7 +59,7 @@ func TestTable(t *testing.T) {
 		{"tenant-a/bo", "3"},
 		{"tenant-a/bob", "unlimited"},
 		{"tenant-a/bobby", "3"},
-		{"tenant-a0", "2"}, // after tenant-a/ in the order of bytes
+		{"tenant-a0", "2"}, // follows tenant-a/ in byte order
 		{"tenant-b/x", "denied"},
 		{"tenant-c/x", "2"},
 		{"tenant.", "-"},
@@ -123,7 +123,7 @@ func TestJoined(t *testing.T) {
 		{"bob", "GET", "4"},
 		{"bob", "POST", "-"},
 		{"carol", "GET", "-"},
-		{"bob,3:GET", "PUT", "-"}, // what a client writes into a part stays in it
+		{"bob,3:GET", "PUT", "-"}, // a part that looks like two parts
 	} {
 		part := func(s string) weir.KeyFunc { return func(*http.Request) (string, bool) { return s, true } }
 		key, _ := weir.Join(part(tt.first), part(tt.second))(httptest.NewRequest("GET", "/", nil))
@@ -138,7 +138,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// TestTableModel compares tables with a search through all entries.
+// TestTableModel compares random tables with a search through all of their entries.
 func TestTableModel(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -181,7 +181,7 @@ func TestTableModel(t *testing.T) {
 	}
 }
 
-// TestLimitsAllocates nothing, whatever the table.
+// TestLimitsAllocates: Table.Limits does not allocate.
 func TestLimitsAllocates(t *testing.T) {
 	for _, b := range tables {
 		table := b.table(t)
@@ -221,8 +221,8 @@ func (b *tableCase) table(tb testing.TB) *overrides.Table {
 	return table
 }
 
-// BenchmarkHandler compares a rule that has no overrides with one that has 10,000, for a
-// client that has none of them.
+// BenchmarkHandler compares a rule without overrides with a rule that has 10,000, for a client
+// whose key has none.
 func BenchmarkHandler(b *testing.B) {
 	run := func(name string, f func(string) ([]weir.Limit, bool)) {
 		b.Run(name, func(b *testing.B) {
