@@ -10,7 +10,7 @@ import (
 
 // ByIPPrefix is [weir.ByIP] with networks of a chosen size: the first ipv4 bits of an
 // IPv4 address, 1 to 32, and the first ipv6 bits of an IPv6 address, 1 to 128. A client
-// that holds a larger network than that has several quotas.
+// that holds a larger network has several quotas.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("keys: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -19,35 +19,36 @@ func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 
 // ByForwarded is [weir.ByIP] for proxies that write the field Forwarded (RFC 7239)
 // instead of X-Forwarded-For. ByForwarded reads only Forwarded, and ByIP reads only
-// X-Forwarded-For: a proxy sets one of the two and may pass on the other as the client
-// wrote it.
+// X-Forwarded-For, because a proxy sets one of these fields and may pass on the other as
+// the client wrote it.
 //
-// The field is read from the right. An element whose "for" is hidden ("_gazonk"),
-// "unknown" or missing ends the walk, as an entry that is no address does, and the
-// trusted hop that sent it is the key. Ports are ignored.
+// ByForwarded reads the elements of the field from the right, as long as they come from a
+// trusted proxy. It stops at an element whose "for" is hidden ("_gazonk"), "unknown",
+// missing or no address; the key is then the address of the proxy that sent the element.
+// Ports are ignored.
 func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 	proxies := addr.NewProxies("keys: ByForwarded", addr.Forwarded, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
-// An AddrFunc returns the address that a request comes from; ok is false if it does not
-// know. It must be safe for concurrent use.
+// An AddrFunc returns the address that a request comes from; ok is false if the address is
+// not known. An AddrFunc must be safe for concurrent use.
 type AddrFunc func(r *http.Request) (addr netip.Addr, ok bool)
 
-// ClientAddr returns the whole address of which [weir.ByIP] makes a key. ok is false if
-// the peer has no address.
+// ClientAddr returns an AddrFunc for the whole address from which [weir.ByIP] makes a key.
+// Its ok is false if the peer has no address.
 func ClientAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ClientAddr", addr.ForwardedFor, trusted).Addr
 }
 
-// ForwardedAddr returns the whole address of which [ByForwarded] makes a key. ok is
-// false if the peer has no address.
+// ForwardedAddr returns an AddrFunc for the whole address from which [ByForwarded] makes a
+// key. Its ok is false if the peer has no address.
 func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }
 
 // ByAddr limits each address that find returns, by networks of a chosen size as
-// [ByIPPrefix] does. The rule does not apply to a request of which find knows none.
+// [ByIPPrefix] does. The rule does not apply to a request whose address find does not know.
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {

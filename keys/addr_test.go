@@ -18,9 +18,9 @@ var (
 	socket = netip.Prefix{}
 )
 
-// forwarded is a request from peer, with those fields of Forwarded.
+// forwarded returns a request from peer with these Forwarded fields.
 func forwarded(peer string, fields ...string) *http.Request {
-	r := weirtest.From(peer, "203.0.113.99") // which is not for ByForwarded
+	r := weirtest.From(peer, "203.0.113.99") // an X-Forwarded-For that ByForwarded must ignore
 	r.Header["Forwarded"] = fields
 	return r
 }
@@ -42,7 +42,7 @@ func TestByForwarded(t *testing.T) {
 		{"10.0.0.1:4", []string{`for="192.0.2.1:47011"`}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{`for="192.0.2.1:_http"`}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{`for="192\.0.2\.1"`}, "192.0.2.1"},
-		{"10.0.0.1:4", []string{"for=192.0.2.1:47011"}, "192.0.2.1"}, // which should be quoted
+		{"10.0.0.1:4", []string{"for=192.0.2.1:47011"}, "192.0.2.1"}, // should be quoted, but is accepted
 		{"10.0.0.1:4", []string{`for="[2001:db8:cafe::17]:4711"`}, "2001:db8:cafe::/64"},
 		{"10.0.0.1:4", []string{`for="[2001:db8:cafe::17]"`}, "2001:db8:cafe::/64"},
 		{"10.0.0.1:4", []string{`for="[2001:DB8:CAFE::17]:_p"`}, "2001:db8:cafe::/64"},
@@ -51,20 +51,20 @@ func TestByForwarded(t *testing.T) {
 		{"[::ffff:10.0.0.1]:4", []string{"for=192.0.2.1"}, "192.0.2.1"},
 		{"@", []string{"for=192.0.2.1"}, "unknown"},
 
-		// From the right, over all fields.
+		// Elements are read from the right, over all fields.
 		{"10.0.0.1:4", []string{"for=198.51.100.7, for=192.0.2.1"}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{"for=198.51.100.7,for=192.0.2.1,for=10.0.0.2"}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{"for=198.51.100.7, for=192.0.2.1", "for=10.0.0.3, for=10.0.0.2"}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{"for=10.0.0.4", "for=10.0.0.3, for=10.0.0.2"}, "10.0.0.4"}, // all are trusted
 
-		// What the client wrote can't change what stands right of it.
+		// Elements that the client wrote can't change the elements to their right.
 		{"10.0.0.1:4", []string{`for=", for=192.0.2.1`}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{`for="\", for=192.0.2.1`}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{`for="\`, `for="192.0.2.1";by="a, for=198.51.100.7"`}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{`for=198.51.100.7, for=192.0.2.1;by="\", for=198.51.100.8"`}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{`for=198.51.100.7, for=192.0.2.1;by="x\\"`}, "192.0.2.1"},
 
-		// What is no address ends the walk at the hop that sent it.
+		// An element that is no address makes the proxy that sent it the key.
 		{"10.0.0.1:4", []string{"for=192.0.2.1, for=_gazonk"}, "10.0.0.1"},
 		{"10.0.0.1:4", []string{"for=192.0.2.1, for=unknown, for=10.0.0.2"}, "10.0.0.2"},
 		{"10.0.0.1:4", []string{"for=192.0.2.1, proto=https"}, "10.0.0.1"},
@@ -91,7 +91,7 @@ func TestByForwarded(t *testing.T) {
 			t.Errorf("%q called with %q: got the address %v, %v; want %q", tt.peer, tt.fields, addr, ok, tt.want)
 		}
 	}
-	// Neither believes the field of the other.
+	// ByIP ignores Forwarded, and ByForwarded ignores X-Forwarded-For.
 	if got, _ := weir.ByIP(proxy)(forwarded("10.0.0.1:4", "for=192.0.2.1")); got != "203.0.113.99" {
 		t.Errorf("ByIP of a request with both fields: got %q, want that of X-Forwarded-For", got)
 	}
@@ -126,7 +126,7 @@ func TestByForwardedMegabyte(t *testing.T) {
 	}
 }
 
-// BenchmarkByForwarded is a megabyte at its worst.
+// BenchmarkByForwarded reads the slowest fields of a megabyte.
 func BenchmarkByForwarded(b *testing.B) {
 	for _, s := range []string{",for=10.0.0.2", `,"`, `\`, `\"`, ";"} {
 		b.Run(s, func(b *testing.B) {
@@ -153,7 +153,7 @@ func FuzzByForwarded(f *testing.F) {
 		if got, ok := behind(forged); !ok || !weirtest.IsByIP(got) {
 			t.Errorf("%q called with %q, %q: got %q, %v; want an address, a /64 or unknown", peer, field1, field2, got, ok)
 		}
-		// A trusted hop that appends its caller: nothing left of that counts.
+		// If a trusted proxy appends its caller, elements to the left do not count.
 		if addr, err := netip.ParseAddr(want); err == nil && !proxy.Contains(addr) {
 			for _, node := range []string{"for=" + want, `for="` + want + `:80";by="a, \"b"`} {
 				for _, r := range []*http.Request{
@@ -169,7 +169,8 @@ func FuzzByForwarded(f *testing.F) {
 	})
 }
 
-// Behind NAT64 each client of IPv4 has an IPv6 address, in one /64.
+// TestNAT64: the key of a client behind NAT64 is its IPv4 address. All of them would
+// otherwise share the key of one /64.
 func TestNAT64(t *testing.T) {
 	for _, tt := range []struct{ peer, want string }{
 		{"[64:ff9b::c000:201]:4", "192.0.2.1"},
@@ -177,7 +178,7 @@ func TestNAT64(t *testing.T) {
 		{"[64:ff9b::c000:201%eth0]:4", "192.0.2.1"},
 		{"[64:ff9b:1::c000:201]:4", "64:ff9b:1::/64"}, // for local use, RFC 8215
 		{"[64:ff9b::1:c000:201]:4", "64:ff9b::/64"},
-		{"[64:ff9b::10.0.0.1]:4", "64:ff9b::/64"}, // no NAT64 may do that
+		{"[64:ff9b::10.0.0.1]:4", "64:ff9b::/64"}, // RFC 6052 allows no private address in it
 		{"[64:ff9b::127.0.0.1]:4", "64:ff9b::/64"},
 		{"[64:ff9b::100.64.0.1]:4", "64:ff9b::/64"},
 		{"[64:ff9b::]:4", "64:ff9b::/64"},
@@ -194,24 +195,24 @@ func TestNAT64(t *testing.T) {
 	if got, _ := weir.ByIP(proxy)(weirtest.From("10.0.0.1:4", "64:ff9b::c000:201")); got != "192.0.2.1" {
 		t.Errorf("through a proxy: got %q, want 192.0.2.1", got)
 	}
-	// A proxy is known by the address it has here.
+	// A trusted proxy is compared with the address of the connection, without NAT64.
 	if got, _ := weir.ByIP(proxy)(weirtest.From("[64:ff9b::a00:1]:4", "192.0.2.1")); got != "64:ff9b::/64" {
-		t.Errorf("from 10.0.0.1 behind NAT64: got %q, want that nothing it says is believed", got)
+		t.Errorf("from 10.0.0.1 behind NAT64: got %q, want that its X-Forwarded-For is ignored", got)
 	}
 }
 
-// The proxies in 10.0.0.0/8 write Forwarded and pass X-Forwarded-For on as it comes.
+// The proxies in 10.0.0.0/8 write Forwarded and pass X-Forwarded-For on unchanged.
 func ExampleByForwarded() {
 	key := keys.ByForwarded(netip.MustParsePrefix("10.0.0.0/8"))
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "10.0.0.1:443"
 	r.Header.Set("Forwarded", `for=198.51.100.7, for="[2001:db8:1:2::3]:4711";proto=https`)
-	r.Header.Set("X-Forwarded-For", "203.0.113.9") // written by the client
+	r.Header.Set("X-Forwarded-For", "203.0.113.9") // forged by the client
 	weirtest.Show(key, r)
 	// Output: "2001:db8:1:2::/64" true
 }
 
-// Networks of other sizes.
+// ByAddr makes keys of networks of any size.
 func ExampleForwardedAddr() {
 	key := keys.ByAddr(keys.ForwardedAddr(netip.MustParsePrefix("10.0.0.0/8")), 24, 48)
 	r := httptest.NewRequest("GET", "/", nil)
@@ -245,7 +246,7 @@ func TestByAddr(t *testing.T) {
 	for _, tt := range []struct {
 		addr       string
 		ipv4, ipv6 int
-		want       string // "" where the rule does not apply
+		want       string // "" if the rule does not apply
 	}{
 		{"192.0.2.1", 32, 64, "192.0.2.1"},
 		{"192.0.2.1", 24, 64, "192.0.2.0/24"},
@@ -268,7 +269,7 @@ func TestByAddr(t *testing.T) {
 }
 
 func ExampleByAddr() {
-	// What a gateway that nobody else can reach says of its client.
+	// A gateway sends the address of its client, and no other client can reach the service.
 	gateway := func(r *http.Request) (netip.Addr, bool) {
 		addr, err := netip.ParseAddr(r.Header.Get("X-Client"))
 		return addr, err == nil

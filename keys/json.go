@@ -12,35 +12,35 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// unreadable is the key of requests whose body does not say which value it has.
+// unreadable is the key of requests whose body does not have exactly one value.
 const unreadable = "unreadable"
 
-// ByJSON limits each value of a field of a JSON body: the user name of a login. The body is
-// an object, and the field one of its own, not one of an object in it. Its name matches in
-// upper and lower case, as in encoding/json. The value is a string, or a whole number
-// without fraction and exponent. The key is the string in lower case without spaces around
-// it, so that "Ann@Example.com " is no fresh quota. If your handler ignores more than that
-// (dots, plus signs, accents), write a KeyFunc that ignores it too.
+// ByJSON limits each value of a field of a JSON body, such as the user name of a login. The
+// body must be an object with the field at its top level. The name of the field matches in
+// upper and lower case, as in encoding/json. The value is a string, or a number without
+// fraction and exponent. The key is the value in lower case without spaces around it, so
+// that a client gets no fresh quota for "Ann@Example.com ". If your handler ignores other
+// differences too (dots, plus signs, accents), write a KeyFunc that ignores them.
 //
-// It reads the first max bytes of the body at most, and the handler reads them again: the
-// same bytes, then the rest, and the same error. The rule is charged before the rest
-// arrives. A slow client holds its request for as long as the server's ReadTimeout allows.
+// ByJSON reads at most the first max bytes of the body. The handler reads the whole body as
+// if ByJSON had not read it, with the same error at its end. The rule is charged before the
+// rest of the body arrives. A slow client holds its request for as long as the server's
+// ReadTimeout allows.
 //
-// It fails towards limiting. Requests whose body does not say which value it has share the
-// key "unreadable": the body is longer than max, is cut off, is no JSON object, is nested
-// deeper than encoding/json reads, has the field twice, or the value is of another type; or
-// the request says that it has a body that is not there, as in forward auth. A body of
-// unknown length (chunked) must be shorter than max. A client therefore gains one quota by
-// such bodies, which it shares with all of them, and no more. The Content-Type is ignored,
-// because handlers ignore it.
+// ByJSON fails towards limiting: requests from whose body it cannot read one value share
+// the key "unreadable". The body may be longer than max, cut off, no JSON object, or nested
+// deeper than encoding/json reads; it may have the field twice, or with a value of another
+// type. A request that announces a body without sending it, as in forward auth, has this
+// key too. A body of unknown length (chunked) must be shorter than max. All these requests
+// share one quota. The Content-Type is ignored, because many handlers ignore it.
 //
-// If the body is empty, or an object without the field or with null or an empty string in
-// it, the rule does not apply. [weir.FirstOf] names a key for such requests.
+// The rule does not apply if the body is empty, or if the field is missing, null or an empty
+// string. Use [weir.FirstOf] to give such requests another key.
 //
 // Anyone can send the name of another user and spend the quota of that user: see
 // [ByBasicAuthUser].
 //
-// In a request that goes out, ByJSON reads the copy that GetBody returns, if there is one.
+// For an outgoing request, ByJSON reads the copy that GetBody returns, if there is one.
 // It panics if field is empty or max is below 1.
 func ByJSON(field string, max int64) weir.KeyFunc {
 	switch {
@@ -62,18 +62,18 @@ func ByJSON(field string, max int64) weir.KeyFunc {
 	}
 }
 
-// peek returns the body of a request, and leaves it to be read again. whole is false if it
-// is longer than max or cannot be read. peek does not begin a body that says that it is
-// longer.
+// peek returns the body of a request, and lets the handler read it again. whole is false if
+// the body is longer than max or cannot be read. peek reads nothing if ContentLength exceeds
+// max.
 func peek(r *http.Request, max int64) (head []byte, whole bool) {
 	switch {
 	case r.Body == nil || r.Body == http.NoBody:
-		return nil, r.ContentLength <= 0 && len(r.TransferEncoding) == 0 // or it is elsewhere, as in forward auth
+		return nil, r.ContentLength <= 0 && len(r.TransferEncoding) == 0 // otherwise the body was not sent, as in forward auth
 	case r.ContentLength > max:
 		return nil, false
 	}
 	body := r.Body
-	if r.GetBody != nil { // it goes out, and a RoundTripper must not change it
+	if r.GetBody != nil { // r goes out, and a RoundTripper must not change it
 		var err error
 		if body, err = r.GetBody(); err != nil {
 			return nil, false
@@ -91,14 +91,14 @@ func peek(r *http.Request, max int64) (head []byte, whole bool) {
 	return head, whole
 }
 
-// A rereader is a body of which the head was read. It is safe to close it during a Read, as
-// it is for a body of net/http.
+// A rereader is a body whose first bytes, head, were read and are read again. Like a body of
+// net/http, it may be closed during a Read.
 type rereader struct {
 	rest io.ReadCloser
 
 	mu   sync.Mutex
-	head []byte // not read again yet
-	err  error  // that came after it; nil: read on
+	head []byte // what has not been read again yet
+	err  error  // the error after head; nil means that rest follows
 }
 
 func (b *rereader) Read(p []byte) (n int, err error) {
@@ -118,18 +118,18 @@ func (b *rereader) Read(p []byte) (n int, err error) {
 
 func (b *rereader) Close() error {
 	b.mu.Lock()
-	b.head, b.err = nil, nil // a Read says what the body says of one that is closed
+	b.head, b.err = nil, nil // a later Read returns the error of the closed body
 	b.mu.Unlock()
 	return b.rest.Close()
 }
 
-// valueOf returns the value of a field of a JSON object, "" if it has none. ok is false if
-// the body is no object, or does not say one value.
+// valueOf returns the value of a field of a JSON object, or "" if the field is missing. ok is
+// false if the body is no object, or if the field comes twice or has another type.
 func valueOf(body []byte, field string) (value string, ok bool) {
 	if len(body) == 0 {
 		return "", true
 	}
-	if !json.Valid(body) { // then no call of the decoder fails
+	if !json.Valid(body) { // in a valid body no call of the decoder fails
 		return "", false
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -157,14 +157,15 @@ func valueOf(body []byte, field string) (value string, ok bool) {
 	return value, true
 }
 
-// text returns a string or a whole number as text, and "" for null.
+// text returns a string or a whole number as text, and "" for null. ok is false for any other
+// token.
 func text(t json.Token) (s string, ok bool) {
 	switch t := t.(type) {
 	case nil:
 		return "", true
 	case string:
 		return t, true
-	case json.Number: // the same number has one text, unless it is -0 or has one of .eE
+	case json.Number: // a number without these forms can be written in one way only
 		return t.String(), t != "-0" && !strings.ContainsAny(t.String(), ".eE")
 	}
 	return "", false

@@ -20,7 +20,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A watched body counts how many bytes are read.
+// A watched is a body that counts how many of its bytes are read.
 type watched struct {
 	io.Reader
 	n      int
@@ -35,8 +35,8 @@ func (b *watched) Read(p []byte) (n int, err error) {
 
 func (b *watched) Close() error { b.closed = true; return nil }
 
-// TestByJSON: the key of a body, whether its length is known or not, and that the handler
-// reads it as it was.
+// TestByJSON checks the key of each body, with and without a known length, and that the
+// handler reads the body unchanged.
 func TestByJSON(t *testing.T) {
 	const max = 64
 	deep := strings.Repeat("[", max/2-4) + strings.Repeat("]", max/2-4)
@@ -84,7 +84,7 @@ func TestByJSON(t *testing.T) {
 		{"email=ann", "unreadable"},
 		{`{"a":` + deep + `}`, "-"},
 		{strings.Repeat("[", max), "unreadable"},
-		{`{"email":"` + strings.Repeat("a", max-12) + `"}`, strings.Repeat("a", max-12)}, // max bytes; chunked it is too long
+		{`{"email":"` + strings.Repeat("a", max-12) + `"}`, strings.Repeat("a", max-12)}, // max bytes, which is too long if the length is unknown
 		{`{"email":"` + strings.Repeat("a", max-11) + `"}`, "unreadable"},
 		{`{"email":"ann","password":"` + strings.Repeat("a", 1<<20) + `"}`, "unreadable"},
 	} {
@@ -100,7 +100,7 @@ func TestByJSON(t *testing.T) {
 				want = "unreadable"
 			}
 			byEmail := keys.ByJSON("email", max)
-			for range 2 { // of two rules
+			for range 2 { // two rules read the body
 				key, ok := byEmail(r)
 				if !ok {
 					key = "-"
@@ -122,7 +122,7 @@ func TestByJSON(t *testing.T) {
 	}
 }
 
-// TestByJSONPanics: mistakes in the arguments.
+// TestByJSONPanics: ByJSON panics on a mistake in its arguments.
 func TestByJSONPanics(t *testing.T) {
 	for _, call := range []func(){func() { keys.ByJSON("", 1) }, func() { keys.ByJSON("email", 0) }} {
 		func() {
@@ -136,8 +136,8 @@ func TestByJSONPanics(t *testing.T) {
 	}
 }
 
-// TestByJSONBroken: the handler gets the error of a body that is cut off, after the same
-// bytes, and a body that was closed says so.
+// TestByJSONBroken: of a body that is cut off, the handler reads the same bytes and gets the
+// same errors as without ByJSON. It also gets the error of http.MaxBytesReader.
 func TestByJSONBroken(t *testing.T) {
 	cut := errors.New("cut")
 	read := func(key weir.KeyFunc) string {
@@ -163,8 +163,8 @@ func TestByJSONBroken(t *testing.T) {
 	}
 }
 
-// TestByJSONServer: the same through a real server: known lengths, chunks, a client that
-// hangs up, a handler that closes the body, and a key that is counted.
+// TestByJSONServer sends bodies to a real server: with a known length, in chunks, and cut off
+// by a client that hangs up. Their keys are counted, and handlers read them unchanged.
 func TestByJSONServer(t *testing.T) {
 	type seen struct{ text, err string }
 	answers := make(chan seen, 1)
@@ -223,7 +223,8 @@ func TestByJSONServer(t *testing.T) {
 	conn.Close()
 }
 
-// TestByJSONElsewhere: a request of forward auth has the length of a body, and not the body.
+// TestByJSONElsewhere: a request of forward auth, which announces a body that is not sent,
+// has the key "unreadable".
 func TestByJSONElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		length   int64
@@ -238,7 +239,7 @@ func TestByJSONElsewhere(t *testing.T) {
 	}
 }
 
-// TestByJSONOutbound: a request that goes out is not changed.
+// TestByJSONOutbound: ByJSON does not change an outgoing request.
 func TestByJSONOutbound(t *testing.T) {
 	r, _ := http.NewRequest("POST", "http://example.com", strings.NewReader(`{"email":"ann"}`))
 	body := r.Body
@@ -261,8 +262,8 @@ func ExampleByJSON() {
 	// "unreadable" true
 }
 
-// FuzzByJSON: whatever a body is, the handler reads it as it was, and a key is one that a
-// body of that field alone has as well.
+// FuzzByJSON: ByJSON reads at most max bytes of any body, never returns an empty key with ok,
+// and the handler reads the body unchanged.
 func FuzzByJSON(f *testing.F) {
 	for _, s := range []string{``, `{}`, `{"a":1}`, `{"a":"x","A":2}`, `[[[`, `{"a":"\u0000"}`} {
 		f.Add(s, true)

@@ -1,7 +1,8 @@
-// Package keys has more key functions for [weir.Rule], beside those of package weir, and
-// the lists of keys and addresses that a rule allows or denies.
+// Package keys has more key functions for [weir.Rule] than package weir, and the lists of
+// keys and addresses that a rule allows or denies.
 //
-// Like those of package weir, the functions panic on a mistake in their arguments.
+// Like the key functions of package weir, its functions panic on a mistake in their
+// arguments.
 package keys
 
 import (
@@ -34,11 +35,11 @@ func ByCookie(name string) weir.KeyFunc {
 	}
 }
 
-// ByBasicAuthUser limits each user name of HTTP Basic authentication. The rule does
-// not apply to a request without one. The password is not checked: if nothing has
-// checked it before, every client that sends a name spends the quota of that name. This
-// bounds how often passwords are guessed, but a stranger can lock the user out. If that
-// is worse, join it with [weir.ByIP].
+// ByBasicAuthUser limits each user name of HTTP Basic authentication. The rule does not
+// apply to a request without a user name. ByBasicAuthUser does not check the password: if
+// no handler before it does, every client that sends a name spends the quota of that name.
+// This bounds how often passwords are guessed, but a stranger can lock the user out. To
+// prevent that, join the key with [weir.ByIP].
 func ByBasicAuthUser() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		user, _, _ := r.BasicAuth()
@@ -46,12 +47,12 @@ func ByBasicAuthUser() weir.KeyFunc {
 	}
 }
 
-// ByMethod limits each method of HTTP. Methods that net/http has no name for share the
-// key "other", so that a client gets no fresh quota by inventing one.
+// ByMethod limits each HTTP method. Methods for which net/http has no constant share the key
+// "other", so that a client gets no fresh quota by inventing a method.
 func ByMethod() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		switch r.Method {
-		case "": // a request that goes out
+		case "": // an outgoing request with the default method
 			return http.MethodGet, true
 		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
 			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
@@ -73,7 +74,7 @@ func ByContext(key any) weir.KeyFunc {
 		value := r.Context().Value(key)
 		v := reflect.ValueOf(value)
 		if v.Kind() == reflect.Pointer && v.IsNil() {
-			return "", false // its String may panic
+			return "", false // the String method of a nil pointer may panic
 		}
 		s, isStringer := value.(fmt.Stringer)
 		switch {
@@ -92,9 +93,9 @@ func ByContext(key any) weir.KeyFunc {
 
 // Hashed replaces a key by its HMAC-SHA256, cut to 128 bits (RFC 2104, section 5): 22
 // letters, digits, "-" and "_". Someone who can read the store learns no API keys, and
-// cannot test guesses without the secret. Processes that share a store share the
-// secret; under a new secret every key starts anew. The rule applies if it applies for
-// key.
+// cannot test guesses without the secret. Processes that share a store need the same
+// secret; with a new secret the counts of every key begin at 0. The rule does not apply to
+// a request to which it would not apply with key alone.
 func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	if len(secret) == 0 {
 		panic("keys: Hashed: empty secret")
@@ -105,7 +106,7 @@ func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	secret = slices.Clone(secret)
 	type hasher struct {
 		mac hash.Hash
-		buf []byte // arguments of an interface escape; this one escapes once
+		buf []byte // kept, because an argument of an interface method would be allocated each time
 	}
 	pool := sync.Pool{New: func() any { return &hasher{mac: hmac.New(sha256.New, secret)} }}
 	return func(r *http.Request) (string, bool) {
@@ -123,5 +124,5 @@ func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	}
 }
 
-// nonempty keeps an empty value from becoming the key of weir.Global.
+// nonempty returns ok false for an empty key, because the empty key is that of weir.Global.
 func nonempty(key string) (string, bool) { return key, key != "" }

@@ -34,7 +34,7 @@ func TestKeysOfRequest(t *testing.T) {
 		name string
 		key  weir.KeyFunc
 		r    *http.Request
-		want string // "" where the rule does not apply
+		want string // "" if the rule does not apply
 	}{
 		{"header", header, weirtest.Get("X-Api-Key: k1"), "k1"},
 		{"first of two", header, weirtest.Get("X-Api-Key: k1", "X-Api-Key: k2"), "k1"},
@@ -93,7 +93,7 @@ func TestHashed(t *testing.T) {
 	} {
 		secret := []byte(tt.secret)
 		key := keys.Hashed(secret, func(*http.Request) (string, bool) { return tt.key, true })
-		secret[0]++ // ours by now
+		secret[0]++ // must not change the key: Hashed has copied the secret
 		for range 2 {
 			if got, ok := key(weirtest.Get()); got != tt.want || !ok {
 				t.Errorf("Hashed %q: got %q, %v; want %q", tt.key, got, ok, tt.want)
@@ -177,7 +177,7 @@ func TestKeyAllocs(t *testing.T) {
 		{"Hashed", keys.Hashed([]byte("s"), ip), weirtest.Get(), 1},
 	} {
 		if tt.name == "Hashed" && weirtest.Race {
-			continue // the race detector makes a sync.Pool forget
+			continue // with the race detector a sync.Pool drops values at random
 		}
 		if got := testing.AllocsPerRun(100, func() { tt.key(tt.r) }); got > tt.want {
 			t.Errorf("%s: got %v allocations, want %v", tt.name, got, tt.want)
@@ -205,7 +205,7 @@ func outgoing(t *testing.T) *http.Request {
 	return r
 }
 
-// A session may ask each user's page twice a minute.
+// A session may request the page of each user twice a minute.
 func ExampleByPathValue() {
 	perSessionAndUser := weir.Join(keys.ByCookie("session"), keys.ByPathValue("user"))
 	limit := weir.Middleware(memstore.New(memstore.Options{}), "pages", perSessionAndUser, algorithms.GCRA(2, time.Minute))

@@ -19,20 +19,20 @@ type List struct {
 	lengths  []int // of starts
 }
 
-// NewList returns a list of entries. An address such as "192.0.2.7" or a network such
-// as "10.0.0.0/8" matches keys that are addresses or networks within it; of IPv6,
-// weir.ByIP makes networks. "tenant-a/*" matches keys that begin with "tenant-a/". Any
-// other entry is a key.
+// NewList returns a list of entries. An address such as "192.0.2.7" or a network such as
+// "10.0.0.0/8" matches keys that are addresses or networks within it. (For IPv6, the keys
+// of weir.ByIP are networks.) "tenant-a/*" matches keys that begin with "tenant-a/". Any
+// other entry matches the key that is equal to it.
 //
-// The list sees the whole key of the rule. Keys of Join, FirstOf and Global are never
-// addresses; there, use an [AddrList]. An entry that could never match is an error: ""
-// and "*", an address with a port, a zone or spaces, a malformed network, and IPv6
-// addresses and networks beyond /64, which are not keys of weir.ByIP.
+// The list is compared with the whole key of the rule. Keys of Join, FirstOf and Global are
+// never addresses; for these use an [AddrList]. An entry that matches no key or every key is
+// an error: "" and "*", an address with a port, a zone or spaces, a malformed network, and
+// IPv6 addresses and networks longer than /64, which are not keys of weir.ByIP.
 func NewList(entries ...string) (*List, error) {
 	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
 		if e == "" || e == "*" {
-			return nil, fmt.Errorf("keys: list: entry %q would name everybody or nobody", e)
+			return nil, fmt.Errorf("keys: list: entry %q would match every key or none", e)
 		}
 		network, ok, err := parseNetwork(e)
 		switch {
@@ -40,7 +40,7 @@ func NewList(entries ...string) (*List, error) {
 			return nil, fmt.Errorf("keys: list: %w", err)
 		case ok && network.Addr().Is6() && network.Bits() > 64:
 			key, _ := network.Addr().Prefix(64)
-			return nil, fmt.Errorf("keys: list: entry %q lies within %s, and that is the key of its clients: list %[2]s, or use NewAddrList", e, key)
+			return nil, fmt.Errorf("keys: list: entry %q lies within %s, which is the key of its clients: list %[2]s, or use NewAddrList", e, key)
 		case ok:
 			l.networks.add(network)
 			continue
@@ -75,12 +75,13 @@ func (l *List) Has(key string) bool {
 }
 
 // An AddrList is a set of addresses and networks, for Rule.AllowFrom and Rule.DenyFrom.
-// It looks at the address that a request comes from, and not at the key of the rule.
+// They are compared with the address that a request comes from, not with the key of the
+// rule.
 type AddrList struct{ networks networks }
 
 // NewAddrList returns a list of addresses such as "192.0.2.7" and "2001:db8::1", and
-// networks such as "10.0.0.0/8". An IPv4-mapped address is the IPv4 address. For any
-// other entry the error says what to list.
+// networks such as "10.0.0.0/8". An IPv4-mapped address is the same as the IPv4 address. Any
+// other entry is an error, whose text says what to list instead.
 func NewAddrList(entries ...string) (*AddrList, error) {
 	l := &AddrList{}
 	for _, e := range entries {
@@ -102,9 +103,9 @@ func (l *AddrList) Has(a netip.Addr) bool {
 	return a.IsValid() && l.networks.hold(netip.PrefixFrom(a, a.BitLen()))
 }
 
-// Match returns a function for Rule.AllowFrom or Rule.DenyFrom. It reports whether the
-// list has the address that find returns; find may be ClientAddr, with the proxies that
-// weir.ByIP trusts. A request of which find knows no address is not in the list.
+// Match returns a function for Rule.AllowFrom or Rule.DenyFrom. The function reports whether
+// the list has the address that find returns, and false if find knows no address. find may
+// be ClientAddr, with the proxies that weir.ByIP trusts.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {
 		a, ok := find(r)
@@ -115,7 +116,7 @@ func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 // networks is a set of networks.
 type networks struct {
 	of   map[netip.Prefix]bool
-	bits []int // their lengths; IPv4 counts as mapped, so /8 is 104
+	bits []int // the lengths of the networks; IPv4 counts as mapped to IPv6, so /8 is 104
 }
 
 func (n *networks) add(p netip.Prefix) {
@@ -162,16 +163,16 @@ func network(s string) (netip.Prefix, bool) {
 	return p.Masked(), true
 }
 
-// parseNetwork reads an entry of a list. ok is false if it looks like no address. The
-// error says what is wrong with an entry that looks like one but matches no client.
+// parseNetwork reads an entry of a list. ok is false if the entry does not look like an
+// address or a network. The error is for an entry that looks like one but matches no client.
 func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 	p, ok = network(s)
 	if ok {
 		if whole, err := netip.ParsePrefix(s); err == nil && whole.Addr().Is4In6() && whole.Bits() < 96 {
-			return p, false, fmt.Errorf("entry %q holds all of IPv4, whose clients are known by addresses such as 192.0.2.7: list 0.0.0.0/0", s)
+			return p, false, fmt.Errorf("entry %q contains all of IPv4, whose clients have addresses such as 192.0.2.7: list 0.0.0.0/0", s)
 		}
 		if addr.NAT64.Overlaps(p) && p.Bits() > 32 && (p.Bits() < 104 || addr.Outside(p.Addr()).Is4()) {
-			return p, false, fmt.Errorf("entry %q is of NAT64, whose clients are known by their addresses of IPv4: list those", s)
+			return p, false, fmt.Errorf("entry %q is of NAT64, whose clients are known by their IPv4 addresses: list those", s)
 		}
 		return p, true, nil
 	}
@@ -180,17 +181,17 @@ func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 		if meant.IsSingleIP() {
 			want = meant.Addr().String()
 		}
-		return p, false, fmt.Errorf("entry %q is not as addresses are written, without port, zone, spaces and leading zeros: list %s", s, want)
+		return p, false, fmt.Errorf("entry %q has a port, brackets, a zone, spaces or leading zeros: list %s", s, want)
 	}
 	if one, _, found := strings.Cut(s, "/"); found {
 		if _, ok := network(addr.Plain(one)); ok {
-			return p, false, fmt.Errorf("entry %q is no network: its length is at most 32 for IPv4, as in 10.0.0.0/8, and 128 for IPv6", s)
+			return p, false, fmt.Errorf("entry %q is no network: want a length of at most 32 for IPv4, as in 10.0.0.0/8, or 128 for IPv6", s)
 		}
 	}
 	return p, false, nil
 }
 
-// length returns the length of a network. It counts IPv4 as mapped to IPv6.
+// length returns the length of the prefix of a network. It counts IPv4 as mapped to IPv6.
 func length(p netip.Prefix) int {
 	if p.Addr().Is4() {
 		return p.Bits() + 96

@@ -28,7 +28,7 @@ func TestList(t *testing.T) {
 		{"a* b*", "a ab b bc", "c ca"},
 		{"192.0.2.7", "192.0.2.7 ::ffff:192.0.2.7", "192.0.2.8 192.0.2.70"},
 		{"10.0.0.0/8", "10.0.0.0 10.255.255.255 10.1.0.0/16", "11.0.0.0 9.255.255.255 10.0.0.0/7 ::a00:1"},
-		{"10.1.2.3/8", "10.9.9.9", "11.1.2.3"}, // as networks are often written
+		{"10.1.2.3/8", "10.9.9.9", "11.1.2.3"}, // bits after the length are ignored
 		{"2001:db8::/32", "2001:db8::1 2001:db8:1::/64 2001:db8::/32", "2001:db9::1 2001:db8::/31"},
 		{"2001:db8::/64", "2001:db8::1 2001:DB8:0::1 2001:db8::/64", "2001:db8:0:1::/64"},
 		{"::ffff:10.0.0.0/104", "10.0.0.0 10.255.255.255", "11.0.0.0 9.255.255.255"},
@@ -56,11 +56,11 @@ func TestList(t *testing.T) {
 	}
 }
 
-// What can never match is refused, with what would match.
+// TestListMistakes: an entry that can never match is an error, whose text says what to list.
 func TestListMistakes(t *testing.T) {
-	for _, tt := range []struct{ entry, keys, addrs string }{ // what the errors say; "" is none
-		{"", "nobody", "neither"},
-		{"*", "everybody", "neither"},
+	for _, tt := range []struct{ entry, keys, addrs string }{ // parts of the errors of NewList and NewAddrList; "" is none
+		{"", "none", "neither"},
+		{"*", "every key", "neither"},
 		{"alice", "", "neither"},
 		{"192.0.2.*", "", "neither"},
 		{"10.0.0.0/33", "at most 32", "at most 32"},
@@ -83,8 +83,8 @@ func TestListMistakes(t *testing.T) {
 		{"2001:db8:0:1::/128", "list 2001:db8:0:1::/64, or use NewAddrList", ""},
 		{"2001:db8::/64", "", ""},
 		{"::ffff:10.0.0.0/90", "list 0.0.0.0/0", "list 0.0.0.0/0"},
-		{"64:ff9b::c000:201", "their addresses of IPv4", "their addresses of IPv4"},
-		{"64:ff9b::/96", "their addresses of IPv4", "their addresses of IPv4"},
+		{"64:ff9b::c000:201", "their IPv4 addresses", "their IPv4 addresses"},
+		{"64:ff9b::/96", "their IPv4 addresses", "their IPv4 addresses"},
 		{"0.0.0.0/0", "", ""},
 		{"::/0", "", ""},
 	} {
@@ -122,13 +122,13 @@ func TestAddrList(t *testing.T) {
 			}
 		}
 		if l.Has(netip.Addr{}) || l.Match(keys.ClientAddr())(weirtest.From("@")) {
-			t.Errorf("[%s] has what is no address", tt.entries)
+			t.Errorf("[%s] has the zero Addr", tt.entries)
 		}
 	}
 }
 
-// Lists of addresses look at the address, whatever the key is made of, and behind
-// proxies at that of the client.
+// TestListsOfAddresses: an AddrList is compared with the address of the client, also behind
+// proxies, whatever the key of the rule.
 func TestListsOfAddresses(t *testing.T) {
 	friends, err := keys.NewAddrList("192.0.2.1", "2001:db8::1")
 	if err != nil {
@@ -155,7 +155,7 @@ func TestListsOfAddresses(t *testing.T) {
 			}},
 			OnError: weir.FailClosed,
 		}).Handler(served)
-		other := 503 // the store is asked
+		other := 503 // the status if the store is asked, because it always fails
 		if name == "none" {
 			other = 200
 		}
@@ -169,13 +169,13 @@ func TestListsOfAddresses(t *testing.T) {
 			if got := weirtest.Do(h, weirtest.Ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr)).StatusCode; got != tt.want {
 				t.Errorf("%s: %s: got %d, want %d", name, tt.addr, got, tt.want)
 			}
-			// The text of a key is the client's.
+			// A key that looks like a listed address matches no entry.
 			if got := weirtest.Do(h, weirtest.Ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr, "X-Api-Key", "192.0.2.1")).StatusCode; got != tt.want {
 				t.Errorf("%s: %s with the key 192.0.2.1: got %d, want %d", name, tt.addr, got, tt.want)
 			}
 		}
 	}
-	// Preflights come after the list.
+	// The list also refuses preflight requests.
 	h := weirtest.New(t, weirtest.StoreFunc(nil), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, DenyFrom: pests.Match(client),
 	}}}).Handler(served)
@@ -184,7 +184,7 @@ func TestListsOfAddresses(t *testing.T) {
 	if got := weirtest.Do(h, preflight).StatusCode; got != 429 {
 		t.Errorf("a preflight: got %d, want 429", got)
 	}
-	// In shadow nobody is refused.
+	// A rule in shadow refuses no request.
 	h = weirtest.New(t, weirtest.StoreFunc(nil), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: never, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Shadow: 1, DenyFrom: pests.Match(client),
 	}}}).Handler(served)
@@ -209,10 +209,10 @@ func ExampleNewAddrList() {
 	fmt.Println(err)
 	// Output:
 	// true false
-	// keys: list: entry "203.0.113.9:443" is not as addresses are written, without port, zone, spaces and leading zeros: list 203.0.113.9
+	// keys: list: entry "203.0.113.9:443" has a port, brackets, a zone, spaces or leading zeros: list 203.0.113.9
 }
 
-// TestLists: neither list asks the store; Allow comes first.
+// TestLists: neither Allow nor Deny asks the store, and Allow comes before Deny.
 func TestLists(t *testing.T) {
 	admins, err := keys.NewList("192.0.2.0/24")
 	if err != nil {

@@ -11,13 +11,14 @@ import (
 )
 
 // ByPathValue limits each value of a wildcard in the route, as net/http and chi set
-// [http.Request.PathValue]. The value exists once the router has run: in r.With of the
-// router that matches it, and not in its r.Use. Before that, or if the value is empty,
-// the rule does not apply.
+// [http.Request.PathValue]. The value exists once the router has run: with chi in r.With of
+// the router that matches the route, and not in its r.Use. Before that, or if the value is
+// empty, the rule does not apply.
 //
-// The value is decoded: /users/alice and /users/alic%65 are one key. The mux of net/http
-// decodes it itself. chi does not if the client has escaped more than it had to, and
-// handlers then see "alic%65". A value that cannot be decoded is the key as it is.
+// The key is the decoded value: /users/alice and /users/alic%65 have one key. The mux of
+// net/http decodes values itself. chi does not decode a value that the client has escaped
+// more than necessary, and handlers then see "alic%65". A value that cannot be decoded is
+// the key as it is.
 func ByPathValue(name string) weir.KeyFunc {
 	if name == "" {
 		panic("keys: ByPathValue: empty name")
@@ -25,9 +26,9 @@ func ByPathValue(name string) weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return nonempty(pathValue(r, name)) }
 }
 
-// pathValue decodes values that chi has cut out of RawPath. Other values are decoded
-// already: those of net/http's mux, and those of chi if there is no RawPath or
-// StripSlashes makes chi route on Path.
+// pathValue returns the decoded path value. It decodes only values that chi has cut out of
+// RawPath. Other values are decoded already: those of net/http's mux, and those of chi if
+// there is no RawPath or if StripSlashes makes chi route by Path.
 func pathValue(r *http.Request, name string) string {
 	v := r.PathValue(name)
 	if r.URL.RawPath == "" || !strings.Contains(v, "%") {
@@ -36,7 +37,7 @@ func pathValue(r *http.Request, name string) string {
 	if rctx := chi.RouteContext(r.Context()); rctx == nil || rctx.URLParam(name) != v {
 		return v
 	}
-	for part := range strings.SplitSeq(v, "/") { // a middleware may have cleaned the slashes between
+	for part := range strings.SplitSeq(v, "/") { // a middleware may have removed slashes between the parts
 		if !strings.Contains(r.URL.RawPath, part) {
 			return v
 		}
@@ -51,11 +52,12 @@ func pathValue(r *http.Request, name string) string {
 // pattern has no method, and has a host only with net/http; join it with [ByMethod] to
 // tell GET from POST.
 //
-// With chi it works everywhere. In r.Use it looks up the route that will match, which
-// costs the time of routing twice. If no route takes HEAD, a HEAD has the route of GET,
-// because middleware.GetHead may follow. With net/http it must stand behind the mux.
+// With chi, ByRoute works everywhere. In r.Use it looks up the route that will match, so
+// the request is routed twice. If no route takes HEAD, the key of a HEAD request is the
+// route of GET, because middleware.GetHead may follow. With net/http, ByRoute must wrap the
+// handler of a route and not the mux.
 //
-// It fails towards limiting: requests that match no route, and all requests in front of
+// ByRoute fails towards limiting: requests that match no route, and all requests if it wraps
 // a net/http mux, share the key "unmatched".
 func ByRoute() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
@@ -78,7 +80,7 @@ func route(r *http.Request) string {
 		}
 	}
 	if i := strings.IndexAny(pattern, " \t"); i > 0 && pattern[0] != '/' {
-		return strings.TrimLeft(pattern[i:], " \t") // "GET /x"; chi's patterns begin with a slash
+		return strings.TrimLeft(pattern[i:], " \t") // the pattern is "GET /x"; those of chi begin with a slash
 	}
 	return pattern
 }

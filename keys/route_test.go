@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/keys"
 )
 
-// A path that is escaped in another way is the same path.
+// TestByPathValueEscaped: a path value has the same key however the client escapes it.
 func TestByPathValueEscaped(t *testing.T) {
 	var s see
 	limit := s.by(keys.ByPathValue("id"))
@@ -62,7 +62,8 @@ func TestByPathValueEscaped(t *testing.T) {
 	}
 }
 
-// A HEAD is a request to the route that answers it, also in front of GetHead.
+// TestByRouteHead: the key of a HEAD request is the route that answers it, also in front of
+// chi's GetHead.
 func TestByRouteHead(t *testing.T) {
 	var s see
 	limit := s.by(keys.ByRoute())
@@ -89,7 +90,7 @@ func TestByRouteHead(t *testing.T) {
 	}
 }
 
-// see notes the key of each request that passes.
+// see records the key of each request.
 type see struct{ keys []string }
 
 func (s *see) by(key weir.KeyFunc) func(http.Handler) http.Handler {
@@ -107,7 +108,7 @@ func (s *see) by(key weir.KeyFunc) func(http.Handler) http.Handler {
 
 func handle(http.ResponseWriter, *http.Request) {}
 
-// The same route is the same key in r.Use, below a mount and in r.With.
+// TestByRouteChi: a route of chi has the same key in r.Use, below a mount and in r.With.
 func TestByRouteChi(t *testing.T) {
 	var s see
 	limit := s.by(keys.ByRoute())
@@ -161,7 +162,7 @@ func TestByRouteChiMiddleware(t *testing.T) {
 	r := chi.NewRouter()
 	r.Use(middleware.StripSlashes, middleware.GetHead, s.by(keys.ByRoute()))
 	r.Get("/users/{id}", handle)
-	outer := http.NewServeMux() // its pattern is not the route
+	outer := http.NewServeMux() // the pattern of this mux is not the key
 	outer.Handle("GET /v1/", http.StripPrefix("/v1", r))
 
 	for _, tt := range []struct{ method, path, want string }{
@@ -197,7 +198,7 @@ func TestByRouteServeMux(t *testing.T) {
 	} {
 		s.keys = nil
 		before.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(tt.method, tt.url, nil))
-		want := strings.TrimSpace("unmatched " + tt.want) // in front of the mux nothing is known
+		want := strings.TrimSpace("unmatched " + tt.want) // around the mux the route is not known yet
 		if got := strings.Join(s.keys, " "); got != want {
 			t.Errorf("%s %s: got %s, want %s", tt.method, tt.url, got, want)
 		}
@@ -208,7 +209,7 @@ func TestByPathValue(t *testing.T) {
 	var s see
 	limit := s.by(keys.ByPathValue("id"))
 	r := chi.NewRouter()
-	r.Use(limit) // not routed yet
+	r.Use(limit) // before routing
 	r.With(limit).Get("/users/{id}", handle)
 	r.Route("/teams/{id}", func(r chi.Router) {
 		r.Use(limit)
@@ -232,7 +233,7 @@ func TestByPathValue(t *testing.T) {
 	}
 }
 
-// What ByRoute foresees is what chi then does.
+// FuzzByRoute: for any path, ByRoute returns the same key wherever a request of chi passes it.
 func FuzzByRoute(f *testing.F) {
 	f.Add("GET", "/users/1", "")
 	f.Add("POST", "/api/t/items/a/b", "/api/t/items/a%2Fb")

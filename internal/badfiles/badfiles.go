@@ -217,14 +217,14 @@ var All = []struct {
 	{"allow of nobody", one("  allow: []\n", ""), true,
 		"3:10: allow is an empty list"},
 	{"allow of everybody", one("  key: user\n  allow: [alice, \"*\"]\n", ""), true,
-		`4:18: allow: entry "*" would name everybody or nobody`},
+		`4:18: allow: entry "*" would match every key or none`},
 	{"deny of a number", one("  key: user\n  deny: [alice, 7]\n", ""), true,
 		"4:17: deny is 7; want a string"},
 	{"deny of an impossible network", one("  key: user\n  deny:\n  - alice\n  - 10.0.0.0/33\n", ""), false,
-		`6:5: deny: entry "10.0.0.0/33" is no network: its length is at most 32 for IPv4, as in 10.0.0.0/8, and 128 for IPv6`},
+		`6:5: deny: entry "10.0.0.0/33" is no network: want a length of at most 32 for IPv4, as in 10.0.0.0/8, or 128 for IPv6`},
 	{"deny of an address with a port", one("  deny: [\"192.0.2.7:443\", 192.0.2.07]\n", ""), false,
-		`3:10: deny: entry "192.0.2.7:443" is not as addresses are written, without port, zone, spaces and leading zeros: list 192.0.2.7
-3:27: deny: entry "192.0.2.07" is not as addresses are written, without port, zone, spaces and leading zeros: list 192.0.2.7`},
+		`3:10: deny: entry "192.0.2.7:443" has a port, brackets, a zone, spaces or leading zeros: list 192.0.2.7
+3:27: deny: entry "192.0.2.07" has a port, brackets, a zone, spaces or leading zeros: list 192.0.2.7`},
 	{"proxy-header without proxies", "proxy-header: forwarded\n" + one("", ""), false,
 		"1:15: proxy-header needs trusted-proxies, and the file has none"},
 	{"proxy-header that nobody reads", "trusted-proxies: [10.0.0.0/8]\nproxy-header: X-Real-IP\n" + one("", ""), true,
