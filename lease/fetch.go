@@ -18,11 +18,12 @@ type fetch struct {
 	err  error
 }
 
-// begin starts to fetch the units of one call, and a lease for k more calls.
+// begin starts a fetch of the units of one call, and of a lease for k more calls. The caller
+// holds s.mu.
 func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 	f := &fetch{t: weir.Transaction{Charges: e.times(1+k, nil)}, more: k, done: make(chan struct{})}
 	e.fetch = f
-	old := e.end() // what is left of the lease before cannot be used any more
+	old := e.end() // units left of the previous lease can no longer be used
 	l.calls.Add(1)
 	go func() {
 		defer l.calls.Done()
@@ -35,7 +36,7 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 	return f
 }
 
-// await waits for a fetch, and reports whether the fetch or its lease decides t. own
+// await waits for a fetch, and reports whether the fetch or its lease has decided t. own
 // says that the fetch was begun for t.
 func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool, t *weir.Transaction) (decided bool, err error) {
 	select {
@@ -47,7 +48,7 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 		return false, f.err
 	}
 	if own {
-		if !f.t.Allowed() { // the units of t alone may still fit
+		if !f.t.Allowed() { // t may still fit without a lease
 			return false, nil
 		}
 		f.answer(t)
@@ -63,15 +64,15 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 	return true, nil
 }
 
-// install begins a lease with the units of a fetch. It returns the units that must be
-// given back at once, if the lease came too late.
+// install begins a lease with the units of a fetch. If the answer came after the end of the
+// lease or of the Store, install returns a transaction that gives the units back.
 func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Transaction) {
 	answered := l.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.fetch = nil
 	if f.err != nil {
-		e.last = e.last[:0] // no lease from a failing store until it answers again
+		e.last = e.last[:0] // no lease until the store has answered again
 		return nil
 	}
 	e.note(&f.t, answered)
@@ -93,7 +94,8 @@ func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Tr
 	return nil
 }
 
-// answer decides t, for which the fetch was begun.
+// answer copies the decisions of the fetch to t, for which the fetch was begun. It adds the
+// units of the lease to Remaining.
 func (f *fetch) answer(t *weir.Transaction) {
 	t.Decisions = append(t.Decisions[:0], f.t.Decisions...)
 	t.At, t.Wait, t.Undo = f.t.At, f.t.Wait, t.Undo[:0]
@@ -108,7 +110,7 @@ func (f *fetch) answer(t *weir.Transaction) {
 func (l *Store) expire(s *shard, e *lease) {
 	s.mu.Lock()
 	var back *weir.Transaction
-	if l.now() >= e.until { // otherwise this timer was for the lease before
+	if l.now() >= e.until { // otherwise the timer was for the previous lease
 		back = e.end()
 	}
 	if back == nil {
@@ -121,8 +123,8 @@ func (l *Store) expire(s *shard, e *lease) {
 	l.giveBack(context.Background(), back)
 }
 
-// giveBack gives unused units back. It tries once: after an error the units may have
-// been given back all the same, and giving them back twice would free units of others.
+// giveBack gives unused units back. It tries only once: after an error the units may still
+// have been given back, and giving them back twice would free units that others have spent.
 func (l *Store) giveBack(ctx context.Context, backs ...*weir.Transaction) error {
 	var errs []error
 	for _, t := range backs {

@@ -10,39 +10,40 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A lease has what is known of the calls for some charges, and the units held for them.
+// A lease has the counted calls for a list of charges, and the units held for later calls.
 type lease struct {
 	charges []weir.Charge // of one call
 
-	since, count int64 // when counting of calls began, and the calls since then
-	seen         int64 // calls of the TTL before that
+	since, count int64 // when the current count of calls began, and the calls since then
+	seen         int64 // calls in the TTL before since
 
 	noted int64           // when next last answered
-	last  []weir.Decision // its decisions; empty after an error
+	last  []weir.Decision // the decisions of that answer; empty after an error
 
-	fetch     *fetch          // under way, or nil
+	fetch     *fetch          // the fetch that has not ended, or nil
 	held      int64           // calls that the lease can still serve
 	unused    int64           // calls whose units are spent in next and not used
-	sent      int64           // when the call that took the units was made
-	answered  int64           // when it returned
-	until     int64           // the lease is not used from then on
-	at        time.Time       // the At of that call
-	decisions []weir.Decision // and its decisions
+	sent      int64           // when the fetch called next
+	answered  int64           // when next returned
+	until     int64           // when the lease ends
+	at        time.Time       // the At that next returned
+	decisions []weir.Decision // the decisions that next returned
 	timer     *time.Timer
 }
 
-// A shard has some of the leases, by the fingerprint of their charges.
+// A shard has the leases of a part of all fingerprints, behind a mutex of its own.
 type shard struct {
 	mu     sync.Mutex
 	closed bool
-	most   int               // leases
-	known  map[uint64]*lease // by fingerprint
-	once   [64]uint64        // fingerprints that were seen once, lately
+	most   int               // the most leases in known
+	known  map[uint64]*lease // by the fingerprint of their charges
+	once   [64]uint64        // recent fingerprints that came once
 	hits   uint64
-	_      [64]byte
+	_      [64]byte // keeps the next shard off the cache line
 }
 
-// find returns the lease of t, or a new one if t came before, or nil.
+// find returns the lease of t. If there is none, it makes one if t has come before and there
+// is room, and otherwise returns nil.
 func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease {
 	old := s.known[id]
 	switch {
@@ -57,7 +58,7 @@ func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease
 	}
 	ttl := int64(l.o.TTL)
 	switch {
-	case old != nil && !old.over(now, ttl): // the limit has changed
+	case old != nil && !old.over(now, ttl): // the fingerprint is that of other charges, which are in use
 		return nil
 	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, ttl):
 		return nil
@@ -70,7 +71,8 @@ func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease
 	return e
 }
 
-// makeRoom looks at a few leases and forgets one that is no longer used.
+// makeRoom looks at up to 8 leases and deletes one that is no longer used. It reports
+// whether it has deleted one.
 func (s *shard) makeRoom(now, ttl int64) bool {
 	looked := 0
 	for id, e := range s.known {
@@ -85,7 +87,8 @@ func (s *shard) makeRoom(now, ttl int64) bool {
 	return false
 }
 
-// leasable reports whether the algorithms of all charges are Leasers and t is valid.
+// leasable reports whether t is valid and the algorithms of all its charges are comparable
+// Leasers.
 func leasable(t *weir.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
@@ -96,12 +99,13 @@ func leasable(t *weir.Transaction) bool {
 	return t.Validate() == nil
 }
 
-// over reports whether a lease holds nothing and had no call for a TTL.
+// over reports whether a lease holds no units, has no fetch, and has had no call for at
+// least a TTL.
 func (e *lease) over(now, ttl int64) bool {
 	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }
 
-// tick counts a call.
+// tick counts a call. After a TTL it begins a new count and sets e.seen from the old one.
 func (e *lease) tick(now, ttl int64) {
 	if gone := now - e.since; gone >= ttl {
 		e.seen = int64(float64(e.count) * float64(ttl) / float64(gone))
@@ -110,17 +114,17 @@ func (e *lease) tick(now, ttl int64) {
 	e.count++
 }
 
-// note remembers the decisions of next.
+// note records the decisions of next, from which want computes the next lease.
 func (e *lease) note(t *weir.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
 
-// want returns how many calls a lease should cover: as many as came in the last TTL,
-// and at most Fraction of what next last reported. 0 means that there should be none.
+// want returns how many calls a lease should cover: as many as came in the last TTL, but at
+// most Fraction of the Remaining that next last reported. 0 means no lease.
 //
-// Units that drain are never given back, so no more are taken than drain in a TTL. If
-// the meter is empty but for the lease, it drains while the lease is used; that much
-// more is taken.
+// Units that drain are never given back, so a lease takes no more of them than drain in a
+// TTL. If a meter owes little, it will be empty before the TTL ends, and units of the lease
+// that have drained cannot be used. want adds that many.
 func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
@@ -143,13 +147,13 @@ func (e *lease) want(now int64, o *Options) int64 {
 	return 0
 }
 
-// serve decides t from memory, if units for it are held.
+// serve decides t from memory and returns true, if the lease has units for it.
 func (e *lease) serve(t *weir.Transaction, now int64) bool {
-	now = max(now, e.answered) // the lock may have been waited for while the fetch returned
+	now = max(now, e.answered) // the fetch may have returned while the caller waited for the lock
 	if e.held == 0 || now >= e.until {
 		return false
 	}
-	since := (now - e.sent + 999) / 1000 // at most, µs that have passed on the clock of next
+	since := (now - e.sent + 999) / 1000 // the most µs that can have passed since the units were spent
 	n := e.held
 	for i := range e.charges {
 		c := &e.charges[i]
@@ -191,8 +195,8 @@ func (e *lease) end() *weir.Transaction {
 	return back
 }
 
-// times returns the charges, with n times their cost, for which wanted returns true. A
-// nil wanted means all.
+// times returns the charges for which wanted returns true, with n times their cost. A nil
+// wanted selects all charges. If n < 0, Spent is set.
 func (e *lease) times(n int64, wanted func(*weir.Charge) bool) []weir.Charge {
 	charges := make([]weir.Charge, 0, len(e.charges))
 	for i, c := range e.charges {

@@ -4,11 +4,11 @@
 //	leases := lease.New(weir.Coalesce(redis), lease.Options{})
 //	defer leases.Close(ctx) // gives back the unused units
 //
-// Use it if a single key, such as that of weir.Global(), gets more requests than Redis
-// should decide one by one. The limit is never exceeded. The price is that unused
-// units are out of reach of other processes for a short time, 100 ms unless
-// Options.TTL says otherwise, and that Remaining is as old as that. Keys that are
-// seldom used, and keys near their limit, are decided by the next store as before.
+// Use the package if a single key, such as that of weir.Global(), gets more requests than
+// Redis should decide one by one. The limit is never exceeded. The price: for up to
+// Options.TTL, 100 ms by default, other processes cannot use the units of a lease, and
+// Remaining may be out of date. Keys that get few requests, and keys near their limit, are
+// decided by the next store as before.
 package lease
 
 import (
@@ -26,76 +26,76 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Leaser is a weir.Algorithm whose units can be spent in advance and used later.
-// It admits no more at any time than if they had been spent when they were used. Its
-// type must be comparable. An algorithm need not import this package.
+// A Leaser is a weir.Algorithm whose units can be spent in advance and used later. The limit
+// must hold as if the units were spent when they are used. The type of a Leaser must be
+// comparable with ==. An algorithm implements Leaser without importing this package.
 type Leaser interface {
 	weir.Canceler
 
 	// Usable returns how many of n leased units may still be used at the instant
 	// now without exceeding the limit. The units were spent at the instant at, and
-	// d is the decision that spent them. Instants are in µs since 1970. Units beyond
-	// the result are never used, so n is at most the result of the previous call,
-	// less what was used since.
+	// d is the decision that spent them. Instants are in µs since 1970. The caller never
+	// uses units beyond the result: in the next call, n is at most this result minus the
+	// units used since.
 	Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64
 
-	// Drains reports that unused units become free again by themselves, at the rate
-	// of the limit. They must not be given back, because others may already have
-	// been admitted on the assumption that they drain. Units of other algorithms are
-	// given back by Cancel.
+	// Drains reports whether unused units become free again by themselves, at the rate
+	// of the limit. Such units must not be given back, because other requests may already
+	// have been admitted as they drained. If Drains returns false, Cancel gives unused
+	// units back.
 	Drains() bool
 }
 
 // Options of New. The zero Options are ready to use.
 type Options struct {
-	// TTL is how long a lease is used at most; 0 means 100 ms. Remaining may be
-	// that old. Other processes cannot use the units of a lease for that long.
+	// TTL is the longest time for which a lease is used; 0 means 100 ms. For that time
+	// other processes cannot use its units, and Remaining may be out of date.
 	TTL time.Duration
 
-	// Fraction of what remains is the most that a lease takes. It is above 0 and at
-	// most 1; 0 means an eighth.
+	// Fraction is the largest part of the remaining units that a lease takes: above 0 and
+	// at most 1. 0 means an eighth.
 	Fraction float64
 
-	// MaxKeys bounds how many keys are watched. Only a watched key can have a lease.
-	// 0 means 10,000 keys, which take some 5 MB. A key is watched from its second
-	// call on, so made-up keys that come once take no room.
+	// MaxKeys is the most keys whose calls the Store counts; only these can have a lease.
+	// 0 means 10,000 keys, which take some 5 MB. Counting begins with the second call of a
+	// key, so made-up keys that come once take no memory.
 	MaxKeys int
 }
 
 // New returns a Store that leases units of busy keys from next. When it has to call
-// next for a key anyway, it takes more units than the call needs. It allows the calls
-// after that from memory, until the units are used up.
+// next for a key anyway, it takes more units than the call needs. It admits later calls
+// from memory, until the units are used up.
 //
-// A lease covers as many calls as the last TTL had, and at most Fraction of what
-// remained. If that is fewer than two calls, there is no lease and each call goes to
+// A lease covers as many calls as the key had in the last TTL, but at most Fraction of the
+// remaining units. If that is fewer than two calls, there is no lease and each call goes to
 // next. Near the limit there are therefore no leases, and the process that asks first
 // gets the last units. A refusal always comes from next. Under GCRA and the buckets a
-// lease holds at most what drains in a TTL, so a limit below 20 a second has none.
+// lease holds at most what drains in a TTL, so with a TTL of 100 ms a limit below 20 per
+// second has no leases.
 //
-// The limit is never exceeded. The units of a lease are spent in next already. The
-// Leaser says for how long using them later is as strict as spending them later: in a
-// window, until the window ends; under GCRA and the buckets, until they have drained
-// in next. Both are measured on the clock of next, from before the call of next. If
-// units are given back or forgotten while they are leased (a negative cost, Reset,
-// Forget), the same number may be admitted once more.
+// The limit is never exceeded. The units of a lease are already spent in next, and the
+// Leaser says for how long they may be used: in a window, until the window ends; under GCRA
+// and the buckets, until they have drained in next. The time runs on the clock of next, from
+// the moment before next was called. If units are given back or forgotten while they are
+// leased (a negative cost, Reset, Forget), the same number may be admitted once more.
 //
-// Units that are unused at the end of the TTL are given back by another call, or drain
-// within another TTL; the Leaser says which. Other processes cannot use them until
-// then. If this process or that call fails, they are lost until their window ends: at
+// Units that are unused at the end of the TTL are given back by another call of next, or
+// drain within another TTL; the Leaser says which. Other processes cannot use them until
+// then. If this process or that call fails, the units are lost until their window ends: at
 // most Fraction of what remained, for each process, key and cost.
 //
 // A lease belongs to all charges of a transaction together, each with its cost and
-// limit. Calls that must be exact go to next: those with Within or Delay, costs of 0
-// and below, keys of more than 128 bytes, and algorithms that are no Leaser,
-// such as SlidingLog, which dates each unit. A call that arrives while a lease is being
-// fetched waits for that fetch. That takes less time than a call of its own. It also
-// gets the error of the fetch.
+// limit. Some calls always go to next: those with Within, Delay, Forget, Force or AtMost, a
+// cost of 0 or less, a key of more than 128 bytes, or an algorithm that is no Leaser, such
+// as SlidingLog. A call that arrives while a lease is being fetched waits for that fetch,
+// which takes less time than a call of its own. It also gets the error of the fetch.
 //
-// If a decision comes from memory, Allowed is exact. Remaining and the durations are
-// those that next reported, at most a TTL ago, less what was used here.
+// If a decision comes from memory, Allowed is exact. Remaining is what next reported, at
+// most a TTL ago, minus the units used here since. The durations are those that next
+// reported, minus the time since.
 //
 // The Store belongs inside weir.Fallback, so that units of one store are not given
-// back to another, and outside weir.Share, which changes the limits:
+// back to the other, and outside weir.Share, which changes the limits:
 //
 //	leases := lease.New(weir.Coalesce(redis), lease.Options{})
 //	store := weir.Fallback(weir.Breaker(leases, weir.BreakerOptions{}), memory)
@@ -130,13 +130,14 @@ type Store struct {
 	next   weir.Store
 	o      Options
 	seed   maphash.Seed
-	start  time.Time // instants are ns since then, on the monotonic clock
+	start  time.Time // all instants of the package are ns since start, on the monotonic clock
 	shards []shard
 	misses atomic.Uint64
 	calls  sync.WaitGroup // calls of next on goroutines of the Store
 }
 
-// Stats tell how many calls of next the leases save: one for each hit.
+// Stats has how many calls were decided without next and by next. Each hit saves a call of
+// next.
 type Stats struct {
 	Hits   uint64 // transactions decided from memory
 	Misses uint64 // transactions decided by next
@@ -212,9 +213,9 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *weir.Tra
 	return err
 }
 
-// Close gives back the units of all leases and waits for calls under way. Later calls
-// of Take go to next. If ctx ends first, Close returns its error, and otherwise the
-// errors of next. Units that could not be given back are lost.
+// Close gives back the unused units of all leases and waits for calls of next that have
+// begun. Later calls of Take go to next. If ctx ends first, Close returns the error of ctx,
+// and otherwise the errors of next. Units that could not be given back are lost.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {
@@ -259,7 +260,7 @@ func (l *Store) id(t *weir.Transaction) (id uint64, ok bool) {
 	}
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		if c.Cost <= 0 || storedkey.Of(c.Key) != c.Key { // a Limiter sends the digest
+		if c.Cost <= 0 || storedkey.Of(c.Key) != c.Key { // a long key; a Limiter sends its digest instead
 			return 0, false
 		}
 		for _, part := range [...]uint64{maphash.String(l.seed, c.Key), maphash.String(l.seed, c.Rule), uint64(c.Limit.Quota), uint64(c.Limit.Period), uint64(c.Cost)} {

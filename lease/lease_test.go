@@ -21,7 +21,7 @@ func TestLeaseConforms(t *testing.T) {
 	conforms(t, func() weir.Store { return lease.New(memory(), lease.Options{}) })
 }
 
-// A spending has the charges of an admitted call.
+// A spending is an admitted call.
 type spending struct {
 	at      int64 // when it was admitted, in µs since 1970
 	charges []weir.Charge
@@ -32,7 +32,7 @@ type wire struct {
 	store weir.Store
 	r     *rand.Rand // guarded by mu
 	slow  time.Duration
-	lossy int // how many of 100 calls are lost
+	lossy int // the percentage of calls that are lost
 	mu    *sync.Mutex
 	taken *[]spending // what the store admitted, whether or not the answer arrived
 	calls atomic.Int64
@@ -77,9 +77,9 @@ func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
 }
 
 // TestLeaseNeverExceeds: replicas with leases of their own call one store at random.
-// Their wires lose calls, some callers hang up, and another process takes all that is
-// left now and then. The test then replays all admitted calls, in the order of their
-// instants, against a new key: the algorithm must admit every one.
+// Their wires lose calls, some callers hang up, and now and then another process takes all
+// that is left. The test then replays the admitted calls, in the order of their instants,
+// against a new key: the algorithm must admit every one.
 func TestLeaseNeverExceeds(t *testing.T) {
 	served := map[string]uint64{}
 	for i := range 60 {
@@ -172,8 +172,8 @@ func (w *world) admit(at int64, charges []weir.Charge) {
 	w.admitted = append(w.admitted, spending{at, slices.Clone(charges)})
 }
 
-// take makes a call and records it if it is admitted. A lease that serves a call takes no
-// time, and the call then counts at the present instant.
+// take makes a call and records it if it is admitted. A call that a lease serves counts at
+// the present instant, because the bubble's clock does not move meanwhile.
 func (w *world) take(ctx context.Context, store weir.Store) {
 	tx := weir.Transaction{Charges: w.charges}
 	before := time.Now()
@@ -189,7 +189,7 @@ func (w *world) take(ctx context.Context, store weir.Store) {
 
 // call makes calls at random instants. Some callers hang up.
 func (w *world) call(store weir.Store, r *rand.Rand) {
-	alone := 2 * 12 * int64(w.period) / w.quota // between calls of a goroutine, if all 12 together keep to the rate of the limit
+	alone := 2 * 12 * int64(w.period) / w.quota // the pause between calls with which all 12 goroutines together stay below the limit
 	pace := alone
 	for time.Now().Before(w.ended) {
 		if r.IntN(50) == 0 { // a busy or an idle time begins
@@ -205,8 +205,8 @@ func (w *world) call(store weir.Store, r *rand.Rand) {
 	}
 }
 
-// takeAll is a process without leases. Now and then it takes all that is left, and at that
-// instant the replicas use all units that they hold.
+// takeAll plays a process without leases. Now and then it takes all that is left, while the
+// replicas use all units that they hold.
 func (w *world) takeAll(r *rand.Rand) {
 	for time.Now().Before(w.ended) {
 		time.Sleep(time.Duration(r.Int64N(int64(w.period))))
@@ -232,8 +232,8 @@ func (w *world) takeAll(r *rand.Rand) {
 	}
 }
 
-// admitLost records calls whose caller hung up or whose answer was lost: an anchored
-// window begins with its first unit, also with that of such a call.
+// admitLost records calls whose caller hung up or whose answer was lost. The replay needs
+// them because an anchored window may have begun with such a call.
 func (w *world) admitLost() {
 	known := map[int64]bool{}
 	for _, s := range w.admitted {
@@ -246,7 +246,7 @@ func (w *world) admitLost() {
 	}
 }
 
-// replayAll fails the test unless the algorithms admit every spending, from a new key on.
+// replayAll fails the test unless the algorithms admit every spending of a new key.
 func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
 	t.Helper()
 	slices.SortStableFunc(admitted, func(a, b spending) int { return cmp.Compare(a.at, b.at) })
@@ -259,10 +259,10 @@ func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
 	}
 }
 
-// perHour is a limit whose units do not come back during a test.
+// perHour returns a limit of 1,000 hours, whose units do not come back during a test.
 func perHour(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
 
-// A counted store records its transactions.
+// A counted is a store that records its transactions.
 type counted struct {
 	weir.Store
 	mu    sync.Mutex
@@ -300,10 +300,11 @@ func (c *counted) costs() (costs []int64) {
 	return costs
 }
 
-// warm makes n calls in a TTL and one after it, which may take a lease for n calls.
+// warm makes n calls in a TTL and one after it, which may take a lease. It returns the
+// transaction of the last call.
 func warm(t *testing.T, store weir.Store, n int, charges ...weir.Charge) *weir.Transaction {
 	t.Helper()
-	for range n + 2 { // the first call is not watched, the second begins the TTL
+	for range n + 2 { // the first call of a key is not counted, and the second begins the TTL
 		take(t, store, 0, charges...)
 	}
 	time.Sleep(100 * time.Millisecond)
@@ -318,7 +319,7 @@ func TestLeaseSize(t *testing.T) {
 		cost  int64
 		calls int
 		share float64
-		want  int64 // cost of the call of next, with the lease if there is one
+		want  int64 // cost of the call of next, including the lease if there is one
 	}{
 		{perHour(1_000_000), 1, 50, 0, 1 + 51},
 		{perHour(1_000_000), 7, 50, 0, 7 + 7*51},
@@ -354,8 +355,8 @@ func TestLeaseServes(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		limit weir.Limit
-		wait  time.Duration // before 5 calls, which the lease serves or not
-		want  []int64       // costs of calls of the store meanwhile
+		wait  time.Duration // the pause before 5 calls
+		want  []int64       // costs of the calls of the store that the 5 calls make
 		back  int64         // cost of the call that gives units back, or 0
 	}{
 		{"at once", perHour(1000), 0, nil, -46},
@@ -368,11 +369,11 @@ func TestLeaseServes(t *testing.T) {
 		{"a meter that has drained", algorithms.GCRA(86_400_000, day), 100*time.Millisecond - 1, []int64{101}, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(day - 150*time.Millisecond) // a day, and with it a window, ends in 150 ms
+			time.Sleep(day - 150*time.Millisecond) // the window ends in 150 ms, with the day
 			behind := &counted{Store: memory()}
 			store := lease.New(behind, lease.Options{})
 			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
-			warm(t, store, 50, charge) // now it ends in 50 ms
+			warm(t, store, 50, charge) // the window now ends in 50 ms
 			behind.costs()
 			time.Sleep(c.wait)
 			for range 5 {
@@ -410,7 +411,7 @@ func TestLeaseCalls(t *testing.T) {
 				behind := &distant{Store: plain}
 				behind.Trip.Store(int64(time.Millisecond))
 				charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
-				same := charge // another key with as many calls and no leases
+				same := charge // a key with as many calls, and without leases
 				same.Key = "same"
 				var calls, held atomic.Int64
 				var wg sync.WaitGroup

@@ -22,7 +22,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// spendAll takes one unit after the other until one is refused.
+// spendAll takes single units until one is refused, and returns how many were admitted.
 func spendAll(t *testing.T, store weir.Store, charges ...weir.Charge) (n int64) {
 	t.Helper()
 	for take(t, store, 0, charges...).Allowed() {
@@ -60,7 +60,7 @@ func TestLeaseLastUnits(t *testing.T) {
 			time.Sleep(101 * time.Millisecond)
 			synctest.Wait()
 			spent += spendAll(t, busy, charge)
-			if spent != all && !(c.limit.Algorithm.Name() == "gcra" && spent == all+1) { // another unit drains in the extra millisecond
+			if spent != all && !(c.limit.Algorithm.Name() == "gcra" && spent == all+1) { // one more unit drains in the last millisecond of the sleep
 				t.Errorf("%v: after its TTL got %d units in all, want %d", c.limit, spent, all)
 			}
 			if take(t, idle, 0, charge).Allowed() {
@@ -151,7 +151,7 @@ func TestLeaseGoesPast(t *testing.T) {
 	})
 }
 
-// TestLeaseStale: an answer of next that is two TTLs old begins no lease.
+// TestLeaseStale: there is no lease if the last answer of next is older than two TTLs.
 func TestLeaseStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -196,8 +196,8 @@ type uncomparable struct {
 
 func (u uncomparable) Name() string { return u.Algorithm.Name() }
 
-// TestLeaseUncomparable: a Leaser that is not comparable gets no lease and does not
-// panic.
+// TestLeaseUncomparable: charges under a Leaser that is not comparable get no lease, and Take
+// does not panic.
 func TestLeaseUncomparable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := perHour(1).Algorithm
@@ -284,7 +284,7 @@ func TestLeaseErrors(t *testing.T) {
 		name string
 		err  func(t *weir.Transaction) error
 		want string  // in the error of the call that fetches the lease
-		cost []int64 // of calls of the store from then on; two of them are calls of the test
+		cost []int64 // costs of the calls of the store from then on; the test makes two of them
 	}{
 		{"well", func(*weir.Transaction) error { return nil }, "", []int64{52, -50}},
 		{"down", func(*weir.Transaction) error { return errDown }, errDown.Error(), []int64{52, 1}},
@@ -334,9 +334,9 @@ func TestLeaseErrors(t *testing.T) {
 	}
 }
 
-// TestLeaseClose: Close gives back all held units, also those of a fetch under way.
-// After that every call goes to next. No goroutine or timer is left, or the bubble
-// would not end.
+// TestLeaseClose: Close gives back all held units, also those of a fetch that has begun.
+// After that every call goes to next. The end of the bubble shows that no goroutine or timer
+// is left.
 func TestLeaseClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 200
@@ -404,7 +404,7 @@ func TestLeaseCloseTime(t *testing.T) {
 		if err := store.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 		}
-		time.Sleep(time.Hour) // the store still gives units back
+		time.Sleep(time.Hour) // the calls that give units back end meanwhile
 		synctest.Wait()
 		store = lease.New(behind, lease.Options{})
 		behind.trip = 0
@@ -416,8 +416,8 @@ func TestLeaseCloseTime(t *testing.T) {
 	})
 }
 
-// TestLeaseKeys: made-up keys, which come once, displace no key in use. No more keys are
-// watched than MaxKeys.
+// TestLeaseKeys: made-up keys that come once displace no key in use, and no more than MaxKeys
+// keys have leases.
 func TestLeaseKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lease.New(memory(), lease.Options{MaxKeys: 64})
@@ -453,7 +453,7 @@ func TestLeaseKeys(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			for i := range 1000 {
-				served(fmt.Sprint(name, i)) // fetches the lease
+				served(fmt.Sprint(name, i)) // makes the Store fetch a lease
 			}
 			for i := range 1000 {
 				n += served(fmt.Sprint(name, i))
@@ -500,7 +500,7 @@ func TestLeaseAllocs(t *testing.T) {
 	}
 }
 
-// TestLeaseRedis: four processes with 32 goroutines each use one key. They never get
+// TestLeaseRedis: four replicas with 32 goroutines each use one key in Redis. They never get
 // more than the limit, and no unit is missing when all leases are given back.
 func TestLeaseRedis(t *testing.T) {
 	const replicas, goroutines, each, quota = 4, 32, 200, 20_000
@@ -607,7 +607,7 @@ func ExampleNew() {
 	// Output: 1000 calls were served without Redis
 }
 
-// TestLeaseSettles: if requests were served from a lease, Settle gives the units they
+// TestLeaseSettles: if requests were served from a lease, Settle gives the units that they
 // did not use back to the store.
 func TestLeaseSettles(t *testing.T) {
 	for _, limit := range []weir.Limit{
