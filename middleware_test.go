@@ -25,7 +25,8 @@ import (
 
 var served = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "served") })
 
-// TestRules: what is in force can charge a store as the Limiter does.
+// TestRules: charges that are made by hand from Limiter.Rules count together with those of
+// the Limiter.
 func TestRules(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	l := must(t, store, weir.Options{Rules: []weir.Rule{
@@ -48,7 +49,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestMiddleware walks a limit of three a minute through two minutes of clients.
+// TestMiddleware: status, X-RateLimit-Remaining and Retry-After are right for two minutes
+// of requests by several clients under a limit of three a minute.
 func TestMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.FixedWindow(3, time.Minute))(served)
@@ -84,8 +86,8 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
-// TestSeveralRules charges two rules together: what one refuses spends nothing
-// of the other.
+// TestSeveralRules: two rules are charged together, so a request that one rule refuses
+// spends nothing under the other.
 func TestSeveralRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
@@ -110,7 +112,7 @@ func TestSeveralRules(t *testing.T) {
 			t.Errorf("after 3 served and 20 refused, a minute later: ann has %d left, want 9", got)
 		}
 
-		// A rule that does not apply charges nothing; the other still does.
+		// A rule that does not apply charges nothing; the other rule still charges.
 		do(h, ask("/", ""))
 		if len(last.Charges) != 1 || last.Charges[0].Rule != "all" || last.Decisions[0].Remaining != 1 {
 			t.Errorf("without a user: charged %+v, %+v; want all alone, with 1 left", last.Charges, last.Decisions)
@@ -118,8 +120,8 @@ func TestSeveralRules(t *testing.T) {
 	})
 }
 
-// TestLogin is the example of the published article: 20 a minute and 5 in 3
-// seconds of one key, and what refuses is told apart.
+// TestLogin: under 20 requests per minute and 5 per 3 seconds of one key, the header fields
+// name the limit that refuses.
 func TestLogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := must(t, memstore.New(memstore.Options{}), weir.Options{
@@ -155,6 +157,8 @@ func TestLogin(t *testing.T) {
 	})
 }
 
+// TestCost: a request spends its Cost, and a request whose cost never fits or is negative
+// is refused without Retry-After.
 func TestCost(t *testing.T) {
 	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "bytes", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(100, time.Hour)},
@@ -170,7 +174,7 @@ func TestCost(t *testing.T) {
 		{41, 429, "40"},
 		{0, 200, "40"},
 		{101, 429, "40"}, // never fits: no Retry-After
-		{-1, 429, "40"},  // unknown, and no gift
+		{-1, 429, "40"},  // an unknown ContentLength gives no units back
 		{40, 200, "0"},
 		{0, 200, "0"},
 	} {
@@ -186,6 +190,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
+// TestLimitsFor: LimitsFor chooses the limits of a request, and a request for which it
+// returns none is not limited.
 func TestLimitsFor(t *testing.T) {
 	l := must(t, memstore.New(memstore.Options{}), weir.Options{
 		OnError: weir.FailClosed,
@@ -219,8 +225,8 @@ func TestLimitsFor(t *testing.T) {
 	}
 }
 
-// TestNested has limiters for all, for a group and for a route, as with chi:
-// clients are told of the tightest, and of what refuses.
+// TestNested: with chi limiters for all routes, a group and a route, the header fields show
+// the tightest limit of all limiters, and a refusal names the limit that refuses.
 func TestNested(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	limiter := func(rule string, quota int64) func(http.Handler) http.Handler {
@@ -244,7 +250,7 @@ func TestNested(t *testing.T) {
 		{"/wide", 200, "4", "3", "", 2},
 		{"/narrow", 200, "2", "1", "", 3},
 		{"/narrow", 200, "2", "0", "", 3},
-		{"/narrow", 429, "2", "0", `"route";r=0`, 3}, // the outer limits are charged already: they stand outside
+		{"/narrow", 429, "2", "0", `"route";r=0`, 3}, // the outer limiters have charged already
 		{"/wide", 429, "4", "0", `"all";r=0`, 1},
 	} {
 		res := do(r, ask(c.path, "192.0.2.1:4"))
@@ -260,8 +266,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestPreflight: what a browser sends unasked is free, if the key is neither denied
-// nor banned, here or elsewhere. Each request comes when the limit is used up.
+// TestPreflight: a CORS preflight is free, but a deny refuses it, and so does a ban that
+// this or another process began. Each request comes when the limit is used up.
 func TestPreflight(t *testing.T) {
 	type fields = map[string]string
 	for _, c := range []struct {
@@ -318,7 +324,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// TestPreflightAsksNothing of a store where nobody can be banned.
+// TestPreflightAsksNothing: without a Penalty, a preflight makes no call of the store.
 func TestPreflightAsksNothing(t *testing.T) {
 	h := must(t, failing{errors.New("away")}, weir.Options{OnError: weir.FailClosed, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Deny: func(string) bool { return false }}}}).Handler(served)
@@ -329,7 +335,8 @@ func TestPreflightAsksNothing(t *testing.T) {
 	}
 }
 
-// TestRefusal: what an outer middleware set stays, what it must not keep goes.
+// TestRefusal: a refusal is JSON, text or HTML as Accept asks. It keeps header fields that
+// an outer middleware set, except those that describe another body.
 func TestRefusal(t *testing.T) {
 	l := must(t, memstore.New(memstore.Options{}), weir.Options{ExposeHeaders: true, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}})
@@ -373,7 +380,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestOnLimited serves something degraded, and knows what was decided.
+// TestOnLimited: OnLimited can serve something else in place of a refusal, and gets the
+// decision from FromContext.
 func TestOnLimited(t *testing.T) {
 	l := must(t, memstore.New(memstore.Options{}), weir.Options{
 		Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
@@ -397,6 +405,8 @@ type failing struct{ err error }
 
 func (f failing) Take(context.Context, *weir.Transaction) error { return f.err }
 
+// TestOnError: if the store fails, the default calls the next handler and FailClosed
+// answers 503. The text of the error stays hidden, and Observe gets it.
 func TestOnError(t *testing.T) {
 	secret := errors.New("dial tcp 10.0.0.7:6379: password hunter2")
 	var events []weir.Event
@@ -425,6 +435,8 @@ func TestOnError(t *testing.T) {
 	}
 }
 
+// TestNewRefuses: New returns an error that names the mistake in its arguments, and
+// Middleware panics with that error.
 func TestNewRefuses(t *testing.T) {
 	key, limit := weir.Global(), algorithms.GCRA(1, time.Second)
 	store := memstore.New(memstore.Options{})
@@ -474,7 +486,8 @@ func TestNewRefuses(t *testing.T) {
 	weir.Middleware(store, "api", key)
 }
 
-// TestResponseWriter: what the server's ResponseWriter can do it still can.
+// TestResponseWriter: behind a Limiter, the ResponseWriter of the server can still flush,
+// be hijacked and read from a file.
 func TestResponseWriter(t *testing.T) {
 	h := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.GCRA(100, time.Second))
 	mux := http.NewServeMux()
@@ -523,7 +536,8 @@ func TestResponseWriter(t *testing.T) {
 	}
 }
 
-// TestProblemIsJSON: whatever the names.
+// TestProblemIsJSON: problem details are valid JSON, and RateLimit-Policy a valid field,
+// even if a name has quotes and backslashes.
 func TestProblemIsJSON(t *testing.T) {
 	name := `a"b\c<d>/~`
 	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.IETF, Rules: []weir.Rule{
@@ -542,7 +556,8 @@ func TestProblemIsJSON(t *testing.T) {
 	}
 }
 
-// A nullWriter costs nothing, so that what is measured is the middleware.
+// A nullWriter is a ResponseWriter that does nothing, so that only the middleware is
+// measured.
 type nullWriter struct{ h http.Header }
 
 func (w *nullWriter) Header() http.Header         { return w.h }
@@ -557,9 +572,9 @@ var quotas = []struct {
 	{"denied", algorithms.GCRA(1, 1000*time.Hour)},
 }
 
-// TestHandlerAllocates what a request that goes on needs, its context and its copy,
-// whatever the number of limits. A refusal needs nothing, nor does a request whose handler
-// is told nothing, and an observer adds nothing.
+// TestHandlerAllocates: an admitted request makes two allocations, its context and its
+// copy, whatever the number of limits. A refusal makes none, nor does a request with
+// NoFromContext, and an observer adds none.
 func TestHandlerAllocates(t *testing.T) {
 	several := func(quota int64) []weir.Limit {
 		return []weir.Limit{algorithms.GCRA(quota, time.Minute), algorithms.FixedWindow(quota, time.Hour), algorithms.SlidingWindow(quota, 24*time.Hour)}
@@ -588,8 +603,8 @@ func TestHandlerAllocates(t *testing.T) {
 	}
 }
 
-// TestNoFromContext: fields are the same, and handlers find nothing, unless an outer
-// Limiter or a Settle needs the context.
+// TestNoFromContext: with NoFromContext the header fields are the same, and FromContext
+// returns nil, unless an outer Limiter or a Settle needs the context.
 func TestNoFromContext(t *testing.T) {
 	rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(3, time.Hour)}}
 	settled := rule
@@ -600,7 +615,7 @@ func TestNoFromContext(t *testing.T) {
 		o     weir.Options
 		outer *weir.Limiter
 		found bool
-		limit string // the tighter one
+		limit string // the X-RateLimit-Limit of the tightest limit
 	}{
 		{"without", weir.Options{Rules: []weir.Rule{rule}}, nil, true, "3"},
 		{"with", weir.Options{Rules: []weir.Rule{rule}, NoFromContext: true}, nil, false, "3"},
@@ -622,8 +637,8 @@ func TestNoFromContext(t *testing.T) {
 	}
 }
 
-// TestFieldsStay: the fields of a response stay as they are when other requests use the
-// memory of its decision again.
+// TestFieldsStay: the header fields of a response do not change when later requests reuse
+// the memory of its decision.
 func TestFieldsStay(t *testing.T) {
 	for _, o := range []weir.Options{{}, {NoFromContext: true}, {Headers: weir.IETF | weir.GitHub | weir.OpenAI, NoFromContext: true}} {
 		o.Rules = []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5000, time.Hour), algorithms.FixedWindow(4000, 24*time.Hour)}}}
@@ -642,8 +657,8 @@ func TestFieldsStay(t *testing.T) {
 	}
 }
 
-// BenchmarkHandler has the least a limiter must do beside it: set three fields
-// and copy the request.
+// BenchmarkHandler measures a request through a Limiter. Its baseline does the least that a
+// limiter must do: set three fields and copy the request.
 func BenchmarkHandler(b *testing.B) {
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	b.Run("baseline", func(b *testing.B) {

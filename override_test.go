@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// overrides returns Rule.Overrides of a map.
+// overrides returns a Rule.Overrides that looks keys up in m.
 func overrides(m map[string][]weir.Limit) func(string) ([]weir.Limit, bool) {
 	return func(key string) ([]weir.Limit, bool) {
 		limits, ok := m[key]
@@ -23,8 +23,8 @@ func overrides(m map[string][]weir.Limit) func(string) ([]weir.Limit, bool) {
 	}
 }
 
-// TestOverridesReplace: what a limit leaves out it has from the limit that it replaces,
-// and names stay.
+// TestOverridesReplace: an override gets the fields that it leaves out, and its stored
+// name, from the limit that it replaces.
 func TestOverridesReplace(t *testing.T) {
 	minute, day := algorithms.GCRA(20, time.Minute), algorithms.Calendar(500, algorithms.Day, time.UTC)
 	bucket := algorithms.TokenBucket(50, 10, time.Second).Named("steady")
@@ -73,8 +73,8 @@ func TestOverridesReplace(t *testing.T) {
 	}
 }
 
-// TestOverridesInForce: a key has its own limits from one request to the next, what it has
-// spent counts, and the fields keep their names.
+// TestOverridesInForce: an override applies from the next request on, what the key has
+// spent still counts, and the names in the header fields stay the same.
 func TestOverridesInForce(t *testing.T) {
 	for name, store := range map[string]weir.Store{"memory": memory(), "hybrid": weir.Hybrid(memory(), 100)} {
 		table := map[string][]weir.Limit{}
@@ -117,8 +117,8 @@ func TestOverridesInForce(t *testing.T) {
 	}
 }
 
-// TestOverridesInShadow: a rule in shadow refuses nobody, and a list or a preflight request
-// sees a refusal as it sees a deny.
+// TestOverridesInShadow: an override of Quota 0 refuses no request if the rule is in
+// shadow, none that Allow lets pass, and refuses a preflight as a deny does.
 func TestOverridesInShadow(t *testing.T) {
 	table := overrides(map[string][]weir.Limit{"mallory": {{}}})
 	for _, tt := range []struct {
@@ -150,8 +150,8 @@ func TestOverridesInShadow(t *testing.T) {
 	}
 }
 
-// TestOverridesBounded: a function that makes a new list for each request is served, and
-// its lists are not kept for ever.
+// TestOverridesBounded: if Overrides makes a new list for each request, the limits still
+// apply, and a bounded number of lists is kept.
 func TestOverridesBounded(t *testing.T) {
 	l, err := weir.New(memory(), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(10, time.Minute)},
@@ -170,8 +170,8 @@ func TestOverridesBounded(t *testing.T) {
 	}
 }
 
-// TestOverridesAllocate: neither a key with limits of its own nor one without costs an
-// allocation.
+// TestOverridesAllocate: a request makes no more than its two allocations, whether its key
+// has an override or not.
 func TestOverridesAllocate(t *testing.T) {
 	own := []weir.Limit{{Quota: 1 << 20}}
 	for _, key := range []string{"192.0.2.1", "192.0.2.2"} {
@@ -187,8 +187,8 @@ func TestOverridesAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkOverrides compares a rule without overrides with one whose overrides nobody
-// has, and with a key that has one.
+// BenchmarkOverrides compares a rule without Overrides, a key that has no override, and a
+// key that has one.
 func BenchmarkOverrides(b *testing.B) {
 	table := map[string][]weir.Limit{"192.0.2.2": {{Quota: 1 << 30}}}
 	for i := range 10_000 {
@@ -217,7 +217,8 @@ func BenchmarkOverrides(b *testing.B) {
 	}
 }
 
-// A table of customers with limits of their own. Everybody else has the limits of the rule.
+// The map has customers with limits of their own. All other keys have the limits of the
+// rule.
 func ExampleLimiter_LimitsOf() {
 	table := map[string][]weir.Limit{
 		"alice":   {{Quota: 1000}}, // instead of 100, in the same period

@@ -17,7 +17,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestPeekAndReset: looking spends nothing, resetting gives back everything.
+// TestPeekAndReset: Peek spends nothing, and Reset gives back all units of its keys and
+// none of others.
 func TestPeekAndReset(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(5, time.Hour), algorithms.TokenBucket(5, 1, time.Hour), algorithms.LeakyBucket(5, 1, time.Hour),
@@ -50,8 +51,8 @@ func TestPeekAndReset(t *testing.T) {
 	}
 }
 
-// TestPeekCost: Peek says of a cost what Take then does, through every decorator, and
-// spends nothing.
+// TestPeekCost: Peek returns for a cost what Take then decides, through every decorator,
+// and spends nothing.
 func TestPeekCost(t *testing.T) {
 	limit := algorithms.GCRA(5, time.Hour)
 	for name, around := range map[string]func(weir.Store) weir.Store{
@@ -76,7 +77,8 @@ func TestPeekCost(t *testing.T) {
 	}
 }
 
-// checkPeek peeks at a cost of rule api, looks, and then takes it.
+// checkPeek compares Peek of a cost with a charge of cost 0, and then with a charge of that
+// cost.
 func checkPeek(t *testing.T, name string, store weir.Store, limit weir.Limit, cost int64) {
 	t.Helper()
 	c := weir.Charge{Rule: "api", Limit: limit, Cost: cost}
@@ -87,7 +89,7 @@ func checkPeek(t *testing.T, name string, store weir.Store, limit weir.Limit, co
 	}
 	look := take(t, store, 0, weir.Charge{Rule: "api", Limit: limit}).Decisions[0]
 	if d.Remaining != look.Remaining || d.NextAfter != look.NextAfter || d.ResetAfter != look.ResetAfter {
-		t.Errorf("%s: cost %d: peeked %+v, and then a look says %+v", name, cost, d, look)
+		t.Errorf("%s: cost %d: peeked %+v, and a charge of cost 0 got %+v", name, cost, d, look)
 	}
 	if cost == 0 {
 		return
@@ -99,7 +101,8 @@ func checkPeek(t *testing.T, name string, store weir.Store, limit weir.Limit, co
 
 }
 
-// TestErrorLog: a store that is away for ten seconds is ten lines.
+// TestErrorLog: a store that fails for ten seconds causes ten log lines, which count the
+// errors between them.
 func TestErrorLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

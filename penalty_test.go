@@ -21,8 +21,9 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// penalized limits to one a second, and bans for 10 s, 20 s, 40 s who is refused
-// three times within 5 s.
+// penalized returns a Limiter of one request per second. It bans keys that exhaust strikes
+// for 10 s, then 20 s, then 40 s. The function sleeps, sends a request of a key, and
+// returns its status, Retry-After and whether the key is banned.
 func penalized(t *testing.T, store weir.Store, strikes weir.Limit) (*weir.Limiter, func(after time.Duration, key string) string) {
 	l := must(t, store, weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
@@ -44,7 +45,8 @@ func penalized(t *testing.T, store weir.Store, strikes weir.Limit) (*weir.Limite
 	}
 }
 
-// TestPenalty walks a client through strikes, bans that grow, and a pardon.
+// TestPenalty: the third strike begins a ban, bans get longer, other keys are not affected,
+// and Unban lifts a ban.
 func TestPenalty(t *testing.T) {
 	for _, strikes := range []weir.Limit{
 		algorithms.AnchoredWindow(3, 5*time.Second), algorithms.SlidingLog(3, 5*time.Second),
@@ -60,7 +62,7 @@ func TestPenalty(t *testing.T) {
 	}
 }
 
-// walkPenalty expects strikes to run out with the third refusal within 5 s.
+// walkPenalty expects that the third refusal within 5 s begins a ban.
 func walkPenalty(t *testing.T, strikes weir.Limit) {
 	store := memstore.New(memstore.Options{})
 	l, ask := penalized(t, store, strikes)
@@ -75,7 +77,7 @@ func walkPenalty(t *testing.T, strikes weir.Limit) {
 		{0, ask, "a", "429 1"},
 		{0, elsewhere, "a", "429 1"},
 		{0, ask, "b", "200"},
-		{0, ask, "a", "429 10 banned"}, // the third
+		{0, ask, "a", "429 10 banned"}, // the third refusal
 		{0, elsewhere, "a", "429 10 banned"},
 		{9 * time.Second, ask, "a", "429 1 banned"},
 		{0, ask, "b", "200"},
@@ -91,7 +93,7 @@ func walkPenalty(t *testing.T, strikes weir.Limit) {
 		{40 * time.Second, ask, "a", "200"},
 		{0, ask, "a", "429 1"},
 		{0, ask, "a", "429 1"},
-		{0, ask, "a", "429 40 banned"}, // Most
+		{0, ask, "a", "429 40 banned"}, // MaxDuration
 		{0, ask, "b", "200"},
 	} {
 		if got := step.ask(step.after, step.key); got != step.want {
@@ -108,7 +110,7 @@ func walkPenalty(t *testing.T, strikes weir.Limit) {
 	if got := elsewhere(10*time.Second, "a"); got != "200" {
 		t.Errorf("got %s elsewhere, 10 s after the ban was lifted, want 200", got)
 	}
-	ban(t, l, "a", 3*time.Second) // the one that was lifted had 29 s left
+	ban(t, l, "a", 3*time.Second) // the ban that was lifted had 29 s left
 	for _, ask := range []func(time.Duration, string) string{ask, elsewhere} {
 		if got := ask(0, "a"); !strings.HasSuffix(got, "banned") {
 			t.Errorf("got %s after another ban, want one banned", got)
@@ -119,8 +121,8 @@ func walkPenalty(t *testing.T, strikes weir.Limit) {
 	}
 }
 
-// TestPenaltyAtRest: a banned key costs the store one call each 10 s, in each
-// process.
+// TestPenaltyAtRest: in each process, the requests of a banned key ask the store about once
+// in 10 s.
 func TestPenaltyAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, calls := memstore.New(memstore.Options{}), 0
@@ -135,7 +137,7 @@ func TestPenaltyAtRest(t *testing.T) {
 				t.Fatalf("got %s, want one banned", got)
 			}
 		}
-		if calls > 10 { // a request and a look
+		if calls > 10 { // a decision that also looks up the ban
 			t.Errorf("got %d calls in a minute, want at most 10", calls)
 		}
 		if got := ask(100*time.Millisecond, "a"); got != "200" {
@@ -144,7 +146,8 @@ func TestPenaltyAtRest(t *testing.T) {
 	})
 }
 
-// TestPenaltyShared by two processes through Redis.
+// TestPenaltyShared: two processes that share a Redis count strikes together, and both
+// enforce the ban.
 func TestPenaltyShared(t *testing.T) {
 	server := redistest.Server(t)
 	var limiters []*weir.Limiter
@@ -170,6 +173,8 @@ func TestPenaltyShared(t *testing.T) {
 	checkBan(t, limiters[1], "", "after it was lifted elsewhere", 0)
 }
 
+// TestPenaltyRefuses: New refuses a Penalty with impossible numbers, and Ban an impossible
+// duration or rule.
 func TestPenaltyRefuses(t *testing.T) {
 	good := weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Minute), Duration: time.Minute}
 	for _, tt := range []struct {
@@ -195,7 +200,7 @@ func TestPenaltyRefuses(t *testing.T) {
 	l, _ := penalized(t, memstore.New(memstore.Options{}), good.Strikes)
 	for _, err := range []error{l.Ban(t.Context(), "web", "a", time.Second), l.Ban(t.Context(), "api", "a", 0), l.Unban(t.Context(), "web", "a")} {
 		if err == nil {
-			t.Error("got no error for a ban that can't be, want one")
+			t.Error("got no error for an impossible ban")
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestPrintable: every name is refused that holds one byte that is not printable
-// ASCII, wherever that is, by hand and by New alike.
+// TestPrintable: a name with a byte that is not printable ASCII is refused, wherever the
+// byte is, by Limit.Validate, Take and New.
 func TestPrintable(t *testing.T) {
 	l := algorithms.GCRA(1, time.Second)
 	store := memstore.New(memstore.Options{})
@@ -33,8 +33,8 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// checkNameWith holds whether a name of n bytes is valid against whether the one at at,
-// if there is one, is printable.
+// checkNameWith checks that a name of n bytes, with b at index at, is valid if and only if
+// b is printable or at is n.
 func checkNameWith(t *testing.T, l weir.Limit, n, at int, b byte) {
 	t.Helper()
 	name := []byte(strings.Repeat("~ ", 20)[:n])
@@ -48,7 +48,7 @@ func checkNameWith(t *testing.T, l weir.Limit, n, at int, b byte) {
 	}
 }
 
-// checkNotPrintable expects an error for a charge of which a name is not printable.
+// checkNotPrintable expects an error for a charge with a name that is not printable.
 func checkNotPrintable(t *testing.T, store weir.Store, c weir.Charge) {
 	t.Helper()
 	tx := weir.Transaction{Charges: []weir.Charge{c}}
@@ -63,7 +63,7 @@ func checkNotPrintable(t *testing.T, store weir.Store, c weir.Charge) {
 	}
 }
 
-// BenchmarkValidate is what every Take asks first.
+// BenchmarkValidate measures Transaction.Validate, which every Take calls first.
 func BenchmarkValidate(b *testing.B) {
 	for name, limit := range map[string]string{"none": "", "short": "1m", "long": "a limit of a long name, 40 bytes or more"} {
 		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "auth.createToken", Limit: algorithms.GCRA(1, time.Second).Named(limit)}}}

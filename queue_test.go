@@ -12,28 +12,28 @@ import (
 )
 
 type queueCase struct {
-	queued int64 // units that leave one a second, the first at once
+	queued int64 // units in the queue; one leaves each second, the first at once
 	cost   int64
 	within time.Duration
-	other  *weir.Limit // which is used up
+	other  *weir.Limit // another limit, which is used up
 	want   []time.Duration
 }
 
-// TestQueueRetryAfter: what a leaky bucket refuses to a caller that would wait is
-// let in after RetryAfter, and not a microsecond before, alone and beside another
-// limit, from the store and from the memory of Hybrid.
+// TestQueueRetryAfter: a charge that the queue of a leaky bucket refuses is admitted to it
+// when RetryAfter is over, and not a microsecond before. That holds alone and with another
+// limit, and for refusals from the store and from the memory of Hybrid.
 func TestQueueRetryAfter(t *testing.T) {
 	leaky := algorithms.LeakyBucket(10, 1, time.Second)
 	for _, test := range []queueCase{
-		{10, 1, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // no room for 1 s, no turn for 10
-		{10, 1, 9 * time.Second, nil, []time.Duration{time.Second}},                                              // room, and the turn within 9
-		{10, 1, 9500 * time.Millisecond, nil, []time.Duration{time.Second}},                                      // no room, though a turn sooner
+		{10, 1, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // there is room after 1 s, and the turn is 10 s away
+		{10, 1, 9 * time.Second, nil, []time.Duration{time.Second}},                                              // after 1 s there is room, and the turn is 9 s away
+		{10, 1, 9500 * time.Millisecond, nil, []time.Duration{time.Second}},                                      // the turn is near enough after 0.5 s, but room comes after 1 s
 		{10, 4, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // room after 4 s
-		{10, 7, 5 * time.Second, nil, []time.Duration{7 * time.Second}},                                          // the room comes last
-		{4, 1, time.Second, nil, []time.Duration{3 * time.Second}},                                               // room, and no turn
-		{4, 11, time.Second, nil, []time.Duration{weir.Never}},                                                   // never any room
-		{4, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{3 * time.Second, time.Minute}}, // each its own
-		{1, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{0, time.Minute}},               // alone it would be let in
+		{10, 7, 5 * time.Second, nil, []time.Duration{7 * time.Second}},                                          // room comes later than a near turn
+		{4, 1, time.Second, nil, []time.Duration{3 * time.Second}},                                               // there is room, but the turn is too far away
+		{4, 11, time.Second, nil, []time.Duration{weir.Never}},                                                   // the cost exceeds the queue
+		{4, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{3 * time.Second, time.Minute}}, // each limit has its own wait
+		{1, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{0, time.Minute}},               // the queue alone would admit the charge
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			checkQueue(t, leaky, test)
@@ -41,7 +41,8 @@ func TestQueueRetryAfter(t *testing.T) {
 	}
 }
 
-// checkQueue fills the queue of leaky, is refused, and is let in after RetryAfter.
+// checkQueue fills the queue of leaky, and checks that a charge is refused and then
+// admitted after RetryAfter.
 func checkQueue(t *testing.T, leaky weir.Limit, test queueCase) {
 	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
 	charges := []weir.Charge{{Key: "k", Limit: leaky, Cost: 1}}

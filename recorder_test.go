@@ -20,8 +20,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// settled returns a Limiter that refunds errors under a limit, and the outcomes
-// of the requests that it let through, which somebody must receive.
+// settled returns a handler under a limit that refunds errors, and a channel of the
+// outcomes of admitted requests, from which the test must receive.
 func settled(t *testing.T, limit weir.Limit, next http.Handler) (http.Handler, chan weir.Outcome) {
 	t.Helper()
 	outcomes := make(chan weir.Outcome, 1)
@@ -32,7 +32,8 @@ func settled(t *testing.T, limit weir.Limit, next http.Handler) (http.Handler, c
 	return l.Handler(next), outcomes
 }
 
-// A frontDoor serves a limit that refunds errors, and tells what becomes of each request.
+// A frontDoor is a server with a limit that refunds errors. Its channels tell what happens
+// to each request.
 type frontDoor struct {
 	addr     string
 	arrived  chan bool // the handler has begun
@@ -56,8 +57,8 @@ func openDoor(t *testing.T, limit int64, next http.Handler, arrived chan bool) *
 	return d
 }
 
-// hangUp sends before, then after when the handler has begun, and closes the
-// connection.
+// hangUp sends the text before. When the handler has begun, it sends the text after and
+// closes the connection.
 func (d *frontDoor) hangUp(t *testing.T, before, after string) {
 	t.Helper()
 	conn := dial(t, d.addr)
@@ -66,7 +67,7 @@ func (d *frontDoor) hangUp(t *testing.T, before, after string) {
 		t.Fatal(err)
 	}
 	select {
-	case <-d.refused: // the answer comes when the body has
+	case <-d.refused: // the response comes after the body was sent
 		return
 	case <-d.arrived:
 		d.reached++
@@ -86,7 +87,7 @@ func checkHungUp(t *testing.T, request int, o weir.Outcome) {
 	}
 }
 
-// endless returns a handler that writes until that fails, and panics then.
+// endless returns a handler that writes until a write fails, and then panics.
 func endless(arrived chan<- bool, write func(w http.ResponseWriter) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		arrived <- true
@@ -107,8 +108,8 @@ func proxyTo(t *testing.T, upstream string) http.Handler {
 	return proxy
 }
 
-// TestHangUpsAreCharged: whatever a client does to make a handler fail when the
-// handler has begun, no more requests reach it than the limit allows.
+// TestHangUpsAreCharged: with RefundErrors, no more requests reach the handler than the
+// limit allows, whatever a client does to make the handler fail.
 func TestHangUpsAreCharged(t *testing.T) {
 	const limit, clients = 5, 100
 	arrived := make(chan bool)
@@ -139,8 +140,8 @@ func TestHangUpsAreCharged(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		handler http.Handler
-		before  string // sent first
-		after   string // sent when the handler has begun; if it is "" the client closes
+		before  string // the client sends this first
+		after   string // the client sends this when the handler has begun; if it is "", the client closes the connection
 	}{
 		{"closes", proxy, get + "\r\n", ""},
 		{"half a body, then closes", proxy, post + "Content-Length: 100000\r\n\r\n" + strings.Repeat(".", 50_000), ""},
@@ -210,7 +211,7 @@ func http2Server(t *testing.T, h http.Handler) (*httptest.Server, *http.Client) 
 	return server, server.Client()
 }
 
-// A readsBody says when it is read.
+// A readsBody is a request body that closes a channel when it is first read.
 type readsBody struct {
 	io.ReadCloser
 	once   sync.Once
@@ -222,16 +223,16 @@ func (b *readsBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-type begins struct{} // the context key of that
+type begins struct{} // the context key of the channel begins of a readsBody
 
-// TestStalledBodies: a client that keeps its body back until the handler gives up,
-// as http.TimeoutHandler does, has made the handler fail, and is charged.
+// TestStalledBodies: a client that does not send its body until the handler gives up, as
+// http.TimeoutHandler does, is charged although the answer is 503.
 func TestStalledBodies(t *testing.T) {
 	const limit, clients = 5, 20
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		h, outcomes := settled(t, algorithms.FixedWindow(limit, 10_000*time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			go io.Copy(io.Discard, r.Body)
-			<-r.Context().Value(begins{}).(chan struct{}) // and much later
+			<-r.Context().Value(begins{}).(chan struct{}) // waits until the body is being read
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}))
 		returned := make(chan bool)
@@ -257,7 +258,7 @@ func TestStalledBodies(t *testing.T) {
 				if reached++; !o.HungUp || o.Status != http.StatusServiceUnavailable {
 					t.Errorf("%s: got %+v, want a hang-up answered 503", protocol, o)
 				}
-			default: // it was refused
+			default: // the request was refused
 			}
 		}
 		if reached != limit {
@@ -266,7 +267,7 @@ func TestStalledBodies(t *testing.T) {
 	}
 }
 
-// postHeldBack posts a body that it keeps back until the handler has returned.
+// postHeldBack posts a body that it sends only after the handler has returned.
 func postHeldBack(client *http.Client, url string, returned <-chan bool) {
 	body, send := io.Pipe()
 	answered := make(chan bool)
@@ -277,11 +278,12 @@ func postHeldBack(client *http.Client, url string, returned <-chan bool) {
 		}
 	}()
 	<-returned
-	send.Close() // HTTP/1.1 answers when the body has ended
+	send.Close() // the response of HTTP/1.1 comes after the body has ended
 	<-answered
 }
 
-// TestHandlersFaults: what a handler does wrong is no hang-up, and given back.
+// TestHandlersFaults: a mistake of the handler is not taken for a hang-up of the client, so
+// RefundErrors gives the units back.
 func TestHandlersFaults(t *testing.T) {
 	for name, fault := range map[string]http.HandlerFunc{
 		"answers": func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) },
@@ -315,8 +317,8 @@ func TestHandlersFaults(t *testing.T) {
 	}
 }
 
-// TestHijackedPanics: a handler that panics on a connection that it has taken over
-// may do so because the client closed it, of which net/http tells nobody.
+// TestHijackedPanics: a request whose handler panics after a Hijack is charged, because the
+// client may have closed the connection, which net/http does not report.
 func TestHijackedPanics(t *testing.T) {
 	h, outcomes := settled(t, algorithms.FixedWindow(5, 10_000*time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -363,8 +365,8 @@ func TestStatusOfTheAnswer(t *testing.T) {
 
 type plainWriter struct{ http.ResponseWriter }
 
-// TestRecorderAbilities: a handler behind Settle finds the abilities of the
-// writer in front of it, and no others.
+// TestRecorderAbilities: behind Settle, the ResponseWriter has the same optional interfaces
+// as without it, and no others.
 func TestRecorderAbilities(t *testing.T) {
 	type (
 		w = http.ResponseWriter
@@ -477,8 +479,8 @@ func TestRecorderAbilities(t *testing.T) {
 
 func is[T any](w http.ResponseWriter) bool { _, ok := w.(T); return ok }
 
-// TestSettleHijack: a handler behind Settle can switch protocols, as WebSocket
-// libraries do, and is settled when it returns.
+// TestSettleHijack: a handler behind Settle can switch protocols, as WebSocket libraries
+// do. Its request is settled when the handler returns.
 func TestSettleHijack(t *testing.T) {
 	for _, announced := range []bool{false, true} {
 		h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -521,7 +523,7 @@ func TestSettleHijack(t *testing.T) {
 func echoHijacked(t *testing.T, w http.ResponseWriter, announced bool) {
 	hijacker, ok := w.(http.Hijacker)
 	if !ok {
-		http.Error(w, "response does not implement http.Hijacker", http.StatusInternalServerError) // as gorilla/websocket
+		http.Error(w, "response does not implement http.Hijacker", http.StatusInternalServerError) // the error of gorilla/websocket
 		return
 	}
 	if announced {
@@ -576,7 +578,7 @@ func TestSettleFlush(t *testing.T) {
 	}
 }
 
-// flushThrice flushes three events and waits for each to be read.
+// flushThrice flushes three events, and waits after each until the client has read it.
 func flushThrice(t *testing.T, w http.ResponseWriter, read <-chan bool) {
 	for range 3 {
 		io.WriteString(w, "data: 1\n\n")
@@ -590,7 +592,7 @@ func flushThrice(t *testing.T, w http.ResponseWriter, read <-chan bool) {
 	}
 }
 
-// copyWriter counts what reaches it by ReadFrom, as a file does by sendfile.
+// copyWriter counts the calls of ReadFrom, which lets net/http use sendfile.
 type copyWriter struct {
 	*httptest.ResponseRecorder
 	reads int
@@ -601,6 +603,8 @@ func (w *copyWriter) ReadFrom(src io.Reader) (int64, error) {
 	return w.Body.ReadFrom(src)
 }
 
+// TestSettleReadFrom: behind Settle, io.Copy still uses ReadFrom of the ResponseWriter,
+// and the bytes are counted.
 func TestSettleReadFrom(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(name, make([]byte, 100_000), 0o600); err != nil {
@@ -634,8 +638,8 @@ func TestSettleReadFrom(t *testing.T) {
 	}
 }
 
-// TestSettleResponseController: what has no interface of its own is found
-// through Unwrap.
+// TestSettleResponseController: behind Settle, http.ResponseController finds every ability
+// of the ResponseWriter.
 func TestSettleResponseController(t *testing.T) {
 	h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)

@@ -17,9 +17,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestRefusalTold: handlers and observers are told the same of why a request is
-// refused, by which rule and until when, with and without Observe, and never of a
-// look at a ban.
+// TestRefusalTold: handlers and observers get the same Refusal, whether Observe is set or
+// not, and never see the charges that look up bans.
 func TestRefusalTold(t *testing.T) {
 	for _, observed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -28,7 +27,8 @@ func TestRefusalTold(t *testing.T) {
 	}
 }
 
-// tellRefusals has requests refused by a limit, a ban, a list and a store that is away.
+// tellRefusals sends requests that a limit, a ban, a deny or a failed store refuses, and
+// checks what handlers and observers get.
 func tellRefusals(t *testing.T, observed bool) {
 	mem, gone := memstore.New(memstore.Options{}), false
 	store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
@@ -86,7 +86,7 @@ func tellRefusals(t *testing.T, observed bool) {
 			t.Errorf("step %d: got %s in the event, %s in the request", i, event, told)
 		}
 	}
-	// The ban, learned with a charge that fits.
+	// Another process learns of the ban from a charge that fits.
 	time.Sleep(5 * time.Minute)
 	if res := do(elsewhere.Handler(served), ask("/", "192.0.2.1:4", "Key", "a")); told != "ban api 4m48s, 2 charges, false, 4m48s" || res.StatusCode != 429 {
 		t.Errorf("elsewhere: got %d, %s, want 429 and a ban", res.StatusCode, told)
@@ -100,12 +100,13 @@ func tellRefusals(t *testing.T, observed bool) {
 	checkOutbound(t, l)
 }
 
-// tellRefusal says why a transaction is refused, by which rule and until when.
+// tellRefusal returns the Refusal of a transaction as text.
 func tellRefusal(t *weir.Transaction) string {
 	return strings.TrimLeft(fmt.Sprintf("%v %s %v, %d charges, %v, %v", t.Refusal.Reason, t.Refusal.Rule, t.Refusal.RetryAfter, len(t.Charges), t.Allowed(), t.RetryAfter()), " ")
 }
 
-// checkEvent holds an event against its transaction, and its key against those of the test.
+// checkEvent compares the Refusal of an event with that of its transaction, and checks its
+// key.
 func checkEvent(t *testing.T, e weir.Event) {
 	t.Helper()
 	if e.Refusal != e.Transaction.Refusal {
@@ -116,7 +117,8 @@ func checkEvent(t *testing.T, e weir.Event) {
 	}
 }
 
-// checkOutbound has a request sent of which the rule says that it may not go.
+// checkOutbound sends a request through Transport that a rule refuses, and checks the
+// error.
 func checkOutbound(t *testing.T, l *weir.Limiter) {
 	t.Helper()
 	client := &http.Client{Transport: l.Transport(roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") }))}
@@ -138,8 +140,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestRefusalOfLimits: of several limits that refuse, the one that waits longest is
-// named.
+// TestRefusalOfLimits: if several limits refuse, the Refusal names the rule of the limit
+// with the longest wait.
 func TestRefusalOfLimits(t *testing.T) {
 	var got weir.Event
 	h := must(t, memstore.New(memstore.Options{}), weir.Options{
@@ -162,14 +164,14 @@ func TestRefusalOfLimits(t *testing.T) {
 	}
 }
 
-// TestReasons: their names are for logs and metrics.
+// TestReasons: the names of the reasons, which logs and metrics show, stay the same.
 func TestReasons(t *testing.T) {
 	if got := fmt.Sprint(weir.ReasonLimit, weir.ReasonBan, weir.ReasonDeny, weir.ReasonError); got != "limit ban deny error" {
 		t.Errorf("got %s, want limit ban deny error", got)
 	}
 }
 
-// ExampleRefusal tells clients apart in an OnLimited of one's own.
+// OnLimited prints why each request is refused.
 func ExampleRefusal() {
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules: []weir.Rule{{
@@ -201,6 +203,8 @@ type misnamed struct {
 
 func (n misnamed) Name() string { return n.name }
 
+// TestAlgorithmNames: an algorithm whose name is empty or not printable ASCII is refused,
+// with an error that quotes the name.
 func TestAlgorithmNames(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"mine": true, "my algorithm": true, "": false, "two\nlines": false, "tab\t": false, "größer": false, "\x7f": false,
@@ -220,8 +224,7 @@ func TestAlgorithmNames(t *testing.T) {
 	}
 }
 
-// What a client writes into Accept costs a refusal next to nothing: so much is read
-// of it, and no more.
+// TestAcceptIsBounded: a refusal reads only the first 2048 bytes of Accept.
 func TestAcceptIsBounded(t *testing.T) {
 	const html, text = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 	mega := strings.Repeat(",", 1<<20)
@@ -249,6 +252,7 @@ func TestAcceptIsBounded(t *testing.T) {
 	}
 }
 
+// BenchmarkRefuseAcceptMegabyte measures a refusal of a request with an Accept of a megabyte.
 func BenchmarkRefuseAcceptMegabyte(b *testing.B) {
 	r := weirtest.Get()
 	r.Header["Accept"] = []string{strings.Repeat(",", 1<<20)}

@@ -16,7 +16,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestSettle: what is left of 100 units after one request of cost 10.
+// TestSettle: Settle returns the final cost of a request, and the key is charged exactly
+// that. The table has what is left of 100 units after one request of cost 10.
 func TestSettle(t *testing.T) {
 	hangUp := func(r *http.Request) { r.Context().Value(hangUpKey{}).(context.CancelFunc)() }
 	answer := func(status int) http.HandlerFunc {
@@ -85,16 +86,15 @@ func TestSettle(t *testing.T) {
 
 type hangUpKey struct{}
 
-// TestSettleConcurrently over real HTTP, with panics, clients that hang up and a
-// handler that says how many it has in hand: never more than the limit, and in
-// the end just what was used is spent.
+// TestSettleConcurrently: with concurrent requests over TCP, panics and clients that hang
+// up, no more units than the limit are reserved or spent at a time, and in the end exactly
+// the final costs are spent.
 func TestSettleConcurrently(t *testing.T) {
 	const limit, clients, requests = 20, 16, 100
 	store := memstore.New(memstore.Options{})
 	charge := weir.Charge{Rule: "api", Limit: algorithms.FixedWindow(limit, 10_000*time.Hour)}
-	// owed is what handlers have in hand and what was kept, in one number: a unit
-	// that goes from one to the other is counted once. It goes up after the store
-	// has spent it and down before the store gets it back.
+	// owed counts the units that handlers hold and those that Settle has kept, each once.
+	// It rises after the store has spent a unit, and falls before the store gets one back.
 	var owed, kept, most atomic.Int64
 	mux := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{charge.Limit},
 		Settle: func(o weir.Outcome) int64 {
@@ -140,25 +140,25 @@ func TestSettleConcurrently(t *testing.T) {
 	})
 	server.Close() // waits for handlers
 	if most.Load() > limit {
-		t.Errorf("got %d in hand and kept at once, want at most %d", most.Load(), limit)
+		t.Errorf("got %d held and kept at once, want at most %d", most.Load(), limit)
 	}
 	look, err := weir.Peek(t.Context(), store, charge)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := limit-look.Decisions[0].Remaining, kept.Load(); got != want || want == 0 || owed.Load() != want {
-		t.Errorf("got %d spent and %d in hand, want the %d that failed, and 0", got, owed.Load()-want, want)
+		t.Errorf("got %d spent and %d held, want %d, the requests that failed, and 0", got, owed.Load()-want, want)
 	}
 }
 
-// raise makes most at least n.
+// raise sets most to n if n is larger.
 func raise(most *atomic.Int64, n int64) {
 	for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 	}
 }
 
-// TestSettleFails: a store that is gone when the handler returns leaves the cost
-// spent, and the response as it is.
+// TestSettleFails: if the store fails when the handler has returned, the whole Cost stays
+// spent, and the response does not change.
 func TestSettleFails(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	gone := false
@@ -178,7 +178,7 @@ func TestSettleFails(t *testing.T) {
 	}
 }
 
-// TestSettleUnwraps: what a ResponseWriter can do it still can.
+// TestSettleUnwraps: a handler behind Settle can flush by http.ResponseController.
 func TestSettleUnwraps(t *testing.T) {
 	h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}, Settle: weir.RefundErrors}}}).
 		Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

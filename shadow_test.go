@@ -13,8 +13,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestShadow: a rule in shadow decides as one that is enforced, and nobody is
-// refused, told or delayed; nor does it spend for requests that others refuse.
+// TestShadow: a rule in shadow decides as an enforced rule would, but refuses no request
+// and writes no header fields. It charges no request that another rule refuses.
 func TestShadow(t *testing.T) {
 	var events []weir.Event
 	for _, shadow := range []float64{0, 1} {
@@ -56,8 +56,8 @@ func TestShadow(t *testing.T) {
 	}
 }
 
-// TestShadowWaits: a Limiter whose rules are all in shadow shows the waits that it
-// would make, delays nobody, and takes no place among those who wait.
+// TestShadowWaits: if all rules are in shadow, Observe gets the waits that MaxWait would
+// cause, but no request is delayed or counted in MaxWaiting.
 func TestShadowWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
@@ -77,15 +77,15 @@ func TestShadowWaits(t *testing.T) {
 		if d := time.Since(start); d > 0 {
 			t.Errorf("requests were delayed by %v", d)
 		}
-		// As TestMaxWait has it for the same limit where it is enforced.
+		// The waits are those of TestMaxWait, which enforces the same limit.
 		if want := "[true true 0s true true 1s true true 2s true true 3s true false 0s]"; fmt.Sprint(seen) != want {
 			t.Errorf("got %v, want %s", seen, want)
 		}
 	})
 }
 
-// TestRamp: the share of keys that are enforced is what Shadow says, is the same
-// in another Limiter, and only grows as Shadow falls.
+// TestRamp: a rule is enforced for the share of keys that Shadow leaves, for the same keys
+// in every Limiter, and a key stays enforced as Shadow falls.
 func TestRamp(t *testing.T) {
 	const keys = 10_000
 	enforced := func(shadow float64) map[int]bool {

@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestStackDecidesAlike: a stack of decorators admits and refuses what a store alone
-// does, with the same waits: several limits and keys, turns that are cancelled in any
-// order and more than once, gifts, delays, and keys that are forgotten.
+// TestStackDecidesAlike: a stack of decorators admits, refuses and delays the same random
+// transactions as a store alone: with several limits and keys, cancelled turns, negative
+// costs, delays and Forget.
 func TestStackDecidesAlike(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -25,14 +25,14 @@ func TestStackDecidesAlike(t *testing.T) {
 	}
 }
 
-// runAlike asks a stack and a store alone the same, 60 times.
+// runAlike sends the same 60 transactions to a stack and to a store alone.
 func runAlike(t *testing.T, r *rand.Rand, seed uint64) {
 	alone := memstore.New(memstore.Options{})
 	stack := weir.Hybrid(weir.Breaker(weir.Coalesce(weir.Fallback(weir.Share(memory(), 1), memory())), weir.BreakerOptions{}), r.IntN(2)*2)
 	period := []time.Duration{time.Second, 7 * time.Second, time.Minute}[r.IntN(3)]
 	q := 1 + r.Int64N(8)
 	limits := randomLimits(r, q, period)
-	var turns [][2]weir.Transaction // what gives them back
+	var turns [][2]weir.Transaction // transactions that give the turns back
 	for range 60 {
 		tx := randomTransaction(r, q, period, limits)
 		want, got := tx, tx
@@ -53,7 +53,7 @@ func runAlike(t *testing.T, r *rand.Rand, seed uint64) {
 	}
 }
 
-// randomLimits returns one to three limits of q a period.
+// randomLimits returns one to three limits of q units per period.
 func randomLimits(r *rand.Rand, q int64, period time.Duration) (limits []weir.Limit) {
 	for i := range 1 + r.IntN(3) {
 		l := []weir.Limit{
@@ -69,7 +69,7 @@ func randomLimits(r *rand.Rand, q int64, period time.Duration) (limits []weir.Li
 	return limits
 }
 
-// randomTransaction charges one key or two under limits of q a period.
+// randomTransaction charges one or two keys under limits of q units per period.
 func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []weir.Limit) (tx weir.Transaction) {
 	for _, key := range []string{"a", "b"}[:1+r.IntN(8)/7] {
 		for _, l := range limits {
@@ -84,8 +84,8 @@ func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []wei
 	return tx
 }
 
-// checkAlike holds a decision against that of a store alone: a stack may only tell a
-// shorter RetryAfter.
+// checkAlike compares a decision with that of a store alone. Only the RetryAfter of a stack
+// may be shorter.
 func checkAlike(t *testing.T, seed uint64, got, want *weir.Transaction) {
 	t.Helper()
 	if got.Allowed() != want.Allowed() || got.Allowed() && got.Wait != want.Wait || !got.Allowed() && got.RetryAfter() > want.RetryAfter() {
@@ -93,7 +93,7 @@ func checkAlike(t *testing.T, seed uint64, got, want *weir.Transaction) {
 	}
 }
 
-// backOf returns what gives back the charges of a turn.
+// backOf returns the transaction that gives back the charges of a turn.
 func backOf(t *weir.Transaction) (back weir.Transaction) {
 	for i, c := range t.Charges {
 		if c.Cost > 0 {

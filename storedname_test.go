@@ -31,8 +31,8 @@ func eachStore(t *testing.T, test func(t *testing.T, store weir.Store)) {
 	})
 }
 
-// TestLimitJoins: a rule that gets more limits, or loses some, gives nobody a
-// fresh quota, and clients see an only limit that has no name under the rule's.
+// TestLimitJoins: if a rule gains or loses limits, the limits that stay keep their counts.
+// Header fields show a single limit without a name under the name of the rule.
 func TestLimitJoins(t *testing.T) {
 	three := []weir.Limit{algorithms.GCRA(3, 1000*time.Hour), algorithms.SlidingLog(3, 1000*time.Hour), algorithms.AnchoredWindow(3, 1000*time.Hour)}
 	joins := algorithms.GCRA(100, time.Minute)
@@ -59,7 +59,7 @@ func TestLimitJoins(t *testing.T) {
 				}
 			}
 
-			// The same by tiers, and back.
+			// The limits change by tiers, and change back.
 			tiers := map[string][]weir.Limit{"free": {l}, "paid": {joins, l}}
 			limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
 				Name: "r", Key: weir.ByHeader("Key"),
@@ -76,8 +76,8 @@ func TestLimitJoins(t *testing.T) {
 	})
 }
 
-// named asks a limiter once and returns the status, and what is left under the
-// limit of 1000 hours and by which name clients know it.
+// named sends one request to a limiter. It returns the status and, for the limit of 1000
+// hours, what is left and its name in header fields.
 func named(l *weir.Limiter, key string, rule string, fields ...string) string {
 	got := do(l.Handler(served), ask("/", "192.0.2.1:4", append([]string{"Key", key}, fields...)...))
 	items := strings.Split(got.Header.Get("Ratelimit"), ", ")
@@ -90,8 +90,8 @@ func named(l *weir.Limiter, key string, rule string, fields ...string) string {
 	return fmt.Sprint(got.StatusCode, " ", strings.Trim(name, `"`), " ", left)
 }
 
-// TestStoredName: charges made by hand find what a Limiter has spent, and what
-// their period names.
+// TestStoredName: a charge by hand shares its count with a Limiter, whether its limit has
+// the stored name or no name and the same period.
 func TestStoredName(t *testing.T) {
 	l := algorithms.GCRA(3, 1000*time.Hour)
 	eachStore(t, func(t *testing.T, store weir.Store) {
@@ -104,7 +104,7 @@ func TestStoredName(t *testing.T) {
 					t.Errorf("%s: %v: got %s left, want %s", name, charge, got, left)
 				}
 			}
-			// What Hybrid knows of one it knows of the other.
+			// A refusal that Hybrid remembers under one form holds for the other.
 			for range 4 {
 				take(t, store, 0, weir.Charge{Rule: name, Limit: l, Cost: 1})
 			}

@@ -23,27 +23,26 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A shared quota is used up by replicas that know of each other through Redis
-// only, each with its own connections to it.
+// A sharedQuota is a limit that several replicas use up. They share only Redis, and each
+// has its own connections.
 type sharedQuota struct {
 	limit    int
 	period   time.Duration
 	buffer   time.Duration
 	replicas int
-	requests int // of all replicas, sent at once
+	requests int // how many requests all replicas send together, at once
 }
 
-// An arrival is a request as the receiver sees it, and when its turn was by the
-// clock of Redis, which is that of this machine.
+// An arrival is when a request reached the receiver, and when its turn was on the clock of
+// Redis, which is the clock of this machine.
 type arrival struct{ at, turn time.Time }
 
 func (a arrival) late() time.Duration { return a.at.Sub(a.turn) }
 
 const turnField = "Weir-Turn" // in µs since 1970
 
-// TestTransportReplicas is _bench/throttle in small: however the turns of three
-// replicas fall, a real receiver sees no window over the limit, and every
-// request.
+// TestTransportReplicas: a server that three replicas call sees every request, and no
+// period with more requests than the limit. It is a small form of _bench/throttle.
 func TestTransportReplicas(t *testing.T) {
 	q := sharedQuota{limit: 20, period: 500 * time.Millisecond, buffer: 40 * time.Millisecond, replicas: 3, requests: 60}
 	server := redistest.Server(t)
@@ -76,8 +75,7 @@ func TestTransportReplicas(t *testing.T) {
 	t.Skipf("this machine is too busy: it delays requests by more than the buffer of %v", q.buffer)
 }
 
-// spend sends the requests to a receiver of their own and returns what that saw,
-// in order.
+// spend sends the requests to a new receiver, and returns their arrivals in order.
 func (q *sharedQuota) spend(t *testing.T, redisAddr string) (seen []arrival) {
 	t.Helper()
 	var mu sync.Mutex
@@ -115,10 +113,10 @@ func (q *sharedQuota) spend(t *testing.T, redisAddr string) (seen []arrival) {
 	return seen
 }
 
-// replica returns a client of a Limiter of its own.
+// replica returns a client with its own Limiter.
 func (q *sharedQuota) replica(t *testing.T, redisAddr string) *http.Client {
 	t.Helper()
-	const patience = 10 * time.Second // of a busy machine
+	const patience = 10 * time.Second // the time budget of Redis, for a busy machine
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(patience, redisAddr))
 	t.Cleanup(func() { rdb.Close() })
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience})
@@ -147,8 +145,8 @@ func (q *sharedQuota) replica(t *testing.T, redisAddr string) *http.Client {
 	return &http.Client{Transport: limiter.Transport(base)}
 }
 
-// checkTurns checks what depends on no machine: no request is lost, none goes
-// before its turn, and turns leave the buffer.
+// checkTurns checks what does not depend on the speed of the machine: no request is lost,
+// none is sent before its turn, and the turns of a period keep the buffer.
 func (q *sharedQuota) checkTurns(t *testing.T, seen []arrival) {
 	t.Helper()
 	if len(seen) != q.requests {
@@ -169,8 +167,8 @@ func (q *sharedQuota) checkTurns(t *testing.T, seen []arrival) {
 	}
 }
 
-// windowsOver counts the windows that begin with an arrival and hold more than
-// the limit.
+// windowsOver counts the periods that begin with an arrival and have more requests than the
+// limit.
 func (q *sharedQuota) windowsOver(seen []arrival) (n int) {
 	for i := q.limit; i < len(seen); i++ {
 		if seen[i].at.Sub(seen[i-q.limit].at) < q.period {
@@ -180,9 +178,8 @@ func (q *sharedQuota) windowsOver(seen []arrival) (n int) {
 	return n
 }
 
-// TestTransportPausesEverywhere: a pause holds in the other process, whatever
-// stands before the store that they share, also where units were leased before;
-// and so does its end.
+// TestTransportPausesEverywhere: a pause, and its end by Unpause, hold in another process
+// that shares the store, through every decorator, even if the process has leased units.
 func TestTransportPausesEverywhere(t *testing.T) {
 	server := redistest.Server(t)
 	memory := memstore.New(memstore.Options{})

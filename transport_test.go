@@ -22,7 +22,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A partner is the other side: it notes when requests arrive, and answers.
+// A partner is the server to which requests go out: it records when they arrive, and
+// responds.
 type partner struct {
 	mu       sync.Mutex
 	start    time.Time
@@ -69,6 +70,8 @@ func checkGet(t *testing.T, client *http.Client, limit weir.Limit) {
 	}
 }
 
+// TestTransport: requests wait for their turns, each host by itself, and a request whose
+// turn is later than MaxWait gets a LimitedError.
 func TestTransport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &partner{start: time.Now()}
@@ -94,7 +97,7 @@ func TestTransport(t *testing.T) {
 	})
 }
 
-// TestTransportPauses: what one replica is told holds for the other.
+// TestTransportPauses: a response to one replica pauses the key in the other replica too.
 func TestTransportPauses(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -133,9 +136,9 @@ func TestTransportPauses(t *testing.T) {
 	}
 }
 
-// TestTransportPausedLines: in a pause every algorithm has requests wait, and when
-// it is over they go as their limit allows: also if other processes ask while the
-// pause is being made.
+// TestTransportPausedLines: under every algorithm, requests wait during a pause and are
+// then sent as their limit allows, even if other processes ask the store while the pause is
+// being made.
 func TestTransportPausedLines(t *testing.T) {
 	for _, c := range []struct {
 		limit weir.Limit
@@ -165,7 +168,7 @@ func TestTransportPausedLines(t *testing.T) {
 			asks := 0
 			one := outbound(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
 				err := memory.Take(ctx, tx)
-				if asks++; asks > 1 && asks <= 4 { // the first is the request, others make the pause
+				if asks++; asks > 1 && asks <= 4 { // the first call is the request, the others make the pause
 					wg.Go(ask)
 					synctest.Wait()
 				}
@@ -188,11 +191,12 @@ type pauseCase struct {
 	name     string
 	maxPause time.Duration
 	answer   *http.Response
-	want     string // when the next request goes
+	want     string // when the next request is sent
 	logged   string // the pause that was asked for, if it was cut
 }
 
-// TestMaxPause: what one answer may do, by how long it pauses.
+// TestMaxPause: a pause lasts at most MaxPause, the first that is cut is logged, and a
+// response that asks for more is not retried.
 func TestMaxPause(t *testing.T) {
 	for _, c := range []pauseCase{
 		{"a foreign 200", 0, response(200, "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "86400"), "1m0s", "24h0m0s"},
@@ -211,7 +215,7 @@ func TestMaxPause(t *testing.T) {
 	}
 }
 
-// checkMaxPause sends two requests that the partner answers with a pause.
+// checkMaxPause sends two requests, to which the partner responds by asking for a pause.
 func checkMaxPause(t *testing.T, c pauseCase) {
 	var lines bytes.Buffer
 	p := &partner{start: time.Now(), answer: func(n int, r *http.Request) *http.Response {
@@ -240,7 +244,7 @@ func checkMaxPause(t *testing.T, c pauseCase) {
 	}
 }
 
-// TestUnpause: it lifts the pause of one key of one rule, in all processes.
+// TestUnpause: Unpause ends the pause of one key of one rule, in all processes.
 func TestUnpause(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	rules := []weir.Rule{
@@ -280,7 +284,7 @@ func TestUnpause(t *testing.T) {
 	if got := get(one, "a"); got != "429" {
 		t.Errorf("got %s, want 429", got)
 	}
-	check("b", "pause by all") // one key for several hosts
+	check("b", "pause by all") // rule all has one key for several hosts
 	unpause("all", "")
 	check("b", "200")
 	check("a", "pause by partner")
@@ -298,8 +302,8 @@ func TestUnpause(t *testing.T) {
 	}
 }
 
-// checkPauseError holds the error of a request that a pause of 30 s refuses against its
-// transaction, and says who refuses it.
+// checkPauseError checks the LimitedError of a request that a pause of 30 s refuses, and
+// returns the reason and the rule.
 func checkPauseError(t *testing.T, host string, limited *weir.LimitedError) string {
 	t.Helper()
 	for i, d := range limited.Transaction.Decisions {
@@ -320,7 +324,7 @@ func checkPauseError(t *testing.T, host string, limited *weir.LimitedError) stri
 	return f.Reason.String() + " by " + f.Rule
 }
 
-// TestPauseIsNoStrike: requests that a pause refuses bring no ban.
+// TestPauseIsNoStrike: requests that a pause refuses do not count as strikes.
 func TestPauseIsNoStrike(t *testing.T) {
 	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "partner", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)},
@@ -335,7 +339,7 @@ func TestPauseIsNoStrike(t *testing.T) {
 	}
 }
 
-// A dripping body gives a byte a second until it is closed.
+// A dripping body returns one byte per second until it is closed.
 type dripping struct{ closed chan struct{} }
 
 func (d dripping) Read(p []byte) (int, error) {
@@ -356,15 +360,15 @@ func (d dripping) Close() error {
 	return nil
 }
 
-// TestTransportDrips: a 429 whose body never ends holds a request no longer than
-// its pause, and is closed.
+// TestTransportDrips: if the body of a 429 never ends, the request is delayed no longer
+// than by its pause, and the body is closed.
 func TestTransportDrips(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		pause   string // in seconds
 		maxWait time.Duration
 		cancel  time.Duration // after which the request is cancelled
-		want    string        // when RoundTrip returns, and what
+		want    string        // when RoundTrip returns, and the result
 	}{
 		{"sent again", "2", 3 * time.Second, time.Hour, "2s 200"},
 		{"sent again at once", "0.1", 3 * time.Second, time.Hour, "100ms 200"},
@@ -407,8 +411,8 @@ func TestTransportDrips(t *testing.T) {
 	}
 }
 
-// TestTransportKeepsConnections: the connection of a 429 is used again, unless its
-// body drips. The server and the client are those of net/http.
+// TestTransportKeepsConnections: the retry of a 429 uses the same connection, unless the
+// body of the 429 drips. The server and the client are those of net/http.
 func TestTransportKeepsConnections(t *testing.T) {
 	for drips, connections := range map[bool]int{false: 1, true: 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -461,7 +465,7 @@ func answer429(w http.ResponseWriter, r *http.Request, drips bool) {
 	}
 }
 
-// pipes is a net.Listener of connections in memory.
+// pipes is a net.Listener whose connections are in memory.
 type pipes struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -476,8 +480,8 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.conns) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
-// TestTransportBases: what a base does wrong is the caller's to see; the request
-// was charged, and no place among those that wait is lost.
+// TestTransportBases: if the base RoundTripper fails or panics, the caller gets the error
+// or the panic, the request stays charged, and its place in MaxWaiting is free again.
 func TestTransportBases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -507,8 +511,8 @@ func TestTransportBases(t *testing.T) {
 	})
 }
 
-// TestTransportRetries: a 429 is sent again when the pause is over, with its
-// body, and only then.
+// TestTransportRetries: a request that gets a 429 is sent again with its body when the
+// pause is over, if the pause is short enough and the body can be sent again.
 func TestTransportRetries(t *testing.T) {
 	again := func(n int, r *http.Request) *http.Response {
 		if n < 3 {
@@ -543,8 +547,8 @@ func TestTransportRetries(t *testing.T) {
 	}
 }
 
-// TestTransportPausesTheLine: who waits for his turn already does not go in the
-// pause either.
+// TestTransportPausesTheLine: requests that already wait for their turns are not sent
+// during a pause.
 func TestTransportPausesTheLine(t *testing.T) {
 	for _, limit := range []weir.Limit{algorithms.GCRA(5, time.Second).WithBurst(1), algorithms.SlidingLog(5, time.Second), algorithms.FixedWindow(5, time.Second)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -553,8 +557,8 @@ func TestTransportPausesTheLine(t *testing.T) {
 	}
 }
 
-// pauseTheLine sends 20 requests from two replicas to a partner who asks the third for
-// a pause of 20 s.
+// pauseTheLine sends 20 requests from two replicas to a partner that responds to the third
+// by asking for a pause of 20 s.
 func pauseTheLine(t *testing.T, limit weir.Limit) {
 	start := time.Now()
 	p := &partner{start: start, answer: func(n int, r *http.Request) *http.Response {
@@ -586,8 +590,8 @@ func pauseTheLine(t *testing.T, limit weir.Limit) {
 	}
 }
 
-// TestTransportPausedTurns: a request in line that meets a pause gives its turn back
-// before it takes another, so no units are lost.
+// TestTransportPausedTurns: a waiting request that meets a pause gives its turn back before
+// it takes a later turn, so no units are lost.
 func TestTransportPausedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -621,8 +625,8 @@ func TestTransportPausedTurns(t *testing.T) {
 	})
 }
 
-// TestTransportPausesOnce: fifty answers that say the same make one pause, not a
-// line of fifty.
+// TestTransportPausesOnce: fifty responses that ask for the same pause cause one pause, not
+// fifty in a row.
 func TestTransportPausesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -649,8 +653,8 @@ func TestTransportPausesOnce(t *testing.T) {
 	})
 }
 
-// TestTransportBuffer: however a request is delayed on its way, up to the
-// buffer, the receiver sees no window over the limit.
+// TestTransportBuffer: if requests are delayed on their way by different times up to
+// Buffer, the receiver sees no period with more requests than the limit.
 func TestTransportBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const jitter = 50 * time.Millisecond
@@ -689,6 +693,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// TestTransportErrors: if the store fails the request is sent. If its context ends during
+// the wait, the turn is given back and the body is closed.
 func TestTransportErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -17,22 +17,22 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// tens is one limit of ten under each algorithm.
+// tens has a limit of ten units under each algorithm.
 var tens = []weir.Limit{
 	algorithms.GCRA(10, 1000*time.Hour), algorithms.TokenBucket(10, 10, 1000*time.Hour), algorithms.LeakyBucket(10, 10, 1000*time.Hour),
 	algorithms.FixedWindow(10, 1000*time.Hour), algorithms.AnchoredWindow(10, 1000*time.Hour), algorithms.SlidingWindow(10, 1000*time.Hour),
 	algorithms.SlidingLog(10, 1000*time.Hour), algorithms.Calendar(10, algorithms.Month, time.UTC),
 }
 
-// big is how many units of it a turn may be for that must wait behind five others.
+// big returns the largest cost of a turn that can wait behind five other units.
 func big(limit weir.Limit) int64 {
 	if limit.Algorithm.Name() == "leaky-bucket" {
-		return 5 // there is room for no more
+		return 5 // the queue has room for no more
 	}
 	return 10
 }
 
-// undoStores runs a test with ways to ask a store in memory and one in Redis.
+// undoStores runs a test with stores in memory and in Redis, alone and through decorators.
 func undoStores(t *testing.T, f func(t *testing.T, name string, store weir.Store)) {
 	for name, open := range map[string]func(t *testing.T) weir.Store{
 		"memory": func(*testing.T) weir.Store { return memory() },
@@ -56,8 +56,8 @@ func undoStores(t *testing.T, f func(t *testing.T, name string, store weir.Store
 	}
 }
 
-// TestCancelFreesTheKey: whoever books a big turn, or several, and gives up leaves
-// the key as it was: the five units that were free are free, at once.
+// TestCancelFreesTheKey: after big turns were reserved and cancelled, the key is as before:
+// the five units that were free can be spent at once.
 func TestCancelFreesTheKey(t *testing.T) {
 	undoStores(t, func(t *testing.T, name string, store weir.Store) {
 		for _, limit := range tens {
@@ -68,8 +68,8 @@ func TestCancelFreesTheKey(t *testing.T) {
 	})
 }
 
-// cancelBigTurns spends five units of ten, books big turns, cancels them from the last
-// to the first, and then finds the other five units free.
+// cancelBigTurns spends five units of ten, reserves big turns, cancels them from the last
+// to the first, and expects that the other five units are free.
 func cancelBigTurns(t *testing.T, name string, store weir.Store, limit weir.Limit, turns int) {
 	t.Helper()
 	charges := func(cost int64) []weir.Charge {
@@ -93,7 +93,7 @@ func cancelBigTurns(t *testing.T, name string, store weir.Store, limit weir.Limi
 		}
 		line = append(line, r)
 	}
-	take(t, store, 0, charges(1)...) // is refused, and that may be remembered
+	take(t, store, 0, charges(1)...) // this is refused, and a decorator may remember the refusal
 	for _, r := range slices.Backward(line) {
 		cancelTurn(t, r)
 	}
@@ -108,8 +108,8 @@ func cancelBigTurns(t *testing.T, name string, store weir.Store, limit weir.Limi
 	}
 }
 
-// TestHangUpFreesTheKey: a client that books ten units over HTTP and hangs up while
-// it waits holds up nobody.
+// TestHangUpFreesTheKey: a client that waits for many units over HTTP and hangs up delays
+// no later request.
 func TestHangUpFreesTheKey(t *testing.T) {
 	for _, limit := range tens {
 		synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestHangUpFreesTheKey(t *testing.T) {
 			}
 			want := at
 			for range 5 {
-				if big(limit) == 5 { // a queue: one after the other, behind five units
+				if big(limit) == 5 { // a queue admits one unit after the other, behind five units
 					want = max(want+100*time.Hour, at+500*time.Hour)
 				}
 				if got := get(t.Context(), "1"); got != 200 || time.Since(begin) != want {
@@ -154,8 +154,9 @@ func costOf(r *http.Request) (n int64) {
 	return n
 }
 
-// TestCancelKeepsTheLog: units that will have left the window when a turn comes
-// still count if it is cancelled, though some of it was given back before.
+// TestCancelKeepsTheLog: when a turn of a sliding log is cancelled, units that would have
+// left the window by the instant of the turn still count, even if part of the turn was
+// given back before.
 func TestCancelKeepsTheLog(t *testing.T) {
 	undoStores(t, func(t *testing.T, name string, store weir.Store) {
 		for _, gift := range []int64{0, 1, 100} {
@@ -176,8 +177,8 @@ func TestCancelKeepsTheLog(t *testing.T) {
 	})
 }
 
-// TestBanGivesBackTheTurn: a request that the store had wait for its turn, and that
-// is refused for a ban made elsewhere, leaves the line as it was.
+// TestBanGivesBackTheTurn: if the store gives a request a turn, but a ban that another
+// process began refuses it, the turn is given back.
 func TestBanGivesBackTheTurn(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(1, 10*time.Second), algorithms.SlidingLog(1, 10*time.Second), algorithms.FixedWindow(1, 10*time.Second),

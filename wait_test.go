@@ -19,8 +19,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestWait: ten workers share one a second, first come, first served; who can't
-// have a turn in time is told at once.
+// TestWait: ten workers share a limit of one unit per second. They get their turns in the
+// order in which they come, and a worker whose turn would be too late is refused at once.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, start := memstore.New(memstore.Options{}), time.Now()
@@ -57,7 +57,8 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestWaitGivesBack: who gives up gives his turn to the next.
+// TestWaitGivesBack: if the context of a waiting caller ends, its turn is free for the next
+// caller.
 func TestWaitGivesBack(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(1, time.Second), algorithms.TokenBucket(1, 1, time.Second), algorithms.LeakyBucket(9, 1, time.Second),
@@ -88,6 +89,8 @@ func TestWaitGivesBack(t *testing.T) {
 	}
 }
 
+// TestReserve: Reserve returns the next free turn, Cancel gives it back once and only
+// before it has come, and turns beyond the deadline or the capacity are refused.
 func TestReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -103,7 +106,7 @@ func TestReserve(t *testing.T) {
 			t.Errorf("after a cancellation, asked for twice: delay %v, want 1s", r.Delay())
 		}
 		time.Sleep(time.Second)
-		first.Cancel(t.Context()) // its turn has long come
+		first.Cancel(t.Context()) // its turn has come, so Cancel does nothing
 		if r := reserve(t, store, time.Hour, charge); r.Delay() != time.Second {
 			t.Errorf("after a turn that had come was cancelled: delay %v, want 1s", r.Delay())
 		}
@@ -128,7 +131,8 @@ func waiting(t *testing.T, o weir.Options, limit weir.Limit) http.Handler {
 	return must(t, memstore.New(memstore.Options{}), o).Handler(served)
 }
 
-// TestMaxWait has the burst and delay of nginx, line by line:
+// TestMaxWait: MaxWait with a leaky bucket delays requests as the burst and delay of nginx
+// do:
 //
 //	limit_req_zone … rate=1r/s; limit_req burst=5;          every request of a burst is delayed
 //	limit_req … burst=5 delay=2;                            the first two of them pass at once
@@ -165,8 +169,8 @@ func TestMaxWait(t *testing.T) {
 	}
 }
 
-// TestUnserved: whatever ends the wait, the answer is not that of a request that
-// was served, and no cache keeps it.
+// TestUnserved: if the context of a waiting request ends, the status is 499 or 503, and no
+// cache stores the response.
 func TestUnserved(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -178,11 +182,11 @@ func TestUnserved(t *testing.T) {
 			time.AfterFunc(time.Second, cancel)
 			return ctx
 		}, 499, ""},
-		{"it has hung up", func(ctx context.Context, cancel context.CancelFunc) context.Context {
+		{"the client has hung up before", func(ctx context.Context, cancel context.CancelFunc) context.Context {
 			cancel()
 			return ctx
 		}, 499, ""},
-		{"its deadline comes sooner than was said", func(ctx context.Context, cancel context.CancelFunc) context.Context {
+		{"a deadline that the context does not announce", func(ctx context.Context, cancel context.CancelFunc) context.Context {
 			ctx, end := context.WithTimeout(ctx, time.Second)
 			context.AfterFunc(ctx, end)
 			return deadlineless{ctx}
@@ -205,7 +209,7 @@ func TestUnserved(t *testing.T) {
 	}
 }
 
-// deadlineless hides when a context ends.
+// deadlineless is a context that hides its deadline.
 type deadlineless struct{ context.Context }
 
 func (deadlineless) Deadline() (time.Time, bool) { return time.Time{}, false }
@@ -234,7 +238,7 @@ func TestHangUp(t *testing.T) {
 	})
 }
 
-// TestMaxWaiting: more than that do not wait.
+// TestMaxWaiting: while MaxWaiting requests wait, others are refused at once.
 func TestMaxWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := waiting(t, weir.Options{MaxWait: time.Hour, MaxWaiting: 2}, algorithms.GCRA(1, time.Second))
@@ -254,8 +258,8 @@ func TestMaxWaiting(t *testing.T) {
 	})
 }
 
-// TestMaxWaitingQueue: beyond MaxWaiting a queue is still one. Only a request that
-// finds it empty passes, and departures keep their distance.
+// TestMaxWaitingQueue: beyond MaxWaiting, a leaky bucket admits a request only if its queue
+// is empty, so requests still pass at even intervals.
 func TestMaxWaitingQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -270,7 +274,7 @@ func TestMaxWaitingQueue(t *testing.T) {
 			passed = append(passed, time.Since(start))
 		}))
 		do(h, ask("/", ""))
-		go do(h, ask("/", "")) // waits, in the only place
+		go do(h, ask("/", "")) // takes the only place of MaxWaiting
 		synctest.Wait()
 		for range 10 {
 			do(h, ask("/", ""))
@@ -284,8 +288,8 @@ func TestMaxWaitingQueue(t *testing.T) {
 	})
 }
 
-// TestMaxWaitingAtOnce: however many come while the store takes its time, no more
-// than MaxWaiting wait, and a store that panics costs no place.
+// TestMaxWaitingAtOnce: if many requests come while the store is slow, at most MaxWaiting
+// of them wait. A panic of the store leaves no place occupied.
 func TestMaxWaitingAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, quota = 10, 5
@@ -330,8 +334,8 @@ func TestMaxWaitingAtOnce(t *testing.T) {
 	})
 }
 
-// TestManyWaiting: 10,000 requests that wait cost kilobytes each, and leave
-// nothing behind: the bubble would not end if a goroutine stayed.
+// TestManyWaiting: each of 10,000 waiting requests takes a few kilobytes, and all their
+// goroutines end, because otherwise the bubble of testing/synctest would not.
 func TestManyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 10_000
@@ -357,8 +361,8 @@ func TestManyWaiting(t *testing.T) {
 	})
 }
 
-// TestCostZero: a charge that spends nothing is an error wherever one asks to
-// spend.
+// TestCostZero: Allow, Wait and Reserve return an error for a charge whose Cost is 0 or
+// negative, and spend nothing.
 func TestCostZero(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	limit := algorithms.GCRA(1, time.Hour)
@@ -383,6 +387,8 @@ func TestCostZero(t *testing.T) {
 	}
 }
 
+// TestAllow: Allow spends a charge that fits, says when it fits otherwise, and returns the
+// error of the store.
 func TestAllow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -460,8 +466,8 @@ func ExampleLimitedError() {
 	// weir: rule "partner" never allows 2 at once: limit 1 per 1000h0m0s (fixed-window)
 }
 
-// TestCancelGivesBackItsOwn: a caller may use the memory of its charges again; Cancel
-// gives back what was reserved, and nothing of another key.
+// TestCancelGivesBackItsOwn: if the caller overwrites its charges after Reserve, Cancel
+// still gives back the reserved units, and none of another key.
 func TestCancelGivesBackItsOwn(t *testing.T) {
 	store := memory()
 	charges := []weir.Charge{{Rule: "r", Limit: algorithms.SlidingLog(10, 1000*time.Hour), Cost: 10}}
