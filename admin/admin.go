@@ -18,47 +18,49 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// Options of New.
+// Options are the options of New. Only Limiters must be set.
 type Options struct {
-	// Limiters returns the limiters in force. It must be set, and is called for each
-	// request. Of a file of rules it is config.File.Limiters.
+	// Limiters returns the limiters in force. It is called for each request. For a file
+	// of rules, set it to config.File.Limiters.
 	Limiters func() []*weir.Limiter
 
-	// LimitsFor returns the limits of a key under a rule that has a LimitsFor of its
-	// own. There is no request of that key to ask the rule with. Its error is answered
-	// like an error of the store. Nil means that these limits are unknown.
+	// LimitsFor returns the limits of a key under a rule that chooses its limits for
+	// each request (weir.Rule.LimitsFor), because here there is no request. If it returns
+	// an error, the answer is 503. nil means that the limits of such rules are unknown.
 	LimitsFor func(ctx context.Context, rule, key string) ([]weir.Limit, error)
 
-	// Overrides are what /overrides and /override are about. Rules must use them: see
-	// overrides.Live.Of and config.Options. nil answers these paths with 404.
+	// Overrides are the overrides that /overrides lists and /override changes. Rules must
+	// use them, too: see overrides.Live.Of and config.Options. If Overrides is nil, these
+	// paths answer 404.
 	Overrides *overrides.Live
 
-	// File is the file of rules, for its version and its reloads: a *config.File is one.
-	// nil leaves them out.
+	// File is the file of rules, such as a *config.File. /rules and the page show its
+	// version and its reloads. nil means that the rules are not in a file.
 	File interface {
 		Version() string
 		Reloads() (loaded, failed int64)
 		Err() error
 	}
 
-	// Top, Bans and Traffic have seen what the limiters decide: their Observe is called in
-	// that of the limiters. Top is for /top, and Traffic for /try; nil answers these paths
-	// with 404. Bans is for /bans, which has no keys without it.
+	// Top, Bans and Traffic record what the limiters decide: call their Observe in
+	// weir.Options.Observe of each limiter. Without Top, /top answers 404, and without
+	// Traffic, /try does. Without Bans, /bans lists networks only.
 	Top     *watch.Top
 	Bans    *watch.Bans
 	Traffic *watch.Traffic
 
-	// Who returns the operator who makes a change, from the context of the request, where
-	// the authentication before the Handler has put it. nil means that the lines about
-	// changes have no name.
+	// Who returns the name of the operator from the context of a request. The
+	// authentication in front of the Handler must have put it there. The log has the name
+	// with each change. If Who is nil, the name is empty.
 	Who func(ctx context.Context) string
 
 	// Logger gets the errors of the store, and a line for each change with its operator,
-	// rule, key and body; nil means slog.Default().
+	// rule, key and body. nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// A Handler serves operators as the package describes. It is safe for concurrent use.
+// A Handler serves the page and the JSON that the package comment describes. It is safe for
+// concurrent use.
 type Handler struct {
 	store   weir.Store
 	o       Options
@@ -66,9 +68,10 @@ type Handler struct {
 	peekers atomic.Pointer[peekers]
 }
 
-// New returns a Handler for limiters that all count in store. It must be the very Store
-// that they have, because a Store such as [weir.Hybrid] remembers refusals and must learn
-// of changes.
+// New returns a Handler for limiters that all count in store. It must be the same value that
+// the limiters have, not another Store of the same Redis: a Store such as [weir.Hybrid]
+// remembers refusals and must learn of changes. New returns an error if store or o.Limiters is
+// nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {
 	case store == nil:
@@ -89,11 +92,11 @@ const maxBody = 4096
 type target struct {
 	rule
 	key     string
-	network *problem // the key is a network, which can only be denied; or nil
+	network *problem // if the key is a network: the error of changes but bans and denials
 }
 
-// ServeHTTP serves all paths of the package's description. RateLimit is a handler of its
-// own.
+// ServeHTTP serves the page at / and the paths that the package comment lists. It does not
+// serve /rate_limit, which RateLimit is for.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/":
@@ -152,7 +155,7 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request, answer func(r *htt
 	return answer(r)
 }
 
-// change makes a change and returns the state after it.
+// change answers a request that changes something with the state after the change.
 func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(context.Context, *http.Request, *target) error) (any, error) {
 	methods := []string{http.MethodPost}
 	if r.URL.Path == "/override" {
@@ -183,7 +186,7 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	if err != nil {
 		return nil, err
 	}
-	if t.network != nil || r.URL.Path == "/override" && strings.HasSuffix(key, "*") { // no key that has a state
+	if t.network != nil || r.URL.Path == "/override" && strings.HasSuffix(key, "*") { // the key stands for many keys, which have no common state
 		return h.overridesOf(t.Name), nil
 	}
 	return h.states(ctx, rules, key)
@@ -194,7 +197,7 @@ func (h *Handler) deniesNetworks(rule string) bool {
 	return h.o.Overrides != nil && h.o.Overrides.DeniesNetworks(rule)
 }
 
-// audit logs a change, or an attempt that failed.
+// audit logs a change, also if it failed.
 func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body string, err error) {
 	who := ""
 	if h.o.Who != nil {
@@ -212,7 +215,8 @@ func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body st
 	log.InfoContext(ctx, "admin: changed")
 }
 
-// ofKey returns what answer says of the key of the query, under one rule or under all.
+// ofKey returns the answer for the key and the rule of the query, or for all rules if the
+// query names none.
 func (h *Handler) ofKey(r *http.Request, answer func(context.Context, []rule, string) (*stateBody, error)) (any, error) {
 	rules, key, err := h.find(r, "key")
 	if err != nil {
@@ -221,8 +225,8 @@ func (h *Handler) ofKey(r *http.Request, answer func(context.Context, []rule, st
 	return answer(r.Context(), rules, key)
 }
 
-// find returns the rules and the key of the query, which must have the required
-// parameters. Without a rule it returns all rules.
+// find returns the rule and the key that the query names. If the query names no rule, find
+// returns all rules. It returns an error if a required parameter is missing.
 func (h *Handler) find(r *http.Request, required ...string) (rules []rule, key string, err error) {
 	q, err := query(r, "rule", "key")
 	if err != nil {
@@ -293,8 +297,8 @@ func (h *Handler) unban(ctx context.Context, r *http.Request, t *target) error {
 	return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Unban(ctx, t.Name, t.key) })
 }
 
-// eachWithPenalty calls f for all limiters in which the rule has a penalty, because each
-// of them remembers bans.
+// eachWithPenalty calls f for every limiter in which the rule has a penalty, because each of
+// these limiters remembers bans in its memory.
 func (t *target) eachWithPenalty(f func(l *weir.Limiter) error) error {
 	if len(t.penalizers) == 0 {
 		return refuse(http.StatusConflict, "rule %q has no penalty, so it has no bans", t.Name)
@@ -307,7 +311,7 @@ func (t *target) eachWithPenalty(f func(l *weir.Limiter) error) error {
 	return nil
 }
 
-// chargesToChange returns a charge for each limit of the target.
+// chargesToChange returns a charge of 0 units for each limit of the target.
 func (h *Handler) chargesToChange(ctx context.Context, t *target) ([]weir.Charge, error) {
 	if t.network != nil {
 		return nil, t.network

@@ -34,7 +34,7 @@ import (
 
 var byUser = weir.ByHeader("X-User")
 
-// hourly returns a rule of n units an hour, counted from the first request.
+// hourly returns a rule that allows each user n requests in the hour from the first request.
 func hourly(name string, n int64) weir.Rule {
 	return weir.Rule{Name: name, Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(n, time.Hour)}}
 }
@@ -81,6 +81,7 @@ func spend(l *weir.Limiter, user string, n int) (passed int) {
 	return passed
 }
 
+// TestAnswers: each path answers with the JSON that the package comment describes.
 func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -132,6 +133,7 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
+// TestMistakes: a request with a mistake gets problem details that name the mistake.
 func TestMistakes(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	tiers := weir.Rule{Name: "tiers", Key: byUser, LimitsFor: func(*http.Request) []weir.Limit { return nil }}
@@ -144,13 +146,13 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"GET", "/stat", "", "", 404, `unknown path "/stat"; known are GET /, /rules, /state, /explain, /top, /bans and /overrides, POST /reset, /grant, /ban, /unban, /override and /try, and DELETE /override`},
 		{"GET", "/states?key=a", "", "", 404, `unknown path "/states"; known are GET /, /rules, /state, /explain, /top, /bans and /overrides, POST /reset, /grant, /ban, /unban, /override and /try, and DELETE /override`},
-		{"GET", "/reset?rule=api&key=a", "", "", 405, "/reset is for POST"},
-		{"DELETE", "/state?key=a", "", "", 405, "/state is for GET and HEAD"},
-		{"GET", "/rules?rule=api", "", "", 400, `the query has an unknown "rule"; /rules takes no parameters`},
+		{"GET", "/reset?rule=api&key=a", "", "", 405, "/reset accepts only POST"},
+		{"DELETE", "/state?key=a", "", "", 405, "/state accepts only GET and HEAD"},
+		{"GET", "/rules?rule=api", "", "", 400, `the query has an unknown parameter "rule"; /rules takes none`},
 		{"GET", "/state", "", "", 400, "the query has no key"},
 		{"GET", "/state?key=%zz", "", "", 400, `the query can't be read: invalid URL escape "%zz"`},
 		{"GET", "/state?key=a&key=b", "", "", 400, "the query has more than one key"},
-		{"GET", "/state?key=a&rul=api", "", "", 400, `the query has an unknown "rul"; known are rule and key`},
+		{"GET", "/state?key=a&rul=api", "", "", 400, `the query has an unknown parameter "rul"; known are rule and key`},
 		{"GET", "/state?key=a&rule=web", "", "", 404, `there is no rule "web"; known are api, tiers`},
 		{"POST", "/reset?key=a", "", "", 400, "the query has no rule"},
 		{"POST", "/reset?rule=api", "", "", 400, "the query has no key"},
@@ -198,7 +200,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestKeys: over real HTTP, a key may have any characters.
+// TestKeys: a key in a URL may have any characters.
 func TestKeys(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	l := must(t, store, hourly("a/b c", 3))
@@ -225,12 +227,15 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// A failing store returns an error that contains an internal address.
 type failing struct{}
 
 func (failing) Take(context.Context, *weir.Transaction) error {
 	return errors.New("dial tcp 10.0.0.7: connection refused")
 }
 
+// TestStoreFails: if the store fails, the answer is 503 without the text of the error, which is
+// logged once.
 func TestStoreFails(t *testing.T) {
 	rule := hourly("api", 3)
 	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
@@ -260,7 +265,7 @@ func TestStoreFails(t *testing.T) {
 			t.Errorf("%s: got %d, %s; want %d", tt.target, w.Code, w.Body, tt.status)
 		}
 		if strings.Contains(w.Body.String(), "10.0.0.7") {
-			t.Errorf("%s tells clients of the store: %s", tt.target, w.Body)
+			t.Errorf("%s tells clients the address of the store: %s", tt.target, w.Body)
 		}
 		if n := strings.Count(log.String(), "10.0.0.7"); n != tt.status/503 {
 			t.Errorf("%s: the error is logged %d times:\n%s", tt.target, n, log.String())
@@ -268,6 +273,7 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// TestNewRefuses: New returns an error if the store or Limiters is nil.
 func TestNewRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		store weir.Store
@@ -283,8 +289,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestCrossOrigin: a page of another origin cannot make the browser of an operator change
-// anything.
+// TestCrossOrigin: a change that a browser sends for a page of another origin is refused, and
+// changes nothing.
 func TestCrossOrigin(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	l := must(t, store, hourly("api", 3))
@@ -300,7 +306,7 @@ func TestCrossOrigin(t *testing.T) {
 		{"Origin", "null", 403},
 		{"Sec-Fetch-Site", "same-origin", 200},
 		{"Origin", "http://example.com", 200}, // the host of httptest
-		{"X-Nothing", "", 200},                // not a browser
+		{"X-Nothing", "", 200},                // a client that is no browser
 	} {
 		if w := send(h, "POST", "/reset?rule=api&key=anna", "", tt.header, tt.value); w.Code != tt.status {
 			t.Errorf("%s: %s: got %d, %s; want %d", tt.header, tt.value, w.Code, w.Body, tt.status)
@@ -311,8 +317,8 @@ func TestCrossOrigin(t *testing.T) {
 	}
 }
 
-// TestSeveralLimiters: rules of one name in several limiters are shown as one rule with the
-// limits of all, and all limiters learn of a ban and of its end.
+// TestSeveralLimiters: rules of the same name in several limiters are shown as one rule with the
+// limits of all. A ban applies in all these limiters, and an unban does, too.
 func TestSeveralLimiters(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	penalty := &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
@@ -340,8 +346,8 @@ func TestSeveralLimiters(t *testing.T) {
 	}
 }
 
-// TestLimitsFor: limits that depend on the request come from Options.LimitsFor, with the
-// names that they have in force.
+// TestLimitsFor: for a rule whose limits depend on the request, the limits of a key are those
+// that Options.LimitsFor returns.
 func TestLimitsFor(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	tiers := map[string][]weir.Limit{
@@ -383,7 +389,7 @@ func TestLimitsFor(t *testing.T) {
 	}
 }
 
-// TestReload: after the reload of a file, admin shows the new limits at once.
+// TestReload: after the reload of a file of rules, /state and RateLimit show the new limits.
 func TestReload(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	text := func(n int) *fstest.MapFile {
@@ -423,7 +429,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// stores returns an empty store of each kind.
+// stores returns an empty store in memory and one in Redis.
 func stores(t *testing.T) map[string]weir.Store {
 	server := redistest.Server(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -435,8 +441,8 @@ func stores(t *testing.T) map[string]weir.Store {
 	return map[string]weir.Store{"memory": memstore.New(memstore.Options{}), "redis": shared}
 }
 
-// TestGrantUnderLoad grants 20 units while clients send requests as fast as they can. No
-// unit is lost or made up: 50 + 20 requests pass.
+// TestGrantUnderLoad: if 20 units are granted one by one while clients send requests, exactly 20
+// requests more than the quota of 50 pass.
 func TestGrantUnderLoad(t *testing.T) {
 	const quota, grants, clients = 50, 20, 4
 	for name, store := range stores(t) {
@@ -497,8 +503,8 @@ func TestGrantUnderLoad(t *testing.T) {
 	}
 }
 
-// TestResetUnderLoad: each reset gives back the units that are spent at its instant. At most
-// quota requests pass between two resets, and exactly quota pass after the last.
+// TestResetUnderLoad: while clients send requests, at most quota requests pass between two
+// resets. After the last reset exactly quota requests pass.
 func TestResetUnderLoad(t *testing.T) {
 	const quota, resets, clients = 20, 10, 4
 	for name, store := range stores(t) {
@@ -537,8 +543,8 @@ func TestResetUnderLoad(t *testing.T) {
 	}
 }
 
-// TestKeysOfNobody: a change of a key that no request has is refused, and the answer says
-// which key a request from that address has.
+// TestKeysOfNobody: a change is refused if its key is an address that is no key under the rule.
+// The answer names the key of requests from that address.
 func TestKeysOfNobody(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	with := func(name string, key weir.KeyFunc) weir.Rule {
@@ -550,7 +556,7 @@ func TestKeysOfNobody(t *testing.T) {
 	h := newAdmin(t, store, must(t, store,
 		with("ip", weir.ByIP()), with("network", keys.ByIPPrefix(24, 48)), with("joined", weir.Join(weir.ByIP(), keys.ByMethod())),
 		with("first", weir.FirstOf(byUser, weir.ByIP())), with("global", weir.Global()), with("user", byUser), with("picky", picky)))
-	for _, tt := range []struct{ rule, key, want string }{ // part of the answer; "" is 200
+	for _, tt := range []struct{ rule, key, want string }{ // a part of the answer to a refused change; "" if it is accepted
 		{"ip", "198.51.100.7", ""},
 		{"ip", "2001:db8:1:2::/64", ""},
 		{"ip", "unknown", ""},
@@ -569,7 +575,7 @@ func TestKeysOfNobody(t *testing.T) {
 		{"first", "0:alice", ""},
 		{"global", "198.51.100.7", `has the key ""`},
 		{"global", "", ""},
-		{"user", "198.51.100.7", ""}, // the name of a user may look like this
+		{"user", "198.51.100.7", ""}, // a user name may look like an address
 		{"picky", "198.51.100.7", ""},
 	} {
 		for path, body := range map[string]string{"/ban": `{"seconds": 60}`, "/unban": "", "/reset": "", "/grant": `{"units": 1}`} {
@@ -583,7 +589,8 @@ func TestKeysOfNobody(t *testing.T) {
 	}
 }
 
-// TestExplainInFlight: nobody knows when a unit of a limit of requests in flight is free.
+// TestExplainInFlight: under a limit of requests in flight, /explain names no time at which a unit
+// is free, because a unit is free when a request ends.
 func TestExplainInFlight(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	rule := hourly("exports", 1)

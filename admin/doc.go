@@ -1,15 +1,15 @@
-// Package admin has HTTP handlers: for operators, who look at keys and change what they
-// have spent; and for clients, who look at their own quota.
+// Package admin has two HTTP handlers. A [Handler] is for operators, who look at keys and
+// change what they have spent. [Handler.RateLimit] is for clients, who look at their own quota.
 //
-// A [Handler] does not check who calls it: everybody who reaches it can lift any limit.
-// Mount it behind authentication, best on an address of its own:
+// A Handler does not check who calls it: everybody who reaches it can lift any limit. Mount it
+// behind authentication, best on an address of its own:
 //
 //	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", h)))
 //	mux.HandleFunc("GET /rate_limit", h.RateLimit) // for all clients
 //
-// At /admin/ it has a page for people, which works without scripts. All else is JSON, and a
-// mistake is explained in problem details (RFC 9457). Rule and key are parameters of the
-// query, because a key may have any characters, or none:
+// Then /admin/ is a page for people, which works without scripts. The paths below /admin answer
+// with JSON, and explain a mistake in problem details (RFC 9457). The name of a rule, R, and a
+// key, K, are query parameters, because a key may have any characters, or none:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
 //	GET  /state?key=K                what K has left under each rule
@@ -19,14 +19,14 @@
 //	GET  /bans?rule=R                the bans that this process knows of, and the networks that are denied
 //	POST /reset?rule=R&key=K         gives back all units that K has spent
 //	POST /grant?rule=R&key=K         {"units": 5} gives back 5 units, but no more than were spent
-//	POST /ban?rule=R&key=K           {"seconds": 600} bans K for at least 600 seconds
+//	POST /ban?rule=R&key=K           {"seconds": 600} bans K for 600 seconds, unless it is banned for longer
 //	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
-//	POST /ban?rule=R&key=192.0.2.0/24    refuses a network for that time; POST /unban ends it
-//	POST /try?rule=R                 {"limits": [{"quota": 50}]} says what these limits would have refused lately
-//	GET  /overrides                  the limits of single keys that were set here; with ?rule=R those of R
+//	POST /ban?rule=R&key=192.0.2.0/24    {"seconds": 600} refuses a network for 600 seconds; /unban ends that
+//	POST /try?rule=R                 {"limits": [{"quota": 50}]} says what these limits would have refused of recent requests
+//	GET  /overrides                  the overrides that were set here; with ?rule=R those of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
 //	                                 gives K limits of its own under R, for a day
-//	DELETE /override?rule=R&key=K    removes them
+//	DELETE /override?rule=R&key=K    removes the override of K
 //
 // Each change is answered with the state after it. Durations are in seconds:
 //
@@ -34,54 +34,54 @@
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
-// If a list of the rule names the key, "listed" is "allow" or "deny". If the key has limits
-// of its own, "overridden" is true.
+// If a list or an override of the rule allows or denies the key, "listed" is "allow" or "deny".
+// If the key has an override, "overridden" is true.
 //
-// Each change is logged, also if it fails: its operator ([Options].Who), rule, key and body.
+// Each change is logged with its operator ([Options].Who), rule, key and body, also if it fails.
 //
 // # What it needs
 //
-// /top, /bans and /try need observers of package watch, each in its field of [Options].
-// They know what this process has seen: ask each replica. A store has no list of its bans.
-// /try replays recent requests from full quotas, see [watch.Traffic.Try].
+// /top, /bans and /try need the fields Top, Bans and Traffic of [Options]. They know only what
+// this process has seen, so ask each replica; a store cannot list its bans. /try replays recent
+// requests, with full quotas at the beginning: see [watch.Traffic.Try].
 //
-// To ban networks, Options.Overrides must be set, and the rule must have its DenyFrom, as
-// those of a file have. The rule needs no Penalty for that. All replicas have the ban within a
-// second. A network is written without bits after its prefix, and a single address as
-// 192.0.2.7/32 unless that is the key of the rule.
+// To ban networks, set Options.Overrides, and its DenyFrom as the DenyFrom of the rule. Rules of
+// a file have it. The rule needs no Penalty. A ban of a network applies in all replicas within a
+// second. The bits of a network after its prefix must be 0: 192.0.2.0/24, not 192.0.2.7/24. A
+// single address is the network 192.0.2.7/32.
 //
 // # Overrides
 //
-// An override has limits, or "unlimited": true, or "denied": true. Without seconds it does
-// not end. A key that ends with an asterisk stands for all keys with that beginning. A
-// limit may have a name, a period in seconds, a burst and an algorithm; what it leaves out
-// it has from the limit that it replaces: see [weir.Rule]. What K has spent still counts.
+// An override gives a key limits of its own, or has "unlimited": true, or "denied": true.
+// Without seconds it does not end. A key that ends with an asterisk stands for all keys with that
+// beginning. A limit may have a name, a period in seconds, a burst and an algorithm. Those that
+// it leaves out are those of the limit that it replaces: see [weir.Rule]. The units that a key
+// has spent still count.
 //
 // # Keys
 //
-// A key is what the KeyFunc of the rule returns for a request: "192.0.2.1",
-// "2001:db8:1:2::/64". So rules with different KeyFuncs have different keys for one
-// client. A key that was never seen has its whole quota left. A key of more than 128
-// bytes appears as its digest ([weir.Charge.StoredKey]), which names it in a query, too.
+// A key is what the KeyFunc of the rule returns for a request, such as "192.0.2.1" or
+// "2001:db8:1:2::/64". Rules with different KeyFuncs have different keys for the same client. A
+// key that was never seen has its whole quota left. A key of more than 128 bytes appears as its
+// digest ([weir.Charge.StoredKey]); a query may have the key or the digest.
 //
-// A change is refused with 400 if its key looks like an address but no request from that
-// address has this key, as under a rule that counts networks. The answer says which key
-// such a request has.
+// A change is refused with 400 if its key looks like an address but requests from that address
+// have another key, for example under a rule that counts networks. The answer names their key.
 //
 // # What to expect
 //
-// If a rule chooses its limits for each request (LimitsFor), they are known here only by
-// Options.LimitsFor. Without that, "limits" is null, and /reset and /grant are refused
-// with 409; bans work.
+// The limits of a rule that chooses them for each request (LimitsFor) are known here only if
+// Options.LimitsFor is set. Otherwise "limits" is null, and /reset and /grant are refused with
+// 409, but bans work.
 //
-// Changes hold at once in this process, and in all processes that ask the store. A
-// process that remembers refusals, such as with [weir.Hybrid], or bans, notices a change
-// by another process within 10 seconds.
+// A change applies at once in this process, and in every process that asks the store for each
+// decision. But an override of another process applies within a second. A process that remembers
+// refusals, as with [weir.Hybrid], or bans, notices the change of another process within 10
+// seconds.
 //
-// If the store fails, the answer is 503. It does not contain the error, which is logged. A
-// change may have been made or not; send it again, unless it is a grant, which could then
-// count twice.
+// If the store fails, the answer is 503. The error is logged and not in the answer. The change may
+// have been made or not. Send it again, unless it is a grant: a grant could then count twice.
 //
-// Requests from pages of other origins are refused ([http.CrossOriginProtection]), so a
-// page cannot make the browser of an operator change anything.
+// Changes that a page of another origin asks for are refused ([http.CrossOriginProtection]), so
+// that such a page cannot change anything through the browser of an operator.
 package admin

@@ -16,7 +16,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// An operator looks at a client that is refused, and gives it units back.
+// An operator looks at a client whose quota is spent, gives back units, and bans and unbans the
+// client.
 func ExampleNew() {
 	store := memstore.New(memstore.Options{})
 	api, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
@@ -91,7 +92,7 @@ func requireOperator(next http.Handler) http.Handler {
 	})
 }
 
-// Clients read GET /rate_limit as they read GitHub's.
+// A client reads its own quota at /rate_limit, in the format of GitHub's API.
 func ExampleHandler_RateLimit() {
 	store := memstore.New(memstore.Options{})
 	api, err := weir.New(store, weir.Options{Rules: []weir.Rule{{

@@ -17,11 +17,11 @@ import (
 type explanation struct {
 	Refused  bool     `json:"refused"`
 	Because  []string `json:"because"`            // a sentence for each reason
-	Note     string   `json:"note,omitempty"`     // of the override of the key
-	Refusals int64    `json:"refusals,omitempty"` // of the key, that this process has seen
+	Note     string   `json:"note,omitempty"`     // the note of the key's override
+	Refusals int64    `json:"refusals,omitempty"` // how often this process has refused the key
 }
 
-// explanations returns the state of a key under each of the rules with an explanation.
+// explanations returns the state of a key under each of the rules, and explains each.
 func (h *Handler) explanations(ctx context.Context, rules []rule, key string) (*stateBody, error) {
 	body, err := h.states(ctx, rules, key)
 	if err != nil {
@@ -38,7 +38,7 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string) (*
 	return body, nil
 }
 
-// explain explains what the state of a key says.
+// explain adds to the state of a key why the rule refuses it, or why it does not.
 func (s *ruleState) explain(r *rule) {
 	s.explanation = &explanation{Because: []string{}}
 	if s.Listed == "deny" {
@@ -66,13 +66,13 @@ func (s *ruleState) explain(r *rule) {
 		s.Refused = false
 		s.Because = append(s.Because, "the rule is in shadow, so it refuses no request")
 	case r.Shadow > 0 && s.Refused:
-		s.Because = append(s.Because, fmt.Sprintf("the rule is in shadow for %.4g %% of the keys, and refuses no request of these", 100*r.Shadow))
+		s.Because = append(s.Because, fmt.Sprintf("the rule is in shadow for %.4g %% of the keys, and does not refuse their requests", 100*r.Shadow))
 	case s.Limits == nil:
-		s.Because = append(s.Because, "the limits depend on the request, and Options.LimitsFor is not set")
+		s.Because = append(s.Because, "the limits are unknown, because they depend on the request and Options.LimitsFor is not set")
 	}
 }
 
-// durationText returns seconds for people: 1h30m, 12.5s.
+// durationText formats a number of seconds for people: 1h30m, 12.5s.
 func durationText(seconds float64) string {
 	d := time.Duration(seconds * 1e9)
 	for _, unit := range []time.Duration{time.Second, 100 * time.Millisecond, time.Millisecond, time.Microsecond} {
@@ -90,7 +90,7 @@ func durationText(seconds float64) string {
 	return text
 }
 
-// note returns the note of the override of a key that was set while the program runs.
+// note returns the note of the override of a key in Options.Overrides, or "".
 func (h *Handler) note(rule, key string) string {
 	if h.o.Overrides == nil {
 		return ""
@@ -113,10 +113,10 @@ type topBody struct {
 	Rule  string `json:"rule"`
 	Key   string `json:"key"`
 	Count int64  `json:"count"`
-	Error int64  `json:"error"` // Count is too high by this at most
+	Error int64  `json:"error"` // Count may be too high by up to this number
 }
 
-// AtLeast is for the page.
+// AtLeast returns how many refusals there were at least.
 func (t topBody) AtLeast() int64 { return t.Count - t.Error }
 
 func topBodies(keys []watch.Refused, rule string) []topBody {
@@ -129,7 +129,10 @@ func topBodies(keys []watch.Refused, rule string) []topBody {
 	return list
 }
 
-var errNotWatched = refuse(http.StatusNotFound, "the program does not watch this: Options.Top or Options.Traffic is not set")
+var (
+	errNoTop     = refuse(http.StatusNotFound, "the program does not count refused keys: Options.Top is not set")
+	errNoTraffic = refuse(http.StatusNotFound, "the program does not record requests: Options.Traffic is not set")
+)
 
 // topAnswer returns the keys that are refused most.
 func (h *Handler) topAnswer(r *http.Request) (any, error) {
@@ -138,7 +141,7 @@ func (h *Handler) topAnswer(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if h.o.Top == nil {
-		return nil, errNotWatched
+		return nil, errNoTop
 	}
 	return struct {
 		Top []topBody `json:"top"`
@@ -158,7 +161,7 @@ func (h *Handler) ruleParameter(r *http.Request) (string, error) {
 type banBody struct {
 	Rule    string  `json:"rule"`
 	Key     string  `json:"key"`
-	For     float64 `json:"banned_for,omitempty"` // missing: for ever
+	For     float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not end
 	Network bool    `json:"network,omitempty"`
 	Note    string  `json:"note,omitempty"`
 }
@@ -179,10 +182,12 @@ func (h *Handler) bansAnswer(r *http.Request) (any, error) {
 	}{bans}, err
 }
 
-// maxBans is how many bans of keys are listed. Each costs one call of the store.
+// maxBans is the largest number of banned keys that are listed. Each costs one call of the
+// store.
 const maxBans = 100
 
-// bans returns the bans under one rule, or under all if only is empty.
+// bans returns the denied networks, and the banned keys that this process knows of. They are
+// those of the rule only, or of all rules if only is empty.
 func (h *Handler) bans(r *http.Request, rules []rule, only string) ([]banBody, error) {
 	list := h.deniedNetworks()
 	if h.o.Bans != nil {
@@ -204,7 +209,7 @@ func (h *Handler) bans(r *http.Request, rules []rule, only string) ([]banBody, e
 	return slices.DeleteFunc(list, func(b banBody) bool { return only != "" && only != b.Rule }), nil
 }
 
-// deniedNetworks returns the networks that are denied while the program runs.
+// deniedNetworks returns the networks that entries of Options.Overrides deny.
 func (h *Handler) deniedNetworks() []banBody {
 	list := []banBody{}
 	if h.o.Overrides == nil {
@@ -227,8 +232,8 @@ type trialBody struct {
 	Rule        string    `json:"rule"`
 	Seconds     float64   `json:"seconds"` // from the first request to the last
 	Requests    int       `json:"requests"`
-	WereRefused int       `json:"were_refused"` // by the limits of their time
-	Refused     int       `json:"refused"`
+	WereRefused int       `json:"were_refused"` // by the limits in force when the requests came
+	Refused     int       `json:"refused"`      // by the limits that are tried
 	Keys        int       `json:"keys"`
 	RefusedKeys int       `json:"refused_keys"`
 	Top         []topBody `json:"top"`
@@ -260,7 +265,7 @@ func (h *Handler) try(w http.ResponseWriter, r *http.Request) (any, error) {
 
 func (h *Handler) trial(r *rule, bodies []ownLimitBody) (*trialBody, error) {
 	if h.o.Traffic == nil {
-		return nil, errNotWatched
+		return nil, errNoTraffic
 	}
 	limits, err := limitsFrom(bodies)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	"strings"
 )
 
-// allow returns an error if the request has another method.
+// allow returns an error unless r has one of the methods.
 func allow(w http.ResponseWriter, r *http.Request, methods ...string) error {
 	if slices.Contains(methods, r.Method) {
 		return nil
 	}
 	w.Header().Set("Allow", strings.Join(methods, ", "))
-	return refuse(http.StatusMethodNotAllowed, "%s is for %s", r.URL.Path, strings.Join(methods, " and "))
+	return refuse(http.StatusMethodNotAllowed, "%s accepts only %s", r.URL.Path, strings.Join(methods, " and "))
 }
 
 // query returns the parameters of the query, or an error if one is unknown or repeated.
@@ -33,9 +33,9 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		switch {
 		case !slices.Contains(known, name) && len(known) == 0:
-			return nil, refuse(http.StatusBadRequest, "the query has an unknown %q; %s takes no parameters", name, r.URL.Path)
+			return nil, refuse(http.StatusBadRequest, "the query has an unknown parameter %q; %s takes none", name, r.URL.Path)
 		case !slices.Contains(known, name):
-			return nil, refuse(http.StatusBadRequest, "the query has an unknown %q; known are %s", name, strings.Join(known, " and "))
+			return nil, refuse(http.StatusBadRequest, "the query has an unknown parameter %q; known are %s", name, strings.Join(known, " and "))
 		case len(q[name]) > 1:
 			return nil, refuse(http.StatusBadRequest, "the query has more than one %s", name)
 		}
@@ -43,7 +43,7 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// read decodes the body, a JSON object, into a struct.
+// read decodes the body of r, a JSON object, into body, which points to a struct.
 func read(r *http.Request, body any) error {
 	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "application/json" {
 		return refuse(http.StatusUnsupportedMediaType, "the content type is %q; want application/json", r.Header.Get("Content-Type"))
@@ -69,7 +69,7 @@ func read(r *http.Request, body any) error {
 	return nil
 }
 
-// A problem is an error for the client, as problem details.
+// A problem is an error that the client gets, as problem details (RFC 9457).
 type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
@@ -78,21 +78,21 @@ type problem struct {
 
 func (p *problem) Error() string { return p.Detail }
 
-// refuse returns a problem.
+// refuse returns a problem with a status and a detail.
 func refuse(status int, format string, args ...any) *problem {
 	return &problem{http.StatusText(status), status, fmt.Sprintf(format, args...)}
 }
 
 var storeFailed = refuse(http.StatusServiceUnavailable, "the store failed")
 
-// fail answers with a problem.
+// fail answers r with the problem of err.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := h.problem(r, err)
 	write(w, p.Status, "application/problem+json", p)
 }
 
-// problem returns a problem for the client. Any other error is one of the store: problem
-// logs it, and returns none of its text.
+// problem returns err if it is a problem. Any other error comes from the store: then problem
+// logs it, and returns a problem that has nothing of its text.
 func (h *Handler) problem(r *http.Request, err error) *problem {
 	var p *problem
 	if !errors.As(err, &p) {
@@ -106,7 +106,7 @@ func (h *Handler) problem(r *http.Request, err error) *problem {
 
 func write(w http.ResponseWriter, status int, contentType string, body any) {
 	var text bytes.Buffer
-	json.NewEncoder(&text).Encode(body) // it has no value that JSON cannot have
+	json.NewEncoder(&text).Encode(body) // body has only values that JSON can express
 	send(w, status, contentType, text.Bytes())
 }
 

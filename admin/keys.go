@@ -12,11 +12,11 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// checkKey returns an error if the key looks like an address but no request from that
-// address has this key: a change would be answered 200 and have no effect. It asks the
-// key functions of the rule for the key of a request from that address. If one of them
-// needs more of a request than its address, the key may be right. isNetwork says that the
-// key is a network and, as far as that can be known, not a key of the rule: it can be denied.
+// checkKey returns a problem if the key looks like an address but requests from that address
+// have another key. A change of such a key would be answered with 200 and have no effect. To find
+// out, checkKey calls the key functions of the rule with a request that has only this address. If
+// one of them needs more of the request, checkKey returns no problem. isNetwork reports whether
+// the key is a network, which can be denied, and is not known to be a key of the rule.
 func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
 	from, ok := addrOf(key)
 	if !ok {
@@ -41,7 +41,8 @@ func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
 	return isNetwork, refuse(http.StatusBadRequest, "under rule %q no request has the key %q: a request from %s has the key %q%s", r.Name, key, from, known, hint)
 }
 
-// addrOf returns the address that a key looks like, or the first address of a network.
+// addrOf returns the address that a key looks like. If the key is a network, it returns the first
+// address of the network.
 func addrOf(key string) (from netip.Addr, ok bool) {
 	if len(key) > 64 || !strings.ContainsAny(key, ".:") {
 		return netip.Addr{}, false
@@ -54,17 +55,18 @@ func addrOf(key string) (from netip.Addr, ok bool) {
 	return from, err == nil
 }
 
-// keyFrom returns the key of a request of which only the address is known.
+// keyFrom returns the key of a request that has an address and nothing else. ok is false if key
+// finds none, or panics.
 func keyFrom(key weir.KeyFunc, from netip.Addr) (k string, ok bool) {
 	defer func() {
-		if recover() != nil { // a key function of the user may panic without the rest of a request
+		if recover() != nil { // the program's key function may need more of a request than this one has
 			ok = false
 		}
 	}()
 	return key(requestFrom(from))
 }
 
-// requestFrom returns a request of which only the address is known.
+// requestFrom returns a request from an address, without header fields.
 func requestFrom(from netip.Addr) *http.Request {
 	return &http.Request{
 		Method: "GET", URL: &url.URL{Path: "/"}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -72,14 +74,14 @@ func requestFrom(from netip.Addr) *http.Request {
 	}
 }
 
-// listsAddr reports whether the key is an address that a list of addresses has.
+// listsAddr reports whether key is an address for which list returns true. list may be nil.
 func listsAddr(list func(r *http.Request) bool, key string) (listed bool) {
 	from, ok := addrOf(key)
 	if list == nil || !ok {
 		return false
 	}
 	defer func() {
-		if recover() != nil { // a function of the user may panic without the rest of a request
+		if recover() != nil { // the program's list may need more of a request than this one has
 			listed = false
 		}
 	}()

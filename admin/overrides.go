@@ -13,8 +13,9 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// limitsOf returns the limits of a key under a rule whose overrides are those of own, with
-// stored names. One limit of quota 0 means that the key is refused.
+// limitsOf returns the limits that a key has under r if own returns the overrides of the rule.
+// The limits have the names under which they are stored. A single limit of quota 0 means that
+// the key is denied.
 func (h *Handler) limitsOf(r *rule, key string, own func(string) ([]weir.Limit, bool)) ([]weir.Limit, error) {
 	l, err := weir.New(h.store, weir.Options{Rules: []weir.Rule{{
 		Name: r.Name, Key: weir.Global(), Limits: r.Limits, LimitsFor: r.LimitsFor, Overrides: own,
@@ -26,7 +27,8 @@ func (h *Handler) limitsOf(r *rule, key string, own func(string) ([]weir.Limit, 
 	return limits, err
 }
 
-const most = weir.MaxTicks / 1e6 // seconds
+// most is the longest period or duration in a body, in seconds.
+const most = weir.MaxTicks / 1e6
 
 type ownLimitBody struct {
 	Name      string  `json:"name,omitempty"`
@@ -42,7 +44,7 @@ type overrideBody struct {
 	Limits    []ownLimitBody `json:"limits,omitempty"`
 	Unlimited bool           `json:"unlimited,omitempty"`
 	Denied    bool           `json:"denied,omitempty"`
-	EndsAfter float64        `json:"ends_after,omitempty"` // seconds; missing: never
+	EndsAfter float64        `json:"ends_after,omitempty"` // seconds; missing if the override does not end
 	Note      string         `json:"note,omitempty"`
 }
 
@@ -51,7 +53,8 @@ type overridesBody struct {
 	Stale     bool           `json:"stale,omitempty"`
 }
 
-// overridesAnswer returns the overrides that were set while the program runs.
+// overridesAnswer returns the overrides in Options.Overrides, which do not include those of a
+// file.
 func (h *Handler) overridesAnswer(r *http.Request) (any, error) {
 	rule, err := h.ruleParameter(r)
 	switch {
@@ -63,7 +66,7 @@ func (h *Handler) overridesAnswer(r *http.Request) (any, error) {
 	return h.overridesOf(rule), nil
 }
 
-// overridesOf returns the overrides of a rule, or all if it is empty.
+// overridesOf returns the overrides of a rule, or those of all rules if rule is empty.
 func (h *Handler) overridesOf(rule string) *overridesBody {
 	live := h.o.Overrides
 	body := &overridesBody{Overrides: []overrideBody{}, Stale: live.Err() != nil}
@@ -89,7 +92,8 @@ func (h *Handler) overridesOf(rule string) *overridesBody {
 
 var errNoOverrides = refuse(http.StatusNotFound, "the program has no overrides: Options.Overrides is not set")
 
-// override sets the override of a key. It first makes sure that each limiter can use it.
+// override sets the override of a key, after it has checked that the limits are valid under the
+// rule.
 func (h *Handler) override(ctx context.Context, r *http.Request, t *target) error {
 	if h.o.Overrides == nil {
 		return errNoOverrides
@@ -122,25 +126,25 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 	return h.set(ctx, t, e, body.Seconds, body.Note)
 }
 
-// set sets an override for seconds, or for ever if they are 0.
+// set sets an override that ends after seconds, or never if seconds is 0.
 func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds float64, note string) error {
 	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)
 	var mistake *overrides.MistakeError
 	switch {
 	case errors.Is(err, overrides.ErrFull):
-		return refuse(http.StatusInsufficientStorage, "there are %d overrides, and there may be no more", overrides.MaxLive)
+		return refuse(http.StatusInsufficientStorage, "there are already %d overrides, which is the largest number", overrides.MaxLive)
 	case errors.As(err, &mistake):
 		return refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "overrides: "))
 	}
 	return err
 }
 
-// limitsFrom returns the limits in a body. What they leave out is zero.
+// limitsFrom returns the limits in a body. Fields that the body leaves out are zero.
 func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 	for _, b := range bodies {
 		l := weir.Limit{Name: b.Name, Quota: b.Quota, Burst: b.Burst}
 		if !(b.Period >= 0 && b.Period <= most) {
-			return nil, refuse(http.StatusBadRequest, "period is %v; want seconds", b.Period)
+			return nil, refuse(http.StatusBadRequest, "period is %v; want 0 to %.0f seconds", b.Period, math.Floor(most))
 		}
 		l.Period = time.Duration(math.Round(b.Period*1e6)) * time.Microsecond
 		if b.Algorithm != "" {
@@ -153,7 +157,8 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 	return limits, nil
 }
 
-// complete returns limits with what they leave out, as they would be in force for a key.
+// complete returns limits as they would be in force as an override of a key: fields that are zero
+// have the values of the limit that is replaced.
 func (h *Handler) complete(r *rule, key string, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := h.limitsOf(r, key, func(string) ([]weir.Limit, bool) { return limits, true })
 	if err != nil {
@@ -169,7 +174,7 @@ func (h *Handler) removeOverride(ctx context.Context, _ *http.Request, t *target
 	}
 	found, err := h.o.Overrides.Remove(ctx, t.Name, t.key)
 	if err == nil && !found {
-		return refuse(http.StatusNotFound, "rule %q has no override of the key %q that was set while the program runs", t.Name, t.key)
+		return refuse(http.StatusNotFound, "rule %q has no override of the key %q; an override in the file of rules can be removed only there", t.Name, t.key)
 	}
 	return err
 }

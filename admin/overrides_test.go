@@ -21,15 +21,15 @@ import (
 
 type operatorKey struct{}
 
-// A file was reloaded three times, and twice in vain.
+// A file is a file of rules with three successful reloads and two failed ones.
 type file struct{}
 
 func (file) Version() string                 { return "v7" }
 func (file) Reloads() (loaded, failed int64) { return 3, 2 }
 func (file) Err() error                      { return errors.New("rules.yaml:3:7: a mistake") }
 
-// newOverridden returns a limiter of two units an hour for each user, whose overrides its
-// admin handler changes, and the log of that.
+// newOverridden returns a limiter that allows each user 2 requests an hour, an admin handler that
+// can override that, and the log of the handler.
 func newOverridden(t *testing.T, more ...weir.Limit) (*weir.Limiter, http.Handler, *bytes.Buffer) {
 	store := memstore.New(memstore.Options{})
 	live := overrides.NewLive(overrides.LiveOptions{})
@@ -52,7 +52,7 @@ func newOverridden(t *testing.T, more ...weir.Limit) (*weir.Limiter, http.Handle
 	}), &log
 }
 
-// TestOverride raises a limit, and takes it back: the state, the list and the log say so.
+// TestOverride: an override applies until it is removed. /state, /overrides and the log show it.
 func TestOverride(t *testing.T) {
 	l, h, log := newOverridden(t)
 	step := func(method, target, body string, code int, want string) {
@@ -79,7 +79,7 @@ func TestOverride(t *testing.T) {
 		t.Error("mallory is served")
 	}
 	step("GET", "/state?key=filed", "", 200, `"quota":3`)
-	step("DELETE", "/override?rule=api&key=alice", "", 200, `"listed":"allow","overridden":true`) // by al*
+	step("DELETE", "/override?rule=api&key=alice", "", 200, `"listed":"allow","overridden":true`) // the override of al* is left
 	step("DELETE", "/override?rule=api&key=al*", "", 200, `[{"rule":"api","key":"mallory","denied":true}]`)
 	step("GET", "/state?key=alice", "", 200, `"limits":[{"name":"1h","algorithm":"anchored-window","quota":2,"period":3600,"burst":2,"remaining":0`)
 	step("DELETE", "/override?rule=api&key=alice", "", 404, `no override of the key`)
@@ -93,8 +93,8 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-// TestOverrideMistakes: an operator's typo changes nothing, and the answer says what is
-// wrong.
+// TestOverrideMistakes: an override with a mistake changes nothing, and the answer names the
+// mistake.
 func TestOverrideMistakes(t *testing.T) {
 	_, two, _ := newOverridden(t, algorithms.GCRA(1, time.Second))
 	_, one, _ := newOverridden(t)
@@ -115,7 +115,7 @@ func TestOverrideMistakes(t *testing.T) {
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": -1}]}`, 400, "below 1"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5}], "denied": true}`, 400, "more than one of"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5}, {"quota": 6}]}`, 400, "it has no algorithm"},
-		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5, "period": -1}]}`, 400, "want seconds"},
+		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5, "period": -1}]}`, 400, "want 0 to 1125899906 seconds"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5, "algorithm": "gcr"}]}`, 400, "unknown algorithm"},
 		{one, "POST", "/override?rule=api&key=a", `{"denied": true, "seconds": -5}`, 400, "seconds is -5"},
 		{one, "POST", "/override?rule=api&key=a", `{"denied": true, "note": "` + strings.Repeat("n", 4056) + `"}`, 200, ""},
@@ -144,7 +144,7 @@ func TestOverrideMistakes(t *testing.T) {
 	}
 }
 
-// An operator gives one customer more for a day, by a request such as
+// An operator raises the limit of one customer for a day. With curl the request is
 //
 //	curl -H 'Content-Type: application/json' -d '{"limits": [{"quota": 1000}], "seconds": 86400}' \
 //		'https://localhost:9000/admin/override?rule=api&key=alice'

@@ -18,7 +18,7 @@ var pageText string
 //go:embed style.css
 var style string
 
-// pageTemplate makes the page. It works without scripts.
+// pageTemplate is the template of the page, which has no scripts.
 var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": durationText,
 	"percent":  func(share float64) string { return fmt.Sprintf("%.4g %%", 100*share) },
@@ -32,7 +32,7 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).Parse(pageText))
 
-// A page is what pageTemplate shows.
+// A page is the data for pageTemplate.
 type page struct {
 	Rule, Key, Network string
 	Error              string
@@ -55,7 +55,7 @@ type actions struct {
 	Bans, Network, HasOverrides bool
 }
 
-// servePage serves the page and its forms.
+// servePage serves the page, and makes the changes that its forms ask for.
 func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 	var problem error
 	if err := allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost); err != nil {
@@ -81,17 +81,17 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 		p.Error, status = details.Detail, details.Status
 	}
 	var text bytes.Buffer
-	if err := pageTemplate.Execute(&text, p); err != nil { // the template is wrong
+	if err := pageTemplate.Execute(&text, p); err != nil { // the template has a mistake
 		h.fail(w, r, err)
 		return
 	}
 	header := w.Header()
 	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
-	header.Set("Referrer-Policy", "same-origin") // the address has a key
+	header.Set("Referrer-Policy", "same-origin") // the URL has a key, which other sites must not get
 	send(w, status, "text/html; charset=utf-8", text.Bytes())
 }
 
-// page collects what the page shows. After an error it has what was found until then.
+// page collects the data of the page. With an error it returns what it has found until then.
 func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 	p := &page{
 		Rule: q.Get("rule"), Key: q.Get("key"), Quota: q.Get("quota"), Period: q.Get("period"),
@@ -143,23 +143,23 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 	return p, err
 }
 
-// tryOnPage tries the limit that the page asks for.
+// tryOnPage tries the limit in p.Quota and p.Period, and sets p.Trial.
 func (h *Handler) tryOnPage(p *page, r *rule) (err error) {
 	var body ownLimitBody
 	if body.Quota, err = strconv.ParseInt(p.Quota, 10, 64); err != nil {
-		return refuse(http.StatusBadRequest, "the number of units is %q", p.Quota)
+		return refuse(http.StatusBadRequest, "the number of units is %q; want an integer", p.Quota)
 	}
 	if p.Period != "" {
 		if body.Period, err = strconv.ParseFloat(p.Period, 64); err != nil {
-			return refuse(http.StatusBadRequest, "the period is %q; want seconds", p.Period)
+			return refuse(http.StatusBadRequest, "the period is %q; want a number of seconds", p.Period)
 		}
 	}
 	p.Trial, err = h.trial(r, []ownLimitBody{body})
 	return err
 }
 
-// act makes the change that a form asks for, as a request for JSON would, and returns the
-// form.
+// act makes the change that a form asks for, by the request that a client would send as JSON. It
+// returns the form.
 func (h *Handler) act(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if err := r.ParseForm(); err != nil {
@@ -178,7 +178,7 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request) (url.Values, error
 	case "remove":
 		method, path = http.MethodDelete, "/override"
 	default:
-		return form, refuse(http.StatusBadRequest, "the form asks for nothing that is known")
+		return form, refuse(http.StatusBadRequest, "the form has an unknown action")
 	}
 	text, err := json.Marshal(body)
 	if err != nil {

@@ -22,8 +22,10 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// A site has a rule of two units an hour for each user, which bans and denies networks,
-// and an admin that has everything, at /admin/ of a server.
+// A site is a limiter and its admin handler, which has overrides and all observers and is at
+// /admin/ of a server.
+// The rule api allows each user 2 requests an hour, has a penalty, and can deny networks. The
+// rule ip is in shadow.
 type site struct {
 	t       *testing.T
 	limiter *weir.Limiter
@@ -64,7 +66,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// from sends a request of a user from an address and returns the status.
+// from sends a request of a user from an address through the limiter, and returns the status.
 func (s *site) from(user, addr string) int {
 	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 	r.Header.Set("X-User", user)
@@ -73,7 +75,7 @@ func (s *site) from(user, addr string) int {
 	return w.Code
 }
 
-// json checks the status and a part of an answer.
+// json sends a request to the admin handler, and checks the status and a part of the answer.
 func (s *site) json(method, path, body string, code int, want string) {
 	s.t.Helper()
 	w := send(s.admin, method, path, body)
@@ -82,8 +84,8 @@ func (s *site) json(method, path, body string, code int, want string) {
 	}
 }
 
-// page returns the page after a GET, or a POST if there is a form, as a browser without
-// scripts would show it.
+// page gets the page or, if form is not nil, posts form and follows the redirect. It checks that
+// the page has no scripts and no inline styles.
 func (s *site) page(query string, form url.Values, fields ...string) (status int, text string) {
 	s.t.Helper()
 	method, body := "GET", ""
@@ -116,7 +118,7 @@ func (s *site) page(query string, form url.Values, fields ...string) (status int
 	return res.StatusCode, string(data)
 }
 
-// TestExplain: why a key is refused, for every cause.
+// TestExplain: /explain says whether a key is refused, and names each reason.
 func TestExplain(t *testing.T) {
 	s := newSite(t)
 	for range 3 {
@@ -133,11 +135,11 @@ func TestExplain(t *testing.T) {
 	s.json("POST", "/ban?rule=api&key=carol", `{"seconds": 90}`, 200, `carol`)
 	s.json("GET", "/explain?rule=api&key=carol", "", 200, `"refused":true,"because":["the key is banned for another 1m30s"]`)
 	s.json("GET", "/state?rule=api&key=carol", "", 200, `"reset_after":0}]}]}`)
-	s.json("POST", "/explain?rule=api&key=carol", "", 405, `/explain is for GET and HEAD`)
+	s.json("POST", "/explain?rule=api&key=carol", "", 405, `/explain accepts only GET and HEAD`)
 }
 
-// TestTopAndBans: the keys that are refused most, and those that are banned until the ban is
-// lifted.
+// TestTopAndBans: /top lists the keys that are refused most, and /bans those that are banned until
+// the ban is lifted.
 func TestTopAndBans(t *testing.T) {
 	s := newSite(t)
 	for user, n := range map[string]int{"alice": 4, "mallory": 9} {
@@ -163,8 +165,8 @@ func TestTopAndBans(t *testing.T) {
 	}
 }
 
-// TestBanNetwork: a network is refused for a while, whatever the users are called, and the
-// log says who has asked for it. What makes no sense for a network is refused.
+// TestBanNetwork: all requests from a banned network are refused until it is unbanned, and the ban
+// is logged. Other changes of a network, such as a reset, are mistakes.
 func TestBanNetwork(t *testing.T) {
 	s := newSite(t)
 	s.json("POST", "/ban?rule=api&key=192.0.2.0/24", `{"seconds": 600, "note": "scrapers"}`, 200, `"key":"192.0.2.0/24","denied":true,"ends_after":`)
@@ -187,6 +189,8 @@ func TestBanNetwork(t *testing.T) {
 	}
 }
 
+// TestTryLimits: /try says how many recent requests other limits would have refused, and is not
+// logged as a change.
 func TestTryLimits(t *testing.T) {
 	s := newSite(t)
 	for user, n := range map[string]int{"alice": 4, "bob": 1, "carol": 2} {
@@ -201,13 +205,14 @@ func TestTryLimits(t *testing.T) {
 	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 0}]}`, 400, `quota is 0; want at least 1`)
 	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 1, "algorithm": "gccra"}]}`, 400, `unknown algorithm`)
 	s.json("POST", "/try", `{"limits": [{"quota": 1}]}`, 400, `the query has no rule`)
-	s.json("GET", "/try?rule=api", ``, 405, `/try is for POST`)
+	s.json("GET", "/try?rule=api", ``, 405, `/try accepts only POST`)
 	if strings.Contains(s.log.String(), "admin: changed") {
 		t.Errorf("a trial is logged as a change:\n%s", s.log.String())
 	}
 }
 
-// TestPage: an operator without scripts finds out why a key is refused, and helps it.
+// TestPage: the page shows why a key is refused, and its forms reset, override and ban the key.
+// Keys are escaped.
 func TestPage(t *testing.T) {
 	s := newSite(t)
 	const nasty = `<script>alert("x")</script>`
@@ -246,12 +251,12 @@ func TestPage(t *testing.T) {
 		t.Errorf("the network is not banned: %d", got)
 	}
 	expect("", do("unban", "192.0.2.0/24"), 200, "None that this process knows of")
-	expect("?rule=api&quota=1&period=3600", nil, 200, "It would have refused <b>4</b> of 6 requests", "of 2 of 2 keys. 2 were refused.")
+	expect("?rule=api&quota=1&period=3600", nil, 200, "This limit would have refused <b>4</b> of 6 requests", "from 2 of 2 keys. The limits in force refused 2.")
 
-	// A mistake is on the page that has it.
+	// The page shows the mistake in a form or a query.
 	expect("", do("override", "alice", "seconds", "3600"), 400, `role="alert">`, "quota 0")
 	expect("", do("remove", "alice"), 404, "has no override of the key &#34;alice&#34;")
-	expect("", do("explode", "alice"), 400, "the form asks for nothing that is known")
+	expect("", do("explode", "alice"), 400, "the form has an unknown action")
 	expect("?rule=app&key=alice", nil, 404, "there is no rule &#34;app&#34;")
 	expect("?rule=api&quota=many", nil, 400, "the number of units is &#34;many&#34;")
 	if status, text := s.page("", do("reset", "alice"), "Sec-Fetch-Site", "cross-site"); status != 403 || !strings.Contains(text, "the request comes from another origin") {
@@ -268,7 +273,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageStoreFails: the page says that the store failed, and nothing of the error.
+// TestPageStoreFails: if the store fails, the page says so and still shows the rules.
 func TestPageStoreFails(t *testing.T) {
 	store := failing{}
 	l := must(t, store, hourly("api", 2))

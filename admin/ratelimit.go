@@ -15,17 +15,19 @@ import (
 //	{"resources": {"api": {"limit": 100, "used": 97, "remaining": 3, "reset": 1795221649}},
 //	 "rate": {"limit": 100, "used": 97, "remaining": 3, "reset": 1795221649}}
 //
-// It is a handler of its own because it is for all clients. The resources are the rules
-// that apply to this request; a rule that counts by route or method shows the quota for
-// the route and method of this request. rate is the first resource, in the order of the
-// limiters; it is missing if there is none. If a rule has several limits, its resource is
-// the tightest one, as in header fields. reset is the Unix time in seconds at which the
-// quota is whole again. Rules in shadow for the caller are not shown. If the caller is
-// banned, remaining is 0 and reset is not before the end of the ban. If a rule denies the
-// caller, RateLimit answers with the refusal of that rule.
+// RateLimit is for all clients, so ServeHTTP does not serve it. The resources are the rules
+// that apply to this request. A rule that counts by route or method shows the quota of the
+// route and method of this request. If a rule has several limits, its resource is the limit
+// with the smallest share left, as in header fields. reset is the Unix time in seconds at
+// which the quota is whole again. rate is the first resource, in the order of the limiters;
+// it is missing if there is none.
+//
+// Rules that are in shadow for the caller are not shown. If the caller is banned, remaining
+// is 0 and reset is not before the end of the ban. If a rule denies the caller, RateLimit
+// answers with the refusal of that rule.
 //
 // A request costs one call of the store for each limiter, and one for each rule with a
-// penalty. If that is too much, limit RateLimit by a rule of its own.
+// penalty. If that is too much, limit the requests to RateLimit by a rule of their own.
 //
 // [GET /rate_limit]: https://docs.github.com/en/rest/rate-limit
 func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
@@ -64,7 +66,7 @@ type resource struct {
 	Reset     int64 `json:"reset"`
 }
 
-// add adds the rules of the limiter. t has a charge for each of their limits.
+// add adds a resource for each rule in t, which has a charge for each limit of these rules.
 func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *weir.Transaction) error {
 	for charges, decisions := t.Charges, t.Decisions; len(charges) > 0; {
 		rule, key := charges[0].Rule, charges[0].Key
@@ -102,16 +104,16 @@ func tightest(at time.Time, charges []weir.Charge, decisions []weir.Decision) (r
 	return res
 }
 
-// unixSeconds rounds up, so that the quota is whole at the time that it returns.
+// unixSeconds returns t in seconds since 1970, rounded up so that the quota is whole by then.
 func unixSeconds(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 
 // A peeker applies the rules of a Limiter to requests and charges nothing.
 type peeker struct {
 	limiter *weir.Limiter
-	free    *weir.Limiter // limiter with a cost of 0
+	free    *weir.Limiter // limiter, but all requests cost 0
 }
 
-// peekers are made once for the limiters in force.
+// peekers are the peekers of limiters. They are made again when other limiters are in force.
 type peekers struct {
 	limiters []*weir.Limiter
 	all      []peeker
@@ -157,8 +159,8 @@ func (p peeker) peek(w http.ResponseWriter, r *http.Request) (t weir.Transaction
 
 type transactionKey struct{}
 
-// keepTransaction observes a peeker and keeps what it decides for peek. FromContext is
-// no use there: if no rule applies, it returns the decisions of a limiter around this one.
+// keepTransaction is the Observe of a peeker. It keeps the decisions for peek, which cannot use
+// weir.FromContext: if no rule applies, that returns the decisions of an outer limiter.
 func keepTransaction(e weir.Event) {
 	if e.Err == nil && !e.Shadow {
 		t := e.Request.Context().Value(transactionKey{}).(*weir.Transaction)

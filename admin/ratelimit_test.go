@@ -14,7 +14,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestRateLimit runs in bubbles, whose clock begins at 2000-01-01, Unix time 946684800.
+// TestRateLimit: RateLimit shows the quota of the caller under each kind of rule. The clock of
+// synctest begins at 2000-01-01, Unix time 946684800.
 func TestRateLimit(t *testing.T) {
 	none := func(*http.Request) (string, bool) { return "", false }
 	two := weir.Rule{Name: "two", Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(100, time.Hour), algorithms.AnchoredWindow(8, time.Minute)}}
@@ -66,7 +67,7 @@ func TestRateLimit(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for range 2 { // the first request spends nothing
+				for range 2 { // RateLimit spends nothing, so both answers are the same
 					w := send(http.HandlerFunc(h.RateLimit), "GET", "/rate_limit", "", "X-User", tt.user)
 					if got := strings.TrimSpace(w.Body.String()); w.Code != tt.status || got != tt.want {
 						t.Errorf("got %d\n%s\nwant %d\n%s", w.Code, got, tt.status, tt.want)
@@ -77,8 +78,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// TestRateLimitBehindAnother: behind another limiter, RateLimit shows its own limiters and
-// does not change the header fields of the other.
+// TestRateLimitBehindAnother: behind an outer limiter, RateLimit shows only the limiters of its
+// Handler, and does not change the header fields of the outer limiter.
 func TestRateLimitBehindAnother(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	none := hourly("none", 5)

@@ -14,11 +14,11 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A rule is a rule in force. If several limiters have a rule of its name, it is all of
+// A rule is a rule in force. If several limiters have rules of the same name, it is all of
 // them together, because a store keeps one state for them.
 type rule struct {
 	weir.Rule
-	keys       []weir.KeyFunc  // of the rule in each of these limiters
+	keys       []weir.KeyFunc  // the key functions of the rules of this name
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
 
@@ -52,7 +52,8 @@ func (h *Handler) rules(q url.Values) ([]rule, error) {
 	return rules[i : i+1], nil
 }
 
-// merge adds to r the limits and the fields that only another rule of its name has.
+// merge adds to r the limits that only other has, and the fields that are nil in r. other is a
+// rule of the same name.
 func (r *rule) merge(other *weir.Rule) {
 	for _, l := range other.Limits {
 		sharesState := func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }
@@ -71,8 +72,8 @@ func (r *rule) merge(other *weir.Rule) {
 	}
 }
 
-// limits returns the limits of a key, with the names that they have in force. known is
-// false if they depend on the request.
+// limits returns the limits of a key, with the names under which they are stored. known is false
+// if the limits depend on the request and Options.LimitsFor is nil.
 func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
 	if r.Overrides != nil {
 		if _, ok := r.Overrides(key); ok {
@@ -82,7 +83,7 @@ func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []wei
 			}
 			if err == nil {
 				return limits, true, nil
-			} // the rule's own limits are in force
+			} // an override with a mistake is ignored
 		}
 	}
 	if r.LimitsFor == nil {
@@ -133,9 +134,9 @@ type limitState struct {
 type ruleState struct {
 	Rule      string       `json:"rule"`
 	Listed    string       `json:"listed,omitempty"`
-	Own       bool         `json:"overridden,omitempty"` // by limits of its own, or none
+	Own       bool         `json:"overridden,omitempty"` // the key has an override
 	BannedFor float64      `json:"banned_for"`
-	Limits    []limitState `json:"limits"` // null if they depend on the request
+	Limits    []limitState `json:"limits"` // null if they depend on the request and are unknown
 	*explanation
 }
 
@@ -174,7 +175,7 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string) (*stateB
 	return body, nil
 }
 
-// look asks the store for what is left of the limits in the body.
+// look sets what is left of each limit in b. all has a charge for each of these limits.
 func (b *stateBody) look(ctx context.Context, store weir.Store, all []weir.Charge) error {
 	if len(all) == 0 {
 		return nil
@@ -195,8 +196,8 @@ func (b *stateBody) look(ctx context.Context, store weir.Store, all []weir.Charg
 	return nil
 }
 
-// seconds returns d in seconds, of which JSON has at most six decimals. Duration.Seconds
-// rounds twice: it makes 9.869758000000001 of 9.869758 s.
+// seconds returns d in seconds, cut to microseconds, so that JSON has at most six decimals.
+// Duration.Seconds rounds twice and returns 9.869758000000001 for 9.869758 s.
 func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 
 // state returns the state of a key without its limits.
@@ -269,7 +270,7 @@ func (h *Handler) rulesAnswer(r *http.Request) (any, error) {
 type reloadsBody struct {
 	Loaded int64  `json:"loaded"`
 	Failed int64  `json:"failed"`
-	Error  string `json:"error,omitempty"` // of the last one, if it failed
+	Error  string `json:"error,omitempty"` // of the last reload, if it failed
 }
 
 func bodiesOf(rules []rule) []ruleBody {
