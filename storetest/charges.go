@@ -10,14 +10,14 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// No unit of an hour comes back during a test.
+// The limits of most tests. Their period of an hour is longer than a test takes.
 var (
 	three = algorithms.GCRA(3, time.Hour).Named("three")
 	one   = algorithms.AnchoredWindow(1, time.Hour).Named("one")
 )
 
-// clock: At is the time of the store's clock, in whole microseconds. It advances as
-// fast as the local clock, and never steps back.
+// clock: At is the time of the store's clock, in whole microseconds. At never decreases, and
+// advances as fast as the local clock, to within a tenth.
 func clock(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	const naps, nap = 10, 1237 * time.Microsecond
@@ -54,7 +54,7 @@ func allOrNothing(t testing.TB, store weir.Store) {
 	looks := []weir.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
 	for _, last := range []weir.Charge{p.charge("full", one, 1), p.charge("new", one, 2)} {
 		charges := append(slices.Clone(fit), last)
-		for range charges { // at every position of the charge that does not fit
+		for range charges { // with the charge that does not fit at every position
 			charges = append(charges[1:], charges[0])
 			p.wants(p.all(0, charges...), false)
 		}
@@ -64,8 +64,8 @@ func allOrNothing(t testing.TB, store weir.Store) {
 	p.wants(p.all(0, looks...), true, 2, 1, 1)
 }
 
-// refused: a refused transaction has a decision for every charge. Those that would
-// fit alone are allowed, and Remaining is what is left with nothing spent.
+// refused: a refused transaction has a decision for every charge. The decisions of charges
+// that would fit alone are Allowed, and Remaining does not count the transaction.
 func refused(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	p.one("full", one, 1)
@@ -126,7 +126,7 @@ func peek(t testing.TB, store weir.Store) {
 	}
 }
 
-// atMost: AtMost spends as much as fits of every charge, or as much as is asked.
+// atMost: AtMost spends all charges as often as they all fit, but at most that often.
 func atMost(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	take := func(most, granted int64, remaining []int64, charges ...weir.Charge) {
@@ -161,7 +161,8 @@ func atMost(t testing.TB, store weir.Store) {
 	}
 }
 
-// force: Force spends what does not fit, under every limit, and the key then owes it.
+// force: Force spends charges that do not fit, under every limit. The key is then refused
+// until the excess is paid off.
 func force(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	forced := func(charges ...weir.Charge) *weir.Transaction {
@@ -181,7 +182,7 @@ func force(t testing.TB, store weir.Store) {
 		p.wants(p.one("", l, 1), false, 0)
 		p.run += "."
 	}
-	// A turn that is reserved stays before what is forced.
+	// A forced charge does not change turns that are reserved.
 	p.one("turn", three, 3)
 	p.all(time.Hour, p.charge("turn", three, 1))
 	forced(p.charge("turn", three, 2))
@@ -200,7 +201,7 @@ func force(t testing.TB, store weir.Store) {
 func giveBack(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range []weir.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {
-		p.wants(p.one("", l, -1), true, 3) // of a new key
+		p.wants(p.one("", l, -1), true, 3) // a new key stays full
 		p.wants(p.one("", l, 3), true, 0)
 		p.wants(p.one("", l, -2), true, 2)
 		p.wants(p.one("", l, 2), true, 0)
@@ -213,11 +214,11 @@ func giveBack(t testing.TB, store weir.Store) {
 	p.wants(p.one("", three, 0), true, 0)
 }
 
-// spent: a charge with Spent gives back units that were spent at that instant.
+// spent: a charge with Spent gives back units that were spent at that instant, and no others.
 func spent(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(6, time.Hour) {
-		var at [2][2]int64 // of two keys
+		var at [2][2]int64 // by key, the instants at which its units were spent
 		for i := range at {
 			for j, key := range []string{"a", "b"} {
 				at[i][j] = p.one(key, l, 2).Decisions[0].At
@@ -274,7 +275,7 @@ func forget(t testing.TB, store weir.Store) {
 		}
 		p.run += "."
 	}
-	// All limits of a key, and several keys.
+	// One transaction may forget all limits of a key, and several keys.
 	var charges []weir.Charge
 	for i, l := range all {
 		charges = append(charges, p.charge([]string{"a", "b"}[i%2], l, 2))

@@ -98,7 +98,7 @@ func someKeys(n int) []int {
 	return keys
 }
 
-// together runs f in goroutines that begin at once.
+// together runs f in 16 goroutines that begin at the same time, and waits for them.
 func together(f func()) {
 	var wg sync.WaitGroup
 	begin := make(chan struct{})

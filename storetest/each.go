@@ -39,7 +39,8 @@ func each(t testing.TB, store weir.Store) {
 	p.wants(p.one("gone", three, 0), true, 3)
 }
 
-// anyBatch returns transactions of one or two charges. Several in a row may be equal.
+// anyBatch returns random transactions of one or two charges. Successive transactions may
+// be equal.
 func anyBatch(p *replay, r *rand.Rand) (ts []*weir.Transaction) {
 	const quota = 9
 	all := limits(quota, time.Hour)
@@ -69,7 +70,7 @@ func (r *replay) takeEach(batcher weir.Batcher, ts []*weir.Transaction, invalid 
 		errs = make([]error, len(ts))
 	}
 	if len(errs) != len(ts) {
-		r.Fatalf("TakeEach: got %d errors for %d transactions, want none, or as many", len(errs), len(ts))
+		r.Fatalf("TakeEach: got %d errors for %d transactions, want nil or one for each", len(errs), len(ts))
 	}
 	for i, tx := range ts {
 		switch err := errs[i]; {

@@ -73,7 +73,7 @@ func cooldowns(a weir.Algorithm) []weir.Limit {
 func onRedis(t *testing.T) weir.Store {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, redistest.Server(t).Addr()))
 	t.Cleanup(func() { rdb.Close() })
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}) // for a busy machine
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}) // long, because the machine may be busy
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestLimits(t *testing.T) {
 	t.Run("Redis", func(t *testing.T) { storetest.Limits(t, onRedis(t), cooldowns(cooldown{})...) })
 }
 
-// mistaken is a cooldown whose Lua has a mistake.
+// mistaken is the algorithm cooldown with a mistake in its Lua.
 type mistaken struct {
 	cooldown
 	from, to string
@@ -94,7 +94,7 @@ type mistaken struct {
 func (m mistaken) Name() string { return "cooldown " + m.to }
 func (m mistaken) Lua() string  { return strings.Replace(m.cooldown.Lua(), m.from, m.to, 1) }
 
-// TestLimitsFlaws: Lua that is not the same function as Take is found.
+// TestLimitsFlaws: Limits fails if the Lua of an algorithm differs from its Take.
 func TestLimitsFlaws(t *testing.T) {
 	store := onRedis(t)
 	for _, m := range []mistaken{
@@ -112,7 +112,7 @@ func TestLimitsFlaws(t *testing.T) {
 	}
 }
 
-// TestLimitsPage: the page shows the algorithm as it is tested here.
+// TestLimitsPage: docs/extending.md shows the algorithm exactly as it is tested here.
 func TestLimitsPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/extending.md")
 	if err != nil {

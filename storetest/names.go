@@ -16,8 +16,8 @@ func unprintable(s string) bool {
 }
 
 // names: states of different rules, keys, limits and algorithms never mix, whatever
-// their names are. An empty name is a name like any other. Only a limit without a
-// name has another one in the store: that of its period.
+// their names are. An empty rule or key is a name like any other. A limit without a name is
+// stored under the name of its period.
 func names(t testing.TB, store weir.Store) {
 	odd := []string{
 		"", "a", "A", ":", "a:", ":a", "/", "a/", "1:a", " ", "a ", "\x00", "a\x00", "\n", "a\r\nb", "{", "}", "{}", "{a}", "}a{",
@@ -27,7 +27,7 @@ func names(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	all := algorithms.GCRA(1000, time.Hour)
 	for _, s := range odd {
-		if unprintable(s) { // neither a header field nor a line of a log can carry it
+		if unprintable(s) { // header fields and logs cannot carry such a name, so it is an error
 			for _, c := range []weir.Charge{{Rule: s, Key: p.run, Limit: all}, {Rule: p.run, Key: p.run, Limit: all.Named(s)}} {
 				p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{c}})
 				p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{p.charge("good", all, 1), c}})
@@ -78,8 +78,8 @@ func names(t testing.TB, store weir.Store) {
 	}
 }
 
-// longNames: names of 100,000 bytes that differ in one byte are different, and are
-// no error.
+// longNames: names of 100,000 bytes are valid, and states of names that differ in one byte
+// do not mix.
 func longNames(t testing.TB, store weir.Store) {
 	const size = 100_000
 	p := newReplay(t, store)

@@ -25,7 +25,7 @@ func limits(quota int64, period time.Duration) []weir.Limit {
 	}
 }
 
-// seeded returns a source of random numbers, whose seed a failed test logs.
+// seeded returns a source of random numbers. If the test fails, it logs the seed.
 func seeded(t testing.TB) *rand.Rand {
 	seed := rand.Uint64()
 	t.Cleanup(func() {
@@ -43,15 +43,15 @@ func pause(r *rand.Rand) {
 	}
 }
 
-// anyCost returns a cost: often a small one, sometimes about n, the quota, and
-// sometimes an absurd one.
+// anyCost returns a random cost for a quota of n: often a small cost, sometimes about n, and
+// sometimes a cost that no limit holds.
 func anyCost(r *rand.Rand, n int64) int64 {
 	costs := []int64{0, 1, 1, 1, 1, 2, 2, n / 2, n, n + 1, -1, -n, 1 + r.Int64N(n), math.MaxInt64, math.MinInt64}
 	return costs[r.IntN(len(costs))]
 }
 
-// random: every algorithm, alone and with others, decides as the replay does. Some
-// keys are as good as new within milliseconds, others only after the test.
+// random: every algorithm, alone and together with others, decides as the replay does. The
+// units of some limits come back within milliseconds, those of others only after the test.
 func random(t testing.TB, store weir.Store) {
 	const quota = 7
 	var all []weir.Limit
@@ -63,10 +63,10 @@ func random(t testing.TB, store weir.Store) {
 	compare(t, store, all, quota)
 }
 
-// Limits fails t unless store decides random charges of the limits as their algorithms do:
-// every field of every Decision, at the instant that the store has filled in. It finds Lua
-// that differs from the Take beside it. Pass limits whose periods are about a millisecond
-// and an hour, and one of another algorithm beside them. Give each a name of its own.
+// Limits fails t unless store decides random charges of the limits as their algorithms do. It
+// compares every field of every Decision, at the Transaction.At of the store, and so finds Lua
+// that differs from Take of the same algorithm. Pass a limit with a period of about a
+// millisecond, one of about an hour, and one of another algorithm, each with its own name.
 func Limits(t testing.TB, store weir.Store, limits ...weir.Limit) {
 	t.Helper()
 	quota := int64(1)
@@ -76,7 +76,8 @@ func Limits(t testing.TB, store weir.Store, limits ...weir.Limit) {
 	compare(t, store, limits, quota)
 }
 
-// compare charges random keys about quota units of any of the limits.
+// compare charges random keys under random limits, with costs around quota, and compares the
+// decisions of the store with those of a replay.
 func compare(t testing.TB, store weir.Store, all []weir.Limit, quota int64) {
 	t.Helper()
 	r := seeded(t)
@@ -85,7 +86,7 @@ func compare(t testing.TB, store weir.Store, all []weir.Limit, quota int64) {
 	p := newReplay(t, store)
 	var tx weir.Transaction
 	for range 20 {
-		p.run += "." // new keys: the old ones may be reserved for years
+		p.run += "." // new keys, because old ones may be reserved for years
 		within := withins[:len(withins)-r.IntN(len(withins)-1)]
 		for range 40 {
 			if tx.Allowed() && r.IntN(6) == 0 {
@@ -104,7 +105,7 @@ func compare(t testing.TB, store weir.Store, all []weir.Limit, quota int64) {
 	}
 }
 
-// anyMode returns an AtMost and a Force that suit t, mostly none.
+// anyMode returns values of AtMost and Force that are valid for t. Mostly both are zero.
 func anyMode(r *rand.Rand, t *weir.Transaction) (most int64, force bool) {
 	spends := false
 	for i := range t.Charges {
@@ -120,7 +121,7 @@ func anyMode(r *rand.Rand, t *weir.Transaction) (most int64, force bool) {
 	return most, most == 0 && r.IntN(6) == 0
 }
 
-// cancel gives back what t has spent.
+// cancel gives back the units that t has spent.
 func (r *replay) cancel(t *weir.Transaction) {
 	for i := range t.Charges {
 		t.Charges[i].Cost, t.Charges[i].Spent = -max(0, t.Charges[i].Cost), t.Decisions[i].At
@@ -143,8 +144,8 @@ func (r *replay) anyCharges(charges []weir.Charge, random *rand.Rand, limits []w
 	return charges
 }
 
-// everyAlgorithm: the limit of each algorithm alone, from a new key to one that is
-// used up, and back.
+// everyAlgorithm: each algorithm decides a sequence of charges of a new key that spends the
+// quota, gives units back, and spends again.
 func everyAlgorithm(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {
@@ -196,8 +197,8 @@ func bounds(t testing.TB, store weir.Store) {
 	}
 }
 
-// changed: if the numbers of a limit change, the new ones hold at once for what was
-// spent under the old ones.
+// changed: if quota or period of a limit change, the new numbers hold at once, and units spent
+// under the old ones still count.
 func changed(t testing.TB, store weir.Store) {
 	r := seeded(t)
 	p := newReplay(t, store)
@@ -212,7 +213,7 @@ func changed(t testing.TB, store weir.Store) {
 			tx.Charges = tx.Charges[:0]
 			for _, l := range limits(quota, period) {
 				if l.Algorithm.Name() == "sliding-log" {
-					l.Period = shortest // a store may drop units older than a period, or keep them
+					l.Period = shortest // never grows, because stores may drop units older than a period
 				}
 				if r.IntN(3) == 0 {
 					tx.Charges = append(tx.Charges, p.charge("", l, anyCost(r, quota)))
@@ -232,7 +233,7 @@ func reset(t testing.TB, store weir.Store) {
 	for _, l := range limits(2, 10*time.Millisecond)[:7] { // the last is the calendar, which has no window of 10 ms
 		size := max(l.Burst, l.Quota)
 		var d weir.Decision
-		for range 100 { // a window may end between two calls
+		for range 100 { // several times, because a window may end between two calls
 			tx := p.one("", l, size)
 			if d = tx.Decisions[0]; !d.Allowed {
 				break

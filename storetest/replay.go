@@ -12,21 +12,22 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A replay asks a store, and decides the same transactions with states of its own.
+// A replay lets a store decide transactions, and decides the same transactions with states of
+// its own.
 type replay struct {
 	testing.TB
 	store weir.Store
-	run   string // in every key, so that runs may share a server
+	run   string // random text in every key, so that runs may share a server
 	kept  map[id]kept
 }
 
-// An id identifies a state.
+// An id has the names under which a store keeps a state.
 type id struct{ rule, key, limit, algorithm string }
 
 type kept struct {
 	state weir.State
-	limit weir.Limit // with which the state was made
-	reset int64      // when it is as good as new, in µs since 1970
+	limit weir.Limit // the limit of the charge that made the state
+	reset int64      // when the state equals that of a new key, in µs since 1970
 }
 
 func newReplay(t testing.TB, store weir.Store) *replay {
@@ -42,13 +43,13 @@ func (r *replay) charge(key string, l weir.Limit, cost int64) weir.Charge {
 	return weir.Charge{Rule: "storetest", Key: r.run + key, Limit: l, Cost: cost}
 }
 
-// one takes a single charge, now or never.
+// one takes a single charge that does not wait.
 func (r *replay) one(key string, l weir.Limit, cost int64) *weir.Transaction {
 	r.Helper()
 	return r.all(0, r.charge(key, l, cost))
 }
 
-// all takes charges in one transaction.
+// all takes charges in one transaction that waits up to within.
 func (r *replay) all(within time.Duration, charges ...weir.Charge) *weir.Transaction {
 	r.Helper()
 	t := &weir.Transaction{Charges: charges, Within: within}
@@ -88,9 +89,9 @@ func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 	for i := range asked {
 		k := r.kept[idOf(&asked[i])]
 		if k.state.At != 0 && k.limit != asked[i].Limit && now >= k.reset {
-			// A store may keep or forget a state that is as good as new for its limit.
-			// Under the new limit the two may differ.
-			r.Skipf("%v was as good as new before the limit changed; that happens on a slow machine", k.limit)
+			// The old limit no longer needs the state, so a store may keep or forget it. For
+			// the new limit that may make a difference.
+			r.Skipf("%v: the state had expired before the limit changed, because the machine is slow", k.limit)
 		}
 		states[i] = k.state
 	}

@@ -5,11 +5,11 @@
 //	}
 //
 // A store decides by its own clock, which a test cannot set. The suite therefore
-// replays every decision. It keeps states of its own, decides at the Transaction.At
-// that the store has filled in, and compares every field of the results. There is no
-// tolerance: a store that is off by a microsecond fails.
+// replays every decision: it keeps states of its own, decides at the Transaction.At
+// that the store has filled in, and compares every field of the results. A store that is
+// off by a microsecond fails.
 //
-// Limits does so for algorithms of your own.
+// Run tests the algorithms of package algorithms. Limits tests algorithms of your own.
 //
 // The store need not be empty, because the keys are new in every run. The tests
 // sleep for less than a second in all.
@@ -21,11 +21,11 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Run runs every test as a subtest, each on a store of its own from open. Use
-// t.Cleanup to end what open starts.
+// Run runs every test as a subtest, each with a store of its own from open. If open starts
+// something, it should end it with t.Cleanup.
 //
-// A bubble of testing/synctest allows no subtests. To test a store in memory in
-// bubbles, range over Tests and open a bubble for each.
+// A bubble of testing/synctest allows no subtests. To test a store in bubbles, range over
+// Tests and open a bubble for each test.
 func Run(t *testing.T, open func(t *testing.T) weir.Store) {
 	t.Helper()
 	for _, test := range Tests() {
@@ -39,7 +39,7 @@ type Test struct {
 	Run  func(t testing.TB, store weir.Store)
 }
 
-// Tests returns the suite, for callers that Run does not suit.
+// Tests returns the tests of the suite, for callers that cannot use Run.
 func Tests() []Test {
 	return []Test{
 		{"Clock", clock},

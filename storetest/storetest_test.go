@@ -17,15 +17,15 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// A store is the shortest one that passes. It can have one flaw.
+// A store is a short weir.Store that passes the suite if it has no flaw.
 type store struct {
 	flaw   string
 	mu     sync.Mutex
 	states map[[4]string]weir.State
 }
 
-// flaws are mistakes that a store can make, each with the tests that must catch it.
-// Every test of the suite is named at least once.
+// flaws are mistakes that a store can make, each with the tests that must catch it. Each test
+// of the suite must catch at least one flaw.
 var flaws = []struct {
 	flaw   string
 	caught string
@@ -239,7 +239,7 @@ func (s *store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	return errs
 }
 
-// meter hides that an algorithm is a queue.
+// meter wraps an algorithm so that it is no weir.Queuer.
 type meter struct{ weir.Algorithm }
 
 func (s *store) decide(t *weir.Transaction) {
@@ -321,8 +321,8 @@ func failures(t *testing.T, test storetest.Test, flaw string) []string {
 	return r.failures
 }
 
-// TestFlaws: the suite catches stores that have one flaw each, by the tests named
-// beside it, and every test catches a flaw.
+// TestFlaws: each flaw of a store makes the tests fail that are named beside it, and every
+// test of the suite catches a flaw.
 func TestFlaws(t *testing.T) {
 	idle := map[string]bool{}
 	for _, test := range storetest.Tests() {
@@ -331,7 +331,7 @@ func TestFlaws(t *testing.T) {
 	for _, f := range flaws {
 		t.Run(f.flaw, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				// Bubbles begin at the first instant of a millennium, when all windows begin.
+				// A bubble begins at midnight of 2000-01-01, when days and hours begin. Move on.
 				time.Sleep(1234567890123 * time.Microsecond)
 				caught := map[string][]string{}
 				for _, test := range storetest.Tests() {
@@ -360,7 +360,7 @@ func TestFlaws(t *testing.T) {
 	}
 }
 
-// TestRun runs the suite in real time.
+// TestRun runs the suite with Run, outside of a bubble.
 func TestRun(t *testing.T) {
 	storetest.Run(t, func(*testing.T) weir.Store {
 		return &store{states: map[[4]string]weir.State{}}

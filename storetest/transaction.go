@@ -21,7 +21,7 @@ func noCharges(t testing.TB, store weir.Store) {
 	p.wants(p.all(time.Hour), true)
 }
 
-// manyCharges: a transaction may have 40 charges, of one key and of many.
+// manyCharges: a transaction may have 40 charges, of one key or of many.
 func manyCharges(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	var charges []weir.Charge
@@ -38,7 +38,8 @@ func manyCharges(t testing.TB, store weir.Store) {
 	p.all(0, charges...)
 }
 
-// decisions: the slice is used again if it is long enough, and grown if not.
+// decisions: Take uses the memory of Decisions again if there is enough, and otherwise
+// allocates.
 func decisions(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	mine := make([]weir.Decision, 5)
@@ -99,7 +100,7 @@ func duplicate(t testing.TB, store weir.Store) {
 		}
 	}
 	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
-	// Another rule, name or algorithm is another limit.
+	// Charges of different rules, limit names or algorithms are no duplicates.
 	other, algorithm := a, a
 	named = a
 	other.Rule = "other"
@@ -136,8 +137,8 @@ func invalid(t testing.TB, store weir.Store) {
 	p.wants(p.one("good", three, 0), true, 3)
 }
 
-// canceled: if the context is done before Take, Take returns its error and spends
-// nothing.
+// canceled: if the context is done before Take, Take returns the error of the context and
+// spends nothing.
 func canceled(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	gone, cancel := context.WithCancel(t.Context())

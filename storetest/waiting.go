@@ -24,11 +24,11 @@ func never(t testing.TB, store weir.Store) {
 	}
 }
 
-// reserve: a caller that agrees to wait owns the unit. No later call takes it first.
+// reserve: a charge that waits reserves its unit, and no later charge gets that unit first.
 func reserve(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	p.wants(p.one("a", three, 3), true, 0)
-	p.wants(p.all(time.Minute, p.charge("a", three, 1)), false, 0) // a unit takes 20
+	p.wants(p.all(time.Minute, p.charge("a", three, 1)), false, 0) // the next unit is free in 20 minutes
 	tx := p.all(time.Hour, p.charge("a", three, 1))
 	p.wants(tx, true, 0)
 	if tx.Wait <= 0 || tx.Wait > 20*time.Minute {
@@ -37,16 +37,17 @@ func reserve(t testing.TB, store weir.Store) {
 	p.wants(p.one("a", three, 1), false, 0)
 	second := p.all(time.Hour, p.charge("a", three, 1))
 	p.wants(second, true, 0)
-	if second.Wait < tx.Wait+19*time.Minute { // they may be a minute apart
+	if second.Wait < tx.Wait+19*time.Minute { // a minute may pass between the calls
 		t.Errorf("got Wait %v behind one of %v, want 20 minutes more", second.Wait, tx.Wait)
 	}
-	// Charges wait for the slowest of their transaction. Costs of 0 and below do not wait.
+	// All charges of a transaction wait as long as the slowest of them. Charges of 0 and below
+	// do not make it wait.
 	p.wants(p.one("slow", one, 1), true, 0)
 	p.wants(p.one("back", three, 2), true, 1)
 	tx = p.all(2*time.Hour, p.charge("b", three, 1), p.charge("slow", one, 1), p.charge("c", three, 0), p.charge("back", three, -1))
 	p.wants(tx, true, 0, 0, 3, 2)
 	p.wants(p.one("b", three, 1), false, 0) // two units are free, but only after the reserved one
-	// If one charge cannot wait, none does.
+	// If one charge cannot fit by waiting, the transaction reserves nothing.
 	p.wants(p.all(2*time.Hour, p.charge("d", three, 1), p.charge("b", three, 4)), false, 3, 0)
 	p.wants(p.one("d", three, 0), true, 3)
 }
@@ -64,14 +65,14 @@ func queue(t testing.TB, store weir.Store) {
 		}
 		last = tx.Wait
 	}
-	p.wants(p.all(2*time.Hour, p.charge("queue", l, 1)), false, 0) // no room
-	p.wants(p.one("queue", l, 1), false, 0)                        // no overtaking
+	p.wants(p.all(2*time.Hour, p.charge("queue", l, 1)), false, 0) // the queue is full
+	p.wants(p.one("queue", l, 1), false, 0)                        // a charge that does not wait overtakes none
 	for range 3 {
 		tx := p.one("meter", l, 1)
 		p.wants(tx, true)
 	}
 	p.wants(p.one("meter", l, 1), false, 0)
-	// A queue and another limit leave together.
+	// A charge that waits for a queue and for another limit goes ahead under both together.
 	p.one("slow", three, 3)
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1), p.charge("slow", three, 1)), true, 0, 0)
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)
