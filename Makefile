@@ -1,4 +1,4 @@
-# The steps of .ci/run, one word each. `make` takes all of them.
+# `make` runs all steps of .ci/run, and `make STEP` runs one step.
 
 steps = install vet bench fuzz examples serve peers playground race test
 
