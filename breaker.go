@@ -23,10 +23,10 @@ type BreakerOptions struct {
 	// Each cooldown that ends in a failed probe makes one request wait in vain.
 	Cooldown time.Duration
 
-	// OnChange is called after the breaker has opened, with the error that opened it,
-	// and after it has closed, with nil. It may be nil. A failed probe is no change. It
-	// runs under no lock, in the goroutine of the request that made the change; calls
-	// that take longer than Cooldown may overlap.
+	// OnChange is called after the breaker has opened, with the error that opened it, and
+	// after it has closed, with nil. It may be nil. A failed probe is no change. OnChange
+	// runs under no lock, in the goroutine of the request that made the change. Calls that
+	// take longer than Cooldown may overlap.
 	OnChange func(open bool, err error)
 
 	// Logger gets a line after the breaker has opened, with the error that opened it,
@@ -36,11 +36,11 @@ type BreakerOptions struct {
 
 const moment = 25 * time.Millisecond // failures within it count once
 
-// Breaker returns an error at once while next is down, so that requests do not wait for
-// it. A closed breaker asks next. After o.Failures consecutive failures it opens and
-// returns ErrOpen. After o.Cooldown it sends one request at a time to next as a probe, and
-// returns ErrOpen to all others. A probe that succeeds closes the breaker; one that fails
-// begins another Cooldown. A call that began before a change does not count after it.
+// Breaker returns a store that fails at once while next is down, so that requests do not
+// wait for next. A closed breaker asks next. After o.Failures consecutive failures it opens
+// and returns ErrOpen. After o.Cooldown it sends one request at a time to next as a probe,
+// and returns ErrOpen to all others. A probe that succeeds closes the breaker; one that
+// fails begins another Cooldown. A call that began before a change does not count after it.
 //
 // An error does not count if it says nothing about the store: the caller has hung up or its
 // own deadline has passed, the transaction is invalid, or the error is
@@ -88,7 +88,7 @@ type phase struct {
 	err     error       // what an open breaker returns; nil if closed
 	began   time.Time   // when the outage began
 	refused int64       // BreakerStore.refused at that time
-	until   time.Time   // no probe before
+	until   time.Time   // when the first probe may be sent
 	probing atomic.Bool // stays true once the probe has ended the phase
 }
 

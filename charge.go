@@ -15,7 +15,7 @@ import (
 // if it is free, if a rule refuses it, and after an error. charge then only asks the other
 // rules whether they refuse the request.
 func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err error) {
-	wait := time.Duration(0) // for the limits of banned keys, as far as it is known
+	wait := time.Duration(0) // for the limits of banned keys, as far as this process knows it
 	for i := range l.rules {
 		rule := l.rules[i]
 		guards := rule.guards()
@@ -132,7 +132,7 @@ func oneMore[T any](s *[]T) *T {
 // passes reports whether a rule ignores a request: the rule does not apply and has no
 // DenyFrom, or Allow or AllowFrom lets the request pass.
 func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
-	if applies && rule.Allow == nil && rule.AllowFrom == nil { // inlined: most rules pay no call
+	if applies && rule.Allow == nil && rule.AllowFrom == nil { // this check is inlined, so most rules cost no call
 		return false
 	}
 	return rule.allows(r, key, applies)
@@ -171,7 +171,7 @@ func (v *verdict) refuseFor(f Refusal, by *rule, key string) {
 // cost returns how many units a request costs: math.MaxInt64, which never fits, if Cost is
 // negative.
 func (rule *rule) cost(r *http.Request) int64 {
-	if rule.Cost == nil { // inlined: most rules pay no call
+	if rule.Cost == nil { // this check is inlined, so most rules cost no call
 		return 1
 	}
 	return rule.costOf(r)

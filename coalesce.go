@@ -13,12 +13,11 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Batcher is a Store that decides many transactions for about the price of one: in one
-// round trip, and similar ones in one step.
+// A Batcher is a Store that decides many transactions in one round trip.
 type Batcher interface {
-	// TakeEach decides ts as if Take were called for each in turn; each is all or
-	// nothing by itself. It returns nil, or one error for each transaction, which is nil
-	// for those that were decided.
+	// TakeEach decides ts as if Take were called for each in turn; each spends all of its
+	// charges or none. It returns nil, or one error for each transaction, which is nil for
+	// a transaction that was decided.
 	TakeEach(ctx context.Context, ts []*Transaction) []error
 }
 
@@ -30,10 +29,10 @@ type Batcher interface {
 // or the shared call fails.
 //
 // A call therefore takes at most twice the latency of next, unless more than 1,024 calls
-// are queued before it. A caller whose context ends returns at once: if its transaction
-// has not been sent it is dropped, otherwise its units may be spent. Shared calls run with
-// a background context, without the values of the callers; a panic of next is returned as
-// an error to all of them.
+// are queued before it. A caller whose context ends returns at once: if its transaction has
+// not been sent it is dropped, otherwise its units may be spent. Shared calls run with a
+// background context, without the values of the callers' contexts. A panic of next is
+// returned as an error to all callers of the call.
 //
 // Keys are spread over 16 lanes by a hash, and the keys of a lane share calls. A
 // transaction of several keys uses the lane of its first charge.
@@ -83,8 +82,8 @@ type call struct {
 	done  chan struct{}
 }
 
-// The states of a call. The first CompareAndSwap out of pending decides who recycles it:
-// the caller if it is done, the runner if the caller has given up.
+// The states of a call. The first CompareAndSwap out of pending decides who recycles the
+// call: the caller if the call is done, the runner if the caller has given up.
 const (
 	pending = iota
 	done
@@ -201,7 +200,7 @@ func (c *coalesced) run(l *lane) {
 			ts = c.decide(rest[:n], ts)
 			rest = rest[n:]
 		}
-		clear(now) // they are recycled
+		clear(now) // the calls are recycled
 	}
 }
 

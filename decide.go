@@ -246,7 +246,7 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 }
 
 // explainRefusal makes the decisions of a refused transaction describe the states as they
-// are. Those of charges that fit describe them as if the charge had been spent.
+// are. take describes the state of a charge that fits as if the charge had been spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]

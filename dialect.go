@@ -8,9 +8,9 @@ import (
 	"github.com/seed83679106/weir/internal/fields"
 )
 
-// A Dialect is a way to tell clients about limits in response fields. Dialects
-// are flags: IETF | GitHub sends both. Retry-After is sent with every refusal
-// that a wait can cure, whatever the dialect.
+// A Dialect is a way to tell clients about limits in response fields. Dialects are flags:
+// IETF | GitHub sends both. Whatever the dialect, every refusal has Retry-After, unless no
+// wait helps.
 //
 // If a response is about several limits, the dialects that have room for one limit show the
 // tightest: of those that refused, the one with the longest wait, and otherwise the one

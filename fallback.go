@@ -29,8 +29,9 @@ import (
 // or to both if only the answer of primary was lost. If the units were spent in the other
 // store, that many more are admitted. Forget also goes to the store that answers.
 //
-// A line is logged when secondary begins to decide, with the cause, and when primary has
-// decided for a second: see FallbackStore.Logger. Fallback panics if a store is nil.
+// A line is logged when secondary begins to decide, with the cause, and another when
+// primary has decided for a second without an error: see FallbackStore.Logger. Fallback
+// panics if a store is nil.
 func Fallback(primary, secondary Store) *FallbackStore {
 	if primary == nil || secondary == nil {
 		panic("weir: Fallback: a store is nil")
@@ -100,12 +101,12 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 // the whole limit, and the Remaining of the share. If all requests of a client reach one
 // replica, the client has only its share.
 //
-// A share is at least 1. If Quota, or a Burst that is not 0, is below replicas, the replicas
-// together exceed the limit. For GCRA and the buckets, write such a rate over a longer
-// period: 1 per second is 60 per minute of the same Burst. If a share of Quota cannot be
-// counted exactly, it is rounded down to tens, hundreds and so on. Costs are not divided: a
-// cost above the share is refused with Never. Share panics if next is nil or replicas is
-// below 1.
+// A share is at least 1. If Quota, or a Burst that is not 0, is below replicas, the
+// replicas together exceed the limit. For GCRA and the buckets, write such a rate over a
+// longer period: 1 per second is 60 per minute with the same Burst. If a share of Quota
+// cannot be counted exactly, it is rounded down to tens, hundreds and so on. Costs are not
+// divided: a cost above the share is refused with Never. Share panics if next is nil or
+// replicas is below 1.
 func Share(next Store, replicas int) Store {
 	switch {
 	case next == nil:

@@ -34,8 +34,8 @@ func (a *item) tighter(b *item) bool {
 	return ah < bh || ah == bh && al < bl
 }
 
-// tightest returns the tightest item of a unit ("" is any), for dialects that have room
-// for one. It ignores items whose Remaining is unknown, and returns nil if none is left.
+// tightest returns the tightest item of a unit ("" is any), for dialects that have room for
+// one limit. It ignores items whose Remaining is unknown, and returns nil if none is left.
 func tightest(items []item, unit string) (tight *item) {
 	for i := range items {
 		it := &items[i]
@@ -74,8 +74,8 @@ func (w *fieldWriter) room() {
 	}
 }
 
-// set sets a field to the bytes of buf from start on. They are never written again, so
-// they can be a string without a copy.
+// set sets a field to the bytes of buf from start on. Those bytes are never written again,
+// so the string can share them.
 func (w *fieldWriter) set(name string, start int) {
 	text := w.buf[start:]
 	w.values = append(w.values, unsafe.String(unsafe.SliceData(text), len(text)))

@@ -57,8 +57,8 @@ type HybridStore struct {
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
-// Stats returns how many transactions were decided from memory, and how many by the
-// store behind. hits divided by their sum is the hit rate.
+// Stats returns how many transactions were decided from memory, and how many by the next
+// store. hits divided by their sum is the hit rate.
 func (h *HybridStore) Stats() (hits, misses uint64) {
 	for i := range h.shards {
 		s := &h.shards[i]

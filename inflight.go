@@ -11,7 +11,7 @@ import (
 )
 
 // inFlight is an algorithm whose units are given back when the request has ended. The
-// Period of its limits is the lease: for so long a unit counts if nobody gives it back.
+// Period of its limits is the lease: a unit that is not given back counts for that long.
 type inFlight interface{ InFlight() }
 
 func (l *Limit) inFlight() bool {
@@ -65,8 +65,8 @@ func (f *flight) end() {
 }
 
 // renew spends the units again, even if they do not fit, and then gives the old ones back.
-// In between they count twice, so another request may be refused that would fit, but none
-// is admitted that would not.
+// In between the units count twice, so another request may be refused although it fits, but
+// no request is admitted that does not fit.
 func (f *flight) renew() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

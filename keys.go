@@ -32,8 +32,8 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 //   - the peer in r.RemoteAddr, if it is not in a trusted prefix. Its headers are not
 //     read, so it cannot choose its key;
 //   - the rightmost address in X-Forwarded-For that is not in a trusted prefix, because
-//     each proxy appends the address that called it. The client may have invented the
-//     entries to the left of it.
+//     each proxy appends the address that called it. The client may have
+//     invented the entries left of that address.
 //
 // List your proxies and nothing else. If a prefix holds clients, or a proxy passes
 // X-Forwarded-For on unchanged, clients can choose their key. Behind a proxy that is not

@@ -12,7 +12,7 @@ import (
 const (
 	// Never is the RetryAfter of a charge for which no wait is known to help: its cost
 	// exceeds the capacity of the limit, or the limit counts requests in flight. It is also
-	// that of a request that a rule denies.
+	// the RetryAfter of a request that a rule denies.
 	Never time.Duration = math.MaxInt64
 
 	// MaxTicks is the largest number that the arithmetic of a limit may reach. The sum of a
@@ -29,7 +29,7 @@ type Limit struct {
 	// ASCII.
 	Name string
 
-	// Algorithm is the arithmetic that counts; it must not be nil.
+	// Algorithm counts the units; it must not be nil.
 	Algorithm Algorithm
 
 	// Quota is how many units Period allows. At least 1.
@@ -110,10 +110,10 @@ func (l *Limit) fault() error {
 	return nil
 }
 
-// StoredName is the name under which stores keep the counts of the limit: Name, or if that
-// is empty the short name of Period: "1m", "1500ms". A rule may therefore gain and lose
-// limits, and the limits that stay keep their counts. If the period of a limit may change,
-// give the limit a name, so that it keeps its counts.
+// StoredName returns the name under which stores keep the counts of the limit: Name or, if
+// Name is empty, a short form of Period such as "1m" or "1500ms". A rule may therefore gain
+// and lose limits, and the limits that stay keep their counts. If the period of a limit may
+// change, give the limit a name, so that it keeps its counts.
 func (l *Limit) StoredName() string {
 	if l.Name != "" {
 		return l.Name

@@ -269,8 +269,8 @@ func (v *verdict) hideChecks() {
 	if len(v.Charges) == n {
 		return
 	}
-	clear(v.Charges[n:]) // which keep keys alive
-	clear(v.checks)      // which do so too
+	clear(v.Charges[n:]) // they would keep keys alive
+	clear(v.checks)      // they would, too
 	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
 }
 
@@ -290,7 +290,7 @@ func (t *Transaction) reset() {
 	for i := range t.Charges {
 		t.Charges[i].Key = "" // the pool must not keep keys alive
 	}
-	clear(t.next) // nor the logs of states
+	clear(t.next) // it must not keep the logs of states either
 	t.Charges, t.Decisions, t.Undo, t.next = t.Charges[:0], t.Decisions[:0], t.Undo[:0], t.next[:0]
 	t.Within, t.Delay, t.Wait, t.Forget, t.At, t.Refusal = 0, 0, 0, false, time.Time{}, Refusal{}
 }

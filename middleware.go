@@ -75,8 +75,9 @@ type Options struct {
 	// key; watch.Log can log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
-	// Observe is called with each decision and each error, before the request
-	// goes on; nil observes nothing. It must be safe for concurrent use.
+	// Observe is called with each decision and each error, before the request goes on; nil
+	// observes nothing. A request that no rule charges or refuses is not observed. Observe
+	// must be safe for concurrent use.
 	Observe func(Event)
 
 	// NoFromContext passes each request on as it is, instead of a copy whose context has

@@ -67,7 +67,7 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 
 // observe logs the error of an event and calls Observe.
 func (l *Limiter) observe(v *verdict, e *Event) {
-	if e.Err != nil || l.o.Observe != nil { // inlined: most limiters pay no call
+	if e.Err != nil || l.o.Observe != nil { // this check is inlined, so most limiters cost no call
 		l.tellObserver(v, e)
 	}
 }

@@ -17,7 +17,7 @@ var unlimited override
 
 // override returns the override of a key, or nil if the key has none.
 func (l *Limiter) override(v *verdict, rule *rule, key string, applies bool) *override {
-	if rule.Overrides == nil || !applies { // inlined: a rule without overrides pays no call
+	if rule.Overrides == nil || !applies { // this check is inlined, so a rule without Overrides costs no call
 		return nil
 	}
 	return l.validOverride(v, rule, key)

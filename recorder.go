@@ -230,7 +230,7 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	b.reading.Add(1)
-	defer b.reading.Add(-1) // after failed
+	defer b.reading.Add(-1) // after failed was set
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF && err != http.ErrBodyReadAfterClose {
 		b.failed.Store(true)

@@ -8,11 +8,12 @@ import "time"
 // LimitedError, and in the Event itself, so handlers, logs and metrics get the same
 // value. It never has a key.
 type Refusal struct {
-	// Reason says what refused. If a limit refuses and the key is banned, it is ReasonBan.
+	// Reason says what refused the request: ReasonBan if the key is banned, even if a limit
+	// refuses as well.
 	Reason Reason
 
-	// Rule is the name of the rule that refuses; if several do, of the one with the
-	// longest wait.
+	// Rule is the name of the rule that refuses. If several rules refuse, it is the rule
+	// with the longest wait.
 	Rule string
 
 	// RetryAfter is the wait until the request would pass, if nothing else is spent: the

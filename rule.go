@@ -38,7 +38,7 @@ type Rule struct {
 	// nearest lower limit that can be, and the Logger gets a warning. Any other invalid
 	// limit is an error of the request: see OnError. The context of r does not end when the
 	// client hangs up, because a lookup that fails for that reason would let the client
-	// pass. Bound the time of the lookup.
+	// pass. LimitsFor must therefore limit the time of its lookup itself.
 	LimitsFor func(r *http.Request) []Limit
 
 	// Overrides returns the limits that a key has instead of Limits and LimitsFor; ok is
@@ -90,8 +90,8 @@ type Rule struct {
 	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
 	Penalty *Penalty
 
-	// Unit is what Cost counts, for the dialects that write it: "tokens",
-	// "content-bytes". "" means "requests".
+	// Unit is what Cost counts, for the dialects that show it, such as "tokens" or
+	// "content-bytes"; "" means "requests".
 	Unit string
 
 	// PartitionKey returns the parameter pk of the dialect IETF for a key, which it gets as
@@ -204,7 +204,7 @@ func (r *rule) inShadow(key string) bool {
 	if r.Shadow == 0 {
 		return false
 	}
-	h := uint64(14695981039346656037) // FNV-1a, and then mixed so that its upper bits are good
+	h := uint64(14695981039346656037) // FNV-1a, whose upper bits are uneven, so the hash is mixed afterwards
 	for _, s := range [...]string{r.Name, "\x00", key} {
 		for i := range len(s) {
 			h = (h ^ uint64(s[i])) * 1099511628211
@@ -228,7 +228,7 @@ type policy struct {
 	capacityValue []string
 	ietf          []string // "api";q=100;w=60
 	draft         []string // 100;w=60
-	json          []byte   // the name
+	json          []byte   // the name as JSON
 	refusal       problem  // the answer if this limit alone refuses
 }
 

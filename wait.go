@@ -64,8 +64,8 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 
 // AllowAtMost spends as many units of a charge as fit now, at most its Cost, in one call of
 // the store: no other charge comes between. If not even one fits, granted is 0, and
-// RetryAfter of the Decision says when one would. Transaction.AtMost does the same for
-// several charges. Otherwise it is like Allow.
+// RetryAfter of the Decision says when one would. In everything else AllowAtMost is like
+// Allow. Transaction.AtMost does the same for several charges.
 func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64, d Decision, err error) {
 	if err := spends(charge); err != nil {
 		return 0, d, err

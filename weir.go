@@ -69,7 +69,7 @@ type LogEntry struct {
 // A Charge asks one limit for Cost units.
 type Charge struct {
 	Rule  string // different rules count separately; printable ASCII
-	Key   string // see StoredKey
+	Key   string // stores keep its StoredKey
 	Limit Limit
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost gives units back
 
@@ -79,11 +79,11 @@ type Charge struct {
 	Spent int64
 }
 
-// StoredKey is the key under which stores, caches, bans, lists of offenders and logs know
-// Key. That is Key if it has at most 128 bytes, and otherwise "sha256:" and its SHA-256 in
-// the URL alphabet of base64, 50 characters together. A client that sends keys of a megabyte
-// therefore takes no more memory than one that sends 128 bytes. The functions of a Rule get
-// the whole key. The StoredKey of a stored key is the same key.
+// StoredKey returns the key under which stores, caches, bans, lists of offenders and logs
+// know Key: Key itself if it has at most 128 bytes, and otherwise "sha256:" and its SHA-256
+// in the URL alphabet of base64, 50 characters together. A client that sends keys of a
+// megabyte therefore takes no more memory than one that sends 128 bytes. The functions of a
+// Rule get the whole key. The StoredKey of a stored key is the same key.
 func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
 // A Decision is the answer to one charge. Durations count from the transaction's At and are
@@ -97,14 +97,15 @@ type Decision struct {
 	Remaining int64
 
 	// RetryAfter is the shortest wait after which this charge fits if nothing else is
-	// spent: at that microsecond it fits, one earlier it does not. It is 0 if Allowed,
-	// and Never if the cost exceeds the capacity, or if the limit counts requests in
-	// flight. For a charge that would wait in a queue (see Queuer) it is the wait after
+	// spent. After a wait that is a microsecond shorter, it does not fit. It is 0 if
+	// Allowed, and Never if the cost exceeds the capacity, or if the limit counts requests
+	// in flight. For a charge that would wait in a queue (see Queuer) it is the wait after
 	// which the queue admits the same charge with the same Within.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is
-	// spent, and for a limit of requests in flight, because nobody knows when one ends.
+	// spent, and for a limit of requests in flight, because it is unknown when a request
+	// ends.
 	NextAfter time.Duration
 
 	// ResetAfter is the wait until the state of the key decides as the zero State does. A
@@ -128,8 +129,8 @@ type Transaction struct {
 	// now. It is capped at 2^50 µs, 35 years.
 	Within time.Duration
 
-	// Delay is the shortest wait: the charges are spent no sooner, and later charges go
-	// after them. It must not exceed Within.
+	// Delay is the shortest wait: the charges are spent no sooner, and later charges are
+	// spent after them. It must not exceed Within.
 	Delay time.Duration
 
 	// If Forget is set, Take spends nothing and deletes the states of the charges: what is
@@ -161,7 +162,7 @@ type Transaction struct {
 	// At is filled by Take: the store's clock when it decided.
 	At time.Time
 
-	// Wait is filled by Take: how long to wait before going ahead.
+	// Wait is filled by Take: how long the caller must wait before it goes ahead.
 	Wait time.Duration
 
 	// Undo is filled by Take if Wait > 0, with one element for each charge, and otherwise
@@ -228,7 +229,7 @@ func (t *Transaction) Validate() error {
 
 func (t *Transaction) validate() error {
 	if t.Delay > max(0, t.Within) {
-		return fmt.Errorf("weir: a delay of %v is not within %v", t.Delay, t.Within)
+		return fmt.Errorf("weir: the Delay of %v exceeds Within, %v", t.Delay, t.Within)
 	}
 	if err := t.makePlans(); err != nil {
 		return err
