@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A clock tells the time of the wall clock for half the price: it reads only the monotonic
-// clock, and adds what has passed since it last read both clocks. After a second it reads
-// both again, so it notices within a second that the wall clock was set or that the
-// machine slept.
+// A clock returns the time of the wall clock in half the time that time.Now takes. It reads
+// only the monotonic clock, and adds the time that has passed since it last read both
+// clocks. After a second it reads both again, so it notices within a second that the wall
+// clock was set or that the machine slept.
 type clock struct {
 	both atomic.Pointer[reading]
 }
@@ -18,7 +18,7 @@ type reading struct {
 	wall int64     // ns since 1970
 }
 
-// now returns µs since 1970.
+// now returns the time in µs since 1970.
 func (c *clock) now() int64 {
 	if r := c.both.Load(); r != nil {
 		if since := time.Since(r.time); uint64(since) < uint64(time.Second) {
@@ -33,8 +33,8 @@ func (c *clock) now() int64 {
 func (r *reading) bubbled() bool { return r.time == r.time.Round(0) }
 
 // read reads both clocks, the wall clock first. If the thread is held up between the two,
-// the clock is behind by that time until the next reading. So read takes the best of three
-// readings.
+// the clock is late by that time until the next reading. So read makes three readings and
+// keeps the one that was held up least.
 func (c *clock) read() int64 {
 	r := &reading{time: time.Now()}
 	r.wall = r.time.UnixNano()
@@ -44,9 +44,9 @@ func (c *clock) read() int64 {
 			r = &reading{again, wall}
 		}
 	}
-	// Counts of another clock mean nothing on this one: keys would be refused for
-	// decades. The clock of a bubble is never confused with the wall clock, even if the
-	// wall clock is set.
+	// States of one clock mean nothing on another: keys could be refused for decades. A
+	// reading shows whether its clock is that of a bubble, so a wall clock that is set
+	// causes no panic.
 	if last := c.both.Load(); last != nil && (last.bubbled() != r.bubbled() || r.bubbled() && r.time.Before(last.time)) {
 		panic("memstore: this store has counted outside this bubble of testing/synctest, on another clock: make it inside the bubble")
 	}

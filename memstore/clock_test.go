@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestClock: it tells the wall's time, to the microsecond, and a wall clock that
-// was set is noticed within a second, whichever way.
+// TestClock: the clock returns the time of the wall clock to the microsecond. It notices
+// within a second that the wall clock was set forward or back.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clock
@@ -34,8 +34,8 @@ func TestClockAllocates(t *testing.T) {
 	}
 }
 
-// TestClockOfBubble: a store that has counted outside a bubble says so inside, and
-// the reverse, for what it has counted means nothing there.
+// TestClockOfBubble: a clock that was read outside a bubble of testing/synctest panics
+// inside, and the reverse, because instants of one clock mean nothing on the other.
 func TestClockOfBubble(t *testing.T) {
 	refuses := func(c *clock) (refused bool) {
 		defer func() { refused = recover() != nil }()
@@ -57,7 +57,7 @@ func TestClockOfBubble(t *testing.T) {
 		if !refuses(&inside) {
 			t.Error("read in one bubble, then in another: want a panic")
 		}
-		if refuses(&unused) { // it is as good as made here
+		if refuses(&unused) { // a clock that was never read can be used anywhere
 			t.Error("made outside, first read inside: want no panic")
 		}
 	})

@@ -6,8 +6,9 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// TakeEach makes Store a weir.Batcher. In memory a batch is no cheaper than its
-// transactions one by one, but weir.Coalesce then works in tests as it does with Redis.
+// TakeEach decides ts one after the other, as weir.Batcher requires. In memory a batch is
+// no cheaper than its transactions one by one. With TakeEach, weir.Coalesce works in tests
+// as it does with Redis.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	var errs []error
 	for i, t := range ts {

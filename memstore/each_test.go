@@ -10,7 +10,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestTakeEach: each is decided in turn, and an error is its own transaction's.
+// TestTakeEach: TakeEach decides its transactions in order. An error concerns only its own
+// transaction.
 func TestTakeEach(t *testing.T) {
 	var store weir.Batcher = memstore.New(memstore.Options{})
 	c := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.FixedWindow(2, 1000*time.Hour), Cost: 1}

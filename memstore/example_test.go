@@ -30,8 +30,8 @@ func ExampleNew() {
 	// false 0 30m0s
 }
 
-// Two limits of one key and one of all keys, and what is spent is spent under
-// all of them.
+// Two limits of one key and a limit of all keys are charged together: units are spent under
+// all of them or under none.
 func ExampleStore_Take() {
 	store := memstore.New(memstore.Options{})
 	t := weir.Transaction{Charges: []weir.Charge{
@@ -56,14 +56,14 @@ func ExampleStore_Take() {
 	// false 18 0 998
 }
 
-// Where a store has room only for keys that are being limited, a new one is an
-// error: whether it may pass is for its caller to say.
+// If every state in a full store has refused a charge, a charge of a new key returns
+// ErrFull. The caller chooses whether to go ahead.
 func Example_full() {
 	store := memstore.New(memstore.Options{MaxKeys: 8})
 	t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
 	for i := 0; ; i++ {
 		t.Charges[0].Key = fmt.Sprint("key ", i)
-		for range 2 { // the second is refused
+		for range 2 { // the second charge is refused
 			if err := store.Take(context.Background(), &t); errors.Is(err, memstore.ErrFull) {
 				fmt.Println(err)
 				return

@@ -1,4 +1,4 @@
 package memstore
 
-// Many is how many keys a flood has.
+// Many returns how many keys a flood in tests has.
 func Many() int { return many() }

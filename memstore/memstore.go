@@ -1,5 +1,5 @@
-// Package memstore keeps the states of rate limits in the memory of one
-// process. It needs no goroutine and nothing to close.
+// Package memstore keeps the states of rate limits in the memory of one process. It runs no
+// goroutine, and there is nothing to close.
 package memstore
 
 import (
@@ -16,11 +16,11 @@ import (
 
 // Options are the options of New. The zero Options are ready to use.
 type Options struct {
-	// MaxKeys is how many states the store keeps: one state for each limit of each
-	// key. 0 means 1,048,576. While there are no more than MaxKeys states, none is lost;
-	// if keys have several limits, while there are no more than nine tenths of MaxKeys.
-	// The store has room for a sixth more, and for at least 8 states: it holds 8 states
-	// if MaxKeys is 1, and 1168 if it is 1000.
+	// MaxKeys is how many states the store keeps: one state for each limit of each key. 0
+	// means 1,048,576. No state is lost while there are at most MaxKeys of them, or at most
+	// nine tenths of MaxKeys if keys have several limits. The store has room for a sixth
+	// more, and for at least 8 states: it holds 8 states if MaxKeys is 1, and 1168 if it is
+	// 1000.
 	//
 	// A state takes about 48 bytes, and a million states take 50 MB. Memory grows with
 	// use up to that. Logs come on top: 16 to 32 bytes for each charge of the last
@@ -28,26 +28,26 @@ type Options struct {
 	MaxKeys int
 }
 
-// ErrFull is returned by Take if a new key finds no room, because all states that it
-// could replace are being limited. That takes more than nine tenths of MaxKeys such
-// states. Like every error of a store it goes to OnError, which by default lets the
-// request pass.
+// ErrFull is returned by Take if there is no room for a new key, because every state that
+// it could replace has refused a charge. This happens only if more than nine tenths of
+// MaxKeys states have. A Limiter treats it as every error of a store: OnError decides, and
+// by default the request passes.
 var ErrFull = errors.New("memstore: full of keys that are being limited")
 
-// Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent
-// use. Its clock is the wall clock. In a bubble of testing/synctest that is the clock of
-// the bubble: a Store that has counted outside a bubble panics if it is used inside,
-// and the reverse.
+// Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent use. Its
+// clock is the wall clock. In a bubble of testing/synctest that is the clock of the bubble.
+// A Store that has counted outside a bubble panics if it is used inside, and one that has
+// counted inside panics outside.
 //
-// The store does not keep keys. It knows them by a 64-bit hash with a secret seed, so a
-// client cannot choose keys that collide. The probability that any two of a million
-// states collide by accident is one in 37 million (10^12/2^65), and one in 370,000 for
-// ten million states. Keys with different hashes never share the state of a limit.
+// The store does not keep keys. It identifies them by a 64-bit hash with a secret seed, so
+// a client cannot choose keys that collide. The probability that any two of a million
+// states collide by accident is one in 37 million (10^12/2^65), and one in 370,000 for ten
+// million states. Keys with different hashes never share the state of a limit.
 //
 // When the table is full, a new state replaces one of a few others. It chooses a state
-// that is as good as new; or else one that has units left; or else one that has none
-// left. Of equal states it chooses the one that is as good as new soonest. A state that
-// has refused a charge stays until it is as good as new.
+// whose quota is whole again; or else one that has units left; or else one that has none
+// left. Among several it chooses the one whose quota is whole soonest. A state that has
+// refused a charge stays until its quota is whole again.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed
@@ -57,10 +57,10 @@ type Store struct {
 const (
 	maxShards = 256
 
-	// minShardKeys is the fewest states of a shard, if there are several shards. All
-	// limits of a key are in one shard, so shards with few keys differ more in size. If each key has 24 limits, minShardKeys states belong to 680
-	// keys. The probability that a given shard gets a quarter more than its part is then
-	// below 10^-9.
+	// minShardKeys is the least number of states that a shard is made for, if there are
+	// several shards. All limits of a key are in one shard, so shards with few keys differ
+	// more in size. If each key has 24 limits, minShardKeys states belong to 680 keys. The
+	// probability that a given shard gets a quarter more than its part is then below 10^-9.
 	minShardKeys = 16_384
 )
 
@@ -95,7 +95,7 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return s.takeSeveral(t)
 }
 
-// takeSeveral decides any number of charges but one.
+// takeSeveral decides a transaction with no charge, or with two or more.
 func (s *Store) takeSeveral(t *weir.Transaction) error {
 	switch n := len(t.Charges); {
 	case n == 0:
@@ -112,10 +112,10 @@ func (s *Store) takeSeveral(t *weir.Transaction) error {
 	}
 }
 
-// takeOne decides one charge. It reads the clock before it takes the lock, so that no
-// other call waits for the clock. The clock and the lock wait for all that comes before
-// them: the hash goes first and the explanation last, where the processor does them at the
-// same time.
+// takeOne decides one charge. It reads the clock before it takes the lock, so that no other
+// call waits for the clock. Reading the clock and taking the lock make the processor wait
+// for all instructions before them. So takeOne computes the hash before both, and takeMeter
+// fills in the decision after the lock is released.
 func (s *Store) takeOne(t *weir.Transaction) error {
 	c, p := &t.Charges[0], t.Plan(0)
 	h := s.hash(c.Key)
@@ -162,11 +162,11 @@ const (
 	inline = 24
 )
 
-// A lane is a charge of several that are decided together.
+// A lane is one of several charges that are decided together.
 type lane struct {
 	id    uint64 // the fingerprint of its state
 	shard int
-	slot  *slot // nil if it has none
+	slot  *slot // nil if the state has no slot
 	debt
 }
 
@@ -246,8 +246,8 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 }
 
 // addAll gives a slot to each state that must be kept and has none. It returns false if
-// there is no room for one of them. The slots that it has added before are then empty,
-// and so are free.
+// there is no room for one of them. The slots that it has already added are then empty,
+// which makes them free.
 func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
@@ -274,21 +274,22 @@ func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
 	return true
 }
 
-// hash returns the hash of a key. It alone says which shard has the limits of the key.
+// hash returns the hash of a key. The hash alone chooses the shard, so all limits of a key
+// are in one shard.
 func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, storedkey.Of(key)) }
 
 // fingerprint returns the fingerprint of a state, made of the hash of its key and the hash
 // of its names. Under the same names, keys with different hashes have different
-// fingerprints, because an odd factor has an inverse. It is never 0, which marks a free
-// slot.
+// fingerprints, because multiplying by an odd number modulo 2^64 can be undone. A
+// fingerprint of 0 becomes 1, because 0 marks a free slot.
 func fingerprint(h, names uint64) uint64 { return max((h^names)*0x9e3779b97f4a7c15, 1) }
 
-// index maps a hash to one of n places.
+// index maps a hash to a number from 0 to n-1.
 func index(h uint64, n int) int {
 	hi, _ := bits.Mul64(h, uint64(n))
 	return int(hi)
 }
 
 // Instant returns s. It tells a weir.Limiter that Take decides at once, in memory, and
-// reads nothing of its context but its end.
+// reads nothing of its context except whether it has ended.
 func (s *Store) Instant() weir.Store { return s }

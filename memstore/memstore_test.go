@@ -16,9 +16,8 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// TestStore runs the conformance suite in bubbles, where its sleeps take no
-// time. Stores of one shard and of many differ in their locks, not in what
-// they decide.
+// TestStore runs the conformance suite of package storetest in bubbles of testing/synctest,
+// where its sleeps take no time. Stores of one shard and of many must both pass.
 func TestStore(t *testing.T) {
 	for _, maxKeys := range []int{0, 1000, 1 << 20} {
 		for _, test := range storetest.Tests() {
@@ -31,8 +30,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestRealTime runs it once more by the wall clock, which stands still for
-// nobody.
+// TestRealTime runs the conformance suite by the wall clock, which goes on while a test
+// computes.
 func TestRealTime(t *testing.T) {
 	storetest.Run(t, func(*testing.T) weir.Store { return memstore.New(memstore.Options{}) })
 }
@@ -66,7 +65,7 @@ func together(f func(i int)) {
 	wg.Wait()
 }
 
-// TestOneKey: 64 goroutines on one key admit exactly the limit.
+// TestOneKey: if 64 goroutines charge one key, exactly the quota is admitted.
 func TestOneKey(t *testing.T) {
 	const quota, each = 1000, 100
 	for _, l := range []weir.Limit{
@@ -93,11 +92,11 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
-// TestCrossingKeys: 64 goroutines on crossing sets of keys, in all orders, come
-// to an end, admit exactly the limit of the key they share, and what each of the
-// others has left is what was not admitted.
+// TestCrossingKeys: 64 goroutines charge overlapping sets of keys, in all orders, without a
+// deadlock. Exactly the quota of the key in all sets is admitted, and every other key has
+// spent exactly what was admitted.
 func TestCrossingKeys(t *testing.T) {
-	const quota, each, keys = 2000, 100, 12 // more charges than fit without memory of their own
+	const quota, each, keys = 2000, 100, 12 // transactions have 1 to 12 charges: some more than few
 	l := algorithms.GCRA(quota, 10_000*time.Hour)
 	s := memstore.New(memstore.Options{})
 	var spent [keys]atomic.Int64
@@ -106,7 +105,7 @@ func TestCrossingKeys(t *testing.T) {
 		for range each {
 			order := rand.Perm(keys)
 			for i, k := range order {
-				if k == 0 { // the one they share
+				if k == 0 { // the key that all sets have
 					n := rand.IntN(keys)
 					order[i], order[n] = order[n], order[i]
 					order = order[:n+1]
@@ -138,8 +137,8 @@ func TestCrossingKeys(t *testing.T) {
 	}
 }
 
-// TestAllocations: a decision allocates nothing, whether it admits or refuses,
-// for keys that are known. A log grows as every slice does.
+// TestAllocations: a decision on a known key allocates nothing, allowed or refused. Only a
+// log allocates, when its slice grows.
 func TestAllocations(t *testing.T) {
 	charges := func(n int, l weir.Limit) (c []weir.Charge) {
 		for i := range n {
@@ -180,7 +179,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestNewKeyAllocates nothing of its own: only now and then a table grows.
+// TestNewKeyAllocates: a new key allocates nothing, except when a table grows.
 func TestNewKeyAllocates(t *testing.T) {
 	s := memstore.New(memstore.Options{MaxKeys: 1000})
 	tx := weir.Transaction{Charges: []weir.Charge{charge("", algorithms.GCRA(2, time.Hour), 1)}}
@@ -201,7 +200,8 @@ func TestNewKeyAllocates(t *testing.T) {
 	}
 }
 
-// TestFuture: a state whose units lie in the future is kept until they are over.
+// TestFuture: a state with reservations in the future is kept until the reservations are
+// over.
 func TestFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.Options{MaxKeys: 1})
@@ -214,11 +214,11 @@ func TestFuture(t *testing.T) {
 		}
 		time.Sleep(4*time.Hour + 59*time.Minute)
 		if take(t, s, charge("key", l, 1)).Allowed() {
-			t.Errorf("got admitted while reservations last, want refused")
+			t.Errorf("got allowed while reservations last, want refused")
 		}
 		time.Sleep(time.Minute)
 		if !take(t, s, charge("key", l, 1)).Allowed() {
-			t.Errorf("got refused after all reservations, want admitted")
+			t.Errorf("got refused after all reservations, want allowed")
 		}
 	})
 }

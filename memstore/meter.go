@@ -9,30 +9,32 @@ import (
 	"github.com/seed83679106/weir/internal/plans"
 )
 
-// Most transactions ask only whether charges of meters fit, now or never. This file decides
-// them as the algorithm does, but in a few registers, without a State.
+// Most transactions have only charges of meters, such as GCRA, and do not wait. This file
+// decides them as their algorithm does, but faster, because it needs no weir.State.
 
-// atOnce reports whether a transaction is decided now or never.
+// atOnce reports whether t has no wait, and does not use Forget, AtMost or Force.
 func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget && t.AtMost <= 0 && !t.Force }
 
 // meters reports whether the limit of a charge is a meter, and its cost is from 0 to the
 // capacity.
 func meters(p *plans.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
 
-// readable reports whether the meter of a plan can read a slot as it is: the slot is nil or
-// has no debt, or the debt has the meter's unit and is no more than the meter holds.
+// readable reports whether the meter of p can use the state in s as it is. It can if s is
+// nil, or if s has no log, and its debt is 0 or has the meter's unit and is no more than
+// the meter holds.
 func readable(s *slot, p *plans.Plan) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a <= 0 || s.b == p.Unit && s.a <= p.Full)
 }
 
-// A debt is what a meter owes at an instant. Times are in µs from then.
+// A debt is what a meter owes at an instant: units that are spent and have not drained.
+// ticks is its amount; a unit has Plan.Unit ticks. Times are in µs from the instant.
 type debt struct {
 	ticks int64
-	ahead int64 // until it begins to drain: nothing fits before that
-	reset int64 // from then until it has drained
+	ahead int64 // until the debt begins to drain; nothing fits before that
+	reset int64 // from ahead until the debt has drained
 }
 
-// debtOf returns what is owed at now. The slot is readable.
+// debtOf returns what the state in s owes at now, without reset. s must be readable.
 func debtOf(s *slot, p *plans.Plan, now int64) (d debt) {
 	if s == nil || s.reset() <= now {
 		return d
@@ -46,7 +48,8 @@ func debtOf(s *slot, p *plans.Plan, now int64) (d debt) {
 	return d
 }
 
-// lack returns how many ticks too much a charge is; it fits if that is at most 0.
+// lack returns by how many ticks a charge is too large. The charge fits if this is 0 or
+// less.
 func (d debt) lack(p *plans.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
 
 // fits reports whether a charge is allowed.
@@ -54,7 +57,7 @@ func (d debt) fits(p *plans.Plan, cost int64) bool {
 	return cost == 0 || d.ahead == 0 && d.lack(p, cost) <= 0
 }
 
-// save writes a debt that a charge has just added to.
+// save writes d to the slot, after a charge at now has added to d.
 func (s *slot) save(d debt, p *plans.Plan, id uint64, now int64) {
 	rank := int64(someLeft)
 	if p.Full-d.ticks < p.Unit {
@@ -67,7 +70,7 @@ func (s *slot) save(d debt, p *plans.Plan, id uint64, now int64) {
 	s.fate = (now+d.reset)<<fateBits | rank
 }
 
-// explain fills in the decision on a charge. The debt contains the charge if it is spent.
+// explain fills in the decision on a charge. If the charge is spent, d already contains it.
 func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed bool) {
 	remaining, next := p.Size, int64(0)
 	if d.ticks > 0 {
@@ -135,8 +138,8 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 	return nil
 }
 
-// takeMeters completes the decision on several charges, of which the debts are known, under
-// the locks of their shards.
+// takeMeters decides several charges of meters whose debts are in lanes. allowed says
+// whether all of them fit. The caller holds the locks of their shards.
 func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed bool) error {
 	answer(t, now)
 	for i := range lanes {
@@ -167,7 +170,7 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 	return nil
 }
 
-// answer makes room for the decisions of t, and says when they were made.
+// answer makes room for the decisions of t, sets At to now, and empties Undo and Wait.
 func answer(t *weir.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]

@@ -15,7 +15,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// plain hides from a store that an algorithm is a meter.
+// A plain algorithm hides that it is a meter, so that a store decides it through
+// weir.State.
 type plain struct {
 	weir.Algorithm
 	weir.Validator
@@ -36,7 +37,8 @@ func hidden(l weir.Limit) weir.Limit {
 	return l
 }
 
-// A pair of stores with one seed, of which one sees no meters.
+// A pair is two stores with the same seed that get the same transactions. One of them sees
+// only plain algorithms.
 type pair struct {
 	*rand.Rand
 	mine, theirs *Store
@@ -61,13 +63,13 @@ func newPair(seed uint64) *pair {
 	return p
 }
 
-// number returns a number from 1 to 2^20, of any magnitude.
+// number returns a random number from 1 to 2^20, small ones as often as large ones.
 func (p *pair) number() int64 { return 1 + p.Int64N(1<<p.IntN(21)) }
 
 func (p *pair) limit() weir.Limit {
 	for {
 		quota, period := p.number(), time.Duration(p.number())*time.Microsecond
-		if p.IntN(20) == 0 { // a million a day, which needs a divisor
+		if p.IntN(20) == 0 { // a million a day: a unit is not a whole number of µs
 			quota, period = 1_000_000, 24*time.Hour
 		}
 		l := algorithms.GCRA(quota, period)
@@ -85,7 +87,7 @@ func (p *pair) limit() weir.Limit {
 	}
 }
 
-// change gives one of the limits other numbers, or the same ones again.
+// change gives one of the limits other numbers, or leaves it as it is.
 func (p *pair) change() {
 	l := &p.limits[p.IntN(len(p.limits))]
 	old := *l
@@ -102,7 +104,7 @@ func (p *pair) change() {
 	}
 }
 
-// ask makes up the next question.
+// ask makes the next random transaction, for both stores.
 func (p *pair) ask() {
 	p.a.Charges, p.a.Within, p.a.Delay, p.a.Undo, p.a.Forget = p.a.Charges[:0], 0, 0, nil, p.IntN(100) == 0
 	if p.IntN(8) == 0 {
@@ -141,9 +143,9 @@ func (p *pair) ask() {
 	}
 }
 
-// TestMetersAlike: what the store decides of meters by itself is what their
-// algorithms decide, in every field, and so is what it remembers. WEIR_DECISIONS is
-// how many decisions it compares.
+// TestMetersAlike: the code of meter.go decides as the algorithms of the meters do, in
+// every field, and stores the same states. The environment variable WEIR_DECISIONS sets how
+// many decisions the test compares.
 func TestMetersAlike(t *testing.T) {
 	want := 40_000
 	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {

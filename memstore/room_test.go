@@ -13,8 +13,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestFlood: a key that was refused stays refused, whatever a flood of made-up
-// keys does, and however small the store is.
+// TestFlood: a key that was refused stays refused during a flood of made-up keys, however
+// small the store is. After its period it is allowed again.
 func TestFlood(t *testing.T) {
 	floods := []struct {
 		name string
@@ -58,7 +58,7 @@ func TestFlood(t *testing.T) {
 						if i%1000 == 0 || i < 100 {
 							for name, l := range victims {
 								if take(t, s, charge(name, l, 1)).Allowed() {
-									t.Fatalf("%s: got admitted after %d keys of a flood, want refused", name, i)
+									t.Fatalf("%s: got allowed after %d keys of a flood, want refused", name, i)
 								}
 							}
 						}
@@ -66,11 +66,11 @@ func TestFlood(t *testing.T) {
 					if got, want := full > 0, len(flood.cost) > 1; got != want {
 						t.Errorf("got ErrFull %d times of %d; want some: %v", full, n, want)
 					}
-					// And when its time has come it is admitted.
+					// After its period the key is allowed again.
 					time.Sleep(time.Hour)
 					for name, l := range victims {
 						if !take(t, s, charge(name, l, 1)).Allowed() {
-							t.Errorf("%s: got refused an hour later, want admitted", name)
+							t.Errorf("%s: got refused an hour later, want allowed", name)
 						}
 					}
 				})
@@ -79,8 +79,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestFull: where no key may be forgotten a new one is an error, and nothing is
-// spent under the others. What is known is decided as ever.
+// TestFull: if every state in a full store has refused a charge, a charge of a new key is
+// ErrFull, and nothing of its transaction is spent. Known keys are decided as usual.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hour, log := algorithms.GCRA(1, time.Hour), algorithms.SlidingLog(5, time.Hour)
@@ -103,11 +103,11 @@ func TestFull(t *testing.T) {
 		}
 		take(t, s, charge("log", log, 3))
 		if take(t, s, charge("log", log, 1)).Allowed() {
-			t.Errorf("got admitted, want refused")
+			t.Errorf("got allowed, want refused")
 		}
 		full(charge("new", hour, 1))
 		full(charge("new", hour, 1), charge("new", log, 1))
-		// What need not be kept needs no room.
+		// A charge that leaves no state to keep needs no room.
 		for _, c := range []weir.Charge{charge("new", hour, 0), charge("new", hour, -1), charge("new", hour, 2), charge("0", hour, 1)} {
 			if got, want := take(t, s, c).Allowed(), c.Cost <= 0; got != want {
 				t.Errorf("%v: got Allowed %v, want %v", c, got, want)
@@ -117,14 +117,14 @@ func TestFull(t *testing.T) {
 		time.Sleep(time.Hour)
 		for i := range 8 {
 			if !take(t, s, charge(fmt.Sprint("new", i), hour, 1)).Allowed() {
-				t.Errorf("new key %d: got refused an hour later, want admitted", i)
+				t.Errorf("new key %d: got refused an hour later, want allowed", i)
 			}
 		}
 	})
 }
 
-// TestRefusedStay: as long as nine tenths of MaxKeys are being limited they stay
-// so, and every other key finds room, at the expense of those that are not.
+// TestRefusedStay: while at most nine tenths of MaxKeys states have refused a charge, all
+// of them are kept. Every other key finds room in place of states that have not refused.
 func TestRefusedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxKeys, refused, flood = 10_000, 9_000, 50_000
@@ -156,12 +156,13 @@ func TestRefusedStay(t *testing.T) {
 	})
 }
 
-// TestForgets: who goes first when a new key needs room.
+// TestForgets: when a new key needs room in a full store, the state with the least to lose
+// is replaced.
 func TestForgets(t *testing.T) {
 	two := algorithms.GCRA(2, 2*time.Hour)
 	for _, test := range []struct {
 		first, then weir.Charge
-		cost        []int64 // more charges of the key that came then
+		cost        []int64 // more charges of the second key
 		want        string
 	}{
 		{charge("some", two, 1), charge("none", two, 2), nil, "some"},
@@ -170,7 +171,8 @@ func TestForgets(t *testing.T) {
 		{charge("late", algorithms.GCRA(2, 4*time.Hour), 1), charge("soon", two, 1), nil, "soon"},
 		{charge("soon", two, 1), charge("late", algorithms.GCRA(2, 4*time.Hour), 1), nil, "soon"},
 		{charge("none", algorithms.GCRA(1, 4*time.Hour), 1), charge("back", algorithms.GCRA(2, time.Hour), 2), []int64{-1}, "back"},
-		// Refused once, it stays until it is as good as new, and though it has units again.
+		// A key that was refused once stays until its state has ended, also if it has units
+		// again.
 		{charge("late", algorithms.GCRA(2, 4*time.Hour), 1), charge("refused", algorithms.GCRA(2, time.Hour), 2), []int64{1, -1}, "late"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -202,10 +204,9 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestCapacity: no state is lost while there are no more than MaxKeys, for keys
-// of one limit, and nine tenths of it for keys of several, all of which are in
-// one shard. That they are being limited, so that none may be forgotten, makes
-// no key an error.
+// TestCapacity: no state is lost while there are at most MaxKeys states of keys with one
+// limit, or nine tenths of MaxKeys states of keys with several limits, which share a shard.
+// If all of these states have refused a charge, no key gets ErrFull.
 func TestCapacity(t *testing.T) {
 	for _, maxKeys := range []int{1, 8, 10, 24, 27, 100, 1000, 1024, 3000, 10_000, 16_383, 32_768, 99_984, 1 << 20} {
 		if maxKeys > memstore.Many() {
@@ -240,7 +241,7 @@ func TestCapacity(t *testing.T) {
 			}
 			each(1)
 			each(0)
-			if limits < 24 { // and with none that may go
+			if limits < 24 { // also if all states have refused a charge
 				s = memstore.New(memstore.Options{MaxKeys: maxKeys})
 				each(1)
 				each(1)

@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestSwitchedTiers: a client that is charged under two tiers of one name is
-// admitted what the larger one admits, in any order.
+// TestSwitchedTiers: a client that switches between two tiers of one name is admitted no
+// more than the larger tier admits in its worst case.
 func TestSwitchedTiers(t *testing.T) {
 	for _, tiers := range [][2]weir.Limit{
 		{algorithms.GCRA(60, time.Minute), algorithms.GCRA(600, time.Minute)},
@@ -34,7 +34,8 @@ func TestSwitchedTiers(t *testing.T) {
 				}
 				return tx.Allowed()
 			}
-			// Whenever the smaller one admits a unit, all that the larger one has left.
+			// Whenever the smaller tier admits a unit, spend all that the larger tier has
+			// left.
 			for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {
 				if take(tiers[0]) {
 					for take(tiers[1]) {
@@ -48,8 +49,8 @@ func TestSwitchedTiers(t *testing.T) {
 	}
 }
 
-// TestSwitchedPeriods: the store remembers what an algorithm needs to tell that a key
-// was charged under another period, and decides as the arithmetic does.
+// TestSwitchedPeriods: a store decides as Transaction.Decide does if the period of a limit
+// changes between charges. To do so it must remember until when the state matters.
 func TestSwitchedPeriods(t *testing.T) {
 	limits := func(quota int64, period time.Duration) []weir.Limit {
 		return []weir.Limit{
@@ -65,7 +66,7 @@ func TestSwitchedPeriods(t *testing.T) {
 			for range 200 {
 				store := memstore.New(memstore.Options{MaxKeys: 8})
 				state := make([]weir.State, 1)
-				end := int64(0) // of the state
+				end := int64(0) // when the state ends
 				for range 40 {
 					l := limits(1+r.Int64N(10), periods[r.IntN(len(periods))])[kind].Named("l")
 					got := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: l, Cost: []int64{0, 1, 1, 1 + r.Int64N(l.Quota), -1}[r.IntN(5)]}}}
@@ -78,7 +79,7 @@ func TestSwitchedPeriods(t *testing.T) {
 					}
 					now := time.Now().UnixMicro()
 					if now >= end {
-						state[0] = weir.State{} // which is what the store may think
+						state[0] = weir.State{} // a store may forget a state that has ended
 					}
 					before := fmt.Sprintf("%+v", state[0])
 					if want.Decide(now, state) && got.Charges[0].Cost != 0 {

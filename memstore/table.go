@@ -21,8 +21,9 @@ type table []bucket
 // reading the first.
 type bucket [ways]slot
 
-// A slot holds a fingerprint, its state, and when the state is as good as new. From then
-// on the slot is free; no sweep is needed.
+// A slot holds the fingerprint of a state, the state, and its reset: the instant from which
+// the state decides as the zero State does. From then on the state has ended and the slot
+// is free. No sweep is needed.
 type slot struct {
 	id       uint64 // 0 if nothing was ever here
 	at, a, b int64
@@ -30,11 +31,11 @@ type slot struct {
 }
 
 // The rank of a slot says how much would be lost with its state. A state keeps the highest
-// rank that it had until it is as good as new.
+// rank that it has had until it ends.
 const (
-	someLeft = iota // it has units left
-	noneLeft        // it has none
-	refusing        // it refused a charge: it is being limited
+	someLeft = iota // the state has units left
+	noneLeft        // the state has no units left
+	refusing        // the state has refused a charge
 
 	rankMask = 3
 	hasLog   = 4
@@ -50,16 +51,16 @@ func (s *slot) raise(rank int64) {
 	}
 }
 
-// refused notes whether the state refused a charge. s may be nil: a new key refuses only
-// costs above the capacity, and nothing need be kept for that.
+// refused gives the slot the rank refusing if d is a refusal. s may be nil: a new key
+// refuses only costs above the capacity, which no state is needed for.
 func (s *slot) refused(d *weir.Decision, now int64) {
 	if s != nil && !d.Allowed && s.reset() > now {
 		s.raise(refusing)
 	}
 }
 
-// bucketsFor returns how many buckets hold n states and a sixth more, because chance may
-// fill one shard by so much more than others.
+// bucketsFor returns how many buckets hold n states and a sixth more, because by chance a
+// shard may get so many more states than others.
 func bucketsFor(n int) int { return max(1, (n*7/6+ways-1)/ways) }
 
 // first and second return the homes of a fingerprint, the two buckets where it may live.
@@ -84,8 +85,7 @@ func (t table) other(id uint64, b *bucket) *bucket {
 
 func (t table) homes(id uint64) [2]*bucket { return [...]*bucket{t.first(id), t.second(id)} }
 
-// find returns the slot of a fingerprint, or nil. It stays valid until the next
-// add.
+// find returns the slot of a fingerprint, or nil. The slot stays valid until the next add.
 func (t table) find(id uint64) *slot {
 	if len(t) == 0 {
 		return nil
@@ -105,14 +105,14 @@ func (b *bucket) find(id uint64) *slot {
 	return nil
 }
 
-// free reports whether a new state may use the slot: it is empty, or its state is as good
-// as new and not one of the fingerprints to keep.
+// free reports whether a new state may use the slot: the slot is empty, or its state has
+// ended and its fingerprint is not in keep.
 func (s *slot) free(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
 
-// room returns a free slot, or nil, and how many are taken. It is the first, which is found
-// first.
+// room returns the first free slot of the bucket, or nil, and how many of its slots are
+// taken.
 func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
 	for i := range b {
 		if !b[i].free(now, keep) {
@@ -125,8 +125,8 @@ func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
 }
 
 // room returns a free slot in the homes of id, or nil. It prefers the first home, where
-// find looks first. If that has at most two free slots, room prefers the emptier home, so
-// that few states find both homes full.
+// find looks first. If the first home has at most two free slots, room prefers the emptier
+// home, so that few states find both homes full.
 func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	one, taken := t.first(id).room(now, keep)
 	if taken < ways-2 {
@@ -139,11 +139,11 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 }
 
 // worth orders slots by how much would be lost with their states: by rank, and then by
-// the instant of their reset.
+// their reset.
 func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
 
-// weaker returns the slot with the least worth: s, which may be nil, or a slot of b that
-// is not one of the fingerprints to keep.
+// weaker returns the slot with the least worth: s, which may be nil, or a slot of b whose
+// fingerprint is not in keep.
 func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	for i := range b {
 		if (s == nil || b[i].worth() < s.worth()) && !slices.Contains(keep, b[i].id) {
@@ -153,11 +153,11 @@ func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	return s
 }
 
-// A shard is a table under a lock. All limits of a key are in the same one.
+// A shard is a table under a lock. All limits of a key are in the same shard.
 type shard struct {
 	mu     sync.Mutex
-	last   int64 // when it decided last, in µs since 1970
-	most   int   // buckets, at most
+	last   int64 // the instant of the last decision, in µs since 1970
+	most   int   // the most buckets that the table may have
 	rest   int   // see rests
 	table  table
 	logs   map[uint64][]weir.LogEntry
@@ -171,10 +171,11 @@ func (sh *shard) lock(now int64) int64 {
 	return sh.instant(now)
 }
 
-// instant returns the instant of a decision that read the clock at now, before the lock. It
-// is no earlier than the decision before: a caller that waited for the lock may have read
-// the clock before the caller that got the lock first. If the decision before is a second
-// or more ahead of now, the clock has been set back, and now counts.
+// instant returns the instant of a decision whose caller read the clock at now and then
+// took the lock. A caller may have read the clock before another caller that got the lock
+// first, so the instant is never before that of the last decision. There is one exception:
+// if the last decision is a second or more ahead of now, the clock has been set back, and
+// instant returns now.
 func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last
@@ -183,8 +184,8 @@ func (sh *shard) instant(now int64) int64 {
 	return now
 }
 
-// add gives the fingerprint an empty slot of the rank someLeft, and returns nil if there is
-// no room. It takes no slot from the fingerprints to keep.
+// add returns an empty slot of the rank someLeft for the fingerprint id, or nil if there is
+// no room. It takes no slot from the fingerprints in keep.
 func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	if sh.table == nil {
 		sh.table = make(table, 1)
@@ -206,9 +207,10 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	return sl
 }
 
-// replace returns the slot of the least worth in the homes of id. If all states there
-// refuse, it moves one of them to its other home, over a state that does not refuse, and
-// returns the slot that this leaves. If all states there refuse too, it returns nil.
+// replace returns the slot of the least worth in the homes of id. If all states there have
+// the rank refusing, it moves one of them to its other home, over a state of lower rank,
+// and returns the slot that this frees. If the other homes have no such state, it returns
+// nil.
 func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	homes := sh.table.homes(id)
 	for _, b := range homes {
@@ -249,18 +251,19 @@ func (sh *shard) forget(sl *slot) {
 }
 
 const (
-	// mostSteps is how many buckets move searches for a free slot two moves away. While
-	// at most 95 of 100 slots are taken, one in so many buckets has a free slot.
+	// mostSteps is how many buckets moveTwo searches for a free slot. While at most 95 of
+	// 100 slots are taken, at least one in mostSteps buckets has a free slot on average.
 	mostSteps = 64
 
-	// rests is for how many new keys that search is left out after it found nothing, so
-	// that a flood of keys does not cost more because the table is full.
+	// rests is for how many new keys this search is skipped after it found nothing, so that
+	// a full table does not make a flood of new keys more expensive.
 	rests = 64
 )
 
 // move makes room for a fingerprint whose homes are full. It moves a state from there to
-// the other home of that state, if a slot is free there, or if one of the states there
-// can move on. Without move, a few states would be lost long before the table is full.
+// the other home of that state, if a slot is free there, or if one of the states there can
+// move on to its own other home. Without move, a few states would be lost long before the
+// table is full.
 func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
 	homes := t.homes(id)
 	for _, b := range homes {
@@ -277,8 +280,8 @@ func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
 	return sh.moveTwo(t, homes, now, keep)
 }
 
-// moveTwo is the search for a state of homes whose other home has a state that can move
-// on.
+// moveTwo frees a slot in homes by two moves: it searches for a state whose other home has
+// a state that can move on.
 func (sh *shard) moveTwo(t table, homes [2]*bucket, now int64, keep []uint64) *slot {
 	steps := 0
 	for _, b := range homes {
@@ -299,7 +302,7 @@ func (sh *shard) moveTwo(t table, homes [2]*bucket, now int64, keep []uint64) *s
 	return nil
 }
 
-// moveOn moves a state to its other home, and reports whether there was room.
+// moveOn moves the i-th state of b to its other home, and reports whether there was room.
 func (sh *shard) moveOn(t table, b *bucket, i int, now int64, keep []uint64) bool {
 	free, _ := t.other(b[i].id, b).room(now, keep)
 	if free == nil {
@@ -335,7 +338,7 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 			sl := next.room(s.id, now, keep)
 			if sl == nil {
 				if sl = sh.move(next, s.id, now, keep); sl == nil {
-					return false // next to impossible: the larger table has no room for this state
+					return false // hardly ever happens: the larger table has no room for this state
 				}
 			}
 			*sl = *s
@@ -359,7 +362,7 @@ func (sh *shard) room(n int) []weir.State {
 	return sh.states
 }
 
-// load reads the state in a slot, which may be nil, into the zero s.
+// load reads the state in a slot into s, which is zero. The slot may be nil.
 func (sh *shard) load(s *weir.State, sl *slot, id uint64, now int64) {
 	if sl == nil || sl.reset() <= now {
 		return
@@ -370,8 +373,7 @@ func (sh *shard) load(s *weir.State, sl *slot, id uint64, now int64) {
 	}
 }
 
-// save writes the state to a slot, which is nil only if there is nothing to
-// remember.
+// save writes a state to a slot. The slot is nil only if the state need not be kept.
 func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Decision) {
 	if sl == nil {
 		return

@@ -26,7 +26,7 @@ func (s *Store) ask(t testing.TB, key string, l weir.Limit, cost int64) *weir.Tr
 	return tx
 }
 
-// many returns how many keys a flood has: fewer where each takes its time.
+// many returns how many keys a flood in tests has: fewer in builds that are slow.
 func many() int {
 	info, _ := debug.ReadBuildInfo()
 	if testing.Short() || slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
@@ -35,8 +35,8 @@ func many() int {
 	return 1_000_000
 }
 
-// memory returns the bytes of all tables, and how many logs there are and marks
-// they have room for.
+// memory returns the bytes of all tables, the number of logs, and the number of entries
+// (marks) that the logs have room for.
 func (s *Store) memory() (bytes, logs, marks int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -49,7 +49,8 @@ func (s *Store) memory() (bytes, logs, marks int) {
 	return bytes, logs, marks
 }
 
-// reaches reports whether a value of type t can lead to one of a kind.
+// reaches reports whether a value of type t has a value of one of kinds in it, or points to
+// one.
 func reaches(t reflect.Type, kinds ...reflect.Kind) bool {
 	for _, k := range kinds {
 		if t.Kind() == k {
@@ -71,9 +72,8 @@ func reaches(t reflect.Type, kinds ...reflect.Kind) bool {
 	return false
 }
 
-// TestPointers: the garbage collector finds nothing to follow in a table, nor
-// in a log, and no shard can keep a caller's key alive: it has no place for a
-// string, nor for anything that may hide one.
+// TestPointers: tables and logs have no pointers for the garbage collector to follow. A
+// shard has no field that could hold a string, so it cannot keep a caller's key alive.
 func TestPointers(t *testing.T) {
 	pointers := []reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.String, reflect.Interface,
 		reflect.Func, reflect.Chan, reflect.UnsafePointer}
@@ -90,11 +90,11 @@ func TestPointers(t *testing.T) {
 	}
 }
 
-// TestGrowth: a table that grows keeps every state, exactly as it was.
+// TestGrowth: a table that grows keeps every state unchanged.
 func TestGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 10_000
-		s := New(Options{MaxKeys: 4 * keys}) // twice what is needed, so that no shard is full
+		s := New(Options{MaxKeys: 4 * keys}) // more than is needed, so that no shard is full
 		limits := []weir.Limit{algorithms.GCRA(100, time.Hour), algorithms.SlidingLog(100, time.Hour).Named("log")}
 		want := map[string][2]weir.Decision{}
 		for i := range keys {
@@ -111,8 +111,8 @@ func TestGrowth(t *testing.T) {
 	})
 }
 
-// TestSecondStep: a shard loses nothing until 94 of 100 slots are taken, because
-// a state that could make room is moved two steps if one leads nowhere.
+// TestSecondStep: a shard loses no state until 94 of 100 slots are taken, because moveTwo
+// frees a slot if a single move cannot.
 func TestSecondStep(t *testing.T) {
 	s := New(Options{MaxKeys: minShardKeys})
 	l := algorithms.GCRA(1, time.Hour)
@@ -127,7 +127,7 @@ func TestSecondStep(t *testing.T) {
 	}
 }
 
-// TestMemory: a flood leaves tables and logs within the bound, whatever comes.
+// TestMemory: a flood of keys leaves tables and logs within their bounds.
 func TestMemory(t *testing.T) {
 	const maxKeys = 10_000
 	keys := many()
@@ -160,7 +160,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("got %d more bytes on the heap, want at most %d", heap, 2*most)
 	}
 
-	// Logs take the place of those states, and of each other.
+	// States with logs take the place of the states of the flood, and of each other.
 	tx.Charges[0].Limit = algorithms.SlidingLog(4, time.Hour)
 	for range 2 {
 		flood(2 * maxKeys)
@@ -174,8 +174,8 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestExpiry: what is as good as new makes room, slot and log, before anything
-// else is forgotten.
+// TestExpiry: new keys take the slots of states that have ended, and free their logs,
+// before any other state is lost.
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{MaxKeys: 1})
@@ -187,7 +187,7 @@ func TestExpiry(t *testing.T) {
 				key := fmt.Sprint(round, i)
 				s.ask(t, key, log, 2)
 				if s.ask(t, key, log, 1).Allowed() {
-					t.Fatalf("round %d, key %d: got admitted, want refused", round, i)
+					t.Fatalf("round %d, key %d: got allowed, want refused", round, i)
 				}
 			}
 			if bytes, logs, _ := s.memory(); bytes != int(unsafe.Sizeof(bucket{})) || logs > 7 {
@@ -196,9 +196,9 @@ func TestExpiry(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		if got := s.ask(t, "keep", keep, 0).Decisions[0].Remaining; got != 1 {
-			t.Errorf("got %d remaining of the key that was not as good as new, want 1", got)
+			t.Errorf("got %d remaining of the key whose state had not ended, want 1", got)
 		}
-		// A log that is given back is gone at once.
+		// A log whose units are all given back is deleted at once.
 		s.ask(t, "back", log, 1)
 		_, before, _ := s.memory()
 		s.ask(t, "back", log, -1)
@@ -208,7 +208,7 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestLog: a log is no longer than its limit needs, however long it is used.
+// TestLog: a log has room for at most three times its quota, however long it is used.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const quota = 100
@@ -224,7 +224,8 @@ func TestLog(t *testing.T) {
 	})
 }
 
-// TestBytesPerKey says what a million keys take.
+// TestBytesPerKey: a key takes at most 50 bytes in a store of a million keys, and none of
+// these keys is lost.
 func TestBytesPerKey(t *testing.T) {
 	if many() < 1_000_000 {
 		t.Skip("a million keys")
@@ -262,8 +263,8 @@ func TestBytesPerKey(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestNamesDontCollide: two limits of a key are two states, also if their names differ
-// only in the last bits of eight letters, which a multiplication hardly spreads.
+// TestNamesDontCollide: two limits of a key have different states, also if their names
+// differ only in the last bits of eight letters, which a multiplication hardly spreads.
 func TestNamesDontCollide(t *testing.T) {
 	s := New(Options{})
 	limit := algorithms.GCRA(1, time.Minute)
@@ -290,6 +291,6 @@ func TestNamesDontCollide(t *testing.T) {
 		}
 	}
 	if alike > 0 {
-		t.Errorf("%d of %d states are taken for another of their key", alike, 1000*len(charges))
+		t.Errorf("%d of %d states have the fingerprint of another limit of their key", alike, 1000*len(charges))
 	}
 }
