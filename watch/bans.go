@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Bans remembers bans that this process has seen refuse a request, in memory for n keys. If
-// there are more, it forgets the one that ends first.
+// Bans remembers the bans by which limiters of this process refused requests, for n keys at
+// most. If there are more, it forgets the ban that ends first.
 type Bans struct {
 	n     int
 	mu    sync.Mutex
@@ -24,7 +24,7 @@ type Bans struct {
 type Banned struct {
 	Rule  string
 	Key   string    // as weir.Charge.StoredKey returns it
-	Until time.Time // when the ban and the limits let it pass, as of its last request
+	Until time.Time // when the key may pass again, according to its last refusal
 }
 
 // NewBans returns Bans of n keys. It panics if n is below 1.
@@ -35,7 +35,7 @@ func NewBans(n int) *Bans {
 	return &Bans{n: n, known: map[ruleKey]*Banned{}}
 }
 
-// Observe notes the ban that refused a request.
+// Observe records a ban that refused a request. It ignores other events and rules in shadow.
 func (b *Bans) Observe(e weir.Event) {
 	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
 		return
@@ -65,8 +65,8 @@ func (b *Bans) first() (first ruleKey) {
 	return first
 }
 
-// Keys returns the bans that are not over. Those that end last come first. A ban that was
-// lifted since is among them.
+// Keys returns the bans that have not ended, with those first that end last. A ban that an
+// operator has lifted is still among them.
 func (b *Bans) Keys() []Banned {
 	now := time.Now()
 	b.mu.Lock()

@@ -17,20 +17,20 @@ import (
 // Codes of the mistakes that Diagnose finds. DIAGNOSTICS.md says what each means and
 // how to mend it.
 const (
-	NobodyTrusted  = "WEIR001" // requests have X-Forwarded-For, and no proxy is trusted
+	NobodyTrusted  = "WEIR001" // forwarded requests are limited by the address of the proxy
 	AnybodyTrusted = "WEIR002" // clients can choose their key under a rule
 	ChargedTwice   = "WEIR003" // one request is charged twice under a rule
 	EmptyKey       = "WEIR004" // a key is empty
 	ClockFar       = "WEIR005" // the clocks of the store and of this process differ
 	SlowClient     = "WEIR006" // a Redis client has settings that exceed the store's time budget
-	FailOpen       = "WEIR007" // requests pass undecided
+	FailOpen       = "WEIR007" // requests cannot be decided, and pass unless OnError refuses them
 )
 
-// Diagnose finds probable mistakes in a configuration. It checks the rules and stores
-// at once, and returns an Observe that checks requests. It logs each mistake as a
-// warning with its code, and each code at most once a minute. A nil logger is
-// slog.Default(). Stores are checked if they have a method Warnings() []string, as
-// those of redisstore have.
+// Diagnose finds probable mistakes in a configuration. It checks rules and stores when it
+// is called, and returns a function for weir.Options.Observe that checks requests. Each
+// mistake is logged as a warning with its code, and each code at most once a minute. A nil
+// logger means slog.Default(). A store is checked if it has a method Warnings() []string,
+// as a redisstore.Store has.
 func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (observe func(weir.Event)) {
 	if logger == nil {
 		logger = slog.Default()
@@ -39,7 +39,7 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 	for _, r := range rules {
 		d.global[r.Name] = reflect.ValueOf(r.Key).Pointer() == reflect.ValueOf(weir.Global()).Pointer()
 		if trustsAnybody(r.Key) {
-			d.found(AnybodyTrusted, "clients can choose their key by X-Forwarded-For", "rule", r.Name)
+			d.found(AnybodyTrusted, "clients can choose their key by X-Forwarded-For or Forwarded", "rule", r.Name)
 		}
 	}
 	for _, s := range stores {
@@ -56,7 +56,7 @@ type diagnosis struct {
 	logger *slog.Logger
 	global map[string]bool // rules with the key Global(), which is empty on purpose
 	mu     sync.Mutex
-	last   map[string]time.Time // of the last warning with a code
+	last   map[string]time.Time // when a code was last logged
 }
 
 // found logs a warning, unless it logged one with this code less than a minute ago.

@@ -8,14 +8,14 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Log returns an Observe that logs refusals and errors, at most perSecond lines a
-// second. If it leaves lines out, the next line has their number as left_out. A line
-// has the rule, the reason (such as "limit", "ban", "deny" or "error"), the limit if one
-// refused, and retry_after if waiting helps. A nil logger is slog.Default(). A perSecond
-// below 1 counts as 1.
+// Log returns a function for weir.Options.Observe that logs refusals and errors, at most
+// perSecond lines a second. If lines are left out, the next line has their number as
+// left_out. A line has the rule, the reason (such as "limit", "ban", "deny" or "error"), the
+// limit if a limit refused, and retry_after if waiting helps. A nil logger means
+// slog.Default(). A perSecond below 1 means 1.
 //
-// Keys may be personal data. Each is logged as the function key returns it. If key is
-// nil, no key is logged.
+// Keys may be personal data. The function key returns the form in which a key is logged. If
+// key is nil, no key is logged.
 func Log(logger *slog.Logger, perSecond int, key func(rule, key string) string) func(weir.Event) {
 	if logger == nil {
 		logger = slog.Default()
@@ -75,7 +75,8 @@ func (l *refusalLog) observe(e weir.Event) {
 	l.logger.InfoContext(e.Request.Context(), message, attrs...)
 }
 
-// longest returns the name of the limit with the longest wait, which is RetryAfter.
+// longest returns the name of the limit with the longest wait, which is the RetryAfter of the
+// refusal.
 func longest(t *weir.Transaction) string {
 	for i := range t.Decisions {
 		if d := &t.Decisions[i]; !d.Allowed && d.RetryAfter == t.Refusal.RetryAfter {

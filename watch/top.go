@@ -1,8 +1,8 @@
-// Package watch has observers, for Observe of weir.Options, that show operators what
-// limiters do. Top finds the keys that are refused most, Bans the keys that are banned, and
-// Traffic tries other limits on recent requests. Log logs refusals at a bounded rate, and
-// Diagnose finds probable mistakes in a configuration. A function that calls several of
-// them is an observer, too.
+// Package watch has functions for weir.Options.Observe that show operators what limiters do.
+// Top finds the keys that are refused most, Bans the keys that are banned, and Traffic tries
+// other limits on recent requests. Log logs refusals at a bounded rate, and Diagnose finds
+// probable mistakes in a configuration. To use several, set Observe to a function that calls
+// each of them.
 package watch
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Top finds the keys that are refused most, in memory for n keys. Every key with more
-// than one in n of all refusals is among them. It uses the Space-Saving algorithm of
-// Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements
-// in Data Streams" (2005).
+// A Top finds the keys that are refused most. It remembers n keys. A key that has more than
+// 1/n of all refusals is always among them. The algorithm is Space-Saving, of Metwally,
+// Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data
+// Streams" (2005).
 type Top struct {
 	n     int
 	mu    sync.Mutex
@@ -60,7 +60,7 @@ func (t *Top) Observe(e weir.Event) {
 		if decisions[i].Allowed {
 			continue
 		}
-		first := true // no limit of this rule before it refused
+		first := true // whether this is the first limit of its rule that refused
 		for j := range charges[:i] {
 			first = first && (decisions[j].Allowed || charges[j].Rule != charges[i].Rule)
 		}
@@ -92,8 +92,8 @@ func (t *Top) count(rule, key string) {
 	t.known[ruleKey{r.Rule, r.Key}] = r
 }
 
-// Count returns how often a key was refused under a rule, at most; 0 if it is not among the
-// keys that are known.
+// Count returns the Count of a key under a rule, see [Refused]. It returns 0 if the Top does
+// not remember the key.
 func (t *Top) Count(rule, key string) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *Top) Count(rule, key string) int64 {
 	return 0
 }
 
-// Keys returns the keys. Those that were refused most come first.
+// Keys returns the keys that the Top remembers, with those first that have the largest Count.
 func (t *Top) Keys() []Refused {
 	t.mu.Lock()
 	defer t.mu.Unlock()

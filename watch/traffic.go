@@ -14,33 +14,34 @@ import (
 )
 
 // Traffic remembers the last requests of this process, so that other limits can be tried on
-// them. It takes 64 bytes for each. Observe takes a lock and allocates nothing.
+// them. A request takes 64 bytes. Observe takes a lock and allocates nothing.
 type Traffic struct {
 	mu    sync.Mutex
 	rules []string
 	ring  []recorded
-	n     int64  // how many were recorded
-	keys  []byte // the keys of the ring, one after the other
-	end   int64  // of the last key, as if keys had no end
+	n     int64  // how many requests were recorded
+	keys  []byte // the keys of the ring, one after the other, again from the start when it is full
+	end   int64  // where the last key ends, if keys had never started again
 }
 
-// A recorded is a request under one rule.
+// A recorded is a request that was charged under one rule.
 type recorded struct {
-	at, cost int64 // µs since 1970
-	key      int64 // where its key begins
-	length   uint8
-	refused  bool
-	rule     uint16
+	at      int64 // µs since 1970
+	cost    int64 // units
+	key     int64 // where its key begins, counted like Traffic.end
+	length  uint8 // of the key, in bytes
+	refused bool
+	rule    uint16 // index into Traffic.rules
 }
 
 const (
-	keyBytes = 32 // of a usual key
-	maxRules = 1000
+	keyBytes = 32   // room for the key of one request
+	maxRules = 1000 // requests of more rules are not recorded
 )
 
-// NewTraffic returns a Traffic of the last n requests; one that is charged under two rules
-// counts twice. It panics if n is below 1. If keys are longer than 32 bytes on average, it
-// remembers fewer.
+// NewTraffic returns a Traffic that remembers the last n requests, or fewer if keys are longer
+// than 32 bytes on average. A request that is charged under two rules counts twice. NewTraffic
+// panics if n is below 1.
 func NewTraffic(n int) *Traffic {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTraffic: %d requests, want at least 1", n))
@@ -48,8 +49,9 @@ func NewTraffic(n int) *Traffic {
 	return &Traffic{ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
 }
 
-// Observe remembers a request under each rule that it was charged for. A request that a deny
-// list refuses, or a ban that the process knows of, is not among them.
+// Observe records a request under each rule that was asked for it, also if a limit refused the
+// request. It does not record a request that a deny list refuses, or a ban that the process
+// knows of, because then no limit is asked.
 func (t *Traffic) Observe(e weir.Event) {
 	if e.Err != nil || e.Transaction == nil {
 		return
@@ -91,20 +93,21 @@ func (t *Traffic) add(c *weir.Charge, at int64, refused bool) {
 
 // A Trial is what limits would have done to recent requests.
 type Trial struct {
-	From, To time.Time // the first and the last request
+	From, To time.Time // the times of the first and the last request
 
 	Requests    int
-	WereRefused int // under the limits of their time
-	Refused     int // under the limits that are tried
-	Keys        int // different ones
-	RefusedKeys int
+	WereRefused int // requests that the limits of their time refused
+	Refused     int // requests that the tried limits refuse
+	Keys        int // number of different keys
+	RefusedKeys int // number of different keys with a request that the tried limits refuse
 
-	Top []Refused // the keys that are refused most, at most ten
+	Top []Refused // the keys that the tried limits refuse most, ten at most
 }
 
-// Try returns what the limits would have done to the requests of a rule. Each key begins
-// with its whole quota, so a period longer than the time that is remembered says little.
-// A request that is refused counts nothing, and real clients would then have sent others.
+// Try returns how many of the recorded requests of a rule the limits would have refused. Each
+// key begins with its whole quota, so the result says little if a period is longer than the
+// recorded time. Real clients might have sent other requests after a refusal. Try returns an
+// error if there are no limits, if one is invalid, or if one counts requests in flight.
 func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
 		return trial, errors.New("watch: Try: no limits")
@@ -114,7 +117,7 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 			return trial, err
 		}
 		if _, ok := l.Algorithm.(interface{ InFlight() }); ok {
-			return trial, fmt.Errorf("watch: Try: %s counts requests in flight, and when requests ended is not recorded", l.Algorithm.Name())
+			return trial, fmt.Errorf("watch: Try: %s counts requests in flight, but the ends of requests are not recorded", l.Algorithm.Name())
 		}
 	}
 	type client struct {
@@ -146,7 +149,7 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 	return trial, nil
 }
 
-// count counts a request.
+// count adds a request to the numbers of the requests.
 func (t *Trial) count(r *recorded) {
 	at := time.UnixMicro(r.at)
 	if t.Requests == 0 {
@@ -158,7 +161,7 @@ func (t *Trial) count(r *recorded) {
 	}
 }
 
-// take charges a request to all limits or to none, and reports whether they have room.
+// take charges a request to all limits if all have room for it, and reports whether they have.
 func take(states []weir.State, limits []weir.Limit, r *recorded) bool {
 	next := make([]weir.State, len(limits))
 	for i := range limits {
@@ -176,7 +179,7 @@ type keyed struct {
 	key string
 }
 
-// of returns the requests of a rule, in the order of time.
+// of returns the recorded requests of a rule, with the earliest first.
 func (t *Traffic) of(rule string) (list []keyed) {
 	t.mu.Lock()
 	id := slices.Index(t.rules, rule)

@@ -17,7 +17,7 @@ import (
 )
 
 // TestTry: limits that are tried on recorded requests refuse as many of them as a rule in
-// shadow with these limits did.
+// shadow with the same limits refused when the requests came.
 func TestTry(t *testing.T) {
 	for _, limits := range [][]weir.Limit{
 		{algorithms.GCRA(5, time.Minute)},
@@ -61,18 +61,18 @@ func TestTry(t *testing.T) {
 		})
 	}
 	if _, err := watch.NewTraffic(1).Try("api"); err == nil {
-		t.Error("no limits are tried")
+		t.Error("Try without limits: got no error")
 	}
 	if _, err := watch.NewTraffic(1).Try("api", algorithms.InFlight(2, time.Minute)); err == nil {
-		t.Error("requests in flight are tried, whose ends nobody recorded")
+		t.Error("Try of requests in flight: got no error")
 	}
 	if _, err := watch.NewTraffic(1).Try("api", weir.Limit{Quota: 1}); err == nil {
-		t.Error("an invalid limit is tried")
+		t.Error("Try of an invalid limit: got no error")
 	}
 }
 
-// TestTrafficBounded: the last requests are remembered with their keys, and nothing is
-// allocated.
+// TestTrafficBounded: a Traffic remembers the last n requests with their keys, or fewer if keys
+// are long. Observe allocates nothing.
 func TestTrafficBounded(t *testing.T) {
 	e := refused("")
 	charge := &e.Transaction.Charges[0]
@@ -102,6 +102,7 @@ func TestTrafficBounded(t *testing.T) {
 	}
 }
 
+// TestTrafficKeys: Top of a Trial has the keys of the recorded requests.
 func TestTrafficKeys(t *testing.T) {
 	traffic := watch.NewTraffic(10)
 	e := refused("")
@@ -118,6 +119,7 @@ func TestTrafficKeys(t *testing.T) {
 	}
 }
 
+// TestBans: Keys returns the n bans that end last, until they end.
 func TestBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bans := watch.NewBans(3)
@@ -126,7 +128,7 @@ func TestBans(t *testing.T) {
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, time.Hour), Duration: time.Minute},
 		})
 		h := l.Handler(http.NotFoundHandler())
-		for i, key := range []string{"a", "b", "c", "d"} { // the last place is that of the ban that ends first
+		for i, key := range []string{"a", "b", "c", "d"} { // d takes the place of a, whose ban ends first
 			for range 3 + i {
 				ask(h, "K", key)
 			}
@@ -150,7 +152,7 @@ func names(bans []watch.Banned) (keys []string) {
 	return keys
 }
 
-// Would half the quota have been enough for the last requests?
+// An operator tries a quota of 30 on the requests that a quota of 100 admitted.
 func ExampleTraffic_Try() {
 	traffic := watch.NewTraffic(100_000)
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{

@@ -51,7 +51,8 @@ func refused(key string) weir.Event {
 	return weir.Event{Transaction: &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: key}}, Decisions: make([]weir.Decision, 1)}}
 }
 
-// TestTop compares a Top of a random stream with exact counts.
+// TestTop: for a random stream of refusals, Count and Error bound the exact number of refusals,
+// and no key with more than 1/n of them is missing.
 func TestTop(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -96,7 +97,7 @@ func TestTopCounts(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	for _, f := range []weir.Refusal{{Reason: weir.ReasonBan, Rule: "api"}, {Reason: weir.ReasonDeny, Rule: "api"}, {Reason: weir.ReasonBan, Rule: "one"}} {
-		top.Observe(weir.Event{Transaction: &weir.Transaction{Refusal: f}, Refusal: f, Key: "x"}) // the store was not asked
+		top.Observe(weir.Event{Transaction: &weir.Transaction{Refusal: f}, Refusal: f, Key: "x"}) // as if the store was not asked
 	}
 	if got, want := fmt.Sprint(top.Keys()), "[{api x 2 0} {one 192.0.2.1 2 0} {one x 1 0} {two a 1 0}]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -129,6 +130,8 @@ type storeFunc func(context.Context, *weir.Transaction) error
 
 func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
 
+// TestLog: refusals, denials, bans and errors are logged with their keys, at most 2 lines a
+// second. The next line says how many were left out.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, l := logger()
@@ -170,7 +173,7 @@ func TestLog(t *testing.T) {
 	})
 }
 
-// TestLogKeys: without a function for keys, no key is logged.
+// TestLogKeys: if the function for keys is nil, no key is logged.
 func TestLogKeys(t *testing.T) {
 	out, l := logger()
 	h := limiter(t, memstore.New(memstore.Options{}), watch.Log(l, 0, nil), rule("api", weir.ByIP(), 1)).Handler(http.NotFoundHandler())
@@ -185,7 +188,8 @@ type warned struct{ weir.Store }
 
 func (warned) Warnings() []string { return []string{"MaxRetries is 3"} }
 
-// TestDiagnose: each mistake is logged with its code, and nothing else is.
+// TestDiagnose: each mistake is logged once with its code, and a correct configuration logs
+// nothing.
 func TestDiagnose(t *testing.T) {
 	everyone := weir.ByIP(netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0"))
 	mem := func() weir.Store { return memstore.New(memstore.Options{}) }
@@ -231,7 +235,7 @@ func TestDiagnose(t *testing.T) {
 			}
 			tt.fields = append(tt.fields, "Other", "else")
 			ask(h, tt.fields...)
-			ask(h, tt.fields...) // is not logged again
+			ask(h, tt.fields...) // within a minute, so it is not logged again
 			codes := strings.Join(regexp.MustCompile(`WEIR\d+`).FindAllString(out.String(), -1), " ")
 			if codes != tt.want {
 				t.Errorf("got %q, want %q: %s", codes, tt.want, out)
@@ -240,6 +244,7 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
+// TestDiagnoseAgain: a mistake that lasts is logged once a minute.
 func TestDiagnoseAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, l := logger()
@@ -254,7 +259,7 @@ func TestDiagnoseAgain(t *testing.T) {
 	})
 }
 
-// TestDocumented: DIAGNOSTICS.md has a paragraph for every code, and for no other.
+// TestDocumented: DIAGNOSTICS.md has a section for every code, and for no other.
 func TestDocumented(t *testing.T) {
 	source, err := os.ReadFile("diagnose.go")
 	if err != nil {
