@@ -1,14 +1,14 @@
-// Package weirprom has metrics of limiters for Prometheus: decisions, units and
-// refusals by rule and limit, errors, waiting times, what stores serve from memory, and
+// Package weirprom exports metrics of limiters to Prometheus: decisions, units and refusals
+// by rule and limit, errors, waiting times, decisions that stores make from memory, and
 // reloads of a file of rules.
 //
 //	metrics := weirprom.New(hybrid, breaker)
 //	prometheus.MustRegister(metrics, weirprom.NewFile(rules))
 //	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: metrics.Observe})
 //
-// Its labels name rules and limits, and never a key. docs/metrics.md in the repository
-// lists all metrics and labels. Beside this package, dashboard.json shows all of them in
-// Grafana, and rules.yaml has recording rules and alerts.
+// The labels name rules and limits, and never a key. docs/metrics.md in the repository
+// lists all metrics and labels. The directory of this package has dashboard.json, which
+// shows all metrics in Grafana, and rules.yaml, with recording rules and alerts.
 package weirprom
 
 import (
@@ -21,22 +21,22 @@ import (
 // A Collector counts events, and is a prometheus.Collector of the counts. One Collector
 // may observe several Limiters.
 //
-// It keeps at most 1,000 limits apart, because LimitsFor may return any number of
-// different limits. It counts all others with the labels rule="" and limit="other".
+// It counts at most 1,000 limits separately, because LimitsFor may return any number of
+// different limits. All other limits are counted together, with rule="" and limit="other".
 type Collector struct {
 	tally       tally.Tally
 	stores      tally.Stores
 	wait, store *tally.Histogram
 }
 
-// New returns a Collector. Its metrics include those of the given stores that Hybrid,
-// Breaker or lease.New returned. It ignores other stores.
+// New returns a Collector. It also exports the metrics of each store in stores that Hybrid,
+// Breaker or lease.New returned, and ignores other stores.
 func New(stores ...weir.Store) *Collector {
 	return &Collector{stores: stores, wait: tally.NewHistogram(tally.WaitBounds), store: tally.NewHistogram(tally.StoreBounds)}
 }
 
-// Observe counts e: set it as Observe of weir.Options. It allocates nothing for a limit
-// that it has seen before.
+// Observe counts e. Set it as Observe of weir.Options. For a limit that it has seen before
+// it allocates nothing.
 func (c *Collector) Observe(e weir.Event) {
 	if wait := c.tally.Observe(&e); wait > 0 {
 		c.wait.Observe(wait)
@@ -47,18 +47,18 @@ func (c *Collector) Observe(e weir.Event) {
 }
 
 var (
-	requests  = prometheus.NewDesc("weir_requests_total", "Requests that were decided, or could not be.", nil, nil)
-	refused   = prometheus.NewDesc("weir_refused_total", "Requests that each rule refused, by the reason.", []string{"rule", "reason", "mode"}, nil)
+	requests  = prometheus.NewDesc("weir_requests_total", "Requests, whether or not they could be decided.", nil, nil)
+	refused   = prometheus.NewDesc("weir_refused_total", "Requests that each rule refused, by reason.", []string{"rule", "reason", "mode"}, nil)
 	errs      = prometheus.NewDesc("weir_errors_total", "Requests that could not be decided.", nil, nil)
 	bans      = prometheus.NewDesc("weir_bans_total", "Bans that began.", []string{"rule"}, nil)
 	decisions = prometheus.NewDesc("weir_decisions_total", "Decisions of each limit.", []string{"rule", "limit", "mode", "outcome"}, nil)
 	near      = prometheus.NewDesc("weir_near_limit_total", "Decisions that left less than a fifth of the limit.", []string{"rule", "limit", "mode"}, nil)
 	units     = prometheus.NewDesc("weir_units_total", "Units spent under each limit.", []string{"rule", "limit", "mode"}, nil)
-	wait      = prometheus.NewDesc("weir_wait_seconds", "How long delayed requests wait.", nil, nil)
-	store     = prometheus.NewDesc("weir_store_seconds", "How long the store took to decide.", nil, nil)
-	served    = prometheus.NewDesc("weir_served_total", "Decisions of Hybrid and leases from memory, and of the store behind them.", []string{"kind", "from"}, nil)
+	wait      = prometheus.NewDesc("weir_wait_seconds", "How long delayed requests wait, in seconds.", nil, nil)
+	store     = prometheus.NewDesc("weir_store_seconds", "How long the store took to decide, in seconds.", nil, nil)
+	served    = prometheus.NewDesc("weir_served_total", "Decisions of Hybrid and leases, made in memory or by the store behind them.", []string{"kind", "from"}, nil)
 	open      = prometheus.NewDesc("weir_breaker_open", "Number of open breakers.", nil, nil)
-	skipped   = prometheus.NewDesc("weir_breaker_refused_total", "Decisions that an open breaker did not ask the store for.", nil, nil)
+	skipped   = prometheus.NewDesc("weir_breaker_refused_total", "Decisions for which an open breaker did not ask its store.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -94,7 +94,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// metrics are sent to Prometheus.
+// metrics is the channel to which Collect sends metrics.
 type metrics chan<- prometheus.Metric
 
 func (m metrics) count(d *prometheus.Desc, n int64, labels ...string) {
@@ -110,23 +110,24 @@ func (m metrics) histogram(d *prometheus.Desc, h *tally.Histogram) {
 	m <- prometheus.MustNewConstHistogram(d, n, sum, upTo)
 }
 
-// A File is a file of rules: a *config.File is one.
+// A File is a file of rules, such as a *config.File.
 type File interface {
 	Version() string
 	Reloads() (loaded, failed int64)
 	Err() error
 }
 
-// NewFile returns a Collector of which rules are in force, and of reloads. A second file
-// needs labels of its own: prometheus.WrapCollectorWith.
+// NewFile returns a Collector that exports the version of the rules in force, and counts
+// reloads. To register a second file, give its metrics another label by
+// prometheus.WrapCollectorWith.
 func NewFile(file File) prometheus.Collector { return fileCollector{file} }
 
 type fileCollector struct{ File }
 
 var (
-	info    = prometheus.NewDesc("weir_rules_info", "The version of the rules in force.", []string{"version"}, nil)
+	info    = prometheus.NewDesc("weir_rules_info", "1 for the version of the rules in force.", []string{"version"}, nil)
 	stale   = prometheus.NewDesc("weir_rules_stale", "1 if the last reload failed, so that the rules in force are not those of the file.", nil, nil)
-	reloads = prometheus.NewDesc("weir_reloads_total", "Reloads of the rules.", []string{"result"}, nil)
+	reloads = prometheus.NewDesc("weir_reloads_total", "Reloads of the file of rules, by result.", []string{"result"}, nil)
 )
 
 func (c fileCollector) Describe(ch chan<- *prometheus.Desc) { ch <- info; ch <- stale; ch <- reloads }

@@ -43,14 +43,14 @@ func (f *flaky) Take(ctx context.Context, t *weir.Transaction) error {
 	return f.Store.Take(ctx, t)
 }
 
-// A file was reloaded three times, and twice in vain.
+// A file is a file of rules with three successful reloads and two failed ones.
 type file struct{}
 
 func (file) Version() string                 { return "0a1b2c" }
 func (file) Reloads() (loaded, failed int64) { return 3, 2 }
 func (file) Err() error                      { return errors.New("a mistake") }
 
-// scrape makes requests of all kinds over HTTP, and returns what Prometheus would get.
+// scrape sends requests of all kinds over HTTP, and returns the text that Prometheus would get.
 func scrape(t *testing.T) (string, *prometheus.Registry) {
 	store := &flaky{Store: memstore.New(memstore.Options{})}
 	breaker := weir.Breaker(store, weir.BreakerOptions{})
@@ -98,20 +98,21 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 		}
 		return string(body)
 	}
-	get("/", "a")       // 1 of 3
-	get("/x", "a")      // 3 of 3; refused in shadow
-	get("/", "a")       // refused by few
-	get("/", "a")       // refused by Hybrid
-	get("/", "a")       // the third strike: a ban
-	get("/", "a")       // refused by the ban without a call of the store
-	get("/", "spammer") // denied
+	get("/", "a")       // spends 1 of 3 units
+	get("/x", "a")      // spends 2 units; the rule in shadow would refuse it
+	get("/", "a")       // refused by the limit few
+	get("/", "a")       // refused by Hybrid from memory
+	get("/", "a")       // refused; the third strike begins a ban
+	get("/", "a")       // refused by the ban; the store is not asked
+	get("/", "spammer") // refused by the deny list
 	get("/slow", "a")
 	get("/slow", "a") // delayed
 	store.gone = true
-	get("/", "b") // passes
+	get("/", "b") // passes, because the store fails
 	return get("/metrics", ""), registry
 }
 
+// TestScrape: after requests of all kinds each metric has the right value, and no label has a key.
 func TestScrape(t *testing.T) {
 	text, registry := scrape(t)
 	for _, want := range []string{
@@ -153,14 +154,14 @@ func TestScrape(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("got %v, %v, want no problem", problems, err)
 	}
-	for _, no := range []string{"spammer", "penalty"} { // a key, and the charge that looks at a ban
+	for _, no := range []string{"spammer", "penalty"} { // a key, and the name of an internal charge
 		if strings.Contains(text, no) {
 			t.Errorf("a scrape has %q", no)
 		}
 	}
 }
 
-// TestDashboard: the dashboard shows every metric, and asks for no others.
+// TestDashboard: the dashboard shows every metric of the package, and no others.
 func TestDashboard(t *testing.T) {
 	data, err := os.ReadFile("dashboard.json")
 	if err != nil {
@@ -222,8 +223,8 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// TestAlerts: Prometheus loads the rules and every alert fires as rules_test.yaml says. They
-// ask for metrics of the package only.
+// TestAlerts: Prometheus loads the rules, and every alert fires as rules_test.yaml says. The rules
+// use only metrics of the package.
 func TestAlerts(t *testing.T) {
 	rules, err := os.ReadFile("rules.yaml")
 	if err != nil {
@@ -316,12 +317,14 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
+// event returns an event of an admitted request.
 func event() weir.Event {
 	return weir.Event{Took: time.Millisecond, Transaction: &weir.Transaction{
 		Charges:   []weir.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
 		Decisions: []weir.Decision{{Allowed: true}}, Wait: time.Second}}
 }
 
+// TestObserveAllocates: Observe allocates nothing for a limit that it has seen.
 func TestObserveAllocates(t *testing.T) {
 	metrics, e := weirprom.New(), event()
 	metrics.Observe(e)
