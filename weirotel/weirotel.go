@@ -1,12 +1,12 @@
-// Package weirotel has metrics of limiters for OpenTelemetry:
+// Package weirotel reports metrics of limiters to OpenTelemetry:
 //
 //	observe, err := weirotel.New(otel.Meter("weir"), hybrid, breaker)
 //	…
 //	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: observe})
 //
-// They are the metrics of package weirprom under the names that are usual here:
+// They are the metrics of package weirprom, named as is usual in OpenTelemetry:
 // weir.decisions for weir_decisions_total. docs/metrics.md in the repository lists all
-// metrics and attributes. The package needs the API of OpenTelemetry only; the program
+// metrics and attributes. The package imports only the API of OpenTelemetry. Your program
 // chooses the SDK and the exporter.
 package weirotel
 
@@ -21,10 +21,10 @@ import (
 	"github.com/seed83679106/weir/internal/tally"
 )
 
-// New returns an Observe for weir.Options that counts events with instruments of the
-// meter. One Observe may serve several Limiters. The metrics include those of the given
-// stores that Hybrid, Breaker or lease.New returned; other stores are ignored. An error
-// is one of the meter.
+// New returns a function for Observe of weir.Options that counts events with instruments
+// of the meter. Several Limiters may share it. The metrics include those of each store in
+// stores that Hybrid, Breaker or lease.New returned; other stores are ignored. New returns
+// the errors of the meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
 	m, err := newMetrics(meter)
 	if err != nil {
@@ -38,7 +38,7 @@ func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), er
 	return m.observe, nil
 }
 
-// metrics are counts, and the instruments that report them.
+// metrics has the counts and the instruments that report them.
 type metrics struct {
 	tally  tally.Tally
 	stores tally.Stores
@@ -57,23 +57,23 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	}
 	i := instruments{Meter: meter}
 	m := &metrics{
-		requests:  i.counter("weir.requests", "{request}", "Requests that were decided, or could not be."),
-		refused:   i.counter("weir.refused", "{request}", "Requests that each rule refused, by the reason."),
+		requests:  i.counter("weir.requests", "{request}", "Requests, whether or not they could be decided."),
+		refused:   i.counter("weir.refused", "{request}", "Requests that each rule refused, by reason."),
 		errors:    i.counter("weir.errors", "{request}", "Requests that could not be decided."),
 		bans:      i.counter("weir.bans", "{ban}", "Bans that began."),
 		decisions: i.counter("weir.decisions", "{decision}", "Decisions of each limit."),
 		near:      i.counter("weir.near_limit", "{decision}", "Decisions that left less than a fifth of the limit."),
 		units:     i.counter("weir.units", "{unit}", "Units spent under each limit."),
-		served:    i.counter("weir.served", "{decision}", "Decisions of Hybrid and leases from memory, and of the store behind them."),
-		skipped:   i.counter("weir.breaker.refused", "{decision}", "Decisions that an open breaker did not ask the store for."),
+		served:    i.counter("weir.served", "{decision}", "Decisions of Hybrid and leases, made in memory or by the store behind them."),
+		skipped:   i.counter("weir.breaker.refused", "{decision}", "Decisions for which an open breaker did not ask its store."),
 		open:      i.gauge("weir.breaker.open", "{breaker}", "Number of open breakers."),
-		wait:      histogram("weir.wait", "How long delayed requests wait.", tally.WaitBounds),
-		store:     histogram("weir.store.duration", "How long the store took to decide.", tally.StoreBounds),
+		wait:      histogram("weir.wait", "How long delayed requests wait, in seconds.", tally.WaitBounds),
+		store:     histogram("weir.store.duration", "How long the store took to decide, in seconds.", tally.StoreBounds),
 	}
 	return m, errors.Join(append(errs, i.errs...)...)
 }
 
-// instruments are made with a meter, whose errors they keep.
+// instruments makes instruments with a meter, and keeps the errors of the meter.
 type instruments struct {
 	metric.Meter
 	errs []error
@@ -105,7 +105,7 @@ func (m *metrics) observe(e weir.Event) {
 	}
 }
 
-// report is called when metrics are collected.
+// report reports the counts. The meter calls it when metrics are collected.
 func (m *metrics) report(_ context.Context, o metric.Observer) error {
 	o.ObserveInt64(m.requests, m.tally.Requests())
 	o.ObserveInt64(m.errors, m.tally.Errors.Load())
@@ -135,20 +135,20 @@ func (m *metrics) reportLimit(o metric.Observer, l tally.Label, n *tally.Counts)
 	o.ObserveInt64(m.decisions, n.Refused.Load(), limit, with("weir.outcome", "refused"))
 }
 
-// A File is a file of rules: a *config.File is one.
+// A File is a file of rules, such as a *config.File.
 type File interface {
 	Version() string
 	Reloads() (loaded, failed int64)
 	Err() error
 }
 
-// ObserveFile has the meter report which rules are in force, and reloads. An error is one of
-// the meter.
+// ObserveFile makes the meter report the version of the rules in force, and count reloads. It
+// returns the errors of the meter.
 func ObserveFile(meter metric.Meter, file File) error {
 	i := instruments{Meter: meter}
-	info := i.gauge("weir.rules.info", "{version}", "The version of the rules in force.")
+	info := i.gauge("weir.rules.info", "{version}", "1 for the version of the rules in force.")
 	stale := i.gauge("weir.rules.stale", "{file}", "1 if the last reload failed, so that the rules in force are not those of the file.")
-	reloads := i.counter("weir.reloads", "{reload}", "Reloads of the rules.")
+	reloads := i.counter("weir.reloads", "{reload}", "Reloads of the file of rules, by result.")
 	if err := errors.Join(i.errs...); err != nil {
 		return err
 	}

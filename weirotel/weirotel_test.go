@@ -25,7 +25,7 @@ import (
 	"github.com/seed83679106/weir/weirotel"
 )
 
-// read returns the points that a reader collects: name, attributes and number of each.
+// read returns the data points that a reader collects, each as text: name, attributes and value.
 func read(t *testing.T, reader metric.Reader) (points []string) {
 	var data metricdata.ResourceMetrics
 	if err := reader.Collect(t.Context(), &data); err != nil {
@@ -57,13 +57,14 @@ func read(t *testing.T, reader metric.Reader) (points []string) {
 	return points
 }
 
-// A file was reloaded three times, and twice in vain.
+// A file is a file of rules with three successful reloads and two failed ones.
 type file struct{}
 
 func (file) Version() string                 { return "0a1b2c" }
 func (file) Reloads() (loaded, failed int64) { return 3, 2 }
 func (file) Err() error                      { return errors.New("a mistake") }
 
+// TestObserve: after requests of all kinds each metric has the right value.
 func TestObserve(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
@@ -94,7 +95,7 @@ func TestObserve(t *testing.T) {
 		res.Body.Close()
 	}
 	got := read(t, reader)
-	for _, want := range []string{ // attributes in the order of their names: limit, mode, outcome, rule
+	for _, want := range []string{ // the attributes are sorted by name: limit, mode, outcome, rule
 		"weir.decisions few enforced allowed api: 2",
 		"weir.decisions few enforced refused api: 2",
 		"weir.decisions 1000h shadow allowed new: 1",
@@ -124,7 +125,7 @@ func TestObserve(t *testing.T) {
 }
 
 // instruments returns the type and the attributes of every instrument that a reader
-// collects.
+// collects, by name.
 func instruments(t *testing.T, reader metric.Reader) map[string]string {
 	var data metricdata.ResourceMetrics
 	if err := reader.Collect(t.Context(), &data); err != nil {
@@ -190,7 +191,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// BenchmarkObserve: a decision in memory, and one of a store, whose time is recorded.
+// BenchmarkObserve measures a decision in memory, and one of a store whose time is recorded.
 func BenchmarkObserve(b *testing.B) {
 	observe, err := weirotel.New(metric.NewMeterProvider(metric.WithReader(metric.NewManualReader())).Meter("weir"))
 	if err != nil {
@@ -232,7 +233,8 @@ func ExampleNew() {
 	// Output: 404
 }
 
-// In a program the file is the *config.File that config.Open returns.
+// This example has a file of its own. In a program, pass the *config.File that config.Open
+// returns.
 func ExampleObserveFile() {
 	if err := weirotel.ObserveFile(noop.Meter{}, file{}); err != nil { // otel.Meter("weir")
 		fmt.Println(err)
