@@ -3,8 +3,8 @@
 //
 // Importing it publishes net/http/pprof and expvar on [http.DefaultServeMux],
 // because chi's package middleware imports both. Do not serve that mux to strangers:
-// /debug/pprof/cmdline shows the arguments of the process, and with them any passwords. In
-// a program that imports chi's middleware anyway, importing this package changes nothing.
+// /debug/pprof/cmdline shows the arguments of the process, and with them any passwords. If
+// your program imports chi's middleware anyway, importing this package publishes nothing more.
 package weirchi
 
 import (
@@ -17,16 +17,17 @@ import (
 	"github.com/seed83679106/weir/keys"
 )
 
-// ClientIP returns the key of each client address that a ClientIPFrom… middleware of chi
-// found. It is the key of [weir.ByIP]: an IPv4 address by itself, IPv6 by its /64. If no such
+// ClientIP counts by the client address that a ClientIPFrom… middleware of chi found. The key
+// is that of [weir.ByIP]: an IPv4 address, or the /64 network of an IPv6 address. If no such
 // middleware ran, or if it found no address, the rule does not apply. FirstOf gives such
 // requests another key:
 //
 //	weir.FirstOf(weirchi.ClientIP(), weir.ByIP())
 func ClientIP() weir.KeyFunc { return keys.ByAddr(ClientAddr, 32, 64) }
 
-// ClientAddr is a [keys.AddrFunc] that returns this address. Use it in [keys.ByAddr] for other
-// sizes of networks, and in lists of addresses.
+// ClientAddr returns the client address that a ClientIPFrom… middleware of chi found. ok is false
+// if there is none. It is a [keys.AddrFunc]: use it in [keys.ByAddr] for networks of other sizes,
+// and in lists of addresses.
 func ClientAddr(r *http.Request) (addr netip.Addr, ok bool) {
 	addr = middleware.GetClientIPAddr(r.Context())
 	return addr, addr.IsValid()

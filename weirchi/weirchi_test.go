@@ -18,15 +18,16 @@ import (
 	"github.com/seed83679106/weir/weirchi"
 )
 
-// What a middleware of chi found counts, even if it looks like a proxy.
+// TestClientIP: the key is the address that a middleware of chi found, even if it is the address of
+// a proxy that ByIP trusts.
 func TestClientIP(t *testing.T) {
 	none := func(next http.Handler) http.Handler { return next }
 	for _, tt := range []struct {
 		name   string
 		chi    func(http.Handler) http.Handler
 		remote string
-		want   string // "" where the rule does not apply
-		first  string // of FirstOf(ClientIP, ByIP)
+		want   string // the key of ClientIP; "" if the rule does not apply
+		first  string // the key of FirstOf(ClientIP, ByIP)
 	}{
 		{"header", middleware.ClientIPFromHeader("X-Real-IP"), "10.0.0.1:4", "10.0.0.9", "0:10.0.0.9"},
 		{"XFF", middleware.ClientIPFromXFF("10.0.0.0/8", "192.0.2.0/24"), "10.0.0.1:4", "198.51.100.7", "0:198.51.100.7"},
@@ -53,7 +54,8 @@ func TestClientIP(t *testing.T) {
 	}
 }
 
-// A proxy in 10.0.0.0/8 is believed by chi, and what chi found is limited.
+// chi believes X-Forwarded-For of proxies in 10.0.0.0/8. Each address that it finds may send one
+// request a minute.
 func ExampleClientIP() {
 	store := memstore.New(memstore.Options{})
 	r := chi.NewRouter()
@@ -74,7 +76,7 @@ func ExampleClientIP() {
 	// 192.0.2.2 200
 }
 
-// Each network of 256 addresses has one quota.
+// Each IPv4 network of 256 addresses has one key.
 func ExampleClientAddr() {
 	byNetwork := keys.ByAddr(weirchi.ClientAddr, 24, 48)
 	key := func(next http.Handler) http.Handler {
