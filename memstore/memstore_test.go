@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/storetest"
 )
@@ -52,18 +53,7 @@ func take(t testing.TB, s *memstore.Store, charges ...weir.Charge) *weir.Transac
 
 const goroutines = 64
 
-func together(f func(i int)) {
-	var wg sync.WaitGroup
-	begin := make(chan struct{})
-	for i := range goroutines {
-		wg.Go(func() {
-			<-begin
-			f(i)
-		})
-	}
-	close(begin)
-	wg.Wait()
-}
+func together(f func(i int)) { weirtest.Together(goroutines, f) }
 
 // TestOneKey: if 64 goroutines charge one key, exactly the quota is admitted.
 func TestOneKey(t *testing.T) {
@@ -92,6 +82,15 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
+// randomOrder returns some of the numbers below n in random order. The last one is always 0,
+// the key that all sets have.
+func randomOrder(n int) []int {
+	order := rand.Perm(n)
+	i, last := slices.Index(order, 0), rand.IntN(n)
+	order[i], order[last] = order[last], order[i]
+	return order[:last+1]
+}
+
 // TestCrossingKeys: 64 goroutines charge overlapping sets of keys, in all orders, without a
 // deadlock. Exactly the quota of the key in all sets is admitted, and every other key has
 // spent exactly what was admitted.
@@ -103,15 +102,7 @@ func TestCrossingKeys(t *testing.T) {
 	together(func(int) {
 		var tx weir.Transaction
 		for range each {
-			order := rand.Perm(keys)
-			for i, k := range order {
-				if k == 0 { // the key that all sets have
-					n := rand.IntN(keys)
-					order[i], order[n] = order[n], order[i]
-					order = order[:n+1]
-					break
-				}
-			}
+			order := randomOrder(keys)
 			tx.Charges = tx.Charges[:0]
 			for _, k := range order {
 				tx.Charges = append(tx.Charges, charge(fmt.Sprint(k), l, 1))

@@ -24,10 +24,6 @@ func TestFlood(t *testing.T) {
 		{"of keys with none left", []int64{3}},
 		{"of keys refused as well", []int64{3, 1}},
 	}
-	victims := map[string]weir.Limit{
-		"gcra": algorithms.GCRA(3, 3*time.Hour),
-		"log":  algorithms.SlidingLog(3, time.Hour),
-	}
 	for _, flood := range floods {
 		for _, maxKeys := range []int{1, 10, 100, 10_000} {
 			t.Run(fmt.Sprint(flood.name, "/", maxKeys), func(t *testing.T) {
@@ -36,45 +32,71 @@ func TestFlood(t *testing.T) {
 					n = memstore.Many()
 				}
 				synctest.Test(t, func(t *testing.T) {
-					s := memstore.New(memstore.Options{MaxKeys: maxKeys})
-					for name, l := range victims {
-						for take(t, s, charge(name, l, 1)).Allowed() {
-						}
-					}
-					time.Sleep(time.Second)
-					tx := weir.Transaction{Charges: []weir.Charge{charge("", algorithms.GCRA(3, time.Hour), 0)}}
-					c := &tx.Charges[0]
-					full := 0
-					for i := range n {
-						c.Key = fmt.Sprint("flood", i)
-						for _, c.Cost = range flood.cost {
-							if err := s.Take(t.Context(), &tx); errors.Is(err, memstore.ErrFull) {
-								full++
-								break
-							} else if err != nil {
-								t.Fatal(err)
-							}
-						}
-						if i%1000 == 0 || i < 100 {
-							for name, l := range victims {
-								if take(t, s, charge(name, l, 1)).Allowed() {
-									t.Fatalf("%s: got allowed after %d keys of a flood, want refused", name, i)
-								}
-							}
-						}
-					}
-					if got, want := full > 0, len(flood.cost) > 1; got != want {
-						t.Errorf("got ErrFull %d times of %d; want some: %v", full, n, want)
-					}
-					// After its period the key is allowed again.
-					time.Sleep(time.Hour)
-					for name, l := range victims {
-						if !take(t, s, charge(name, l, 1)).Allowed() {
-							t.Errorf("%s: got refused an hour later, want allowed", name)
-						}
-					}
+					floodStore(t, maxKeys, n, flood.cost)
 				})
 			})
+		}
+	}
+}
+
+// victims are the keys that are refused before a flood.
+var victims = map[string]weir.Limit{
+	"gcra": algorithms.GCRA(3, 3*time.Hour),
+	"log":  algorithms.SlidingLog(3, time.Hour),
+}
+
+// floodStore charges costs to each of n made-up keys. It checks the victims meanwhile and an
+// hour later.
+func floodStore(t *testing.T, maxKeys, n int, costs []int64) {
+	s := memstore.New(memstore.Options{MaxKeys: maxKeys})
+	for name, l := range victims {
+		for take(t, s, charge(name, l, 1)).Allowed() {
+		}
+	}
+	time.Sleep(time.Second)
+	full := 0
+	for i := range n {
+		if isFull(t, s, fmt.Sprint("flood", i), costs) {
+			full++
+		}
+		if i%1000 == 0 || i < 100 {
+			checkRefused(t, s, i)
+		}
+	}
+	if got, want := full > 0, len(costs) > 1; got != want {
+		t.Errorf("got ErrFull %d times of %d; want some: %v", full, n, want)
+	}
+	// After its period the key is allowed again.
+	time.Sleep(time.Hour)
+	for name, l := range victims {
+		if !take(t, s, charge(name, l, 1)).Allowed() {
+			t.Errorf("%s: got refused an hour later, want allowed", name)
+		}
+	}
+}
+
+// isFull charges costs to a key, and reports whether the store has no room for it.
+func isFull(t *testing.T, s *memstore.Store, key string, costs []int64) bool {
+	t.Helper()
+	tx := weir.Transaction{Charges: []weir.Charge{charge(key, algorithms.GCRA(3, time.Hour), 0)}}
+	for _, tx.Charges[0].Cost = range costs {
+		err := s.Take(t.Context(), &tx)
+		if errors.Is(err, memstore.ErrFull) {
+			return true
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return false
+}
+
+// checkRefused checks that the victims are refused after n keys of a flood.
+func checkRefused(t *testing.T, s *memstore.Store, n int) {
+	t.Helper()
+	for name, l := range victims {
+		if take(t, s, charge(name, l, 1)).Allowed() {
+			t.Fatalf("%s: got allowed after %d keys of a flood, want refused", name, n)
 		}
 	}
 }
@@ -213,39 +235,47 @@ func TestCapacity(t *testing.T) {
 			continue
 		}
 		for _, limits := range []int{1, 2, 5, 24} {
-			states := maxKeys
-			if limits > 1 {
-				states = maxKeys * 9 / 10
-			}
-			tx := weir.Transaction{}
-			for i := range limits {
-				tx.Charges = append(tx.Charges, charge("", algorithms.GCRA(1, time.Hour).Named(fmt.Sprint(i)), 1))
-			}
-			s := memstore.New(memstore.Options{MaxKeys: maxKeys})
-			each := func(cost int64) {
-				for k := range states / limits {
-					key := fmt.Sprint(k)
-					for i := range tx.Charges {
-						tx.Charges[i].Key, tx.Charges[i].Cost = key, cost
-					}
-					if err := s.Take(t.Context(), &tx); err != nil {
-						t.Fatalf("MaxKeys %d, %d limits a key, key %d: got error %q, want none", maxKeys, limits, k, err)
-					}
-					for i := range tx.Decisions {
-						if cost == 0 && tx.Decisions[i].Remaining > 0 {
-							t.Errorf("MaxKeys %d, %d limits a key: limit %d of key %d was lost, want all of %d states kept", maxKeys, limits, i, k, states)
-							return
-						}
-					}
-				}
-			}
-			each(1)
-			each(0)
+			fillStore(t, maxKeys, limits, 1)
 			if limits < 24 { // also if all states have refused a charge
-				s = memstore.New(memstore.Options{MaxKeys: maxKeys})
-				each(1)
-				each(1)
-				each(0)
+				fillStore(t, maxKeys, limits, 2)
+			}
+		}
+	}
+}
+
+// fillStore fills a store with keys that have several limits each, charges every key that
+// many times, and checks that no state is lost.
+func fillStore(t *testing.T, maxKeys, limits, times int) {
+	t.Helper()
+	states := maxKeys
+	if limits > 1 {
+		states = maxKeys * 9 / 10
+	}
+	var tx weir.Transaction
+	for i := range limits {
+		tx.Charges = append(tx.Charges, charge("", algorithms.GCRA(1, time.Hour).Named(fmt.Sprint(i)), 1))
+	}
+	s := memstore.New(memstore.Options{MaxKeys: maxKeys})
+	ask := func(k int, cost int64) {
+		key := fmt.Sprint(k)
+		for i := range tx.Charges {
+			tx.Charges[i].Key, tx.Charges[i].Cost = key, cost
+		}
+		if err := s.Take(t.Context(), &tx); err != nil {
+			t.Fatalf("MaxKeys %d, %d limits a key, key %d: got error %q, want none", maxKeys, limits, k, err)
+		}
+	}
+	for range times {
+		for k := range states / limits {
+			ask(k, 1)
+		}
+	}
+	for k := range states / limits {
+		ask(k, 0)
+		for i := range tx.Decisions {
+			if tx.Decisions[i].Remaining > 0 {
+				t.Errorf("MaxKeys %d, %d limits a key: limit %d of key %d was lost, want all of %d states kept", maxKeys, limits, i, k, states)
+				return
 			}
 		}
 	}

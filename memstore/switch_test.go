@@ -24,21 +24,18 @@ func TestSwitchedTiers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := memstore.New(memstore.Options{})
 			got := 0
-			take := func(l weir.Limit) bool {
-				tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: l, Cost: 1}}}
-				if err := store.Take(t.Context(), &tx); err != nil {
-					t.Fatal(err)
-				}
-				if tx.Allowed() {
+			unit := func(l weir.Limit) bool {
+				allowed := take(t, store, charge("k", l, 1)).Allowed()
+				if allowed {
 					got++
 				}
-				return tx.Allowed()
+				return allowed
 			}
 			// Whenever the smaller tier admits a unit, spend all that the larger tier has
 			// left.
 			for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {
-				if take(tiers[0]) {
-					for take(tiers[1]) {
+				if unit(tiers[0]) {
+					for unit(tiers[1]) {
 					}
 				}
 			}
@@ -52,45 +49,61 @@ func TestSwitchedTiers(t *testing.T) {
 // TestSwitchedPeriods: a store decides as Transaction.Decide does if the period of a limit
 // changes between charges. To do so it must remember until when the state matters.
 func TestSwitchedPeriods(t *testing.T) {
-	limits := func(quota int64, period time.Duration) []weir.Limit {
-		return []weir.Limit{
-			algorithms.FixedWindow(quota, period), algorithms.AnchoredWindow(quota, period), algorithms.SlidingWindow(quota, period),
-			algorithms.SlidingLog(quota, period), algorithms.GCRA(quota, period), algorithms.LeakyBucket(quota, quota, period),
-		}
-	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 12))
-	periods := []time.Duration{time.Second, 3 * time.Second, time.Minute, 90 * time.Second, time.Hour}
-	for kind := range limits(1, 1) {
+	for kind := range switchedLimits(1, 1) {
 		synctest.Test(t, func(t *testing.T) {
 			for range 200 {
-				store := memstore.New(memstore.Options{MaxKeys: 8})
-				state := make([]weir.State, 1)
-				end := int64(0) // when the state ends
+				p := switchedPair{r: r, seed: seed, store: memstore.New(memstore.Options{MaxKeys: 8}), state: make([]weir.State, 1)}
 				for range 40 {
-					l := limits(1+r.Int64N(10), periods[r.IntN(len(periods))])[kind].Named("l")
-					got := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: l, Cost: []int64{0, 1, 1, 1 + r.Int64N(l.Quota), -1}[r.IntN(5)]}}}
-					if r.IntN(4) == 0 {
-						got.Within = time.Duration(r.Int64N(int64(2 * l.Period)))
-					}
-					want := weir.Transaction{Charges: got.Charges, Within: got.Within}
-					if err := store.Take(t.Context(), &got); err != nil {
-						t.Fatal(err)
-					}
-					now := time.Now().UnixMicro()
-					if now >= end {
-						state[0] = weir.State{} // a store may forget a state that has ended
-					}
-					before := fmt.Sprintf("%+v", state[0])
-					if want.Decide(now, state) && got.Charges[0].Cost != 0 {
-						end = now + want.Decisions[0].ResetAfter.Microseconds()
-					}
-					if got.Decisions[0] != want.Decisions[0] || got.Wait != want.Wait {
-						t.Fatalf("seed %d: %v at %d of %s, cost %d within %v:\ngot  %+v\nwant %+v", seed, l, now, before, got.Charges[0].Cost, got.Within, got.Decisions[0], want.Decisions[0])
-					}
-					time.Sleep([]time.Duration{0, time.Microsecond, got.Decisions[0].NextAfter, time.Duration(r.Int64N(int64(l.Period))).Truncate(time.Microsecond), l.Period, got.Decisions[0].ResetAfter}[r.IntN(6)])
+					p.step(t, kind)
 				}
 			}
 		})
 	}
+}
+
+func switchedLimits(quota int64, period time.Duration) []weir.Limit {
+	return []weir.Limit{
+		algorithms.FixedWindow(quota, period), algorithms.AnchoredWindow(quota, period), algorithms.SlidingWindow(quota, period),
+		algorithms.SlidingLog(quota, period), algorithms.GCRA(quota, period), algorithms.LeakyBucket(quota, quota, period),
+	}
+}
+
+// A switchedPair is a key of a store, and the state of that key by the arithmetic.
+type switchedPair struct {
+	r     *rand.Rand
+	seed  uint64
+	store *memstore.Store
+	state []weir.State
+	end   int64 // when the state ends, in µs since 1970
+}
+
+// step decides a charge under a random limit in the store and by the arithmetic, and then
+// passes time.
+func (p *switchedPair) step(t *testing.T, kind int) {
+	t.Helper()
+	r := p.r
+	periods := []time.Duration{time.Second, 3 * time.Second, time.Minute, 90 * time.Second, time.Hour}
+	l := switchedLimits(1+r.Int64N(10), periods[r.IntN(len(periods))])[kind].Named("l")
+	got := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: l, Cost: []int64{0, 1, 1, 1 + r.Int64N(l.Quota), -1}[r.IntN(5)]}}}
+	if r.IntN(4) == 0 {
+		got.Within = time.Duration(r.Int64N(int64(2 * l.Period)))
+	}
+	want := weir.Transaction{Charges: got.Charges, Within: got.Within}
+	if err := p.store.Take(t.Context(), &got); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UnixMicro()
+	if now >= p.end {
+		p.state[0] = weir.State{} // a store may forget a state that has ended
+	}
+	before := fmt.Sprintf("%+v", p.state[0])
+	if want.Decide(now, p.state) && got.Charges[0].Cost != 0 {
+		p.end = now + want.Decisions[0].ResetAfter.Microseconds()
+	}
+	if got.Decisions[0] != want.Decisions[0] || got.Wait != want.Wait {
+		t.Fatalf("seed %d: %v at %d of %s, cost %d within %v:\ngot  %+v\nwant %+v", p.seed, l, now, before, got.Charges[0].Cost, got.Within, got.Decisions[0], want.Decisions[0])
+	}
+	time.Sleep([]time.Duration{0, time.Microsecond, got.Decisions[0].NextAfter, time.Duration(r.Int64N(int64(l.Period))).Truncate(time.Microsecond), l.Period, got.Decisions[0].ResetAfter}[r.IntN(6)])
 }
