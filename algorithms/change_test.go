@@ -1,6 +1,7 @@
 package algorithms_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -131,56 +132,72 @@ func TestChangedPeriod(t *testing.T) {
 func TestChangesStaySound(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 6))
-	random := func(i int) weir.Limit {
-		period := time.Duration(1+r.Int64N(100)) * time.Microsecond
-		if r.IntN(3) == 0 {
-			period = time.Duration(1+r.Int64N(100)) * time.Second
-		}
-		quota := 1 + r.Int64N(20)
-		if r.IntN(8) == 0 {
-			quota, period = 1_000_000*(1+r.Int64N(3)), 24*time.Hour
-		}
-		return all(quota, 1+r.Int64N(2*quota), period)[i]
-	}
 	for range 1500 {
 		for i := range all(1, 1, time.Second) {
-			now := int64(1_700_000_000_000_000) + r.Int64N(1e9)
-			states := make([]weir.State, 1)
-			var largest int64
-			var longest time.Duration
+			c := changing{r: r, now: 1_700_000_000_000_000 + r.Int64N(1e9), states: make([]weir.State, 1)}
 			for range 5 {
-				l := random(i)
-				k := newKey(l)
-				largest, longest = max(largest, k.burst), max(longest, l.Period) // what they allowed may be owed yet
-				tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
-				var h history // since the change
-				for range 12 {
-					fresh := make([]weir.State, 1)
-					tx.Charges[0].Cost = 0
-					tx.Decide(now, fresh)
-					most := tx.Decisions[0]
-					tx.Decide(now, states)
-					d := tx.Decisions[0]
-					if d.Remaining > most.Remaining || d.Remaining < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.NextAfter > d.ResetAfter {
-						t.Fatalf("seed %d: %v: state %+v gives %+v", seed, l, states[0], d)
-					}
-					if worst := 2 * max(longest, time.Duration(max(1, (largest+k.quota-1)/k.quota))*l.Period); d.ResetAfter > worst {
-						t.Fatalf("seed %d: %v: state %+v is as good as new in %v, want %v at most", seed, l, states[0], d.ResetAfter, worst)
-					}
-					if tx.Charges[0].Cost = d.Remaining; d.Remaining > 0 && r.IntN(3) > 0 {
-						if !tx.Decide(now, states) {
-							t.Fatalf("seed %d: %v: refuses what it says remains: %+v", seed, l, tx.Decisions[0])
-						}
-						h = append(h, spending{now, d.Remaining})
-					}
-					now += []int64{0, 1, d.NextAfter.Microseconds(), k.period - 1, r.Int64N(k.period + 1)}[r.IntN(5)]
+				l := randomOfKind(r, i)
+				h, err := c.use(l, 12)
+				if err != nil {
+					t.Fatalf("seed %d: %v: %v", seed, l, err)
 				}
-				if got, claim := h.most(k.period), worst[l.Algorithm.Name()](l); got > claim {
+				if got, claim := h.most(l.Period.Microseconds()), worst[l.Algorithm.Name()](l); got > claim {
 					t.Fatalf("seed %d: %v: got %d in a window since the change, claimed are %d", seed, l, got, claim)
 				}
 			}
 		}
 	}
+}
+
+// randomOfKind returns a limit under the i-th algorithm.
+func randomOfKind(r *rand.Rand, i int) weir.Limit {
+	period := time.Duration(1+r.Int64N(100)) * time.Microsecond
+	if r.IntN(3) == 0 {
+		period = time.Duration(1+r.Int64N(100)) * time.Second
+	}
+	quota := 1 + r.Int64N(20)
+	if r.IntN(8) == 0 {
+		quota, period = 1_000_000*(1+r.Int64N(3)), 24*time.Hour
+	}
+	return all(quota, 1+r.Int64N(2*quota), period)[i]
+}
+
+// A changing key has had several limits.
+type changing struct {
+	r       *rand.Rand
+	now     int64
+	states  []weir.State
+	largest int64         // capacity of its limits: what it allowed may be owed yet
+	longest time.Duration // period of its limits
+}
+
+// use charges the key under l, often for all that remains, and checks what it says before
+// each charge. It returns what is spent.
+func (c *changing) use(l weir.Limit, steps int) (h history, err error) {
+	k := newKey(l)
+	c.largest, c.longest = max(c.largest, k.burst), max(c.longest, l.Period)
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+	for range steps {
+		tx.Charges[0].Cost = 0
+		tx.Decide(c.now, make([]weir.State, 1))
+		fresh := tx.Decisions[0]
+		tx.Decide(c.now, c.states)
+		d := tx.Decisions[0]
+		if d.Remaining > fresh.Remaining || d.Remaining < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.NextAfter > d.ResetAfter {
+			return nil, fmt.Errorf("state %+v gives %+v", c.states[0], d)
+		}
+		if worst := 2 * max(c.longest, time.Duration(max(1, (c.largest+k.quota-1)/k.quota))*l.Period); d.ResetAfter > worst {
+			return nil, fmt.Errorf("state %+v is as good as new in %v, want %v at most", c.states[0], d.ResetAfter, worst)
+		}
+		if tx.Charges[0].Cost = d.Remaining; d.Remaining > 0 && c.r.IntN(3) > 0 {
+			if !tx.Decide(c.now, c.states) {
+				return nil, fmt.Errorf("refuses what it says remains: %+v", tx.Decisions[0])
+			}
+			h = append(h, spending{c.now, d.Remaining})
+		}
+		c.now += []int64{0, 1, d.NextAfter.Microseconds(), k.period - 1, c.r.Int64N(k.period + 1)}[c.r.IntN(5)]
+	}
+	return h, nil
 }
 
 // absurd returns a number that only a broken store can hold.

@@ -15,6 +15,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
+const latest = 1 << 52 // the year 2112
+
 // FuzzTake makes any sequence of charges under any limit. It checks each decision by asking
 // the algorithm again at the instants that the decision names.
 func FuzzTake(f *testing.F) {
@@ -50,28 +52,11 @@ func FuzzTake(f *testing.F) {
 		c := &checker{TB: t, limit: l, capacity: newKey(l).burst}
 		tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
 		states := make([]weir.State, 1)
-		const latest = 1 << 52 // the year 2112
 		now &= latest - 1
 		for n := 0; len(ops) >= 10 && n < 30; n++ {
 			step, number := ops[0], int64(binary.LittleEndian.Uint64(ops[2:]))
-			cost := number
-			tx.Within = 0
-			switch ops[1] % 8 {
-			case 1:
-				cost = 1
-			case 2:
-				cost = c.capacity
-			case 3:
-				cost = 1 + number&math.MaxInt64%c.capacity
-			case 4:
-				cost = -(1 + number&math.MaxInt64%c.capacity)
-			case 5:
-				cost = c.capacity + 1
-			case 6:
-				cost, tx.Within = 1, time.Duration(number)
-			case 7:
-				cost, tx.Within = 1+number&math.MaxInt64%c.capacity, time.Duration(number)
-			}
+			cost, within := fuzzedCost(ops[1], number, c.capacity)
+			tx.Within = within
 			ops = ops[10:]
 
 			before := clone(states[0])
@@ -82,28 +67,54 @@ func FuzzTake(f *testing.F) {
 			c.decision(before, now, cost)
 			c.view(states[0], now)
 
-			d := tx.Decisions[0]
-			switch step % 8 {
-			case 1:
-				if d.RetryAfter != weir.Never {
-					now += d.RetryAfter.Microseconds()
-				}
-			case 2:
-				now += d.NextAfter.Microseconds() - 1
-			case 3:
-				now += d.ResetAfter.Microseconds() - 1
-			case 4:
-				now += number % (int64(l.Period)/1000 + 1)
-			case 5:
-				now++
-			case 6:
-				now -= number & math.MaxInt64 % (int64(l.Period)/1000 + 1)
-			case 7:
-				now += number % latest
-			}
-			now = min(max(now, 0), latest)
+			now = min(max(now+fuzzedStep(step, number, &l, &tx.Decisions[0]), 0), latest)
 		}
 	})
+}
+
+// fuzzedStep returns by how many µs the clock moves: to an instant that the decision
+// names, on, or back.
+func fuzzedStep(choice byte, number int64, l *weir.Limit, d *weir.Decision) int64 {
+	switch choice % 8 {
+	case 1:
+		if d.RetryAfter != weir.Never {
+			return d.RetryAfter.Microseconds()
+		}
+	case 2:
+		return d.NextAfter.Microseconds() - 1
+	case 3:
+		return d.ResetAfter.Microseconds() - 1
+	case 4:
+		return number % (int64(l.Period)/1000 + 1)
+	case 5:
+		return 1
+	case 6:
+		return -(number & math.MaxInt64 % (int64(l.Period)/1000 + 1))
+	case 7:
+		return number % latest
+	}
+	return 0
+}
+
+// fuzzedCost returns a cost near the capacity, or any, and how long it may wait.
+func fuzzedCost(choice byte, number, capacity int64) (cost int64, within time.Duration) {
+	switch choice % 8 {
+	case 1:
+		return 1, 0
+	case 2:
+		return capacity, 0
+	case 3:
+		return 1 + number&math.MaxInt64%capacity, 0
+	case 4:
+		return -(1 + number&math.MaxInt64%capacity), 0
+	case 5:
+		return capacity + 1, 0
+	case 6:
+		return 1, time.Duration(number)
+	case 7:
+		return 1 + number&math.MaxInt64%capacity, time.Duration(number)
+	}
+	return number, 0
 }
 
 // A checker checks the decisions of an algorithm by asking it again.

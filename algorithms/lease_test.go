@@ -56,63 +56,89 @@ func TestHeld(t *testing.T) {
 // useLate returns the units used, with the instants of their use, and how many of them were
 // used later than they were spent.
 func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) {
-	var s weir.State
-	var leases []held
 	period := l.Period.Microseconds()
-	now := 1_700_000_000_000_000 + r.Int64N(10*period)
+	u := lateUser{r: r, limit: l, leaser: a, now: 1_700_000_000_000_000 + r.Int64N(10*period)}
 	if r.IntN(2) == 0 && l.Period >= 24*time.Hour {
-		now = 1_700_006_400_000_000 - 20_000 // a day ends
+		u.now = 1_700_006_400_000_000 - 20_000 // a day ends
 		period = 10_000
-	}
-	take := func(n int64) (d weir.Decision) {
-		s, d = l.Algorithm.Take(s, l, now, n)
-		return d
 	}
 	for range 60 {
 		switch r.IntN(6) {
 		case 0, 1:
-			now += r.Int64N([]int64{3, 1 + period/8, 1 + period/2, 1 + 2*period}[r.IntN(4)])
-		case 2: // another caller takes all that is left, or some
-			n := take(0).Remaining
-			if r.IntN(3) == 0 {
-				n = r.Int64N(n + 1)
-			}
-			if n > 0 && take(n).Allowed {
-				h = append(h, spending{now, n})
-			}
-		case 3: // lease some units: one is used now, the others later
-			room := take(0).Remaining
-			if n := r.Int64N(1 + room); n > 0 {
-				if d := take(n); d.Allowed {
-					h = append(h, spending{now, 1})
-					leases = append(leases, held{now, n - 1, d})
-				}
-			}
+			u.now += r.Int64N([]int64{3, 1 + period/8, 1 + period/2, 1 + 2*period}[r.IntN(4)])
+		case 2:
+			u.another()
+		case 3:
+			u.lease()
 		case 4, 5:
-			for i := range leases {
-				x := &leases[i]
-				if r.IntN(3) == 0 {
-					continue
-				}
-				if r.IntN(4) == 0 && !a.Drains() { // give back the units that are left
-					s = a.Cancel(s, l, now, x.at, x.n)
-					x.n = 0
-				}
-				may := a.Usable(l, x.d, x.at, now, x.n)
-				n := may
-				if r.IntN(2) == 0 {
-					n = r.Int64N(may + 1)
-				}
-				if n == 0 {
-					continue
-				}
-				x.n = may - n
-				h = append(h, spending{now, n})
-				if now > x.at {
-					late += int(n)
+			for i := range u.leases {
+				if r.IntN(3) > 0 {
+					u.use(&u.leases[i])
 				}
 			}
 		}
 	}
-	return h, late
+	return u.used, u.late
+}
+
+// A lateUser leases units of a key and uses them later.
+type lateUser struct {
+	r      *rand.Rand
+	limit  *weir.Limit
+	leaser lease.Leaser
+	state  weir.State
+	now    int64
+	leases []held
+	used   history
+	late   int // units used later than they were spent
+}
+
+func (u *lateUser) take(n int64) (d weir.Decision) {
+	u.state, d = u.limit.Algorithm.Take(u.state, u.limit, u.now, n)
+	return d
+}
+
+// another caller takes all that is left, or some.
+func (u *lateUser) another() {
+	n := u.take(0).Remaining
+	if u.r.IntN(3) == 0 {
+		n = u.r.Int64N(n + 1)
+	}
+	if n > 0 && u.take(n).Allowed {
+		u.used = append(u.used, spending{u.now, n})
+	}
+}
+
+// lease leases some units: one is used now, the others later.
+func (u *lateUser) lease() {
+	n := u.r.Int64N(1 + u.take(0).Remaining)
+	if n == 0 {
+		return
+	}
+	if d := u.take(n); d.Allowed {
+		u.used = append(u.used, spending{u.now, 1})
+		u.leases = append(u.leases, held{u.now, n - 1, d})
+	}
+}
+
+// use uses some of the units of a lease that are usable now, or all. It may give back all
+// units first.
+func (u *lateUser) use(x *held) {
+	if u.r.IntN(4) == 0 && !u.leaser.Drains() {
+		u.state = u.leaser.Cancel(u.state, u.limit, u.now, x.at, x.n)
+		x.n = 0
+	}
+	may := u.leaser.Usable(u.limit, x.d, x.at, u.now, x.n)
+	n := may
+	if u.r.IntN(2) == 0 {
+		n = u.r.Int64N(may + 1)
+	}
+	if n == 0 {
+		return
+	}
+	x.n = may - n
+	u.used = append(u.used, spending{u.now, n})
+	if u.now > x.at {
+		u.late += int(n)
+	}
 }

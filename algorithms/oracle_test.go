@@ -124,6 +124,9 @@ func (k *key) fit(t, n int64) bool {
 	return t >= k.last && k.fits(k.spent, k.quota, k.burst, k.period, t, n)
 }
 
+// fitsFrom reports whether n units fit at t, and not before.
+func (k *key) fitsFrom(t, n int64) bool { return k.fit(t, n) && !k.fit(t-1, n) }
+
 // overdue reports whether a meter owed more, when its newest unit was spent, than its limit
 // now holds.
 func (k *key) overdue() bool {
@@ -156,6 +159,15 @@ func (k *key) change(r *rand.Rand) {
 // check compares every field of a decision at now with the definition, and records the
 // charge in the history.
 func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
+	if err := k.checkCharge(now, cost, within, t); err != nil {
+		return err
+	}
+	return k.checkView(now, &t.Decisions[0])
+}
+
+// checkCharge compares Allowed, RetryAfter and the wait with the definition, and records the
+// charge in the history.
+func (k *key) checkCharge(now, cost, within int64, t *weir.Transaction) error {
 	d := &t.Decisions[0]
 	wait := t.Wait.Microseconds()
 	switch {
@@ -164,14 +176,7 @@ func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
 			return fmt.Errorf("a cost of 0 or less is refused")
 		}
 		if cost < 0 {
-			over := k.overdue()
-			k.spent = k.spent.giveBack(-cost)
-			if !over || len(k.spent) == 0 {
-				k.last = max(k.last, now)
-			}
-			if now == k.last && !k.overdue() && k.fit(now, k.burst) { // as good as a new key
-				k.spent, k.last = nil, 0
-			}
+			k.giveBack(now, -cost)
 		}
 	case cost > k.burst:
 		if d.Allowed || d.RetryAfter != weir.Never {
@@ -181,45 +186,62 @@ func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
 		if !d.Allowed || wait > within {
 			return fmt.Errorf("waits %d µs", wait)
 		}
-		if !k.fit(now+wait, cost) || k.fit(now+wait-1, cost) {
+		if !k.fitsFrom(now+wait, cost) {
 			return fmt.Errorf("waits %d µs; at that: fits %v, one earlier: %v", wait, k.fit(now+wait, cost), k.fit(now+wait-1, cost))
 		}
-		k.spent = append(k.spent, spending{now + wait, cost})
-		k.last = now + wait
+		k.spend(now+wait, cost)
 	case d.Allowed:
 		if d.RetryAfter != 0 || !k.fit(now, cost) {
 			return fmt.Errorf("allowed, and does not fit")
 		}
-		k.spent = append(k.spent, spending{now, cost})
-		k.last = now
+		k.spend(now, cost)
 	default:
-		retry := d.RetryAfter.Microseconds()
-		if k.fit(now, cost) || retry <= within {
-			return fmt.Errorf("refused, and fits")
-		}
-		if !k.fit(now+retry, cost) || k.fit(now+retry-1, cost) {
-			return fmt.Errorf("RetryAfter %d µs; at that: fits %v, one earlier: %v", retry, k.fit(now+retry, cost), k.fit(now+retry-1, cost))
-		}
+		return k.checkRetry(now, cost, within, d.RetryAfter.Microseconds())
 	}
+	return nil
+}
 
-	left := d.Remaining
-	if now < k.last {
-		if left != 0 {
-			return fmt.Errorf("Remaining %d while the newest unit lies ahead", left)
-		}
-	} else if left > 0 && !k.fit(now, left) || left < k.burst && k.fit(now, left+1) {
+// checkRetry compares RetryAfter, in µs, of a charge that is refused with the definition.
+func (k *key) checkRetry(now, cost, within, retry int64) error {
+	if retry <= within || k.fit(now, cost) {
+		return fmt.Errorf("refused, and fits")
+	}
+	if !k.fitsFrom(now+retry, cost) {
+		return fmt.Errorf("RetryAfter %d µs; at that: fits %v, one earlier: %v", retry, k.fit(now+retry, cost), k.fit(now+retry-1, cost))
+	}
+	return nil
+}
+
+func (k *key) spend(at, n int64) {
+	k.spent = append(k.spent, spending{at, n})
+	k.last = at
+}
+
+// giveBack removes the newest n units. A key that is then as good as new is a new key.
+func (k *key) giveBack(now, n int64) {
+	over := k.overdue()
+	k.spent = k.spent.giveBack(n)
+	if !over || len(k.spent) == 0 {
+		k.last = max(k.last, now)
+	}
+	if now == k.last && !k.overdue() && k.fit(now, k.burst) {
+		k.spent, k.last = nil, 0
+	}
+}
+
+// checkView compares Remaining, NextAfter and ResetAfter with the definition.
+func (k *key) checkView(now int64, d *weir.Decision) error {
+	left, next, reset := d.Remaining, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()
+	switch {
+	case now < k.last && left != 0:
+		return fmt.Errorf("Remaining %d while the newest unit lies ahead", left)
+	case now >= k.last && (left > 0 && !k.fit(now, left) || left < k.burst && k.fit(now, left+1)):
 		return fmt.Errorf("Remaining %d; fits %v, one more %v", left, k.fit(now, left), k.fit(now, left+1))
-	}
-	next := d.NextAfter.Microseconds()
-	if left == k.burst {
-		if next != 0 {
-			return fmt.Errorf("NextAfter %d µs of a key that is full", next)
-		}
-	} else if !k.fit(now+next, left+1) || k.fit(now+next-1, left+1) {
+	case left == k.burst && next != 0:
+		return fmt.Errorf("NextAfter %d µs of a key that is full", next)
+	case left != k.burst && !k.fitsFrom(now+next, left+1):
 		return fmt.Errorf("NextAfter %d µs, Remaining %d; one more fits then: %v, one earlier: %v", next, left, k.fit(now+next, left+1), k.fit(now+next-1, left+1))
-	}
-	reset := d.ResetAfter.Microseconds()
-	if !k.fit(now+reset, k.burst) || !k.overdue() && reset > 0 && k.fit(now+reset-1, k.burst) {
+	case !k.fit(now+reset, k.burst) || !k.overdue() && reset > 0 && k.fit(now+reset-1, k.burst):
 		return fmt.Errorf("ResetAfter %d µs; all fits then: %v, one earlier: %v", reset, k.fit(now+reset, k.burst), k.fit(now+reset-1, k.burst))
 	}
 	return nil
@@ -354,7 +376,7 @@ func TestQueueOracle(t *testing.T) {
 		capacity := 1 + r.Int64N(3*quota)
 		limit := algorithms.LeakyBucket(capacity, quota, time.Duration(period)*time.Microsecond)
 		now := int64(1_700_000_000_000_000)
-		free := now * quota // when all units in the bucket have leaked, in µs times quota
+		q := queue{quota: quota, period: period, capacity: capacity}
 		states := make([]weir.State, 1)
 		tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit}}}
 		for i := range 40 {
@@ -369,27 +391,46 @@ func TestQueueOracle(t *testing.T) {
 			tx.Charges[0].Cost, tx.Within = cost, time.Duration(within)*time.Microsecond
 			tx.Decide(now, states)
 
-			level := max(0, free-now*quota) // in units times period
-			room := level+cost*period <= capacity*period
-			wait := (level + quota - 1) / quota
-			want := room && wait <= within
-			got := tx.Allowed()
-			if got != want || got && tx.Wait.Microseconds() != wait {
-				t.Fatalf("seed %d: %v, ask %d of %d within %d µs: got %v after %v, want %v after %d µs", seed, limit, i, cost, within, got, tx.Wait, want, wait)
-			}
-			admitted := func(after int64) bool { // whether the same charge is admitted `after` µs later
-				level := max(0, free-(now+after)*quota)
-				return level+cost*period <= capacity*period && (level+quota-1)/quota <= within
-			}
-			if retry := tx.RetryAfter().Microseconds(); got {
-				free = max(free, now*quota) + cost*period
-			} else if !admitted(retry) || admitted(retry-1) {
-				t.Fatalf("seed %d: %v, ask %d of %d within %d µs: RetryAfter %d µs; let in then %v, one earlier %v",
-					seed, limit, i, cost, within, retry, admitted(retry), admitted(retry-1))
+			if err := q.check(now, cost, within, &tx); err != nil {
+				t.Fatalf("seed %d: %v, ask %d of %d within %d µs: %v", seed, limit, i, cost, within, err)
 			}
 			if r.IntN(3) > 0 {
 				now += r.Int64N(period/quota + 2)
 			}
 		}
 	}
+}
+
+// A queue is the definition of a leaky bucket.
+type queue struct {
+	quota, period, capacity int64
+	free                    int64 // when all units in the bucket have leaked, in µs times quota
+}
+
+// admits returns when cost units depart, in µs from now, and whether the bucket has room for
+// them and they depart within that time.
+func (q *queue) admits(now, cost, within int64) (wait int64, ok bool) {
+	level := max(0, q.free-now*q.quota) // in units times period
+	wait = (level + q.quota - 1) / q.quota
+	return wait, level+cost*q.period <= q.capacity*q.period && wait <= within
+}
+
+// check compares a decision with the definition, and records the charge.
+func (q *queue) check(now, cost, within int64, tx *weir.Transaction) error {
+	wait, want := q.admits(now, cost, within)
+	got := tx.Allowed()
+	if got != want || got && tx.Wait.Microseconds() != wait {
+		return fmt.Errorf("got %v after %v, want %v after %d µs", got, tx.Wait, want, wait)
+	}
+	if got {
+		q.free = max(q.free, now*q.quota) + cost*q.period
+		return nil
+	}
+	retry := tx.RetryAfter().Microseconds()
+	_, then := q.admits(now+retry, cost, within)
+	_, earlier := q.admits(now+retry-1, cost, within)
+	if !then || earlier {
+		return fmt.Errorf("RetryAfter %d µs; let in then %v, one earlier %v", retry, then, earlier)
+	}
+	return nil
 }

@@ -26,21 +26,9 @@ func TestPurity(t *testing.T) {
 			var s weir.State
 			now := int64(1_700_000_000_000_000)
 			for range 20 {
-				was := clone(s)
 				keep := 1 + r.Int64N(3)
 				for _, cost := range []int64{3, -2, 1, -1, 13, 0, 2, -100, keep} {
-					got, gotDecision := l.Algorithm.Take(s, &l, now, cost)
-					want, wantDecision := l.Algorithm.Take(clone(was), &l, now, cost)
-					if !same(got, want) || gotDecision != wantDecision {
-						t.Fatalf("seed %d: %v: %d from %+v: got %+v, %+v, from a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
-					}
-					stepped, d := s, weir.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
-					if l.Algorithm.(stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
-						t.Fatalf("seed %d: %v: %d from %+v: a step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
-					}
-					if !same(s, was) {
-						t.Fatalf("seed %d: %v: %d from %+v turns it into %+v", seed, l, cost, was, s)
-					}
+					checkPure(t, seed, l, s, now, cost)
 				}
 				cost := keep
 				if r.IntN(4) == 0 {
@@ -50,6 +38,24 @@ func TestPurity(t *testing.T) {
 				now += r.Int64N(10_000_000)
 			}
 		}
+	}
+}
+
+// checkPure takes cost units from a state, from a copy of it and by Step.
+func checkPure(t *testing.T, seed uint64, l weir.Limit, s weir.State, now, cost int64) {
+	t.Helper()
+	was := clone(s)
+	got, gotDecision := l.Algorithm.Take(s, &l, now, cost)
+	want, wantDecision := l.Algorithm.Take(clone(was), &l, now, cost)
+	if !same(got, want) || gotDecision != wantDecision {
+		t.Fatalf("seed %d: %v: %d from %+v: got %+v, %+v, from a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
+	}
+	stepped, d := s, weir.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
+	if l.Algorithm.(stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
+		t.Fatalf("seed %d: %v: %d from %+v: a step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
+	}
+	if !same(s, was) {
+		t.Fatalf("seed %d: %v: %d from %+v turns it into %+v", seed, l, cost, was, s)
 	}
 }
 

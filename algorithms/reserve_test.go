@@ -19,74 +19,100 @@ func TestReservations(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	freed := map[string]int{}
 	for range 6000 {
-		k := newKey(randomLimit(r))
-		name := k.limit.Algorithm.Name()
-		cancels := r.IntN(3) > 0
-		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
-		states := make([]weir.State, 1)
-		var active history
-		undos := weir.Transaction{}.Undo
-		var log []string
+		b := newBooking(t, r, seed)
 		for range 30 {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit}}}
-			if pending := active.after(now); cancels && len(pending) > 0 && r.IntN(3) == 0 {
-				i := pending[r.IntN(len(pending))]
-				gone := active[i]
-				tx.Charges[0].Cost, tx.Charges[0].Spent = -gone.n, gone.at
-				tx.Undo = undos[i : i+1 : i+1]
-				if r.IntN(4) == 0 {
-					tx.Undo = nil // cancel by arithmetic, without the kept state
+			if pending := b.active.after(b.now); b.cancels && len(pending) > 0 && r.IntN(3) == 0 {
+				if b.cancel(pending[r.IntN(len(pending))]) {
+					freed[b.limit.Algorithm.Name()]++
 				}
-				before := states[0]
-				tx.Decide(now, states)
-				if fmt.Sprint(before) != fmt.Sprint(states[0]) {
-					freed[name]++
-				}
-				active, undos = slices.Delete(active, i, i+1), slices.Delete(undos, i, i+1)
-				log = append(log, fmt.Sprintf("%d: cancel %v", now, gone))
 			} else {
-				cost := 1 + r.Int64N(k.burst)
-				if r.IntN(2) == 0 {
-					cost = 1
-				}
-				tx.Charges[0].Cost, tx.Within = cost, time.Duration(r.Int64N(4*k.period))*time.Microsecond
-				if r.IntN(5) == 0 {
-					tx.Delay = time.Duration(r.Int64N(1 + int64(tx.Within)))
-				}
-				tx.Decide(now, states)
-				if tx.Allowed() {
-					at := now + tx.Wait.Microseconds()
-					if tx.Wait < tx.Delay.Truncate(time.Microsecond) || tx.Wait > tx.Within {
-						t.Fatalf("seed %d: %v waits %v, want %v to %v", seed, k.limit, tx.Wait, tx.Delay, tx.Within)
-					}
-					if n := len(active); !cancels && n > 0 && at < active[n-1].at {
-						t.Fatalf("seed %d: %v: goes at %d, before an earlier charge, which goes at %d", seed, k.limit, at, active[n-1].at)
-					}
-					active, undos = append(active, spending{at, cost}), append(undos, append(tx.Undo, slices.Grow(undos[:0:0], 1)[:1]...)[0])
-					log = append(log, fmt.Sprintf("%d: %d within %v: at %d", now, cost, tx.Within, at))
-				}
+				b.charge()
 			}
 			if r.IntN(2) == 0 {
-				now += []int64{1, r.Int64N(k.period/k.quota + 2), r.Int64N(k.period + 1)}[r.IntN(3)]
+				b.now += []int64{1, r.Int64N(b.period/b.quota + 2), r.Int64N(b.period + 1)}[r.IntN(3)]
 			}
 		}
-		slices.SortStableFunc(active, func(a, b spending) int { return int(a.at - b.at) })
-		for i, s := range active {
-			fits := k.fits(active[:i], k.quota, k.burst, k.period, s.at, s.n)
-			switch {
-			case name == "anchored-window": // a window keeps its beginning if its first unit is cancelled
-				fits = active[:i+1].sum(s.at-k.period+1, s.at+1) <= 2*k.quota
-			case name == "leaky-bucket" && !fits: // departs at the next whole microsecond
-				fits = k.fits(active[:i], k.quota, k.burst, k.period, s.at+1, s.n)
-			}
-			if !fits {
-				t.Fatalf("seed %d: %v: %v does not fit after %v\n%v", seed, k.limit, s, active[:i], log)
-			}
-		}
+		b.check()
 	}
 	for name := range definitions {
 		if freed[name] == 0 {
 			t.Errorf("%s: no cancellation freed anything", name)
+		}
+	}
+}
+
+// A booking is a key with charges that go at instants to come.
+type booking struct {
+	*testing.T
+	*key
+	r       *rand.Rand
+	seed    uint64
+	cancels bool // whether some charges are cancelled
+	now     int64
+	states  []weir.State
+	active  history            // the charges that were not cancelled
+	turns   []weir.Transaction // which made them
+	log     []string
+}
+
+func newBooking(t *testing.T, r *rand.Rand, seed uint64) *booking {
+	return &booking{T: t, key: newKey(randomLimit(r)), r: r, seed: seed, cancels: r.IntN(3) > 0,
+		now: 1_700_000_000_000_000 + r.Int64N(1e12), states: make([]weir.State, 1)}
+}
+
+// cancel cancels the i-th charge, and reports whether that changes the state.
+func (b *booking) cancel(i int) (freed bool) {
+	gone := b.active[i]
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: -gone.n, Spent: gone.at}}, Undo: b.turns[i].Undo}
+	if b.r.IntN(4) == 0 {
+		tx.Undo = nil // cancel by arithmetic, without the kept state
+	}
+	before := fmt.Sprint(b.states[0])
+	tx.Decide(b.now, b.states)
+	b.active, b.turns = slices.Delete(b.active, i, i+1), slices.Delete(b.turns, i, i+1)
+	b.log = append(b.log, fmt.Sprintf("%d: cancel %v", b.now, gone))
+	return before != fmt.Sprint(b.states[0])
+}
+
+// charge makes a charge that may wait, or must, and checks when it goes.
+func (b *booking) charge() {
+	b.Helper()
+	r, cost := b.r, int64(1)
+	if r.IntN(2) == 0 {
+		cost += r.Int64N(b.burst)
+	}
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: cost}}, Within: time.Duration(r.Int64N(4*b.period)) * time.Microsecond}
+	if r.IntN(5) == 0 {
+		tx.Delay = time.Duration(r.Int64N(1 + int64(tx.Within)))
+	}
+	if !tx.Decide(b.now, b.states) {
+		return
+	}
+	at := b.now + tx.Wait.Microseconds()
+	if tx.Wait < tx.Delay.Truncate(time.Microsecond) || tx.Wait > tx.Within {
+		b.Fatalf("seed %d: %v waits %v, want %v to %v", b.seed, b.limit, tx.Wait, tx.Delay, tx.Within)
+	}
+	if n := len(b.active); !b.cancels && n > 0 && at < b.active[n-1].at {
+		b.Fatalf("seed %d: %v: goes at %d, before an earlier charge, which goes at %d", b.seed, b.limit, at, b.active[n-1].at)
+	}
+	b.active, b.turns = append(b.active, spending{at, cost}), append(b.turns, tx)
+	b.log = append(b.log, fmt.Sprintf("%d: %d within %v: at %d", b.now, cost, tx.Within, at))
+}
+
+// check holds the instants of the charges that were not cancelled against the definition.
+func (b *booking) check() {
+	b.Helper()
+	slices.SortStableFunc(b.active, func(a, b spending) int { return int(a.at - b.at) })
+	for i, s := range b.active {
+		fits := b.fits(b.active[:i], b.quota, b.burst, b.period, s.at, s.n)
+		switch name := b.limit.Algorithm.Name(); {
+		case name == "anchored-window": // a window keeps its beginning if its first unit is cancelled
+			fits = b.active[:i+1].sum(s.at-b.period+1, s.at+1) <= 2*b.quota
+		case name == "leaky-bucket" && !fits: // departs at the next whole microsecond
+			fits = b.fits(b.active[:i], b.quota, b.burst, b.period, s.at+1, s.n)
+		}
+		if !fits {
+			b.Fatalf("seed %d: %v: %v does not fit after %v\n%v", b.seed, b.limit, s, b.active[:i], b.log)
 		}
 	}
 }
@@ -196,61 +222,75 @@ func TestCancelHoldsUpNobody(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 6))
 	asked := 0
 	for range 5000 {
-		k := newKey(randomLimit(r))
-		name := k.limit.Algorithm.Name()
-		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
-		states := make([]weir.State, 1)
+		b := newBooking(t, r, seed)
 		for range r.IntN(8) {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}}
-			tx.Decide(now, states)
-			now += []int64{0, 1, r.Int64N(k.period/k.quota + 2), r.Int64N(k.period + 1)}[r.IntN(4)]
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: 1 + r.Int64N(b.burst)}}}
+			tx.Decide(b.now, b.states)
+			b.now += []int64{0, 1, r.Int64N(b.period/b.quota + 2), r.Int64N(b.period + 1)}[r.IntN(4)]
 		}
-		var line []weir.Transaction
-		var log []string
-		for range 1 + r.IntN(6) {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(8*k.period) * time.Microsecond}
-			if r.IntN(3) == 0 {
-				tx.Delay = tx.Within / 16 * time.Duration(r.IntN(3))
-			}
-			if tx.Decide(now, states) && tx.Wait > 0 {
-				line = append(line, tx)
-				log = append(log, fmt.Sprintf("%d: %d at %d: %+v", now, tx.Charges[0].Cost, tx.Decisions[0].At, states[0]))
-			}
-			now += r.Int64N(3)
-		}
-		kept := states[0]
+		line := b.line()
+		kept := b.states[0]
 		r.Shuffle(len(line), func(i, j int) { line[i], line[j] = line[j], line[i] })
 		for i := range line {
 			if r.IntN(4) == 0 {
 				continue
 			}
-			back := weir.Transaction{Charges: []weir.Charge{line[i].Charges[0]}, Undo: line[i].Undo}
-			back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, line[i].Decisions[0].At
-			before := states[0]
-			back.Decide(now, states)
-			log = append(log, fmt.Sprintf("%d: cancel %d at %d: %+v -> %+v", now, back.Charges[0].Cost, back.Charges[0].Spent, before, states[0]))
-			now += []int64{0, 1, r.Int64N(k.period + 1)}[r.IntN(3)]
-			for _, cost := range []int64{1, 1 + r.Int64N(k.burst), k.burst} {
+			b.giveBack(&line[i])
+			b.now += []int64{0, 1, r.Int64N(b.period + 1)}[r.IntN(3)]
+			for _, cost := range []int64{1, 1 + r.Int64N(b.burst), b.burst} {
 				for _, within := range []time.Duration{0, 1000 * 1000 * time.Hour} {
-					admitted := false // RetryAfter of a queue says when it admits, not when the charge goes
-					wait := func(s weir.State) time.Duration {
-						tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: cost}}, Within: within}
-						if tx.Decide(now, []weir.State{s}) {
-							admitted = true
-							return tx.Wait
-						}
-						admitted = false
-						return tx.RetryAfter()
-					}
 					asked++
-					if got, want := wait(states[0]), wait(kept); got > want && (admitted || within == 0 || name != "leaky-bucket") {
-						t.Fatalf("seed %d: %v: after Cancel a cost of %d waits %v within %v, without it %v\n%v\n%+v\nkept %+v", seed, k.limit, cost, got, within, want, log, states[0], kept)
-					}
+					b.checkNoLonger(kept, cost, within)
 				}
 			}
 		}
 	}
 	if asked == 0 {
 		t.Error("no reservation was cancelled: the test compared nothing")
+	}
+}
+
+// line returns up to six charges that wait.
+func (b *booking) line() (line []weir.Transaction) {
+	r := b.r
+	for range 1 + r.IntN(6) {
+		tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: 1 + r.Int64N(b.burst)}}, Within: time.Duration(8*b.period) * time.Microsecond}
+		if r.IntN(3) == 0 {
+			tx.Delay = tx.Within / 16 * time.Duration(r.IntN(3))
+		}
+		if tx.Decide(b.now, b.states) && tx.Wait > 0 {
+			line = append(line, tx)
+			b.log = append(b.log, fmt.Sprintf("%d: %d at %d: %+v", b.now, tx.Charges[0].Cost, tx.Decisions[0].At, b.states[0]))
+		}
+		b.now += r.Int64N(3)
+	}
+	return line
+}
+
+// giveBack cancels a charge of the line.
+func (b *booking) giveBack(tx *weir.Transaction) {
+	back := weir.Transaction{Charges: []weir.Charge{tx.Charges[0]}, Undo: tx.Undo}
+	back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, tx.Decisions[0].At
+	before := b.states[0]
+	back.Decide(b.now, b.states)
+	b.log = append(b.log, fmt.Sprintf("%d: cancel %d at %d: %+v -> %+v", b.now, back.Charges[0].Cost, back.Charges[0].Spent, before, b.states[0]))
+}
+
+// checkNoLonger: a charge waits no longer than it would have from the state kept.
+func (b *booking) checkNoLonger(kept weir.State, cost int64, within time.Duration) {
+	b.Helper()
+	wait := func(s weir.State) (d time.Duration, admitted bool) {
+		tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: cost}}, Within: within}
+		if tx.Decide(b.now, []weir.State{s}) {
+			return tx.Wait, true
+		}
+		return tx.RetryAfter(), false
+	}
+	got, _ := wait(b.states[0])
+	want, admitted := wait(kept)
+	// RetryAfter of a queue says when it admits, not when the charge goes.
+	alike := admitted || within == 0 || b.limit.Algorithm.Name() != "leaky-bucket"
+	if got > want && alike {
+		b.Fatalf("seed %d: %v: after Cancel a cost of %d waits %v within %v, without it %v\n%v\n%+v\nkept %+v", b.seed, b.limit, cost, got, within, want, b.log, b.states[0], kept)
 	}
 }

@@ -1,6 +1,7 @@
 package algorithms_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -23,55 +24,24 @@ func TestSwitchedRetryAfter(t *testing.T) {
 	}
 	told := map[string]int{}
 	for n := range histories {
-		kind := n % 8
-		limits := switchedNumbers(r, kind)
-		name := limits[0].Algorithm.Name()
+		limits := switchedNumbers(r, n%8)
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e9)
 		states := make([]weir.State, 1)
 		var turns []weir.Transaction
 		for range 40 {
 			l := limits[r.IntN(len(limits))]
-			period, most := l.Period.Microseconds(), l.Capacity()
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1 + r.Int64N(most)}}}
-			if r.IntN(3) == 0 {
-				tx.Within = time.Duration(r.Int64N(2*period)) * time.Microsecond
-			}
-			admitted := func(after int64) bool {
-				again := weir.Transaction{Charges: tx.Charges, Within: tx.Within}
-				s := []weir.State{states[0]}
-				s[0].Log = slices.Clone(s[0].Log)
-				return again.Decide(now+after, s)
-			}
-			switch k := r.IntN(8); {
-			case k == 0:
-				tx.Charges[0].Cost = -tx.Charges[0].Cost
-			case k == 1 && len(turns) > 0:
-				i := r.IntN(len(turns))
-				tx = turns[i]
-				tx.Charges[0].Cost, tx.Charges[0].Spent, tx.Within = -tx.Charges[0].Cost, tx.Decisions[0].At, 0
-				turns = slices.Delete(turns, i, i+1)
-			}
-			before := states[0]
-			before.Log = slices.Clone(before.Log)
-			if tx.Decide(now, states) {
-				if tx.Wait > 0 {
-					turns = append(turns, tx)
+			tx := randomCharge(r, l, &turns)
+			before := clone(states[0])
+			switch allowed := tx.Decide(now, states); {
+			case !allowed:
+				told[l.Algorithm.Name()]++
+				if err := checkRetryAfter(r, &tx, before, now); err != nil {
+					t.Fatalf("seed %d: %v at %d: %v; state %+v", seed, l, now, err, before)
 				}
-			} else {
-				retry := tx.RetryAfter().Microseconds()
-				told[name]++
-				for _, after := range []int64{0, r.Int64N(3 * period)} {
-					if !admitted(retry + after) {
-						t.Fatalf("seed %d: %v at %d: %d units within %v are refused %d µs after the RetryAfter of %d µs; state %+v", seed, l, now, tx.Charges[0].Cost, tx.Within, after, retry, before)
-					}
-				}
-				for _, sooner := range []int64{retry - 1, r.Int64N(retry)} {
-					if tx.Within == 0 && admitted(sooner) {
-						t.Fatalf("seed %d: %v at %d: %d units are admitted after %d µs, RetryAfter is %d µs; state %+v", seed, l, now, tx.Charges[0].Cost, sooner, retry, before)
-					}
-				}
+			case tx.Wait > 0:
+				turns = append(turns, tx)
 			}
-			d := tx.Decisions[0]
+			d, period := tx.Decisions[0], l.Period.Microseconds()
 			steps := []int64{0, 1, r.Int64N(period), period, -r.Int64N(period), d.NextAfter.Microseconds(), d.ResetAfter.Microseconds() / 2}
 			now += steps[r.IntN(len(steps))]
 		}
@@ -79,6 +49,44 @@ func TestSwitchedRetryAfter(t *testing.T) {
 	if len(told) != len(definitions) {
 		t.Errorf("refused %v; want all of %d algorithms", told, len(definitions))
 	}
+}
+
+// randomCharge returns a charge of l that may wait, a gift, or what cancels a turn.
+func randomCharge(r *rand.Rand, l weir.Limit, turns *[]weir.Transaction) weir.Transaction {
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1 + r.Int64N(l.Capacity())}}}
+	if r.IntN(3) == 0 {
+		tx.Within = time.Duration(r.Int64N(2*l.Period.Microseconds())) * time.Microsecond
+	}
+	switch k := r.IntN(8); {
+	case k == 0:
+		tx.Charges[0].Cost = -tx.Charges[0].Cost
+	case k == 1 && len(*turns) > 0:
+		i := r.IntN(len(*turns))
+		tx = (*turns)[i]
+		tx.Charges[0].Cost, tx.Charges[0].Spent, tx.Within = -tx.Charges[0].Cost, tx.Decisions[0].At, 0
+		*turns = slices.Delete(*turns, i, i+1)
+	}
+	return tx
+}
+
+// checkRetryAfter asks again for what is refused from a state.
+func checkRetryAfter(r *rand.Rand, tx *weir.Transaction, s weir.State, now int64) error {
+	admitted := func(after int64) bool {
+		again := weir.Transaction{Charges: tx.Charges, Within: tx.Within}
+		return again.Decide(now+after, []weir.State{clone(s)})
+	}
+	retry, cost := tx.RetryAfter().Microseconds(), tx.Charges[0].Cost
+	for _, after := range []int64{0, r.Int64N(3 * tx.Charges[0].Limit.Period.Microseconds())} {
+		if !admitted(retry + after) {
+			return fmt.Errorf("%d units within %v are refused %d µs after the RetryAfter of %d µs", cost, tx.Within, after, retry)
+		}
+	}
+	for _, sooner := range []int64{retry - 1, r.Int64N(retry)} {
+		if tx.Within == 0 && admitted(sooner) {
+			return fmt.Errorf("%d units are admitted after %d µs, RetryAfter is %d µs", cost, sooner, retry)
+		}
+	}
+	return nil
 }
 
 // switchedNumbers returns limits of one algorithm with any numbers.

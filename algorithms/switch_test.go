@@ -211,27 +211,27 @@ func TestSwitchedWindows(t *testing.T) {
 			before := len(s.spent)
 			i := r.IntN(len(limits))
 			l := limits[i]
-			if n := s.decide(s.state[0], l, s.now, 0).Remaining; n > 0 {
-				if err := s.charge(i, 1+r.Int64N(n)); err != nil {
-					t.Fatalf("seed %d: %v: %v", seed, limits, err)
-				}
+			if err := s.chargeSome(r, i); err != nil {
+				t.Fatalf("seed %d: %v: %v", seed, limits, err)
 			}
-			if len(s.spent) > before {
-				window := s.now / l.Period.Microseconds()
-				if used[i] != window {
-					used[i], since[i] = window, before
-				}
-				var sum int64
-				for _, c := range s.spent[since[i]:] {
-					sum += c.n
-				}
-				if sum > l.Quota {
-					t.Fatalf("seed %d: %v: %v admits, with %d spent since it was first used in this window", seed, limits, l, sum)
-				}
+			if window := s.now / l.Period.Microseconds(); len(s.spent) > before && used[i] != window {
+				used[i], since[i] = window, before
+			}
+			if sum := s.spent[since[i]:].sum(0, s.now+1); len(s.spent) > before && sum > l.Quota {
+				t.Fatalf("seed %d: %v: %v admits, with %d spent since it was first used in this window", seed, limits, l, sum)
 			}
 			s.now += r.Int64N(limits[r.IntN(len(limits))].Period.Microseconds()/2 + 1)
 		}
 	}
+}
+
+// chargeSome charges some of the units that the i-th limit has left, if any.
+func (s *switcher) chargeSome(r *rand.Rand, i int) error {
+	left := s.decide(s.state[0], s.limits[i], s.now, 0).Remaining
+	if left == 0 {
+		return nil
+	}
+	return s.charge(i, 1+r.Int64N(left))
 }
 
 // switchedPeriods returns limits of one algorithm whose periods differ. The periods of
@@ -264,74 +264,102 @@ func TestSwitchedPeriods(t *testing.T) {
 	}
 	for n := range histories {
 		kind := 4 + n%3
-		s := newSwitcher(switchedPeriods(r, kind)...)
+		s := &periodSwitcher{switcher: newSwitcher(switchedPeriods(r, kind)...), kind: kind}
 		s.now += r.Int64N(1e9)
-		type use struct {
-			since int     // the index in s.spent of the oldest charge of the limit that may count
-			until int64   // when the last charge no longer counts
-			own   history // all charges of the limit
-		}
-		uses := make([]use, len(s.limits))
-		longest := int64(0)
-		for _, l := range s.limits {
-			longest = max(longest, l.Period.Microseconds())
-		}
-		greedy := r.IntN(3) > 0
+		s.uses = make([]use, len(s.limits))
+		s.greedy = r.IntN(3) > 0
 		for range 80 {
-			i := r.IntN(len(s.limits))
-			l, u := s.limits[i], &uses[i]
-			period := l.Period.Microseconds()
-			d := s.decide(s.state[0], l, s.now, 0)
-			cost := d.Remaining
-			if !greedy || r.IntN(4) == 0 {
-				cost = 1 + r.Int64N(l.Quota)
+			if err := s.step(r); err != nil {
+				t.Fatalf("seed %d: %v: %v", seed, s.limits, err)
 			}
-			most := period
-			if kind == 5 {
-				most *= 2
-			}
-			if block := s.decide(s.state[0], l, s.now, max(1, cost)).RetryAfter.Microseconds(); block > most {
-				t.Fatalf("seed %d: %v: %v blocks for %d µs", seed, s.limits, l, block)
-			}
-			before := len(s.spent)
-			if cost > 0 {
-				if err := s.charge(i, cost); err != nil {
-					t.Fatalf("seed %d: %v: %+v: %v", seed, s.limits, s.state[0], err)
-				}
-			}
-			if len(s.spent) > before {
-				if s.now >= u.until {
-					u.since = before
-				}
-				seen := s.spent[u.since:]
-				count := seen.sum(s.now-period+1, s.now+1)
-				over := count > l.Quota
-				switch kind {
-				case 4:
-					over = seen.sum(0, s.now+1) > l.Quota
-				case 5:
-					start := s.now / period * period
-					over = over && seen.sum(start-period, start)*(start+period-s.now)+seen.sum(start, s.now+1)*period > l.Quota*period
-				}
-				if over {
-					t.Fatalf("seed %d: %v: %v admits %d at %d, with %v since its own charge", seed, s.limits, l, cost, s.now, seen)
-				}
-				u.own = append(u.own, spending{s.now, cost})
-				u.until = s.now + period
-				if kind == 4 {
-					u.until = s.now + s.decide(s.state[0], l, s.now, 0).NextAfter.Microseconds()
-				}
-			}
-			d = s.decide(s.state[0], l, s.now, 1)
-			steps := []int64{0, 1, r.Int64N(period), period, period - 1, r.Int64N(longest + 1), d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), max(0, d.ResetAfter.Microseconds()-1)}
-			s.now += steps[r.IntN(len(steps))]
 		}
 		for i, l := range s.limits {
-			if got, claim := uses[i].own.most(l.Period.Microseconds()), worst[l.Algorithm.Name()](l); got > claim {
+			if got, claim := s.uses[i].own.most(l.Period.Microseconds()), worst[l.Algorithm.Name()](l); got > claim {
 				t.Fatalf("seed %d: %v: %v by itself admitted %d in its period, want %d at most", seed, s.limits, l, got, claim)
 			}
 		}
 	}
+}
+
+// A use is what a limit was charged with.
+type use struct {
+	since int     // the index in the spendings of all limits of the oldest charge that may count
+	until int64   // when the last charge no longer counts
+	own   history // all charges of the limit
+}
+
+// A periodSwitcher charges limits of one kind whose periods differ: 4 are anchored windows,
+// 5 sliding windows, 6 sliding logs.
+type periodSwitcher struct {
+	*switcher
+	kind   int
+	greedy bool
+	uses   []use // of each limit
+}
+
+// step charges a random limit, often for all that remains, and moves the clock.
+func (s *periodSwitcher) step(r *rand.Rand) error {
+	i := r.IntN(len(s.limits))
+	l := s.limits[i]
+	period := l.Period.Microseconds()
+	cost := s.decide(s.state[0], l, s.now, 0).Remaining
+	if !s.greedy || r.IntN(4) == 0 {
+		cost = 1 + r.Int64N(l.Quota)
+	}
+	most := period
+	if s.kind == 5 {
+		most *= 2
+	}
+	if block := s.decide(s.state[0], l, s.now, max(1, cost)).RetryAfter.Microseconds(); block > most {
+		return fmt.Errorf("%v blocks for %d µs", l, block)
+	}
+	before := len(s.spent)
+	if cost > 0 {
+		if err := s.charge(i, cost); err != nil {
+			return fmt.Errorf("%+v: %v", s.state[0], err)
+		}
+	}
+	if len(s.spent) > before {
+		if err := s.record(i, before); err != nil {
+			return err
+		}
+	}
+	longest := int64(0)
+	for _, l := range s.limits {
+		longest = max(longest, l.Period.Microseconds())
+	}
+	d := s.decide(s.state[0], l, s.now, 1)
+	steps := []int64{0, 1, r.Int64N(period), period, period - 1, r.Int64N(longest + 1), d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), max(0, d.ResetAfter.Microseconds()-1)}
+	s.now += steps[r.IntN(len(steps))]
+	return nil
+}
+
+// record adds a charge, number n of all, to what the i-th limit was charged with. It checks
+// that all that the limit must count is within its quota.
+func (s *periodSwitcher) record(i, n int) error {
+	l, u := s.limits[i], &s.uses[i]
+	period := l.Period.Microseconds()
+	if s.now >= u.until {
+		u.since = n
+	}
+	seen := s.spent[u.since:]
+	over := seen.sum(s.now-period+1, s.now+1) > l.Quota
+	switch s.kind {
+	case 4:
+		over = seen.sum(0, s.now+1) > l.Quota
+	case 5:
+		start := s.now / period * period
+		over = over && seen.sum(start-period, start)*(start+period-s.now)+seen.sum(start, s.now+1)*period > l.Quota*period
+	}
+	if over {
+		return fmt.Errorf("%v admits %d at %d, with %v since its own charge", l, s.spent[n].n, s.now, seen)
+	}
+	u.own = append(u.own, s.spent[n])
+	u.until = s.now + period
+	if s.kind == 4 {
+		u.until = s.now + s.decide(s.state[0], l, s.now, 0).NextAfter.Microseconds()
+	}
+	return nil
 }
 
 // TestSwitchedNear: the windows of two sliding windows whose periods differ by less than a
@@ -339,12 +367,7 @@ func TestSwitchedPeriods(t *testing.T) {
 // its own, and count units by a share or not at all. Each limit by itself still admits at
 // most its worst case, 2·quota − 1, or 2·quota if units are given back.
 func TestSwitchedNear(t *testing.T) {
-	const second = 1_000_000
-	for _, tt := range []struct {
-		limits []weir.Limit
-		steps  [][3]int64 // the second, the index of the limit, the units
-		want   int64      // the most units that the first limit admits in its period
-	}{
+	for _, tt := range []nearCase{
 		{ // the 29 units of the window before are forgotten
 			[]weir.Limit{algorithms.SlidingWindow(30, time.Minute), algorithms.SlidingWindow(2, 100*time.Second)},
 			[][3]int64{{179, 0, 29}, {180, 0, 1}, {200, 1, 1}, {201, 0, 28}}, 58,
@@ -354,30 +377,8 @@ func TestSwitchedNear(t *testing.T) {
 			[][3]int64{{9, 0, 19}, {17, 0, 7}, {18, 1, -1}, {18, 0, 13}}, 38,
 		},
 	} {
-		s := newSwitcher(tt.limits...)
-		start := s.now - s.now%(36*100*second)
-		var own history
-		for _, step := range tt.steps {
-			s.now = start + step[0]*second
-			before := len(s.spent)
-			if err := s.charge(int(step[1]), step[2]); err != nil {
-				t.Fatal(err)
-			}
-			if step[2] > 0 && len(s.spent) == before {
-				t.Errorf("%v refuses %d units at %d s", tt.limits[step[1]], step[2], step[0])
-			}
-			switch {
-			case step[2] < 0:
-				own = own.giveBack(-step[2])
-			case step[1] == 0:
-				own = append(own, spending{s.now, step[2]})
-			}
-		}
-		if got := own.most(tt.limits[0].Period.Microseconds()); got != tt.want {
-			t.Errorf("%v: the first limit admits %d in its period, want %d", tt.limits, got, tt.want)
-		}
+		tt.run(t)
 	}
-
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 14))
 	histories := 40_000
@@ -385,46 +386,89 @@ func TestSwitchedNear(t *testing.T) {
 		histories = 5000
 	}
 	for n := range histories {
-		var limits []weir.Limit
-		shortest := (2 + r.Int64N(10)) * (1 + r.Int64N(20))
-		for period := shortest; len(limits) < 2+n%2; period += 1 + r.Int64N(max(1, 2*shortest-period-1)) {
-			limits = append(limits, algorithms.SlidingWindow([]int64{2, 1 + r.Int64N(6), 1 + r.Int64N(40), 1000}[r.IntN(4)], time.Duration(period)*time.Microsecond))
+		runNear(t, r, seed, 2+n%2)
+	}
+}
+
+// A nearCase charges two sliding windows at given seconds.
+type nearCase struct {
+	limits []weir.Limit
+	steps  [][3]int64 // the second, the index of the limit, the units
+	want   int64      // the most units that the first limit admits in its period
+}
+
+func (tt nearCase) run(t *testing.T) {
+	t.Helper()
+	const second = 1_000_000
+	s := newSwitcher(tt.limits...)
+	start := s.now - s.now%(36*100*second)
+	var own history
+	for _, step := range tt.steps {
+		s.now = start + step[0]*second
+		before := len(s.spent)
+		if err := s.charge(int(step[1]), step[2]); err != nil {
+			t.Fatal(err)
 		}
-		s := newSwitcher(limits...)
-		s.now += r.Int64N(1000)
-		gifts := int64(r.IntN(2))
-		var own []spending // in order
-		var by []int
-		for range 16 {
-			i := r.IntN(len(limits))
-			cost := s.decide(s.state[0], limits[i], s.now, 0).Remaining
-			if cost > 1 && r.IntN(4) == 0 {
-				cost = 1 + r.Int64N(cost)
-			}
-			if gifts > 0 && r.IntN(4) == 0 {
-				cost = -1 - r.Int64N(limits[i].Quota)
-			}
-			before := len(s.spent)
-			if err := s.charge(i, cost); err != nil {
-				t.Fatalf("seed %d: %v: %+v: %v", seed, limits, s.state[0], err)
-			}
-			if len(s.spent) > before {
-				by = append(by, i)
-			}
-			by = by[:len(s.spent)]
-			p, q := limits[r.IntN(len(limits))].Period.Microseconds(), limits[i].Period.Microseconds()
-			s.now += []int64{0, 1, p, p - 1, p - s.now%p, q - s.now%q - 1, r.Int64N(p)}[r.IntN(7)]
-			for i, l := range limits {
-				own = own[:0]
-				for k, c := range s.spent {
-					if by[k] == i {
-						own = append(own, c)
-					}
-				}
-				if got, claim := history(own).most(l.Period.Microseconds()), 2*l.Quota-1+gifts; got > claim {
-					t.Fatalf("seed %d: %v: %v admitted %d in its period, want %d at most: %v by %v", seed, limits, l, got, claim, s.spent, by)
-				}
+		if step[2] > 0 && len(s.spent) == before {
+			t.Errorf("%v refuses %d units at %d s", tt.limits[step[1]], step[2], step[0])
+		}
+		switch {
+		case step[2] < 0:
+			own = own.giveBack(-step[2])
+		case step[1] == 0:
+			own = append(own, spending{s.now, step[2]})
+		}
+	}
+	if got := own.most(tt.limits[0].Period.Microseconds()); got != tt.want {
+		t.Errorf("%v: the first limit admits %d in its period, want %d", tt.limits, got, tt.want)
+	}
+}
+
+// runNear charges so many sliding windows of near periods, as a client chooses.
+func runNear(t *testing.T, r *rand.Rand, seed uint64, count int) {
+	t.Helper()
+	var limits []weir.Limit
+	shortest := (2 + r.Int64N(10)) * (1 + r.Int64N(20))
+	for period := shortest; len(limits) < count; period += 1 + r.Int64N(max(1, 2*shortest-period-1)) {
+		limits = append(limits, algorithms.SlidingWindow([]int64{2, 1 + r.Int64N(6), 1 + r.Int64N(40), 1000}[r.IntN(4)], time.Duration(period)*time.Microsecond))
+	}
+	s := newSwitcher(limits...)
+	s.now += r.Int64N(1000)
+	gifts := int64(r.IntN(2))
+	var by []int // the limit of each spending
+	for range 16 {
+		i := r.IntN(len(limits))
+		cost := s.decide(s.state[0], limits[i], s.now, 0).Remaining
+		if cost > 1 && r.IntN(4) == 0 {
+			cost = 1 + r.Int64N(cost)
+		}
+		if gifts > 0 && r.IntN(4) == 0 {
+			cost = -1 - r.Int64N(limits[i].Quota)
+		}
+		before := len(s.spent)
+		if err := s.charge(i, cost); err != nil {
+			t.Fatalf("seed %d: %v: %+v: %v", seed, limits, s.state[0], err)
+		}
+		if len(s.spent) > before {
+			by = append(by, i)
+		}
+		by = by[:len(s.spent)]
+		p, q := limits[r.IntN(len(limits))].Period.Microseconds(), limits[i].Period.Microseconds()
+		s.now += []int64{0, 1, p, p - 1, p - s.now%p, q - s.now%q - 1, r.Int64N(p)}[r.IntN(7)]
+		for i, l := range limits {
+			if got, claim := s.spent.of(by, i).most(l.Period.Microseconds()), 2*l.Quota-1+gifts; got > claim {
+				t.Fatalf("seed %d: %v: %v admitted %d in its period, want %d at most: %v by %v", seed, limits, l, got, claim, s.spent, by)
 			}
 		}
 	}
+}
+
+// of returns the spendings by the i-th limit.
+func (h history) of(by []int, i int) (own history) {
+	for k, c := range h {
+		if by[k] == i {
+			own = append(own, c)
+		}
+	}
+	return own
 }

@@ -232,51 +232,53 @@ func TestSlidingWindowSpreads(t *testing.T) {
 	}
 }
 
+// A best is a state, and the most units admitted in a span on the way to it.
+type best struct {
+	state weir.State
+	units int64
+}
+
 // mostAdmitted returns the most units that any schedule of charges gets in a span of the
 // period. It searches all schedules of up to three periods, from a new key on, and keeps for
 // every state that can be reached the most units admitted in the span so far.
 func mostAdmitted(l weir.Limit) (most int64) {
-	type best struct {
-		state weir.State
-		units int64
-	}
-	period, cap := l.Period.Microseconds(), max(l.Quota, l.Burst)
-	step := func(from map[string]best, now int64) map[string]best {
-		to := make(map[string]best, 2*len(from))
-		for _, b := range from {
-			for n := range cap + 1 {
-				s := b.state
-				s.Log = append([]weir.LogEntry(nil), s.Log...)
-				s, d := l.Algorithm.Take(s, &l, now, n)
-				if !d.Allowed {
-					break // more units do not fit either
-				}
-				k := stateKey(s)
-				if old, ok := to[k]; !ok || old.units < b.units+n {
-					to[k] = best{s, b.units + n}
-				}
-			}
-		}
-		return to
-	}
+	period := l.Period.Microseconds()
 	start := 8 * period // a window begins here
 	before := map[string]best{"": {}}
 	for first := start; first < start+2*period; first++ {
 		if first >= start+period {
 			in := before
 			for now := first; now < first+period; now++ {
-				in = step(in, now)
+				in = reachable(l, in, now)
 			}
 			for _, b := range in {
 				most = max(most, b.units)
 			}
 		}
-		before = step(before, first)
+		before = reachable(l, before, first)
 		for k, b := range before {
 			before[k] = best{state: b.state}
 		}
 	}
 	return most
+}
+
+// reachable returns the states that one charge, of any cost that fits, leads to.
+func reachable(l weir.Limit, from map[string]best, now int64) map[string]best {
+	to := make(map[string]best, 2*len(from))
+	for _, b := range from {
+		for n := range max(l.Quota, l.Burst) + 1 {
+			s, d := l.Algorithm.Take(clone(b.state), &l, now, n)
+			if !d.Allowed {
+				break // more units do not fit either
+			}
+			k := stateKey(s)
+			if old, ok := to[k]; !ok || old.units < b.units+n {
+				to[k] = best{s, b.units + n}
+			}
+		}
+	}
+	return to
 }
 
 // stateKey returns a text that is equal for states that behave alike.
