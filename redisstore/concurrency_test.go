@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -81,31 +82,17 @@ func TestCrossingKeys(t *testing.T) {
 			{Rule: "r", Key: fmt.Sprint(key), Limit: algorithms.SlidingLog(quota, time.Hour), Cost: cost},
 		}
 	}
-	var spent [keys]atomic.Int64
+	spent := make([]atomic.Int64, keys)
 	together(t, addr, func(store weir.Store) {
 		for range each {
-			var tx weir.Transaction
 			used := rand.Perm(keys)[:1+rand.IntN(keys)]
-			for _, key := range used {
-				tx.Charges = append(tx.Charges, charges(1, key)...)
-			}
-			if err := store.Take(t.Context(), &tx); err != nil {
-				t.Error(err)
-			} else if tx.Allowed() {
-				for _, key := range used {
-					spent[key].Add(1)
-				}
-			}
+			spendOn(t, store, spent, used, func(key int) []weir.Charge { return charges(1, key) })
 		}
 	})
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: addr})))
 	full := 0
 	for key := range keys {
-		tx := weir.Transaction{Charges: charges(0, key)}
-		if err := store.Take(t.Context(), &tx); err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range tx.Decisions {
+		for _, d := range take(t, store, charges(0, key)...).Decisions {
 			if got, want := quota-d.Remaining, spent[key].Load(); got != want {
 				t.Errorf("key %d: got %d spent, want the %d admitted", key, got, want)
 			}
@@ -116,5 +103,24 @@ func TestCrossingKeys(t *testing.T) {
 	}
 	if full == 0 {
 		t.Errorf("got no key used up, want one at least")
+	}
+}
+
+// spendOn takes the charges of some keys in one transaction, and counts in spent for each
+// key whether it is admitted.
+func spendOn(t *testing.T, store weir.Store, spent []atomic.Int64, used []int, charges func(key int) []weir.Charge) {
+	var tx weir.Transaction
+	for _, key := range used {
+		tx.Charges = append(tx.Charges, charges(key)...)
+	}
+	if err := store.Take(context.Background(), &tx); err != nil {
+		t.Error(err)
+		return
+	}
+	if !tx.Allowed() {
+		return
+	}
+	for _, key := range used {
+		spent[key].Add(1)
 	}
 }

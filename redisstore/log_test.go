@@ -34,6 +34,16 @@ func commands(t *testing.T, rdb *redis.Client) (n int) {
 	return n
 }
 
+// commandsOf returns how many commands a transaction costs.
+func commandsOf(t *testing.T, rdb *redis.Client, store weir.Store, tx *weir.Transaction) int {
+	t.Helper()
+	before := commands(t, rdb)
+	if err := store.Take(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	return commands(t, rdb) - before
+}
+
 // fill has a key charged n times, which makes n entries in its logs: those that may wait
 // are not decided in one step.
 func fill(t *testing.T, store *redisstore.Store, n int, charges ...weir.Charge) {
@@ -132,11 +142,7 @@ func TestLogAttacks(t *testing.T) {
 				tx.Charges = append(tx.Charges, c)
 			}
 			for range 2 { // the server has the script from here on
-				before := commands(t, rdb)
-				if err := store.Take(t.Context(), &tx); err != nil {
-					t.Fatal(err)
-				}
-				if got := commands(t, rdb) - before; got > attack.most {
+				if got := commandsOf(t, rdb, store, &tx); got > attack.most {
 					t.Errorf("%s in a log of %d: %d commands, want %d at most", attack.name, n, got, attack.most)
 				} else {
 					t.Logf("%s in a log of %d: %d commands", attack.name, n, got)

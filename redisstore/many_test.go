@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,19 +23,15 @@ func TestManyLimitsEach(t *testing.T) {
 	store := newStore(t, rdb)
 	for _, n := range []int{1, 30, 31, 32, 33, 66, 100, 250} {
 		for name, limit := range map[string]func(int64, time.Duration) weir.Limit{"meters": algorithms.GCRA, "logs": algorithms.SlidingLog} {
+			var charges []weir.Charge
+			for i := range n {
+				charges = append(charges, weir.Charge{Rule: name, Key: fmt.Sprint(n), Limit: limit(3, time.Hour+time.Duration(i)*time.Second), Cost: 1})
+			}
 			var ts []*weir.Transaction
 			for range 5 {
-				tx := &weir.Transaction{}
-				for i := range n {
-					tx.Charges = append(tx.Charges, weir.Charge{Rule: name, Key: fmt.Sprint(n), Limit: limit(3, time.Hour+time.Duration(i)*time.Second), Cost: 1})
-				}
-				ts = append(ts, tx)
+				ts = append(ts, &weir.Transaction{Charges: slices.Clone(charges)})
 			}
-			for i, err := range store.TakeEach(t.Context(), ts) {
-				if err != nil {
-					t.Errorf("%d %s, transaction %d: got error %q, want none", n, name, i, err)
-				}
-			}
+			takeEach(t, store, fmt.Sprint(n, " ", name), ts)
 			for i, tx := range ts {
 				if got, want := len(tx.Decisions) == n && tx.Allowed(), i < 3; got != want {
 					t.Errorf("%d %s, transaction %d: got allowed %v, want %v", n, name, i, got, want)

@@ -105,78 +105,90 @@ func TestTroubles(t *testing.T) {
 	for _, c := range troubles {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Server(t, "--enable-debug-command", "yes", "--dbfilename", "taken")
-			admin := client(t, redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{server.Addr()}, MaxRetries: -1, ReadTimeout: 10 * time.Second})).(*redis.Client).Conn()
-			t.Cleanup(func() { admin.Close() })
-			m := &matrix{T: t, server: server, admin: admin}
-			t.Cleanup(m.busy.Wait)
-			m.do("CONFIG", "SET", "requirepass", matrixPassword)
-			m.do("AUTH", matrixPassword)
-
-			o := redisstore.ClientOptions(0, server.Addr())
-			o.Password = matrixPassword
-			store, err := redisstore.New(client(t, redis.NewUniversalClient(o)), redisstore.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var log weirtest.Log
-			logger := slog.New(slog.NewTextHandler(&log, nil))
-			stack := weir.Fallback(weir.Breaker(store, weir.BreakerOptions{Logger: logger, Cooldown: 50 * time.Millisecond}),
-				memstore.New(memstore.Options{}))
-			stack.Logger = logger
-			charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, 10*time.Minute).WithBurst(1_000_000), Cost: 1}
-			tx := weir.Transaction{Charges: []weir.Charge{charge}}
-			eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })
-			eventually(t, "decided again", func() error { return store.Take(t.Context(), &tx) })
-			before := tx.Decisions[0].Remaining
-
-			c.begin(m)
-			if c.sees == "none" {
-				if err := store.Take(t.Context(), &tx); err != nil {
-					t.Errorf("got %v, want no error", err)
-				}
-				return
-			}
-			begin := time.Now()
-			eventually(t, "in trouble", func() error {
-				switch err := store.Take(t.Context(), &tx); {
-				case err == nil:
-					before = tx.Decisions[0].Remaining
-					return errors.New("decided")
-				case !strings.Contains(err.Error(), c.sees):
-					return fmt.Errorf("got %q, want %q in it", err, c.sees)
-				default:
-					t.Logf("a client sees %q after %v", err, time.Since(begin).Round(time.Millisecond))
-					return nil
-				}
-			})
-			for range 20 {
-				if err := stack.Take(t.Context(), &tx); err != nil {
-					t.Fatalf("with a fallback: %v", err)
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-			c.end(m)
-			m.busy.Wait()
-			end := time.Now()
-			eventually(t, "decided again", func() error { return store.Take(t.Context(), &tx) })
-			t.Logf("decided again %v after the end", time.Since(end).Round(time.Millisecond))
-			if after := tx.Decisions[0].Remaining; after >= before && !c.forgets {
-				t.Errorf("got %d remaining, %d before: what was spent is lost", after, before)
-			}
-			eventually(t, "the fallback rests", func() error {
-				if err := stack.Take(t.Context(), &tx); err != nil {
-					return err
-				}
-				if !strings.Contains(log.String(), "the primary store decides again") {
-					return errors.New("not yet")
-				}
-				return nil
-			})
-			if got := strings.Count(log.String(), "the primary store fails"); got != 1 || !strings.Contains(log.String(), c.sees) && !strings.Contains(log.String(), redisstore.ErrTimeout.Error()) {
-				t.Errorf("got %d lines, want one that names %q:\n%s", got, c.sees, log.String())
-			}
-			t.Logf("the log says\n%s", log.String())
+			c.test(t)
 		})
 	}
+}
+
+// test has a client and a stack with a fallback see the trouble begin and end.
+func (c trouble) test(t *testing.T) {
+	server := redistest.Server(t, "--enable-debug-command", "yes", "--dbfilename", "taken")
+	admin := client(t, redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{server.Addr()}, MaxRetries: -1, ReadTimeout: 10 * time.Second})).(*redis.Client).Conn()
+	t.Cleanup(func() { admin.Close() })
+	m := &matrix{T: t, server: server, admin: admin}
+	t.Cleanup(m.busy.Wait)
+	m.do("CONFIG", "SET", "requirepass", matrixPassword)
+	m.do("AUTH", matrixPassword)
+
+	o := redisstore.ClientOptions(0, server.Addr())
+	o.Password = matrixPassword
+	store, err := redisstore.New(client(t, redis.NewUniversalClient(o)), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log weirtest.Log
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	stack := weir.Fallback(weir.Breaker(store, weir.BreakerOptions{Logger: logger, Cooldown: 50 * time.Millisecond}),
+		memstore.New(memstore.Options{}))
+	stack.Logger = logger
+	charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, 10*time.Minute).WithBurst(1_000_000), Cost: 1}
+	tx := weir.Transaction{Charges: []weir.Charge{charge}}
+	eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })
+	eventually(t, "decided again", func() error { return store.Take(t.Context(), &tx) })
+	before := tx.Decisions[0].Remaining
+
+	c.begin(m)
+	if c.sees == "none" {
+		if err := store.Take(t.Context(), &tx); err != nil {
+			t.Errorf("got %v, want no error", err)
+		}
+		return
+	}
+	begin := time.Now()
+	eventually(t, "in trouble", func() error {
+		err := store.Take(t.Context(), &tx)
+		if err == nil {
+			before = tx.Decisions[0].Remaining
+			return errors.New("decided")
+		}
+		if !strings.Contains(err.Error(), c.sees) {
+			return fmt.Errorf("got %q, want %q in it", err, c.sees)
+		}
+		t.Logf("a client sees %q after %v", err, time.Since(begin).Round(time.Millisecond))
+		return nil
+	})
+	for range 20 {
+		if err := stack.Take(t.Context(), &tx); err != nil {
+			t.Fatalf("with a fallback: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.end(m)
+	m.busy.Wait()
+	end := time.Now()
+	eventually(t, "decided again", func() error { return store.Take(t.Context(), &tx) })
+	t.Logf("decided again %v after the end", time.Since(end).Round(time.Millisecond))
+	if after := tx.Decisions[0].Remaining; after >= before && !c.forgets {
+		t.Errorf("got %d remaining, %d before: what was spent is lost", after, before)
+	}
+	c.checkLog(t, stack, &tx, &log)
+}
+
+// checkLog waits until the stack says that its primary store decides again, and expects
+// one line about the trouble before.
+func (c trouble) checkLog(t *testing.T, stack weir.Store, tx *weir.Transaction, log *weirtest.Log) {
+	t.Helper()
+	eventually(t, "the fallback rests", func() error {
+		if err := stack.Take(t.Context(), tx); err != nil {
+			return err
+		}
+		if !strings.Contains(log.String(), "the primary store decides again") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if got := strings.Count(log.String(), "the primary store fails"); got != 1 || !strings.Contains(log.String(), c.sees) && !strings.Contains(log.String(), redisstore.ErrTimeout.Error()) {
+		t.Errorf("got %d lines, want one that names %q:\n%s", got, c.sees, log.String())
+	}
+	t.Logf("the log says\n%s", log.String())
 }

@@ -1,10 +1,8 @@
 package redisstore_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -49,6 +48,16 @@ func take(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transact
 		t.Fatalf("Take: %v", err)
 	}
 	return tx
+}
+
+// takeEach takes a batch in one call.
+func takeEach(t *testing.T, store *redisstore.Store, what string, batch []*weir.Transaction) {
+	t.Helper()
+	for i, err := range store.TakeEach(t.Context(), batch) {
+		if err != nil {
+			t.Fatalf("%s: %d of a batch of %d: %v", what, i, len(batch), err)
+		}
+	}
 }
 
 // TestSpread: charges of keys in different slots are spent all or none, and each
@@ -110,27 +119,13 @@ func TestSpreadRace(t *testing.T) {
 			charge := func(key int, cost int64) weir.Charge {
 				return weir.Charge{Rule: "r", Key: names[key], Limit: l, Cost: cost}
 			}
-			var spent [keys]atomic.Int64
-			var wg sync.WaitGroup
-			for range goroutines {
-				wg.Go(func() {
-					for range each {
-						var tx weir.Transaction
-						used := rand.Perm(keys)[:2+rand.IntN(2)]
-						for _, key := range used {
-							tx.Charges = append(tx.Charges, charge(key, 1))
-						}
-						if err := store.Take(context.Background(), &tx); err != nil {
-							t.Error(err)
-						} else if tx.Allowed() {
-							for _, key := range used {
-								spent[key].Add(1)
-							}
-						}
-					}
-				})
-			}
-			wg.Wait()
+			spent := make([]atomic.Int64, keys)
+			weirtest.Together(goroutines, func(int) {
+				for range each {
+					used := rand.Perm(keys)[:2+rand.IntN(2)]
+					spendOn(t, store, spent, used, func(key int) []weir.Charge { return []weir.Charge{charge(key, 1)} })
+				}
+			})
 			admitted, lost := int64(0), int64(0)
 			for key := range keys {
 				got := quota - take(t, store, charge(key, 0)).Decisions[0].Remaining

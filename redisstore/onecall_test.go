@@ -55,22 +55,11 @@ func TestOneCall(t *testing.T) {
 		"forced":                    {{Charges: charges(5000, meter(1000), fixed), Force: true}, {Charges: charges(5000, log), Force: true}, tx(1, meter(1000))},
 		"few and many":              {tx(1, several(16)...), tx(1, several(17)...), tx(1, several(3)...)},
 	} {
-		for i := range shapes {
-			for j := range shapes[i].Charges {
-				shapes[i].Charges[j].Rule = name
-			}
-		}
-		for round := range 5 {
-			if round == 1 { // from here on Redis has the scripts
-				if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for i := range shapes {
-				if err := store.Take(t.Context(), &shapes[i]); err != nil {
-					t.Fatalf("%s, shape %d: %v", name, i, err)
-				}
-			}
+		setRule(shapes, name)
+		takeShapes(t, store, name, shapes)
+		resetStats(t, rdb) // from here on Redis has the scripts
+		for range 4 {
+			takeShapes(t, store, name, shapes)
 		}
 		if got, want := ran(t, server), 4*len(shapes); got != want {
 			t.Errorf("%s: got %d scripts run for %d times Take", name, got, want)
@@ -83,21 +72,39 @@ func TestOneCall(t *testing.T) {
 				batch = append(batch, &again)
 			}
 		}
-		for i := range 2 {
-			if i == 1 {
-				if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for j, err := range store.TakeEach(t.Context(), batch) {
-				if err != nil {
-					t.Fatalf("%s, %d of a batch: %v", name, j, err)
-				}
-			}
-		}
+		takeEach(t, store, name, batch)
+		resetStats(t, rdb)
+		takeEach(t, store, name, batch)
 		if got := ran(t, server); got > len(batch) {
 			t.Errorf("%s: got %d scripts run for a batch of %d", name, got, len(batch))
 		}
+	}
+}
+
+// setRule has the charges of all shapes be of a rule.
+func setRule(shapes []weir.Transaction, rule string) {
+	for i := range shapes {
+		for j := range shapes[i].Charges {
+			shapes[i].Charges[j].Rule = rule
+		}
+	}
+}
+
+// takeShapes takes a transaction of each shape.
+func takeShapes(t *testing.T, store weir.Store, name string, shapes []weir.Transaction) {
+	t.Helper()
+	for i := range shapes {
+		if err := store.Take(t.Context(), &shapes[i]); err != nil {
+			t.Fatalf("%s, shape %d: %v", name, i, err)
+		}
+	}
+}
+
+// resetStats has ran count from 0.
+func resetStats(t *testing.T, rdb *redis.Client) {
+	t.Helper()
+	if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -120,14 +127,8 @@ func TestBatchIsOneCall(t *testing.T) {
 		for range 40 {
 			batch = append(batch, &weir.Transaction{Charges: []weir.Charge{charge}})
 		}
-		if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
-		for i, err := range store.TakeEach(t.Context(), batch) {
-			if err != nil {
-				t.Fatalf("%v, %d: %v", limit, i, err)
-			}
-		}
+		resetStats(t, rdb)
+		takeEach(t, store, limit.String(), batch)
 		if got := ran(t, server); got != 1 {
 			t.Errorf("%v: got %d scripts run for a batch, want 1", limit, got)
 		}

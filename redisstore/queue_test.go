@@ -147,31 +147,36 @@ func TestSpike(t *testing.T) {
 	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
 		t.Run(rtt.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				f := &far{rtt: rtt, each: time.Second / capacity, dial: 3 * rtt}
-				q := f.queue(50 * time.Millisecond)
-				load(q, capacity/2, time.Second)
-				spikes := []float64{1, 2, 5, 20}
-				if testing.Short() {
-					spikes = []float64{1, 5}
-				}
-				for _, times := range spikes {
-					s := load(q, int(times*capacity), time.Second/2)
-					t.Logf("%v times: %v", times, s)
-					if got := s.decided.Load(); got < capacity*8/10/2 {
-						t.Errorf("%v times: got %v, want %d decided at least", times, s, capacity*8/10/2)
-					}
-					if s.late.Load() > s.all()/20 {
-						t.Errorf("%v times: got %v, want few to wait in vain", times, s)
-					}
-					if after := load(q, capacity/2, time.Second/2); after.decided.Load() < after.all()-capacity/100 {
-						t.Errorf("after %v times: got %v, want all decided", times, after)
-					}
-				}
-				if f.dials > maxCalls {
-					t.Errorf("got %d connections made, want %d at most: none is lost", f.dials, maxCalls)
-				}
+				spike(t, rtt, capacity)
 			})
 		})
+	}
+}
+
+// spike asks a server of a capacity a second for a multiple of it, again and again.
+func spike(t *testing.T, rtt time.Duration, capacity int) {
+	f := &far{rtt: rtt, each: time.Second / time.Duration(capacity), dial: 3 * rtt}
+	q := f.queue(50 * time.Millisecond)
+	load(q, capacity/2, time.Second)
+	spikes := []float64{1, 2, 5, 20}
+	if testing.Short() {
+		spikes = []float64{1, 5}
+	}
+	for _, times := range spikes {
+		s := load(q, int(times*float64(capacity)), time.Second/2)
+		t.Logf("%v times: %v", times, s)
+		if got := s.decided.Load(); got < int64(capacity*8/10/2) {
+			t.Errorf("%v times: got %v, want %d decided at least", times, s, capacity*8/10/2)
+		}
+		if s.late.Load() > s.all()/20 {
+			t.Errorf("%v times: got %v, want few to wait in vain", times, s)
+		}
+		if after := load(q, capacity/2, time.Second/2); after.decided.Load() < after.all()-int64(capacity/100) {
+			t.Errorf("after %v times: got %v, want all decided", times, after)
+		}
+	}
+	if f.dials > maxCalls {
+		t.Errorf("got %d connections made, want %d at most: none is lost", f.dials, maxCalls)
 	}
 }
 

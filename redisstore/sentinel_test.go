@@ -43,42 +43,49 @@ func TestSentinelPlanned(t *testing.T) {
 		{"writes paused", []string{"CLIENT", "PAUSE", "5000", "WRITE"}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := redistest.Sentinel(t)
-			o := redisstore.ClientOptions(0, s.Addrs()...)
-			o.MasterName = redistest.MasterName
-			store, err := redisstore.New(client(t, redis.NewUniversalClient(o)), redisstore.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			l := loadKey(t, store, "k", time.Millisecond)
-			l.goesOn(t, 500)
-			if c.prepare != nil {
-				if _, err := s.Master.Do(c.prepare...); err != nil {
-					t.Fatal(err)
-				}
-			}
-			errs := l.errs.Load()
-			begin := time.Now()
-			if _, err := s.Sentinels[0].Do("SENTINEL", "FAILOVER", redistest.MasterName); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "a new master", func() error {
-				if s.Current() == s.Master {
-					return errStill
-				}
-				return nil
-			})
-			time.Sleep(2 * time.Second) // all are told
-			l.goesOn(t, 500)
-			l.stop()
-			admitted, spent := l.admitted.Load(), l.spent(t, store)
-			twice := max(0, admitted-spent[0])
-			t.Logf("%d admitted, %d of them twice; %d errors, the last %v after the order: %v", admitted, twice, l.errs.Load()-errs,
-				time.Unix(0, l.last.Load()).Sub(begin).Round(time.Millisecond), l.lastErr.Load())
-			if c.bounded && twice > 20 {
-				t.Errorf("got %d admitted twice, want none, or the few under way", twice)
-			}
+			planFailover(t, c.prepare, c.bounded)
 		})
+	}
+}
+
+// planFailover orders a failover under load. If it is bounded, none is admitted twice but
+// those under way.
+func planFailover(t *testing.T, prepare []string, bounded bool) {
+	t.Helper()
+	s := redistest.Sentinel(t)
+	o := redisstore.ClientOptions(0, s.Addrs()...)
+	o.MasterName = redistest.MasterName
+	store, err := redisstore.New(client(t, redis.NewUniversalClient(o)), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := loadKey(t, store, "k", time.Millisecond)
+	l.goesOn(t, 500)
+	if prepare != nil {
+		if _, err := s.Master.Do(prepare...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	errs := l.errs.Load()
+	begin := time.Now()
+	if _, err := s.Sentinels[0].Do("SENTINEL", "FAILOVER", redistest.MasterName); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a new master", func() error {
+		if s.Current() == s.Master {
+			return errStill
+		}
+		return nil
+	})
+	time.Sleep(2 * time.Second) // all are told
+	l.goesOn(t, 500)
+	l.stop()
+	admitted, spent := l.admitted.Load(), l.spent(t, store)
+	twice := max(0, admitted-spent[0])
+	t.Logf("%d admitted, %d of them twice; %d errors, the last %v after the order: %v", admitted, twice, l.errs.Load()-errs,
+		time.Unix(0, l.last.Load()).Sub(begin).Round(time.Millisecond), l.lastErr.Load())
+	if bounded && twice > 20 {
+		t.Errorf("got %d admitted twice, want none, or the few under way", twice)
 	}
 }
 
