@@ -24,18 +24,7 @@ func TestSchema(t *testing.T) {
 		Keys:  map[string]weir.KeyFunc{"user": weir.ByHeader("X-User")},
 		Costs: map[string]func(*http.Request) int64{"tokens": func(*http.Request) int64 { return 1 }},
 	}
-	parsed, err := jsonschema.UnmarshalJSON(strings.NewReader(config.Schema()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("schema.json", parsed); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := compileSchema(t)
 	valid := func(text []byte) error {
 		j, err := yaml.YAMLToJSON(text)
 		if err != nil {
@@ -76,4 +65,21 @@ func TestSchema(t *testing.T) {
 	if n < 40 {
 		t.Errorf("%d structural mistakes", n)
 	}
+}
+
+func compileSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	parsed, err := jsonschema.UnmarshalJSON(strings.NewReader(config.Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("schema.json", parsed); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }

@@ -293,23 +293,14 @@ func (h *history) charges() []weir.Charge {
 		keys = keys[:1]
 	}
 	for _, key := range keys {
-		most := int64(math.MaxInt64 - 1)
-		for _, l := range h.limits {
-			most = min(most, capacity(l))
-		}
-		if h.r.IntN(4) == 0 {
-			most = capacity(h.limits[h.r.IntN(len(h.limits))])
-		}
-		cost := h.cost(most)
+		cost := h.cost(h.most())
 		for _, l := range h.limits {
 			c := weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost}
-			if h.unlike {
-				if h.r.IntN(4) == 0 {
-					c.Cost = h.cost(min(capacity(l), 1<<20))
-				}
-				if h.r.IntN(4) == 0 {
-					continue
-				}
+			if h.unlike && h.r.IntN(4) == 0 {
+				c.Cost = h.cost(min(capacity(l), 1<<20))
+			}
+			if h.unlike && h.r.IntN(4) == 0 {
+				continue
 			}
 			charges = append(charges, c)
 		}
@@ -318,6 +309,18 @@ func (h *history) charges() []weir.Charge {
 		h.r.Shuffle(len(charges), func(i, j int) { charges[i], charges[j] = charges[j], charges[i] })
 	}
 	return charges
+}
+
+// most returns the least capacity of the limits, or sometimes that of any.
+func (h *history) most() int64 {
+	most := int64(math.MaxInt64 - 1)
+	for _, l := range h.limits {
+		most = min(most, capacity(l))
+	}
+	if h.r.IntN(4) == 0 {
+		most = capacity(h.limits[h.r.IntN(len(h.limits))])
+	}
+	return most
 }
 
 // exceed sets the costs of charges above what is left, by a random number, so that the
@@ -398,35 +401,13 @@ func (h *history) step(t *testing.T) (int, error) {
 		return 0, nil
 	}
 	if h.waiting && (h.long || h.r.IntN(2) == 0) {
-		period := got.Charges[h.r.IntN(len(got.Charges))].Limit.Period
-		got.Within = []time.Duration{time.Microsecond, time.Duration(h.r.Int64N(int64(3*period) + 1)), period, 365 * 24 * time.Hour, math.MaxInt64}[h.r.IntN(5)]
-		if h.long && h.r.IntN(100) > 0 {
-			got.Within = period / 50
-		}
-		if h.r.IntN(4) == 0 && !h.long {
-			got.Delay = time.Duration(h.r.Int64N(int64(min(got.Within, 2*period)) + 1))
-		}
+		h.mayWait(&got)
 	}
-	if n := len(h.taken); n > 0 && !h.back && h.r.IntN(5) == 0 && (!h.long || h.r.IntN(3) == 0) { // the taker gives its units back
-		last := 5
-		if h.long {
-			last = 500
-		}
-		got = h.taken[n-1-h.r.IntN(min(n, last))]
-		if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // charges that were spent at different instants
-			got.Charges = slices.Clone(got.Charges)
-			got.Charges[h.r.IntN(len(got.Charges))].Spent = other.Charges[0].Spent
-		}
+	if len(h.taken) > 0 && !h.back && h.r.IntN(5) == 0 && (!h.long || h.r.IntN(3) == 0) { // the taker gives its units back
+		got = h.giveBack()
 	}
 	if h.switching { // units that are given back use the new limits as well
-		got.Charges = slices.Clone(got.Charges)
-		for i := range got.Charges {
-			for _, l := range h.limits {
-				if c := &got.Charges[i]; c.Limit.Name == l.Name {
-					c.Limit = l
-				}
-			}
-		}
+		h.useNewLimits(&got)
 	}
 	if h.r.IntN(12) == 0 && (!h.long || h.r.IntN(50) == 0) {
 		got.Forget = true
@@ -437,15 +418,55 @@ func (h *history) step(t *testing.T) (int, error) {
 	if got.Force = h.r.IntN(12) == 0; got.Validate() != nil {
 		got.Force = false
 	}
-	batch := []*weir.Transaction{&got}
+	more := 0
 	if h.r.IntN(8) == 0 {
-		for range 1 + h.r.IntN(30) {
-			again := got
-			again.Undo = slices.Clone(got.Undo)
-			batch = append(batch, &again)
-		}
+		more = 1 + h.r.IntN(30)
+	}
+	batch := []*weir.Transaction{&got}
+	for range more {
+		again := got
+		again.Undo = slices.Clone(got.Undo)
+		batch = append(batch, &again)
 	}
 	return h.decide(t, batch)
+}
+
+// mayWait gives a transaction time to wait, and sometimes a delay.
+func (h *history) mayWait(t *weir.Transaction) {
+	period := t.Charges[h.r.IntN(len(t.Charges))].Limit.Period
+	t.Within = []time.Duration{time.Microsecond, time.Duration(h.r.Int64N(int64(3*period) + 1)), period, 365 * 24 * time.Hour, math.MaxInt64}[h.r.IntN(5)]
+	if h.long && h.r.IntN(100) > 0 {
+		t.Within = period / 50
+	}
+	if h.r.IntN(4) == 0 && !h.long {
+		t.Delay = time.Duration(h.r.Int64N(int64(min(t.Within, 2*period)) + 1))
+	}
+}
+
+// giveBack returns what gives back one of the last transactions.
+func (h *history) giveBack() weir.Transaction {
+	n, last := len(h.taken), 5
+	if h.long {
+		last = 500
+	}
+	got := h.taken[n-1-h.r.IntN(min(n, last))]
+	if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // charges that were spent at different instants
+		got.Charges = slices.Clone(got.Charges)
+		got.Charges[h.r.IntN(len(got.Charges))].Spent = other.Charges[0].Spent
+	}
+	return got
+}
+
+// useNewLimits replaces the limits of a transaction by those of the same names.
+func (h *history) useNewLimits(t *weir.Transaction) {
+	t.Charges = slices.Clone(t.Charges)
+	for i := range t.Charges {
+		for _, l := range h.limits {
+			if c := &t.Charges[i]; c.Limit.Name == l.Name {
+				c.Limit = l
+			}
+		}
+	}
 }
 
 // decide makes the transactions of batch, one after the other, with the store and with
@@ -461,21 +482,14 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	if dumps {
 		dump = h.server.Dump()
 	}
-	var err error
-	if len(batch) == 1 {
-		err = h.store.Take(t.Context(), batch[0])
-	} else {
-		err = errors.Join(h.store.(weir.Batcher).TakeEach(t.Context(), batch)...)
-	}
+	err := h.take(t.Context(), batch)
 	wrote := false
 	for i, got := range batch {
 		if h.real {
 			h.now = got.At.UnixMicro()
 		}
 		h.note("at %d within %v, delay %v, forget %v, at most %d, force %v, %d of a batch of %d:", h.now, got.Within, got.Delay, got.Forget, got.AtMost, got.Force, i+1, len(batch))
-		for _, c := range got.Charges {
-			h.note("  %s %v %+v cost %d of %d", c.Key, c.Limit, h.states[name(&c)], c.Cost, c.Spent)
-		}
+		h.noteCharges(got.Charges)
 		if err != nil {
 			return 0, err
 		}
@@ -501,6 +515,20 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	return len(batch) * len(got.Charges), nil
 }
 
+// take makes the transactions of batch with the store.
+func (h *history) take(ctx context.Context, batch []*weir.Transaction) error {
+	if len(batch) == 1 {
+		return h.store.Take(ctx, batch[0])
+	}
+	return errors.Join(h.store.(weir.Batcher).TakeEach(ctx, batch)...)
+}
+
+func (h *history) noteCharges(charges []weir.Charge) {
+	for _, c := range charges {
+		h.note("  %s %v %+v cost %d of %d", c.Key, c.Limit, h.states[name(&c)], c.Cost, c.Spent)
+	}
+}
+
 // follow compares the decisions of got, which the store made, with those of Decide. It
 // reports whether the store had to write.
 func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
@@ -510,16 +538,8 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	}
 	before := slices.Clone(states)
 	spent := want.Decide(h.now, states)
-	for i := range got.Charges {
-		if got.Decisions[i] != want.Decisions[i] {
-			return false, fmt.Errorf("charge %d:\ngot  %+v\nwant %+v", i, got.Decisions[i], want.Decisions[i])
-		}
-	}
-	if got.Wait != want.Wait || !got.At.Equal(want.At) {
-		return false, fmt.Errorf("got Wait %v at %v, want %v at %v", got.Wait, got.At, want.Wait, want.At)
-	}
-	if got.Granted != want.Granted {
-		return false, fmt.Errorf("got Granted %d, want %d of %d", got.Granted, want.Granted, got.AtMost)
+	if err := compare(got, want); err != nil {
+		return false, err
 	}
 	writes = got.Forget
 	for i := range got.Charges {
@@ -537,23 +557,48 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 			h.tills[name(&got.Charges[i])] = h.now + want.Decisions[i].ResetAfter.Microseconds()
 		}
 	}
+	h.keepBack(got)
+	return true, nil
+}
+
+// compare compares a transaction that the store decided with that of Decide.
+func compare(got, want *weir.Transaction) error {
+	for i := range got.Charges {
+		if got.Decisions[i] != want.Decisions[i] {
+			return fmt.Errorf("charge %d:\ngot  %+v\nwant %+v", i, got.Decisions[i], want.Decisions[i])
+		}
+	}
+	if got.Wait != want.Wait || !got.At.Equal(want.At) {
+		return fmt.Errorf("got Wait %v at %v, want %v at %v", got.Wait, got.At, want.Wait, want.At)
+	}
+	if got.Granted != want.Granted {
+		return fmt.Errorf("got Granted %d, want %d of %d", got.Granted, want.Granted, got.AtMost)
+	}
+	return nil
+}
+
+// keepBack keeps what gives back the units of a transaction.
+func (h *history) keepBack(got *weir.Transaction) {
+	if got.Forget {
+		return
+	}
 	var back weir.Transaction
 	for i, c := range got.Charges {
 		if h.changing && !h.switching && c.Limit.Algorithm.Name() == "sliding-log" {
 			continue // its period may be longer than its units are kept: see change
 		}
-		if c.Cost > 0 && !got.Forget {
-			c.Cost, c.Spent = -c.Cost, got.Decisions[i].At
-			if len(got.Undo) > 0 {
-				back.Undo = append(back.Undo, got.Undo[i])
-			}
-			back.Charges = append(back.Charges, c)
+		if c.Cost <= 0 {
+			continue
 		}
+		c.Cost, c.Spent = -c.Cost, got.Decisions[i].At
+		if len(got.Undo) > 0 {
+			back.Undo = append(back.Undo, got.Undo[i])
+		}
+		back.Charges = append(back.Charges, c)
 	}
 	if len(back.Charges) > 0 {
 		h.taken = append(h.taken, back)
 	}
-	return true, nil
 }
 
 // drops reports whether Redis keeps no state for a charge: by the numbers of the charge,
@@ -617,24 +662,33 @@ func (h *history) lifetimes(t *weir.Transaction) error {
 		if !wrote[v] {
 			continue
 		}
-		if !h.server.Exists(v) {
-			if needs[v] > h.now && !h.changing {
-				return fmt.Errorf("%s is gone; it matters for %d µs", v, needs[v]-h.now)
-			}
-			delete(h.ends, v)
-			continue
+		if err := h.lifetime(v, needs[v], slack[v]); err != nil {
+			return err
 		}
-		ttl := h.server.TTL(v)
-		end := h.now + ttl.Microseconds()
-		if ttl <= 0 || end < needs[v] && !h.changing && !h.back {
-			return fmt.Errorf("%s has a TTL of %v; it matters for %d µs", v, ttl, needs[v]-h.now)
-		}
-		// A value may keep its earlier TTL, which a limit needs that was not charged now.
-		if most := max(needs[v]+slack[v]+1_000_000, h.now+h.ttls[v]); end > most && !h.changing {
-			return fmt.Errorf("%s has a TTL of %v; it matters for %d µs, under a longest period of %d µs", v, ttl, needs[v]-h.now, slack[v])
-		}
-		h.ends[v], h.ttls[v] = end, ttl.Microseconds()
 	}
+	return nil
+}
+
+// lifetime checks the TTL of a value that stops to matter at need, in µs since 1970. slack is
+// the longest period of its limits, in µs.
+func (h *history) lifetime(v string, need, slack int64) error {
+	if !h.server.Exists(v) {
+		if need > h.now && !h.changing {
+			return fmt.Errorf("%s is gone; it matters for %d µs", v, need-h.now)
+		}
+		delete(h.ends, v)
+		return nil
+	}
+	ttl := h.server.TTL(v)
+	end := h.now + ttl.Microseconds()
+	if ttl <= 0 || end < need && !h.changing && !h.back {
+		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs", v, ttl, need-h.now)
+	}
+	// A value may keep its earlier TTL, which a limit needs that was not charged now.
+	if most := max(need+slack+1_000_000, h.now+h.ttls[v]); end > most && !h.changing {
+		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs, under a longest period of %d µs", v, ttl, need-h.now, slack)
+	}
+	h.ends[v], h.ttls[v] = end, ttl.Microseconds()
 	return nil
 }
 

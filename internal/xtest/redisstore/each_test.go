@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -34,51 +35,77 @@ func TestTakeEach(t *testing.T) {
 			return s
 		}
 		each, single := open(fmt.Sprint("e", round, ":")), open(fmt.Sprint("s", round, ":"))
-		var limits []weir.Limit
-		for i := range 1 + r.IntN(3) {
-			l := randomLimit(r)
-			if r.IntN(4) > 0 {
-				l = algorithms.GCRA(1+r.Int64N(40), time.Duration(1+r.Int64N(100))*time.Second)
-			}
-			if l.Validate() == nil {
-				limits = append(limits, l.Named(fmt.Sprint("l", i)))
-			}
-		}
+		limits := fewLimits(r)
 		for range 4 {
 			now = now.Add(time.Duration(r.Int64N(30_000_000)) * time.Microsecond)
 			server.SetTime(now)
 			var got, want []*weir.Transaction
 			for range 1 + r.IntN(30) {
-				tx := weir.Transaction{}
-				cost := int64(1)
-				if r.IntN(15) == 0 {
-					cost = r.Int64N(5) - 1
-				}
-				if r.IntN(20) == 0 {
-					tx.Within = time.Minute
-				}
-				for i := range limits {
-					tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: []string{"a", "a", "a", "b"}[r.IntN(4)], Limit: limits[i], Cost: cost})
-					tx.Charges[i].Key = tx.Charges[0].Key
-				}
+				tx := batched(r, limits)
 				copied := tx
 				got, want = append(got, &tx), append(want, &copied)
 			}
 			if errs := each.TakeEach(t.Context(), got); errs != nil {
 				t.Fatalf("seed %d: %v", seed, errs)
 			}
-			for i := range want {
-				if err := single.Take(t.Context(), want[i]); err != nil {
-					t.Fatal(err)
-				}
-				for j := range want[i].Decisions {
-					if got[i].Decisions[j] != want[i].Decisions[j] || got[i].Wait != want[i].Wait || !got[i].At.Equal(want[i].At) {
-						t.Fatalf("seed %d: transaction %d of %d, charge %d: got %+v, want %+v, for %+v", seed, i, len(want), j, got[i].Decisions[j], want[i].Decisions[j], want[i].Charges)
-					}
-				}
+			if err := checkBatch(t.Context(), single, got, want); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
 			}
 			merged += len(want)
 		}
 	}
 	t.Logf("%d transactions", merged)
+}
+
+// fewLimits returns up to three limits, most of them meters.
+func fewLimits(r *rand.Rand) (limits []weir.Limit) {
+	for i := range 1 + r.IntN(3) {
+		l := randomLimit(r)
+		if r.IntN(4) > 0 {
+			l = algorithms.GCRA(1+r.Int64N(40), time.Duration(1+r.Int64N(100))*time.Second)
+		}
+		if l.Validate() == nil {
+			limits = append(limits, l.Named(fmt.Sprint("l", i)))
+		}
+	}
+	return limits
+}
+
+// batched returns a transaction that is often like the others of its batch.
+func batched(r *rand.Rand, limits []weir.Limit) (tx weir.Transaction) {
+	cost := int64(1)
+	if r.IntN(15) == 0 {
+		cost = r.Int64N(5) - 1
+	}
+	if r.IntN(20) == 0 {
+		tx.Within = time.Minute
+	}
+	key := []string{"a", "a", "a", "b"}[r.IntN(4)]
+	for i := range limits {
+		tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: limits[i], Cost: cost})
+	}
+	return tx
+}
+
+// checkBatch takes want one after the other and compares it with got.
+func checkBatch(ctx context.Context, single weir.Store, got, want []*weir.Transaction) error {
+	for i := range want {
+		if err := single.Take(ctx, want[i]); err != nil {
+			return err
+		}
+		if err := equalDecisions(got[i], want[i]); err != nil {
+			return fmt.Errorf("transaction %d of %d, %v", i, len(want), err)
+		}
+	}
+	return nil
+}
+
+// equalDecisions compares what two stores decide of the same charges.
+func equalDecisions(got, want *weir.Transaction) error {
+	for j := range want.Decisions {
+		if got.Decisions[j] != want.Decisions[j] || got.Wait != want.Wait || !got.At.Equal(want.At) {
+			return fmt.Errorf("charge %d: got %+v, want %+v, for %+v", j, got.Decisions[j], want.Decisions[j], want.Charges)
+		}
+	}
+	return nil
 }

@@ -130,14 +130,9 @@ func TestGateInRedis(t *testing.T) {
 		var of []int
 		for i, l := range limits {
 			if r.IntN(2) == 0 {
-				continue
+				of = append(of, i)
+				tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: gateCost(r, i < 2, shut)})
 			}
-			cost := int64(r.IntN(3))
-			if i < 2 && r.IntN(3) == 0 {
-				cost = shut
-			}
-			tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: []int64{cost, cost, cost, -1}[r.IntN(4)]})
-			of = append(of, i)
 		}
 		tx.Within = []time.Duration{0, 0, time.Second, time.Minute}[r.IntN(4)]
 		tx.Delay = tx.Within / 8 * time.Duration(r.IntN(3))
@@ -161,4 +156,13 @@ func TestGateInRedis(t *testing.T) {
 		}
 		now += []int64{0, 1, r.Int64N(1e6), r.Int64N(1e7)}[r.IntN(4)]
 	}
+}
+
+// gateCost returns the cost of a charge, which may shut a gate.
+func gateCost(r *rand.Rand, gate bool, shut int64) int64 {
+	cost := int64(r.IntN(3))
+	if gate && r.IntN(3) == 0 {
+		cost = shut
+	}
+	return []int64{cost, cost, cost, -1}[r.IntN(4)]
 }

@@ -124,83 +124,115 @@ func TestSlotsOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 9))
 	ring := newRing(t)
 	for total := 0; total < decisions; {
-		states := map[string]weir.State{}
-		var limits []weir.Limit
-		for i := range 1 + r.IntN(3) {
-			l := randomLimit(r).Named(fmt.Sprint("l", i))
-			if l.Validate() != nil {
-				l.Quota, l.Burst = 7, 0
-			}
-			limits = append(limits, l)
-		}
-		keys, now, ahead := someKeys(r), int64(1_700_000_000_000_000), r.Int64N(4_000_000)
-		var spent []weir.Charge // charges that give units back, with Spent set
+		o := newSlotsOracle(r, ring)
+		now, ahead := int64(1_700_000_000_000_000), r.Int64N(4_000_000)
 		for range 40 {
 			ring.set(now, ahead)
-			var tx weir.Transaction
-			if len(spent) > 0 && r.IntN(4) == 0 {
-				i := r.IntN(len(spent))
-				j := min(len(spent), i+1+r.IntN(4))
-				tx.Charges = slices.Clone(spent[i:j])
-				spent = slices.Delete(spent, i, j)
-				tx.Charges = slices.CompactFunc(tx.Charges, func(a, b weir.Charge) bool { return name(&a) == name(&b) })
-				if tx.Validate() != nil { // a limit appears twice
-					tx.Charges = tx.Charges[:1]
-				}
-			} else {
-				for _, key := range keys[:2+r.IntN(4)] {
-					l := limits[r.IntN(len(limits))]
-					cost := 1 + r.Int64N(min(l.Capacity(), 1<<20))
-					if r.IntN(3) > 0 {
-						cost = r.Int64N(3)
-					}
-					tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost})
-				}
-				r.Shuffle(len(tx.Charges), func(i, j int) { tx.Charges[i], tx.Charges[j] = tx.Charges[j], tx.Charges[i] })
-			}
-			if err := ring.store.Take(t.Context(), &tx); err != nil {
+			tx := o.next()
+			if err := ring.store.Take(t.Context(), tx); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			total += len(tx.Charges)
-
-			// Decide each charge alone, by the clock of its node.
-			allowed := true
-			parts := make([]weir.Transaction, len(tx.Charges))
-			after := make([][]weir.State, len(tx.Charges))
-			for i := range tx.Charges {
-				c := &tx.Charges[i]
-				if at := ring.clock(t, c.Key); tx.Decisions[i].At != at {
-					t.Fatalf("seed %d: %s was decided at %d µs; the clock of its node shows %d µs", seed, name(c), tx.Decisions[i].At, at)
-				}
-				parts[i].Charges = tx.Charges[i : i+1]
-				after[i] = []weir.State{states[name(c)]}
-				allowed = parts[i].Decide(tx.Decisions[i].At, after[i]) && allowed
-			}
-			for i := range tx.Charges {
-				c, got, want := &tx.Charges[i], tx.Decisions[i], parts[i].Decisions[0]
-				if !allowed && want.Allowed { // the transaction is refused, so the state stays
-					look := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: c.Key, Limit: c.Limit}}}
-					look.Decide(got.At, []weir.State{states[name(c)]})
-					want = look.Decisions[0]
-				}
-				if got != want {
-					t.Fatalf("seed %d: %s at a cost of %d, state %+v:\ngot  %+v\nwant %+v", seed, name(c), c.Cost, states[name(c)], got, want)
-				}
-				if !allowed {
-					continue
-				}
-				states[name(c)] = after[i][0]
-				if c.Cost > 0 {
-					back := *c
-					back.Cost, back.Spent = -1-r.Int64N(c.Cost), got.At
-					spent = append(spent, back)
-				}
+			if err := o.follow(t, tx); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
 			}
 			now += []int64{0, 1, r.Int64N(1_000_000), r.Int64N(60_000_000), r.Int64N(1e11)}[r.IntN(5)]
 		}
 		for _, node := range ring.nodes {
 			node.FlushAll()
 		}
+	}
+}
+
+// A slotsOracle makes random transactions on five keys of a ring, and keeps the states that
+// the ring must have.
+type slotsOracle struct {
+	r      *rand.Rand
+	ring   *ring
+	limits []weir.Limit
+	keys   []string
+	states map[string]weir.State
+	spent  []weir.Charge // charges that give units back, with Spent set
+}
+
+func newSlotsOracle(r *rand.Rand, ring *ring) *slotsOracle {
+	o := &slotsOracle{r: r, ring: ring, states: map[string]weir.State{}}
+	for i := range 1 + r.IntN(3) {
+		l := randomLimit(r).Named(fmt.Sprint("l", i))
+		if l.Validate() != nil {
+			l.Quota, l.Burst = 7, 0
+		}
+		o.limits = append(o.limits, l)
+	}
+	o.keys = someKeys(r)
+	return o
+}
+
+// next returns charges of several keys, or some that give back what was spent.
+func (o *slotsOracle) next() *weir.Transaction {
+	r, tx := o.r, &weir.Transaction{}
+	if len(o.spent) > 0 && r.IntN(4) == 0 {
+		i := r.IntN(len(o.spent))
+		j := min(len(o.spent), i+1+r.IntN(4))
+		tx.Charges = slices.Clone(o.spent[i:j])
+		o.spent = slices.Delete(o.spent, i, j)
+		tx.Charges = slices.CompactFunc(tx.Charges, func(a, b weir.Charge) bool { return name(&a) == name(&b) })
+		if tx.Validate() != nil { // a limit appears twice
+			tx.Charges = tx.Charges[:1]
+		}
+		return tx
+	}
+	for _, key := range o.keys[:2+r.IntN(4)] {
+		l := o.limits[r.IntN(len(o.limits))]
+		cost := 1 + r.Int64N(min(l.Capacity(), 1<<20))
+		if r.IntN(3) > 0 {
+			cost = r.Int64N(3)
+		}
+		tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost})
+	}
+	r.Shuffle(len(tx.Charges), func(i, j int) { tx.Charges[i], tx.Charges[j] = tx.Charges[j], tx.Charges[i] })
+	return tx
+}
+
+// follow decides each charge alone, by the clock of its node, and compares: the transaction
+// must be allowed if all its charges are.
+func (o *slotsOracle) follow(t *testing.T, tx *weir.Transaction) error {
+	allowed := true
+	parts := make([]weir.Transaction, len(tx.Charges))
+	after := make([][]weir.State, len(tx.Charges))
+	for i := range tx.Charges {
+		c := &tx.Charges[i]
+		if at := o.ring.clock(t, c.Key); tx.Decisions[i].At != at {
+			return fmt.Errorf("%s was decided at %d µs; the clock of its node shows %d µs", name(c), tx.Decisions[i].At, at)
+		}
+		parts[i].Charges = tx.Charges[i : i+1]
+		after[i] = []weir.State{o.states[name(c)]}
+		allowed = parts[i].Decide(tx.Decisions[i].At, after[i]) && allowed
+	}
+	for i := range tx.Charges {
+		c, got, want := &tx.Charges[i], tx.Decisions[i], parts[i].Decisions[0]
+		if !allowed && want.Allowed { // the transaction is refused, so the state stays
+			look := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: c.Key, Limit: c.Limit}}}
+			look.Decide(got.At, []weir.State{o.states[name(c)]})
+			want = look.Decisions[0]
+		}
+		if got != want {
+			return fmt.Errorf("%s at a cost of %d, state %+v:\ngot  %+v\nwant %+v", name(c), c.Cost, o.states[name(c)], got, want)
+		}
+		if allowed {
+			o.record(c, got.At, after[i][0])
+		}
+	}
+	return nil
+}
+
+// record keeps the state after a charge, and what gives back some of its units.
+func (o *slotsOracle) record(c *weir.Charge, at int64, after weir.State) {
+	o.states[name(c)] = after
+	if c.Cost > 0 {
+		back := *c
+		back.Cost, back.Spent = -1-o.r.Int64N(c.Cost), at
+		o.spent = append(o.spent, back)
 	}
 }
 
@@ -219,22 +251,7 @@ func TestSlotsRace(t *testing.T) {
 	refused, late := 0, 0
 	for range histories {
 		limit := algorithms.SlidingLog(1+r.Int64N(6), time.Second)
-		units := map[string][]int64{} // when units were spent, in µs since 1970, by key
-		living := func(key string, at int64) (n int64) {
-			for _, u := range units[key] {
-				if u > at-limit.Period.Microseconds() {
-					n++
-				}
-			}
-			return n
-		}
-		spend := func(tx *weir.Transaction) {
-			for i, c := range tx.Charges {
-				for range c.Cost {
-					units[c.Key] = append(units[c.Key], tx.Decisions[i].At)
-				}
-			}
-		}
+		units := unitsOf{}
 		keys, now, ahead := someKeys(r), int64(1_700_000_000_000_000), r.Int64N(2_000_000)
 		for range 20 {
 			ring.set(now, ahead)
@@ -245,26 +262,15 @@ func TestSlotsRace(t *testing.T) {
 			c := tx.Charges[r.IntN(len(tx.Charges))]
 			c.Cost = 1
 			ring.interrupt(len(tx.Charges)+r.IntN(len(tx.Charges)), func() {
-				if other := take(t, ring.other, c); other.Allowed() {
-					spend(other)
-					late++
-				}
+				late += units.spend(take(t, ring.other, c))
 			})
 			if err := ring.store.Take(t.Context(), &tx); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			ring.interrupt(0, nil)
-			if tx.Allowed() {
-				spend(&tx)
-			} else {
-				refused++
-			}
-			for _, c := range tx.Charges {
-				c.Cost = 0
-				look := take(t, ring.other, c)
-				if got, want := look.Decisions[0].Remaining, limit.Quota-living(c.Key, look.Decisions[0].At); got != want {
-					t.Fatalf("seed %d: got %d units left of %v for %s, want %d", seed, got, limit, c.Key, want)
-				}
+			refused += 1 - units.spend(&tx)
+			if err := units.check(t, ring.other, tx.Charges); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
 			}
 			now += r.Int64N(700_000)
 		}
@@ -276,4 +282,42 @@ func TestSlotsRace(t *testing.T) {
 		t.Errorf("%d transactions were refused and %d interrupted, want at least one of each per history", refused, late)
 	}
 	t.Logf("%d transactions were refused, %d interrupted", refused, late)
+}
+
+// unitsOf has when units were spent, in µs since 1970, by key.
+type unitsOf map[string][]int64
+
+// spend adds the units of a transaction, and returns 1 if it is allowed.
+func (u unitsOf) spend(tx *weir.Transaction) int {
+	if !tx.Allowed() {
+		return 0
+	}
+	for i, c := range tx.Charges {
+		for range c.Cost {
+			u[c.Key] = append(u[c.Key], tx.Decisions[i].At)
+		}
+	}
+	return 1
+}
+
+// living returns how many units of a key were spent less than a period before at.
+func (u unitsOf) living(key string, at int64, period time.Duration) (n int64) {
+	for _, spent := range u[key] {
+		if spent > at-period.Microseconds() {
+			n++
+		}
+	}
+	return n
+}
+
+// check compares what is left for each charge with the units that live.
+func (u unitsOf) check(t *testing.T, store weir.Store, charges []weir.Charge) error {
+	for _, c := range charges {
+		c.Cost = 0
+		look := take(t, store, c).Decisions[0]
+		if got, want := look.Remaining, c.Limit.Quota-u.living(c.Key, look.At, c.Limit.Period); got != want {
+			return fmt.Errorf("got %d units left of %v for %s, want %d", got, c.Limit, c.Key, want)
+		}
+	}
+	return nil
 }
