@@ -1,7 +1,6 @@
 package weir_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -17,16 +16,17 @@ type (
 const race = weirtest.Race
 
 var (
-	errDown  = weirtest.ErrDown
-	once     = weirtest.Once
-	conforms = weirtest.Conforms
-	memory   = weirtest.Memory
-	take     = weirtest.Take
-	together = weirtest.Together
-	redisAt  = weirtest.Redis
-	ask      = weirtest.Ask
-	do       = weirtest.Do
-	must     = weirtest.New
+	errDown   = weirtest.ErrDown
+	once      = weirtest.Once
+	conforms  = weirtest.Conforms
+	memory    = weirtest.Memory
+	take      = weirtest.Take
+	together  = weirtest.Together
+	failsWith = weirtest.FailsWith
+	redisAt   = weirtest.Redis
+	ask       = weirtest.Ask
+	do        = weirtest.Do
+	must      = weirtest.New
 )
 
 func isOpen(store weir.Store) bool { return store.(interface{ Open() bool }).Open() }
@@ -81,13 +81,4 @@ func peek(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transact
 		t.Fatal(err)
 	}
 	return tx
-}
-
-// failsWith reports whether the text of err contains want or, if want is "", whether err is
-// nil.
-func failsWith(err error, want string) bool {
-	if want == "" || err == nil {
-		return want == "" && err == nil
-	}
-	return strings.Contains(err.Error(), want)
 }

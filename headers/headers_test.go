@@ -352,21 +352,21 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+type roundTripCase struct {
+	name    string
+	dialect weir.Dialect
+	named   bool // the limits have names
+	reset   func(d time.Duration) (low, high time.Duration)
+}
+
 // TestRoundTrip: Parse reads what the middleware writes, in every dialect, even if the
 // clocks of server and reader differ by 20 hours.
 func TestRoundTrip(t *testing.T) {
-	const day = 24 * time.Hour
-	seconds := func(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
-	exact := func(d time.Duration) (low, high time.Duration) { return seconds(d), seconds(d) }
+	exact := func(d time.Duration) (low, high time.Duration) { return wholeSeconds(d), wholeSeconds(d) }
 	date := func(d time.Duration) (low, high time.Duration) { return d, d + 2*time.Second }
 	const all = weir.NoHeaders - 1
 	var seen weir.Dialect
-	for _, c := range []struct {
-		name    string
-		dialect weir.Dialect
-		named   bool
-		reset   func(d time.Duration) (low, high time.Duration)
-	}{
+	for _, c := range []roundTripCase{
 		{"XRateLimit", weir.XRateLimit, false, date},
 		{"IETF", weir.IETF, true, exact},
 		{"Draft07", weir.Draft07, false, exact},
@@ -379,73 +379,96 @@ func TestRoundTrip(t *testing.T) {
 		seen |= c.dialect
 		for seed := range uint64(60) {
 			synctest.Test(t, func(t *testing.T) {
-				rnd := rand.New(rand.NewPCG(seed, 1))
-				time.Sleep(time.Duration(rnd.Int64N(1e10)))
-				limit := func() weir.Limit {
-					quota, period := 1+rnd.Int64N(9), time.Duration(1+rnd.IntN(300))*[]time.Duration{time.Millisecond, time.Second, time.Hour}[rnd.IntN(3)]
-					return []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog}[rnd.IntN(5)](quota, period)
-				}
-				var tx *weir.Transaction
-				spy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					tx = weir.FromContext(r.Context())
-					w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
-				})
-				h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Headers: c.dialect, OnLimited: spy, Rules: []weir.Rule{
-					{Name: `a"\`, Key: weir.Global(), Limits: []weir.Limit{limit().Named("x"), limit().Named("y").WithBurst(1 + rnd.Int64N(3))}},
-					{Name: "b", Key: weir.Global(), Limits: []weir.Limit{limit()}, Unit: "tokens", Cost: func(*http.Request) int64 { return rnd.Int64N(4) }},
-				}}).Handler(spy)
-				for range 12 {
-					res := weirtest.Do(h, weirtest.Ask("/", ""))
-					skew := time.Duration(rnd.Int64N(int64(40*time.Hour))) - 20*time.Hour
-					advice, retry := headers.Parse(res.Header, time.Now().Add(skew))
-					told := 0
-					for _, a := range advice {
-						if a.Remaining < 0 {
-							continue // a policy without a Remaining
-						}
-						told++
-						if !tells(c.dialect, c.named, c.reset, a, tx) {
-							t.Errorf("%s, seed %d: read %+v\nof %v\nwhich says none of %+v\n%+v", c.name, seed, a, res.Header, tx.Decisions, tx.Charges)
-						}
-					}
-					refused := 0
-					for _, d := range tx.Decisions {
-						if !d.Allowed {
-							refused++
-						}
-					}
-					want := 1
-					switch {
-					case c.dialect == weir.IETF && refused > 0:
-						want = refused
-					case c.dialect == weir.IETF:
-						want = 3
-					case c.dialect == weir.OpenAI || c.dialect == weir.Anthropic:
-						want = 2
-					}
-					if told != want {
-						t.Errorf("%s, seed %d: read %d limits, want %d: %v", c.name, seed, told, want, res.Header)
-					}
-					wait := tx.RetryAfter()
-					if wait == weir.Never {
-						wait = 0
-					}
-					if c.dialect == weir.OpenAI {
-						wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)
-					} else {
-						wait = seconds(wait)
-					}
-					if wait = min(wait, day); retry != wait {
-						t.Errorf("%s, seed %d: read Retry-After %v, want %v: %v", c.name, seed, retry, wait, res.Header)
-					}
-					time.Sleep(time.Duration(rnd.Int64N(int64(2 * time.Second))))
-				}
+				c.run(t, seed)
 			})
 		}
 	}
 	if seen != all {
 		t.Errorf("no row has the dialects %#x", all&^seen)
 	}
+}
+
+// run has a Limiter with three limits write a dialect twelve times, and reads it by a
+// clock that is wrong.
+func (c roundTripCase) run(t *testing.T, seed uint64) {
+	t.Helper()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	time.Sleep(time.Duration(rnd.Int64N(1e10)))
+	limit := func() weir.Limit { return randomLimit(rnd) }
+	var tx *weir.Transaction
+	spy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tx = weir.FromContext(r.Context())
+		w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	})
+	h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Headers: c.dialect, OnLimited: spy, Rules: []weir.Rule{
+		{Name: `a"\`, Key: weir.Global(), Limits: []weir.Limit{limit().Named("x"), limit().Named("y").WithBurst(1 + rnd.Int64N(3))}},
+		{Name: "b", Key: weir.Global(), Limits: []weir.Limit{limit()}, Unit: "tokens", Cost: func(*http.Request) int64 { return rnd.Int64N(4) }},
+	}}).Handler(spy)
+	for range 12 {
+		res := weirtest.Do(h, weirtest.Ask("/", ""))
+		skew := time.Duration(rnd.Int64N(int64(40*time.Hour))) - 20*time.Hour
+		advice, retry := headers.Parse(res.Header, time.Now().Add(skew))
+		told := 0
+		for _, a := range advice {
+			if a.Remaining < 0 {
+				continue // a policy without a Remaining
+			}
+			told++
+			if !tells(c.dialect, c.named, c.reset, a, tx) {
+				t.Errorf("%s, seed %d: read %+v\nof %v\nwhich says none of %+v\n%+v", c.name, seed, a, res.Header, tx.Decisions, tx.Charges)
+			}
+		}
+		if want := c.limits(tx); told != want {
+			t.Errorf("%s, seed %d: read %d limits, want %d: %v", c.name, seed, told, want, res.Header)
+		}
+		if want := c.retryAfter(tx); retry != want {
+			t.Errorf("%s, seed %d: read Retry-After %v, want %v: %v", c.name, seed, retry, want, res.Header)
+		}
+		time.Sleep(time.Duration(rnd.Int64N(int64(2 * time.Second))))
+	}
+}
+
+func randomLimit(r *rand.Rand) weir.Limit {
+	quota, period := 1+r.Int64N(9), time.Duration(1+r.IntN(300))*[]time.Duration{time.Millisecond, time.Second, time.Hour}[r.IntN(3)]
+	return []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog}[r.IntN(5)](quota, period)
+}
+
+// limits returns how many limits the dialect tells of a transaction of three.
+func (c roundTripCase) limits(tx *weir.Transaction) int {
+	switch c.dialect {
+	case weir.OpenAI, weir.Anthropic:
+		return 2
+	case weir.IETF:
+		refused := 0
+		for _, d := range tx.Decisions {
+			if !d.Allowed {
+				refused++
+			}
+		}
+		if refused > 0 {
+			return refused
+		}
+		return 3
+	}
+	return 1
+}
+
+// retryAfter returns the wait that the dialect tells.
+func (c roundTripCase) retryAfter(tx *weir.Transaction) time.Duration {
+	wait := tx.RetryAfter()
+	if wait == weir.Never {
+		wait = 0
+	}
+	wait = min(wait, 24*time.Hour)
+	if c.dialect == weir.OpenAI {
+		return (wait + time.Millisecond - 1).Truncate(time.Millisecond)
+	}
+	return wholeSeconds(wait)
+}
+
+// wholeSeconds rounds up.
+func wholeSeconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
 }
 
 // tells reports whether a agrees with the decision on one of the limits of tx.
@@ -503,22 +526,29 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q: got %d limits, retry after %v", text, len(advice), retry)
 		}
 		for _, a := range advice {
-			if a.Limit < -1 || a.Remaining < -1 || a.Limit < 0 && a.Remaining < 0 || a.Window < 0 || a.ResetAfter < 0 || a.ResetAfter > 24*time.Hour {
-				t.Errorf("%q: got %+v", text, a)
-			}
-			const most = 999_999_999_999_999
-			if strings.ContainsFunc(a.Name+a.Unit, func(r rune) bool { return r < ' ' || r > '~' }) || a.Limit > most || a.Remaining > most || a.Limit < 0 || a.Remaining < 0 {
-				continue // no structured field can hold it
-			}
-			quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace
-			a.ResetAfter = a.ResetAfter.Truncate(time.Second)
-			back, _ := headers.Parse(header(fmt.Sprintf("RateLimit-Policy: \"%s\";q=%d;qu=\"%s\";w=%d\nRateLimit: \"%s\";r=%d;t=%d",
-				quote(a.Name), a.Limit, quote(a.Unit), a.Window/time.Second, quote(a.Name), a.Remaining, a.ResetAfter/time.Second)), now)
-			if len(back) != 1 || back[0] != a {
-				t.Errorf("%q: got %+v, written and read again %+v", text, a, back)
-			}
+			checkLimit(t, text, a, now)
 		}
 	})
+}
+
+// checkLimit holds a limit that was read within its bounds, and writes and reads it again
+// if a structured field holds it.
+func checkLimit(t *testing.T, text string, a headers.Limit, now time.Time) {
+	t.Helper()
+	if a.Limit < -1 || a.Remaining < -1 || a.Limit < 0 && a.Remaining < 0 || a.Window < 0 || a.ResetAfter < 0 || a.ResetAfter > 24*time.Hour {
+		t.Errorf("%q: got %+v", text, a)
+	}
+	const most = 999_999_999_999_999
+	if strings.ContainsFunc(a.Name+a.Unit, func(r rune) bool { return r < ' ' || r > '~' }) || a.Limit > most || a.Remaining > most || a.Limit < 0 || a.Remaining < 0 {
+		return // no structured field can hold it
+	}
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace
+	a.ResetAfter = a.ResetAfter.Truncate(time.Second)
+	back, _ := headers.Parse(header(fmt.Sprintf("RateLimit-Policy: \"%s\";q=%d;qu=\"%s\";w=%d\nRateLimit: \"%s\";r=%d;t=%d",
+		quote(a.Name), a.Limit, quote(a.Unit), a.Window/time.Second, quote(a.Name), a.Remaining, a.ResetAfter/time.Second)), now)
+	if len(back) != 1 || back[0] != a {
+		t.Errorf("%q: got %+v, written and read again %+v", text, a, back)
+	}
 }
 
 // FuzzRetryAfter: every wait is from 0 to 24 hours, all forms of a wait are read alike, and

@@ -397,73 +397,81 @@ func TestLeaseServes(t *testing.T) {
 	}
 }
 
+const callsQuota = 1_000_000
+
 // TestLeaseCalls counts how many calls of the store leases save, and how many units
 // they keep from other processes. Under a limit of a million a minute, replicas with
 // 5,000 calls a second each call the store about once in a TTL.
 func TestLeaseCalls(t *testing.T) {
-	const quota, rate, hold, lasts = 1_000_000, 5000, 100 * time.Millisecond, 10 * time.Second
+	const quota = callsQuota
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(quota, time.Minute), algorithms.FixedWindow(quota, time.Minute), algorithms.SlidingWindow(quota, time.Minute),
 	} {
 		for _, replicas := range []int64{1, 3} {
 			synctest.Test(t, func(t *testing.T) {
-				plain := memory()
-				behind := &distant{Store: plain}
-				behind.Trip.Store(int64(time.Millisecond))
-				charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
-				same := charge // a key with as many calls, and without leases
-				same.Key = "same"
-				var calls, held atomic.Int64
-				var wg sync.WaitGroup
-				var stores []*lease.Store
-				for range replicas {
-					store := lease.New(behind, lease.Options{TTL: hold})
-					stores = append(stores, store)
-					for range 10 {
-						wg.Go(func() {
-							r := rand.New(rand.NewPCG(rand.Uint64(), 0))
-							for begin := time.Now(); time.Since(begin) < lasts; calls.Add(1) {
-								time.Sleep(time.Duration(r.Int64N(2 * 10 * int64(time.Second) / rate)))
-								if !take(t, store, 0, charge).Allowed() || !take(t, plain, 0, same).Allowed() {
-									t.Errorf("%v: got a refusal", limit)
-									return
-								}
-							}
-						})
-					}
-				}
-				wg.Go(func() {
-					look, other := charge, same
-					look.Cost, other.Cost = 0, 0
-					for i := range 80 {
-						time.Sleep(lasts / 81)
-						if i == 7 { // the first TTL, which has no lease, is over
-							calls.Store(0)
-							behind.Calls.Store(0)
-						}
-						n := take(t, plain, 0, other).Decisions[0].Remaining - take(t, plain, 0, look).Decisions[0].Remaining
-						held.Store(max(held.Load(), n))
-					}
-				})
-				wg.Wait()
-				for _, store := range stores {
-					if err := store.Close(t.Context()); err != nil {
-						t.Error(err)
-					}
-				}
-				ratio := float64(behind.Calls.Load()) / float64(calls.Load())
-				t.Logf("%v, %d replicas: %d calls, %.4f calls of the store for each; %d units held at most", limit, replicas, calls.Load(), ratio, held.Load())
-				if ratio > 1.0/200 {
-					t.Errorf("%v, %d replicas: got %.4f calls of the store for each call, want at most one for 200", limit, replicas, ratio)
-				}
-				most := replicas * rate / 10 * 3 / 2 // calls of a busy TTL
-				if limit.Algorithm.Name() == "gcra" {
-					most = (replicas + 2) * quota / 600 // as much as drains in a TTL, and until a replica learns what the others took
-				}
-				if n := held.Load(); n > most {
-					t.Errorf("%v, %d replicas: got %d units held at once, want %d at most", limit, replicas, n, most)
-				}
+				countCalls(t, limit, replicas)
 			})
 		}
+	}
+}
+
+// countCalls has replicas call for 10 s.
+func countCalls(t *testing.T, limit weir.Limit, replicas int64) {
+	const quota, rate, hold, lasts = callsQuota, 5000, 100 * time.Millisecond, 10 * time.Second
+	plain := memory()
+	behind := &distant{Store: plain}
+	behind.Trip.Store(int64(time.Millisecond))
+	charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
+	same := charge // a key with as many calls, and without leases
+	same.Key = "same"
+	var calls, held atomic.Int64
+	var stores []*lease.Store
+	for range replicas {
+		stores = append(stores, lease.New(behind, lease.Options{TTL: hold}))
+	}
+	callAgain := func(store weir.Store) {
+		r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+		for begin := time.Now(); time.Since(begin) < lasts; calls.Add(1) {
+			time.Sleep(time.Duration(r.Int64N(2 * 10 * int64(time.Second) / rate)))
+			if !take(t, store, 0, charge).Allowed() || !take(t, plain, 0, same).Allowed() {
+				t.Errorf("%v: got a refusal", limit)
+				return
+			}
+		}
+	}
+	count := func() {
+		look, other := charge, same
+		look.Cost, other.Cost = 0, 0
+		for i := range 80 {
+			time.Sleep(lasts / 81)
+			if i == 7 { // the first TTL, which has no lease, is over
+				calls.Store(0)
+				behind.Calls.Store(0)
+			}
+			n := take(t, plain, 0, other).Decisions[0].Remaining - take(t, plain, 0, look).Decisions[0].Remaining
+			held.Store(max(held.Load(), n))
+		}
+	}
+	together(1+10*len(stores), func(i int) {
+		if i == 0 {
+			count()
+		} else {
+			callAgain(stores[i%len(stores)])
+		}
+	})
+	for _, store := range stores {
+		closeStore(t, store)
+	}
+	ratio := float64(behind.Calls.Load()) / float64(calls.Load())
+	t.Logf("%v, %d replicas: %d calls, %.4f calls of the store for each; %d units held at most", limit, replicas, calls.Load(), ratio, held.Load())
+	if ratio > 1.0/200 {
+		t.Errorf("%v, %d replicas: got %.4f calls of the store for each call, want at most one for 200", limit, replicas, ratio)
+	}
+	most := replicas * rate / 10 * 3 / 2 // calls of a busy TTL
+	if limit.Algorithm.Name() == "gcra" {
+		most = (replicas + 2) * quota / 600 // as much as drains in a TTL, and until a replica learns what the others took
+	}
+	if n := held.Load(); n > most {
+		t.Errorf("%v, %d replicas: got %d units held at once, want %d at most", limit, replicas, n, most)
 	}
 }

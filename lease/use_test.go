@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -319,7 +318,7 @@ func TestLeaseErrors(t *testing.T) {
 			behind.costs()
 			behind.err = c.err
 			err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
-			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			if !failsWith(err, c.want) {
 				t.Errorf("%s: got error %v, want %q", c.name, err, c.want)
 			}
 			if c.name == "panics" {
@@ -345,25 +344,21 @@ func TestLeaseClose(t *testing.T) {
 		charge := func(i int) weir.Charge {
 			return weir.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: perHour(10_000), Cost: 1}
 		}
-		for range 12 {
-			for i := range keys {
-				take(t, store, 0, charge(i))
+		takeAll := func(n int) {
+			for i := range n {
+				take(t, store, 0, charge(i%keys))
 			}
 		}
+		takeAll(12 * keys)
 		time.Sleep(time.Hour)
 		behind.trip = time.Second
+		together(keys/2, func(i int) { take(t, store, 0, charge(i)) })
 		var wg sync.WaitGroup
-		for i := range keys / 2 {
-			wg.Go(func() { take(t, store, 0, charge(i)) })
-		}
-		wg.Wait()
 		for i := range keys {
 			wg.Go(func() { take(t, store, 0, charge(i)) })
 		}
 		time.Sleep(time.Millisecond)
-		if err := store.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		closeStore(t, store)
 		wg.Wait()
 		behind.trip = 0
 		behind.costs()
@@ -372,9 +367,7 @@ func TestLeaseClose(t *testing.T) {
 		}
 		for range 5 {
 			time.Sleep(time.Hour)
-			for i := range 4 * keys {
-				take(t, store, 0, charge(i%keys))
-			}
+			takeAll(4 * keys)
 		}
 		if costs := behind.costs(); slices.Max(costs) > 1 {
 			t.Errorf("closed: got calls of cost %d, want every call to go to the store", slices.Max(costs))
@@ -424,18 +417,16 @@ func TestLeaseKeys(t *testing.T) {
 		charge := func(key string) weir.Charge {
 			return weir.Charge{Rule: "r", Key: key, Limit: perHour(1_000_000), Cost: 1}
 		}
-		served := func(key string) uint64 {
+		served := func(name string, keys int) uint64 { // calls of so many keys that a lease served
 			before := store.Stats().Hits
-			take(t, store, 0, charge(key))
+			for i := range keys {
+				take(t, store, 0, charge(fmt.Sprint(name, i)))
+			}
 			return store.Stats().Hits - before
 		}
 		take(t, store, 0, charge("hot"))
-		made := 0
-		for range 300 {
-			for range 100 {
-				made++
-				take(t, store, 0, charge(fmt.Sprint("made up ", made)))
-			}
+		for round := range 300 {
+			served(fmt.Sprint("made up ", round, " "), 100)
 			take(t, store, 0, charge("hot"))
 			time.Sleep(time.Millisecond)
 		}
@@ -443,22 +434,14 @@ func TestLeaseKeys(t *testing.T) {
 			t.Errorf("amid 30,000 made-up keys: got %d of 301 calls served, want most", n)
 		}
 		for _, name := range []string{"first ", "then "} { // the second keys replace the first
-			var n uint64
 			for range 5 {
 				for range 40 {
-					for i := range 1000 {
-						take(t, store, 0, charge(fmt.Sprint(name, i)))
-					}
+					served(name, 1000)
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
-			for i := range 1000 {
-				served(fmt.Sprint(name, i)) // makes the Store fetch a lease
-			}
-			for i := range 1000 {
-				n += served(fmt.Sprint(name, i))
-			}
-			if n < 16 || n > 64 {
+			served(name, 1000) // makes the Store fetch the leases
+			if n := served(name, 1000); n < 16 || n > 64 {
 				t.Errorf("got %d keys served of 1000, want the 64 that are allowed, or most", n)
 			}
 			time.Sleep(time.Second)
@@ -500,6 +483,26 @@ func TestLeaseAllocs(t *testing.T) {
 	}
 }
 
+// admissions counts transactions that are admitted.
+type admissions struct {
+	mu             sync.Mutex
+	n, first, last int64 // how many, and when, in µs since 1970
+}
+
+func (a *admissions) add(tx *weir.Transaction) {
+	if !tx.Allowed() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := tx.At.UnixMicro()
+	if a.n == 0 {
+		a.first = at
+	}
+	a.n++
+	a.first, a.last = min(a.first, at), max(a.last, at)
+}
+
 // TestLeaseRedis: four replicas with 32 goroutines each use one key in Redis. They never get
 // more than the limit, and no unit is missing when all leases are given back.
 func TestLeaseRedis(t *testing.T) {
@@ -507,42 +510,23 @@ func TestLeaseRedis(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	for _, limit := range []weir.Limit{perHour(quota), algorithms.SlidingWindow(quota, 1000*time.Hour), algorithms.TokenBucket(3000, 40_000, time.Second)} {
 		charge := weir.Charge{Rule: "r", Key: "hot", Limit: limit, Cost: 1}
-		var admitted, served, first, last atomic.Int64
-		first.Store(math.MaxInt64)
-		var wg sync.WaitGroup
-		for range replicas {
+		var served atomic.Int64
+		var admitted admissions
+		together(replicas, func(int) {
 			store := lease.New(redisAt(t, addr, 5*time.Second), lease.Options{TTL: 20 * time.Millisecond})
-			wg.Go(func() {
-				var wg sync.WaitGroup
-				for range goroutines {
-					wg.Go(func() {
-						for range each {
-							tx := take(t, store, 0, charge)
-							if !tx.Allowed() {
-								continue
-							}
-							admitted.Add(1)
-							at := tx.At.UnixMicro()
-							for x := first.Load(); at < x && !first.CompareAndSwap(x, at); x = first.Load() {
-							}
-							for x := last.Load(); at > x && !last.CompareAndSwap(x, at); x = last.Load() {
-							}
-						}
-					})
+			together(goroutines, func(int) {
+				for range each {
+					admitted.add(take(t, store, 0, charge))
 				}
-				wg.Wait()
-				if err := store.Close(t.Context()); err != nil {
-					t.Error(err)
-				}
-				served.Add(int64(store.Stats().Hits))
 			})
-		}
-		wg.Wait()
-		got, most := admitted.Load(), int64(quota)
+			closeStore(t, store)
+			served.Add(int64(store.Stats().Hits))
+		})
+		got, most := admitted.n, int64(quota)
 		look := charge
 		look.Cost = 0
 		left := take(t, redisAt(t, addr, 5*time.Second), 0, look).Decisions[0].Remaining
-		switch took := last.Load() - first.Load(); {
+		switch took := admitted.last - admitted.first; {
 		case limit.Burst > 0:
 			if most = limit.Burst + limit.Quota*took/limit.Period.Microseconds(); got > most {
 				t.Errorf("%v: got %d admitted in %d µs, want %d at most", limit, got, took, most)

@@ -53,6 +53,15 @@ func Together(n int, f func(i int)) {
 	wg.Wait()
 }
 
+// FailsWith reports whether the text of err contains want or, if want is "", whether err is
+// nil.
+func FailsWith(err error, want string) bool {
+	if want == "" || err == nil {
+		return want == "" && err == nil
+	}
+	return strings.Contains(err.Error(), want)
+}
+
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
