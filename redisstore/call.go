@@ -15,15 +15,16 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// In place of a longest wait in µs, peek makes a script decide and spend nothing, forget
-// makes it forget the states, and force makes it spend what does not fit.
+// These values stand in place of the longest wait that a script gets. With peek it decides
+// and spends nothing, with forget it deletes the states, and with force it spends also what
+// does not fit.
 const (
 	peek   = -1
 	forget = -2
 	force  = -3
 )
 
-// longestWait returns the longest wait of t in µs, or forget, or force.
+// longestWait returns the longest wait of t in µs, or forget or force.
 func longestWait(t *weir.Transaction) int64 {
 	switch {
 	case t.Forget:
@@ -42,8 +43,9 @@ func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
 	return s.decide(ctx, t, longestWait(t))
 }
 
-// decide decides a transaction of one slot, which may wait for within µs. It makes one call, and
-// another one for each window of a calendar that the script needs and did not get.
+// decide decides a transaction of one slot. within is its longest wait in µs, or peek,
+// forget or force. decide makes one call, and one more for each window of a calendar that
+// the script needs and did not get.
 func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
@@ -59,25 +61,26 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		if !ok {
 			return err
 		}
-		// The script has decided nothing: the clocks are far apart, or a reservation
-		// lies beyond the windows that the script got.
+		// The script has decided nothing, because it needs a window around at: the clocks
+		// of Redis and of this process are far apart, or a reservation lies beyond the
+		// windows that the script got.
 		around = append(around, at)
 	}
 	return fault(&t.Charges[0], "the windows of a calendar lie out of reach")
 }
 
-// mostCharges bounds the charges of a transaction. Redis hangs up after a million arguments;
-// Timeout ends long before.
+// mostCharges bounds the charges of a transaction. Redis closes the connection at more than
+// a million arguments; a transaction so large would exceed Timeout anyway.
 const mostCharges = 10_000
 
 // A call decides transactions that have equal charges.
 type call struct {
 	ts     []*weir.Transaction
-	of     []int // indexes in a batch
+	of     []int // the indexes of ts in a batch
 	within int64 // see longestWait
 
 	*script
-	args []any // of the command; its name and the script come first, and are still empty
+	args []any // of the command; the first two, its name and the script, are still empty
 }
 
 // prepare finds the script of c and writes the arguments. The script may need the windows
@@ -108,8 +111,8 @@ func (s *Store) prepare(c *call, around []int64) error {
 	return nil
 }
 
-// shape appends the shape of c to s and returns the cost of its charges. If c is a case for
-// general.lua, the shape is the algorithms of c and the cost is 0.
+// shape appends the shape of c to s and returns the cost of its charges. If only
+// general.lua can decide c, the shape has just the algorithms of c, and the cost is 0.
 func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	t := c.ts[0]
 	first := &t.Charges[0]
@@ -138,7 +141,7 @@ func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	return s, 0
 }
 
-// numbers packs the numbers of direct.lua and logs.lua.
+// numbers packs the numbers that direct.lua and logs.lua read from ARGV.
 func (c *call) numbers(cost int64) []byte {
 	charges := c.ts[0].Charges
 	numbers := pack(make([]byte, 0, 16+24*len(charges)), c.within, cost)
@@ -148,7 +151,7 @@ func (c *call) numbers(cost int64) []byte {
 	return numbers
 }
 
-// rows returns the keys and the rows of general.lua.
+// rows returns the keys and the rows that general.lua reads.
 func (c *call) rows(s *Store) (keys []any, rows []byte) {
 	t := c.ts[0]
 	delay := max(0, min(int64(t.Delay/time.Microsecond), c.within))
@@ -204,7 +207,8 @@ func numbersOf(l *weir.Limit) []int64 {
 }
 
 // undoOf returns the columns of a row that undo the i-th charge: At, A and B of the state
-// after it, and the state before it, of which a log needs only the instant.
+// after the charge, and the state before it. For a log it has only the instant of the state
+// before.
 func undoOf(t *weir.Transaction, i int) []int64 {
 	if len(t.Undo) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Undo[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0}
@@ -216,7 +220,8 @@ func undoOf(t *weir.Transaction, i int) []int64 {
 	return []int64{u.After.At, u.After.A, u.After.B, u.Before.At, u.Before.A, u.Before.B, u.Until}
 }
 
-// packEdges packs the edges around each instant. A 0 separates two runs of edges.
+// packEdges packs the edges of the windows around each instant, as Edged describes. A 0
+// separates two runs of edges.
 func packEdges(e Edged, around []int64) (b []byte) {
 	for i, at := range around {
 		if i > 0 {
@@ -227,7 +232,8 @@ func packEdges(e Edged, around []int64) (b []byte) {
 	return b
 }
 
-// idsOf names the states of t as a value does: "limit/algorithm,limit/algorithm;".
+// idsOf returns the ids of the states of t, as they stand in a value:
+// "limit/algorithm,limit/algorithm;".
 func idsOf(t *weir.Transaction) string {
 	b := make([]byte, 0, 32*len(t.Charges))
 	for i := range t.Charges {
@@ -243,8 +249,8 @@ func idsOf(t *weir.Transaction) string {
 	return string(b)
 }
 
-// explain fills the transactions of c: it decides them again, from the states that the script
-// has found.
+// explain fills in the results of the transactions of c. It decides them again in Go, from
+// the states that the script has found.
 func (c *call) explain(cmd once) error {
 	first := &c.ts[0].Charges[0]
 	reply, err := cmd.Result()
@@ -274,13 +280,13 @@ func (c *call) explain(cmd once) error {
 	return nil
 }
 
-// read returns the time of a script in µs, how often it has spent the charges, and the states
-// that it has found.
+// read reads the reply of a script: its time in µs since 1970, how often it has spent the
+// charges, and the states that it has found.
 //
-// A reply is a text and packed doubles. The text has the seconds and microseconds of the time,
-// how often the script has spent the charges, and a semicolon. The doubles are the states;
-// parseState reads them. If nothing stands behind the semicolon, Redis knew none of the keys. The ids of
-// a value may stand before states of fixed size; read skips them.
+// A reply is a text and packed doubles. The text has the seconds and microseconds of the
+// time, how often the script has spent the charges, and a semicolon. The doubles are the
+// states; parseState reads them. If nothing follows the semicolon, Redis knew none of the
+// keys. States that are not logs may follow the ids of their value, which read skips.
 func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
 	charges := c.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
@@ -313,9 +319,9 @@ func (c *call) read(reply any) (now, spent int64, states []weir.State, err error
 	return s*1e6 + µs, spent, states, nil
 }
 
-// parseState reads a state and returns the numbers behind it. A state has four numbers. A log
-// has their count, At, Until, and pairs of a sum and an instant. The pairs are those that the
-// arithmetic will look at, in any order; some stand there twice.
+// parseState reads a state and returns the numbers after it. A state is four numbers. A log
+// is the count of its numbers, At, Until, and pairs of a sum and an instant. The pairs are
+// those entries that the arithmetic will need, in any order; some occur twice.
 func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool) {
 	if !log {
 		return weir.State{At: numbers[0], A: numbers[1], B: numbers[2], Until: numbers[3]}, numbers[4:], true
@@ -333,7 +339,8 @@ func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool)
 	return s, rest, len(list)%2 == 0
 }
 
-// decideOnly fills the Decisions of t and spends nothing: what remains is what remains unspent.
+// decideOnly fills in the Decisions of t as if nothing was spent: Remaining includes the
+// units that t asked for.
 func decideOnly(t *weir.Transaction, now int64, states []weir.State) {
 	within := t.Within
 	t.Within = 0

@@ -8,20 +8,20 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ClientOptions returns settings for a client that serves a limiter: the client notices at once
-// that Redis is away, makes connections in time of their own, and keeps some ready. timeout is
-// that of the store; 0 means 50 ms. Use them with redis.NewUniversalClient, or copy them into the
-// options of your client.
+// ClientOptions returns settings of a client that suit a limiter. The client notices at
+// once that Redis is away. Its connections may take longer to make than a request may wait,
+// and it keeps some ready. timeout is Options.Timeout of the store; 0 means 50 ms. Use them
+// with redis.NewUniversalClient, or copy them into the options of your client.
 //
-// A Store keeps to its timeout with any client, and sends nothing twice. But a client with
-// go-redis' defaults takes 1.7 s to report that connections are refused.
+// A Store keeps its timeout with any client, and spends no charge twice. But a client with
+// the defaults of go-redis takes 1.7 s to report that connections are refused.
 func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptions {
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
 	return &redis.UniversalOptions{
 		Addrs:                    addrs,
-		Protocol:                 2, // no handshake that older servers refuse
+		Protocol:                 2, // avoids a handshake that older servers refuse
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		MaxRetries:               -1,
@@ -38,8 +38,8 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 
 const minIdle = 2
 
-// Warnings returns the settings of the client that work against the store. There are none with
-// ClientOptions.
+// Warnings returns a sentence for each setting of the client that works against the store.
+// It returns none for a client with ClientOptions.
 func (s *Store) Warnings() []string {
 	var w []string
 	check := func(contextTimeout bool, dials int, dial time.Duration) {

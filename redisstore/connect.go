@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	connectTime = time.Second            // for TCP, TLS, HELLO and AUTH together
-	redialAfter = 200 * time.Millisecond // until the next attempt to connect, if the last one has no result
-	retryAfter  = 20 * time.Millisecond  // until the next attempt to connect, if the last one has failed
+	connectTime = time.Second            // the longest that TCP, TLS, HELLO and AUTH may take together
+	redialAfter = 200 * time.Millisecond // the wait before another attempt to connect, if the last one has no result yet
+	retryAfter  = 20 * time.Millisecond  // the wait before another attempt to connect, if the last one has failed
 )
 
 func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
@@ -26,8 +26,9 @@ func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
 	return &queue{send: sendTo(rdb), timeout: timeout, most: most, window: firstWindow}
 }
 
-// sendTo sends commands in one round trip. Each of them then has its answer or its error. sendTo
-// returns the first error that is not an answer of Redis.
+// sendTo returns a function that sends commands in one round trip. Afterwards each command
+// has its answer or its error. The function returns an error if a command got no answer
+// from Redis.
 func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) error {
 	return func(ctx context.Context, cmds []once) (err error) {
 		if len(cmds) == 1 {
@@ -44,7 +45,7 @@ func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) er
 		for _, cmd := range cmds {
 			e := cmd.Err()
 			if e == nil && cmd.Val() == nil && failure != nil {
-				cmd.SetErr(failure) // AUTH has failed, and go-redis has not told the commands
+				cmd.SetErr(failure) // AUTH has failed, and go-redis has not set the error of the commands
 			}
 			if e != nil && !isAnswer(e) {
 				err = e
@@ -54,14 +55,15 @@ func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) er
 	}
 }
 
-// warm makes a connection before the first command.
+// warm starts to make a connection, so that the first command finds one.
 func (q *queue) warm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.connect(time.Now())
 }
 
-// connect makes one more connection, unless there are enough or the last attempt is recent.
+// connect starts to make one more connection, unless there are enough or the last attempt
+// is recent.
 func (q *queue) connect(now time.Time) {
 	switch {
 	case q.open+q.opening >= q.most,
@@ -74,8 +76,8 @@ func (q *queue) connect(now time.Time) {
 	go q.dial()
 }
 
-// dial asks Redis for the time, which needs a connection. All known ones are in use, so the
-// client makes a new one.
+// dial sends the command TIME, which needs a connection. All known connections are in use,
+// so the client makes a new one.
 func (q *queue) dial() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(connectTime, q.timeout+lateness))
 	defer cancel()
@@ -101,7 +103,7 @@ func (q *queue) dial() {
 	}
 }
 
-// isAnswer reports whether err is an answer of Redis.
+// isAnswer reports whether err is an error that Redis has answered.
 func isAnswer(err error) bool {
 	answer := redis.Error(nil)
 	return errors.As(err, &answer)

@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// dials remembers why a client gets no connection, so that errors can say it: a client that
-// tries again and again reports it long after the time is up.
+// dials remembers why a client gets no connection, so that errors can say why. The client
+// itself may report it only after several attempts, long after the timeout.
 type dials struct {
-	failed atomic.Pointer[failedDial] // nil after a success
+	failed atomic.Pointer[failedDial] // the last failure; nil after a success
 }
 
 type failedDial struct {
@@ -21,7 +21,8 @@ type failedDial struct {
 	at  time.Time
 }
 
-// untilNextDial is longer than the half second after which go-redis tries again.
+// untilNextDial is for how long a failure counts. It is longer than the half second after
+// which go-redis tries again.
 const untilNextDial = time.Second
 
 // watch makes rdb report each of its connections to d.
@@ -51,14 +52,14 @@ func (d *dials) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// ProcessHook implements redis.Hook, and adds nothing.
+// ProcessHook implements redis.Hook. It does nothing.
 func (d *dials) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
 
-// ProcessPipelineHook implements redis.Hook, and adds nothing.
+// ProcessPipelineHook implements redis.Hook. It does nothing.
 func (d *dials) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
-// timeout returns ErrTimeout and its cause: a connection that has failed, or else err, which may
-// be nil.
+// timeout returns ErrTimeout with its cause: the failed connection if there is one, and
+// otherwise err, which may be nil.
 func (d *dials) timeout(err error) error {
 	if f := d.failed.Load(); f != nil && time.Since(f.at) < untilNextDial {
 		return &noConnection{f.err}

@@ -1,7 +1,8 @@
--- These lines decide charges of one rule and key that all spend the same or look, if the value
--- holds only their states. For general.lua they make rows of all other transactions. ARGV[2]
--- has packed doubles: the longest wait, the cost, and the three numbers of each limit.
--- Go repeats the text in guillemets for each charge: see expand.
+-- These lines decide charges of one rule and key that all have the same cost or the cost 0,
+-- if the value holds only their states. For all other transactions they prepare the rows
+-- that general.lua reads. ARGV[2] has packed doubles: the longest wait, the cost, and the
+-- three numbers of each limit. Go repeats the text in guillemets for each charge: see
+-- expand.
 if ARGV[2] ~= '' then
   TAKES
   local longest, cost, «x#, y#, z#» = struct.unpack('<dd«ddd|»', ARGV[2])

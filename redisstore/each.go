@@ -11,10 +11,10 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// TakeEach makes a Store a weir.Batcher: it decides ts in one round trip, as Take would decide
-// one after the other. The script decides transactions with equal charges of one key in one
-// step, see Additive. Timeout bounds the whole batch. In a cluster TakeEach makes a call for
-// each slot, all at the same time.
+// TakeEach implements weir.Batcher: it decides ts in one round trip, as Take would decide
+// them one after the other. The script decides transactions with equal charges of one key
+// in one step: see Additive. Timeout bounds the whole batch. In a cluster TakeEach makes a
+// call for each slot, all at the same time.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	errs := make([]error, len(ts))
 	if err := ctx.Err(); err != nil {
@@ -38,8 +38,9 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	return errs
 }
 
-// group returns the calls that decide ts. Transactions with equal charges share a call if no
-// transaction between them charges their key. An invalid transaction gets its error.
+// group returns the calls that decide ts. Transactions with equal charges share a call if
+// no transaction between them charges their key. For an invalid transaction it sets the
+// error in errs.
 func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	last := map[string]*call{} // the last call that charges a key
 	around := []int64{time.Now().UnixMicro()}
@@ -78,7 +79,8 @@ func additive(t *weir.Transaction) bool {
 	})
 }
 
-// decideAll decides calls in one round trip, or in a cluster in one for each slot.
+// decideAll decides calls in one round trip, or in a cluster in one round trip for each
+// slot.
 func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	if !s.multiSlot {
 		s.decideLine(ctx, calls, errs)
@@ -86,7 +88,7 @@ func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	}
 	lines := map[string][]*call{}
 	for _, c := range calls {
-		if len(s.split(c.ts[0])) > 1 { // calls of other slots must not overtake it
+		if len(s.split(c.ts[0])) > 1 { // calls of other slots must not overtake this one
 			for _, c := range calls {
 				s.takeAlone(ctx, c, errs)
 			}
@@ -102,7 +104,7 @@ func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	wg.Wait()
 }
 
-// decideLine decides calls of one node in one round trip.
+// decideLine decides calls that go to one node in one round trip.
 func (s *Store) decideLine(ctx context.Context, calls []*call, errs []error) {
 	cmds, err := s.send(ctx, calls...)
 	for i, c := range calls {
@@ -120,7 +122,7 @@ func (s *Store) decideLine(ctx context.Context, calls []*call, errs []error) {
 	}
 }
 
-// takeAlone decides the transactions of a call by calls of their own.
+// takeAlone decides the transactions of a call one by one, each with its own call.
 func (s *Store) takeAlone(ctx context.Context, c *call, errs []error) {
 	for i, t := range c.ts {
 		errs[c.of[i]] = s.take(ctx, t)

@@ -5,5 +5,5 @@ import "github.com/seed83679106/weir"
 // Key returns the name of the value that keeps the state of a charge.
 func (s *Store) Key(c *weir.Charge) string { return s.key(c) }
 
-// Slot returns what keys must share to be decided at one instant.
+// Slot returns the slot of a key. Keys with equal slots are decided at one instant.
 func (s *Store) Slot(key string) string { return s.slot(key) }

@@ -1,13 +1,16 @@
--- These lines decide all transactions that the lines above leave: of several keys or many
--- charges, of values with other states, with waits and gifts, and batches.
+-- These lines decide all transactions that the lines above do not decide: with several keys
+-- or many charges, with other states in the value, with waits or negative costs, and
+-- batches.
 --
 -- ARGV[1] has the ids of the charges, as a value has them. ARGV[3] has packed doubles: the
--- longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend what does not fit),
--- the shortest wait, how often to spend the charges (-n: as one, as often as it fits at once, at
--- most n times), and a row for each charge. A row has the algorithm and the key, as indexes, the cost, the three numbers of the limit, and the instant of the units that a
--- negative cost gives back (0: the newest). The last seven numbers of a row undo that
--- reservation: at, a and b of the state after it, and the state before it. Of a log they have
--- only the instant before it, or -1. The edges of algorithms follow, in the order of charges.
+-- longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also what does
+-- not fit), the shortest wait in µs, how often to spend the charges (-n: as often as they
+-- fit now, at most n times, as one charge), and a row for each charge. A row has the
+-- indexes of the algorithm and of the key, the cost, the three numbers of the limit, and
+-- the instant of the units that a negative cost gives back (0: the newest). The last seven
+-- numbers of a row undo the charge of those units: at, a and b of the state after it, and
+-- the state before it. For a log they have only the instant before it, or -1. The next
+-- arguments have the edges of algorithms, in the order of charges.
 if not rows then
   within, delay, times = struct.unpack('<ddd', ARGV[3])
   rows = {}
@@ -17,7 +20,7 @@ end
 local forget, forced = within == -2, within == -3
 
 -- read returns the states in a value by their ids, and the ids in order. If the value is
--- damaged it returns nothing.
+-- damaged, it returns nothing.
 local function read(text)
   local from = string.find(text, ';', 1, true) or 0
   local states, ids = {}, {}
@@ -71,7 +74,8 @@ for _, value in ipairs(values) do
   end
 end
 
--- take decides a charge at an instant and returns the wait. c.next is the next state.
+-- take decides a charge at an instant and returns the wait. It sets c.next to the next
+-- state.
 local function take(c, at, cost)
   local s, f = c.state, c.algorithm
   if f.open then return (f.take(c, at, cost, c.quota, c.period)) end
@@ -87,7 +91,7 @@ local function queue(c, turn, cost)
   return wait, room
 end
 
--- cancel gives back units of an instant.
+-- cancel gives back the units of c that were spent at the instant c.when.
 local function cancel(c)
   local s, f, u = c.state, c.algorithm, c.undo
   if f.open then
@@ -103,7 +107,7 @@ local function cancel(c)
   end
 end
 
--- force spends a charge even if it does not fit: see force.go.
+-- force spends a charge even if it does not fit: see force.go in package weir.
 local function force(c)
   local most = 562949953421312 -- 2^49
   if not c.algorithm.metered then
@@ -136,9 +140,9 @@ end
 
 local spent = 0
 
--- decide returns the wait after which the charges fit n times more, or nothing if they never
--- fit. States change from one call to the next; logs are written at the end, so decide adds
--- what was spent so far.
+-- decide returns the wait after which the charges fit n times more, or nothing if they
+-- never fit. States other than logs change between two calls of decide. Logs are written
+-- only at the end, so decide adds the units spent so far.
 local function decide(n)
   local longest, fits = delay, true
   for _, c in ipairs(charges) do
@@ -191,8 +195,9 @@ if times < 0 then
   times = 1
 end
 
--- The first time is decided alone: a state that a larger limit has left may admit one charge
--- and no more. After that the charges fit n times at once if they fit n times one by one.
+-- The charges are spent alone for the first time: a state that was written under a larger
+-- limit may admit them once and no more. After that they fit n times together if they fit n
+-- times one by one.
 local wait, left, try, refused = 0, times, 1, false
 repeat
   wait = decide(try)
@@ -222,8 +227,8 @@ for _, c in ipairs(charges) do
   if #reply > 100 then reply = {table.concat(reply)} end -- more at a time are too many for miniredis
 end
 
--- A value keeps the states of these charges. It keeps other states while they matter, and for
--- a second more, because the clock may step back.
+-- A value keeps the states of these charges. It keeps other states until a second after
+-- they have ended, because the clock may step back.
 for _, value in ipairs(spent > 0 and values or {}) do
   local text, ids, changed, till = {}, {}, false, now
   local function keep(id, s, ends)

@@ -17,64 +17,68 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Scripted is an algorithm that Redis can decide. Its Lua must be the same function as its
-// Take, bit for bit: storetest.Limits compares them. The Lua defines
+// Scripted is an algorithm that Redis can decide. The functions in its Lua must return
+// exactly what its Take returns; storetest.Limits compares them. The Lua defines
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
-// The numbers at, a, b and till are At, A, B and Until of the state, and 0 for a key never seen.
-// now and period are in µs, and cost is not 0. now is never before at: if at lies in the
-// future, the script calls take for the instant at and adds the wait until then. Logs differ,
-// see Logged.
+// The numbers at, a, b and till are At, A, B and Until of the state, and 0 for a key never
+// seen. now and period are in µs, and cost is not 0. now is never before at: if at lies in
+// the future, the script calls take with at in place of now, and adds the wait until then.
+// Logs differ: see Logged.
 //
-// If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it returns
-// how many µs after now the cost fits, or −1 for never. A negative cost gives back and always
-// fits. From the instant till on the next state must decide like a key never seen, because
-// Redis forgets it then. Numbers are float64: return integers below 2^53, which are exact.
+// If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it
+// returns how many µs after now the cost fits, or −1 for never. A negative cost gives back
+// and always fits. From the instant till on, the next state must decide like a key never
+// seen, because Redis then deletes it. Numbers are float64: return integers below 2^53,
+// which are exact.
 //
-// The Lua defines only locals. It depends on nothing but the Name of the algorithm: a Store
-// calls Lua once, and joins the Lua of several algorithms in a script.
+// The Lua must define only locals. Two algorithms with the same Name must have the same
+// Lua: a Store calls Lua once, and puts the Lua of several algorithms into one script.
 //
 // The Lua of a weir.Queuer and of a weir.Canceler also defines, below take and what take calls,
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //
-// In both, now is the clock and may lie before at. queue is about a turn at the instant turn or
-// later: it returns the wait in µs, whether there is room, and the four numbers of the next
-// state. cancel takes n units out that were spent at the instant of: it returns the four
-// numbers of the next state, or nothing if it finds no such unit.
+// In both functions now is the time of the clock, and may lie before at. queue asks for a
+// place in the queue at the instant turn or later. It returns the wait in µs, whether there
+// is room, and the four numbers of the next state. cancel removes n units that were spent
+// at the instant of. It returns the four numbers of the next state, or nothing if it finds
+// no such unit.
 type Scripted interface {
 	Lua() string
 }
 
-// Metered is a Scripted algorithm that is a meter, such as GCRA: each unit of cost adds unit
-// ticks to a debt, and rate ticks drain in a µs. The debt is at most full ticks. The Lua gets
-// unit, rate and full in place of quota, period and burst.
+// Metered is a Scripted algorithm that is a meter, such as GCRA: each unit of cost adds
+// unit ticks to a debt, of which rate ticks drain in each µs. The debt is at most full
+// ticks. The Lua gets unit, rate and full in place of quota, period and burst.
 type Metered interface {
 	Meter(l *weir.Limit) (unit, rate, full int64)
 }
 
-// Edged is a Scripted algorithm whose windows a script can't compute, such as months. Edges
-// returns the instants at which windows begin, in µs since 1970 and in order, from before the
-// instant at to well after it. The Lua gets them as one more argument after burst: packed
-// doubles for struct.unpack, with a 0 between two runs of edges. If the Lua needs another
-// window it calls error(string.format('WEIR edges %.0f ', instant)). The store then runs the
-// script again, with the edges around that instant too.
+// Edged is a Scripted algorithm whose windows a script cannot compute, such as months.
+// Edges returns the instants at which windows begin, in µs since 1970 and in order, from
+// before the instant at to well after it. The functions of the Lua get these edges as one
+// more argument after burst: packed doubles for struct.unpack, with a 0 between two runs of
+// edges. If the Lua needs another window it calls error(string.format('WEIR edges %.0f ',
+// instant)). The store then runs the script again, with the edges around that instant as
+// well.
 type Edged interface {
 	Edges(at int64) []int64
 }
 
-// Additive is a Scripted algorithm that adds up what one instant costs: after a charge at an
-// instant, charges of m and of n units at that instant are the same as one of m + n. A script
-// then decides n equal transactions of one key in one step, see TakeEach. An algorithm that
-// counts requests, whatever their cost, is not additive.
+// Additive is a Scripted algorithm for which only the sum of the costs at one instant
+// matters: after a charge at an instant, charges of m and of n units at that instant are
+// the same as one charge of m + n. A script then decides n equal transactions of one key in
+// one step: see TakeEach. An algorithm that counts requests, whatever their cost, is not
+// additive.
 type Additive interface {
 	Additive()
 }
 
-// Logged is a Scripted algorithm whose states are logs. The limits of a rule and key
-// share a value, and their Lua works on the table of a charge, as general.lua makes it:
+// Logged is a Scripted algorithm whose states are logs. The limits of a rule and key share
+// a value. The functions in the Lua get the table of a charge that general.lua makes:
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1
@@ -99,23 +103,24 @@ var (
 // A script is a text, and the hash by which Redis knows it.
 type script struct {
 	text, sha  string
-	algorithms []string    // names; rows have their indexes
-	sent       atomic.Bool // a batch has sent the text
+	algorithms []string    // their names; a row has the index of its algorithm
+	sent       atomic.Bool // a batch has sent the text to Redis
 }
 
-// A shaped is a charge of a shape: its algorithm, and whether it only looks.
+// A shaped is what the shape of a script knows of a charge: its algorithm, and whether its
+// cost is 0.
 type shaped struct {
 	algorithm weir.Algorithm
 	look      bool
 }
 
-// maxDirect bounds the charges that a script decides without a loop: a function of Lua has 200
-// registers.
+// maxDirect bounds the charges that a script decides without a loop, because a function in
+// Lua has at most 200 registers.
 const maxDirect = 16
 
-// generate writes the script of a shape: the first lines decide charges of one rule and key
-// that all spend the same or look, without a loop or a table. General.lua stands behind them
-// and decides all other transactions of these algorithms.
+// generate writes the script of a shape. The first lines decide charges of one rule and key
+// that all have the same cost or the cost 0, without a loop or a table. After them,
+// general.lua decides all other transactions of these algorithms.
 func generate(shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
@@ -189,8 +194,8 @@ func (b *lua) algorithm(a weir.Algorithm, i int) {
 	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
 }
 
-// takeOnly returns the part of an algorithm's Lua that its take needs. Each function that the
-// script defines and does not call would cost 1 % of a check.
+// takeOnly returns the part of an algorithm's Lua that its take needs. A function that the
+// script defines and does not call would add 1 % to the time of a check.
 func takeOnly(a weir.Algorithm) string {
 	text := a.(Scripted).Lua()
 	for _, f := range []string{"cancel", "queue"} {
@@ -201,10 +206,11 @@ func takeOnly(a weir.Algorithm) string {
 
 var repeated = regexp.MustCompile(`«([?!]?)([^|»]*)(\|[^»]*)?»`)
 
-// expand repeats the text between « and » for each charge; after ? only for those that spend,
-// after ! only for looks. # becomes the number of the charge, @ that of its algorithm, $ its
-// cost, and & the argument with the edges of its windows. The text behind | separates the
-// repetitions; without one a comma does.
+// expand repeats the text between « and » for each charge; if the text begins with ?, only
+// for charges that spend, and if it begins with !, only for charges of cost 0. # becomes
+// the number of the charge, @ that of its algorithm, $ its cost, and & the argument with
+// the edges of its windows. The text after | separates the repetitions; without a | a comma
+// does.
 func expand(text string, shape []shaped, of []int) string {
 	edges := 2
 	charges := make([]*strings.Replacer, len(shape))
@@ -231,20 +237,20 @@ func expand(text string, shape []shaped, of []int) string {
 	})
 }
 
-// maxScripts bounds the shapes of a Store that have a script of their own: Redis keeps every
-// script until it restarts.
+// maxScripts is how many shapes of a Store get a script of their own. It is bounded because
+// Redis keeps every script until it restarts.
 const maxScripts = 64
 
-// scripts are the scripts of a Store, by the names of their algorithms. There are few, because
-// the numbers and names of limits are arguments.
+// scripts are the scripts of a Store, by the names of their algorithms. There are few
+// scripts, because the numbers and names of limits are arguments of a script.
 type scripts struct {
 	mu  sync.RWMutex
 	of  map[string]*script
 	all []shaped // the algorithms of shapes that have no script of their own
 }
 
-// find returns the script of a shape. If there are maxScripts it may return another one, which
-// has the algorithms of the shape; own is then false.
+// find returns the script of a shape. Once there are maxScripts scripts, it may return a
+// script of another shape that has the same algorithms; own is then false.
 func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	var here [128]byte
 	name := appendNames(here[:0], shape)
@@ -277,7 +283,7 @@ func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	return s.of[string(name)], own, nil
 }
 
-// insert adds an algorithm to a shape that is sorted by name, unless it is there.
+// insert adds an algorithm to a shape that is sorted by name, unless the shape has it.
 func insert(shape []shaped, a weir.Algorithm) []shaped {
 	i, found := slices.BinarySearchFunc(shape, a.Name(), func(c shaped, name string) int { return strings.Compare(c.algorithm.Name(), name) })
 	if found {
@@ -293,7 +299,7 @@ func appendNames(b []byte, shape []shaped) []byte {
 	return b
 }
 
-// appendName appends the name and a separator, which no name contains.
+// appendName appends the name of the algorithm and a separator, which no name contains.
 func (c shaped) appendName(b []byte) []byte {
 	b = append(b, c.algorithm.Name()...)
 	if c.look {

@@ -1,7 +1,7 @@
--- These lines decide charges of logs that all spend the same, now or never, if the key was
--- never seen or the value has one log, with only their limits. They know the format of
--- slidinglog.lua, and leave to it what happens once in a block: that a block is full, or that
--- no limit needs it any more. ARGV[2] is that of direct.lua.
+-- These lines decide charges of sliding logs that all have the same cost and do not wait,
+-- if the key was never seen, or if the value has one log with only their limits. They know
+-- the format of slidinglog.lua. That file handles what happens once in a block: that a
+-- block is full, or that no limit needs it any more. ARGV[2] is as in direct.lua.
 if ARGV[2] ~= '' then
   local longest, cost, «x#, y#, z#» = struct.unpack('<dd«ddd|»', ARGV[2])
   local ids, key, call = ARGV[1], KEYS[1], redis.call

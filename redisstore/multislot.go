@@ -15,15 +15,16 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// takeParts decides a transaction whose keys may be on different nodes. A script decides the
-// charges of one slot. First takeParts asks all slots at the same time; if one refuses, it
-// spends nothing. Otherwise it charges one slot after the other, the scarcest first. If a slot
-// refuses then, because another client was faster, takeParts gives the others their units back:
-// those of that instant, see weir.Canceler, so no more is admitted. After an error the units
-// stay spent.
+// takeParts decides a transaction whose keys may be on different nodes. A script decides
+// the charges of one slot. First takeParts asks all slots at the same time. If one of them
+// refuses, it spends nothing. Otherwise it charges one slot after the other, beginning with
+// the one that has the fewest units left. If a slot then refuses, because another client
+// was faster, takeParts gives back the units that it has spent in the other slots. It gives
+// back exactly those units (see weir.Canceler), so no limit admits too much. After an error
+// the units stay spent.
 //
-// No transaction waits for several slots: their clocks could not agree on an instant to
-// reserve. A Delay is an error, because the slots could not keep it.
+// A transaction of several slots never waits, because their clocks differ and could not
+// reserve the same instant. A Delay is an error for the same reason.
 func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part) error {
 	if t.Delay >= time.Microsecond && !t.Forget {
 		return fmt.Errorf("redisstore: a delay of %v of keys in several slots: %w", t.Delay, errors.ErrUnsupported)
@@ -61,10 +62,10 @@ func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part
 	gifts := slices.DeleteFunc(parts, func(p part) bool {
 		return !p.costs(t, func(cost int64) int64 { return min(0, cost) })
 	})
-	return s.takeEachPart(ctx, t, gifts) // last, because no call could take a gift back
+	return s.takeEachPart(ctx, t, gifts) // last, because units that were given back cannot be taken again
 }
 
-// takeEachPart decides parts one after the other, each by itself.
+// takeEachPart decides parts one after the other, each with its own call.
 func (s *Store) takeEachPart(ctx context.Context, t *weir.Transaction, parts []part) error {
 	for i := range parts {
 		if err := s.take(ctx, &parts[i].Transaction); err != nil {
@@ -78,7 +79,7 @@ func (s *Store) takeEachPart(ctx context.Context, t *weir.Transaction, parts []p
 // A part is the charges of a transaction whose keys are in one slot.
 type part struct {
 	weir.Transaction
-	where []int // the indexes of its charges in the whole
+	where []int // the indexes of its charges in the transaction
 }
 
 func (p *part) fill(t *weir.Transaction) {
@@ -88,8 +89,8 @@ func (p *part) fill(t *weir.Transaction) {
 	t.At = p.At
 }
 
-// costs sets the cost of each charge of the part to f of its cost in t, and reports whether
-// any is not 0.
+// costs sets the cost of each charge of the part to f of its cost in t. It reports whether
+// any of the new costs is not 0.
 func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
 	for j, i := range p.where {
 		p.Charges[j].Cost = f(t.Charges[i].Cost)
@@ -98,8 +99,8 @@ func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
 	return any
 }
 
-// left returns how many units the scarcest limit of a part would have left. The slot of the part
-// must have been asked.
+// left returns the fewest units that any limit of the part would have left after its
+// charge. The slot of the part must have been asked.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
@@ -110,7 +111,8 @@ func (p *part) left() int64 {
 	return least
 }
 
-// split divides a transaction by slots. It may return nothing if there is only one slot.
+// split divides a transaction into parts by slot. It may return nil if there is only one
+// slot.
 func (s *Store) split(t *weir.Transaction) (parts []part) {
 	if !s.multiSlot || len(t.Charges) == 1 {
 		return nil
@@ -131,7 +133,7 @@ func (s *Store) split(t *weir.Transaction) (parts []part) {
 	return parts
 }
 
-// askAll decides all parts at the same time and spends nothing.
+// askAll lets all slots decide their parts at the same time, without spending.
 func (s *Store) askAll(ctx context.Context, t *weir.Transaction, parts []part) error {
 	errs := make([]error, len(parts))
 	var wg sync.WaitGroup
@@ -148,7 +150,7 @@ func (s *Store) askAll(ctx context.Context, t *weir.Transaction, parts []part) e
 	return nil
 }
 
-// giveBack gives back what the parts have taken. It tries once, before ctx ends.
+// giveBack gives back the units that the parts have spent. It tries once, before ctx ends.
 func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part) {
 	for i := range parts {
 		p := &parts[i]
@@ -161,7 +163,7 @@ func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part)
 	}
 }
 
-// slot returns the hash tag of a key. Keys that share it are on one node.
+// slot returns what decides the place of a key. Keys with equal slots are on one node.
 func (s *Store) slot(key string) string {
 	tag, _, _ := strings.Cut("."+storedkey.Of(key), "}")
 	return tag

@@ -12,9 +12,9 @@ import (
 // overridesTimeout bounds one call for overrides. No request waits for it.
 const overridesTimeout = 2 * time.Second
 
-// The overrides are the fields of one hash, weir:overrides. The empty field is the version:
-// the time of the newest change. The hash has no TTL, so that Redis does not evict it
-// unless its maxmemory-policy is one of allkeys.
+// The overrides are the fields of one Redis hash, weir:overrides. The field with the empty
+// name is the version: the time of the newest change. The hash has no TTL, so that Redis
+// does not evict it unless its maxmemory-policy is one of allkeys.
 var loadOverrides = redis.NewScript(`
 local t = redis.call('TIME')
 local now = string.format('%.0f', t[1] * 1000000 + t[2])
@@ -22,8 +22,8 @@ local newest = redis.call('HGET', KEYS[1], '') or ''
 if newest == ARGV[1] then return {newest, now, {}} end
 return {newest, now, redis.call('HGETALL', KEYS[1])}`)
 
-// saveOverride gets a name, a text, a duration in µs and the largest number of other overrides.
-// If there are as many it first removes those that have ended.
+// saveOverride gets a name, a text, a duration in µs, and how many other overrides there
+// may be. If there are that many, it first removes those that have ended.
 var saveOverride = redis.NewScript(`
 local h, name, text = KEYS[1], ARGV[1], ARGV[2]
 local t = redis.call('TIME')
@@ -53,7 +53,7 @@ return 0`)
 
 func (s *Store) overridesKey() string { return s.prefix + "overrides" }
 
-// LoadOverrides makes a Store a Keeper of package overrides.
+// LoadOverrides implements overrides.Keeper.
 func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
 	defer cancel()
@@ -83,7 +83,7 @@ func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[str
 	return kept, newest, time.UnixMicro(micros), nil
 }
 
-// SaveOverride makes a Store a Keeper of package overrides.
+// SaveOverride implements overrides.Keeper.
 func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
 	defer cancel()

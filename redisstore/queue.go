@@ -11,26 +11,27 @@ import (
 )
 
 const (
-	maxCalls     = 32                     // calls under way to one Redis; more calls would only be smaller
-	maxBatch     = 128                    // commands of a call: about a millisecond of Redis
+	maxCalls     = 32                     // calls under way to one Redis; with more, each call would only have fewer commands
+	maxBatch     = 128                    // commands of a call, which take Redis about a millisecond
 	minWindow    = 1                      // commands under way, however slow Redis is
 	firstWindow  = 256                    // commands under way before the first answer
-	lateness     = 250 * time.Millisecond // an answer may be so late without the loss of its connection
-	measureAfter = 5 * time.Second        // the queue measures the round trip again
+	lateness     = 250 * time.Millisecond // a connection is kept if its answer is at most this late
+	measureAfter = 5 * time.Second        // how often the queue measures the round trip again
 )
 
-// A queue sends commands to one Redis, on goroutines of its own. A caller can therefore leave on
-// time while its connection still reads the late answer; a closed connection would cost the
-// next caller a new one. The goroutines end when no command waits.
+// A queue sends commands to one Redis, on goroutines of its own. A caller can therefore
+// give up in time while its connection still waits for the late answer. If the connection
+// were closed instead, the next caller would need a new one. The goroutines end when no
+// command waits.
 //
-// While a connection is free a command goes alone and at once. Otherwise it goes with all
-// commands that have come in the meantime. Calls use connections that have worked before;
-// connect makes others beside them, in time of their own. If more commands wait than Redis can
-// decide in time, the queue refuses the surplus on arrival.
+// While a connection is free a command goes alone and at once. Otherwise it goes together
+// with all commands that have come in the meantime. Calls use only connections that have
+// worked before; connect makes new ones at the same time. If more commands wait than Redis
+// can decide in time, the queue refuses the surplus on arrival.
 type queue struct {
 	send    func(ctx context.Context, cmds []once) error // see sendTo
 	timeout time.Duration                                // the store's
-	most    int                                          // calls under way at once
+	most    int                                          // the most calls that may be under way
 
 	mu       sync.Mutex
 	waiting  []*ask
@@ -41,32 +42,32 @@ type queue struct {
 	open      int // connections that have answered, and have not failed since
 	opening   int // attempts to connect
 	attempted time.Time
-	failed    time.Time // the last attempt, with failure
+	failed    time.Time // when the last attempt failed, with the error failure
 	failure   error
 
-	answered time.Time     // the last answer, or when the first call under way was sent
-	service  time.Duration // of a call, a moving average
-	fastest  time.Duration // of a call since measured, about the round trip
-	before   time.Duration // fastest of the time before
+	answered time.Time     // when the last answer came, or the first call under way was sent
+	service  time.Duration // how long a call takes, a moving average
+	fastest  time.Duration // the fastest call since measured, which is about the round trip
+	before   time.Duration // the value of fastest before measured
 	measured time.Time
-	window   float64   // commands that may be under way
+	window   float64   // how many commands may be under way
 	cut      time.Time // when the window last became smaller
 }
 
-// An ask is commands that wait for a call, in order.
+// An ask has the commands of one caller, which wait to be sent in a call, in order.
 type ask struct {
-	ctx  context.Context // ends when the caller leaves
+	ctx  context.Context // ends when the caller gives up
 	cmds []once
 	err  error         // why there is no answer
 	done chan struct{} // closed once cmds have their answers, or err is set
-	must bool          // it is sent even if it is late: it teaches Redis a script
+	must bool          // send it even if it is late, because it loads a script into Redis
 }
 
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
 // do sends commands in one call and returns when they have their answers, or ctx ends. It
-// returns an error if there was no answer; the commands then belong to the queue. Errors that
-// Redis answers are in the commands.
+// returns an error if there was no answer; the commands then belong to the queue. An error
+// that Redis has answered is in its command.
 func (q *queue) do(ctx context.Context, cmds []once) error {
 	a := &ask{ctx: ctx, cmds: cmds, done: make(chan struct{}), must: cmds[0].Name() == "eval"}
 	if err := q.enter(a); err != nil {
@@ -88,7 +89,7 @@ func (q *queue) enter(a *ask) error {
 		q.pop()
 	}
 	if err := q.refuse(a, now); err != nil {
-		q.connect(now) // for the next callers
+		q.connect(now) // helps only the next callers
 		return err
 	}
 	q.waiting = append(q.waiting, a)
@@ -122,11 +123,11 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 	return nil
 }
 
-// takes returns how long a call probably takes, at most half of the timeout: while calls are
-// late the window becomes smaller, which makes them faster.
+// takes returns how long a call probably takes, but at most half of the timeout. While
+// calls are later than that, the window shrinks, which makes them faster.
 func (q *queue) takes() time.Duration { return min(q.service, q.timeout/2) }
 
-// start sends waiting commands, as far as connections and the window allow.
+// start sends waiting commands, as many as connections and the window allow.
 func (q *queue) start(now time.Time) {
 	for q.runners < q.open {
 		batch, n := q.take(now)
@@ -144,12 +145,12 @@ func (q *queue) start(now time.Time) {
 	}
 }
 
-// take removes the next batch of n commands from the queue. It refuses asks whose answers would
-// be late.
+// take removes the next batch from the queue; n is the number of its commands. It refuses
+// asks whose answers would be late.
 func (q *queue) take(now time.Time) (batch []*ask, n int) {
 	room := max(1, min(maxBatch, int(q.window)-q.inFlight))
 	if q.open >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
-		room = max(1, min(room, (q.queued+1)/2)) // smaller calls are back sooner
+		room = max(1, min(room, (q.queued+1)/2)) // the answers of smaller calls come sooner
 	}
 	if q.runners > 0 && float64(q.inFlight) >= q.window {
 		return nil, 0
@@ -195,9 +196,9 @@ func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 	}
 }
 
-// learn adapts the window to a call of n commands. underWay commands were under way when it was
-// sent, and other processes may use this Redis too. If the call takes longer than the round
-// trip and a third of the rest of the timeout, there were too many.
+// learn adapts the window after a call of n commands. underWay commands were under way when
+// the call was sent; other processes may use this Redis too. If the call took longer than
+// the round trip plus a third of the rest of the timeout, too many commands were under way.
 func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	took := now.Sub(began)
 	if err != nil { // the connection is lost
@@ -214,10 +215,10 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	good := way + (q.timeout-way)/3
 	switch {
 	case q.queued == 0 && took <= good:
-	case now.Sub(q.measured) > measureAfter: // the round trip may have changed, and only few commands show it
+	case now.Sub(q.measured) > measureAfter: // the round trip may have changed, which only a small window shows
 		q.window = max(minWindow, q.window/4)
 		q.before, q.fastest, q.measured, q.cut = q.fastest, q.timeout, now, now
-	case took <= good && float64(underWay) < q.window/2: // the window bounds nothing
+	case took <= good && float64(underWay) < q.window/2: // the window did not limit the commands
 	case took <= good:
 		q.window = min(q.window+float64(n)/2*float64(good-took)/float64(good-way), maxCalls*maxBatch)
 	case began.After(q.cut):
@@ -226,7 +227,7 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	}
 }
 
-// call sends a batch. If Redis did not answer, it returns the error.
+// call sends a batch. It returns an error if Redis did not answer.
 func (q *queue) call(batch []*ask) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), q.timeout+lateness)
 	defer cancel()

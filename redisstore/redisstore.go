@@ -19,15 +19,15 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Options are ready to use as zero values.
+// Options are the options of New. The zero Options are ready to use.
 type Options struct {
 	// Prefix begins every key; "" means "weir:". Programs that share a Redis need prefixes
 	// that differ. A prefix must not contain a brace, which would make it part of the hash
 	// tag.
 	Prefix string
 
-	// Timeout bounds one Take, whatever the client's own settings; 0 means
-	// 50 ms.
+	// Timeout is the longest that one Take may last, whatever the client's own settings; 0
+	// means 50 ms.
 	Timeout time.Duration
 }
 
@@ -36,9 +36,9 @@ const (
 	defaultTimeout = 50 * time.Millisecond
 )
 
-// ErrTimeout is the error of Take if Redis has not answered in time. The transaction may have
-// been decided, and may have spent its units. If there was no connection in time the error says
-// why: errors.Is finds both ErrTimeout and the error of the network in it.
+// ErrTimeout is the error of Take if Redis has not answered in time. The transaction may
+// have been decided, and may have spent its units. If there was no connection in time, the
+// error says why: errors.Is then finds both ErrTimeout and the error of the network.
 var ErrTimeout = errors.New("redisstore: no answer in time")
 
 // Store is a weir.Store. It is safe for concurrent use.
@@ -48,11 +48,12 @@ var ErrTimeout = errors.New("redisstore: no answer in time")
 //	weir:api:{.192.0.2.1}
 //	weir:api:log:{.192.0.2.1}
 //
-// The client's key is the hash tag. In a cluster all states of a key are therefore in one slot,
-// and keys are spread over all nodes. A transaction of keys in different slots is all or nothing
-// too, but Redis decides it at several instants. It never waits, whatever Within is; a Delay or
-// AtMost is errors.ErrUnsupported. While two clients race for the last unit of one key, other
-// clients may be refused, and a unit may be lost. A limit never admits more than it should.
+// The client's key is the hash tag. In a cluster all states of a key are therefore in one
+// slot, and keys are spread over all nodes. A transaction with keys in different slots is
+// all or nothing too, but its slots decide at different instants. Such a transaction never
+// waits, whatever Within is, and with a Delay or AtMost it returns errors.ErrUnsupported.
+// While two such transactions compete for the last unit of a key, other clients may be
+// refused, and a unit may be lost. A limit never admits more than it should.
 type Store struct {
 	rdb       redis.UniversalClient
 	prefix    string
@@ -61,18 +62,19 @@ type Store struct {
 
 	queue   *queue      // nil if multiSlot
 	queues  sync.Map    // *redis.Client → *queue, if multiSlot
-	located atomic.Bool // the nodes are known
+	located atomic.Bool // the nodes of the cluster are known
 
 	scripts scripts
 	dials   dials
 }
 
-// New returns a store that uses rdb. The caller closes rdb. Redis need not be there yet. New
-// returns an error if it cannot use the prefix or the timeout.
+// New returns a store that uses rdb. The caller closes rdb. Redis may still be down. New
+// returns an error if rdb is nil, if the prefix contains a brace, or if the timeout is
+// negative.
 //
-// ClientOptions returns settings of a client that serve a limiter. Other settings work too, but
-// see Warnings. New adds a hook to rdb, which notes why connections fail, so that errors can say
-// it.
+// ClientOptions returns settings of a client that suit a limiter. Other settings work too,
+// but see Warnings. New adds a hook to rdb that notes why connections fail, so that errors
+// can say why.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case rdb == nil:
@@ -100,8 +102,8 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Take implements weir.Store. Its errors are ErrTimeout, those of ctx, of Redis and of the
-// network, and those of Transaction.Validate. If ctx ends, Take returns at once.
+// Take implements weir.Store. It returns ErrTimeout, weir.ErrBusy, and the errors of ctx,
+// of Redis, of the network and of Transaction.Validate. If ctx ends, Take returns at once.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -121,8 +123,8 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// timeoutCause turns a timeout into its cause: the caller's context, the store's budget,
-// or a client whose own timeout is shorter. If connections fail it says why.
+// timeoutCause turns a timeout into its cause: the caller's context, the store's budget, or
+// a client whose own timeout is shorter. If connections fail, the error says why.
 func (s *Store) timeoutCause(ctx, budget context.Context, err error) error {
 	if budget.Err() != nil {
 		if cause := context.Cause(budget); cause != ErrTimeout {
@@ -136,13 +138,13 @@ func (s *Store) timeoutCause(ctx, budget context.Context, err error) error {
 	}
 	end, _ := budget.Deadline()
 	if caller, ok := ctx.Deadline(); ok && !caller.After(end) && time.Until(end) <= 0 {
-		return context.DeadlineExceeded // the connection has noticed it before the context
+		return context.DeadlineExceeded // the connection has noticed the caller's deadline before ctx did
 	}
 	return s.dials.timeout(err)
 }
 
-// key returns the name of the value that keeps the state of a charge. The part that clients
-// choose stands last; the dot before it makes a hash tag of any key, even of an empty one.
+// key returns the name of the value that keeps the state of a charge. The client's key
+// stands last. The dot before it makes a hash tag of any key, even of an empty one.
 func (s *Store) key(c *weir.Charge) string {
 	b := appendEscaped(append(make([]byte, 0, 128), s.prefix...), c.Rule)
 	if isLog(c.Limit.Algorithm) {
@@ -152,8 +154,8 @@ func (s *Store) key(c *weir.Charge) string {
 	return string(append(b, '}'))
 }
 
-// appendEscaped appends name, and escapes every byte that is not plain, so that two different
-// lists of names never give one key.
+// appendEscaped appends name and escapes every byte that is not plain, so that different
+// lists of names never give the same key.
 func appendEscaped(b []byte, name string) []byte {
 	for i := range len(name) {
 		if c := name[i]; plain(c) {

@@ -9,19 +9,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is a command that go-redis does not send again, whatever its settings: Redis may spend a
-// charge twice that is sent twice.
+// once is a command that go-redis never sends a second time, whatever its settings. A
+// charge that is sent twice could be spent twice.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// send makes Redis run the scripts of calls in order, in one round trip. It returns when ctx
-// ends at the latest. The commands have the answers of Redis, and its errors.
+// send makes Redis run the scripts of calls in order, in one round trip. It returns when
+// ctx ends at the latest. The returned commands have the answers of Redis, errors included.
 func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 	cmds := make([]once, len(calls))
 	for i, c := range calls {
-		// If Redis may lack a script, a batch has its text: otherwise Redis would decide
-		// the calls behind it first.
+		// If Redis may lack a script, a batch contains the text of the script. Otherwise
+		// Redis would decide the later calls of the batch first.
 		if len(calls) == 1 || c.sent.Swap(true) {
 			cmds[i] = c.command(ctx, "evalsha", c.sha)
 		} else {
@@ -41,8 +41,8 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 			case redis.HasErrorPrefix(err, "NOSCRIPT"):
 				cmds[i] = c.command(ctx, "eval", c.text)
 			case redis.HasErrorPrefix(err, "TRYAGAIN"):
-				// While a slot moves, a node may lack some keys of a call. It runs no
-				// script then.
+				// While a slot moves, a node may lack some keys of a call. The node then
+				// runs no script.
 				time.Sleep(time.Millisecond)
 				cmds[i] = c.command(ctx, "evalsha", c.sha)
 			default:
@@ -54,7 +54,7 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 	return cmds, nil
 }
 
-// command returns the command of c. It uses the memory of the last one again.
+// command returns the command of c. It reuses the memory of the last command of c.
 func (c *call) command(ctx context.Context, name, script string) once {
 	c.args[0], c.args[1] = name, script
 	cmd := once{redis.NewCmd(ctx, c.args...)}
@@ -62,8 +62,8 @@ func (c *call) command(ctx context.Context, name, script string) once {
 	return cmd
 }
 
-// process sends commands to the node of key and returns when they have their answers. If ctx
-// ends before, it returns an error.
+// process sends commands to the node of key and returns when they have their answers. If
+// ctx ends earlier, it returns an error.
 func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 	if s.queue != nil {
 		return s.queue.do(ctx, cmds)
@@ -74,7 +74,7 @@ func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 	}
 	if err != nil {
 		if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
-			cluster.ReloadState(ctx) // by itself go-redis may take a minute to look for new masters
+			cluster.ReloadState(ctx) // without this, go-redis may take a minute to look for new masters
 		}
 		return err
 	}
@@ -88,7 +88,8 @@ func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 	return nil
 }
 
-// redirected reports whether a node answers that another one decides. It has run no script then.
+// redirected reports whether a node has answered that another node has the key. Such a node
+// has run no script.
 func redirected(err error) bool {
 	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {
@@ -98,8 +99,8 @@ func redirected(err error) bool {
 	return false
 }
 
-// node returns the client of the node that has key. The first call looks for the nodes of the
-// cluster, for as long as the client's own timeouts allow.
+// node returns the client of the node that has key. The first call looks up the nodes of
+// the cluster, within the client's own timeouts.
 func (s *Store) node(ctx context.Context, key string) (*redis.Client, error) {
 	if s.located.Load() {
 		return s.find(ctx, key)
@@ -131,8 +132,8 @@ func (s *Store) queueOf(node *redis.Client) *queue {
 	return q.(*queue)
 }
 
-// await runs f and returns when ctx ends at the latest. f then goes on in a goroutine, which
-// ends with the client's own timeouts.
+// await runs f and returns when f or ctx ends. If ctx ends first, f goes on in a goroutine
+// until the client's own timeouts end it.
 func await(ctx context.Context, f func(ctx context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- f(context.WithoutCancel(ctx)) }()
@@ -144,8 +145,8 @@ func await(ctx context.Context, f func(ctx context.Context) error) error {
 	}
 }
 
-// beyondEdges returns the instant that lies beyond the edges which a script has got, if that is
-// what err says.
+// beyondEdges returns the instant for which a script needs more edges, in µs since 1970. ok
+// is false if err says something else.
 func beyondEdges(err error) (at int64, ok bool) {
 	if err == nil {
 		return 0, false

@@ -11,7 +11,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// meanings explain the first word of an error of Redis to the operator who reads the log.
+// meanings explain the first words of errors of Redis, for operators who read the log.
 var meanings = [...]struct{ prefix, means string }{
 	{"WRONGPASS", "Redis refuses the password"},
 	{"NOAUTH", "Redis wants a password"},
@@ -27,7 +27,8 @@ var meanings = [...]struct{ prefix, means string }{
 	{"WRONGTYPE", "a key holds what no store has written"},
 }
 
-// say adds the meaning to an error of Redis.
+// say adds its meaning to an error that Redis has answered. It returns other errors
+// unchanged.
 func say(err error) error {
 	if !isAnswer(err) {
 		return err
@@ -42,10 +43,10 @@ func say(err error) error {
 
 var scriptLine = regexp.MustCompile(`user_script:(\d+):`)
 
-// blame explains an error of Lua: it quotes the line of the script, because the algorithm may be
-// a user's own, and the user never sees the whole script. No state that a store has written
-// makes Lua fail, so blame also names the rule and the limit of c. The text of Redis quotes
-// the script, and neither key nor value.
+// blame explains an error of Lua. It quotes the failing line of the script, because the
+// algorithm may be a user's own, and the user never sees the whole script. It also names
+// the rule and the limit of c, whose state is probably damaged: no state that a store has
+// written makes Lua fail. The text of Redis quotes the script, but neither key nor value.
 func (x *script) blame(c *weir.Charge, err error) error {
 	if !isAnswer(err) {
 		return err
