@@ -13,10 +13,10 @@ import (
 // BreakerOptions are the options of Breaker. The zero BreakerOptions are ready to use.
 type BreakerOptions struct {
 	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures at
-	// one moment count once: after a failure, the next one counts if it comes at least 25
-	// ms later, and its request began after the first was known. 5 failures therefore take
-	// at least 100 ms, however many requests fail, so a shorter disturbance does not open
-	// the breaker.
+	// one moment count once: after a failure, the next failure counts if it comes at least
+	// 25 ms later and its request began after the earlier failure was known. 5 failures
+	// therefore take at least 100 ms, however many requests fail, so a shorter disturbance
+	// does not open the breaker.
 	Failures int
 
 	// Cooldown is how long an open breaker does not ask the store; 0 means a second.

@@ -74,7 +74,8 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	}
 	for i := range policies {
 		p, c, it := &policies[i], oneMore(&t.Charges), oneMore(items)
-		// Field by field: a copy of fields just written would wait for the writes.
+		// The fields are assigned one by one, because a copy of a struct would wait for the
+		// writes of its fields.
 		c.Limit = p.limit
 		if buffer > 0 {
 			c.Limit.Period += buffer
@@ -195,8 +196,8 @@ type banCheck struct {
 }
 
 // appendBanChecks adds charges of cost 0 to v, after those that it owes: for each rule that
-// has a Penalty, one that looks up the ban of the key, and one for its strikes if it may
-// have some.
+// has a Penalty, one that looks up the ban of the key and, if the key may have strikes, one
+// that looks these up.
 func (v *verdict) appendBanChecks() {
 	for i, n := 0, 0; i < len(v.items); i += n {
 		n = v.items[i].limits

@@ -265,7 +265,7 @@ func TestCoalesceErrors(t *testing.T) {
 		store := weir.Coalesce(behind)
 		for _, c := range []struct {
 			mode                     string
-			lone, good, bad, invalid string // in their errors
+			lone, good, bad, invalid string // a text in the error of each transaction; "" if there is none
 		}{
 			{"", "", "", "", "no algorithm"},
 			{"some", "", "", "bad", "no algorithm"},

@@ -39,8 +39,8 @@ type stepper interface {
 }
 
 // A reserver is an Algorithm whose Take at a future instant would drop what a cancellation
-// needs. Reserve is Take at the instant at, for a charge that was asked for at now, but
-// keeps what a cancellation needs. now is not later than at.
+// needs. Reserve decides as Take does at the instant at, but keeps what a cancellation
+// needs. The charge was asked for at now, which is not later than at.
 type reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }

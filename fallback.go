@@ -50,7 +50,7 @@ type FallbackStore struct {
 
 	began atomic.Int64 // when secondary began to decide, in ns since 1970; 0 if primary decides
 	last  atomic.Int64 // when secondary was last asked
-	asked atomic.Int64 // how often it was asked since began
+	asked atomic.Int64 // how often secondary was asked since began
 }
 
 const settled = time.Second // an outage is over when primary has decided for so long without an error

@@ -20,7 +20,7 @@ func shutGates(ctx context.Context, store Store, d time.Duration, gates ...Charg
 
 // gateLimit is the limit of a gate. A charge of cost pass makes its transaction wait until
 // the gate opens. A charge of cost 0 gets that time as NextAfter. Neither changes the gate.
-// A charge of cost shut shuts it.
+// A charge of cost shut shuts the gate.
 func gateLimit(name string) Limit {
 	return Limit{Name: name, Algorithm: gate{}, Quota: 1, Period: time.Microsecond}
 }

@@ -46,7 +46,7 @@ func tightest(items []item, unit string) (tight *item) {
 	return tight
 }
 
-// A fieldWriter sets fields of h. Integers are taken from shared, if they are there. Other
+// A fieldWriter sets fields of h. It takes integers from shared, if they are there. Other
 // values that change from response to response lie in one block of memory with told.
 type fieldWriter struct {
 	h      http.Header

@@ -154,7 +154,7 @@ func (t *Transaction) unknown() {
 }
 
 // lookup copies the block of a charge, if it refuses the charge at now for a caller that
-// accepts to wait for within. If so, it adds served to the count of its shard.
+// accepts to wait for within. If so, lookup adds served to the count of the shard.
 func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Duration, now int64, served uint64) bool {
 	s, id := h.place(names, c.Key)
 	want, queue := numbers(c, within)
@@ -180,7 +180,7 @@ func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Dur
 
 // numbers returns a hash of the numbers of a charge, because a block refuses only charges
 // with the same numbers. One in 4.3 billion charges with other numbers has the same hash
-// and is refused while the block lasts. queue says that the caller accepts to wait in a
+// and is refused until the block expires. queue says that the caller accepts to wait in a
 // queue.
 func numbers(c *Charge, within time.Duration) (hash uint32, queue bool) {
 	l := &c.Limit

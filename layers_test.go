@@ -527,7 +527,7 @@ func (w *pauseWorld) answer(q *http.Request) (*http.Response, error) {
 		res.StatusCode = []int{429, 503}[w.r.IntN(2)]
 		res.Header.Set("Retry-After", strconv.FormatInt(wait, 10))
 		if end := now() + min(wait, 30)*1e6; end > w.paused[key] {
-			w.paused[key], w.since[key] = end, now() // requests of the same instant may be sent already
+			w.paused[key], w.since[key] = end, now() // requests of this instant may have been sent before
 		}
 		w.note("%s: paused for %d s", key, wait)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Options of New. All fields but Rules may be zero.
+// Options are the options of New. All fields except Rules may be zero.
 type Options struct {
 	// Rules are charged together: a request that one rule refuses spends nothing under the
 	// others.

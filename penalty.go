@@ -62,8 +62,8 @@ type bans struct {
 	known        *knownBans
 
 	// struck says until when strikes of a key may count, in µs since 1970, by a hash of the
-	// key. If two keys share a place, the strikes of a key that has none may be looked up
-	// in vain.
+	// key. If two keys share a place, the strikes of both are looked up as long as those of
+	// one may count.
 	seed   maphash.Seed
 	struck [256]atomic.Int64
 }

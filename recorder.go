@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// A recorder notes what a handler answers, and whether the client sent its whole request
-// and took the answer.
+// A recorder records the status and the size of a response, and whether the client sent its
+// whole request and received the response.
 type recorder struct {
 	http.ResponseWriter
 	status   int

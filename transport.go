@@ -211,8 +211,8 @@ func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	return fmt.Errorf("weir: there is no rule %q", rule)
 }
 
-// maxDrain bounds the time for reading a response only to keep its connection. A new
-// connection takes about as long.
+// maxDrain is how long a response is read at most only so that its connection can be used
+// again. A new connection takes about as long.
 const maxDrain = time.Second
 
 // drain reads the rest of a body, so that the connection can be used again, and closes it.

@@ -367,7 +367,7 @@ func TestTransportDrips(t *testing.T) {
 		name    string
 		pause   string // in seconds
 		maxWait time.Duration
-		cancel  time.Duration // after which the request is cancelled
+		cancel  time.Duration // the request is cancelled after this time
 		want    string        // when RoundTrip returns, and the result
 	}{
 		{"sent again", "2", 3 * time.Second, time.Hour, "2s 200"},
@@ -569,7 +569,7 @@ func pauseTheLine(t *testing.T, limit weir.Limit) {
 	}}
 	store := memstore.New(memstore.Options{})
 	var wg sync.WaitGroup
-	for range 2 { // replicas
+	for range 2 { // two replicas
 		client := outbound(t, store, p, weir.Options{MaxWait: time.Minute}, limit)
 		for range 10 {
 			wg.Go(func() {

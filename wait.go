@@ -204,8 +204,8 @@ func giveBack(ctx context.Context, store Store, t *Transaction) error {
 
 // Peek returns what would be decided if charges were taken now, and spends nothing. Allowed
 // and RetryAfter say when the Cost of each charge fits. The other fields of its Decision
-// describe the key as it is: what remains, when more is free, and when all is. A charge
-// with a Cost of 0 or below is always allowed.
+// describe the key as it is: how many units remain, when more are free, and when all are. A
+// charge with a Cost of 0 or below is always allowed.
 //
 // If a HybridStore refuses a charge from memory, Remaining may be -1.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {

@@ -135,8 +135,8 @@ func waiting(t *testing.T, o weir.Options, limit weir.Limit) http.Handler {
 // do:
 //
 //	limit_req_zone … rate=1r/s; limit_req burst=5;          every request of a burst is delayed
-//	limit_req … burst=5 delay=2;                            the first two of them pass at once
-//	limit_req … burst=5 nodelay;                            all of them do
+//	limit_req … burst=5 delay=2;                            the first two requests of a burst pass at once
+//	limit_req … burst=5 nodelay;                            all requests of a burst pass at once
 func TestMaxWait(t *testing.T) {
 	for _, c := range []struct {
 		nginx string

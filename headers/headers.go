@@ -32,7 +32,7 @@ type Limit struct {
 	ResetAfter time.Duration
 }
 
-// Bounds of what is read: a response may be hostile.
+// Bounds for reading a response, which may be hostile.
 const (
 	maxWait   = 24 * time.Hour // longer waits are cut to this
 	maxLimits = 64             // limits of one response
@@ -46,8 +46,9 @@ const (
 // them. now is when the response came, on the clock of the reader.
 //
 // A limit that the response has in two dialects is returned twice. Limits of the IETF field
-// and of drafts 06 and 07 come first, each joined with its policy if there is one. A policy
-// of the IETF field is found by name and partition key, one of the drafts by its quota.
+// and of drafts 06 and 07 come first, each joined with its policy if there is one. The
+// policy of an IETF limit is found by name and partition key, that of a draft limit by its
+// quota.
 //
 // Servers mix up the forms of a time, so each field may have any form. A number below 10^8
 // is seconds from now, below 10^11 Unix seconds, else Unix milliseconds, with decimals or
@@ -97,7 +98,7 @@ type reader struct {
 	policies int
 }
 
-// known is a Limit with what tells to which policy it belongs.
+// known is a Limit with the values by which its policy is found.
 type known struct {
 	limit        Limit
 	ietf         bool // the limit is of the IETF fields; if not, of drafts 06 and 07

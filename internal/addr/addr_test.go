@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestParseIPv4: parseIPv4 accepts the IPv4 addresses that netip accepts, with and without
-// a port, and nothing else.
+// TestParseIPv4: parseIPv4 accepts the IPv4 addresses that netip accepts, with a port of at
+// most five digits or without one, and nothing else.
 func TestParseIPv4(t *testing.T) {
 	texts := []string{"", "1.2.3.4", "1.2.3.4:5", "255.255.255.255:65535", "256.1.1.1", "1.2.3.4:65536", "1.2.3.4:", "01.2.3.4", "1.2.3.4:00080", "1.2.3.4:000080",
 		"1.2.3", "1.2.3.4.5", "1..2.3", "1.2.3.4 ", "::1", "[1.2.3.4]:5", "1.2.3.4:+5", "0.0.0.0:0", "1.2.3.4:5:6", "1.2.3.4%eth0", "unknown"}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Size is at least the length of every name.
+// Size is a number of bytes that no name exceeds.
 const Size = 24
 
 var units = [...]struct {
