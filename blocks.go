@@ -19,7 +19,7 @@ type block struct {
 	low  [4]uint32
 	high [4]uint16
 
-	numbers   uint32 // see HybridStore.numbers
+	numbers   uint32 // the hash of the function numbers
 	algorithm uint8  // index in HybridStore.algorithms; names do not tell calendars of different places apart
 	flags     uint8
 	lag       uint16 // between question and answer, in units of lagUnit

@@ -11,13 +11,14 @@ import (
 // set Cost to the most that a request may cost.
 //
 // If the final cost is lower, the difference is given back, except units that no longer
-// count, such as those of a window that is over. If it is higher, the difference is charged
-// even if it does not fit: the key owes it, and later requests are refused until it has
-// paid (Transaction.Force). A Settle that must leave no debt returns at most Cost. Settle
-// is called once for each key that was charged, after the handler has returned or panicked.
-// For a request with HungUp, Settle should return Cost, or Used: a client that gets its
-// units back for hanging up never pays. The response is complete only after the store has
-// answered, which takes a round trip. If the store fails, Cost stays spent.
+// count, such as those of a window that is over. If the final cost is higher, the
+// difference is charged even if it does not fit. The key then owes the difference, and
+// later requests are refused until the debt has drained or its window is over
+// (Transaction.Force). A Settle that must leave no debt returns at most Cost. Settle is
+// called once for each key that was charged, after the handler has returned or panicked.
+// For a request with HungUp, Settle should return Cost or Used, because a client that gets
+// its units back for hanging up never pays. The response is complete only after the store
+// has answered, which takes a round trip. If the store fails, Cost stays spent.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request

@@ -14,8 +14,8 @@ import (
 // Transport limits requests that go out through base; nil means http.DefaultTransport. It
 // applies the rules of l, for instance by host (ByHeader("Host")), by API key or by path. A
 // request waits for its turn for up to MaxWait. If its turn is later, the request is
-// refused with a *LimitedError, which errors.As finds in the error of http.Client. If its
-// context ends, the turn is given back.
+// refused with a *LimitedError, which errors.As finds in the error of http.Client. If the
+// context of the request ends, the turn is given back.
 //
 // Transport obeys the server. Retry-After on a 429 or 503, and any dialect that reports
 // nothing remaining, pause the keys of the request until then, for at most MaxPause. The
@@ -211,8 +211,8 @@ func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	return fmt.Errorf("weir: there is no rule %q", rule)
 }
 
-// maxDrain is how long a response is read at most only so that its connection can be used
-// again. A new connection takes about as long.
+// maxDrain is the longest time for which a response is read only to use its connection
+// again. To open a new connection takes about as long.
 const maxDrain = time.Second
 
 // drain reads the rest of a body, so that the connection can be used again, and closes it.

@@ -27,7 +27,7 @@ type inquiry struct {
 	Transaction
 	checks  []banCheck
 	outer   *verdict // of the Limiter around this one
-	misses  uint     // see fieldWriter.setInt
+	misses  uint     // integers that were not shared; see fieldWriter.setNew
 	free    bool     // the request is not charged, but may be refused
 	entered bool     // it has one of the places of requests that may wait
 	flies   bool     // some of its charges count requests in flight
