@@ -99,9 +99,8 @@ func (c calendar) Window(at int64) (start, end int64) {
 		loc = time.UTC
 	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
-	// If clocks go back over midnight, they show the old date again. A day begins when its
-	// date comes for the first time, so the window of the instant may be a later one than
-	// that of its date.
+	// If clocks go back over midnight, they show the old date again. The next day has begun
+	// nevertheless, so the window of the instant may be the one after its date.
 	for i := range 3 {
 		start, end = c.bounds(y, m, d, i, loc)
 		if start <= at && at < end {
@@ -126,8 +125,8 @@ func (c calendar) Edges(at int64) []int64 {
 	return edges
 }
 
-// bounds returns the i-th window after the one that has the date y-m-d. With i = 0 it
-// returns that window itself.
+// bounds returns the i-th window after the window that has the date y-m-d. With i = 0 it
+// returns the window of that date.
 func (c calendar) bounds(y int, m time.Month, d, i int, loc *time.Location) (start, end int64) {
 	switch c.unit {
 	case Month:

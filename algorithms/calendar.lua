@@ -1,6 +1,6 @@
--- edges are instants at which windows begin: one or more lists of successive ones, with a 0
--- between two lists. If no window holds the instant at, the error makes the store call again
--- with more edges.
+-- edges has one or more lists of successive instants at which windows begin, with a 0 between
+-- two lists. If no window holds the instant at, the error makes the store call again with
+-- more edges.
 local function window_of(at, edges)
   for i = 1, #edges - 8, 8 do
     local start, finish = struct.unpack('<dd', edges, i)

@@ -166,7 +166,7 @@ func TestCalendarPartition(t *testing.T) {
 				nextStart, nextEnd := c.Window(end)
 				lastStart, lastEnd := c.Window(end - 1)
 				if end <= start || end-start > longest[unit] || nextStart != end || lastStart != start || lastEnd != end {
-					t.Fatalf("%v of %s: the window from %v to %v ends in that from %v to %v, and is followed by that from %v to %v",
+					t.Fatalf("%v of %s: the window from %v to %v: its last instant lies in the window from %v to %v, and the next window is from %v to %v",
 						unit, zone.name, utc(start), utc(end), utc(lastStart), utc(lastEnd), utc(nextStart), utc(nextEnd))
 				}
 				start, end = nextStart, nextEnd

@@ -54,7 +54,7 @@ func TestChangedQuota(t *testing.T) {
 					limits[i], test.spent, changed, look.Remaining, d.Allowed, test.remaining)
 			}
 			if _, _, d = after(s, changed, now, test.remaining); !d.Allowed {
-				t.Errorf("%v with %d spent, then %v: refuses the %d that remain", limits[i], test.spent, changed, test.remaining)
+				t.Errorf("%v with %d spent, then %v: refuses %d units, which Remaining names", limits[i], test.spent, changed, test.remaining)
 			}
 		}
 	}
@@ -142,7 +142,7 @@ func TestChangesStaySound(t *testing.T) {
 					t.Fatalf("seed %d: %v: %v", seed, l, err)
 				}
 				if got, claim := h.most(l.Period.Microseconds()), worst[l.Algorithm.Name()](l); got > claim {
-					t.Fatalf("seed %d: %v: got %d in a window since the change, claimed are %d", seed, l, got, claim)
+					t.Fatalf("seed %d: %v: got %d units in a window since the change, want %d at most", seed, l, got, claim)
 				}
 			}
 		}

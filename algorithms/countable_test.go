@@ -63,14 +63,14 @@ func TestNearestIsNearest(t *testing.T) {
 		at := l
 		for ; at.Quota > max(near, l.Quota-10_002); at.Quota-- {
 			if at.Algorithm.(weir.Validator).Validate(&at) == nil { // Limit.Validate writes the text of the error
-				t.Fatalf("%v: %d can be counted, and the error names %d", l, at.Quota, near)
+				t.Fatalf("%v: the quota %d can be counted, but the error names the lower %d", l, at.Quota, near)
 			}
 		}
 		if at.Quota = near; near > 0 && at.Validate() != nil {
-			t.Fatalf("%v: the error names %d, which cannot be counted", l, near)
+			t.Fatalf("%v: the error names the quota %d, which cannot be counted", l, near)
 		}
 	}
 	if named < 200 {
-		t.Errorf("%d limits cannot be counted: the test tries too few", named)
+		t.Errorf("the test has tried only %d limits that cannot be counted, want 200 or more", named)
 	}
 }

@@ -7,9 +7,9 @@ import (
 )
 
 // FixedWindow allows quota units in each window of the period. Windows are
-// aligned to the Unix epoch: those of an hour begin with the hours of UTC. In any
-// window of the period it admits at most 2·quota: all of one window at its end,
-// all of the next at its beginning.
+// aligned to the Unix epoch: windows of an hour begin with the hours of UTC. In any span of
+// the period, FixedWindow admits at most 2·quota: the quota of one window at its end, and
+// that of the next window at its beginning.
 func FixedWindow(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: fixedWindow{}, Quota: quota, Period: period}
 }

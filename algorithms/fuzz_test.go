@@ -146,9 +146,9 @@ func (c *checker) transaction(before, next weir.State, now int64, t *weir.Transa
 	c.Helper()
 	switch {
 	case !allowed && !reflect.DeepEqual(before, next):
-		c.failf("refused, and the state is %+v", next)
+		c.failf("refused, but the state changed to %+v", next)
 	case allowed != t.Allowed():
-		c.failf("decides %v, and says %+v", allowed, t.Decisions[0])
+		c.failf("Decide returned %v, but the decision is %+v", allowed, t.Decisions[0])
 	case t.Wait < 0 || t.Wait > max(t.Within, 0) || t.Wait > 0 && !allowed:
 		c.failf("allowed %v, waits %v", allowed, t.Wait)
 	case t.Wait > 0 && next.At != now+t.Wait.Microseconds():
@@ -164,7 +164,7 @@ func (c *checker) transaction(before, next weir.State, now int64, t *weir.Transa
 	}
 	wait, cost := t.Wait.Microseconds(), t.Charges[0].Cost
 	if !c.take(before, now+wait, cost).Allowed || c.take(before, now+wait-1, cost).Allowed {
-		c.failf("waits %v, which is not when it fits", t.Wait)
+		c.failf("waits %v, but the charge does not fit at that instant and not before", t.Wait)
 	}
 }
 
@@ -189,7 +189,7 @@ func (c *checker) decision(s weir.State, now, cost int64) {
 		c.failf("the capacity is %d: got %+v", c.capacity, d)
 	case d.Allowed || d.RetryAfter == weir.Never:
 	case d.RetryAfter < 0 || d.RetryAfter > d.ResetAfter:
-		c.failf("refused, and it is as good as new before it fits: %+v", d)
+		c.failf("refused, and ResetAfter is below RetryAfter: %+v", d)
 	case !c.take(s, now+retry, cost).Allowed:
 		c.failf("does not fit after %v", d.RetryAfter)
 	case c.take(s, now+retry-1, cost).Allowed:
@@ -206,15 +206,15 @@ func (c *checker) view(s weir.State, now int64) {
 	case left < 0 || left > c.capacity || next < 0 || reset < next:
 		c.failf("the key is %+v", d)
 	case left > 0 && !c.take(s, now, left).Allowed:
-		c.failf("the key is %+v, and %d do not fit", d, left)
+		c.failf("the key is %+v, but %d units do not fit", d, left)
 	case c.take(s, now, left+1).Allowed:
-		c.failf("the key is %+v, and one more fits", d)
+		c.failf("the key is %+v, but one more unit fits", d)
 	case (left == c.capacity) != (next == 0):
 		c.failf("the key is %+v, with a capacity of %d", d, c.capacity)
 	case next > 0 && (!c.take(s, now+next, left+1).Allowed || c.take(s, now+next-1, left+1).Allowed):
-		c.failf("the key is %+v, which is not when one more fits", d)
+		c.failf("the key is %+v, but one more unit does not fit at NextAfter and not before", d)
 	case reset > 0 && c.take(s, now+reset-1, c.capacity).Allowed:
-		c.failf("the key is %+v, and as good as new before that", d)
+		c.failf("the key is %+v, but the whole capacity fits before ResetAfter", d)
 	}
 	for _, cost := range []int64{0, 1, c.capacity, c.capacity + 1, -1} {
 		for _, later := range []int64{0, 1, 1_000_000} {

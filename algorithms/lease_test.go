@@ -37,7 +37,7 @@ func TestHeld(t *testing.T) {
 			for i, x := range h {
 				var d weir.Decision
 				if s, d = l.Algorithm.Take(s, &l, x.at, x.n); !d.Allowed {
-					t.Fatalf("seed %d, %v: number %d, %d units at %d µs, is beyond the limit: %+v after %v", seed, l, i, x.n, x.at, d, h[:i])
+					t.Fatalf("seed %d, %v: use %d, of %d units at %d µs, is beyond the limit: %+v after %v", seed, l, i, x.n, x.at, d, h[:i])
 				}
 			}
 		}
@@ -45,7 +45,7 @@ func TestHeld(t *testing.T) {
 	for _, l := range append(all(1, 1, time.Second), algorithms.Calendar(1, algorithms.Day, nil)) {
 		_, ok := l.Algorithm.(lease.Leaser)
 		if n := used[l.Algorithm.Name()]; ok && n < 10_000 {
-			t.Errorf("%v: got %d units used later than they were spent, too few to show anything", l, n)
+			t.Errorf("%v: got %d units used later than they were spent, want 10,000 or more", l, n)
 		}
 	}
 	if used["sliding-log"] > 0 {

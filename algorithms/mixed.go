@@ -2,11 +2,11 @@ package algorithms
 
 import "github.com/seed83679106/weir"
 
-// A mixed state was written by a limit of another period than that of the limit that now
-// reads it: the limit of another tier, or the same limit before a change. Until of the
-// state shows that. The state of an anchored window is mixed while a longer window lasts.
-// The state of a sliding window is mixed if its counters are not those of windows of this
-// period.
+// A mixed state was written under a longer or a shorter period than that of the limit that
+// now reads it: by the limit of another tier, or by the same limit before a change. Until of
+// the state shows that. The state of an anchored window is mixed while a longer window
+// lasts. The state of a sliding window is mixed if its counters belong to windows of another
+// length.
 //
 // The limit knows when the newest unit of a mixed state was spent, but not when the others
 // were. It takes all of them to be spent at that instant, so they count until its own

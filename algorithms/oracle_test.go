@@ -430,7 +430,7 @@ func (q *queue) check(now, cost, within int64, tx *weir.Transaction) error {
 	_, then := q.admits(now+retry, cost, within)
 	_, earlier := q.admits(now+retry-1, cost, within)
 	if !then || earlier {
-		return fmt.Errorf("RetryAfter %d µs; let in then %v, one earlier %v", retry, then, earlier)
+		return fmt.Errorf("RetryAfter %d µs; admitted then: %v, one µs earlier: %v", retry, then, earlier)
 	}
 	return nil
 }

@@ -195,7 +195,7 @@ func TestRatesAreExact(t *testing.T) {
 					continue
 				}
 				if d.RetryAfter <= 0 || d.RetryAfter == weir.Never {
-					t.Fatalf("%v: refuses %d and says %+v", l, test.cost, d)
+					t.Fatalf("%v: a charge of %d is refused without a RetryAfter: %+v", l, test.cost, d)
 				}
 				now += d.RetryAfter.Microseconds()
 			}

@@ -48,14 +48,14 @@ func checkPure(t *testing.T, seed uint64, l weir.Limit, s weir.State, now, cost 
 	got, gotDecision := l.Algorithm.Take(s, &l, now, cost)
 	want, wantDecision := l.Algorithm.Take(clone(was), &l, now, cost)
 	if !same(got, want) || gotDecision != wantDecision {
-		t.Fatalf("seed %d: %v: %d from %+v: got %+v, %+v, from a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
+		t.Fatalf("seed %d: %v: a charge of %d of the state %+v: got %+v, %+v; of a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
 	}
 	stepped, d := s, weir.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
 	if l.Algorithm.(stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
-		t.Fatalf("seed %d: %v: %d from %+v: a step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
+		t.Fatalf("seed %d: %v: a charge of %d of the state %+v: Step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
 	}
 	if !same(s, was) {
-		t.Fatalf("seed %d: %v: %d from %+v turns it into %+v", seed, l, cost, was, s)
+		t.Fatalf("seed %d: %v: a charge of %d changed the state %+v to %+v", seed, l, cost, was, s)
 	}
 }
 

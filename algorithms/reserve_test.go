@@ -140,7 +140,7 @@ func TestCancelFreesTheSlot(t *testing.T) {
 		reserve := func() int64 {
 			tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit, Cost: 1}}, Within: 1000 * time.Hour}
 			if !tx.Decide(now, states) {
-				t.Fatalf("%v: no slot: %+v", limit, tx.Decisions)
+				t.Fatalf("%v: a charge that may wait is refused: %+v", limit, tx.Decisions)
 			}
 			return tx.Decisions[0].At
 		}
@@ -152,12 +152,12 @@ func TestCancelFreesTheSlot(t *testing.T) {
 		second, third := reserve(), reserve()
 		cancel(third)
 		if got := reserve(); got != third {
-			t.Errorf("%v: the third gives up, and the next gets %v, want its %v", limit, got, third)
+			t.Errorf("%v: the third reservation is cancelled, and the next charge goes at %v, want %v", limit, got, third)
 		}
 		fourth := reserve()
 		cancel(second)
 		if got := reserve(); got <= fourth {
-			t.Errorf("%v: the second gives up, and the next gets %v, want one after the fourth's %v", limit, got, fourth)
+			t.Errorf("%v: the second reservation is cancelled, and the next charge goes at %v, want it after %v", limit, got, fourth)
 		}
 		cancel(now + 1e15) // never reserved
 	}

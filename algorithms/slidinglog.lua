@@ -259,9 +259,10 @@ local function recent(c)
   return window(c, c.now - c.keep)
 end
 
--- cancel finds the units that were spent at the instant `of`: c.same of them, after c.left older
--- ones. c.gone, at most n, of the c.same units are given back. If they are the newest, and floor
--- is not nil, c.frontier goes back to the newest instant that is left, but not below floor.
+-- cancel finds the units that were spent at the instant `of`. c.same is their number, c.left the
+-- number of older units, and c.gone the number of units that are given back: c.same, but at most
+-- n. If these units are the newest, and floor is not nil, c.frontier goes back to the newest
+-- instant that is left, but not below floor.
 local function cancel(c, now, of, n, floor)
   local log = c.log
   local b, u, all = recent(c)

@@ -6,10 +6,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// SlidingWindow estimates what was spent in the last period from two counters, one of the
-// current window and one of the window before. The older counter is weighted with the share
-// of its window that the last period still covers. SlidingWindow allows a charge if the
-// estimate with the charge is at most quota. The estimate is right if the units of the
+// SlidingWindow estimates how many units were spent in the last period. It adds the units of
+// the current window and a share of the units of the window before: the share of that window
+// that the last period still covers. SlidingWindow allows a charge if the estimate with the
+// charge is at most quota. The estimate is right if the units of the
 // window before were spent evenly. If not, SlidingWindow admits at most 2·quota − 1 in a
 // span of the period, (t − period, t]. A shorter span admits less: half a period
 // 1.5·quota, and a tenth of a period 1.1·quota. FixedWindow may admit 2·quota within two

@@ -218,7 +218,7 @@ func TestSwitchedWindows(t *testing.T) {
 				used[i], since[i] = window, before
 			}
 			if sum := s.spent[since[i]:].sum(0, s.now+1); len(s.spent) > before && sum > l.Quota {
-				t.Fatalf("seed %d: %v: %v admits, with %d spent since it was first used in this window", seed, limits, l, sum)
+				t.Fatalf("seed %d: %v: %v admits a charge, though %d units are spent since its first charge in this window", seed, limits, l, sum)
 			}
 			s.now += r.Int64N(limits[r.IntN(len(limits))].Period.Microseconds()/2 + 1)
 		}

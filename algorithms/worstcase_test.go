@@ -23,9 +23,9 @@ import (
 //
 // An anchored window that is filled when it ends began a period before the next window, so
 // at least its first unit lies outside of the span: 2L − 1. If that unit is given back while
-// later ones count, no unit lies outside: 2L. The window stays where it was then, because
-// the state does not tell when the second unit was spent. More than 2L is not possible: each
-// window admits L, and no span of a period touches three windows.
+// later units count, the window stays where it is, because the state does not tell when the
+// second unit was spent. No unit then lies outside of the span: 2L. More is not possible,
+// because each window admits L, and no span of a period touches three windows.
 //
 // If all L units of a sliding window are spent at its last instant, they count as L(P−g)/P
 // at the instant g of the next window, and ⌊Lg/P⌋ more fit. A span that includes both
@@ -164,7 +164,7 @@ func TestWorstCaseReached(t *testing.T) {
 	for _, test := range tests {
 		got := test.attack.run(test.limit, 0).most(minute)
 		if claim := worst[test.limit.Algorithm.Name()](test.limit); got != test.want || got != claim {
-			t.Errorf("%v: got %d in a window, want %d; claimed are %d", test.limit, got, test.want, claim)
+			t.Errorf("%v: got %d units in a span, want %d; worst has %d", test.limit, got, test.want, claim)
 		}
 	}
 }
@@ -303,14 +303,14 @@ func TestWorstCaseExhaustive(t *testing.T) {
 	for _, size := range sizes {
 		for _, l := range all(size.quota, size.burst, time.Duration(size.period)*time.Microsecond) {
 			if got, want := mostAdmitted(l), worst[l.Algorithm.Name()](l); got != want {
-				t.Errorf("%v: a schedule admits %d in a window, claimed are %d", l, got, want)
+				t.Errorf("%v: a schedule admits %d units in a span, want %d", l, got, want)
 			}
 		}
 	}
 	for _, size := range []struct{ quota, period int64 }{{6, 12}, {5, 9}, {3, 24}} {
 		l := algorithms.SlidingWindow(size.quota, time.Duration(size.period)*time.Microsecond)
 		if got, want := mostAdmitted(l), slidingWorst(l); got != want {
-			t.Errorf("%v: a schedule admits %d in a window, claimed are %d", l, got, want)
+			t.Errorf("%v: a schedule admits %d units in a span, want %d", l, got, want)
 		}
 	}
 }
@@ -371,7 +371,7 @@ func TestWorstCaseRandom(t *testing.T) {
 				within = 0 // TestWorstCaseQueue tests the queue
 			}
 			if got, claim := greedy(r, l, within, 40).most(period), worst[l.Algorithm.Name()](l); got > claim {
-				t.Fatalf("seed %d: %v within %v: got %d in a window, claimed are %d", seed, l, within, got, claim)
+				t.Fatalf("seed %d: %v within %v: got %d units in a span, want %d at most", seed, l, within, got, claim)
 			}
 		}
 	}
@@ -410,7 +410,7 @@ func TestWorstCaseQueue(t *testing.T) {
 		l := algorithms.LeakyBucket(capacity, leak, time.Duration(period)*time.Microsecond)
 		within := time.Duration(1+r.Int64N(5*period)) * time.Microsecond
 		if got := greedy(r, l, within, 40).most(period); got > capacity+leak-1 {
-			t.Fatalf("seed %d: %v within %v: got %d in a window, claimed are %d", seed, l, within, got, capacity+leak-1)
+			t.Fatalf("seed %d: %v within %v: got %d units in a span, want %d at most", seed, l, within, got, capacity+leak-1)
 		}
 		var single attack
 		now := 1_000 * period
@@ -419,7 +419,7 @@ func TestWorstCaseQueue(t *testing.T) {
 			now += r.Int64N(period/leak + 2)
 		}
 		if got := single.run(l, within).most(period); got > leak {
-			t.Fatalf("seed %d: %v within %v: %d single units left in a window, claimed are %d", seed, l, within, got, leak)
+			t.Fatalf("seed %d: %v within %v: got %d single units in a span, want %d at most", seed, l, within, got, leak)
 		}
 	}
 }
@@ -459,11 +459,11 @@ func TestWorstCaseCalendar(t *testing.T) {
 	for range 300 {
 		l := algorithms.Calendar(1+r.Int64N(5), algorithms.Unit(1+r.IntN(3)), berlin)
 		if got := greedy(r, l, l.Period, 40).most(l.Period.Microseconds()); got > 3*l.Quota {
-			t.Fatalf("seed %d: %v: got %d in %v, claimed are %d", seed, l, got, l.Period, 3*l.Quota)
+			t.Fatalf("seed %d: %v: got %d units in %v, want %d at most", seed, l, got, l.Period, 3*l.Quota)
 		}
 		l = algorithms.Calendar(1+r.Int64N(5), algorithms.Unit(1+r.IntN(2)), nil)
 		if got := greedy(r, l, l.Period, 40).most(l.Period.Microseconds()); got > 2*l.Quota {
-			t.Fatalf("seed %d: %v: got %d in %v, claimed are %d", seed, l, got, l.Period, 2*l.Quota)
+			t.Fatalf("seed %d: %v: got %d units in %v, want %d at most", seed, l, got, l.Period, 2*l.Quota)
 		}
 	}
 }

@@ -88,13 +88,13 @@ func TestCalendarLeapYears(t *testing.T) {
 		}
 		return
 	}
-	t.Errorf("there is no %s", newYork)
+	t.Errorf("the zone %s is missing", newYork)
 }
 
 // TestCalendarZones walks the windows of all zones from 1970 to 2100: all months, and the
 // days and weeks near each change of the clock and near the end of each leap year. A window
-// holds its instant and begins when the one before ends. The days are those of boundaries,
-// within a minute, because some offsets are not in whole minutes.
+// holds its instant and begins when the window before ends. Days begin when boundaries says,
+// to within a minute, because some offsets are not in whole minutes.
 func TestCalendarZones(t *testing.T) {
 	zones := goZones(t)
 	step := 1
@@ -136,7 +136,7 @@ func walkWindows(t *testing.T, unit algorithms.Unit, loc *time.Location, from, t
 	for end < to {
 		nextStart, nextEnd := c.Window(end)
 		if nextStart != end || unitNumber(unit, dayNumber(start+12*hour, loc))+1 != unitNumber(unit, dayNumber(end+12*hour, loc)) {
-			t.Fatalf("%v: the window from %v to %v is followed by that from %v to %v", unit, utc(start), utc(end), utc(nextStart), utc(nextEnd))
+			t.Fatalf("%v: the window from %v to %v is followed by the window from %v to %v", unit, utc(start), utc(end), utc(nextStart), utc(nextEnd))
 		}
 		start, end = nextStart, nextEnd
 	}

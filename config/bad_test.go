@@ -27,7 +27,7 @@ func TestBad(t *testing.T) {
 		t.Run(tt.Name, func(t *testing.T) {
 			f, err := open(tt.Text, testOptions)
 			if f != nil || err == nil {
-				t.Fatalf("Open of %q succeeded", tt.Text)
+				t.Fatalf("Open of %q: got no error", tt.Text)
 			}
 			if got := strings.ReplaceAll(err.Error(), "r.yaml:", ""); got != tt.Want {
 				t.Errorf("%s\ngot:\n%s\nwant:\n%s", tt.Text, got, tt.Want)

@@ -47,8 +47,8 @@ type Options struct {
 	// names none. Watch logs to its Logger.
 	Limiter weir.Options
 
-	// FS is the file system of the file, such as an [embed.FS]; nil means that of the
-	// operating system.
+	// FS is the file system that has the file, such as an [embed.FS]; nil means the file
+	// system of the operating system.
 	FS fs.FS
 }
 
@@ -185,8 +185,8 @@ func (f *File) Version() string { return f.current.Load().digest[:12] }
 // could not be read or had a mistake, so that the rules stayed as they were.
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
 
-// Err returns why the last reload failed, or nil if it did not: then the rules in force
-// are those of the file.
+// Err returns the error of the last reload, or nil if it succeeded. While Err is not nil, the
+// rules in force may differ from the file.
 func (f *File) Err() error {
 	if err := f.failed.Load(); err != nil {
 		return *err

@@ -98,7 +98,7 @@ func ExampleFile_Reload() {
 	write("limits: [{name: api, shadow: 75%, config: [{limit: 50, period: 1m}]}]")
 	fmt.Println(rules.Reload())
 	fmt.Println("version", rules.Version(), "unused", rules.Unused())
-	rules.HandlerOfAll() // uses all rules, also those of later reloads
+	rules.HandlerOfAll() // uses all rules, also the rules that a later reload adds
 	fmt.Println("unused", rules.Unused())
 	write("limits: [{name: api, config: [{limit: 50, perid: 1m}]}]")
 	_, err = rules.Reload()

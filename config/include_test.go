@@ -180,6 +180,6 @@ func TestAddedRule(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if len(p.Limiters()) != 2 {
-		t.Error("the limiters are not those of both handlers")
+		t.Error("Limiters does not return the limiters of both handlers")
 	}
 }

@@ -12,7 +12,7 @@ import (
 // listed has list entries, each with the key of its rule and the names of the requests that
 // the entry matches (want). wrong is the error if the entry can match no request.
 var listed = []struct{ key, entry, want, wrong string }{
-	// An entry that is an address is compared with that of the request, under every key.
+	// An entry that is an address is compared with the address of the request, under every key.
 	{"ip", "198.51.100.7", "v4", ""},
 	{"ip", "198.51.100.0/24", "v4", ""},
 	{"ip", "::ffff:198.51.100.0/120", "v4", ""},

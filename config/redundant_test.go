@@ -11,7 +11,7 @@ import (
 )
 
 // TestRedundantRefusesNothing compares pairs of small limits of every algorithm: if
-// redundant(a, b), no random sequence of units makes a refuse one that b admits.
+// redundant(a, b) is true, a refuses no unit that b admits, in any random sequence of units.
 func TestRedundantRefusesNothing(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	found := map[string]int{}
@@ -23,7 +23,7 @@ func TestRedundantRefusesNothing(t *testing.T) {
 		found[a.Algorithm.Name()]++
 		for range 30 {
 			if refused(rnd, a.Limit, b.Limit) {
-				t.Errorf("redundant(%v, %v), but the first refused a unit that the second admitted", a.Limit, b.Limit)
+				t.Errorf("redundant(%v, %v) is true, but the first limit refused a unit that the second admitted", a.Limit, b.Limit)
 				break
 			}
 		}
@@ -47,7 +47,8 @@ func smallLimit(rnd *rand.Rand) limit {
 	return limit{Limit: l}
 }
 
-// refused asks for units at random and reports whether a refuses one that b admits.
+// refused asks for units at random instants and reports whether a refuses a unit that b
+// admits.
 func refused(rnd *rand.Rand, a, b weir.Limit) bool {
 	const start = 60 << 20 // a window of every small period begins here
 	often := rnd.Float64()

@@ -102,7 +102,7 @@ func TestReloadOfBadFile(t *testing.T) {
 	}
 	delete(p.MapFS, "r.yaml")
 	if _, err := p.Reload(); err == nil {
-		t.Error("Reload of no file succeeded")
+		t.Error("Reload of a missing file: got no error")
 	}
 	if a, b := get(h), get(h); a != 200 || b != 429 {
 		t.Errorf("after bad files the second request got %d and the third %d", a, b)
@@ -436,7 +436,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	for i := range reloads {
 		if i%10 == 5 {
 			if _, err := p.write("limits: ["); err == nil {
-				t.Error("a bad file was loaded")
+				t.Error("Reload of a file with a mistake: got no error")
 			}
 		}
 		p.mustWrite(t, text(plenty+i%2))
@@ -540,11 +540,11 @@ func TestReloadsAreCounted(t *testing.T) {
 		}
 	}
 	if p.Version() != first || len(first) != 12 {
-		t.Errorf("the same rules have the versions %q and %q", first, p.Version())
+		t.Errorf("got the versions %q and %q of the same rules", first, p.Version())
 	}
 	delete(p.MapFS, "r.yaml")
 	if _, err := p.Reload(); err == nil {
-		t.Error("a file that is gone is reloaded")
+		t.Error("Reload of a missing file: got no error")
 	}
 	if _, failed := p.Reloads(); failed != 3 {
 		t.Errorf("%d failures, want 3", failed)

@@ -74,8 +74,8 @@ func (f *File) Watch(ctx context.Context) error {
 	}
 }
 
-// matches reports whether a file with that name may be the one that matters names. The last
-// element of matters may be a pattern.
+// matches reports whether name is equal to the path matters, or matches it if the last
+// element of matters is a pattern.
 func matches(matters, name string) bool {
 	match, _ := filepath.Match(filepath.Base(matters), filepath.Base(name))
 	return matters == name || match && filepath.Dir(matters) == filepath.Dir(name)

@@ -175,8 +175,8 @@ func (s *Store) payable(c *weir.Charge) bool {
 
 func isPaid(c weir.Charge) bool { return c.Cost < 0 && c.Spent == paid }
 
-// giveBack gives units back: those of paid charges become granted units, and the others go
-// to their limits.
+// giveBack gives units back. Units of paid charges become granted units again, and other
+// units go back to their limits.
 func (s *Store) giveBack(ctx context.Context, t *weir.Transaction) error {
 	p := weir.Transaction{}
 	for _, c := range t.Charges {

@@ -110,13 +110,13 @@ func TestByJSON(t *testing.T) {
 				}
 			}
 			if body.n > max {
-				t.Errorf("%.60q, chunked %v: %d bytes were read, of %d", c.body, chunked, body.n, max)
+				t.Errorf("%.60q, chunked %v: %d bytes were read, want %d at most", c.body, chunked, body.n, max)
 			}
 			if got, err := io.ReadAll(r.Body); string(got) != c.body || err != nil {
 				t.Errorf("%.60q, chunked %v: the handler reads %.60q, %v", c.body, chunked, got, err)
 			}
 			if r.Body.Close(); !body.closed {
-				t.Errorf("%.60q, chunked %v: the body stays open", c.body, chunked)
+				t.Errorf("%.60q, chunked %v: the body was not closed", c.body, chunked)
 			}
 		}
 	}

@@ -27,8 +27,8 @@ func ByPathValue(name string) weir.KeyFunc {
 }
 
 // pathValue returns the decoded path value. It decodes only values that chi has cut out of
-// RawPath. Other values are decoded already: those of net/http's mux, and those of chi if
-// there is no RawPath or if StripSlashes makes chi route by Path.
+// RawPath. The mux of net/http sets decoded values, and so does chi if there is no RawPath
+// or if StripSlashes makes it route by Path.
 func pathValue(r *http.Request, name string) string {
 	v := r.PathValue(name)
 	if r.URL.RawPath == "" || !strings.Contains(v, "%") {
@@ -69,8 +69,8 @@ func route(r *http.Request) string {
 	pattern := r.Pattern
 	rctx := chi.RouteContext(r.Context())
 	if rctx != nil && rctx.Routes != nil {
-		// Before chi has routed, r.Pattern is that of a mux around it. In a sub-router,
-		// it is the pattern of the mount.
+		// Before chi has routed, r.Pattern is the pattern of a mux around chi. In a
+		// sub-router, it is the pattern of the mount.
 		before := len(rctx.RoutePatterns) == 0
 		if before || strings.HasSuffix(pattern, "*") {
 			found := findRoute(rctx, r, before)

@@ -58,7 +58,7 @@ func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease
 	}
 	ttl := int64(l.o.TTL)
 	switch {
-	case old != nil && !old.over(now, ttl): // the fingerprint is that of other charges, which are in use
+	case old != nil && !old.over(now, ttl): // other charges with the same fingerprint are in use
 		return nil
 	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, ttl):
 		return nil

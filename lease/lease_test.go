@@ -94,7 +94,7 @@ func TestLeaseNeverExceeds(t *testing.T) {
 	}
 	for name, n := range served {
 		if n < 1000 {
-			t.Errorf("%s: got %d calls served from leases, too few to prove anything", name, n)
+			t.Errorf("%s: got %d calls served from leases, which are too few for this test", name, n)
 		}
 	}
 	t.Log(served)
@@ -254,7 +254,7 @@ func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
 	for i, s := range admitted {
 		tx := weir.Transaction{Charges: s.charges}
 		if !tx.Decide(s.at, states) {
-			t.Fatalf("number %d of %d, at %d µs: admitted %+v, which is beyond the limit: %+v", i, len(admitted), s.at, s.charges, tx.Decisions)
+			t.Fatalf("call %d of %d, at %d µs: %+v was admitted, which is beyond the limit: %+v", i, len(admitted), s.at, s.charges, tx.Decisions)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func (l *Live) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// take replaces the table by what is kept.
+// take replaces the table by the overrides in kept. now is the clock of the Keeper.
 func (l *Live) take(kept map[string]string, now time.Time) {
 	here := time.Now() // with a monotonic reading, so that steps of this clock change no end
 	read := make(map[string][]weir.Limit, len(kept))

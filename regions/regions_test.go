@@ -155,7 +155,7 @@ func TestRegions(t *testing.T) {
 					t.Errorf("%s, %s: got %.1f more than the rate allows, want the burst at most", d.name, w.name, worst)
 				}
 				if w.name == "regions" && (used < 90 && !testing.Short() || far > 0) {
-					t.Errorf("%s: %.1f %% are used and %d requests wait", d.name, used, far)
+					t.Errorf("%s: %.1f %% of the units are admitted and %d requests wait, want 90 %% or more and 0", d.name, used, far)
 				}
 			})
 		}
@@ -236,7 +236,7 @@ func TestRegionsNeverExceed(t *testing.T) {
 			time.Sleep(time.Minute) // until calls that have begun end
 			slices.Sort(o.admitted)
 			if worst := o.worst(l); worst > float64(l.Burst)+1e-3 {
-				t.Errorf("seed %d: %d regions admit %.2f more than the rate of %v allows", seed, n, worst, l)
+				t.Errorf("seed %d: %d regions admit %.2f units more than the rate of %v, want the burst at most", seed, n, worst, l)
 			}
 		})
 	}
@@ -255,7 +255,7 @@ func TestRegionsRedis(t *testing.T) {
 	for begun := time.Now(); stores[0].Part() < 0.9; time.Sleep(time.Millisecond) {
 		weirtest.Take(t, stores[0], 0, weir.Charge{Rule: "r", Limit: l, Cost: 1})
 		if time.Since(begun) > time.Minute {
-			t.Fatalf("after a minute the region that asks has %v, and the other %v", stores[0].Part(), stores[1].Part())
+			t.Fatalf("after a minute the region that asks has the part %v, and the other region %v", stores[0].Part(), stores[1].Part())
 		}
 	}
 	if got := stores[1].Part(); got > 0.5 {

@@ -107,7 +107,7 @@ func TestLimitsFlaws(t *testing.T) {
 	} {
 		limits := storetest.Test{Name: "Limits", Run: func(t testing.TB, _ weir.Store) { storetest.Limits(t, store, cooldowns(m)...) }}
 		if len(failures(t, limits, "")) == 0 {
-			t.Errorf("%q for %q passes", m.to, m.from)
+			t.Errorf("Limits found no mistake after %q replaced %q in the Lua", m.to, m.from)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestLimitsPage(t *testing.T) {
 		_, code, _ := strings.Cut(string(page), "```go\n"+begin)
 		code, _, _ = strings.Cut(code, "```")
 		if code == "" || !strings.Contains(string(here), begin+code) {
-			t.Errorf("the code of the page from %q on is not that of this test", begin)
+			t.Errorf("the code of the page from %q on differs from the code of this test", begin)
 		}
 	}
 }

@@ -64,9 +64,10 @@ func random(t testing.TB, store weir.Store) {
 }
 
 // Limits fails t unless store decides random charges of the limits as their algorithms do. It
-// compares every field of every Decision, at the Transaction.At of the store, and so finds Lua
-// that differs from Take of the same algorithm. Pass a limit with a period of about a
-// millisecond, one of about an hour, and one of another algorithm, each with its own name.
+// compares every field of every Decision with that of Take at the Transaction.At of the store,
+// and finds Lua that differs from Take. Pass a limit with a period of about a millisecond, a
+// limit with a period of about an hour, and a limit of another algorithm, each with its own
+// name.
 func Limits(t testing.TB, store weir.Store, limits ...weir.Limit) {
 	t.Helper()
 	quota := int64(1)
@@ -226,8 +227,8 @@ func changed(t testing.TB, store weir.Store) {
 	}
 }
 
-// reset: after RetryAfter a charge fits, and after ResetAfter the key is as good as
-// new.
+// reset: after RetryAfter a refused charge fits, and after ResetAfter the key decides like a
+// new key.
 func reset(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(2, 10*time.Millisecond)[:7] { // the last is the calendar, which has no window of 10 ms
