@@ -20,7 +20,7 @@ import (
 // cooldown is the algorithm of docs/extending.md.
 type cooldown struct{}
 
-func (cooldown) Name() string { return "cooldown" } // in stored keys: it never changes
+func (cooldown) Name() string { return "cooldown" } // part of stored keys, so it must never change
 
 func (cooldown) Validate(l *weir.Limit) error {
 	if l.Period > weir.MaxTicks*time.Microsecond {
@@ -31,7 +31,7 @@ func (cooldown) Validate(l *weir.Limit) error {
 
 func (cooldown) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
 	period := l.Period.Microseconds()
-	if cost < 0 { // give back: free from now on, or from an At that is to come
+	if cost < 0 { // give back: the key is free from now on, or from At if that is later
 		s.At = max(now, s.At) - period
 	}
 	left := s.A * max(0, s.At+period-now) // µs until the next request; A is 0 for a key never seen, else 1
