@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// scriptTime returns how often a server has run scripts by their hash, and the
-// µs that took it.
+// scriptTime returns how often a server has run EVALSHA, and how many µs it has spent on
+// it.
 func scriptTime(b testing.TB, rdb *redis.Client) (calls, usec float64) {
 	info, err := rdb.Info(context.Background(), "commandstats").Result()
 	if err != nil {
@@ -32,9 +32,9 @@ func scriptTime(b testing.TB, rdb *redis.Client) (calls, usec float64) {
 	return calls, usec
 }
 
-// benchmark runs do and reports what a call costs the server.
+// benchmark runs do, and reports how many µs the server works on a call.
 func benchmark(b *testing.B, rdb *redis.Client, do func() error) {
-	if err := do(); err != nil { // the server has the script from here on
+	if err := do(); err != nil { // loads the script into the server
 		b.Fatal(err)
 	}
 	calls, usec := scriptTime(b, rdb)
@@ -59,7 +59,7 @@ func open(b testing.TB) (*redis.Client, *redisstore.Store) {
 	return rdb, store
 }
 
-// many returns n limits of one key, of periods that differ.
+// many returns n limits with different periods.
 func many(n int, l func(quota int64, period time.Duration) weir.Limit) []weir.Limit {
 	limits := make([]weir.Limit, n)
 	for i := range limits {
@@ -88,7 +88,7 @@ var benchmarks = []struct {
 	{"sliding-log×5/denied", append(many(4, algorithms.SlidingLog), algorithms.SlidingLog(1, time.Hour))},
 }
 
-// BenchmarkServer: what each script costs the server, which all clients share.
+// BenchmarkServer measures how long the server works on a check under each script.
 func BenchmarkServer(b *testing.B) {
 	rdb, store := open(b)
 	b.Run("return 1", func(b *testing.B) {
@@ -107,8 +107,8 @@ func BenchmarkServer(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory: how many bytes a key takes in Redis, its name and its TTL
-// included, and an entry of a log.
+// BenchmarkMemory measures how many bytes Redis needs for a key, with its name and TTL, and
+// for an entry of a log.
 func BenchmarkMemory(b *testing.B) {
 	rdb, store := open(b)
 	used := func(b *testing.B) float64 {

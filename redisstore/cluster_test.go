@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestCluster: a master that dies or hangs is replaced by its replica, and the
-// store finds it.
+// TestCluster: when the master of a key dies or hangs, its replica replaces it, and the
+// store finds the new master.
 func TestCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds until a cluster agrees")
@@ -24,8 +24,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// TestReshard: the slot of a key that is charged all the time moves to another
-// node, and back: nobody notices, nothing is lost.
+// TestReshard: while a key is charged, its slot moves to another node and back. No call
+// fails, and no unit is lost.
 func TestReshard(t *testing.T) {
 	c := redistest.Cluster(t, 3, 0)
 	store, err := redisstore.New(client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))), redisstore.Options{Timeout: patience})

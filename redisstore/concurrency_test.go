@@ -22,8 +22,8 @@ const (
 	goroutines = 16
 )
 
-// together runs f in as many goroutines of as many clients, each client with
-// connections of its own.
+// together runs f in several goroutines of several clients, each client with connections of
+// its own.
 func together(t *testing.T, addr string, f func(store weir.Store)) {
 	var wg sync.WaitGroup
 	begin := make(chan struct{})
@@ -40,7 +40,8 @@ func together(t *testing.T, addr string, f func(store weir.Store)) {
 	wg.Wait()
 }
 
-// TestOneKey: whoever asks at once, from wherever, limits admit what they say.
+// TestOneKey: if goroutines of several clients charge one key at once, exactly the quota is
+// admitted.
 func TestOneKey(t *testing.T) {
 	const quota, each = 300, 5
 	addr := redistest.Server(t).Addr()
@@ -71,8 +72,8 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
-// TestCrossingKeys: transactions that charge some keys in common, in any order,
-// lose nothing and spend nothing twice.
+// TestCrossingKeys: if concurrent transactions charge overlapping sets of keys, in any
+// order, each key has spent exactly what was admitted.
 func TestCrossingKeys(t *testing.T) {
 	const quota, each, keys = 100, 5, 6
 	addr := redistest.Server(t).Addr()

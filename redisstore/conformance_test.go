@@ -19,7 +19,8 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// A busy machine may take longer than the budget of an ordinary Take.
+// patience is the Timeout of stores in tests. It is longer than the default, for a busy
+// machine.
 const patience = 5 * time.Second
 
 func newStore(t testing.TB, rdb redis.UniversalClient) *redisstore.Store {
@@ -46,9 +47,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// In a cluster and in a ring the whole suite passes for keys of one slot. Keys
-// of several slots are decided at several instants, which the suite can't
-// replay: see spread_test.go.
+// TestConformanceCluster runs the conformance suite in a cluster, with all keys in one
+// slot. Keys of several slots are decided at several instants, which the suite does not
+// expect: multislot_test.go tests them.
 func TestConformanceCluster(t *testing.T) {
 	c := redistest.Cluster(t, 3, 0)
 	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...)))
@@ -56,6 +57,7 @@ func TestConformanceCluster(t *testing.T) {
 	t.Run("one key", func(t *testing.T) { conform(t, rdb, nil) })
 }
 
+// TestConformanceRing runs the conformance suite in a ring, with all keys in one slot.
 func TestConformanceRing(t *testing.T) {
 	rdb := client(t, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{
 		"1": redistest.Server(t).Addr(), "2": redistest.Server(t).Addr(),
@@ -64,25 +66,26 @@ func TestConformanceRing(t *testing.T) {
 	t.Run("one key", func(t *testing.T) { conform(t, rdb, nil) })
 }
 
-// TestInFlight: units that are given back one by one, beside other limits of the key.
+// TestInFlight tests a limit of requests in flight, whose units are given back one by one,
+// beside other limits of the key.
 func TestInFlight(t *testing.T) {
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
 	storetest.Limits(t, newStore(t, rdb), algorithms.InFlight(7, time.Millisecond).Named("short"), algorithms.InFlight(7, time.Hour).Named("long"),
 		algorithms.SlidingLog(7, time.Hour).Named("log"), algorithms.GCRA(7, time.Hour).Named("meter"))
 }
 
-// severalKeys are the tests that charge several keys at one instant.
+// severalKeys are the tests of the suite that charge several keys at one instant.
 var severalKeys = []string{"Random", "AllOrNothing", "Refused", "GiveBack", "Never", "Reserve", "Queue",
 	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each", "Spent", "Forget"}
 
-// conform runs the suite on real servers, and after each test looks at what it
-// has left there.
+// conform runs the suite on a redis-server, and checks the TTLs of the values that each
+// test leaves there.
 func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) weir.Store) {
 	_, single := rdb.(*redis.Client)
 	storetest.Run(t, func(t *testing.T) weir.Store {
 		name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
 		if !single && adapt == nil && slices.Contains(severalKeys, name) {
-			t.Skip("it charges keys of several slots at one instant")
+			t.Skip("the test charges keys of several slots at one instant")
 		}
 		l := &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}}
 		t.Cleanup(func() { l.check(t, rdb) })
@@ -93,8 +96,8 @@ func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) wei
 	})
 }
 
-// oneSlot puts all keys into one slot: all that a hash tag may hold is before the
-// brace.
+// oneSlot returns a store that puts all keys into one slot: it prefixes them so that they
+// have the same hash tag.
 func oneSlot(next weir.Store) weir.Store {
 	return storeFunc(func(ctx context.Context, t *weir.Transaction) error {
 		charges := t.Charges
@@ -111,8 +114,8 @@ type storeFunc func(context.Context, *weir.Transaction) error
 
 func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
 
-// lifetimes notes how long values may live: as long as their states matter, and
-// a period and a second at most.
+// A lifetimes store notes how long each value may live: as long as its states matter, and
+// then a period and a second at most.
 type lifetimes struct {
 	*redisstore.Store
 	mu   sync.Mutex
@@ -160,7 +163,7 @@ func (l *lifetimes) check(t *testing.T, rdb redis.UniversalClient) {
 			switch {
 			case err != nil:
 				return err
-			case ttl == -2: // gone meanwhile
+			case ttl == -2: // the value has expired meanwhile
 			case ttl < 0:
 				all = append(all, fmt.Errorf("%.100q has no TTL", keys.Val()))
 			case time.Now().Add(ttl).After(most):

@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestTakeEachErrors: errors reach those that they concern.
+// TestTakeEachErrors: an error of TakeEach reaches only the transactions that it concerns.
 func TestTakeEachErrors(t *testing.T) {
 	_, store := open(t)
 	limit := algorithms.GCRA(3, time.Hour)
@@ -40,7 +40,7 @@ func TestTakeEachErrors(t *testing.T) {
 		}
 	}
 	if ts[6].Allowed() != true || ts[7].Allowed() != false {
-		t.Errorf("got %v, %v, want that the third fits and the fourth does not", ts[6].Allowed(), ts[7].Allowed())
+		t.Errorf("got %v, %v, want the third allowed and the fourth refused", ts[6].Allowed(), ts[7].Allowed())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -51,8 +51,9 @@ func TestTakeEachErrors(t *testing.T) {
 	}
 }
 
-// TestTakeEachOnce: one round trip, whatever the number; a server that has lost
-// its scripts is told them; one that is gone is an error in time.
+// TestTakeEachOnce: TakeEach makes one round trip, whatever the number of transactions. It
+// sends scripts again that the server has lost, and returns ErrTimeout in time if the
+// server is gone.
 func TestTakeEachOnce(t *testing.T) {
 	server := redistest.Server(t)
 	proxy := redistest.Proxy(t, server.Addr())
@@ -77,7 +78,7 @@ func TestTakeEachOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if errs := store.TakeEach(t.Context(), batch()[:2]); errs != nil { // a connection that is warm
+	if errs := store.TakeEach(t.Context(), batch()[:2]); errs != nil { // makes a connection
 		t.Fatal(errs)
 	}
 	look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: "r", Key: "0", Limit: algorithms.GCRA(1000, time.Hour)})
@@ -92,7 +93,8 @@ func TestTakeEachOnce(t *testing.T) {
 	}
 }
 
-// TestTakeEachCluster: keys of all nodes, and every unit of one spent once.
+// TestTakeEachCluster: a batch in a cluster decides keys on all nodes, and spends each unit
+// of a key once.
 func TestTakeEachCluster(t *testing.T) {
 	c := redistest.Cluster(t, 3, 0)
 	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))))
@@ -110,8 +112,8 @@ func TestTakeEachCluster(t *testing.T) {
 	}
 }
 
-// TestTakeEachInOrder: a script that Redis does not have yet is not overtaken by
-// one that it has.
+// TestTakeEachInOrder: a transaction whose script Redis does not have yet is decided before
+// later transactions whose script Redis has.
 func TestTakeEachInOrder(t *testing.T) {
 	_, store := open(t)
 	log := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(2, time.Hour).Named("log"), Cost: 1}
@@ -124,6 +126,6 @@ func TestTakeEachInOrder(t *testing.T) {
 		t.Fatal(errs)
 	}
 	if !first.Allowed() || second.Allowed() {
-		t.Errorf("got allowed %v and %v, want that the first has the last unit", first.Allowed(), second.Allowed())
+		t.Errorf("got allowed %v and %v, want that the first gets the last unit", first.Allowed(), second.Allowed())
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestCorrupt: the error of a value that can't be read names rule and limit, and
-// neither the key nor what the value holds.
+// TestCorrupt: if a value cannot be read, the error names the rule and the limit, but
+// neither the key nor the content of the value.
 func TestCorrupt(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -66,7 +66,7 @@ func TestCorrupt(t *testing.T) {
 				}
 				if err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}}); err != nil {
 					checkDiscreet(t, charge, err, secret)
-				} else if limit.Algorithm.Name() != "sliding-log" { // of which it may read as nothing
+				} else if limit.Algorithm.Name() != "sliding-log" { // a damaged log may be taken for an empty one
 					dump, _ := rdb.Dump(t.Context(), name).Result()
 					t.Errorf("%v, cost %d: got no error of %q", limit, cost, dump)
 				}
@@ -87,8 +87,8 @@ func checkDiscreet(t *testing.T, c weir.Charge, err error, secret string) {
 	}
 }
 
-// TestCorruptLog: of whatever is written into a log, a script ends, and its error names
-// the rule and the limit.
+// TestCorruptLog: whatever another program writes into a log, the script ends, and its
+// error names the rule and the limit.
 func TestCorruptLog(t *testing.T) {
 	rdb, store := logOpen(t)
 	limit := algorithms.SlidingLog(1000, time.Hour).Named("few")
@@ -98,7 +98,7 @@ func TestCorruptLog(t *testing.T) {
 	const head = len("few/sliding-log;")
 	for name, test := range map[string]struct {
 		field string
-		at    int // from the end of the ids, or of the field
+		at    int // position in the field; in h after the ids
 		bytes string
 	}{
 		"the last block is 2^32-1":          {"h", head + 24, "\xff\xff\xff\xff"},
@@ -128,13 +128,13 @@ func TestCorruptLog(t *testing.T) {
 			}
 			charge.Cost = cost
 			tx, err := takeCorrupt(t, store, name, charge)
-			if err == nil && test.field == "h" && cost != 1 { // a charge that fits need not look at all of it
+			if err == nil && test.field == "h" && cost != 1 { // a charge that fits does not read the whole log
 				t.Errorf("%s, cost %d: got %+v, want an error", name, cost, tx.Decisions)
 			}
 
 		}
 	}
-	// What is cut off anywhere.
+	// Fields that are cut off at any byte.
 	charge := weir.Charge{Rule: "login", Key: "cut", Limit: limit, Cost: 1}
 	key := store.Key(&charge)
 	fill(t, store, 200, charge)
@@ -166,8 +166,8 @@ func takeCorrupt(t *testing.T, store weir.Store, what string, c weir.Charge) (*w
 	return tx, err
 }
 
-// TestCorruptTill: no state makes a value live for longer than the limits need, whatever
-// instant it says.
+// TestCorruptTill: a state with a damaged end does not make a value live longer than the
+// limits need.
 func TestCorruptTill(t *testing.T) {
 	rdb, store := open(t)
 	charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(5, time.Minute).Named("l"), Cost: 1}
@@ -178,7 +178,7 @@ func TestCorruptTill(t *testing.T) {
 	for _, test := range []struct {
 		ids  string
 		till int64
-		ttl  time.Duration // what a charge leaves at most; 0 is an error
+		ttl  time.Duration // the longest TTL after a charge; 0 means that the charge is an error
 	}{
 		{"l/anchored-window;", 1 << 52, 0},
 		{"other/anchored-window;", 1 << 52, 0},
@@ -202,8 +202,8 @@ func TestCorruptTill(t *testing.T) {
 	}
 }
 
-// TestConnectionRefused: whatever the client, an error says that the connection was
-// refused, and not just that there was no answer in time.
+// TestConnectionRefused: with any client, the error says that the connection was refused,
+// and not only that there was no answer in time.
 func TestConnectionRefused(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// Replicas of a server, each with this handler, admit together what one would.
+// Replicas of a server that each use this handler share one limit.
 func ExampleNew() {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:6379"))
 	defer rdb.Close()
@@ -27,10 +27,10 @@ func ExampleNew() {
 	http.Handle("/", limit(http.NotFoundHandler()))
 }
 
-// A client that serves a limiter gives up in time and sends nothing twice.
+// ClientOptions returns settings that suit a limiter, so the store has no warnings.
 func ExampleClientOptions() {
 	options := redisstore.ClientOptions(20*time.Millisecond, "127.0.0.1:1")
-	options.Password = "secret" // and whatever else the server asks for
+	options.Password = "secret" // and other settings that the server requires
 	rdb := redis.NewUniversalClient(options)
 	defer rdb.Close()
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 20 * time.Millisecond})
@@ -43,7 +43,8 @@ func ExampleClientOptions() {
 	// 0 warnings
 }
 
-// Go-redis' own settings work too; what they cost is said.
+// A client with the defaults of go-redis works too. Warnings says which of its settings
+// work against the store.
 func ExampleStore_Warnings() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer rdb.Close()
@@ -61,10 +62,10 @@ func ExampleStore_Warnings() {
 	// DialTimeout is 5s: a connection that is never made holds a place in the pool as long
 }
 
-// A Take is a decision, a refusal among them, or an error: then nothing is
-// known, and the caller says which way to fail.
+// Take returns nil with a decision, which may be a refusal, or an error. After an error the
+// caller does not know what was spent, and must choose whether to go ahead.
 func ExampleStore_Take() {
-	rdb := redis.NewUniversalClient(redisstore.ClientOptions(time.Second, "localhost:1")) // no Redis is there
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(time.Second, "localhost:1")) // there is no Redis at this address
 	defer rdb.Close()
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
 	if err != nil {

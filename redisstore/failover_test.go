@@ -14,22 +14,22 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A load is goroutines that charge a key again and again, in the budget that a
-// request has.
+// A load is a number of goroutines that charge a key again and again, with the default
+// Timeout.
 type load struct {
 	charges  []weir.Charge
 	admitted atomic.Int64
 	errs     atomic.Int64
 	slowest  atomic.Int64 // ns
-	last     atomic.Int64 // when the last error came, ns since 1970
+	last     atomic.Int64 // the time of the last error, in ns since 1970
 	lastErr  atomic.Value
 	stop     func()
 }
 
 const quota = 1_000_000
 
-// loadKey charges the key under limits of two values, none of which it will
-// use up.
+// loadKey starts a load on key. Its limits are stored in two values, and their quotas are
+// not used up.
 func loadKey(t *testing.T, store weir.Store, key string, pause time.Duration) *load {
 	l := &load{}
 	for _, limit := range []weir.Limit{
@@ -66,7 +66,7 @@ func loadKey(t *testing.T, store weir.Store, key string, pause time.Duration) *l
 	return l
 }
 
-// goesOn returns when so many more were admitted.
+// goesOn returns when n more charges were admitted.
 func (l *load) goesOn(t *testing.T, n int64) {
 	t.Helper()
 	want := l.admitted.Load() + n
@@ -77,7 +77,7 @@ func (l *load) goesOn(t *testing.T, n int64) {
 	}
 }
 
-// spent is what Redis says was, under each limit.
+// spent returns how many units were spent under each limit, as Redis counts them.
 func (l *load) spent(t *testing.T, store weir.Store) (units []int64) {
 	tx := weir.Transaction{}
 	for _, c := range l.charges {
@@ -91,23 +91,26 @@ func (l *load) spent(t *testing.T, store weir.Store) (units []int64) {
 	return units
 }
 
-// A set is a topology that replaces a master that is gone.
+// A set is a group of Redis servers that replaces a master that is gone: Sentinel or a
+// cluster.
 type set struct {
 	options *redis.UniversalOptions
 	key     string
-	kill    func() // the master of the key
+	kill    func() // kills the master of the key
 	pause   func()
 	resume  func()
 }
 
-// failover takes the master away, under load, and says for how long there were
-// no decisions, and what was admitted twice: more than what Redis knows of.
+// failover kills or pauses the master under load. There must be decisions again within 4 s.
+// It logs how many units were admitted twice: those that were admitted beyond what Redis
+// has counted.
 func failover(t *testing.T, start func(t *testing.T) set) {
 	const within = 4 * time.Second
 	for _, how := range []string{"killed", "paused"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			// A busy machine may hold an election up: the better of two counts.
+			// A busy machine may delay the election of a master, so the better of two
+			// attempts counts.
 			for attempt := 1; ; attempt++ {
 				outage := failoverOnce(t, how, start(t))
 				if outage <= within {
@@ -139,7 +142,7 @@ func failoverOnce(t *testing.T, how string, s set) (outage time.Duration) {
 	} else {
 		s.pause()
 	}
-	for l.errs.Load() == errs { // until it is noticed
+	for l.errs.Load() == errs { // until the store notices
 		time.Sleep(100 * time.Microsecond)
 		if time.Since(begin) > 10*time.Second {
 			t.Fatalf("got no error with the master gone")
@@ -149,7 +152,7 @@ func failoverOnce(t *testing.T, how string, s set) (outage time.Duration) {
 	outage = time.Unix(0, l.last.Load()).Sub(begin)
 	l.goesOn(t, 500)
 	if how == "paused" {
-		s.resume() // it still takes itself for the master, for a moment
+		s.resume() // for a moment the old master still decides
 		l.goesOn(t, 500)
 	}
 	l.stop()

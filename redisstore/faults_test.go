@@ -26,12 +26,12 @@ const (
 	slack  = 10 * time.Millisecond
 )
 
-// A fault is how Redis, or the network before it, goes wrong, and how it comes
-// right again.
+// A fault is a failure of Redis or of the network before it. begin causes the fault and end
+// repairs it.
 type fault struct {
 	name       string
 	begin, end func(t *testing.T, server *redistest.Proc, proxy *redistest.FaultProxy)
-	fails      bool // every Take, while it lasts
+	fails      bool // every Take fails while the fault lasts
 }
 
 var faults = []fault{
@@ -66,9 +66,9 @@ var faults = []fault{
 		func(*testing.T, *redistest.Proc, *redistest.FaultProxy) {}, false},
 }
 
-// TestFaults: whatever goes wrong, a Take answers within its budget, says what
-// happened, is decided once at most, leaves nothing behind, and works again as
-// soon as Redis does.
+// TestFaults: during each fault a Take returns within its Timeout, with an error that says
+// what happened. Its charge is spent at most once, no goroutine stays behind, and Take
+// works again soon after the fault ends.
 func TestFaults(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, f := range faults {
@@ -102,7 +102,7 @@ func testFault(t *testing.T, f fault, options func(addr string) *redis.Universal
 	}
 	c := &faultyClient{store: store, failed: map[string]int{},
 		tx: weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(1_000_000, time.Hour), Cost: 1}}}}
-	c.recover(t) // a busy machine may need more than one, the first time
+	c.recover(t) // on a busy machine the first attempts may fail
 
 	f.begin(t, server, proxy)
 	if f.name == "restarted" {
@@ -116,7 +116,7 @@ func testFault(t *testing.T, f fault, options func(addr string) *redis.Universal
 	recovery := c.recover(t)
 	t.Logf("answers within %v, errors %v, recovered after %v", best.Round(10*time.Microsecond), c.failed, recovery.Round(10*time.Microsecond))
 
-	// What was asked and not answered may be decided yet, once.
+	// A charge that was sent and not answered may still be decided, once.
 	eventually(t, "goroutines end", func() error {
 		if stacks := processing(); stacks > 0 {
 			return fmt.Errorf("%d goroutines still send", stacks)
@@ -138,12 +138,12 @@ func testFault(t *testing.T, f fault, options func(addr string) *redis.Universal
 	if answered := c.takes - c.failures; f.name != "restarted" && spent < int64(answered) {
 		t.Errorf("got %d units spent, want the %d answered at least", spent, answered)
 	}
-	if ran := ran(t, server); ran > c.takes+3 { // the look, and EVAL once for NOSCRIPT
+	if ran := ran(t, server); ran > c.takes+3 { // one for the look, the others for EVAL after NOSCRIPT
 		t.Errorf("got %d scripts run for %d times Take", ran, c.takes)
 	}
 }
 
-// A faultyClient takes a unit again and again.
+// A faultyClient charges one unit again and again, while a fault begins and ends.
 type faultyClient struct {
 	store           *redisstore.Store
 	tx              weir.Transaction
@@ -161,7 +161,8 @@ func (c *faultyClient) take() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// recover takes until there is no error, for 20 s at most, and returns how long that took.
+// recover repeats the charge until there is no error, for 20 s at most, and returns how
+// long that took.
 func (c *faultyClient) recover(t *testing.T) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -177,8 +178,9 @@ func (c *faultyClient) recover(t *testing.T) time.Duration {
 	}
 }
 
-// bestOfThree returns the longest time of an answer in the best of three rounds: a machine
-// that is busy with something else for a moment is no news. If fails, all are errors.
+// bestOfThree makes three rounds of charges and returns the longest time of a charge in the
+// best round, because a machine may be busy with something else for a moment. If fails is
+// set, every charge must return an error.
 func (c *faultyClient) bestOfThree(t *testing.T, fails bool) time.Duration {
 	t.Helper()
 	best := time.Hour
@@ -201,13 +203,14 @@ func (c *faultyClient) bestOfThree(t *testing.T, fails bool) time.Duration {
 	return best
 }
 
-// kind checks that an error says that time was up, or what the network did.
+// kind returns what an error says: that there was no answer in time, or what the network
+// did. Any other error fails the test.
 func kind(t *testing.T, err error) string {
 	var op *net.OpError
 	switch {
 	case errors.Is(err, redisstore.ErrTimeout):
 		return "ErrTimeout"
-	case errors.Is(err, weir.ErrBusy): // nobody waits for what can't be in time
+	case errors.Is(err, weir.ErrBusy): // the store refuses a call that cannot be answered in time
 		return "ErrBusy"
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.As(err, &op):
 		return "network"
@@ -216,7 +219,7 @@ func kind(t *testing.T, err error) string {
 	return "other"
 }
 
-// processing counts the goroutines that a Store has left sending.
+// processing returns how many goroutines of Stores are still running.
 func processing() int {
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
@@ -236,14 +239,14 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-// server1 uses a connection that no fault is on.
+// server1 calls f with a client that is connected past the faulty proxy.
 func server1(server *redistest.Proc, f func(*redis.Client) error) error {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 	return f(rdb)
 }
 
-// ran is how many scripts a server has run.
+// ran returns how many scripts a server has run.
 func ran(t *testing.T, server *redistest.Proc) int {
 	info, err := server.Do("INFO", "commandstats")
 	if err != nil {
@@ -257,8 +260,8 @@ func ran(t *testing.T, server *redistest.Proc) int {
 	return total
 }
 
-// TestScriptFlush: a server that has forgotten the script gets it again, and the
-// caller does not notice.
+// TestScriptFlush: if a server has forgotten a script, the store sends it again, and Take
+// succeeds.
 func TestScriptFlush(t *testing.T) {
 	server := redistest.Server(t)
 	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, server.Addr()))))
@@ -273,7 +276,9 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// TestHangUp: a caller who does not wait gets its own error, within the budget.
+// TestHangUp: if the caller cancels or its deadline passes while Redis does not answer,
+// Take returns the caller's error. If only the store's Timeout passes, it returns
+// ErrTimeout.
 func TestHangUp(t *testing.T) {
 	server := redistest.Server(t)
 	for name, options := range map[string]func(addr string) *redis.UniversalOptions{
@@ -282,7 +287,7 @@ func TestHangUp(t *testing.T) {
 	} {
 		for _, c := range []struct {
 			name      string
-			timeout   time.Duration // of the store: the caller's ends long before, or not at all
+			timeout   time.Duration // of the store; the caller's time ends long before this, or never
 			want, not error
 			with      func(context.Context) (context.Context, context.CancelFunc)
 		}{
@@ -310,7 +315,7 @@ func TestHangUp(t *testing.T) {
 					proxy.Swallow.Store(true)
 					ctx, cancel := c.with(t.Context())
 					err := store.Take(ctx, &tx)
-					busy := errors.Is(err, weir.ErrBusy) // on a machine where no answer comes in 10 ms
+					busy := errors.Is(err, weir.ErrBusy) // a busy machine may give no answer in 10 ms
 					if !busy && (!errors.Is(err, c.want) || errors.Is(err, c.not)) {
 						t.Errorf("got error %v, want %v", err, c.want)
 					}
@@ -322,7 +327,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// TestDown: a store begins when Redis is down, and works when it comes.
+// TestDown: a store can be made while Redis is down, and works once Redis is up.
 func TestDown(t *testing.T) {
 	server := redistest.Server(t)
 	server.Kill()

@@ -18,7 +18,7 @@ import (
 
 var commandCalls = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
 
-// commands returns how many commands scripts and clients have had a server run.
+// commands returns how many commands a server has run for clients and in scripts.
 func commands(t *testing.T, rdb *redis.Client) (n int) {
 	t.Helper()
 	info, err := rdb.Info(context.Background(), "commandstats").Result()
@@ -44,8 +44,8 @@ func commandsOf(t *testing.T, rdb *redis.Client, store weir.Store, tx *weir.Tran
 	return commands(t, rdb) - before
 }
 
-// fill has a key charged n times, which makes n entries in its logs: those that may wait
-// are not decided in one step.
+// fill charges a key n times, which makes n entries in its logs. The transactions may wait,
+// because equal ones that may not wait would be decided in one step.
 func fill(t *testing.T, store *redisstore.Store, n int, charges ...weir.Charge) {
 	t.Helper()
 	for n > 0 {
@@ -76,7 +76,8 @@ func logOpen(t *testing.T) (*redis.Client, *redisstore.Store) {
 	return rdb, store
 }
 
-// TestLogMemory: an entry takes at most 12 bytes, however many units it has.
+// TestLogMemory: an entry of a log takes at most 12 bytes, also if it stands for many units
+// or for five limits.
 func TestLogMemory(t *testing.T) {
 	rdb, store := logOpen(t)
 	five := many(5, func(int64, time.Duration) weir.Limit { return algorithms.SlidingLog(1<<40, time.Hour) })
@@ -99,9 +100,9 @@ func TestLogMemory(t *testing.T) {
 	}
 }
 
-// TestLogAttacks: what a call costs the server does not grow with the log, whatever is
-// asked. Commands are counted, which are what a script does besides arithmetic: it looks
-// at no more than a block of 64 entries for each.
+// TestLogAttacks: the work of the server for a call does not grow with the log, whatever
+// the call asks. The test counts the commands of the script, because for each command the
+// script looks at no more than a block of 64 entries.
 func TestLogAttacks(t *testing.T) {
 	rdb, store := logOpen(t)
 	const quota, small, large = 1_000_000, 300, 20_000
@@ -141,7 +142,7 @@ func TestLogAttacks(t *testing.T) {
 				c.Key = charges[0].Key
 				tx.Charges = append(tx.Charges, c)
 			}
-			for range 2 { // the server has the script from here on
+			for range 2 { // the first round loads the script into the server
 				if got := commandsOf(t, rdb, store, &tx); got > attack.most {
 					t.Errorf("%s in a log of %d: %d commands, want %d at most", attack.name, n, got, attack.most)
 				} else {
@@ -152,8 +153,8 @@ func TestLogAttacks(t *testing.T) {
 	}
 }
 
-// TestLogParts: limits that are charged differently have logs of their own from then on.
-// The first such charge copies all blocks, 500 in a command, and none after it does.
+// TestLogParts: limits that were charged differently once have logs of their own from then
+// on. The first such charge copies all blocks, 500 in a command. Later charges copy none.
 func TestLogParts(t *testing.T) {
 	rdb, store := logOpen(t)
 	const n = 10_000
@@ -182,8 +183,8 @@ func TestLogParts(t *testing.T) {
 	}
 }
 
-// TestLogCancels: a cancellation in the middle of a log changes a few blocks, and what
-// is canceled by the thousand leaves no memory behind.
+// TestLogCancels: a cancellation in the middle of a log needs at most 60 commands, and
+// counts are right afterwards.
 func TestLogCancels(t *testing.T) {
 	rdb, store := logOpen(t)
 	c := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, time.Hour), Cost: 1}
@@ -213,7 +214,8 @@ func TestLogCancels(t *testing.T) {
 	}
 }
 
-// TestLogBytes: costs up to where a block needs wider entries, and above.
+// TestLogBytes: a log counts exactly for costs on both sides of the sizes at which its
+// blocks need wider entries.
 func TestLogBytes(t *testing.T) {
 	_, store := logOpen(t)
 	limit := algorithms.SlidingLog(1<<49, time.Hour)

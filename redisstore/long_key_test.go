@@ -16,7 +16,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// Keys of 900 kB take no more room in Redis than others do.
+// TestLongKeys: keys of 900 kB take no more room in Redis than short keys, because Redis
+// gets a digest of them.
 func TestLongKeys(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, server.Addr())))
@@ -58,7 +59,8 @@ func usedMemory(t *testing.T, rdb redis.UniversalClient) int64 {
 	return used
 }
 
-// A long key and its digest are one key, alone, in a batch and in a cluster.
+// TestLongKeyIsItsDigest: a long key and its digest share a state: in single calls, in a
+// batch and in a cluster.
 func TestLongKeyIsItsDigest(t *testing.T) {
 	long := strings.Repeat("x", 900)
 	charge := func(key string) weir.Charge {

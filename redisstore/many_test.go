@@ -14,9 +14,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestManyLimitsEach: scripts that take many transactions of a key at once compile
-// for as many limits as those that take one, and where there is neither the
-// general one decides.
+// TestManyLimitsEach: TakeEach decides batches of transactions with few and with many
+// limits. Above maxDirect limits general.lua decides.
 func TestManyLimitsEach(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
@@ -41,11 +40,12 @@ func TestManyLimitsEach(t *testing.T) {
 	}
 }
 
-// TestTooManyCharges: what Redis would hang up on is an error that says so.
+// TestTooManyCharges: a transaction of more than 10,000 charges is an error that names this
+// bound.
 func TestTooManyCharges(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Minute}) // a busy machine takes longer than patience for 10,000
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Minute}) // a busy machine may need longer than patience for 10,000 charges
 	if err != nil {
 		t.Fatal(err)
 	}

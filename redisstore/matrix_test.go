@@ -24,16 +24,17 @@ import (
 
 const matrixPassword = "a password"
 
-// A trouble is what Redis answers instead of a decision. TestFaults has those of
-// the network, TestSentinel, TestCluster and TestReshard those of several nodes.
+// A trouble is a state of Redis in which it answers with an error instead of a decision.
+// TestFaults tests failures of the network, and TestSentinel, TestCluster and TestReshard
+// those of several nodes.
 type trouble struct {
 	name       string
 	begin, end func(m *matrix)
-	sees       string // in the error, and in the line that is logged
-	forgets    bool   // what was spent before
+	sees       string // a part of the error and of the line in the log
+	forgets    bool   // the trouble deletes what was spent before
 }
 
-// A matrix is a server in trouble. admin is a connection to it from before.
+// A matrix is a server in trouble. admin is a connection that was made before the trouble.
 type matrix struct {
 	*testing.T
 	server *redistest.Proc
@@ -48,7 +49,7 @@ func (m *matrix) do(args ...any) {
 	}
 }
 
-// other sends a command whose answer takes long.
+// other sends a command from another goroutine, because its answer takes long.
 func (m *matrix) other(args ...any) {
 	rdb := client(m, redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{m.server.Addr()}, Password: matrixPassword, ReadTimeout: time.Minute, MaxRetries: -1}))
 	m.busy.Go(func() { rdb.Do(context.Background(), args...) })
@@ -90,17 +91,17 @@ var troubles = []trouble{
 	{"too many clients", func(m *matrix) {
 		m.do("CONFIG", "SET", "maxclients", "1")
 		m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-	}, func(m *matrix) { m.do("CONFIG", "SET", "maxclients", "1000") }, "", false}, // go-redis does not tell what Redis said
-	{"a value of somebody else", func(m *matrix) {
+	}, func(m *matrix) { m.do("CONFIG", "SET", "maxclients", "1000") }, "", false}, // go-redis does not pass on what Redis says
+	{"a value of another program", func(m *matrix) {
 		m.do("DEL", "weir:r:{.k}")
 		m.do("HSET", "weir:r:{.k}", "f", "v")
 	}, func(m *matrix) { m.do("DEL", "weir:r:{.k}") }, "WRONGTYPE", true},
 	{"scripts flushed", func(m *matrix) { m.do("SCRIPT", "FLUSH") }, func(*matrix) {}, "none", false},
 }
 
-// TestTroubles: what Redis answers is said, to the caller and once in the log,
-// the request is decided elsewhere meanwhile, and when Redis is well its counts
-// are as they were.
+// TestTroubles: during each trouble, Take returns an error with the answer of Redis, the
+// log gets one line with it, and the fallback decides. After the trouble the counts in
+// Redis are as before.
 func TestTroubles(t *testing.T) {
 	for _, c := range troubles {
 		t.Run(c.name, func(t *testing.T) {

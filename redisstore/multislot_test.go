@@ -28,7 +28,8 @@ func apart(s *redisstore.Store, n int) (keys []string) {
 	return keys
 }
 
-// spreads are topologies that keep keys on several nodes.
+// spreads calls f with a store in a cluster, and with one in a ring. Both keep keys on
+// several nodes.
 func spreads(t *testing.T, f func(t *testing.T, store *redisstore.Store)) {
 	t.Run("cluster", func(t *testing.T) {
 		c := redistest.Cluster(t, 3, 0)
@@ -60,8 +61,8 @@ func takeEach(t *testing.T, store *redisstore.Store, what string, batch []*weir.
 	}
 }
 
-// TestSpread: charges of keys in different slots are spent all or none, and each
-// is decided.
+// TestSpread: charges of keys in different slots are all spent or none, and each of them
+// gets a decision.
 func TestSpread(t *testing.T) {
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
 		keys := apart(store, 6)
@@ -101,14 +102,13 @@ func TestSpread(t *testing.T) {
 		}
 		tx = &weir.Transaction{Charges: []weir.Charge{charge(0, 1), charge(4, 1)}, Within: 2 * time.Hour}
 		if err := store.Take(t.Context(), tx); err != nil || tx.Allowed() || tx.Wait != 0 {
-			t.Errorf("several slots, with time to wait: got %v, %v, Wait %v; want a refusal: nobody waits for several", err, tx.Allowed(), tx.Wait)
+			t.Errorf("several slots, with time to wait: got %v, %v, Wait %v; want a refusal without a wait", err, tx.Allowed(), tx.Wait)
 		}
 	})
 }
 
-// TestSpreadRace: transactions that meet on keys of different slots admit no
-// more than the limits, and what they spend beyond what was admitted is what a
-// race has lost.
+// TestSpreadRace: concurrent transactions on keys of different slots are admitted no more
+// than the limits allow. Few units are lost in races: spent without being admitted.
 func TestSpreadRace(t *testing.T) {
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
 		const quota, each, keys = 100, 40, 6

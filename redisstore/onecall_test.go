@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 )
 
-// TestOneCall: a transaction is one command, whatever transactions of another shape
-// have left under its key.
+// TestOneCall: a transaction is one command, also if transactions with other limits, costs
+// or waits have charged its key before.
 func TestOneCall(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -57,7 +57,7 @@ func TestOneCall(t *testing.T) {
 	} {
 		setRule(shapes, name)
 		takeShapes(t, store, name, shapes)
-		resetStats(t, rdb) // from here on Redis has the scripts
+		resetStats(t, rdb) // Redis now has the scripts
 		for range 4 {
 			takeShapes(t, store, name, shapes)
 		}
@@ -108,8 +108,8 @@ func resetStats(t *testing.T, rdb *redis.Client) {
 	}
 }
 
-// TestBatchIsOneCall: a batch that asks the same of one key is one command, for every
-// algorithm, also if another shape has left its states there.
+// TestBatchIsOneCall: a batch of equal transactions of one key is one command, under every
+// algorithm, also if the key has states of other limits.
 func TestBatchIsOneCall(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -122,7 +122,7 @@ func TestBatchIsOneCall(t *testing.T) {
 	} {
 		charge := weir.Charge{Rule: "r", Key: limit.Algorithm.Name(), Limit: limit, Cost: 3}
 		take(t, store, weir.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: 1})
-		take(t, store, weir.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: -1}) // its script is there
+		take(t, store, weir.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: -1}) // also loads the script
 		var batch []*weir.Transaction
 		for range 40 {
 			batch = append(batch, &weir.Transaction{Charges: []weir.Charge{charge}})
@@ -147,8 +147,8 @@ func TestBatchIsOneCall(t *testing.T) {
 	}
 }
 
-// TestFewScripts: clients and tiers don't make Redis keep a script each, whatever
-// their numbers, names and costs are.
+// TestFewScripts: the number of scripts in Redis is bounded. It does not grow with the
+// numbers, names and costs of limits.
 func TestFewScripts(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
@@ -171,7 +171,7 @@ func TestFewScripts(t *testing.T) {
 	}
 	for i := range 1000 {
 		var charges []weir.Charge
-		for j := range 6 { // 4096 shapes
+		for j := range 6 { // makes up to 4096 shapes
 			charges = append(charges, weir.Charge{Rule: "r", Key: "k", Limit: kinds[i*17>>(2*j)%4](1000, time.Hour).Named(fmt.Sprint(j)), Cost: 1})
 		}
 		take(t, store, charges...)

@@ -15,18 +15,19 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A far is a Redis at the other end of a line, with a pool of connections, in the
-// time of a bubble. It answers one command after the other.
+// A far is a simulated Redis behind a network with the round trip rtt, and a client's pool
+// of connections to it. It works in the time of a bubble, and answers one command after the
+// other.
 type far struct {
 	rtt  time.Duration
-	each time.Duration // a command takes
-	dial time.Duration // a connection takes
+	each time.Duration // how long a command takes
+	dial time.Duration // how long it takes to make a connection
 
 	mu    sync.Mutex
 	idle  int
 	dials int
-	free  time.Time // it has answered what it knows of
-	still time.Time // answers stand still until then
+	free  time.Time // when all commands so far are answered
+	still time.Time // no answer arrives before this time
 	lost  bool      // answers vanish
 }
 
@@ -75,7 +76,7 @@ func (f *far) answer(ctx context.Context, cmds []once) error {
 		return ctx.Err()
 	}
 	if err := sleep(ctx, back.Sub(now)); err != nil {
-		return err // and the connection is closed
+		return err // idle stays as it is: the connection is closed
 	}
 	f.mu.Lock()
 	f.idle++
@@ -87,7 +88,8 @@ func (f *far) queue(timeout time.Duration) *queue {
 	return &queue{send: f.send, timeout: timeout, most: maxCalls, window: firstWindow}
 }
 
-// bubble runs f and lets what it has begun end.
+// bubble runs f in a bubble of testing/synctest, and then lets the goroutines that f has
+// started end.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, func(t *testing.T) {
 		f(t)
@@ -101,10 +103,10 @@ func (q *queue) ask() error {
 	return q.do(ctx, []once{{redis.NewCmd(ctx, "evalsha")}})
 }
 
-// A sum is what came of asks.
+// A sum counts asks by their results.
 type sum struct {
 	decided, refused, late, other atomic.Int64
-	slowest                       atomic.Int64 // to be refused
+	slowest                       atomic.Int64 // ns; the longest that a refused ask took
 }
 
 func (s *sum) String() string {
@@ -115,7 +117,7 @@ func (s *sum) all() int64 {
 	return s.decided.Load() + s.refused.Load() + s.late.Load() + s.other.Load()
 }
 
-// load asks so many times a second for d.
+// load makes rate asks a second for d, and returns their results.
 func load(q *queue, rate int, d time.Duration) *sum {
 	s := &sum{}
 	var wg sync.WaitGroup
@@ -140,8 +142,8 @@ func load(q *queue, rate int, d time.Duration) *sum {
 	return s
 }
 
-// TestSpike: whatever is asked, Redis decides as much as it can in time, the rest
-// hears at once that it is too much, and a second later all is as before.
+// TestSpike: during a spike Redis decides about as much as it can in time, and the other
+// asks are refused at once. A second later all asks are decided again.
 func TestSpike(t *testing.T) {
 	const capacity = 20000
 	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
@@ -180,13 +182,14 @@ func spike(t *testing.T, rtt time.Duration, capacity int) {
 	}
 }
 
-// TestManyProcesses: processes that share a Redis leave room for each other.
+// TestManyProcesses: several processes that share an overloaded Redis together get at least
+// 70 % of its capacity decided.
 func TestManyProcesses(t *testing.T) {
 	const capacity, processes = 5000, 20
 	bubble(t, func(t *testing.T) {
 		f := &far{rtt: time.Millisecond, each: time.Second / capacity}
 		var decided, all atomic.Int64
-		for range 2 { // the first second finds the balance
+		for range 2 { // in the first round the processes adapt to each other
 			decided.Store(0)
 			all.Store(0)
 			var wg sync.WaitGroup
@@ -209,8 +212,8 @@ func TestManyProcesses(t *testing.T) {
 	})
 }
 
-// TestBlip: answers that stand still for 60 ms cost no connection, and no more
-// decisions than were asked for in that time.
+// TestBlip: if no answer arrives for 60 ms, no connection is lost, and about as many asks
+// fail as were made in that time.
 func TestBlip(t *testing.T) {
 	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
 		bubble(t, func(t *testing.T) {
@@ -237,8 +240,8 @@ func TestBlip(t *testing.T) {
 	}
 }
 
-// TestHole: after answers that were lost for a while there are decisions again
-// within half a second.
+// TestHole: half a second after a time in which answers were lost, all asks are decided
+// again.
 func TestHole(t *testing.T) {
 	for _, d := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second} {
 		for _, rate := range []int{10, 1000} {
@@ -264,12 +267,12 @@ func TestHole(t *testing.T) {
 	}
 }
 
-// TestConnects: a connection that takes longer than a request has is made all the
-// same, beside those that are in use.
+// TestConnects: a connection that takes longer to make than the timeout of a request is
+// made nevertheless, while requests go on.
 func TestConnects(t *testing.T) {
 	for _, c := range []struct{ rtt, dial, timeout time.Duration }{
 		{5 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond},
-		{20 * time.Millisecond, 80 * time.Millisecond, 50 * time.Millisecond}, // TLS and AUTH
+		{20 * time.Millisecond, 80 * time.Millisecond, 50 * time.Millisecond}, // as with TLS and AUTH
 		{90 * time.Millisecond, 360 * time.Millisecond, 250 * time.Millisecond},
 	} {
 		bubble(t, func(t *testing.T) {
@@ -284,8 +287,8 @@ func TestConnects(t *testing.T) {
 	}
 }
 
-// TestQueueHeeds: a caller that leaves a line has spent nothing, and one whose
-// context ends hears of it at once.
+// TestQueueHeeds: if the context of a caller ends, do returns at once. A command that still
+// waits for a connection is then never sent.
 func TestQueueHeeds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &far{rtt: 10 * time.Millisecond, dial: 40 * time.Millisecond}
@@ -308,7 +311,8 @@ func TestQueueHeeds(t *testing.T) {
 	})
 }
 
-// TestQueuePanic: a hook of the client that panics is an error of the call.
+// TestQueuePanic: if a hook of the client panics, the call returns an error, and the queue
+// goes on working.
 func TestQueuePanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &far{}

@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// own is an algorithm with Lua of its own.
+// An own algorithm has its Lua from a test.
 type own struct {
 	weir.Algorithm
 	name, lua string
@@ -22,7 +22,8 @@ type own struct {
 func (o own) Name() string { return o.name }
 func (o own) Lua() string  { return o.lua }
 
-// TestScriptedMistakes: the error of Lua with a mistake says where to look for it.
+// TestScriptedMistakes: if the Lua of an algorithm has a mistake, the error quotes the
+// line, or names the rule and limit.
 func TestScriptedMistakes(t *testing.T) {
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
 	store := newStore(t, rdb)
@@ -57,7 +58,7 @@ type listed struct {
 
 func (listed) Additive() {}
 
-// TestNotComparable: a batch may have algorithms that can't be compared.
+// TestNotComparable: a batch may have algorithms whose values cannot be compared with ==.
 func TestNotComparable(t *testing.T) {
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})))
 	fixed := algorithms.FixedWindow(3, 10_000*time.Hour)

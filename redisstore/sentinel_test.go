@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestSentinel: a master that dies or hangs is replaced by a replica, and the
-// store finds it.
+// TestSentinel: when the master dies or hangs, Sentinel makes a replica the master, and the
+// store finds the new master.
 func TestSentinel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds until Sentinels agree")
@@ -25,17 +25,17 @@ func TestSentinel(t *testing.T) {
 	})
 }
 
-// TestSentinelPlanned: what a failover on request admits twice. Sentinel makes a
-// replica the master first and tells the old one later, up to a second: what that
-// admits meanwhile is lost, unless it needs all replicas to write, or its writes
-// are paused before.
+// TestSentinelPlanned measures how many units are admitted twice by SENTINEL FAILOVER.
+// Sentinel makes a replica the master, and tells the old master up to a second later. Units
+// that the old master admits meanwhile are lost. Only the few that are under way may be
+// lost if the old master needs all replicas to write, or if its writes are paused before.
 func TestSentinelPlanned(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds until Sentinels agree")
 	}
 	for _, c := range []struct {
 		name    string
-		prepare []string // of the master
+		prepare []string // a command for the old master
 		bounded bool
 	}{
 		{"as it is", nil, false},
@@ -48,8 +48,8 @@ func TestSentinelPlanned(t *testing.T) {
 	}
 }
 
-// planFailover orders a failover under load. If it is bounded, none is admitted twice but
-// those under way.
+// planFailover asks Sentinel for a failover under load. If bounded is set, only units that
+// are under way may be admitted twice.
 func planFailover(t *testing.T, prepare []string, bounded bool) {
 	t.Helper()
 	s := redistest.Sentinel(t)
@@ -77,7 +77,7 @@ func planFailover(t *testing.T, prepare []string, bounded bool) {
 		}
 		return nil
 	})
-	time.Sleep(2 * time.Second) // all are told
+	time.Sleep(2 * time.Second) // until all servers know the new master
 	l.goesOn(t, 500)
 	l.stop()
 	admitted, spent := l.admitted.Load(), l.spent(t, store)
