@@ -30,7 +30,8 @@ limits:
   config: [{limit: 1000, period: 60}]
 `
 
-// writeLimits writes a file that allows each client limit requests a minute.
+// writeLimits writes a file of rules; limit is the number of requests that each client may send
+// in a minute.
 func writeLimits(t *testing.T, path string, limit int) {
 	t.Helper()
 	if err := os.WriteFile(path, fmt.Appendf(nil, testLimits, limit), 0o600); err != nil {
@@ -38,7 +39,7 @@ func writeLimits(t *testing.T, path string, limit int) {
 	}
 }
 
-// start returns a gateway whose file, at path, allows each client limit requests a minute.
+// start returns a gateway and the path of its file of rules, which writeLimits has written.
 func start(t *testing.T, limit int) (g *gateway, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "limits.yaml")

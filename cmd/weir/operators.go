@@ -13,8 +13,8 @@ type operatorKey struct{}
 // operatorOf returns the user name that an operator has sent, or "". The log has it in the
 // lines about changes that operators make.
 func operatorOf(ctx context.Context) string {
-	who, _ := ctx.Value(operatorKey{}).(string)
-	return who
+	name, _ := ctx.Value(operatorKey{}).(string)
+	return name
 }
 
 // operatorsOnly passes on requests that have the token, as a bearer token or as the password
@@ -23,7 +23,7 @@ func operatorOf(ctx context.Context) string {
 func operatorsOnly(token string, next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte(token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, given, basic := r.BasicAuth()
+		name, given, basic := r.BasicAuth()
 		if !basic {
 			scheme, bearer, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 			if strings.EqualFold(scheme, "Bearer") {
@@ -36,6 +36,6 @@ func operatorsOnly(token string, next http.Handler) http.Handler {
 			http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, who)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, name)))
 	})
 }

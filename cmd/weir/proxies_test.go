@@ -28,9 +28,8 @@ type proxied struct {
 	limits   string       // the path of the file of limits
 }
 
-// behind starts a gateway that allows each client limit requests a minute, and an upstream. It
-// then calls run, which starts a proxy with its sample configuration; ports replaces the
-// addresses in that sample.
+// behind starts a gateway with this limit (see writeLimits) and an upstream. Then it calls run,
+// which starts a proxy with its sample configuration; ports replaces the addresses in the sample.
 func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Replacer)) *proxied {
 	t.Helper()
 	p := &proxied{}

@@ -180,7 +180,7 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 	slog.DebugContext(ctx, "redis: "+fmt.Sprintf(format, args...))
 }
 
-// stores are the stores of a service.
+// stores are what newStores returns.
 type stores struct {
 	store   weir.Store
 	counter weir.Store   // like store, but -replicas does not divide its limits; for Envoy
@@ -188,8 +188,8 @@ type stores struct {
 	close   func() error
 }
 
-// newStores returns a store in memory or, with -redis-addrs, one in Redis behind a breaker.
-// With -redis-down=memory the latter counts in memory while Redis is down.
+// newStores returns a store in memory or, with -redis-addrs, one in Redis behind a breaker. With
+// -redis-down=memory a store in memory counts while Redis is down.
 func newStores(o *options, logger *slog.Logger) (*stores, error) {
 	local := memstore.New(memstore.Options{MaxKeys: o.maxKeys})
 	if o.redis.addrs == "" {

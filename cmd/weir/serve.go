@@ -145,7 +145,7 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// http serves h on the address of a flag until stop.
+// http serves h on addr, the address of a flag, until stop is called.
 func (s *service) http(flag, addr string, h http.Handler) error {
 	ln, err := s.listener(flag, addr)
 	if err != nil {
@@ -168,7 +168,7 @@ func (s *service) http(flag, addr string, h http.Handler) error {
 	return nil
 }
 
-// grpc serves srv on the address of a flag until stop.
+// grpc serves srv on addr, the address of a flag, until stop is called.
 func (s *service) grpc(flag, addr string, srv *grpc.Server) error {
 	ln, err := s.listener(flag, addr)
 	if err != nil {

@@ -1,8 +1,9 @@
 // Package envoy is a gRPC service for Envoy's rate limit filter,
-// envoy.service.ratelimit.v3.RateLimitService. It reads the files of
-// github.com/envoyproxy/ratelimit, here called Envoy's service, and decides as it does.
+// envoy.service.ratelimit.v3.RateLimitService. It takes the place of
+// github.com/envoyproxy/ratelimit, here called Envoy's service: it reads the same files and makes
+// the same decisions.
 //
-// Every hit counts, also one that is over the limit. Windows begin at whole multiples of their
+// Every hit counts, even if it is over the limit. Windows begin at whole multiples of their
 // unit since 1970. The store only counts: its fixed windows have a quota above every limit, and
 // this package compares the count with the limit.
 package envoy
@@ -200,7 +201,7 @@ type reader struct {
 	errs   []error
 }
 
-// mistake adds an error at the place of a YAML path such as $.descriptors[0].
+// mistake adds an error for the line of a YAML path such as $.descriptors[0].
 func (r *reader) mistake(path, format string, args ...any) {
 	line := 1
 	if p, err := yaml.PathString(path); err == nil {

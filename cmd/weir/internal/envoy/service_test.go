@@ -399,7 +399,7 @@ func (b *broken) Take(context.Context, *weir.Transaction) error {
 }
 
 // TestMistakenCalls: an invalid call, and a store that fails or panics, give the right gRPC
-// code. The text of the store's error stays secret.
+// code. The error that the client gets has none of the text of the store's error.
 func TestMistakenCalls(t *testing.T) {
 	store := &broken{}
 	c := dial(t, sample(t), store, Options{})
