@@ -45,8 +45,8 @@
 // this process has seen, so ask each replica; a store cannot list its bans. /try replays recent
 // requests, with full quotas at the beginning: see [watch.Traffic.Try].
 //
-// To ban networks, set Options.Overrides, and its DenyFrom as the DenyFrom of the rule. Rules of
-// a file have it. The rule needs no Penalty. A ban of a network applies in all replicas within a
+// To ban networks, set Options.Overrides, and set its DenyFrom as the DenyFrom of the rule. Package
+// config does that for the rules of a file. The rule needs no Penalty. A ban of a network applies in all replicas within a
 // second. The bits of a network after its prefix must be 0: 192.0.2.0/24, not 192.0.2.7/24. A
 // single address is the network 192.0.2.7/32.
 //

@@ -158,7 +158,7 @@ func (h *Handler) tryOnPage(p *page, r *rule) (err error) {
 	return err
 }
 
-// act makes the change that a form asks for, by the request that a client would send as JSON. It
+// act makes the change that a form asks for: it serves the JSON request for the same change. It
 // returns the form.
 func (h *Handler) act(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)

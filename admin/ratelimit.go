@@ -113,7 +113,7 @@ type peeker struct {
 	free    *weir.Limiter // limiter, but all requests cost 0
 }
 
-// peekers are the peekers of limiters. They are made again when other limiters are in force.
+// A peekers has a peeker for each limiter. It is replaced when other limiters are in force.
 type peekers struct {
 	limiters []*weir.Limiter
 	all      []peeker
