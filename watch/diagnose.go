@@ -120,7 +120,7 @@ func (d *diagnosis) check(c *weir.Charge, r *http.Request, outer *weir.Transacti
 	}
 }
 
-// isForwarded reports whether a proxy sent a request with these fields.
+// isForwarded reports whether h has a field by which proxies name the client.
 func isForwarded(h http.Header) bool {
 	return len(h["X-Forwarded-For"]) > 0 || len(h["Forwarded"]) > 0 || len(h["X-Real-Ip"]) > 0
 }

@@ -21,7 +21,7 @@ type Traffic struct {
 	ring  []recorded
 	n     int64  // how many requests were recorded
 	keys  []byte // the keys of the ring, one after the other, again from the start when it is full
-	end   int64  // where the last key ends, if keys had never started again
+	end   int64  // bytes of keys that were written: the last key ends at end % len(keys)
 }
 
 // A recorded is a request that was charged under one rule.
@@ -50,8 +50,8 @@ func NewTraffic(n int) *Traffic {
 }
 
 // Observe records a request under each rule that was asked for it, also if a limit refused the
-// request. It does not record a request that a deny list refuses, or a ban that the process
-// knows of, because then no limit is asked.
+// request. It does not record requests that are refused by a deny list, or by a ban that the
+// process knows of, because then no limit is asked.
 func (t *Traffic) Observe(e weir.Event) {
 	if e.Err != nil || e.Transaction == nil {
 		return
