@@ -162,17 +162,17 @@ func randomOfKind(r *rand.Rand, i int) weir.Limit {
 	return all(quota, 1+r.Int64N(2*quota), period)[i]
 }
 
-// A changing key has had several limits.
+// A changing is a key whose limit changes.
 type changing struct {
 	r       *rand.Rand
 	now     int64
 	states  []weir.State
-	largest int64         // capacity of its limits: what it allowed may be owed yet
-	longest time.Duration // period of its limits
+	largest int64         // the largest capacity of its limits: a debt of that size may be left
+	longest time.Duration // the longest period of its limits
 }
 
-// use charges the key under l, often for all that remains, and checks what it says before
-// each charge. It returns what is spent.
+// use charges the key under l, often for all that remains, and checks the decision on a cost
+// of 0 before each charge. It returns the charges that were spent.
 func (c *changing) use(l weir.Limit, steps int) (h history, err error) {
 	k := newKey(l)
 	c.largest, c.longest = max(c.largest, k.burst), max(c.longest, l.Period)
@@ -184,14 +184,14 @@ func (c *changing) use(l weir.Limit, steps int) (h history, err error) {
 		tx.Decide(c.now, c.states)
 		d := tx.Decisions[0]
 		if d.Remaining > fresh.Remaining || d.Remaining < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.NextAfter > d.ResetAfter {
-			return nil, fmt.Errorf("state %+v gives %+v", c.states[0], d)
+			return nil, fmt.Errorf("the state %+v gives the impossible decision %+v", c.states[0], d)
 		}
 		if worst := 2 * max(c.longest, time.Duration(max(1, (c.largest+k.quota-1)/k.quota))*l.Period); d.ResetAfter > worst {
-			return nil, fmt.Errorf("state %+v is as good as new in %v, want %v at most", c.states[0], d.ResetAfter, worst)
+			return nil, fmt.Errorf("the state %+v has ResetAfter %v, want %v at most", c.states[0], d.ResetAfter, worst)
 		}
 		if tx.Charges[0].Cost = d.Remaining; d.Remaining > 0 && c.r.IntN(3) > 0 {
 			if !tx.Decide(c.now, c.states) {
-				return nil, fmt.Errorf("refuses what it says remains: %+v", tx.Decisions[0])
+				return nil, fmt.Errorf("a charge of Remaining is refused: %+v", tx.Decisions[0])
 			}
 			h = append(h, spending{c.now, d.Remaining})
 		}

@@ -73,7 +73,7 @@ func FuzzTake(f *testing.F) {
 }
 
 // fuzzedStep returns by how many µs the clock moves: to an instant that the decision
-// names, on, or back.
+// names, by any time, or back.
 func fuzzedStep(choice byte, number int64, l *weir.Limit, d *weir.Decision) int64 {
 	switch choice % 8 {
 	case 1:
@@ -96,7 +96,7 @@ func fuzzedStep(choice byte, number int64, l *weir.Limit, d *weir.Decision) int6
 	return 0
 }
 
-// fuzzedCost returns a cost near the capacity, or any, and how long it may wait.
+// fuzzedCost returns a cost, often one near the capacity, and how long the charge may wait.
 func fuzzedCost(choice byte, number, capacity int64) (cost int64, within time.Duration) {
 	switch choice % 8 {
 	case 1:

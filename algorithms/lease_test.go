@@ -59,7 +59,7 @@ func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) 
 	period := l.Period.Microseconds()
 	u := lateUser{r: r, limit: l, leaser: a, now: 1_700_000_000_000_000 + r.Int64N(10*period)}
 	if r.IntN(2) == 0 && l.Period >= 24*time.Hour {
-		u.now = 1_700_006_400_000_000 - 20_000 // a day ends
+		u.now = 1_700_006_400_000_000 - 20_000 // 20 ms before a day ends
 		period = 10_000
 	}
 	for range 60 {

@@ -187,12 +187,12 @@ func (k *key) checkCharge(now, cost, within int64, t *weir.Transaction) error {
 			return fmt.Errorf("waits %d µs", wait)
 		}
 		if !k.fitsFrom(now+wait, cost) {
-			return fmt.Errorf("waits %d µs; at that: fits %v, one earlier: %v", wait, k.fit(now+wait, cost), k.fit(now+wait-1, cost))
+			return fmt.Errorf("waits %d µs; fits then: %v, one µs earlier: %v", wait, k.fit(now+wait, cost), k.fit(now+wait-1, cost))
 		}
 		k.spend(now+wait, cost)
 	case d.Allowed:
 		if d.RetryAfter != 0 || !k.fit(now, cost) {
-			return fmt.Errorf("allowed, and does not fit")
+			return fmt.Errorf("allowed, though it does not fit")
 		}
 		k.spend(now, cost)
 	default:
@@ -204,10 +204,10 @@ func (k *key) checkCharge(now, cost, within int64, t *weir.Transaction) error {
 // checkRetry compares RetryAfter, in µs, of a charge that is refused with the definition.
 func (k *key) checkRetry(now, cost, within, retry int64) error {
 	if retry <= within || k.fit(now, cost) {
-		return fmt.Errorf("refused, and fits")
+		return fmt.Errorf("refused, though it fits")
 	}
 	if !k.fitsFrom(now+retry, cost) {
-		return fmt.Errorf("RetryAfter %d µs; at that: fits %v, one earlier: %v", retry, k.fit(now+retry, cost), k.fit(now+retry-1, cost))
+		return fmt.Errorf("RetryAfter %d µs; fits then: %v, one µs earlier: %v", retry, k.fit(now+retry, cost), k.fit(now+retry-1, cost))
 	}
 	return nil
 }
@@ -234,15 +234,15 @@ func (k *key) checkView(now int64, d *weir.Decision) error {
 	left, next, reset := d.Remaining, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()
 	switch {
 	case now < k.last && left != 0:
-		return fmt.Errorf("Remaining %d while the newest unit lies ahead", left)
+		return fmt.Errorf("Remaining %d before the instant of the newest unit, want 0", left)
 	case now >= k.last && (left > 0 && !k.fit(now, left) || left < k.burst && k.fit(now, left+1)):
-		return fmt.Errorf("Remaining %d; fits %v, one more %v", left, k.fit(now, left), k.fit(now, left+1))
+		return fmt.Errorf("Remaining %d; so many fit: %v, one more fits: %v", left, k.fit(now, left), k.fit(now, left+1))
 	case left == k.burst && next != 0:
-		return fmt.Errorf("NextAfter %d µs of a key that is full", next)
+		return fmt.Errorf("NextAfter %d µs of a key that has spent nothing, want 0", next)
 	case left != k.burst && !k.fitsFrom(now+next, left+1):
-		return fmt.Errorf("NextAfter %d µs, Remaining %d; one more fits then: %v, one earlier: %v", next, left, k.fit(now+next, left+1), k.fit(now+next-1, left+1))
+		return fmt.Errorf("NextAfter %d µs, Remaining %d; one more fits then: %v, one µs earlier: %v", next, left, k.fit(now+next, left+1), k.fit(now+next-1, left+1))
 	case !k.fit(now+reset, k.burst) || !k.overdue() && reset > 0 && k.fit(now+reset-1, k.burst):
-		return fmt.Errorf("ResetAfter %d µs; all fits then: %v, one earlier: %v", reset, k.fit(now+reset, k.burst), k.fit(now+reset-1, k.burst))
+		return fmt.Errorf("ResetAfter %d µs; the whole capacity fits then: %v, one µs earlier: %v", reset, k.fit(now+reset, k.burst), k.fit(now+reset-1, k.burst))
 	}
 	return nil
 }
@@ -401,14 +401,14 @@ func TestQueueOracle(t *testing.T) {
 	}
 }
 
-// A queue is the definition of a leaky bucket.
+// A queue is the definition of a leaky bucket whose callers wait.
 type queue struct {
 	quota, period, capacity int64
 	free                    int64 // when all units in the bucket have leaked, in µs times quota
 }
 
-// admits returns when cost units depart, in µs from now, and whether the bucket has room for
-// them and they depart within that time.
+// admits returns when cost units depart, in µs from now. ok says that the bucket has room for
+// them and that they depart within the time `within`.
 func (q *queue) admits(now, cost, within int64) (wait int64, ok bool) {
 	level := max(0, q.free-now*q.quota) // in units times period
 	wait = (level + q.quota - 1) / q.quota

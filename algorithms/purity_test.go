@@ -41,7 +41,8 @@ func TestPurity(t *testing.T) {
 	}
 }
 
-// checkPure takes cost units from a state, from a copy of it and by Step.
+// checkPure fails the test unless Take of a state, Take of a copy and Step give the same, and
+// the state is unchanged.
 func checkPure(t *testing.T, seed uint64, l weir.Limit, s weir.State, now, cost int64) {
 	t.Helper()
 	was := clone(s)

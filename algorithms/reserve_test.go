@@ -41,7 +41,7 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// A booking is a key with charges that go at instants to come.
+// A booking is a key with charges that are reserved for later instants.
 type booking struct {
 	*testing.T
 	*key
@@ -51,7 +51,7 @@ type booking struct {
 	now     int64
 	states  []weir.State
 	active  history            // the charges that were not cancelled
-	turns   []weir.Transaction // which made them
+	turns   []weir.Transaction // the transactions of these charges
 	log     []string
 }
 
@@ -74,7 +74,7 @@ func (b *booking) cancel(i int) (freed bool) {
 	return before != fmt.Sprint(b.states[0])
 }
 
-// charge makes a charge that may wait, or must, and checks when it goes.
+// charge makes a charge that may wait, or must wait, and checks its instant.
 func (b *booking) charge() {
 	b.Helper()
 	r, cost := b.r, int64(1)
@@ -99,7 +99,7 @@ func (b *booking) charge() {
 	b.log = append(b.log, fmt.Sprintf("%d: %d within %v: at %d", b.now, cost, tx.Within, at))
 }
 
-// check holds the instants of the charges that were not cancelled against the definition.
+// check compares the instants of the charges that were not cancelled with the definition.
 func (b *booking) check() {
 	b.Helper()
 	slices.SortStableFunc(b.active, func(a, b spending) int { return int(a.at - b.at) })
@@ -267,7 +267,7 @@ func (b *booking) line() (line []weir.Transaction) {
 	return line
 }
 
-// giveBack cancels a charge of the line.
+// giveBack cancels a reserved charge.
 func (b *booking) giveBack(tx *weir.Transaction) {
 	back := weir.Transaction{Charges: []weir.Charge{tx.Charges[0]}, Undo: tx.Undo}
 	back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, tx.Decisions[0].At
@@ -276,7 +276,7 @@ func (b *booking) giveBack(tx *weir.Transaction) {
 	b.log = append(b.log, fmt.Sprintf("%d: cancel %d at %d: %+v -> %+v", b.now, back.Charges[0].Cost, back.Charges[0].Spent, before, b.states[0]))
 }
 
-// checkNoLonger: a charge waits no longer than it would have from the state kept.
+// checkNoLonger fails the test if a charge waits longer than it would from the state kept.
 func (b *booking) checkNoLonger(kept weir.State, cost int64, within time.Duration) {
 	b.Helper()
 	wait := func(s weir.State) (d time.Duration, admitted bool) {

@@ -51,7 +51,8 @@ func TestSwitchedRetryAfter(t *testing.T) {
 	}
 }
 
-// randomCharge returns a charge of l that may wait, a gift, or what cancels a turn.
+// randomCharge returns a charge of l that may wait, that gives units back, or that cancels a
+// reservation.
 func randomCharge(r *rand.Rand, l weir.Limit, turns *[]weir.Transaction) weir.Transaction {
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1 + r.Int64N(l.Capacity())}}}
 	if r.IntN(3) == 0 {
@@ -69,7 +70,7 @@ func randomCharge(r *rand.Rand, l weir.Limit, turns *[]weir.Transaction) weir.Tr
 	return tx
 }
 
-// checkRetryAfter asks again for what is refused from a state.
+// checkRetryAfter makes a refused charge again, at RetryAfter and at other instants.
 func checkRetryAfter(r *rand.Rand, tx *weir.Transaction, s weir.State, now int64) error {
 	admitted := func(after int64) bool {
 		again := weir.Transaction{Charges: tx.Charges, Within: tx.Within}

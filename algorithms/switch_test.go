@@ -40,27 +40,27 @@ func (s *switcher) charge(i int, cost int64) error {
 	next := look.NextAfter.Microseconds()
 	switch left, most := look.Remaining, newKey(l).burst; {
 	case left < 0 || left > most:
-		return fmt.Errorf("%v: Remaining %d", l, left)
+		return fmt.Errorf("%v: Remaining %d is below 0 or above the capacity", l, left)
 	case left > 0 && !fits(0, left) || fits(0, left+1):
-		return fmt.Errorf("%v: Remaining %d, fits %v, one more %v", l, left, left > 0 && fits(0, left), fits(0, left+1))
+		return fmt.Errorf("%v: Remaining %d; so many fit: %v, one more fits: %v", l, left, left > 0 && fits(0, left), fits(0, left+1))
 	case left < most && (!fits(next, left+1) || fits(next-1, left+1)):
-		return fmt.Errorf("%v: NextAfter %d µs", l, next)
+		return fmt.Errorf("%v: one more unit does not fit after NextAfter %d µs and not before", l, next)
 	}
 	d := s.decide(st, l, s.now, cost)
 	if retry := d.RetryAfter.Microseconds(); !d.Allowed && d.RetryAfter != weir.Never && (!fits(retry, cost) || fits(retry-1, cost)) {
-		return fmt.Errorf("%v: RetryAfter %d µs, fits then %v, one earlier %v", l, retry, fits(retry, cost), fits(retry-1, cost))
+		return fmt.Errorf("%v: RetryAfter %d µs; fits then: %v, one µs earlier: %v", l, retry, fits(retry, cost), fits(retry-1, cost))
 	}
 	if !d.Allowed {
 		return nil
 	}
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: cost}}}
 	if !tx.Decide(s.now, s.state) {
-		return fmt.Errorf("%v: refused what fits", l)
+		return fmt.Errorf("%v: a charge that fits is refused", l)
 	}
 	if cost > 0 {
 		s.spent = append(s.spent, spending{s.now, cost})
 		if got, want := s.decide(s.state[0], l, s.now, 0).Remaining, look.Remaining-cost; got > want {
-			return fmt.Errorf("%v: %d remain of %d after a charge of %d", l, got, look.Remaining, cost)
+			return fmt.Errorf("%v: Remaining is %d, and was %d before a charge of %d", l, got, look.Remaining, cost)
 		}
 	} else {
 		s.spent = s.spent.giveBack(-cost)
@@ -281,7 +281,7 @@ func TestSwitchedPeriods(t *testing.T) {
 	}
 }
 
-// A use is what a limit was charged with.
+// A use has the charges of one limit.
 type use struct {
 	since int     // the index in the spendings of all limits of the oldest charge that may count
 	until int64   // when the last charge no longer counts
@@ -311,7 +311,7 @@ func (s *periodSwitcher) step(r *rand.Rand) error {
 		most *= 2
 	}
 	if block := s.decide(s.state[0], l, s.now, max(1, cost)).RetryAfter.Microseconds(); block > most {
-		return fmt.Errorf("%v blocks for %d µs", l, block)
+		return fmt.Errorf("%v refuses a key for %d µs, which is too long", l, block)
 	}
 	before := len(s.spent)
 	if cost > 0 {
@@ -334,8 +334,8 @@ func (s *periodSwitcher) step(r *rand.Rand) error {
 	return nil
 }
 
-// record adds a charge, number n of all, to what the i-th limit was charged with. It checks
-// that all that the limit must count is within its quota.
+// record adds a charge, number n of all, to the uses of the i-th limit. It checks that the
+// units that the limit must count are within its quota.
 func (s *periodSwitcher) record(i, n int) error {
 	l, u := s.limits[i], &s.uses[i]
 	period := l.Period.Microseconds()
@@ -352,7 +352,7 @@ func (s *periodSwitcher) record(i, n int) error {
 		over = over && seen.sum(start-period, start)*(start+period-s.now)+seen.sum(start, s.now+1)*period > l.Quota*period
 	}
 	if over {
-		return fmt.Errorf("%v admits %d at %d, with %v since its own charge", l, s.spent[n].n, s.now, seen)
+		return fmt.Errorf("%v admits %d units at %d, though %v are spent since its own charge", l, s.spent[n].n, s.now, seen)
 	}
 	u.own = append(u.own, s.spent[n])
 	u.until = s.now + period
@@ -424,7 +424,7 @@ func (tt nearCase) run(t *testing.T) {
 	}
 }
 
-// runNear charges so many sliding windows of near periods, as a client chooses.
+// runNear charges count sliding windows of similar periods at random.
 func runNear(t *testing.T, r *rand.Rand, seed uint64, count int) {
 	t.Helper()
 	var limits []weir.Limit

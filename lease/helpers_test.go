@@ -23,7 +23,7 @@ var (
 	must      = weirtest.New
 )
 
-// closeStore expects a store to give all back.
+// closeStore fails the test unless Close gives all units back without an error.
 func closeStore(t *testing.T, store *lease.Store) {
 	t.Helper()
 	if err := store.Close(t.Context()); err != nil {

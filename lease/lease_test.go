@@ -415,7 +415,7 @@ func TestLeaseCalls(t *testing.T) {
 	}
 }
 
-// countCalls has replicas call for 10 s.
+// countCalls lets replicas make calls for 10 s.
 func countCalls(t *testing.T, limit weir.Limit, replicas int64) {
 	const quota, rate, hold, lasts = callsQuota, 5000, 100 * time.Millisecond, 10 * time.Second
 	plain := memory()
@@ -467,9 +467,9 @@ func countCalls(t *testing.T, limit weir.Limit, replicas int64) {
 	if ratio > 1.0/200 {
 		t.Errorf("%v, %d replicas: got %.4f calls of the store for each call, want at most one for 200", limit, replicas, ratio)
 	}
-	most := replicas * rate / 10 * 3 / 2 // calls of a busy TTL
+	most := replicas * rate / 10 * 3 / 2 // the calls of a busy TTL
 	if limit.Algorithm.Name() == "gcra" {
-		most = (replicas + 2) * quota / 600 // as much as drains in a TTL, and until a replica learns what the others took
+		most = (replicas + 2) * quota / 600 // the units that drain in a TTL, and those that drain until a replica sees what the others took
 	}
 	if n := held.Load(); n > most {
 		t.Errorf("%v, %d replicas: got %d units held at once, want %d at most", limit, replicas, n, most)

@@ -417,7 +417,7 @@ func TestLeaseKeys(t *testing.T) {
 		charge := func(key string) weir.Charge {
 			return weir.Charge{Rule: "r", Key: key, Limit: perHour(1_000_000), Cost: 1}
 		}
-		served := func(name string, keys int) uint64 { // calls of so many keys that a lease served
+		served := func(name string, keys int) uint64 { // returns how many calls of that many keys leases have served
 			before := store.Stats().Hits
 			for i := range keys {
 				take(t, store, 0, charge(fmt.Sprint(name, i)))
@@ -486,7 +486,7 @@ func TestLeaseAllocs(t *testing.T) {
 // admissions counts transactions that are admitted.
 type admissions struct {
 	mu             sync.Mutex
-	n, first, last int64 // how many, and when, in µs since 1970
+	n, first, last int64 // their number, and when the first and the last came, in µs since 1970
 }
 
 func (a *admissions) add(tx *weir.Transaction) {
