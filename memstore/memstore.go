@@ -30,8 +30,8 @@ type Options struct {
 
 // ErrFull is returned by Take if there is no room for a new key, because every state that
 // it could replace has refused a charge. This happens only if more than nine tenths of
-// MaxKeys states have. A Limiter treats it as every error of a store: OnError decides, and
-// by default the request passes.
+// MaxKeys states have refused one. A Limiter treats it as every error of a store: OnError
+// decides, and by default the request passes.
 var ErrFull = errors.New("memstore: full of keys that are being limited")
 
 // Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent use. Its

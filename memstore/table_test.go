@@ -26,7 +26,8 @@ func (s *Store) ask(t testing.TB, key string, l weir.Limit, cost int64) *weir.Tr
 	return tx
 }
 
-// many returns how many keys a flood in tests has: fewer in builds that are slow.
+// many returns how many keys a flood in tests has: 1,000,000, or 100,000 with -short or
+// -race.
 func many() int {
 	info, _ := debug.ReadBuildInfo()
 	if testing.Short() || slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {

@@ -83,8 +83,8 @@ type call struct {
 	args []any // of the command; the first two, its name and the script, are still empty
 }
 
-// prepare finds the script of c and writes the arguments. The script may need the windows
-// around the instants in around.
+// prepare finds the script of c and writes its arguments. around has instants around which
+// the script may need the windows of a calendar.
 func (s *Store) prepare(c *call, around []int64) error {
 	t := c.ts[0]
 	if len(t.Charges) > mostCharges {

@@ -111,7 +111,8 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// test has a client and a stack with a fallback see the trouble begin and end.
+// test causes and ends the trouble. Meanwhile it calls a store alone, and a stack with a
+// fallback.
 func (c trouble) test(t *testing.T) {
 	server := redistest.Server(t, "--enable-debug-command", "yes", "--dbfilename", "taken")
 	admin := client(t, redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{server.Addr()}, MaxRetries: -1, ReadTimeout: 10 * time.Second})).(*redis.Client).Conn()

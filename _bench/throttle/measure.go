@@ -99,8 +99,8 @@ func start(ctx context.Context, j *job) (*process, error) {
 }
 
 // watchStalls measures until stop how late the ticks of a ticker are, which is how long
-// this machine delays goroutines that could run. stop returns the longest delay. A run with
-// a delay as long as the buffer is spoiled.
+// this machine delays goroutines that could run. stop returns the longest delay. A delay as
+// long as the buffer spoils a run.
 func watchStalls() (stop func() time.Duration) {
 	const period = time.Millisecond
 	done, most := make(chan struct{}), make(chan time.Duration)

@@ -129,7 +129,7 @@ func TestWorst(t *testing.T) {
 	current(t, "worst.svg", text)
 }
 
-// fold breaks a text into lines of at most most bytes.
+// fold breaks a text into lines. No line has more than most bytes.
 func fold(text string, most int) (lines []string) {
 	for len(text) > most {
 		i := most

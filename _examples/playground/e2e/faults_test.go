@@ -106,8 +106,8 @@ func TestViews(t *testing.T) {
 	p.picture("views-1280-light")
 }
 
-// TestFold opens the page on a telephone and at a zoom of 200 %. The first chart must be
-// visible without scrolling.
+// TestFold opens the page as wide and high as telephones are, and as a desktop is at a zoom
+// of 200 %. The first chart must be visible without scrolling.
 func TestFold(t *testing.T) {
 	t.Parallel()
 	base := serveStatic(t)

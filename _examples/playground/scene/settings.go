@@ -36,7 +36,7 @@ const (
 	maxSpeed  = 10
 )
 
-// A kind describes an algorithm, and how programs and files choose it.
+// A kind describes an algorithm, and how Go code and files of rules name it.
 type kind struct {
 	name, title, about string
 	limit              func(quota int64, period time.Duration) weir.Limit // for algorithms without a burst

@@ -68,7 +68,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 	}
 	done := map[string]int{}
 	for total := 0; total < decisions; {
-		s := store // which soon has as many scripts as a store makes
+		s := store // shared by many histories, so it soon has all scripts that a store makes
 		if r.IntN(2) == 0 {
 			if s, err = redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}); err != nil {
 				t.Fatal(err)
@@ -642,7 +642,7 @@ func (h *history) lifetimes(t *weir.Transaction) error {
 	if h.real {
 		return nil // TTLs have shrunk when the test reads them; the conformance tests check them
 	}
-	needs := map[string]int64{} // when a value stops to matter, in µs since 1970
+	needs := map[string]int64{} // until when a value matters, in µs since 1970
 	slack := map[string]int64{}
 	wrote := map[string]bool{}
 	for i := range t.Charges {

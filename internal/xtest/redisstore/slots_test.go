@@ -28,7 +28,7 @@ type ring struct {
 	// one.
 	mu      sync.Mutex
 	between func()
-	scripts int // how many scripts of store run before between
+	scripts int // how many scripts of store still run before the call of between
 }
 
 func newRing(t *testing.T) *ring {
