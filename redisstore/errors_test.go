@@ -154,8 +154,8 @@ func TestCorruptLog(t *testing.T) {
 	}
 }
 
-// takeCorrupt takes a charge that may wait from a log that may be corrupt. Its error, if
-// any, names the rule and the limit.
+// takeCorrupt makes a charge with a wait on a log that may be corrupt. Its error, if any,
+// names the rule and the limit.
 func takeCorrupt(t *testing.T, store weir.Store, what string, c weir.Charge) (*weir.Transaction, error) {
 	t.Helper()
 	tx := &weir.Transaction{Charges: []weir.Charge{c}, Within: time.Minute}

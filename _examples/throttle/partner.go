@@ -13,7 +13,7 @@ import (
 
 const (
 	tick    = 250 * time.Millisecond // between two lines of the timeline
-	pauseAt = 11                     // the partner answers this arrival with 429
+	pauseAt = 11                     // the number of the arrival that the partner answers with 429
 	pause   = 2 * time.Second        // the Retry-After of that answer
 	grace   = 200 * time.Millisecond // requests that arrive this soon after that answer were already on their way
 )

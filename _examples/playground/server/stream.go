@@ -25,7 +25,7 @@ const (
 
 // Scenes has the scenes of all open pages. A scene ends with its stream.
 type scenes struct {
-	ctx   context.Context // streams end with it
+	ctx   context.Context // all streams end when ctx ends
 	redis redis.UniversalClient
 
 	mu   sync.Mutex

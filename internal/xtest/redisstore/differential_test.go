@@ -669,7 +669,7 @@ func (h *history) lifetimes(t *weir.Transaction) error {
 	return nil
 }
 
-// lifetime checks the TTL of a value that stops to matter at need, in µs since 1970. slack is
+// lifetime checks the TTL of a value that matters until need, in µs since 1970. slack is
 // the longest period of its limits, in µs.
 func (h *history) lifetime(v string, need, slack int64) error {
 	if !h.server.Exists(v) {

@@ -284,7 +284,7 @@ func TestSlotsRace(t *testing.T) {
 	t.Logf("%d transactions were refused, %d interrupted", refused, late)
 }
 
-// unitsOf has when units were spent, in µs since 1970, by key.
+// unitsOf lists by key when units were spent, in µs since 1970.
 type unitsOf map[string][]int64
 
 // spend adds the units of a transaction, and returns 1 if it is allowed.
