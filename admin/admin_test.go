@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -27,6 +26,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
@@ -468,32 +468,13 @@ func TestGrantUnderLoad(t *testing.T) {
 		for range quota {
 			ask()
 		}
-		granted := make(chan bool)
-		var wg sync.WaitGroup
-		for range clients {
-			wg.Go(func() {
-				for {
-					select {
-					case <-granted:
-						return
-					default:
-						ask()
-					}
-				}
-			})
-		}
+		stop := weirtest.Meanwhile(clients, func(int) bool { ask(); return true })
 		for range grants {
-			resp, err := http.Post(admin.URL+"/grant?rule=api&key=anna", "application/json", strings.NewReader(`{"units": 1}`))
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-			if resp.StatusCode != 200 {
-				t.Errorf("%s: a grant got %d", name, resp.StatusCode)
+			if status := grantOne(t, admin.URL); status != 200 {
+				t.Errorf("%s: a grant got %d", name, status)
 			}
 		}
-		close(granted)
-		wg.Wait()
+		stop()
 		for range grants + 1 {
 			ask()
 		}
@@ -501,6 +482,17 @@ func TestGrantUnderLoad(t *testing.T) {
 			t.Errorf("%s: %d requests passed, want %d", name, got, quota+grants)
 		}
 	}
+}
+
+// grantOne grants anna a unit, and returns the status of the answer.
+func grantOne(t *testing.T, url string) int {
+	t.Helper()
+	resp, err := http.Post(url+"/grant?rule=api&key=anna", "application/json", strings.NewReader(`{"units": 1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
 }
 
 // TestResetUnderLoad: while clients send requests, at most quota requests pass between two
@@ -511,27 +503,13 @@ func TestResetUnderLoad(t *testing.T) {
 		l := must(t, store, hourly("api", quota))
 		h := newAdmin(t, store, l)
 		var passed atomic.Int64
-		done := make(chan bool)
-		var wg sync.WaitGroup
-		for range clients {
-			wg.Go(func() {
-				for {
-					select {
-					case <-done:
-						return
-					default:
-						passed.Add(int64(spend(l, "anna", 1)))
-					}
-				}
-			})
-		}
+		stop := weirtest.Meanwhile(clients, func(int) bool { passed.Add(int64(spend(l, "anna", 1))); return true })
 		for range resets {
 			if w := send(h, "POST", "/reset?rule=api&key=anna", ""); w.Code != 200 {
 				t.Errorf("%s: a reset got %d, %s", name, w.Code, w.Body)
 			}
 		}
-		close(done)
-		wg.Wait()
+		stop()
 		passed.Add(int64(spend(l, "anna", quota+1)))
 		if got := passed.Load(); got < quota || got > quota*(resets+1) {
 			t.Errorf("%s: %d requests passed with %d resets, want %d to %d", name, got, resets, quota, quota*(resets+1))

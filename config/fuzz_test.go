@@ -23,12 +23,7 @@ func FuzzOpen(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		file, err := open(text, testOptions)
 		if err == nil {
-			if len(file.Rules()) == 0 {
-				t.Error("Open returned a File without rules")
-			}
-			for _, r := range file.Rules() {
-				file.Handler(r.Name)
-			}
+			useFile(t, file)
 			return
 		}
 		if file != nil {
@@ -44,6 +39,17 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 	})
+}
+
+// useFile has every rule of a file make a handler.
+func useFile(t *testing.T, file *File) {
+	t.Helper()
+	if len(file.Rules()) == 0 {
+		t.Error("Open returned a File without rules")
+	}
+	for _, r := range file.Rules() {
+		file.Handler(r.Name)
+	}
 }
 
 func FuzzParseDuration(f *testing.F) {

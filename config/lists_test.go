@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -9,9 +10,11 @@ import (
 	"github.com/seed83679106/weir"
 )
 
+type listCase struct{ key, entry, want, wrong string }
+
 // listed has list entries, each with the key of its rule and the names of the requests that
 // the entry matches (want). wrong is the error if the entry can match no request.
-var listed = []struct{ key, entry, want, wrong string }{
+var listed = []listCase{
 	// An entry that is an address is compared with the address of the request, under every key.
 	{"ip", "198.51.100.7", "v4", ""},
 	{"ip", "198.51.100.0/24", "v4", ""},
@@ -71,45 +74,52 @@ func TestLists(t *testing.T) {
 				text := fmt.Sprintf("trusted-proxies: [192.0.2.0/24]\nproxy-header: %s\nlimits:\n- name: a\n  key: %s\n  %s: [\"%s\"]\n  config: [{limit: 100, period: 1h}]\n",
 					strings.ToLower(header), tt.key, list, tt.entry)
 				f, err := open(text, o)
-				if tt.wrong != "" {
-					if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("r.yaml:6:%d: %s: ", len(list)+6, list)) || !strings.Contains(err.Error(), tt.wrong) {
-						t.Errorf("key %s, %s %q: got %v, want an error in line 6 with %q", tt.key, list, tt.entry, err, tt.wrong)
-					}
+				if tt.wrong != "" || err != nil {
+					tt.checkError(t, list, err)
 					continue
 				}
-				if err != nil {
-					t.Errorf("key %s, %s %q: %v", tt.key, list, tt.entry, err)
-					continue
-				}
-				h := f.Handler("a")(ok)
-				for _, from := range []struct{ name, addr, node, user string }{
-					{"v4", "198.51.100.7", "198.51.100.7", "bob"}, {"v6", "2001:db8::7", `"[2001:db8::7]"`, "bob"},
-					{"neighbour", "2001:db8::9", `"[2001:db8::9]"`, "bob"}, {"alice", "203.0.113.9", "203.0.113.9", "alice"},
-				} {
-					r := httptest.NewRequest("GET", "/", nil)
-					r.RemoteAddr = "192.0.2.1:4"
-					r.Header.Set("X-User", from.user)
-					r.Header.Set("X-Key", "198.51.100.7") // a key that looks like an address exempts no client
-					if header == "Forwarded" {
-						r.Header.Set("Forwarded", "for="+from.node)
-						r.Header.Set("X-Forwarded-For", "198.51.100.7") // forged by the client
-					} else {
-						r.Header.Set("X-Forwarded-For", from.addr)
-						r.Header.Set("Forwarded", "for=198.51.100.7")
-					}
-					want := strings.Contains(" "+tt.want+" ", " "+from.name+" ") || list == "deny" && tt.key == "header:X-Key"
-					denied = false
-					w := httptest.NewRecorder()
-					h.ServeHTTP(w, r)
-					got := denied
-					if list == "allow" {
-						got = w.Header().Get("X-RateLimit-Limit") == ""
-					}
-					if got != want {
-						t.Errorf("key %s, %s %q, %s: %s is listed: got %v, want %v", tt.key, list, tt.entry, header, from.name, got, want)
-					}
-				}
+				tt.checkListed(t, f.Handler("a")(ok), list, header, &denied)
 			}
 		}
+	}
+}
+
+// checkListed sends a request from each client through a proxy that writes a header.
+func (tt listCase) checkListed(t *testing.T, h http.Handler, list, header string, denied *bool) {
+	t.Helper()
+	for _, from := range []struct{ name, addr, node, user string }{
+		{"v4", "198.51.100.7", "198.51.100.7", "bob"}, {"v6", "2001:db8::7", `"[2001:db8::7]"`, "bob"},
+		{"neighbour", "2001:db8::9", `"[2001:db8::9]"`, "bob"}, {"alice", "203.0.113.9", "203.0.113.9", "alice"},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "192.0.2.1:4"
+		r.Header.Set("X-User", from.user)
+		r.Header.Set("X-Key", "198.51.100.7")           // a key that looks like an address exempts no client
+		r.Header.Set("X-Forwarded-For", "198.51.100.7") // forged by the client
+		r.Header.Set("Forwarded", "for=198.51.100.7")
+		r.Header.Set(header, map[string]string{"Forwarded": "for=" + from.node, "X-Forwarded-For": from.addr}[header])
+		want := strings.Contains(" "+tt.want+" ", " "+from.name+" ") || list == "deny" && tt.key == "header:X-Key"
+		*denied = false
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		got := *denied
+		if list == "allow" {
+			got = w.Header().Get("X-RateLimit-Limit") == ""
+		}
+		if got != want {
+			t.Errorf("key %s, %s %q, %s: %s is listed: got %v, want %v", tt.key, list, tt.entry, header, from.name, got, want)
+		}
+	}
+}
+
+// checkError expects the error of a list whose entry is wrong.
+func (tt listCase) checkError(t *testing.T, list string, err error) {
+	t.Helper()
+	if tt.wrong == "" {
+		t.Errorf("key %s, %s %q: %v", tt.key, list, tt.entry, err)
+		return
+	}
+	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("r.yaml:6:%d: %s: ", len(list)+6, list)) || !strings.Contains(err.Error(), tt.wrong) {
+		t.Errorf("key %s, %s %q: got %v, want an error in line 6 with %q", tt.key, list, tt.entry, err, tt.wrong)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -408,46 +408,35 @@ func TestReloadUnderLoad(t *testing.T) {
 	srv := httptest.NewServer(h)
 	defer srv.Close()
 
-	stop := make(chan struct{})
 	var sent, answered atomic.Int64
-	var wg sync.WaitGroup
-	for range clients {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				sent.Add(1)
-				resp, err := srv.Client().Get(srv.URL)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
-				if resp.StatusCode == http.StatusOK {
-					answered.Add(1)
-				}
-			}
-		})
-	}
+	stop := weirtest.Meanwhile(clients, func(int) bool {
+		sent.Add(1)
+		resp, err := srv.Client().Get(srv.URL)
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusOK {
+			answered.Add(1)
+		}
+		return true
+	})
 	for i := range reloads {
 		if i%10 == 5 {
-			if _, err := p.write("limits: ["); err == nil {
-				t.Error("Reload of a file with a mistake: got no error")
-			}
+			p.mustNotLoad(t, "limits: [")
 		}
 		p.mustWrite(t, text(plenty+i%2))
+		more := answered.Load()
 		if i%100 == 0 { // let some requests in between
-			for n := answered.Load(); answered.Load() < n+10; {
-				runtime.Gosched()
-			}
+			more += 10
+		}
+		for answered.Load() < more {
+			runtime.Gosched()
 		}
 	}
-	close(stop)
-	wg.Wait()
+	stop()
 	if sent.Load() != answered.Load() || errs.Load() > 0 || odd.Load() > 0 {
 		t.Errorf("of %d requests %d got 200; %d errors, %d saw half a reload", sent.Load(), answered.Load(), errs.Load(), odd.Load())
 	}
@@ -458,6 +447,14 @@ func TestReloadUnderLoad(t *testing.T) {
 		t.Errorf("after %d requests the last one that fits got %d and the next %d", answered.Load(), a, b)
 	}
 	t.Logf("%d requests, %d reloads", answered.Load(), reloads)
+}
+
+// mustNotLoad writes a text with a mistake and expects an error of Reload.
+func (p *page) mustNotLoad(t *testing.T, text string) {
+	t.Helper()
+	if _, err := p.write(text); err == nil {
+		t.Error("Reload of a file with a mistake: got no error")
+	}
 }
 
 func TestReloadLeaksNothing(t *testing.T) {

@@ -114,41 +114,48 @@ func TestClients(t *testing.T) {
 		for name, headers := range map[string]weir.Dialect{"ietf": weir.IETF, "retry-after": weir.NoHeaders} {
 			t.Run(fmt.Sprintf("%s/%d/%s", b.info, b.line, name), func(t *testing.T) {
 				t.Parallel()
-				url, answers := server(t, headers)
-				if out, err := command(t, b, url).CombinedOutput(); err != nil {
-					t.Fatalf("%v: %v\n%s", b, err, out)
-				}
-				served, refused, until := 0, 0, time.Time{}
-				for _, a := range answers() {
-					if a.at.Before(until) {
-						t.Errorf("%v: a request came %v before Retry-After had passed", b, until.Sub(a.at))
-					}
-					switch a.status {
-					case http.StatusOK:
-						served++
-					case http.StatusTooManyRequests:
-						refused++
-						until = a.at.Add(time.Duration(a.retryAfter) * time.Second)
-					}
-				}
-				if served != 5 {
-					t.Errorf("%v: served %d times, want 5", b, served)
-				}
-				// If the server sends the field RateLimit, clients that read it are never
-				// refused. Other clients are refused at least once, unless they have a
-				// limit of their own or start slowly.
-				transport := strings.Contains(b.text, "Transport(")
-				reads := transport || strings.Contains(b.text, `"RateLimit"`)
-				switch {
-				case reads && headers == weir.IETF && refused > 0:
-					t.Errorf("%v: refused %d times, although RateLimit said that nothing remained", b, refused)
-				case !(reads && headers == weir.IETF) && !transport && b.info != "sh" && refused == 0:
-					t.Errorf("%v: never refused, so the test shows nothing", b)
-				}
+				runClient(t, b, headers)
 			})
 		}
 	}
 	if ran < 5 {
 		t.Errorf("ran %d clients, want more", ran)
+	}
+}
+
+// runClient runs a client against a server that sends some headers, and checks when its
+// requests come.
+func runClient(t *testing.T, b block, headers weir.Dialect) {
+	t.Helper()
+	url, answers := server(t, headers)
+	if out, err := command(t, b, url).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", b, err, out)
+	}
+	served, refused, until := 0, 0, time.Time{}
+	for _, a := range answers() {
+		if a.at.Before(until) {
+			t.Errorf("%v: a request came %v before Retry-After had passed", b, until.Sub(a.at))
+		}
+		switch a.status {
+		case http.StatusOK:
+			served++
+		case http.StatusTooManyRequests:
+			refused++
+			until = a.at.Add(time.Duration(a.retryAfter) * time.Second)
+		}
+	}
+	if served != 5 {
+		t.Errorf("%v: served %d times, want 5", b, served)
+	}
+	// If the server sends the field RateLimit, clients that read it are never
+	// refused. Other clients are refused at least once, unless they have a
+	// limit of their own or start slowly.
+	transport := strings.Contains(b.text, "Transport(")
+	reads := transport || strings.Contains(b.text, `"RateLimit"`)
+	switch {
+	case reads && headers == weir.IETF && refused > 0:
+		t.Errorf("%v: refused %d times, although RateLimit said that nothing remained", b, refused)
+	case !(reads && headers == weir.IETF) && !transport && b.info != "sh" && refused == 0:
+		t.Errorf("%v: never refused, so the test shows nothing", b)
 	}
 }

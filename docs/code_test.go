@@ -205,9 +205,7 @@ func TestShell(t *testing.T) {
 	known := declared(t)
 	for _, b := range blocksOf(t, "sh") {
 		for i, line := range strings.Split(strings.TrimSpace(strings.ReplaceAll(b.text, "\\\n", " ")), "\n") {
-			for _, fault := range shellFaults(line, known) {
-				t.Errorf("%s:%d: %s: %s", b.page, b.line+i, line, fault)
-			}
+			checkShell(t, b.page, b.line+i, line, known)
 		}
 	}
 	inline := regexp.MustCompile("`(go (?:run|test) [^`]+)`")
@@ -215,9 +213,7 @@ func TestShell(t *testing.T) {
 		_, prose := split(t, page)
 		for n, line := range prose {
 			for _, m := range inline.FindAllStringSubmatch(line, -1) {
-				for _, fault := range shellFaults(m[1], known) {
-					t.Errorf("%s:%d: %s: %s", page, n+1, m[1], fault)
-				}
+				checkShell(t, page, n+1, m[1], known)
 			}
 		}
 	}
@@ -232,6 +228,14 @@ func TestShell(t *testing.T) {
 	}
 }
 
+// checkShell reports the mistakes in a command of a page.
+func checkShell(t *testing.T, page string, n int, command string, known map[string]bool) {
+	t.Helper()
+	for _, fault := range shellFaults(command, known) {
+		t.Errorf("%s:%d: %s: %s", page, n, command, fault)
+	}
+}
+
 var flagName = regexp.MustCompile(`(?:flag|fs)\.\w+\((?:&[\w.]+, )?"([\w-]+)"`)
 
 // shellFaults returns the mistakes in a line of shell, which has one command and perhaps a
@@ -242,58 +246,82 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 	if len(words) == 0 || words[0] == "#" {
 		return nil
 	}
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	switch words[0] {
-	case "go":
-		if !strings.Contains(" run test get vet tool ", " "+words[1]+" ") {
-			fault("no such command")
-		}
-	case "curl", "redis-cli":
-	default:
-		fault("this test does not know the program")
+	c := shellLine{known: known, words: words, dir: root}
+	switch program := words[0]; {
+	case program == "go" && !strings.Contains(" run test get vet tool ", " "+words[1]+" "):
+		c.fault("no such command")
+	case program != "go" && program != "curl" && program != "redis-cli":
+		c.fault("this test does not know the program")
 	}
-	dir := root
-	flags := "" // the flags of the program that go run runs
-	for i, w := range words {
-		before := words[max(0, i-1)]
-		switch {
-		case before == "-C":
-			dir = filepath.Join(root, w)
-			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
-				fault("there is no module: %v", err)
-			}
-		case strings.HasPrefix(w, "_examples/"), strings.HasPrefix(w, "cmd/"):
-			if _, err := os.Stat(filepath.Join(root, w)); err != nil {
-				fault("%v", err)
-			}
-		case strings.HasPrefix(w, "./"):
-			path := filepath.Join(dir, strings.TrimSuffix(w, "..."))
-			if _, err := os.Stat(path); err != nil {
-				fault("%v", err)
-			}
-			if words[1] == "run" {
-				flags = flagsOf(path)
-			}
-		case words[0] == "go" && (before == "-run" || before == "-bench"):
-			kind := map[string]string{"-run": "Test", "-bench": "Benchmark"}[before]
-			for pattern := range strings.SplitSeq(strings.Trim(w, "'"), "|") {
-				found := strings.Trim(pattern, "^$.") == ""
-				for name := range known {
-					found = found || strings.HasPrefix(name, kind) && strings.Contains(name, pattern)
-				}
-				if !found {
-					fault("there is no %s with %s in its name", strings.ToLower(kind), pattern)
-				}
-			}
-		case flags != "" && strings.HasPrefix(w, "-") && !strings.Contains(flags, " "+w+" "):
-			fault("the program has no flag %s", w)
-		case words[0] == "curl" && strings.HasPrefix(w, "--"):
-			if known := curlFlags(); known != "" && !strings.Contains(known, " "+w+" ") {
-				fault("curl has no flag %s", w)
+	for i := range words {
+		c.check(i)
+	}
+	return c.faults
+}
+
+// A shellLine is a line of shell, whose words are checked from left to right.
+type shellLine struct {
+	known  map[string]bool // the names of tests
+	words  []string
+	dir    string // the folder of the module
+	flags  string // the flags of the program that go run runs
+	faults []string
+}
+
+func (c *shellLine) fault(format string, args ...any) {
+	c.faults = append(c.faults, fmt.Sprintf(format, args...))
+}
+
+func (c *shellLine) mustExist(path string) {
+	if _, err := os.Stat(path); err != nil {
+		c.fault("%v", err)
+	}
+}
+
+// check adds the mistakes in the i-th word.
+func (c *shellLine) check(i int) {
+	w, before, program := c.words[i], c.words[max(0, i-1)], c.words[0]
+	switch {
+	case before == "-C":
+		c.dir = filepath.Join(root, w)
+		if _, err := os.Stat(filepath.Join(c.dir, "go.mod")); err != nil {
+			c.fault("there is no module: %v", err)
+		}
+	case strings.HasPrefix(w, "_examples/"), strings.HasPrefix(w, "cmd/"):
+		c.mustExist(filepath.Join(root, w))
+	case strings.HasPrefix(w, "./"):
+		path := filepath.Join(c.dir, strings.TrimSuffix(w, "..."))
+		c.mustExist(path)
+		if c.words[1] == "run" {
+			c.flags = flagsOf(path)
+		}
+	case program == "go" && (before == "-run" || before == "-bench"):
+		kind := map[string]string{"-run": "Test", "-bench": "Benchmark"}[before]
+		for pattern := range strings.SplitSeq(strings.Trim(w, "'"), "|") {
+			if !isKnown(c.known, kind, pattern) {
+				c.fault("there is no %s with %s in its name", strings.ToLower(kind), pattern)
 			}
 		}
+	case c.flags != "" && strings.HasPrefix(w, "-") && !strings.Contains(c.flags, " "+w+" "):
+		c.fault("the program has no flag %s", w)
+	case program == "curl" && strings.HasPrefix(w, "--"):
+		if flags := curlFlags(); flags != "" && !strings.Contains(flags, " "+w+" ") {
+			c.fault("curl has no flag %s", w)
+		}
 	}
-	return faults
+}
+
+// isKnown reports whether pattern selects a function of a kind, or all.
+func isKnown(known map[string]bool, kind, pattern string) bool {
+	if strings.Trim(pattern, "^$.") == "" {
+		return true
+	}
+	for name := range known {
+		if strings.HasPrefix(name, kind) && strings.Contains(name, pattern) {
+			return true
+		}
+	}
+	return false
 }
 
 // flagsOf returns the flags of a program, each between spaces.

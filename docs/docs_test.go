@@ -128,22 +128,28 @@ func TestLinks(t *testing.T) {
 		_, prose := split(t, page)
 		for n, line := range prose {
 			for _, m := range append(link.FindAllStringSubmatch(line, -1), image.FindAllStringSubmatch(line, -1)...) {
-				if strings.Contains(m[1], "://") {
-					continue
-				}
-				name, anchor, _ := strings.Cut(m[1], "#")
-				target := page
-				if name != "" {
-					target = filepath.Join(filepath.Dir(page), name)
-				}
-				if _, err := os.Stat(filepath.Join(root, target)); err != nil {
-					t.Errorf("%s:%d: %v", page, n+1, err)
-				} else if anchor != "" {
-					if _, there := split(t, target); !slugs(there)[anchor] {
-						t.Errorf("%s:%d: %s has no heading %q", page, n+1, target, anchor)
-					}
-				}
+				checkLink(t, page, n+1, m[1])
 			}
+		}
+	}
+}
+
+// checkLink reports a link whose file or heading does not exist.
+func checkLink(t *testing.T, page string, n int, to string) {
+	t.Helper()
+	if strings.Contains(to, "://") {
+		return
+	}
+	name, anchor, _ := strings.Cut(to, "#")
+	target := page
+	if name != "" {
+		target = filepath.Join(filepath.Dir(page), name)
+	}
+	if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+		t.Errorf("%s:%d: %v", page, n, err)
+	} else if anchor != "" {
+		if _, there := split(t, target); !slugs(there)[anchor] {
+			t.Errorf("%s:%d: %s has no heading %q", page, n, target, anchor)
 		}
 	}
 }

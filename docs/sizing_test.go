@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"math"
@@ -10,7 +9,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -49,21 +48,7 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := context.Background()
-	info := func(section string) string {
-		text, err := rdb.Info(ctx, section).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	stats := func() (calls, usec float64) {
-		if m := evalsha.FindStringSubmatch(info("commandstats")); m != nil {
-			calls, _ = strconv.ParseFloat(m[1], 64)
-			usec, _ = strconv.ParseFloat(m[2], 64)
-		}
-		return calls, usec
-	}
+	m := &meter{T: t, rdb: rdb, store: store}
 	five := func(f func(int64, time.Duration) weir.Limit, quota int64) (limits []weir.Limit) {
 		for i := range 5 {
 			limits = append(limits, f(quota, time.Duration(i+1)*time.Hour).Named(fmt.Sprint(i)))
@@ -82,76 +67,119 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 		{"SlidingLog of 1000", five(algorithms.SlidingLog, 1000)[:1]},
 		{"five SlidingLog limits of 100", five(algorithms.SlidingLog, 100)},
 	} {
-		if err := rdb.FlushDB(ctx).Err(); err != nil {
-			t.Fatal(err)
-		}
-		quota := c.limits[0].Quota
-		keys := max(10, 2000/quota)
-		take := func(key int64, times int64, allowed bool) {
-			tx := weir.Transaction{}
-			for _, l := range c.limits {
-				tx.Charges = append(tx.Charges, weir.Charge{Rule: "api", Key: fmt.Sprintf("192.0.2.%d", key), Limit: l, Cost: 1})
-			}
-			for range times {
-				if err := store.Take(ctx, &tx); err != nil {
-					t.Fatal(err)
-				} else if tx.Allowed() != allowed {
-					t.Fatalf("%s: got %+v, want allowed %v", c.name, tx.Decisions, allowed)
-				}
-			}
-		}
-		s := size{name: c.name}
-		take(9999, 1, true)                      // loads the script into the server
-		perCheck := func(allowed bool) float64 { // the least, which has the fewest interruptions
-			best := math.Inf(1)
-			for key := range keys {
-				calls, usec := stats()
-				take(key, quota, allowed)
-				calls2, usec2 := stats()
-				best = min(best, (usec2-usec)/(calls2-calls))
-			}
-			return best
-		}
-		s.allowed, s.denied = perCheck(true), perCheck(false)
-		values, err := rdb.Keys(ctx, "weir:*{.192.0.2.0}").Result()
-		if err != nil || len(values) == 0 {
-			t.Fatalf("%s: got keys %q, %v", c.name, values, err)
-		}
-		for _, v := range values {
-			n, err := rdb.MemoryUsage(ctx, v, 0).Result()
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.bytes += n
-		}
-		sizes = append(sizes, s)
+		sizes = append(sizes, m.size(c.name, c.limits))
 	}
-	if err := rdb.FlushDB(ctx).Err(); err != nil {
-		t.Fatal(err)
+	return sizes, m.perKey(50_000), version.FindStringSubmatch(m.info("server"))[1]
+}
+
+// A meter measures a Redis server that nothing else uses.
+type meter struct {
+	*testing.T
+	rdb   *redis.Client
+	store weir.Store
+}
+
+// size measures a key under some limits.
+func (m *meter) size(name string, limits []weir.Limit) size {
+	m.Helper()
+	m.flush()
+	s := size{name: name}
+	m.takeTimes(limits, 9999, 1, true) // loads the script into the server
+	s.allowed, s.denied = m.perCheck(limits, true), m.perCheck(limits, false)
+	values, err := m.rdb.Keys(m.Context(), "weir:*{.192.0.2.0}").Result()
+	if err != nil || len(values) == 0 {
+		m.Fatalf("%s: got keys %q, %v", name, values, err)
 	}
-	used := func() int64 {
-		n, err := strconv.ParseInt(usedMemory.FindStringSubmatch(info("memory"))[1], 10, 64)
+	for _, v := range values {
+		n, err := m.rdb.MemoryUsage(m.Context(), v, 0).Result()
 		if err != nil {
-			t.Fatal(err)
+			m.Fatal(err)
 		}
-		return n
+		s.bytes += n
 	}
-	const many = 50_000
-	before := used()
-	var wg sync.WaitGroup
-	for worker := range 8 {
-		wg.Go(func() {
-			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1000, time.Hour), Cost: 500}}}
-			for i := worker; i < many; i += 8 {
-				tx.Charges[0].Key = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
-				if err := store.Take(ctx, &tx); err != nil {
-					t.Error(err)
-				}
+	return s
+}
+
+// perCheck returns the server's µs per check: the least of several keys, which has the fewest
+// interruptions.
+func (m *meter) perCheck(limits []weir.Limit, allowed bool) float64 {
+	quota, best := limits[0].Quota, math.Inf(1)
+	for key := range max(10, 2000/quota) {
+		calls, usec := m.stats()
+		m.takeTimes(limits, key, quota, allowed)
+		calls2, usec2 := m.stats()
+		best = min(best, (usec2-usec)/(calls2-calls))
+	}
+	return best
+}
+
+// perKey returns by how many bytes used_memory grows with each of n keys.
+func (m *meter) perKey(n int) int64 {
+	m.flush()
+	before := m.used()
+	weirtest.Together(8, func(worker int) {
+		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1000, time.Hour), Cost: 500}}}
+		for i := worker; i < n; i += 8 {
+			tx.Charges[0].Key = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
+			if err := m.store.Take(m.Context(), &tx); err != nil {
+				m.Error(err)
 			}
-		})
+		}
+	})
+	return (m.used() - before) / int64(n)
+}
+
+func (m *meter) flush() {
+	m.Helper()
+	if err := m.rdb.FlushDB(m.Context()).Err(); err != nil {
+		m.Fatal(err)
 	}
-	wg.Wait()
-	return sizes, (used() - before) / many, version.FindStringSubmatch(info("server"))[1]
+}
+
+// info returns a section of the answer to INFO.
+func (m *meter) info(section string) string {
+	m.Helper()
+	text, err := m.rdb.Info(m.Context(), section).Result()
+	if err != nil {
+		m.Fatal(err)
+	}
+	return text
+}
+
+// stats returns how many scripts the server has run, and their time in µs.
+func (m *meter) stats() (calls, usec float64) {
+	if found := evalsha.FindStringSubmatch(m.info("commandstats")); found != nil {
+		calls, _ = strconv.ParseFloat(found[1], 64)
+		usec, _ = strconv.ParseFloat(found[2], 64)
+	}
+	return calls, usec
+}
+
+// used returns used_memory in bytes.
+func (m *meter) used() int64 {
+	m.Helper()
+	n, err := strconv.ParseInt(usedMemory.FindStringSubmatch(m.info("memory"))[1], 10, 64)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return n
+}
+
+// takeTimes takes one unit of a key several times. All of them must be allowed, or none.
+func (m *meter) takeTimes(limits []weir.Limit, key, times int64, allowed bool) {
+	m.Helper()
+	var tx weir.Transaction
+	for _, l := range limits {
+		tx.Charges = append(tx.Charges, weir.Charge{Rule: "api", Key: fmt.Sprintf("192.0.2.%d", key), Limit: l, Cost: 1})
+	}
+	for range times {
+		if err := m.store.Take(m.Context(), &tx); err != nil {
+			m.Fatal(err)
+		}
+		if tx.Allowed() != allowed {
+			m.Fatalf("%v: got %+v, want allowed %v", limits, tx.Decisions, allowed)
+		}
+	}
 }
 
 // TestSizing: the bytes in the table of docs/operations.md are those that the test

@@ -13,10 +13,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/seed83679106/weir/internal/weirtest"
 )
 
 // A proxied gateway is a gateway, a proxy that asks it, and an upstream behind the proxy.
@@ -180,30 +181,40 @@ func TestBehindProxy(t *testing.T) {
 			} {
 				served := p.served.Load()
 				resp, body := get(t, from(t, tt.from), p.base+tt.path, tt.header...)
-				limited := resp.StatusCode == 429
 				if name == "nginx" && tt.path == "/weir" {
 					if resp.StatusCode != 404 {
 						t.Errorf("/weir: got %d, want 404", resp.StatusCode)
 					}
 					continue
 				}
-				if resp.StatusCode != tt.status || p.served.Load() == served != limited {
-					t.Errorf("%+v: got %d, %s; the upstream served %d", tt, resp.StatusCode, body, p.served.Load()-served)
-				}
-				if want := fmt.Sprintf(`"client/requests";r=%s;t=60`, tt.remaining); !strings.HasPrefix(resp.Header.Get("RateLimit"), want) {
-					t.Errorf("%+v: got RateLimit: %s, want %s", tt, resp.Header.Get("RateLimit"), want)
-				}
-				if want := `"client/requests";q=4;w=60`; !strings.HasPrefix(resp.Header.Get("RateLimit-Policy"), want) {
-					t.Errorf("%+v: got RateLimit-Policy: %s, want %s", tt, resp.Header.Get("RateLimit-Policy"), want)
-				}
-				if got := resp.Header.Get("Retry-After"); (got == "60") != limited {
-					t.Errorf("%+v: got Retry-After: %s", tt, got)
-				}
-				if got := resp.Header.Get("Content-Type"); limited && (got != "application/problem+json" || !strings.Contains(body, "quota-exceeded")) {
-					t.Errorf("%+v: got %s, %s; want problem details", tt, got, body)
+				checkProxied(t, fmt.Sprintf("%+v", tt), resp, body, tt.remaining, p.served.Load()-served)
+				if resp.StatusCode != tt.status {
+					t.Errorf("%+v: got %d, %s", tt, resp.StatusCode, body)
 				}
 			}
 		})
+	}
+}
+
+// checkProxied checks the fields of an answer that came through a proxy, and that the
+// upstream has served the request unless the answer is a 429.
+func checkProxied(t *testing.T, request string, resp *http.Response, body, remaining string, served int64) {
+	t.Helper()
+	limited := resp.StatusCode == 429
+	if (served == 0) != limited {
+		t.Errorf("%s: got %d, %s; the upstream served %d", request, resp.StatusCode, body, served)
+	}
+	if want := fmt.Sprintf(`"client/requests";r=%s;t=60`, remaining); !strings.HasPrefix(resp.Header.Get("RateLimit"), want) {
+		t.Errorf("%s: got RateLimit: %s, want %s", request, resp.Header.Get("RateLimit"), want)
+	}
+	if want := `"client/requests";q=4;w=60`; !strings.HasPrefix(resp.Header.Get("RateLimit-Policy"), want) {
+		t.Errorf("%s: got RateLimit-Policy: %s, want %s", request, resp.Header.Get("RateLimit-Policy"), want)
+	}
+	if got := resp.Header.Get("Retry-After"); (got == "60") != limited {
+		t.Errorf("%s: got Retry-After: %s", request, got)
+	}
+	if got := resp.Header.Get("Content-Type"); limited && (got != "application/problem+json" || !strings.Contains(body, "quota-exceeded")) {
+		t.Errorf("%s: got %s, %s; want problem details", request, got, body)
 	}
 }
 
@@ -247,17 +258,8 @@ func TestPreflightBehindProxy(t *testing.T) {
 			} {
 				from := from(t, fmt.Sprintf("127.0.1.%d", i+1))
 				get(t, from, p.base)
-				conn, err := from.Transport.(*http.Transport).DialContext(t.Context(), "tcp", host)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
 				served := p.served.Load()
-				fmt.Fprintf(conn, "OPTIONS /auth/no-body?refuse=403 HTTP/1.1\r\nHost: %s\r\nOrigin: https://example.com\r\nAccess-Control-Request-Method: POST\r\n%s", host, tt.more)
-				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp := preflight(t, from, host, tt.more)
 				want := tt.status[name]
 				if want == 0 {
 					want = 429
@@ -270,33 +272,43 @@ func TestPreflightBehindProxy(t *testing.T) {
 	}
 }
 
+// preflight sends a preflight that ends with more: further fields, an empty line and perhaps
+// a body.
+func preflight(t *testing.T, client *http.Client, host, more string) *http.Response {
+	t.Helper()
+	conn, err := client.Transport.(*http.Transport).DialContext(t.Context(), "tcp", host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "OPTIONS /auth/no-body?refuse=403 HTTP/1.1\r\nHost: %s\r\nOrigin: https://example.com\r\nAccess-Control-Request-Method: POST\r\n%s", host, more)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
 // TestReloadBehindNginx: while the file is rewritten again and again, clients get only 200 or
 // 429, and the requests that pass are as many as the last limit allows.
 func TestReloadBehindNginx(t *testing.T) {
 	const reloads, clients = 20, 4
 	p := behind(t, 1, nginx())
-	done := make(chan bool)
 	var statuses [600]atomic.Int64
-	var wg sync.WaitGroup
-	for range clients {
-		client := from(t, "127.0.0.2")
-		wg.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				resp, err := client.Get(p.base)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				resp.Body.Close()
-				statuses[resp.StatusCode].Add(1)
-			}
-		})
+	var visitors [clients]*http.Client
+	for i := range visitors {
+		visitors[i] = from(t, "127.0.0.2")
 	}
+	stop := weirtest.Meanwhile(clients, func(i int) bool {
+		resp, err := visitors[i].Get(p.base)
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		resp.Body.Close()
+		statuses[resp.StatusCode].Add(1)
+		return true
+	})
 	for i := range reloads {
 		writeLimits(t, p.limits, 10*(i+1))
 		if _, err := p.rules.Reload(); err != nil {
@@ -312,8 +324,7 @@ func TestReloadBehindNginx(t *testing.T) {
 			break
 		}
 	}
-	close(done)
-	wg.Wait()
+	stop()
 	for status := range statuses {
 		if n := statuses[status].Load(); n > 0 && status != 200 && status != 429 {
 			t.Errorf("%d requests got %d", n, status)

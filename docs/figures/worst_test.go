@@ -16,8 +16,6 @@ import (
 func TestWorst(t *testing.T) {
 	const quota, minute = 10, 60 * second
 	const start = 1_700_000_000 / 60 * minute
-	const all = -1
-	type ask struct{ at, units int64 }
 	edge := []ask{{start + minute - 1, all}, {start + minute, all}}
 	meter := []ask{{start + minute/2, all}}
 	for i := int64(1); i <= quota; i++ {
@@ -63,31 +61,8 @@ func TestWorst(t *testing.T) {
 	for i, test := range tests {
 		y := top + each*float64(i)
 		ground := y + 44
-		states := make([]weir.State, 1)
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: test.limit}}}
-		var admitted []ask
-		for _, a := range test.asks {
-			if a.units == all {
-				tx.Charges[0].Cost = 0
-				tx.Decide(a.at, states)
-				a.units = tx.Decisions[0].Remaining
-			}
-			tx.Charges[0].Cost = a.units
-			if tx.Decide(a.at, states) && a.units > 0 {
-				admitted = append(admitted, a)
-			}
-		}
-		var most, sum, from, last int64
-		first := 0
-		for _, a := range admitted {
-			sum += a.units
-			for ; admitted[first].at <= a.at-minute; first++ {
-				sum -= admitted[first].units
-			}
-			if sum > most {
-				most, from, last = sum, admitted[first].at, a.at
-			}
-		}
+		admitted := admit(test.limit, test.asks)
+		most, from, last := fullest(admitted, minute)
 		if most != test.want {
 			t.Errorf("%v: got %d in a window, want %d", test.limit, most, test.want)
 		}
@@ -107,16 +82,7 @@ func TestWorst(t *testing.T) {
 		}
 		d.line("grid", left, ground, right, ground)
 		for j, a := range admitted {
-			dx := -2.0
-			switch { // keep the bars inside the band, and side by side if they are close together
-			case a.at == last, a.at == last-minute:
-				dx = -4
-			case j+1 < len(admitted) && admitted[j+1].at == a.at+1:
-				dx = -8.7
-			case a.at == from:
-				dx = 0
-			}
-			d.rect("yes", x(a.at)+dx, ground-unit*float64(a.units), 4, unit*float64(a.units))
+			d.rect("yes", x(a.at)+barShift(admitted, j, from, last), ground-unit*float64(a.units), 4, unit*float64(a.units))
 		}
 		d.text(16, y+14, "name", test.name)
 		for j, line := range fold(test.how, 27) {
@@ -127,6 +93,59 @@ func TestWorst(t *testing.T) {
 	text := d.end()
 	wellFormed(t, text)
 	current(t, "worst.svg", text)
+}
+
+// An ask is for some units at an instant, or for all that are left.
+type ask struct{ at, units int64 }
+
+const all = -1
+
+// admit returns the asks that a limit admits, one after the other.
+func admit(l weir.Limit, asks []ask) (admitted []ask) {
+	states := make([]weir.State, 1)
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+	for _, a := range asks {
+		if a.units == all {
+			tx.Charges[0].Cost = 0
+			tx.Decide(a.at, states)
+			a.units = tx.Decisions[0].Remaining
+		}
+		tx.Charges[0].Cost = a.units
+		if tx.Decide(a.at, states) && a.units > 0 {
+			admitted = append(admitted, a)
+		}
+	}
+	return admitted
+}
+
+// fullest returns the most units in a window of a length, and the first and the last instant
+// at which they were admitted.
+func fullest(admitted []ask, window int64) (most, from, last int64) {
+	first, sum := 0, int64(0)
+	for _, a := range admitted {
+		sum += a.units
+		for ; admitted[first].at <= a.at-window; first++ {
+			sum -= admitted[first].units
+		}
+		if sum > most {
+			most, from, last = sum, admitted[first].at, a.at
+		}
+	}
+	return most, from, last
+}
+
+// barShift returns how far the bar of the j-th ask is moved from its instant. It keeps the
+// bars inside the window that ends at last, and side by side if they are close together.
+func barShift(admitted []ask, j int, from, last int64) float64 {
+	switch at := admitted[j].at; {
+	case at == last, at == last-60*second:
+		return -4
+	case j+1 < len(admitted) && admitted[j+1].at == at+1:
+		return -8.7
+	case at == from:
+		return 0
+	}
+	return -2
 }
 
 // fold breaks a text into lines. No line has more than most bytes.

@@ -53,6 +53,23 @@ func Together(n int, f func(i int)) {
 	wg.Wait()
 }
 
+// Meanwhile has n goroutines call f, each with its number, until f returns false or stop is
+// called. stop waits until all calls have returned.
+func Meanwhile(n int, f func(i int) bool) (stop func()) {
+	var wg sync.WaitGroup
+	var stopped atomic.Bool
+	for i := range n {
+		wg.Go(func() {
+			for !stopped.Load() && f(i) {
+			}
+		})
+	}
+	return func() {
+		stopped.Store(true)
+		wg.Wait()
+	}
+}
+
 // FailsWith reports whether the text of err contains want or, if want is "", whether err is
 // nil.
 func FailsWith(err error, want string) bool {
