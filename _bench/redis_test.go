@@ -59,27 +59,33 @@ func BenchmarkServer(b *testing.B) {
 			{"five logs", several(algorithms.SlidingLog, min(verdict.quota, 200))},
 		} {
 			b.Run(c.name+"/"+verdict.name, func(b *testing.B) {
-				var t weir.Transaction
-				for _, l := range c.limits {
-					t.Charges = append(t.Charges, weir.Charge{Rule: c.name, Key: verdict.name, Limit: l, Cost: 1})
-				}
-				n := 0
-				rdb.FlushDB(ctx)
-				measure(b, rdb, func() error {
-					if n++; c.name == "five logs" && verdict.quota > 1 && n%200 == 0 { // a new key, because the log is nearly full
-						for i := range t.Charges {
-							t.Charges[i].Key = strconv.Itoa(n)
-						}
-					}
-					err := store.Take(ctx, &t)
-					if err == nil && n > 1 && t.Allowed() != (verdict.quota > 1) {
-						return fmt.Errorf("wrong decision: %+v", t.Decisions)
-					}
-					return err
-				})
+				measureStore(b, rdb, store, c.name, c.limits, verdict.name, verdict.quota > 1)
 			})
 		}
 	}
+}
+
+// measureStore measures checks of a key. The logs get a new key before they are full.
+func measureStore(b *testing.B, rdb *redis.Client, store weir.Store, rule string, limits []weir.Limit, key string, allowed bool) {
+	ctx := b.Context()
+	var t weir.Transaction
+	for _, l := range limits {
+		t.Charges = append(t.Charges, weir.Charge{Rule: rule, Key: key, Limit: l, Cost: 1})
+	}
+	n := 0
+	rdb.FlushDB(ctx)
+	measure(b, rdb, func() error {
+		if n++; rule == "five logs" && allowed && n%200 == 0 { // a new key, because the log is nearly full
+			for i := range t.Charges {
+				t.Charges[i].Key = strconv.Itoa(n)
+			}
+		}
+		err := store.Take(ctx, &t)
+		if err == nil && n > 1 && t.Allowed() != allowed {
+			return fmt.Errorf("wrong decision: %+v", t.Decisions)
+		}
+		return err
+	})
 }
 
 var evalsha = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)

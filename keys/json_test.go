@@ -89,36 +89,41 @@ func TestByJSON(t *testing.T) {
 		{`{"email":"ann","password":"` + strings.Repeat("a", 1<<20) + `"}`, "unreadable"},
 	} {
 		for _, chunked := range []bool{false, true} {
-			body := &watched{Reader: iotest.HalfReader(strings.NewReader(c.body))}
-			r := httptest.NewRequest("POST", "/login", body)
-			r.ContentLength = int64(len(c.body))
-			if chunked {
-				r.ContentLength = -1
-			}
-			want := c.want
-			if chunked && len(c.body) == max {
-				want = "unreadable"
-			}
-			byEmail := keys.ByJSON("email", max)
-			for range 2 { // two rules read the body
-				key, ok := byEmail(r)
-				if !ok {
-					key = "-"
-				}
-				if key != want {
-					t.Errorf("%.60q, chunked %v: got %q, want %q", c.body, chunked, key, want)
-				}
-			}
-			if body.n > max {
-				t.Errorf("%.60q, chunked %v: %d bytes were read, want %d at most", c.body, chunked, body.n, max)
-			}
-			if got, err := io.ReadAll(r.Body); string(got) != c.body || err != nil {
-				t.Errorf("%.60q, chunked %v: the handler reads %.60q, %v", c.body, chunked, got, err)
-			}
-			if r.Body.Close(); !body.closed {
-				t.Errorf("%.60q, chunked %v: the body was not closed", c.body, chunked)
-			}
+			checkByJSON(t, c.body, chunked, max, c.want)
 		}
+	}
+}
+
+// checkByJSON sends a body to two rules with a key of ByJSON, and then reads it.
+func checkByJSON(t *testing.T, text string, chunked bool, max int, want string) {
+	t.Helper()
+	body := &watched{Reader: iotest.HalfReader(strings.NewReader(text))}
+	r := httptest.NewRequest("POST", "/login", body)
+	r.ContentLength = int64(len(text))
+	if chunked {
+		r.ContentLength = -1
+	}
+	if chunked && len(text) == max {
+		want = "unreadable"
+	}
+	byEmail := keys.ByJSON("email", int64(max))
+	for range 2 { // two rules read the body
+		key, ok := byEmail(r)
+		if !ok {
+			key = "-"
+		}
+		if key != want {
+			t.Errorf("%.60q, chunked %v: got %q, want %q", text, chunked, key, want)
+		}
+	}
+	if body.n > max {
+		t.Errorf("%.60q, chunked %v: %d bytes were read, want %d at most", text, chunked, body.n, max)
+	}
+	if got, err := io.ReadAll(r.Body); string(got) != text || err != nil {
+		t.Errorf("%.60q, chunked %v: the handler reads %.60q, %v", text, chunked, got, err)
+	}
+	if r.Body.Close(); !body.closed {
+		t.Errorf("%.60q, chunked %v: the body was not closed", text, chunked)
 	}
 }
 

@@ -164,9 +164,7 @@ func TestDenyFrom(t *testing.T) {
 		l := overrides.NewLive(overrides.LiveOptions{})
 		set := func(key string, e overrides.Entry, d time.Duration) {
 			e.Key = key
-			if err := l.Set(t.Context(), "api", e, d, ""); err != nil {
-				t.Fatal(err)
-			}
+			mustSet(t, l, e, d)
 		}
 		set("203.0.113.0/25", overrides.Entry{Denied: true}, 0) // before DenyFrom is called
 		denied, other := l.DenyFrom("api", find), l.DenyFrom("other", find)
@@ -200,6 +198,14 @@ func TestDenyFrom(t *testing.T) {
 			t.Errorf("%v allocations", n)
 		}
 	})
+}
+
+// mustSet sets an override of rule api.
+func mustSet(t *testing.T, l *overrides.Live, e overrides.Entry, d time.Duration) {
+	t.Helper()
+	if err := l.Set(t.Context(), "api", e, d, ""); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestSetMistakes(t *testing.T) {
@@ -238,11 +244,7 @@ func TestLiveBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := overrides.NewLive(overrides.LiveOptions{Keeper: open(t)})
 			k := l.Keeper()
-			for i := range overrides.MaxLive - 1 {
-				if full, err := k.SaveOverride(t.Context(), fmt.Sprintf("api\x00customer-%d", i), `{"limits":[{"quota":7}]}`, 0, overrides.MaxLive); full || err != nil {
-					t.Fatal(i, full, err)
-				}
-			}
+			fillKeeper(t, k, overrides.MaxLive-1)
 			set := func(key string, d time.Duration) error {
 				return l.Set(t.Context(), "api", overrides.Entry{Key: key, Denied: true}, d, "")
 			}
@@ -260,6 +262,16 @@ func TestLiveBounded(t *testing.T) {
 				t.Errorf("got %d overrides", n)
 			}
 		})
+	}
+}
+
+// fillKeeper saves n overrides.
+func fillKeeper(t *testing.T, k overrides.Keeper, n int) {
+	t.Helper()
+	for i := range n {
+		if full, err := k.SaveOverride(t.Context(), fmt.Sprintf("api\x00customer-%d", i), `{"limits":[{"quota":7}]}`, 0, overrides.MaxLive); full || err != nil {
+			t.Fatal(i, full, err)
+		}
 	}
 }
 

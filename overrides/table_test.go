@@ -165,20 +165,26 @@ func TestTableModel(t *testing.T) {
 		}
 		for range 20 {
 			key := word()
-			want, longest := "-", -1
-			for k, n := range entries {
-				start, isStart := strings.CutSuffix(k, "*")
-				if k == key && !isStart {
-					want, longest = fmt.Sprint(n), 1<<20
-				} else if isStart && strings.HasPrefix(key, start) && len(start) > longest {
-					want, longest = fmt.Sprint(n), len(start)
-				}
-			}
-			if got := text(table.Limits(key)); got != want {
+			if got, want := text(table.Limits(key)), search(entries, key); got != want {
 				t.Fatalf("seed %d: %q in %v: got %s, want %s", seed, key, entries, got, want)
 			}
 		}
 	}
+}
+
+// search returns the quota of the entry for a key, or "-", by a search through all entries.
+func search(entries map[string]int64, key string) string {
+	want, longest := "-", -1
+	for k, n := range entries {
+		start, isStart := strings.CutSuffix(k, "*")
+		if k == key && !isStart {
+			return fmt.Sprint(n)
+		}
+		if isStart && strings.HasPrefix(key, start) && len(start) > longest {
+			want, longest = fmt.Sprint(n), len(start)
+		}
+	}
+	return want
 }
 
 // TestLimitsAllocates: Table.Limits does not allocate.

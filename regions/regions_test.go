@@ -130,6 +130,16 @@ func (o *outcome) worst(l weir.Limit) float64 {
 	return worst
 }
 
+// far returns how many requests waited for an answer from another region.
+func (o *outcome) far() (n int) {
+	for _, wait := range o.waits {
+		if wait > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // TestRegions: all regions together admit no more than one store would, with each way and
 // demand. With package regions no request waits, and at least 90 % of the units are admitted
 // that one store would admit. The log has the figures of docs/regions.md.
@@ -143,12 +153,7 @@ func TestRegions(t *testing.T) {
 		for _, w := range ways {
 			synctest.Test(t, func(t *testing.T) {
 				o := simulate(t, l, d, w, long)
-				far, could := 0, min(o.asked, int(100*long.Seconds()))
-				for _, wait := range o.waits {
-					if wait > 0 {
-						far++
-					}
-				}
+				far, could := o.far(), min(o.asked, int(100*long.Seconds()))
 				worst, used := o.worst(l), 100*float64(len(o.admitted))/float64(could)
 				t.Logf("%-26s %-30s used %5.1f %%, waits %5.1f %%, p99 %3d ms, surplus %5.1f", d.name, w.name, used, 100*float64(far)/float64(o.asked), o.waits[len(o.waits)*99/100].Milliseconds(), worst)
 				if worst > float64(l.Burst)+1e-3 {
@@ -296,13 +301,14 @@ func TestParts(t *testing.T) {
 		central := weirtest.Memory()
 		var log strings.Builder
 		logger := slog.New(slog.NewTextHandler(&log, nil)) // shared by both regions, because its lock guards log
+		reach := weirtest.StoreFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			if down.Load() {
+				return weirtest.ErrDown
+			}
+			return central.Take(ctx, tx)
+		})
 		open := func(region string) *regions.Store {
-			return regions.New(weirtest.Memory(), weirtest.StoreFunc(func(ctx context.Context, tx *weir.Transaction) error {
-				if down.Load() {
-					return weirtest.ErrDown
-				}
-				return central.Take(ctx, tx)
-			}), regions.Options{Budget: "b", Region: region, Regions: 2, Logger: logger})
+			return regions.New(weirtest.Memory(), reach, regions.Options{Budget: "b", Region: region, Regions: 2, Logger: logger})
 		}
 		eu, us := open("eu"), open("us")
 		if eu.Part() != 0.05 {
@@ -331,15 +337,21 @@ func TestParts(t *testing.T) {
 		if eu.Part() < 0.9 || strings.Count(log.String(), "is back") != 2 {
 			t.Errorf("the central store is back: got the part %v, want 0.9 or more; log %s", eu.Part(), &log)
 		}
-		tx := weirtest.Once(algorithms.SlidingWindow(101, time.Hour))
-		if eu.Take(ctx, tx); tx.Decisions[0].Remaining != 49 || tx.Charges[0].Limit.Quota != 101 {
-			t.Errorf("a window: got %+v, want half of the quota", tx)
-		}
-		tx = weirtest.Once(algorithms.GCRA(1_000_000, 24*time.Hour)) // can be counted because quota and period have a common divisor
-		if err := eu.Take(ctx, tx); err != nil || tx.Decisions[0].Remaining != 499_999 {
-			t.Errorf("a million a day: got %+v, %v", tx, err)
-		}
+		checkHalves(t, eu)
 		cancel()
 		synctest.Wait()
 	})
+}
+
+// checkHalves takes a unit of limits of which a region of two has half.
+func checkHalves(t *testing.T, eu *regions.Store) {
+	t.Helper()
+	tx := weirtest.Once(algorithms.SlidingWindow(101, time.Hour))
+	if eu.Take(t.Context(), tx); tx.Decisions[0].Remaining != 49 || tx.Charges[0].Limit.Quota != 101 {
+		t.Errorf("a window: got %+v, want half of the quota", tx)
+	}
+	tx = weirtest.Once(algorithms.GCRA(1_000_000, 24*time.Hour)) // can be counted because quota and period have a common divisor
+	if err := eu.Take(t.Context(), tx); err != nil || tx.Decisions[0].Remaining != 499_999 {
+		t.Errorf("a million a day: got %+v, %v", tx, err)
+	}
 }

@@ -26,38 +26,7 @@ func TestTry(t *testing.T) {
 		{algorithms.AnchoredWindow(7, time.Minute)}, {algorithms.SlidingWindow(7, time.Minute)}, {algorithms.LeakyBucket(7, 1, 9*time.Second)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			traffic, inShadow, were := watch.NewTraffic(2000), 0, 0
-			observe := func(e weir.Event) {
-				traffic.Observe(e)
-				switch {
-				case e.Refusal.Reason != weir.ReasonLimit:
-				case e.Shadow:
-					inShadow++
-				default:
-					were++
-				}
-			}
-			cost := func(r *http.Request) int64 { return int64(len(r.URL.RawQuery)) }
-			h := limiter(t, memstore.New(memstore.Options{}), observe,
-				weir.Rule{Name: "api", Key: weir.ByHeader("K"), Cost: cost, Limits: []weir.Limit{algorithms.GCRA(50, time.Minute)}},
-				weir.Rule{Name: "tried", Key: weir.ByHeader("K"), Cost: cost, Limits: limits, Shadow: 1}).Handler(http.NotFoundHandler())
-			r := rand.New(rand.NewPCG(1, 2))
-			for range 900 {
-				q := httptest.NewRequest("GET", "/?"+strings.Repeat("x", 1+r.IntN(2)), nil)
-				q.Header.Set("K", fmt.Sprint(r.IntN(5)))
-				h.ServeHTTP(httptest.NewRecorder(), q)
-				time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
-			}
-			got, err := traffic.Try("tried", limits...)
-			if err != nil || got.Requests != 900-were || got.Refused != inShadow || got.WereRefused != inShadow || got.Keys != 5 || inShadow == 0 {
-				t.Errorf("%v: got %+v, %v; a rule in shadow refused %d of %d", limits, got, err, inShadow, 900-were)
-			}
-			if got, err := traffic.Try("api", algorithms.GCRA(50, time.Minute)); err != nil || got.Requests != 900 || got.Refused != were || got.WereRefused != were {
-				t.Errorf("the limits of their time: got %+v, %v; %d were refused", got, err, were)
-			}
-			if got, err := traffic.Try("new", limits...); err != nil || got.Requests != 0 {
-				t.Errorf("an unknown rule: got %+v, %v", got, err)
-			}
+			tryBesideShadow(t, limits)
 		})
 	}
 	if _, err := watch.NewTraffic(1).Try("api"); err == nil {
@@ -68,6 +37,42 @@ func TestTry(t *testing.T) {
 	}
 	if _, err := watch.NewTraffic(1).Try("api", weir.Limit{Quota: 1}); err == nil {
 		t.Error("Try of an invalid limit: got no error")
+	}
+}
+
+// tryBesideShadow has requests charged by a rule in shadow, and then tries its limits on them.
+func tryBesideShadow(t *testing.T, limits []weir.Limit) {
+	traffic, inShadow, were := watch.NewTraffic(2000), 0, 0
+	observe := func(e weir.Event) {
+		traffic.Observe(e)
+		switch {
+		case e.Refusal.Reason != weir.ReasonLimit:
+		case e.Shadow:
+			inShadow++
+		default:
+			were++
+		}
+	}
+	cost := func(r *http.Request) int64 { return int64(len(r.URL.RawQuery)) }
+	h := limiter(t, memstore.New(memstore.Options{}), observe,
+		weir.Rule{Name: "api", Key: weir.ByHeader("K"), Cost: cost, Limits: []weir.Limit{algorithms.GCRA(50, time.Minute)}},
+		weir.Rule{Name: "tried", Key: weir.ByHeader("K"), Cost: cost, Limits: limits, Shadow: 1}).Handler(http.NotFoundHandler())
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 900 {
+		q := httptest.NewRequest("GET", "/?"+strings.Repeat("x", 1+r.IntN(2)), nil)
+		q.Header.Set("K", fmt.Sprint(r.IntN(5)))
+		h.ServeHTTP(httptest.NewRecorder(), q)
+		time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
+	}
+	got, err := traffic.Try("tried", limits...)
+	if err != nil || got.Requests != 900-were || got.Refused != inShadow || got.WereRefused != inShadow || got.Keys != 5 || inShadow == 0 {
+		t.Errorf("%v: got %+v, %v; a rule in shadow refused %d of %d", limits, got, err, inShadow, 900-were)
+	}
+	if got, err := traffic.Try("api", algorithms.GCRA(50, time.Minute)); err != nil || got.Requests != 900 || got.Refused != were || got.WereRefused != were {
+		t.Errorf("the limits of their time: got %+v, %v; %d were refused", got, err, were)
+	}
+	if got, err := traffic.Try("new", limits...); err != nil || got.Requests != 0 {
+		t.Errorf("an unknown rule: got %+v, %v", got, err)
 	}
 }
 

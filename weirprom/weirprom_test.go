@@ -170,55 +170,62 @@ func TestDashboard(t *testing.T) {
 	var dashboard struct {
 		Title      string
 		Templating struct{ List []struct{ Name string } }
-		Panels     []struct {
-			Title, Description, Type string
-			FieldConfig              struct {
-				Defaults struct{ Thresholds struct{ Steps []any } }
-			}
-			Targets []struct{ Expr string }
-		}
+		Panels     []panel
 	}
 	if err := json.Unmarshal(data, &dashboard); err != nil {
 		t.Fatal(err)
 	}
 	text, _ := scrape(t)
-	series := regexp.MustCompile(`\bweir_\w+`)
-	labels := regexp.MustCompile(`(?:by \(|[{,(] ?)(\w+)(?:=|,|\))`)
 	asked := map[string]bool{}
 	if names := fmt.Sprint(dashboard.Templating.List); names != "[{datasource} {job} {instance} {rule}]" {
 		t.Errorf("the variables are %s", names)
 	}
 	for _, p := range dashboard.Panels {
-		if p.Title == "" || p.Description == "" || len(p.Targets) == 0 {
-			t.Errorf("panel %q has no title or no description, or asks nothing", p.Title)
-		}
-		if p.Type == "stat" && len(p.FieldConfig.Defaults.Thresholds.Steps) == 0 {
-			t.Errorf("%s has no thresholds", p.Title)
-		}
-		for _, target := range p.Targets {
-			if n := strings.Count(target.Expr, `job=~"$job",instance=~"$instance"`); n != len(series.FindAllString(target.Expr, -1)) {
-				t.Errorf("%s: %s ignores the job or the instance", p.Title, target.Expr)
-			}
-			for _, name := range series.FindAllString(target.Expr, -1) {
-				asked[name] = true
-				if !strings.Contains(text, "\n"+name) {
-					t.Errorf("%s: no metric %s", p.Title, name)
-				}
-			}
-			for _, m := range labels.FindAllStringSubmatch(target.Expr, -1) {
-				if !slices.Contains([]string{"le", "job", "instance"}, m[1]) && !strings.HasPrefix(m[1], "weir_") && !strings.Contains(text, m[1]+"=") {
-					t.Errorf("%s: no label %s", p.Title, m[1])
-				}
-			}
-		}
+		p.check(t, text, asked)
 	}
 	for _, m := range regexp.MustCompile(`# TYPE (\w+)`).FindAllStringSubmatch(text, -1) {
-		found := false
-		for name := range asked {
-			found = found || strings.HasPrefix(name, m[1])
-		}
-		if !found {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(asked)), func(name string) bool { return strings.HasPrefix(name, m[1]) }) {
 			t.Errorf("the dashboard does not show %s", m[1])
+		}
+	}
+}
+
+type panel struct {
+	Title, Description, Type string
+	FieldConfig              struct {
+		Defaults struct{ Thresholds struct{ Steps []any } }
+	}
+	Targets []struct{ Expr string }
+}
+
+var (
+	series = regexp.MustCompile(`\bweir_\w+`)
+	labels = regexp.MustCompile(`(?:by \(|[{,(] ?)(\w+)(?:=|,|\))`)
+)
+
+// check compares what a panel asks for with the metrics in text, and adds their names to asked.
+func (p *panel) check(t *testing.T, text string, asked map[string]bool) {
+	t.Helper()
+	if p.Title == "" || p.Description == "" || len(p.Targets) == 0 {
+		t.Errorf("panel %q has no title or no description, or asks nothing", p.Title)
+	}
+	if p.Type == "stat" && len(p.FieldConfig.Defaults.Thresholds.Steps) == 0 {
+		t.Errorf("%s has no thresholds", p.Title)
+	}
+	for _, target := range p.Targets {
+		if n := strings.Count(target.Expr, `job=~"$job",instance=~"$instance"`); n != len(series.FindAllString(target.Expr, -1)) {
+			t.Errorf("%s: %s ignores the job or the instance", p.Title, target.Expr)
+		}
+		for _, name := range series.FindAllString(target.Expr, -1) {
+			asked[name] = true
+			if !strings.Contains(text, "\n"+name) {
+				t.Errorf("%s: no metric %s", p.Title, name)
+			}
+		}
+		for _, m := range labels.FindAllStringSubmatch(target.Expr, -1) {
+			if !slices.Contains([]string{"le", "job", "instance"}, m[1]) && !strings.HasPrefix(m[1], "weir_") && !strings.Contains(text, m[1]+"=") {
+				t.Errorf("%s: no label %s", p.Title, m[1])
+			}
 		}
 	}
 }

@@ -44,14 +44,7 @@ func TestUnlisted(t *testing.T) {
 		var log bytes.Buffer
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 		for range 3 { // a reload makes the same Proxies again
-			p := NewProxies("weir: ByIP", ForwardedFor, []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")})
-			for i := range c.many {
-				r := &http.Request{RemoteAddr: c.peer, Header: http.Header{}}
-				if (i+1)%c.every == 0 {
-					r.Header[c.field] = []string{"198.51.100.7"}
-				}
-				p.Key(r, Usual)
-			}
+			askFor(c.peer, c.field, c.every, c.many)
 		}
 		got := log.String()
 		if lines := strings.Count(got, "\n"); lines > 1 || (lines == 1) != (c.want != "") || !strings.Contains(got, c.want) {
@@ -64,6 +57,18 @@ func TestUnlisted(t *testing.T) {
 		if strings.Contains(got, "198.51.100.7") || host != "" && strings.Contains(got, host) {
 			t.Errorf("%s: got %q, with an address", c.peer, got)
 		}
+	}
+}
+
+// askFor asks new Proxies for the keys of many requests, of which one in `every` has a field.
+func askFor(peer, field string, every, many int) {
+	p := NewProxies("weir: ByIP", ForwardedFor, []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")})
+	for i := range many {
+		r := &http.Request{RemoteAddr: peer, Header: http.Header{}}
+		if (i+1)%every == 0 {
+			r.Header[field] = []string{"198.51.100.7"}
+		}
+		p.Key(r, Usual)
 	}
 }
 

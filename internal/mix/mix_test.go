@@ -10,29 +10,6 @@ import (
 // TestCanBeUndone: String can be undone, so hashes that differ still differ after any names
 // were added. And different names change a hash differently.
 func TestCanBeUndone(t *testing.T) {
-	inverse := func(odd uint64) uint64 {
-		x := odd
-		for range 6 {
-			x *= 2 - odd*x // Newton's iteration doubles the good bits
-		}
-		return x
-	}
-	first, second := inverse(0x9e3779b97f4a7c15), inverse(0xd6e8feb86659fd93)
-	unscramble := func(h uint64) uint64 {
-		h = (h ^ h>>32) * second
-		return (h ^ h>>32) * first
-	}
-	unmix := func(h uint64, s string) uint64 {
-		var words []uint64
-		n := uint64(len(s))
-		for ; len(s) > 8; s = s[8:] {
-			words = append(words, word(s[:8]))
-		}
-		for _, w := range slices.Backward(append(words, word(s))) {
-			h = unscramble(h) ^ w
-		}
-		return h ^ n
-	}
 	names := []string{"", "a", "b", "1m", "api", "login", "12345678", "123456789", "auth.createToken", "anchored-window and more than that"}
 	for range 100_000 {
 		h, name := rand.Uint64(), names[rand.IntN(len(names))]
@@ -57,4 +34,33 @@ func TestCanBeUndone(t *testing.T) {
 			}
 		}
 	}
+}
+
+// inverse returns the factor that undoes the multiplication by odd.
+func inverse(odd uint64) uint64 {
+	x := odd
+	for range 6 {
+		x *= 2 - odd*x // Newton's iteration doubles the good bits
+	}
+	return x
+}
+
+var undoFirst, undoSecond = inverse(0x9e3779b97f4a7c15), inverse(0xd6e8feb86659fd93)
+
+func unscramble(h uint64) uint64 {
+	h = (h ^ h>>32) * undoSecond
+	return (h ^ h>>32) * undoFirst
+}
+
+// unmix undoes String.
+func unmix(h uint64, s string) uint64 {
+	var words []uint64
+	n := uint64(len(s))
+	for ; len(s) > 8; s = s[8:] {
+		words = append(words, word(s[:8]))
+	}
+	for _, w := range slices.Backward(append(words, word(s))) {
+		h = unscramble(h) ^ w
+	}
+	return h ^ n
 }

@@ -81,20 +81,7 @@ func TestServerPortTaken(t *testing.T) {
 // running.
 func TestServerDiesWithTest(t *testing.T) {
 	if how := os.Getenv("REDISTEST_END"); how != "" {
-		p := Server(t)
-		fmt.Printf("pid=%d\n", p.cmd.Process.Pid)
-		p.Pause() // SIGKILL must end a paused server too
-		switch how {
-		case "fatal":
-			t.Fatal("as asked")
-		case "panic":
-			panic("as asked")
-		case "goroutine":
-			go panic("as asked")
-		case "exit":
-			os.Exit(3)
-		}
-		select {} // until killed
+		endWithServer(t, how)
 	}
 	if runtime.GOOS != "linux" {
 		t.Skip("servers are tied to the test binary on Linux only")
@@ -103,34 +90,59 @@ func TestServerDiesWithTest(t *testing.T) {
 	for _, how := range []string{"fatal", "panic", "goroutine", "exit", "kill"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithTest$")
-			cmd.Env = append(os.Environ(), "REDISTEST_END="+how, "TMPDIR="+t.TempDir())
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			pid := 0
-			for s := bufio.NewScanner(out); pid == 0 && s.Scan(); {
-				_, _ = fmt.Sscanf(s.Text(), "pid=%d", &pid)
-			}
-			if how == "kill" {
-				_ = cmd.Process.Kill()
-			}
-			_, _ = io.Copy(io.Discard, out)
-			if err := cmd.Wait(); err == nil || pid == 0 {
-				t.Fatalf("the test binary ended with %v, server %d; want a failure and a server", err, pid)
-			}
-			if err := wait(func() bool { return !runs(pid) }); err != nil {
-				t.Errorf("redis-server %d still runs", pid)
-				if p, err := os.FindProcess(pid); err == nil {
-					_ = p.Kill()
-				}
-			}
+			checkNoServerLeft(t, how)
 		})
 	}
+}
+
+// checkNoServerLeft runs a test binary that starts a server and ends, and expects the server
+// to end with it.
+func checkNoServerLeft(t *testing.T, how string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithTest$")
+	cmd.Env = append(os.Environ(), "REDISTEST_END="+how, "TMPDIR="+t.TempDir())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := 0
+	for s := bufio.NewScanner(out); pid == 0 && s.Scan(); {
+		_, _ = fmt.Sscanf(s.Text(), "pid=%d", &pid)
+	}
+	if how == "kill" {
+		_ = cmd.Process.Kill()
+	}
+	_, _ = io.Copy(io.Discard, out)
+	if err := cmd.Wait(); err == nil || pid == 0 {
+		t.Fatalf("the test binary ended with %v, server %d; want a failure and a server", err, pid)
+	}
+	if err := wait(func() bool { return !runs(pid) }); err != nil {
+		t.Errorf("redis-server %d still runs", pid)
+		if p, err := os.FindProcess(pid); err == nil {
+			_ = p.Kill()
+		}
+	}
+}
+
+// endWithServer starts a server and ends the test binary.
+func endWithServer(t *testing.T, how string) {
+	p := Server(t)
+	fmt.Printf("pid=%d\n", p.cmd.Process.Pid)
+	p.Pause() // SIGKILL must end a paused server too
+	switch how {
+	case "fatal":
+		t.Fatal("as asked")
+	case "panic":
+		panic("as asked")
+	case "goroutine":
+		go panic("as asked")
+	case "exit":
+		os.Exit(3)
+	}
+	select {} // until killed
 }
 
 // runs reports whether pid is a running redis-server. A zombie, which an orphan becomes if

@@ -57,40 +57,11 @@ func TestMovingPicture(t *testing.T) {
 // movie joins pictures to an animation of 10 frames a second. Each frame has only what has
 // changed.
 func movie(shots []image.Image) *gif.GIF {
-	used := map[color.RGBA]int{}
-	for _, shot := range shots {
-		for y := range shot.Bounds().Dy() {
-			for x := range shot.Bounds().Dx() {
-				used[color.RGBAModel.Convert(shot.At(x, y)).(color.RGBA)]++
-			}
-		}
-	}
-	often := slices.SortedFunc(maps.Keys(used), func(a, b color.RGBA) int { return cmp.Compare(used[b], used[a]) })
-	var palette color.Palette
-	for _, c := range often[:min(255, len(often))] {
-		palette = append(palette, c)
-	}
-	index := map[color.RGBA]uint8{}
-	for c := range used {
-		index[c] = uint8(palette.Index(c))
-	}
+	palette, index := paletteOf(shots)
 	m := &gif.GIF{}
 	var before *image.Paletted
 	for _, shot := range shots {
-		now := image.NewPaletted(shots[0].Bounds(), palette)
-		changed := now.Rect
-		if before != nil {
-			changed = image.Rectangle{}
-		}
-		for y := range now.Rect.Dy() {
-			for x := range now.Rect.Dx() {
-				i := index[color.RGBAModel.Convert(shot.At(x, y)).(color.RGBA)]
-				now.SetColorIndex(x, y, i)
-				if before != nil && before.ColorIndexAt(x, y) != i {
-					changed = changed.Union(image.Rect(x, y, x+1, y+1))
-				}
-			}
-		}
+		now, changed := paint(shot, shots[0].Bounds(), palette, index, before)
 		before = now
 		if changed.Empty() {
 			m.Delay[len(m.Delay)-1] += 10
@@ -100,4 +71,41 @@ func movie(shots []image.Image) *gif.GIF {
 	}
 	m.Delay[len(m.Delay)-1] += 300
 	return m
+}
+
+// paletteOf returns the 255 most frequent colors, and for each color the nearest of them.
+func paletteOf(shots []image.Image) (palette color.Palette, index map[color.RGBA]uint8) {
+	used := map[color.RGBA]int{}
+	for _, shot := range shots {
+		for y := range shot.Bounds().Dy() {
+			for x := range shot.Bounds().Dx() {
+				used[color.RGBAModel.Convert(shot.At(x, y)).(color.RGBA)]++
+			}
+		}
+	}
+	often := slices.SortedFunc(maps.Keys(used), func(a, b color.RGBA) int { return cmp.Compare(used[b], used[a]) })
+	for _, c := range often[:min(255, len(often))] {
+		palette = append(palette, c)
+	}
+	index = map[color.RGBA]uint8{}
+	for c := range used {
+		index[c] = uint8(palette.Index(c))
+	}
+	return palette, index
+}
+
+// paint returns a picture in the colors of the palette, and the part of it that differs from
+// the picture before: all of it if there is none.
+func paint(shot image.Image, bounds image.Rectangle, palette color.Palette, index map[color.RGBA]uint8, before *image.Paletted) (now *image.Paletted, changed image.Rectangle) {
+	now = image.NewPaletted(bounds, palette)
+	for y := range bounds.Dy() {
+		for x := range bounds.Dx() {
+			i := index[color.RGBAModel.Convert(shot.At(x, y)).(color.RGBA)]
+			now.SetColorIndex(x, y, i)
+			if before == nil || before.ColorIndexAt(x, y) != i {
+				changed = changed.Union(image.Rect(x, y, x+1, y+1))
+			}
+		}
+	}
+	return now, changed
 }
