@@ -79,9 +79,9 @@ func unitNumber(unit algorithms.Unit, n int64) int64 {
 
 var units = []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month}
 
-// boundaries returns when windows begin: when the latest date so far enters the next unit.
-// It reads the clock of loc from one whole hour to another, hour by hour, and minute by
-// minute in hours in which the date or the offset changes.
+// boundaries returns when windows begin: when clocks show a date of the next unit for the
+// first time. It reads the clock of loc from one whole hour to another, hour by hour, and
+// minute by minute in hours in which the date or the offset changes.
 func boundaries(loc *time.Location, from, to int64) map[algorithms.Unit][]int64 {
 	begins := map[algorithms.Unit][]int64{}
 	var latest int64
@@ -175,7 +175,7 @@ func TestCalendarPartition(t *testing.T) {
 	}
 }
 
-// TestCalendarDates checks windows around known changes of clocks, written out by hand.
+// TestCalendarDates checks windows, written out by hand, around known changes of clocks.
 func TestCalendarDates(t *testing.T) {
 	tests := []struct {
 		zone       string
@@ -208,7 +208,7 @@ func TestCalendarDates(t *testing.T) {
 		{"Pacific/Apia", algorithms.Day, "2011-12-29T23:59:59-10:00", "2011-12-29T00:00:00-10:00", "2011-12-31T00:00:00+14:00"},
 		{"Pacific/Apia", algorithms.Week, "2011-12-31T00:00:00+14:00", "2011-12-26T00:00:00-10:00", "2012-01-02T00:00:00+14:00"},
 		{"Pacific/Apia", algorithms.Month, "2011-12-31T00:00:00+14:00", "2011-12-01T00:00:00-10:00", "2012-01-01T00:00:00+14:00"},
-		// February, and weeks over the end of a year
+		// windows of February, and weeks that span a new year
 		{"UTC", algorithms.Month, "2024-02-29T12:00:00Z", "2024-02-01T00:00:00Z", "2024-03-01T00:00:00Z"},
 		{"UTC", algorithms.Month, "2100-02-28T12:00:00Z", "2100-02-01T00:00:00Z", "2100-03-01T00:00:00Z"},
 		{"UTC", algorithms.Day, "2024-02-28T12:00:00Z", "2024-02-28T00:00:00Z", "2024-02-29T00:00:00Z"},

@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// everyAlgorithm returns a limit of each algorithm, but none in flight, and two calendars.
+// everyAlgorithm returns a limit of each algorithm except InFlight, with two of Calendar.
 func everyAlgorithm(quota, burst int64, period time.Duration) []weir.Limit {
 	return append(all(quota, burst, period),
 		algorithms.Calendar(quota, algorithms.Day, nil),

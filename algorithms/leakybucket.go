@@ -6,8 +6,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// LeakyBucket has room for capacity units and loses leak units per period every, one after
-// the other. The limit has Quota leak and Burst capacity.
+// LeakyBucket has room for capacity units and loses leak units in each period, one after the
+// other. The parameter every is the period. The limit has Quota leak and Burst capacity.
 //
 // If the caller does not wait, the bucket is a meter and admits what TokenBucket admits: a
 // charge that fits goes ahead at once. If the caller waits (Within > 0), the bucket is a

@@ -15,7 +15,7 @@ import (
 // Until then the limit admits its rate, and what has drained since the last charge may be
 // spent at once.
 //
-// This forgets nothing that was spent, and the bound of the larger limit holds. Let a
+// No unit is forgotten in this way, and the bound of the larger limit holds. Let a
 // meter M have the largest burst and the largest rate of all limits that charge a key.
 // The debt A, drained at M's rate, is never less than what M alone would owe for all that
 // was spent, because a charge adds its cost to both and no limit drains faster than M.

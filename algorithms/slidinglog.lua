@@ -1,7 +1,7 @@
 -- The sliding log, in a hash. An entry is an instant and the units that were spent then. Limits
--- of one rule and key that are charged alike share a log. The window of each limit begins at an
--- entry of its own, as of the last time that the log was written. Limits that are charged
--- differently have logs of their own.
+-- of one rule and key that are charged alike share a log. For each limit the log has the entry
+-- at which its window began when the log was last written. Limits that are charged differently
+-- have logs of their own.
 --
 -- Field "h" holds, for each log:
 --   its limits, its number, the newest instant, when the value expires, its first and last

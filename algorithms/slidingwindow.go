@@ -130,7 +130,7 @@ type twoWindows struct {
 func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
 	w.gone = at % w.period
 	start := at - w.gone
-	until := start // becomes the Until that this period would have written
+	until := start // becomes the Until that a limit of this period would have written
 	switch {
 	case s.At >= start:
 		w.cur, w.prev = s.A, s.B

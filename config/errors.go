@@ -13,7 +13,7 @@ import (
 // them, in the order of the file; its text has a line for each.
 type Error struct {
 	Path         string
-	Line, Column int // from 1; columns count characters
+	Line, Column int // both from 1; Column counts characters
 	Text         string
 }
 

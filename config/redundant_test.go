@@ -95,7 +95,7 @@ func TestRedundant(t *testing.T) {
 	}{
 		{log(600, 600*time.Second), log(10, 10*time.Second), true},
 		{log(599, 600*time.Second), log(10, 10*time.Second), false},
-		{log(605, 605*time.Second), log(10, 10*time.Second), false}, // 61 bursts begin in it
+		{log(605, 605*time.Second), log(10, 10*time.Second), false}, // 605 s admit 61 times 10
 		{log(610, 605*time.Second), log(10, 10*time.Second), true},
 		{log(20, time.Minute), log(5, 3*time.Second), false},
 		{log(5, 3*time.Second), log(20, time.Minute), false},

@@ -142,7 +142,7 @@ type world struct {
 	store    weir.Store
 	quota    int64
 	period   time.Duration
-	charges  []weir.Charge // of every call
+	charges  []weir.Charge // the charges of every call
 	ended    time.Time
 	replicas []*lease.Store
 

@@ -134,7 +134,7 @@ func TestLiveLife(t *testing.T) {
 		r.ask("alice", 200) // by the override of the beginning
 		r.remove("al*")
 		r.ask("alice", 429)
-		r.ask("carol", 200, 200, 200, 429) // by the limits of file
+		r.ask("carol", 200, 200, 200, 429) // the function file gives carol 3
 		r.set("c*", overrides.Entry{Limits: quota(4)}, 0)
 		r.ask("carol", 200, 429) // the override comes before file
 		r.remove("c*")

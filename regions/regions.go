@@ -99,7 +99,7 @@ func New(local, central weir.Store, o Options) *Store {
 	return s
 }
 
-// A Store decides by the part of a region. See New.
+// A Store decides under the part of each limit that its region has. See New.
 type Store struct {
 	local, central weir.Store
 	o              Options

@@ -69,7 +69,7 @@ var ways = []way{
 // An outcome has the measurements of a simulation.
 type outcome struct {
 	asked    int
-	admitted []int64 // when, in µs
+	admitted []int64 // when each request was admitted, in µs since 1970
 	waits    []time.Duration
 }
 

@@ -63,7 +63,7 @@ func names(t testing.TB, store weir.Store) {
 	p.all(0, p.charge("stored", all, 3))
 	p.wants(p.all(0, p.charge("stored", all.Named("1h"), 2), p.charge("stored", algorithms.GCRA(1000, time.Minute), 1)), true, 995, 999)
 	p.wants(p.one("stored", all, 0), true, 995)
-	// Each charge has a different cost, so that a mixed-up state shows.
+	// Each charge has a different cost, so that the state of another charge would be noticed.
 	for i, c := range unlike {
 		c.Cost = int64(1 + i)
 		p.all(0, c)
