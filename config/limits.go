@@ -70,8 +70,8 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, on
 	return l
 }
 
-// mostEntries bounds how many requests a sliding log may have to remember for one key. A
-// million take 16 MB.
+// mostEntries is the most requests that a sliding log may have to remember for one key. So
+// many entries take 16 MB in memory.
 const mostEntries = 1_000_000
 
 // checkLimits checks the limits of a rule, whose fields are f, against each other and

@@ -67,9 +67,9 @@ func (d *decoder) clientAddr() keys.AddrFunc {
 // listEntry reports whether an entry is compared with the keys of the rule, with the
 // addresses of requests, or with both. An address or a network is compared with the
 // address of the request, whatever the key is. It is also compared with keys that are
-// addresses, and with keys that a function of the program returns. A deny list compares it
-// with keys that clients choose as well. An allow list does not: a client must not be
-// exempt because it chose a name that looks like an address.
+// addresses, and with keys that a function of the program returns. An entry of a deny list
+// is also compared with keys that clients choose. An entry of an allow list is not, because
+// a client must not be exempt if it chooses a name that looks like an address.
 func (d *decoder) listEntry(n ast.Node, what, s string, k *key) (isKey, isAddr bool) {
 	_, errKey := keys.NewList(s)
 	if _, err := keys.NewAddrList(s); err == nil {

@@ -280,8 +280,8 @@ func TestHandlerOfAll(t *testing.T) {
 		want []int
 	}{
 		{limitOf(3), []int{200, 200}},
-		{"limits: [{name: b, config: [{limit: 1, period: 1h}]}, {name: a, config: [{limit: 3, period: 1h}]}]", []int{200, 429}}, // b is new, and a was not charged for the refusal
-		{"limits: [{name: b, config: [{limit: 2, period: 1h}]}]", []int{200, 429}},                                              // without a
+		{"limits: [{name: b, config: [{limit: 1, period: 1h}]}, {name: a, config: [{limit: 3, period: 1h}]}]", []int{200, 429}}, // rule b is new; a refusal by b spends nothing under a
+		{"limits: [{name: b, config: [{limit: 2, period: 1h}]}]", []int{200, 429}},                                              // rule a is removed
 	} {
 		p.mustWrite(t, step.file)
 		var got []int

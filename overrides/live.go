@@ -88,8 +88,8 @@ type Override struct {
 	Note string    // why the override was set
 }
 
-// NewLive returns a table without overrides. Run brings those that the Keeper has into it.
-// To have them in force before the first request, call Refresh.
+// NewLive returns a table without overrides. Run loads the overrides that the Keeper has. To
+// have them in force before the first request, call Refresh.
 func NewLive(o LiveOptions) *Live {
 	if o.Keeper == nil {
 		o.Keeper = &memory{kept: map[string]string{}, begin: time.Now()}

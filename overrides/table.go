@@ -262,7 +262,8 @@ func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
 	return nil, false
 }
 
-// last returns the index of a start that begins with every start of key, or -1. One lookup
+// last returns the index of a start from which the chain of shorter has every start that key
+// begins with, or -1. One lookup
 // of the first head bytes shows for most keys that there is none.
 func (t *Table) last(key string) int {
 	if t.head > 0 && len(key) >= t.head {

@@ -71,7 +71,7 @@ func manyLimits(t testing.TB, store weir.Store) {
 		for k := range len(kinds) + 1 {
 			var charges []weir.Charge
 			for i := range n {
-				limit := kinds[(k+i*(k/len(kinds)))%len(kinds)] // of kind k; of all kinds if k is their number
+				limit := kinds[(k+i*(k/len(kinds)))%len(kinds)] // a limit of kind k, or of each kind in turn if k is len(kinds)
 				charges = append(charges, p.charge(fmt.Sprint(n, k), limit(int64(3+i%7), time.Hour+time.Duration(i)*time.Second), 1))
 			}
 			for range 3 {
