@@ -31,7 +31,7 @@ var (
 
 func isOpen(store weir.Store) bool { return store.(interface{ Open() bool }).Open() }
 
-// reserve books a turn within maxWait.
+// reserve reserves a turn that begins within maxWait.
 func reserve(t *testing.T, store weir.Store, maxWait time.Duration, charges ...weir.Charge) *weir.Reservation {
 	t.Helper()
 	r, err := weir.Reserve(t.Context(), store, maxWait, charges...)

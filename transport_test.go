@@ -192,7 +192,7 @@ type pauseCase struct {
 	maxPause time.Duration
 	answer   *http.Response
 	want     string // when the next request is sent
-	logged   string // the pause that was asked for, if it was cut
+	logged   string // the pause of the answer, if MaxPause cuts it
 }
 
 // TestMaxPause: a pause lasts at most MaxPause, the first that is cut is logged, and a

@@ -41,7 +41,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// useFile has every rule of a file make a handler.
+// useFile makes a handler of every rule of a file.
 func useFile(t *testing.T, file *File) {
 	t.Helper()
 	if len(file.Rules()) == 0 {

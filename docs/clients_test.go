@@ -123,8 +123,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// runClient runs a client against a server that sends some headers, and checks when its
-// requests come.
+// runClient runs the client in b against a server that sends some headers, and checks when
+// its requests come.
 func runClient(t *testing.T, b block, headers weir.Dialect) {
 	t.Helper()
 	url, answers := server(t, headers)

@@ -388,8 +388,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// run has a Limiter with three limits write a dialect twelve times, and reads it by a
-// clock that is wrong.
+// run reads the fields of twelve responses of a Limiter with three limits, by a clock that is
+// wrong.
 func (c roundTripCase) run(t *testing.T, seed uint64) {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -433,7 +433,7 @@ func randomLimit(r *rand.Rand) weir.Limit {
 	return []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog}[r.IntN(5)](quota, period)
 }
 
-// limits returns how many limits the dialect tells of a transaction of three.
+// limits returns how many of the three limits of a transaction the dialect reports.
 func (c roundTripCase) limits(tx *weir.Transaction) int {
 	switch c.dialect {
 	case weir.OpenAI, weir.Anthropic:
@@ -453,7 +453,7 @@ func (c roundTripCase) limits(tx *weir.Transaction) int {
 	return 1
 }
 
-// retryAfter returns the wait that the dialect tells.
+// retryAfter returns the wait that the dialect reports.
 func (c roundTripCase) retryAfter(tx *weir.Transaction) time.Duration {
 	wait := tx.RetryAfter()
 	if wait == weir.Never {
@@ -531,8 +531,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkLimit holds a limit that was read within its bounds, and writes and reads it again
-// if a structured field holds it.
+// checkLimit checks the bounds of a limit that was read. If a structured field can hold the
+// limit, checkLimit also writes it and reads it again.
 func checkLimit(t *testing.T, text string, a headers.Limit, now time.Time) {
 	t.Helper()
 	if a.Limit < -1 || a.Remaining < -1 || a.Limit < 0 && a.Remaining < 0 || a.Window < 0 || a.ResetAfter < 0 || a.ResetAfter > 24*time.Hour {

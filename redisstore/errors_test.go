@@ -75,7 +75,8 @@ func TestCorrupt(t *testing.T) {
 	}
 }
 
-// checkDiscreet holds an error to name rule and limit, and neither the key nor the value.
+// checkDiscreet checks that an error names the rule and the limit, and neither the key nor
+// the value.
 func checkDiscreet(t *testing.T, c weir.Charge, err error, secret string) {
 	t.Helper()
 	text := err.Error()

@@ -81,7 +81,7 @@ func TestOneCall(t *testing.T) {
 	}
 }
 
-// setRule has the charges of all shapes be of a rule.
+// setRule sets the rule of all charges.
 func setRule(shapes []weir.Transaction, rule string) {
 	for i := range shapes {
 		for j := range shapes[i].Charges {
@@ -100,7 +100,7 @@ func takeShapes(t *testing.T, store weir.Store, name string, shapes []weir.Trans
 	}
 }
 
-// resetStats has ran count from 0.
+// resetStats resets the number that ran returns.
 func resetStats(t *testing.T, rdb *redis.Client) {
 	t.Helper()
 	if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {

@@ -150,8 +150,8 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// spoilAnswer changes what is decided, as the flaw has it. before and wait are how many
-// decisions the transaction had, and its wait.
+// spoilAnswer applies the flaws that change a transaction after it is decided. before is the
+// number of decisions that it had, and wait is the Wait that it had.
 func (s *store) spoilAnswer(t *weir.Transaction, before int, wait time.Duration) {
 	switch s.flaw {
 	case "decides in whole seconds, says microseconds":
@@ -176,7 +176,7 @@ func (s *store) spoilAnswer(t *weir.Transaction, before int, wait time.Duration)
 	}
 }
 
-// spoilQuestion changes what is asked, as the flaw has it.
+// spoilQuestion applies the flaws that change a transaction before it is decided.
 func (s *store) spoilQuestion(t *weir.Transaction) {
 	switch s.flaw {
 	case "ignores AtMost":
@@ -195,7 +195,7 @@ func (s *store) spoilQuestion(t *weir.Transaction) {
 	}
 }
 
-// spoilCharge changes a charge of t, as the flaw has it.
+// spoilCharge applies the flaws that change a charge of t.
 func (s *store) spoilCharge(t *weir.Transaction, c *weir.Charge) {
 	switch s.flaw {
 	case "has no queue":
@@ -281,7 +281,7 @@ func (s *store) decide(t *weir.Transaction) {
 	}
 }
 
-// refuse changes states although the transaction is refused, as the flaw has it.
+// refuse applies the flaws that change states although the transaction is refused.
 func (s *store) refuse(t *weir.Transaction, ids [][4]string, states []weir.State) {
 	switch s.flaw {
 	case "spends what fits of a refused transaction":
