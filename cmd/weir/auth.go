@@ -23,8 +23,8 @@ var (
 	ingressNginx = dialect{"X-Original-Method", "X-Original-Url", ""}
 )
 
-// envoyPrefix begins the paths that Envoy's ext_authz filter asks. The rest of the path is
-// that of the original request, and the question has its method and its host.
+// envoyPrefix begins the paths that Envoy's ext_authz filter asks. The rest of the path is the
+// path of the original request. Envoy asks with the method and the host of that request.
 const envoyPrefix = "/auth/envoy"
 
 // auth answers a proxy that asks whether it may pass a request on: 200, or 429 with the

@@ -173,7 +173,7 @@ func TestAuth(t *testing.T) {
 
 // TestDialects: the rules see the request that each proxy describes in its own header fields.
 // The fields of other proxies, which a client could make up, are ignored. The questions are
-// those that the proxies document; TestBehindProxy also runs nginx and Caddy.
+// as the proxies document them. TestBehindProxy also runs nginx and Caddy.
 func TestDialects(t *testing.T) {
 	const mine, other = "192.0.2.1", "192.0.2.2"
 	forged := []string{"X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/forged", "X-Original-Method", "PUT", "X-Original-Url", "http://forged/forged", "X-Real-Ip", other, "Forwarded", "for=" + other}

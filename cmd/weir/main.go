@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 			return usageError(err, stderr)
 		}
 		logger := o.newLogger(stderr)
-		slog.SetDefault(logger) // for libraries, also for those that use the package log
+		slog.SetDefault(logger) // for libraries that log by package slog or log
 		if err := serve(ctx, &o, logger, nil); err != nil {
 			fmt.Fprintln(stderr, "weir:", err)
 			return exitFailure

@@ -43,7 +43,7 @@ var clientFields = []struct{ field, usage string }{
 	{"Username", "`name` of the Redis user"},
 	{"Password", "`password` of the Redis user; set it by the environment, because other users of the machine see command lines"},
 	{"DB", "`number` of the database; a cluster has none"},
-	{"MasterName", "`name` of the master, if -redis-addrs are those of Sentinels"},
+	{"MasterName", "`name` of the master, if -redis-addrs are addresses of Sentinels"},
 	{"SentinelUsername", "`name` of the user for the Sentinels"},
 	{"SentinelPassword", "`password` for the Sentinels"},
 	{"IsClusterMode", "Redis is a cluster, although -redis-addrs has only one address"},
@@ -93,11 +93,11 @@ func flagOf(field string) string {
 }
 
 func (o *redisOptions) flags(fs *flag.FlagSet) {
-	fs.StringVar(&o.addrs, "redis-addrs", "", "`host:port` of the Redis that processes share, or those of several cluster nodes or Sentinels, with commas between them; without it weir counts in memory")
+	fs.StringVar(&o.addrs, "redis-addrs", "", "`host:port` of the Redis that processes share, or of several cluster nodes or Sentinels, separated by commas; without it weir counts in memory")
 	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`text` at the beginning of every key in Redis")
 	fs.DurationVar(&o.timeout, "redis-timeout", 50*time.Millisecond, "longest `time` that a decision in Redis may take")
 	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
-	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the CA certificates that Redis is verified with; the default is those of the system")
+	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the CA certificates that verify the certificate of Redis; without it, the CA certificates of the system do")
 	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis")
 	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the private key of -redis-tls-cert")
 	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "", "`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
