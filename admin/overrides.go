@@ -53,8 +53,8 @@ type overridesBody struct {
 	Stale     bool           `json:"stale,omitempty"`
 }
 
-// overridesAnswer returns the overrides in Options.Overrides, which do not include those of a
-// file.
+// overridesAnswer returns the overrides in Options.Overrides. They do not include overrides in a
+// file of rules.
 func (h *Handler) overridesAnswer(r *http.Request) (any, error) {
 	rule, err := h.ruleParameter(r)
 	switch {
