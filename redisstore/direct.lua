@@ -28,7 +28,7 @@ if ARGV[2] ~= '' then
       »
       if last > now then
         if last - now > 2251799813685248 then return -1 end -- see general.lua
-        call('PSETEX', key, (last - now + (now - last) % 1000) / 1000 + 1, struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»))
+        call('PSETEX', key, string.format('%d', (last - now + 1999) / 1000), struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»))
       elseif text then
         call('DEL', key)
       end
