@@ -50,7 +50,7 @@ func weighted(s weir.State, l *weir.Limit, now int64) float64 {
 func TestAlgorithms(t *testing.T) {
 	const quota, period = 10, 10 * time.Second
 	panels := []panel{
-		{"GCRA", "TAT ahead of now", algorithms.GCRA(quota, period), 0, owed},
+		{"GCRA", "units spent ahead of now", algorithms.GCRA(quota, period), 0, owed},
 		{"Token bucket", "tokens left", algorithms.TokenBucket(quota, quota, period), 0,
 			func(s weir.State, l *weir.Limit, now int64) float64 { return quota - owed(s, l, now) }},
 		{"Leaky bucket", "units in the queue", algorithms.LeakyBucket(quota, quota, period), 5 * time.Second, owed},
@@ -63,10 +63,10 @@ func TestAlgorithms(t *testing.T) {
 		start = 1_700_000_000 * second // the beginning of a window
 		from  = start + 5*second
 		to    = start + 30*second
-		left  = 168.0
-		right = 776.0
-		top   = 84.0
-		each  = 88.0
+		left  = 36.0
+		right = 400.0
+		top   = 136.0
+		each  = 146.0
 		high  = 40.0 // height of the curves
 	)
 	var requests []int64
@@ -77,27 +77,26 @@ func TestAlgorithms(t *testing.T) {
 		requests = append(requests, start+at)
 	}
 
-	d := draw(800, int(top+each*float64(len(panels))+8), "The same requests under each algorithm",
+	d := draw(int(top+each*float64(len(panels)))-12, "The same requests under each algorithm",
 		"Seven time lines of 25 seconds with a limit of 10 per 10 seconds: 24 requests in 6 seconds across the edge of a window, "+
 			"a pause, then 2 requests a second. Circles are requests that were admitted, crosses those that were refused, "+
 			"the curve is what the algorithm remembers.")
-	d.text(16, 52, "soft", "10 per 10 s. Four requests a second from 7 s to 13 s, a pause, two a second from 17 s to 24 s.")
-	d.yes(564, 25.5)
-	d.text(573, 30, "soft", "admitted")
-	d.no(640, 25.5)
-	d.text(648, 30, "soft", "refused")
-	d.line("curve", 706, 25.5, 724, 25.5)
-	d.text(730, 30, "soft", "state")
+	d.text(16, 52, "soft", "The limit is 10 per 10 s. Four requests a second come")
+	d.text(16, 69, "soft", "from 7 s to 13 s, and two a second from 17 s to 24 s.")
+	d.yes(20, 86.5)
+	d.text(28, 91, "soft", "admitted")
+	d.no(104, 86.5)
+	d.text(112, 91, "soft", "refused")
+	d.line("curve", 176, 86.5, 196, 86.5)
+	d.text(202, 91, "soft", "what the algorithm remembers")
 	x := func(at int64) float64 { return left + (right-left)*float64(at-from)/float64(to-from) }
 
 	for i, p := range panels {
-		y := top + each*float64(i)
+		y := top + each*float64(i) + 32
 		ground := y + 22 + high
 		for at := start + 10*second; at <= to; at += 10 * second {
 			d.line("edge", x(at), y-6, x(at), ground)
-			if i == len(panels)-1 {
-				d.text(x(at), ground+18, "soft mid", fmt.Sprintf("%d s", (at-start)/second))
-			}
+			d.text(x(at), ground+16, "soft mid", fmt.Sprintf("%d s", (at-start)/second))
 		}
 		d.line("grid", left, ground-high, right, ground-high)
 		d.line("grid", left, ground, right, ground)
@@ -124,13 +123,15 @@ func TestAlgorithms(t *testing.T) {
 			points = append(points, value())
 		}
 		d.level(points, ground)
-		d.text(16, y+6, "name", p.name)
-		d.text(16, y+24, "soft", fmt.Sprintf("%d of %d admitted", admitted, len(requests)))
+		d.text(16, y-32, "name", p.name)
+		d.text(404, y-32, "name end", fmt.Sprintf("%d of %d admitted", admitted, len(requests)))
+		shows := p.shows
 		if p.within > 0 {
-			d.text(16, y+40, "soft", fmt.Sprintf("waiting up to %.0f s", p.within.Seconds()))
+			shows += fmt.Sprintf("; requests wait for up to %.0f s", p.within.Seconds())
 		}
-		d.text(16, ground, "soft", p.shows)
+		d.text(16, y-14, "soft", shows)
 		d.text(left-6, ground-high+4, "soft end", "10")
+		d.text(left-6, ground+4, "soft end", "0")
 	}
 	text := d.end()
 	wellFormed(t, text)

@@ -55,11 +55,10 @@ func TestHybrid(t *testing.T) {
 		t.Errorf("got %d and %d admitted with Hybrid, want %d and %d as without", with.admitted, evenly.admitted, without.admitted, evenlyWithout.admitted)
 	}
 
-	// 420 px wide: on a telephone no text is below 10 px.
-	d := draw(420, 244, "Calls of the shared store in a minute",
+	d := draw(244, "Calls of the shared store in a minute",
 		fmt.Sprintf("A client asks 100 times a second for a minute, against 10 per 10 seconds. Without Hybrid the shared store is called %d times, "+
 			"with Hybrid %d times under GCRA and %d times under a sliding log.", without.calls, evenly.calls, with.calls))
-	d.text(16, 52, "note", "One client asks 100 times a second, against 10 per 10 s.")
+	d.text(16, 52, "soft", "One client asks 100 times a second, against 10 per 10 s.")
 	for i, bar := range []struct {
 		name, class string
 		run         run
@@ -69,8 +68,8 @@ func TestHybrid(t *testing.T) {
 		d.rect(bar.class, 16, y+8, long, 14)
 		d.text(16+long+8, y+20, "name", thousands(bar.run.calls))
 	}
-	d.text(16, 212, "note", "Less is better.")
-	d.text(16, 230, "note", "The decisions are the same with Hybrid and without.")
+	d.text(16, 212, "soft", "Less is better.")
+	d.text(16, 230, "soft", "The decisions are the same with Hybrid and without.")
 	text := d.end()
 	wellFormed(t, text)
 	current(t, "hybrid.svg", text)

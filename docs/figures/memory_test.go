@@ -96,26 +96,27 @@ func TestMemory(t *testing.T) {
 	}
 
 	const (
-		left, right, top, ground = 64.0, 560.0, 84.0, 324.0
+		left, right, top, ground = 64.0, 376.0, 100.0, 310.0
 		most                     = 80e6 // bytes
 	)
 	last := len(m.Keys) - 1
 	mb := func(n int64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) }
-	d := draw(800, 380, "Memory under a flood of made-up keys",
+	d := draw(360, "Memory under a flood of made-up keys",
 		fmt.Sprintf("A million keys, each asked for once. A map from key to one number grows to %s, the store in memory with MaxKeys 100,000 stays at %s.",
 			mb(m.Map[last]), mb(m.Store[last])))
-	d.text(16, 52, "soft", "Every key is new, and asks once. A key that was refused before the flood stays refused (TestFlood).")
+	d.text(16, 52, "soft", "Every key is new, and asks once. A key that was")
+	d.text(16, 69, "soft", "refused before the flood stays refused (TestFlood).")
 	for n := 0.0; n <= most; n += 20e6 {
 		y := ground - (ground-top)*n/most
 		d.line("grid", left, y, right, y)
 		d.text(left-8, y+4, "soft end", fmt.Sprintf("%.0f MB", n/1e6))
 	}
 	x := func(keys int) float64 { return left + (right-left)*float64(keys)/float64(m.Keys[last]) }
-	for keys := 0; keys <= m.Keys[last]; keys += 250_000 {
+	for keys := 0; keys <= m.Keys[last]; keys += 500_000 {
 		d.text(x(keys), ground+20, "soft mid", thousands(int64(keys)))
 	}
 	d.text((left+right)/2, ground+40, "soft mid", "keys that have asked")
-	plot := func(class string, bytes []int64) float64 {
+	plot := func(class string, bytes []int64) (end float64) {
 		var points []point
 		for i, n := range bytes {
 			points = append(points, point{x(m.Keys[i]), ground - (ground-top)*math.Max(0, float64(n))/most})
@@ -123,12 +124,12 @@ func TestMemory(t *testing.T) {
 		d.printf(`<path class="%s" d="%s"/>`, class, curve(points))
 		return points[last].y
 	}
-	y := plot("nocurve", m.Map)
-	d.text(right+14, y+4, "name notext", mb(m.Map[last]))
-	d.text(right+14, y+21, "soft", "map[string]int64, unbounded")
-	y = plot("curve", m.Store)
-	d.text(right+14, y-12, "name curvetext", mb(m.Store[last]))
-	d.text(right+14, y+5, "soft", "memstore, MaxKeys: 100_000")
+	plot("no", m.Map)
+	d.text(x(800_000), 157, "name end", mb(m.Map[last]))
+	d.text(x(800_000), 174, "soft end", "map[string]int64, unbounded")
+	y := plot("curve", m.Store)
+	d.text(right, y-26, "name end", mb(m.Store[last]))
+	d.text(right, y-9, "soft end", "memstore, MaxKeys: 100_000")
 	text := d.end()
 	wellFormed(t, text)
 	current(t, "memory.svg", text)

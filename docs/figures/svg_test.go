@@ -20,8 +20,7 @@ const style = `
 text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
 .title { font-size: 16px; font-weight: 600 }
 .name { font-weight: 600 }
-.soft { fill: #59636e; font-size: 12px }
-.note { fill: #59636e }
+.soft { fill: #59636e }
 .big { font-size: 22px; font-weight: 600 }
 .end { text-anchor: end }
 .mid { text-anchor: middle }
@@ -34,10 +33,10 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f232
 .yes { fill: #1a7f37 }
 .less { fill: #0969da }
 .more { fill: #cf222e }
-.no { stroke: #cf222e; stroke-width: 1.4; fill: none }
+.no { stroke: #cf222e; stroke-width: 1.2; fill: none }
 @media (prefers-color-scheme: dark) {
 text { fill: #f0f6fc }
-.soft, .note { fill: #9198a1 }
+.soft { fill: #9198a1 }
 .paper { fill: #0d1117 }
 .grid { stroke: #3d444d }
 .edge { stroke: #656c76 }
@@ -51,8 +50,12 @@ text { fill: #f0f6fc }
 }
 `
 
+// width is that of all drawings. On a telephone, which shows them 360 px wide, text of 13 px
+// has 11.
+const width = 420
+
 // draw begins a drawing. Screen readers read title and desc.
-func draw(width, height int, title, desc string) *drawing {
+func draw(height int, title, desc string) *drawing {
 	d := new(drawing)
 	d.printf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-labelledby="title desc">`,
 		width, height, width, height)
@@ -114,11 +117,11 @@ func (d *drawing) level(points []point, ground float64) {
 // yes draws the sign of an admitted request, and no that of a refused one. They differ in
 // colour and in shape.
 func (d *drawing) yes(x, y float64) {
-	d.printf(`<circle class="yes" cx="%s" cy="%s" r="2.6"/>`, num(x), num(y))
+	d.printf(`<circle class="yes" cx="%s" cy="%s" r="1.8"/>`, num(x), num(y))
 }
 
 func (d *drawing) no(x, y float64) {
-	d.printf(`<path class="no" d="M%s %sl4.4 4.4m0 -4.4l-4.4 4.4"/>`, num(x-2.2), num(y-2.2))
+	d.printf(`<path class="no" d="M%s %sl3.4 3.4m0 -3.4l-3.4 3.4"/>`, num(x-1.7), num(y-1.7))
 }
 
 // wellFormed fails the test unless the text is well-formed XML.

@@ -45,21 +45,21 @@ func TestWorst(t *testing.T) {
 	tests[2].asks = slide
 
 	const (
-		left, right = 208.0, 700.0
-		top, each   = 80.0, 74.0
+		left, right = 28.0, 388.0
+		top, each   = 112.0, 122.0
 		length      = 3 * minute
 		unit        = 3.6 // height of a bar for one unit
 	)
-	d := draw(800, int(top+each*float64(len(tests))+16), "The most that any 60 seconds can hold, of 10 per minute",
+	d := draw(int(top+each*float64(len(tests))), "The most in any 60 s, of 10 per minute",
 		"Six time lines of three minutes, each under its worst schedule. A fixed window admits 20 in the worst 60 seconds, an anchored "+
 			"window, a sliding window and GCRA with a burst of 10 admit 19, GCRA with a burst of 1 and a sliding log admit 10.")
-	d.text(16, 52, "soft", "Each algorithm under the schedule that is worst for it. Bars are units admitted at that instant.")
-	d.rect("span", 592, 18.5, 22, 13)
-	d.text(620, 30, "soft", "the worst 60 s")
-	d.text(784, 30, "soft end", "admitted")
+	d.text(16, 52, "soft", "Each algorithm has the schedule that is worst for it.")
+	d.text(16, 69, "soft", "Bars are units that are admitted at that instant.")
+	d.rect("span", 16, 76, 22, 13)
+	d.text(44, 87, "soft", "the worst 60 s, and how many units they admit")
 	x := func(at int64) float64 { return left + (right-left)*float64(at-start)/float64(length) }
 	for i, test := range tests {
-		y := top + each*float64(i)
+		y := top + each*float64(i) + 36
 		ground := y + 44
 		admitted := admit(test.limit, test.asks)
 		most, from, last := fullest(admitted, minute)
@@ -76,19 +76,15 @@ func TestWorst(t *testing.T) {
 		}
 		for at := int64(0); at <= length; at += minute {
 			d.line(edges, x(start+at), y-4, x(start+at), ground)
-			if i == len(tests)-1 {
-				d.text(x(start+at), ground+18, "soft mid", fmt.Sprintf("%d s", at/second))
-			}
+			d.text(x(start+at), ground+16, "soft mid", fmt.Sprintf("%d s", at/second))
 		}
 		d.line("grid", left, ground, right, ground)
 		for j, a := range admitted {
 			d.rect("yes", x(a.at)+barShift(admitted, j, from, last), ground-unit*float64(a.units), 4, unit*float64(a.units))
 		}
-		d.text(16, y+14, "name", test.name)
-		for j, line := range fold(test.how, 27) {
-			d.text(16, y+30+15*float64(j), "soft", line)
-		}
-		d.text(784, ground-8, "big end", fmt.Sprint(most))
+		d.text(16, y-30, "name", test.name)
+		d.text(16, y-12, "soft", test.how)
+		d.text(404, y-18, "big end", fmt.Sprint(most))
 	}
 	text := d.end()
 	wellFormed(t, text)
@@ -146,17 +142,4 @@ func barShift(admitted []ask, j int, from, last int64) float64 {
 		return 0
 	}
 	return -2
-}
-
-// fold breaks a text into lines. No line has more than most bytes.
-func fold(text string, most int) (lines []string) {
-	for len(text) > most {
-		i := most
-		for i > 0 && text[i] != ' ' {
-			i--
-		}
-		lines = append(lines, text[:i])
-		text = text[i+1:]
-	}
-	return append(lines, text)
 }
