@@ -222,6 +222,17 @@ func TestPace(t *testing.T) {
 	eval[any](p, `document.getElementById("log").scrollIntoView({ block: "center" })`)
 	p.wait("playground.scenes.log.playing && !playground.scenes.chat.playing")
 	p.wait("playground.scenes.log.fallen.some((dot) => dot.way < 1)")
+	if on := eval[float64](p, `(async () => {
+		const s = playground.scenes.several, wait = (ms) => new Promise((done) => setTimeout(done, ms));
+		s.play();
+		await wait(400);
+		const t = s.now;
+		await wait(500);
+		s.pause();
+		return s.now - t;
+	})()`); on != 0 {
+		t.Errorf("a scene that is not in view goes on by %v µs", on)
+	}
 
 	p.prefer("prefers-reduced-motion", "reduce")
 	p.do(chromedp.Navigate(base))

@@ -1,15 +1,29 @@
-// beat calls f with the time in ms, in time with the screen, and waits every() ms before the
-// next call. Meanwhile the browser has nothing to draw. It returns a function that ends it.
-export function beat(every, f) {
+// beat calls f with the time in ms, in time with the screen, once in every() ms while shown().
+// In between the browser has nothing to draw. Beats of 100 ms or more keep to tenths of a second,
+// so that several of them need no more frames than one. beat returns a function that ends it.
+export function beat(every, f, shown = () => true) {
   let timer, frame;
   const call = (time) => {
     wait();
     f(time);
   };
-  const wait = () => { timer = setTimeout(() => { frame = requestAnimationFrame(call); }, every()); };
+  const wait = () => {
+    const each = every(), unit = Math.min(100, each), off = (performance.now() + unit / 2) % unit - unit / 2;
+    timer = setTimeout(() => {
+      if (shown()) frame = requestAnimationFrame(call);
+      else wait();
+    }, each - off);
+  };
   frame = requestAnimationFrame(call);
   return () => {
     clearTimeout(timer);
     cancelAnimationFrame(frame);
   };
+}
+
+// inView returns a function that says whether the reader can see an element.
+export function inView(e) {
+  let seen = true;
+  new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; }).observe(e);
+  return () => seen && !document.hidden;
 }

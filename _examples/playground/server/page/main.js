@@ -98,4 +98,4 @@ document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows")
 addEventListener("hashchange", () => connect(location.hash.slice(1)));
 mix();
 listen(location.hash.slice(1), on).catch((e) => problem("The time lines cannot be drawn. " + e.message));
-beat(() => still.matches ? 480 : 60, animate);
+beat(() => still.matches ? 480 : 80, animate);

@@ -1,6 +1,7 @@
 // A chat with a spammer. It goes on while the reader looks, and the reader is one
 // of its users.
 
+import { beat, inView } from "../beat.js";
 import { span } from "./svg.js";
 import { Ledger, look, second } from "./world.js";
 
@@ -91,16 +92,16 @@ export class Chat {
     this.playing = true;
     this.play.textContent = "Pause";
     let before = performance.now();
-    this.timer = setInterval(() => {
-      const now = performance.now();
-      this.until(this.now + Math.min(1000, now - before) * 1e3);
+    this.stop?.();
+    this.stop = beat(() => 200, (now) => {
+      this.until(this.now + Math.max(0, Math.min(1000, now - before)) * 1e3);
       before = now;
-    }, 200);
+    }, inView(this.root.querySelector(".stage")));
   }
 
   pause() {
     this.playing = false;
     this.play.textContent = "Play";
-    clearInterval(this.timer);
+    this.stop?.();
   }
 }

@@ -1,8 +1,9 @@
 // Three replicas that share a limit, with a Hybrid in front of the store or
 // without. This is the library's own Hybrid, on the clock of the computer.
 
+import { beat, inView } from "../beat.js";
 import { library } from "../library.js";
-import { at, box, label, line, mark, span, svg } from "./svg.js";
+import { at, box, label, line, mark, patch, span, svg } from "./svg.js";
 
 const charge = JSON.stringify({ algorithm: "sliding-log", quota: 10, period: 10e6, burst: 10, key: "visitor", cost: 1 });
 const names = ["A", "B", "C"];
@@ -20,6 +21,7 @@ export class Replicas {
     find(".reset").onclick = () => this.reset();
     for (const b of this.root.querySelectorAll("[data-replica]")) b.onclick = () => this.send(Number(b.dataset.replica), 10);
     new ResizeObserver(() => this.draw()).observe(this.picture);
+    this.shown = inView(this.picture);
     this.ready = this.reset();
   }
 
@@ -55,16 +57,17 @@ export class Replicas {
     this.playing = true;
     this.button.textContent = "Pause";
     let n = 0;
-    this.timer = setInterval(() => {
+    this.stop?.();
+    this.stop = beat(() => 200, () => {
       if (n++ % 2 === 0) this.take(Math.floor(n / 2) % names.length);
       this.draw();
-    }, 150);
+    }, this.shown);
   }
 
   pause() {
     this.playing = false;
     this.button.textContent = "Play";
-    clearInterval(this.timer);
+    this.stop?.();
   }
 
   draw() {
@@ -78,13 +81,13 @@ export class Replicas {
       drawn.push(box(x(i) - half, 40, 2 * half, 58, "vessel"), label(x(i), 60, `replica ${name}`, "middle strong"), label(x(i), 76, `${sent} requests`, "middle soft"), label(x(i), 91, `${asked} calls`, "middle soft"));
     });
     for (const call of this.calls) {
-      const age = (now - call.seen) / seen, dx = (call.n % 7 - 3) * half / 4, pale = Math.max(0.35, 1 - age * age), way = svg("g", { "fill-opacity": pale, "stroke-opacity": pale });
+      const age = (now - call.seen) / seen, dx = (call.n % 7 - 3) * half / 4, pale = Math.max(0.6, 1 - age * age), way = svg("g", { "fill-opacity": pale, "stroke-opacity": pale });
       way.append(at(x(call.i) + dx, 20, mark(call.allowed ? "passed" : "refused")));
       if (call.asked) way.append(line(x(call.i) + dx, 98, w / 2 + dx * 0.6 + (call.i - 1) * 30, 198, call.allowed ? "call" : "call bad"));
       else way.append(line(x(call.i) + dx, 98, x(call.i) + dx, 116, "spared"), line(x(call.i) + dx - 4, 116, x(call.i) + dx + 4, 116, "spared"));
       drawn.push(way);
     }
-    this.picture.replaceChildren(...drawn);
+    patch(this.picture, ...drawn);
     const never = this.sent - this.asked;
     this.words.textContent = `${this.sent} requests, ${this.passed} passed. The store was asked ${this.asked} times` + (never ? `; ${never} calls were not made.` : ".");
   }

@@ -13,18 +13,18 @@ import { epoch, ready } from "./world.js";
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const scenes = {};
 
-// A scene plays once when it comes into view, unless the reader has asked for no
-// motion. It stops when it leaves.
+// A scene plays once when much of it comes into view, unless the reader has asked for
+// no motion. It stops when it leaves.
 const watch = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) {
+  for (const { target, intersectionRatio, intersectionRect, rootBounds } of entries) {
     const scene = scenes[target.id];
-    if (!isIntersecting) scene.pause();
+    if (intersectionRatio < 0.4 && intersectionRect.height < rootBounds.height / 2) scene.pause();
     else if (!still.matches && !scene.begun) {
       scene.begun = true;
       if (!new URLSearchParams(location.search).has("still")) (scene.start ?? scene.play).call(scene);
     }
   }
-}, { threshold: 0.4 });
+}, { threshold: [0, 0.1, 0.2, 0.3, 0.4] });
 
 function show(id, scene) {
   scenes[id] = scene;

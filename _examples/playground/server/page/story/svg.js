@@ -36,6 +36,34 @@ export function at(x, y, e) {
   return e;
 }
 
+// patch gives parent these children. It changes those that are there already, as far as they
+// differ, because the browser draws anew all that it has not had before.
+export function patch(parent, ...children) {
+  children.forEach((e, i) => {
+    const was = parent.childNodes[i];
+    if (!was) parent.append(e);
+    else if (!become(was, e)) was.replaceWith(e);
+  });
+  while (parent.childNodes.length > children.length) parent.lastChild.remove();
+}
+
+// become changes one element into another, if they have attributes of the same names.
+function become(was, e) {
+  if (was.nodeName !== e.nodeName) return false;
+  if (e.nodeType === Node.TEXT_NODE) {
+    if (was.data !== e.data) was.data = e.data;
+    return true;
+  }
+  const names = e.getAttributeNames();
+  if (was.attributes.length !== names.length || !names.every((n) => was.hasAttribute(n))) return false;
+  for (const n of names) {
+    const value = e.getAttribute(n);
+    if (was.getAttribute(n) !== value) was.setAttribute(n, value);
+  }
+  patch(was, ...e.childNodes);
+  return true;
+}
+
 // clock is an instant of a scene, and span a length of time, never too short.
 export const clock = (us) => `${(us / 1e6).toFixed(1)} s`;
 export const span = (us) => us >= 1e5 ? `${(Math.ceil(us / 1e5) / 10).toFixed(1)} s` : `${Math.ceil(us / 1e3)} ms`;

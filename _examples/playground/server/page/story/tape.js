@@ -4,8 +4,8 @@
 //
 // A scene says what is its own: see the comment at constructor.
 
-import { beat } from "../beat.js";
-import { at, box, clock, label, line, mark, plural, span, svg, ticks } from "./svg.js";
+import { beat, inView } from "../beat.js";
+import { at, box, clock, label, line, mark, patch, plural, span, svg, ticks } from "./svg.js";
 import { look, replay, second } from "./world.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -29,6 +29,7 @@ export class Tape {
     this.end = scene.length * second;
     this.build();
     this.reset();
+    this.shown = inView(this.find(".stage"));
     new ResizeObserver(() => { if (this.picture.clientWidth !== this.width) this.draw(); }).observe(this.picture);
   }
 
@@ -123,6 +124,7 @@ export class Tape {
   // What pictures ask of a tape.
   get past() { return this.dots.filter((d) => d.t <= this.now); }
   get passed() { return this.past.filter((d) => d.allowed && d.cost > 0); }
+  get falls() { return this.dots.some((d) => d.t < this.now + 1e5 && this.now < d.t + fall); }
   get last() { return this.dots.findLast((d) => d.t <= this.now); }
   // look returns the Decisions for a request of cost 0 now.
   look() {
@@ -134,14 +136,14 @@ export class Tape {
   play() {
     if (this.now >= this.end) this.now = 0;
     this.playing = true;
-    const every = still.matches ? 480 : 60;
+    const every = () => (still.matches ? 500 : this.falls ? 100 : 200);
     let before;
     this.stop?.();
-    this.stop = beat(() => every, (time) => {
-      this.go(this.now + Math.min(600, time - (before ?? time - every)) * 1e3);
+    this.stop = beat(every, (time) => {
+      this.go(this.now + Math.min(600, time - (before ?? time - every())) * 1e3);
       before = time;
       if (this.now >= this.end) this.pause();
-    });
+    }, this.shown);
     this.move();
   }
 
@@ -182,7 +184,7 @@ export class Tape {
     this.lives = svg("g");
     this.marks = svg("g", { role: "list", "aria-label": "Requests that were decided" });
     this.numbers = svg("g", { "aria-hidden": "true" });
-    this.picture.replaceChildren(this.axes(), this.lives, this.arrivals(), this.head, this.marks, this.numbers, ...this.handles());
+    this.picture.replaceChildren(this.axes(), this.lives, this.arrivals(), this.head, this.titles(), this.marks, this.numbers, ...this.handles());
     this.drawDots();
     this.move();
   }
@@ -196,12 +198,15 @@ export class Tape {
       g.append(line(x, this.height - 30, x, this.height - 25, "rule"), label(x, this.height - 12, t ? String(t) : "0 s", "middle soft"));
     }
     for (const area of this.areas) {
-      if (area.title) g.append(label(0, area.top - 12, area.title, "strong"));
       g.append(line(this.left, area.bottom, right, area.bottom, "rule"));
       for (const v of area.ticks ?? ticks(area.max, 3)) g.append(label(this.left - 6, area.y(v) + 4, String(v), "end soft"), line(this.left - 3, area.y(v), this.left, area.y(v), "rule"));
       for (const e of area.under?.(this, area) ?? []) g.append(e);
     }
     return g;
+  }
+
+  titles() {
+    return svg("g", { "aria-hidden": "true" }, ...this.areas.filter((a) => a.title).map((a) => label(0, a.top - 12, a.title, "strong title")));
   }
 
   // arrivals is the line of requests on top.
@@ -310,11 +315,9 @@ export class Tape {
       heap.forEach((p, i) => p.e.classList.toggle("under", n > 2 && i > 0 && i < n));
     }
     this.roam();
-    this.head.replaceChildren(line(x, 20, x, this.height - 30, "head"), x > this.width - 90 ? label(x - 5, 14, now, "end accent") : label(x + 5, 14, now, "accent"));
-    this.lives.replaceChildren(...this.areas.flatMap((a) => a.live?.(this, a) ?? []));
-    if (this.gauge) {
-      this.gauge.replaceChildren(...this.scene.gauge(this, ...this.gaugeSize));
-    }
+    patch(this.head, line(x, 20, x, this.height - 30, "head"), x > this.width - 90 ? label(x - 5, 14, now, "end accent") : label(x + 5, 14, now, "accent"));
+    patch(this.lives, ...this.areas.flatMap((a) => a.live?.(this, a) ?? []));
+    if (this.gauge) patch(this.gauge, ...this.scene.gauge(this, ...this.gaugeSize));
     this.scrub.value = this.now / second;
     this.scrub.setAttribute("aria-valuetext", clock(this.now));
     this.write(".play", this.playing ? "Pause" : this.now >= this.end ? "Play again" : "Play");
