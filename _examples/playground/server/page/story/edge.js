@@ -15,7 +15,7 @@ export const edge = {
   limits: [{ algorithm: "fixed-window", quota: 10, period: 10 }],
   requests: attack,
   rows: [{
-    height: 170, max: 14, limit: "quota",
+    title: "used in the window", height: 170, max: 14, limit: "quota",
     place: (d, { limits: [l] }) => d.allowed ? l.quota - d.decisions[0].remaining : l.quota + 1,
     live(tape, area) {
       const { limits: [{ quota, period }], now, end } = tape, drawn = [];
@@ -23,10 +23,10 @@ export const edge = {
         const to = Math.min(end, from + period), a = tape.x(from), b = tape.x(to), open = from <= now && now < from + period;
         drawn.push(box(a + 1, area.y(quota), b - a - 2, area.bottom - area.y(quota), open ? "box open" : "box"));
       }
-      const n = tape.passed.filter((d) => d.t > now - period).length, y = area.top + 8, a = tape.x(Math.max(0, now - period)), b = tape.x(now);
-      const text = `${n} passed in these ${period / second} s`, right = a > tape.width / 2;
+      const n = tape.passed.filter((d) => d.t > now - period).length, y = area.top + 20, a = tape.x(Math.max(0, now - period)), b = tape.x(now);
+      const narrow = tape.width < 480, text = `${n} ${narrow ? "" : "passed "}in these ${period / second} s`, left = b < (narrow ? 120 : 180);
       drawn.push(line(a, y, b, y, "bracket"), line(a, y - 5, a, y + 5, "bracket"), line(b, y - 5, b, y + 5, "bracket"),
-        label(right ? b : a, y - 9, text, (right ? "end " : "") + (n > quota ? "alarm strong" : "strong")));
+        label(left ? b + 6 : b - 6, y - 9, text, (left ? "" : "end ") + (n > quota ? "alarm strong" : "strong")));
       return drawn;
     },
   }],

@@ -26,7 +26,7 @@ export const log = {
   limits: [{ algorithm: "sliding-log", quota: 10, period: 10 }],
   requests: attack,
   rows: [{
-    height: 170, max: 14, limit: "quota",
+    title: "places that are taken", height: 170, max: 14, limit: "quota",
     place: (d, tape) => d.allowed ? lanes(tape).get(d) + 0.5 : tape.limits[0].quota + 1,
     live(tape, area) {
       const { limits: [{ period }], now, end } = tape, of = lanes(tape), half = Math.min(6, (area.y(0) - area.y(1)) / 2 - 1);

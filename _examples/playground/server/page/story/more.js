@@ -42,7 +42,7 @@ export const several = {
   id: "several", name: "two limits at once",
   length: 30, start: 9,
   limits: [{ algorithm: "sliding-log", quota: 3, period: 2 }, { algorithm: "sliding-log", quota: 10, period: 20 }],
-  requests: [...every(5, 1, 1.8), ...every(4, 4, 5), ...every(4, 8, 9), ...every(4, 12, 13), ...every(4, 16, 17), ...every(5, 22, 24)],
+  requests: [...every(5, 1, 2), ...every(4, 4, 4.8), ...every(4, 8, 8.8), ...every(4, 12, 12.8), ...every(4, 16, 16.8), ...every(5, 22, 24)],
   rows: [row(0, "the short limit", 6), row(1, "the long limit", 14)],
   say(tape) {
     const [a, b] = tape.look(), [p, q] = tape.limits;

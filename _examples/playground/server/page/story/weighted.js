@@ -26,7 +26,7 @@ export const weighted = {
   limits: [{ algorithm: "sliding-window", quota: 10, period: 10 }],
   requests: [...every(11, 8, 9.8), ...every(16, 10.5, 20), ...every(10, 20.5, 28)],
   rows: [{
-    height: 190, max: 20, limit: "quota",
+    title: "requests in a period", height: 190, max: 20, limit: "quota",
     place: (d, tape) => d.allowed ? counts(tape, d.t).estimate : tape.limits[0].quota + 1.2,
     live(tape, area) {
       const { limits: [{ period }], now, end } = tape, drawn = [], a = tape.x(Math.max(0, now - period)), b = tape.x(now);
