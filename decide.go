@@ -222,12 +222,7 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 			continue
 		}
 		var d Decision
-		if r, ok := c.Limit.Algorithm.(reserver); ok {
-			t.next[i], d = r.Reserve(states[i], &c.Limit, now, at, c.Cost)
-		} else {
-			t.next[i], d = c.Limit.Algorithm.Take(states[i], &c.Limit, at, c.Cost)
-		}
-		if !d.Allowed {
+		if t.next[i], d = takeAt(states[i], &c.Limit, now, at, c.Cost); !d.Allowed {
 			return false // it fits sooner but not later; none of our algorithms does that
 		}
 	}
@@ -243,6 +238,14 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	}
 	t.Wait = wait
 	return true
+}
+
+// takeAt is Take at the instant at for a charge asked for at now.
+func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
+	if r, ok := l.Algorithm.(reserver); ok {
+		return r.Reserve(s, l, now, at, cost)
+	}
+	return l.Algorithm.Take(s, l, at, cost)
 }
 
 // explainRefusal makes the decisions of a refused transaction describe the states as they

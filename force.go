@@ -26,7 +26,7 @@ func (t *Transaction) force(now int64, states []State) {
 			} else {
 				l := c.Limit
 				l.Quota = MaxTicks
-				if next, d := l.Algorithm.Take(states[i], &l, at, min(c.Cost, mostForced)); d.Allowed {
+				if next, d := takeAt(states[i], &l, now, at, min(c.Cost, mostForced)); d.Allowed {
 					states[i] = next
 				}
 			}

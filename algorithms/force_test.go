@@ -62,3 +62,26 @@ func TestForceKeepsTheRate(t *testing.T) {
 		}
 	}
 }
+
+// TestForceAfterReservation: units that are forced behind a reservation forget no older ones,
+// which count again if the reservation is canceled.
+func TestForceAfterReservation(t *testing.T) {
+	l := algorithms.SlidingLog(1, time.Second)
+	states, now := make([]weir.State, 1), int64(1e15)
+	one := weir.Charge{Limit: l, Cost: 1}
+	reservation := weir.Transaction{Charges: []weir.Charge{one}, Within: time.Second}
+	for _, tx := range []*weir.Transaction{
+		{Charges: []weir.Charge{one}}, &reservation, {Charges: []weir.Charge{one}, Force: true},
+	} {
+		if !tx.Decide(now, states) {
+			t.Fatalf("got %+v, want it allowed", tx.Decisions)
+		}
+	}
+	back := one
+	back.Cost, back.Spent = -2, reservation.Decisions[0].At
+	(&weir.Transaction{Charges: []weir.Charge{back}, Undo: reservation.Undo}).Decide(now, states)
+	again := weir.Transaction{Charges: []weir.Charge{one}}
+	if again.Decide(now, states) || again.Decisions[0].RetryAfter != time.Second {
+		t.Errorf("got %+v, want the first unit to count for a second", again.Decisions[0])
+	}
+}
