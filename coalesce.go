@@ -24,8 +24,9 @@ type Batcher interface {
 // Coalesce makes concurrent callers of a hot key share calls of next. A call goes to next
 // at once, on the caller's goroutine, unless another call of the key is under way. Calls
 // that come in the meantime are sent together when that call returns, in the order in which
-// they came. Nothing waits for more calls: there is no timer. Each caller gets the decision
-// that it would have got in its turn. It gets an error only if its own transaction has one,
+// they came. Nothing waits for more calls: there is no timer. Each caller gets the
+// decision that it would have got if the calls had gone to next one by one, in that order.
+// It gets an error only if its own transaction has one,
 // or the shared call fails.
 //
 // A call therefore takes at most twice the latency of next, unless more than 1,024 calls

@@ -260,8 +260,8 @@ func TestInFlightOutbound(t *testing.T) {
 	}
 }
 
-// TestInFlightProcesses: three processes with 64 goroutines never exceed a limit of 10
-// together. Then one is killed with 10 in flight, and its units are free after the lease.
+// TestInFlightProcesses: three processes with 64 goroutines each never have more than
+// 10 requests in flight together. Then one is killed with 10 in flight, and its units are free after the lease.
 func TestInFlightProcesses(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	rdb := redis.NewClient(&redis.Options{Addr: addr})

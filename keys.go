@@ -47,7 +47,7 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // the leftmost hop is the key. Peers without an IP address, as on a Unix socket, share the
 // key "unknown"; the zero [netip.Prefix] in trusted makes them trusted.
 //
-// It panics on an invalid prefix. If a middleware of chi has found the address, use
+// ByIP panics on an invalid prefix, but for the zero one. If a middleware of chi has found the address, use
 // weirchi.ClientIP. For other sizes of networks and the field Forwarded, see package
 // keys.
 func ByIP(trusted ...netip.Prefix) KeyFunc {

@@ -61,8 +61,8 @@ func TestChangedQuota(t *testing.T) {
 }
 
 // TestChangedBurst: after a change of burst and quota, a meter keeps its debt and drains it
-// at the new rate. A debt above the new burst counts as a full one, so that no request
-// waits for units of the old limit.
+// at the new rate. If the debt is above the new burst, the next request waits only as
+// long as if the debt were equal to the new burst.
 func TestChangedBurst(t *testing.T) {
 	const now = 1_700_000_000_000_000
 	tests := []struct {

@@ -25,7 +25,7 @@ func meterOf(l *weir.Limit) meter {
 	if m.size == 0 {
 		m.size = l.Quota
 	}
-	if !countable(max(m.size, m.rate), m.unit) { // 10^9 a day, for example: a unit becomes 432 ticks, and 5 drain in a µs
+	if !countable(max(m.size, m.rate), m.unit) { // such as 10^9 units a day: then a unit is 432 ticks, and 5 ticks drain in a µs
 		g := gcd(m.unit, m.rate)
 		m.unit /= g
 		m.rate /= g

@@ -19,8 +19,9 @@ import (
 // meter M have the largest burst and the largest rate of all limits that charge a key.
 // The debt A, drained at M's rate, is never less than what M alone would owe for all that
 // was spent, because a charge adds its cost to both and no limit drains faster than M.
-// Nor does A ever exceed what M holds, because a charge of an overdue debt fits only into
-// what has drained since At. So M would admit everything that is admitted: at most
+// A never exceeds M's burst either. While the debt is overdue, a charge is admitted only if
+// it costs no more than what has drained since At. Otherwise it must fit into the limit's
+// own burst, which is at most M's. So M would admit everything that is admitted: at most
 // Burst + Quota − 1 in any window of M's period.
 //
 // An overdue debt keeps its unit. If the unit of the limit is another, the debt drains in

@@ -15,8 +15,8 @@ type stepper interface {
 }
 
 // TestPurity takes from one state several times, as a store does to explain a refusal or to
-// reserve. Each Take returns what it returns for a copy of the state, and leaves the state
-// unchanged, though logs share memory. Step gives the same, whatever was in the decision
+// reserve. Each Take returns the same as for a copy of the state, and leaves the state
+// unchanged, even if the log of the returned state shares memory with that of the old one. Step gives the same, whatever was in the decision
 // before.
 func TestPurity(t *testing.T) {
 	seed := rand.Uint64()

@@ -281,9 +281,9 @@ local function cancel(c, now, of, n, floor)
   end
 end
 
--- describe_log returns the numbers of a log that Go needs to decide the charge: the newest
--- instant; until when the units are kept, if that is longer than the period, or 0; and pairs
--- of numbers. A pair k, t says that the k-th oldest unit of the window was spent at t. If the
+-- describe_log returns the numbers of a log that Go needs to decide the charge. The first
+-- is the newest instant. The second is the instant until which the units are kept, or 0 if
+-- they are kept no longer than the period. Pairs of numbers follow. A pair k, t says that the k-th oldest unit of the window was spent at t. If the
 -- charge is one of a batch, more is how many units the charges that fit spend.
 local function describe_log(c, target, more)
   local log, mixed = c.log, c.keep > c.period

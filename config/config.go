@@ -24,7 +24,8 @@ const MaxSize = 4 << 20
 var schema string
 
 // Schema returns a JSON schema (draft 2020-12) of the files, for editors. It
-// describes the structure of a file; it does not know the names in Options.
+// describes the structure of a file. It does not know which functions the program has named
+// in Options.
 func Schema() string { return schema }
 
 // Options of Open. The zero value is ready to use.

@@ -63,8 +63,8 @@
 //
 // A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is
 // loaded as a whole or not at all. Each mistake in it is an [Error] with a line and a
-// column. It is a mistake, too, if a limit never refuses a request because another
-// limit of the rule is always stricter.
+// column. A limit that never refuses what another limit of its rule admits is a mistake,
+// too, in the plain cases that config recognizes.
 //
 // A store keeps counts under the names of rule, limit and algorithm, and under the
 // key. A reload keeps each count for which these stay the same: limits may change

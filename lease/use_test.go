@@ -234,8 +234,9 @@ func TestLeaseDecisions(t *testing.T) {
 	}
 }
 
-// TestLeaseWaits: a call that arrives while a lease is being fetched waits for it. A
-// caller that hangs up returns at once and uses no unit.
+// TestLeaseWaits: a call that arrives while a lease is being fetched waits for
+// that fetch. A caller that hangs up returns at once. Only the unit of the caller that began
+// the fetch stays spent.
 func TestLeaseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}

@@ -96,7 +96,8 @@ type ask struct{ at, units int64 }
 
 const all = -1
 
-// admit returns the asks that a limit admits, one after the other.
+// admit charges a new key with the asks in their order, and returns those that the limit
+// admits.
 func admit(l weir.Limit, asks []ask) (admitted []ask) {
 	states := make([]weir.State, 1)
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}

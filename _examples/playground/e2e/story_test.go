@@ -188,8 +188,8 @@ func TestLessons(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// In the scene of the sliding log no 10 s hold more than 10 requests. In the scene of
-	// the fixed window some hold 20.
+	// In the scene of the sliding log no span of 10 s holds more than 10 requests. In the
+	// scene of the fixed window the fullest span holds 20.
 	for name, want := range map[string]int{"edge": 20, "log": 10} {
 		if got := peak(p.retold(name)); got != want {
 			t.Errorf("%s: at most %d in 10 s, want %d", name, got, want)
