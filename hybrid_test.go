@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -335,17 +334,13 @@ func TestHybridConcurrent(t *testing.T) {
 	limit := algorithms.FixedWindow(1000, 24*time.Hour)
 	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
 	var allowed atomic.Int64
-	var wg sync.WaitGroup
-	for range 64 {
-		wg.Go(func() {
-			for range 100 {
-				if take(t, store, 0, weir.Charge{Limit: limit, Cost: 1}).Allowed() {
-					allowed.Add(1)
-				}
+	together(64, func(int) {
+		for range 100 {
+			if take(t, store, 0, weir.Charge{Limit: limit, Cost: 1}).Allowed() {
+				allowed.Add(1)
 			}
-		})
-	}
-	wg.Wait()
+		}
+	})
 	if got := allowed.Load(); got != 1000 {
 		t.Errorf("64 goroutines were allowed %d, want 1000", got)
 	}

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -358,15 +357,11 @@ if ARGV[1] == '1' then redis.call('INCR', 'served') end`)
 		time.Sleep(time.Millisecond)
 		add(-1)
 	}))
-	var wg sync.WaitGroup
-	for range 64 {
-		wg.Go(func() {
-			for range 40 {
-				h.ServeHTTP(httptest.NewRecorder(), ask("/", "192.0.2.1:4", "Key", job))
-			}
-		})
-	}
-	wg.Wait()
+	together(64, func(int) {
+		for range 40 {
+			h.ServeHTTP(httptest.NewRecorder(), ask("/", "192.0.2.1:4", "Key", job))
+		}
+	})
 	if unknown.Load() > 0 {
 		t.Logf("%d were not decided", unknown.Load())
 	}

@@ -638,15 +638,11 @@ func TestTransportPausesOnce(t *testing.T) {
 			return nil
 		}}
 		client := outbound(t, store, p, weir.Options{MaxWait: time.Minute}, algorithms.GCRA(50, time.Second))
-		var wg sync.WaitGroup
-		for range 50 {
-			wg.Go(func() {
-				if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != 200 {
-					t.Errorf("got %v, %v", res, err)
-				}
-			})
-		}
-		wg.Wait()
+		together(50, func(int) {
+			if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != 200 {
+				t.Errorf("got %v, %v", res, err)
+			}
+		})
 		if took := time.Since(p.start); took > 12*time.Second {
 			t.Errorf("took %v, want about ten seconds", took)
 		}

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -107,20 +106,16 @@ func TestHashed(t *testing.T) {
 
 func TestHashedConcurrently(t *testing.T) {
 	key := keys.Hashed([]byte("secret"), weir.ByHeader("X-Api-Key"))
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			r := weirtest.Get(fmt.Sprintf("X-Api-Key: %d", i))
-			want, _ := key(r)
-			for range 200 {
-				if got, _ := key(r); got != want {
-					t.Errorf("key %d: got %q, want %q", i, got, want)
-					return
-				}
+	weirtest.Together(8, func(i int) {
+		r := weirtest.Get(fmt.Sprintf("X-Api-Key: %d", i))
+		want, _ := key(r)
+		for range 200 {
+			if got, _ := key(r); got != want {
+				t.Errorf("key %d: got %q, want %q", i, got, want)
+				return
 			}
-		})
-	}
-	wg.Wait()
+		}
+	})
 }
 
 func TestKeyMistakesPanic(t *testing.T) {

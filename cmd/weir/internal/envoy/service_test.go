@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -637,20 +636,16 @@ func TestConcurrent(t *testing.T) {
 	for name, store := range stores(t) {
 		clients := []*client{dial(t, sample(t), store, Options{}), dial(t, sample(t), store, Options{})}
 		var ok atomic.Int64
-		var wg sync.WaitGroup
-		for i := range 16 {
-			wg.Go(func() {
-				for range 10 {
-					resp, err := clients[i%2].ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key5=value5", "key3=x"})})
-					if err != nil {
-						t.Error(err)
-					} else if resp.Statuses[0].Code == ratelimit.RateLimitResponse_OK {
-						ok.Add(1)
-					}
+		weirtest.Together(16, func(i int) {
+			for range 10 {
+				resp, err := clients[i%2].ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key5=value5", "key3=x"})})
+				if err != nil {
+					t.Error(err)
+				} else if resp.Statuses[0].Code == ratelimit.RateLimitResponse_OK {
+					ok.Add(1)
 				}
-			})
-		}
-		wg.Wait()
+			}
+		})
 		if ok.Load() != 15 {
 			t.Errorf("%s: %d calls were within a limit of 15", name, ok.Load())
 		}
