@@ -157,12 +157,12 @@ func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 type shard struct {
 	mu     sync.Mutex
 	last   int64 // the instant of the last decision, in µs since 1970
-	most   int   // the most buckets that the table may have
-	rest   int   // see rests
 	table  table
+	most   int // the most buckets that the table may have
+	rest   int // see rests
 	logs   map[uint64][]weir.LogEntry
 	states []weir.State // memory for the decision that is being made
-	_      [64]byte     // two locks never share a cache line
+	_      [40]byte     // a shard is two cache lines, and the first has all that a meter needs
 }
 
 // lock takes the lock for a decision at now, and returns the instant of the decision.
