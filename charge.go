@@ -74,17 +74,22 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	}
 	for i := range policies {
 		p, c, it := &policies[i], oneMore(&t.Charges), oneMore(items)
-		// The fields are assigned one by one, because a copy of a struct would wait for the
-		// writes of its fields.
-		c.Limit = p.limit
-		if buffer > 0 {
-			c.Limit.Period += buffer
-			if err := c.Limit.fault(); err != nil {
-				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, c.Limit.Name, buffer, err, errLimitsFor)
+		// Mostly c and it are those of an earlier request under the same limit.
+		if it.policy != p || c.Limit.Period != p.limit.Period || buffer > 0 {
+			// The fields are assigned one by one, because a copy of a struct would wait for
+			// the writes of its fields.
+			c.Limit = p.limit
+			if buffer > 0 {
+				c.Limit.Period += buffer
+				if err := c.Limit.fault(); err != nil {
+					return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, c.Limit.Name, buffer, err, errLimitsFor)
+				}
 			}
+			c.Rule, c.Spent, it.policy = rule.Name, 0, p
+		} else {
+			v.kept = len(t.Charges) == 1
 		}
-		c.Rule, c.Key, c.Cost, c.Spent = rule.Name, key, cost, 0
-		it.policy, it.key, it.cost = p, key, cost
+		c.Key, c.Cost, it.key, it.cost = key, cost, key, cost
 		v.flies = v.flies || p.inFlight
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 // serve decides a request, waits for its turn, writes the header fields, and then writes
 // the refusal or calls next.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	free := !l.o.ChargePreflight && preflight(r)
+	free := r.Method == http.MethodOptions && !l.o.ChargePreflight && preflight(r)
 	if free && !l.guards {
 		next.ServeHTTP(w, r)
 		return
@@ -78,11 +78,11 @@ func (w *fieldWriter) tell() *verdict {
 	return told
 }
 
-// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
-// without a body or credentials (Fetch standard, CORS-preflight request). A client
-// certificate belongs to the connection and is ignored.
+// preflight reports whether a request with the method OPTIONS is a CORS preflight, which a
+// browser sends by itself, without a body or credentials (Fetch standard, CORS-preflight
+// request). A client certificate belongs to the connection and is ignored.
 func preflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+	return r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
 }
@@ -223,7 +223,10 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err error) {
 	switch {
 	case l.instant:
-		return 0, l.store.Take(context.Background(), t)
+		t.same = v.kept && t.first.known
+		err = l.store.Take(context.Background(), t)
+		t.same = false
+		return 0, err
 	case l.o.Observe == nil:
 		return 0, l.store.Take(asking{v.Context}, t)
 	}
@@ -236,13 +239,10 @@ func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err
 // refuses the request.
 func (e *Event) judge() {
 	t, charge := e.Transaction, 0
-	if e.Err == nil && t.Allowed() {
-		return
-	}
 	if e.Err != nil {
 		t.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
-	} else {
-		t.Refusal, charge = t.refusal()
+	} else if t.Refusal, charge = t.refusal(); t.Refusal.Reason == 0 {
+		return
 	}
 	e.Key = t.Charges[charge].Key
 }
@@ -279,9 +279,12 @@ func (l *Limiter) recycle(v *verdict) {
 	v.reset()
 	for i := range v.items {
 		v.items[i].key = ""
+		if !l.instant { // the store, or one in front of it, may have changed the charges
+			v.items[i].policy = nil
+		}
 	}
 	v.Context, v.outer, v.extra, v.items = nil, nil, nil, v.items[:0]
-	v.refused, v.free, v.entered, v.flies = false, false, false, false
+	v.refused, v.free, v.entered, v.flies, v.kept = false, false, false, false, false
 	l.pool.Put(v)
 }
 

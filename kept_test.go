@@ -1,0 +1,71 @@
+package weir_test
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// TestKeptCharges: a Limiter uses the charges of earlier requests again. It charges the same
+// as one that is made for each request, whichever rules apply, whichever limits a key has,
+// and whether a ban or a deny cuts the charges short.
+func TestKeptCharges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		larger := []weir.Limit{algorithms.GCRA(50, time.Hour)}
+		several := []weir.Limit{algorithms.GCRA(9, time.Minute).Named("a"), algorithms.FixedWindow(30, time.Hour).Named("b")}
+		limiter := func(store weir.Store, got *[]weir.Event) http.Handler {
+			l, err := weir.New(store, weir.Options{
+				Rules: []weir.Rule{
+					{Name: "first", Key: weir.ByHeader("A"), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)},
+						Overrides: func(key string) ([]weir.Limit, bool) {
+							return map[string][]weir.Limit{"large": larger, "several": several}[key], key == "large" || key == "several"
+						}},
+					{Name: "second", Key: weir.ByHeader("B"), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)},
+						Deny: func(key string) bool { return key == "denied" }, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Hour), Duration: time.Minute}},
+					{Name: "third", Key: weir.ByHeader("C"), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}},
+				},
+				Observe: func(e weir.Event) {
+					e.Transaction = &weir.Transaction{Charges: append([]weir.Charge{}, e.Transaction.Charges...), Decisions: append([]weir.Decision{}, e.Transaction.Decisions...)}
+					e.Request = nil
+					*got = append(*got, e)
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l.Handler(http.NotFoundHandler())
+		}
+		var got, want []weir.Event
+		store := memstore.New(memstore.Options{})
+		kept := limiter(memstore.New(memstore.Options{}), &got)
+		keys := map[string][]string{"A": {"", "small", "large", "several"}, "B": {"", "", "x", "denied"}, "C": {"", "x", "y"}}
+		r := rand.New(rand.NewPCG(1, 1))
+		for i := range 5000 {
+			req := httptest.NewRequest([]string{"GET", "GET", "OPTIONS"}[r.IntN(3)], "/", nil)
+			if req.Method == "OPTIONS" {
+				req.Header.Set("Origin", "https://example.com")
+				req.Header.Set("Access-Control-Request-Method", "GET")
+			}
+			for _, name := range []string{"A", "B", "C"} {
+				if key := keys[name][r.IntN(len(keys[name]))]; key != "" {
+					req.Header.Set(name, key)
+				}
+			}
+			time.Sleep(time.Duration(11+r.IntN(100)) * time.Second) // after 10 s a ban is no longer known
+			got, want = nil, nil
+			kept.ServeHTTP(httptest.NewRecorder(), req)
+			limiter(store, &want).ServeHTTP(httptest.NewRecorder(), req)
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("request %d, %s %v:\ngot  %+v\nwant %+v", i, req.Method, req.Header, got, want)
+			}
+		}
+	})
+}
