@@ -6,15 +6,16 @@ import (
 )
 
 // A ban is an algorithm that keeps the bans of a key: At of its state is when the last ban
-// began, A when it ends, and B how many bans there were. A charge begins a ban; its cost is
-// the length of a first ban in µs. Each ban lasts twice as long as the one before, and at
-// most the period of the limit. During a ban no other begins, so concurrent strikes begin
-// only one. A charge of cost 0 gets the rest of the ban as NextAfter.
+// began, A when it ends, and B how many bans there were. A charge begins a ban. The cost of
+// the charge is the length of a first ban in µs. Each ban lasts twice as long as the one
+// before, and at most the period of the limit. During a ban no other ban begins, so
+// concurrent strikes begin only one ban. A charge of cost 0 gets the rest of the ban as
+// NextAfter.
 type ban struct{}
 
 const (
 	repeats = 32 // a ban is remembered for 32 periods, and its length doubles at most 32 times
-	byHand  = 1  // the Burst of a ban that an operator asks for: its cost is its length, and B stays
+	byHand  = 1  // the Burst if an operator bans a key: the cost is the length of the ban, and B stays
 )
 
 func banLimit(most time.Duration) Limit {

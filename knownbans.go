@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// knownBans is what a process knows of one rule: which of its keys are banned and, for a
-// key that any rule has banned, for how long the limits of this rule would refuse it as
-// well. It has at most mostBans entries. An entry is used for at most 10 s (recheck). Once
-// in 10 s a request drops the entries that have expired.
+// knownBans is what a process knows of one rule: which keys the rule has banned and, for a
+// key that any rule has banned, for how long the limits of this rule would refuse the key
+// as well. It has at most mostBans entries. An entry is used for at most 10 s (recheck). At
+// most once in 10 s, a request drops the entries that have expired.
 type knownBans struct {
 	n     atomic.Int64 // len(of): while it is 0, no request takes the lock
 	mu    sync.RWMutex
@@ -25,16 +25,16 @@ type knownBan struct {
 	free  bool      // found by a request that was charged nothing, so the wait for the limits is unknown
 
 	since time.Time     // when the limits refused a request
-	wait  time.Duration // from since until they have room for that request
+	wait  time.Duration // from since until the limits have room for that request
 	cost  int64         // of that request
 }
 
 const mostBans = 10_000
 
 // rest returns for how much longer a key is banned, and for how much longer the limits of
-// the rule have no room for a request of that cost. Each is 0 if this process knows of no
-// such wait. A free request never waits for the limits, and what it has learned of a ban is
-// used for free requests only.
+// the rule have no room for a request that costs cost(). rest is 0 if this process knows of
+// no ban of the key. wait is 0 for a free request, and if this process knows of no such
+// refusal by the limits. A ban that a free request has found counts for free requests only.
 func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait time.Duration) {
 	if b.n.Load() == 0 {
 		return 0, 0
@@ -62,7 +62,7 @@ func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait t
 	return max(0, ban.until.Sub(now)), wait
 }
 
-// waits returns for how much longer the limits have no room.
+// waits returns for how much longer the limits have no room for a request of k.cost.
 func (k *knownBan) waits(now time.Time) time.Duration {
 	if k.wait == Never {
 		return Never
@@ -105,7 +105,7 @@ func (b *knownBans) entry(key string, now time.Time) *knownBan {
 	k := b.of[key]
 	if k == nil {
 		if len(b.of) >= mostBans {
-			for other := range b.of { // any of them: forgetting it costs one call of the store
+			for other := range b.of { // any entry: forgetting it costs one call of the store
 				delete(b.of, other)
 				break
 			}

@@ -100,8 +100,8 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	return v
 }
 
-// makeVerdict returns a verdict with room for the given number of limits, whose inquiry is
-// not set. If withText, the same memory has room for the texts of header fields.
+// makeVerdict returns a verdict that has no inquiry, with room for the given number of
+// limits. If withText, the same memory has room for the texts of header fields.
 func makeVerdict(limits int, withText bool) (*verdict, *text) {
 	switch {
 	case limits <= 1 && !withText:
@@ -155,7 +155,7 @@ func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Durat
 	return e.Err
 }
 
-// askInLine is ask for a request that may wait for up to maxWait.
+// askInLine does what ask does, for a request that may wait for up to maxWait.
 func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
 	v.Within = l.enter(v, maxWait)
 	waits := false
@@ -168,8 +168,8 @@ func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
 	waits = e.Err == nil && !v.refused && v.Wait > 0
 }
 
-// ask has the store decide the charges of v and look up its bans and pauses, in one call.
-// If the request is admitted, it then charges the rules in shadow.
+// ask has the store decide the charges of v and look up the bans and the pauses of their
+// keys, in one call. If the request is admitted, it then charges the rules in shadow.
 func (l *Limiter) ask(v *verdict, e *Event) {
 	within := v.Within
 	if len(v.Charges) > 0 {
@@ -192,7 +192,8 @@ func (l *Limiter) ask(v *verdict, e *Event) {
 	}
 }
 
-// heedChecks refuses the request if the store has found a ban of its keys.
+// heedChecks refuses the request if the store has found that one of the request's keys is
+// banned.
 func (l *Limiter) heedChecks(v *verdict, e *Event) {
 	spent := v.Refusal.Reason == 0
 	if e.Err == nil {
@@ -218,7 +219,7 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 	l.observe(v, &e)
 }
 
-// timedTake asks the store. If there is an observer, it measures how long the store takes,
+// timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
 // unless reading the clock would take as long.
 func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err error) {
 	switch {
@@ -300,8 +301,8 @@ func (t *Transaction) reset() {
 
 // enter returns how long a request may wait: at most maxWait, and noPlace while MaxWaiting
 // requests wait or are being decided. If the request may wait, enter counts it until leave.
-// It counts before the store is asked, because otherwise more than MaxWaiting requests
-// could pass at once.
+// enter counts the request before the store is asked, because otherwise more than
+// MaxWaiting requests could pass at once.
 func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
 	if maxWait <= 0 {
 		return 0

@@ -28,9 +28,9 @@ type Options struct {
 	// because a browser sends them by itself. Only requests in the form that browsers send
 	// are free: OPTIONS with Origin and Access-Control-Request-Method, without a body,
 	// Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Deny and bans refuse
-	// preflights like any other request; a rule with a Penalty asks the store for the ban.
-	// A preflight has no credentials, so a key made of credentials cannot tell which client
-	// sent it.
+	// preflights like any other request. If a rule has a Penalty, the store is asked
+	// whether the key is banned. A preflight has no credentials, so a key made of
+	// credentials cannot tell which client sent it.
 	ChargePreflight bool
 
 	// OnLimited answers a request that was refused; nil means Refuse. The header fields are
@@ -39,8 +39,8 @@ type Options struct {
 
 	// OnError answers a request that could not be decided, because the store failed or
 	// LimitsFor returned an invalid limit. nil calls next if the store failed (it fails
-	// open), and answers as FailClosed does if a limit is invalid, because that mistake
-	// does not pass by itself. The text of err is not for clients.
+	// open), and answers as FailClosed does if a limit is invalid, because such a mistake
+	// does not go away by itself. The text of err is not for clients.
 	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
 
 	// MaxWait > 0 makes a request that does not fit wait for its turn, instead of refusing
@@ -82,9 +82,9 @@ type Options struct {
 
 	// NoFromContext passes each request on as it is, instead of a copy whose context has
 	// the decision. FromContext then returns nil in the handlers, and a request takes two
-	// thirds of the time and no allocation. The header fields of a Limiter inside this one
-	// replace the fields of this one, instead of adding to them. NoFromContext is ignored
-	// inside another Limiter, and if a rule has Settle.
+	// thirds of the time and no allocation. The header fields of an inner Limiter then
+	// replace the fields of this Limiter, instead of adding to them. NoFromContext is
+	// ignored inside another Limiter, and if a rule has Settle.
 	NoFromContext bool
 }
 

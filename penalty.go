@@ -12,25 +12,25 @@ import (
 
 // A Penalty bans keys that are refused again and again. The store keeps the bans, so all
 // processes that share it enforce them. Each process also remembers a ban for up to 10 s,
-// so the requests of a banned key ask the store about once in 10 s.
+// so in each process the requests of a banned key ask the store about once in 10 s.
 //
-// Each refusal by a limit of the rule is a strike; a refusal by another rule is none.
-// Besides the decision itself, these cost calls of the store:
+// Each refusal by a limit of the rule is a strike. A refusal by another rule is not a
+// strike. Besides the decision itself, these cost calls of the store:
 //
 //   - a strike: one call;
-//   - the strike that begins a ban: one call as well, and a second one only if this
+//   - the strike that begins a ban: one call as well, and a second call only if this
 //     process has not refused the key within the period of Strikes;
 //   - a refusal during a ban that the process knows of: no call, not even that of the
 //     decision. Such a refusal is no strike. Every 10 s the process asks the store again.
 //
-// The call that begins a ban also clears the strikes that led to it. If it fails, there
-// is no ban, and the next refusal tries again.
+// The call that begins a ban also clears the strikes that led to it. If that call fails,
+// there is no ban, and the next refusal tries again.
 //
 // Requests of banned keys are refused with problem details of the type
 // abnormal-usage-detected. Retry-After is the wait until both the ban and the limits let
-// the request pass. The process learns of a ban that another process began from the
-// decision on the next request of the key. That request is refused and charged, unless it
-// would have had to wait. A request that already waits for its turn keeps it.
+// the request pass. A process that does not know of a ban learns of it from the decision on
+// the next request of the key. That request is refused and charged, unless it would have
+// had to wait. A request that already waits for its turn keeps it.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
 	// algorithms.AnchoredWindow(10, time.Minute).
@@ -62,8 +62,8 @@ type bans struct {
 	known        *knownBans
 
 	// struck says until when strikes of a key may count, in µs since 1970, by a hash of the
-	// key. If two keys share a place, the strikes of both are looked up as long as those of
-	// one may count.
+	// key. If two keys share a place, the strikes of both keys are looked up as long as the
+	// strikes of one of the keys may count.
 	seed   maphash.Seed
 	struck [256]atomic.Int64
 }
@@ -160,8 +160,8 @@ func (c *banCheck) offense(v *verdict) offense {
 }
 
 // learnWaits remembers for how long the limits of each rule refuse the request of v. The
-// Retry-After of later requests includes that wait if a known ban refuses them, because
-// they then ask no limit.
+// Retry-After of later requests includes that wait if a known ban refuses them, because the
+// store is then not asked about the limits.
 func (v *verdict) learnWaits() {
 	for i, n := 0, 0; i < len(v.items); i += n {
 		n = v.items[i].limits

@@ -42,15 +42,17 @@ type Rule struct {
 	LimitsFor func(r *http.Request) []Limit
 
 	// Overrides returns the limits that a key has instead of Limits and LimitsFor; ok is
-	// false for every other key. Nil overrides nothing. It is called with the whole key,
-	// for each request to which the rule applies, so it must be fast; package overrides has
-	// tables. No limits mean that the rule does not apply to the key. A single limit of
-	// Quota 0 means that the key is refused, as by Deny.
+	// false for every other key. Nil overrides nothing. Overrides is called with the whole
+	// key, for each request to which the rule applies, so it must be fast; package
+	// overrides has tables. No limits mean that the rule does not apply to the key. A
+	// single limit of Quota 0 means that the key is refused, as by Deny.
 	//
-	// A limit without a name replaces the limit of the rule that has the same Period, or
-	// the only limit of the rule. It has the stored name of the limit that it replaces, so
-	// what the key has spent still counts. If its Period, Algorithm or Burst is zero, that
-	// of the replaced limit is used.
+	// A returned limit with a name replaces the limit of the rule that has the same stored
+	// name. A returned limit without a name replaces the limit of the rule that has the
+	// same Period or, if the rule has one limit and one is returned, that limit. It has the
+	// stored name of the replaced limit, so what the key has spent still counts. If Period
+	// or Algorithm is zero, the value of the replaced limit is used. A zero Burst also
+	// becomes the Burst of the replaced limit, if both have the same Algorithm.
 	//
 	// If a limit is invalid, or is incomplete and replaces no limit, the key has the limits
 	// of the rule, and the Logger gets a warning.
@@ -74,7 +76,7 @@ type Rule struct {
 	// process enforces it for the same keys, and a key stays enforced as Shadow falls. A
 	// rule in shadow is charged by a call of its own, after the other rules have admitted
 	// the request. A request that MaxWait would delay is observed with its Wait, if fewer
-	// than MaxWaiting requests wait; it does not wait itself.
+	// than MaxWaiting requests wait. It does not wait itself.
 	Shadow float64
 
 	// Allow reports whether the rule ignores a key, and Deny whether the key is refused
@@ -96,11 +98,11 @@ type Rule struct {
 
 	// PartitionKey returns the parameter pk of the dialect IETF for a key, which it gets as
 	// Charge.StoredKey returns it. The parameter tells the client which of several quotas
-	// of the same name the request spends. It is left out if PartitionKey is nil, or
-	// returns "" or more than 128 bytes. Proxies, scripts of pages and logs can read it, so
-	// do not return a secret, or anything that the client does not know, such as its
-	// address behind a proxy or the name of a shared account. A keyed digest of the key, or
-	// the name of a tier, tells quotas apart as well.
+	// of the same name the request spends. The parameter is left out if PartitionKey is
+	// nil, or returns "" or more than 128 bytes. Proxies, scripts of pages and logs can
+	// read it, so do not return a secret, or anything that the client does not know, such
+	// as its address behind a proxy or the name of a shared account. A keyed digest of the
+	// key, or the name of a tier, tells quotas apart as well.
 	PartitionKey func(key string) string
 
 	// Status is the status of the requests that the rule refuses, by a limit, a ban or a
@@ -194,14 +196,14 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	return policies, nil
 }
 
-// guards reports whether the rule may refuse a request that it does not charge, or know a
-// wait for a request that another rule refuses.
+// guards reports whether the rule may refuse a request that it does not charge, or may know
+// for how long its limits refuse a request that another rule refuses.
 func (rule *rule) guards() bool {
 	return rule.refuses || rule.known.n.Load() > 0
 }
 
-// inShadow reports whether the rule is in shadow for a key: whether a hash of both, as a
-// number from 0 to 1, is below Shadow.
+// inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's
+// name and the key, as a number from 0 to 1, is below Shadow.
 func (r *rule) inShadow(key string) bool {
 	if r.Shadow == 0 {
 		return false
@@ -267,8 +269,8 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 // maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
 const maxInteger = 999_999_999_999_999
 
-// quoted returns a String of a structured field. New refuses names that a String cannot
-// hold.
+// quoted returns its argument as a String of a structured field. New refuses names that a
+// String cannot hold.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // An Outcome describes a served request to Rule.Settle, which returns the final cost of the
-// request. Until then Cost is reserved, so concurrent requests cannot overspend in between;
-// set Cost to the most that a request may cost.
+// request. Until then Cost is reserved, so concurrent requests cannot overspend in between.
+// Set Cost to the most that a request may cost.
 //
 // If the final cost is lower, the difference is given back, except units that no longer
 // count, such as those of a window that is over. If the final cost is higher, the

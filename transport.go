@@ -18,11 +18,11 @@ import (
 // context of the request ends, the turn is given back.
 //
 // Transport obeys the server. Retry-After on a 429 or 503, and any dialect that reports
-// nothing remaining, pause the keys of the request until then, for at most MaxPause. The
-// pause is kept in the store, so it holds in every process that shares it. New requests
-// queue behind the pause. Requests that already wait check for a pause before they are
-// sent, and then take a later turn. Unpause ends a pause early. After a pause, limits such
-// as SlidingLog release a whole quota at once.
+// nothing remaining, pause the keys of the request for as long as the response says, for at
+// most MaxPause. The pause is kept in the store, so it holds in every process that shares
+// the store. New requests queue behind the pause. Requests that already wait check for a
+// pause before they are sent, and take a later turn if there is one. Unpause ends a pause
+// early. After a pause, limits such as SlidingLog release a whole quota at once.
 //
 // Use a key that tells hosts apart. If several hosts share a key, as under Global, a pause
 // by one of them stops the requests to all.
@@ -34,7 +34,8 @@ import (
 // If the server counts in windows, use SlidingLog, which keeps the limit wherever the
 // windows begin.
 //
-// Every request asks the store, even through package lease, because it must see pauses.
+// Every request also charges the pauses of its keys, which cannot be leased. Behind a
+// lease.Store, every request is therefore a call of the store.
 //
 // An error of the store is logged and observed, and the request is sent. An invalid limit
 // from LimitsFor is returned as an error. OnError and the other options about responses are
@@ -212,7 +213,7 @@ func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 }
 
 // maxDrain is the longest time for which a response is read only to use its connection
-// again. To open a new connection takes about as long.
+// again. Opening a new connection takes about as long.
 const maxDrain = time.Second
 
 // drain reads the rest of a body, so that the connection can be used again, and closes it.

@@ -49,7 +49,7 @@ type extra struct {
 type verdictKey struct{}
 
 // asking is the context in which stores are asked. It has the values of the request, but
-// does not end with it: a client that hangs up is charged.
+// does not end with the request: a client that hangs up is charged.
 type asking struct{ context.Context }
 
 func (asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
@@ -57,7 +57,8 @@ func (asking) Done() <-chan struct{}                   { return nil }
 func (asking) Err() error                              { return nil }
 
 // An instant is a store that decides in memory, without waiting, and needs no context.
-// Instant returns that store, so isInstant is false for a store that only embeds one.
+// Instant returns the store itself, so isInstant is false for a store that only embeds an
+// instant.
 type instant interface{ Instant() Store }
 
 func isInstant(s Store) bool {
@@ -106,9 +107,9 @@ func (v *verdict) extras() *extra {
 
 // FromContext returns what the innermost Limiter decided about the request with that
 // context, or nil if there is no Limiter. The Transaction must not be changed. A handler
-// may serve less if little Remaining is left. OnLimited may read from Refusal why the
-// request was refused. After a deny, or a ban that the process knows of, the Transaction
-// has no Charges.
+// may serve less if Remaining is low. OnLimited may read from Refusal why the request was
+// refused. After a deny, or a ban that the process knows of, the Transaction has no
+// Charges.
 func FromContext(ctx context.Context) *Transaction {
 	if v := verdictOf(ctx); v != nil {
 		return v.transaction()

@@ -46,8 +46,8 @@ func (e *LimitedError) Error() string {
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
 // Allow spends one charge if it fits now. Otherwise RetryAfter of the Decision says when it
-// would fit. Allow is for work that is not HTTP; Wait does the same, but waits. After an
-// error Allowed is false, and the caller chooses whether to go on.
+// would fit. Allow is for work that is not HTTP. Wait is like Allow, but waits until the
+// charge fits. After an error Allowed is false, and the caller chooses whether to go on.
 //
 // A Cost of 0 or below is an error, because such a charge is always allowed. Peek reads a
 // key without spending, and Store.Take gives units back.
@@ -63,9 +63,9 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 }
 
 // AllowAtMost spends as many units of a charge as fit now, at most its Cost, in one call of
-// the store: no other charge comes between. If not even one fits, granted is 0, and
-// RetryAfter of the Decision says when one would. In everything else AllowAtMost is like
-// Allow. Transaction.AtMost does the same for several charges.
+// the store: no other charge comes between. If not even one unit fits, granted is 0, and
+// RetryAfter of the Decision says when one unit would fit. In everything else AllowAtMost
+// is like Allow. Transaction.AtMost does the same for several charges.
 func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64, d Decision, err error) {
 	if err := spends(charge); err != nil {
 		return 0, d, err
@@ -203,9 +203,9 @@ func giveBack(ctx context.Context, store Store, t *Transaction) error {
 }
 
 // Peek returns what would be decided if charges were taken now, and spends nothing. Allowed
-// and RetryAfter say when the Cost of each charge fits. The other fields of its Decision
-// describe the key as it is: how many units remain, when more are free, and when all are. A
-// charge with a Cost of 0 or below is always allowed.
+// and RetryAfter say when the Cost of each charge fits. The other fields of each Decision
+// describe the key as it is: how many units remain, when more units are free, and when all
+// units are free. A charge with a Cost of 0 or below is always allowed.
 //
 // If a HybridStore refuses a charge from memory, Remaining may be -1.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {

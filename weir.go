@@ -43,8 +43,8 @@ type Algorithm interface {
 	Take(s State, l *Limit, now, cost int64) (State, Decision)
 }
 
-// A State is what an Algorithm remembers of a key. The zero State is that of a key never
-// seen. When the ResetAfter of its last Decision is over, a State leads to the same
+// A State is what an Algorithm remembers of a key. The zero State is the state of a key
+// never seen. When the ResetAfter of its last Decision is over, a State leads to the same
 // decisions as the zero State.
 type State struct {
 	At   int64      // when the newest unit is spent, in µs since 1970
@@ -58,8 +58,8 @@ type State struct {
 	Until int64
 }
 
-// A LogEntry has the units that were spent at one instant. Sum counts them together with
-// those of all entries before: the entry's own units are its Sum less that of the entry
+// A LogEntry has the units that were spent at one instant. Sum counts these units and the
+// units of all earlier entries: the entry's own units are its Sum less the Sum of the entry
 // before.
 type LogEntry struct {
 	At  int64 // µs since 1970
@@ -73,8 +73,8 @@ type Charge struct {
 	Limit Limit
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost gives units back
 
-	// Spent says which units a negative Cost gives back: those of the charge whose
-	// Decision.At it equals. If Spent is 0, or the Algorithm is no Canceler, the newest
+	// Spent says which units a negative Cost gives back: the units of the charge whose
+	// Decision.At equals Spent. If Spent is 0, or the Algorithm is no Canceler, the newest
 	// units are given back.
 	Spent int64
 }
@@ -97,15 +97,16 @@ type Decision struct {
 	Remaining int64
 
 	// RetryAfter is the shortest wait after which this charge fits if nothing else is
-	// spent. After a wait that is a microsecond shorter, it does not fit. It is 0 if
-	// Allowed, and Never if the cost exceeds the capacity, or if the limit counts requests
-	// in flight. For a charge that would wait in a queue (see Queuer) it is the wait after
-	// which the queue admits the same charge with the same Within.
+	// spent. After a wait that is a microsecond shorter, the charge does not fit.
+	// RetryAfter is 0 if Allowed, and Never if the cost exceeds the capacity, or if the
+	// limit counts requests in flight. For a charge that would wait in a queue (see
+	// Queuer), RetryAfter is the wait after which the queue admits the same charge with the
+	// same Within.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is
-	// spent, and for a limit of requests in flight, because it is unknown when a request
-	// ends.
+	// spent, and for a limit of requests in flight, because nobody knows when a request
+	// will end.
 	NextAfter time.Duration
 
 	// ResetAfter is the wait until the state of the key decides as the zero State does. A
@@ -113,13 +114,13 @@ type Decision struct {
 	ResetAfter time.Duration
 
 	// At is when the units of the charge are spent, in µs since 1970, on the clock of the
-	// server that keeps its state. If the charge waits, At is the end of the wait. In a
-	// store of package lease, At is when the lease took the units.
+	// server that keeps the state of the key. If the charge waits, At is the end of the
+	// wait. In a store of package lease, At is when the lease took the units.
 	At int64
 }
 
-// A Transaction is decided at one instant: all of Charges are spent, or none.
-// It may be used again; Decisions and Undo are then overwritten.
+// A Transaction is decided at one instant: all of Charges are spent, or none. A Transaction
+// may be used again, which overwrites its Decisions and Undo.
 type Transaction struct {
 	// Charges are decided together. Two charges of the same rule, key, limit and
 	// algorithm are an error.
@@ -130,18 +131,19 @@ type Transaction struct {
 	Within time.Duration
 
 	// Delay is the shortest wait: the charges are spent no sooner, and later charges are
-	// spent after them. It must not exceed Within.
+	// spent after them. Delay must not exceed Within.
 	Delay time.Duration
 
 	// If Forget is set, Take spends nothing and deletes the states of the charges: what is
-	// spent, reserved and paused. That is always allowed. Costs and times are ignored, and
-	// Decisions are those of keys never seen.
+	// spent, reserved and paused. Forget is always allowed. Costs and times are ignored,
+	// and Decisions describe keys never seen.
 	Forget bool
 
 	// If AtMost > 0, Take spends the charges as many times as all of them fit now, at most
-	// AtMost times: of a charge of Cost 1 it spends up to AtMost units. Granted is how many
-	// times. If the charges do not fit once, they are refused as without AtMost. Within and
-	// Delay must be 0. No Cost may be negative, and not all may be 0.
+	// AtMost times: of a charge of Cost 1 it spends up to AtMost units. Granted then says
+	// how many times. If the charges do not fit once, they are refused as without AtMost.
+	// Within and Delay must be 0. No Cost may be negative, and at least one must be above
+	// 0.
 	AtMost int64
 
 	// Granted is filled by Take if AtMost > 0: how many times the charges were spent.
@@ -149,10 +151,10 @@ type Transaction struct {
 
 	// Force spends the charges even if they do not fit, whatever they cost. Later charges
 	// are decided as if the units had fitted: a key that owes more than its limits hold is
-	// refused until they have drained, or their windows are over. Force is always allowed.
-	// Within, Delay and AtMost must be 0, and no Cost may be negative. The debt of a GCRA
-	// or a bucket lasts at most 2^50 µs, 35 years. A window or a log holds at most 2^50
-	// units.
+	// refused until the units have drained, or their windows are over. Force is always
+	// allowed. Within, Delay and AtMost must be 0, and no Cost may be negative. The debt of
+	// a GCRA or a bucket lasts at most 2^50 µs, 35 years. A window or a log holds at most
+	// 2^50 units.
 	Force bool
 
 	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
@@ -208,13 +210,13 @@ func (t *Transaction) RetryAfter() time.Duration {
 // A Store keeps the states of keys and decides transactions on its own clock.
 // It is safe for concurrent use. Package storetest has the tests it must pass.
 type Store interface {
-	// Take decides t and fills its Decisions, At and Wait. A denial is not an error and
-	// changes nothing; after an error anything may have been spent. If ctx has ended
-	// before Take begins, Take returns the error of ctx and spends nothing.
+	// Take decides t and fills its Decisions, At and Wait. A refusal is not an error and
+	// changes nothing. After an error, units may have been spent. If ctx has ended before
+	// Take begins, Take returns the error of ctx and spends nothing.
 	//
-	// The ctx of a Limiter never ends, because it charges requests whose clients have hung
-	// up, too. A store that may wait, for a network for instance, must limit the time of
-	// Take itself.
+	// The ctx of a Limiter never ends, because a Limiter also charges requests whose
+	// clients have hung up. A store that may wait, for a network for instance, must limit
+	// the time of Take itself.
 	Take(ctx context.Context, t *Transaction) error
 }
 
