@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// A block is the refusal of a charge that a HybridStore remembers, in 56 bytes without a
-// pointer.
+// A block is a refusal that a HybridStore remembers, in 56 bytes without a pointer.
 type block struct {
 	id    uint64 // of the state of the charge; 0 if the slot is empty
 	at    int64  // the store's clock at HybridStore.start
@@ -35,7 +34,7 @@ const (
 
 // The flags of a block.
 const (
-	noneLeft = 1 << iota // nothing remains before next, less the lag
+	noneLeft = 1 << iota // no unit is free before the instant next, less the lag
 	waited               // the refused caller accepted to wait
 )
 
@@ -43,7 +42,7 @@ const (
 	lagUnit    = 64               // µs
 	maxInstant = 1<<48 - 1        // 8.9 years
 	blockWays  = 8                // slots of a bucket
-	blockPart  = 1024             // a shard has at least so many blocks, because chance fills smaller shards unevenly
+	blockPart  = 1024             // the fewest blocks of a shard that is not the only one; chance fills smaller shards unevenly
 	maxBlocked = 1 << 8           // the most algorithms, so that a byte is enough as an index
 	recheck    = 10 * time.Second // for so long a refusal is answered from memory before the store is asked again
 )
@@ -52,9 +51,9 @@ func (b *block) instant(i int) int64 { return int64(b.high[i])<<32 | int64(b.low
 
 func (b *block) setInstant(i int, at int64) { b.low[i], b.high[i] = uint32(at), uint16(at>>32) }
 
-// newBlock returns the block of a refusal that next was asked for at sent and answered at
-// done. ok is false if the answer took too long, or if an instant of the refusal is beyond
-// what a block can hold.
+// newBlock returns the block of a refusal. The next store was asked at the instant sent and
+// had answered at the instant done. ok is false if the answer took too long, or if an
+// instant of the refusal is beyond what a block can hold.
 func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
 	if lag < 0 || lag > 1<<16-1 || max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds() > maxInstant-done {
@@ -98,7 +97,7 @@ type blocks struct {
 	most   int // buckets
 	table  []blockBucket
 	served uint64 // how many transactions this shard has refused
-	drops  uint64 // how many blocks were dropped; keep ignores answers to questions before the last drop
+	drops  uint64 // how many blocks were dropped; keep ignores refusals that were asked for before the last drop
 	_      [64]byte
 }
 
@@ -156,8 +155,9 @@ func (s *blocks) keep(b block, drops uint64) {
 	*old = b
 }
 
-// room returns a slot for a block: a free slot of the emptier bucket, or the slot of the
-// block that expires soonest. Forgetting that block costs one call of next.
+// room returns a slot for a block: a free slot of the emptier bucket or, if there is none
+// and the table cannot grow, the slot of the block that expires soonest. Forgetting that
+// block costs one call of next.
 func (s *blocks) room(id uint64, now int64) *block {
 	if s.table == nil {
 		s.table = make([]blockBucket, 1)

@@ -57,8 +57,8 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 }
 
 // charge adds what the request owes the limits of a rule to the charges of v, or to the
-// charges in shadow. It fails if LimitsFor returns an invalid limit, or one that is invalid
-// with the buffer.
+// charges in shadow. It fails if LimitsFor returns an invalid limit, or if a limit is
+// invalid with the buffer.
 func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override, shadow bool, buffer time.Duration) (err error) {
 	policies, cost := rule.policies, rule.cost(r)
 	if own != nil {
@@ -149,9 +149,9 @@ func (rule *rule) allows(r *http.Request, key string, applies bool) bool {
 }
 
 // guard refuses a request without asking the store, if the rule denies it or a ban is
-// known, and no other rule refuses it for longer. wait is for how long the limits of the
-// rule refuse the request, as far as that is known. The request has no key if the rule does
-// not apply.
+// known, and no other rule refuses it for longer. wait is how long the limits of the rule
+// will refuse the request, as far as this process knows it. The request has no key if the
+// rule does not apply.
 func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *override, applies bool) (wait time.Duration) {
 	var f Refusal
 	if own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
@@ -200,9 +200,9 @@ type banCheck struct {
 	strikes  bool // the next charge looks up the strikes
 }
 
-// appendBanChecks adds charges of cost 0 to v, after those that it owes: for each rule that
-// has a Penalty, one that looks up the ban of the key and, if the key may have strikes, one
-// that looks these up.
+// appendBanChecks adds charges of cost 0 to v, after the charges that the request owes. For
+// each rule that has a Penalty, one charge looks up the ban of the key and, if the key may
+// have strikes, another charge looks up the strikes.
 func (v *verdict) appendBanChecks() {
 	for i, n := 0, 0; i < len(v.items); i += n {
 		n = v.items[i].limits

@@ -30,10 +30,10 @@ type Batcher interface {
 // or the shared call fails.
 //
 // A call therefore takes at most twice the latency of next, unless more than 1,024 calls
-// are queued before it. A caller whose context ends returns at once: if its transaction has
-// not been sent it is dropped, otherwise its units may be spent. Shared calls run with a
-// background context, without the values of the callers' contexts. A panic of next is
-// returned as an error to all callers of the call.
+// are queued before it. A caller whose context ends returns at once. If its transaction has
+// not been sent, the transaction is dropped. Otherwise its units may be spent. Shared calls
+// run with a background context, without the values of the callers' contexts. A panic of
+// next in a shared call is returned as an error to all callers of that call.
 //
 // Keys are spread over 16 lanes by a hash, and the keys of a lane share calls. A
 // transaction of several keys uses the lane of its first charge.
@@ -74,8 +74,8 @@ type lane struct {
 	_       [64]byte
 }
 
-// A call is the copy of a transaction that is decided together with others. Its caller
-// may give it up.
+// A call is a copy of a transaction that is decided together with other transactions. Its
+// caller may give it up.
 type call struct {
 	t     Transaction
 	err   error
@@ -183,7 +183,7 @@ func (c *coalesced) release(k *call) {
 	c.pool.Put(k)
 }
 
-// run decides the calls that wait in a lane, until none does.
+// run decides the calls that wait in a lane, until no call waits there.
 func (c *coalesced) run(l *lane) {
 	var now []*call
 	var ts []*Transaction

@@ -26,9 +26,9 @@ type Queuer interface {
 // A Canceler is an Algorithm that can give back the units of one reservation. Other
 // algorithms give back their newest units, which may belong to another caller.
 type Canceler interface {
-	// Cancel gives back n > 0 units spent at the instant at, if they still count. Units
-	// it cannot identify stay spent. now and at are in µs since 1970; now may lie before
-	// at or after it.
+	// Cancel gives back n > 0 units spent at the instant at, if they still count. Units it
+	// cannot identify stay spent. now and at are in µs since 1970, and now may be earlier
+	// or later than at.
 	Cancel(s State, l *Limit, now, at, n int64) State
 }
 
@@ -151,8 +151,8 @@ func (t *Transaction) forget(now int64, states []State) {
 	}
 }
 
-// take decides the i-th charge alone, from state s and at the given cost instead of its
-// own. It stores the state that follows in t.next.
+// take decides the i-th charge alone, from state s and at the given cost instead of the
+// cost of the charge. It stores the state that follows in t.next.
 func (t *Transaction) take(i int, now, cost int64, s *State) {
 	c := &t.Charges[i]
 	t.next[i].set(s)
@@ -208,8 +208,8 @@ func (t *Transaction) cancel(i int, now int64, s State, undos []undo) {
 	t.take(i, now, cost, &s)
 }
 
-// reserve takes every charge that spends units at now + wait. It returns false if one does
-// not fit then.
+// reserve takes, at the instant now + wait, every charge that spends units. It returns
+// false if one of them does not fit then.
 func (t *Transaction) reserve(now int64, wait time.Duration, states []State) bool {
 	at := now + int64(wait/time.Microsecond)
 	for i := range t.Charges {
@@ -223,7 +223,7 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 		}
 		var d Decision
 		if t.next[i], d = takeAt(states[i], &c.Limit, now, at, c.Cost); !d.Allowed {
-			return false // it fits sooner but not later; none of our algorithms does that
+			return false // it fits sooner but not later; no algorithm of package algorithms does that
 		}
 	}
 	n := len(t.Charges)
@@ -240,7 +240,8 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// takeAt is Take at the instant at for a charge asked for at now.
+// takeAt decides, as Take does at the instant at, a charge that was asked for at the
+// instant now.
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
@@ -249,14 +250,15 @@ func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 }
 
 // explainRefusal makes the decisions of a refused transaction describe the states as they
-// are. take describes the state of a charge that fits as if the charge had been spent.
+// are. The method take describes the state of a charge that fits as if the charge had been
+// spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		if c.Cost != 0 && (d.Allowed || t.Within > 0) {
 			allowed, retry := d.Allowed, d.RetryAfter
 			t.take(i, now, 0, &states[i])
-			_, shut := c.Limit.Algorithm.(gate) // its RetryAfter is when it opens
+			_, shut := c.Limit.Algorithm.(gate) // the RetryAfter of a gate is the wait until the gate opens
 			if q, ok := c.Limit.Algorithm.(Queuer); ok && !shut && within > 0 && c.Cost > 0 {
 				retry = queueRetry(q, &states[i], &c.Limit, now, c.Cost, within)
 				allowed = retry == 0
@@ -282,9 +284,9 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 }
 
 // An undo has the state of a charge before and after its reservation. If no other charge
-// has changed the state since, a cancellation restores it as it was. Cancel of a Canceler
-// would only give the units back: other charges still could not be spent before the
-// reserved instant.
+// has changed the state since, a cancellation restores the state before. Cancel of a
+// Canceler would only give the units back: other charges still could not be spent before
+// the reserved instant.
 type undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before equals the zero state, in µs since 1970

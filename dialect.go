@@ -29,11 +29,11 @@ const (
 	// is the time until at least one more unit is free. The draft may still change.
 	IETF
 
-	// Draft07 sends RateLimit: limit=100, remaining=50, reset=5.
+	// Draft07 sends RateLimit-Policy, and RateLimit: limit=100, remaining=50, reset=5.
 	Draft07
 
-	// Draft06 sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset,
-	// which counts seconds from now.
+	// Draft06 sends RateLimit-Policy, RateLimit-Limit, RateLimit-Remaining, and
+	// RateLimit-Reset, which counts seconds from now.
 	Draft06
 
 	// GitHub sends what XRateLimit does, and X-RateLimit-Used and
@@ -41,7 +41,7 @@ const (
 	GitHub
 
 	// OpenAI sends x-ratelimit-limit-requests and so on, named by the rule's Unit, with
-	// durations such as 6m0s, and retry-after-ms.
+	// durations such as 6m0s. A refusal also has retry-after-ms.
 	OpenAI
 
 	// Anthropic sends anthropic-ratelimit-requests-limit and so on, named by the rule's

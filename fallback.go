@@ -17,11 +17,11 @@ import (
 //
 //	weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), weir.Share(memory, replicas))
 //
-// Counts do not move between the stores. During an outage only secondary decides. If it is
-// in memory, each process counts for itself: see Share. Secondary continues with its counts
-// of earlier outages, and afterwards primary continues with its own. Each store keeps the
-// limits all the time, so a period in which an outage begins or ends admits at most what
-// both allow: with Share, twice the limit.
+// Counts do not move between the stores. During an outage only secondary decides, and
+// continues with its counts of earlier outages. If secondary is in memory, each process
+// counts for itself: see Share. After the outage primary continues with its own counts.
+// Each store keeps the limits all the time, so a period in which an outage begins or ends
+// admits at most what both allow: with Share, twice the limit.
 //
 // A primary that fails may have spent the units, if only its answer was lost. The charge
 // then counts in both stores, or in primary alone if secondary refuses it: less is admitted

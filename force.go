@@ -61,7 +61,7 @@ func forceMeter(s *State, c *Charge, m meter, at, now int64) int64 {
 		return s.At
 	}
 	// The debt was written under a limit with other numbers. As many units as the meter
-	// holds are spent when they fit, and the others delay that instant.
+	// holds are spent when they fit, and the other units delay that instant.
 	first := min(units, full/unit)
 	next, d := c.Limit.Algorithm.Take(*s, &c.Limit, at, first)
 	if !d.Allowed {

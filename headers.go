@@ -23,7 +23,8 @@ type item struct {
 	cost int64
 }
 
-// tighter reports whether a is tighter than b.
+// tighter reports whether a has the longer wait or, if the waits are equal, the smaller
+// share left.
 func (a *item) tighter(b *item) bool {
 	if a.RetryAfter != b.RetryAfter {
 		return a.RetryAfter > b.RetryAfter
@@ -64,8 +65,8 @@ type text struct {
 	buf    [32]byte
 }
 
-// room makes told, with room for values. If the next handler needs no verdict, each value
-// is allocated by itself.
+// room makes the verdict told, with room for values. If the next handler needs no verdict,
+// each value is allocated by itself.
 func (w *fieldWriter) room() {
 	if w.tells && w.told == nil {
 		var t *text
@@ -91,9 +92,9 @@ func (w *fieldWriter) setInt(name string, n int64) {
 	w.setNew(name, n)
 }
 
-// setNew sets a field to an integer that is not in shared. It puts only one in eight there
-// if told has room for the others: if all integers differ, a later response would find none
-// of them.
+// setNew sets a field to an integer that is not in shared. It puts only one integer in
+// eight into shared if the verdict told has room for the others: if all integers differ, a
+// later response would find none of them.
 func (w *fieldWriter) setNew(name string, n int64) {
 	if w.v.misses++; !w.tells || w.v.misses%8 == 0 {
 		w.h[name] = w.shared.add(n)
@@ -188,8 +189,8 @@ func (w *fieldWriter) writeRest(d Dialect, it *item) {
 	}
 }
 
-// writeIETF writes every policy to RateLimit-Policy, and to RateLimit every limit or, in a
-// refusal, those that refuse.
+// writeIETF writes every policy to RateLimit-Policy, and to RateLimit every limit whose
+// Remaining is known, except that a refusal shows only the limits that refuse.
 func (w *fieldWriter) writeIETF(items []item, refused bool) {
 	if len(items) == 1 && items[0].rule.PartitionKey == nil {
 		w.h[fields.Policy] = items[0].ietf

@@ -14,17 +14,17 @@ import (
 )
 
 // Hybrid refuses from the memory of this process what next would refuse again, and asks
-// next otherwise. A client that sends more requests than its limit allows then costs next
-// nothing until its next unit is free. At most maxKeys refusals are remembered; 0 means
-// 65,536, which take 4 MB. Hybrid panics if next is nil or maxKeys is negative.
+// next otherwise. A client that sends more requests than its limit allows then reaches next
+// only when its charge may fit, and once in 10 s. At most maxKeys refusals are remembered;
+// 0 means 65,536, which take 4 MB. Hybrid panics if next is nil or maxKeys is negative.
 //
 // It refuses only what next would refuse: the same cost under the same limit, before
-// RetryAfter. If nothing is left the whole decision is exact. Otherwise Remaining is −1,
-// because another process may spend what is left; it is −1 as well for the other limits of
-// the transaction. A cached refusal never outlives the real one: it is timed from before
-// next was asked, and its durations are too long by one round trip at most. It is kept for
-// at most 10 s, so units given back through another process are noticed after 10 s at the
-// latest. Units given back through this store are noticed at once.
+// RetryAfter. While no unit is free, Remaining is 0. Otherwise Remaining is −1, because
+// another process may spend what is left. Remaining is −1 as well for the other limits of
+// the transaction. A remembered refusal never outlives the refusal by next: it is timed
+// from before next was asked, and its durations are too long by one round trip at most. It
+// is kept for at most 10 s, so units given back through another process are noticed after
+// 10 s at the latest. Units given back through this store are noticed at once.
 func Hybrid(next Store, maxKeys int) *HybridStore {
 	switch {
 	case next == nil:
@@ -58,7 +58,7 @@ type HybridStore struct {
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
 // Stats returns how many transactions were decided from memory, and how many by the next
-// store. hits divided by their sum is the hit rate.
+// store. The hit rate is hits / (hits + misses).
 func (h *HybridStore) Stats() (hits, misses uint64) {
 	for i := range h.shards {
 		s := &h.shards[i]

@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// A KeyFunc returns the key whose quota a request spends. Requests with the same key
-// share a quota. If ok is false, the rule does not apply to the request and does not
-// limit it. A KeyFunc must be safe for concurrent use. Package keys has more of them.
+// A KeyFunc returns the key whose quota a request spends. Requests with the same key share
+// a quota. If ok is false, the rule does not apply to the request and does not limit it. A
+// KeyFunc must be safe for concurrent use. Package keys has more functions that return one.
 //
 // The key may be a substring of the request, so code that keeps the key must clone it. It
 // may be as long as net/http allows; a Limiter uses what [Charge.StoredKey] makes of it.
@@ -37,19 +37,19 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 //
 // List your proxies and nothing else. If a prefix holds clients, or a proxy passes
 // X-Forwarded-For on unchanged, clients can choose their key. Behind a proxy that is not
-// listed, all clients share the key of the proxy. If the first 1,024 requests look like
-// that, because a private peer sends X-Forwarded-For or Forwarded, or more than half of the
-// requests of public peers have one, a warning without addresses goes to [slog.Default],
-// once in a process.
+// listed, all clients share the key of the proxy. ByIP therefore examines the first 1,024
+// requests of peers that are not trusted. If a private peer sends X-Forwarded-For or
+// Forwarded, or more than half of these requests have one of the two fields, a warning
+// without addresses goes to [slog.Default], once in a process.
 //
 // A request whose client address is unclear is limited too. An entry that is no address
 // ends the search, and the trusted hop that sent it is the key. If all hops are trusted,
 // the leftmost hop is the key. Peers without an IP address, as on a Unix socket, share the
 // key "unknown"; the zero [netip.Prefix] in trusted makes them trusted.
 //
-// ByIP panics on an invalid prefix, but for the zero one. If a middleware of chi has found the address, use
-// weirchi.ClientIP. For other sizes of networks and the field Forwarded, see package
-// keys.
+// ByIP panics on an invalid prefix, except the zero prefix. If a middleware of chi has found
+// the address, use weirchi.ClientIP. For other sizes of networks and the field Forwarded,
+// see package keys.
 func ByIP(trusted ...netip.Prefix) KeyFunc {
 	proxies := addr.NewProxies("weir: ByIP", addr.ForwardedFor, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
@@ -63,9 +63,9 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 // If the field is missing or empty, the rule does not apply: a client that omits the
 // field is not limited by it. [FirstOf] names a key for such requests.
 //
-// A client that can choose its key freely can choose a fresh quota each time, or spend that
-// of another client. Use ByHeader for values that were verified before, or that only a
-// proxy can set. For secrets, use keys.Hashed.
+// A client that can choose its key freely can choose a fresh quota each time, or spend the
+// quota of another client. Use ByHeader for values that were verified before, or that only
+// a proxy can set. For secrets, use keys.Hashed.
 func ByHeader(name string) KeyFunc {
 	if name == "" {
 		panic("weir: ByHeader: empty name")

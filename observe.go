@@ -18,9 +18,9 @@ type Event struct {
 	// deny, and after a ban that the process knows of.
 	Transaction *Transaction
 
-	// Refusal is that of the Transaction: why the request was refused, by which rule, and
-	// until when. If it is zero, the request was not refused. In an event with Shadow it
-	// says why the request would have been refused.
+	// Refusal is the Refusal of the Transaction: why the request was refused, by which
+	// rule, and until when. If it is zero, the request was not refused. In an event with
+	// Shadow it says why the request would have been refused.
 	Refusal Refusal
 
 	// Key is the key that was refused; "" without a Refusal. It may be personal data.
@@ -29,8 +29,8 @@ type Event struct {
 	// Err is the error of the store or of LimitsFor, or nil.
 	Err error
 
-	// Took is how long the store took. It is 0 for a memstore.Store, which takes no longer
-	// than reading the clock.
+	// Took is how long the store took. It is 0 for a memstore.Store, because reading the
+	// clock would take as long as the store.
 	Took time.Duration
 
 	// Shadow says that the rules of this transaction refuse no request.

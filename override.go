@@ -61,9 +61,9 @@ func (rule *rule) override(key string) *override {
 	return o
 }
 
-// replaced returns the limit of the rule that l, one of n limits, replaces: that of the
-// same name or, if l has no name, that of the same period, or the only one. It returns nil
-// if there is none.
+// replaced returns the limit of the rule that l, one of n limits, replaces: the limit of
+// the same name or, if l has no name, the limit of the same period, or the only limit of
+// the rule if n is 1. It returns nil if there is no such limit.
 func (rule *rule) replaced(l *Limit, n int) *policy {
 	var same *policy
 	for i := range rule.policies {
@@ -95,10 +95,11 @@ func (l *Limit) inherit(from *Limit) {
 	}
 }
 
-// LimitsOf returns the limits of a key under a rule, with their stored names: those of
-// Overrides, or else Limits. No limits mean that the key is not limited. A single limit of
-// Quota 0 means that every request of the key is refused. ok is false if LimitsFor decides,
-// or if there is no such rule.
+// LimitsOf returns the limits of a key under a rule, with their stored names: the limits
+// that Overrides returns, or else Limits. No limits mean that the key is not limited. A
+// single limit of Quota 0 means that every request of the key is refused. ok is false if
+// LimitsFor decides, or if there is no such rule. err is not nil if there is no such rule,
+// or if Overrides returns an invalid limit.
 func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error) {
 	for _, r := range l.rules {
 		if r.Name != rule {

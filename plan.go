@@ -11,8 +11,9 @@ import (
 )
 
 // A meter is an Algorithm whose debt drains at a constant rate: GCRA and the buckets. Meter
-// returns its numbers, so that stores can do its arithmetic themselves: a unit adds unit to
-// the debt, rate drains in each microsecond, and full is the most that fits.
+// returns its numbers in ticks, so that stores can do the arithmetic themselves: what one
+// unit adds to the debt (unit), how much of the debt drains in a microsecond (rate), and
+// the largest debt that fits (full).
 type meter interface {
 	Meter(l *Limit) (unit, rate, full int64)
 }
@@ -21,7 +22,7 @@ type meter interface {
 // hash of its names, and the numbers of its algorithm if that is a meter. The charge must
 // be valid: Validate has returned nil, and nothing but keys and costs has changed since.
 // Validate keeps the plans of t, so that it only compares limits if t is used again with
-// the same ones.
+// the same limits.
 func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {
@@ -57,7 +58,7 @@ type plan struct {
 	limit Limit
 }
 
-// of reports whether p is the plan of a charge.
+// of reports whether p is the plan of c.
 func (p *plan) of(c *Charge) bool {
 	l, m := &c.Limit, &p.limit
 	return p.known && l.Quota == m.Quota && l.Period == m.Period && l.Burst == m.Burst &&

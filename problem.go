@@ -71,7 +71,8 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request) {
 	p.writeRest(w, r)
 }
 
-// writeFresh is write for a response that has no fields but those of limits.
+// writeFresh does what write does, for a response that has no fields yet except the fields
+// of limits.
 func (p *problem) writeFresh(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Vary"] = varyAccept
 	p.writeRest(w, r)
@@ -128,7 +129,7 @@ func negotiate(accept []string) form {
 	if len(accept) == 0 {
 		return asJSON
 	}
-	var quality, precision [forms]int // quality in thousandths; precision 0 not named, 1 */*, 2 type/*, 3 in full
+	var quality, precision [forms]int // quality is in thousandths; precision is 0 if not named, 1 for */*, 2 for type/*, 3 in full
 	rate := func(f form, p, q int) {
 		if p > precision[f] || p == precision[f] && q > quality[f] {
 			precision[f], quality[f] = p, q
@@ -194,9 +195,11 @@ func weight(params string) int {
 	return 1000
 }
 
-// Refuse is the default of OnLimited: it answers with the Status of the rule that refuses,
-// usually 429, and problem details of the type quota-exceeded, or with text or HTML if the
-// client prefers that. If the Status is 503, the type is temporary-reduced-capacity.
+// Refuse is the default of OnLimited. It answers with the Status of the rule that refuses,
+// usually 429, and with problem details, or with text or HTML if the client prefers that.
+// The type of the problem is abnormal-usage-detected after a ban or a deny, and
+// quota-exceeded after a refusal by a limit, or temporary-reduced-capacity if the Status is
+// 503.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		v.refusal().write(w, r)

@@ -205,7 +205,7 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 type readerFrom struct{ rec *recorder }
 
 // ReadFrom lets io.Copy use sendfile. Its error does not say whether the source or the
-// client failed. It counts as a failure of the client, so the request is charged.
+// client failed. The error counts as a failure of the client, so the request is charged.
 func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
 	r.rec.begin()
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)

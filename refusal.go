@@ -19,9 +19,10 @@ type Refusal struct {
 	// RetryAfter is the wait until the request would pass, if nothing else is spent: the
 	// longest of the waits for the limits and the bans that refuse it, as in the field
 	// Retry-After without its jitter. If the process refuses the request because of a ban
-	// that it remembers, it does not ask the store. The waits for the limits are then those
-	// of the last request that it asked about with the same keys, if that request cost no
-	// more. RetryAfter is Never after a deny, and 0, which means unknown, after an error.
+	// that it remembers, it does not ask the store. The waits for the limits are then the
+	// waits that the store gave to the last banned request with the same keys, if that
+	// request cost no more. RetryAfter is Never after a deny, and 0, which means unknown,
+	// after an error.
 	RetryAfter time.Duration
 }
 

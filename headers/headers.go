@@ -21,14 +21,14 @@ type Limit struct {
 	// Unit is what the limit counts: "requests" if the server names nothing else.
 	Unit string
 
-	// Limit and Remaining count such units; -1 is unknown.
+	// Limit and Remaining count units; -1 means unknown.
 	Limit, Remaining int64
 
-	// Window is the period of the limit; 0 is unknown.
+	// Window is the period of the limit; 0 means unknown.
 	Window time.Duration
 
-	// ResetAfter is the wait until more units are free (IETF) or all of them are (the other
-	// dialects), at most 24 hours. 0 means unknown, or that the time is past.
+	// ResetAfter is the wait until more units are free (IETF) or all units are free (the
+	// other dialects), at most 24 hours. 0 means unknown, or that the time is past.
 	ResetAfter time.Duration
 }
 
@@ -47,23 +47,24 @@ const (
 //
 // A limit that the response has in two dialects is returned twice. Limits of the IETF field
 // and of drafts 06 and 07 come first, each joined with its policy if there is one. The
-// policy of an IETF limit is found by name and partition key, that of a draft limit by its
-// quota.
+// policy of an IETF limit is found by name and partition key. The policy of a draft limit
+// is found by its quota.
 //
 // Servers mix up the forms of a time, so each field may have any form. A number below 10^8
-// is seconds from now, below 10^11 Unix seconds, else Unix milliseconds, with decimals or
-// without; retry-after-ms always counts from now. A Unix time more than a year in the past
-// is taken as "never". Other forms are durations ("6m0s"), RFC 3339 and the three forms of
-// an HTTP date. Waits are capped at 24 hours, because the server can tell the rest after
-// that. Values that are negative or malformed are ignored.
+// is seconds from now, below 10^11 it is Unix seconds, and from 10^11 on it is Unix
+// milliseconds, with decimals or without. retry-after-ms always counts from now. A Unix
+// time more than a year in the past is taken as "never". Other forms are durations
+// ("6m0s"), RFC 3339 and the three forms of an HTTP date. Waits are capped at 24 hours,
+// because the server can tell the rest after that. Values that are negative or malformed
+// are ignored.
 //
 // The clocks of server and reader may differ, so a time is measured from the Date of the
 // response, which has the clock of the server. Date has whole seconds, so a wait may be a
 // second too long, and never too short. If Date is missing or more than a day from now,
 // times are measured from now.
 //
-// Of a response from a cache (Age > 0) only Retry-After is read, because the limits have
-// changed since.
+// Of a response from a cache (Age > 0) only Retry-After is read, because the limits may
+// have changed since then.
 //
 // If Retry-After is sent twice, the longer wait counts. A retry-after-ms within a second
 // of it is the same wait, in more detail.
@@ -135,7 +136,7 @@ func (r *reader) readPolicies() {
 }
 
 // readRateLimit reads RateLimit: a List in the IETF field, a Dictionary in draft 07. No
-// field with a value is both.
+// field with a value parses as both.
 func (r *reader) readRateLimit() {
 	items, list := r.members(fields.RateLimit, false)
 	for _, m := range items {
@@ -190,7 +191,7 @@ func count(v any) int64 {
 }
 
 // join adds the Remaining of a limit to its policy. If the limit has no policy, join adds
-// the limit. A partition key matches a missing one.
+// the limit. A partition key matches a missing partition key.
 func (r *reader) join(k known) {
 	l := &k.limit
 	for i := range r.known[:r.policies] {
