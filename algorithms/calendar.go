@@ -142,6 +142,9 @@ func (c calendar) bounds(y int, m time.Month, d, i int, loc *time.Location) (sta
 // midnight or, if clocks skip midnight, the instant at which they do.
 func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC) // as if loc were UTC
+	if loc == time.UTC {
+		return midnight.UnixMicro()
+	}
 	// A zone in force at any time around that midnight may be the one in which
 	// it falls: try them in order.
 	t := midnight.Add(-dateline).In(loc)
