@@ -254,7 +254,7 @@ for _, value in ipairs(spent > 0 and values or {}) do
     end
     if changed and till > now then
       local value_text = table.concat(ids, ',') .. ';' .. table.concat(text)
-      redis.call('PSETEX', value.key, math.ceil((till - now) / 1000) + 1, value_text)
+      redis.call('PSETEX', value.key, ms(till - now), value_text)
     elseif changed and value.text then
       redis.call('DEL', value.key)
     end
