@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A clock returns the time of the wall clock in half the time that time.Now takes. It reads
-// only the monotonic clock, and adds the time that has passed since it last read both
-// clocks. After a second it reads both again, so it notices within a second that the wall
-// clock was set or that the machine slept.
+// A clock returns the time of the wall clock in half the time that time.Now takes. It keeps
+// a reading of both clocks, reads only the monotonic clock, and adds the time that has
+// passed since the reading. After a second it reads both clocks again, so it notices within
+// a second that the wall clock was set or that the machine slept.
 type clock struct {
 	both atomic.Pointer[reading]
 }
@@ -32,8 +32,8 @@ func (c *clock) now() int64 {
 // time has no monotonic part.
 func (r *reading) bubbled() bool { return r.time == r.time.Round(0) }
 
-// read reads both clocks, the wall clock first. If the thread is held up between the two,
-// the clock is late by that time until the next reading. So read makes three readings and
+// read reads both clocks, the wall clock first. If the thread is held up between the two
+// clocks, c is late by that time until the next reading. So read makes three readings and
 // keeps the one that was held up least.
 func (c *clock) read() int64 {
 	r := &reading{time: time.Now()}
@@ -48,7 +48,7 @@ func (c *clock) read() int64 {
 	// reading shows whether its clock is that of a bubble, so a wall clock that is set
 	// causes no panic.
 	if last := c.both.Load(); last != nil && (last.bubbled() != r.bubbled() || r.bubbled() && r.time.Before(last.time)) {
-		panic("memstore: this store has counted outside this bubble of testing/synctest, on another clock: make it inside the bubble")
+		panic("memstore: this store has counted on another clock, outside or inside a bubble of testing/synctest: each bubble needs a store of its own")
 	}
 	c.both.Store(r)
 	return r.wall / 1000

@@ -19,19 +19,20 @@ type Options struct {
 	// MaxKeys is how many states the store keeps: one state for each limit of each key. 0
 	// means 1,048,576. No state is lost while there are at most MaxKeys of them, or at most
 	// nine tenths of MaxKeys if keys have several limits. The store has room for a sixth
-	// more, and for at least 8 states: it holds 8 states if MaxKeys is 1, and 1168 if it is
-	// 1000.
+	// more states than MaxKeys, and for at least 8: it holds 8 states if MaxKeys is 1, and
+	// 1168 states if MaxKeys is 1000.
 	//
-	// A state takes about 48 bytes, and a million states take 50 MB. Memory grows with
-	// use up to that. Logs come on top: 16 to 32 bytes for each charge of the last
-	// period, and about 80 bytes for each key that has a log.
+	// A state takes about 48 bytes, and a million states take 50 MB. The store begins
+	// small and grows as states are added. Logs come on top: 16 to 32 bytes for each
+	// charge of the last period, and about 80 bytes for each state that has a log.
 	MaxKeys int
 }
 
-// ErrFull is returned by Take if there is no room for a new key, because every state that
-// it could replace has refused a charge. This happens only if more than nine tenths of
-// MaxKeys states have refused one. A Limiter treats it as every error of a store: OnError
-// decides, and by default the request passes.
+// ErrFull is returned by Take if there is no room for a new state, because every state that
+// the new state could replace has refused a charge. This happens only if the states that
+// have refused a charge are more than nine tenths of MaxKeys, or if one transaction needs
+// more states than a small store has room for. A Limiter treats ErrFull as every error of a
+// store: OnError decides, and by default the request passes.
 var ErrFull = errors.New("memstore: full of keys that are being limited")
 
 // Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent use. Its
@@ -44,10 +45,11 @@ var ErrFull = errors.New("memstore: full of keys that are being limited")
 // states collide by accident is one in 37 million (10^12/2^65), and one in 370,000 for ten
 // million states. Keys with different hashes never share the state of a limit.
 //
-// When the table is full, a new state replaces one of a few others. It chooses a state
-// whose quota is whole again; or else one that has units left; or else one that has none
-// left. Among several it chooses the one whose quota is whole soonest. A state that has
-// refused a charge stays until its quota is whole again.
+// When the store is full, a new state replaces one of a few other states. The store chooses
+// a state whose quota is whole again. If there is none, it chooses a state that has always
+// had units left, or else a state that has had none left. Among states of the same kind it
+// chooses the state whose quota is whole soonest. A state that has refused a charge stays
+// until its quota is whole again.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed
@@ -60,7 +62,8 @@ const (
 	// minShardKeys is the least number of states that a shard is made for, if there are
 	// several shards. All limits of a key are in one shard, so shards with few keys differ
 	// more in size. If each key has 24 limits, minShardKeys states belong to 680 keys. The
-	// probability that a given shard gets a quarter more than its part is then below 10^-9.
+	// probability that a given shard then gets a quarter more states than the average shard
+	// is below 10^-9.
 	minShardKeys = 16_384
 )
 
@@ -155,8 +158,8 @@ func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) 
 	return nil
 }
 
-// A transaction of at most inline charges has its lanes on the stack. One of at most few
-// charges uses a smaller array, because clearing lanes takes time as well.
+// A transaction has its lanes on the stack if it has at most 24 charges (inline). If it has
+// at most 6 (few), the array of lanes is smaller, because clearing lanes takes time.
 const (
 	few    = 6
 	inline = 24
@@ -245,9 +248,9 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 	return nil
 }
 
-// addAll gives a slot to each state that must be kept and has none. It returns false if
-// there is no room for one of them. The slots that it has already added are then empty,
-// which makes them free.
+// addAll gives a slot to each state that must be kept and has no slot. It returns false if
+// there is no room for one of these states. The slots that addAll has already added are
+// then free, because their states end now.
 func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
@@ -290,6 +293,6 @@ func index(h uint64, n int) int {
 	return int(hi)
 }
 
-// Instant returns s. It tells a weir.Limiter that Take decides at once, in memory, and
-// reads nothing of its context except whether it has ended.
+// Instant returns s. The method tells a weir.Limiter that Take decides at once, in memory,
+// and asks its context only whether the context has ended.
 func (s *Store) Instant() weir.Store { return s }

@@ -18,7 +18,8 @@ import (
 )
 
 // TestStore runs the conformance suite of package storetest in bubbles of testing/synctest,
-// where its sleeps take no time. Stores of one shard and of many must both pass.
+// where the sleeps of the suite take no time. Stores of one shard and of many shards must
+// pass.
 func TestStore(t *testing.T) {
 	for _, maxKeys := range []int{0, 1000, 1 << 20} {
 		for _, test := range storetest.Tests() {
@@ -82,8 +83,8 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
-// randomOrder returns some of the numbers below n in random order. The last one is always 0,
-// the key that all sets have.
+// randomOrder returns some of the numbers below n in random order. The last number is
+// always 0, the key that all sets have.
 func randomOrder(n int) []int {
 	order := rand.Perm(n)
 	i, last := slices.Index(order, 0), rand.IntN(n)
@@ -92,8 +93,8 @@ func randomOrder(n int) []int {
 }
 
 // TestCrossingKeys: 64 goroutines charge overlapping sets of keys, in all orders, without a
-// deadlock. Exactly the quota of the key in all sets is admitted, and every other key has
-// spent exactly what was admitted.
+// deadlock. The key 0 is in all sets, and exactly its quota is admitted. Every other key
+// has spent exactly one unit for each transaction that was admitted with it.
 func TestCrossingKeys(t *testing.T) {
 	const quota, each, keys = 2000, 100, 12 // transactions have 1 to 12 charges: some more than few
 	l := algorithms.GCRA(quota, 10_000*time.Hour)
@@ -128,8 +129,8 @@ func TestCrossingKeys(t *testing.T) {
 	}
 }
 
-// TestAllocations: a decision on a known key allocates nothing, allowed or refused. Only a
-// log allocates, when its slice grows.
+// TestAllocations: a decision on a known key allocates nothing, whether it is allowed or
+// refused. Only a log allocates, when its slice grows.
 func TestAllocations(t *testing.T) {
 	charges := func(n int, l weir.Limit) (c []weir.Charge) {
 		for i := range n {

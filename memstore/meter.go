@@ -15,26 +15,27 @@ import (
 // atOnce reports whether t has no wait, and does not use Forget, AtMost or Force.
 func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget && t.AtMost <= 0 && !t.Force }
 
-// meters reports whether the limit of a charge is a meter, and its cost is from 0 to the
-// capacity.
+// meters reports whether the limit of c is a meter and the cost of c is from 0 to the
+// capacity of that meter.
 func meters(p *plans.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
 
-// readable reports whether the meter of p can use the state in s as it is. It can if s is
-// nil, or if s has no log, and its debt is 0 or has the meter's unit and is no more than
-// the meter holds.
+// readable reports whether the meter of p can use the state in s as it is. That is true if
+// s is nil. It is also true if s has no log and no debt, or if s has no log and a debt in
+// the meter's unit that is at most what the meter holds.
 func readable(s *slot, p *plans.Plan) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a <= 0 || s.b == p.Unit && s.a <= p.Full)
 }
 
-// A debt is what a meter owes at an instant: units that are spent and have not drained.
-// ticks is its amount; a unit has Plan.Unit ticks. Times are in µs from the instant.
+// A debt is what a meter owes at an instant: units that are spent and have not drained. A
+// unit is Plan.Unit ticks.
 type debt struct {
-	ticks int64
-	ahead int64 // until the debt begins to drain; nothing fits before that
-	reset int64 // from ahead until the debt has drained
+	ticks int64 // the amount of the debt
+	ahead int64 // µs until the debt begins to drain; no unit fits before that
+	reset int64 // µs from then until the debt has drained
 }
 
-// debtOf returns what the state in s owes at now, without reset. s must be readable.
+// debtOf returns what the state in s owes at now. It does not compute reset. s must be
+// readable.
 func debtOf(s *slot, p *plans.Plan, now int64) (d debt) {
 	if s == nil || s.reset() <= now {
 		return d
@@ -48,8 +49,8 @@ func debtOf(s *slot, p *plans.Plan, now int64) (d debt) {
 	return d
 }
 
-// lack returns by how many ticks a charge is too large. The charge fits if this is 0 or
-// less.
+// lack returns how many ticks a charge adds beyond what the meter holds. If the result is 0
+// or less, the meter has room for the charge.
 func (d debt) lack(p *plans.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
 
 // fits reports whether a charge is allowed.
@@ -70,7 +71,7 @@ func (s *slot) save(d debt, p *plans.Plan, id uint64, now int64) {
 	s.fate = (now+d.reset)<<fateBits | rank
 }
 
-// explain fills in the decision on a charge. If the charge is spent, d already contains it.
+// explain fills in the decision on a charge. If the charge was spent, d includes its units.
 func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed bool) {
 	remaining, next := p.Size, int64(0)
 	if d.ticks > 0 {
@@ -95,7 +96,7 @@ func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed
 	}
 	if d.ahead > 0 {
 		if remaining > 0 {
-			next = 0 // free at once when the debt begins to drain
+			next = 0 // a unit is free at once when the debt begins to drain
 		}
 		remaining = 0
 	}
@@ -108,7 +109,7 @@ func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed
 // ceil returns ⌈n/d⌉ for n > 0.
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
-// takeMeter decides one charge. The caller has locked the shard, and takeMeter unlocks it.
+// takeMeter decides one charge. The caller has locked sh, and takeMeter unlocks sh.
 func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint64, now, cost int64) error {
 	d := debtOf(sl, p, now)
 	allowed := d.fits(p, cost)
@@ -139,7 +140,7 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 }
 
 // takeMeters decides several charges of meters whose debts are in lanes. allowed says
-// whether all of them fit. The caller holds the locks of their shards.
+// whether all charges fit. The caller holds the locks of the shards of all lanes.
 func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed bool) error {
 	answer(t, now)
 	for i := range lanes {

@@ -37,8 +37,8 @@ func hidden(l weir.Limit) weir.Limit {
 	return l
 }
 
-// A pair is two stores with the same seed that get the same transactions. One of them sees
-// only plain algorithms.
+// A pair is two stores with the same seed that get the same transactions. The store theirs
+// sees only plain algorithms.
 type pair struct {
 	*rand.Rand
 	mine, theirs *Store
@@ -63,7 +63,7 @@ func newPair(seed uint64) *pair {
 	return p
 }
 
-// number returns a random number from 1 to 2^20, small ones as often as large ones.
+// number returns a random number from 1 to 2^20, small numbers as often as large ones.
 func (p *pair) number() int64 { return 1 + p.Int64N(1<<p.IntN(21)) }
 
 func (p *pair) limit() weir.Limit {
@@ -104,7 +104,7 @@ func (p *pair) change() {
 	}
 }
 
-// ask makes the next random transaction, for both stores.
+// ask fills p.a with the next random transaction, for both stores.
 func (p *pair) ask() {
 	p.a.Charges, p.a.Within, p.a.Delay, p.a.Undo, p.a.Forget = p.a.Charges[:0], 0, 0, nil, p.IntN(100) == 0
 	if p.IntN(8) == 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestFlood: a key that was refused stays refused during a flood of made-up keys, however
-// small the store is. After its period it is allowed again.
+// small the store is. When a unit of the key is free again, the key is allowed again.
 func TestFlood(t *testing.T) {
 	floods := []struct {
 		name string
@@ -45,8 +45,8 @@ var victims = map[string]weir.Limit{
 	"log":  algorithms.SlidingLog(3, time.Hour),
 }
 
-// floodStore charges costs to each of n made-up keys. It checks the victims meanwhile and an
-// hour later.
+// floodStore charges the costs to each of n made-up keys. It checks the victims during the
+// flood and an hour later.
 func floodStore(t *testing.T, maxKeys, n int, costs []int64) {
 	s := memstore.New(memstore.Options{MaxKeys: maxKeys})
 	for name, l := range victims {
@@ -66,7 +66,7 @@ func floodStore(t *testing.T, maxKeys, n int, costs []int64) {
 	if got, want := full > 0, len(costs) > 1; got != want {
 		t.Errorf("got ErrFull %d times of %d; want some: %v", full, n, want)
 	}
-	// After its period the key is allowed again.
+	// An hour later each victim has a unit again.
 	time.Sleep(time.Hour)
 	for name, l := range victims {
 		if !take(t, s, charge(name, l, 1)).Allowed() {
@@ -75,7 +75,7 @@ func floodStore(t *testing.T, maxKeys, n int, costs []int64) {
 	}
 }
 
-// isFull charges costs to a key, and reports whether the store has no room for it.
+// isFull charges the costs to a key, and reports whether the store has no room for the key.
 func isFull(t *testing.T, s *memstore.Store, key string, costs []int64) bool {
 	t.Helper()
 	tx := weir.Transaction{Charges: []weir.Charge{charge(key, algorithms.GCRA(3, time.Hour), 0)}}
@@ -178,8 +178,8 @@ func TestRefusedStay(t *testing.T) {
 	})
 }
 
-// TestForgets: when a new key needs room in a full store, the state with the least to lose
-// is replaced.
+// TestForgets: when a new key needs room in a full store, it replaces the state with the
+// least to lose.
 func TestForgets(t *testing.T) {
 	two := algorithms.GCRA(2, 2*time.Hour)
 	for _, test := range []struct {
@@ -228,7 +228,7 @@ func TestForgets(t *testing.T) {
 
 // TestCapacity: no state is lost while there are at most MaxKeys states of keys with one
 // limit, or nine tenths of MaxKeys states of keys with several limits, which share a shard.
-// If all of these states have refused a charge, no key gets ErrFull.
+// Even if all of these states have refused a charge, Take does not return ErrFull.
 func TestCapacity(t *testing.T) {
 	for _, maxKeys := range []int{1, 8, 10, 24, 27, 100, 1000, 1024, 3000, 10_000, 16_383, 32_768, 99_984, 1 << 20} {
 		if maxKeys > memstore.Many() {
@@ -243,8 +243,8 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// fillStore fills a store with keys that have several limits each, charges every key that
-// many times, and checks that no state is lost.
+// fillStore fills a store with keys of the given number of limits each, charges every key
+// as many times as times says, and checks that no state is lost.
 func fillStore(t *testing.T, maxKeys, limits, times int) {
 	t.Helper()
 	states := maxKeys

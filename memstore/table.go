@@ -13,8 +13,8 @@ import (
 // state finds no room.
 const ways = 8
 
-// A table is a hash table without pointers: nothing for the garbage collector
-// to follow, however many keys it holds.
+// A table is a hash table without pointers. The garbage collector has nothing to follow in
+// it, however many states the table holds.
 type table []bucket
 
 // A bucket is five adjacent cache lines. Reading all of them takes little longer than
@@ -51,8 +51,8 @@ func (s *slot) raise(rank int64) {
 	}
 }
 
-// refused gives the slot the rank refusing if d is a refusal. s may be nil: a new key
-// refuses only costs above the capacity, which no state is needed for.
+// refused gives the slot the rank refusing if d is a refusal. s may be nil: a key without a
+// state refuses only costs above the capacity, and needs no state to refuse them again.
 func (s *slot) refused(d *weir.Decision, now int64) {
 	if s != nil && !d.Allowed && s.reset() > now {
 		s.raise(refusing)
@@ -60,7 +60,7 @@ func (s *slot) refused(d *weir.Decision, now int64) {
 }
 
 // bucketsFor returns how many buckets hold n states and a sixth more, because by chance a
-// shard may get so many more states than others.
+// shard may get a sixth more states than the average shard.
 func bucketsFor(n int) int { return max(1, (n*7/6+ways-1)/ways) }
 
 // first and second return the homes of a fingerprint, the two buckets where it may live.
@@ -75,7 +75,8 @@ func (t table) second(id uint64) *bucket {
 	return &t[i]
 }
 
-// other returns the home of a fingerprint that is not b, or b if it has only one.
+// other returns the home of a fingerprint that is not b, or b if the fingerprint has only
+// one home.
 func (t table) other(id uint64, b *bucket) *bucket {
 	if first := t.first(id); first != b {
 		return first
@@ -158,7 +159,7 @@ type shard struct {
 	mu     sync.Mutex
 	last   int64 // the instant of the last decision, in µs since 1970
 	table  table
-	most   int // the most buckets that the table may have
+	most   int // how many buckets the table may have at most
 	rest   int // see rests
 	logs   map[uint64][]weir.LogEntry
 	states []weir.State // memory for the decision that is being made
@@ -184,8 +185,8 @@ func (sh *shard) instant(now int64) int64 {
 	return now
 }
 
-// add returns an empty slot of the rank someLeft for the fingerprint id, or nil if there is
-// no room. It takes no slot from the fingerprints in keep.
+// add returns a slot for the fingerprint id, or nil if there is no room. The slot has the
+// rank someLeft and a state that ends now. add takes no slot from the fingerprints in keep.
 func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	if sh.table == nil {
 		sh.table = make(table, 1)
@@ -209,8 +210,8 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 
 // replace returns the slot of the least worth in the homes of id. If all states there have
 // the rank refusing, it moves one of them to its other home, over a state of lower rank,
-// and returns the slot that this frees. If the other homes have no such state, it returns
-// nil.
+// and returns the slot that this frees. If the other homes have no state of lower rank, it
+// returns nil.
 func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	homes := sh.table.homes(id)
 	for _, b := range homes {
@@ -255,15 +256,15 @@ const (
 	// 100 slots are taken, at least one in mostSteps buckets has a free slot on average.
 	mostSteps = 64
 
-	// rests is for how many new keys this search is skipped after it found nothing, so that
-	// a full table does not make a flood of new keys more expensive.
+	// rests is how many new states skip the search of moveTwo after a search that found
+	// nothing, so that a full table does not make a flood of new keys more expensive.
 	rests = 64
 )
 
-// move makes room for a fingerprint whose homes are full. It moves a state from there to
-// the other home of that state, if a slot is free there, or if one of the states there can
-// move on to its own other home. Without move, a few states would be lost long before the
-// table is full.
+// move makes room for a fingerprint whose homes are full. It moves a state from one of
+// these homes to the other home of that state. The other home must have a free slot, or a
+// state that can move on to its own other home. Without move, a few states would be lost
+// long before the table is full.
 func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
 	homes := t.homes(id)
 	for _, b := range homes {

@@ -264,8 +264,8 @@ func TestBytesPerKey(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestNamesDontCollide: two limits of a key have different states, also if their names
-// differ only in the last bits of eight letters, which a multiplication hardly spreads.
+// TestNamesDontCollide: two limits of a key have different fingerprints, also if the names
+// differ only in every fourth or eighth letter, whose bits a multiplication hardly spreads.
 func TestNamesDontCollide(t *testing.T) {
 	s := New(Options{})
 	limit := algorithms.GCRA(1, time.Minute)
