@@ -29,9 +29,9 @@ type Options struct {
 	// an error, the answer is 503. nil means that the limits of such rules are unknown.
 	LimitsFor func(ctx context.Context, rule, key string) ([]weir.Limit, error)
 
-	// Overrides are the overrides that /overrides lists and /override changes. Rules must
-	// use them, too: see overrides.Live.Of and config.Options. If Overrides is nil, these
-	// paths answer 404.
+	// Overrides are the overrides that /overrides lists and /override changes. The rules must
+	// use the same overrides: see overrides.Live.Of and config.Options. If Overrides is nil,
+	// /overrides and /override answer 404.
 	Overrides *overrides.Live
 
 	// File is the file of rules, such as a *config.File. /rules and the page show its
@@ -42,20 +42,20 @@ type Options struct {
 		Err() error
 	}
 
-	// Top, Bans and Traffic record what the limiters decide: call their Observe in
-	// weir.Options.Observe of each limiter. Without Top, /top answers 404, and without
-	// Traffic, /try does. Without Bans, /bans lists networks only.
+	// Top, Bans and Traffic record what the limiters decide: call their Observe methods in
+	// weir.Options.Observe of each limiter. Without Top, /top answers 404. Without Traffic,
+	// /try answers 404. Without Bans, /bans lists networks only.
 	Top     *watch.Top
 	Bans    *watch.Bans
 	Traffic *watch.Traffic
 
 	// Who returns the name of the operator from the context of a request. The
-	// authentication in front of the Handler must have put it there. The log has the name
-	// with each change. If Who is nil, the name is empty.
+	// authentication in front of the Handler must have put the name there. The log line of
+	// each change has the name. If Who is nil, the name is empty.
 	Who func(ctx context.Context) string
 
-	// Logger gets the errors of the store, and a line for each change with its operator,
-	// rule, key and body. nil means slog.Default().
+	// Logger gets the errors of the store, and a line for each change with the operator, the
+	// rule, the key and the body. nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -68,10 +68,9 @@ type Handler struct {
 	peekers atomic.Pointer[peekers]
 }
 
-// New returns a Handler for limiters that all count in store. It must be the same value that
-// the limiters have, not another Store of the same Redis: a Store such as [weir.Hybrid]
-// remembers refusals and must learn of changes. New returns an error if store or o.Limiters is
-// nil.
+// New returns a Handler for limiters that all count in store. The limiters must have the same
+// value of store, not another Store of the same Redis: a Store such as [weir.Hybrid] remembers
+// refusals and must learn of changes. New returns an error if store or o.Limiters is nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {
 	case store == nil:
@@ -92,11 +91,11 @@ const maxBody = 4096
 type target struct {
 	rule
 	key     string
-	network *problem // if the key is a network: the error of changes but bans and denials
+	network *problem // if the key is a network: the error of all changes except bans and denials
 }
 
 // ServeHTTP serves the page at / and the paths that the package comment lists. It does not
-// serve /rate_limit, which RateLimit is for.
+// serve /rate_limit: mount RateLimit there.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/":
@@ -174,7 +173,7 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	t := &target{rule: rules[0], key: key}
 	switch isNetwork, problem := t.checkKey(key); {
 	case isNetwork && h.deniesNetworks(t.Name):
-		t.network = refuse(http.StatusBadRequest, "%q is a network, which can be banned or denied only", key)
+		t.network = refuse(http.StatusBadRequest, "%q is a network, which can only be banned or denied", key)
 	case problem != nil:
 		return nil, problem
 	}
@@ -215,8 +214,8 @@ func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body st
 	log.InfoContext(ctx, "admin: changed")
 }
 
-// ofKey returns the answer for the key and the rule of the query, or for all rules if the
-// query names none.
+// ofKey returns the answer for the key and the rule of the query. If the query names no rule,
+// ofKey returns the answer for the key and all rules.
 func (h *Handler) ofKey(r *http.Request, answer func(context.Context, []rule, string) (*stateBody, error)) (any, error) {
 	rules, key, err := h.find(r, "key")
 	if err != nil {
@@ -298,7 +297,7 @@ func (h *Handler) unban(ctx context.Context, r *http.Request, t *target) error {
 }
 
 // eachWithPenalty calls f for every limiter in which the rule has a penalty, because each of
-// these limiters remembers bans in its memory.
+// these limiters remembers bans. It stops at the first error.
 func (t *target) eachWithPenalty(f func(l *weir.Limiter) error) error {
 	if len(t.penalizers) == 0 {
 		return refuse(http.StatusConflict, "rule %q has no penalty, so it has no bans", t.Name)

@@ -23,12 +23,14 @@
 //	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
 //	POST /ban?rule=R&key=192.0.2.0/24    {"seconds": 600} refuses a network for 600 seconds; /unban ends that
 //	POST /try?rule=R                 {"limits": [{"quota": 50}]} says what these limits would have refused of recent requests
-//	GET  /overrides                  the overrides that were set here; with ?rule=R those of R
+//	GET  /overrides                  the overrides that operators have set; with ?rule=R those of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
 //	                                 gives K limits of its own under R, for a day
 //	DELETE /override?rule=R&key=K    removes the override of K
 //
-// Each change is answered with the state after it. Durations are in seconds:
+// The answer to a change of a network, or of a key that ends with an asterisk, is the list of the
+// overrides of R. The answer to any other change is the state of K after the change. Durations are
+// in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
@@ -37,50 +39,53 @@
 // If a list or an override of the rule allows or denies the key, "listed" is "allow" or "deny".
 // If the key has an override, "overridden" is true.
 //
-// Each change is logged with its operator ([Options].Who), rule, key and body, also if it fails.
+// Each change is logged with its operator ([Options].Who), rule, key and body, even if the change
+// fails. A request that is refused because of its method, origin, rule or key is not logged.
 //
 // # What it needs
 //
-// /top, /bans and /try need the fields Top, Bans and Traffic of [Options]. They know only what
-// this process has seen, so ask each replica; a store cannot list its bans. /try replays recent
-// requests, with full quotas at the beginning: see [watch.Traffic.Try].
+// /top, /bans and /try need the fields Top, Bans and Traffic of [Options]. These fields know only
+// what this process has seen, so ask each replica. A store cannot list its bans. /try replays
+// recent requests, with full quotas at the beginning: see [watch.Traffic.Try].
 //
-// To ban networks, set Options.Overrides, and set its DenyFrom as the DenyFrom of the rule. Package
-// config does that for the rules of a file. The rule needs no Penalty. A ban of a network applies in all replicas within a
-// second. The bits of a network after its prefix must be 0: 192.0.2.0/24, not 192.0.2.7/24. A
-// single address is the network 192.0.2.7/32.
+// To ban networks, set Options.Overrides, and set the DenyFrom of the rule to a function from
+// [overrides.Live.DenyFrom]. Package config does that for the rules of a file. The rule needs no
+// Penalty. A ban of a network applies in all replicas within a second. The bits of a network after
+// its prefix must be 0: 192.0.2.0/24, not 192.0.2.7/24. A single address is the network
+// 192.0.2.7/32.
 //
 // # Overrides
 //
 // An override gives a key limits of its own, or has "unlimited": true, or "denied": true.
-// Without seconds it does not end. A key that ends with an asterisk stands for all keys with that
-// beginning. A limit may have a name, a period in seconds, a burst and an algorithm. Those that
-// it leaves out are those of the limit that it replaces: see [weir.Rule]. The units that a key
-// has spent still count.
+// An override without "seconds" does not end. A key that ends with an asterisk stands for all keys
+// with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. Each
+// of these that is left out is that of the limit that is replaced: see [weir.Rule]. The units that a
+// key has spent still count.
 //
 // # Keys
 //
 // A key is what the KeyFunc of the rule returns for a request, such as "192.0.2.1" or
 // "2001:db8:1:2::/64". Rules with different KeyFuncs have different keys for the same client. A
 // key that was never seen has its whole quota left. A key of more than 128 bytes appears as its
-// digest ([weir.Charge.StoredKey]); a query may have the key or the digest.
+// digest ([weir.Charge.StoredKey]). A query may have the key or the digest.
 //
 // A change is refused with 400 if its key looks like an address but requests from that address
-// have another key, for example under a rule that counts networks. The answer names their key.
+// have another key, for example under a rule that counts networks. The answer names that other key.
 //
 // # What to expect
 //
-// The limits of a rule that chooses them for each request (LimitsFor) are known here only if
-// Options.LimitsFor is set. Otherwise "limits" is null, and /reset and /grant are refused with
-// 409, but bans work.
+// The limits of a rule that chooses its limits for each request (LimitsFor) are known here only if
+// Options.LimitsFor is set. Otherwise "limits" is null for a key without an override, and /reset
+// and /grant of the key are refused with 409. Bans work.
 //
 // A change applies at once in this process, and in every process that asks the store for each
-// decision. But an override of another process applies within a second. A process that remembers
-// refusals, as with [weir.Hybrid], or bans, notices the change of another process within 10
+// decision. An override that another process sets applies within a second. A process that
+// remembers bans, or refusals as [weir.Hybrid] does, notices a change by another process within 10
 // seconds.
 //
-// If the store fails, the answer is 503. The error is logged and not in the answer. The change may
-// have been made or not. Send it again, unless it is a grant: a grant could then count twice.
+// If the store fails, the answer is 503. The error is logged, and the answer does not contain it.
+// The change may or may not have been made. Send the request again, unless it is a grant, which
+// could then count twice.
 //
 // Changes that a page of another origin asks for are refused ([http.CrossOriginProtection]), so
 // that such a page cannot change anything through the browser of an operator.

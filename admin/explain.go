@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// An explanation says why a request that costs 1 would be refused now.
+// An explanation says why a request that costs 1 unit would be refused now.
 type explanation struct {
 	Refused  bool     `json:"refused"`
 	Because  []string `json:"because"`            // a sentence for each reason
@@ -21,7 +21,8 @@ type explanation struct {
 	Refusals int64    `json:"refusals,omitempty"` // how often this process has refused the key
 }
 
-// explanations returns the state of a key under each of the rules, and explains each.
+// explanations returns the state of a key under each of the rules, with an explanation of each
+// state.
 func (h *Handler) explanations(ctx context.Context, rules []rule, key string) (*stateBody, error) {
 	body, err := h.states(ctx, rules, key)
 	if err != nil {
@@ -38,7 +39,7 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string) (*
 	return body, nil
 }
 
-// explain adds to the state of a key why the rule refuses it, or why it does not.
+// explain adds to the state of a key why the rule refuses requests of the key, or why it does not.
 func (s *ruleState) explain(r *rule) {
 	s.explanation = &explanation{Because: []string{}}
 	if s.Listed == "deny" {
@@ -182,13 +183,13 @@ func (h *Handler) bansAnswer(r *http.Request) (any, error) {
 	}{bans}, err
 }
 
-// maxBans is the largest number of banned keys that are listed. Each costs one call of the
+// maxBans is the largest number of banned keys that are listed. Each key costs one call of the
 // store.
 const maxBans = 100
 
-// bans returns the denied networks, and the banned keys that this process knows of. They are
-// those of the rule only, or of all rules if only is empty.
-func (h *Handler) bans(r *http.Request, rules []rule, only string) ([]banBody, error) {
+// bans returns the denied networks, and the banned keys that this process knows of, under the
+// rule of that name, or under all rules if name is empty.
+func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, error) {
 	list := h.deniedNetworks()
 	if h.o.Bans != nil {
 		known := h.o.Bans.Keys()
@@ -206,7 +207,7 @@ func (h *Handler) bans(r *http.Request, rules []rule, only string) ([]banBody, e
 			}
 		}
 	}
-	return slices.DeleteFunc(list, func(b banBody) bool { return only != "" && only != b.Rule }), nil
+	return slices.DeleteFunc(list, func(b banBody) bool { return name != "" && name != b.Rule }), nil
 }
 
 // deniedNetworks returns the networks that entries of Options.Overrides deny.
@@ -232,7 +233,7 @@ type trialBody struct {
 	Rule        string    `json:"rule"`
 	Seconds     float64   `json:"seconds"` // from the first request to the last
 	Requests    int       `json:"requests"`
-	WereRefused int       `json:"were_refused"` // by the limits in force when the requests came
+	WereRefused int       `json:"were_refused"` // by the limits that were in force when the requests came
 	Refused     int       `json:"refused"`      // by the limits that are tried
 	Keys        int       `json:"keys"`
 	RefusedKeys int       `json:"refused_keys"`

@@ -24,7 +24,7 @@ func allow(w http.ResponseWriter, r *http.Request, methods ...string) error {
 	return refuse(http.StatusMethodNotAllowed, "%s accepts only %s", r.URL.Path, strings.Join(methods, " and "))
 }
 
-// query returns the parameters of the query, or an error if one is unknown or repeated.
+// query returns the parameters of the query, or an error if a parameter is unknown or repeated.
 func query(r *http.Request, known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -91,8 +91,8 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	write(w, p.Status, "application/problem+json", p)
 }
 
-// problem returns err if it is a problem. Any other error comes from the store: then problem
-// logs it, and returns a problem that has nothing of its text.
+// problem returns err if it is a problem. Any other error comes from the store: problem logs
+// that error, unless the client has hung up, and returns storeFailed.
 func (h *Handler) problem(r *http.Request, err error) *problem {
 	var p *problem
 	if !errors.As(err, &p) {

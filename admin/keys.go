@@ -14,9 +14,9 @@ import (
 
 // checkKey returns a problem if the key looks like an address but requests from that address
 // have another key. A change of such a key would be answered with 200 and have no effect. To find
-// out, checkKey calls the key functions of the rule with a request that has only this address. If
-// one of them needs more of the request, checkKey returns no problem. isNetwork reports whether
-// the key is a network, which can be denied, and is not known to be a key of the rule.
+// that other key, checkKey calls the key functions of the rule with a request that has only this
+// address. If a key function needs more of the request, checkKey returns no problem. isNetwork
+// reports whether the key is a network that can be denied and is not known to be a key of the rule.
 func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
 	from, ok := addrOf(key)
 	if !ok {
@@ -41,8 +41,8 @@ func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
 	return isNetwork, refuse(http.StatusBadRequest, "under rule %q no request has the key %q: a request from %s has the key %q%s", r.Name, key, from, known, hint)
 }
 
-// addrOf returns the address that a key looks like. If the key is a network, it returns the first
-// address of the network.
+// addrOf returns the address that a key looks like. If the key is a network, addrOf returns the
+// first address of the network.
 func addrOf(key string) (from netip.Addr, ok bool) {
 	if len(key) > 64 || !strings.ContainsAny(key, ".:") {
 		return netip.Addr{}, false
@@ -55,8 +55,8 @@ func addrOf(key string) (from netip.Addr, ok bool) {
 	return from, err == nil
 }
 
-// keyFrom returns the key of a request that has an address and nothing else. ok is false if key
-// finds none, or panics.
+// keyFrom returns the key that the function key returns for a request with an address and nothing
+// else. ok is false if the function finds no key, or panics.
 func keyFrom(key weir.KeyFunc, from netip.Addr) (k string, ok bool) {
 	defer func() {
 		if recover() != nil { // the program's key function may need more of a request than this one has

@@ -13,9 +13,9 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// limitsOf returns the limits that a key has under r if own returns the overrides of the rule.
-// The limits have the names under which they are stored. A single limit of quota 0 means that
-// the key is denied.
+// limitsOf returns the limits that a key has under r if the function own takes the place of
+// r.Overrides. The limits have the names under which they are stored. A single limit of quota 0
+// means that the key is denied.
 func (h *Handler) limitsOf(r *rule, key string, own func(string) ([]weir.Limit, bool)) ([]weir.Limit, error) {
 	l, err := weir.New(h.store, weir.Options{Rules: []weir.Rule{{
 		Name: r.Name, Key: weir.Global(), Limits: r.Limits, LimitsFor: r.LimitsFor, Overrides: own,
@@ -53,8 +53,7 @@ type overridesBody struct {
 	Stale     bool           `json:"stale,omitempty"`
 }
 
-// overridesAnswer returns the overrides in Options.Overrides. They do not include overrides in a
-// file of rules.
+// overridesAnswer returns the overrides in Options.Overrides, without those in a file of rules.
 func (h *Handler) overridesAnswer(r *http.Request) (any, error) {
 	rule, err := h.ruleParameter(r)
 	switch {
@@ -92,8 +91,7 @@ func (h *Handler) overridesOf(rule string) *overridesBody {
 
 var errNoOverrides = refuse(http.StatusNotFound, "the program has no overrides: Options.Overrides is not set")
 
-// override sets the override of a key, after it has checked that the limits are valid under the
-// rule.
+// override sets the override of a key, if its limits are valid under the rule.
 func (h *Handler) override(ctx context.Context, r *http.Request, t *target) error {
 	if h.o.Overrides == nil {
 		return errNoOverrides
@@ -126,7 +124,8 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 	return h.set(ctx, t, e, body.Seconds, body.Note)
 }
 
-// set sets an override that ends after seconds, or never if seconds is 0.
+// set sets the override e of the target. The override ends after that many seconds, or never if
+// seconds is 0.
 func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds float64, note string) error {
 	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)
 	var mistake *overrides.MistakeError
@@ -157,8 +156,8 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 	return limits, nil
 }
 
-// complete returns limits as they would be in force as an override of a key: fields that are zero
-// have the values of the limit that is replaced.
+// complete returns the limits that would be in force if the given limits were the override of a
+// key: fields that are zero get the values of the limit that is replaced.
 func (h *Handler) complete(r *rule, key string, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := h.limitsOf(r, key, func(string) ([]weir.Limit, bool) { return limits, true })
 	if err != nil {

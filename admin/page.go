@@ -91,7 +91,8 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 	send(w, status, "text/html; charset=utf-8", text.Bytes())
 }
 
-// page collects the data of the page. With an error it returns what it has found until then.
+// page collects the data of the page. If it returns an error, it also returns the data that it has
+// found before.
 func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 	p := &page{
 		Rule: q.Get("rule"), Key: q.Get("key"), Quota: q.Get("quota"), Period: q.Get("period"),
@@ -158,8 +159,8 @@ func (h *Handler) tryOnPage(p *page, r *rule) (err error) {
 	return err
 }
 
-// act makes the change that a form asks for: it serves the JSON request for the same change. It
-// returns the form.
+// act makes the change that a form asks for: it serves the JSON request for the same change. act
+// returns the fields of the form.
 func (h *Handler) act(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if err := r.ParseForm(); err != nil {

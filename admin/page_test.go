@@ -175,7 +175,7 @@ func TestBanNetwork(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	s.json("GET", "/explain?rule=api&key=192.0.2.7", "", 200, `"refused":true`)
-	s.json("POST", "/reset?rule=api&key=192.0.2.0/24", ``, 400, `\"192.0.2.0/24\" is a network, which can be banned or denied only`)
+	s.json("POST", "/reset?rule=api&key=192.0.2.0/24", ``, 400, `\"192.0.2.0/24\" is a network, which can only be banned or denied`)
 	s.json("POST", "/override?rule=api&key=192.0.2.0/24", `{"limits": [{"quota": 7}]}`, 400, `is a network`)
 	s.json("POST", "/override?rule=api&key=198.51.100.0/24", `{"denied": true}`, 200, `198.51.100.0/24`)
 	s.json("POST", "/ban?rule=ip&key=192.0.2.0/24", `{"seconds": 600}`, 400, `to refuse a network, put it in a list of the rule`)

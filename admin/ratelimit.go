@@ -18,16 +18,16 @@ import (
 // RateLimit is for all clients, so ServeHTTP does not serve it. The resources are the rules
 // that apply to this request. A rule that counts by route or method shows the quota of the
 // route and method of this request. If a rule has several limits, its resource is the limit
-// with the smallest share left, as in header fields. reset is the Unix time in seconds at
-// which the quota is whole again. rate is the first resource, in the order of the limiters;
-// it is missing if there is none.
+// with the smallest share left, as in header fields. The field reset is the Unix time in seconds
+// at which the quota is whole again. The field rate is the first resource, in the order of the
+// limiters. It is missing if there is no resource.
 //
 // Rules that are in shadow for the caller are not shown. If the caller is banned, remaining
 // is 0 and reset is not before the end of the ban. If a rule denies the caller, RateLimit
 // answers with the refusal of that rule.
 //
-// A request costs one call of the store for each limiter, and one for each rule with a
-// penalty. If that is too much, limit the requests to RateLimit by a rule of their own.
+// A request to RateLimit costs one call of the store for each limiter, and one call for each
+// rule with a penalty. If that is too much, limit these requests by a rule of their own.
 //
 // [GET /rate_limit]: https://docs.github.com/en/rest/rate-limit
 func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +66,8 @@ type resource struct {
 	Reset     int64 `json:"reset"`
 }
 
-// add adds a resource for each rule in t, which has a charge for each limit of these rules.
+// add adds a resource for each rule in t. The transaction t has a charge for each limit of these
+// rules.
 func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *weir.Transaction) error {
 	for charges, decisions := t.Charges, t.Decisions; len(charges) > 0; {
 		rule, key := charges[0].Rule, charges[0].Key
@@ -110,7 +111,7 @@ func unixSeconds(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 // A peeker applies the rules of a Limiter to requests and charges nothing.
 type peeker struct {
 	limiter *weir.Limiter
-	free    *weir.Limiter // limiter, but all requests cost 0
+	free    *weir.Limiter // like limiter, but all requests cost 0
 }
 
 // A peekers has a peeker for each limiter. It is replaced when other limiters are in force.
@@ -159,8 +160,9 @@ func (p peeker) peek(w http.ResponseWriter, r *http.Request) (t weir.Transaction
 
 type transactionKey struct{}
 
-// keepTransaction is the Observe of a peeker. It keeps the decisions for peek, which cannot use
-// weir.FromContext: if no rule applies, that returns the decisions of an outer limiter.
+// keepTransaction is the Observe of a peeker. It keeps the decisions for peek. peek cannot use
+// weir.FromContext, because if no rule applies, FromContext returns the decisions of an outer
+// limiter.
 func keepTransaction(e weir.Event) {
 	if e.Err == nil && !e.Shadow {
 		t := e.Request.Context().Value(transactionKey{}).(*weir.Transaction)

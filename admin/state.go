@@ -14,11 +14,11 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A rule is a rule in force. If several limiters have rules of the same name, it is all of
-// them together, because a store keeps one state for them.
+// A rule is a rule in force. If several limiters have rules of the same name, one rule stands for
+// all of them, because a store keeps one state for them.
 type rule struct {
 	weir.Rule
-	keys       []weir.KeyFunc  // the key functions of the rules of this name
+	keys       []weir.KeyFunc  // the key functions of all rules of this name
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
 
@@ -52,8 +52,8 @@ func (h *Handler) rules(q url.Values) ([]rule, error) {
 	return rules[i : i+1], nil
 }
 
-// merge adds to r the limits that only other has, and the fields that are nil in r. other is a
-// rule of the same name.
+// merge adds to r the limits of other that r lacks, and replaces fields of r that are nil by those
+// of other. other is a rule of the same name.
 func (r *rule) merge(other *weir.Rule) {
 	for _, l := range other.Limits {
 		sharesState := func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }
@@ -73,7 +73,7 @@ func (r *rule) merge(other *weir.Rule) {
 }
 
 // limits returns the limits of a key, with the names under which they are stored. known is false
-// if the limits depend on the request and Options.LimitsFor is nil.
+// if the limits depend on the request, Options.LimitsFor is nil, and the key has no override.
 func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
 	if r.Overrides != nil {
 		if _, ok := r.Overrides(key); ok {
@@ -136,7 +136,7 @@ type ruleState struct {
 	Listed    string       `json:"listed,omitempty"`
 	Own       bool         `json:"overridden,omitempty"` // the key has an override
 	BannedFor float64      `json:"banned_for"`
-	Limits    []limitState `json:"limits"` // null if they depend on the request and are unknown
+	Limits    []limitState `json:"limits"` // null if the limits depend on the request and are unknown
 	*explanation
 }
 
@@ -175,7 +175,8 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string) (*stateB
 	return body, nil
 }
 
-// look sets what is left of each limit in b. all has a charge for each of these limits.
+// look sets what is left of each limit in b. The slice all has a charge for each of these limits,
+// in the same order.
 func (b *stateBody) look(ctx context.Context, store weir.Store, all []weir.Charge) error {
 	if len(all) == 0 {
 		return nil
@@ -232,7 +233,7 @@ type ruleBody struct {
 	Name    string       `json:"name"`
 	Unit    string       `json:"unit"`
 	Shadow  float64      `json:"shadow"` // the share of keys in shadow
-	Limits  []limitBody  `json:"limits"` // null if they depend on the request
+	Limits  []limitBody  `json:"limits"` // null if the limits depend on the request
 	Penalty *penaltyBody `json:"penalty,omitempty"`
 }
 
