@@ -15,9 +15,9 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// These values stand in place of the longest wait that a script gets. With peek it decides
-// and spends nothing, with forget it deletes the states, and with force it spends also what
-// does not fit.
+// These values stand in place of the longest wait that a script gets. With peek the script
+// decides and spends nothing. With forget it deletes the states. With force it spends also
+// charges that do not fit.
 const (
 	peek   = -1
 	forget = -2
@@ -80,7 +80,7 @@ type call struct {
 	within int64 // see longestWait
 
 	*script
-	args []any // of the command; the first two, its name and the script, are still empty
+	args []any // of the command. command sets the first two: the name and the script
 }
 
 // prepare finds the script of c and writes its arguments. around has instants around which
@@ -111,8 +111,9 @@ func (s *Store) prepare(c *call, around []int64) error {
 	return nil
 }
 
-// shape appends the shape of c to s and returns the cost of its charges. If only
-// general.lua can decide c, the shape has just the algorithms of c, and the cost is 0.
+// shape appends the shape of c to s. cost is the cost of all charges that do not have the
+// cost 0. If only general.lua can decide c, the shape has just the algorithms of c, and
+// cost is 0.
 func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	t := c.ts[0]
 	first := &t.Charges[0]
@@ -177,7 +178,8 @@ func (c *call) rows(s *Store) (keys []any, rows []byte) {
 	return keys, rows
 }
 
-// pack appends numbers as doubles, '<d' of struct.unpack. A double holds integers below 2^53.
+// pack appends numbers as doubles, '<d' of struct.unpack. A double holds integers below
+// 2^53 exactly.
 func pack(b []byte, numbers ...int64) []byte {
 	for _, n := range numbers {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
@@ -280,13 +282,14 @@ func (c *call) explain(cmd once) error {
 	return nil
 }
 
-// read reads the reply of a script: its time in µs since 1970, how often it has spent the
-// charges, and the states that it has found.
+// read reads the reply of a script: the time of Redis in µs since 1970, how often the
+// script has spent the charges, and the states that it has found.
 //
-// A reply is a text and packed doubles. The text has the seconds and microseconds of the
-// time, how often the script has spent the charges, and a semicolon. The doubles are the
-// states; parseState reads them. If nothing follows the semicolon, Redis knew none of the
-// keys. States that are not logs may follow the ids of their value, which read skips.
+// The integer -n says that the value of the n-th charge cannot be read. Any other reply is
+// a text and packed doubles. The text has the seconds and microseconds of the time, how
+// often the script has spent the charges, and a semicolon. The doubles are the states,
+// which parseState reads. If nothing follows the semicolon, Redis knew none of the keys.
+// States that are not logs may follow the ids of their value, which read skips.
 func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
 	charges := c.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {

@@ -8,10 +8,11 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ClientOptions returns settings of a client that suit a limiter. The client notices at
-// once that Redis is away. Its connections may take longer to make than a request may wait,
-// and it keeps some ready. timeout is Options.Timeout of the store; 0 means 50 ms. Use them
-// with redis.NewUniversalClient, or copy them into the options of your client.
+// ClientOptions returns settings of a client that suit a limiter. The client reports at
+// once that a connection is refused. It may take longer to make a connection than a request
+// may wait, and it keeps two connections ready. timeout is Options.Timeout of the store, or
+// 0 for 50 ms. Use the settings with redis.NewUniversalClient, or copy them into the options
+// of your client.
 //
 // A Store keeps its timeout with any client, and spends no charge twice. But a client with
 // the defaults of go-redis takes 1.7 s to report that connections are refused.
@@ -39,7 +40,7 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 const minIdle = 2
 
 // Warnings returns a sentence for each setting of the client that works against the store.
-// It returns none for a client with ClientOptions.
+// It returns no sentence for a client with ClientOptions.
 func (s *Store) Warnings() []string {
 	var w []string
 	check := func(contextTimeout bool, dials int, dial time.Duration) {
@@ -50,7 +51,7 @@ func (s *Store) Warnings() []string {
 			w = append(w, fmt.Sprintf("DialerRetries is %d: a refused connection is tried again before it is reported", dials))
 		}
 		if dial > 2*connectTime {
-			w = append(w, fmt.Sprintf("DialTimeout is %v: a connection that is never made holds a place in the pool as long", dial))
+			w = append(w, fmt.Sprintf("DialTimeout is %v: an attempt to connect that gets no answer holds a place in the pool for as long", dial))
 		}
 	}
 	switch rdb := s.rdb.(type) {

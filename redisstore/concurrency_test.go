@@ -107,8 +107,8 @@ func TestCrossingKeys(t *testing.T) {
 	}
 }
 
-// spendOn takes the charges of some keys in one transaction, and counts in spent for each
-// key whether it is admitted.
+// spendOn takes the charges of some keys in one transaction. If the transaction is
+// admitted, it adds 1 to the spent of each of these keys.
 func spendOn(t *testing.T, store weir.Store, spent []atomic.Int64, used []int, charges func(key int) []weir.Charge) {
 	var tx weir.Transaction
 	for _, key := range used {

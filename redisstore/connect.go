@@ -10,8 +10,8 @@ import (
 
 const (
 	connectTime = time.Second            // the longest that TCP, TLS, HELLO and AUTH may take together
-	redialAfter = 200 * time.Millisecond // the wait before another attempt to connect, if the last one has no result yet
-	retryAfter  = 20 * time.Millisecond  // the wait before another attempt to connect, if the last one has failed
+	redialAfter = 200 * time.Millisecond // the wait after an attempt to connect, while at least as many attempts as connections exist
+	retryAfter  = 20 * time.Millisecond  // the wait after a failed attempt to connect, while there is no connection
 )
 
 func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
@@ -45,7 +45,7 @@ func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) er
 		for _, cmd := range cmds {
 			e := cmd.Err()
 			if e == nil && cmd.Val() == nil && failure != nil {
-				cmd.SetErr(failure) // AUTH has failed, and go-redis has not set the error of the commands
+				cmd.SetErr(failure) // go-redis does not set the errors of the commands if AUTH fails
 			}
 			if e != nil && !isAnswer(e) {
 				err = e
@@ -62,8 +62,8 @@ func (q *queue) warm() {
 	q.connect(time.Now())
 }
 
-// connect starts to make one more connection, unless there are enough or the last attempt
-// is recent.
+// connect starts to make one more connection, unless the queue has enough connections or
+// must wait before another attempt: see redialAfter and retryAfter.
 func (q *queue) connect(now time.Time) {
 	switch {
 	case q.open+q.opening >= q.most,

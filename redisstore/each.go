@@ -39,8 +39,8 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 }
 
 // group returns the calls that decide ts. Transactions with equal charges share a call if
-// no transaction between them charges their key. For an invalid transaction it sets the
-// error in errs.
+// they are additive and no transaction between them charges their key. For an invalid
+// transaction group sets the error in errs.
 func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	last := map[string]*call{} // the last call that charges a key
 	around := []int64{time.Now().UnixMicro()}
@@ -71,7 +71,7 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	})
 }
 
-// additive reports whether a script can decide t and its equals in one step.
+// additive reports whether a script can decide t and transactions equal to t in one step.
 func additive(t *weir.Transaction) bool {
 	return longestWait(t) == 0 && t.AtMost <= 0 && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)
@@ -80,7 +80,8 @@ func additive(t *weir.Transaction) bool {
 }
 
 // decideAll decides calls in one round trip, or in a cluster in one round trip for each
-// slot.
+// slot. If a call in a cluster has keys of several slots, decideAll decides all calls one
+// by one.
 func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	if !s.multiSlot {
 		s.decideLine(ctx, calls, errs)

@@ -59,7 +59,7 @@ func ExampleStore_Warnings() {
 	// Output:
 	// ContextTimeoutEnabled is off: commands go through a copy of the client that has the store's timeouts and none of the client's hooks
 	// DialerRetries is 5: a refused connection is tried again before it is reported
-	// DialTimeout is 5s: a connection that is never made holds a place in the pool as long
+	// DialTimeout is 5s: an attempt to connect that gets no answer holds a place in the pool for as long
 }
 
 // Take returns nil with a decision, which may be a refusal, or an error. After an error the

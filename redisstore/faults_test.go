@@ -239,7 +239,8 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-// server1 calls f with a client that is connected past the faulty proxy.
+// server1 calls f with a client that is connected to the server itself, not to the faulty
+// proxy.
 func server1(server *redistest.Proc, f func(*redis.Client) error) error {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()

@@ -1,6 +1,6 @@
--- These lines decide all transactions that the lines above do not decide: with several keys
--- or many charges, with other states in the value, with waits or negative costs, and
--- batches.
+-- These lines decide all transactions that the lines above do not decide: batches, and
+-- transactions with several keys, with many charges, with other states in the value, with
+-- waits, or with negative costs.
 --
 -- ARGV[1] has the ids of the charges, as a value has them. ARGV[3] has packed doubles: the
 -- longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also what does
@@ -113,7 +113,7 @@ local function force(c)
   if not c.algorithm.metered then
     local quota = c.quota
     c.cost, c.quota = math.min(c.cost, most), 2 * most
-    c.forced = string.format(' at %.0f', c.target) -- other charges may go at other instants
+    c.forced = string.format(' at %.0f', c.target) -- other charges may be spent at other instants
     if take(c, c.target, c.cost) ~= 0 then c.cost = 0 end
     c.quota = quota
     return

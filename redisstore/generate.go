@@ -28,42 +28,45 @@ import (
 // Logs differ: see Logged.
 //
 // If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it
-// returns how many µs after now the cost fits, or −1 for never. A negative cost gives back
-// and always fits. From the instant till on, the next state must decide like a key never
-// seen, because Redis then deletes it. Numbers are float64: return integers below 2^53,
-// which are exact.
+// returns how many µs after now the cost fits, or −1 for never. A negative cost gives units
+// back and always fits. From the instant till on, the next state must decide like a key
+// never seen, because Redis then deletes it. Numbers are float64: return integers below
+// 2^53, which are exact.
 //
-// The Lua must define only locals. Two algorithms with the same Name must have the same
-// Lua: a Store calls Lua once, and puts the Lua of several algorithms into one script.
+// The Lua must define only locals, because a script has the Lua of several algorithms. Two
+// algorithms with the same Name must have the same Lua, because a script has the Lua of only
+// one of them.
 //
-// The Lua of a weir.Queuer and of a weir.Canceler also defines, below take and what take calls,
+// Below take and what take calls, the Lua of a weir.Queuer also defines queue, and the Lua
+// of a weir.Canceler also defines cancel:
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //
 // In both functions now is the time of the clock, and may lie before at. queue asks for a
 // place in the queue at the instant turn or later. It returns the wait in µs, whether there
-// is room, and the four numbers of the next state. cancel removes n units that were spent
-// at the instant of. It returns the four numbers of the next state, or nothing if it finds
-// no such unit.
+// is room, and the four numbers of the next state. cancel removes n of the units that were
+// spent at one instant, which the argument of has. It returns the four numbers of the next
+// state, or nothing if it finds no unit of that instant.
 type Scripted interface {
 	Lua() string
 }
 
-// Metered is a Scripted algorithm that is a meter, such as GCRA: each unit of cost adds
-// unit ticks to a debt, of which rate ticks drain in each µs. The debt is at most full
-// ticks. The Lua gets unit, rate and full in place of quota, period and burst.
+// Metered is a Scripted algorithm that is a meter, such as GCRA. Meter returns three
+// numbers: how many ticks each unit of cost adds to a debt (unit), how many ticks of the
+// debt drain in each µs (rate), and how many ticks the debt may have (full). The Lua gets
+// these numbers in place of quota, period and burst.
 type Metered interface {
 	Meter(l *weir.Limit) (unit, rate, full int64)
 }
 
 // Edged is a Scripted algorithm whose windows a script cannot compute, such as months.
-// Edges returns the instants at which windows begin, in µs since 1970 and in order, from
-// before the instant at to well after it. The functions of the Lua get these edges as one
-// more argument after burst: packed doubles for struct.unpack, with a 0 between two runs of
-// edges. If the Lua needs another window it calls error(string.format('WEIR edges %.0f ',
-// instant)). The store then runs the script again, with the edges around that instant as
-// well.
+// Edges returns the instants at which windows begin, in µs since 1970 and in order. The
+// first is before its argument, and the last well after it. The functions of the Lua get
+// these edges as one more argument after burst: packed doubles for struct.unpack, with a 0
+// between two runs of edges. If the Lua needs another window it calls
+// error(string.format('WEIR edges %.0f ', instant)). The store then runs the script again,
+// with the edges around that instant as well.
 type Edged interface {
 	Edges(at int64) []int64
 }

@@ -154,7 +154,8 @@ func TestLogAttacks(t *testing.T) {
 }
 
 // TestLogParts: limits that were charged differently once have logs of their own from then
-// on. The first such charge copies all blocks, 500 in a command. Later charges copy none.
+// on. The first such charge copies all blocks, 500 blocks in a command. Later charges copy
+// no block.
 func TestLogParts(t *testing.T) {
 	rdb, store := logOpen(t)
 	const n = 10_000

@@ -24,7 +24,7 @@ if ARGV[2] ~= '' then
     local after, sum = struct.unpack('<I5I4', text, #text - 8)
     local last = base + after
     if «f# <= now - y#| or » then
-      local function leave(b, u, s, old) -- units up to old leave, if the next unit is in their block
+      local function leave(b, u, s, old) -- units up to the instant old leave, if the next unit is in their block
         local t, first, begin = text, from + 17, base
         if b <= high then
           t, first = call('HGET', key, string.format('%.0f:%.0f', no, b)), 18

@@ -25,8 +25,8 @@ import (
 const matrixPassword = "a password"
 
 // A trouble is a state of Redis in which it answers with an error instead of a decision.
-// TestFaults tests failures of the network, and TestSentinel, TestCluster and TestReshard
-// those of several nodes.
+// TestFaults tests failures of the network. TestSentinel, TestCluster and TestReshard test
+// failures of several nodes.
 type trouble struct {
 	name       string
 	begin, end func(m *matrix)
@@ -83,7 +83,7 @@ var troubles = []trouble{
 		m.do("BGSAVE")
 	}, func(m *matrix) { m.do("CONFIG", "SET", "save", "") }, "redisstore: Redis cannot save and takes no writes: MISCONF ", false},
 	{"no permission", func(m *matrix) { m.do("ACL", "SETUSER", "default", "-evalsha", "-eval") },
-		func(m *matrix) { m.do("ACL", "SETUSER", "default", "+@all") }, "redisstore: Redis forbids its user a command or a key: NOPERM ", false},
+		func(m *matrix) { m.do("ACL", "SETUSER", "default", "+@all") }, "redisstore: the user of Redis may not use a command or a key: NOPERM ", false},
 	{"a wrong password", func(m *matrix) {
 		m.do("CONFIG", "SET", "requirepass", "another")
 		m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")

@@ -16,12 +16,13 @@ import (
 )
 
 // takeParts decides a transaction whose keys may be on different nodes. A script decides
-// the charges of one slot. First takeParts asks all slots at the same time. If one of them
-// refuses, it spends nothing. Otherwise it charges one slot after the other, beginning with
-// the one that has the fewest units left. If a slot then refuses, because another client
-// was faster, takeParts gives back the units that it has spent in the other slots. It gives
-// back exactly those units (see weir.Canceler), so no limit admits too much. After an error
-// the units stay spent.
+// the charges of one slot. With Forget or Force, takeParts calls one slot after the other.
+// Otherwise it first asks all slots at the same time. If one slot refuses, takeParts spends
+// nothing. If no slot refuses, it charges one slot after the other, beginning with the slot
+// that has the fewest units left. If a slot then refuses, because another client was faster,
+// takeParts gives back the units that it has spent in the other slots. It gives back exactly
+// those units (see weir.Canceler), so no limit admits too much. After an error the units
+// stay spent.
 //
 // A transaction of several slots never waits, because their clocks differ and could not
 // reserve the same instant. A Delay is an error for the same reason.
@@ -163,7 +164,8 @@ func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part)
 	}
 }
 
-// slot returns what decides the place of a key. Keys with equal slots are on one node.
+// slot returns the hash tag of a key, without the braces. Keys with the same hash tag are
+// on one node.
 func (s *Store) slot(key string) string {
 	tag, _, _ := strings.Cut("."+storedkey.Of(key), "}")
 	return tag

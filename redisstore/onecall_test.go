@@ -100,7 +100,7 @@ func takeShapes(t *testing.T, store weir.Store, name string, shapes []weir.Trans
 	}
 }
 
-// resetStats resets the number that ran returns.
+// resetStats sets the server's count of scripts run back to 0.
 func resetStats(t *testing.T, rdb *redis.Client) {
 	t.Helper()
 	if err := rdb.ConfigResetStat(t.Context()).Err(); err != nil {

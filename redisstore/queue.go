@@ -24,10 +24,10 @@ const (
 // were closed instead, the next caller would need a new one. The goroutines end when no
 // command waits.
 //
-// While a connection is free a command goes alone and at once. Otherwise it goes together
-// with all commands that have come in the meantime. Calls use only connections that have
-// worked before; connect makes new ones at the same time. If more commands wait than Redis
-// can decide in time, the queue refuses the surplus on arrival.
+// While a connection is free a command goes alone and at once. Otherwise it waits, and goes
+// together with other commands that have come in the meantime. Calls use only connections
+// that have worked before. connect makes new connections at the same time. If more commands
+// wait than Redis can decide in time, the queue refuses further commands on arrival.
 type queue struct {
 	send    func(ctx context.Context, cmds []once) error // see sendTo
 	timeout time.Duration                                // the store's
@@ -66,8 +66,8 @@ type ask struct {
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
 // do sends commands in one call and returns when they have their answers, or ctx ends. It
-// returns an error if there was no answer; the commands then belong to the queue. An error
-// that Redis has answered is in its command.
+// returns an error if there was no answer. The commands then belong to the queue. If Redis
+// answers a command with an error, the command has that error.
 func (q *queue) do(ctx context.Context, cmds []once) error {
 	a := &ask{ctx: ctx, cmds: cmds, done: make(chan struct{}), must: cmds[0].Name() == "eval"}
 	if err := q.enter(a); err != nil {
@@ -106,7 +106,8 @@ func (q *queue) pop() *ask {
 	return a
 }
 
-// refuse returns an error if the queue already knows that a cannot be decided in time.
+// refuse returns an error if the queue already knows that Redis cannot decide the ask a in
+// time.
 func (q *queue) refuse(a *ask, now time.Time) error {
 	switch {
 	case q.open == 0 && now.Sub(q.failed) < retryAfter:
@@ -172,7 +173,7 @@ func (q *queue) take(now time.Time) (batch []*ask, n int) {
 	return batch, n
 }
 
-// run makes calls until no command waits.
+// run makes calls, one after the other, until no command waits that may be sent now.
 func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 	for n > 0 {
 		err := q.call(batch)

@@ -155,7 +155,8 @@ func TestSpike(t *testing.T) {
 	}
 }
 
-// spike asks a server of a capacity a second for a multiple of it, again and again.
+// spike sends asks to a server that decides capacity asks a second: in each spike a
+// different multiple of that number.
 func spike(t *testing.T, rtt time.Duration, capacity int) {
 	f := &far{rtt: rtt, each: time.Second / time.Duration(capacity), dial: 3 * rtt}
 	q := f.queue(50 * time.Millisecond)

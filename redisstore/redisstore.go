@@ -1,6 +1,6 @@
-// Package redisstore keeps the states of rate limits in Redis, so that processes share them. A
-// transaction is one call of one script, whatever the number of its limits. The script decides
-// on the clock of Redis.
+// Package redisstore keeps the states of rate limits in Redis, so that processes share them.
+// A transaction on one key is usually one call of one script, whatever the number of its
+// limits. The script decides on the clock of Redis.
 package redisstore
 
 import (
@@ -22,8 +22,7 @@ import (
 // Options are the options of New. The zero Options are ready to use.
 type Options struct {
 	// Prefix begins every key; "" means "weir:". Programs that share a Redis need prefixes
-	// that differ. A prefix must not contain a brace, which would make it part of the hash
-	// tag.
+	// that differ. A prefix must not contain a brace, because braces mark the hash tag.
 	Prefix string
 
 	// Timeout is the longest that one Take may last, whatever the client's own settings; 0
@@ -43,16 +42,16 @@ var ErrTimeout = errors.New("redisstore: no answer in time")
 
 // Store is a weir.Store. It is safe for concurrent use.
 //
-// The states of a rule and key are in one value, and its logs in another:
+// The states of a rule and key are in one value, and the logs of the rule and key in another:
 //
 //	weir:api:{.192.0.2.1}
 //	weir:api:log:{.192.0.2.1}
 //
 // The client's key is the hash tag. In a cluster all states of a key are therefore in one
 // slot, and keys are spread over all nodes. A transaction with keys in different slots is
-// all or nothing too, but its slots decide at different instants. Such a transaction never
-// waits, whatever Within is, and with a Delay or AtMost it returns errors.ErrUnsupported.
-// While two such transactions compete for the last unit of a key, other clients may be
+// all or nothing too, but its slots decide at different instants. It never waits, whatever
+// Within is. If it has a Delay or AtMost, Take returns errors.ErrUnsupported. While two
+// transactions of several slots compete for the last unit of a key, other clients may be
 // refused, and a unit may be lost. A limit never admits more than it should.
 type Store struct {
 	rdb       redis.UniversalClient

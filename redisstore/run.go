@@ -21,7 +21,7 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 	cmds := make([]once, len(calls))
 	for i, c := range calls {
 		// If Redis may lack a script, a batch contains the text of the script. Otherwise
-		// Redis would decide the later calls of the batch first.
+		// Redis would decide the later calls of the batch before this call.
 		if len(calls) == 1 || c.sent.Swap(true) {
 			cmds[i] = c.command(ctx, "evalsha", c.sha)
 		} else {
@@ -88,8 +88,9 @@ func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 	return nil
 }
 
-// redirected reports whether a node has answered that another node has the key. Such a node
-// has run no script.
+// redirected reports whether a node has answered that it cannot decide the key, because
+// another node has the key or the cluster is down. A node that answers so has spent
+// nothing.
 func redirected(err error) bool {
 	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {

@@ -15,7 +15,7 @@ import (
 var meanings = [...]struct{ prefix, means string }{
 	{"WRONGPASS", "Redis refuses the password"},
 	{"NOAUTH", "Redis wants a password"},
-	{"NOPERM", "Redis forbids its user a command or a key"},
+	{"NOPERM", "the user of Redis may not use a command or a key"},
 	{"OOM", "Redis is out of memory"},
 	{"MISCONF", "Redis cannot save and takes no writes"},
 	{"READONLY", "this Redis is a replica"},
@@ -27,7 +27,7 @@ var meanings = [...]struct{ prefix, means string }{
 	{"WRONGTYPE", "a key holds what no store has written"},
 }
 
-// say adds its meaning to an error that Redis has answered. It returns other errors
+// say adds the meaning to an error with which Redis has answered. It returns other errors
 // unchanged.
 func say(err error) error {
 	if !isAnswer(err) {

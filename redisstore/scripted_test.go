@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// An own algorithm has its Lua from a test.
+// An own algorithm has the name and the Lua that a test gives it.
 type own struct {
 	weir.Algorithm
 	name, lua string
