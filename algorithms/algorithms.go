@@ -3,8 +3,8 @@
 //
 // There are three families. GCRA, token bucket and leaky bucket share the arithmetic of
 // a meter, a debt that drains. Fixed, anchored and calendar windows count the units of a
-// window and differ in when it begins. Sliding window and sliding log count the units of
-// the last period.
+// window and differ in when the window begins. Sliding window and sliding log count the
+// units of the last period, and InFlight counts as a sliding log does.
 //
 // The arithmetic uses integers only. A result that is no integer is rounded so that less
 // is admitted, never more.
@@ -27,8 +27,9 @@ type view struct {
 	reset     int64
 }
 
-// decide fills in d, the decision at now, from the view of the instant at ≥ now. Nothing
-// fits before at. retry is in µs from at.
+// decide fills in d, the decision of a charge that comes at the instant now. v is the view
+// of the instant at, which is now or later, and no charge fits before it. retry counts the
+// µs from the instant at until the charge fits.
 func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {

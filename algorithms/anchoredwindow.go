@@ -8,8 +8,8 @@ import (
 
 // AnchoredWindow allows quota units in a window of the period. The first unit that a key
 // spends begins its window, and the first unit after that window begins the next. In any
-// span of the period, (t − period, t], it admits at most 2·quota − 1, or 2·quota
-// if the first unit of a window is given back. That is about as much as FixedWindow
+// span of the period, (t − period, t], AnchoredWindow admits at most 2·quota − 1 units, or
+// 2·quota if the first unit of a window is given back. That is about as much as FixedWindow
 // admits, but the windows of different keys do not end together.
 //
 // A state holds the units of its window (A) and when the window begins (B).
@@ -35,7 +35,7 @@ func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, 
 		m := mixed{kept: s.A, period: period, until: s.Until}
 		b, until := s.B, s.Until
 		if cost > 0 && at >= s.At+period && at+period > until {
-			b, until = at, at+period // a window that begins now ends after the longer one: begin it
+			b, until = at, at+period // a window that begins now ends after the longer window: begin it
 		}
 		m.step(s, d, l.Quota, b, until, now, at, cost)
 		return

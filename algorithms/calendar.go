@@ -36,15 +36,15 @@ func (u Unit) String() string {
 // or 30 days, and is only for display.
 //
 // In a span that is no longer than the shortest window it touches, Calendar admits at most
-// 2·quota, like FixedWindow. A longer span may see 3·quota: 24 hours around a day of 23
-// hours, or 30 days around a February.
+// 2·quota, like FixedWindow. In a longer span it may admit 3·quota, for example in 24 hours
+// around a day of 23 hours, or in 30 days around a February.
 //
 // The location may differ from user to user (Rule.LimitsFor), but users must not be able
 // to change theirs at will. A unit counts in the window that holds its instant, so a user
 // who moves has the quota again at the next midnight of the new location. A user who moves
 // once gains the quota of a day at most. A user who moves to and fro between two locations
-// has the quota of both each day, and a user who follows midnight around the world has the
-// quota again every hour. If users choose their location, let a change take effect rarely,
+// has the quota of both locations each day, and a user who follows midnight around the world
+// has the quota again every hour. If users choose their location, let a change take effect rarely,
 // or charge a second limit without a location.
 func Calendar(quota int64, unit Unit, location *time.Location) weir.Limit {
 	l := weir.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: quota, Period: 24 * time.Hour}
@@ -100,7 +100,7 @@ func (c calendar) Window(at int64) (start, end int64) {
 	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
 	// If clocks go back over midnight, they show the old date again. The next day has begun
-	// nevertheless, so the window of the instant may be the one after its date.
+	// nevertheless, so an instant may lie in a later window than the window of its date.
 	for i := range 3 {
 		start, end = c.bounds(y, m, d, i, loc)
 		if start <= at && at < end {
@@ -112,8 +112,8 @@ func (c calendar) Window(at int64) (start, end int64) {
 }
 
 // Edges returns six instants at which windows begin, in µs since 1970. The second is the
-// beginning of the window that holds the instant at. Scripts need them, because they
-// cannot compute them.
+// beginning of the window that holds the instant at. Scripts need these instants, because
+// Lua in Redis knows no time zones.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)
@@ -145,14 +145,14 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	if loc == time.UTC {
 		return midnight.UnixMicro()
 	}
-	// A zone in force at any time around that midnight may be the one in which
-	// it falls: try them in order.
+	// Midnight in loc may fall under any of the offsets that are in force around midnight
+	// in UTC: try them in order.
 	t := midnight.Add(-dateline).In(loc)
 	for latest := midnight.Add(dateline); t.Before(latest); {
 		_, offset := t.Zone()
 		first := midnight.Add(-time.Duration(offset) * time.Second)
 		if first.Before(t) {
-			first = t // the date had already come when this zone began
+			first = t // the date had already come when this offset began
 		}
 		_, until := t.ZoneBounds()
 		if !until.IsZero() && !until.After(t) {
@@ -171,8 +171,8 @@ const dateline = 36 * time.Hour
 
 // zoneEnd returns when the offset of t ends, or the zero Time if it lasts until
 // latest. It replaces Time.ZoneBounds on the last days of a leap year. If ZoneBounds
-// computes the end from the rules of a zone, it takes every year to have 365 days, and then
-// returns an end that is not after t.
+// computes the end from the rules of a zone, it takes every year to have 365 days, so on
+// these days it returns an end that is not after t.
 func zoneEnd(t, latest time.Time) time.Time {
 	_, offset := t.Zone()
 	differs := func(u time.Time) bool {

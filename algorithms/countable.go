@@ -22,9 +22,9 @@ func (e *uncountable) Error() string {
 	}
 	switch near := e.Nearest(); {
 	case near.Quota != l.Quota:
-		return fmt.Sprintf("%s; quota %d can", text, near.Quota)
+		return fmt.Sprintf("%s; quota %d can be counted", text, near.Quota)
 	case near.Burst != l.Burst:
-		return fmt.Sprintf("%s; burst %d can", text, near.Burst)
+		return fmt.Sprintf("%s; burst %d can be counted", text, near.Burst)
 	}
 	return text
 }
@@ -36,10 +36,10 @@ func (e *uncountable) isMeter() bool {
 	return ok
 }
 
-// Nearest returns the limit that a Limiter counts instead if LimitsFor has returned one that
-// cannot be counted. It has the largest quota below the limit's own that can be counted. If
-// the burst is too large for every quota, Nearest lowers the burst and keeps the quota. If
-// that does not help either, Nearest returns the limit unchanged.
+// Nearest returns the limit that a Limiter counts instead if LimitsFor has returned a limit
+// that cannot be counted. The result has the largest lower quota that can be counted. If the
+// burst is too large for every quota, Nearest lowers the burst and keeps the quota. If a
+// lower burst does not help either, Nearest returns the limit unchanged.
 func (e *uncountable) Nearest() weir.Limit {
 	l, near := &e.limit, e.limit
 	if !e.isMeter() {
@@ -69,7 +69,9 @@ func (e *uncountable) Nearest() weir.Limit {
 }
 
 // divisors returns the divisors of n. To bound its time, it looks for prime factors up to
-// 4,096 only and takes the rest for a prime. Periods have small factors.
+// 4,096 only and takes the rest for a prime. If the rest is no prime, divisors misses some
+// divisors, and Nearest may return a lower quota than necessary. Usual periods have small
+// factors.
 func divisors(n int64) []int64 {
 	all := []int64{1}
 	for p := int64(2); n > 1; p++ {

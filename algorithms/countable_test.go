@@ -21,16 +21,16 @@ func TestNearest(t *testing.T) {
 		want  string // "" if it can be counted
 	}{
 		{algorithms.GCRA(gib, time.Minute), ""},
-		{algorithms.GCRA(gib, time.Hour), "quota 1073741824 in a period of 1h0m0s cannot be counted exactly: their product in µs exceeds 2^50, and no common divisor makes it small enough; quota 1073741250 can"},
-		{algorithms.GCRA(gib, 24*time.Hour), "; quota 1073737728 can"},
-		{algorithms.GCRA(100*gib, 24*time.Hour), "; quota 107373600000 can"},
-		{algorithms.GCRA(1_000_000_007, 24*time.Hour), "; quota 1000000000 can"},
-		{algorithms.GCRA(math.MaxInt64, time.Hour), "; quota 1125896400000000 can"},
+		{algorithms.GCRA(gib, time.Hour), "quota 1073741824 in a period of 1h0m0s cannot be counted exactly: their product in µs exceeds 2^50, and no common divisor makes it small enough; quota 1073741250 can be counted"},
+		{algorithms.GCRA(gib, 24*time.Hour), "; quota 1073737728 can be counted"},
+		{algorithms.GCRA(100*gib, 24*time.Hour), "; quota 107373600000 can be counted"},
+		{algorithms.GCRA(1_000_000_007, 24*time.Hour), "; quota 1000000000 can be counted"},
+		{algorithms.GCRA(math.MaxInt64, time.Hour), "; quota 1125896400000000 can be counted"},
 		{algorithms.GCRA(gib, time.Hour).WithBurst(1 << 20), ""},
-		{algorithms.GCRA(gib+1, time.Hour).WithBurst(gib), "; quota 1073741250 can"},
-		{algorithms.GCRA(1, time.Second).WithBurst(math.MaxInt64), "; burst 1125899906 can"},
+		{algorithms.GCRA(gib+1, time.Hour).WithBurst(gib), "; quota 1073741250 can be counted"},
+		{algorithms.GCRA(1, time.Second).WithBurst(math.MaxInt64), "; burst 1125899906 can be counted"},
 		{algorithms.GCRA(1, math.MaxInt64/1000*1000), "no common divisor makes it small enough"},
-		{algorithms.FixedWindow(math.MaxInt64, time.Hour), "quota 9223372036854775807 exceeds 2^50; quota 1125899906842624 can"},
+		{algorithms.FixedWindow(math.MaxInt64, time.Hour), "quota 9223372036854775807 exceeds 2^50; quota 1125899906842624 can be counted"},
 	} {
 		err := c.limit.Validate()
 		if (err == nil) != (c.want == "") || err != nil && !strings.HasSuffix(err.Error(), c.want) {

@@ -8,11 +8,11 @@ import (
 
 // GCRA allows quota units per period, evenly: one unit becomes free every period/quota.
 // Up to Burst units may be spent at once, or quota if Burst is 0. In any span of the
-// period, (t − period, t], GCRA admits at most Burst + Quota − 1.
+// period, (t − period, t], GCRA admits at most Burst + Quota − 1 units.
 //
 // It is the generic cell rate algorithm of ITU-T I.371, as a virtual scheduling
 // algorithm: each unit moves a theoretical arrival time on by period/quota, and that time
-// may lead the clock by no more than the burst. The state holds by how much it does.
+// may lead the clock by no more than the burst. The state holds that lead, in ticks.
 func GCRA(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: gcra{}, Quota: quota, Period: period}
 }

@@ -14,9 +14,10 @@ import (
 //
 // InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a request
 // will end, so RetryAfter of a refused charge is weir.Never and NextAfter is 0: no charge
-// waits, and clients get no Retry-After. ResetAfter is the time until the lease ends. A
-// caller that charges a store without a Limiter gives the units back by a negative Cost
-// with Spent.
+// waits, and clients get no Retry-After. If the clock of the store has stepped back, both may
+// be the time until the clock has caught up. ResetAfter is the time until the newest lease
+// ends. A caller that charges a store without a Limiter gives the units back by a negative
+// Cost with Spent.
 func InFlight(n int64, lease time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
 }

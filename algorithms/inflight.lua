@@ -1,4 +1,4 @@
--- A charge that does not fit gets −1, never, because nobody knows when a request will end.
+-- A charge that does not fit gets -1 (never), because nobody knows when a request will end.
 local wait_of = take
 local function take(c, at, cost, quota, period)
   local wait = wait_of(c, at, cost, quota, period)

@@ -13,7 +13,7 @@ import (
 // charge that fits goes ahead at once. If the caller waits (Within > 0), the bucket is a
 // queue: a charge that finds v units in it goes ahead v·every/leak later, if the bucket has
 // room for it. Charges of one unit then go ahead every/leak apart. A charge that does not
-// wait never overtakes one that does.
+// wait never overtakes a charge that waits.
 //
 // In any span of the period, (t − every, t], LeakyBucket admits at most
 // capacity + leak − 1 units. If all callers wait and charge one unit each, it admits at

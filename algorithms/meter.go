@@ -9,7 +9,8 @@ import (
 // A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a
 // debt grows with each charge and drains at a constant rate. It counts in ticks, so
 // that nothing is ever rounded. A unit is as many ticks as the period has µs, and in
-// each µs as many ticks drain as the quota has units.
+// each µs as many ticks drain as the quota has units. If these two numbers are too large,
+// meterOf divides both by their greatest common divisor.
 //
 // A state holds the debt (A) as it was at At, and the ticks of a unit (B), so that a limit
 // with other numbers can convert the debt to units. For a debt that exceeds the capacity of
@@ -39,8 +40,9 @@ func (m meter) ticks() (unit, rate, full int64) { return m.unit, m.rate, m.full(
 
 func (m meter) full() int64 { return m.size * m.unit }
 
-// debt returns the ticks owed at the instant at ≥ s.At. over says that more was owed
-// at s.At than the limit holds. debt is then the part that counts for this limit.
+// debt returns the ticks that are owed at the instant at, which is s.At or later. over says
+// that more was owed at s.At than the limit holds. The result is then the part of the debt
+// that counts for this limit.
 func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
 	debt = s.A
 	if debt <= 0 {
@@ -58,9 +60,9 @@ func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
 	return 0, over
 }
 
-// convert converts a debt into ticks of this limit, from a limit whose unit is worth that
-// many ticks. It rounds the debt up to whole units. For a debt that the limit cannot hold
-// it returns more than full.
+// convert returns a debt in ticks of this limit. unit is how many ticks a unit was worth
+// under the limit that wrote the debt. The debt is rounded up to whole units. If this limit
+// cannot hold the debt, convert returns more than full.
 func (m meter) convert(debt, unit int64) int64 {
 	if unit < 1 || debt < 0 {
 		return m.full()
@@ -113,9 +115,10 @@ func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
 	m.view(debt).decide(d, now, at, 0, true)
 }
 
-// queue lets a charge of cost > 0 join at now and leave at its turn, or at the instant at if
-// that is later. It returns the next state and the µs until the turn. If there is no room,
-// ok is false, next is s, and wait is the µs until there is room.
+// queue lets a charge of cost > 0 join at the instant now. The charge leaves at its turn, or
+// at the instant at if its turn is earlier. queue returns the next state and the µs until the
+// turn. If there is no room, ok is false, next is s, and wait is the µs until there is room,
+// or never.
 func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
@@ -148,8 +151,9 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 }
 
 // cancel gives back n units that were to be spent at the instant at. If no charge came
-// after them, the debt falls by all of them. Otherwise it falls only by what cannot have
-// drained by the instant of the last charge.
+// after them, the debt falls by all n units. Otherwise the debt falls only by the ticks of
+// these units that cannot have drained by now, or by the instant of the last charge if that
+// is later.
 func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	if at > s.At || s.A <= 0 && at < now {
 		return s

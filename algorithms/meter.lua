@@ -7,7 +7,7 @@ local function take(at, a, b, till, now, cost, unit, rate, full)
     if b ~= unit then debt = b < 1 and full or (debt + -debt % b) / b * unit end
     if debt > full then -- overdue: see overdue.go
       local most = 1125899906842624 -- 2^50
-      local owes, mine, its = math.min(a, most), unit, b -- mine and its: the step by which it drains, in ticks of the limit and in its own
+      local owes, mine, its = math.min(a, most), unit, b -- mine and its: the step by which the debt drains, in ticks of the limit and of the debt
       if its == mine then mine, its = 1, 1 end
       local drained = math.floor(math.min((now - at) * rate, 4503599627370496) / mine) * its
       if cost < 0 then

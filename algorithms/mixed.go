@@ -2,36 +2,40 @@ package algorithms
 
 import "github.com/seed83679106/weir"
 
-// A mixed state was written under a longer or a shorter period than that of the limit that
-// now reads it: by the limit of another tier, or by the same limit before a change. Until of
-// the state shows that. The state of an anchored window is mixed while a longer window
-// lasts. The state of a sliding window is mixed if its counters belong to windows of another
-// length.
+// A mixed state was written by a limit of another period than the limit that now reads it:
+// by the limit of another tier, or by the same limit before a change. The limit recognizes a
+// mixed state by its Until. The state of an anchored window is mixed while a window of a
+// longer period lasts. The state of a sliding window is mixed if its two counters belong to
+// windows of another length.
 //
-// The limit knows when the newest unit of a mixed state was spent, but not when the others
-// were. It takes all of them to be spent at that instant, so they count until its own
-// period is over or the longest window ends, whichever comes first. A charge stores the sum
-// of all units and its own, so nothing is forgotten while the longest window lasts. Each
-// limit therefore counts at least what was spent since its last charge, as long as that
-// charge counts. It counts too much if units are also spent under a longer period. The
-// shorter limit then admits its quota until more than its quota is spent in the longer
-// window, and after that one charge in each of its periods.
+// A mixed state says when its newest unit was spent (At), but not when its other units were.
+// The limit therefore counts all units as if they were spent at At. They count until the
+// period of the limit has passed since At, or until the longest window ends (Until),
+// whichever comes first. A charge stores the sum of these units and its own, so no unit is
+// forgotten while the longest window lasts. Each limit therefore counts at least the units
+// that were spent since its own last charge, as long as that charge counts.
 //
-// A window of one period may end together with a window of another period. A sliding
-// window then takes the state for its own, and its units count from the later of the
-// windows in which they may have been spent. There is an exception if one period is less
-// than twice the other: units of the current window may count only by a share, as if they
-// were spent in the window before, and units of the window before may not count at all.
-// TestSwitchedNear shows what that admits.
+// A limit counts too many units if units are also spent under a longer period. Let a short
+// and a long limit charge one key. The short limit admits its quota until the long window has
+// more units than that quota. After that, the short limit admits one charge in each of its
+// periods until the long window ends.
+//
+// A window of one period may end together with a window of another period. The Until of their
+// states is then the same, and a sliding window takes the state of the other limit for its
+// own. A unit then counts as if it was spent in the later of the two windows in which it may
+// have been spent. There is an exception if one period is less than twice the other: units of
+// the current window may count only by a share, as if they were spent in the window before,
+// and units of the window before may not count at all. TestSwitchedNear shows how many units
+// that admits.
 type mixed struct {
-	kept   int64 // all units that were spent
-	period int64 // of the limit that decides
+	kept   int64 // all units of the state
+	period int64 // the period of the limit that decides
 	until  int64 // when the longest window ends
 }
 
-// step decides a charge of a mixed state at the instant at = max(now, s.At). The arguments b
-// and then are B and Until of the state that a charge leaves if it fits.
-func (m mixed) step(s *weir.State, d *weir.Decision, quota, b, then, now, at, cost int64) {
+// step decides a charge of a mixed state at the instant at = max(now, s.At). If the charge
+// fits, nextB and nextUntil become B and Until of the state.
+func (m mixed) step(s *weir.State, d *weir.Decision, quota, nextB, nextUntil, now, at, cost int64) {
 	v := m.view(s, quota, at)
 	retry := int64(0)
 	switch {
@@ -44,14 +48,14 @@ func (m mixed) step(s *weir.State, d *weir.Decision, quota, b, then, now, at, co
 		if retry > 0 || at > now {
 			break
 		}
-		m.kept, m.until = min(m.kept+cost, 2*weir.MaxTicks), then // more than any quota
-		*s = weir.State{At: at, A: m.kept, B: b, Until: then}
+		m.kept, m.until = min(m.kept+cost, 2*weir.MaxTicks), nextUntil // more than any quota
+		*s = weir.State{At: at, A: m.kept, B: nextB, Until: nextUntil}
 		v = m.view(s, quota, at)
 	case cost < 0:
 		if m.kept = max(0, m.kept-givenBack(cost)); m.kept == 0 {
 			*s, m.until = unspent(0, now, at), at
 		} else {
-			*s = weir.State{At: s.At, A: m.kept, B: b, Until: m.until} // the units that stay were spent by s.At
+			*s = weir.State{At: s.At, A: m.kept, B: nextB, Until: m.until} // the units that stay were spent by s.At
 		}
 		v = m.view(s, quota, at)
 	}
@@ -67,7 +71,7 @@ func (m mixed) view(s *weir.State, quota, at int64) view {
 }
 
 // cancelMixed gives back n units of a mixed sliding window that were to be spent at the
-// instant at. Units that have left the window are not given back.
+// instant at. Units that had left the window by s.At are not given back.
 func cancelMixed(s weir.State, period, now, at, n int64) weir.State {
 	if at > s.At || at <= s.At-period {
 		return s

@@ -9,49 +9,56 @@ import (
 // A debt is overdue if it is more than the limit holds. A larger limit of the same name has
 // left it: the limit of another tier, or the same limit before a change.
 //
-// The limit counts only as much of the debt as it can hold, as if it had been full at At,
-// and drains that. A charge stores the whole debt, less what has drained, plus its cost. So
-// each charge fills the limit again, until the whole debt is no more than the limit holds.
-// Until then the limit admits its rate, and what has drained since the last charge may be
-// spent at once.
+// The limit counts only the part of the debt that it can hold, as if the limit had been full
+// at At, and lets that part drain. A charge stores the whole debt, less what has drained, plus
+// the cost of the charge. So the limit is full again after each charge, until the whole debt
+// is no more than the limit holds. Until then the limit admits its rate, and what has drained
+// since the last charge may be spent at once.
 //
-// No unit is forgotten in this way, and the bound of the larger limit holds. Let a
-// meter M have the largest burst and the largest rate of all limits that charge a key.
-// The debt A, drained at M's rate, is never less than what M alone would owe for all that
-// was spent, because a charge adds its cost to both and no limit drains faster than M.
-// A never exceeds M's burst either. While the debt is overdue, a charge is admitted only if
-// it costs no more than what has drained since At. Otherwise it must fit into the limit's
-// own burst, which is at most M's. So M would admit everything that is admitted: at most
-// Burst + Quota − 1 in any window of M's period.
+// No unit is forgotten in this way, and the bound of the larger limit holds. To prove it, let
+// a meter M have the largest burst and the largest rate of all limits that charge a key, and
+// let M count every charge that these limits admit.
 //
-// An overdue debt keeps its unit. If the unit of the limit is another, the debt drains in
-// whole units. Converting the debt at each charge would round it up each time, and it could
-// grow beyond 2^53.
+// First, M never owes more than the stored debt A. Each charge adds its cost to A and to the
+// debt of M, and no limit drains A faster than M drains its own debt.
+//
+// Second, A never exceeds the burst of M. A charge on top of an overdue debt costs no more
+// than what has drained since At, so A does not grow. Any other charge fits into the burst of
+// its own limit, which is at most that of M.
+//
+// So M never owes more than its burst and would admit each of these charges. All limits
+// together therefore admit at most Burst + Quota − 1 units of M in any span of M's period.
+//
+// An overdue debt stays in ticks of the limit that has written it. If a unit is worth another
+// number of ticks under this limit, the debt drains in whole units. If each charge converted
+// the debt, each would round it up, and the debt could grow beyond 2^53.
 
 // maxReset is the most µs for which a state is kept, however slowly its debt drains.
 const maxReset = weir.MaxTicks
 
-// overdue returns the debt at the instant at, in ticks of its own unit. The debt drains in
-// steps: mine is a step in ticks of the limit, and its is the same step in ticks of the
-// debt. A step is a tick if both units are the same, and otherwise a unit.
-func (m meter) overdue(s *weir.State, at int64) (debt, mine, its int64) {
-	mine, its = m.unit, s.B
-	if its == mine {
-		mine, its = 1, 1
+// overdue returns the stored debt as it is at the instant at, in stored ticks: those of the
+// limit that has written the debt. The debt drains in steps. A step is worth own ticks of this
+// limit, and stored ticks of the debt. It is a tick if a unit is worth the same number of
+// ticks under both limits, and otherwise a unit.
+func (m meter) overdue(s *weir.State, at int64) (debt, own, stored int64) {
+	own, stored = m.unit, s.B
+	if stored == own {
+		own, stored = 1, 1
 	}
 	debt = min(s.A, weir.MaxTicks)
 	hi, drained := bits.Mul64(uint64(at-s.At), uint64(m.rate))
 	if hi > 0 || drained > 1<<52 {
 		drained = 1 << 52
 	}
-	n := int64(drained) / mine
-	if n >= ceilDiv(debt, its) {
-		return 0, mine, its
+	n := int64(drained) / own
+	if n >= ceilDiv(debt, stored) {
+		return 0, own, stored
 	}
-	return debt - n*its, mine, its
+	return debt - n*stored, own, stored
 }
 
-// stepOver is step for an overdue debt. seen is the part of it that the limit counts.
+// stepOver is meter.step for an overdue debt. seen is the part of the debt that the limit
+// counts.
 func (m meter) stepOver(s *weir.State, d *weir.Decision, seen, now, at, cost int64) {
 	switch {
 	case cost > m.size:
@@ -82,17 +89,17 @@ func (m meter) viewOver(s *weir.State, at int64) view {
 	seen, over := m.debt(s, at)
 	v := m.view(seen)
 	if over {
-		debt, mine, its := m.overdue(s, at)
+		debt, own, stored := m.overdue(s, at)
 		v.reset = maxReset
-		if hi, ticks := bits.Mul64(uint64(ceilDiv(debt, its)), uint64(mine)); hi == 0 && ticks < 1<<53 {
+		if hi, ticks := bits.Mul64(uint64(ceilDiv(debt, stored)), uint64(own)); hi == 0 && ticks < 1<<53 {
 			v.reset = min(maxReset, ceilDiv(int64(ticks), m.rate))
 		}
 	}
 	return v
 }
 
-// charged returns the state after a charge at the instant at that comes on top of an
-// overdue debt. If all of the debt has drained by then, only the charge is owed.
+// charged returns the state after a charge on top of an overdue debt. The charge is spent at
+// the instant at. If all of the debt has drained by then, only the charge is owed.
 func (m meter) charged(s *weir.State, at, cost int64) weir.State {
 	debt, _, _ := m.overdue(s, at)
 	if debt == 0 {
@@ -101,8 +108,8 @@ func (m meter) charged(s *weir.State, at, cost int64) weir.State {
 	return weir.State{At: at, A: debt + cost*s.B, B: s.B}
 }
 
-// cancelOver gives back n units if they were the last charge and their instant has not
-// passed. Other units stay spent.
+// cancelOver gives back n units that were to be spent at the instant at, if they were the
+// last charge and that instant has not passed. Otherwise the units stay spent.
 func (m meter) cancelOver(s weir.State, now, at, n int64) weir.State {
 	if at != s.At || at < now {
 		return s

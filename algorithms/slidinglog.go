@@ -52,7 +52,7 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 			g.rebase()
 		}
 		// Append an entry even if the last one has the same instant. Entries are never
-		// changed, because an earlier state may share their memory and be kept.
+		// changed, because an earlier state that shares their memory may still be in use.
 		g.marks = append(g.marks, weir.LogEntry{At: at, Sum: g.sum() + cost})
 		*s = weir.State{At: at, A: g.base, Log: g.marks}
 	case cost < 0:
@@ -66,7 +66,7 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		}
 	}
 	if n := len(s.Log); n > 0 && cost != 0 {
-		s.Until = s.Log[n-1].At + g.period // not from s.At: units given back move it beyond the newest entry
+		s.Until = s.Log[n-1].At + g.period // not s.At + period: giving units back moves s.At beyond the newest entry
 	}
 	g.view().decide(d, now, at, 0, true)
 }
@@ -117,9 +117,9 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 	v.decide(d, now, at, retry, cost <= 0 || retry == 0 && at == now)
 }
 
-// Reserve decides like Take, for units that will be spent at a later instant at; weir calls
-// it instead of Take for a charge that waits. It keeps the units that will have left the
-// window by then, because they still count if the reservation is cancelled.
+// Reserve decides like Take, for units that will be spent at the later instant at. For a
+// charge that waits, weir calls Reserve instead of Take. Reserve keeps the units that will
+// have left the window by then, because they still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (next weir.State, d weir.Decision) {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	next, d = g.Take(s, l, at, cost)
@@ -174,14 +174,14 @@ func logOf(s *weir.State, l *weir.Limit, at int64) spentLog {
 	return g
 }
 
-// logSince returns the part of a log that was spent after old.
+// logSince returns the log of s without the entries at or before the instant old.
 func logSince(s *weir.State, old int64) spentLog {
 	g := spentLog{marks: s.Log, base: s.A}
 	g.drop(old)
 	return g
 }
 
-// drop leaves out the entries at or before old.
+// drop leaves out the entries at or before the instant old.
 func (g *spentLog) drop(old int64) {
 	if len(g.marks) == 0 || g.marks[0].At > old {
 		return
@@ -200,8 +200,8 @@ func (g *spentLog) sum() int64 {
 
 func (g *spentLog) spent() int64 { return g.sum() - g.base }
 
-// wait returns the µs until n ≤ quota more units fit, because enough of the oldest units
-// have left the window.
+// wait returns the µs until n more units fit, for n ≤ quota. They fit when enough of the
+// oldest units have left the window.
 func (g *spentLog) wait(n int64) int64 {
 	over := g.spent() + n - g.quota
 	if over <= 0 {

@@ -13,7 +13,7 @@
 --
 -- A block has the instant of its first entry, its range, and entries: the µs since that instant,
 -- and the units of the block up to the entry. If p is the largest power of 2 that divides the
--- number of a closed block, its range is the units of p blocks from itself on. A search
+-- number of a closed block, its range is how many units p blocks have, from itself on. A search
 -- therefore takes few steps, however long the log is, and the change of a block changes few
 -- others.
 local log_form, limit_form, head_form = '<I4ddI4I4I4', '<ddddI4', '<dd'
@@ -99,9 +99,9 @@ local function spread(log, b, n)
   end
 end
 
--- skip goes from block b to later blocks, as long as pass(block, units) is true for them;
--- units is the sum from block b up to that block. It returns the last block that passed and
--- its units.
+-- skip goes from block b to later blocks, as long as pass(block, units) is true for them. The
+-- argument units is how many units come before that block, from block b on. skip returns these
+-- two arguments of the last call of pass that was true, or b and 0.
 local function skip(log, b, pass)
   local left, step, high = 0, 1, log.high
   while b <= high do
@@ -281,10 +281,11 @@ local function cancel(c, now, of, n, floor)
   end
 end
 
--- describe_log returns the numbers of a log that Go needs to decide the charge. The first
--- is the newest instant. The second is the instant until which the units are kept, or 0 if
--- they are kept no longer than the period. Pairs of numbers follow. A pair k, t says that the k-th oldest unit of the window was spent at t. If the
--- charge is one of a batch, more is how many units the charges that fit spend.
+-- describe_log returns the numbers of a log that Go needs to decide the charge. The first is
+-- the newest instant. The second is the instant until which the units are kept, or 0 if they
+-- are kept no longer than the period. Pairs of numbers follow. A pair k, t says that the k-th
+-- oldest unit of the window was spent at t. If the charge is one of a batch, more is how many
+-- units the charges of the batch that fit spend.
 local function describe_log(c, target, more)
   local log, mixed = c.log, c.keep > c.period
   local b, u, n, first = c.b, c.u, c.spent, c.first
@@ -388,8 +389,8 @@ local function delete(log, from, to)
   end
 end
 
--- drop removes that many of the newest units from a log. The block of the newest unit that
--- stays becomes the open block.
+-- drop removes the newest units from a log. The argument units is how many. The block of the
+-- newest unit that stays becomes the open block.
 local function drop(log, units)
   local function upto(from, b) -- the units from block from to b
     local _, n = skip(log, from, function(after) return after <= b end)
@@ -591,8 +592,9 @@ local function spend(log, c, now)
   if most > 0 then remove(log, longest.from, longest.after, most) end
 end
 
--- write stores the logs. A log without units that count, and without a charge now, is kept for
--- another longest period of the charges, because the clock may step back.
+-- write stores the logs. A log that has no units that count, and is not charged now, is kept
+-- until the longest period of the charges has passed since its units stopped to count, because
+-- the clock may step back.
 local function write(group, now, longest)
   local texts, till, lasts = {}, now, {}
   for i, log in ipairs(group.logs) do

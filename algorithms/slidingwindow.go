@@ -9,11 +9,10 @@ import (
 // SlidingWindow estimates how many units were spent in the last period. It adds the units of
 // the current window and a share of the units of the window before: the share of that window
 // that the last period still covers. SlidingWindow allows a charge if the estimate with the
-// charge is at most quota. The estimate is right if the units of the
-// window before were spent evenly. If not, SlidingWindow admits at most 2·quota − 1 in a
-// span of the period, (t − period, t]. A shorter span admits less: half a period
-// 1.5·quota, and a tenth of a period 1.1·quota. FixedWindow may admit 2·quota within two
-// microseconds.
+// charge is at most quota. The estimate is right if the units of the window before were spent
+// evenly. If not, SlidingWindow admits at most 2·quota − 1 units in a span of the period,
+// (t − period, t]. In a shorter span it admits less: at most 1.5·quota in half a period, and
+// 1.1·quota in a tenth of a period. FixedWindow may admit 2·quota within two microseconds.
 //
 // It is the approximation that Cloudflare describes in "How we built rate
 // limiting capable of scaling to millions of domains" (2017), but the weighted
@@ -125,8 +124,9 @@ type twoWindows struct {
 	cur, prev     int64 // units spent in the current window and in the window before
 }
 
-// load reads the counters. mixed says that they were written under another period and
-// still count. Their windows are then unknown, and load leaves the counters at 0.
+// load reads the counters of s into w. mixed says that the counters were written under
+// another period and still count. Their windows are then unknown, and load sets cur and prev
+// to 0.
 func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
 	w.gone = at % w.period
 	start := at - w.gone
@@ -151,7 +151,7 @@ func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
 	return at < s.Until || at < s.At+w.period
 }
 
-// wait returns the µs until n ≤ quota more units fit.
+// wait returns the µs until n more units fit, for n ≤ quota.
 func (w *twoWindows) wait(n int64) int64 {
 	free := w.quota - w.cur - n
 	if free < 0 { // part of the current window must leave the period first

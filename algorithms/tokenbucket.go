@@ -6,10 +6,11 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// TokenBucket holds capacity tokens and gains refill tokens in each period, one after the
-// other and not all at its end. The parameter every is the period. Each unit takes a token. The bucket of a new key
-// is full. In any span of the period, (t − every, t], TokenBucket admits at most
-// capacity + refill − 1 units. The limit has Quota refill and Burst capacity.
+// TokenBucket holds capacity tokens and gains refill tokens in each period: one after the
+// other, and not all at the end of the period. The parameter every is the period. Each unit
+// takes a token. The bucket of a new key is full. In any span of the period, (t − every, t],
+// TokenBucket admits at most capacity + refill − 1 units. The limit has Quota refill and
+// Burst capacity.
 //
 // It admits the same as GCRA, and shares its arithmetic.
 // Source: J. Turner, New Directions in Communications, 1986.

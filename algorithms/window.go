@@ -79,7 +79,7 @@ func (w window) view(quota, at int64) view {
 	return v
 }
 
-// unspent returns the state in which nothing is spent, and nothing fits before at.
+// unspent returns a state in which no unit is spent. No charge fits before the instant at.
 func unspent(b, now, at int64) weir.State {
 	if at == now {
 		return weir.State{}
@@ -87,10 +87,10 @@ func unspent(b, now, at int64) weir.State {
 	return weir.State{At: at, B: b, Until: at}
 }
 
-// cancelInWindow gives back n units that were to be spent at the instant at, if at lies in
-// the window of s, which begins at start. If no unit is left in a window that has not begun
-// yet, the next state is that of the window before it, which is taken to be full; before
-// becomes its B.
+// cancelInWindow gives back n units that were to be spent at the instant at, if that instant
+// lies in the window of s, which begins at start. If no unit is left in a window that has not
+// begun yet, the next state is that of the window before it. That window is taken to be full,
+// and the parameter before becomes the B of its state.
 func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64) weir.State {
 	if at < start || at > s.At {
 		return s

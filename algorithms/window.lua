@@ -1,5 +1,6 @@
 -- The arithmetic of window.go. spend decides a charge in the window that ends at finish, in
--- which `spent` units are spent. In the longest window, which lasts until ends, it is `kept`.
+-- which `spent` units are spent. In the longest window, which ends at `ends`, `kept` units are
+-- spent.
 local function spend(spent, kept, b, finish, ends, at, now, cost, quota)
   if cost > 0 then
     if spent > quota - cost then

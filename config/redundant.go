@@ -39,8 +39,8 @@ func redundant(a, b limit) bool {
 }
 
 // most returns an upper bound of the units that the limit admits in any span of
-// length w: the worst case of README.md, for w rounded up to whole periods. aligned
-// says that the span consists of whole windows of the limit, or lies within one.
+// length w: the worst case in docs/algorithms.md, for w rounded up to whole periods. aligned
+// says that the span consists of whole windows of the limit, or lies within one window.
 func (l limit) most(w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	switch {
