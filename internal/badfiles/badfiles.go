@@ -123,7 +123,7 @@ var All = []struct {
 	{"limit beyond int64", "limits:\n- name: a\n  config: [{limit: 99999999999999999999, period: 3}]\n", false,
 		`3:20: limit is "99999999999999999999"; want a whole number`},
 	{"limit that no store can count", "limits:\n- name: a\n  config: [{limit: 1125899906842625, period: 3, algorithm: sliding-log}]\n", false,
-		`3:12: limit "3s": quota 1125899906842625 exceeds 2^50; quota 1125899906842624 can`},
+		`3:12: limit "3s": quota 1125899906842625 exceeds 2^50; quota 1125899906842624 can be counted`},
 	{"period of 0", "limits:\n- name: a\n  config: [{limit: 5, period: 0}]\n", true,
 		"3:31: period is 0; want more than 0"},
 	{"period below 0", "limits:\n- name: a\n  config: [{limit: 5, period: -3s}]\n", true,
