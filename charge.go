@@ -86,8 +86,6 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 				}
 			}
 			c.Rule, c.Spent, it.policy = rule.Name, 0, p
-		} else {
-			v.kept = len(t.Charges) == 1
 		}
 		c.Key, c.Cost, it.key, it.cost = key, cost, key, cost
 		v.flies = v.flies || p.inFlight

@@ -224,10 +224,7 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err error) {
 	switch {
 	case l.instant:
-		t.same = v.kept && t.first.known
-		err = l.store.Take(context.Background(), t)
-		t.same = false
-		return 0, err
+		return 0, l.store.Take(context.Background(), t)
 	case l.o.Observe == nil:
 		return 0, l.store.Take(asking{v.Context}, t)
 	}
@@ -285,7 +282,7 @@ func (l *Limiter) recycle(v *verdict) {
 		}
 	}
 	v.Context, v.outer, v.extra, v.items = nil, nil, nil, v.items[:0]
-	v.refused, v.free, v.entered, v.flies, v.kept = false, false, false, false, false
+	v.refused, v.free, v.entered, v.flies = false, false, false, false
 	l.pool.Put(v)
 }
 

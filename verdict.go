@@ -31,7 +31,6 @@ type inquiry struct {
 	free    bool     // the request is not charged, but may be refused
 	entered bool     // it has one of the places of requests that may wait
 	flies   bool     // some of its charges count requests in flight
-	kept    bool     // its first charge is that of an earlier request, but for key and cost
 }
 
 // extra holds what few requests need.

@@ -179,7 +179,6 @@ type Transaction struct {
 
 	next   []State
 	first  plan   // of the first charge
-	same   bool   // a Limiter knows that first is the plan of the first charge
 	others []plan // of the later charges
 }
 
@@ -224,7 +223,7 @@ type Store interface {
 // that is not printable, the same limit of the same key twice, a Delay beyond Within.
 // Stores call it first.
 func (t *Transaction) Validate() error {
-	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && !t.Force && (t.same || t.first.of(&t.Charges[0])) {
+	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && !t.Force && t.first.of(&t.Charges[0]) {
 		return nil // most transactions end here, without the call of validate
 	}
 	return t.validate()
