@@ -202,8 +202,8 @@ func TestRetryAfterOfABan(t *testing.T) {
 	})
 }
 
-// TestRetryAfterOfSeveral: if several rules ban or deny a request, the answer is that of
-// the longest ban, or of a deny, whatever the order of the rules.
+// TestRetryAfterOfSeveral: if several rules ban or deny a request, the answer is the answer
+// to the longest ban, or to a deny, whatever the order of the rules.
 func TestRetryAfterOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule := func(name string) weir.Rule {

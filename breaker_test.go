@@ -370,7 +370,7 @@ func failsFor60ms(takes time.Duration) storeFunc {
 }
 
 // TestDegradingIsSaid: Breaker and Fallback log one line when an outage begins, with the
-// cause, and one when it ends, however many requests there are.
+// cause, and one line when the outage ends, however many requests there are.
 func TestDegradingIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b strings.Builder
@@ -464,7 +464,7 @@ func TestDecoratedAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkDecorated measures each decorator; a store that does nothing is the baseline.
+// BenchmarkDecorated measures each decorator. The baseline is a store that does nothing.
 func BenchmarkDecorated(b *testing.B) {
 	for _, d := range decorated() {
 		b.Run(d.name, func(b *testing.B) {

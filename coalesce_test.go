@@ -98,8 +98,9 @@ func TestCoalesceConforms(t *testing.T) {
 	})
 }
 
-// TestCoalesceInTurn: the decisions that 128 goroutines get for one key are those that one
-// goroutine would get for as many requests, and the store gets many requests in one call.
+// TestCoalesceInTurn: the decisions that 128 goroutines get for one key are the decisions
+// that one goroutine would get for as many requests, and the store gets many requests in
+// one call.
 func TestCoalesceInTurn(t *testing.T) {
 	const goroutines, each, quota = 128, 20, 1500
 	for _, limit := range []weir.Limit{
@@ -178,9 +179,9 @@ func TestCoalesceNoBatcher(t *testing.T) {
 	weir.Coalesce(nil)
 }
 
-// TestCoalesceHangUp: a caller whose context ends gets its error at once, whether its
-// transaction has been sent or not. The others get their decisions, and Coalesce uses the
-// memory of the caller no more.
+// TestCoalesceHangUp: a caller whose context ends gets the error of the context at once,
+// whether its transaction has been sent or not. The other callers get their decisions, and
+// Coalesce no longer uses the memory of the caller that hung up.
 func TestCoalesceHangUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
@@ -188,7 +189,7 @@ func TestCoalesceHangUp(t *testing.T) {
 		limit := algorithms.FixedWindow(100, 24*time.Hour)
 		charge := weir.Charge{Rule: "api", Key: "hot", Limit: limit, Cost: 1}
 		var wg sync.WaitGroup
-		for range 2 { // they hang up before their call is sent, and while it is under way
+		for range 2 { // the callers hang up before their call is sent, and then while their call is under way
 			release := behind.hang()
 			wg.Go(func() { take(t, store, 0, charge) })
 			synctest.Wait()
@@ -215,12 +216,12 @@ func TestCoalesceHangUp(t *testing.T) {
 			first := others[0].Decisions[0].Remaining
 			for i, tx := range others {
 				if got, want := tx.Decisions[0].Remaining, first-int64(i); !tx.Allowed() || got != want {
-					t.Errorf("number %d of those who stayed: got %+v, want %d left", i, tx.Decisions[0], want)
+					t.Errorf("caller %d that stayed: got %+v, want %d left", i, tx.Decisions[0], want)
 				}
 			}
 		}
-		// In the first round the callers that hung up spent nothing, and four others did.
-		// In the second all five spent a unit.
+		// In the first round the caller that hung up spent nothing, and each of the four
+		// others spent a unit. In the second round all five spent a unit.
 		if got := take(t, behind.Store, 0, weir.Charge{Rule: "api", Key: "hot", Limit: limit}).Decisions[0].Remaining; got != 91 {
 			t.Errorf("got %d left of 100, want 91", got)
 		}

@@ -123,7 +123,7 @@ func TestFallbackClean(t *testing.T) {
 	}
 }
 
-// A lossy store fails while it is away. If spends is set, it still spends the units, and
+// A lossy store fails while away is set. If spends is set, it still spends the units, and
 // only its answers are lost.
 type lossy struct {
 	weir.Store

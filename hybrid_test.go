@@ -126,8 +126,8 @@ func contradicts(t *testing.T, plain weir.Store, got *weir.Transaction) string {
 	return ""
 }
 
-// noGifts returns the charges without those that give units back, because Hybrid notices
-// units that another process gives back only after 10 s.
+// noGifts returns the charges without the charges that give units back, because Hybrid
+// notices units that another process gives back only after 10 s.
 func noGifts(charges []weir.Charge) []weir.Charge {
 	spent := append([]weir.Charge(nil), charges...)
 	for i := range spent {
@@ -321,9 +321,9 @@ func TestHybridErrors(t *testing.T) {
 	}
 }
 
-// TestHybridConcurrent: Hybrid passes those tests of a store that do not expect a Remaining
-// from repeated refusals, which is −1 here. And 64 goroutines are admitted exactly as often
-// as the limit allows.
+// TestHybridConcurrent: Hybrid passes the tests of a store, except the tests that expect to
+// know Remaining after repeated refusals. 64 goroutines are admitted exactly as often as
+// the limit allows.
 func TestHybridConcurrent(t *testing.T) {
 	for _, test := range storetest.Tests() {
 		switch test.Name {

@@ -29,7 +29,8 @@ type ledger struct {
 }
 
 // A holding is n units that were charged at an instant. gone counts the units of a turn
-// that was cancelled although it was not the last: the limit may count them or not.
+// that was cancelled although it was not the last turn: the limit may count these units or
+// not.
 type holding struct{ at, n, gone int64 }
 
 // used returns the least and the most units that may count at t.
@@ -129,7 +130,7 @@ type world struct {
 	books     map[string]book
 	decisions int
 	log       []string
-	mu        sync.Mutex // for what concurrent requests use
+	mu        sync.Mutex // guards what concurrent requests use
 }
 
 func newWorld(t *testing.T, r *rand.Rand, limits ...weir.Limit) *world {
@@ -315,8 +316,8 @@ func (w *turnWorld) reserveOne() {
 // costs.
 func settlements(t *testing.T, r *rand.Rand) int { return settling(t, r, exactLimits(r), false) }
 
-// leasedSettlements does the same through package lease, which may refuse more until the
-// leases end.
+// leasedSettlements does what settlements does, through package lease, which may refuse
+// more requests until the leases end.
 func leasedSettlements(t *testing.T, r *rand.Rand) int {
 	return settling(t, r, []weir.Limit{algorithms.FixedWindow(100+r.Int64N(300), time.Duration(1+r.Int64N(5))*time.Second).Named("l")}, true)
 }

@@ -15,9 +15,9 @@ import (
 )
 
 // TestLimitsForNeverFailsOpen: a mistake of LimitsFor lets no request pass unlimited. A
-// limit that cannot be counted exactly is charged as the nearest that can be, and any other
-// mistake makes the request fail. A rule in shadow refuses no request. Each mistake is
-// logged without the key.
+// limit that cannot be counted exactly is charged as the nearest limit that can be counted,
+// and any other mistake makes the request fail. A rule in shadow refuses no request. Each
+// mistake is logged without the key.
 func TestLimitsForNeverFailsOpen(t *testing.T) {
 	const gib = 1 << 30
 	uncountable := algorithms.GCRA(gib, time.Hour)

@@ -225,8 +225,9 @@ func TestLimitsFor(t *testing.T) {
 	}
 }
 
-// TestNested: with chi limiters for all routes, a group and a route, the header fields show
-// the tightest limit of all limiters, and a refusal names the limit that refuses.
+// TestNested: if a chi router has limiters for all routes, a group and a route, the header
+// fields show the tightest limit of all limiters, and a refusal names the limit that
+// refuses.
 func TestNested(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	limiter := func(rule string, quota int64) func(http.Handler) http.Handler {
@@ -536,7 +537,7 @@ func TestResponseWriter(t *testing.T) {
 	}
 }
 
-// TestProblemIsJSON: problem details are valid JSON, and RateLimit-Policy a valid field,
+// TestProblemIsJSON: problem details are valid JSON, and RateLimit-Policy is a valid field,
 // even if a name has quotes and backslashes.
 func TestProblemIsJSON(t *testing.T) {
 	name := `a"b\c<d>/~`
@@ -572,9 +573,9 @@ var quotas = []struct {
 	{"denied", algorithms.GCRA(1, 1000*time.Hour)},
 }
 
-// TestHandlerAllocates: an admitted request makes two allocations, its context and its
-// copy, whatever the number of limits. A refusal makes none, nor does a request with
-// NoFromContext, and an observer adds none.
+// TestHandlerAllocates: an admitted request makes two allocations, a context and a copy of
+// the request, whatever the number of limits. A refusal makes no allocation, a request with
+// NoFromContext makes none either, and an observer adds none.
 func TestHandlerAllocates(t *testing.T) {
 	several := func(quota int64) []weir.Limit {
 		return []weir.Limit{algorithms.GCRA(quota, time.Minute), algorithms.FixedWindow(quota, time.Hour), algorithms.SlidingWindow(quota, 24*time.Hour)}

@@ -118,7 +118,7 @@ func TestOverridesInForce(t *testing.T) {
 }
 
 // TestOverridesInShadow: an override of Quota 0 refuses no request if the rule is in
-// shadow, none that Allow lets pass, and refuses a preflight as a deny does.
+// shadow, and no request that Allow lets pass. It refuses a preflight as a deny does.
 func TestOverridesInShadow(t *testing.T) {
 	table := overrides(map[string][]weir.Limit{"mallory": {{}}})
 	for _, tt := range []struct {

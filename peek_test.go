@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestPeekAndReset: Peek spends nothing, and Reset gives back all units of its keys and
-// none of others.
+// TestPeekAndReset: Peek spends nothing, and Reset gives back all units of its keys and no
+// units of other keys.
 func TestPeekAndReset(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(5, time.Hour), algorithms.TokenBucket(5, 1, time.Hour), algorithms.LeakyBucket(5, 1, time.Hour),

@@ -12,7 +12,7 @@ import (
 )
 
 type queueCase struct {
-	queued int64 // units in the queue; one leaves each second, the first at once
+	queued int64 // units in the queue; one unit leaves each second, the first unit at once
 	cost   int64
 	within time.Duration
 	other  *weir.Limit // another limit, which is used up
@@ -20,8 +20,9 @@ type queueCase struct {
 }
 
 // TestQueueRetryAfter: a charge that the queue of a leaky bucket refuses is admitted to it
-// when RetryAfter is over, and not a microsecond before. That holds alone and with another
-// limit, and for refusals from the store and from the memory of Hybrid.
+// when RetryAfter is over, and not a microsecond before. This holds for the limit alone and
+// together with another limit, and for refusals from the store and from the memory of
+// Hybrid.
 func TestQueueRetryAfter(t *testing.T) {
 	leaky := algorithms.LeakyBucket(10, 1, time.Second)
 	for _, test := range []queueCase{

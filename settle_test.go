@@ -93,8 +93,8 @@ func TestSettleConcurrently(t *testing.T) {
 	const limit, clients, requests = 20, 16, 100
 	store := memstore.New(memstore.Options{})
 	charge := weir.Charge{Rule: "api", Limit: algorithms.FixedWindow(limit, 10_000*time.Hour)}
-	// owed counts the units that handlers hold and those that Settle has kept, each once.
-	// It rises after the store has spent a unit, and falls before the store gets one back.
+	// owed counts the units that handlers hold and the units that Settle has kept. It rises
+	// after the store has spent a unit, and falls before the store gets a unit back.
 	var owed, kept, most atomic.Int64
 	mux := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{charge.Limit},
 		Settle: func(o weir.Outcome) int64 {

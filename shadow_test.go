@@ -77,7 +77,7 @@ func TestShadowWaits(t *testing.T) {
 		if d := time.Since(start); d > 0 {
 			t.Errorf("requests were delayed by %v", d)
 		}
-		// The waits are those of TestMaxWait, which enforces the same limit.
+		// The waits are the waits in TestMaxWait, which enforces the same limit.
 		if want := "[true true 0s true true 1s true true 2s true true 3s true false 0s]"; fmt.Sprint(seen) != want {
 			t.Errorf("got %v, want %s", seen, want)
 		}

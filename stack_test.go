@@ -84,8 +84,8 @@ func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []wei
 	return tx
 }
 
-// checkAlike compares a decision with that of a store alone. Only the RetryAfter of a stack
-// may be shorter.
+// checkAlike compares a decision of a stack with the decision of a store alone. Only the
+// RetryAfter of a stack may be shorter.
 func checkAlike(t *testing.T, seed uint64, got, want *weir.Transaction) {
 	t.Helper()
 	if got.Allowed() != want.Allowed() || got.Allowed() && got.Wait != want.Wait || !got.Allowed() && got.RetryAfter() > want.RetryAfter() {

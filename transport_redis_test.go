@@ -146,7 +146,7 @@ func (q *sharedQuota) replica(t *testing.T, redisAddr string) *http.Client {
 }
 
 // checkTurns checks what does not depend on the speed of the machine: no request is lost,
-// none is sent before its turn, and the turns of a period keep the buffer.
+// no request is sent before its turn, and the turns of a period keep the buffer.
 func (q *sharedQuota) checkTurns(t *testing.T, seen []arrival) {
 	t.Helper()
 	if len(seen) != q.requests {

@@ -168,7 +168,7 @@ func TestTransportPausedLines(t *testing.T) {
 			asks := 0
 			one := outbound(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
 				err := memory.Take(ctx, tx)
-				if asks++; asks > 1 && asks <= 4 { // the first call is the request, the others make the pause
+				if asks++; asks > 1 && asks <= 4 { // the first call is for the request, and the other calls make the pause
 					wg.Go(ask)
 					synctest.Wait()
 				}
@@ -195,8 +195,8 @@ type pauseCase struct {
 	logged   string // the pause of the answer, if MaxPause cuts it
 }
 
-// TestMaxPause: a pause lasts at most MaxPause, the first that is cut is logged, and a
-// response that asks for more is not retried.
+// TestMaxPause: a pause lasts at most MaxPause, the first pause that is cut is logged, and
+// a response that asks for more is not retried.
 func TestMaxPause(t *testing.T) {
 	for _, c := range []pauseCase{
 		{"a foreign 200", 0, response(200, "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "86400"), "1m0s", "24h0m0s"},
@@ -450,7 +450,7 @@ func TestTransportKeepsConnections(t *testing.T) {
 	}
 }
 
-// answer429 asks for a pause of 2 s; if it drips, its body ends with the request.
+// answer429 asks for a pause of 2 s. If the body drips, it ends with the request.
 func answer429(w http.ResponseWriter, r *http.Request, drips bool) {
 	w.Header().Set("Retry-After", "2")
 	w.WriteHeader(429)
@@ -689,8 +689,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestTransportErrors: if the store fails the request is sent. If its context ends during
-// the wait, the turn is given back and the body is closed.
+// TestTransportErrors: if the store fails, the request is sent. If the context of the
+// request ends during the wait, the turn is given back and the body is closed.
 func TestTransportErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -27,7 +27,7 @@ var tens = []weir.Limit{
 // big returns the largest cost of a turn that can wait behind five other units.
 func big(limit weir.Limit) int64 {
 	if limit.Algorithm.Name() == "leaky-bucket" {
-		return 5 // the queue has room for no more
+		return 5 // the queue has room for five units
 	}
 	return 10
 }

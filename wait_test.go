@@ -214,8 +214,8 @@ type deadlineless struct{ context.Context }
 
 func (deadlineless) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// TestHangUp: a client that hangs up while it waits is not served, and its turn
-// goes to the next.
+// TestHangUp: a client that hangs up while it waits is not served, and its turn goes to the
+// next client.
 func TestHangUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, start := waiting(t, weir.Options{MaxWait: time.Minute}, algorithms.GCRA(1, 10*time.Second)), time.Now()
@@ -238,7 +238,7 @@ func TestHangUp(t *testing.T) {
 	})
 }
 
-// TestMaxWaiting: while MaxWaiting requests wait, others are refused at once.
+// TestMaxWaiting: while MaxWaiting requests wait, other requests are refused at once.
 func TestMaxWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := waiting(t, weir.Options{MaxWait: time.Hour, MaxWaiting: 2}, algorithms.GCRA(1, time.Second))
@@ -335,7 +335,7 @@ func TestMaxWaitingAtOnce(t *testing.T) {
 }
 
 // TestManyWaiting: each of 10,000 waiting requests takes a few kilobytes, and all their
-// goroutines end, because otherwise the bubble of testing/synctest would not.
+// goroutines end, because otherwise the bubble of testing/synctest would not end.
 func TestManyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 10_000
@@ -467,7 +467,7 @@ func ExampleLimitedError() {
 }
 
 // TestCancelGivesBackItsOwn: if the caller overwrites its charges after Reserve, Cancel
-// still gives back the reserved units, and none of another key.
+// still gives back the reserved units, and no units of another key.
 func TestCancelGivesBackItsOwn(t *testing.T) {
 	store := memory()
 	charges := []weir.Charge{{Rule: "r", Limit: algorithms.SlidingLog(10, 1000*time.Hour), Cost: 10}}

@@ -154,8 +154,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestRetryAfter: Parse reads every form of a wait, caps it at a day, and ignores malformed
-// ones.
+// TestRetryAfter: Parse reads every form of a wait, caps the wait at a day, and ignores
+// malformed waits.
 func TestRetryAfter(t *testing.T) {
 	for _, c := range []struct {
 		after, ms string
@@ -185,7 +185,7 @@ func TestRetryAfter(t *testing.T) {
 		{"86399", "", 24*time.Hour - time.Second},
 		{"86401", "", 24 * time.Hour},
 		{"99999999", "", 24 * time.Hour},
-		{"999999999", "", 24 * time.Hour}, // a Unix time of 2001: it means never, not past
+		{"999999999", "", 24 * time.Hour}, // a Unix time of 2001, which means never and not the past
 		{"2147483647", "", 24 * time.Hour},
 		{"999999999999", "", 24 * time.Hour},
 		{"9223372036854775807", "", 24 * time.Hour},
@@ -230,7 +230,7 @@ func TestStructured(t *testing.T) {
 		{`"a";r=1`, good},
 		{"  \"a\" \t, \t\"b\";r=2  ", "b:2/? requests"}, // a has no r, which is required, so a is skipped
 		{`"a"; r=1;t=5`, good + " +5s"},
-		{`"a";r=9;r=1`, good}, // the last counts
+		{`"a";r=9;r=1`, good}, // the last value of r counts
 		{`"a";r=1;x;*y=?0;z=?1;u=1.5;v=-3;w=tok/en:*;s="q\"\\";d=@-1659578233;e=%"f%c3%bc";p=:AQI:;q-_.*9=:aGk=:`, good},
 		{`"a\"\\,;b";r=1`, `a"\,;b:1/? requests`},
 		{`"a";r=999999999999999`, "a:999999999999999/? requests"},

@@ -1,5 +1,5 @@
 // Package badfiles has rule files with mistakes, and the messages that they cause. The
-// tests of package config use them, and so do the tests of its JSON Schema in
+// tests of package config use them, and so do the tests of the JSON Schema in
 // internal/xtest.
 package badfiles
 

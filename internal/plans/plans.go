@@ -6,8 +6,8 @@ package plans
 // and cost.
 type Plan struct {
 	// Names is a hash of the names that tell the states of a key apart: of the rule, of the
-	// limit as it is stored, and of the algorithm. It depends on no secret, so combine it
-	// with a hash of the key that does.
+	// limit as it is stored, and of the algorithm. The hash depends on no secret, so
+	// combine it with a hash of the key that depends on a secret.
 	Names uint64
 
 	// Unit, Rate, Full and Size are the numbers of GCRA and the buckets, which count a debt

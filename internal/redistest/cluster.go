@@ -9,7 +9,7 @@ import (
 const slots = 16384
 
 // ClusterSet is a Redis Cluster. Nodes has the nodes that started as masters, followed by
-// those that started as replicas. MasterOf returns the present master of a key.
+// the nodes that started as replicas. MasterOf returns the present master of a key.
 type ClusterSet struct {
 	Nodes []*Proc
 }
@@ -73,8 +73,8 @@ func (c *ClusterSet) MasterOf(key string) *Proc {
 }
 
 // Reshard moves slots with their keys from one master to another, as redis-cli does.
-// Clients may send commands meanwhile; they get ASK and later MOVED. When Reshard returns,
-// all masters know of the move; replicas learn of it a moment later.
+// Clients may send commands meanwhile, and get ASK and later MOVED. When Reshard returns,
+// all masters know of the move. Replicas learn of it a moment later.
 func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 	t.Helper()
 	fromID, toID := from.must(t, "CLUSTER", "MYID").(string), to.must(t, "CLUSTER", "MYID").(string)

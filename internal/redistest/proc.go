@@ -1,6 +1,6 @@
 // Package redistest starts real Redis servers on loopback for tests: a single server
 // (Server), a master with Sentinels (Sentinel), or a Cluster (Cluster). Proxy starts a
-// proxy in front of a server; the proxy delays, loses and cuts answers, as a bad network
+// proxy in front of a server. The proxy delays, loses and cuts answers, as a bad network
 // does.
 //
 // Servers persist no data, keep their files in the TempDir of the test, and end in its
@@ -77,8 +77,8 @@ func (p *Proc) Resume() { _ = p.cmd.Process.Signal(sigCont) }
 
 // Restart kills the process if it still runs, and starts it on the same port without data
 // and scripts. A Cluster node and a Sentinel keep their configuration, as they would in
-// production. Restart returns when the server answers; its Cluster or its Sentinels accept
-// it again later.
+// production. Restart returns when the server answers. Its Cluster or its Sentinels accept
+// the server again later.
 func (p *Proc) Restart(t testing.TB) {
 	t.Helper()
 	p.Kill()
@@ -186,9 +186,10 @@ func wait(ok func() bool) error {
 }
 
 // follow returns when the replicas receive what the master writes. A link that is up does
-// not prove that: the stream of writes starts with the first acknowledgement of the
-// replica, up to a second later. If the master is killed before that, its writes are lost.
-// The pings of the master, one a second, show that the stream has started.
+// not prove that the replicas receive the writes: the stream of writes starts with the
+// first acknowledgement of the replica, up to a second later. If the master is killed
+// before that, its writes are lost. The pings of the master, one a second, show that the
+// stream has started.
 func follow(t testing.TB, master *Proc, replicas ...*Proc) {
 	t.Helper()
 	all := func(ok func(p *Proc) bool) {

@@ -13,8 +13,8 @@ import (
 
 // FaultProxy passes TCP connections on to a server and damages the answers on demand.
 // Requests always reach the server. Any goroutine may change Latency, Swallow, Reset and
-// Limit at any time; they affect open connections too. A chunk is the result of one read
-// from the server; a small answer is one chunk.
+// Limit at any time. The changes affect open connections too. A chunk is the result of one
+// read from the server. A small answer is one chunk.
 type FaultProxy struct {
 	Latency atomic.Int64 // nanoseconds by which each chunk is late
 	Swallow atomic.Bool  // answers vanish, and the connection stays open
@@ -137,8 +137,8 @@ func (p *FaultProxy) serve(ln net.Listener, client net.Conn) {
 		return
 	}
 	defer server.Close()
-	// If either connection ends, both are closed, which ends both copies even if the server
-	// is paused.
+	// If either connection ends, both connections are closed, which ends both copies even
+	// if the server is paused.
 	p.wg.Go(func() {
 		_, _ = io.Copy(server, client)
 		server.Close()

@@ -16,8 +16,9 @@ const doTimeout = time.Second
 
 // Do sends one command on a new connection, so SELECT, MULTI and WAIT have no effect on
 // later commands. It returns the reply: a string, an int64, a []any of these, or nil. If
-// the whole reply is an error, Do returns it as err; errors in an array are elements. Do
-// does not authenticate, and takes at most one second. Any goroutine may call it.
+// the whole reply is an error, Do returns that error as err. Errors in an array are
+// elements. Do does not authenticate, and takes at most one second. Any goroutine may call
+// it.
 func (p *Proc) Do(args ...string) (reply any, err error) {
 	reply, err = do(p.Addr(), args)
 	if e, ok := reply.(error); ok {
@@ -29,7 +30,8 @@ func (p *Proc) Do(args ...string) (reply any, err error) {
 	return reply, nil
 }
 
-// text is Do for polling: it returns the reply as one string, or "" after an error.
+// text sends a command as Do does, for polling. It returns the reply as one string, or ""
+// after an error.
 func (p *Proc) text(args ...string) string {
 	v, err := p.Do(args...)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // TestOf: keys of up to 128 bytes are stored unchanged and without an allocation, longer
-// ones as a digest, and a stored key stays the same.
+// keys are stored as a digest, and a stored key stays the same.
 func TestOf(t *testing.T) {
 	for _, tt := range []struct{ key, want string }{
 		{"", ""},

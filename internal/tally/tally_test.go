@@ -45,7 +45,7 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// TestNear: a decision is near its limit if it leaves less than a fifth of it.
+// TestNear: a decision is near its limit if it leaves less than a fifth of the limit.
 func TestNear(t *testing.T) {
 	for _, tt := range []struct {
 		quota, burst, remaining int64
@@ -69,8 +69,8 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestRequests: a request counts once, however many limits it is charged under, and one
-// that only rules in shadow decide does not count.
+// TestRequests: a request counts once, however many limits it is charged under, and a
+// request that only rules in shadow decide does not count.
 func TestRequests(t *testing.T) {
 	limit, decisions := algorithms.GCRA(9, time.Minute), []weir.Decision{{Allowed: true}, {Allowed: true}}
 	charges := []weir.Charge{{Rule: "a", Limit: limit, Cost: 3}, {Rule: "b", Limit: limit, Cost: 1}}
