@@ -13,7 +13,7 @@ import (
 )
 
 // Bans remembers the bans by which limiters of this process refused requests, for n keys at
-// most. If there are more, it forgets the ban that ends first.
+// most. If more keys are banned, Bans forgets the ban that ends first.
 type Bans struct {
 	n     int
 	mu    sync.Mutex
@@ -65,7 +65,7 @@ func (b *Bans) first() (first ruleKey) {
 	return first
 }
 
-// Keys returns the bans that have not ended, with those first that end last. A ban that an
+// Keys returns the bans that have not ended. The ban that ends last comes first. A ban that an
 // operator has lifted is still among them.
 func (b *Bans) Keys() []Banned {
 	now := time.Now()

@@ -17,20 +17,20 @@ import (
 // Codes of the mistakes that Diagnose finds. DIAGNOSTICS.md says what each means and
 // how to mend it.
 const (
-	NobodyTrusted  = "WEIR001" // forwarded requests are limited by the address of the proxy
+	NobodyTrusted  = "WEIR001" // forwarded requests are limited by the address of the peer
 	AnybodyTrusted = "WEIR002" // clients can choose their key under a rule
 	ChargedTwice   = "WEIR003" // one request is charged twice under a rule
 	EmptyKey       = "WEIR004" // a key is empty
 	ClockFar       = "WEIR005" // the clocks of the store and of this process differ
-	SlowClient     = "WEIR006" // a Redis client has settings that exceed the store's time budget
+	SlowClient     = "WEIR006" // a Redis client has settings that work against the store
 	FailOpen       = "WEIR007" // requests cannot be decided, and pass unless OnError refuses them
 )
 
-// Diagnose finds probable mistakes in a configuration. It checks rules and stores when it
-// is called, and returns a function for weir.Options.Observe that checks requests. Each
-// mistake is logged as a warning with its code, and each code at most once a minute. A nil
-// logger means slog.Default(). A store is checked if it has a method Warnings() []string,
-// as a redisstore.Store has.
+// Diagnose finds probable mistakes in a configuration. It checks the rules and the stores
+// when it is called, and returns a function for weir.Options.Observe that checks requests.
+// A mistake is logged as a warning with its code. Each code is logged at most once a minute.
+// A nil logger means slog.Default(). A store is checked if it has a method
+// Warnings() []string, as a redisstore.Store has.
 func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (observe func(weir.Event)) {
 	if logger == nil {
 		logger = slog.Default()
@@ -45,7 +45,7 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 	for _, s := range stores {
 		if s, ok := s.(interface{ Warnings() []string }); ok {
 			if w := s.Warnings(); len(w) > 0 {
-				d.found(SlowClient, "a Redis client has settings that exceed the store's time budget", "warnings", w)
+				d.found(SlowClient, "a Redis client has settings that work against the store", "warnings", w)
 			}
 		}
 	}
@@ -59,7 +59,7 @@ type diagnosis struct {
 	last   map[string]time.Time // when a code was last logged
 }
 
-// found logs a warning, unless it logged one with this code less than a minute ago.
+// found logs a warning, unless it logged a warning with this code less than a minute ago.
 func (d *diagnosis) found(code, message string, attrs ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,9 +71,9 @@ func (d *diagnosis) found(code, message string, attrs ...any) {
 	d.logger.Warn("weir: "+message, append([]any{"code", code}, attrs...)...)
 }
 
-// trustsAnybody calls key with a request from the Internet that claims to come from
-// another address, and reports whether key believes it. The addresses are those for
-// documentation (RFC 5737).
+// trustsAnybody calls the function key with a request from the Internet that claims to come
+// from another address, and reports whether the function returns that address. The addresses
+// are those for documentation (RFC 5737).
 func trustsAnybody(key weir.KeyFunc) (trusts bool) {
 	const peer, elsewhere = "203.0.113.1", "198.51.100.7"
 	defer func() { _ = recover() }() // a user's key function may need more of a request than this one has

@@ -9,10 +9,10 @@ import (
 )
 
 // Log returns a function for weir.Options.Observe that logs refusals and errors, at most
-// perSecond lines a second. If lines are left out, the next line has their number as
-// left_out. A line has the rule, the reason (such as "limit", "ban", "deny" or "error"), the
-// limit if a limit refused, and retry_after if waiting helps. A nil logger means
-// slog.Default(). A perSecond below 1 means 1.
+// perSecond lines a second. If lines are left out, the next line has the number of these
+// lines as left_out. A line has the rule, the reason (such as "limit", "ban", "deny" or
+// "error"), the limit if a limit refused, retry_after if waiting helps, and err if the request
+// could not be decided. A nil logger means slog.Default(). A perSecond below 1 means 1.
 //
 // Keys may be personal data. The function key returns the form in which a key is logged. If
 // key is nil, no key is logged.
@@ -32,7 +32,7 @@ type refusalLog struct {
 	mu      sync.Mutex
 	second  time.Time // when the current second began
 	lines   int       // in the current second
-	leftOut int       // lines since the last one that was logged
+	leftOut int       // lines that were left out since the last line that was logged
 }
 
 func (l *refusalLog) observe(e weir.Event) {
@@ -75,8 +75,8 @@ func (l *refusalLog) observe(e weir.Event) {
 	l.logger.InfoContext(e.Request.Context(), message, attrs...)
 }
 
-// longest returns the name of the limit with the longest wait, which is the RetryAfter of the
-// refusal.
+// longest returns the name of the limit with the longest wait. That wait is the RetryAfter of
+// the refusal.
 func longest(t *weir.Transaction) string {
 	for i := range t.Decisions {
 		if d := &t.Decisions[i]; !d.Allowed && d.RetryAfter == t.Refusal.RetryAfter {

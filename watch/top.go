@@ -1,8 +1,8 @@
 // Package watch has functions for weir.Options.Observe that show operators what limiters do.
-// Top finds the keys that are refused most, Bans the keys that are banned, and Traffic tries
-// other limits on recent requests. Log logs refusals at a bounded rate, and Diagnose finds
-// probable mistakes in a configuration. To use several, set Observe to a function that calls
-// each of them.
+// Top finds the keys that are refused most. Bans lists the keys that are banned. Traffic tries
+// other limits on recent requests. Log logs refusals at a bounded rate. Diagnose finds
+// probable mistakes in a configuration. To use several of these functions, set Observe to a
+// function that calls each of them.
 package watch
 
 import (
@@ -103,7 +103,7 @@ func (t *Top) Count(rule, key string) int64 {
 	return 0
 }
 
-// Keys returns the keys that the Top remembers, with those first that have the largest Count.
+// Keys returns the keys that the Top remembers. The key with the largest Count comes first.
 func (t *Top) Keys() []Refused {
 	t.mu.Lock()
 	defer t.mu.Unlock()

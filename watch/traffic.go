@@ -20,8 +20,8 @@ type Traffic struct {
 	rules []string
 	ring  []recorded
 	n     int64  // how many requests were recorded
-	keys  []byte // the keys of the ring, one after the other, again from the start when it is full
-	end   int64  // bytes of keys that were written: the last key ends at end % len(keys)
+	keys  []byte // a ring of the keys of the recorded requests, one key after the other
+	end   int64  // number of bytes written to keys so far: the last key ends at end % len(keys)
 }
 
 // A recorded is a request that was charged under one rule.
@@ -36,7 +36,7 @@ type recorded struct {
 
 const (
 	keyBytes = 32   // room for the key of one request
-	maxRules = 1000 // requests of more rules are not recorded
+	maxRules = 1000 // requests under further rules are not recorded
 )
 
 // NewTraffic returns a Traffic that remembers the last n requests, or fewer if keys are longer
@@ -49,9 +49,9 @@ func NewTraffic(n int) *Traffic {
 	return &Traffic{ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
 }
 
-// Observe records a request under each rule that was asked for it, also if a limit refused the
-// request. It does not record requests that are refused by a deny list, or by a ban that the
-// process knows of, because then no limit is asked.
+// Observe records a request under each rule that charges it 1 unit or more, even if a limit
+// refused the request. It does not record requests that are refused by a deny list, or by a ban
+// that the process knows of, because no limit decides these requests.
 func (t *Traffic) Observe(e weir.Event) {
 	if e.Err != nil || e.Transaction == nil {
 		return
@@ -96,7 +96,7 @@ type Trial struct {
 	From, To time.Time // the times of the first and the last request
 
 	Requests    int
-	WereRefused int // requests that the limits of their time refused
+	WereRefused int // requests that were refused when they were recorded
 	Refused     int // requests that the tried limits refuse
 	Keys        int // number of different keys
 	RefusedKeys int // number of different keys with a request that the tried limits refuse
@@ -107,7 +107,7 @@ type Trial struct {
 // Try returns how many of the recorded requests of a rule the limits would have refused. Each
 // key begins with its whole quota, so the result says little if a period is longer than the
 // recorded time. Real clients might have sent other requests after a refusal. Try returns an
-// error if there are no limits, if one is invalid, or if one counts requests in flight.
+// error if there are no limits, if a limit is invalid, or if a limit counts requests in flight.
 func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
 		return trial, errors.New("watch: Try: no limits")
@@ -149,7 +149,7 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 	return trial, nil
 }
 
-// count adds a request to the numbers of the requests.
+// count adds a request to Requests and WereRefused, and sets From and To.
 func (t *Trial) count(r *recorded) {
 	at := time.UnixMicro(r.at)
 	if t.Requests == 0 {
@@ -161,7 +161,8 @@ func (t *Trial) count(r *recorded) {
 	}
 }
 
-// take charges a request to all limits if all have room for it, and reports whether they have.
+// take charges a request to all limits if all of them have room for it, and reports whether they
+// had room.
 func take(states []weir.State, limits []weir.Limit, r *recorded) bool {
 	next := make([]weir.State, len(limits))
 	for i := range limits {
@@ -179,7 +180,7 @@ type keyed struct {
 	key string
 }
 
-// of returns the recorded requests of a rule, with the earliest first.
+// of returns the recorded requests under a rule, the earliest first.
 func (t *Traffic) of(rule string) (list []keyed) {
 	t.mu.Lock()
 	id := slices.Index(t.rules, rule)

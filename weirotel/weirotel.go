@@ -4,7 +4,7 @@
 //	…
 //	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: observe})
 //
-// They are the metrics of package weirprom, named as is usual in OpenTelemetry:
+// The metrics are those of package weirprom, named as is usual in OpenTelemetry:
 // weir.decisions for weir_decisions_total. docs/metrics.md in the repository lists all
 // metrics and attributes. The package imports only the API of OpenTelemetry. Your program
 // chooses the SDK and the exporter.
@@ -23,7 +23,7 @@ import (
 
 // New returns a function for Observe of weir.Options that counts events with instruments
 // of the meter. Several Limiters may share it. The metrics include those of each store in
-// stores that Hybrid, Breaker or lease.New returned; other stores are ignored. New returns
+// stores that Hybrid, Breaker or lease.New returned. Other stores are ignored. New returns
 // the errors of the meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
 	m, err := newMetrics(meter)

@@ -1,6 +1,6 @@
 // Package weirprom exports metrics of limiters to Prometheus: decisions, units and refusals
 // by rule and limit, errors, waiting times, decisions that stores make from memory, and
-// reloads of a file of rules.
+// reloads of a file of rules:
 //
 //	metrics := weirprom.New(hybrid, breaker)
 //	prometheus.MustRegister(metrics, weirprom.NewFile(rules))
@@ -35,8 +35,8 @@ func New(stores ...weir.Store) *Collector {
 	return &Collector{stores: stores, wait: tally.NewHistogram(tally.WaitBounds), store: tally.NewHistogram(tally.StoreBounds)}
 }
 
-// Observe counts e. Set it as Observe of weir.Options. For a limit that it has seen before
-// it allocates nothing.
+// Observe counts e. Set it as Observe of weir.Options. If it has seen the limits of e before, it
+// allocates nothing.
 func (c *Collector) Observe(e weir.Event) {
 	if wait := c.tally.Observe(&e); wait > 0 {
 		c.wait.Observe(wait)
