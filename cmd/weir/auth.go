@@ -35,9 +35,9 @@ const envoyPrefix = "/auth/envoy"
 // The proxy must send the address of the client in X-Forwarded-For. A proxy whose own
 // address is not in trusted-proxies of the file gets a 400.
 //
-// The gateway does not see bodies, so the cost content-length is 0. Nor can it tell whether
-// an OPTIONS request has a body, and only without a body can a preflight be free of charge.
-// So it charges preflights, unless the proxy knows that a request has no body and asks
+// The gateway does not see bodies, so the cost content-length is 0. The gateway also cannot tell
+// whether an OPTIONS request has a body, and a preflight is free of charge only without a body.
+// So the gateway charges preflights, unless the proxy knows that a request has no body and asks
 // /auth/no-body, as nginx.conf does.
 func (g *gateway) auth(next http.Handler) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,8 +80,8 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 }
 
 // refusalStatus returns the status that the proxy takes as a refusal: 429, or the query
-// parameter refuse. ok is false if refuse is neither 429 nor 403. Envoy sends the query of
-// the client, so refusalStatus ignores it.
+// parameter refuse. ok is false if the parameter is neither 429 nor 403. Envoy sends the query
+// of the client, so refusalStatus ignores the query of Envoy's questions.
 func refusalStatus(r *http.Request) (status int, ok bool) {
 	if strings.HasPrefix(r.URL.Path, envoyPrefix) {
 		return http.StatusTooManyRequests, true
@@ -109,7 +109,7 @@ func (g *gateway) trusts(peer string) bool {
 }
 
 // original returns the request that a proxy asks about by sending r. If a header field is
-// missing, original returns its name and no request.
+// missing, original returns the name of the field and no request.
 func (d dialect) original(r *http.Request) (o *http.Request, missing string) {
 	for _, name := range []string{d.method, d.uri} {
 		if r.Header.Get(name) == "" {
@@ -123,9 +123,9 @@ func (d dialect) original(r *http.Request) (o *http.Request, missing string) {
 	return original(r, r.Header.Get(d.method), r.Header.Get(d.uri), host)
 }
 
-// original returns a request with this method, URI and host, and with the header fields of
-// r. An empty host stands for the host of uri, or else of r. If X-Forwarded-For is missing,
-// original returns its name and no request.
+// original returns a request with the given method, URI and host, and with the header fields
+// of r. If uri has a host, that host is used instead of the given one. If both are empty, the host
+// of r is used. If X-Forwarded-For is missing, original returns that name and no request.
 func original(r *http.Request, method, uri, host string) (o *http.Request, missing string) {
 	const clients = "X-Forwarded-For"
 	if r.Header.Get(clients) == "" {

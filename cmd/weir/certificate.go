@@ -28,9 +28,9 @@ func loadCertificate(certFile, keyFile string) (*certificate, error) {
 	return c, nil
 }
 
-// get is a tls.Config.GetCertificate. At most once a second it checks whether the file has
-// changed. If the new pair cannot be loaded, for example because it is still being written,
-// get returns the old one.
+// get is the function for tls.Config.GetCertificate. At most once a second it checks whether
+// certFile has changed. If the new certificate cannot be loaded, for example because its files are
+// still being written, get returns the old certificate.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

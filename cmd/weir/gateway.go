@@ -73,8 +73,8 @@ func newGateway(path string, b backend) (*gateway, error) {
 	return g, err
 }
 
-// handlerOfAll calls rules.HandlerOfAll and returns a panic of it as an error. It panics if
-// the headers of the rules differ.
+// handlerOfAll calls rules.HandlerOfAll. If HandlerOfAll panics because the headers of the rules
+// differ, handlerOfAll returns the error.
 func handlerOfAll(rules *config.File) (h func(http.Handler) http.Handler, err error) {
 	defer func() {
 		if e, ok := recover().(error); ok {
@@ -102,7 +102,7 @@ func (g *gateway) proxy(upstream *url.URL) http.Handler {
 		},
 		ErrorLog: slog.NewLogLogger(g.logger.Handler(), slog.LevelWarn),
 	})
-	// A ServeMux would redirect paths that are not clean; the upstream gets them unchanged.
+	// A ServeMux would redirect paths that are not clean. The upstream must get them unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/rate_limit" {
 			g.admin.RateLimit(w, r)

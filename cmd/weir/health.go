@@ -11,9 +11,9 @@ import (
 )
 
 // health answers /readyz with 200 while the store works, and with 503 while the store fails
-// and once the service shuts down. All replicas share Redis, and an outage must not make all
-// of them unready. So with -redis-down=memory they stay ready and count in memory. With open
-// or closed a replica is unready while Redis is down.
+// and once the service shuts down. All replicas share Redis, and an outage of Redis must not make
+// all of them unready. So with -redis-down=memory the replicas stay ready and count in memory.
+// With -redis-down=open or closed a replica is unready while Redis is down.
 type health struct {
 	store    weir.Store
 	stopping atomic.Bool

@@ -100,7 +100,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	asEnvoy := fs.Bool("envoy", false, "check files, or directories of files, of Envoy's rate limit service")
-	merge := fs.Bool("envoy-merge-domains", false, "with -envoy: several files of a directory may have descriptors of the same domain")
+	merge := fs.Bool("envoy-merge-domains", false, "with -envoy: allow several files of a directory to have descriptors of the same domain")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return exitOK
@@ -125,7 +125,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 }
 
 // checkFile returns the mistakes in a file. It does not check that all rules have the same
-// headers, which serve requires.
+// headers. The command serve requires that.
 func checkFile(path string, asEnvoy, merge bool) error {
 	if asEnvoy {
 		_, err := envoy.Load(path, merge)
@@ -134,8 +134,8 @@ func checkFile(path string, asEnvoy, merge bool) error {
 	return config.Check(path, config.Options{})
 }
 
-// version returns the version of this program, its commit if that is known, and the version
-// of Go that built it.
+// version returns the version of this program, its commit if the commit is known, and the
+// version of Go that built the program.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -10,15 +10,15 @@ import (
 
 type operatorKey struct{}
 
-// operatorOf returns the user name that an operator has sent, or "". The log has it in the
-// lines about changes that operators make.
+// operatorOf returns the user name that an operator has sent, or "". The log line of each change
+// by an operator has this name.
 func operatorOf(ctx context.Context) string {
 	name, _ := ctx.Value(operatorKey{}).(string)
 	return name
 }
 
 // operatorsOnly passes on requests that have the token, as a bearer token or as the password
-// of any user, and answers all others with 401. The user name is for the log only: everyone
+// of any user, and answers all other requests with 401. The user name is for the log only: everyone
 // who has the token can send any name.
 func operatorsOnly(token string, next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte(token))

@@ -63,7 +63,7 @@ const (
 const envPrefix = "WEIR_"
 
 // flags returns the flags that set o. The environment variables and the tables in
-// docs/serve.md follow from them.
+// docs/serve.md are made from these flags.
 func (o *options) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("weir serve", flag.ContinueOnError)
 	fs.StringVar(&o.limits, "limits", "", "`file` of the limits, read again when it changes and on SIGHUP")
@@ -76,10 +76,10 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.tlsKey, "tls-key", "", "`file` of the private key of -tls-cert")
 	fs.StringVar(&o.envoyConfig, "envoy-config", "", "`directory`, or one file, of limits in the format of Envoy's rate limit service, checked for changes once a second")
 	fs.StringVar(&o.envoyAddr, "envoy-rls", "localhost:8081", "`address` for Envoy's rate limit filter (gRPC), served only with -envoy-config")
-	fs.BoolVar(&o.envoyMerge, "envoy-merge-domains", false, "several files of -envoy-config may have descriptors of the same domain")
+	fs.BoolVar(&o.envoyMerge, "envoy-merge-domains", false, "allow several files of -envoy-config to have descriptors of the same domain")
 	fs.BoolVar(&o.envoyShadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
 	fs.BoolVar(&o.envoyHeaders, "envoy-headers", false, "tell Envoy to add RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses")
-	fs.BoolVar(&o.envoyMetadata, "envoy-metadata", false, "send Envoy dynamic metadata: the descriptors of the call, and which of those with quota_mode are over their limit")
+	fs.BoolVar(&o.envoyMetadata, "envoy-metadata", false, "send Envoy dynamic metadata: the descriptors of the call and, if all its limits have quota_mode, which descriptors are over their limit")
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
 	fs.Var(&o.redisDown, "redis-down", "what to do while Redis is down, one `word`: memory counts in this process, open lets all requests pass, closed answers them with 503")
@@ -136,7 +136,7 @@ func (o *options) parse(args []string, env func(string) (string, bool), stderr i
 	return errors.Join(errs...)
 }
 
-// check returns the mistakes that parsing the single flags does not find.
+// check returns the mistakes that parsing each flag alone does not find.
 func (o *options) check() error {
 	var errs []error
 	mistake := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -33,7 +33,7 @@ type redisOptions struct {
 	tlsServerName          string
 
 	client redis.UniversalOptions // what the flags of clientFields set
-	given  []string               // the fields of client that were set
+	given  []string               // the fields of client whose flags were given
 }
 
 // clientFields are the fields of redis.UniversalOptions that flags set, with the help texts
@@ -53,21 +53,21 @@ var clientFields = []struct{ field, usage string }{
 	{"IdentitySuffix", "`text` that is appended to the name of the client library, if -redis-disable-identity is false"},
 	{"PoolSize", "largest `number` of connections to a Redis node that are in use at the same time"},
 	{"PoolTimeout", "longest `time` to wait for a free connection; the default is -redis-timeout"},
-	{"PoolFIFO", "use the connection that was idle longest, not the one that was used last"},
+	{"PoolFIFO", "use the connection that was idle longest, not the connection that was used last"},
 	{"MinIdleConns", "smallest `number` of idle connections that are kept open"},
 	{"MaxIdleConns", "largest `number` of idle connections; 0 means no bound"},
 	{"MaxActiveConns", "largest `number` of connections, idle or in use; 0 means no bound"},
 	{"MaxConcurrentDials", "largest `number` of connections that are being opened at the same time; 0 means -redis-pool-size"},
 	{"ConnMaxIdleTime", "`time` after which an idle connection is closed; 0 means 30m"},
 	{"ConnMaxLifetime", "`time` after which a connection is closed; 0 means never"},
-	{"ConnMaxLifetimeJitter", "largest random `time` that is added to -redis-conn-max-lifetime of a connection, or subtracted"},
+	{"ConnMaxLifetimeJitter", "largest random `time` that is added to the -redis-conn-max-lifetime of a connection, or subtracted from it"},
 	{"DialTimeout", "longest `time` to open a connection"},
 	{"DialerRetries", "`number` of attempts to open a connection"},
 	{"DialerRetryTimeout", "`time` between attempts to open a connection; 0 means 100ms"},
 	{"ReadTimeout", "longest `time` to wait for an answer; the default is -redis-timeout plus 250ms"},
 	{"WriteTimeout", "longest `time` to send a command; the default is -redis-timeout plus 250ms"},
-	{"ContextTimeoutEnabled", "let -redis-timeout bound the commands of this client; if false, decisions go through a copy of it with shorter timeouts"},
-	{"MaxRetries", "`number` of times that a failed command for overrides is sent again; -1 means none. A decision is never sent again"},
+	{"ContextTimeoutEnabled", "let -redis-timeout bound the commands of the Redis client; if false, decisions go through a copy of the client whose timeouts are -redis-timeout plus 250ms"},
+	{"MaxRetries", "`number` of times that a failed command for overrides is sent again; -1 means none. Decisions are not affected"},
 	{"MinRetryBackoff", "shortest `time` before a failed command is sent again; 0 means 10ms"},
 	{"MaxRetryBackoff", "longest `time` before a failed command is sent again; 0 means 1s"},
 	{"ReadBufferSize", "size of the read buffer of a connection in `bytes`; 0 means 32 KiB"},
@@ -119,7 +119,7 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	}
 }
 
-// set records that a flag was given.
+// set records that the flag of this name was given, if the flag sets a field of o.client.
 func (o *redisOptions) set(name string) {
 	for _, c := range clientFields {
 		if flagOf(c.field) == name {
@@ -172,8 +172,8 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 	return u, nil
 }
 
-// redisLog logs the lines of the Redis client at level debug. They are details, because the
-// breaker already logs that Redis is down.
+// redisLog logs the lines of the Redis client at level debug. These lines are details, because
+// the breaker already logs that Redis is down.
 type redisLog struct{}
 
 func (redisLog) Printf(ctx context.Context, format string, args ...any) {
@@ -183,7 +183,7 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 // stores are what newStores returns.
 type stores struct {
 	store   weir.Store
-	counter weir.Store   // like store, but -replicas does not divide its limits; for Envoy
+	counter weir.Store   // for Envoy: like store, but -replicas does not divide the limits
 	all     []weir.Store // the stores that have metrics or keep overrides
 	close   func() error
 }

@@ -37,9 +37,9 @@ type service struct {
 	addrs  map[string]net.Addr // the addresses of the listeners, by the name of their flag
 }
 
-// serve runs a service until ctx ends or a server fails. Then requests may end, for up to
-// o.shutdownTimeout. serve calls started, unless it is nil, with the addresses of the
-// listeners by the names of their flags.
+// serve runs a service until ctx ends or a server fails. Then running requests have up to
+// o.shutdownTimeout to end. If the function started is not nil, serve calls it with the
+// addresses of the listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	st, err := newStores(o, logger)
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *service) stop() error {
 	return errors.Join(errs...)
 }
 
-// watch reloads the rules when the file changes and at each signal of hup, until ctx ends.
+// watch reloads the rules when the file changes and at each signal from hup, until ctx ends.
 func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger *slog.Logger) {
 	watched := make(chan error, 1)
 	go func() { watched <- rules.Watch(ctx) }()
@@ -214,7 +214,7 @@ func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger
 			if ctx.Err() != nil {
 				return
 			}
-			logger.Warn("weir: changes of the file of limits go unnoticed; send SIGHUP after a change", "error", err)
+			logger.Warn("weir: changes of the file of limits are not noticed; send SIGHUP after a change", "error", err)
 			watched = nil
 		case <-hup:
 			if changes, err := rules.Reload(); err != nil {

@@ -53,8 +53,8 @@ type (
 	}
 )
 
-// A text is a YAML scalar as it is written in the file. 0443 and true stay texts and do not
-// become a number and a boolean.
+// A text is a YAML scalar as it is written in the file: 0443 does not become a number, and true
+// does not become a boolean.
 type text string
 
 func (t *text) UnmarshalYAML(n ast.Node) error {
@@ -81,8 +81,8 @@ type Config struct {
 type node struct {
 	children  map[string]*node // by name: key, or key_value
 	wildcards []wildcard       // the children with an asterisk, in the order of the file
-	limit     *limit           // nil if the descriptor has none
-	shared    string           // with share_threshold: the value that counts for all values
+	limit     *limit           // nil if the descriptor has no limit
+	shared    string           // with share_threshold: the value under which all values are counted
 }
 
 // A wildcard is a child whose name has asterisks. Each asterisk stands for any text, even an
@@ -108,7 +108,7 @@ func (w *wildcard) matches(s string) bool {
 	return true
 }
 
-// A limit is a rate_limit of a file, or the limit that a descriptor of a call has with it.
+// A limit is a rate_limit of a file, or the field limit of a descriptor in a call.
 type limit struct {
 	proto     *ratelimit.RateLimitResponse_RateLimit // the limit in answers; calls share it, so it never changes
 	unlimited bool
@@ -118,8 +118,8 @@ type limit struct {
 	*stats
 }
 
-// periods are the lengths of the units. A month has 30 days and a year has 365, as in Envoy's
-// service.
+// periods are the lengths of the units. A month has 30 days and a year has 365 days, as in
+// Envoy's service.
 var periods = map[ratelimit.RateLimitResponse_RateLimit_Unit]time.Duration{
 	ratelimit.RateLimitResponse_RateLimit_SECOND: time.Second,
 	ratelimit.RateLimitResponse_RateLimit_MINUTE: time.Minute,
@@ -277,7 +277,7 @@ func (f *fields) Visit(n ast.Node) ast.Visitor {
 	return f
 }
 
-// syntax adds an error of the YAML library, with its line if that is known.
+// syntax adds an error of the YAML library, with the line of the mistake if that is known.
 func (r *reader) syntax(err error) {
 	line := 1
 	text := err.Error()

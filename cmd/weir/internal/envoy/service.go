@@ -30,10 +30,10 @@ import (
 
 // Options are the options of NewService. The zero Options are ready to use.
 type Options struct {
-	Merge    bool         // several files may have descriptors of the same domain
+	Merge    bool         // allow several files to have descriptors of the same domain
 	Shadow   bool         // count hits, but answer every call with OK
 	Headers  bool         // tell Envoy to add RateLimit-Limit, -Remaining and -Reset to responses
-	Metadata bool         // answer with dynamic metadata: the descriptors, and the state of quota_mode
+	Metadata bool         // answer with dynamic metadata: the descriptors, and the results of quota_mode
 	Logger   *slog.Logger // nil means slog.Default()
 }
 
@@ -41,7 +41,7 @@ type Options struct {
 type Service struct {
 	ratelimit.UnimplementedRateLimitServiceServer
 
-	Health *health.Server // of the gRPC server; it reports SERVING until Shutdown
+	Health *health.Server // the health service of the gRPC server, which reports SERVING until its Shutdown
 
 	path  string
 	store weir.Store
@@ -50,13 +50,13 @@ type Service struct {
 	mu        sync.Mutex // held while files are loaded
 	data      []byte     // the files as last read, even if they had a mistake
 	config    atomic.Pointer[Config]
-	overrides *stats // the hits of limits that descriptors of calls have with them
+	overrides *stats // counts the hits of all limits that come with descriptors of calls
 
 	storeErrors, callErrors, loads, failures atomic.Uint64
 }
 
 // NewService returns a service that counts in store. path is a directory of files of limits, or
-// one file. If the files cannot be loaded, NewService returns an error.
+// one file. NewService returns an error if the files cannot be loaded.
 func NewService(path string, store weir.Store, o Options) (*Service, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -105,8 +105,8 @@ func (s *Service) Reload() error {
 	return nil
 }
 
-// Watch reloads the files when they change, until ctx ends. It reads them once a second, which
-// also works for network file systems and mounted ConfigMaps.
+// Watch reloads the files when they change, until ctx ends. It reads the files once a second,
+// because this also works for network file systems and mounted ConfigMaps.
 func (s *Service) Watch(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -132,7 +132,7 @@ const maxDescriptors = 1000
 
 // An ask is one descriptor of a call, with the limit that applies to it.
 type ask struct {
-	*limit           // nil if no limit applies, or an unlimited one
+	*limit           // nil if no limit applies, or if the limit is unlimited
 	key       []byte // the key of the counter in the store
 	hits      uint64
 	giveBack  bool
@@ -220,10 +220,10 @@ func (s *Service) ask(a *ask, r *ratelimit.RateLimitRequest, d *common.RateLimit
 	return nil
 }
 
-// find sets a.limit to the limit of d below n, and appends the key of its counter to a.key. At
-// each level an equal value comes first, then values with asterisks in the order of the file,
-// and then the key without a value. A limit applies only to descriptors that have as many
-// entries as its descriptor in the file has levels.
+// find sets a.limit to the limit that the nodes below n have for d, and appends the key of the
+// counter of d to a.key. At each level an equal value comes first, then values with asterisks in
+// the order of the file, and then the key without a value. A limit applies to d only if d has an
+// entry for each level down to the descriptor of that limit in the file, and no further entry.
 func (a *ask) find(n *node, d *common.RateLimitDescriptor) {
 	for i, e := range d.GetEntries() {
 		name := e.GetKey() + "_" + e.GetValue()
@@ -262,11 +262,11 @@ const (
 	ceiling = weir.MaxTicks
 
 	// maxHits is the largest number of hits that one descriptor counts. It exceeds every
-	// limit, because a limit in a file is a uint32.
+	// limit, because requests_per_unit is a uint32.
 	maxHits = 1 << 32
 )
 
-// count counts the hits of every ask that has a limit, also if other asks are over their limit.
+// count counts the hits of every ask that has a limit, even if other asks are over their limit.
 // It returns the errors of the store, joined.
 func (s *Service) count(ctx context.Context, asks []ask) error {
 	var ts []*weir.Transaction
@@ -304,7 +304,7 @@ func (s *Service) count(ctx context.Context, asks []ask) error {
 	return errors.Join(errs...)
 }
 
-// after returns the count in the window, which includes the hits of a.
+// after returns the number of hits in the window, including the hits of a.
 func (a *ask) after() uint64 {
 	d := &a.t.Decisions[0]
 	if !d.Allowed { // the counter is full
@@ -313,7 +313,8 @@ func (a *ask) after() uint64 {
 	return uint64(ceiling - d.Remaining)
 }
 
-// status returns the answer to a, and adds its hits to the stats of the limit.
+// status returns the answer to a. It adds the hits of a to the stats of the limit, unless a gives
+// hits back.
 func (a *ask) status() *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
@@ -338,8 +339,8 @@ func (a *ask) status() *ratelimit.RateLimitResponse_DescriptorStatus {
 	return st
 }
 
-// quotaMode reports whether some limit of the call has quota_mode, and whether all its limits
-// have.
+// quotaMode reports whether some limit of the call has quota_mode, and whether all limits of the
+// call have quota_mode.
 func quotaMode(asks []ask) (some, all bool) {
 	all = true
 	for i := range asks {
@@ -351,8 +352,9 @@ func quotaMode(asks []ask) (some, all bool) {
 	return some, some && all
 }
 
-// answer returns the answer to a call. It is OVER_LIMIT if one descriptor is over its limit. If
-// all limits of the call have quota_mode, it is OVER_LIMIT only if all descriptors are.
+// answer returns the answer to a call. Its overall code is OVER_LIMIT if a descriptor is over its
+// limit. If all limits of the call have quota_mode, the code is OVER_LIMIT only if all descriptors
+// are over their limits. With Options.Shadow the code is always OK.
 func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.RateLimitResponse {
 	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
 	var over []int // the indexes of descriptors that are over their limit
@@ -379,7 +381,7 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.R
 	return resp
 }
 
-// tightest returns the status of a descriptor that is over its limit, or else the one with the
+// tightest returns the status of a descriptor that is over its limit, or else the status with the
 // smallest LimitRemaining. It returns nil if no descriptor has a limit.
 func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *ratelimit.RateLimitResponse_DescriptorStatus) {
 	for _, st := range statuses {
@@ -406,8 +408,8 @@ func headers(st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderVal
 	}
 }
 
-// metadata returns the dynamic metadata of a call: its domain and descriptors, whether it has a
-// limit with quota_mode, and over, the indexes of descriptors that are over such a limit.
+// metadata returns the dynamic metadata of the call r: its domain, its descriptors, the value of
+// quotaMode, and the indexes in over, which are those of the descriptors over their limit.
 func metadata(r *ratelimit.RateLimitRequest, over []int, quotaMode bool) *structpb.Struct {
 	list := func(values []*structpb.Value) *structpb.Value {
 		return structpb.NewListValue(&structpb.ListValue{Values: values})

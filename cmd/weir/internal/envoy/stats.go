@@ -23,8 +23,8 @@ func newStats(names []string) *stats {
 	return s
 }
 
-// count adds hits under a limit of quota hits. after is the count of the window with these hits.
-// over reports whether after exceeds quota.
+// count adds hits to the metrics of a limit of quota hits. after is the number of hits in the
+// window, including these. over reports whether after exceeds quota.
 func (s *stats) count(hits, after, quota uint64, shadow bool) (over bool) {
 	before := after - min(hits, after)
 	near := uint64(math.Floor(float64(float32(quota) * float32(nearLimit))))
@@ -48,7 +48,7 @@ func (s *stats) count(hits, after, quota uint64, shadow bool) (over bool) {
 }
 
 // prefix begins the names of the metrics. The names are those that Envoy's service exports to
-// Prometheus, so that its dashboards keep working.
+// Prometheus, so that dashboards for that service keep working.
 const prefix = "ratelimit_service_"
 
 var (
@@ -60,7 +60,7 @@ var (
 	shadowDesc = prometheus.NewDesc(prefix+"rate_limit_shadow_mode", "Hits over a limit with shadow_mode, which were answered with OK.", labels, nil)
 	errorDesc  = prometheus.NewDesc(prefix+"should_rate_limit_error", "Calls answered with an error, because the store failed (redis_error) or the call was invalid (service_error).", []string{"err_type"}, nil)
 	loadDesc   = prometheus.NewDesc(prefix+"config_load_success", "Number of times that the files of limits were loaded.", nil, nil)
-	failDesc   = prometheus.NewDesc(prefix+"config_load_error", "Number of times that the files of limits had a mistake, so that the limits before stayed in force.", nil, nil)
+	failDesc   = prometheus.NewDesc(prefix+"config_load_error", "Number of times that the files of limits had a mistake, so that the old limits stayed in force.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
