@@ -22,10 +22,12 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A contender is a rate limiter in memory. open makes a limiter that gives each key quota
-// units a period. The function that open returns makes a check for one goroutine.
+// A contender is a rate limiter in memory.
 type contender struct {
 	name string
+
+	// open makes a limiter that gives each key quota units a period. It returns a function
+	// that each goroutine calls once for its check.
 	open func(quota int64, period time.Duration) func() check
 }
 

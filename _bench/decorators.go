@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// decorators measures a check through each decorator, a store around a store, beside a
-// check without it. All stores are in memory.
+// decorators measures a check through each decorator (a store around a store), and a check
+// without a decorator. All stores are in memory.
 func decorators(o options) ([]*table, error) {
 	t := &table{title: "Stores around a store", note: fmt.Sprintf("ns per check of one hot key: the least of %d rounds (and the median).", o.short()), header: []string{"", "ns"}}
 	things := []struct {
@@ -58,8 +58,8 @@ func (s *refusing) Take(_ context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// blocked measures the memory of a Hybrid for keys that are all refused, and for how many
-// of the last of them it asks the next store again.
+// blocked measures the memory of a Hybrid for keys that are all refused. It also counts for
+// how many of the last keys the Hybrid asks the next store again.
 func blocked(o options) *table {
 	n := o.pick(100_000, 10_000)
 	t := &table{title: "Blocked keys", note: fmt.Sprintf("Hybrid with room for %d keys.", n), header: []string{"keys", "bytes a key", "asked again", "ns a key"}}

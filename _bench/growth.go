@@ -109,7 +109,7 @@ func growthGoroutines(o options, _ *redis.Client) (*table, error) {
 }
 
 func growthLogs(o options, rdb *redis.Client) (*table, error) {
-	t := &table{title: "Larger logs", note: "A sliding log that holds this many units; its quota is twice as many.", header: []string{"units", "memory, ns a check", "Redis, server µs", "Redis, bytes a unit"}}
+	t := &table{title: "Larger logs", note: "A sliding log that holds this many units. Its quota is twice this number.", header: []string{"units", "memory, ns a check", "Redis, server µs", "Redis, bytes a unit"}}
 	for _, n := range []int{20, 200, 2000, 20_000, 100_000} {
 		if o.quick && n > 200 {
 			break

@@ -14,8 +14,8 @@ import (
 
 const plenty = 1_000_000_000 // a quota per second that no run uses up
 
-// A scene is a way to call the contenders: which keys, limit, goroutines and number of
-// checks.
+// A scene says how the contenders are called: with which keys and which limit, on how many
+// goroutines, and how many times.
 type scene struct {
 	name       string
 	keys       []string
@@ -74,7 +74,7 @@ func memory(o options) ([]*table, error) {
 }
 
 // footprints measures the memory of a million keys, and how many of them Weir's store loses
-// if it has room for exactly as many.
+// if MaxKeys is the number of keys.
 func footprints(o options) ([]*table, error) {
 	many := keysOf(o.pick(1_000_000, 50_000))
 	t := &table{title: "Many keys in memory", note: fmt.Sprintf("%d keys.", len(many)), header: []string{"", "bytes a key", "full GC, ms", "lost"}}
@@ -93,8 +93,8 @@ func footprints(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-// lostOf charges each key once in a store with room for len(keys), and returns how many of
-// them the store has then forgotten.
+// lostOf charges each key once in a store whose MaxKeys is len(keys), and returns how many
+// of the keys the store has then forgotten.
 func lostOf(keys []string) (lost int) {
 	ask := weirOf(memstore.New(memstore.Options{MaxKeys: len(keys)}), algorithms.GCRA(1, time.Hour))()
 	_ = askAll(ask, keys)

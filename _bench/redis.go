@@ -25,7 +25,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A shared contender is a rate limiter in Redis. Its keys differ from those of the others.
+// A shared contender is a rate limiter in Redis. No two contenders use the same keys.
 type shared struct {
 	name string
 	open func(rdb *redis.Client, quota int64) func() check
@@ -290,8 +290,8 @@ func serverCost(o options, rdb *redis.Client) (*table, error) {
 	return t, nil
 }
 
-// serverTime makes ops checks after a first one, and returns the commands and the server µs
-// per check. With a quota of 1 each of them must be refused.
+// serverTime makes a first check and then ops checks, and returns the commands and the
+// server µs per check. With a quota of 1 each of the ops checks must be refused.
 func (c *shared) serverTime(rdb *redis.Client, quota int64, ops int) (calls, usec float64, err error) {
 	if err := rdb.FlushAll(ctx).Err(); err != nil {
 		return 0, 0, err

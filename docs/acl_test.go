@@ -19,8 +19,8 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// acl returns the access rules in docs/security.md: those of Weir's user in Redis, and
-// those that this user needs in addition in a cluster.
+// acl returns the access rules in docs/security.md: the rules of Weir's user in Redis, and
+// the further rules that this user needs in a cluster.
 func acl(t *testing.T) (user, cluster []string) {
 	t.Helper()
 	blocks := blocksOf(t, "redis-acl")

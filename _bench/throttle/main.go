@@ -67,10 +67,10 @@ func main() {
 	buffer := flag.Duration("buffer", 25*time.Millisecond, "weir.Options.Buffer")
 	ramp := flag.Duration("ramp", time.Second, "start the workers of a process one after the other within this time")
 	flag.IntVar(&own.Limit, "limit", 0, "run one row of your own, with this `limit`")
-	flag.DurationVar(&own.Period, "period", time.Second, "with -limit: its period")
-	flag.IntVar(&own.Processes, "processes", 3, "with -limit: client processes")
-	flag.IntVar(&own.Concurrency, "concurrency", 100, "with -limit: workers of each process")
-	flag.IntVar(&own.Requests, "requests", 0, "with -limit: requests of all processes; 0 is ten windows")
+	flag.DurationVar(&own.Period, "period", time.Second, "with -limit: the period of the limit")
+	flag.IntVar(&own.Processes, "processes", 3, "with -limit: the number of client processes")
+	flag.IntVar(&own.Concurrency, "concurrency", 100, "with -limit: the number of workers of each process")
+	flag.IntVar(&own.Requests, "requests", 0, "with -limit: the number of requests of all processes together; 0 means enough for ten windows")
 	flag.Parse()
 
 	rows := published

@@ -31,7 +31,7 @@ type message struct {
 }
 
 func main() {
-	speed := flag.Int("speed", 1, "how many times as fast to run, from 1 to 100; messages and tokens both come that much faster")
+	speed := flag.Int("speed", 1, "the speed of the chat, from 1 to 100: messages and tokens come so many times as fast")
 	flag.Parse()
 	log.SetFlags(0)
 	if *speed < 1 || *speed > 100 {

@@ -48,7 +48,7 @@ func main() {
 	r.Get("/", page("the front page"))
 	r.Route("/api", func(r chi.Router) {
 		// Each client has 3 requests per 10 seconds for each route: /items/1 and
-		// /items/2 are one route, GET and POST are two.
+		// /items/2 are one route, GET and POST are two routes.
 		perRoute := weir.Join(client, keys.ByMethod(), keys.ByRoute())
 		r.Use(weir.Middleware(store, "api", perRoute, algorithms.GCRA(3, 10*time.Second)))
 		r.Get("/items/{id}", item)

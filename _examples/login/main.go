@@ -18,8 +18,8 @@ import (
 )
 
 func main() {
-	// User names are hashed, so that someone who can read the store learns none. All
-	// processes that share a store need the same secret; here there is only one process.
+	// User names are hashed, so that someone who can read the store learns no user name.
+	// All processes that share a store need the same secret. Here there is only one process.
 	secret := make([]byte, 32)
 	rand.Read(secret)
 

@@ -88,7 +88,7 @@ func tierOf(r *http.Request) tier {
 	return t
 }
 
-// limitsFor returns the limits of the request's tier. An unknown tier gets those of
+// limitsFor returns the limits of the request's tier. An unknown tier gets the limits of
 // strangers, because a rule without limits would let every request pass.
 func limitsFor(r *http.Request) []weir.Limit {
 	if limits, ok := tiers[tierOf(r)]; ok {

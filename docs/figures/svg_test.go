@@ -50,8 +50,8 @@ text { fill: #f0f6fc }
 }
 `
 
-// width is that of all drawings. On a telephone, which shows them 360 px wide, text of 13 px
-// has 11.
+// width is the width of every drawing in px. A telephone shows a drawing 360 px wide, which
+// makes text of 13 px 11 px high.
 const width = 420
 
 // draw begins a drawing. Screen readers read title and desc.
@@ -114,8 +114,8 @@ func (d *drawing) level(points []point, ground float64) {
 	d.printf(`<path class="curve" d="%s"/>`, line)
 }
 
-// yes draws the sign of an admitted request, and no that of a refused one. They differ in
-// colour and in shape.
+// yes draws the sign of an admitted request, and the method no draws the sign of a refused
+// request. The signs differ in colour and in shape.
 func (d *drawing) yes(x, y float64) {
 	d.printf(`<circle class="yes" cx="%s" cy="%s" r="1.8"/>`, num(x), num(y))
 }

@@ -91,7 +91,7 @@ func TestWorst(t *testing.T) {
 	current(t, "worst.svg", text)
 }
 
-// An ask is for some units at an instant, or for all that are left.
+// An ask is for some units at an instant, or for all units that are left.
 type ask struct{ at, units int64 }
 
 const all = -1

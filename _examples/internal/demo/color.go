@@ -27,8 +27,9 @@ func paint(how, s string) string {
 	return "\x1b[" + how + "m" + s + "\x1b[0m"
 }
 
-// Bar draws n of most as filled squares among at most 10. It returns "" unless most is
-// positive and n is from 0 to most.
+// Bar draws the fraction n/most: a row of 10 squares, or of fewer if most is less than 10,
+// of which that fraction is filled. It returns "" unless most is positive and n is from 0
+// to most.
 func Bar(n, most int) string {
 	if most < 1 || n < 0 || n > most {
 		return ""

@@ -32,11 +32,11 @@ type Request struct {
 	Header map[string]string // fields to send
 	Form   map[string]string // the body, if there is one
 	Wait   bool              // before sending, wait as long as the last Retry-After said
-	Want   int               // the expected status; 0 means 200. Run fails at any other
+	Want   int               // the expected status; 0 means 200. Run fails at any other status
 }
 
 // Run serves h on the address of the flag -addr, prints about, and sends the requests to h.
-// With the flag -once Run then returns; without, it goes on serving until Ctrl-C.
+// With the flag -once Run then returns. Without -once it goes on serving until Ctrl-C.
 func Run(about string, h http.Handler, requests ...Request) {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
 	once := flag.Bool("once", false, "end after the demonstration")

@@ -287,7 +287,7 @@ func TestTabs(t *testing.T) {
 }
 
 // TestRedis runs a scene in Redis. Without Hybrid every decision must ask Redis, and with
-// Hybrid at most three quarters. When Redis stops, the scene must pause.
+// Hybrid at most three quarters of the decisions. When Redis stops, the scene must pause.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Server(t)

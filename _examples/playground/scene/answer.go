@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// dialects are the dialects by the names that links use for them.
+// dialects has each dialect under the name that links use for it.
 var dialects = []struct {
 	name    string
 	dialect weir.Dialect

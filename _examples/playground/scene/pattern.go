@@ -5,13 +5,11 @@ import (
 	"time"
 )
 
-// A source is a stream of requests, or of messages of the chat. at returns when the n-th of
-// them is due, in µs since 1970, or never if there is no n-th. fire sends the n-th. n is
-// the next one, from 0.
+// A source is a stream of requests, or of messages of the chat. They are numbered from 0.
 type source struct {
-	at   func(n int64) int64
-	fire func(n int64) error
-	n    int64
+	at   func(n int64) int64 // the instant at which number n is due, in µs since 1970; never if there is none
+	fire func(n int64) error // sends number n
+	n    int64               // the number to send next
 }
 
 const (

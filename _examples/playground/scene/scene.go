@@ -292,7 +292,8 @@ func (s *Scene) step() error {
 	return s.advance(s.now + s.set.Period*second/10)
 }
 
-// hold sends a request now, and more at the rate of the scene until held is nil again.
+// hold sends a request now, and more requests at the rate of the scene until the field held
+// is nil again.
 func (s *Scene) hold() error {
 	start, every := s.now+s.interval(), s.interval()
 	s.held = &source{

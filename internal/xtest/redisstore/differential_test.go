@@ -104,7 +104,7 @@ type history struct {
 	limits []weir.Limit
 	keys   []string
 	now    int64
-	newest int64                 // the latest that now has been
+	newest int64                 // the latest instant that now has had
 	states map[string]weir.State // by key and limit
 	tills  map[string]int64      // when states may be forgotten, in µs since 1970
 	ends   map[string]int64      // when values in Redis expire, in µs since 1970
@@ -311,7 +311,8 @@ func (h *history) charges() []weir.Charge {
 	return charges
 }
 
-// most returns the least capacity of the limits, or sometimes that of any.
+// most returns the least capacity of the limits, or sometimes the capacity of a random
+// limit.
 func (h *history) most() int64 {
 	most := int64(math.MaxInt64 - 1)
 	for _, l := range h.limits {
@@ -443,7 +444,7 @@ func (h *history) mayWait(t *weir.Transaction) {
 	}
 }
 
-// giveBack returns what gives back one of the last transactions.
+// giveBack returns a transaction that gives back the units of one of the last transactions.
 func (h *history) giveBack() weir.Transaction {
 	n, last := len(h.taken), 5
 	if h.long {
@@ -577,7 +578,7 @@ func compare(got, want *weir.Transaction) error {
 	return nil
 }
 
-// keepBack keeps what gives back the units of a transaction.
+// keepBack keeps the transaction that gives back the units of got, for giveBack.
 func (h *history) keepBack(got *weir.Transaction) {
 	if got.Forget {
 		return
@@ -603,7 +604,7 @@ func (h *history) keepBack(got *weir.Transaction) {
 
 // drops reports whether Redis keeps no state for a charge: by the numbers of the charge,
 // the state equals the zero State. A cancellation that finds no units writes nothing, so it
-// drops nothing. A debt of more than 35 years ends after 35.
+// drops nothing. A debt of more than 35 years ends after 35 years.
 func (h *history) drops(c *weir.Charge, d *weir.Decision, before, after *weir.State) bool {
 	same := before.At == after.At && before.A == after.A && before.B == after.B
 	ended := d.ResetAfter == 0 || after.Until != 0 && after.Until <= h.now

@@ -168,7 +168,7 @@ func newSlotsOracle(r *rand.Rand, ring *ring) *slotsOracle {
 	return o
 }
 
-// next returns charges of several keys, or some that give back what was spent.
+// next returns charges of several keys, or charges that give back units that were spent.
 func (o *slotsOracle) next() *weir.Transaction {
 	r, tx := o.r, &weir.Transaction{}
 	if len(o.spent) > 0 && r.IntN(4) == 0 {
@@ -226,7 +226,7 @@ func (o *slotsOracle) follow(t *testing.T, tx *weir.Transaction) error {
 	return nil
 }
 
-// record keeps the state after a charge, and what gives back some of its units.
+// record keeps the state after a charge, and a charge that gives back some of its units.
 func (o *slotsOracle) record(c *weir.Charge, at int64, after weir.State) {
 	o.states[name(c)] = after
 	if c.Cost > 0 {
