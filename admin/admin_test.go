@@ -317,8 +317,8 @@ func TestCrossOrigin(t *testing.T) {
 	}
 }
 
-// TestSeveralLimiters: rules of the same name in several limiters are shown as one rule with the
-// limits of all. A ban applies in all these limiters, and an unban does, too.
+// TestSeveralLimiters: rules of the same name in several limiters are shown as one rule with all
+// their limits. A ban and an unban apply in all these limiters.
 func TestSeveralLimiters(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	penalty := &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
@@ -521,8 +521,8 @@ func TestResetUnderLoad(t *testing.T) {
 	}
 }
 
-// TestKeysOfNobody: a change is refused if its key is an address that is no key under the rule.
-// The answer names the key of requests from that address.
+// TestKeysOfNobody: a change is refused if its key is an address but requests from that address
+// have another key under the rule. The answer names that other key.
 func TestKeysOfNobody(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	with := func(name string, key weir.KeyFunc) weir.Rule {

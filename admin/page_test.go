@@ -22,10 +22,9 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// A site is a limiter and its admin handler, which has overrides and all observers and is at
-// /admin/ of a server.
-// The rule api allows each user 2 requests an hour, has a penalty, and can deny networks. The
-// rule ip is in shadow.
+// A site is a server with a limiter and, at /admin/, its admin handler with overrides and all
+// observers. The rule api allows each user 2 requests an hour, has a penalty, and can deny
+// networks. The rule ip is in shadow.
 type site struct {
 	t       *testing.T
 	limiter *weir.Limiter

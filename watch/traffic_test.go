@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// TestTry: limits that are tried on recorded requests refuse as many of them as a rule in
-// shadow with the same limits refused when the requests came.
+// TestTry: limits that are tried on recorded requests refuse as many requests as a rule in shadow
+// with the same limits would have refused when the requests came.
 func TestTry(t *testing.T) {
 	for _, limits := range [][]weir.Limit{
 		{algorithms.GCRA(5, time.Minute)},
@@ -40,7 +40,8 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// tryBesideShadow has requests charged by a rule in shadow, and then tries its limits on them.
+// tryBesideShadow sends requests through a limiter with a rule in shadow that has the limits, and
+// then tries the limits on the recorded requests.
 func tryBesideShadow(t *testing.T, limits []weir.Limit) {
 	traffic, inShadow, were := watch.NewTraffic(2000), 0, 0
 	observe := func(e weir.Event) {

@@ -51,8 +51,8 @@ func refused(key string) weir.Event {
 	return weir.Event{Transaction: &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: key}}, Decisions: make([]weir.Decision, 1)}}
 }
 
-// TestTop: for a random stream of refusals, Count and Error bound the exact number of refusals,
-// and no key with more than 1/n of them is missing.
+// TestTop: for a random stream of refusals, Count and Error bound the exact number of refusals of
+// a key, and no key with more than 1/n of all refusals is missing.
 func TestTop(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))

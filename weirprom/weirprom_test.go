@@ -203,7 +203,8 @@ var (
 	labels = regexp.MustCompile(`(?:by \(|[{,(] ?)(\w+)(?:=|,|\))`)
 )
 
-// check compares what a panel asks for with the metrics in text, and adds their names to asked.
+// check checks that the metrics that a panel queries are in text, and adds their names to the set
+// asked.
 func (p *panel) check(t *testing.T, text string, asked map[string]bool) {
 	t.Helper()
 	if p.Title == "" || p.Description == "" || len(p.Targets) == 0 {
@@ -275,7 +276,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestBounded: the number of series is bounded, however many limits LimitsFor returns.
+// TestBounded: the number of time series is bounded, however many limits LimitsFor returns.
 func TestBounded(t *testing.T) {
 	metrics := weirprom.New()
 	e := weir.Event{Transaction: &weir.Transaction{Charges: make([]weir.Charge, 1), Decisions: []weir.Decision{{Allowed: true}}}}

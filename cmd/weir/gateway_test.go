@@ -88,7 +88,7 @@ func get(t *testing.T, client *http.Client, url string, header ...string) (*http
 }
 
 // TestProxy: the upstream gets paths as the client sent them, and the address of the client.
-// Requests above the limit do not reach it.
+// Requests above the limit do not reach the upstream.
 func TestProxy(t *testing.T) {
 	g, _ := start(t, 2)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,9 +129,9 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestAuth: a proxy that asks /auth gets 200, or a refusal with Retry-After in the status that
-// it wants. A question without the necessary fields, or from an address that is not trusted,
-// gets a 400 and is not counted.
+// TestAuth: a proxy that asks /auth gets 200, or a refusal with Retry-After and the status that
+// the parameter refuse names. A question without the necessary fields, or from an address that
+// is not trusted, gets a 400 and is not counted.
 func TestAuth(t *testing.T) {
 	g, _ := start(t, 1)
 	server := httptest.NewServer(g.internal())
@@ -172,8 +172,8 @@ func TestAuth(t *testing.T) {
 }
 
 // TestDialects: the rules see the request that each proxy describes in its own header fields.
-// The fields of other proxies, which a client could make up, are ignored. The questions are
-// as the proxies document them. TestBehindProxy also runs nginx and Caddy.
+// The fields of other proxies, which a client could make up, are ignored. The test sends the
+// questions that the proxies document. TestBehindProxy also runs nginx and Caddy.
 func TestDialects(t *testing.T) {
 	const mine, other = "192.0.2.1", "192.0.2.2"
 	forged := []string{"X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/forged", "X-Original-Method", "PUT", "X-Original-Url", "http://forged/forged", "X-Real-Ip", other, "Forwarded", "for=" + other}
@@ -222,8 +222,8 @@ func TestDialects(t *testing.T) {
 	}
 }
 
-// question sends the question of a proxy for app.example, with header fields of which the
-// last of a name counts, and returns the status.
+// question sends the question of a proxy for app.example, and returns the status of the answer.
+// header has names and values in turn. If header has a name twice, the last value counts.
 func question(t *testing.T, method, url string, header []string) int {
 	t.Helper()
 	req, err := http.NewRequest(method, url, nil)

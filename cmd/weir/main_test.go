@@ -170,8 +170,8 @@ func TestRedisFlags(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the tables of flags into docs/serve.md")
 
-// flagTables are the tables of docs/serve.md, each with its flags in the order of the page. A
-// flag of the Redis client that is not here is in a last table.
+// flagTables are the tables of docs/serve.md, each with its flags in the order of the page. The
+// last table gets the flags of the Redis client that the other tables lack.
 var flagTables = []struct{ title, flags string }{
 	{"The service", "limits upstream addr auth-addr admin-addr admin-token tls-cert tls-key max-keys log-level log-format shutdown-delay shutdown-timeout"},
 	{"Redis", "redis-addrs redis-down replicas redis-timeout redis-prefix redis-username redis-password redis-db redis-is-cluster-mode " +
@@ -180,11 +180,11 @@ var flagTables = []struct{ title, flags string }{
 	{"The connections to Redis", ""},
 }
 
-// flagRows returns the rows of flagTables for the flags of serve.
+// flagRows returns the text of the tables in flagTables.
 func flagRows(t *testing.T) string {
 	var o options
 	row := map[string]string{}
-	var client []string // the flags of the last table, by name
+	var client []string // the flags of the last table, sorted by name
 	o.flags().VisitAll(func(f *flag.Flag) {
 		_, usage := flag.UnquoteUsage(f)
 		value := f.DefValue
@@ -237,7 +237,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// TestSamples: the sample files of limits load. The samples for proxies name the default
+// TestSamples: the sample files of limits can be loaded. The samples for proxies name the default
 // addresses and the paths of weir serve.
 func TestSamples(t *testing.T) {
 	if err := config.Check("limits.yaml", config.Options{}); err != nil {

@@ -30,7 +30,7 @@ type proxied struct {
 }
 
 // behind starts a gateway with this limit (see writeLimits) and an upstream. Then it calls run,
-// which starts a proxy with its sample configuration; ports replaces the addresses in the sample.
+// which starts a proxy with its sample configuration. ports replaces the addresses in the sample.
 func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Replacer)) *proxied {
 	t.Helper()
 	p := &proxied{}
@@ -63,8 +63,8 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 }
 
 // freeAddress returns an address to listen on. Its port is outside the range from which Linux
-// takes the ports of outgoing connections: such a connection could take the port before the
-// proxy does.
+// takes the ports of outgoing connections, because an outgoing connection could take the port
+// before the proxy does.
 func freeAddress(t *testing.T) string {
 	for range 100 {
 		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
@@ -156,8 +156,8 @@ func caddy(t *testing.T, ports *strings.Replacer) {
 	spawn(t, []string{"HOME=" + dir, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir}, program, "run", "--config", conf, "--adapter", "caddyfile")
 }
 
-// TestBehindProxy: nginx and Caddy pass on requests that the gateway allows. Others get a 429
-// with Retry-After and problem details. A client cannot pretend to be another client.
+// TestBehindProxy: nginx and Caddy pass on requests that the gateway allows. Refused requests get
+// a 429 with Retry-After and problem details. A client cannot pretend to be another client.
 func TestBehindProxy(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
 		t.Run(name, func(t *testing.T) {
@@ -272,8 +272,8 @@ func TestPreflightBehindProxy(t *testing.T) {
 	}
 }
 
-// preflight sends a preflight that ends with more: further fields, an empty line and perhaps
-// a body.
+// preflight sends a CORS preflight and returns the answer. The text more is the end of the
+// request: further header fields, an empty line and perhaps a body.
 func preflight(t *testing.T, client *http.Client, host, more string) *http.Response {
 	t.Helper()
 	conn, err := client.Transport.(*http.Transport).DialContext(t.Context(), "tcp", host)
@@ -290,7 +290,7 @@ func preflight(t *testing.T, client *http.Client, host, more string) *http.Respo
 }
 
 // TestReloadBehindNginx: while the file is rewritten again and again, clients get only 200 or
-// 429, and the requests that pass are as many as the last limit allows.
+// 429. As many requests pass as the last limit allows.
 func TestReloadBehindNginx(t *testing.T) {
 	const reloads, clients = 20, 4
 	p := behind(t, 1, nginx())

@@ -43,7 +43,7 @@ func environment(m map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
 }
 
-// startService runs weir serve with these flags on free ports.
+// startService runs weir serve with the given flags on free ports.
 func startService(t *testing.T, args ...string) *running {
 	t.Helper()
 	r := &running{log: &weirtest.Log{}}
@@ -68,7 +68,7 @@ func startService(t *testing.T, args ...string) *running {
 	return r
 }
 
-// eventually waits until ok, and fails the test if that takes too long.
+// eventually waits until the function ok returns true, and fails the test if that takes too long.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -176,8 +176,8 @@ func TestReloadBySignal(t *testing.T) {
 	eventually(t, "a reload", func() bool { return strings.Contains(s.log.String(), `"weir: rules reloaded"`) })
 }
 
-// TestShutdown: after SIGTERM /readyz fails for the shutdown delay, then the listeners close,
-// and a request that has begun still gets its answer.
+// TestShutdown: after SIGTERM /readyz fails for the shutdown delay. Then the listeners close, and
+// a request that has begun still gets its answer.
 func TestShutdown(t *testing.T) {
 	begun, released := make(chan bool), make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

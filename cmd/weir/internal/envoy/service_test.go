@@ -140,8 +140,8 @@ func describe(t *testing.T, resp *ratelimit.RateLimitResponse) string {
 	return text
 }
 
-// inOne sleeps until the next window if the current one ends in less than left. A test that
-// takes less than left is then in one window.
+// inOne sleeps until the next window if less than the duration left remains of the current
+// window. A test that takes less time than left then falls into one window.
 func inOne(window, left time.Duration) {
 	if now := window - time.Duration(time.Now().UnixNano())%window; now < left {
 		time.Sleep(now)
@@ -207,9 +207,9 @@ func TestDecisions(t *testing.T) {
 				{[]*common.RateLimitDescriptor{look}, 9, "OK | OK 30/30 MINUTE"},
 				{[]*common.RateLimitDescriptor{five, look}, 9, "OK | OK 25/30 MINUTE | OK 25/30 MINUTE"},
 				{[]*common.RateLimitDescriptor{back}, 9, "OK | OK 29/30 MINUTE"},
-				{[]*common.RateLimitDescriptor{back}, 9, "OK | OK 30/30 MINUTE"}, // hits that are given back make the count 0 at least
+				{[]*common.RateLimitDescriptor{back}, 9, "OK | OK 30/30 MINUTE"}, // giving back hits never makes the count negative
 				{[]*common.RateLimitDescriptor{all}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"},
-				{[]*common.RateLimitDescriptor{look}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"}, // 0 hits are over the limit, too, if the count is
+				{[]*common.RateLimitDescriptor{look}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"}, // a call with 0 hits is over the limit if the count is
 				{[]*common.RateLimitDescriptor{all}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"},
 			}) {
 				if len(tt.descriptors) == 2 && name == "Redis, guarded" { // both have the same count, and their order within a call is not fixed
@@ -228,8 +228,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestReplaces: if one limit of a call replaces another, the other does not apply and is not
-// counted. The example is from the manual of Envoy's service.
+// TestReplaces: if a limit of a call replaces another limit of the call, the replaced limit does
+// not apply and is not counted. The example is from the manual of Envoy's service.
 func TestReplaces(t *testing.T) {
 	c := dial(t, `
 domain: d
@@ -263,8 +263,8 @@ descriptors:
 }
 
 // TestQuotaMode: if all limits of a call have quota_mode, the call is over the limit only if
-// all its descriptors are. In a call with another limit, quota_mode changes nothing. The cases
-// are from the tests of Envoy's service.
+// all its descriptors are. If a limit of the call lacks quota_mode, the quota_mode of the others
+// changes nothing. The cases are from the tests of Envoy's service.
 func TestQuotaMode(t *testing.T) {
 	text := `
 domain: d
@@ -309,8 +309,8 @@ descriptors:
 	}
 }
 
-// TestHeaders: with the option Headers, Envoy is told to add header fields to the response. They
-// describe the limit of the call that has the least left.
+// TestHeaders: with the option Headers, Envoy is told to add header fields to the response. These
+// fields describe the limit of the call that has the fewest hits left.
 func TestHeaders(t *testing.T) {
 	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{Headers: true})
 	for _, tt := range []struct {
@@ -386,7 +386,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A broken store fails, or panics if panics is true.
+// A broken store fails, or panics if its field panics is true.
 type broken struct{ panics atomic.Bool }
 
 func (b *broken) Take(context.Context, *weir.Transaction) error {
@@ -397,7 +397,7 @@ func (b *broken) Take(context.Context, *weir.Transaction) error {
 }
 
 // TestMistakenCalls: an invalid call, and a store that fails or panics, give the right gRPC
-// code. The error that the client gets has none of the text of the store's error.
+// code. The client does not get the text of the error of the store.
 func TestMistakenCalls(t *testing.T) {
 	store := &broken{}
 	c := dial(t, sample(t), store, Options{})
@@ -503,7 +503,8 @@ func TestHugeDescriptors(t *testing.T) {
 	}
 }
 
-// A slow store decides when decide receives a value, and fails if ctx can be cancelled.
+// A slow store decides when the channel decide has a value, and fails if its context can be
+// canceled.
 type slow struct {
 	weir.Store
 	asked, decide chan bool
