@@ -30,8 +30,10 @@ type Change struct {
 	From, To string
 
 	// Lost says that units spent before the reload no longer count. Counts are lost if a
-	// rule or a limit is removed or gets another name, if the key of a rule changes, and
-	// if the strikes of a penalty get another algorithm. No other change loses counts.
+	// rule, a limit or a penalty is removed, if a rule or a limit gets another name, if a
+	// limit or the strikes of a penalty get another algorithm, and if the key of a rule
+	// changes. Lost is false for overrides, although the counts of a key begin at 0 if its
+	// override changes the name or the algorithm of a limit.
 	Lost bool
 }
 
@@ -45,7 +47,7 @@ func (c Changes) String() string {
 }
 
 // String returns a text such as
-// "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m". It says if counts
+// "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m". The text says if counts
 // are lost.
 func (c Change) String() string {
 	s := c.Rule + ": "

@@ -45,7 +45,7 @@ type Options struct {
 
 	// Limiter has the options that are not in a file: OnLimited, OnError, Observe
 	// and so on. Its Rules must be empty. Its Headers are the default of a file that
-	// names none. Watch logs to its Logger.
+	// sets no headers. Watch logs to its Logger.
 	Limiter weir.Options
 
 	// FS is the file system that has the file, such as an [embed.FS]; nil means the file
@@ -77,8 +77,8 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a file of rules, whose limits are counted in store. Its error has all
-// mistakes of the file, each an [*Error].
+// Open loads a file of rules, whose limits are counted in store. Its error has the mistakes
+// of the file, each an [*Error], but at most 100 of them.
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -124,10 +124,10 @@ func (f *File) check() error {
 // nothing. A request is charged by the rules that are in force when it arrives; a
 // reload does not change a request that has begun.
 //
-// Handler panics if the file lacks one of the rules, as chi panics on a mistake in its
-// arguments: routes are built when a program starts, and a program whose routes name a
-// missing rule must not serve them unlimited. After Handler, a file without one of
-// these rules is not loaded.
+// Handler panics if the file lacks one of the rules, or if the rules cannot be charged
+// together. Routes are built when a program starts, and a program whose routes name a missing
+// rule must not serve them unlimited. After Handler, a file without one of these rules is
+// not loaded.
 func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	i := f.handler(names)
 	return func(next http.Handler) http.Handler {
@@ -182,12 +182,12 @@ func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.L
 // the same version.
 func (f *File) Version() string { return f.current.Load().digest[:12] }
 
-// Reloads returns how often other rules came into force since Open, and how often the file
-// could not be read or had a mistake, so that the rules stayed as they were.
+// Reloads returns how often a changed file was loaded since Open, and how often a reload
+// failed, so that the rules stayed as they were.
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
 
-// Err returns the error of the last reload, or nil if it succeeded. While Err is not nil, the
-// rules in force may differ from the file.
+// Err returns the error of the last reload, or nil if that reload succeeded or there was none.
+// While Err is not nil, the rules in force may differ from the file.
 func (f *File) Err() error {
 	if err := f.failed.Load(); err != nil {
 		return *err
@@ -208,9 +208,9 @@ func (f *File) Unused() (names []string) {
 	return names
 }
 
-// Check loads a file without using it, for example before it is deployed, and returns the
-// error that Open would. It uses Keys, Costs, FS and the Limiter's Headers of o. It never
-// calls the functions in Keys and Costs.
+// Check loads a file without using its rules, for example before the file is deployed, and
+// returns the error that Open would return. The mistakes that it finds depend on Keys, Costs,
+// FS and Limiter of o. Check never calls the functions in Keys and Costs.
 func Check(path string, o Options) error {
 	_, err := Open(path, memstore.New(memstore.Options{}), o)
 	return err
@@ -227,9 +227,9 @@ func (f *File) Rules() []weir.Rule {
 	return rules
 }
 
-// Reload reads the file again and returns what changed. After an error the rules are
-// as they were. Call it when an operator asks for it, for example by a signal. Watch reloads
-// without such a call.
+// Reload reads the file again and returns what changed. After an error the rules are as they
+// were. Call Reload when an operator asks for a reload, for example by a signal. Watch reloads
+// the file without such a call.
 func (f *File) Reload() (Changes, error) { return f.load(f.read()) }
 
 // load replaces the rules by those in c and returns what changed. err is the error of

@@ -130,8 +130,8 @@ func tooDeep(tokens token.Tokens) *token.Token {
 	return nil
 }
 
-// mapping returns the values of a mapping by field. known are the fields that the mapping
-// may have. what is its name in messages, such as "a rule".
+// mapping returns the values of a mapping by field. Messages call the mapping what, such as
+// "a rule". It may have the known fields, and must have the required ones.
 func (d *decoder) mapping(n ast.Node, what string, known []string, required ...string) map[string]ast.Node {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)
@@ -183,7 +183,7 @@ func suggestField(name string, known []string) string {
 	return suggest(name, known)
 }
 
-// list returns the elements of a list. It is a mistake if there are none.
+// list returns the elements of a list. An empty list is a mistake.
 func (d *decoder) list(n ast.Node, what string) []ast.Node {
 	s, ok := n.(*ast.SequenceNode)
 	switch {
@@ -196,7 +196,7 @@ func (d *decoder) list(n ast.Node, what string) []ast.Node {
 	return s.Values
 }
 
-// text returns a string. It is a mistake if it is empty.
+// text returns a string. An empty string is a mistake.
 func (d *decoder) text(n ast.Node, what string) (string, bool) {
 	s, ok := n.(*ast.StringNode)
 	switch {

@@ -1,5 +1,5 @@
-// Package config reads rules from a YAML file, by name, and reads them again
-// when the file changes.
+// Package config reads named rules from a YAML file. File.Watch reads them again when the
+// file changes.
 //
 //	limits:
 //	  - name: auth.createToken
@@ -43,7 +43,7 @@
 //     anthropic, twitter or none, or a list of these.
 //   - cost is a whole number of at least 1, content-length, or a name of
 //     Options.Costs. The unit of content-length is content-bytes, unless the field
-//     unit says otherwise; a request whose body has no known length is refused.
+//     unit says otherwise. A request whose body has no known length is refused.
 //   - shadow: true charges requests and refuses none. shadow: 75% refuses the
 //     requests of a quarter of the keys, and no others.
 //   - allow lists requests that the rule does not apply to, and deny lists requests
@@ -62,14 +62,14 @@
 // The field include names other files of rules, such as limits.d/*.yaml: docs/files.md.
 //
 // A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is
-// loaded as a whole or not at all. Each mistake in it is an [Error] with a line and a
-// column. A limit that never refuses what another limit of its rule admits is a mistake,
-// too, in the plain cases that config recognizes.
+// loaded as a whole or not at all. Each mistake in the file is an [Error] with a line and a
+// column. It is also a mistake, in the plain cases that config recognizes, if a limit never
+// refuses what another limit of its rule admits.
 //
 // A store keeps counts under the names of rule, limit and algorithm, and under the
-// key. A reload keeps each count for which these stay the same: limits may change
+// key. A reload keeps each count whose names and key stay the same: limits may change
 // their numbers, and may join or leave a rule. A limit without a name is named by its
 // period ([weir.Limit.StoredName]), so give a limit a name if its period may change.
-// If counts are lost, the reload says so: see [Change]. One loss it cannot notice: if
-// the secret of [keys.Hashed] changes, every key is a new key.
+// [Change] says if a reload loses the counts of a rule or a limit. A reload cannot notice
+// that the secret of [keys.Hashed] changes, which makes every key a new key.
 package config

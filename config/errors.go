@@ -9,8 +9,8 @@ import (
 	"unicode"
 )
 
-// An Error is one mistake in a file. The error of Open and of Reload wraps all of
-// them, in the order of the file; its text has a line for each.
+// An Error is one mistake in a file. The error of Open and of Reload wraps the mistakes in
+// the order of the file, at most 100 of them, and its text has a line for each.
 type Error struct {
 	Path         string
 	Line, Column int // both from 1; Column counts characters
@@ -41,7 +41,7 @@ func (d *decoder) add(line, column int, text string) {
 }
 
 // err returns the mistakes in the order of the file, and then those of the files that it
-// includes, at most 100 of them.
+// includes, at most 100 in all.
 func (d *decoder) err() error {
 	const maxErrors = 100
 	var errs []error

@@ -20,7 +20,8 @@ type limit struct {
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit, whose defaults are s. only says that the rule has no other limit.
+// limit reads a limit, whose defaults are s. The parameter only says that the rule has no
+// other limit.
 func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, only bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, what, fields, "limit", "period")

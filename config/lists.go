@@ -20,7 +20,8 @@ type keyList struct {
 	hasAddr func(r *http.Request) bool // nil if no entry is compared with addresses
 }
 
-// keyList reads the list in the field what of a rule with key k. A nil n is no list.
+// keyList reads the allow or the deny list of a rule with the key k. what is the name of the
+// field. If the rule has no such field, n is nil.
 func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 	if n == nil {
 		return l
@@ -119,7 +120,7 @@ func (e entry) matches(key string) bool {
 }
 
 // instead returns what to write instead of an entry that is no address and that no key
-// of k can match; or "" if a key may match it.
+// of k can match. It returns "" if a key may match the entry.
 func (k *key) instead(e entry) string {
 	switch k.kind {
 	case kindIP:

@@ -135,8 +135,8 @@ func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[strin
 }
 
 // ownLimit reads a limit of an override. Fields that are missing have the values of the
-// limit of the rule that it replaces, as weir.Rule.Overrides describes. only says that the
-// override has no other limit.
+// limit of the rule that it replaces, as weir.Rule.Overrides describes. The parameter only
+// says that the override has no other limit.
 func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, "a limit", limitFields, "limit")

@@ -61,8 +61,8 @@ func (d *decoder) duration(n ast.Node, what string) time.Duration {
 	return span
 }
 
-// parseDuration reads what duration describes. ok is false if s is none, or if it is too
-// long.
+// parseDuration reads a span of time as decoder.duration describes it. ok is false if s is no
+// span of time, or one that is too long for a time.Duration.
 func parseDuration(s string) (total time.Duration, ok bool) {
 	for _, u := range []struct {
 		name string
@@ -88,7 +88,7 @@ func parseDuration(s string) (total time.Duration, ok bool) {
 	return total + d, err == nil && total+d >= total == (d >= 0)
 }
 
-// share returns a number from 0 to 1: of a percentage, or 1 for true and 0 for false.
+// share reads a share, from 0 to 1: a percentage, or true for 1, or false for 0.
 func (d *decoder) share(n ast.Node, what string) float64 {
 	switch v := n.(type) {
 	case *ast.BoolNode:

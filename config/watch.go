@@ -16,15 +16,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// quiet is how long Watch waits after the last change of a file before it reads it:
-// while a program writes a file in place, the file is incomplete.
+// quiet is how long Watch waits after the last change before it reads the files. While a
+// program writes a file in place, the file is incomplete.
 const quiet = 100 * time.Millisecond
 
 // Watch reloads the file when it or a file that it includes changes. It returns the error of
 // ctx when ctx ends. If the system cannot watch files, it returns an error at once. It leaves no
-// goroutines behind. A file with a mistake changes nothing; Watch reads it again when it
-// changes again. Each change and each mistake is logged to the Logger of Options.Limiter. A
-// change that loses counts is a warning, and so is a rule that no handler names.
+// goroutines behind. A file with a mistake changes nothing, and Watch reads the file again
+// when it changes again. Watch logs each change and each mistake to the Logger of
+// Options.Limiter. A change that loses counts is logged as a warning, and so is a rule that no
+// handler names.
 //
 // Watch notices files that are written in place or replaced, and symbolic links that
 // are replaced, in any part of the path. So it works with ConfigMaps of Kubernetes,

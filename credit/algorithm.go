@@ -6,13 +6,13 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// credit is the algorithm that counts granted units. A of its state is how many are left,
-// and B is when they end, in µs since 1970. A negative cost grants units for the period of
+// credit is the algorithm that counts granted units. A of its state is how many granted units
+// are left, and B is when they end, in µs since 1970. A negative cost grants units for the period of
 // the limit. Cancel gives back units that were spent and leaves B as it is.
 type credit struct{}
 
-// retry is the RetryAfter of a refusal, because nobody knows when units will be granted. For
-// that long, weir.Hybrid refuses the key without asking its store.
+// retry is the RetryAfter of a refusal, because nobody knows when units will be granted.
+// During that time, weir.Hybrid refuses the key without asking its store.
 const retry = time.Second
 
 func (credit) Name() string   { return "credit" }

@@ -18,11 +18,12 @@ import (
 )
 
 // New returns a store that decides in next. If limits of the named rules refuse a charge,
-// the store pays it with granted units. Each such refusal asks next again; refusals of other
-// rules do not. New panics if next is nil or no rule is named.
+// the store pays the charge with granted units. Each refusal of these rules costs a second
+// call of next, and refusals of other rules cost none. New panics if next is nil or no rule
+// is named.
 //
-// New belongs outside all other decorators of the store. A weir.Hybrid inside it remembers
-// for a second that a key has no granted units, which saves most of the second calls.
+// The store of New belongs outside all other decorators. A weir.Hybrid inside it remembers for
+// a second that a key has no granted units, which saves most of the second calls.
 //
 // A request is paid in full or not at all. Limits that admit it are charged as always, and
 // granted units pay for all limits that refuse it. They cannot pay for a pause, a ban, a
@@ -30,8 +31,8 @@ import (
 // stands.
 //
 // The Decision of a paid charge has At 1, and its Remaining is that of the refusing limit.
-// If Settle of the rule gives back units of a paid charge, they become granted units again,
-// unless their time is over.
+// If Settle of the rule gives back units of a paid charge, these units become granted units
+// again, unless their time is over.
 func New(next weir.Store, rules ...string) *Store {
 	if next == nil || len(rules) == 0 {
 		panic("credit: the store is nil, or there are no rules")
@@ -46,8 +47,8 @@ type Store struct {
 }
 
 // Grant grants units, 1 to 2^50, to a key of a rule. They last for d, or 35 years if d is 0.
-// They are added to the units left of earlier grants, and all of them then end together, at
-// the latest of their ends.
+// They are added to the units that are left of earlier grants, up to 2^50 in all. All these
+// units then end together, at the latest of their ends.
 func Grant(ctx context.Context, store weir.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > weir.MaxTicks:

@@ -24,7 +24,7 @@ func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 //
 // ByForwarded reads the elements of the field from the right, as long as they come from a
 // trusted proxy. It stops at an element whose "for" is hidden ("_gazonk"), "unknown",
-// missing or no address; the key is then the address of the proxy that sent the element.
+// missing or no address. The key is then the address of the proxy that sent the element.
 // Ports are ignored.
 func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 	proxies := addr.NewProxies("keys: ByForwarded", addr.Forwarded, trusted)

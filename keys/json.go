@@ -28,10 +28,9 @@ const unreadable = "unreadable"
 // ReadTimeout allows.
 //
 // ByJSON fails towards limiting: requests from whose body it cannot read one value share
-// the key "unreadable". The body may be longer than max, cut off, no JSON object, or nested
-// deeper than encoding/json reads; it may have the field twice, or with a value of another
-// type. A request that announces a body without sending it, as in forward auth, has this
-// key too. A body of unknown length (chunked) must be shorter than max. All these requests
+// the key "unreadable". Such a body is longer than max, cut off, no JSON object, or nested
+// deeper than encoding/json reads, or it has the field twice or with a value of another type.
+// A request that announces a body without sending it, as in forward auth, has this key too. A body of unknown length (chunked) must be shorter than max. All these requests
 // share one quota. The Content-Type is ignored, because many handlers ignore it.
 //
 // The rule does not apply if the body is empty, or if the field is missing, null or an empty
@@ -63,8 +62,8 @@ func ByJSON(field string, max int64) weir.KeyFunc {
 }
 
 // peek returns the body of a request, and lets the handler read it again. whole is false if
-// the body is longer than max or cannot be read. peek reads nothing if ContentLength exceeds
-// max.
+// the body is longer than max, cannot be read, or was announced and not sent. peek reads
+// nothing if ContentLength exceeds max.
 func peek(r *http.Request, max int64) (head []byte, whole bool) {
 	switch {
 	case r.Body == nil || r.Body == http.NoBody:

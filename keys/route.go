@@ -49,8 +49,8 @@ func pathValue(r *http.Request, name string) string {
 }
 
 // ByRoute limits each route: the pattern that matched, such as "/users/{id}". The
-// pattern has no method, and has a host only with net/http; join it with [ByMethod] to
-// tell GET from POST.
+// pattern has no method, and has a host only with net/http. To tell GET from POST, join
+// ByRoute with [ByMethod].
 //
 // With chi, ByRoute works everywhere. In r.Use it looks up the route that will match, so
 // the request is routed twice. If no route takes HEAD, the key of a HEAD request is the

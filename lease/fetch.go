@@ -64,8 +64,9 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 	return true, nil
 }
 
-// install begins a lease with the units of a fetch. If the answer came after the end of the
-// lease or of the Store, install returns a transaction that gives the units back.
+// install begins a lease with the units of a fetch. If the answer came when the TTL of the
+// lease was over or the Store was closed, install returns a transaction that gives the units
+// back.
 func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Transaction) {
 	answered := l.now()
 	s.mu.Lock()

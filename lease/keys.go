@@ -15,7 +15,7 @@ type lease struct {
 	charges []weir.Charge // of one call
 
 	since, count int64 // when the current count of calls began, and the calls since then
-	seen         int64 // calls in the TTL before since
+	seen         int64 // calls per TTL in the count before this one
 
 	noted int64           // when next last answered
 	last  []weir.Decision // the decisions of that answer; empty after an error
@@ -124,7 +124,8 @@ func (e *lease) note(t *weir.Transaction, now int64) {
 //
 // Units that drain are never given back, so a lease takes no more of them than drain in a
 // TTL. If a meter owes little, it will be empty before the TTL ends, and units of the lease
-// that have drained cannot be used. want adds that many.
+// that have drained cannot be used. want therefore adds the calls whose units drain while the
+// meter would otherwise be empty.
 func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
@@ -147,7 +148,8 @@ func (e *lease) want(now int64, o *Options) int64 {
 	return 0
 }
 
-// serve decides t from memory and returns true, if the lease has units for it.
+// serve decides t from memory and returns true if the lease has units for t. Otherwise it
+// returns false.
 func (e *lease) serve(t *weir.Transaction, now int64) bool {
 	now = max(now, e.answered) // the fetch may have returned while the caller waited for the lock
 	if e.held == 0 || now >= e.until {

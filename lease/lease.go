@@ -64,7 +64,7 @@ type Options struct {
 
 // New returns a Store that leases units of busy keys from next. When it has to call
 // next for a key anyway, it takes more units than the call needs. It admits later calls
-// from memory, until the units are used up.
+// from memory, until the units are used up or the TTL is over.
 //
 // A lease covers as many calls as the key had in the last TTL, but at most Fraction of the
 // remaining units. If that is fewer than two calls, there is no lease and each call goes to
@@ -80,15 +80,17 @@ type Options struct {
 // leased (a negative cost, Reset, Forget), the same number may be admitted once more.
 //
 // Units that are unused at the end of the TTL are given back by another call of next, or
-// drain within another TTL; the Leaser says which. Other processes cannot use them until
-// then. If this process or that call fails, the units are lost until their window ends: at
-// most Fraction of what remained, for each process, key and cost.
+// drain within another TTL. Leaser.Drains says which of the two happens. Until then, other
+// processes cannot use these units. If this process dies or the call fails, the units are
+// lost until their window ends: at most Fraction of what remained, for each process, key and
+// cost.
 //
 // A lease belongs to all charges of a transaction together, each with its cost and
 // limit. Some calls always go to next: those with Within, Delay, Forget, Force or AtMost, a
 // cost of 0 or less, a key of more than 128 bytes, or an algorithm that is no Leaser, such
 // as SlidingLog. A call that arrives while a lease is being fetched waits for that fetch,
-// which takes less time than a call of its own. It also gets the error of the fetch.
+// which takes less time than a call of its own. If the
+// fetch fails, the waiting call gets its error too.
 //
 // If a decision comes from memory, Allowed is exact. Remaining is what next reported, at
 // most a TTL ago, minus the units used here since. The durations are those that next

@@ -30,8 +30,8 @@ func mistake(format string, args ...any) error { return &MistakeError{fmt.Sprint
 // MaxLive is the most overrides that Live sets.
 const MaxLive = 10_000
 
-// ErrFull is returned by Set if there are MaxLive overrides.
-var ErrFull = errors.New("overrides: there are too many")
+// ErrFull is returned by Set if there are MaxLive other overrides that have not ended.
+var ErrFull = errors.New("overrides: there are too many overrides")
 
 // A Keeper keeps the overrides of Live for several processes. It is safe for concurrent use.
 // A *redisstore.Store is a Keeper.
@@ -243,7 +243,7 @@ func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, n
 	return l.Refresh(ctx)
 }
 
-// Remove removes the override of a rule and key. found is false if there was none.
+// Remove removes the override of a rule and key. found is false if this process knew of none.
 func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err error) {
 	_, found = l.Get(rule, key)
 	if _, err := l.o.Keeper.SaveOverride(ctx, nameOf(rule, key), "", 0, 0); err != nil {
@@ -271,8 +271,8 @@ func (l *Live) All() []Override {
 	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !o.End.IsZero() && !now.Before(o.End) })
 }
 
-// Err returns the error of the last Refresh. While it is not nil the table may be out of
-// date.
+// Err returns the error of the last Refresh. While that error is not nil, the table may be
+// out of date.
 func (l *Live) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

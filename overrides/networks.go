@@ -49,7 +49,8 @@ func (n *networks) hold(a netip.Addr) bool {
 }
 
 // Network returns the network that a key such as "192.0.2.0/24" names. ok is false if the key
-// names no network, or one with bits after its prefix, such as "192.0.2.1/24".
+// is no network, if it has bits after its prefix as "192.0.2.1/24" has, or if it is a network
+// of IPv4-mapped IPv6 addresses.
 func Network(key string) (p netip.Prefix, ok bool) {
 	p, err := netip.ParsePrefix(key)
 	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()

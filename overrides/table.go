@@ -148,8 +148,8 @@ func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 	return t, t.finish()
 }
 
-// intern returns the first list that was equal to limits. A Limiter prepares each list once,
-// and thousands of customers share a few lists.
+// intern returns a copy of limits. Lists of one limit that are equal share a copy: a Limiter
+// prepares each list once, and thousands of customers have the same few lists.
 func intern(same map[weir.Limit][]weir.Limit, limits []weir.Limit) []weir.Limit {
 	switch {
 	case len(limits) == 0:
@@ -263,8 +263,8 @@ func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
 }
 
 // last returns the index of a start from which the chain of shorter has every start that key
-// begins with, or -1. One lookup
-// of the first head bytes shows for most keys that there is none.
+// begins with. It returns -1 if key begins with no start. For most keys, one lookup of their
+// first head bytes shows that.
 func (t *Table) last(key string) int {
 	if t.head > 0 && len(key) >= t.head {
 		if s, ok := t.heads[key[:t.head]]; ok {

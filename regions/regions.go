@@ -54,17 +54,17 @@ const whole = 10_000
 //
 // Under GCRA, TokenBucket and LeakyBucket, the burst is divided evenly among the regions,
 // and the rate moves between them. Each region always keeps a tenth of its even share of the
-// rate. It claims more for one span of Every at a time, before the span begins, as much as
-// its demand in the last spans needs: at most an even share at first, and later also what
-// other regions have left. Parts that no region needs are divided evenly. If a region stops
-// using its rate, the others have it after one or two spans. Limits of other algorithms are
+// rate. Before each span of Every begins, the region claims for that span as much more as its
+// demand in the last spans needs. At first it can claim at most an even share, and later also
+// what other regions have left. Parts that no region needs are divided evenly. If a region
+// stops using its rate, the other regions have that rate after one or two spans. Limits of other algorithms are
 // divided evenly and do not move, as by weir.Share.
 //
 // All regions together admit no more than the limit would in one store: in any time d,
 // burst + quota·d/Period units. Nothing is admitted twice when a part moves: a region lowers
 // its part before the clock of central can have reached the next span, and raises its part
-// only after the clock must have reached it. Each claim measures that clock, to within its
-// round trip. A divided quota or burst is rounded down, but is at least 1. The regions
+// only after that clock must have reached the span. Each claim measures the clock, to within
+// the round trip of the claim. A divided quota or burst is rounded down, but is at least 1. The regions
 // together may therefore admit more than the limit if the burst is smaller than the number
 // of regions, or the quota smaller than ten times that number.
 //
@@ -137,8 +137,8 @@ func (k *known) claimed(n int64) int64 {
 // Part returns which part of the rate the region has now, from 0 to 1.
 func (s *Store) Part() float64 { return float64(s.part()) / whole }
 
-// part returns the part of the region, of whole. If the clock of central may be in several
-// spans, it is the smallest part of them.
+// part returns how many of the whole parts the region has now. If the clock of central may
+// be in several spans, part returns the smallest number that the region has in one of them.
 func (s *Store) part() int64 {
 	k, since := s.known.Load(), time.Since(s.start)
 	if !k.at {
@@ -253,7 +253,7 @@ func (s *Store) claim(ctx context.Context) error {
 	return s.takeFree(ctx, n, lacks, most)
 }
 
-// takeFree takes parts of span n, or as many of them as are free.
+// takeFree claims a number of parts of span n, or those that are free if fewer are.
 func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 	left, err := s.take(ctx, n, parts, most)
 	if err == nil && 0 < left && left < parts {
@@ -272,8 +272,9 @@ func (s *Store) measure() {
 	}
 }
 
-// take claims parts of span n and records in s.known what the region then has of it, which
-// may be most. If fewer parts are free, it claims none and returns how many are free.
+// take claims a number of parts of span n, of which the region may have at most most parts. It
+// records in s.known how many parts of the span the region then has. If fewer parts are free
+// than it should claim, take claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := weir.Transaction{Charges: []weir.Charge{

@@ -80,7 +80,7 @@ func refused(t testing.TB, store weir.Store) {
 	p.wants(p.all(0, p.charge("some", three, 2), p.charge("new", three, 3), p.charge("some", one, 1)), true, 0, 0, 0)
 }
 
-// look: a cost of 0 spends nothing, and is allowed even if nothing remains.
+// look: a charge of cost 0 spends nothing, and is allowed even if nothing remains.
 func look(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(2, time.Hour) {
@@ -126,7 +126,8 @@ func peek(t testing.TB, store weir.Store) {
 	}
 }
 
-// atMost: AtMost spends all charges as often as they all fit, but at most that often.
+// atMost: a transaction with AtMost n spends its charges as often as all of them fit, but at
+// most n times.
 func atMost(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	take := func(most, granted int64, remaining []int64, charges ...weir.Charge) {
