@@ -27,7 +27,7 @@ type contender struct {
 	name string
 
 	// open makes a limiter that gives each key quota units a period. It returns a function
-	// that each goroutine calls once for its check.
+	// that each goroutine calls to get a check of its own.
 	open func(quota int64, period time.Duration) func() check
 }
 

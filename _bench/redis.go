@@ -310,7 +310,7 @@ func (c *shared) serverTime(rdb *redis.Client, quota int64, ops int) (calls, use
 	return calls / float64(ops), usec / float64(ops), err
 }
 
-// met returns the verdict on a target.
+// met returns the text that says whether a target is met.
 func met(ok bool) string {
 	if ok {
 		return "met"

@@ -167,7 +167,7 @@ func TestGo(t *testing.T) {
 		}
 	}
 	t.Run(migration, func(t *testing.T) {
-		// the packages of imported that this module has, and those of the peers
+		// the packages in imported that this module has, and the packages of the peers
 		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7"}
 		for _, path := range imported {
 			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.HasSuffix(path, "/storetest") {
@@ -311,7 +311,7 @@ func (c *shellLine) check(i int) {
 	}
 }
 
-// isKnown reports whether pattern selects a function of a kind, or all.
+// isKnown reports whether pattern selects a function of a kind, or selects all functions.
 func isKnown(known map[string]bool, kind, pattern string) bool {
 	if strings.Trim(pattern, "^$.") == "" {
 		return true

@@ -165,7 +165,7 @@ func (m *meter) used() int64 {
 	return n
 }
 
-// takeTimes takes one unit of a key several times. All of them must be allowed, or none.
+// takeTimes takes one unit of a key several times. Each decision must be as allowed says.
 func (m *meter) takeTimes(limits []weir.Limit, key, times int64, allowed bool) {
 	m.Helper()
 	var tx weir.Transaction

@@ -35,7 +35,8 @@ func TestClockAllocates(t *testing.T) {
 }
 
 // TestClockOfBubble: a clock that was read outside a bubble of testing/synctest panics
-// inside, and the reverse, because instants of one clock mean nothing on the other.
+// inside, and a clock that was read inside panics outside, because instants of one clock
+// mean nothing on the other.
 func TestClockOfBubble(t *testing.T) {
 	refuses := func(c *clock) (refused bool) {
 		defer func() { refused = recover() != nil }()

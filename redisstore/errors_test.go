@@ -99,7 +99,7 @@ func TestCorruptLog(t *testing.T) {
 	const head = len("few/sliding-log;")
 	for name, test := range map[string]struct {
 		field string
-		at    int // position in the field; in h after the ids
+		at    int // the index in the field at which bytes go; the field h begins with the ids
 		bytes string
 	}{
 		"the last block is 2^32-1":          {"h", head + 24, "\xff\xff\xff\xff"},

@@ -215,7 +215,7 @@ func kind(t *testing.T, err error) string {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.As(err, &op):
 		return "network"
 	}
-	t.Errorf("got error %T %q, want ErrTimeout or one of the network", err, err)
+	t.Errorf("got error %T %q, want ErrTimeout or an error of the network", err, err)
 	return "other"
 }
 
@@ -335,7 +335,7 @@ func TestDown(t *testing.T) {
 	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(0, server.Addr()))))
 	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
 	if err := store.Take(t.Context(), &tx); kind(t, err) != "network" {
-		t.Errorf("got error %v, want one of the network", err)
+		t.Errorf("got error %v, want an error of the network", err)
 	}
 	server.Restart(t)
 	eventually(t, "Redis is back", func() error { return store.Take(t.Context(), &tx) })

@@ -7,7 +7,7 @@ if ARGV[2] ~= '' then
   local ids, key, call = ARGV[1], KEYS[1], redis.call
   local text, size = call('HGET', key, 'h'), #ids
   local keep, slack = math.max(«y#»)
-  slack = math.ceil(keep / 8) -- so that few charges must put off the end of the value
+  slack = math.ceil(keep / 8) -- so that few charges must lengthen the TTL of the value
   repeat
     if not text then
       if «cost > x#| or » or cost >= 2 ^ 32 then break end

@@ -108,7 +108,7 @@ func TestSpread(t *testing.T) {
 }
 
 // TestSpreadRace: concurrent transactions on keys of different slots are admitted no more
-// than the limits allow. Few units are lost in races: spent without being admitted.
+// than the limits allow. Few units are lost, which means that they are spent without being admitted.
 func TestSpreadRace(t *testing.T) {
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
 		const quota, each, keys = 100, 40, 6

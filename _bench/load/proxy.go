@@ -88,7 +88,7 @@ type chunk struct {
 	due  time.Time // when the client gets the chunk
 }
 
-// serve connects a client with the server until either ends.
+// serve connects a client with the server until either connection ends.
 func (p *proxy) serve(client net.Conn) {
 	defer client.Close()
 	if secure, ok := client.(*tls.Conn); ok {

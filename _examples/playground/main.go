@@ -32,7 +32,7 @@ import (
 func main() {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
 	once := flag.Bool("once", false, "serve the page, request it once, and end")
-	redisAddr := flag.String("redis", "", "`address` of a Redis; without it one runs inside this program")
+	redisAddr := flag.String("redis", "", "`address` of a Redis; without it a Redis runs inside this program")
 	static := flag.String("static", "", "`directory` to write the page to, instead of serving it")
 	flag.Parse()
 	log.SetFlags(0)
@@ -64,7 +64,7 @@ func main() {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(server.Timeout, *redisAddr))
 	defer rdb.Close()
 	if err := rdb.Ping(ctx).Err(); err != nil {
-		log.Fatalf("No Redis at %s: %v.\nWithout -redis one runs inside this program.", *redisAddr, err)
+		log.Fatalf("No Redis at %s: %v.\nWithout -redis a Redis runs inside this program.", *redisAddr, err)
 	}
 
 	compile := sync.OnceValues(server.Compile)

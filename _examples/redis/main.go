@@ -79,7 +79,7 @@ func (r *replica) asked() int {
 
 func main() {
 	addr := flag.String("addr", "localhost:8080,localhost:8081", "`addresses` to listen on; one that is missing is any free port")
-	redisAddr := flag.String("redis", "", "`address` of a Redis; without it one runs inside this program")
+	redisAddr := flag.String("redis", "", "`address` of a Redis; without it a Redis runs inside this program")
 	once := flag.Bool("once", false, "end after the demonstration")
 	flag.Parse()
 	log.SetFlags(0)

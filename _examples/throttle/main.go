@@ -55,7 +55,7 @@ func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
 }
 
 func main() {
-	redisAddr := flag.String("redis", "", "`address` of a Redis; without it one runs inside this program")
+	redisAddr := flag.String("redis", "", "`address` of a Redis; without it a Redis runs inside this program")
 	flag.Parse()
 	log.SetFlags(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -28,7 +28,7 @@ var ten = []weir.Limit{
 	algorithms.Calendar(10, algorithms.Day, nil),
 }
 
-// all lists the names of the algorithms of ten, as a link does.
+// all has the names of the algorithms in ten, separated as in a link.
 var all = func() string {
 	var names []string
 	for _, l := range ten {
@@ -268,7 +268,7 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// TestTabs opens two tabs. A request of one must not appear in the other.
+// TestTabs opens two tabs. A request of one tab must not appear in the other tab.
 func TestTabs(t *testing.T) {
 	t.Parallel()
 	base := serve(t)

@@ -252,8 +252,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// place scrolls to a scene and returns where on the screen its line of requests has the
-// instant t, in µs.
+// place scrolls to a scene and returns the point of the screen at which the scene's line of
+// requests shows the instant t, in µs.
 func (p *page) place(name string, t float64) (x, y float64) {
 	p.Helper()
 	at := eval[[2]float64](p, fmt.Sprintf(`(() => {

@@ -77,9 +77,9 @@ func (s *Scene) rowOf(algorithm string) *row {
 	return &row
 }
 
-// answer writes the answer of a Limiter with the row's limit to a request with the row's
-// last decision. The Limiter gets a new request, because the caller's request may carry the
-// decisions of another Limiter.
+// answer writes the response of a Limiter whose limit is that of the row and whose store
+// returns the row's last decision. The Limiter gets a new request, because the caller's
+// request may carry the decisions of another Limiter.
 func (r *row) answer(w http.ResponseWriter, d weir.Dialect) {
 	limiter, err := weir.New(told{r.last}, weir.Options{
 		Headers: d,

@@ -46,7 +46,7 @@ type rowHead struct {
 	YAML      string `json:"yaml"`
 }
 
-// An Event is a message to the page. Name is scene, frame, problem or refused.
+// An Event is a message to the page. Its Name is "scene", "frame", "problem" or "refused".
 type Event struct {
 	Name string `json:"name"`
 	Data any    `json:"data"`

@@ -19,7 +19,7 @@ import (
 const (
 	maxScenes = 64
 	tick      = 40 * time.Millisecond // between two frames
-	silence   = 10 * time.Second      // after which the stream sends a comment, to show that it is alive
+	silence   = 10 * time.Second      // how long without events until the stream sends a comment, to show that it is alive
 	patience  = 5 * time.Second       // how long a page may leave the stream unread
 )
 

@@ -685,7 +685,7 @@ func (h *history) lifetime(v string, need, slack int64) error {
 	if ttl <= 0 || end < need && !h.changing && !h.back {
 		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs", v, ttl, need-h.now)
 	}
-	// A value may keep its earlier TTL, which a limit needs that was not charged now.
+	// A value may keep its earlier TTL, because a limit that was not charged now needs it.
 	if most := max(need+slack+1_000_000, h.now+h.ttls[v]); end > most && !h.changing {
 		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs, under a longest period of %d µs", v, ttl, need-h.now, slack)
 	}

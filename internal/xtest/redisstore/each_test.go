@@ -87,7 +87,8 @@ func batched(r *rand.Rand, limits []weir.Limit) (tx weir.Transaction) {
 	return tx
 }
 
-// checkBatch takes want one after the other and compares it with got.
+// checkBatch takes the transactions of want one after the other. It compares each decision
+// with that of the same transaction in got.
 func checkBatch(ctx context.Context, single weir.Store, got, want []*weir.Transaction) error {
 	for i := range want {
 		if err := single.Take(ctx, want[i]); err != nil {
