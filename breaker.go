@@ -39,8 +39,9 @@ const moment = 25 * time.Millisecond // failures within it count once
 // Breaker returns a store that fails at once while next is down, so that requests do not
 // wait for next. A closed breaker asks next. After o.Failures consecutive failures it opens
 // and returns ErrOpen. After o.Cooldown it sends one request at a time to next as a probe,
-// and returns ErrOpen to all others. A probe that succeeds closes the breaker; one that
-// fails begins another Cooldown. A call that began before a change does not count after it.
+// and returns ErrOpen to all other requests. A probe that succeeds closes the breaker, and
+// a probe that fails begins another Cooldown. A call that began before a change does not
+// count after it.
 //
 // An error does not count if it says nothing about the store: the caller has hung up or its
 // own deadline has passed, the transaction is invalid, or the error is

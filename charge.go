@@ -74,7 +74,7 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	}
 	for i := range policies {
 		p, c, it := &policies[i], oneMore(&t.Charges), oneMore(items)
-		// Mostly c and it are those of an earlier request under the same limit.
+		// Mostly c and it have the values of an earlier request under the same limit.
 		if it.policy != p || c.Limit.Period != p.limit.Period || buffer > 0 {
 			// The fields are assigned one by one, because a copy of a struct would wait for
 			// the writes of its fields.

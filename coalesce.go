@@ -15,9 +15,9 @@ import (
 
 // A Batcher is a Store that decides many transactions in one round trip.
 type Batcher interface {
-	// TakeEach decides ts as if Take were called for each in turn; each spends all of its
-	// charges or none. It returns nil, or one error for each transaction, which is nil for
-	// a transaction that was decided.
+	// TakeEach decides ts as if Take were called for each in turn: each transaction spends
+	// all of its charges or none. It returns nil, or one error for each transaction, which
+	// is nil for a transaction that was decided.
 	TakeEach(ctx context.Context, ts []*Transaction) []error
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// Requests to one path get a short text, all others the answer of Refuse.
+// Requests to one path get a short text, and all other requests get the answer of Refuse.
 func ExampleRefuse() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},

@@ -26,7 +26,7 @@ func (s *integers) find(n int64) []string {
 	return nil
 }
 
-// add returns n as the value of a field, and remembers it in place of another.
+// add returns n as the value of a field, and remembers it in place of another integer.
 func (s *integers) add(n int64) []string {
 	x := &integer{n: n}
 	text := strconv.AppendInt(x.text[:0], n, 10)

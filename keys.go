@@ -17,15 +17,15 @@ import (
 // KeyFunc must be safe for concurrent use. Package keys has more functions that return one.
 //
 // The key may be a substring of the request, so code that keeps the key must clone it. It
-// may be as long as net/http allows; a Limiter uses what [Charge.StoredKey] makes of it.
-// The functions that return a KeyFunc panic on a mistake in their arguments.
+// may be as long as net/http allows, but a Limiter uses what [Charge.StoredKey] makes of
+// it. The functions that return a KeyFunc panic on a mistake in their arguments.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 
 // ByIP limits each client address: an IPv4 address by itself, an IPv6 address together with
 // its /64, which commonly belongs to one client. Keys look like "192.0.2.1" and
 // "2001:db8:1:2::/64". An IPv4-mapped address counts as its IPv4 address, and so does an
-// address in 64:ff9b::/96, which comes through NAT64 (RFC 6052). Zones are dropped. The
-// rule always applies.
+// address in 64:ff9b::/96 that has a public IPv4 address in it, because it comes through
+// NAT64 (RFC 6052). Zones are dropped. The rule always applies.
 //
 // The address is, in this order:
 //
@@ -45,7 +45,7 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // A request whose client address is unclear is limited too. An entry that is no address
 // ends the search, and the trusted hop that sent it is the key. If all hops are trusted,
 // the leftmost hop is the key. Peers without an IP address, as on a Unix socket, share the
-// key "unknown"; the zero [netip.Prefix] in trusted makes them trusted.
+// key "unknown". The zero [netip.Prefix] in trusted makes these peers trusted.
 //
 // ByIP panics on an invalid prefix, except the zero prefix. If a middleware of chi has found
 // the address, use weirchi.ClientIP. For other sizes of networks and the field Forwarded,
@@ -55,10 +55,10 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
-// ByHeader limits each value of a header field; if a request has several values, the first
-// counts. "Host" is the host that the request asks for, in a form that clients cannot vary:
-// in lower case, without a port, and without dots at the end. An IPv6 address keeps its
-// brackets and is written in the shortest way.
+// ByHeader limits each value of a header field. If a request has several values, the first
+// value counts. "Host" is the host that the request asks for, in a form that clients cannot
+// vary: in lower case, without a port, and without dots at the end. An IPv6 address keeps
+// its brackets and is written in the shortest way.
 //
 // If the field is missing or empty, the rule does not apply: a client that omits the
 // field is not limited by it. [FirstOf] names a key for such requests.

@@ -67,8 +67,8 @@ func TestByIP(t *testing.T) {
 		{one, "192.0.2.1:4", []string{"10.0.0.1"}, "192.0.2.1"},
 		{one, "[2001:db8:ffff::1]:4", []string{"198.51.100.7"}, "2001:db8:ffff::/64"},
 
-		// A trusted peer appends the address that called it; entries left of that may be
-		// forged.
+		// A trusted peer appends the address that called it. Entries left of that address
+		// may be forged.
 		{one, "10.0.0.1:4", nil, "10.0.0.1"},
 		{one, "10.0.0.1:4", []string{""}, "10.0.0.1"},
 		{one, "10.0.0.1:4", []string{" , ,"}, "10.0.0.1"},
@@ -86,7 +86,7 @@ func TestByIP(t *testing.T) {
 		{one, "10.0.0.1:4", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
 		{one, "10.0.0.1:4", []string{"10.0.0.4", "10.0.0.3, 10.0.0.2"}, "10.0.0.4"},
 
-		// Entries may have ports, brackets, zones; they may be mapped.
+		// Entries may have ports, brackets and zones, and may be mapped.
 		{one, "10.0.0.1:4", []string{"192.0.2.1:65535"}, "192.0.2.1"},
 		{one, "10.0.0.1:4", []string{"[2001:db8:1:2::3]:80"}, "2001:db8:1:2::/64"},
 		{one, "10.0.0.1:4", []string{"[2001:db8:1:2::3]"}, "2001:db8:1:2::/64"},
@@ -311,7 +311,8 @@ func ExampleJoin() {
 	// Output: "9:192.0.2.1,3:GET,11:/users/{id}," true
 }
 
-// Requests of logged-in users have the user as their key, and others the address.
+// Requests of logged-in users have the user as their key, and other requests have the
+// address.
 func ExampleFirstOf() {
 	key := weir.FirstOf(keys.ByContext(userKey{}), weir.ByIP())
 	r := httptest.NewRequest("GET", "/", nil)

@@ -121,7 +121,7 @@ func (b book) spend(at, n int64) (hs []*holding) {
 	return hs
 }
 
-// A world is a store under random use, with books of what it may and must do.
+// A world is a store under random use, with books of what the store may and must do.
 type world struct {
 	*testing.T
 	r         *rand.Rand

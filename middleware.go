@@ -70,9 +70,9 @@ type Options struct {
 	// does, set MaxPause to its window: an hour. The first pause that is cut is logged.
 	MaxPause time.Duration
 
-	// Logger gets the errors of the store and those of invalid limits, as warnings with the
-	// name of the rule, at most one line a second; nil means slog.Default(). No line has a
-	// key; watch.Log can log keys. A client that hangs up is no error.
+	// Logger gets the errors of the store and of invalid limits, as warnings with the name
+	// of the rule, at most one line a second; nil means slog.Default(). No line has a key,
+	// but watch.Log can log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
 	// Observe is called with each decision and each error, before the request goes on; nil

@@ -112,7 +112,7 @@ func TestSeveralRules(t *testing.T) {
 			t.Errorf("after 3 served and 20 refused, a minute later: ann has %d left, want 9", got)
 		}
 
-		// A rule that does not apply charges nothing; the other rule still charges.
+		// A rule that does not apply charges nothing, and the other rule still charges.
 		do(h, ask("/", ""))
 		if len(last.Charges) != 1 || last.Charges[0].Rule != "all" || last.Decisions[0].Remaining != 1 {
 			t.Errorf("without a user: charged %+v, %+v; want all alone, with 1 left", last.Charges, last.Decisions)

@@ -12,7 +12,7 @@ import (
 type Event struct {
 	Request *http.Request
 
-	// Transaction is what was decided; it is never nil and must not be changed. When
+	// Transaction is what was decided. It is never nil and must not be changed. When
 	// Observe has returned, other requests reuse it, so copy what you keep. After an error
 	// its Decisions mean nothing. It has no Charges if the store was not asked: after a
 	// deny, and after a ban that the process knows of.

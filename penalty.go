@@ -20,7 +20,7 @@ import (
 //   - a strike: one call;
 //   - the strike that begins a ban: one call as well, and a second call only if this
 //     process has not refused the key within the period of Strikes;
-//   - a refusal during a ban that the process knows of: no call, not even that of the
+//   - a refusal during a ban that the process knows of: no call, not even the call of the
 //     decision. Such a refusal is no strike. Every 10 s the process asks the store again.
 //
 // The call that begins a ban also clears the strikes that led to it. If that call fails,

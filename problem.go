@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/internal/fields"
 )
 
-// A problem is an answer to a request that was not served: problem details as in RFC
-// 9457, with the types of draft-ietf-httpapi-ratelimit-headers, or the same as text or
-// HTML if the client prefers that.
+// A problem is an answer to a request that was not served: problem details as in RFC 9457,
+// with the types of draft-ietf-httpapi-ratelimit-headers, or a text or an HTML page if the
+// client prefers that.
 type problem struct {
 	status   int
 	kind     string

@@ -32,18 +32,18 @@ type Rule struct {
 	// limit without a name, header fields show it under the name of the rule.
 	Limits []Limit
 
-	// LimitsFor chooses the limits for a request, such as those of a tier in a database;
-	// nil means Limits. If it returns none, the rule does not apply: a tier that is missing
-	// in a map is not limited. A limit that cannot be counted exactly is replaced by the
-	// nearest lower limit that can be, and the Logger gets a warning. Any other invalid
-	// limit is an error of the request: see OnError. The context of r does not end when the
-	// client hangs up, because a lookup that fails for that reason would let the client
-	// pass. LimitsFor must therefore limit the time of its lookup itself.
+	// LimitsFor chooses the limits for a request, such as the limits of a tier in a
+	// database; nil means Limits. If it returns none, the rule does not apply: a tier that
+	// is missing in a map is not limited. A limit that cannot be counted exactly is
+	// replaced by the nearest lower limit that can be, and the Logger gets a warning. Any
+	// other invalid limit is an error of the request: see OnError. The context of r does
+	// not end when the client hangs up, because a lookup that fails for that reason would
+	// let the client pass. LimitsFor must therefore limit the time of its lookup itself.
 	LimitsFor func(r *http.Request) []Limit
 
 	// Overrides returns the limits that a key has instead of Limits and LimitsFor; ok is
 	// false for every other key. Nil overrides nothing. Overrides is called with the whole
-	// key, for each request to which the rule applies, so it must be fast; package
+	// key, for each request to which the rule applies, so it must be fast. Package
 	// overrides has tables. No limits mean that the rule does not apply to the key. A
 	// single limit of Quota 0 means that the key is refused, as by Deny.
 	//
@@ -107,14 +107,14 @@ type Rule struct {
 
 	// Status is the status of the requests that the rule refuses, by a limit, a ban or a
 	// deny: 400 to 599; 0 means 429. 503 says that the service is overloaded, not that the
-	// client asks too often. If several rules refuse a request, the status is that of the
-	// rule in Refusal.
+	// client asks too often. If several rules refuse a request, the Status of the rule in
+	// Refusal counts.
 	Status int
 
 	// RetryJitter > 0 adds a random time, from 0 to RetryJitter, to Retry-After, so that
 	// clients that were refused together do not come back together. Only Retry-After has
 	// the jitter: the other header fields, Decision and Refusal have the exact wait. If
-	// several rules refuse a request, the RetryJitter is that of the rule in Refusal.
+	// several rules refuse a request, the RetryJitter of the rule in Refusal counts.
 	RetryJitter time.Duration
 }
 

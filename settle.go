@@ -11,7 +11,7 @@ import (
 // Set Cost to the most that a request may cost.
 //
 // If the final cost is lower, the difference is given back, except units that no longer
-// count, such as those of a window that is over. If the final cost is higher, the
+// count, such as units of a window that is over. If the final cost is higher, the
 // difference is charged even if it does not fit. The key then owes the difference, and
 // later requests are refused until the debt has drained or its window is over
 // (Transaction.Force). A Settle that must leave no debt returns at most Cost. Settle is

@@ -201,7 +201,7 @@ func (t *transport) paused(v *verdict) bool {
 }
 
 // Unpause ends a pause that Transport made for a key of a rule, in all processes that share
-// the store; behind Hybrid it may take 10 seconds. Requests that already wait keep their
+// the store. Behind Hybrid this may take 10 seconds. Requests that already wait keep their
 // turns, and later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {

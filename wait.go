@@ -50,7 +50,7 @@ func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAf
 // charge fits. After an error Allowed is false, and the caller chooses whether to go on.
 //
 // A Cost of 0 or below is an error, because such a charge is always allowed. Peek reads a
-// key without spending, and Store.Take gives units back.
+// key without spending, and Store.Take with a negative Cost gives units back.
 func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	if err := spends(charge); err != nil {
 		return Decision{}, err
@@ -251,10 +251,10 @@ end
 `
 }
 
-// Reset gives back all units that the keys of charges have spent; their Cost is ignored.
-// Turns that are already reserved keep their instants, and later callers get later turns.
-// To give back some units, Take a charge of negative Cost. To allow more than the limit,
-// raise the limit, for instance by Rule.LimitsFor.
+// Reset gives back all units that the keys of charges have spent. The Cost of the charges
+// is ignored. Turns that are already reserved keep their instants, and later callers get
+// later turns. To give back some units, Take a charge of negative Cost. To allow more than
+// the limit, raise the limit, for instance by Rule.LimitsFor.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {

@@ -219,9 +219,10 @@ type Store interface {
 	Take(ctx context.Context, t *Transaction) error
 }
 
-// Validate returns an error if no store can decide the transaction: an invalid limit, a name
-// that is not printable, the same limit of the same key twice, a Delay beyond Within.
-// Stores call it first.
+// Validate returns an error if no store can decide the transaction, because of an invalid
+// limit, a name that is not printable, the same limit of the same key twice, a Delay beyond
+// Within, or a Force or AtMost that does not go with the other fields. Stores call it
+// first.
 func (t *Transaction) Validate() error {
 	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && !t.Force && t.first.of(&t.Charges[0]) {
 		return nil // most transactions end here, without the call of validate

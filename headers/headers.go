@@ -36,9 +36,9 @@ type Limit struct {
 const (
 	maxWait   = 24 * time.Hour // longer waits are cut to this
 	maxLimits = 64             // limits of one response
-	maxField  = 16 << 10       // bytes of a structured field; a longer one is ignored
+	maxField  = 16 << 10       // bytes of a structured field; a longer field is ignored
 	maxLines  = 16             // lines of Retry-After
-	maxText   = 256            // bytes of a time, a unit or a resource; longer ones are ignored
+	maxText   = 256            // bytes of a time, a unit or a resource; longer values are ignored
 )
 
 // Parse returns what response fields say about limits, and how long they ask to wait

@@ -12,8 +12,8 @@ type Sizes struct{ IPv4, IPv6 int }
 // commonly gets.
 var Usual = Sizes{32, 64}
 
-// CheckedSizes returns Sizes. It panics if a size is out of range; name is the function
-// that the message names.
+// CheckedSizes returns Sizes. It panics if a size is out of range, with a message that
+// begins with name.
 func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
 	if ipv4 < 1 || ipv4 > 32 {
 		panic(fmt.Sprintf("%s: ipv4 is %d, not 1 to 32 bits", name, ipv4))

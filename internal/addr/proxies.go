@@ -24,7 +24,7 @@ type Proxies struct {
 }
 
 // NewProxies returns Proxies that trust the field of peers in trusted. It panics if a
-// prefix is invalid; name is the function that messages name.
+// prefix is invalid. name is the name of the function for messages.
 func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {
@@ -64,14 +64,14 @@ func (p *Proxies) Key(r *http.Request, size Sizes) string {
 	return size.Key(addr, text)
 }
 
-// Addr returns the address of the client; ok is false if it has none.
+// Addr returns the address of the client. ok is false if the client has none.
 func (p *Proxies) Addr(r *http.Request) (addr netip.Addr, ok bool) {
 	addr, _ = p.client(r)
 	return addr, addr.IsValid()
 }
 
-// client returns the address of the client, invalid if it has none, and its text if
-// that is known without formatting it.
+// client returns the address of the client, which is invalid if the client has none, and
+// the text of the address if that is known without formatting.
 func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 	addr, text := parseAddr(r.RemoteAddr)
 	if p.trusts(addr) {
@@ -86,12 +86,12 @@ func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 }
 
 // walk returns the rightmost address of the lists in fields that is not trusted, or the
-// leftmost if all are. An entry that is no address ends the walk at the hop that sent it.
-// It allocates nothing, and its time is in proportion to the trusted entries, however long
-// the fields are.
+// leftmost address if all are trusted. An entry that is no address ends the walk at the hop
+// that sent it. It allocates nothing, and its time is in proportion to the trusted entries,
+// however long the fields are.
 func (p *Proxies) walk(fields []string, addr netip.Addr, text string) (netip.Addr, string) {
-	// Several fields are one list. The last entry of the last field is that of the nearest
-	// proxy.
+	// Several fields are one list. The last entry of the last field is the entry of the
+	// nearest proxy.
 	for _, list := range slices.Backward(fields) {
 		for list != "" {
 			var entry string

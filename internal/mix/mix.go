@@ -12,7 +12,7 @@ func String[S string | []byte](h uint64, s S) uint64 {
 	return scramble(h ^ word(s))
 }
 
-// scramble spreads the change of any bit over all bits. The last letters of a name are the
+// scramble spreads the change of any bit over all bits. The last of eight letters are the
 // upper bits of a word, which one multiplication would hardly spread.
 func scramble(h uint64) uint64 {
 	h *= 0x9e3779b97f4a7c15

@@ -20,7 +20,7 @@ type Member struct {
 type ByteSequence string
 
 // other stands for a value that no field about limits uses: a Decimal, Token, Boolean, Date
-// or Display String. Such a value must be well-formed; what it says is ignored.
+// or Display String. Such a value must be well-formed, but what it says is ignored.
 type other struct{}
 
 const (
