@@ -106,7 +106,7 @@ func lostOf(keys []string) (lost int) {
 	return lost
 }
 
-// measure returns the ns per check of each contender, one for each round.
+// measure returns the ns per check of each contender, one number for each round.
 func (s *scene) measure(all []contender, rounds int) ([]series, error) {
 	open := make([]func() check, len(all))
 	for i, c := range all {

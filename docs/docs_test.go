@@ -78,7 +78,7 @@ func split(t testing.TB, page string) (blocks []block, prose []string) {
 	return blocks, prose
 }
 
-// blocksOf returns the blocks of all pages that are in language.
+// blocksOf returns all blocks, of all pages, in one language.
 func blocksOf(t testing.TB, language string) (list []block) {
 	for _, page := range pages(t) {
 		blocks, _ := split(t, page)

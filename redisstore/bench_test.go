@@ -32,7 +32,8 @@ func scriptTime(b testing.TB, rdb *redis.Client) (calls, usec float64) {
 	return calls, usec
 }
 
-// benchmark runs do, and reports how many µs the server works on a call.
+// benchmark calls the function do again and again, and reports how many µs the server works
+// on each call.
 func benchmark(b *testing.B, rdb *redis.Client, do func() error) {
 	if err := do(); err != nil { // loads the script into the server
 		b.Fatal(err)

@@ -80,7 +80,7 @@ type call struct {
 	within int64 // see longestWait
 
 	*script
-	args []any // of the command. command sets the first two: the name and the script
+	args []any // the arguments of the command; the method command sets the first two
 }
 
 // prepare finds the script of c and writes its arguments. around has instants around which

@@ -100,9 +100,10 @@ func TestLogMemory(t *testing.T) {
 	}
 }
 
-// TestLogAttacks: the work of the server for a call does not grow with the log, whatever
-// the call asks. The test counts the commands of the script, because for each command the
-// script looks at no more than a block of 64 entries.
+// TestLogAttacks: for each of these calls the work of the server stays below a bound that
+// is the same for a log of 300 entries and for one of 20,000. The test counts the commands
+// of the script, because for each command the script looks at no more than a block of 64
+// entries.
 func TestLogAttacks(t *testing.T) {
 	rdb, store := logOpen(t)
 	const quota, small, large = 1_000_000, 300, 20_000
@@ -184,8 +185,8 @@ func TestLogParts(t *testing.T) {
 	}
 }
 
-// TestLogCancels: a cancellation in the middle of a log needs at most 60 commands, and
-// counts are right afterwards.
+// TestLogCancels: a cancellation in the middle of a log needs at most 60 commands, and the
+// log counts right afterwards.
 func TestLogCancels(t *testing.T) {
 	rdb, store := logOpen(t)
 	c := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, time.Hour), Cost: 1}

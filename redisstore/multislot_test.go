@@ -61,8 +61,8 @@ func takeEach(t *testing.T, store *redisstore.Store, what string, batch []*weir.
 	}
 }
 
-// TestSpread: charges of keys in different slots are all spent or none, and each of them
-// gets a decision.
+// TestSpread: a transaction on keys in different slots spends all of its charges or none,
+// and each charge gets a decision.
 func TestSpread(t *testing.T) {
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
 		keys := apart(store, 6)

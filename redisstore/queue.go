@@ -197,9 +197,10 @@ func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 	}
 }
 
-// learn adapts the window after a call of n commands. underWay commands were under way when
-// the call was sent; other processes may use this Redis too. If the call took longer than
-// the round trip plus a third of the rest of the timeout, too many commands were under way.
+// learn adapts the window after a call of n commands. The number underWay is how many
+// commands of this process were under way when the call was sent. If the call took longer
+// than the round trip plus a third of the rest of the timeout, too many commands were under
+// way, perhaps commands of other processes.
 func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	took := now.Sub(began)
 	if err != nil { // the connection is lost

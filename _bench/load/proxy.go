@@ -15,8 +15,8 @@ import (
 )
 
 // A proxy delays, stops or loses the answers of a server, and passes on at once what
-// clients send. Each chunk of an answer is late by delay, even if others are on their way.
-// The proxy of redistest differs: it delays one chunk after the other.
+// clients send. Several chunks of answers may be on their way at once, each of them for the
+// time delay. The proxy of redistest differs: it delays one chunk after the other.
 type proxy struct {
 	delay  atomic.Int64 // ns
 	lost   atomic.Bool  // answers vanish
@@ -24,7 +24,7 @@ type proxy struct {
 	server string
 
 	mu      sync.Mutex
-	stopped chan struct{} // closed when answers go on; nil while they do
+	stopped chan struct{} // closed when answers go on; nil while answers go on
 }
 
 func newProxy(server string, secure bool) (*proxy, error) {

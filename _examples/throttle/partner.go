@@ -115,7 +115,7 @@ func (t *timeline) print() {
 }
 
 // check prints a summary. It returns an error unless every request was done, the quota was
-// never exceeded, and no request arrived during the pause.
+// never exceeded, and no request arrived during the pause, after grace.
 func (t *timeline) check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

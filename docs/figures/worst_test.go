@@ -115,8 +115,8 @@ func admit(l weir.Limit, asks []ask) (admitted []ask) {
 	return admitted
 }
 
-// fullest returns the most units in a window of a length, and the first and the last instant
-// at which they were admitted.
+// fullest returns the most units that were admitted in any window of a length, and the
+// first and the last instant at which the units of this window were admitted.
 func fullest(admitted []ask, window int64) (most, from, last int64) {
 	first, sum := 0, int64(0)
 	for _, a := range admitted {

@@ -121,7 +121,7 @@ func newTab(t *testing.T) *tab {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// With this, a tab in the background gets keys and draws as well.
+	// With this setting, a tab in the background gets keys and draws as well.
 	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
 		t.Fatal(err)
 	}

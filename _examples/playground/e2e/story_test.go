@@ -347,8 +347,8 @@ func TestTouch(t *testing.T) {
 	p.wait(fmt.Sprintf("!playground.scenes.edge.playing && Math.abs(playground.scenes.edge.now - %d) < 1", now+500_000))
 }
 
-// tap touches the screen at x and y with a finger. Before it lifts the finger it moves it
-// to each y of to.
+// tap touches the screen at x and y with a finger. It moves the finger to each y in the
+// list to, and then lifts it.
 func tap(p *page, x, y float64, to ...float64) {
 	p.Helper()
 	p.touch(true)

@@ -62,7 +62,7 @@ func (c *Charge) charge() (weir.Charge, error) {
 	return charge, nil
 }
 
-// Decide answers a Question, both in JSON.
+// Decide answers a Question in JSON with a Reply in JSON.
 func Decide(question []byte) []byte {
 	var q Question
 	if err := json.Unmarshal(question, &q); err != nil {

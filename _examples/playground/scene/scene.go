@@ -20,7 +20,8 @@ const (
 	epoch = int64(20_834*24*60*60) * second
 
 	// most is how many requests one call of advance decides at most, and about how many may
-	// wait to be sent to the page. If more wait, the clock of the scene stands still.
+	// wait to be sent to the page. If more requests wait, the clock of the scene stands
+	// still.
 	most = 1000
 
 	// nap is the longest gap between two frames that a scene in memory makes up for. The
@@ -98,7 +99,8 @@ func New(ctx context.Context, id string, link url.Values, redis func() (weir.Sto
 // silent is the message for the visitor if the store fails. The scene is then paused.
 const silent = "Redis does not answer."
 
-// Do executes the command of a control of the page, which is the field do of form.
+// Do executes the command of a control of the page. The field "do" of form names the
+// command.
 func (s *Scene) Do(form url.Values) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

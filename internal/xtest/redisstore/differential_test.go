@@ -729,7 +729,7 @@ func (h *history) move(t *weir.Transaction) {
 		h.now, h.newest = 1_700_000_000_000_000, 0
 	}
 	if h.changing || h.back {
-		return // a state that has ended by these numbers may matter under the next
+		return // a state that has ended by these numbers may matter under the next numbers
 	}
 	for v, end := range h.ends {
 		if h.now > end+1000 {

@@ -195,7 +195,7 @@ func (o *slotsOracle) next() *weir.Transaction {
 }
 
 // follow decides each charge alone, by the clock of its node, and compares: the transaction
-// must be allowed if all its charges are.
+// must be allowed if all its charges are allowed.
 func (o *slotsOracle) follow(t *testing.T, tx *weir.Transaction) error {
 	allowed := true
 	parts := make([]weir.Transaction, len(tx.Charges))
@@ -310,7 +310,7 @@ func (u unitsOf) living(key string, at int64, period time.Duration) (n int64) {
 	return n
 }
 
-// check compares what is left for each charge with the units that live.
+// check compares how many units are left for each charge with the units that still count.
 func (u unitsOf) check(t *testing.T, store weir.Store, charges []weir.Charge) error {
 	for _, c := range charges {
 		c.Cost = 0
