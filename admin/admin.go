@@ -24,9 +24,9 @@ type Options struct {
 	// of rules, set it to config.File.Limiters.
 	Limiters func() []*weir.Limiter
 
-	// LimitsFor returns the limits of a key under a rule that chooses its limits for
-	// each request (weir.Rule.LimitsFor), because here there is no request. If it returns
-	// an error, the answer is 503. nil means that the limits of such rules are unknown.
+	// LimitsFor returns the limits of a key under a rule that chooses its limits for each
+	// request. It takes the place of weir.Rule.LimitsFor, which needs a request. If LimitsFor
+	// returns an error, the answer is 503. nil means that the limits of such rules are unknown.
 	LimitsFor func(ctx context.Context, rule, key string) ([]weir.Limit, error)
 
 	// Overrides are the overrides that /overrides lists and /override changes. The rules must
@@ -68,8 +68,8 @@ type Handler struct {
 	peekers atomic.Pointer[peekers]
 }
 
-// New returns a Handler for limiters that all count in store. The limiters must have the same
-// value of store, not another Store of the same Redis: a Store such as [weir.Hybrid] remembers
+// New returns a Handler for limiters that all count in store. Pass the very Store that the
+// limiters have, not another Store of the same Redis: a Store such as [weir.Hybrid] remembers
 // refusals and must learn of changes. New returns an error if store or o.Limiters is nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {

@@ -34,7 +34,8 @@ import (
 
 var byUser = weir.ByHeader("X-User")
 
-// hourly returns a rule that allows each user n requests in the hour from the first request.
+// hourly returns a rule that allows each user n requests in an hour, which begins with the first
+// request.
 func hourly(name string, n int64) weir.Rule {
 	return weir.Rule{Name: name, Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(n, time.Hour)}}
 }

@@ -18,7 +18,7 @@ type explanation struct {
 	Refused  bool     `json:"refused"`
 	Because  []string `json:"because"`            // a sentence for each reason
 	Note     string   `json:"note,omitempty"`     // the note of the key's override
-	Refusals int64    `json:"refusals,omitempty"` // how often this process has refused the key
+	Refusals int64    `json:"refusals,omitempty"` // how often this process has refused the key: see watch.Top.Count
 }
 
 // explanations returns the state of a key under each of the rules, with an explanation of each

@@ -29,7 +29,7 @@ func (file) Reloads() (loaded, failed int64) { return 3, 2 }
 func (file) Err() error                      { return errors.New("rules.yaml:3:7: a mistake") }
 
 // newOverridden returns a limiter that allows each user 2 requests an hour, an admin handler that
-// can override that, and the log of the handler.
+// can override this limit, and the log of the handler.
 func newOverridden(t *testing.T, more ...weir.Limit) (*weir.Limiter, http.Handler, *bytes.Buffer) {
 	store := memstore.New(memstore.Options{})
 	live := overrides.NewLive(overrides.LiveOptions{})

@@ -83,8 +83,8 @@ func (s *site) json(method, path, body string, code int, want string) {
 	}
 }
 
-// page gets the page or, if form is not nil, posts form and follows the redirect. It checks that
-// the page has no scripts and no inline styles.
+// page requests the page of operators or, if form is not nil, posts the form and follows the
+// redirect. It checks that the page has no scripts and no inline styles.
 func (s *site) page(query string, form url.Values, fields ...string) (status int, text string) {
 	s.t.Helper()
 	method, body := "GET", ""

@@ -22,7 +22,7 @@ type rule struct {
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
 
-// rules returns the rules in force, or the one that the query names.
+// rules returns the rules in force, or only the rule that the query names.
 func (h *Handler) rules(q url.Values) ([]rule, error) {
 	var rules []rule
 	var known []string
@@ -201,7 +201,7 @@ func (b *stateBody) look(ctx context.Context, store weir.Store, all []weir.Charg
 // Duration.Seconds rounds twice and returns 9.869758000000001 for 9.869758 s.
 func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 
-// state returns the state of a key without its limits.
+// state returns the ruleState of a key, without Limits.
 func (r *rule) state(ctx context.Context, key string) (ruleState, error) {
 	s := ruleState{Rule: r.Name}
 	switch {

@@ -23,7 +23,7 @@ const (
 	EmptyKey       = "WEIR004" // a key is empty
 	ClockFar       = "WEIR005" // the clocks of the store and of this process differ
 	SlowClient     = "WEIR006" // a Redis client has settings that work against the store
-	FailOpen       = "WEIR007" // requests cannot be decided, and pass unless OnError refuses them
+	FailOpen       = "WEIR007" // requests cannot be decided, and may pass without a limit
 )
 
 // Diagnose finds probable mistakes in a configuration. It checks the rules and the stores
@@ -87,7 +87,7 @@ func trustsAnybody(key weir.KeyFunc) (trusts bool) {
 
 func (d *diagnosis) observe(e weir.Event) {
 	if e.Err != nil {
-		d.found(FailOpen, "requests cannot be decided, and pass unless OnError refuses them", "err", e.Err)
+		d.found(FailOpen, "requests cannot be decided, and may pass without a limit", "err", e.Err)
 		return
 	}
 	if len(e.Transaction.Charges) == 0 || e.Request == nil { // the store was not asked

@@ -24,7 +24,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// The types of a file, as Envoy's service reads it.
+// These types describe a file as Envoy's service reads it.
 type (
 	fileYAML struct {
 		Domain      text
@@ -262,8 +262,8 @@ func (r *reader) read() {
 	r.descriptors(n, y.Descriptors, "$", []string{domain})
 }
 
-// fields is an ast.Visitor that reports names of fields that are not texts, such as 0.25.
-// yaml.Unmarshal ignores them.
+// fields is an ast.Visitor that reports fields whose names are not texts, such as 0.25.
+// yaml.Unmarshal ignores such fields.
 type fields reader
 
 func (f *fields) Visit(n ast.Node) ast.Visitor {
