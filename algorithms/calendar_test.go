@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// zones are time zones with irregular days, each with the first of ten years in which
-// they have them. The comments say what their clocks do around midnight.
+// zones are time zones with irregular days. The number is the first of the ten years that
+// TestCalendarWindows checks. The comments say what the clocks of a zone do around midnight.
 var zones = []struct {
 	name string
 	year int
@@ -115,9 +115,9 @@ func offset(at int64, loc *time.Location) int {
 	return o
 }
 
-// TestCalendarWindows compares the windows of ten years of each zone with boundaries:
-// they begin where boundaries says, each ends where the next begins, and Window returns
-// the same window for instants near its edges and in its middle.
+// TestCalendarWindows compares the windows of ten years of each zone with those that the
+// function boundaries finds. They begin at the same instants, each ends where the next begins,
+// and Window returns the same window for instants near its edges and in its middle.
 func TestCalendarWindows(t *testing.T) {
 	for _, zone := range zones {
 		loc := mustLoad(t, zone.name)

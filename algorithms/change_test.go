@@ -19,8 +19,8 @@ func everyAlgorithm(quota, burst int64, period time.Duration) []weir.Limit {
 		algorithms.Calendar(quota, algorithms.Month, time.FixedZone("", 3600)))
 }
 
-// after returns the state after a charge, the decision on a look (a cost of 0) before it,
-// and the decision on the charge.
+// The function after returns the state after a charge, the decision on a cost of 0 before the
+// charge, and the decision on the charge.
 func after(s weir.State, l weir.Limit, now, cost int64) (weir.State, weir.Decision, weir.Decision) {
 	_, look := l.Algorithm.Take(s, &l, now, 0)
 	next, d := l.Algorithm.Take(s, &l, now, cost)

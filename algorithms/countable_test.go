@@ -13,7 +13,7 @@ import (
 )
 
 // TestNearest: the error of a limit that cannot be counted exactly names the nearest quota
-// or burst that can.
+// or burst that can be counted.
 func TestNearest(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {
@@ -39,8 +39,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestNearestIsNearest: the quota that the error names can be counted, and none of the
-// quotas between it and the one refused can.
+// TestNearestIsNearest: the quota that the error names can be counted, and no quota between
+// this quota and that of the limit can be counted.
 func TestNearestIsNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	periods := []time.Duration{time.Hour, 7 * time.Hour, 24 * time.Hour, 30 * 24 * time.Hour, 365 * 24 * time.Hour, 999_983 * time.Second, 1<<42*time.Microsecond + time.Second}

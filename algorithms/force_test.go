@@ -63,8 +63,8 @@ func TestForceKeepsTheRate(t *testing.T) {
 	}
 }
 
-// TestForceAfterReservation: units that are forced behind a reservation forget no older ones,
-// which count again if the reservation is canceled.
+// TestForceAfterReservation: a forced charge behind a reservation drops no older units. They
+// count again if the reservation is canceled.
 func TestForceAfterReservation(t *testing.T) {
 	l := algorithms.SlidingLog(1, time.Second)
 	states, now := make([]weir.State, 1), int64(1e15)

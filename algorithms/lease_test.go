@@ -10,7 +10,8 @@ import (
 	"github.com/seed83679106/weir/lease"
 )
 
-// A held is a lease: n units, not yet used, of those that decision d spent at the instant at.
+// A held is a lease. It has n units that are not used yet. The decision d spent them at the
+// instant at.
 type held struct {
 	at, n int64
 	d     weir.Decision

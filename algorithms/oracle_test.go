@@ -217,7 +217,8 @@ func (k *key) spend(at, n int64) {
 	k.last = at
 }
 
-// giveBack removes the newest n units. A key that is then as good as new is a new key.
+// giveBack removes the newest n units. If the whole capacity then fits, the key becomes a new
+// key.
 func (k *key) giveBack(now, n int64) {
 	over := k.overdue()
 	k.spent = k.spent.giveBack(n)

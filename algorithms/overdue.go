@@ -36,10 +36,10 @@ import (
 // maxReset is the most µs for which a state is kept, however slowly its debt drains.
 const maxReset = weir.MaxTicks
 
-// overdue returns the stored debt as it is at the instant at, in stored ticks: those of the
-// limit that has written the debt. The debt drains in steps. A step is worth own ticks of this
-// limit, and stored ticks of the debt. It is a tick if a unit is worth the same number of
-// ticks under both limits, and otherwise a unit.
+// overdue returns the debt at the instant at, in ticks of the limit that has written it. The
+// debt drains in steps: own is how many ticks of this limit a step is worth, and stored is how
+// many ticks of the debt. A step is one tick if a unit is worth the same number of ticks under
+// both limits, and otherwise one unit.
 func (m meter) overdue(s *weir.State, at int64) (debt, own, stored int64) {
 	own, stored = m.unit, s.B
 	if stored == own {

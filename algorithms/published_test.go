@@ -75,8 +75,8 @@ func TestPublished(t *testing.T) {
 			{60 * time.Second, 5, 4, 0, 17 * time.Second},
 			{77 * time.Second, 6, 5, 0, time.Minute},
 		}},
-		// The example of Cloudflare: 42 units in the last minute and 18 in the first 15 s of this
-		// one are 42 · 0.75 + 18 = 49.5.
+		// The example of Cloudflare: 42 units in the last minute and 18 units in the first 15 s of
+		// this minute count as 42 · 0.75 + 18 = 49.5.
 		{"sliding window, 50 per minute", algorithms.SlidingWindow(50, time.Minute), []call{
 			{30 * time.Second, 42, 42, 8, 0},
 			{time.Minute, 8, 8, 0, 0},

@@ -16,8 +16,8 @@ type stepper interface {
 
 // TestPurity takes from one state several times, as a store does to explain a refusal or to
 // reserve. Each Take returns the same as for a copy of the state, and leaves the state
-// unchanged, even if the log of the returned state shares memory with that of the old one. Step gives the same, whatever was in the decision
-// before.
+// unchanged, even if the log of the returned state shares memory with the log of the old
+// state. Step gives the same results, whatever was in its decision before.
 func TestPurity(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 8))
@@ -41,8 +41,8 @@ func TestPurity(t *testing.T) {
 	}
 }
 
-// checkPure fails the test unless Take of a state, Take of a copy and Step give the same, and
-// the state is unchanged.
+// checkPure fails the test unless Take of a state, Take of a copy and Step give the same
+// results, and the state is unchanged.
 func checkPure(t *testing.T, seed uint64, l weir.Limit, s weir.State, now, cost int64) {
 	t.Helper()
 	was := clone(s)

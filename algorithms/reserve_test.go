@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestReservations mixes charges that wait, charges that don't, and cancellations. The
-// instants of the charges that were not cancelled exceed no limit. Without cancellations
+// TestReservations mixes charges that wait, charges that do not wait, and cancellations. The
+// charges that were not cancelled exceed no limit at their instants. Without cancellations
 // the instants come in the order of the charges.
 func TestReservations(t *testing.T) {
 	seed := rand.Uint64()
@@ -117,7 +117,7 @@ func (b *booking) check() {
 	}
 }
 
-// after returns the indexes of the entries that are spent after now.
+// The method after returns the indexes of the entries that are spent after now.
 func (h history) after(now int64) (indexes []int) {
 	for i, s := range h {
 		if s.at > now {
@@ -127,8 +127,9 @@ func (h history) after(now int64) (indexes []int) {
 	return indexes
 }
 
-// TestCancelFreesTheSlot: if the last reservation is cancelled, the next charge gets its
-// instant. If one in the middle is cancelled, the next charge goes after all others.
+// TestCancelFreesTheSlot: if the last reservation is cancelled, the next charge gets the
+// instant of that reservation. If a reservation in the middle is cancelled, the next charge
+// goes after all others.
 func TestCancelFreesTheSlot(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(1, time.Second), algorithms.TokenBucket(1, 1, time.Second), algorithms.LeakyBucket(9, 1, time.Second),

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSwitchedRetryAfter: a charge that is refused is admitted at the instant that
-// RetryAfter names, and at any later one, if nothing else is spent. A charge that does not
+// RetryAfter names, and at any later instant, if nothing else is spent. A charge that does not
 // wait is not admitted earlier. This holds after reservations, cancellations, units given
 // back, changes of the limit and steps of the clock.
 func TestSwitchedRetryAfter(t *testing.T) {

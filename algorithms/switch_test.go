@@ -97,7 +97,7 @@ func TestSwitchedTiers(t *testing.T) {
 }
 
 // TestSwitchedTiersTogether: a meter of a smaller tier counts the debt of a larger tier up
-// to its own capacity. It admits what has drained since its last charge, and its whole
+// to its own capacity. The meter admits what has drained since its last charge, and its whole
 // capacity once the rest of the debt has drained.
 func TestSwitchedTiersTogether(t *testing.T) {
 	const second = 1_000_000
@@ -253,8 +253,8 @@ func switchedPeriods(r *rand.Rand, kind int) (limits []weir.Limit) {
 // TestSwitchedPeriods charges a client under limits of one name whose periods differ, as the
 // client chooses. From a charge of a limit until that charge no longer counts, the limit
 // counts all that is spent under any of the limits. No limit by itself admits more than its
-// worst case. No limit blocks a key for longer than its own period; a sliding window blocks
-// for two periods at most.
+// worst case. No limit blocks a key for longer than its own period, or two periods for a
+// sliding window.
 func TestSwitchedPeriods(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 11))
@@ -283,7 +283,7 @@ func TestSwitchedPeriods(t *testing.T) {
 
 // A use has the charges of one limit.
 type use struct {
-	since int     // the index in the spendings of all limits of the oldest charge that may count
+	since int     // the oldest charge that may count, as an index of the spendings of all limits
 	until int64   // when the last charge no longer counts
 	own   history // all charges of the limit
 }
@@ -393,7 +393,7 @@ func TestSwitchedNear(t *testing.T) {
 // A nearCase charges two sliding windows at given seconds.
 type nearCase struct {
 	limits []weir.Limit
-	steps  [][3]int64 // the second, the index of the limit, the units
+	steps  [][3]int64 // for each charge: the second, the index of the limit, and the units
 	want   int64      // the most units that the first limit admits in its period
 }
 

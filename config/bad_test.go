@@ -16,7 +16,7 @@ var testOptions = Options{
 	Costs: map[string]func(*http.Request) int64{"tokens": func(*http.Request) int64 { return 1 }},
 }
 
-// open opens a file with that text.
+// open opens a file with the given text.
 func open(text string, o Options) (*File, error) {
 	o.FS = fstest.MapFS{"r.yaml": {Data: []byte(text)}}
 	return Open("r.yaml", memstore.New(memstore.Options{}), o)

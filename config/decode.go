@@ -130,8 +130,9 @@ func tooDeep(tokens token.Tokens) *token.Token {
 	return nil
 }
 
-// mapping returns the values of a mapping by field. Messages call the mapping what, such as
-// "a rule". It may have the known fields, and must have the required ones.
+// mapping returns the values of a mapping by field. Its parameters are the name of the mapping
+// in messages, such as "a rule", the fields that the mapping may have, and those that it must
+// have.
 func (d *decoder) mapping(n ast.Node, what string, known []string, required ...string) map[string]ast.Node {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)

@@ -62,7 +62,7 @@ limits:
 	// Output: chat [1000 per 1m0s, 4000 at once (token-bucket)]
 }
 
-// The error of Open has all mistakes of the file, each with its place.
+// The error of Open has the mistakes of the file, each with its place.
 func ExampleError() {
 	files := fstest.MapFS{"rules.yaml": {Data: []byte(`limits:
   - name: api

@@ -20,8 +20,8 @@ type keyList struct {
 	hasAddr func(r *http.Request) bool // nil if no entry is compared with addresses
 }
 
-// keyList reads the allow or the deny list of a rule with the key k. what is the name of the
-// field. If the rule has no such field, n is nil.
+// keyList reads the allow or the deny list of a rule with the key k. The parameter what is the
+// name of the field. If the rule has no such field, n is nil.
 func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 	if n == nil {
 		return l

@@ -189,8 +189,8 @@ func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.String
 	return from
 }
 
-// otherQuota reads a limit of an override that has no period: it differs from the limit
-// that it replaces in quota and burst.
+// otherQuota reads a limit without a period, in an override. This limit differs from the limit
+// that it replaces only in quota and burst.
 func (d *decoder) otherQuota(n ast.Node, r *rule, f map[string]ast.Node, from *limit) (l limit) {
 	switch {
 	case from == nil:

@@ -522,7 +522,7 @@ func TestReloadsAreCounted(t *testing.T) {
 	}{
 		{rule("a"), 0, 0, "[]"}, // no change
 		{rule("a", "b", "c"), 1, 0, "[b c]"},
-		{rule("b"), 1, 1, "[b c]"}, // a handler needs a
+		{rule("b"), 1, 1, "[b c]"}, // a handler needs rule a
 		{"limits: []", 1, 2, "[b c]"},
 		{rule("a"), 2, 2, "[]"},
 	} {

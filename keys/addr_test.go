@@ -170,8 +170,8 @@ func FuzzByForwarded(f *testing.F) {
 	})
 }
 
-// TestNAT64: the key of a client behind NAT64 is its IPv4 address. All of them would
-// otherwise share the key of one /64.
+// TestNAT64: the key of a client behind NAT64 is the IPv4 address of the client. Otherwise all
+// clients behind NAT64 would share the key of one /64.
 func TestNAT64(t *testing.T) {
 	for _, tt := range []struct{ peer, want string }{
 		{"[64:ff9b::c000:201]:4", "192.0.2.1"},

@@ -20,7 +20,7 @@ type List struct {
 }
 
 // NewList returns a list of entries. An address such as "192.0.2.7" or a network such as
-// "10.0.0.0/8" matches keys that are addresses or networks within it. (For IPv6, the keys
+// "10.0.0.0/8" matches keys that are equal to it or lie within it. (For IPv6, the keys
 // of weir.ByIP are networks.) "tenant-a/*" matches keys that begin with "tenant-a/". Any
 // other entry matches the key that is equal to it.
 //

@@ -62,7 +62,7 @@ type Options struct {
 	MaxKeys int
 }
 
-// New returns a Store that leases units of busy keys from next. When it has to call
+// New returns a Store that leases units of busy keys from next. When the Store has to call
 // next for a key anyway, it takes more units than the call needs. It admits later calls
 // from memory, until the units are used up or the TTL is over.
 //
@@ -89,8 +89,8 @@ type Options struct {
 // limit. Some calls always go to next: those with Within, Delay, Forget, Force or AtMost, a
 // cost of 0 or less, a key of more than 128 bytes, or an algorithm that is no Leaser, such
 // as SlidingLog. A call that arrives while a lease is being fetched waits for that fetch,
-// which takes less time than a call of its own. If the
-// fetch fails, the waiting call gets its error too.
+// which takes less time than a call of its own. If the fetch fails, the waiting call gets the
+// error of the fetch.
 //
 // If a decision comes from memory, Allowed is exact. Remaining is what next reported, at
 // most a TTL ago, minus the units used here since. The durations are those that next

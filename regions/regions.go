@@ -272,9 +272,9 @@ func (s *Store) measure() {
 	}
 }
 
-// take claims a number of parts of span n, of which the region may have at most most parts. It
-// records in s.known how many parts of the span the region then has. If fewer parts are free
-// than it should claim, take claims none and returns how many are free.
+// take claims a number of parts of span n. most is how many parts of that span the region may
+// have. take records in s.known how many the region then has. If fewer parts are free than it
+// should claim, take claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := weir.Transaction{Charges: []weir.Charge{

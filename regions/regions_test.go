@@ -115,8 +115,8 @@ func simulate(t *testing.T, l weir.Limit, d demand, w way, d0 time.Duration) *ou
 	return o
 }
 
-// worst returns the most units that were admitted in any time d, minus quota·d/period. It is
-// at most the burst if the limit holds. Units at both ends of the time count.
+// worst returns the most units that were admitted in any time d, minus quota·d/period. The
+// result is at most the burst if the limit holds. Units at both ends of the time count.
 func (o *outcome) worst(l weir.Limit) float64 {
 	perMicro := float64(l.Quota) / float64(l.Period.Microseconds())
 	worst, least := 0.0, 0.0
