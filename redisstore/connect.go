@@ -10,7 +10,7 @@ import (
 
 const (
 	connectTime = time.Second            // the longest that TCP, TLS, HELLO and AUTH may take together
-	redialAfter = 200 * time.Millisecond // the wait after an attempt to connect, while at least as many attempts as connections exist
+	redialAfter = 200 * time.Millisecond // the wait after an attempt to connect, while at least as many attempts are under way as connections are open
 	retryAfter  = 20 * time.Millisecond  // the wait after a failed attempt to connect, while there is no connection
 )
 

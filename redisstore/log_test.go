@@ -45,7 +45,7 @@ func commandsOf(t *testing.T, rdb *redis.Client, store weir.Store, tx *weir.Tran
 }
 
 // fill charges a key n times, which makes n entries in its logs. The transactions may wait,
-// because equal ones that may not wait would be decided in one step.
+// because equal transactions that may not wait would be decided in one step.
 func fill(t *testing.T, store *redisstore.Store, n int, charges ...weir.Charge) {
 	t.Helper()
 	for n > 0 {

@@ -24,7 +24,7 @@ type proxy struct {
 	server string
 
 	mu      sync.Mutex
-	stopped chan struct{} // closed when answers go on; nil while answers go on
+	stopped chan struct{} // nil, or while answers are held back a channel that is closed when they go on
 }
 
 func newProxy(server string, secure bool) (*proxy, error) {

@@ -134,9 +134,9 @@ func (j *job) limits() []weir.Limit {
 	return []weir.Limit{
 		// No window of the period holds more than the row's limit.
 		algorithms.SlidingLog(int64(j.Row.Limit), j.Row.Period).Named("quota"),
-		// Requests leave at least two milliseconds apart. If hundreds of requests left at one instant,
-		// they would arrive spread over a time that differs from burst to burst, and Buffer
-		// would have to be longer by that difference.
+		// Requests leave at least two milliseconds apart. If hundreds of requests left at
+		// one instant, they would arrive spread over a time that differs from burst to
+		// burst, and Buffer would have to be longer by that difference.
 		algorithms.GCRA(500, time.Second).WithBurst(1).Named("pace"),
 	}
 }

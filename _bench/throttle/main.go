@@ -27,8 +27,9 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 )
 
-// A row of the table is one run: Processes with Concurrency workers each send Requests in
-// total under one limit.
+// A row of the table is one run under one limit. Processes is the number of processes,
+// Concurrency the number of workers of each process, and Requests the number of requests
+// that all of them send together.
 type row struct {
 	Period      time.Duration
 	Limit       int

@@ -51,7 +51,7 @@ text { fill: #f0f6fc }
 `
 
 // width is the width of every drawing in px. A telephone shows a drawing 360 px wide, which
-// makes text of 13 px 11 px high.
+// makes text of 13 px appear 11 px high.
 const width = 420
 
 // draw begins a drawing. Screen readers read title and desc.

@@ -226,7 +226,8 @@ func (o *slotsOracle) follow(t *testing.T, tx *weir.Transaction) error {
 	return nil
 }
 
-// record keeps the state after a charge, and a charge that gives back some of its units.
+// record keeps the state after a charge, and a second charge that gives back some of the
+// units of the first.
 func (o *slotsOracle) record(c *weir.Charge, at int64, after weir.State) {
 	o.states[name(c)] = after
 	if c.Cost > 0 {
