@@ -17,8 +17,8 @@ import (
 )
 
 // TestStatus: a rule refuses with its Status, whether a limit, a ban or a deny refuses, and
-// the body has the same status. If several rules refuse, the status is that of the rule in
-// Refusal.
+// the body has the same status. If several rules refuse, the Status of the rule in Refusal
+// counts.
 func TestStatus(t *testing.T) {
 	hourly := []weir.Limit{algorithms.FixedWindow(1, time.Hour)}
 	byUser := weir.ByHeader("User")

@@ -283,10 +283,10 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 	return retry + max(0, turn-within)
 }
 
-// An undo has the state of a charge before and after its reservation. If no other charge
-// has changed the state since, a cancellation restores the state before. Cancel of a
-// Canceler would only give the units back: other charges still could not be spent before
-// the reserved instant.
+// An undo has the state of a charge before and after the reservation of the charge. If no
+// other charge has changed the state since, a cancellation restores the state before the
+// reservation. Cancel of a Canceler would only give the units back: other charges still
+// could not be spent before the reserved instant.
 type undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before equals the zero state, in µs since 1970

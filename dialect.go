@@ -13,7 +13,7 @@ import (
 // wait helps.
 //
 // If a response is about several limits, the dialects that have room for one limit show the
-// tightest: of those that refused, the one with the longest wait, and otherwise the one
+// tightest limit: after a refusal the limit with the longest wait, and otherwise the limit
 // with the smallest share left.
 type Dialect uint16
 

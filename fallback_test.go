@@ -123,8 +123,8 @@ func TestFallbackClean(t *testing.T) {
 	}
 }
 
-// A lossy store fails while away is set. If spends is set, it still spends the units, and
-// only its answers are lost.
+// A lossy store fails while away is set. If spends is set, the store still spends the
+// units, and only its answers are lost.
 type lossy struct {
 	weir.Store
 	away, spends atomic.Bool

@@ -36,7 +36,8 @@ func (a *item) tighter(b *item) bool {
 }
 
 // tightest returns the tightest item of a unit ("" is any), for dialects that have room for
-// one limit. It ignores items whose Remaining is unknown, and returns nil if none is left.
+// one limit. It ignores items whose Remaining is unknown, and returns nil if no item is
+// left.
 func tightest(items []item, unit string) (tight *item) {
 	for i := range items {
 		it := &items[i]

@@ -13,9 +13,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestHold: a gate is shut in one call, and delays a transaction that charges it until it
-// opens, whatever other limits the transaction charges. Giving a charge of a gate back
-// changes nothing.
+// TestHold: a gate is shut in one call, and delays a transaction that charges the gate
+// until the gate opens, whatever other limits the transaction charges. Giving a charge of a
+// gate back changes nothing.
 func TestHold(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(3, time.Second), algorithms.TokenBucket(3, 3, time.Second), algorithms.LeakyBucket(100, 3, time.Second),

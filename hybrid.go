@@ -22,9 +22,10 @@ import (
 // RetryAfter. While no unit is free, Remaining is 0. Otherwise Remaining is −1, because
 // another process may spend what is left. Remaining is −1 as well for the other limits of
 // the transaction. A remembered refusal never outlives the refusal by next: it is timed
-// from before next was asked, and its durations are too long by one round trip at most. It
-// is kept for at most 10 s, so units given back through another process are noticed after
-// 10 s at the latest. Units given back through this store are noticed at once.
+// from before next was asked, and its durations are too long by one round trip at most.
+// Hybrid keeps a refusal for at most 10 s, so units given back through another process are
+// noticed after 10 s at the latest. Units given back through this store are noticed at
+// once.
 func Hybrid(next Store, maxKeys int) *HybridStore {
 	switch {
 	case next == nil:

@@ -311,7 +311,7 @@ func TestInFlightProcesses(t *testing.T) {
 	}
 }
 
-// until polls until a condition holds that depends on another process, for at most 30 s.
+// until waits for a condition that depends on another process, for at most 30 s.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
 	for range 3000 {

@@ -158,10 +158,10 @@ func printable(s string) bool {
 	return true
 }
 
-// printable8 reports whether all bytes of w are printable. If a byte is not, the lowest
-// such byte has its highest bit set in one of three words: in w if the byte is above 0x7f,
-// in w + 1 if the byte is 0x7f, and in w - 0x20 if the byte is below 0x20. Here 1 is added
-// to each byte of w, and 0x20 is subtracted from each.
+// printable8 reports whether all bytes of w are printable. If a byte is not printable, the
+// lowest such byte has its highest bit set in one of three words: in w if the byte is above
+// 0x7f, in w + 1 if the byte is 0x7f, and in w - 0x20 if the byte is below 0x20. Here 1 is
+// added to each byte of w, and 0x20 is subtracted from each.
 func printable8(w uint64) bool {
 	const each = 0x0101010101010101
 	return (w|(w+each)|(w-' '*each))&(0x80*each) == 0

@@ -134,7 +134,7 @@ func TestHangUpFreesTheKey(t *testing.T) {
 			synctest.Wait()
 			hangUp()
 			if got := <-done; got == 200 {
-				t.Errorf("%v: a request that was hung up on was served", limit)
+				t.Errorf("%v: a request whose client hung up was served", limit)
 			}
 			want := at
 			for range 5 {

@@ -14,7 +14,7 @@ type Stores []weir.Store
 // Served is how many decisions the stores of one kind have made.
 type Served struct {
 	Kind         string // "hybrid" or "lease"
-	Hits, Misses int64  // decisions from memory, and those of the next store
+	Hits, Misses int64  // decisions from memory, and decisions of the next store
 }
 
 // Served returns how many decisions the stores have made, added up by kind.
