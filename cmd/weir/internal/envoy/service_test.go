@@ -507,12 +507,13 @@ func TestHugeDescriptors(t *testing.T) {
 // canceled.
 type slow struct {
 	weir.Store
-	asked, decide chan bool
+	asked, decide, decided chan bool
 }
 
 func (s *slow) Take(ctx context.Context, t *weir.Transaction) error {
 	s.asked <- true
 	<-s.decide
+	defer func() { s.decided <- true }()
 	if ctx.Done() != nil {
 		return context.Canceled
 	}
@@ -521,7 +522,7 @@ func (s *slow) Take(ctx context.Context, t *weir.Transaction) error {
 
 // TestCanceled: a call that the client cancels is charged.
 func TestCanceled(t *testing.T) {
-	store := &slow{memstore.New(memstore.Options{}), make(chan bool), make(chan bool)}
+	store := &slow{memstore.New(memstore.Options{}), make(chan bool), make(chan bool), make(chan bool)}
 	c := dial(t, sample(t), store, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -535,7 +536,8 @@ func TestCanceled(t *testing.T) {
 		t.Errorf("got %v, want Canceled", err)
 	}
 	store.decide <- true
-	go func() { <-store.asked; store.decide <- true }()
+	<-store.decided
+	go func() { <-store.asked; store.decide <- true; <-store.decided }()
 	if got := c.call(t, "test-domain", 1, descriptor("key4=a")); got != "OVER_LIMIT | OVER_LIMIT 0/1 DAY" {
 		t.Errorf("got %s", got)
 	}
