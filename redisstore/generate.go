@@ -255,8 +255,8 @@ type scripts struct {
 	all []shaped // the algorithms of shapes that have no script of their own
 }
 
-// find returns the script of a shape. Once there are maxScripts scripts, it may return a
-// script of another shape that has the same algorithms; own is then false.
+// find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a
+// script of another shape, which has at least the same algorithms. own is then false.
 func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	var here [128]byte
 	name := appendNames(here[:0], shape)
