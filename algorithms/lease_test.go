@@ -54,8 +54,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// useLate returns the units used, with the instants of their use, and how many of them were
-// used later than they were spent.
+// useLate returns the units that were used, each with the instant of its use, and how many
+// units were used later than they were spent.
 func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) {
 	period := l.Period.Microseconds()
 	u := lateUser{r: r, limit: l, leaser: a, now: 1_700_000_000_000_000 + r.Int64N(10*period)}

@@ -629,8 +629,8 @@ local function write(group, now, longest)
   redis.call('PEXPIRE', group.key, ms(expires - now))
 end
 
--- spend_logs spends the charges of a group, each at its c.target. If forget is true, it removes
--- their limits from the logs instead.
+-- spend_logs spends the charges of a group, each at its c.target. If forget is true, spend_logs
+-- removes the limits of these charges from the logs instead.
 local function spend_logs(group, now, forget)
   local changed, longest = forget, 0
   for _, c in ipairs(group.charges) do

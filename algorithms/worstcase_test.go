@@ -19,7 +19,7 @@ import (
 // P − 1 µs that are left, L/P drains. The sum is B + ⌊L(P−1)/P⌋, which is B + L − 1 if
 // L ≤ P.
 //
-// A fixed window may be filled at its last instant and the next one at its first: 2L.
+// A fixed window may be filled at its last instant, and the next window at its first: 2L.
 //
 // An anchored window that is filled when it ends began a period before the next window, so
 // at least its first unit lies outside of the span: 2L − 1. If that unit is given back while
@@ -28,8 +28,8 @@ import (
 // because each window admits L, and no span of a period touches three windows.
 //
 // If all L units of a sliding window are spent at its last instant, they count as L(P−g)/P
-// at the instant g of the next window, and ⌊Lg/P⌋ more fit. A span that includes both
-// has g = P − 2 at most: L + ⌊L(P−2)/P⌋, which is 2L − 1 if L ≤ P/2. Spending only p < L
+// at the instant g of the next window, and ⌊Lg/P⌋ more fit. If a span includes both instants,
+// g is P − 2 at most: L + ⌊L(P−2)/P⌋, which is 2L − 1 if L ≤ P/2. Spending only p < L
 // units in the first window gains (L − p)(P − g)/P in the second, which is less than the
 // L − p lost.
 //

@@ -121,8 +121,8 @@ func (f *File) check() error {
 }
 
 // Handler returns a middleware that charges the named rules together, all or
-// nothing. A request is charged by the rules that are in force when it arrives; a
-// reload does not change a request that has begun.
+// nothing. A request is charged by the rules that are in force when it arrives. A reload
+// does not change a request that has begun.
 //
 // Handler panics if the file lacks one of the rules, or if the rules cannot be charged
 // together. Routes are built when a program starts, and a program whose routes name a missing

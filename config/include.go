@@ -44,7 +44,7 @@ type reader struct {
 }
 
 // read reads the file and those that it includes. It fails if the file itself cannot be
-// read; the decoder has all other mistakes.
+// read. The decoder has all other mistakes.
 func (f *File) read() (*content, error) {
 	d := &decoder{path: f.path, store: f.store, o: &f.o}
 	r := reader{content: &content{decoder: d, paths: []string{f.path}}, fsys: f.o.FS, sum: sha256.New()}

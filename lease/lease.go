@@ -74,10 +74,11 @@ type Options struct {
 // second has no leases.
 //
 // The limit is never exceeded. The units of a lease are already spent in next, and the
-// Leaser says for how long they may be used: in a window, until the window ends; under GCRA
-// and the buckets, until they have drained in next. The time runs on the clock of next, from
-// the moment before next was called. If units are given back or forgotten while they are
-// leased (a negative cost, Reset, Forget), the same number may be admitted once more.
+// Leaser says for how long they may be used. In a window, that is until the window ends, and
+// under GCRA and the buckets, until the units have drained in next. The Store takes the time
+// on the clock of next to be the At that next returned plus the time since next was called,
+// so it uses no unit too late. If units are given back or forgotten while they are leased (a
+// negative cost, Reset, Forget), the same number may be admitted once more.
 //
 // Units that are unused at the end of the TTL are given back by another call of next, or
 // drain within another TTL. Leaser.Drains says which of the two happens. Until then, other

@@ -311,8 +311,8 @@ func warm(t *testing.T, store weir.Store, n int, charges ...weir.Charge) *weir.T
 	return take(t, store, 0, charges...)
 }
 
-// TestLeaseSize: a lease covers as many calls as the last TTL had, and at most its
-// Fraction of what remained.
+// TestLeaseSize: a lease covers as many calls as came in the last TTL, but at most Fraction
+// of the units that remained.
 func TestLeaseSize(t *testing.T) {
 	for _, c := range []struct {
 		limit weir.Limit

@@ -87,7 +87,7 @@ func TestLeaseCrash(t *testing.T) {
 	})
 }
 
-// TestLeaseGoesPast: calls that must be exact go to next even if there is a lease.
+// TestLeaseGoesPast: calls that a lease must not decide go to next even if there is a lease.
 func TestLeaseGoesPast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -277,8 +277,9 @@ func TestLeaseWaits(t *testing.T) {
 	})
 }
 
-// TestLeaseErrors: if next fails, the caller gets its error and nothing is held. Units
-// whose return failed are not given back again, because they may have arrived.
+// TestLeaseErrors: if next fails, the caller gets the error of next, and there is no lease. If
+// the call that gives units back fails, they are not given back again, because next may have
+// carried out that call.
 func TestLeaseErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
