@@ -233,7 +233,7 @@ func ExampleNew() {
 	// Output: 404
 }
 
-// This example has a file of its own. In a program, pass the *config.File that config.Open
+// The type file is for tests. In a program, pass the *config.File that config.Open
 // returns.
 func ExampleObserveFile() {
 	if err := weirotel.ObserveFile(noop.Meter{}, file{}); err != nil { // otel.Meter("weir")

@@ -82,7 +82,7 @@ type node struct {
 	children  map[string]*node // by name: key, or key_value
 	wildcards []wildcard       // the children with an asterisk, in the order of the file
 	limit     *limit           // nil if the descriptor has no limit
-	shared    string           // with share_threshold: the value under which all values are counted
+	shared    string           // with share_threshold: the value under which all values that match are counted
 }
 
 // A wildcard is a child whose name has asterisks. Each asterisk stands for any text, even an
