@@ -98,8 +98,9 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 var errLimitsFor = errors.New("LimitsFor or Overrides returned it")
 
 // chosen returns the limits that LimitsFor chooses for a request. In place of a limit that
-// cannot be counted exactly, it returns the nearest lower limit that can be, and logs the
-// mistake. Any other mistake is an error, but only logged if the rule is in shadow.
+// cannot be counted exactly, it returns the nearest lower limit that can be counted, and
+// logs the mistake. Any other mistake is an error, but only logged if the rule is in
+// shadow.
 func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, error) {
 	limits := rule.LimitsFor(r.WithContext(asking{v.Context}))
 	policies, err := rule.policiesOf(limits)

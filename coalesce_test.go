@@ -391,7 +391,7 @@ func TestCoalesceOthers(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := answered.Load(); n < 900 || n == 1000 {
-			t.Errorf("got %d of 1000 other keys answered, want most, and not those of its lane", n)
+			t.Errorf("got %d of 1000 other keys answered, want most, and no key of the lane that hangs", n)
 		}
 		release()
 		wg.Wait()

@@ -25,9 +25,9 @@ import (
 //
 // A primary that fails may have spent the units, if only its answer was lost. The charge
 // then counts in both stores, or in primary alone if secondary refuses it: less is admitted
-// later, never more. Negative costs, such as those of Reset, go to the store that answers,
-// or to both if only the answer of primary was lost. If the units were spent in the other
-// store, that many more are admitted. Forget also goes to the store that answers.
+// later, never more. Negative costs, such as the costs of Reset, go to the store that
+// answers, or to both if only the answer of primary was lost. If the units were spent in
+// the other store, that many more are admitted. Forget also goes to the store that answers.
 //
 // A line is logged when secondary begins to decide, with the cause, and another when
 // primary has decided for a second without an error: see FallbackStore.Logger. Fallback

@@ -31,7 +31,7 @@ const (
 )
 
 // A gate is an algorithm that counts nothing: At of its state is when it opens. It is a
-// Queuer so that passing it does not change At.
+// Queuer, so that a charge that passes the gate does not change At.
 type gate struct{}
 
 func (gate) Name() string   { return "gate" }

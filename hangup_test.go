@@ -85,7 +85,7 @@ var protocols = []protocol{
 		wg.Wait()
 	}},
 	{"HTTP/2 and RST_STREAM", false, func(t *testing.T, addr string, n int) {
-		const streams = 50 // requests of one connection; servers close connections that reset many more
+		const streams = 50 // requests of one connection; servers close a connection that resets many more requests
 		for ; n > 0; n -= streams {
 			conn := dial(t, addr)
 			go io.Copy(io.Discard, conn)

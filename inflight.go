@@ -64,7 +64,7 @@ func (f *flight) end() {
 	f.l.settleUp(f.ctx, &back)
 }
 
-// renew spends the units again, even if they do not fit, and then gives the old ones back.
+// renew spends the units again, even if they do not fit, and then gives the old units back.
 // In between the units count twice, so another request may be refused although it fits, but
 // no request is admitted that does not fit.
 func (f *flight) renew() {

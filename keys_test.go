@@ -237,7 +237,8 @@ func FuzzByIP(f *testing.F) {
 				t.Errorf("%q called with %q, %q: got %q, %v; want an address, a /64 or unknown", peer, xff1, xff2, got, ok)
 			}
 		}
-		// A trusted hop appends its caller, so entries left of that must not count.
+		// A trusted hop appends its caller, so entries left of the address of the caller
+		// must not count.
 		if addr, err := netip.ParseAddr(want); err == nil && !proxy.Contains(addr) {
 			for _, r := range []*http.Request{
 				weirtest.From("10.0.0.1:4", xff1, xff2+", "+want),

@@ -25,8 +25,8 @@ import (
 
 var served = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "served") })
 
-// TestRules: charges that are made by hand from Limiter.Rules count together with those of
-// the Limiter.
+// TestRules: charges that are made by hand from Limiter.Rules count together with the
+// charges of the Limiter.
 func TestRules(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	l := must(t, store, weir.Options{Rules: []weir.Rule{

@@ -99,10 +99,11 @@ type Rule struct {
 	// PartitionKey returns the parameter pk of the dialect IETF for a key, which it gets as
 	// Charge.StoredKey returns it. The parameter tells the client which of several quotas
 	// of the same name the request spends. The parameter is left out if PartitionKey is
-	// nil, or returns "" or more than 128 bytes. Proxies, scripts of pages and logs can
-	// read it, so do not return a secret, or anything that the client does not know, such
-	// as its address behind a proxy or the name of a shared account. A keyed digest of the
-	// key, or the name of a tier, tells quotas apart as well.
+	// nil, or returns "" or more than 128 bytes. Proxies and scripts of pages can read the
+	// parameter, and logs may show it, so do not return a secret, or anything that the
+	// client does not know, such as its address behind a proxy or the name of a shared
+	// account. A keyed digest of the key, or the name of a tier, tells quotas apart as
+	// well.
 	PartitionKey func(key string) string
 
 	// Status is the status of the requests that the rule refuses, by a limit, a ban or a

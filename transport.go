@@ -171,8 +171,8 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 }
 
 // pause keeps the keys of v from being used for as long as asked, at most MaxPause: new
-// requests queue behind the pause, and waiting ones see it in paused. If a longer pause is
-// in force, nothing changes.
+// requests queue behind the pause, and waiting requests find it by paused. If a longer
+// pause is in force, nothing changes.
 func (t *transport) pause(v *verdict, asked time.Duration) {
 	d := min(asked, t.l.o.MaxPause)
 	if d < asked && t.l.cut.CompareAndSwap(false, true) {

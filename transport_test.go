@@ -412,7 +412,8 @@ func TestTransportDrips(t *testing.T) {
 }
 
 // TestTransportKeepsConnections: the retry of a 429 uses the same connection, unless the
-// body of the 429 drips. The server and the client are those of net/http.
+// body of the 429 drips. The server and the client are the server and the client of
+// net/http.
 func TestTransportKeepsConnections(t *testing.T) {
 	for drips, connections := range map[bool]int{false: 1, true: 2} {
 		synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 // except after an error and if a rule has Settle. The next handler gets a copy without the
 // inquiry as its context. The copy is all the memory that outlives the decision: for one
 // limit 160 bytes, and 80 more if it holds texts of header fields. FromContext makes a
-// Transaction of its items.
+// Transaction of the items of the copy.
 type verdict struct {
 	context.Context
 	*inquiry
@@ -65,7 +65,8 @@ func isInstant(s Store) bool {
 	return ok && i.Instant() == s
 }
 
-// transaction returns the decided transaction, or makes a copy of it if v has no inquiry.
+// transaction returns the decided transaction or, if v has no inquiry, makes a Transaction
+// of the items of v.
 func (v *verdict) transaction() *Transaction {
 	if v.inquiry != nil {
 		return &v.Transaction

@@ -45,9 +45,10 @@ func (e *LimitedError) Error() string {
 // RetryAfter is the wait until all charges fit, if nothing else is spent. It may be Never.
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
-// Allow spends one charge if it fits now. Otherwise RetryAfter of the Decision says when it
-// would fit. Allow is for work that is not HTTP. Wait is like Allow, but waits until the
-// charge fits. After an error Allowed is false, and the caller chooses whether to go on.
+// Allow spends one charge if it fits now. Otherwise RetryAfter of the Decision says when
+// the charge would fit. Allow is for work that is not HTTP. Wait is like Allow, but waits
+// until the charge fits. After an error Allowed is false, and the caller chooses whether to
+// go on.
 //
 // A Cost of 0 or below is an error, because such a charge is always allowed. Peek reads a
 // key without spending, and Store.Take with a negative Cost gives units back.
@@ -157,8 +158,8 @@ func (r *Reservation) take(ctx context.Context) error {
 // Delay returns the time until the turn; 0 if the turn has come.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
 
-// Wait returns when the turn has come. If ctx ends before, it gives the turn back and
-// returns the error of ctx.
+// Wait returns when the turn has come. If ctx ends before the turn, Wait gives the turn
+// back and returns the error of ctx.
 func (r *Reservation) Wait(ctx context.Context) error {
 	d := r.Delay()
 	if d == 0 {

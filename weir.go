@@ -82,8 +82,8 @@ type Charge struct {
 // StoredKey returns the key under which stores, caches, bans, lists of offenders and logs
 // know Key: Key itself if it has at most 128 bytes, and otherwise "sha256:" and its SHA-256
 // in the URL alphabet of base64, 50 characters together. A client that sends keys of a
-// megabyte therefore takes no more memory than one that sends 128 bytes. The functions of a
-// Rule get the whole key. The StoredKey of a stored key is the same key.
+// megabyte therefore takes no more memory than a client that sends keys of 128 bytes. The
+// functions of a Rule get the whole key. The StoredKey of a stored key is the same key.
 func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
 // A Decision is the answer to one charge. Durations count from the transaction's At and are

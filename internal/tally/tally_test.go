@@ -123,7 +123,7 @@ func TestObserveAllocates(t *testing.T) {
 }
 
 // TestConcurrent: no count is lost, and sums never fall, while many goroutines count and
-// one reads.
+// one goroutine reads.
 func TestConcurrent(t *testing.T) {
 	const goroutines, events = 8, 2000
 	var c tally.Tally
