@@ -128,7 +128,7 @@ func TestChangedPeriod(t *testing.T) {
 // TestChangesStaySound changes the limit of a key at random while a greedy client charges
 // it. From each change on, the key admits no more at once than a new key does, and no more
 // in any window than the worst case of the new limit. ResetAfter stays below a bound: the
-// time in which the new limit drains the debt of the largest one, or the longest window.
+// time in which the new limit drains the debt of the largest limit, or the longest window.
 func TestChangesStaySound(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 6))

@@ -219,7 +219,8 @@ func TestWorstCaseAnchoredRefund(t *testing.T) {
 }
 
 // TestSlidingWindowSpreads: unlike a fixed window, a sliding window needs a whole period to
-// admit twice the quota. In half a period it admits at most 1.5·quota, in a tenth 1.1·quota.
+// admit twice the quota. It admits at most 1.5·quota in half a period, and 1.1·quota in a
+// tenth of a period.
 func TestSlidingWindowSpreads(t *testing.T) {
 	const minute = 60_000_000
 	limit := algorithms.SlidingWindow(100, time.Minute)

@@ -8,8 +8,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// redundant reports whether a never refuses a request that b admits. Both are
-// charged together under one key, so a counts only requests that b admitted too.
+// redundant reports whether the limit a never refuses a request that the limit b admits. Both
+// limits are charged together under one key, so a counts only requests that b has admitted too.
 //
 // It finds the plain cases only: it may return false for a redundant limit, but never true
 // for another, because a file with a redundant limit is not loaded. A leaky bucket is never

@@ -11,7 +11,8 @@ import (
 )
 
 // TestRedundantRefusesNothing compares pairs of small limits of every algorithm: if
-// redundant(a, b) is true, a refuses no unit that b admits, in any random sequence of units.
+// redundant(a, b) is true, the limit a refuses no unit that the limit b admits, in any random
+// sequence of units.
 func TestRedundantRefusesNothing(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	found := map[string]int{}
@@ -47,8 +48,8 @@ func smallLimit(rnd *rand.Rand) limit {
 	return limit{Limit: l}
 }
 
-// refused asks for units at random instants and reports whether a refuses a unit that b
-// admits.
+// refused asks for units at random instants and reports whether the limit a refuses a unit
+// that the limit b admits.
 func refused(rnd *rand.Rand, a, b weir.Limit) bool {
 	const start = 60 << 20 // a window of every small period begins here
 	often := rnd.Float64()

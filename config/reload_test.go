@@ -109,8 +109,8 @@ func TestReloadOfBadFile(t *testing.T) {
 	}
 }
 
-// TestReloadDuringRequest: a request that has begun keeps its limits during a reload. A
-// reload and later requests do not wait for it.
+// TestReloadDuringRequest: a request that has begun keeps its limits during a reload. The
+// reload and later requests do not wait for that request.
 func TestReloadDuringRequest(t *testing.T) {
 	var page *page
 	o := Options{Limiter: weir.Options{Observe: func(e weir.Event) {

@@ -208,7 +208,7 @@ func TestLeaseUncomparable(t *testing.T) {
 	})
 }
 
-// TestLeaseDecisions: a decision from memory is the one that the store would make if no
+// TestLeaseDecisions: a decision from memory is the decision that the store would make if no
 // other process used the key.
 func TestLeaseDecisions(t *testing.T) {
 	for _, limit := range []weir.Limit{

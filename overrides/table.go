@@ -15,7 +15,7 @@ import (
 )
 
 // An Entry gives a key, or all keys with the same beginning, limits of their own. It has
-// either Limits, or Unlimited, or Denied. An Entry with Nested may have none of them.
+// either Limits, or Unlimited, or Denied. An Entry with Nested may have none of these three.
 type Entry struct {
 	// Key is a key as the KeyFunc returns it, or its weir.Charge.StoredKey. A Key that ends
 	// with an asterisk stands for all keys with that beginning: "tenant-a/*". For NewJoined,

@@ -358,11 +358,11 @@ func TestFlaws(t *testing.T) {
 	}
 }
 
-// checkCaught runs the suite on a store with a flaw. The tests of these names must fail, or
-// none at all if there are no names.
+// checkCaught runs the suite on a store with a flaw. The named tests must fail. If no test is
+// named, no test may fail.
 func checkCaught(t *testing.T, flaw string, names []string) {
 	t.Helper()
-	// A bubble begins at midnight of 2000-01-01, when days and hours begin. Move on.
+	// A bubble begins at midnight of 2000-01-01, when days and hours begin. Sleep past it.
 	time.Sleep(1234567890123 * time.Microsecond)
 	caught := map[string][]string{}
 	for _, test := range storetest.Tests() {
