@@ -52,7 +52,8 @@ func (p *Proxies) trusts(addr netip.Addr) bool {
 
 // Key returns the key of the client. Clients without an address share one key.
 func (p *Proxies) Key(r *http.Request, size Sizes) string {
-	if len(p.trusted) == 0 && size.IPv4 == 32 { // for most peers the key is part of RemoteAddr
+	// For most peers the key is part of RemoteAddr, once no more peers are examined.
+	if len(p.trusted) == 0 && size.IPv4 == 32 && p.unlisted.looks.Load() >= mostLooks {
 		if _, n := parseIPv4(r.RemoteAddr); n > 0 {
 			return r.RemoteAddr[:n]
 		}

@@ -44,7 +44,7 @@ func TestUnlisted(t *testing.T) {
 		var log bytes.Buffer
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 		for range 3 { // a reload makes the same Proxies again
-			askFor(c.peer, c.field, c.every, c.many)
+			askFor(c.peer, c.field, c.every, c.many, netip.MustParsePrefix("172.16.0.0/12"))
 		}
 		got := log.String()
 		if lines := strings.Count(got, "\n"); lines > 1 || (lines == 1) != (c.want != "") || !strings.Contains(got, c.want) {
@@ -61,14 +61,29 @@ func TestUnlisted(t *testing.T) {
 }
 
 // askFor asks new Proxies for the keys of many requests, of which one in `every` has a field.
-func askFor(peer, field string, every, many int) {
-	p := NewProxies("weir: ByIP", ForwardedFor, []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")})
+func askFor(peer, field string, every, many int, trusted ...netip.Prefix) {
+	p := NewProxies("weir: ByIP", ForwardedFor, trusted)
 	for i := range many {
 		r := &http.Request{RemoteAddr: peer, Header: http.Header{}}
 		if (i+1)%every == 0 {
 			r.Header[field] = []string{"198.51.100.7"}
 		}
 		p.Key(r, Usual)
+	}
+}
+
+// TestUnlistedAlone: Proxies that trust no peer warn too.
+func TestUnlistedAlone(t *testing.T) {
+	old := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old); warned.Store(false) })
+	for _, peer := range []string{"10.1.2.3:4", "[fd00::1]:4"} {
+		warned.Store(false)
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		askFor(peer, ForwardedFor, 1, 1)
+		if got := log.String(); !strings.Contains(got, "peer=private") {
+			t.Errorf("%s: got %q, want a warning", peer, got)
+		}
 	}
 }
 
