@@ -9,8 +9,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestForce: after units were spent by force, every charge is decided as the definition of
-// the algorithm decides it if it counts those units as if they had fitted.
+// TestForce: after units were spent by force, every charge is decided by the definition of the
+// algorithm, which counts the forced units as if they had fitted.
 func TestForce(t *testing.T) {
 	histories := 20_000
 	if testing.Short() {

@@ -209,7 +209,7 @@ func (s *Store) Run(ctx context.Context) error {
 	for {
 		if err := s.claim(ctx); err != nil && ctx.Err() == nil && !s.failed {
 			s.failed = true
-			s.log.Warn("regions: the central store failed; after its span the region has a tenth of its even share", "region", s.o.Region, "err", err)
+			s.log.Warn("regions: the central store failed; the region keeps its part until the span ends, and then has a tenth of its even share", "region", s.o.Region, "err", err)
 		} else if err == nil && s.failed {
 			s.failed = false
 			s.log.Info("regions: the central store is back", "region", s.o.Region)
