@@ -154,8 +154,9 @@ func (t *Transaction) unknown() {
 	}
 }
 
-// lookup copies the block of a charge, if it refuses the charge at now for a caller that
-// accepts to wait for within. If so, lookup adds served to the count of the shard.
+// lookup copies the block of the charge c, if that block refuses c at the time now. within is
+// how long the caller accepts to wait. If lookup copies a block, it adds served to the count
+// of the shard.
 func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Duration, now int64, served uint64) bool {
 	s, id := h.place(names, c.Key)
 	want, queue := numbers(c, within)

@@ -61,7 +61,8 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 // its brackets and is written in the shortest way.
 //
 // If the field is missing or empty, the rule does not apply: a client that omits the
-// field is not limited by it. [FirstOf] names a key for such requests.
+// field is not limited by it. To limit such requests too, give them another key with
+// [FirstOf].
 //
 // A client that can choose its key freely can choose a fresh quota each time, or spend the
 // quota of another client. Use ByHeader for values that were verified before, or that only

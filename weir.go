@@ -100,8 +100,8 @@ type Decision struct {
 	// spent. After a wait that is a microsecond shorter, the charge does not fit.
 	// RetryAfter is 0 if Allowed, and Never if the cost exceeds the capacity, or if the
 	// limit counts requests in flight. For a charge that would wait in a queue (see
-	// Queuer), RetryAfter is the wait after which the queue admits the same charge with the
-	// same Within.
+	// Queuer), RetryAfter is the wait after which the queue admits the same charge, if
+	// Transaction.Within is the same too.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is

@@ -1,5 +1,5 @@
 // Command bench measures Weir and other rate limiters, and prints tables in Markdown. All
-// limiters run in one process and take turns in rounds:
+// limiters run in one process and take turns in rounds. To run it:
 //
 //	go run -C _bench .                  all tables, in some minutes
 //	go run -C _bench . -run redis       the tables of one suite

@@ -211,7 +211,7 @@ func TestWorstCaseAnchoredRefund(t *testing.T) {
 				h = append(h, spending{now, tx.Charges[0].Cost})
 			}
 			if got := h.most(l.Period.Microseconds()); got > 2*l.Quota {
-				t.Fatalf("seed %d: %v: got %d in a window of what was not given back, want %d at most", seed, l, got, 2*l.Quota)
+				t.Fatalf("seed %d: %v: got %d units in one period that were not given back, want %d at most", seed, l, got, 2*l.Quota)
 			}
 			now += r.Int64N(l.Period.Microseconds()/2 + 1)
 		}

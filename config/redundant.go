@@ -25,7 +25,7 @@ func redundant(a, b limit) bool {
 		return b.most(a.Period, aligned) <= a.Quota
 	case slidingLog:
 		return b.most(a.Period, false) <= a.Quota
-	case anchoredWindow: // if they are the same, their windows begin together
+	case anchoredWindow: // if a and b have the same period, their windows begin together
 		return same || b.most(a.Period, false) <= a.Quota
 	case "sliding-window":
 		return same

@@ -171,7 +171,7 @@ func TestDenyFrom(t *testing.T) {
 		set("192.0.2.0/24", overrides.Entry{Denied: true}, time.Minute)
 		set("2001:db8::/32", overrides.Entry{Denied: true}, 0)
 		set("198.51.100.0/24", overrides.Entry{Unlimited: true}, 0)
-		set("10.0.0.1/8", overrides.Entry{Denied: true}, 0) // not a network: it has bits after its prefix
+		set("10.0.0.1/8", overrides.Entry{Denied: true}, 0) // not a network: some bits after its prefix are set
 		if !l.DeniesNetworks("api") || l.DeniesNetworks("new") {
 			t.Error("DeniesNetworks is not true for exactly the rules of DenyFrom")
 		}

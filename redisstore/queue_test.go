@@ -175,7 +175,7 @@ func spike(t *testing.T, rtt time.Duration, capacity int) {
 			t.Errorf("%v times: got %v, want few to wait in vain", times, s)
 		}
 		if after := load(q, capacity/2, time.Second/2); after.decided.Load() < after.all()-int64(capacity/100) {
-			t.Errorf("after %v times: got %v, want all decided", times, after)
+			t.Errorf("after a spike of %v times the capacity: got %v, want all but %d decided at least", times, after, capacity/100)
 		}
 	}
 	if f.dials > maxCalls {

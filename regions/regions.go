@@ -229,8 +229,8 @@ func (s *Store) parts(name string, most int64) weir.Limit {
 	return algorithms.AnchoredWindow(most, 4*s.o.Every).Named(name)
 }
 
-// claim claims the parts of the next span that the region needs, as far as they are free. In
-// the first half of the current span it claims an even share at most, so that each region
+// claim claims the parts of the rate that the region needs in the next span, or as many of
+// them as are free. In the first half of the current span it claims an even share at most, so that each region
 // has its turn. The first claim of a process is an even share of the current span.
 func (s *Store) claim(ctx context.Context) error {
 	s.measure()

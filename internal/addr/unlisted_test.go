@@ -43,7 +43,7 @@ func TestUnlisted(t *testing.T) {
 		warned.Store(false)
 		var log bytes.Buffer
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-		for range 3 { // a reload makes the same Proxies again
+		for range 3 { // askFor makes the same Proxies each time, as a reload of the rules does
 			askFor(c.peer, c.field, c.every, c.many, netip.MustParsePrefix("172.16.0.0/12"))
 		}
 		got := log.String()

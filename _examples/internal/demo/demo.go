@@ -36,7 +36,7 @@ type Request struct {
 }
 
 // Run serves h on the address of the flag -addr, prints about, and sends the requests to h.
-// With the flag -once Run then returns. Without -once it goes on serving until Ctrl-C.
+// Then Run returns if the flag -once is set. Without -once it goes on serving until Ctrl-C.
 func Run(about string, h http.Handler, requests ...Request) {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
 	once := flag.Bool("once", false, "end after the demonstration")
