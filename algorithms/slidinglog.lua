@@ -269,7 +269,7 @@ local function cancel(c, now, of, n, floor)
   c.of, c.all = of, all
   local from, after, left = since(log, b, u, of - 1)
   local _, _, same = since(log, from, after, of)
-  c.from, c.after, c.left, c.same, c.gone, c.floor = from, after, left, same, math.min(n, same), floor
+  c.from, c.after, c.left, c.same, c.gone = from, after, left, same, math.min(n, same)
   c.frontier = log.at
   if floor and of == log.at then
     local last = 0
@@ -452,7 +452,7 @@ end
 local function fate(c)
   if not c or c.cost == 0 then return '' end
   if c.cost > 0 then return string.format('+%.0f', c.cost) .. (c.forced or '') end
-  if c.of then return string.format('%.0f %.0f %.0f', c.cost, c.of, c.floor or -1) end
+  if c.of then return string.format('%.0f %.0f %.0f', c.cost, c.of, c.frontier) end
   -- The charge gives back the newest units of its window, but none that are older.
   local units = math.min(-c.cost, c.spent)
   local _, _, all = recent(c)

@@ -277,41 +277,103 @@ func TestCancelAfterChange(t *testing.T) {
 	}
 }
 
-// TestCancelTwiceAfterChange: a reservation in a log is cancelled a second time, under a
-// shorter period. The decision must be that of the Go code, which keeps the units before it
-// for the longer period.
-func TestCancelTwiceAfterChange(t *testing.T) {
+// decideBoth returns a function that makes a transaction with a store in Redis, makes it
+// again with Decide on states that the function keeps, and compares the decisions. The
+// clock of the store stands still.
+func decideBoth(t *testing.T) func(*weir.Transaction) *weir.Transaction {
 	server := miniredis.RunT(t)
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: server.Addr()})))
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	server.SetTime(now)
-	states := make([]weir.State, 1)
-	decide := func(got *weir.Transaction) {
+	kept := map[string]weir.State{} // by key and limit
+	return func(got *weir.Transaction) *weir.Transaction {
 		t.Helper()
-		want := weir.Transaction{Charges: got.Charges, Within: got.Within, Undo: slices.Clone(got.Undo)}
+		want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, Undo: slices.Clone(got.Undo)}
 		if err := store.Take(t.Context(), got); err != nil {
 			t.Fatal(err)
 		}
-		want.Decide(now.UnixMicro(), states)
-		if got.Decisions[0] != want.Decisions[0] {
-			t.Errorf("cost %d: got %+v, want %+v", got.Charges[0].Cost, got.Decisions[0], want.Decisions[0])
+		states := make([]weir.State, len(got.Charges))
+		for i := range states {
+			states[i] = kept[name(&got.Charges[i])]
 		}
+		want.Decide(now.UnixMicro(), states)
+		for i := range states {
+			c := &got.Charges[i]
+			kept[name(c)] = states[i]
+			if got.Decisions[i] != want.Decisions[i] {
+				t.Errorf("%v, cost %d: got %+v, want %+v", c.Limit, c.Cost, got.Decisions[i], want.Decisions[i])
+			}
+		}
+		return got
 	}
+}
+
+// cancelOf returns what cancels a reservation under these limits.
+func cancelOf(turn *weir.Transaction, limits ...weir.Limit) *weir.Transaction {
+	back := &weir.Transaction{}
+	for _, l := range limits {
+		i := slices.IndexFunc(turn.Charges, func(c weir.Charge) bool { return c.Limit.Name == l.Name })
+		c := turn.Charges[i]
+		c.Limit, c.Cost, c.Spent = l, -c.Cost, turn.Decisions[i].At
+		back.Charges, back.Undo = append(back.Charges, c), append(back.Undo, turn.Undo[i])
+	}
+	return back
+}
+
+// TestCancelTwiceAfterChange: a reservation in a log is cancelled a second time, under a
+// shorter period. The decision must be that of the Go code, which keeps the units before it
+// for the longer period.
+func TestCancelTwiceAfterChange(t *testing.T) {
+	decide := decideBoth(t)
 	long, short := algorithms.SlidingLog(3, time.Minute).Named("l"), algorithms.SlidingLog(3, time.Second).Named("l")
 	var turns []*weir.Transaction // reservations, a minute apart
 	for range 4 {
-		tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: long, Cost: 3}}, Within: time.Hour}
-		decide(tx)
-		turns = append(turns, tx)
+		turns = append(turns, decide(&weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: long, Cost: 3}}, Within: time.Hour}))
 	}
-	cancel := func(turn *weir.Transaction, l weir.Limit) {
-		t.Helper()
-		c := weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: -3, Spent: turn.Decisions[0].At}
-		decide(&weir.Transaction{Charges: []weir.Charge{c}, Undo: slices.Clone(turn.Undo)})
+	decide(cancelOf(turns[2], long))
+	decide(cancelOf(turns[3], long))
+	decide(cancelOf(turns[2], short))
+}
+
+// TestCancelAfterForget: a reservation is cancelled after its limit was forgotten and has
+// reserved again, in the log of another limit. The limit of the reservation then has no
+// units left. Its next unit is spent at the instant before the reservation: the units of the
+// other limit, which are later, must not delay that instant.
+func TestCancelAfterForget(t *testing.T) {
+	a, b := algorithms.SlidingLog(9, time.Minute).Named("a"), algorithms.SlidingLog(9, time.Minute).Named("b")
+	for _, test := range []struct {
+		name             string
+		turns, cancelled []weir.Limit
+	}{
+		{"both cancel", []weir.Limit{a, b}, []weir.Limit{a, b}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			decide := decideBoth(t)
+			reserve := func(delay time.Duration, limits ...weir.Limit) *weir.Transaction {
+				t.Helper()
+				tx := &weir.Transaction{Within: time.Hour, Delay: delay}
+				for _, l := range limits {
+					tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1})
+				}
+				return decide(tx)
+			}
+			reserve(time.Second, test.turns...)
+			turn := reserve(3*time.Second, test.turns...)
+			decide(&weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: b}}, Forget: true})
+			reserve(3*time.Second, a)
+			reserve(3*time.Second, a, b)
+			decide(cancelOf(turn, test.cancelled...))
+			for range 9 {
+				if got := reserve(0, b).Wait; got != time.Second {
+					t.Errorf("got a wait of %v, want 1s", got)
+				}
+				decide(&weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: a}, {Rule: "r", Key: "k", Limit: b}}})
+			}
+			if got := reserve(0, b).Wait; got != time.Second+time.Minute {
+				t.Errorf("got a wait of %v after the quota, want 61s", got)
+			}
+		})
 	}
-	cancel(turns[2], long)
-	cancel(turns[3], long)
-	cancel(turns[2], short)
 }
 
 // limitsOf returns a limit of each algorithm whose period can change.
