@@ -590,6 +590,12 @@ local function spend(log, c, now)
     if m.charge.gone == most then longest = m.charge end
   end
   if most > 0 then remove(log, longest.from, longest.after, most) end
+  if newest(log) > log.at then -- no limit of the log counts any of its units
+    delete(log, log.low, log.high)
+    cut(block(log, log.high + 1), 0)
+    log.low = log.high + 1
+    for _, m in ipairs(log.limits) do m.b, m.u = log.low, 0 end
+  end
 end
 
 -- write stores the logs. A log that has no units that count, and is not charged now, is kept

@@ -346,6 +346,7 @@ func TestCancelAfterForget(t *testing.T) {
 		turns, cancelled []weir.Limit
 	}{
 		{"both cancel", []weir.Limit{a, b}, []weir.Limit{a, b}},
+		{"one cancels", []weir.Limit{b}, []weir.Limit{b}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			decide := decideBoth(t)
