@@ -48,8 +48,9 @@ type Options struct {
 	// of the request ends, the turn is given back, and the answer is 503 after a deadline
 	// and otherwise 499, which only logs see, because the client has hung up. There is one
 	// queue for each key, in all processes that share the store. When several rules are
-	// charged together, a request that waits for one key also reserves its place under the
-	// others and delays requests behind it. Put shared limits in a Limiter of their own.
+	// charged together, a request that waits in the queue of one key also takes its place in
+	// the queues of the other rules' keys, and delays the requests behind it there. Put
+	// shared limits in a Limiter of their own.
 	MaxWait time.Duration
 
 	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Requests that

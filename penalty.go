@@ -101,8 +101,9 @@ func (b *bans) place(key string) *atomic.Int64 {
 	return &b.struck[maphash.String(b.seed, key)%uint64(len(b.struck))]
 }
 
-// applyPenalties refuses the request of v if one of its keys is banned: because the
-// store said so, or because this refusal is the strike that begins a ban.
+// applyPenalties refuses the request of v if one of the request's keys is banned. A key is
+// banned if the store says so, or if a limit has just refused the request and this strike
+// begins a ban.
 func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 	ctx := asking{v.Context} // a refusal counts even if the client has hung up
 	f, longest, by, key := v.Refusal, time.Duration(0), (*rule)(nil), ""

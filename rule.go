@@ -73,9 +73,9 @@ type Rule struct {
 	// Shadow is the share of keys, from 0 to 1, for which the rule is only tried out: it is
 	// charged and observed, but refuses no request, delays none and writes no fields. 1
 	// tries the rule out for all keys, 0.75 enforces it for a quarter of them. Every
-	// process enforces it for the same keys, and a key stays enforced as Shadow falls. A
-	// rule in shadow is charged by a call of its own, after the other rules have admitted
-	// the request. A request that MaxWait would delay is observed with its Wait, if fewer
+	// process enforces it for the same keys, and a key stays enforced as Shadow falls. After
+	// the other rules have admitted the request, a second call of the store charges all
+	// rules in shadow. A request that MaxWait would delay is observed with its Wait, if fewer
 	// than MaxWaiting requests wait. It does not wait itself.
 	Shadow float64
 

@@ -55,8 +55,8 @@ func addrOf(key string) (from netip.Addr, ok bool) {
 	return from, err == nil
 }
 
-// keyFrom returns the key that the function key returns for a request with an address and nothing
-// else. ok is false if the function finds no key, or panics.
+// keyFrom calls a KeyFunc with a request that has only an address, and returns the result.
+// ok is false if the function finds no key, or panics.
 func keyFrom(key weir.KeyFunc, from netip.Addr) (k string, ok bool) {
 	defer func() {
 		if recover() != nil { // the program's key function may need more of a request than this one has

@@ -11,7 +11,7 @@ import "github.com/seed83679106/weir"
 // Under a meter, a lease may use as many units as the meter still owes. Let the lease be
 // taken at T, and let D be the debt after that. At a later instant s, at least
 // D − (s−T)·rate of D is still owed, and other callers get only what fits beside that debt.
-// Let the lease use at most that much from s on. From s to any later u, its units and
+// Let the lease use at most D − (s−T)·rate units from s on. From s to any later u, its units and
 // those of other callers are then at most D − (s−T)·rate, plus the
 // full + (u−T)·rate − D that other callers can have spent since T. The sum is
 // full + (u−s)·rate, which a meter admits. With several leases, the proof for the first

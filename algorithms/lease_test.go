@@ -122,7 +122,7 @@ func (u *lateUser) lease() {
 	}
 }
 
-// use uses some of the units of a lease that are usable now, or all. It may give back all
+// use spends some or all of those units of a lease that are usable now. It may give back all
 // units first.
 func (u *lateUser) use(x *held) {
 	if u.r.IntN(4) == 0 && !u.leaser.Drains() {

@@ -264,7 +264,7 @@ func TestLeaseWaits(t *testing.T) {
 					t.Errorf("call %d: got %v after %v, want %v after %v", i, err, d, want, after)
 				}
 			})
-			synctest.Wait() // the first call begins the fetch and hangs up
+			synctest.Wait() // the first call has begun the fetch; it and every third call hang up after 5 ms
 		}
 		wg.Wait()
 		if got := behind.costs(); !slices.Equal(got, []int64{52}) {

@@ -171,7 +171,8 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 	return nil
 }
 
-// answer makes room for the decisions of t, sets At to now, and empties Undo and Wait.
+// answer makes room for the decisions of t, sets At to now, empties Undo, and
+// sets Wait to 0.
 func answer(t *weir.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]

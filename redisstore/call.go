@@ -323,7 +323,8 @@ func (c *call) read(reply any) (now, spent int64, states []weir.State, err error
 }
 
 // parseState reads a state and returns the numbers after it. A state is four numbers. A log
-// is the count of its numbers, At, Until, and pairs of a sum and an instant. The pairs are
+// begins with a count of the numbers that follow: At, Until, and pairs of a sum and an
+// instant. For an empty log the count is 0, and nothing follows. The pairs are
 // those entries that the arithmetic will need, in any order; some occur twice.
 func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool) {
 	if !log {

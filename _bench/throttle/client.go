@@ -132,7 +132,7 @@ func client(text string) error {
 // limits are the limits that the processes share.
 func (j *job) limits() []weir.Limit {
 	return []weir.Limit{
-		// No window of the period holds more than the row's limit.
+		// No window as long as the row's Period holds more requests than the row's Limit.
 		algorithms.SlidingLog(int64(j.Row.Limit), j.Row.Period).Named("quota"),
 		// Requests leave at least two milliseconds apart. If hundreds of requests left at
 		// one instant, they would arrive spread over a time that differs from burst to

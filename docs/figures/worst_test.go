@@ -131,8 +131,9 @@ func fullest(admitted []ask, window int64) (most, from, last int64) {
 	return most, from, last
 }
 
-// barShift returns how far the bar of the j-th ask is moved from its instant. It keeps the
-// bars inside the window that ends at last, and side by side if they are close together.
+// barShift returns how far the bar of the j-th ask is moved from its instant. It keeps bars
+// of the window that ends at the instant last inside that window, and bars before it outside.
+// Bars that are close together stand side by side.
 func barShift(admitted []ask, j int, from, last int64) float64 {
 	switch at := admitted[j].at; {
 	case at == last, at == last-60*second:

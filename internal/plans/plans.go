@@ -1,5 +1,5 @@
-// Package plans has the type of what a weir.Transaction prepares for stores from a rule and
-// a limit.
+// Package plans has the type Plan. A weir.Transaction computes a Plan from a rule and a
+// limit, and its store uses the Plan.
 package plans
 
 // A Plan has what all charges of one rule and limit have in common, whatever their key

@@ -43,7 +43,7 @@ func TestFind(t *testing.T) {
 		{"key3=foo", "1 HOUR key3."},
 		{"key4=foo", "1 DAY key4."},
 		{"key6=foo", "0 UNKNOWN key6. unlimited"},
-		{"key7=unspecified", "70 MINUTE key7."}, // the labels of metrics lack the value
+		{"key7=unspecified", "70 MINUTE key7."}, // detailed_metric is ignored, so the limit's labels lack the value unspecified
 		{"banned=x", "0 SECOND banned."},
 		{"noVal=foo1", "20 MINUTE noVal."},
 		{"noVal=", "20 MINUTE noVal."},

@@ -31,7 +31,7 @@ import (
 // Options are the options of NewService. The zero Options are ready to use.
 type Options struct {
 	Merge    bool         // allow several files to have descriptors of the same domain
-	Shadow   bool         // count hits, but answer every call with OK
+	Shadow   bool         // count hits, but answer OK instead of OVER_LIMIT
 	Headers  bool         // tell Envoy to add RateLimit-Limit, -Remaining and -Reset to responses
 	Metadata bool         // answer with dynamic metadata: the descriptors, and the results of quota_mode
 	Logger   *slog.Logger // nil means slog.Default()
