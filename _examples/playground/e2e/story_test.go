@@ -171,9 +171,9 @@ func TestLessons(t *testing.T) {
 		"#edge .say":     "10 of 10 are used in this window. In the last 10 s, 20 passed: more than 10, because an edge lies in these 10 s.",
 		"#log .say":      "In the last 10 s, 10 passed; no 10 s hold more than 10. The log keeps 10 times now; a fixed window keeps 1 number.",
 		"#weighted .say": "10 before × 40 % + 5 now = 9 of 10. Really 15 passed in the last 10 s: the estimate is too low.",
-		"#bucket .say":   "The bucket holds 1 of 5 tokens. GCRA has spent the time up to 12.0 s; one request may move that to 13.0 s at most.",
+		"#bucket .say":   "The bucket holds 2 of 5 tokens. The row of GCRA ends at 11.0 s; with one more rod it may end at 13.0 s at most.",
 		"#waiting .say":  "3 requests wait. The next goes ahead in 1.0 s.",
-		"#several .say":  "Of the short limit 3 of 3 are used, and of the long one 9 of 10.",
+		"#several .say":  "The short limit has counted 1 of 3, and the long one 10 of 10.",
 	} {
 		if got := p.text(selector); got != want {
 			t.Errorf("%s: got %q, want %q", selector, got, want)
@@ -323,7 +323,7 @@ func TestTouch(t *testing.T) {
 	p.wait("playground.scenes.log.limits[0].quota === 7")
 	p.retold("log")
 
-	// The button gives five tokens to the bucket.
+	// The button puts five tokens into the bucket.
 	p.click("#bucket .reset")
 	p.click("#bucket [data-give]")
 	p.wait(`document.querySelector("#bucket .say").textContent.startsWith("The bucket holds 5 of 5 tokens.")`)
@@ -487,7 +487,7 @@ func TestStoryNames(t *testing.T) {
 	names := p.names()
 	for _, name := range []string{
 		"heading What is a rate limit?", "button Send", "textbox Your message", "checkbox limit on", "slider Time of the scene: a log", "slider Limit: requests in a window",
-		"spinbutton tokens in the bucket", "button Give five tokens", "image The bucket", "image Three replicas and the store that they share", "link Next: try everything",
+		"spinbutton tokens in the bucket", "button Put five tokens into the bucket", "image The bucket", "image Three replicas and the store that they share", "link Next: try everything",
 	} {
 		if !names[name] {
 			t.Errorf("there is no %s; there are %v", name, names)

@@ -15,7 +15,7 @@ export const bucket = {
   length: 30, start: 8,
   limits: [{ algorithm: "token-bucket", quota: 1, period: 1, burst: 5 }, { algorithm: "gcra", quota: 1, period: 1, burst: 5 }],
   changed({ limits }) { Object.assign(limits[1], { ...limits[0], algorithm: "gcra" }); },
-  requests: [...every(8, 2, 3.6), ...every(4, 6, 8), ...every(9, 14, 16.7), ...every(6, 19, 25)],
+  requests: [...every(5, 2, 2.5), 2.9, ...every(4, 6, 8), ...every(9, 14, 16.7), ...every(6, 19, 25)],
   rows: [{
     title: "tokens in the bucket", height: 120, max: 12, limit: "burst",
     place: (d, { limits: [l] }) => tokens(l, d.decisions[0]),
@@ -35,8 +35,8 @@ export const bucket = {
       return [path([...drawn, [tape.x(tape.now), area.bottom], [tape.x(0), area.bottom]], "water"), path(drawn, "estimate")];
     },
   }, {
-    title: "GCRA: the time that is spent", height: 64, max: 1, ticks: [],
-    place: (d) => d.allowed ? 0.78 : 1,
+    title: "GCRA: a rod for each request", height: 64, max: 1, ticks: [],
+    place: () => undefined, // the rods are its requests
     live(tape, area) {
       const l = tape.limits[1], [, d] = tape.look(), y = area.top + 26, end = tape.now + d.resetAfter, far = tape.now + size(l) * cost(l);
       const drawn = [box(tape.x(tape.now), y, tape.x(far) - tape.x(tape.now), 26, "ahead")];
@@ -44,7 +44,7 @@ export const bucket = {
         const to = until(p), from = Math.max(p.t, to - cost(l));
         drawn.push(box(tape.x(from), y, tape.x(to) - tape.x(from), 26, i % 2 ? "rod" : "rod odd"));
       });
-      drawn.push(line(tape.x(far), y - 8, tape.x(far), y + 34, "limit"), label(Math.min(tape.x(far) + 4, tape.width - 40), y - 12, "limit", "accent"));
+      drawn.push(line(tape.x(far), y - 8, tape.x(far), y + 34, "limit"), label(Math.min(tape.x(far) + 4, tape.width - 56), y - 12, "at most", "accent"));
       if (d.resetAfter > 0) drawn.push(line(tape.x(end), y - 4, tape.x(end), y + 30, "tip"));
       return drawn;
     },
@@ -60,7 +60,7 @@ export const bucket = {
   },
   say(tape) {
     const [l] = tape.limits, [a, b] = tape.look(), whole = a.remaining;
-    return `The bucket holds ${whole} of ${size(l)} tokens. GCRA has spent the time up to ${clock(tape.now + b.resetAfter)}; one request may move that to ${clock(tape.now + size(l) * cost(l))} at most.`;
+    return `The bucket holds ${whole} of ${size(l)} tokens. ${b.resetAfter > 0 ? `The row of GCRA ends at ${clock(tape.now + b.resetAfter)}` : "The row of GCRA has ended"}; with one more rod it may end at ${clock(tape.now + size(l) * cost(l))} at most.`;
   },
-  why: (d, { limits: [l] }) => d.allowed ? `It took a token; ${d.decisions[0].remaining} are left.` : `The bucket had ${tokens(l, d.decisions[0]).toFixed(2)} tokens, which is less than 1.`,
+  why: (d, { limits: [l] }) => d.allowed ? `It took a token; ${d.decisions[0].remaining} ${d.decisions[0].remaining === 1 ? "is" : "are"} left.` : `The bucket had ${tokens(l, d.decisions[0]).toFixed(2)} tokens, which is less than 1.`,
 };

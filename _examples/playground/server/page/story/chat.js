@@ -82,7 +82,7 @@ export class Chat {
     for (const li of this.users.children) {
       const user = li.dataset.user, [d] = look(limits, this.ledger.states[user], Math.round(this.now), user);
       const text = d.remaining > 0 ? `may send ${d.remaining}` : `next in ${span(d.nextAfter)}`;
-      [...li.querySelectorAll("circle")].forEach((c, i) => c.classList.toggle("passed", i < d.remaining));
+      [...li.querySelectorAll("circle")].forEach((c, i) => c.classList.toggle("token", i < d.remaining));
       const note = li.querySelector("span");
       if (note.textContent !== text) note.textContent = text;
     }

@@ -7,7 +7,7 @@ import { second } from "./world.js";
 export const every = (n, from, to) => Array.from({ length: n }, (_, i) => from + (to - from) * i / n);
 
 // attack is requests on both sides of an edge, and others later.
-export const attack = [...every(12, 8.8, 10), ...every(12, 10.1, 11.3), ...every(8, 16, 24), ...every(4, 26, 28)];
+export const attack = [...every(11, 8.8, 9.9), ...every(11, 10.1, 11.2), ...every(8, 16, 24), ...every(4, 26, 28)];
 
 export const edge = {
   id: "edge", name: "a fixed window", gaugeName: "The box of the window that is open now",

@@ -9,7 +9,7 @@ export const waiting = {
   id: "waiting", name: "a queue", gaugeName: "The queue now",
   length: 20, start: 5,
   limits: [{ algorithm: "leaky-bucket", quota: 1, period: 1, burst: 6 }], within: 5,
-  requests: [...every(9, 2, 3.2), ...every(4, 8, 10), ...every(8, 12, 13.5)],
+  requests: [...every(9, 2, 3.8), ...every(4, 8, 10), ...every(8, 12, 13.6)],
   rows: [{
     title: "goes ahead", height: 70, max: 1, ticks: [],
     place: (d) => d.allowed ? 0.15 : 0.85,
@@ -19,7 +19,7 @@ export const waiting = {
   gauge(tape, w, h) {
     const here = queue(tape), y = h / 2, scale = (w - 44) / Math.max(1, tape.within);
     return [svg("path", { d: `M16 ${y - 28}v56M8 ${y - 28}h16M8 ${y + 28}h16`, class: "vessel" }), label(w / 2, 18, `${here.length} waiting`, "middle strong"),
-      ...here.map((d) => at(24 + (d.t + d.wait - tape.now) * scale, y, mark("passed", 6))), label(4, y + 44, "server", "small soft")];
+      ...here.map((d) => at(24 + (d.t + d.wait - tape.now) * scale, y, mark("waits", 6))), label(4, y + 44, "server", "small soft")];
   },
   say(tape) {
     const n = queue(tape), next = Math.min(...n.map((d) => d.t + d.wait));
@@ -40,17 +40,17 @@ const row = (i, title, max) => ({
 
 export const several = {
   id: "several", name: "two limits at once",
-  length: 30, start: 9,
+  length: 30, start: 13.5,
   limits: [{ algorithm: "sliding-log", quota: 3, period: 2 }, { algorithm: "sliding-log", quota: 10, period: 20 }],
-  requests: [...every(5, 1, 2), ...every(4, 4, 4.8), ...every(4, 8, 8.8), ...every(4, 12, 12.8), ...every(4, 16, 16.8), ...every(5, 22, 24)],
+  requests: [1, 4, 8, 12, 16, 22].flatMap((t) => every(4, t, t + 1.6)),
   rows: [row(0, "the short limit", 6), row(1, "the long limit", 14)],
   say(tape) {
     const [a, b] = tape.look(), [p, q] = tape.limits;
-    return `Of the short limit ${p.quota - a.remaining} of ${p.quota} are used, and of the long one ${q.quota - b.remaining} of ${q.quota}.`;
+    return `The short limit has counted ${p.quota - a.remaining} of ${p.quota}, and the long one ${q.quota - b.remaining} of ${q.quota}.`;
   },
   why(d) {
     if (d.allowed) return "Both limits had room.";
     const [a, b] = d.decisions.map((x) => x.allowed);
-    return a ? "The long limit is used up, so the short one is not charged either." : b ? "The short limit is used up, so the long one is not charged either." : "Both limits are used up.";
+    return a ? "The long limit is used up, so the short one does not count it either." : b ? "The short limit is used up, so the long one does not count it either." : "Both limits are used up.";
   },
 };

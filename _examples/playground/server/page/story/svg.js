@@ -13,10 +13,11 @@ export const box = (x, y, width, height, kind) => svg("rect", { x, y, width: Mat
 export const label = (x, y, text, kind = "") => svg("text", { x, y, class: kind }, text);
 export const path = (points, kind) => svg("path", { d: points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join(""), class: kind });
 
-// mark is a request: a disc if it passed, a cross if it was refused, and a ring
-// if it is not decided yet.
+// mark is a request: a disc if it passed, a cross if it was refused, a dash
+// if only another limit refused it, and a ring if it is not decided yet.
 export function mark(kind, r = 4.5) {
   if (kind === "refused") return shape(kind, (x, y) => `M${x - r} ${y - r}l${2 * r} ${2 * r}m0 ${-2 * r}l${-2 * r} ${2 * r}`);
+  if (kind === "spared") return shape(kind, (x, y) => `M${x - r + 1} ${y}h${2 * r - 2}`);
   if (kind === "gift") return shape(kind, (x, y) => `M${x} ${y - r - 1}l${r + 1} ${r + 1}l${-r - 1} ${r + 1}l${-r - 1} ${-r - 1}z`);
   return svg("circle", { r, class: "mark " + kind });
 }

@@ -12,6 +12,11 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 const top = 40;     // the line of requests, from the upper edge
 const fall = 35e4;  // µs that a request takes from there
 const most = 120;   // requests that a tape takes
+const kinds = { passed: "passed", refused: "refused", spared: "not counted", gift: "gifts" }; // of heaps
+
+// lasts is a time from t on, such that it adds up with the clock.
+const tenth = (us) => Math.round(us / 1e5) * 1e5;
+const lasts = (t, us) => span(us < 1e5 ? us : tenth(t + us) - tenth(t));
 
 export class Tape {
   // A scene has an id, which is that of its section; length and start, in s;
@@ -236,22 +241,23 @@ export class Tape {
     this.heap();
   }
 
-  // heap finds marks of a kind that would cover each other. Of three or more the first is
-  // drawn, with their number.
+  // heap finds marks of a kind that would cover each other. Of three or more, or two crosses,
+  // the first is drawn, with their number and kind, or ×2 without room for a word.
   heap() {
     this.heaps = [];
     const latest = new Map();
     this.fallen.forEach((dot, i) => {
       for (const e of dot.children) {
-        const key = `${e.firstChild.getAttribute("class")} ${Math.round(e.y)}`, heap = latest.get(key), part = { e, t: this.dots[i].t };
+        const kind = e.firstChild.classList[1], key = `${kind} ${Math.round(e.y)}`, heap = latest.get(key), part = { e, t: this.dots[i].t };
         if (heap && e.x - heap.at(-1).e.x < 8) heap.push(part);
-        else latest.set(key, [part]);
-        if (heap?.length === 3) this.heaps.push(heap);
+        else latest.set(key, Object.assign([part], { kind, least: kind === "refused" ? 2 : 3 }));
+        if (heap && heap.length === heap.least && heap.at(-1) === part) this.heaps.push(heap);
       }
     });
     for (const heap of this.heaps) {
       const { x, y } = heap[0].e;
-      heap.label = label(x + 8, y + 4, "", "heap " + (heap[0].e.querySelector(".refused") ? "bad" : "ok"));
+      heap.label = label(x + 8, y + 4, "", `heap ${{ refused: "bad", spared: "soft" }[heap.kind] ?? "ok"}`);
+      heap.next = this.fallen.findIndex((dot, i) => this.dots[i].t > heap.at(-1).t && [...dot.children].some((e) => Math.abs(e.y - y) < 12 && e.x < x + 95));
     }
     this.numbers.replaceChildren(...this.heaps.map((h) => h.label));
   }
@@ -309,10 +315,12 @@ export class Tape {
       this.tops[i].classList.toggle("gone", past);
     });
     for (const heap of this.heaps) {
-      const n = heap.findLastIndex((p) => p.t + (this.playing ? fall : 0) <= this.now) + 1, text = n < 3 ? "" : `×${n}`;
+      const n = heap.findLastIndex((p) => p.t + (this.playing ? fall : 0) <= this.now) + 1;
+      const narrow = this.dots[heap.next]?.t <= this.now || heap[0].e.x > this.width - 100;
+      const text = n < heap.least ? "" : narrow ? `×${n}` : `${n} ${kinds[heap.kind]}`;
       if (heap.label.textContent === text) continue;
       heap.label.textContent = text;
-      heap.forEach((p, i) => p.e.classList.toggle("under", n > 2 && i > 0 && i < n));
+      heap.forEach((p, i) => p.e.classList.toggle("under", n >= heap.least && i > 0 && i < n));
     }
     this.roam();
     patch(this.head, line(x, 20, x, this.height - 30, "head"), x > this.width - 90 ? label(x - 5, 14, now, "end accent") : label(x + 5, 14, now, "accent"));
@@ -399,9 +407,9 @@ export class Tape {
     const when = `Request ${d.n + 1}, at ${clock(d.t)}`, { remaining, retryAfter } = d.decisions[0];
     if (d.cost < 0) return `${clock(d.t)}: ${plural(-d.cost, "token")} given back. ${remaining} are there now.`;
     const because = this.scene.why?.(d, this) ?? "";
-    if (d.wait > 0) return `${when}: it waits ${span(d.wait)} and goes ahead at ${clock(d.t + d.wait)}. ${because}`;
+    if (d.wait > 0) return `${when}: it waits ${lasts(d.t, d.wait)} and goes ahead at ${clock(d.t + d.wait)}. ${because}`;
     if (d.allowed) return `${when}: passed. ${because || `After it, ${remaining} more ${remaining === 1 ? "fits" : "fit"} at once.`}`;
     const retry = Math.max(...d.decisions.map((x) => x.retryAfter));
-    return `${when}: refused. ${because} ${retry < 0 ? "It never fits." : `The next fits ${span(retry)} later, at ${clock(d.t + retry)}.`}`;
+    return `${when}: refused. ${because} ${retry < 0 ? "It never fits." : `The next fits ${lasts(d.t, retry)} later, at ${clock(d.t + retry)}.`}`;
   }
 }

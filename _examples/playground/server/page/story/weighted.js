@@ -30,7 +30,8 @@ export const weighted = {
     place: (d, tape) => d.allowed ? counts(tape, d.t).estimate : tape.limits[0].quota + 1.2,
     live(tape, area) {
       const { limits: [{ period }], now, end } = tape, drawn = [], a = tape.x(Math.max(0, now - period)), b = tape.x(now);
-      drawn.push(box(a, area.top, b - a, area.bottom - area.top, "covered"));
+      const left = b < a + 90;
+      drawn.push(box(a, area.top, b - a, area.bottom - area.top, "covered"), label(left ? b + 6 : b - 6, area.top + 14, `the last ${period / second} s`, left ? "soft" : "end soft"));
       for (let edge = period; edge < end; edge += period) drawn.push(line(tape.x(edge), area.top, tape.x(edge), area.bottom, "window"));
       const times = new Set([0, now]);
       for (let edge = 0; edge < now; edge += period) times.add(edge);
@@ -57,6 +58,6 @@ export const weighted = {
   },
   why(d, tape) {
     const c = counts(tape, d.t), n = d.allowed ? c.here - 1 : c.here;
-    return `The estimate before it was ${c.before} × ${Math.round(c.share * 100)} % + ${n} = ${number(c.before * c.share + n)}.`;
+    return `The estimate before it was ${c.before} × ${Math.round(c.share * 100)} % + ${n} = ${number(c.before * c.share + n)}${d.allowed ? "." : `: one more would exceed ${tape.limits[0].quota}.`}`;
   },
 };
