@@ -30,7 +30,7 @@ export const weighted = {
     place: (d, tape) => d.allowed ? counts(tape, d.t).estimate : tape.limits[0].quota + 1.2,
     live(tape, area) {
       const { limits: [{ period }], now, end } = tape, drawn = [], a = tape.x(Math.max(0, now - period)), b = tape.x(now);
-      const left = b < a + 90;
+      const left = b < 110;
       drawn.push(box(a, area.top, b - a, area.bottom - area.top, "covered"), label(left ? b + 6 : b - 6, area.top + 14, `the last ${period / second} s`, left ? "soft" : "end soft"));
       for (let edge = period; edge < end; edge += period) drawn.push(line(tape.x(edge), area.top, tape.x(edge), area.bottom, "window"));
       const times = new Set([0, now]);
