@@ -253,7 +253,42 @@ func TestStill(t *testing.T) {
 	p := open(t, "")
 	p.prefer("prefers-reduced-motion", "reduce")
 	p.visit(serve(t) + "/try.html#pattern=steady&algorithms=gcra")
-	changes := eval[int](p, `new Promise((done) => {
+	if n := p.changes(); n < 2 || n > 6 {
+		t.Errorf("the picture changed %d times in 2 s, want about 4", n)
+	}
+}
+
+// TestDraws opens a steady pattern. The picture must change about five times a second, and
+// only in charts that the visitor can see. Of the requests only the visitor's are announced.
+func TestDraws(t *testing.T) {
+	t.Parallel()
+	p := open(t, serveStatic(t)+"/try.html#pattern=steady&rate=10")
+	if n := p.changes(); n < 3 || n > 13 {
+		t.Errorf("the picture changed %d times in 2 s, want about 10", n)
+	}
+	p.do(chromedp.EmulateViewport(1280, 400), chromedp.ScrollIntoView(chromedp.CSS(".row canvas")))
+	p.wait(`playground.line("fixed-window").seen() && !playground.line("gcra").seen()`)
+	before := eval[[2]float64](p, `["fixed-window", "gcra"].map((a) => playground.line(a).view)`)
+	p.wait(fmt.Sprintf(`playground.line("fixed-window").view > %.0f`, before[0]+1e6))
+	if after := eval[float64](p, `playground.line("gcra").view`); after != before[1] {
+		t.Error("a chart out of view is drawn")
+	}
+	p.do(chromedp.ScrollIntoView(chromedp.CSS("[data-algorithm=gcra] canvas")))
+	p.wait(fmt.Sprintf(`playground.line("gcra").view > %.0f`, before[1]))
+	if text := eval[string](p, `document.querySelector("#live").textContent`); text != "" {
+		t.Errorf("the page announces a request of the pattern: %s", text)
+	}
+	p.click("#hit")
+	p.wait(`document.querySelector("#live").textContent !== ""`)
+	if n := eval[int](p, `playground.dots("gcra").filter((d) => d.own).length`); n != 1 {
+		t.Errorf("%d requests are the visitor's, want 1", n)
+	}
+}
+
+// changes returns how often the picture of the first chart changes in 2 s.
+func (p *page) changes() int {
+	p.Helper()
+	return eval[int](p, `new Promise((done) => {
 		const canvas = document.querySelector(".row canvas");
 		let n = 0, before = "", end = performance.now() + 2000;
 		(function look() {
@@ -263,9 +298,6 @@ func TestStill(t *testing.T) {
 			performance.now() < end ? requestAnimationFrame(look) : done(n);
 		})();
 	})`)
-	if changes < 2 || changes > 6 {
-		t.Errorf("the picture changed %d times in 2 s, want about 4", changes)
-	}
 }
 
 // TestTabs opens two tabs. A request of one tab must not appear in the other tab.

@@ -60,7 +60,7 @@ func (s *Scene) hitRow(algorithm string) (*row, error) {
 		return nil, nil
 	}
 	defer s.tell()
-	if err := errors.Join(s.catchUp(), s.hit(you)); err != nil {
+	if err := errors.Join(s.catchUp(), s.hit(you, 0)); err != nil {
 		s.failed(err)
 		return nil, err
 	}

@@ -34,7 +34,7 @@ var users = []string{"you", "anna", "spammer"}
 func (s *Scene) patternFrom(start int64) []*source {
 	quota, period := s.set.Quota, s.set.Period*second
 	hit := func(user int, at func(n int64) int64) *source {
-		return &source{at: at, fire: func(int64) error { return s.hit(user) }}
+		return &source{at: at, fire: func(int64) error { return s.hit(user, 0) }}
 	}
 	steady := func(user int, first, every int64) *source {
 		return hit(user, func(n int64) int64 { return start + first + n*every })

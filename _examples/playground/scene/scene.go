@@ -81,8 +81,9 @@ type row struct {
 }
 
 // A hit is one request and its decision: the instant, the user, 1 if it passed, Remaining,
-// RetryAfter, ResetAfter and Wait. Times are in µs.
-type hit [7]int64
+// RetryAfter, ResetAfter and Wait, and 1 if the visitor sent it with the button. Times are
+// in µs.
+type hit [8]int64
 
 // New returns a scene with the settings of a link. The scene ends with ctx. redis returns
 // an empty store in Redis; a nil redis means that there is no Redis.
@@ -115,7 +116,7 @@ func (s *Scene) Do(form url.Values) error {
 	if err == nil {
 		switch do {
 		case "hit":
-			err = s.hit(you)
+			err = s.hit(you, 1)
 		case "hold":
 			err = s.hold()
 		case "release":
@@ -305,19 +306,20 @@ func (s *Scene) hold() error {
 			}
 			return start + n*every
 		},
-		fire: func(int64) error { return s.hit(you) },
+		fire: func(int64) error { return s.hit(you, 1) },
 	}
-	return s.hit(you)
+	return s.hit(you, 1)
 }
 
-// hit sends one request of a user through every algorithm, now.
-func (s *Scene) hit(user int) error {
+// hit sends one request of a user through every algorithm, now. own is 1 if the visitor sent
+// it with the button, otherwise 0.
+func (s *Scene) hit(user int, own int64) error {
 	for _, r := range s.rows {
 		t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: users[user], Limit: r.limit, Cost: 1}}, Within: r.kind.within(&s.set)}
 		if err := s.take(&t); err != nil {
 			return err
 		}
-		r.record(user, &t, s.set.Period*second)
+		r.record(user, own, &t, s.set.Period*second)
 	}
 	s.moved = true
 	return nil
@@ -328,9 +330,9 @@ func (s *Scene) take(t *weir.Transaction) error {
 	return s.store.Take(s.ctx, t)
 }
 
-func (r *row) record(user int, t *weir.Transaction, period int64) {
+func (r *row) record(user int, own int64, t *weir.Transaction, period int64) {
 	at, d := t.At.UnixMicro(), t.Decisions[0]
-	h := hit{at, int64(user), 0, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), t.Wait.Microseconds()}
+	h := hit{at, int64(user), 0, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), t.Wait.Microseconds(), own}
 	r.last = *t
 	if !d.Allowed {
 		r.refused++

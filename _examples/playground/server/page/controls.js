@@ -88,10 +88,9 @@ $("link").onclick = () => copy($("link"), location.href);
 
 // The button sends a request when it is pressed, and more while it is held.
 let holding = false, released = 0;
-let mine = false; // the decision on the next request must be announced
 function press() {
   if (holding) return;
-  holding = mine = true;
+  holding = true;
   $("hit").classList.add("held");
   command("hold");
 }
@@ -110,7 +109,6 @@ $("hit").addEventListener("keydown", (e) => {
 });
 $("hit").addEventListener("click", () => { // from assistive technology, which sends neither pointer nor key events
   if (holding || performance.now() - released < 500) return;
-  mine = true;
   command("hit");
 });
 $("hit").addEventListener("contextmenu", (e) => e.preventDefault());
@@ -118,10 +116,8 @@ for (const name of ["keyup", "blur"]) $("hit").addEventListener(name, release);
 for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, release);
 document.addEventListener("visibilitychange", release);
 
-// sayHit announces the decision on the visitor's request to a screen reader.
+// sayHit announces the decision on the visitor's latest request to a screen reader.
 export function sayHit() {
-  if (!mine) return;
-  const refused = [...rows.values()].filter((r) => r.line.dots.at(-1)?.ok === false).map((r) => r.line.head.title);
+  const refused = [...rows.values()].filter((r) => r.line.dots.findLast((d) => d.own)?.ok === false).map((r) => r.line.head.title);
   say(refused.length === 0 ? "Passed by all." : refused.length === rows.size ? "Refused by all." : `Refused by ${refused.join(", ")}.`);
-  if (!holding) mine = false;
 }

@@ -14,8 +14,11 @@ $("chat").onclick = () => {
   command("chat");
 };
 
-let view = 0;      // the instant that is drawn
-let dirty = true;  // there is something to draw
+let view = 0;     // the instant that is drawn
+let version = 0;  // of everything else that is drawn
+let axis = false; // the axis is drawn
+let lively = 0;   // when the visitor's latest request stops being news, in ms
+function redraw() { axis = false; version++; }
 
 const on = {
   scene(announced) {
@@ -23,13 +26,17 @@ const on = {
     lay(announced);
     fill();
     choose();
-    dirty = true;
+    redraw();
   },
   frame(frame) {
     if (view > frame.now || frame.now - view > 3e6 * Math.max(1, scene.speed)) view = frame.now - 1;
-    if (take(frame)) sayHit();
+    version++;
     if (frame.chat) chat.add(frame.chat);
-    dirty = true;
+    if (!take(frame)) return;
+    sayHit();
+    const before = pace();
+    lively = performance.now() + 1000;
+    if (pace() < before) start();
   },
 };
 
@@ -41,19 +48,19 @@ function mix() {
   const style = getComputedStyle(document.documentElement);
   ink = Object.fromEntries(["paper", "soft", "rule", "accent", "ok", "bad"].map((name) => [name, style.getPropertyValue("--" + name).trim()]));
   ink.font = getComputedStyle(document.body).fontFamily;
-  dirty = true;
+  redraw();
 }
 dark.addEventListener("change", mix);
-new ResizeObserver(() => { dirty = true; }).observe($("rows"));
+new ResizeObserver(redraw).observe($("rows"));
 
 // The picture is a little behind the latest frame, so that it shows nothing undecided.
 // Between two frames it moves smoothly from one to the other.
-const behind = 70e3; // µs of the visitor's time
+const behind = 100e3; // µs of the visitor's time
 let drawn = 0, told = 0;
 function animate(time) {
   if (!scene.frame) return;
   const { now } = scene.frame, { settings, users } = scene.now;
-  const gone = Math.min(600, time - drawn) * 1e3, before = view;
+  const gone = Math.min(600, time - drawn) * 1e3;
   drawn = time;
   if (still.matches) view = now;
   else if (settings.paused) view += (now - view) * Math.min(1, gone / 80e3);
@@ -63,12 +70,10 @@ function animate(time) {
     view += (target - view) * Math.min(1, gone / 500e3);
   }
   if (now - view < 1e3 || view > now) view = now;
-  if (dirty || view !== before) {
-    dirty = false;
-    Object.assign(ink, { speed: scene.speed, still: still.matches, users });
-    for (const row of rows.values()) dirty = row.line.draw(view, ink, rivals) || dirty;
-    drawAxis($("axis"), settings.period, view, ink);
-  }
+  Object.assign(ink, { still: still.matches, users });
+  for (const { line } of rows.values()) line.show(view, version, ink, rivals);
+  if (!axis) drawAxis($("axis"), settings.period, view, ink);
+  axis = true;
   if (time - told > 100) {
     told = time;
     tell();
@@ -76,6 +81,14 @@ function animate(time) {
     count();
     showAnswer();
   }
+}
+
+// The picture is drawn five times a second, and more often after a request of the visitor.
+const pace = () => still.matches ? 480 : performance.now() < lively ? 80 : 200;
+let stop;
+function start() {
+  stop?.();
+  stop = beat(pace, animate, () => !document.hidden);
 }
 
 // hint says when the pattern sends its next request, if that is a while.
@@ -98,4 +111,4 @@ document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows")
 addEventListener("hashchange", () => connect(location.hash.slice(1)));
 mix();
 listen(location.hash.slice(1), on).catch((e) => problem("The time lines cannot be drawn. " + e.message));
-beat(() => still.matches ? 480 : 80, animate);
+start();

@@ -53,14 +53,15 @@ function newLane(user) {
   return lane;
 }
 
-// take gives each row its part of a frame. It returns whether the frame has requests.
+// take gives each row its part of a frame. It returns whether the frame has
+// requests that the visitor sent with the button.
 export function take(frame) {
   const first = serial;
   scene.now.rows.forEach((head, i) => {
     rows.get(head.algorithm).line.add(frame.rows[i], frame.now, first);
     serial = first + (frame.rows[i].hits?.length ?? 0);
   });
-  return serial > first;
+  return frame.rows[0].hits?.some((hit) => hit[7] === 1);
 }
 
 // tell shows the numbers of the latest frame.

@@ -63,7 +63,7 @@ async function local(query) {
     return;
   }
   const tell = () => { for (const { name, data } of JSON.parse(weir.events()) ?? []) take[name](data); };
-  const timer = setInterval(tell, 40);
+  const timer = setInterval(tell, 100);
   close = () => clearInterval(timer);
   ask = (body) => {
     const mistake = weir.do(body.toString());

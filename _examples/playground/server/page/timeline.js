@@ -1,6 +1,8 @@
 // A Timeline is the time line of one algorithm: its decisions, and how much was spent.
 // Instants are in µs since 1970.
 
+import { inView } from "./beat.js";
+
 const maxDots = 1200;   // most dots that a row keeps
 const maxSamples = 2400;       // most samples that a lane keeps
 const keep = 2.2;              // how many periods are kept
@@ -8,11 +10,12 @@ const keep = 2.2;              // how many periods are kept
 export class Timeline {
   constructor(canvas) {
     this.canvas = canvas;
+    this.seen = inView(canvas);
     this.clear();
   }
 
   clear() {
-    this.dots = [];    // {t, user, ok, remaining, retry, reset, wait, n, v}
+    this.dots = [];    // {t, user, ok, remaining, retry, reset, wait, own, n, v}
     this.limits = [];  // the capacity since t: [{t, v}]
     this.levels = [];  // by lane: [{t, v}]
     this.left = [];    // by lane: {remaining, next, reset, idle}, with instants
@@ -40,9 +43,9 @@ export class Timeline {
 
   // add adds a frame. n is the number of its first request.
   add(frame, now, n) {
-    for (const [t, user, ok, remaining, retry, reset, wait] of frame.hits ?? []) {
+    for (const [t, user, ok, remaining, retry, reset, wait, own] of frame.hits ?? []) {
       const v = this.level(remaining, reset);
-      this.dots.push({ t, user, ok: ok === 1, remaining, retry, reset, wait, n: n++, v, cost: this.period / this.quota });
+      this.dots.push({ t, user, ok: ok === 1, remaining, retry, reset, wait, own: own === 1, n: n++, v, cost: this.period / this.quota });
       if (ok && user < this.lanes) this.levels[user].push({ t, v: this.bucket ? v + 1 : v - 1 }, { t, v });
     }
     frame.left.forEach(([remaining, next, reset], lane) => {
@@ -68,7 +71,15 @@ export class Timeline {
     while (this.limits.length > 1 && this.limits[1].t < old) this.limits.shift();
   }
 
-  // draw reports whether something still moves although the clock stands.
+  // show draws the instant view if the visitor can see the canvas and something differs from
+  // what is drawn there. The first picture is drawn always.
+  show(view, version, ink, rivals) {
+    const same = view === this.view && version === this.version && !this.growing;
+    if (this.view !== undefined && (same || !this.seen())) return;
+    Object.assign(this, { view, version });
+    this.draw(view, ink, rivals);
+  }
+
   draw(view, ink, rivals) {
     const { ctx, w, h } = surface(this.canvas);
     this.growing = false;
@@ -88,7 +99,6 @@ export class Timeline {
     }
     ctx.fillStyle = ink.accent;
     ctx.fillRect(place.now - 0.75, 0, 1.5, h);
-    return this.growing;
   }
 
   drawLane(ctx, ink, place, w, h, lane, view) {
@@ -282,7 +292,7 @@ export class Timeline {
     const flat = this.head.algorithm === "gcra", groups = [], latest = new Map();
     for (const d of this.dots) {
       if (d.t > view || d.t < place.first || d.user !== lane) continue;
-      d.shown ??= ink.still ? -Infinity : time;
+      d.shown ??= d.own && !ink.still ? time : -Infinity;
       const at = d.ok ? y(d.v) : beyond, cell = (d.ok && !flat ? 10 : 28) / place.scale;
       const key = `${d.ok} ${Math.round(at / 8)}`, group = latest.get(key), page = (t) => Math.floor(t / 2 / cell);
       if (group && d.t - group.at(-1).t < 8 / place.scale && (d.t - group[0].t < cell || page(d.t) === page(group[0].t))) group.push(d);
@@ -341,8 +351,9 @@ function water(ctx, color, a, b) {
   return gradient;
 }
 
-// grown returns the relative size of a dot of that age in ms. It grows quickly from 0, beyond
-// 1, and then shrinks to 1. The age is that of the picture: a clock that stands freezes nothing.
+// grown returns the relative size of a dot of the visitor, of that age in ms. It grows quickly
+// from 0, beyond 1, and then shrinks to 1. The age is that of the picture: a clock that stands
+// freezes nothing.
 function grown(age) {
   const t = Math.min(1, age / 250);
   return 1 + 1.4 * (1 - t) ** 2 * Math.min(1, t * 8) - Math.max(0, 1 - t * 8);
