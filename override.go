@@ -96,9 +96,9 @@ func (l *Limit) inherit(from *Limit) {
 }
 
 // LimitsOf returns the limits of a key under a rule, with their stored names: the limits
-// that Overrides returns, or else Limits. No limits mean that the key is not limited. A
-// single limit of Quota 0 means that every request of the key is refused. ok is false if
-// LimitsFor decides, or if there is no such rule. err is not nil if there is no such rule,
+// that Overrides returns, or else Limits. If limits is empty and ok is true, the key is not
+// limited. A single limit of Quota 0 means that every request of the key is refused. ok is
+// false if LimitsFor decides, or if there is no such rule. err is not nil if there is no such rule,
 // or if Overrides returns an invalid limit.
 func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error) {
 	for _, r := range l.rules {

@@ -87,7 +87,7 @@ func (t *Tally) Observe(e *weir.Event) (wait time.Duration) {
 func (t *Tally) observeCharges(e *weir.Event) (first *Counts) {
 	tx := e.Transaction
 	paused := e.Refusal.Reason == weir.ReasonPause // a pause refuses even if the limits have room
-	spent := !paused                               // a request that a ban refuses may have spent units
+	spent := !paused                               // true after a ban too: a request that a ban refuses may have spent units
 	for i := range tx.Decisions {
 		spent = spent && tx.Decisions[i].Allowed
 	}

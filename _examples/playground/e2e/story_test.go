@@ -171,7 +171,7 @@ func TestLessons(t *testing.T) {
 		"#edge .say":     "10 of 10 are used in this window. In the last 10 s, 20 passed: more than 10, because an edge lies in these 10 s.",
 		"#log .say":      "In the last 10 s, 10 passed; no 10 s hold more than 10. The log keeps 10 times now; a fixed window keeps 1 number.",
 		"#weighted .say": "10 before × 40 % + 5 now = 9 of 10. Really 15 passed in the last 10 s: the estimate is too low.",
-		"#bucket .say":   "The bucket holds 2 of 5 tokens. The row of GCRA ends at 11.0 s; with one more rod it may end at 13.0 s at most.",
+		"#bucket .say":   "The bucket holds 2 of 5 tokens. The row of GCRA ends at 11.0 s; it may end at 13.0 s at most.",
 		"#waiting .say":  "3 requests wait. The next goes ahead in 1.0 s.",
 		"#several .say":  "The short limit has counted 1 of 3, and the long one 10 of 10.",
 	} {

@@ -264,7 +264,7 @@ func (h *history) cost(most int64) int64 {
 	case 0:
 		return 0
 	case 1:
-		if h.back { // after a step back, stores may give back different units
+		if h.back { // after the clock has stepped back, a store may give back other units than the history does
 			return 0
 		}
 		return -1 - r.Int64N(most)

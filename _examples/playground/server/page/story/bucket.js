@@ -60,7 +60,7 @@ export const bucket = {
   },
   say(tape) {
     const [l] = tape.limits, [a, b] = tape.look(), whole = a.remaining;
-    return `The bucket holds ${whole} of ${size(l)} tokens. ${b.resetAfter > 0 ? `The row of GCRA ends at ${clock(tape.now + b.resetAfter)}` : "The row of GCRA has ended"}; with one more rod it may end at ${clock(tape.now + size(l) * cost(l))} at most.`;
+    return `The bucket holds ${whole} of ${size(l)} tokens. ${b.resetAfter > 0 ? `The row of GCRA ends at ${clock(tape.now + b.resetAfter)}` : "The row of GCRA has ended"}; it may end at ${clock(tape.now + size(l) * cost(l))} at most.`;
   },
   why: (d, { limits: [l] }) => d.allowed ? `It took a token; ${d.decisions[0].remaining} ${d.decisions[0].remaining === 1 ? "is" : "are"} left.` : `The bucket had ${tokens(l, d.decisions[0]).toFixed(2)} tokens, which is less than 1.`,
 };
