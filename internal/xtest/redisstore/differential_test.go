@@ -454,6 +454,7 @@ func (h *history) giveBack() weir.Transaction {
 	if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // charges that were spent at different instants
 		got.Charges = slices.Clone(got.Charges)
 		got.Charges[h.r.IntN(len(got.Charges))].Spent = other.Charges[0].Spent
+		got.Undo = nil // an undo belongs to the instant of its own reservation
 	}
 	return got
 }
