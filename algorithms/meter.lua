@@ -43,13 +43,7 @@ local function take(at, a, b, till, now, cost, unit, rate, full)
   return 0, now, debt, unit, now + (debt + -debt % rate) / rate
 end
 
--- owed returns the debt that counts for the limit, and whether the stored debt is more than
--- the limit holds.
-local function owed(at, a, b, now, unit, rate, full)
-  local debt = a
-  if debt > 0 and b ~= unit then debt = b < 1 and full or (debt + -debt % b) / b * unit end
-  return math.max(0, math.min(debt, full) - (now - at) * rate), debt > full
-end
+local owed -- a function that take does not need, and therefore stands below cancel
 
 local function cancel(at, a, b, till, now, of, n, unit, rate, full)
   if of > at or a <= 0 and of < now then return end
@@ -72,4 +66,12 @@ local function cancel(at, a, b, till, now, of, n, unit, rate, full)
     debt = 0
   end
   return last, debt, unit, last + (debt + -debt % rate) / rate
+end
+
+-- owed returns the debt that counts for the limit, and whether the stored debt is more than
+-- the limit holds.
+function owed(at, a, b, now, unit, rate, full)
+  local debt = a
+  if debt > 0 and b ~= unit then debt = b < 1 and full or (debt + -debt % b) / b * unit end
+  return math.max(0, math.min(debt, full) - (now - at) * rate), debt > full
 end

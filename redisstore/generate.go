@@ -197,15 +197,13 @@ func (b *lua) algorithm(a weir.Algorithm, i int) {
 	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
 }
 
-// takeOnly returns the part of an algorithm's Lua that its take needs: take itself, and what
-// stands above it. A function that the script defines and does not call would add 1 % to the
-// time of a check.
+// takeOnly returns the part of an algorithm's Lua that its take needs: what stands above
+// cancel and queue. A function that the script defines and does not call would add 1 % to
+// the time of a check.
 func takeOnly(a weir.Algorithm) string {
 	text := a.(Scripted).Lua()
-	if i := strings.LastIndex(text, "local function take("); i >= 0 {
-		if n := strings.Index(text[i:], "\nlocal function "); n >= 0 {
-			text = text[:i+n]
-		}
+	for _, f := range []string{"cancel", "queue"} {
+		text, _, _ = strings.Cut(text, "local function "+f+"(")
 	}
 	return text
 }

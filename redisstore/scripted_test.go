@@ -50,6 +50,32 @@ func TestScriptedMistakes(t *testing.T) {
 	}
 }
 
+// TestScriptedLayout: the Lua of an algorithm need not be indented, so a function that take
+// defines may begin a line.
+func TestScriptedLayout(t *testing.T) {
+	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})))
+	fixed := algorithms.FixedWindow(3, 10_000*time.Hour)
+	limit := fixed
+	limit.Algorithm = own{fixed.Algorithm, "flat", fixed.Algorithm.(redisstore.Scripted).Lua() + `
+local inner = take
+local function take(at, a, b, till, now, cost, quota, period, burst)
+local function same(n)
+return n
+end
+return inner(at, a, b, till, now, same(cost), quota, period, burst)
+end
+`}
+	for i := range 5 {
+		tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
+		if err := store.Take(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		if want := i < 3; tx.Allowed() != want {
+			t.Errorf("%d: got allowed %v, want %v", i, tx.Allowed(), want)
+		}
+	}
+}
+
 // A listed is an algorithm that can't be compared with ==.
 type listed struct {
 	own
