@@ -138,7 +138,8 @@ func (l *Limit) sameName(m *Limit) bool {
 // printable reports whether a String of a structured field can hold s
 // (RFC 9651, 3.3.3).
 //
-// It checks eight bytes at a time, because stores check every name of every charge.
+// It checks eight bytes at a time, because Validate checks the names of each charge that has
+// no plan yet, which is every charge if a Transaction is not used again.
 func printable(s string) bool {
 	n := len(s)
 	switch {

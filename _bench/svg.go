@@ -92,8 +92,8 @@ func fold(text string, n int) (lines []string) {
 	return append(lines, line)
 }
 
-// draw writes each chart to the directory dir as an SVG, and the numbers of all charts to
-// charts.json. Charts in charts.json that are not among charts keep their numbers.
+// draw writes the numbers of charts to the file charts.json, where charts of other runs keep
+// theirs. Then it draws each chart of that file as an SVG in the directory dir.
 func draw(dir string, charts []chart) error {
 	name := filepath.Join(dir, "charts.json")
 	var all []chart

@@ -152,8 +152,8 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 
 // cancel gives back n units that were to be spent at the instant at. If no charge came
 // after them, the debt falls by all n units. Otherwise some of these units may have drained
-// since at, until now or until the last charge, whichever is later. Then the debt falls only
-// by the rest of their ticks.
+// between the instant at and now, or between at and the last charge if that is later than
+// now. Then the debt falls only by the ticks that have not drained.
 func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	if at > s.At || s.A <= 0 && at < now {
 		return s

@@ -1,8 +1,6 @@
 package credit
 
 import (
-	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -140,38 +138,6 @@ func TestSettle(t *testing.T) {
 	if got := weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Limit: limit}).Decisions[0].Remaining; got != 6 {
 		t.Errorf("got %d left of the limit, want 6", got)
 	}
-}
-
-func Example() {
-	ctx := context.Background()
-	store := New(weirtest.Memory(), "api")
-	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: weir.ByHeader("Api-Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)},
-	}}})
-	if err != nil {
-		panic(err)
-	}
-	h := limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	request := func() {
-		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
-		r.Header.Set("Api-Key", "acme")
-		h.ServeHTTP(w, r)
-		fmt.Println(w.Code)
-	}
-	request()
-	request()
-	Grant(ctx, store, "api", "acme", 100, 24*time.Hour) // acme has just paid
-	request()
-	units, _, _ := Left(ctx, store, "api", "acme")
-	fmt.Println(units, "left")
-	Revoke(ctx, store, "api", "acme")
-	request()
-	// Output:
-	// 200
-	// 429
-	// 200
-	// 99 left
-	// 429
 }
 
 // TestPeekPaysNothing: Peek spends neither units of the limit nor granted units.

@@ -12,7 +12,7 @@ import (
 )
 
 // public are the packages that users import.
-var public = []string{".", "admin", "algorithms", "config", "headers", "keys", "lease", "memstore", "redisstore", "regions", "storetest", "watch", "weirchi", "weirotel", "weirprom"}
+var public = []string{".", "admin", "algorithms", "config", "credit", "headers", "keys", "lease", "memstore", "overrides", "redisstore", "regions", "storetest", "watch", "weirchi", "weirotel", "weirprom"}
 
 // withoutExample are exported names that neither an example nor a page shows, with
 // the reason.

@@ -326,7 +326,7 @@ func TestLeaseSize(t *testing.T) {
 		{perHour(1000), 1, 800, 0, 1 + 24}, // 1 for the call and an eighth of the 197 that remain
 		{perHour(1000), 1, 800, 1, 1 + 197},
 		{perHour(1000), 3, 200, 1, 3 + 3*130}, // 3 for the call and a third of the 391 that remain
-		{perHour(1000), 1, 988, 0, 1},         // an eighth of the 10 that remain is less than two
+		{perHour(1000), 1, 988, 0, 1},         // an eighth of the 9 that remain is less than two
 		{perHour(1000), 1, 0, 0, 1},
 		{perHour(1000), 0, 50, 0, 0},
 		{algorithms.GCRA(1_000_000, time.Minute), 1, 50, 0, 1 + 1666}, // as much as drains in a TTL

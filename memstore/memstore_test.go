@@ -96,7 +96,7 @@ func randomOrder(n int) []int {
 // deadlock. The key 0 is in all sets, and exactly its quota is admitted. Every other key
 // has spent exactly one unit for each transaction that was admitted with it.
 func TestCrossingKeys(t *testing.T) {
-	const quota, each, keys = 2000, 100, 12 // transactions have 1 to 12 charges: some more than few
+	const quota, each, keys = 2000, 100, 12 // transactions have 1 to 12 charges, so some have more than the constant few, 6
 	l := algorithms.GCRA(quota, 10_000*time.Hour)
 	s := memstore.New(memstore.Options{})
 	var spent [keys]atomic.Int64

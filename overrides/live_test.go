@@ -20,6 +20,7 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/redisstore"
@@ -447,4 +448,25 @@ func ExampleNewLive() {
 	// api alice ticket 7
 	// 24h0m0s
 	// true <nil> <nil>
+}
+
+// An operator blocks a network for an hour, and looks whether an entry names a network.
+func ExampleLive_DenyFrom() {
+	ctx := context.Background()
+	live := overrides.NewLive(overrides.LiveOptions{})
+	rule := weir.Rule{Name: "api", DenyFrom: live.DenyFrom("api", keys.ClientAddr())}
+
+	err := live.Set(ctx, "api", overrides.Entry{Key: "192.0.2.0/24", Denied: true}, time.Hour, "a scan")
+	if errors.Is(err, overrides.ErrFull) {
+		panic("remove some overrides first")
+	}
+	for _, addr := range []string{"192.0.2.7:1234", "198.51.100.7:1234"} {
+		fmt.Println(addr, rule.DenyFrom(&http.Request{RemoteAddr: addr}))
+	}
+	network, ok := overrides.Network("192.0.2.0/24")
+	fmt.Println(network, ok, live.DeniesNetworks("api"))
+	// Output:
+	// 192.0.2.7:1234 true
+	// 198.51.100.7:1234 false
+	// 192.0.2.0/24 true true
 }

@@ -117,12 +117,14 @@ type shaped struct {
 	look      bool
 }
 
-// maxDirect bounds the charges that a script decides without a loop, because a function in
+// maxDirect bounds the charges that a script decides without a loop over them, because a function in
 // Lua has at most 200 registers.
 const maxDirect = 16
 
-// generate writes the script of a shape. The first lines decide charges of one rule and key
-// that all have the same cost or the cost 0, without a loop or a table. After them,
+// generate writes the script of a shape. Its first lines, direct.lua or logs.lua, decide a
+// transaction whose charges have one rule, one key and one cost; in direct.lua some of them
+// may cost 0 instead. These lines have no table, and no loop over the charges. A shape of more
+// than maxDirect charges, or of logs and other algorithms, has no such lines. After them,
 // general.lua decides all other transactions of these algorithms.
 func generate(shape []shaped) (*script, error) {
 	x := &script{}

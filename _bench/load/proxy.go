@@ -15,8 +15,8 @@ import (
 )
 
 // A proxy delays, stops or loses the answers of a server, and passes on at once what
-// clients send. Several chunks of answers may be on their way at once, each of them for the
-// time delay. The proxy of redistest differs: it delays one chunk after the other.
+// clients send. Several chunks of answers may be on their way at once, and each arrives as
+// long after it was read as the field delay says. The proxy of redistest differs: it delays one chunk after the other.
 type proxy struct {
 	delay  atomic.Int64 // ns
 	lost   atomic.Bool  // answers vanish

@@ -16,7 +16,8 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 )
 
-// ten are the limits of a scene with 10 requests per 10 seconds.
+// ten has one limit of each algorithm, as the page makes them when it is set to 10 requests
+// per 10 seconds. The calendar always counts by the day.
 var ten = []weir.Limit{
 	algorithms.FixedWindow(10, 10*time.Second),
 	algorithms.AnchoredWindow(10, 10*time.Second),

@@ -1,0 +1,46 @@
+package credit_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/credit"
+	"github.com/seed83679106/weir/memstore"
+)
+
+func Example() {
+	ctx := context.Background()
+	store := credit.New(memstore.New(memstore.Options{}), "api")
+	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByHeader("Api-Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)},
+	}}})
+	if err != nil {
+		panic(err)
+	}
+	h := limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	request := func() {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Api-Key", "acme")
+		h.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	request()
+	request()
+	credit.Grant(ctx, store, "api", "acme", 100, 24*time.Hour) // acme has just paid
+	request()
+	units, _, _ := credit.Left(ctx, store, "api", "acme")
+	fmt.Println(units, "left")
+	credit.Revoke(ctx, store, "api", "acme")
+	request()
+	// Output:
+	// 200
+	// 429
+	// 200
+	// 99 left
+	// 429
+}
