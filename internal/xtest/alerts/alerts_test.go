@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,12 +63,14 @@ limits:
   config: [{limit: 5, period: 1h}]
 `
 
-func start(t *testing.T, store weir.Store) *program {
+// start starts a program with the rules of text. Its requests ask store. The metrics are
+// also those of stores.
+func start(t *testing.T, text string, o weir.Options, store weir.Store, stores ...weir.Store) *program {
 	p := &program{file: filepath.Join(t.TempDir(), "rules.yaml")}
-	p.write(t, rules)
-	breaker := weir.Breaker(store, weir.BreakerOptions{})
-	metrics := weirprom.New(breaker)
-	f, err := config.Open(p.file, breaker, config.Options{Limiter: weir.Options{Observe: metrics.Observe, Logger: slog.New(slog.DiscardHandler)}})
+	p.write(t, text)
+	metrics := weirprom.New(append(stores, store)...)
+	o.Observe, o.Logger = metrics.Observe, slog.New(slog.DiscardHandler)
+	f, err := config.Open(p.file, store, config.Options{Limiter: o})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +80,11 @@ func start(t *testing.T, store weir.Store) *program {
 	t.Cleanup(server.Close)
 	p.metrics = server.Listener.Addr().String()
 	go f.Watch(t.Context())
-	p.Handler = f.Handler("api")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	page := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	mux := http.NewServeMux()
+	mux.Handle("/", f.Handler("api")(page))
+	mux.Handle("/search", f.HandlerOfAll()(page))
+	p.Handler = mux
 	return p
 }
 
@@ -115,8 +122,9 @@ func quick(t *testing.T) string {
 	return regexp.MustCompile(`for: \d+m`).ReplaceAllString(text, "for: 1s")
 }
 
-// run starts a Prometheus that scrapes the programs, and returns its address.
-func run(t *testing.T, programs ...*program) string {
+// run starts a Prometheus that scrapes the programs at the interval, and returns its
+// address. The instances are shop-1, shop-2 and so on.
+func run(t *testing.T, interval string, programs ...*program) string {
 	bin, err := exec.LookPath("prometheus")
 	if err != nil {
 		if os.Getenv("CI") != "" {
@@ -125,15 +133,14 @@ func run(t *testing.T, programs ...*program) string {
 		t.Skip(err)
 	}
 	dir := t.TempDir()
-	targets := []string{}
-	for _, p := range programs {
-		targets = append(targets, p.metrics)
+	var targets strings.Builder
+	for i, p := range programs {
+		fmt.Fprintf(&targets, "  - {targets: [%q], labels: {instance: shop-%d}}\n", p.metrics, i+1)
 	}
-	list, _ := json.Marshal(targets)
 	for name, text := range map[string]string{
 		"rules.yaml": quick(t),
-		"prometheus.yml": "global: {scrape_interval: 200ms, evaluation_interval: 200ms}\nrule_files: [rules.yaml]\n" +
-			"scrape_configs: [{job_name: shop, static_configs: [{targets: " + string(list) + "}]}]\n",
+		"prometheus.yml": "global: {scrape_interval: " + interval + ", evaluation_interval: " + interval + "}\nrule_files: [rules.yaml]\n" +
+			"scrape_configs:\n- job_name: shop\n  static_configs:\n" + targets.String(),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -193,7 +200,7 @@ func firing(addr string) []string {
 
 // samples returns how many samples Prometheus returns for a query.
 func samples(addr, query string) int {
-	res, err := http.Get("http://" + addr + "/api/v1/query?query=" + query)
+	res, err := http.Get("http://" + addr + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {
 		return 0
 	}
@@ -228,9 +235,10 @@ func TestEveryAlertFires(t *testing.T) {
 	var slow atomic.Bool
 	var perKey atomic.Int64
 	perKey.Store(4)
-	a, b := start(t, &slowStore{Store: shared, slow: &slow}), start(t, memstore.New(memstore.Options{}))
+	a := start(t, rules, weir.Options{}, weir.Breaker(&slowStore{Store: shared, slow: &slow}, weir.BreakerOptions{}))
+	b := start(t, rules, weir.Options{}, weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{}))
 	a.traffic(t, &perKey)
-	addr := run(t, a, b)
+	addr := run(t, "200ms", a, b)
 	eventually(t, "metrics", func() bool { return samples(addr, "job:weir_errors:ratio_rate1m") == 1 })
 	expect := func(names ...string) {
 		t.Helper()
