@@ -112,12 +112,6 @@ func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool)
 	if d&withTexts != 0 {
 		w.room()
 	}
-	if d == XRateLimit { // what most limiters send, without a loop
-		if it := tightest(items, ""); it != nil {
-			w.writeTriple(&fields.XRateLimit, it, at)
-		}
-		return
-	}
 	for i := range triples {
 		t := &triples[i]
 		switch {

@@ -114,23 +114,7 @@ func (d *drawing) series(p *chart, list []trace, top float64) float64 {
 	const left, right, height = 60.0, 400.0, 84.0
 	f := &p.FieldConfig.Defaults
 	stacked := f.Custom.Stacking.Mode == "normal"
-	var below [runSeconds + 1]float64 // the top of the stack so far
-	most := 0.0
-	bottoms := make([][]float64, len(list))
-	for i, tr := range list {
-		for j, v := range tr.points {
-			second := int(v[0])
-			bottoms[i] = append(bottoms[i], below[second])
-			if stacked {
-				tr.points[j][1] += below[second]
-				below[second] = tr.points[j][1]
-			}
-			most = max(most, tr.points[j][1])
-		}
-	}
-	if most == 0 {
-		most = 1
-	}
+	bottoms, most := stack(list, stacked)
 	ground := top + 14 + height
 	x := func(second float64) float64 { return left + (right-left)*second/runSeconds }
 	y := func(v float64) float64 { return ground - height*v/most }
@@ -164,7 +148,13 @@ func (d *drawing) series(p *chart, list []trace, top float64) float64 {
 			d.printf(`<path class="trace %s" d="%s"/>`, class, curve(upper))
 		}
 	}
-	at, row := 16.0, ground+38
+	return d.legend(list, ground+38) - top + 34
+}
+
+// legend draws the colour and the name of each curve, in rows of which the first is at y row.
+// It returns the y of the last row.
+func (d *drawing) legend(list []trace, row float64) float64 {
+	at := 16.0
 	for i, tr := range list {
 		long := 24 + 7.4*float64(len(tr.name))
 		if at+long > 412 {
@@ -174,7 +164,30 @@ func (d *drawing) series(p *chart, list []trace, top float64) float64 {
 		d.text(at+17, row, "", tr.name)
 		at += long + 8
 	}
-	return row - top + 34
+	return row
+}
+
+// stack returns the value at which each point of each curve begins, and the largest value of
+// all points, or 1 if that is 0. If stacked, each curve begins at the curve before it, and
+// stack adds that to its points.
+func stack(list []trace, stacked bool) (bottoms [][]float64, most float64) {
+	var below [runSeconds + 1]float64 // the top of the stack so far
+	bottoms = make([][]float64, len(list))
+	for i, tr := range list {
+		for j, v := range tr.points {
+			second := int(v[0])
+			bottoms[i] = append(bottoms[i], below[second])
+			if stacked {
+				tr.points[j][1] += below[second]
+				below[second] = tr.points[j][1]
+			}
+			most = max(most, tr.points[j][1])
+		}
+	}
+	if most == 0 {
+		most = 1
+	}
+	return bottoms, most
 }
 
 // TestDashboard draws the panels of weirprom/dashboard.json from dashboard.json.

@@ -69,6 +69,13 @@ func TestDashboardRun(t *testing.T) {
 	until := func(second float64) { time.Sleep(time.Until(begin.Add(time.Duration(second * float64(time.Second))))) }
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 	t.Cleanup(client.CloseIdleConnections)
+	ask := func(server *httptest.Server, key, path string) {
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", server.URL+path, nil)
+		r.Header.Set("K", key)
+		if res, err := client.Do(r); err == nil {
+			res.Body.Close()
+		}
+	}
 	// visit sends requests of one client, rate of them each second, to both shops in turn.
 	visit := func(key, path string, rate, from, to float64) {
 		go func() {
@@ -77,13 +84,7 @@ func TestDashboardRun(t *testing.T) {
 				if until(at); at >= to || t.Context().Err() != nil {
 					return
 				}
-				r, _ := http.NewRequestWithContext(t.Context(), "GET", servers[i%2].URL+path, nil)
-				r.Header.Set("K", key)
-				go func() {
-					if res, err := client.Do(r); err == nil {
-						res.Body.Close()
-					}
-				}()
+				go ask(servers[i%2], key, path)
 			}
 		}()
 	}
@@ -112,6 +113,13 @@ func TestDashboardRun(t *testing.T) {
 	shops[1].write(t, strings.Replace(shopRules, "limit: 3,", "limit: 4,", 1))
 	until(seconds + 1)
 
+	record(t, addr, begin.Unix(), seconds)
+}
+
+// record writes what Prometheus returns for each query of the dashboard to
+// docs/figures/dashboard.json.
+func record(t *testing.T, addr string, begin, seconds int64) {
+	t.Helper()
 	var dashboard struct {
 		Panels []struct{ Targets []struct{ Expr string } }
 	}
@@ -124,43 +132,10 @@ func TestDashboardRun(t *testing.T) {
 	}
 	// For Grafana, $__rate_interval is at least four intervals of scraping.
 	variables := strings.NewReplacer("$__rate_interval", "4s", "$__range", fmt.Sprint(seconds, "s"), "$job", ".*", "$instance", ".*", "$rule", ".*")
-	type series struct {
-		Labels map[string]string
-		Points [][2]float64 // a second of the run, and the value
-	}
 	recorded := map[string][]series{} // by query
 	for _, p := range dashboard.Panels {
 		for _, q := range p.Targets {
-			res, err := http.Get("http://" + addr + "/api/v1/query_range?" + url.Values{"query": {variables.Replace(q.Expr)}, "step": {"1"},
-				"start": {fmt.Sprint(begin.Unix())}, "end": {fmt.Sprint(begin.Unix() + seconds)}}.Encode())
-			if err != nil {
-				t.Fatal(err)
-			}
-			var body struct {
-				Status string
-				Data   struct {
-					Result []struct {
-						Metric map[string]string
-						Values [][2]any
-					}
-				}
-			}
-			err = json.NewDecoder(res.Body).Decode(&body)
-			res.Body.Close()
-			if err != nil || body.Status != "success" || len(body.Data.Result) == 0 {
-				t.Errorf("%s: status %s, %d series, %v", q.Expr, body.Status, len(body.Data.Result), err)
-			}
-			for _, r := range body.Data.Result {
-				s := series{Labels: r.Metric}
-				for _, v := range r.Values {
-					n, err := strconv.ParseFloat(v[1].(string), 64)
-					if err == nil && !math.IsNaN(n) { // 0 / 0 is a gap
-						n, _ = strconv.ParseFloat(strconv.FormatFloat(n, 'g', 3, 64), 64)
-						s.Points = append(s.Points, [2]float64{v[0].(float64) - float64(begin.Unix()), n})
-					}
-				}
-				recorded[q.Expr] = append(recorded[q.Expr], s)
-			}
+			recorded[q.Expr] = append(recorded[q.Expr], query(t, addr, variables.Replace(q.Expr), begin, seconds)...)
 		}
 	}
 	text, err := json.Marshal(recorded)
@@ -170,4 +145,46 @@ func TestDashboardRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A series is what one query returned for one set of labels.
+type series struct {
+	Labels map[string]string
+	Points [][2]float64 // a second of the run, and the value
+}
+
+// query asks the Prometheus at addr for the values of an expression in each second of a run.
+func query(t *testing.T, addr, expr string, begin, seconds int64) (list []series) {
+	t.Helper()
+	res, err := http.Get("http://" + addr + "/api/v1/query_range?" + url.Values{"query": {expr}, "step": {"1"},
+		"start": {fmt.Sprint(begin)}, "end": {fmt.Sprint(begin + seconds)}}.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var body struct {
+		Status string
+		Data   struct {
+			Result []struct {
+				Metric map[string]string
+				Values [][2]any
+			}
+		}
+	}
+	err = json.NewDecoder(res.Body).Decode(&body)
+	if err != nil || body.Status != "success" || len(body.Data.Result) == 0 {
+		t.Errorf("%s: status %s, %d series, %v", expr, body.Status, len(body.Data.Result), err)
+	}
+	for _, r := range body.Data.Result {
+		s := series{Labels: r.Metric}
+		for _, v := range r.Values {
+			n, err := strconv.ParseFloat(v[1].(string), 64)
+			if err == nil && !math.IsNaN(n) { // 0 / 0 is a gap
+				n, _ = strconv.ParseFloat(strconv.FormatFloat(n, 'g', 3, 64), 64)
+				s.Points = append(s.Points, [2]float64{v[0].(float64) - float64(begin), n})
+			}
+		}
+		list = append(list, s)
+	}
+	return list
 }
