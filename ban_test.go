@@ -254,8 +254,9 @@ func TestDenyBeforeErrors(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfPreflights: a ban that the process learned from a preflight, which is not
-// charged, does not hide the wait for a limit from later requests.
+// TestRetryAfterOfPreflights: a preflight is not charged, so a process that learns of a ban
+// from one does not learn how long the limits refuse. Retry-After of later requests still
+// includes that wait.
 func TestRetryAfterOfPreflights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, mem := 0, memstore.New(memstore.Options{})

@@ -170,9 +170,9 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 	return pause
 }
 
-// pause keeps the keys of v from being used for as long as asked, at most MaxPause: new
-// requests queue behind the pause, and waiting requests find it by paused. If a longer
-// pause is in force, nothing changes.
+// pause stops the use of the keys of v for the time asked, but at most for MaxPause. New
+// requests queue behind the pause. Requests that already wait call paused, which tells them
+// of it. If a longer pause is in force, nothing changes.
 func (t *transport) pause(v *verdict, asked time.Duration) {
 	d := min(asked, t.l.o.MaxPause)
 	if d < asked && t.l.cut.CompareAndSwap(false, true) {

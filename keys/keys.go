@@ -1,5 +1,5 @@
-// Package keys has more key functions for [weir.Rule] than package weir, and the lists of
-// keys and addresses that a rule allows or denies.
+// Package keys has key functions for [weir.Rule] besides those of package weir. It also has
+// lists of the keys and addresses that a rule allows or denies.
 //
 // Like the key functions of package weir, its functions panic on a mistake in their
 // arguments.
