@@ -27,7 +27,7 @@ func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
 	for _, f := range r.keys {
 		k, ok := keyFrom(f, from)
 		switch {
-		case ok && storedkey.Of(k) == storedkey.Of(key):
+		case ok && storedkey.Equal(k, key):
 			return false, nil
 		case !ok:
 			return isNetwork, nil
