@@ -38,6 +38,18 @@ type Log struct {
 	b  strings.Builder
 }
 
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // Together calls f with 0 to n−1 at once, each on a goroutine of its own, and waits
 // until all calls have returned.
 func Together(n int, f func(i int)) {
@@ -77,18 +89,6 @@ func FailsWith(err error, want string) bool {
 		return want == "" && err == nil
 	}
 	return strings.Contains(err.Error(), want)
-}
-
-func (l *Log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *Log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // A Distant is a store behind a slow network: each call sleeps for Trip, half of it before
