@@ -171,13 +171,18 @@ func run(t *testing.T, interval string, programs ...*program) string {
 	return addr
 }
 
-// firing returns the names of the alerts that fire, or nil if Prometheus does not answer.
-func firing(addr string) []string {
-	res, err := http.Get("http://" + addr + "/api/v1/alerts")
+// get asks the Prometheus at addr for a path of its API, and decodes the answer into body.
+func get(addr, path string, body any) error {
+	res, err := http.Get("http://" + addr + "/api/v1/" + path)
 	if err != nil {
-		return nil
+		return err
 	}
 	defer res.Body.Close()
+	return json.NewDecoder(res.Body).Decode(body)
+}
+
+// firing returns the names of the alerts that fire, or nil if Prometheus does not answer.
+func firing(addr string) []string {
 	var body struct {
 		Data struct {
 			Alerts []struct {
@@ -186,7 +191,7 @@ func firing(addr string) []string {
 			}
 		}
 	}
-	if json.NewDecoder(res.Body).Decode(&body) != nil {
+	if get(addr, "alerts", &body) != nil {
 		return nil
 	}
 	names := map[string]bool{}
@@ -200,13 +205,8 @@ func firing(addr string) []string {
 
 // samples returns how many samples Prometheus returns for a query.
 func samples(addr, query string) int {
-	res, err := http.Get("http://" + addr + "/api/v1/query?query=" + url.QueryEscape(query))
-	if err != nil {
-		return 0
-	}
-	defer res.Body.Close()
 	var body struct{ Data struct{ Result []any } }
-	json.NewDecoder(res.Body).Decode(&body)
+	get(addr, "query?query="+url.QueryEscape(query), &body)
 	return len(body.Data.Result)
 }
 

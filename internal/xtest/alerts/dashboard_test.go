@@ -156,12 +156,6 @@ type series struct {
 // query asks the Prometheus at addr for the values of an expression in each second of a run.
 func query(t *testing.T, addr, expr string, begin, seconds int64) (list []series) {
 	t.Helper()
-	res, err := http.Get("http://" + addr + "/api/v1/query_range?" + url.Values{"query": {expr}, "step": {"1"},
-		"start": {fmt.Sprint(begin)}, "end": {fmt.Sprint(begin + seconds)}}.Encode())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
 	var body struct {
 		Status string
 		Data   struct {
@@ -171,7 +165,8 @@ func query(t *testing.T, addr, expr string, begin, seconds int64) (list []series
 			}
 		}
 	}
-	err = json.NewDecoder(res.Body).Decode(&body)
+	err := get(addr, "query_range?"+url.Values{"query": {expr}, "step": {"1"},
+		"start": {fmt.Sprint(begin)}, "end": {fmt.Sprint(begin + seconds)}}.Encode(), &body)
 	if err != nil || body.Status != "success" || len(body.Data.Result) == 0 {
 		t.Errorf("%s: status %s, %d series, %v", expr, body.Status, len(body.Data.Result), err)
 	}
