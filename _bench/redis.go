@@ -21,6 +21,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -183,8 +184,6 @@ func startRedis() (rdb *redis.Client, stop func(), err error) {
 	return nil, nil, err
 }
 
-var stat = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+),usec=(\d+)`)
-
 // serverTime returns how many commands clients have sent since the last CONFIG RESETSTAT,
 // and how many µs Redis worked on them. The time of commands in scripts is part of the time
 // of the scripts.
@@ -193,22 +192,22 @@ func serverTime(rdb *redis.Client) (calls, usec float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	var scripts, others [2]float64
-	for _, m := range stat.FindAllStringSubmatch(info, -1) {
-		n, _ := strconv.ParseFloat(m[2], 64)
-		us, _ := strconv.ParseFloat(m[3], 64)
-		switch m[1] {
+	var scripts, others redistest.CommandStat
+	for name, s := range redistest.CommandStats(info) {
+		sum := &others
+		switch name {
 		case "evalsha", "eval":
-			scripts[0], scripts[1] = scripts[0]+n, scripts[1]+us
+			sum = &scripts
 		case "info", "config|resetstat", "ping", "hello", "client|setinfo", "command":
-		default:
-			others[0], others[1] = others[0]+n, others[1]+us
+			continue
 		}
+		sum.Calls += s.Calls
+		sum.Micros += s.Micros
 	}
-	if scripts[0] > 0 {
-		return scripts[0], scripts[1], nil
+	if scripts.Calls > 0 {
+		return float64(scripts.Calls), float64(scripts.Micros), nil
 	}
-	return others[0], others[1], nil
+	return float64(others.Calls), float64(others.Micros), nil
 }
 
 func redisTables(o options) ([]*table, error) {

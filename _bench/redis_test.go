@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strconv"
 	"testing"
 	"time"
@@ -88,29 +87,19 @@ func measureStore(b *testing.B, rdb *redis.Client, store weir.Store, rule string
 	})
 }
 
-var evalsha = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
-
 func measure(b *testing.B, rdb *redis.Client, do func() error) {
-	stats := func() (calls, usec float64) {
-		info, err := rdb.Info(context.Background(), "commandstats").Result()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if m := evalsha.FindStringSubmatch(info); m != nil {
-			calls, _ = strconv.ParseFloat(m[1], 64)
-			usec, _ = strconv.ParseFloat(m[2], 64)
-		}
-		return calls, usec
-	}
 	if err := do(); err != nil { // loads the script into the server
 		b.Fatal(err)
 	}
-	calls, usec := stats()
+	rdb.ConfigResetStat(b.Context())
 	for b.Loop() {
 		if err := do(); err != nil {
 			b.Fatal(err)
 		}
 	}
-	calls2, usec2 := stats()
-	b.ReportMetric((usec2-usec)/(calls2-calls), "server-µs/op")
+	calls, usec, err := serverTime(rdb)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(usec/calls, "server-µs/op")
 }

@@ -33,7 +33,6 @@ type size struct {
 var (
 	sizingTable = regexp.MustCompile(`(?s)(<!-- TestSizing -->\n).*?(<!-- end -->)`)
 	sizingRow   = regexp.MustCompile(`(?m)^\| ([^|]+) \| (\d+) B \| [\d.]+ µs \| [\d.]+ µs \|$`)
-	evalsha     = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
 	usedMemory  = regexp.MustCompile(`used_memory:(\d+)`)
 	version     = regexp.MustCompile(`redis_version:([\d.]+)`)
 )
@@ -105,10 +104,10 @@ func (m *meter) size(name string, limits []weir.Limit) size {
 func (m *meter) perCheck(limits []weir.Limit, allowed bool) float64 {
 	quota, best := limits[0].Quota, math.Inf(1)
 	for key := range max(10, 2000/quota) {
-		calls, usec := m.stats()
+		m.rdb.ConfigResetStat(m.Context())
 		m.takeTimes(limits, key, quota, allowed)
-		calls2, usec2 := m.stats()
-		best = min(best, (usec2-usec)/(calls2-calls))
+		s := redistest.CommandStats(m.info("commandstats"))["evalsha"]
+		best = min(best, float64(s.Micros)/float64(s.Calls))
 	}
 	return best
 }
@@ -144,15 +143,6 @@ func (m *meter) info(section string) string {
 		m.Fatal(err)
 	}
 	return text
-}
-
-// stats returns how many scripts the server has run, and their time in µs.
-func (m *meter) stats() (calls, usec float64) {
-	if found := evalsha.FindStringSubmatch(m.info("commandstats")); found != nil {
-		calls, _ = strconv.ParseFloat(found[1], 64)
-		usec, _ = strconv.ParseFloat(found[2], 64)
-	}
-	return calls, usec
 }
 
 // used returns used_memory in bytes.

@@ -16,37 +16,25 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// scriptTime returns how often a server has run EVALSHA, and how many µs it has spent on
-// it.
-func scriptTime(b testing.TB, rdb *redis.Client) (calls, usec float64) {
-	info, err := rdb.Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
-	m := regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`).FindStringSubmatch(info)
-	if m == nil {
-		return 0, 0
-	}
-	calls, _ = strconv.ParseFloat(m[1], 64)
-	usec, _ = strconv.ParseFloat(m[2], 64)
-	return calls, usec
-}
-
 // benchmark calls the function do again and again, and reports how many µs the server works
 // on each call.
 func benchmark(b *testing.B, rdb *redis.Client, do func() error) {
 	if err := do(); err != nil { // loads the script into the server
 		b.Fatal(err)
 	}
-	calls, usec := scriptTime(b, rdb)
+	rdb.ConfigResetStat(b.Context())
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := do(); err != nil {
 			b.Fatal(err)
 		}
 	}
-	calls2, usec2 := scriptTime(b, rdb)
-	b.ReportMetric((usec2-usec)/(calls2-calls), "server-µs/op")
+	info, err := rdb.Info(b.Context(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := redistest.CommandStats(info)["evalsha"]
+	b.ReportMetric(float64(s.Micros)/float64(s.Calls), "server-µs/op")
 }
 
 func open(b testing.TB) (*redis.Client, *redisstore.Store) {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"regexp"
 	"runtime"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -253,12 +252,8 @@ func ran(t *testing.T, server *redistest.Proc) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	total := 0
-	for _, m := range regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+)`).FindAllStringSubmatch(info.(string), -1) {
-		n, _ := strconv.Atoi(m[1])
-		total += n
-	}
-	return total
+	stats := redistest.CommandStats(info.(string))
+	return stats["eval"].Calls + stats["evalsha"].Calls
 }
 
 // TestScriptFlush: if a server has forgotten a script, the store sends it again, and Take

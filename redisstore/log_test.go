@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"regexp"
-	"strconv"
 	"testing"
 	"time"
 
@@ -13,10 +11,9 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/redisstore"
 )
-
-var commandCalls = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
 
 // commands returns how many commands a server has run for clients and in scripts.
 func commands(t *testing.T, rdb *redis.Client) (n int) {
@@ -25,10 +22,9 @@ func commands(t *testing.T, rdb *redis.Client) (n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range commandCalls.FindAllStringSubmatch(info, -1) {
-		if m[1] != "info" {
-			k, _ := strconv.Atoi(m[2])
-			n += k
+	for name, s := range redistest.CommandStats(info) {
+		if name != "info" {
+			n += s.Calls
 		}
 	}
 	return n
