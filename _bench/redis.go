@@ -165,9 +165,7 @@ func startRedis() (rdb *redis.Client, stop func(), err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, nil, err
 	}
-	rdb = redis.NewClient(redisstore.ClientOptions(10*time.Second, addr.String()).Simple())
-	stop = func() {
-		rdb.Close()
+	end := func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		os.RemoveAll(dir)
@@ -176,11 +174,12 @@ func startRedis() (rdb *redis.Client, stop func(), err error) {
 		var c net.Conn
 		if c, err = net.Dial("tcp", addr.String()); err == nil {
 			c.Close()
-			return rdb, stop, nil
+			rdb = redis.NewClient(redisstore.ClientOptions(10*time.Second, addr.String()).Simple())
+			return rdb, func() { rdb.Close(); end() }, nil
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	stop()
+	end()
 	return nil, nil, err
 }
 
