@@ -9,7 +9,7 @@ import (
 // serve decides a request, waits for its turn, writes the header fields, and then writes
 // the refusal or calls next.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	free := r.Method == http.MethodOptions && !l.o.ChargePreflight && preflight(r)
+	free := !l.o.ChargePreflight && preflight(r)
 	if free && !l.guards {
 		next.ServeHTTP(w, r)
 		return
@@ -78,11 +78,11 @@ func (w *fieldWriter) tell() *verdict {
 	return told
 }
 
-// preflight reports whether a request with the method OPTIONS is a CORS preflight, which a
-// browser sends by itself, without a body or credentials (Fetch standard, CORS-preflight
-// request). A client certificate belongs to the connection and is ignored.
+// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
+// without a body or credentials (Fetch standard, CORS-preflight request). A client
+// certificate belongs to the connection and is ignored.
 func preflight(r *http.Request) bool {
-	return r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
 }
