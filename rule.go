@@ -124,7 +124,6 @@ type rule struct {
 	Rule
 	policies []policy // nil if LimitsFor decides
 	bans     *bans    // nil without a Penalty
-	refuses  bool     // it has a Deny, a Penalty or Overrides
 	exceeded problem  // the body of a refusal by its limits
 	abnormal problem  // the body of a refusal by a ban or a deny
 	known    knownBans
@@ -168,7 +167,6 @@ func prepare(r Rule) (*rule, error) {
 		return nil, err
 	}
 	p.bans, err = newBans(p)
-	p.refuses = p.Deny != nil || p.DenyFrom != nil || p.Overrides != nil || p.bans != nil
 	return p, err
 }
 
@@ -200,7 +198,7 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 // guards reports whether the rule may refuse a request that it does not charge, or may know
 // for how long its limits refuse a request that another rule refuses.
 func (rule *rule) guards() bool {
-	return rule.refuses || rule.known.n.Load() > 0
+	return rule.Deny != nil || rule.DenyFrom != nil || rule.Overrides != nil || rule.bans != nil || rule.known.n.Load() > 0
 }
 
 // inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's
