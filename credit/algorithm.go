@@ -6,9 +6,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// credit is the algorithm that counts granted units. A of its state is how many granted units
-// are left, and B is when they end, in µs since 1970. A negative cost grants units for the period of
-// the limit. Cancel gives back units that were spent and leaves B as it is.
+// credit is the algorithm that counts granted units. In its state, A is how many granted
+// units are left, and B is when they end, in µs since 1970. A negative cost grants units
+// for the period of the limit. Cancel gives back units that were spent and leaves B as it
+// is.
 type credit struct{}
 
 // retry is the RetryAfter of a refusal, because nobody knows when units will be granted.

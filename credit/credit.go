@@ -26,9 +26,9 @@ import (
 // a second that a key has no granted units, which saves most of the second calls.
 //
 // A request is paid in full or not at all. Limits that admit it are charged as always, and
-// granted units pay for all limits that refuse it. They cannot pay for a pause, a ban, a
-// deny or a limit of requests in flight. If next fails when it is asked again, the refusal
-// stands.
+// granted units pay for all limits that refuse it. Granted units cannot pay for a pause, a
+// ban, a deny or a limit of requests in flight. If next fails when it is asked again, the
+// refusal stands.
 //
 // The Decision of a paid charge has At 1, and its Remaining is that of the refusing limit.
 // If Settle of the rule gives back units of a paid charge, these units become granted units
@@ -40,7 +40,7 @@ func New(next weir.Store, rules ...string) *Store {
 	return &Store{next, slices.Clone(rules)}
 }
 
-// A Store is what New returns.
+// A Store pays refused charges with granted units. See New.
 type Store struct {
 	next  weir.Store
 	rules []string
@@ -83,8 +83,9 @@ func charge(rule, key string, cost int64, d time.Duration) weir.Charge {
 	return weir.Charge{Rule: rule, Key: key, Cost: cost, Limit: weir.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
-// paid is the Decision.At of a charge that was paid with granted units. No limit has units of
-// that instant, so a store without New gives them back to no limit.
+// paid is the Decision.At of a charge that was paid with granted units. No limit has units
+// of that instant, so a store that New did not return gives the units of such a charge
+// back to no limit.
 const paid = 1
 
 // Take implements weir.Store.
@@ -120,8 +121,9 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// payment returns a transaction in which granted units pay for the refused charges, and the
-// index in it of each charge of t. It returns nil if one of the charges cannot be paid.
+// payment returns a transaction in which granted units pay for the refused charges of t.
+// The slice where has the index in p of each charge of t. If a refused charge cannot be
+// paid, p is nil.
 func (s *Store) payment(t *weir.Transaction, refused []bool) (p *weir.Transaction, where []int) {
 	p = new(weir.Transaction)
 	for i, c := range t.Charges {
@@ -166,9 +168,9 @@ func add(t *weir.Transaction, c weir.Charge) int {
 	return i
 }
 
-// payable reports whether granted units can pay for a charge. The method Unpayable marks the
-// algorithms for which they cannot: those of pauses, bans and requests in flight, and the one
-// that keeps a Peek from spending.
+// payable reports whether granted units can pay for a charge. The method Unpayable marks
+// the algorithms for which granted units cannot pay: those of pauses, bans and requests in
+// flight, and the one that keeps a Peek from spending.
 func (s *Store) payable(c *weir.Charge) bool {
 	_, never := c.Limit.Algorithm.(interface{ Unpayable() })
 	return slices.Contains(s.rules, c.Rule) && !never

@@ -44,8 +44,8 @@ func grant(t *testing.T, store weir.Store, key string, units int64, d time.Durat
 	}
 }
 
-// TestGrant: granted units are spent once the limits refuse, and cannot be spent after they
-// end or are revoked.
+// TestGrant: granted units are spent when the limits refuse. They cannot be spent after
+// they end or are revoked.
 func TestGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := New(weir.Hybrid(weirtest.Memory(), 0), "api")

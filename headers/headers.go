@@ -48,7 +48,7 @@ const (
 // A limit that the response has in two dialects is returned twice. Limits of the IETF field
 // and of drafts 06 and 07 come first, each joined with its policy if there is one. The
 // policy of an IETF limit is found by name and partition key. The policy of a draft limit
-// is found by its quota.
+// is found by the quota of the limit.
 //
 // Servers mix up the forms of a time, so each field may have any form. A number below 10^8
 // is seconds from now, below 10^11 it is Unix seconds, and from 10^11 on it is Unix
@@ -182,7 +182,7 @@ func (r *reader) members(name string, dictionary bool) (members []sfv.Member, ok
 	return sfv.Parse(strings.Join(r.h[name], ", "), dictionary)
 }
 
-// count returns a value that is a number of units, or -1.
+// count returns v if it is a number of units, and otherwise -1.
 func count(v any) int64 {
 	if n, ok := v.(int64); ok && n >= 0 {
 		return n
@@ -190,8 +190,9 @@ func count(v any) int64 {
 	return -1
 }
 
-// join adds the Remaining of a limit to its policy. If the limit has no policy, join adds
-// the limit. A partition key matches a missing partition key.
+// join adds the Remaining of a limit to its policy. If the limit has no policy, or its
+// policy already has a Remaining, join adds the limit. A limit or a policy without a
+// partition key matches any partition key.
 func (r *reader) join(k known) {
 	l := &k.limit
 	for i := range r.known[:r.policies] {
@@ -265,8 +266,8 @@ func (r *reader) units(t *fields.Triple) (units []string) {
 	return units
 }
 
-// count reads a number of units, or -1. In drafts before 06, policies followed the number:
-// 100, 100;w=60.
+// count reads the number of units in a field. It returns -1 if there is none. In drafts
+// before 06, policies followed the number: 100, 100;w=60.
 func (r *reader) count(name string) int64 {
 	s := r.h.Get(name)
 	if i := strings.IndexAny(s, ",;"); i >= 0 {

@@ -141,8 +141,8 @@ func TestClocks(t *testing.T) {
 	const reset = "Retry-After: Fri, 02 Jan 2026 12:01:00 GMT\nX-RateLimit-Limit: 9\nX-RateLimit-Reset: 1767355260\n"
 	for _, c := range []struct{ name, response, want string }{
 		{"no Date", reset, ":?/9 requests +1m0s, retry 1m0s"},
-		{"theirs is slow", reset + "Date: Fri, 02 Jan 2026 10:59:30 GMT", ":?/9 requests +1h1m30s, retry 1h1m30s"},
-		{"theirs is fast", reset + "Date: Fri, 02 Jan 2026 12:00:50 GMT", ":?/9 requests +10s, retry 10s"},
+		{"the server is slow", reset + "Date: Fri, 02 Jan 2026 10:59:30 GMT", ":?/9 requests +1h1m30s, retry 1h1m30s"},
+		{"the server is fast", reset + "Date: Fri, 02 Jan 2026 12:00:50 GMT", ":?/9 requests +10s, retry 10s"},
 		{"a Date of no clock", reset + "Date: Thu, 01 Jan 1970 00:00:00 GMT", ":?/9 requests +1m0s, retry 1m0s"},
 		{"no Date at all", reset + "Date: tomorrow", ":?/9 requests +1m0s, retry 1m0s"},
 		{"a cache", reset + "Age: 30\nDate: Fri, 02 Jan 2026 11:59:30 GMT\nRateLimit: \"a\";r=1", "retry 1m0s"},
@@ -415,7 +415,7 @@ func (c roundTripCase) run(t *testing.T, seed uint64) {
 			}
 			told++
 			if !tells(c.dialect, c.named, c.reset, a, tx) {
-				t.Errorf("%s, seed %d: read %+v\nof %v\nwhich says none of %+v\n%+v", c.name, seed, a, res.Header, tx.Decisions, tx.Charges)
+				t.Errorf("%s, seed %d: read %+v\nof %v\nwhich matches none of %+v\n%+v", c.name, seed, a, res.Header, tx.Decisions, tx.Charges)
 			}
 		}
 		if want := c.limits(tx); told != want {

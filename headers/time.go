@@ -23,7 +23,7 @@ func (r *reader) retryAfter() (longest time.Duration) {
 	return longest
 }
 
-// wait reads a time in any form, as the wait until then.
+// wait reads a time in any form, and returns the wait until that time.
 func (r *reader) wait(s string) time.Duration {
 	if n, fraction, ok := number(s); ok {
 		return r.after(n, fraction)

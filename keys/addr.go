@@ -8,9 +8,9 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// ByIPPrefix is [weir.ByIP] with networks of a chosen size: the first ipv4 bits of an
-// IPv4 address, 1 to 32, and the first ipv6 bits of an IPv6 address, 1 to 128. A client
-// that holds a larger network has several quotas.
+// ByIPPrefix is [weir.ByIP] with networks of a chosen size. The arguments ipv4 and ipv6
+// are the lengths of their prefixes in bits: 1 to 32, and 1 to 128. A client that holds a
+// larger network has several quotas.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("keys: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -36,13 +36,13 @@ func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 type AddrFunc func(r *http.Request) (addr netip.Addr, ok bool)
 
 // ClientAddr returns an AddrFunc for the whole address from which [weir.ByIP] makes a key.
-// Its ok is false if the peer has no address.
+// The AddrFunc returns ok false if the client has no address, as on a Unix socket.
 func ClientAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ClientAddr", addr.ForwardedFor, trusted).Addr
 }
 
 // ForwardedAddr returns an AddrFunc for the whole address from which [ByForwarded] makes a
-// key. Its ok is false if the peer has no address.
+// key. The AddrFunc returns ok false if the client has no address, as on a Unix socket.
 func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }

@@ -64,7 +64,8 @@ func TestByForwarded(t *testing.T) {
 		{"10.0.0.1:4", []string{`for=198.51.100.7, for=192.0.2.1;by="\", for=198.51.100.8"`}, "192.0.2.1"},
 		{"10.0.0.1:4", []string{`for=198.51.100.7, for=192.0.2.1;by="x\\"`}, "192.0.2.1"},
 
-		// An element that is no address makes the proxy that sent it the key.
+		// If an element is no address, the key is the address of the proxy that sent the
+		// element.
 		{"10.0.0.1:4", []string{"for=192.0.2.1, for=_gazonk"}, "10.0.0.1"},
 		{"10.0.0.1:4", []string{"for=192.0.2.1, for=unknown, for=10.0.0.2"}, "10.0.0.2"},
 		{"10.0.0.1:4", []string{"for=192.0.2.1, proto=https"}, "10.0.0.1"},
@@ -93,10 +94,10 @@ func TestByForwarded(t *testing.T) {
 	}
 	// ByIP ignores Forwarded, and ByForwarded ignores X-Forwarded-For.
 	if got, _ := weir.ByIP(proxy)(forwarded("10.0.0.1:4", "for=192.0.2.1")); got != "203.0.113.99" {
-		t.Errorf("ByIP of a request with both fields: got %q, want that of X-Forwarded-For", got)
+		t.Errorf("ByIP of a request with both fields: got %q, want the address in X-Forwarded-For", got)
 	}
 	if got, ok := keys.ClientAddr(proxy)(forwarded("10.0.0.1:4", "for=192.0.2.1")); got.String() != "203.0.113.99" || !ok {
-		t.Errorf("ClientAddr of a request with both fields: got %v, want that of X-Forwarded-For", got)
+		t.Errorf("ClientAddr of a request with both fields: got %v, want the address in X-Forwarded-For", got)
 	}
 }
 
@@ -126,7 +127,7 @@ func TestByForwardedMegabyte(t *testing.T) {
 	}
 }
 
-// BenchmarkByForwarded reads the slowest fields of a megabyte.
+// BenchmarkByForwarded measures the fields of 1 MB that take longest to read.
 func BenchmarkByForwarded(b *testing.B) {
 	for _, s := range []string{",for=10.0.0.2", `,"`, `\`, `\"`, ";"} {
 		b.Run(s, func(b *testing.B) {
@@ -179,7 +180,7 @@ func TestNAT64(t *testing.T) {
 		{"[64:ff9b::c000:201%eth0]:4", "192.0.2.1"},
 		{"[64:ff9b:1::c000:201]:4", "64:ff9b:1::/64"}, // for local use, RFC 8215
 		{"[64:ff9b::1:c000:201]:4", "64:ff9b::/64"},
-		{"[64:ff9b::10.0.0.1]:4", "64:ff9b::/64"}, // RFC 6052 allows no private address in it
+		{"[64:ff9b::10.0.0.1]:4", "64:ff9b::/64"}, // RFC 6052 forbids private addresses in the prefix
 		{"[64:ff9b::127.0.0.1]:4", "64:ff9b::/64"},
 		{"[64:ff9b::100.64.0.1]:4", "64:ff9b::/64"},
 		{"[64:ff9b::]:4", "64:ff9b::/64"},
@@ -198,7 +199,7 @@ func TestNAT64(t *testing.T) {
 	}
 	// A trusted proxy is compared with the address of the connection, without NAT64.
 	if got, _ := weir.ByIP(proxy)(weirtest.From("[64:ff9b::a00:1]:4", "192.0.2.1")); got != "64:ff9b::/64" {
-		t.Errorf("from 10.0.0.1 behind NAT64: got %q, want that its X-Forwarded-For is ignored", got)
+		t.Errorf("from 10.0.0.1 behind NAT64: got %q, want the /64 of the peer, because X-Forwarded-For does not count", got)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// unreadable is the key of requests whose body does not have exactly one value.
+// unreadable is the key of requests in whose body ByJSON cannot read the value.
 const unreadable = "unreadable"
 
 // ByJSON limits each value of a field of a JSON body, such as the user name of a login. The
@@ -22,16 +22,17 @@ const unreadable = "unreadable"
 // that a client gets no fresh quota for "Ann@Example.com ". If your handler ignores other
 // differences too (dots, plus signs, accents), write a KeyFunc that ignores them.
 //
-// ByJSON reads at most the first max bytes of the body. The handler reads the whole body as
-// if ByJSON had not read it, with the same error at its end. The rule is charged before the
-// rest of the body arrives. A slow client holds its request for as long as the server's
-// ReadTimeout allows.
+// ByJSON reads at most the first max bytes of the body. The handler still reads the whole
+// body, and gets the same error at its end. The rule is charged before the rest of the
+// body arrives. A slow client holds its request for as long as the server's ReadTimeout
+// allows.
 //
-// ByJSON fails towards limiting: requests from whose body it cannot read one value share
-// the key "unreadable". Such a body is longer than max, cut off, no JSON object, or nested
-// deeper than encoding/json reads, or it has the field twice or with a value of another type.
-// A request that announces a body without sending it, as in forward auth, has this key too. A body of unknown length (chunked) must be shorter than max. All these requests
-// share one quota. The Content-Type is ignored, because many handlers ignore it.
+// ByJSON fails towards limiting: if it cannot read the value, the key is "unreadable", and
+// all such requests share one quota. That is so if the body is longer than max, cut off,
+// no JSON object, or nested deeper than encoding/json reads. It is also so if the body has
+// the field twice or with a value of another type, or if the request announces a body
+// without sending it, as in forward auth. A body of unknown length (chunked) must be
+// shorter than max. The Content-Type is ignored, because many handlers ignore it.
 //
 // The rule does not apply if the body is empty, or if the field is missing, null or an empty
 // string. Use [weir.FirstOf] to give such requests another key.
@@ -61,9 +62,9 @@ func ByJSON(field string, max int64) weir.KeyFunc {
 	}
 }
 
-// peek returns the body of a request, and lets the handler read it again. whole is false if
-// the body is longer than max, cannot be read, or was announced and not sent. peek reads
-// nothing if ContentLength exceeds max.
+// peek returns the body of a request, and lets the handler read it again. whole is false
+// if the body may be longer than max, cannot be read, or was announced and not sent. peek
+// reads nothing if ContentLength exceeds max.
 func peek(r *http.Request, max int64) (head []byte, whole bool) {
 	switch {
 	case r.Body == nil || r.Body == http.NoBody:
@@ -90,13 +91,13 @@ func peek(r *http.Request, max int64) (head []byte, whole bool) {
 	return head, whole
 }
 
-// A rereader is a body whose first bytes, head, were read and are read again. Like a body of
+// A rereader is a body that returns its first bytes, head, a second time. Like a body of
 // net/http, it may be closed during a Read.
 type rereader struct {
 	rest io.ReadCloser
 
 	mu   sync.Mutex
-	head []byte // what has not been read again yet
+	head []byte // the bytes that Read has not returned yet
 	err  error  // the error after head; nil means that rest follows
 }
 
@@ -122,8 +123,9 @@ func (b *rereader) Close() error {
 	return b.rest.Close()
 }
 
-// valueOf returns the value of a field of a JSON object, or "" if the field is missing. ok is
-// false if the body is no object, or if the field comes twice or has another type.
+// valueOf returns the value of a field of a JSON object, or "" if the field is missing or
+// the body is empty. ok is false if the body is neither empty nor an object, or if it has
+// the field twice or with a value that text refuses.
 func valueOf(body []byte, field string) (value string, ok bool) {
 	if len(body) == 0 {
 		return "", true
@@ -156,15 +158,15 @@ func valueOf(body []byte, field string) (value string, ok bool) {
 	return value, true
 }
 
-// text returns a string or a whole number as text, and "" for null. ok is false for any other
-// token.
+// text returns a string, or a number without fraction and exponent, as text. It returns ""
+// for null. ok is false for any other token, and for -0.
 func text(t json.Token) (s string, ok bool) {
 	switch t := t.(type) {
 	case nil:
 		return "", true
 	case string:
 		return t, true
-	case json.Number: // a number without these forms can be written in one way only
+	case json.Number: // so a value has one spelling: 4, not 4.0 or 4e0
 		return t.String(), t != "-0" && !strings.ContainsAny(t.String(), ".eE")
 	}
 	return "", false

@@ -141,7 +141,7 @@ func TestByJSONPanics(t *testing.T) {
 	}
 }
 
-// TestByJSONBroken: of a body that is cut off, the handler reads the same bytes and gets the
+// TestByJSONBroken: if a body is cut off, the handler reads the same bytes and gets the
 // same errors as without ByJSON. It also gets the error of http.MaxBytesReader.
 func TestByJSONBroken(t *testing.T) {
 	cut := errors.New("cut")
@@ -169,7 +169,8 @@ func TestByJSONBroken(t *testing.T) {
 }
 
 // TestByJSONServer sends bodies to a real server: with a known length, in chunks, and cut off
-// by a client that hangs up. Their keys are counted, and handlers read them unchanged.
+// by a client that hangs up. The limiter counts their keys, and the handler reads every
+// admitted body unchanged.
 func TestByJSONServer(t *testing.T) {
 	type seen struct{ text, err string }
 	answers := make(chan seen, 1)

@@ -1,8 +1,8 @@
 // Package keys has key functions for [weir.Rule] besides those of package weir. It also has
 // lists of the keys and addresses that a rule allows or denies.
 //
-// Like the key functions of package weir, its functions panic on a mistake in their
-// arguments.
+// Like the key functions of package weir, those of this package panic on a mistake in
+// their arguments.
 package keys
 
 import (
@@ -38,8 +38,8 @@ func ByCookie(name string) weir.KeyFunc {
 // ByBasicAuthUser limits each user name of HTTP Basic authentication. The rule does not
 // apply to a request without a user name. ByBasicAuthUser does not check the password: if
 // no handler before it does, every client that sends a name spends the quota of that name.
-// This bounds how often passwords are guessed, but a stranger can lock the user out. To
-// prevent that, join the key with [weir.ByIP].
+// The quota bounds how often passwords are guessed, but a stranger can spend it and so
+// lock the user out. To prevent that, join the key with [weir.ByIP].
 func ByBasicAuthUser() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		user, _, _ := r.BasicAuth()
@@ -62,10 +62,9 @@ func ByMethod() weir.KeyFunc {
 	}
 }
 
-// ByContext limits each value that the context of the request has for key, such as the
-// user that an authentication middleware has found. The value is a [fmt.Stringer], or
-// of a string or integer type. If it is absent, empty or of another type, the rule does
-// not apply.
+// ByContext limits each value that r.Context().Value(key) returns, such as the user that
+// an authentication middleware has found. The value is a [fmt.Stringer], or of a string or
+// integer type. If it is absent, empty or of another type, the rule does not apply.
 func ByContext(key any) weir.KeyFunc {
 	if key == nil {
 		panic("keys: ByContext: nil key")
@@ -91,11 +90,11 @@ func ByContext(key any) weir.KeyFunc {
 	}
 }
 
-// Hashed replaces a key by its HMAC-SHA256, cut to 128 bits (RFC 2104, section 5): 22
-// letters, digits, "-" and "_". Someone who can read the store learns no API keys, and
-// cannot test guesses without the secret. Processes that share a store need the same
-// secret; with a new secret the counts of every key begin at 0. The rule does not apply to
-// a request to which it would not apply with key alone.
+// Hashed replaces a key by its HMAC-SHA256, cut to 128 bits (RFC 2104, section 5) and
+// written as 22 characters: letters, digits, "-" and "_". Someone who can read the store
+// learns no API keys, and cannot test guesses without the secret. Processes that share a
+// store need the same secret; with a new secret the counts of every key begin at 0. If key
+// returns ok false, so does the result of Hashed.
 func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	if len(secret) == 0 {
 		panic("keys: Hashed: empty secret")

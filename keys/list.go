@@ -16,7 +16,7 @@ type List struct {
 	keys     map[string]bool
 	networks networks
 	starts   map[string]bool
-	lengths  []int // of starts
+	lengths  []int // the lengths of starts
 }
 
 // NewList returns a list of entries. An address such as "192.0.2.7" or a network such as
@@ -25,9 +25,10 @@ type List struct {
 // other entry matches the key that is equal to it.
 //
 // The list is compared with the whole key of the rule. Keys of Join, FirstOf and Global are
-// never addresses; for these use an [AddrList]. An entry that matches no key or every key is
-// an error: "" and "*", an address with a port, a zone or spaces, a malformed network, and
-// IPv6 addresses and networks longer than /64, which are not keys of weir.ByIP.
+// never addresses; for these use an [AddrList]. NewList returns an error for an entry that
+// would match every key or none. Examples are "*", "", an address with a port, a zone or
+// spaces, and a malformed network. NewList also refuses IPv6 addresses and networks longer
+// than /64, because weir.ByIP never makes such keys.
 func NewList(entries ...string) (*List, error) {
 	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
@@ -57,7 +58,8 @@ func NewList(entries ...string) (*List, error) {
 	return l, nil
 }
 
-// Has reports whether a key is in the list. A key and its StoredKey are the same key.
+// Has reports whether a key is in the list. Entries without an asterisk match a key and
+// its weir.Charge.StoredKey alike.
 func (l *List) Has(key string) bool {
 	if l.keys[storedkey.Of(key)] {
 		return true
@@ -75,7 +77,7 @@ func (l *List) Has(key string) bool {
 }
 
 // An AddrList is a set of addresses and networks, for Rule.AllowFrom and Rule.DenyFrom.
-// They are compared with the address that a request comes from, not with the key of the
+// The set is compared with the address that a request comes from, not with the key of the
 // rule.
 type AddrList struct{ networks networks }
 
@@ -103,9 +105,9 @@ func (l *AddrList) Has(a netip.Addr) bool {
 	return a.IsValid() && l.networks.hold(netip.PrefixFrom(a, a.BitLen()))
 }
 
-// Match returns a function for Rule.AllowFrom or Rule.DenyFrom. The function reports whether
-// the list has the address that find returns, and false if find knows no address. find may
-// be ClientAddr, with the proxies that weir.ByIP trusts.
+// Match returns a function for Rule.AllowFrom or Rule.DenyFrom. The function reports
+// whether the list has the address that find returns. It returns false if find knows no
+// address. Use ClientAddr for find, with the proxies that weir.ByIP trusts.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {
 		a, ok := find(r)
@@ -143,8 +145,8 @@ func (n *networks) hold(p netip.Prefix) bool {
 	return false
 }
 
-// network reads an address or a network without a zone. The result is masked, and unmapped
-// if it is IPv4.
+// network reads an address or a network without a zone. The bits after the prefix of the
+// result are 0. An IPv4-mapped address or network becomes IPv4.
 func network(s string) (netip.Prefix, bool) {
 	if len(s) > 64 || !strings.ContainsAny(s, ".:") || strings.Contains(s, "%") {
 		return netip.Prefix{}, false
@@ -163,8 +165,9 @@ func network(s string) (netip.Prefix, bool) {
 	return p.Masked(), true
 }
 
-// parseNetwork reads an entry of a list. ok is false if the entry does not look like an
-// address or a network. The error is for an entry that looks like one but matches no client.
+// parseNetwork reads an entry of a list. If the entry does not look like an address or a
+// network, ok is false and err is nil. If it does but would match no client, err says what
+// to list instead.
 func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 	p, ok = network(s)
 	if ok {
@@ -199,7 +202,7 @@ func length(p netip.Prefix) int {
 	return p.Bits()
 }
 
-// with returns the set s with n in it.
+// with returns the set s with n added.
 func with(s []int, n int) []int {
 	for _, m := range s {
 		if m == n {

@@ -45,20 +45,21 @@ func TestList(t *testing.T) {
 		}
 		for _, key := range strings.Fields(tt.in) {
 			if !l.Has(key) {
-				t.Errorf("[%s] has not %q, want that it has", tt.entries, key)
+				t.Errorf("[%s] does not have %q", tt.entries, key)
 			}
 		}
 		for _, key := range append(strings.Fields(tt.out), "") {
 			if l.Has(key) {
-				t.Errorf("[%s] has %q, want that it has not", tt.entries, key)
+				t.Errorf("[%s] has %q", tt.entries, key)
 			}
 		}
 	}
 }
 
-// TestListMistakes: an entry that can never match is an error, whose text says what to list.
+// TestListMistakes: an entry that would match every key or none is an error. Most of the
+// texts say what to list instead.
 func TestListMistakes(t *testing.T) {
-	for _, tt := range []struct{ entry, keys, addrs string }{ // parts of the errors of NewList and NewAddrList; "" is none
+	for _, tt := range []struct{ entry, keys, addrs string }{ // parts of the errors of NewList and NewAddrList; "" means no error
 		{"", "none", "neither"},
 		{"*", "every key", "neither"},
 		{"alice", "", "neither"},
@@ -93,7 +94,7 @@ func TestListMistakes(t *testing.T) {
 		for what, got := range map[string]struct {
 			err  error
 			want string
-		}{"NewKeyList": {err, tt.keys}, "NewAddrList": {errAddrs, tt.addrs}} {
+		}{"NewList": {err, tt.keys}, "NewAddrList": {errAddrs, tt.addrs}} {
 			if (got.err != nil) != (got.want != "") || got.err != nil && !strings.Contains(got.err.Error(), got.want) {
 				t.Errorf("%s of %q: got %v, want an error with %q", what, tt.entry, got.err, got.want)
 			}
@@ -127,8 +128,8 @@ func TestAddrList(t *testing.T) {
 	}
 }
 
-// TestListsOfAddresses: an AddrList is compared with the address of the client, also behind
-// proxies, whatever the key of the rule.
+// TestListsOfAddresses: an AddrList is compared with the address of the client, also
+// behind proxies, whatever the key of the rule is.
 func TestListsOfAddresses(t *testing.T) {
 	friends, err := keys.NewAddrList("192.0.2.1", "2001:db8::1")
 	if err != nil {
@@ -164,7 +165,7 @@ func TestListsOfAddresses(t *testing.T) {
 			want int
 		}{
 			{"192.0.2.1", 200}, {"192.0.2.2", 429}, {"198.51.100.1", other},
-			{"2001:db8::1", 200}, {"2001:db8::2", 429}, {"2001:db8::1:2", other}, // of one /64
+			{"2001:db8::1", 200}, {"2001:db8::2", 429}, {"2001:db8::1:2", other}, // all in one /64
 		} {
 			if got := weirtest.Do(h, weirtest.Ask("/", "10.0.0.1:4", "X-Forwarded-For", tt.addr)).StatusCode; got != tt.want {
 				t.Errorf("%s: %s: got %d, want %d", name, tt.addr, got, tt.want)

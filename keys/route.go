@@ -10,10 +10,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// ByPathValue limits each value of a wildcard in the route, as net/http and chi set
-// [http.Request.PathValue]. The value exists once the router has run: with chi in r.With of
-// the router that matches the route, and not in its r.Use. Before that, or if the value is
-// empty, the rule does not apply.
+// ByPathValue limits each value of a wildcard in the route: what [http.Request.PathValue]
+// returns with net/http and with chi. The value exists only after the router has run. With
+// chi, that is in r.With of the router that matches the route, and not in its r.Use.
+// Before that, or if the value is empty, the rule does not apply.
 //
 // The key is the decoded value: /users/alice and /users/alic%65 have one key. The mux of
 // net/http decodes values itself. chi does not decode a value that the client has escaped
@@ -48,8 +48,8 @@ func pathValue(r *http.Request, name string) string {
 	return v
 }
 
-// ByRoute limits each route: the pattern that matched, such as "/users/{id}". The
-// pattern has no method, and has a host only with net/http. To tell GET from POST, join
+// ByRoute limits each route. The key is the pattern that matched, such as "/users/{id}".
+// It has no method, and it has a host only with net/http. To tell GET from POST, join
 // ByRoute with [ByMethod].
 //
 // With chi, ByRoute works everywhere. In r.Use it looks up the route that will match, so
@@ -57,8 +57,8 @@ func pathValue(r *http.Request, name string) string {
 // route of GET, because middleware.GetHead may follow. With net/http, ByRoute must wrap the
 // handler of a route and not the mux.
 //
-// ByRoute fails towards limiting: requests that match no route, and all requests if it wraps
-// a net/http mux, share the key "unmatched".
+// ByRoute fails towards limiting: requests that match no route share the key "unmatched".
+// If ByRoute wraps a net/http mux, all requests have that key.
 func ByRoute() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		return cmp.Or(route(r), "unmatched"), true
@@ -80,7 +80,7 @@ func route(r *http.Request) string {
 		}
 	}
 	if i := strings.IndexAny(pattern, " \t"); i > 0 && pattern[0] != '/' {
-		return strings.TrimLeft(pattern[i:], " \t") // the pattern is "GET /x"; those of chi begin with a slash
+		return strings.TrimLeft(pattern[i:], " \t") // the pattern is "GET /x"; patterns of chi begin with a slash
 	}
 	return pattern
 }

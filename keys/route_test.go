@@ -233,7 +233,8 @@ func TestByPathValue(t *testing.T) {
 	}
 }
 
-// FuzzByRoute: for any path, ByRoute returns the same key wherever a request of chi passes it.
+// FuzzByRoute: for any path that chi routes, ByRoute returns the same key in each
+// middleware that the request passes.
 func FuzzByRoute(f *testing.F) {
 	f.Add("GET", "/users/1", "")
 	f.Add("POST", "/api/t/items/a/b", "/api/t/items/a%2Fb")

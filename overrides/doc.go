@@ -1,5 +1,5 @@
-// Package overrides gives single keys limits of their own. A customer that has paid gets
-// more, all keys with a prefix get less, and a monitor is not limited.
+// Package overrides gives single keys limits of their own. For example, a customer that
+// has paid gets more, all keys with a prefix get less, and a monitor is not limited.
 //
 // A [Table] is fixed. A rule uses its Limits:
 //

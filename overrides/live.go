@@ -27,7 +27,7 @@ func (e *MistakeError) Error() string { return "overrides: " + e.Text }
 
 func mistake(format string, args ...any) error { return &MistakeError{fmt.Sprintf(format, args...)} }
 
-// MaxLive is the most overrides that Live sets.
+// MaxLive is the largest number of overrides that Set keeps.
 const MaxLive = 10_000
 
 // ErrFull is returned by Set if there are MaxLive other overrides that have not ended.
@@ -37,9 +37,10 @@ var ErrFull = errors.New("overrides: there are too many overrides")
 // A *redisstore.Store is a Keeper.
 type Keeper interface {
 	// LoadOverrides returns the texts of all overrides by name, and the version of the
-	// newest change. If version is equal to newest, kept is nil. Names are any bytes. Each
-	// text begins with the time at which the override ends, in µs since 1970 on the clock
-	// of the Keeper, or 0 if it does not end, and a space. now is the time on that clock.
+	// newest change. If version is equal to newest, kept is nil. A name may hold any
+	// bytes. Each text begins with a number and a space. The number is the time at which
+	// the override ends, in µs since 1970 on the clock of the Keeper, or 0 if it never
+	// ends. now is the current time on that clock.
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
 	// SaveOverride keeps the text of an override for the duration d, or without end if d is
@@ -99,8 +100,8 @@ func NewLive(o LiveOptions) *Live {
 }
 
 // Of returns a function for weir.Rule.Overrides of a rule. The function returns the limits
-// that Live has for a key, and otherwise those that file returns. file may be the method
-// Limits of a Table; nil stands for an empty table.
+// that Live has for a key. For any other key it calls file, for example the method Limits
+// of a Table; a nil file stands for an empty table.
 func (l *Live) Of(rule string, file func(key string) ([]weir.Limit, bool)) func(key string) ([]weir.Limit, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,9 +166,10 @@ func (l *Live) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// take replaces the table by the overrides in kept. now is the clock of the Keeper.
+// take replaces the table by the overrides in kept. now is the current time on the clock
+// of the Keeper.
 func (l *Live) take(kept map[string]string, now time.Time) {
-	here := time.Now() // with a monotonic reading, so that steps of this clock change no end
+	here := time.Now() // with a monotonic reading, so that a step of this clock moves no end
 	read := make(map[string][]weir.Limit, len(kept))
 	l.all = l.all[:0:0]
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
@@ -214,7 +216,7 @@ func (l *Live) build() {
 	for rule, table := range l.rules {
 		t := tables[rule]
 		if t != nil {
-			t.finish() // returns no error: names of overrides differ, so keys do
+			t.finish() // returns no error: the names of overrides differ, so their keys differ
 		}
 		table.Store(t)
 	}
@@ -243,7 +245,8 @@ func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, n
 	return l.Refresh(ctx)
 }
 
-// Remove removes the override of a rule and key. found is false if this process knew of none.
+// Remove removes the override of a rule and key. found is false if this process knew no
+// such override.
 func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err error) {
 	_, found = l.Get(rule, key)
 	if _, err := l.o.Keeper.SaveOverride(ctx, nameOf(rule, key), "", 0, 0); err != nil {
@@ -252,8 +255,8 @@ func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err er
 	return found, l.Refresh(ctx)
 }
 
-// Get returns the override that was set for exactly this key of a rule. An override for a
-// beginning of keys is returned only for that beginning, such as "tenant-a/*".
+// Get returns the override that was set for exactly this key of a rule. An override for
+// "tenant-a/*" is returned only if key is "tenant-a/*".
 func (l *Live) Get(rule, key string) (o Override, ok bool) {
 	for _, o := range l.All() {
 		if nameOf(o.Rule, o.Key) == nameOf(rule, key) {

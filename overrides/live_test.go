@@ -26,8 +26,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A replica stands for a process: a limiter with Live that admits two requests in 1,000 hours
-// for each X-User.
+// A replica stands for a process. Its limiter has a Live, and admits two requests of each
+// X-User in 1,000 hours.
 type replica struct {
 	t *testing.T
 	*overrides.Live
@@ -132,12 +132,12 @@ func TestLiveLife(t *testing.T) {
 		r.ask("alice", 429)
 		r.ask("alf", 200, 200, 200)
 		time.Sleep(time.Hour)
-		r.ask("alice", 200) // by the override of the beginning
+		r.ask("alice", 200) // by the override for al*
 		r.remove("al*")
 		r.ask("alice", 429)
 		r.ask("carol", 200, 200, 200, 429) // the function file gives carol 3
 		r.set("c*", overrides.Entry{Limits: quota(4)}, 0)
-		r.ask("carol", 200, 429) // the override comes before file
+		r.ask("carol", 200, 429) // the override decides, not the function file
 		r.remove("c*")
 		if found, err := r.Remove(t.Context(), "api", "c*"); found || err != nil {
 			t.Errorf("Remove of an override that is gone: got %v, %v, want false, nil", found, err)
@@ -174,7 +174,7 @@ func TestDenyFrom(t *testing.T) {
 		set("198.51.100.0/24", overrides.Entry{Unlimited: true}, 0)
 		set("10.0.0.1/8", overrides.Entry{Denied: true}, 0) // not a network: some bits after its prefix are set
 		if !l.DeniesNetworks("api") || l.DeniesNetworks("new") {
-			t.Error("DeniesNetworks is not true for exactly the rules of DenyFrom")
+			t.Error("DeniesNetworks is true for other rules than those of DenyFrom")
 		}
 		for addr, want := range map[string]bool{
 			"192.0.2.0": true, "192.0.2.255": true, "::ffff:192.0.2.7": true, "192.0.3.0": false, "203.0.113.127": true, "203.0.113.128": false,
@@ -276,9 +276,9 @@ func fillKeeper(t *testing.T, k overrides.Keeper, n int) {
 	}
 }
 
-// TestReplicas: three processes share a Redis. An override that one process sets is in force
-// in all of them, also in one that starts later and after the process that set it has died.
-// Units that were spent still count.
+// TestReplicas: three processes share a Redis. An override that one process sets is in
+// force in all of them. It is also in force in a process that starts after the first one
+// has ended. Units that were spent still count.
 func TestReplicas(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	a, b, c := redisReplica(t, addr), redisReplica(t, addr), redisReplica(t, addr)
@@ -314,8 +314,8 @@ func TestReplicas(t *testing.T) {
 	b.ask("alice", 429)
 }
 
-// TestNetworkOfReplica: if one process denies a network, other processes refuse it until the
-// denial is removed, also processes that start later.
+// TestNetworkOfReplica: if one process denies a network, other processes refuse its
+// requests until the denial is removed. So does a process that starts later.
 func TestNetworkOfReplica(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	find := func(*http.Request) (netip.Addr, bool) { return netip.MustParseAddr("192.0.2.7"), true }
@@ -416,7 +416,7 @@ func ExampleNewJoined() {
 	if err != nil {
 		panic(err)
 	}
-	for _, key := range []string{"5:alice,3:GET,", "5:alice,4:POST,"} { // of weir.Join
+	for _, key := range []string{"5:alice,3:GET,", "5:alice,4:POST,"} { // keys of weir.Join
 		limits, _ := table.Limits(key)
 		fmt.Println(limits[0].Quota)
 	}
@@ -450,7 +450,7 @@ func ExampleNewLive() {
 	// true <nil> <nil>
 }
 
-// An operator blocks a network for an hour, and looks whether an entry names a network.
+// An operator blocks a network for an hour, and checks that the key names a network.
 func ExampleLive_DenyFrom() {
 	ctx := context.Background()
 	live := overrides.NewLive(overrides.LiveOptions{})

@@ -13,7 +13,7 @@ import (
 // networks are the denied networks of a rule.
 type networks struct {
 	until      map[netip.Prefix]time.Time // when each denial ends; zero means never
-	ipv4, ipv6 []int                      // the lengths of their prefixes
+	ipv4, ipv6 []int                      // the lengths of the prefixes in until
 }
 
 func (n *networks) add(p netip.Prefix, end time.Time) {
@@ -30,7 +30,7 @@ func (n *networks) add(p netip.Prefix, end time.Time) {
 	}
 }
 
-// hold reports whether an address lies in one of the networks now.
+// hold reports whether an address lies in a network whose denial has not ended.
 func (n *networks) hold(a netip.Addr) bool {
 	lengths := n.ipv6
 	if a.Is4() {
@@ -48,18 +48,18 @@ func (n *networks) hold(a netip.Addr) bool {
 	return false
 }
 
-// Network returns the network that a key such as "192.0.2.0/24" names. ok is false if the key
-// is no network, if it has bits after its prefix as "192.0.2.1/24" has, or if it is a network
-// of IPv4-mapped IPv6 addresses.
+// Network returns the network that a key such as "192.0.2.0/24" names. ok is false if the
+// key is no network. It is also false for "192.0.2.1/24", which has bits after its prefix,
+// and for networks of IPv4-mapped IPv6 addresses.
 func Network(key string) (p netip.Prefix, ok bool) {
 	p, err := netip.ParsePrefix(key)
 	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
 }
 
-// DenyFrom returns a function for weir.Rule.DenyFrom of a rule. The function reports whether
-// the address of a request lies in a denied network: an override with Denied whose key is a
-// network such as "192.0.2.0/24". find returns the address of a request; use keys.ClientAddr
-// with the proxies that the rule trusts.
+// DenyFrom returns a function for weir.Rule.DenyFrom of a rule. The function reports
+// whether the address of a request lies in a denied network. An override with Denied
+// denies a network if its key is one, such as "192.0.2.0/24". find returns the address of
+// a request; use keys.ClientAddr with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

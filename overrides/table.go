@@ -40,12 +40,12 @@ var (
 )
 
 const (
-	maxLimits = 16  // of an entry
+	maxLimits = 16  // limits of an entry
 	maxStart  = 128 // bytes of the beginning of keys
 )
 
-// check returns an error for a mistake in the entry itself. mayNest says that it may have
-// Nested.
+// check returns an error for a mistake in the entry itself. mayNest says whether it may
+// have Nested.
 func (e *Entry) check(mayNest bool) error {
 	start, isStart := strings.CutSuffix(e.Key, "*")
 	n := 0
@@ -64,7 +64,7 @@ func (e *Entry) check(mayNest bool) error {
 	case n == 0 && len(e.Nested) == 0:
 		return fmt.Errorf("key %q has no limits", e.Key)
 	case len(e.Nested) > 0 && !mayNest:
-		return fmt.Errorf("key %q has nested entries; only the first part of joined keys has", e.Key)
+		return fmt.Errorf("key %q has nested entries; only an entry for the first part of joined keys may have them", e.Key)
 	case len(e.Limits) > maxLimits:
 		return fmt.Errorf("key %q has more than %d limits", e.Key, maxLimits)
 	}
@@ -94,7 +94,7 @@ type Table struct {
 	exact   map[string]*node // by stored key
 	starts  []start          // sorted
 	head    int              // bytes of the shortest start that is not empty
-	heads   map[string]span  // by their first head bytes, the range of starts that have them
+	heads   map[string]span  // the ranges of starts with the same first head bytes, by these bytes
 	joined  bool             // keys are those of weir.Join
 	all     bool             // the empty start is one of starts
 	digests bool             // a key of exact may be a digest
@@ -102,7 +102,7 @@ type Table struct {
 
 type node struct {
 	limits []weir.Limit
-	has    bool      // whether there are limits; they may be empty
+	has    bool      // whether limits is set; an empty list means unlimited
 	until  time.Time // for Live: when the node ends; zero means never
 	nested *Table
 }
@@ -115,13 +115,14 @@ type start struct {
 
 type span struct{ from, to int }
 
-// New returns a table whose entries are compared with whole keys. It returns an error if two
-// entries have one key, or if an entry has a mistake.
+// New returns a table whose entries are compared with whole keys. It returns an error if
+// two entries have the same key, or if an entry has a mistake.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
 // NewJoined returns a table for keys of [weir.Join]. An Entry is compared with the first part
 // of a key, and its Nested entries with the second part. If no entry of Nested matches, the
-// Entry itself decides. If it has no limits, an Entry with a shorter beginning decides.
+// Entry itself decides. If that Entry has no limits, an Entry with a shorter beginning
+// decides.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
 
 func newTable(entries []Entry, joined, nested bool) (*Table, error) {
@@ -165,7 +166,8 @@ func intern(same map[weir.Limit][]weir.Limit, limits []weir.Limit) []weir.Limit 
 	return first
 }
 
-// add adds a node and returns true, unless there is a node for that key already.
+// add adds the node of a key and returns true, unless exact already has a node for the
+// key.
 func (t *Table) add(key string, n *node) bool {
 	if text, ok := strings.CutSuffix(key, "*"); ok {
 		t.starts = append(t.starts, start{text, n, -1})
@@ -180,7 +182,7 @@ func (t *Table) add(key string, n *node) bool {
 	return true
 }
 
-// finish prepares the starts for searches. It returns an error if two are equal.
+// finish prepares the starts for searches. It returns an error if two of them are equal.
 func (t *Table) finish() error {
 	slices.SortFunc(t.starts, func(a, b start) int { return cmp.Compare(a.text, b.text) })
 	t.heads = make(map[string]span)
@@ -262,9 +264,9 @@ func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
 	return nil, false
 }
 
-// last returns the index of a start from which the chain of shorter has every start that key
-// begins with. It returns -1 if key begins with no start. For most keys, one lookup of their
-// first head bytes shows that.
+// last returns the index of a start, or -1 if key begins with none of the starts. From
+// there, the indexes in shorter lead to every start that key begins with. For most keys,
+// one lookup of the first head bytes shows that there is none.
 func (t *Table) last(key string) int {
 	if t.head > 0 && len(key) >= t.head {
 		if s, ok := t.heads[key[:t.head]]; ok {

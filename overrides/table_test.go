@@ -16,7 +16,7 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// quota returns a list with one limit of that quota.
+// quota returns a list with one limit, whose quota is n.
 func quota(n int64) []weir.Limit { return []weir.Limit{{Quota: n}} }
 
 // text describes the results of Table.Limits.
@@ -92,7 +92,7 @@ func TestNewMistakes(t *testing.T) {
 		{"twice by digest", entries{{Key: strings.Repeat("k", 200), Denied: true}, {Key: storedkey.Of(strings.Repeat("k", 200)), Denied: true}}, "two entries"},
 		{"long beginning", entries{{Key: strings.Repeat("k", 129) + "*", Denied: true}}, "longer than 128 bytes"},
 		{"many limits", entries{{Key: "a", Limits: make([]weir.Limit, 17)}}, "more than 16 limits"},
-		{"nested", entries{{Key: "a", Nested: entries{{Key: "b", Denied: true}}}}, "only the first part of joined keys has"},
+		{"nested", entries{{Key: "a", Nested: entries{{Key: "b", Denied: true}}}}, "only an entry for the first part of joined keys may have them"},
 	} {
 		if _, err := overrides.New(tt.entries...); err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "overrides: ") {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)

@@ -9,8 +9,8 @@ import (
 	"github.com/seed83679106/weir/internal/weirtest"
 )
 
-// TestDemand: only requests under meters raise the demand of a region, and no number of
-// requests makes it overflow.
+// TestDemand: only requests under GCRA, TokenBucket and LeakyBucket raise the demand of a
+// region, and no number of requests makes it overflow.
 func TestDemand(t *testing.T) {
 	ask := func(s *Store, l weir.Limit) {
 		weirtest.Take(t, s, 0, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1})

@@ -28,7 +28,8 @@ import (
 type Options struct {
 	// Budget is a name that tells the budgets of the central store apart. A Store has one
 	// budget: the region has the same part of the limits of all its rules and keys. If the
-	// demand of a rule moves independently of others, give it a Store with its own budget.
+	// demand of one rule moves independently of the other rules, give that rule a Store
+	// with its own budget.
 	Budget string
 
 	// Region is the name of the region. Its processes share the local store.
@@ -37,8 +38,9 @@ type Options struct {
 	// Regions is how many regions there are: 1 to 100, and the same number in all regions.
 	Regions int
 
-	// Every is for how long a part is claimed, in whole milliseconds; 0 means 2 s. It must be
-	// the same in all regions, and longer than four round trips to the central store.
+	// Every is the length of the spans for which parts are claimed, in whole milliseconds;
+	// 0 means 2 s. It must be the same in all regions, and longer than four round trips to
+	// the central store.
 	Every time.Duration
 
 	// Logger gets a warning when the central store fails, and a line when it is back; nil
@@ -49,24 +51,25 @@ type Options struct {
 // whole is how many parts a budget has.
 const whole = 10_000
 
-// New returns a Store that decides in local, under the part of each limit that the region
-// has. Run claims the parts from central.
+// New returns a Store that decides in the store local, under the part of each limit that
+// the region has. Run claims the parts in the store central.
 //
 // Under GCRA, TokenBucket and LeakyBucket, the burst is divided evenly among the regions,
 // and the rate moves between them. Each region always keeps a tenth of its even share of the
-// rate. Before each span of Every begins, the region claims for that span as much more as its
-// demand in the last spans needs. At first it can claim at most an even share, and later also
-// what other regions have left. Parts that no region needs are divided evenly. If a region
-// stops using its rate, the other regions have that rate after one or two spans. Limits of other algorithms are
-// divided evenly and do not move, as by weir.Share.
+// rate. Time is divided into spans of the length Every. In each span, the region claims
+// what it needs in the next one, going by its demand in the last spans. In the first half
+// of a span it can claim at most an even share, and later also what other regions have
+// left. Parts that no region needs are divided evenly. If a region stops using its rate,
+// the other regions have that rate after one or two spans. Limits of other algorithms are
+// divided evenly and do not move, as with weir.Share.
 //
 // All regions together admit no more than the limit would in one store: in any time d,
 // burst + quota·d/Period units. Nothing is admitted twice when a part moves: a region lowers
 // its part before the clock of central can have reached the next span, and raises its part
 // only after that clock must have reached the span. Each claim measures the clock, to within
-// the round trip of the claim. A divided quota or burst is rounded down, but is at least 1. The regions
-// together may therefore admit more than the limit if the burst is smaller than the number
-// of regions, or the quota smaller than ten times that number.
+// the round trip of the claim. A divided quota or burst is rounded down, but is at least
+// 1. Therefore the regions together may admit more than the limit if the burst is smaller
+// than the number of regions, or the quota smaller than ten times that number.
 //
 // If central cannot be reached, or Run does not run, a region has only the tenth of its even
 // share once its span is over. If the clock of central jumps, two regions may use the same
@@ -105,10 +108,10 @@ type Store struct {
 	o              Options
 	log            *slog.Logger
 	start          time.Time
-	kept, free     int64 // parts of each region, and parts to claim
+	kept, free     int64 // the parts that each region always has, and the parts that all can claim
 	pool           sync.Pool
 
-	asked atomic.Int64 // the time, in ns, in which the whole budget admits the units asked for
+	asked atomic.Int64 // how long, in ns, the whole rate takes to admit the units that were asked for
 	known atomic.Pointer[known]
 
 	since  time.Duration // when asked was last read, counted from start
@@ -124,7 +127,7 @@ type known struct {
 	spans  [4]span
 }
 
-// A span has how many parts the region has claimed of the n-th span of Every.
+// A span says how many parts the region has claimed for span number n.
 type span struct{ n, claimed int64 }
 
 func (k *known) claimed(n int64) int64 {
@@ -137,8 +140,9 @@ func (k *known) claimed(n int64) int64 {
 // Part returns which part of the rate the region has now, from 0 to 1.
 func (s *Store) Part() float64 { return float64(s.part()) / whole }
 
-// part returns how many of the whole parts the region has now. If the clock of central may
-// be in several spans, part returns the smallest number that the region has in one of them.
+// part returns how many of the 10,000 parts the region has now. If the clock of central
+// may be in several spans, part returns the smallest number that the region has in one of
+// them.
 func (s *Store) part() int64 {
 	k, since := s.known.Load(), time.Since(s.start)
 	if !k.at {
@@ -154,7 +158,7 @@ func (s *Store) part() int64 {
 
 // Take implements weir.Store.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
-	if err := t.Validate(); err != nil { // the part of an invalid limit may be valid
+	if err := t.Validate(); err != nil { // divided, an invalid limit may become valid
 		return err
 	}
 	mine, _ := s.pool.Get().(*weir.Transaction)
@@ -173,18 +177,19 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 		}
 		s.divide(&c.Limit, part, isMeter)
 	}
-	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need changes no demand, and the sum could overflow
+	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
 	err := s.local.Take(ctx, mine)
 	*t = *mine
 	t.Charges = all
-	clear(divided) // they hold keys
+	clear(divided) // release the keys
 	*mine = weir.Transaction{Charges: divided[:0]}
 	s.pool.Put(mine)
 	return err
 }
 
-// divide changes l to the limit of this region. A meter gets part of the rate and an even
-// share of the burst; other limits get an even share of the quota.
+// divide changes l to the limit of this region. GCRA, TokenBucket and LeakyBucket get the
+// given part of the rate and an even share of the burst. Other limits get an even share of
+// the quota.
 func (s *Store) divide(l *weir.Limit, part int64, isMeter bool) {
 	n := int64(s.o.Regions)
 	if isMeter {
@@ -230,8 +235,9 @@ func (s *Store) parts(name string, most int64) weir.Limit {
 }
 
 // claim claims the parts of the rate that the region needs in the next span, or as many of
-// them as are free. In the first half of the current span it claims an even share at most, so that each region
-// has its turn. The first claim of a process is an even share of the current span.
+// them as are free. In the first half of the current span it claims an even share at most,
+// so that each region gets its share. The first claim of a process is an even share of the
+// current span.
 func (s *Store) claim(ctx context.Context) error {
 	s.measure()
 	k, even := s.known.Load(), s.free/int64(s.o.Regions)
@@ -253,7 +259,7 @@ func (s *Store) claim(ctx context.Context) error {
 	return s.takeFree(ctx, n, lacks, most)
 }
 
-// takeFree claims a number of parts of span n, or those that are free if fewer are.
+// takeFree claims a number of parts of span n, or all that are free if that is fewer.
 func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 	left, err := s.take(ctx, n, parts, most)
 	if err == nil && 0 < left && left < parts {
@@ -273,8 +279,8 @@ func (s *Store) measure() {
 }
 
 // take claims a number of parts of span n. most is how many parts of that span the region may
-// have. take records in s.known how many the region then has. If fewer parts are free than it
-// should claim, take claims none and returns how many are free.
+// have. take records in s.known how many parts the region then has. If fewer parts are
+// free than it should claim, take claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := weir.Transaction{Charges: []weir.Charge{

@@ -45,7 +45,8 @@ var demands = []demand{
 	{"200 in one, 240 in all", func(i int, _ time.Duration) float64 { return []float64{20, 20, 200}[i] }},
 }
 
-// A way opens the store in which a region decides. All of them use the central store.
+// A way opens the store in which a region decides. All ways except Share use the central
+// store.
 type way struct {
 	name string
 	open func(ctx context.Context, region int, central weir.Store) weir.Store
@@ -130,7 +131,7 @@ func (o *outcome) worst(l weir.Limit) float64 {
 	return worst
 }
 
-// far returns how many requests waited for an answer from another region.
+// far returns how many requests waited for an answer of the central store.
 func (o *outcome) far() (n int) {
 	for _, wait := range o.waits {
 		if wait > 0 {
@@ -173,7 +174,7 @@ type wire struct {
 	mu      *sync.Mutex
 	r       *rand.Rand // guarded by mu
 	slow    time.Duration
-	lossy   int // the percentage of calls that are lost
+	lossy   int // the percentage of calls of which the call or the answer is lost
 }
 
 func (w *wire) Take(ctx context.Context, tx *weir.Transaction) error {
@@ -209,8 +210,8 @@ func (o *outcome) jump(t *testing.T, mu *sync.Mutex, r *rand.Rand, store weir.St
 	}
 }
 
-// TestRegionsNeverExceed: regions of several processes never admit more than one store would,
-// though calls of the central store are slow or lost and the demand jumps.
+// TestRegionsNeverExceed: regions of several processes never admit more than one store
+// would, even if calls of the central store are slow or lost and the demand jumps.
 func TestRegionsNeverExceed(t *testing.T) {
 	worlds := uint64(150)
 	if testing.Short() {
@@ -343,7 +344,7 @@ func TestParts(t *testing.T) {
 	})
 }
 
-// checkHalves takes a unit of limits of which a region of two has half.
+// checkHalves takes a unit under limits that two regions share in halves.
 func checkHalves(t *testing.T, eu *regions.Store) {
 	t.Helper()
 	tx := weirtest.Once(algorithms.SlidingWindow(101, time.Hour))

@@ -16,8 +16,8 @@ var (
 	one   = algorithms.AnchoredWindow(1, time.Hour).Named("one")
 )
 
-// clock: At is the time of the store's clock, in whole microseconds. At never decreases, and
-// advances as fast as the local clock, to within a tenth.
+// clock: Transaction.At is the time of the store's clock, in whole microseconds. It never
+// decreases, and advances as fast as the local clock, to within a tenth.
 func clock(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	const naps, nap = 10, 1237 * time.Microsecond
@@ -35,10 +35,10 @@ func clock(t testing.TB, store weir.Store) {
 	}
 	// The clock of another machine may run a little faster or slower.
 	if got, want := last.Sub(first), naps*nap; got < want-want/10 {
-		t.Errorf("At: got %v later after sleeping for %v", got, want)
+		t.Errorf("At: got an advance of %v during a sleep of %v", got, want)
 	}
 	if got, want := last.Sub(first), time.Since(begin); got > want+want/10 {
-		t.Errorf("At: got %v later after no more than %v", got, want)
+		t.Errorf("At: got an advance of %v within %v", got, want)
 	}
 	if !fine {
 		t.Errorf("At: got whole milliseconds %d times, want microseconds", naps)
@@ -54,7 +54,7 @@ func allOrNothing(t testing.TB, store weir.Store) {
 	looks := []weir.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
 	for _, last := range []weir.Charge{p.charge("full", one, 1), p.charge("new", one, 2)} {
 		charges := append(slices.Clone(fit), last)
-		for range charges { // with the charge that does not fit at every position
+		for range charges { // puts the charge that does not fit at each position in turn
 			charges = append(charges[1:], charges[0])
 			p.wants(p.all(0, charges...), false)
 		}
@@ -163,7 +163,7 @@ func atMost(t testing.TB, store weir.Store) {
 }
 
 // force: Force spends charges that do not fit, under every limit. The key is then refused
-// until the excess is paid off.
+// until the units beyond the quota have come back.
 func force(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	forced := func(charges ...weir.Charge) *weir.Transaction {
@@ -219,7 +219,7 @@ func giveBack(t testing.TB, store weir.Store) {
 func spent(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(6, time.Hour) {
-		var at [2][2]int64 // by key, the instants at which its units were spent
+		var at [2][2]int64 // when the units of each round and key were spent
 		for i := range at {
 			for j, key := range []string{"a", "b"} {
 				at[i][j] = p.one(key, l, 2).Decisions[0].At

@@ -57,8 +57,8 @@ func anyBatch(p *replay, r *rand.Rand) (ts []*weir.Transaction) {
 	return ts
 }
 
-// takeEach lets the store decide a batch. It fails the test unless the transaction
-// number invalid gets ErrDuplicate and the replay agrees with all others.
+// takeEach lets the store decide a batch. It fails the test unless the transaction at the
+// index invalid gets ErrDuplicate and the replay decides all others alike.
 func (r *replay) takeEach(batcher weir.Batcher, ts []*weir.Transaction, invalid int) {
 	r.Helper()
 	wants := make([]weir.Transaction, len(ts))

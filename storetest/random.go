@@ -11,7 +11,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// limits returns a limit of every algorithm.
+// limits returns a limit of every algorithm except InFlight.
 func limits(quota int64, period time.Duration) []weir.Limit {
 	return []weir.Limit{
 		algorithms.GCRA(quota, period),
@@ -43,8 +43,8 @@ func pause(r *rand.Rand) {
 	}
 }
 
-// anyCost returns a random cost for a quota of n: often a small cost, sometimes about n, and
-// sometimes a cost that no limit holds.
+// anyCost returns a random cost for a quota of n: often a small cost, sometimes about n,
+// and sometimes the largest or the smallest integer.
 func anyCost(r *rand.Rand, n int64) int64 {
 	costs := []int64{0, 1, 1, 1, 1, 2, 2, n / 2, n, n + 1, -1, -n, 1 + r.Int64N(n), math.MaxInt64, math.MinInt64}
 	return costs[r.IntN(len(costs))]
@@ -63,11 +63,11 @@ func random(t testing.TB, store weir.Store) {
 	compare(t, store, all, quota)
 }
 
-// Limits fails t unless store decides random charges of the limits as their algorithms do. It
-// compares every field of every Decision with that of Take at the Transaction.At of the store,
-// and finds Lua that differs from Take. Pass a limit with a period of about a millisecond, a
-// limit with a period of about an hour, and a limit of another algorithm, each with its own
-// name.
+// Limits fails t unless store decides random charges of the limits as their algorithms do.
+// It compares every field of every Decision with the result of Algorithm.Take at
+// Transaction.At. So it finds Lua that differs from Take. Pass a limit with a period of
+// about a millisecond, a limit with a period of about an hour, and a limit of another
+// algorithm, each with its own name.
 func Limits(t testing.TB, store weir.Store, limits ...weir.Limit) {
 	t.Helper()
 	quota := int64(1)
@@ -198,8 +198,8 @@ func bounds(t testing.TB, store weir.Store) {
 	}
 }
 
-// changed: if quota or period of a limit change, the new numbers hold at once, and units spent
-// under the old ones still count.
+// changed: if the quota or the period of a limit changes, the new numbers hold at once,
+// and units spent under the old ones still count.
 func changed(t testing.TB, store weir.Store) {
 	r := seeded(t)
 	p := newReplay(t, store)

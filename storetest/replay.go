@@ -49,7 +49,7 @@ func (r *replay) one(key string, l weir.Limit, cost int64) *weir.Transaction {
 	return r.all(0, r.charge(key, l, cost))
 }
 
-// all takes charges in one transaction that waits up to within.
+// all takes charges in one transaction, which may wait for the duration within.
 func (r *replay) all(within time.Duration, charges ...weir.Charge) *weir.Transaction {
 	r.Helper()
 	t := &weir.Transaction{Charges: charges, Within: within}

@@ -9,7 +9,8 @@
 // that the store has filled in, and compares every field of the results. A store that is
 // off by a microsecond fails.
 //
-// Run tests the algorithms of package algorithms. Limits tests algorithms of your own.
+// Run tests the algorithms of package algorithms except InFlight. Limits tests algorithms
+// of your own.
 //
 // The store need not be empty, because the keys are new in every run. The tests
 // sleep for less than a second in all.
@@ -22,7 +23,7 @@ import (
 )
 
 // Run runs every test as a subtest, each with a store of its own from open. If open starts
-// something, it should end it with t.Cleanup.
+// something, it should end that with t.Cleanup.
 //
 // A bubble of testing/synctest allows no subtests. To test a store in bubbles, range over
 // Tests and open a bubble for each test.

@@ -150,8 +150,8 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// spoilAnswer applies the flaws that change a transaction after it is decided. before is the
-// number of decisions that it had, and wait is the Wait that it had.
+// spoilAnswer applies the flaws that change a transaction after it is decided. before is
+// the number of decisions that it had before, and wait is the Wait that it had.
 func (s *store) spoilAnswer(t *weir.Transaction, before int, wait time.Duration) {
 	switch s.flaw {
 	case "decides in whole seconds, says microseconds":
@@ -362,7 +362,8 @@ func TestFlaws(t *testing.T) {
 // named, no test may fail.
 func checkCaught(t *testing.T, flaw string, names []string) {
 	t.Helper()
-	// A bubble begins at midnight of 2000-01-01, when days and hours begin. Sleep past it.
+	// A bubble begins at midnight of 2000-01-01, when days and hours begin. Sleep past
+	// that instant.
 	time.Sleep(1234567890123 * time.Microsecond)
 	caught := map[string][]string{}
 	for _, test := range storetest.Tests() {

@@ -38,7 +38,7 @@ func manyCharges(t testing.TB, store weir.Store) {
 	p.all(0, charges...)
 }
 
-// decisions: Take uses the memory of Decisions again if there is enough, and otherwise
+// decisions: Take reuses the memory of Decisions if there is enough, and otherwise
 // allocates.
 func decisions(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
@@ -53,7 +53,7 @@ func decisions(t testing.TB, store weir.Store) {
 		}
 		p.take(&tx)
 		if &tx.Decisions[0] != &mine[0] {
-			t.Errorf("%d charges, room for %d decisions: got a new slice, want it used again", n, len(mine))
+			t.Errorf("%d charges, room for %d decisions: got a new slice, want it reused", n, len(mine))
 		}
 	}
 	tx := weir.Transaction{Decisions: mine[:1:1]}

@@ -40,8 +40,8 @@ func reserve(t testing.TB, store weir.Store) {
 	if second.Wait < tx.Wait+19*time.Minute { // a minute may pass between the calls
 		t.Errorf("got Wait %v behind one of %v, want 20 minutes more", second.Wait, tx.Wait)
 	}
-	// All charges of a transaction wait as long as the slowest of them. Charges of 0 and below
-	// do not make it wait.
+	// All charges of a transaction wait as long as the slowest of them. Charges with a
+	// cost of 0 or less do not make it wait.
 	p.wants(p.one("slow", one, 1), true, 0)
 	p.wants(p.one("back", three, 2), true, 1)
 	tx = p.all(2*time.Hour, p.charge("b", three, 1), p.charge("slow", one, 1), p.charge("c", three, 0), p.charge("back", three, -1))
@@ -66,13 +66,14 @@ func queue(t testing.TB, store weir.Store) {
 		last = tx.Wait
 	}
 	p.wants(p.all(2*time.Hour, p.charge("queue", l, 1)), false, 0) // the queue is full
-	p.wants(p.one("queue", l, 1), false, 0)                        // a charge that does not wait overtakes none
+	p.wants(p.one("queue", l, 1), false, 0)                        // a charge that does not wait overtakes no waiting charge
 	for range 3 {
 		tx := p.one("meter", l, 1)
 		p.wants(tx, true)
 	}
 	p.wants(p.one("meter", l, 1), false, 0)
-	// A charge that waits for a queue and for another limit goes ahead under both together.
+	// A charge that waits for a queue and for another limit gets its units of both at the
+	// same time.
 	p.one("slow", three, 3)
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1), p.charge("slow", three, 1)), true, 0, 0)
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)

@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// TestTry: limits that are tried on recorded requests refuse as many requests as a rule in shadow
-// with the same limits would have refused when the requests came.
+// TestTry: limits that are tried on recorded requests refuse as many requests as a rule in
+// shadow with the same limits refused when the requests came.
 func TestTry(t *testing.T) {
 	for _, limits := range [][]weir.Limit{
 		{algorithms.GCRA(5, time.Minute)},

@@ -1,10 +1,11 @@
 // Package weirchi has key functions for the client address that the ClientIPFrom… middlewares
 // of chi find.
 //
-// Importing it publishes net/http/pprof and expvar on [http.DefaultServeMux],
+// Importing the package publishes net/http/pprof and expvar on [http.DefaultServeMux],
 // because chi's package middleware imports both. Do not serve that mux to strangers:
 // /debug/pprof/cmdline shows the arguments of the process, and with them any passwords. If
-// your program imports chi's middleware anyway, importing this package publishes nothing more.
+// your program imports chi's middleware anyway, importing this package publishes nothing
+// more.
 package weirchi
 
 import (

@@ -22,9 +22,9 @@ import (
 )
 
 // New returns a function for Observe of weir.Options that counts events with instruments
-// of the meter. Several Limiters may share it. The metrics include those of each store in
-// stores that Hybrid, Breaker or lease.New returned. Other stores are ignored. New returns
-// the errors of the meter.
+// of the meter. Several Limiters may share that function. The metrics include those of
+// each store in stores that Hybrid, Breaker or lease.New returned. Other stores are
+// ignored. New returns the errors of the meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
 	m, err := newMetrics(meter)
 	if err != nil {

@@ -32,9 +32,9 @@ func Plain(s string) string {
 	return s
 }
 
-// parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". If the address is IPv4, text is
-// the part of s that has it. netip accepts only the canonical form, so text can be the key
-// without an allocation. addr is invalid if s has none of these forms.
+// parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". If the address is IPv4, text
+// is the part of s with the address. netip accepts only the canonical form, so text can be
+// the key without an allocation. addr is invalid if s has none of these forms.
 func parseAddr(s string) (addr netip.Addr, text string) {
 	if a, n := parseIPv4(s); n > 0 {
 		return netip.AddrFrom4(a), s[:n]

@@ -33,7 +33,8 @@ func cutLast(list string) (before, last string) {
 }
 
 // forwardedNode parses "for=192.0.2.1;proto=http" and returns the address as
-// parseAddr does. The address is invalid if the element has none, or several.
+// parseAddr does. The address is invalid if the element has none or several, or is
+// malformed.
 func forwardedNode(element string) (addr netip.Addr, text string) {
 	found := false
 	for element != "" {
@@ -63,8 +64,8 @@ func forwardedNode(element string) (addr netip.Addr, text string) {
 	return addr, text
 }
 
-// pairValue returns the value at the start of s, a token or a quoted string, and the
-// rest of s after its semicolon.
+// pairValue cuts the value, a token or a quoted string, off the start of s. The rest may
+// begin with the semicolon that ends the value. ok is false if the value is malformed.
 func pairValue(s string) (value, rest string, ok bool) {
 	if !strings.HasPrefix(s, `"`) {
 		value, rest, _ = strings.Cut(s, ";")
@@ -88,8 +89,9 @@ func pairValue(s string) (value, rest string, ok bool) {
 	return value, rest, true
 }
 
-// unescape removes the backslashes of a quoted string. It returns as many bytes as
-// parseAddr may need, and the index of the closing quote, or -1 if there is none.
+// unescape removes the backslashes of a quoted string, whose opening quote is not in s. It
+// returns as many bytes as parseAddr may need, and the index of the closing quote, or -1
+// if there is none.
 func unescape(s string) (value string, end int) {
 	var b [129]byte // parseAddr refuses longer texts
 	n := 0

@@ -24,14 +24,14 @@ type Proxies struct {
 }
 
 // NewProxies returns Proxies that trust the field of peers in trusted. It panics if a
-// prefix is invalid. name is the name of the function for messages.
+// prefix is invalid. name is the name of the calling function, for messages.
 func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {
 		if !t.IsValid() && t != (netip.Prefix{}) {
 			panic(fmt.Sprintf("%s: trusted prefix of %v has an invalid length", name, t.Addr()))
 		}
-		// An address is compared unmapped, so its prefix must be too.
+		// Addresses are compared unmapped, so a prefix must be unmapped too.
 		if t.Addr().Is4In6() && t.Bits() >= 96 {
 			p.trusted[i] = netip.PrefixFrom(t.Addr().Unmap(), t.Bits()-96)
 		}
@@ -39,8 +39,8 @@ func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	return p
 }
 
-// trusts reports whether the field of a peer is believed. addr is from parseAddr, which
-// drops zones and unmaps.
+// trusts reports whether the field of a peer is believed. addr comes from parseAddr, so it
+// has no zone and is not mapped.
 func (p *Proxies) trusts(addr netip.Addr) bool {
 	for _, t := range p.trusted {
 		if t.Contains(addr) || !t.IsValid() && !addr.IsValid() {
@@ -52,7 +52,8 @@ func (p *Proxies) trusts(addr netip.Addr) bool {
 
 // Key returns the key of the client. Clients without an address share one key.
 func (p *Proxies) Key(r *http.Request, size Sizes) string {
-	// For most peers the key is part of RemoteAddr, once no more peers are examined.
+	// After mostLooks requests no peer is examined. The key of most peers is then part of
+	// RemoteAddr.
 	if len(p.trusted) == 0 && size.IPv4 == 32 && p.unlisted.looks.Load() >= mostLooks {
 		if _, n := parseIPv4(r.RemoteAddr); n > 0 {
 			return r.RemoteAddr[:n]
@@ -87,9 +88,8 @@ func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 }
 
 // walk returns the rightmost address of the lists in fields that is not trusted, or the
-// leftmost address if all are trusted. An entry that is no address ends the walk at the hop
-// that sent it. It allocates nothing, and its time is in proportion to the trusted entries,
-// however long the fields are.
+// leftmost address if all are trusted. If an entry is no address, walk returns the hop
+// that sent the entry. Entries to the left of the result are not parsed.
 func (p *Proxies) walk(fields []string, addr netip.Addr, text string) (netip.Addr, string) {
 	// Several fields are one list. The last entry of the last field is the entry of the
 	// nearest proxy.

@@ -32,7 +32,7 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	if forwarded {
 		p.unlisted.forwarded.Add(1)
 	}
-	if !peer.IsGlobalUnicast() || peer.IsPrivate() || carrierNAT.Contains(peer) { // or it has no address
+	if !peer.IsGlobalUnicast() || peer.IsPrivate() || carrierNAT.Contains(peer) { // or the peer has no address
 		kind = "private"
 	}
 	if !forwarded || kind == "public" && (n < mostLooks || p.unlisted.forwarded.Load() <= mostLooks/2) {

@@ -18,7 +18,7 @@ func TestUnlisted(t *testing.T) {
 	for _, c := range []struct {
 		peer  string
 		field string
-		every int // one in so many requests has the field
+		every int // one in this many requests has the field
 		many  int
 		want  string // "" for no warning
 	}{
@@ -36,7 +36,7 @@ func TestUnlisted(t *testing.T) {
 		{"10.1.2.3:4", "X-Other", 1, 2000, ""},
 		{"192.0.2.1:4", ForwardedFor, 1, mostLooks - 1, ""},
 		{"192.0.2.1:4", ForwardedFor, 1, mostLooks, public},
-		{"192.0.2.1:4", ForwardedFor, 2, 2 * mostLooks, ""}, // clients may have invented half of them
+		{"192.0.2.1:4", ForwardedFor, 2, 2 * mostLooks, ""}, // half of the requests have the field, which clients may have invented
 		{"192.0.2.1:4", ForwardedFor, 20, 2 * mostLooks, ""},
 		{"172.16.0.1:4", ForwardedFor, 1, 2 * mostLooks, ""}, // this peer is trusted
 	} {

@@ -14,8 +14,8 @@ type Triple struct {
 	Format                  Format
 }
 
-// A Format is how the reset time is written. Readers ignore it: servers mix the formats
-// up, and their values cannot be confused.
+// A Format is how package weir writes the reset time. Package headers tells the format
+// from the value, because some servers write another format than their dialect has.
 type Format int
 
 const (

@@ -1,5 +1,5 @@
-// Package mix hashes names: of rules, limits and algorithms, which the program
-// chooses. Keys, which clients choose, need a hash with a secret.
+// Package mix hashes the names of rules, limits and algorithms, which the program chooses.
+// Keys, which clients choose, need a hash with a secret.
 package mix
 
 // String adds a string, or its bytes, to a hash. Hashes that differ still differ after the
@@ -12,16 +12,16 @@ func String[S string | []byte](h uint64, s S) uint64 {
 	return scramble(h ^ word(s))
 }
 
-// scramble spreads the change of any bit over all bits. The last of eight letters are the
-// upper bits of a word, which one multiplication would hardly spread.
+// scramble spreads the change of any bit over all bits. One multiplication would hardly
+// spread the upper bits of a word, which hold the last letters of a name.
 func scramble(h uint64) uint64 {
 	h *= 0x9e3779b97f4a7c15
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93
 	return h ^ h>>32
 }
 
-// word returns up to 8 bytes as a number. Two strings of the same length have different
-// numbers.
+// word returns up to 8 bytes as a number. Two different strings of the same length have
+// different numbers.
 func word[S string | []byte](s S) uint64 {
 	if len(s) == 8 {
 		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |

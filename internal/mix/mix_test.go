@@ -17,7 +17,7 @@ func TestCanBeUndone(t *testing.T) {
 			t.Fatalf("%x, mixed with %q and back: got %x", h, name, got)
 		}
 		if String(h, name) != String(h, []byte(name)) {
-			t.Fatalf("%q: a string is not mixed as its bytes", name)
+			t.Fatalf("%q: the string and its bytes give different hashes", name)
 		}
 	}
 	h := rand.Uint64()
@@ -36,11 +36,11 @@ func TestCanBeUndone(t *testing.T) {
 	}
 }
 
-// inverse returns the factor that undoes the multiplication by odd.
+// inverse returns the factor that undoes the multiplication by an odd number.
 func inverse(odd uint64) uint64 {
 	x := odd
 	for range 6 {
-		x *= 2 - odd*x // Newton's iteration doubles the good bits
+		x *= 2 - odd*x // Newton's iteration doubles the number of right bits
 	}
 	return x
 }

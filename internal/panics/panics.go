@@ -7,8 +7,8 @@ import (
 	"runtime/debug"
 )
 
-// Call calls f and returns its error. If f panics, the error begins with the text what and
-// has the stack.
+// Call calls f and returns its error. If f panics, the error begins with the text in what
+// and contains the stack.
 func Call(what string, f func() error) (panicked bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -10,8 +10,8 @@ type Plan struct {
 	// combine it with a hash of the key that depends on a secret.
 	Names uint64
 
-	// Unit, Rate, Full and Size are the numbers of GCRA and the buckets, which count a debt
-	// in ticks: the ticks of a unit, the ticks that drain in a µs, and the most ticks and
-	// the most units that may be owed. They are 0 for other algorithms.
+	// GCRA and the buckets count a debt in ticks. Unit is how many ticks one unit adds to
+	// the debt, and Rate is how many ticks drain in a µs. Full is the largest debt in
+	// ticks, and Size is the largest debt in units. All four are 0 for other algorithms.
 	Unit, Rate, Full, Size int64
 }

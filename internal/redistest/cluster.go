@@ -14,10 +14,10 @@ type ClusterSet struct {
 	Nodes []*Proc
 }
 
-// Cluster starts a Redis Cluster of masters, each with that many replicas: Cluster(t, 3, 1)
-// has six nodes. It returns when every node sees that all slots are served and all replicas
-// are linked. That takes a little more than 2 s, because Redis delays new masters that
-// long. A node is considered down after 1 s without an answer.
+// Cluster starts a Redis Cluster with that many masters, and that many replicas of each
+// master: Cluster(t, 3, 1) has six nodes. It returns when every node sees that all slots
+// are served and all replicas are linked. That takes a little more than 2 s, because Redis
+// delays new masters by 2 s. A node is considered down after 1 s without an answer.
 func Cluster(t testing.TB, masters, replicas int) *ClusterSet {
 	t.Helper()
 	c := &ClusterSet{}
@@ -105,8 +105,8 @@ func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 	}
 }
 
-// Slot returns the hash slot of a key: the CRC16 of the text between the first "{" and the
-// next "}" or, if there is none, of the whole key.
+// Slot returns the hash slot of a key. It depends on the text between the first "{" and
+// the next "}", or on the whole key if there is no such text.
 // https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
 func Slot(key string) int {
 	if _, rest, ok := strings.Cut(key, "{"); ok {

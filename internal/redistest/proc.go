@@ -31,7 +31,7 @@ const readyTimeout = 20 * time.Second
 // methods, which start, stop or signal the process, must be called by one goroutine.
 type Proc struct {
 	port int
-	dir  string // of this process, with its log and configuration
+	dir  string // the directory of this process, with its log and configuration
 	args []string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended

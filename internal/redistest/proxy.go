@@ -19,7 +19,7 @@ type FaultProxy struct {
 	Latency atomic.Int64 // nanoseconds by which each chunk is late
 	Swallow atomic.Bool  // answers vanish, and the connection stays open
 	Reset   atomic.Bool  // the connection is reset (RST) instead of an answer or, with Limit, after the cut chunk
-	Limit   atomic.Int64 // > 0: longer chunks are cut after so many bytes, and the connection is closed
+	Limit   atomic.Int64 // if above 0, longer chunks are cut to this many bytes, and the connection is closed
 
 	t              testing.TB
 	addr, upstream string

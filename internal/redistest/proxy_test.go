@@ -103,8 +103,8 @@ func TestProxyRefuse(t *testing.T) {
 	}
 }
 
-// TestProxyPausedServer: if the server is paused, a client that hangs up still ends its
-// goroutines, and so does Close.
+// TestProxyPausedServer: even if the server is paused, the goroutines of a connection end
+// when the client hangs up, and all goroutines end with Close.
 func TestProxyPausedServer(t *testing.T) {
 	s := Server(t)
 	before := runtime.NumGoroutine()

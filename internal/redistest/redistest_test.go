@@ -67,8 +67,8 @@ func TestServer(t *testing.T) {
 	check(t, p, []any{int64(0)}, "SCRIPT", "EXISTS", sha)
 }
 
-// TestServerPortTaken: a server whose port is taken does not mistake the server that has it
-// for itself.
+// TestServerPortTaken: a server whose port is taken does not mistake the server on that
+// port for itself.
 func TestServerPortTaken(t *testing.T) {
 	p := Server(t)
 	q := &Proc{port: p.port, dir: t.TempDir(), args: []string{"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1"}}
@@ -162,7 +162,7 @@ func (n *noServer) Helper()      {}
 func (n *noServer) Skip(...any)  { n.how = "skip"; runtime.Goexit() }
 func (n *noServer) Fatal(...any) { n.how = "fatal"; runtime.Goexit() }
 
-// TestNoProgram: without redis-server a test is skipped, and fails if CI is set.
+// TestNoProgram: without redis-server a test is skipped, or fails if CI is set.
 func TestNoProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	for ci, want := range map[string]string{"": "skip", "true": "fatal"} {

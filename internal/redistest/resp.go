@@ -17,8 +17,8 @@ const doTimeout = time.Second
 // Do sends one command on a new connection, so SELECT, MULTI and WAIT have no effect on
 // later commands. It returns the reply: a string, an int64, a []any of these, or nil. If
 // the whole reply is an error, Do returns that error as err. An error inside an
-// array stays there, as an element of type error. Do does not authenticate, and takes at most one second. Any goroutine may call
-// it.
+// array stays there, as an element of type error. Do does not authenticate, and takes at
+// most one second. Any goroutine may call Do.
 func (p *Proc) Do(args ...string) (reply any, err error) {
 	reply, err = do(p.Addr(), args)
 	if e, ok := reply.(error); ok {

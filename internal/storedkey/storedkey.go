@@ -16,9 +16,8 @@ const prefix = "sha256:"
 // characters together. Of returns a stored key unchanged.
 //
 // Finding two long keys with the same digest takes about 2^128 attempts. A short key that
-// reads like a digest is the same key as the long key of that digest. Only a client that
-// knows the long key can compute its digest, and that client could send the long key
-// itself.
+// reads like a digest counts as the long key with that digest. Only a client that knows
+// the long key can compute its digest, and that client could send the long key itself.
 func Of(key string) string {
 	if len(key) <= Max {
 		return key

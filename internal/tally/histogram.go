@@ -20,7 +20,7 @@ type Histogram struct {
 	sum    atomic.Int64 // ns
 }
 
-// NewHistogram returns a Histogram with those upper bounds, in seconds and ascending.
+// NewHistogram returns a Histogram with upper bounds in seconds, which must ascend.
 func NewHistogram(bounds []float64) *Histogram {
 	h := &Histogram{bounds: bounds, counts: make([]atomic.Int64, len(bounds)+1)}
 	for _, b := range bounds {
@@ -39,8 +39,8 @@ func (h *Histogram) Observe(d time.Duration) {
 	h.sum.Add(int64(d))
 }
 
-// Read returns the number of durations, their sum in seconds, and how many of them are at
-// most each bound.
+// Read returns the number of durations, their sum in seconds, and for each bound how many
+// durations do not exceed the bound.
 func (h *Histogram) Read() (n uint64, sum float64, upTo map[float64]uint64) {
 	sum, upTo = time.Duration(h.sum.Load()).Seconds(), make(map[float64]uint64, len(h.bounds))
 	for i, b := range h.bounds {

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// A key names an element of a table: a limit of a rule by its name and period, or a rule
-// and a reason.
+// A key names an element of a table: a limit of a rule by its name and period, a rule and
+// a reason, or a rule alone.
 type key struct {
 	rule, name string
 	period     time.Duration
 	shadow     bool
 }
 
-// A table maps keys to elements, which are never removed. An element that was used recently
-// is found without a lock.
+// A table maps keys to elements, which are never removed. An element that was used
+// recently is usually found without a lock.
 type table[V any] struct {
 	slots [64]atomic.Pointer[element[V]]
 

@@ -45,11 +45,11 @@ type Tally struct {
 	limits    table[Counts]
 	refused   table[atomic.Int64] // requests by rule and reason
 	bans      table[atomic.Int64] // by rule
-	uncharged atomic.Int64        // requests without a charge that costs anything
+	uncharged atomic.Int64        // requests whose charges all cost 0, or that have none
 }
 
 // Most is the largest number of labels, because LimitsFor may return any number of
-// different limits. Limits beyond it are counted together, as the limit Other.
+// different limits. Further limits are counted together, as the limit Other.
 const (
 	Most  = 1000
 	Other = "other"
@@ -125,7 +125,7 @@ func (c *Counts) spend(charge *weir.Charge, d *weir.Decision, delayed bool) {
 	}
 }
 
-// Requests returns how many requests were decided, or failed to be decided.
+// Requests returns how many requests were decided or could not be decided.
 func (t *Tally) Requests() int64 {
 	sum := t.uncharged.Load() + t.Errors.Load()
 	t.limits.each(func(_ key, n *Counts) { sum += n.requests.Load() })

@@ -50,8 +50,8 @@ func (l *Log) String() string {
 	return l.b.String()
 }
 
-// Together calls f with 0 to n−1 at once, each on a goroutine of its own, and waits
-// until all calls have returned.
+// Together calls f(0) to f(n−1) at once, each on a goroutine of its own, and waits until
+// all calls have returned.
 func Together(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	begin := make(chan struct{})

@@ -63,8 +63,8 @@ limits:
   config: [{limit: 5, period: 1h}]
 `
 
-// start starts a program with the rules of text. Its requests ask store. The metrics are
-// also those of stores.
+// start starts a program with the rules in text, whose requests are decided by store. The
+// program exports the metrics of store and of stores.
 func start(t *testing.T, text string, o weir.Options, store weir.Store, stores ...weir.Store) *program {
 	p := &program{file: filepath.Join(t.TempDir(), "rules.yaml")}
 	p.write(t, text)

@@ -55,8 +55,8 @@ func decisionsOr(usual, short int) int {
 	return usual
 }
 
-// differential runs random histories until they have 30,000 decisions, or the number that
-// decisionsOr returns instead.
+// differential runs random histories until they have made as many decisions as decisionsOr
+// says.
 func differential(t *testing.T, rdb *redis.Client, server world) {
 	decisions := decisionsOr(30_000, 5_000)
 	seed := rand.Uint64()
@@ -104,7 +104,7 @@ type history struct {
 	limits []weir.Limit
 	keys   []string
 	now    int64
-	newest int64                 // the latest instant that now has had
+	newest int64                 // the largest value that now has had
 	states map[string]weir.State // by key and limit
 	tills  map[string]int64      // when states may be forgotten, in µs since 1970
 	ends   map[string]int64      // when values in Redis expire, in µs since 1970
@@ -150,7 +150,7 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 	for i := range 1 + r.IntN(4) {
 		l := randomLimit(r)
 		switch kind {
-		case 0, 1: // several limits with the same meter
+		case 0, 1: // several limits under GCRA
 			l.Algorithm = algorithms.GCRA(1, 1).Algorithm
 		case 2, 3, 4: // several windows over one log
 			l.Algorithm, l.Burst = algorithms.SlidingLog(1, 1).Algorithm, 0
@@ -180,7 +180,7 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
 	if _, h.real = server.(*realServer); h.real {
-		h.changing, h.back = false, false // with these, an expired value could matter again
+		h.changing, h.back = false, false // after a change or a step back, an expired value could matter again
 	}
 	return h
 }
@@ -334,8 +334,8 @@ func (h *history) exceed(charges []weir.Charge) {
 	}
 }
 
-// change gives a limit other numbers. The period of a log grows only as far as both keys
-// keep their units: Redis may remember units that are older.
+// change gives a limit other numbers. The period of a log never grows beyond the time for
+// which both keys keep their units, because Redis may remember older units.
 func (h *history) change() {
 	i := h.r.IntN(len(h.limits))
 	l, other := &h.limits[i], randomLimit(h.r)
@@ -407,7 +407,7 @@ func (h *history) step(t *testing.T) (int, error) {
 	if len(h.taken) > 0 && !h.back && h.r.IntN(5) == 0 && (!h.long || h.r.IntN(3) == 0) { // the taker gives its units back
 		got = h.giveBack()
 	}
-	if h.switching { // units that are given back use the new limits as well
+	if h.switching { // units are also given back under the new limits
 		h.useNewLimits(&got)
 	}
 	if h.r.IntN(12) == 0 && (!h.long || h.r.IntN(50) == 0) {
@@ -563,7 +563,7 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	return true, nil
 }
 
-// compare compares a transaction that the store decided with that of Decide.
+// compare compares a transaction that the store decided with one that Decide decided.
 func compare(got, want *weir.Transaction) error {
 	for i := range got.Charges {
 		if got.Decisions[i] != want.Decisions[i] {
@@ -587,7 +587,7 @@ func (h *history) keepBack(got *weir.Transaction) {
 	var back weir.Transaction
 	for i, c := range got.Charges {
 		if h.changing && !h.switching && c.Limit.Algorithm.Name() == "sliding-log" {
-			continue // its period may be longer than its units are kept: see change
+			continue // its period may exceed the time for which its units are kept: see change
 		}
 		if c.Cost <= 0 {
 			continue

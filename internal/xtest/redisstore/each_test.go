@@ -24,7 +24,7 @@ func TestTakeEach(t *testing.T) {
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	now := time.Now().Truncate(time.Microsecond) // near the real time, because a charge of a calendar has only the windows around it
+	now := time.Now().Truncate(time.Microsecond) // the real time, because a charge of a calendar has only the windows around the real time
 	merged := 0
 	for round := range 100 {
 		open := func(prefix string) *redisstore.Store {
@@ -57,7 +57,7 @@ func TestTakeEach(t *testing.T) {
 	t.Logf("%d transactions", merged)
 }
 
-// fewLimits returns up to three limits, most of them meters.
+// fewLimits returns up to three limits, most of them under GCRA.
 func fewLimits(r *rand.Rand) (limits []weir.Limit) {
 	for i := range 1 + r.IntN(3) {
 		l := randomLimit(r)

@@ -28,9 +28,9 @@ func (r *recorder) Take(ctx context.Context, t *weir.Transaction) error {
 	return r.Store.Take(ctx, t)
 }
 
-// charged calls do with a Limiter and returns the last charge under algorithm that the
-// Limiter sends to its store. Tests get the charges of bans and pauses in this way, because
-// package weir does not export them.
+// charged calls a function with a Limiter. It returns the last charge of the named
+// algorithm that the Limiter has sent to its store. Tests get the charges of bans and
+// pauses in this way, because package weir does not export them.
 func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last weir.Charge) {
 	t.Helper()
 	store := &recorder{Store: memstore.New(memstore.Options{})}
@@ -66,7 +66,7 @@ func TestBanInRedis(t *testing.T) {
 	}).Limit
 	byHand := charged(t, "ban", func(l *weir.Limiter) error { return l.Ban(t.Context(), "r", "", time.Second) }).Limit.Burst
 	if ban.Period != 8*time.Second || byHand == ban.Burst {
-		t.Fatalf("got %+v and a burst of %d by hand, want 8s and two bursts", ban, byHand)
+		t.Fatalf("got %+v and a burst of %d by hand, want 8s and two different bursts", ban, byHand)
 	}
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})

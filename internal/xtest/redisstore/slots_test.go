@@ -301,7 +301,7 @@ func (u unitsOf) spend(tx *weir.Transaction) int {
 	return 1
 }
 
-// living returns how many units of a key were spent less than a period before at.
+// living returns how many units of a key were spent in the period before an instant.
 func (u unitsOf) living(key string, at int64, period time.Duration) (n int64) {
 	for _, spent := range u[key] {
 		if spent > at-period.Microseconds() {

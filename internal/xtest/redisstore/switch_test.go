@@ -18,10 +18,10 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// switched charges a key as a client does that can switch between two tiers of one name and
-// wants as much as possible: whenever the smaller tier admits a unit, it spends all that
-// the larger tier has left. It returns the most units that were admitted in any window of
-// the larger tier's period.
+// switched charges a key like a client that gets as much as possible by switching between
+// two tiers of one name. Whenever the smaller tier admits a unit, the client spends all
+// that the larger tier has left. It returns the most units that were admitted in any
+// window of the larger tier's period.
 func switched(t *testing.T, store weir.Store, tiers [2]weir.Limit, rounds int, pause func()) (most int) {
 	t.Helper()
 	var spent []time.Time
@@ -100,8 +100,8 @@ func TestSwitchedTiers(t *testing.T) {
 	})
 }
 
-// TestSwitchedBatch: a batch under a small tier decides as its transactions do one by one,
-// also if a larger tier has spent more than the small one holds.
+// TestSwitchedBatch: the transactions of a batch under a small tier get the same decisions
+// as one by one, even if a larger tier has spent more than the small tier holds.
 func TestSwitchedBatch(t *testing.T) {
 	server := miniredis.RunT(t)
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
@@ -253,8 +253,9 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 
 // TestCancelAfterChange: a charge is cancelled after its limit has got so short a period
 // that its units no longer count. Nothing is given back. Redis writes nothing, so under the
-// old period the units still count. A store in memory then keeps a meter by its new period,
-// and so forgets the units. Windows and logs count the units in both stores.
+// old period the units still count. A store in memory then keeps GCRA and the buckets by
+// the new period, and so forgets the units. Windows and logs count the units in both
+// stores.
 func TestCancelAfterChange(t *testing.T) {
 	before, after := limitsOf(6, 10_000*time.Hour), limitsOf(6, time.Microsecond)
 	for i, l := range before {
@@ -308,7 +309,7 @@ func decideBoth(t *testing.T) func(*weir.Transaction) *weir.Transaction {
 	}
 }
 
-// cancelOf returns what cancels a reservation under these limits.
+// cancelOf returns the transaction that cancels a reservation under these limits.
 func cancelOf(turn *weir.Transaction, limits ...weir.Limit) *weir.Transaction {
 	back := &weir.Transaction{}
 	for _, l := range limits {
@@ -321,7 +322,7 @@ func cancelOf(turn *weir.Transaction, limits ...weir.Limit) *weir.Transaction {
 }
 
 // TestCancelTwiceAfterChange: a reservation in a log is cancelled a second time, under a
-// shorter period. The decision must be that of the Go code, which keeps the units before it
+// shorter period. The decision must be that of the Go code, which keeps the earlier units
 // for the longer period.
 func TestCancelTwiceAfterChange(t *testing.T) {
 	decide := decideBoth(t)
@@ -335,10 +336,10 @@ func TestCancelTwiceAfterChange(t *testing.T) {
 	decide(cancelOf(turns[2], short))
 }
 
-// TestCancelAfterForget: a reservation is cancelled after its limit was forgotten and has
-// reserved again, in the log of another limit. The limit of the reservation then has no
-// units left. Its next unit is spent at the instant before the reservation: the units of the
-// other limit, which are later, must not delay that instant.
+// TestCancelAfterForget: a reservation under limit b is cancelled after b was forgotten
+// and has reserved again, in a log that b shares with limit a. Then no units of b are left
+// in the log. The next unit of b is spent at the instant before the reservation. The later
+// units of a must not delay it.
 func TestCancelAfterForget(t *testing.T) {
 	a, b := algorithms.SlidingLog(9, time.Minute).Named("a"), algorithms.SlidingLog(9, time.Minute).Named("b")
 	for _, test := range []struct {
