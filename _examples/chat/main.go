@@ -31,7 +31,7 @@ type message struct {
 }
 
 func main() {
-	speed := flag.Int("speed", 1, "the speed of the chat, from 1 to 100: messages and tokens come so many times as fast")
+	speed := flag.Int("speed", 1, "how many times as fast messages and tokens come, from 1 to 100")
 	flag.Parse()
 	log.SetFlags(0)
 	if *speed < 1 || *speed > 100 {
@@ -87,7 +87,7 @@ func (r *room) say(ctx context.Context, user string) (remaining int64, retry tim
 	return t.Decisions[0].Remaining, t.RetryAfter(), nil
 }
 
-// messages returns the messages of a chat of 20 seconds, in the order of time.
+// messages returns the messages of a chat of 20 seconds, sorted by time.
 func messages() []message {
 	all := []message{
 		{100 * time.Millisecond, "anna", "hi all"},

@@ -1,4 +1,4 @@
-// Chi has limits inside each other: one for all requests together, one for each client and
+// Chi nests three kinds of limits: one for all requests together, one for each client and
 // route of a group, and one for each client of an expensive route.
 //
 //	go run ./_examples/chi

@@ -1,4 +1,4 @@
-// Playground serves a page that explains rate limits in pictures that the reader can touch.
+// Playground serves a page that explains rate limits in pictures that the reader can change.
 // The library decides every request in the pictures: it is compiled to WebAssembly and runs
 // in the page. With -static the program writes the page to a directory that any web server
 // can serve.

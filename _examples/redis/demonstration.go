@@ -56,7 +56,7 @@ func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 	case <-d.ctx.Done():
 	}
 	return d.show(
-		step{"Redis is back. It never saw ben, so ben has 10 requests again: an outage lets twice the limit pass at most.", "ben", 20, 10, 12, 0},
+		step{"Redis is back. It has not counted ben's requests, so ben has 10 again. An outage lets at most twice the limit pass.", "ben", 20, 10, 12, 0},
 	)
 }
 

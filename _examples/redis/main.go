@@ -41,14 +41,15 @@ type replica struct {
 	hybrid  *weir.HybridStore
 }
 
-// newStore returns the store of a replica: Redis, and while Redis is away the replica's
-// share of each limit in memory. The order matters:
+// newStore returns the store of a replica. The store counts in Redis. While Redis is away,
+// it counts in memory, up to the replica's share of each limit. The order of the layers
+// matters:
 //
-//   - Breaker is next to Redis. If Hybrid were between them, a refusal from memory
-//     would count as an answer of Redis and close the breaker.
+//   - Breaker is next to Redis. If Hybrid were between Breaker and Redis, a refusal from
+//     memory would count as an answer of Redis and close the breaker.
 //   - Hybrid is inside Fallback. It remembers refusals of Redis, which stay true while
-//     Redis is away. Outside Fallback it would also remember refusals of the share, for
-//     up to 10 s after Redis is back and has units left.
+//     Redis is away. Outside Fallback it would also remember refusals of the share in
+//     memory. They could last up to 10 s after Redis is back and has units left.
 //   - Fallback is outside of both, so that it takes over when the breaker is open.
 //   - Share is around the store in memory only, because Redis has the whole limit.
 func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas int) weir.Store {
@@ -78,7 +79,7 @@ func (r *replica) asked() int {
 }
 
 func main() {
-	addr := flag.String("addr", "localhost:8080,localhost:8081", "`addresses` to listen on; one that is missing is any free port")
+	addr := flag.String("addr", "localhost:8080,localhost:8081", "`addresses` of the two replicas; without the second, that replica listens on a free port")
 	redisAddr := flag.String("redis", "", "`address` of a Redis; without it a Redis runs inside this program")
 	once := flag.Bool("once", false, "end after the demonstration")
 	flag.Parse()

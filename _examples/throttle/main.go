@@ -1,7 +1,8 @@
 // Throttle lets three clients share the quota of a partner's API: 5 requests in any second.
-// A request that would exceed the quota waits for its turn. Once, the partner answers 429
-// with a Retry-After of 2 seconds; then all three clients pause, and the request is sent
-// again. The clients share a Redis. Without -redis a small Redis runs inside this program.
+// A request that would exceed the quota waits for its turn. The partner answers one request
+// with a 429 and a Retry-After of 2 seconds. Then all three clients pause, and that request
+// is sent again. The clients share a Redis. Without -redis a small Redis runs inside this
+// program.
 //
 //	go run ./_examples/throttle
 //	go run ./_examples/throttle -redis localhost:6379
@@ -73,7 +74,7 @@ func main() {
 	base, end := demo.Serve("localhost:0", &partner{line: line})
 	defer end()
 
-	fmt.Printf("The partner allows %d requests in any second. anna, ben and carl have %d each.\n\n", quota, each)
+	fmt.Printf("The partner allows %d requests in any second. anna, ben and carl send %d requests each.\n\n", quota, each)
 	prefix := "weir.example." + rand.Text() + ":" // each run counts anew; in production the prefix is the same in all processes
 	done := make(chan error)
 	for _, name := range names {

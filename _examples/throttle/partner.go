@@ -54,7 +54,7 @@ type timeline struct {
 	arrivals []time.Time
 	most     int       // the most arrivals in any second
 	paused   time.Time // when the partner asked for a pause
-	early    int       // arrivals during the pause, which should be none
+	early    int       // arrivals during the pause, later than grace; 0 if all goes well
 	ok       int       // answers with status 200
 }
 
@@ -70,8 +70,8 @@ func (t *timeline) answered() {
 	t.ok++
 }
 
-// arrive records an arrival. It reports whether more than the quota arrived in the last
-// second, and whether the partner asks for a pause.
+// arrive records an arrival. It reports whether more requests than the quota arrived in the
+// last second, and whether the partner now asks for a pause.
 func (t *timeline) arrive(name string) (over, asks bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,8 +114,9 @@ func (t *timeline) print() {
 	t.left, t.arrived = "", ""
 }
 
-// check prints a summary. It returns an error unless every request was done, the quota was
-// never exceeded, and no request arrived during the pause, after grace.
+// check prints a summary. It returns an error unless every request was done, the partner
+// never saw more than its quota, no request arrived during the pause except within grace,
+// and only one request was sent twice.
 func (t *timeline) check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

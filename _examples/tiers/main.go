@@ -21,7 +21,7 @@ import (
 type tier string
 
 // tiers are built once, not with each request. Limits without names are counted under their
-// period, so an account that changes its tier keeps what it has spent.
+// period, so the units that an account has spent still count after it changes its tier.
 var tiers = map[tier][]weir.Limit{
 	"":     {algorithms.GCRA(1, 10*time.Second)}, // strangers
 	"free": {algorithms.GCRA(2, 10*time.Second)},
@@ -71,8 +71,9 @@ type (
 	tierKey struct{}
 )
 
-// authenticate puts the account of the API key into the request's context, if there is one.
-// It runs before the limiter, so that the limiter counts accounts and not made-up API keys.
+// authenticate puts the account of the API key into the request's context, if the key has an
+// account. It runs before the limiter, so that the limiter counts accounts and not made-up
+// API keys.
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a, ok := accounts[r.Header.Get("X-API-Key")]; ok {

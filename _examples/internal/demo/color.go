@@ -14,7 +14,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// Green, Red and Bold return s with the escape codes of that style, or s alone if programs
+// Green, Red and Bold return s between escape codes for the terminal, or s alone if programs
 // print no colours.
 func Green(s string) string { return paint("32", s) }
 func Red(s string) string   { return paint("31", s) }
@@ -27,9 +27,8 @@ func paint(how, s string) string {
 	return "\x1b[" + how + "m" + s + "\x1b[0m"
 }
 
-// Bar draws the fraction n/most: a row of 10 squares, or of fewer if most is less than 10,
-// of which that fraction is filled. It returns "" unless most is positive and n is from 0
-// to most.
+// Bar draws the fraction n/most as a row of filled and empty squares. The row has 10 squares,
+// or fewer if most is less than 10. Bar returns "" if most < 1, n < 0 or n > most.
 func Bar(n, most int) string {
 	if most < 1 || n < 0 || n > most {
 		return ""

@@ -1,5 +1,5 @@
 // Package demo runs the examples that serve HTTP. It listens on this machine, sends the
-// requests of the example to itself, prints each as a curl command with its answer, and
+// requests of the example to itself, prints them as curl commands with their answers, and
 // serves until Ctrl-C.
 package demo
 
@@ -35,8 +35,9 @@ type Request struct {
 	Want   int               // the expected status; 0 means 200. Run fails at any other status
 }
 
-// Run serves h on the address of the flag -addr, prints about, and sends the requests to h.
-// Then Run returns if the flag -once is set. Without -once it goes on serving until Ctrl-C.
+// Run serves h on the address of the flag -addr, prints the argument about, and sends the
+// requests to h. Then Run returns if the flag -once is set. Without -once it goes on serving
+// until Ctrl-C.
 func Run(about string, h http.Handler, requests ...Request) {
 	addr := flag.String("addr", "localhost:8080", "`address` to listen on; localhost:0 is any free port")
 	once := flag.Bool("once", false, "end after the demonstration")
@@ -59,8 +60,8 @@ func Run(about string, h http.Handler, requests ...Request) {
 	end()
 }
 
-// Serve serves h on addr until end is called. base is the URL of the server. If the server
-// fails, the program ends.
+// Serve serves h on addr until the caller calls the function end. base is the URL of the
+// server. If the server fails, the program ends.
 func Serve(addr string, h http.Handler) (base string, end func()) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {

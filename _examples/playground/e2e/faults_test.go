@@ -11,8 +11,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestPausedHit sends a request while the scene is paused. Its dot must be drawn in full
-// size.
+// TestPausedHit sends a request while the scene is paused. The dot of the request must be
+// drawn in full size.
 func TestPausedHit(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&pattern=none&algorithms=sliding-log")
@@ -31,8 +31,8 @@ func TestPausedHit(t *testing.T) {
 	}
 }
 
-// TestLimitStep changes the quota. The line of the limit must step now, and the past must
-// stay as it was drawn.
+// TestLimitStep changes the quota. The line of the limit must step at the instant of the
+// change, and the past must stay as it was drawn.
 func TestLimitStep(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&algorithms=sliding-log,token-bucket")
@@ -60,8 +60,8 @@ func TestMany(t *testing.T) {
 	p.picture("many-1280-light")
 }
 
-// TestHint opens a pattern that begins later. The page must say when it sends its next
-// request.
+// TestHint opens a pattern that begins later. The page must say when the pattern sends its
+// next request.
 func TestHint(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#pattern=boundary&period=60")
@@ -101,13 +101,13 @@ func TestViews(t *testing.T) {
 		t.Errorf("%d requests wait", waits)
 	}
 	if dots := p.dots("calendar"); len(dots) != 20 || passed(dots) != 20 {
-		t.Errorf("%d of %d passed about midnight, want 20 of 20", passed(dots), len(dots))
+		t.Errorf("%d of %d passed around midnight, want 20 of 20", passed(dots), len(dots))
 	}
 	p.picture("views-1280-light")
 }
 
-// TestFold opens the page as wide and high as telephones are, and as a desktop is at a zoom
-// of 200 %. The first chart must be visible without scrolling.
+// TestFold opens the page at the sizes of two telephones, and of a desktop at a zoom of
+// 200 %. The first chart must be visible without scrolling.
 func TestFold(t *testing.T) {
 	t.Parallel()
 	base := serveStatic(t)

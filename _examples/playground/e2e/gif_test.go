@@ -54,8 +54,8 @@ func TestMovingPicture(t *testing.T) {
 	}
 }
 
-// movie joins pictures to an animation of 10 frames a second. Each frame has only what has
-// changed.
+// movie joins pictures to an animation of 10 frames a second. Each frame has only the
+// rectangle that has changed.
 func movie(shots []image.Image) *gif.GIF {
 	palette, index := paletteOf(shots)
 	m := &gif.GIF{}
@@ -73,7 +73,8 @@ func movie(shots []image.Image) *gif.GIF {
 	return m
 }
 
-// paletteOf returns the 255 most frequent colors, and for each color the nearest of them.
+// paletteOf returns the 255 most frequent colors, and for each color of the pictures the
+// index of the nearest of these 255.
 func paletteOf(shots []image.Image) (palette color.Palette, index map[color.RGBA]uint8) {
 	used := map[color.RGBA]int{}
 	for _, shot := range shots {
@@ -94,8 +95,8 @@ func paletteOf(shots []image.Image) (palette color.Palette, index map[color.RGBA
 	return palette, index
 }
 
-// paint returns a picture in the colors of the palette, and the part of it that differs from
-// the picture before: all of it if there is none.
+// paint returns a picture in the colors of the palette, and the rectangle that differs from
+// the previous picture. If there is no previous picture, it is the whole rectangle.
 func paint(shot image.Image, bounds image.Rectangle, palette color.Palette, index map[color.RGBA]uint8, before *image.Paletted) (now *image.Paletted, changed image.Rectangle) {
 	now = image.NewPaletted(bounds, palette)
 	for y := range bounds.Dy() {

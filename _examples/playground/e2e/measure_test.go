@@ -91,7 +91,8 @@ func used() map[int]time.Duration {
 	return all
 }
 
-// since returns the processor time that the browser has used since before was measured.
+// since returns the processor time that the browser has used since an earlier call of used.
+// The argument before is what that call returned.
 func since(before map[int]time.Duration) (sum time.Duration) {
 	for pid, d := range used() {
 		sum += d - before[pid]

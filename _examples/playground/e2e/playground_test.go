@@ -1,7 +1,8 @@
 // Package e2e tests the playground as a visitor uses it: in a browser, over HTTP.
 //
 // It is a module of its own, because it requires a library that controls the browser. If
-// chromium is missing the tests are skipped; if the environment variable CI is set, they fail.
+// chromium is missing, the tests are skipped. They fail instead if the environment variable
+// CI is set.
 package e2e
 
 import (
@@ -121,7 +122,7 @@ func newTab(t *testing.T) *tab {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// With this setting, a tab in the background gets keys and draws as well.
+	// With this setting, a tab in the background also gets keys and draws.
 	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -324,8 +325,8 @@ func (p *page) prefer(pairs ...string) {
 }
 
 // TestSizes opens the page at the widths of a telephone, a tablet and a desktop, light and
-// dark. Nothing may be cut off at the side, and controls must be large enough to be hit
-// (WCAG 2.2, 2.5.8).
+// dark. Nothing may be cut off at the side, and controls must be at least 24 px wide and
+// high (WCAG 2.2, 2.5.8).
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	base := serve(t)

@@ -38,8 +38,8 @@ var all = func() string {
 	return strings.Join(names, ",")
 }()
 
-// TestReplay decides all requests that the page shows again without the playground. The
-// decisions must be the same.
+// TestReplay takes all requests that the page shows, and decides them again without the
+// playground. The decisions must be the same.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes")
@@ -209,8 +209,8 @@ func TestLink(t *testing.T) {
 	p.wait(`document.querySelector("#problem").textContent.includes('quota: "1000" is not a number from 1 to 100')`)
 }
 
-// TestChat plays the chat. Without the limit all messages pass. With it all messages of
-// ordinary users pass, and few of the spammer.
+// TestChat plays the chat. Without the limit all messages pass. With the limit all messages
+// of ordinary users pass, and 7 of the spammer's 29.
 func TestChat(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#pattern=none&speed=10")
@@ -228,8 +228,8 @@ func TestChat(t *testing.T) {
 	p.picture("chat-1280-light")
 }
 
-// TestHistory lets 20 minutes pass for every algorithm. The page must not keep more dots
-// and elements than after 3 minutes.
+// TestHistory lets 20 minutes pass for every algorithm. Then the page must not have more
+// elements than after 3 minutes, and at most a tenth more dots and samples.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes&pattern=steady&rate=20&period=60")
@@ -243,12 +243,12 @@ func TestHistory(t *testing.T) {
 	p.wait(`playground.frame.now - playground.scene.start >= 1200e6`)
 	keptLater, nodesLater := size()
 	if keptLater > kept*11/10 || nodesLater > nodes || len(p.dots("gcra")) > 1200 {
-		t.Errorf("%d dots and looks, %d elements after 3 minutes; %d, %d after 20", kept, nodes, keptLater, nodesLater)
+		t.Errorf("%d dots and samples, %d elements after 3 minutes; %d, %d after 20", kept, nodes, keptLater, nodesLater)
 	}
 }
 
-// TestStill opens the page for a visitor who prefers reduced motion. Numbers must change as
-// usual, and the picture only twice a second.
+// TestStill opens the page for a visitor who prefers reduced motion. The picture must change
+// about twice a second.
 func TestStill(t *testing.T) {
 	t.Parallel()
 	p := open(t, "")
@@ -260,7 +260,8 @@ func TestStill(t *testing.T) {
 }
 
 // TestDraws opens a steady pattern. The picture must change about five times a second, and
-// only in charts that the visitor can see. Of the requests only the visitor's are announced.
+// only in charts that the visitor can see. Screen readers must hear only of requests that
+// the visitor sent.
 func TestDraws(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#pattern=steady&rate=10")
@@ -282,7 +283,7 @@ func TestDraws(t *testing.T) {
 	eval[any](p, `document.querySelector("#hit").click()`) // one request, however long it takes
 	p.wait(`document.querySelector("#live").textContent !== ""`)
 	if n := eval[int](p, `playground.dots("gcra").filter((d) => d.own).length`); n != 1 {
-		t.Errorf("%d requests are the visitor's, want 1", n)
+		t.Errorf("the visitor sent %d requests, want 1", n)
 	}
 }
 

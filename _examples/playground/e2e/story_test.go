@@ -134,9 +134,8 @@ func (p *page) text(selector string) string {
 	return eval[string](p, fmt.Sprintf("document.querySelector(%q).textContent", selector))
 }
 
-// TestStory decides every request of every scene again: as the scene opens, at its end, and
-// after the reader has changed its numbers. It does so on the static page and on the served
-// one.
+// TestStory decides every request of every scene again: when the scene opens, at its end,
+// and after the reader has changed its numbers. It opens the static page and the served page.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	for where, base := range map[string]string{"static": serveStatic(t), "served": serve(t)} {
@@ -197,7 +196,7 @@ func TestLessons(t *testing.T) {
 	}
 }
 
-// peak returns how many requests passed at most in any 10 s.
+// peak returns the largest number of requests that passed within 10 s.
 func peak(dots []told) (most int) {
 	for _, a := range dots {
 		n := 0
@@ -347,8 +346,8 @@ func TestTouch(t *testing.T) {
 	p.wait(fmt.Sprintf("!playground.scenes.edge.playing && Math.abs(playground.scenes.edge.now - %d) < 1", now+500_000))
 }
 
-// tap touches the screen at x and y with a finger. It moves the finger to each y in the
-// list to, and then lifts it.
+// tap touches the screen at x and y with a finger. It moves the finger up or down to further
+// points, whose y coordinates follow, and then lifts the finger.
 func tap(p *page, x, y float64, to ...float64) {
 	p.Helper()
 	p.touch(true)
@@ -413,9 +412,9 @@ func TestStoryStays(t *testing.T) {
 	t.Logf("JavaScript's heap: %.1f MB, and %.1f MB after ten minutes", h/1e6, heap()/1e6)
 }
 
-// TestStoryFits opens the story at the widths of telephones and desktops, and at those of a
-// 1280 px window at a zoom of 200 and 400 %. Nothing may be cut off, controls must have 24
-// px, and colours enough contrast, light and dark.
+// TestStoryFits opens the story at the widths of telephones and desktops, and at the widths
+// of a 1280 px window at a zoom of 200 and 400 %. Nothing may be cut off, controls must be
+// at least 24 px wide and high, and colours must have enough contrast, light and dark.
 func TestStoryFits(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -547,7 +546,7 @@ func TestFirstPicture(t *testing.T) {
 	}
 }
 
-// A slow handler sends at most rate bytes a second, all of its responses together.
+// A slow handler sends at most rate bytes a second in all its responses together.
 type slow struct {
 	next http.Handler
 	rate float64

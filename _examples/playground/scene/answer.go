@@ -29,8 +29,8 @@ var dialects = []struct {
 	{"none", weir.NoHeaders},
 }
 
-// ServeHTTP sends one request through the scene. It answers as a limiter with the
-// {algorithm} of the path does, in the dialect that the query parameter headers names.
+// ServeHTTP sends one request through the scene. The answer is that of a limiter with the
+// {algorithm} of the path. The query parameter "headers" names the dialect of the answer.
 func (s *Scene) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := cmp.Or(r.URL.Query().Get("headers"), dialects[0].name)
 	for _, d := range dialects {
@@ -42,7 +42,7 @@ func (s *Scene) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case err != nil:
 			http.Error(w, silent, http.StatusServiceUnavailable)
 		case row == nil:
-			http.Error(w, "The scene has no such algorithm.", http.StatusNotFound)
+			http.Error(w, "The scene does not have this algorithm.", http.StatusNotFound)
 		default:
 			row.answer(w, d.dialect)
 		}
@@ -51,8 +51,9 @@ func (s *Scene) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "The parameter headers names no known dialect.", http.StatusBadRequest)
 }
 
-// hitRow sends one request through the scene. It returns a copy of the row of algorithm
-// after the request, or nil if the scene has no such row.
+// hitRow sends one request through the scene. It returns a copy of the row of an algorithm
+// after the request. If the scene has no row for the algorithm, hitRow sends no request and
+// returns nil.
 func (s *Scene) hitRow(algorithm string) (*row, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +68,7 @@ func (s *Scene) hitRow(algorithm string) (*row, error) {
 	return s.rowOf(algorithm), nil
 }
 
-// rowOf returns a copy of the row of algorithm, or nil if there is none.
+// rowOf returns a copy of the row of an algorithm, or nil if the scene has no such row.
 func (s *Scene) rowOf(algorithm string) *row {
 	i := slices.IndexFunc(s.rows, func(r *row) bool { return r.kind.name == algorithm })
 	if i < 0 {
@@ -77,16 +78,16 @@ func (s *Scene) rowOf(algorithm string) *row {
 	return &row
 }
 
-// answer writes the response of a Limiter whose limit is that of the row and whose store
-// returns the row's last decision. The Limiter gets a new request, because the caller's
-// request may carry the decisions of another Limiter.
+// answer writes the HTTP response to the last decision of the row. A Limiter with the limit
+// of the row writes it; its store returns that decision. The Limiter gets a new request,
+// because the caller's request may carry the decisions of another Limiter.
 func (r *row) answer(w http.ResponseWriter, d weir.Dialect) {
 	limiter, err := weir.New(told{r.last}, weir.Options{
 		Headers: d,
 		Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{r.limit}}},
 	})
 	if err != nil {
-		http.Error(w, "There is no such limit.", http.StatusInternalServerError)
+		http.Error(w, "The limit of the scene is not valid.", http.StatusInternalServerError)
 		return
 	}
 	req, _ := http.NewRequestWithContext(context.Background(), http.MethodGet, "/", nil)
@@ -102,8 +103,8 @@ type Answer struct {
 	Text    string `json:"text"`
 }
 
-// Answers returns the HTTP response to the latest request under algorithm, once in every
-// dialect. The list is empty if there was no request.
+// Answers returns the HTTP response that an algorithm gives to the latest request, once in
+// every dialect. The list is empty if there was no request.
 func (s *Scene) Answers(algorithm string) []Answer {
 	s.mu.Lock()
 	row := s.rowOf(algorithm)
@@ -120,7 +121,7 @@ func (s *Scene) Answers(algorithm string) []Answer {
 	return all
 }
 
-// A recorder is a ResponseWriter that keeps the response, for String.
+// A recorder is a ResponseWriter that keeps the response. String returns the response.
 type recorder struct {
 	header http.Header
 	status int

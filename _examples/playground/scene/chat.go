@@ -42,7 +42,7 @@ type line struct {
 	Text  string `json:"text"`
 	OK    bool   `json:"ok"`
 	Retry int64  `json:"retry"` // RetryAfter of the decision, in µs
-	Last  bool   `json:"last"`  // the last line of the chat
+	Last  bool   `json:"last"`  // whether this is the last line of the chat
 }
 
 func chatCharge(user string, cost int64) weir.Charge {

@@ -103,8 +103,8 @@ func reply(v any) []byte {
 	return data
 }
 
-// Replicas stands for processes that share one store, each with a Hybrid in front of it or
-// without. The store is a memstore, on the clock of this process.
+// Replicas simulates processes that share one store. Either each process has a Hybrid in
+// front of the store, or none has. The store is a memstore, on the clock of this process.
 type Replicas struct {
 	store   *counted
 	replica []weir.Store
@@ -130,7 +130,7 @@ type Call struct {
 	Asked bool  `json:"asked"` // whether the replica asked the store
 }
 
-// Take sends a request to the i-th replica, counted from 0. charge is a Charge in JSON. The
+// Take sends a request to replica i, counting from 0. charge is a Charge in JSON. The
 // result is a Call in JSON, or a Reply with an Error.
 func (r *Replicas) Take(i int, charge []byte) []byte {
 	var c Charge

@@ -9,7 +9,7 @@ import (
 // A frame has the requests since the last frame, and the state of the scene.
 type frame struct {
 	Now     int64      `json:"now"`
-	Next    int64      `json:"next,omitempty"` // when the pattern sends its next request, in µs since 1970
+	Next    int64      `json:"next,omitempty"` // when the next request or message is due, in µs since 1970; 0 while paused
 	Rows    []rowFrame `json:"rows"`
 	Chat    []line     `json:"chat,omitempty"`
 	Decided int        `json:"decided"`
@@ -121,8 +121,8 @@ func (s *Scene) announcement() announcement {
 	return a
 }
 
-// look asks the store at one instant how much every user has left. For each algorithm and
-// user it returns Remaining, and NextAfter and ResetAfter in µs.
+// look asks the store how much every user has left. It returns the instant of the answer
+// and, for each algorithm and user, Remaining, and NextAfter and ResetAfter in µs.
 func (s *Scene) look() (at int64, left [][][3]int64, err error) {
 	var charges []weir.Charge
 	for _, r := range s.rows {

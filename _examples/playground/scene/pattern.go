@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A source is a stream of requests, or of messages of the chat. They are numbered from 0.
+// A source is a stream of requests, or of messages of the chat, numbered from 0.
 type source struct {
-	at   func(n int64) int64 // the instant at which number n is due, in µs since 1970; never if there is none
+	at   func(n int64) int64 // when number n is due, in µs since 1970, or the constant never
 	fire func(n int64) error // sends number n
 	n    int64               // the number to send next
 }
@@ -30,7 +30,8 @@ const (
 
 var users = []string{"you", "anna", "spammer"}
 
-// patternFrom returns the pattern of the settings. It begins at start, in µs since 1970.
+// patternFrom returns the pattern that the settings name. The argument start is the instant
+// at which it begins, in µs since 1970.
 func (s *Scene) patternFrom(start int64) []*source {
 	quota, period := s.set.Quota, s.set.Period*second
 	hit := func(user int, at func(n int64) int64) *source {
@@ -42,12 +43,12 @@ func (s *Scene) patternFrom(start int64) []*source {
 	switch s.set.Pattern {
 	case "steady":
 		return []*source{steady(you, 0, s.interval())}
-	case "bursts": // three quarters of the quota within 1/20 of the period, twice a period
+	case "bursts": // twice in each period, three quarters of the quota within 1/20 of the period
 		size := max(2, quota*3/4)
 		return []*source{hit(you, func(n int64) int64 {
 			return start + period/10 + n/size*(period/2) + n%size*(period/20)/size
 		})}
-	case "boundary": // the quota at the end of a window, and again at the beginning of the next
+	case "boundary": // the whole quota at the end of a window, and again just after it
 		first := (start/period + 1) * period
 		if first < start+period/20 {
 			first += period
@@ -69,5 +70,5 @@ func (s *Scene) patternFrom(start int64) []*source {
 	return nil
 }
 
-// interval returns the time between two requests at the rate of the scene.
+// interval returns the time between two requests at the rate of the scene, in µs.
 func (s *Scene) interval() int64 { return int64(float64(second) / s.set.Rate) }

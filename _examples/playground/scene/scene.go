@@ -19,8 +19,8 @@ const (
 	// so they are the same whenever they are opened.
 	epoch = int64(20_834*24*60*60) * second
 
-	// most is how many requests one call of advance decides at most, and about how many may
-	// wait to be sent to the page. If more requests wait, the clock of the scene stands
+	// most is the largest number of requests and messages that one call of advance sends.
+	// While that many decisions wait to be sent to the page, the clock of the scene stands
 	// still.
 	most = 1000
 
@@ -32,15 +32,15 @@ const (
 	// periods.
 	looksBack = 80
 
-	// longest is how many requests a held button sends at most.
+	// longest is the largest number of requests that a held button sends after the first.
 	longest = 600
 )
 
-// A Scene is what one visitor sees: a stream of requests that goes through
-// several algorithms, each on its own.
+// A Scene is what one visitor sees: a stream of requests. Each request goes through several
+// algorithms, which decide independently of each other.
 type Scene struct {
 	ID   string
-	Wake chan struct{} // receives a value when there are new Events
+	Wake chan struct{} // receives a value after a command or request, which may cause Events
 
 	ctx   context.Context
 	redis func() (weir.Store, error)
@@ -48,9 +48,9 @@ type Scene struct {
 	mu       sync.Mutex
 	set      settings
 	store    weir.Store // for requests
-	looks    weir.Store // for reading counts, past the Hybrid
+	looks    weir.Store // for reading counts, without the Hybrid
 	clock    *memory    // nil if the scene uses the clock of Redis
-	asked    *counted   // nil if there is no Redis
+	asked    *counted   // nil if the scene does not use Redis
 	decided  int        // decisions about requests
 	start    int64      // in µs since 1970, as are all instants here
 	now      int64
@@ -63,7 +63,7 @@ type Scene struct {
 	lines    []line // lines of the chat that are not sent yet
 	problem  string // not sent yet
 	announce bool   // the settings must be sent
-	fresh    bool   // and the page must clear what it shows
+	fresh    bool   // when the settings arrive, the page must clear what it shows
 	moved    bool   // there is a frame to send
 	past     int    // frames of the past that are not sent yet
 }
@@ -80,13 +80,13 @@ type row struct {
 	hits     []hit // not sent yet
 }
 
-// A hit is one request and its decision: the instant, the user, 1 if it passed, Remaining,
-// RetryAfter, ResetAfter and Wait, and 1 if the visitor sent it with the button. Times are
-// in µs.
+// A hit is one request and its decision: the instant, the user, 1 if the request passed,
+// Remaining, RetryAfter, ResetAfter and Wait, and 1 if the visitor sent the request with the
+// button. Times are in µs.
 type hit [8]int64
 
-// New returns a scene with the settings of a link. The scene ends with ctx. redis returns
-// an empty store in Redis; a nil redis means that there is no Redis.
+// New returns a scene with the settings of a link. The scene ends with ctx. The function
+// redis returns an empty store in Redis; if it is nil, there is no Redis.
 func New(ctx context.Context, id string, link url.Values, redis func() (weir.Store, error)) (*Scene, error) {
 	set, err := parse(link)
 	if err != nil {
@@ -184,7 +184,8 @@ func (s *Scene) restart() error {
 	return nil
 }
 
-// change sets other settings. Keys keep what they have spent if limits change.
+// change sets other settings. It restarts the scene if Redis or Hybrid is switched on or
+// off. After any other change, the units that keys have spent still count.
 func (s *Scene) change(set settings) error {
 	old := s.set
 	s.set = set
@@ -203,7 +204,8 @@ func (s *Scene) change(set settings) error {
 	return nil
 }
 
-// resize makes a row with a limit for each algorithm of the settings.
+// resize makes one row for each algorithm of the settings. Rows that the scene already has
+// are kept, with their counts.
 func (s *Scene) resize() {
 	old := s.rows
 	s.rows = nil
@@ -245,7 +247,8 @@ func (s *Scene) catchUp() error {
 	return s.advance(s.now + int64(float64(gone.Microseconds())*s.set.Speed))
 }
 
-// advance sends the requests and messages that are due by until, and moves the clock.
+// advance moves the clock of the scene forward to an instant, and sends the requests and
+// messages that are due by then.
 func (s *Scene) advance(until int64) error {
 	if len(s.rows[0].hits) >= most {
 		return nil
@@ -273,7 +276,7 @@ func (s *Scene) tick(now int64) {
 	}
 }
 
-// next returns the source that is due first.
+// next returns the source that is due first, and when it is due.
 func (s *Scene) next() (first *source, at int64) {
 	at = never
 	for _, src := range append([]*source{s.held, s.chat}, s.pattern...) {

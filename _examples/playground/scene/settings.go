@@ -47,7 +47,7 @@ type kind struct {
 }
 
 var kinds = []kind{
-	{name: "fixed-window", title: "Fixed window", about: "counts in windows that lie on the clock", limit: algorithms.FixedWindow, source: "FixedWindow"},
+	{name: "fixed-window", title: "Fixed window", about: "counts in windows aligned to the clock", limit: algorithms.FixedWindow, source: "FixedWindow"},
 	{name: "anchored-window", title: "Anchored window", about: "a window begins with its first request", limit: algorithms.AnchoredWindow, source: "AnchoredWindow"},
 	{name: "sliding-window", title: "Sliding window", about: "two counters, the older one weighted", limit: algorithms.SlidingWindow, source: "SlidingWindow"},
 	{name: "sliding-log", title: "Sliding log", about: "keeps the time of each request: exact", limit: algorithms.SlidingLog, source: "SlidingLog"},
@@ -141,7 +141,7 @@ func (set *settings) burst() int64 {
 	return set.Burst
 }
 
-// parse reads the settings of a link. A setting that is missing has its default.
+// parse reads the settings of a link. A setting that is missing gets its default.
 func parse(q url.Values) (settings, error) {
 	p := parser{q: q}
 	set := settings{
@@ -179,8 +179,8 @@ func usual() (names []string) {
 	return names
 }
 
-// query returns the settings as the query of a link, for parse. Settings that have their
-// default are left out.
+// query returns the settings as the query of a link, which parse can read. Settings that
+// have their default are left out.
 func (set *settings) query() string {
 	var parts []string
 	add := func(name, value, usual string) {

@@ -45,8 +45,8 @@ func (c *counted) Take(ctx context.Context, t *weir.Transaction) error {
 	return c.Store.Take(ctx, t)
 }
 
-// A told store answers with the decision that it was given, so that a Limiter can answer
-// the same request in every dialect.
+// A told store answers each question with the same Transaction, so that a Limiter can
+// answer one request in every dialect.
 type told struct{ weir.Transaction }
 
 func (d told) Take(_ context.Context, t *weir.Transaction) error {

@@ -16,8 +16,8 @@ import (
 const program = "github.com/seed83679106/weir/_examples/playground/wasm"
 
 // Compile compiles the library for browsers. It returns two files of the page: the program,
-// compressed, and the script of the Go distribution that runs it. It needs the go command
-// and the source code; go run has both.
+// compressed, and the script of the Go distribution that runs it. Compile needs the go
+// command and the source code; with go run, both are there.
 func Compile() (files map[string][]byte, err error) {
 	dir, err := os.MkdirTemp("", "playground")
 	if err != nil {

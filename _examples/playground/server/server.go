@@ -33,7 +33,8 @@ func Page() fs.FS {
 }
 
 // New returns the handler of the playground. Its streams end with ctx. Scenes that use
-// Redis use rdb. compile returns the result of Compile and compiles once at most.
+// Redis use rdb. The function compile must return the result of Compile. It is called for
+// each request of a compiled file, so it should remember the result.
 func New(ctx context.Context, rdb redis.UniversalClient, compile func() (map[string][]byte, error)) http.Handler {
 	s := &scenes{ctx: ctx, redis: rdb, open: map[string]*scene.Scene{}}
 	mux := http.NewServeMux()
@@ -56,8 +57,8 @@ func New(ctx context.Context, rdb redis.UniversalClient, compile func() (map[str
 	return http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(limit.Handler(hardened(mux)), 4096))
 }
 
-// hardened sets header fields that keep browsers from loading anything from other servers
-// into the page.
+// hardened sets the header fields for security. With them, a browser loads nothing from
+// other servers into the page.
 func hardened(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

@@ -19,11 +19,11 @@ import (
 const (
 	maxScenes = 64
 	tick      = 40 * time.Millisecond // between two frames
-	silence   = 10 * time.Second      // how long without events until the stream sends a comment, to show that it is alive
+	silence   = 10 * time.Second      // after this time without events the stream sends a comment, to show that it is alive
 	patience  = 5 * time.Second       // how long a page may leave the stream unread
 )
 
-// Scenes has the scenes of all open pages. A scene ends with its stream.
+// scenes has the open scenes that run in the server. A scene ends with its stream.
 type scenes struct {
 	ctx   context.Context // all streams end when ctx ends
 	redis redis.UniversalClient
@@ -115,7 +115,7 @@ func (p *scenes) find(w http.ResponseWriter, r *http.Request) *scene.Scene {
 	return s
 }
 
-// command handles the commands that controls of the page send.
+// command executes a command that a control of the page sends.
 func (p *scenes) command(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "The form can't be read.", http.StatusBadRequest)

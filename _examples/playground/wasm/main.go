@@ -1,7 +1,7 @@
 //go:build js && wasm
 
-// Wasm runs the library in a browser. It gives the page a global object weir with the
-// functions of main.
+// Wasm runs the library in a browser. It gives the page a global object named weir, which
+// has the functions that main lists.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// beat calls f with the time in ms, in time with the screen, once in every() ms while shown().
-// In between the browser has nothing to draw. Beats of 100 ms or more keep to tenths of a second,
-// so that several of them need no more frames than one. beat returns a function that ends it.
+// beat calls f about every every() ms, in an animation frame, with the time in ms. While shown()
+// returns false, it does not call f. Beats of 100 ms or more fall on tenths of a second, so that
+// several beats share their frames. beat returns a function that ends the calls.
 export function beat(every, f, shown = () => true) {
   let timer, frame;
   const call = (time) => {

@@ -22,7 +22,8 @@ function code() {
   write($("curl"), `curl -i '${location.origin}/scenes/${scene.now.id}/${algorithm}?headers=${$("dialect").value}'`);
 }
 
-// showAnswer fetches the answer to the latest request, at most every second.
+// showAnswer shows the answer to the latest request. It fetches an answer at most once a second,
+// unless now is true.
 let asked = 0, about = "";
 export async function showAnswer(now) {
   const key = `${serial} ${$("focus").value} ${scene.now.id}`;
@@ -33,7 +34,7 @@ export async function showAnswer(now) {
     const answer = (await answers($("focus").value)).find((a) => a.dialect === $("dialect").value)?.text;
     write($("answer"), answer ?? "No request yet.");
     $("answer").className = !answer ? "" : answer.startsWith("HTTP/1.1 429") ? "refused" : "passed";
-  } catch { /* the stream says so too */ }
+  } catch { /* the stream reports the failure, too */ }
 }
 
 $("focus").onchange = $("dialect").onchange = () => { code(); showAnswer(true); };

@@ -45,12 +45,12 @@ export function fill() {
   write($("stepSize"), `${s.period / 10} s`);
 }
 
-// count shows how many calls of Redis there were.
+// count writes the note about the store: how many calls of Redis there were, if there is Redis.
 export function count() {
   const { asked, decided } = scene.frame;
   write($("storeNote"), scene.now.settings.redis
-    ? `Redis was asked ${asked} times for ${decided} decisions. The clock is its own: pause only stops the requests.`
-    : "The scene has a clock of its own: it stops, steps and hurries. Hybrid saves calls to Redis.");
+    ? `Redis was asked ${asked} times for ${decided} decisions. The scene follows the clock of Redis: Pause stops only the requests.`
+    : "The scene has a clock of its own, which you can stop, step and speed up. Hybrid saves calls of Redis.");
 }
 
 function showRate() {
@@ -58,7 +58,7 @@ function showRate() {
   $("rate").setAttribute("aria-valuetext", `${rate()} per second`);
 }
 
-// send sends the settings that the controls show, with some changes.
+// send sends the settings that the controls show. The settings in changed replace some of them.
 function send(changed = {}) {
   const wrong = [$("quota"), $("period"), $("burst"), $("wait")].find((e) => !e.checkValidity());
   if (wrong) return problem(`${wrong.id[0].toUpperCase() + wrong.id.slice(1)}: a whole number from ${wrong.min} to ${wrong.max}.`);

@@ -14,7 +14,7 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// seconds is a length of time, rounded up: a wait of 0.0 s would be none.
+// seconds returns a length of time as text. It rounds up, so that no wait is shown as 0.0 s.
 export const seconds = (us) => us > 0 && us < 1e5 ? Math.ceil(us / 1e3) + " ms" : (Math.ceil(us / 1e5) / 10).toFixed(1) + " s";
 
 export function problem(text) {

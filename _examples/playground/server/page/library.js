@@ -1,7 +1,6 @@
-// The library, compiled to WebAssembly: an object whose functions take text and
-// return text. See wasm/main.go.
+// The library, compiled to WebAssembly: an object with the functions that wasm/main.go lists.
 
-export let served = false; // by the program of the playground, which has Redis
+export let served = false; // whether the program of the playground serves this page; it has Redis
 
 let loading;
 export function library() { return loading ??= load(); }
@@ -11,7 +10,7 @@ async function load() {
   if (!response.ok) throw new Error(await response.text());
   await script;
   served = response.headers.has("Playground-Redis");
-  // It comes compressed, whatever the server knows of that.
+  // The file is compressed, and no header field says so.
   const body = response.body.pipeThrough(new DecompressionStream("gzip"));
   const go = new Go();
   const { instance } = await WebAssembly.instantiateStreaming(new Response(body, { headers: { "Content-Type": "application/wasm" } }), go.importObject);

@@ -15,9 +15,9 @@ $("chat").onclick = () => {
 };
 
 let view = 0;     // the instant that is drawn
-let version = 0;  // of everything else that is drawn
-let axis = false; // the axis is drawn
-let lively = 0;   // when the visitor's latest request stops being news, in ms
+let version = 0;  // changes with everything else that is drawn
+let axis = false; // whether the axis is drawn
+let lively = 0;   // until when the picture is drawn more often, in ms
 function redraw() { axis = false; version++; }
 
 const on = {
@@ -83,7 +83,8 @@ function animate(time) {
   }
 }
 
-// The picture is drawn five times a second, and more often after a request of the visitor.
+// The picture is drawn five times a second, and more often for a second after a request of the
+// visitor. If the visitor prefers reduced motion, it is drawn twice a second.
 const pace = () => still.matches ? 480 : performance.now() < lively ? 80 : 200;
 let stop;
 function start() {
@@ -91,7 +92,7 @@ function start() {
   stop = beat(pace, animate, () => !document.hidden);
 }
 
-// hint says when the pattern sends its next request, if that is a while.
+// hint says when the pattern sends its next request, if that is more than 1.5 s away.
 function hint(wait) {
   write($("hint"), wait > 1.5e6 ? `The pattern sends its next request in ${Math.ceil(wait / 1e6)} s.` : "");
 }

@@ -8,7 +8,8 @@ export let rows = new Map(); // algorithm → {line, and the elements that show 
 export let serial = 0;       // number of the next request
 export let rivals;           // requests that two algorithms decide differently
 
-// lay builds a row for each algorithm of the scene that has none yet, and removes other rows.
+// lay builds a row for each algorithm of the scene that has none yet, and removes the rows of
+// algorithms that the scene does not have.
 export function lay({ fresh, now, rows: heads, settings, users }) {
   if (fresh) {
     rows.forEach((r) => r.line.clear());
@@ -92,7 +93,7 @@ function compare() {
   write($("disagree"), `They decide ${rivals.size} of the latest ${a.size} requests differently; a line marks those.`);
 }
 
-// table shows the latest requests, if it is open.
+// table fills the table of the latest requests, if the reader has opened it.
 let tabled = "";
 function table() {
   const now = $("tableBox").open ? `${serial} ${scene.now.rows.length} ${scene.now.id}` : "";

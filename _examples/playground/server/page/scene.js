@@ -1,42 +1,41 @@
-// The scene of this tab. The library runs it in this page; a scene in Redis is
-// run by the server, which tells of it in a stream.
+// The scene of this tab. The library runs the scene in this page, unless the scene uses Redis. A
+// scene that uses Redis runs in the server, which sends its events in a stream.
 
 import { problem } from "./dom.js";
 import { library, served } from "./library.js";
 
 export const scene = {
-  now: undefined,    // as it was announced last
-  frame: undefined,  // the latest
-  arrived: 0,        // when it did, in ms
-  // speed is that of its clock. Redis' has its own.
+  now: undefined,    // the latest announcement of the settings
+  frame: undefined,  // the latest frame
+  arrived: 0,        // when that frame arrived, in ms
+  // speed is the speed of the scene's clock. The clock of Redis always has speed 1.
   get speed() { return this.now.settings.redis ? 1 : this.now.settings.speed; },
 };
 
-let on;               // what to do with each event
-let ask, close;       // of the scene that is open
-let link;             // of the scene, as it was asked for
+let on;               // the handlers of events
+let ask, close;       // functions that send a command to the open scene, and close the scene
+let link;             // the link with which the scene was opened
 
-// listen says what is done with events, and opens the scene of a link.
+// listen sets the handlers of events, and opens the scene of a link.
 export async function listen(query, handlers) {
   on = handlers;
   await library();
   connect(query);
 }
 
-// connect opens a scene in place of the one there is.
+// connect closes the open scene, if there is one, and opens the scene of a link.
 export function connect(query) {
   close?.();
   link = query;
   const wanted = new URLSearchParams(query);
   if (wanted.get("store") === "redis" && !served) {
-    problem("This page has no server, and so no Redis: go run ./_examples/playground has. Memory keeps the counts.");
+    problem("This page has no server, and so no Redis. The counts are in memory. With go run ./_examples/playground there is a Redis.");
     wanted.delete("store");
   }
   (wanted.get("store") === "redis" ? stream : local)(wanted);
 }
 
-// command asks the scene for something. Commands arrive in the order in which
-// they were given.
+// command sends a command to the scene. Commands arrive in the order of the calls.
 let commands = Promise.resolve();
 export function command(what, params) {
   if (what === "set" && (params.store === "redis") !== scene.now.settings.redis) {
@@ -45,10 +44,11 @@ export function command(what, params) {
   }
   const body = new URLSearchParams(params);
   body.set("do", what);
-  return commands = commands.then(() => ask(body)).catch(() => {}); // the stream says so too
+  return commands = commands.then(() => ask(body)).catch(() => {}); // the stream reports the failure, too
 }
 
-// answers are what the latest request of an algorithm was answered.
+// answers returns the HTTP responses that an algorithm gives to the latest request, one in each
+// dialect.
 export async function answers(algorithm) {
   if (!scene.now.settings.redis) return JSON.parse((await library()).answers(algorithm));
   const response = await fetch(`scenes/${scene.now.id}/answers/${algorithm}`);
@@ -90,7 +90,7 @@ function stream(query) {
   };
 }
 
-// What a scene tells.
+// What to do with each event of a scene.
 const take = {
   scene(announced) {
     if (lost) problem("");

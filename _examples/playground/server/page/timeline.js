@@ -16,7 +16,7 @@ export class Timeline {
 
   clear() {
     this.dots = [];    // {t, user, ok, remaining, retry, reset, wait, own, n, v}
-    this.limits = [];  // the capacity since t: [{t, v}]
+    this.limits = [];  // the capacity is v from the instant t on: [{t, v}]
     this.levels = [];  // by lane: [{t, v}]
     this.left = [];    // by lane: {remaining, next, reset, idle}, with instants
     this.passed = this.refused = this.peak = 0;
@@ -34,8 +34,8 @@ export class Timeline {
 
   get bucket() { return this.head.algorithm === "token-bucket"; }
 
-  // level returns how many units are spent, and of a token bucket how many are left. A meter
-  // has fractions of units.
+  // level returns how many units are spent or, for a token bucket, how many are left. The level
+  // of a meter has fractions of units.
   level(remaining, reset) {
     const { head } = this, spent = head.meter ? reset * this.quota / this.period : head.capacity - remaining;
     return this.bucket ? head.capacity - spent : spent;
@@ -72,7 +72,7 @@ export class Timeline {
   }
 
   // show draws the instant view if the visitor can see the canvas and something differs from
-  // what is drawn there. The first picture is drawn always.
+  // what is drawn there. The first picture is always drawn.
   show(view, version, ink, rivals) {
     const same = view === this.view && version === this.version && !this.growing;
     if (this.view !== undefined && (same || !this.seen())) return;
@@ -120,7 +120,7 @@ export class Timeline {
     ctx.fillText(String(head.capacity), 2, y(head.capacity) + 10);
     ctx.fillText("0", 2, bottom - 2);
     ctx.beginPath();
-    this.limits.forEach(({ t, v }, i) => { // it holds from t until the next one does
+    this.limits.forEach(({ t, v }, i) => { // each limit holds until the t of the next
       const until = this.limits[i + 1]?.t ?? place.last;
       ctx.lineTo(i ? place.x(t) : 0, y(v));
       ctx.lineTo(place.x(until), y(v));
@@ -136,8 +136,8 @@ export class Timeline {
     this.drawDots(ctx, ink, place, lane, view, y, this.bucket ? bottom + 6 : top - 6);
   }
 
-  // drawRuler draws GCRA: each request lays a rod at the end of the others, or at now. A rod
-  // must not reach beyond the limit, which moves ahead of now.
+  // drawRuler draws GCRA: each request that passes adds a rod after the last one, or at now if
+  // the last one has ended. A rod must not end beyond the limit, which moves ahead of now.
   drawRuler(ctx, ink, place, lane, view, top, bottom) {
     const height = Math.min(26, bottom - top - 8), y = bottom - height, { capacity } = this.head;
     ctx.fillStyle = ink.accent;
@@ -155,7 +155,7 @@ export class Timeline {
     for (let at = y - 6; at < bottom; at += 6) ctx.fillRect(limit, at, 1.5, 3);
   }
 
-  // drawQueue joins each request that waits with the instant at which it goes ahead.
+  // drawQueue draws a line from each request that waits to the instant at which it goes ahead.
   drawQueue(ctx, ink, place, lane, view, y, bottom) {
     ctx.strokeStyle = ctx.fillStyle = ink.ok;
     ctx.lineWidth = 1;
@@ -351,15 +351,16 @@ function water(ctx, color, a, b) {
   return gradient;
 }
 
-// grown returns the relative size of a dot of the visitor, of that age in ms. It grows quickly
-// from 0, beyond 1, and then shrinks to 1. The age is that of the picture: a clock that stands
-// freezes nothing.
+// grown returns the relative size of a dot for a request of the visitor, from its age in ms. The
+// size grows quickly from 0 to more than 1, and then shrinks to 1. The age is real time, so the
+// dot grows even while the scene is paused.
 function grown(age) {
   const t = Math.min(1, age / 250);
   return 1 + 1.4 * (1 - t) ** 2 * Math.min(1, t * 8) - Math.max(0, 1 - t * 8);
 }
 
-// drop removes old elements from the front of a list, and those beyond most.
+// drop shortens a list from the front: first to the length most, and then by the elements for
+// which over returns true.
 function drop(list, most, over) {
   let n = Math.max(0, list.length - most);
   while (n < list.length && over(list[n])) n++;
@@ -410,7 +411,7 @@ export function drawAxis(canvas, period, view, ink) {
   }
 }
 
-// step returns 1, 2 or 5 times a power of ten, and no less than least.
+// step rounds a number up to 1, 2 or 5 times a power of ten.
 function step(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return power * ([1, 2, 5].find((m) => m * power >= least) ?? 10);

@@ -1,4 +1,4 @@
-// A token bucket, and GCRA, which decides the same by one instant.
+// A token bucket, and GCRA, which makes the same decisions from one instant.
 
 import { every } from "./edge.js";
 import { at, box, clock, label, line, mark, path, span, svg } from "./svg.js";
@@ -7,7 +7,7 @@ const cost = (l) => l.period / l.quota; // the time of one token
 const size = (l) => l.burst ?? l.quota;
 const tokens = (l, d) => size(l) - d.resetAfter / cost(l);
 
-// until is the instant up to which GCRA has spent the time.
+// until returns the instant at which the row of GCRA ends after a request.
 const until = (d) => d.t + d.decisions[1].resetAfter;
 
 export const bucket = {
@@ -36,7 +36,7 @@ export const bucket = {
     },
   }, {
     title: "GCRA: a rod for each request", height: 64, max: 1, ticks: [],
-    place: () => undefined, // the rods are its requests
+    place: () => undefined, // rods stand for the requests
     live(tape, area) {
       const l = tape.limits[1], [, d] = tape.look(), y = area.top + 26, end = tape.now + d.resetAfter, far = tape.now + size(l) * cost(l);
       const drawn = [box(tape.x(tape.now), y, tape.x(far) - tape.x(tape.now), 26, "ahead")];

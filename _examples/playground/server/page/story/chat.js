@@ -6,8 +6,8 @@ import { span } from "./svg.js";
 import { Ledger, look, second } from "./world.js";
 
 const limits = [{ algorithm: "token-bucket", quota: 1, period: 4 * second, burst: 3 }];
-const round = 20 * second; // after which the others say the same again
-const lines = 11;          // of the room
+const round = 20 * second; // after this time the other users repeat their messages
+const lines = 11;          // the most lines in the room
 const script = [
   [0.1, "anna", "hi all"], [1.3, "ben", "hi anna, did you see that goal?"], [2.2, "anna", "who is that?"], [3.3, "anna", "can it be muted?"],
   [7.2, "ben", "it mutes itself"], [11.3, "anna", "so it does"], [15.2, "ben", "back to the match"],
@@ -34,7 +34,7 @@ export class Chat {
     this.until(9 * second);
   }
 
-  // until lets the chat go on up to an instant.
+  // until plays the chat up to an instant.
   until(now) {
     for (;;) {
       const { t, user, text } = script[this.next % script.length], due = t + Math.floor(this.next / script.length) * round;

@@ -3,10 +3,10 @@
 import { box, label, line, mark, at, span } from "./svg.js";
 import { second } from "./world.js";
 
-// every is n instants from one to another.
+// every returns n instants with equal gaps, from one instant up to another but without it.
 export const every = (n, from, to) => Array.from({ length: n }, (_, i) => from + (to - from) * i / n);
 
-// attack is requests on both sides of an edge, and others later.
+// attack has the times of requests on both sides of an edge, and of some later requests.
 export const attack = [...every(11, 8.8, 9.9), ...every(11, 10.1, 11.2), ...every(8, 16, 24), ...every(4, 26, 28)];
 
 export const edge = {

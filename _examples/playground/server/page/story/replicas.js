@@ -1,5 +1,5 @@
-// Three replicas that share a limit, with a Hybrid in front of the store or
-// without. This is the library's own Hybrid, on the clock of the computer.
+// Three replicas that share a limit, with or without a Hybrid in front of the store. This is the
+// library's own Hybrid, on the clock of the computer.
 
 import { beat, inView } from "../beat.js";
 import { library } from "../library.js";
@@ -7,7 +7,7 @@ import { at, box, label, line, mark, patch, span, svg } from "./svg.js";
 
 const charge = JSON.stringify({ algorithm: "sliding-log", quota: 10, period: 10e6, burst: 10, key: "visitor", cost: 1 });
 const names = ["A", "B", "C"];
-const seen = 1500; // ms until a call is pale
+const seen = 1500; // a call is drawn paler after this time, in ms
 
 export class Replicas {
   constructor() {

@@ -13,8 +13,8 @@ import { epoch, ready } from "./world.js";
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const scenes = {};
 
-// A scene plays once when much of it comes into view, unless the reader has asked for
-// no motion. It stops when it leaves.
+// A scene begins to play when much of it comes into view for the first time, unless the reader
+// prefers reduced motion. It pauses when it leaves the view.
 const watch = new IntersectionObserver((entries) => {
   for (const { target, intersectionRatio, intersectionRect, rootBounds } of entries) {
     const scene = scenes[target.id];
@@ -37,7 +37,7 @@ async function tell() {
   show("chat", new Chat());
   const first = performance.now();
   for (const scene of [edge, log, weighted, bucket, waiting, several]) {
-    await new Promise((next) => setTimeout(next)); // the browser paints the one before
+    await new Promise((next) => setTimeout(next)); // meanwhile the browser paints the scene before
     show(scene.id, new Tape(scene));
   }
   const replicas = new Replicas();

@@ -13,8 +13,8 @@ export const box = (x, y, width, height, kind) => svg("rect", { x, y, width: Mat
 export const label = (x, y, text, kind = "") => svg("text", { x, y, class: kind }, text);
 export const path = (points, kind) => svg("path", { d: points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join(""), class: kind });
 
-// mark is a request: a disc if it passed, a cross if it was refused, a dash
-// if only another limit refused it, and a ring if it is not decided yet.
+// mark draws a request: a disc if it passed, a cross if it was refused, a dash if only another
+// limit refused it, and a ring if it is not decided yet. Units that were given back are a diamond.
 export function mark(kind, r = 4.5) {
   if (kind === "refused") return shape(kind, (x, y) => `M${x - r} ${y - r}l${2 * r} ${2 * r}m0 ${-2 * r}l${-2 * r} ${2 * r}`);
   if (kind === "spared") return shape(kind, (x, y) => `M${x - r + 1} ${y}h${2 * r - 2}`);
@@ -26,8 +26,8 @@ function shape(kind, outline) {
   return Object.assign(svg("path", { class: "mark " + kind }), { outline });
 }
 
-// at puts a mark somewhere, or a group of marks. It writes coordinates: for each transform the
-// browser would keep a picture apart.
+// at puts a mark, or a group of marks, at a place. It sets coordinates and no transform, because
+// the browser would keep a separate picture for each transform.
 export function at(x, y, e) {
   if (e.outline) e.setAttribute("d", e.outline(+x.toFixed(1), +y.toFixed(1)));
   else if (e.tagName === "circle") {
@@ -37,8 +37,8 @@ export function at(x, y, e) {
   return e;
 }
 
-// patch gives parent these children. It changes those that are there already, as far as they
-// differ, because the browser draws anew all that it has not had before.
+// patch replaces the children of parent. It changes elements that are already there instead of
+// adding new ones, because the browser draws every new element, even if it looks the same.
 export function patch(parent, ...children) {
   children.forEach((e, i) => {
     const was = parent.childNodes[i];
@@ -48,7 +48,8 @@ export function patch(parent, ...children) {
   while (parent.childNodes.length > children.length) parent.lastChild.remove();
 }
 
-// become changes one element into another, if they have attributes of the same names.
+// become changes the element was so that it equals e. It returns false if the two have different
+// names, or attributes of different names.
 function become(was, e) {
   if (was.nodeName !== e.nodeName) return false;
   if (e.nodeType === Node.TEXT_NODE) {
@@ -65,12 +66,12 @@ function become(was, e) {
   return true;
 }
 
-// clock is an instant of a scene, and span a length of time, never too short.
+// clock returns an instant of a scene as text. span returns a length of time as text, rounded up.
 export const clock = (us) => `${(us / 1e6).toFixed(1)} s`;
 export const span = (us) => us >= 1e5 ? `${(Math.ceil(us / 1e5) / 10).toFixed(1)} s` : `${Math.ceil(us / 1e3)} ms`;
 export const plural = (n, one, many = one + "s") => `${n} ${n === 1 ? one : many}`;
 
-// ticks are numbers for an axis from 0 to most, about as many as asked for.
+// ticks returns the numbers for an axis from 0 to most: about as many as the argument about says.
 export function ticks(most, about) {
   const least = most / about, power = 10 ** Math.floor(Math.log10(least));
   const step = Math.max(1, power * ([1, 2, 5].find((m) => m * power >= least) ?? 10));

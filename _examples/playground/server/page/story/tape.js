@@ -2,32 +2,38 @@
 // what the library decides of each. The reader plays it, scrubs it, puts requests
 // on it and changes its limits; then the library decides the whole tape again.
 //
-// A scene says what is its own: see the comment at constructor.
+// The comment at constructor lists what a scene defines.
 
 import { beat, inView } from "../beat.js";
 import { at, box, clock, label, line, mark, patch, plural, span, svg, ticks } from "./svg.js";
 import { look, replay, second } from "./world.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const top = 40;     // the line of requests, from the upper edge
-const fall = 35e4;  // µs that a request takes from there
-const most = 120;   // requests that a tape takes
-const kinds = { passed: "passed", refused: "refused", spared: "not counted", gift: "gifts" }; // of heaps
+const top = 40;     // the distance of the line of requests from the upper edge
+const fall = 35e4;  // the µs for which a request falls from that line
+const most = 120;   // the most requests of a tape
+const kinds = { passed: "passed", refused: "refused", spared: "not counted", gift: "gifts" }; // words in labels
 
-// lasts is a time from t on, such that it adds up with the clock.
+// lasts returns a length of time from t on as text. It rounds so that clock(t) and this time add up
+// to the clock at the end.
 const tenth = (us) => Math.round(us / 1e5) * 1e5;
 const lasts = (t, us) => span(us < 1e5 ? us : tenth(t + us) - tenth(t));
 
 export class Tape {
-  // A scene has an id, which is that of its section; length and start, in s;
-  // limits; within, in s; requests, in s; and rows. A row has
-  //   title, height, unit and max: what its axis shows, from 0 to max
+  // A scene has
+  //   id: the id of its section
+  //   length, start, within and requests: times in s
+  //   limits, with periods in s
+  //   rows
+  //   gauge(tape, w, h): a drawing of the mechanism
+  //   say(tape): a sentence about the present instant
+  //   why(dot, tape): a sentence that says why a request passed or was refused
+  // and a row has
+  //   title, height and max: its axis goes from 0 to max
   //   place(dot, tape): the value at which a dot is drawn, or undefined
-  //   limit: the name of the number of limits[0] that is drawn as a line
-  //   under(tape, row): what is drawn below the dots, for all of the tape
-  //   live(tape, row): what is drawn for now
-  // and besides gauge(tape), which draws the mechanism, say(tape), a sentence, and
-  // why(dot, tape), which says why a request was refused.
+  //   limit: the name of the number that is drawn as a line, as in the method number
+  //   under(tape, row): what is drawn below the dots, for the whole tape
+  //   live(tape, row): what is drawn for the present instant
   constructor(scene) {
     this.scene = scene;
     this.root = document.getElementById(scene.id);
@@ -87,7 +93,8 @@ export class Tape {
     this.decide();
   }
 
-  // A number of a sentence is "quota", or "1.period" of the second limit.
+  // number finds a number of the sentence: "quota" is a field of the first limit, and "1.period"
+  // a field of the second.
   number(name) {
     const [field, i] = name.split(".").reverse();
     return [this.limits[i ?? 0], field];
@@ -126,7 +133,7 @@ export class Tape {
     this.draw();
   }
 
-  // What pictures ask of a tape.
+  // What the pictures of scenes need to know.
   get past() { return this.dots.filter((d) => d.t <= this.now); }
   get passed() { return this.past.filter((d) => d.allowed && d.cost > 0); }
   get falls() { return this.dots.some((d) => d.t < this.now + 1e5 && this.now < d.t + fall); }
@@ -171,7 +178,7 @@ export class Tape {
   draw() {
     this.width = this.picture.clientWidth || 600;
     this.left = 34;
-    if (this.gauge) { // measured here and not as it moves, which would lay the page out each time
+    if (this.gauge) { // not measured in move, because each measurement makes the browser lay the page out
       this.gaugeSize = [this.gauge.clientWidth || 128, this.gauge.clientHeight || 220];
       this.gauge.setAttribute("viewBox", `0 0 ${this.gaugeSize.join(" ")}`);
     }
@@ -241,8 +248,9 @@ export class Tape {
     this.heap();
   }
 
-  // heap finds marks of a kind that would cover each other. Of three or more, or two crosses,
-  // the first is drawn, with their number and kind, or ×2 without room for a word.
+  // heap finds marks of one kind that would cover each other. If they are three or more, or two
+  // crosses, move shows only the first mark, with a label such as “3 passed”, or “×3” if there is
+  // no room for the word.
   heap() {
     this.heaps = [];
     const latest = new Map();
@@ -302,7 +310,7 @@ export class Tape {
     });
   }
 
-  // move shows the instant of the scene.
+  // move draws what changes with the time of the scene.
   move() {
     if (!this.lives) return;
     const x = this.x(this.now), now = `now: ${clock(this.now)}`;
@@ -333,7 +341,8 @@ export class Tape {
     this.tell(this.chosen);
   }
 
-  // drop draws a dot on its way from the line of requests, of which it has gone a part.
+  // drop draws a dot that falls from the line of requests to its place. part is how much of the
+  // time of the fall has passed.
   drop(dot, part) {
     const way = this.playing && !still.matches ? Math.min(1, part) ** 2 : 1;
     if (way === (dot.way ?? 1)) return;
@@ -346,7 +355,7 @@ export class Tape {
     if (e.textContent !== text) e.textContent = text;
   }
 
-  // Answers. Of the dots one can be reached with the Tab key, and the others from it with arrows.
+  // Answers. The Tab key reaches one dot, and the arrow keys go from there to the other dots.
   roam() {
     const past = this.past, one = past.includes(this.chosen) ? this.chosen : past.at(-1);
     this.fallen.forEach((e, i) => {

@@ -4,7 +4,7 @@ import { every } from "./edge.js";
 import { box, label, line, path } from "./svg.js";
 import { second } from "./world.js";
 
-// counts are those of the windows at an instant, with the requests up to it.
+// counts returns the counts of both windows at an instant, from the requests up to that instant.
 function counts(tape, t) {
   const { dots, limits: [{ period }] } = tape, start = Math.floor(t / period) * period;
   let before = 0, here = 0, real = 0;

@@ -1,4 +1,4 @@
-// What the library says to requests, on the clock of a scene. Times are in µs.
+// The decisions of the library about requests, on the clock of a scene. Times are in µs.
 
 import { library } from "../library.js";
 
@@ -18,7 +18,7 @@ export class Ledger {
     Object.assign(this, { limits, within, states: {} });
   }
 
-  // take asks the library for a request of a key, and keeps what follows.
+  // take asks the library to decide a request of a key, and keeps the states after the decision.
   take(now, key = "", cost = 1) {
     const reply = ask(this.limits, this.states[key], this.within, now, key, cost);
     this.states = { ...this.states, [key]: reply.states };
@@ -26,7 +26,7 @@ export class Ledger {
   }
 }
 
-// look asks how things stand, and changes nothing.
+// look returns the Decisions for a request of cost 0. It changes nothing.
 export const look = (limits, states, now, key = "") => ask(limits, states, 0, now, key, 0).decisions;
 
 function ask(limits, states, within, now, key, cost) {
@@ -37,7 +37,7 @@ function ask(limits, states, within, now, key, cost) {
 }
 
 // replay decides a schedule from the beginning. A request is {t, cost}; a dot
-// is a request and what became of it.
+// is a request with its decision.
 export function replay(limits, within, requests) {
   const ledger = new Ledger(limits, within);
   return [...requests].sort((a, b) => a.t - b.t).map((request, n) => {
