@@ -23,14 +23,14 @@ var (
 	ingressNginx = dialect{"X-Original-Method", "X-Original-Url", ""}
 )
 
-// envoyPrefix begins the paths that Envoy's ext_authz filter asks. The rest of the path is the
-// path of the original request. Envoy asks with the method and the host of that request.
+// envoyPrefix begins the paths that Envoy's ext_authz filter requests. The rest of the path is
+// the path of the original request. Envoy asks with the method and the host of that request.
 const envoyPrefix = "/auth/envoy"
 
 // auth answers a proxy that asks whether it may pass a request on: 200, or 429 with the
 // header fields and the body for the client. nginx accepts only 401 and 403 as a refusal,
-// so nginx.conf asks /auth?refuse=403 and turns a 403 into a 429. Paths that do not begin
-// with /auth go to next.
+// so nginx.conf asks /auth?refuse=403 and turns a 403 into a 429. All other requests go to
+// next.
 //
 // The proxy must send the address of the client in X-Forwarded-For. A proxy whose own
 // address is not in trusted-proxies of the file gets a 400.
@@ -149,7 +149,7 @@ func original(r *http.Request, method, uri, host string) (o *http.Request, missi
 	return o, ""
 }
 
-// A refuser is a ResponseWriter that writes status in place of 429.
+// A refuser is a ResponseWriter that replaces the status 429.
 type refuser struct {
 	http.ResponseWriter
 	status int

@@ -31,8 +31,8 @@ limits:
   config: [{limit: 1000, period: 60}]
 `
 
-// writeLimits writes a file of rules; limit is the number of requests that each client may send
-// in a minute.
+// writeLimits writes a file of rules. The argument limit is the number of requests that each
+// client may send in a minute.
 func writeLimits(t *testing.T, path string, limit int) {
 	t.Helper()
 	if err := os.WriteFile(path, fmt.Appendf(nil, testLimits, limit), 0o600); err != nil {

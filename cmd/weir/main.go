@@ -1,9 +1,9 @@
 // Weir limits the rates of requests that pass through a proxy. The proxy asks weir about each
-// request, or weir is the proxy itself. Its limits are in a file, which it reads again when
+// request, or weir is the proxy itself. The limits are in a file, which weir reads again when
 // the file changes.
 //
 //	weir serve -limits limits.yaml        # for nginx, ingress-nginx, Caddy, Traefik and Envoy
-//	weir serve -envoy-config dir          # as Envoy's rate limit service, from its files
+//	weir serve -envoy-config dir          # in place of Envoy's rate limit service, with its files
 //	weir check limits.yaml                # exit status 1 if the file has mistakes
 //	weir version
 //
@@ -38,7 +38,7 @@ func main() {
 }
 
 const usage = `usage:
-  weir serve [flags]        limit requests for a proxy, or as one; -help lists the flags
+  weir serve [flags]        answer a proxy, or be a reverse proxy; -help lists the flags
   weir check FILE…          print the mistakes in files of limits
   weir check -envoy DIR…    the same for files of Envoy's rate limit service
   weir version              print the version of weir and of Go

@@ -29,8 +29,9 @@ type proxied struct {
 	limits   string       // the path of the file of limits
 }
 
-// behind starts a gateway with this limit (see writeLimits) and an upstream. Then it calls run,
-// which starts a proxy with its sample configuration. ports replaces the addresses in the sample.
+// behind starts a gateway with this limit (see writeLimits) and an upstream. Then it calls the
+// function run, which must start a proxy with its sample configuration. The Replacer puts the
+// addresses of this test into the sample.
 func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Replacer)) *proxied {
 	t.Helper()
 	p := &proxied{}
@@ -110,8 +111,8 @@ func spawn(t *testing.T, env []string, program string, args ...string) {
 	})
 }
 
-// nginx returns a function for behind that runs nginx with nginx.conf. edits are pairs: a text
-// of nginx.conf and its replacement.
+// nginx returns a function that runs nginx with nginx.conf, for the argument run of behind. The
+// edits are pairs: a text of nginx.conf and its replacement.
 func nginx(edits ...string) func(t *testing.T, ports *strings.Replacer) {
 	return func(t *testing.T, ports *strings.Replacer) {
 		t.Helper()
@@ -139,7 +140,7 @@ func nginx(edits ...string) func(t *testing.T, ports *strings.Replacer) {
 	}
 }
 
-// caddy is a function for behind that runs Caddy with the Caddyfile.
+// caddy runs Caddy with the Caddyfile. Tests pass it to behind.
 func caddy(t *testing.T, ports *strings.Replacer) {
 	t.Helper()
 	program := find(t, "caddy")
@@ -176,7 +177,7 @@ func TestBehindProxy(t *testing.T) {
 				{"127.0.0.2", "/a", []string{"X-Forwarded-For", "192.0.2.1"}, 429, "0"},
 				{"127.0.0.2", "/a", []string{"X-Forwarded-For", "192.0.2.2", "X-Forwarded-For", "192.0.2.3"}, 429, "0"},
 				{"127.0.0.2", "/a", []string{"X-Real-Ip", "192.0.2.1", "Forwarded", "for=192.0.2.1", "X-Forwarded-Host", "x", "X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/b"}, 429, "0"},
-				{"127.0.0.2", "/weir", nil, 429, "0"}, // for nginx 404: a client cannot reach the gateway
+				{"127.0.0.2", "/weir", nil, 429, "0"}, // nginx answers 404, because a client cannot reach the gateway
 				{"127.0.0.3", "/a", nil, 200, "3"},
 			} {
 				served := p.served.Load()
@@ -239,7 +240,7 @@ func TestMethodBehindNginx(t *testing.T) {
 }
 
 // TestPreflightBehindProxy: behind nginx a preflight is free of charge, unless it has a body or
-// credentials. Behind Caddy all preflights are charged. Each request comes from another
+// credentials. Behind Caddy all preflights are charged. Each preflight comes from a different
 // client, whose limit is used up.
 func TestPreflightBehindProxy(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
@@ -272,8 +273,8 @@ func TestPreflightBehindProxy(t *testing.T) {
 	}
 }
 
-// preflight sends a CORS preflight and returns the answer. The text more is the end of the
-// request: further header fields, an empty line and perhaps a body.
+// preflight sends a CORS preflight and returns the answer. The request ends with the text in
+// more: further header fields, an empty line and perhaps a body.
 func preflight(t *testing.T, client *http.Client, host, more string) *http.Response {
 	t.Helper()
 	conn, err := client.Transport.(*http.Transport).DialContext(t.Context(), "tcp", host)

@@ -38,8 +38,8 @@ type service struct {
 }
 
 // serve runs a service until ctx ends or a server fails. Then running requests have up to
-// o.shutdownTimeout to end. If the function started is not nil, serve calls it with the
-// addresses of the listeners by the names of their flags.
+// o.shutdownTimeout to end. When the listeners are open, serve calls the function in started,
+// unless it is nil, with the addresses of the listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	st, err := newStores(o, logger)
 	if err != nil {
@@ -214,7 +214,7 @@ func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger
 			if ctx.Err() != nil {
 				return
 			}
-			logger.Warn("weir: changes of the file of limits are not noticed; send SIGHUP after a change", "error", err)
+			logger.Warn("weir: the file of limits cannot be watched; send SIGHUP after each change", "error", err)
 			watched = nil
 		case <-hup:
 			if changes, err := rules.Reload(); err != nil {

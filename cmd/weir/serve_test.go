@@ -92,7 +92,7 @@ func asking(client string) []string {
 }
 
 // TestServe: one service is a reverse proxy, answers a proxy and operators, and exports
-// metrics. It uses a changed file, also with an added rule, and ignores a file with a mistake.
+// metrics. It uses a changed file, even if a rule is added, and ignores a file with a mistake.
 func TestServe(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "served") }))
 	defer upstream.Close()
@@ -116,7 +116,7 @@ func TestServe(t *testing.T) {
 		{"127.0.0.1", "/healthz", "", "200"},
 		{"127.0.0.1", "/readyz", "", "200"},
 		{"127.0.0.1", "/metrics", "", "200"},
-		{"127.0.0.1", "/rules", "", "404"}, // only the address for operators has it
+		{"127.0.0.1", "/rules", "", "404"}, // only the address for operators serves /rules
 		{"127.0.0.1", "/admin/rules", "", "404"},
 	} {
 		var header []string

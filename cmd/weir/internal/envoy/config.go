@@ -82,7 +82,7 @@ type node struct {
 	children  map[string]*node // by name: key, or key_value
 	wildcards []wildcard       // the children with an asterisk, in the order of the file
 	limit     *limit           // nil if the descriptor has no limit
-	shared    string           // with share_threshold: the value under which all values that match are counted
+	shared    string           // with share_threshold: the pattern, which is counted in place of the values that match it
 }
 
 // A wildcard is a child whose name has asterisks. Each asterisk stands for any text, even an
@@ -139,8 +139,8 @@ type file struct {
 	data []byte
 }
 
-// readFiles returns the file at path. If path is a directory, it returns the files *.yaml and
-// *.yml in it, sorted by name, without those whose name begins with a dot.
+// readFiles returns the file at path. If path is a directory, readFiles returns the files *.yaml
+// and *.yml of that directory, sorted by name. Files whose names begin with a dot are left out.
 func readFiles(path string) ([]file, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -292,8 +292,8 @@ func (r *reader) syntax(err error) {
 
 func newNode() *node { return &node{children: map[string]*node{}} }
 
-// descriptors adds list to the children of n. at is the YAML path of n in the file, and names
-// are the names of the nodes from the domain to n.
+// descriptors adds the descriptors in list to the children of n. The argument at is the YAML
+// path of n in the file, and names lists the nodes from the domain to n.
 func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []string) {
 	for i, d := range list {
 		at := fmt.Sprintf("%s.descriptors[%d]", at, i)
@@ -328,8 +328,8 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 	}
 }
 
-// limit returns the limit of d, whose rate_limit is at the YAML path at, and adds it to the
-// Config.
+// limit returns the limit of d and adds it to the Config. The argument at is the YAML path of
+// the rate_limit of d.
 func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	y := d.RateLimit
 	unit := ratelimit.RateLimitResponse_RateLimit_Unit(ratelimit.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(string(y.Unit))])

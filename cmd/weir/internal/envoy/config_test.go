@@ -10,7 +10,7 @@ import (
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// descriptor returns the descriptor of "key1=value1 subkey1=x".
+// descriptor returns the descriptor that a text such as "key1=value1 subkey1=x" describes.
 func descriptor(text string) *common.RateLimitDescriptor {
 	d := &common.RateLimitDescriptor{}
 	for field := range strings.FieldsSeq(text) {
@@ -64,7 +64,7 @@ func TestFind(t *testing.T) {
 		{"multiWild=bar456baz", "none"},
 		{"multiWild=foobaz", "none"},
 		{"nestedWild=val1 wild=goo2", "20 MINUTE nestedWild_val1.wild_goo*"},
-		{"nestedWild=val1 wild=foo2", "none"}, // the wildcard foo* is of the level above
+		{"nestedWild=val1 wild=foo2", "none"}, // wild=foo* is a wildcard of the level above
 		{"file=test1", "50 MINUTE file_test1."},
 		{"file=test2", "100 MINUTE file_test*."},
 	} {
@@ -86,9 +86,9 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestKeys: each value has a count of its own, also under a limit for all values or for a
-// wildcard. The values of a wildcard with share_threshold have one count. No value can be
-// made up that is counted with others.
+// TestKeys: each value has a count of its own, even under a limit for all values or for a
+// wildcard. The values of a wildcard with share_threshold have one count. A client cannot make
+// up a value that is counted together with other descriptors.
 func TestKeys(t *testing.T) {
 	c, err := Load("testdata/limits.yaml", false)
 	if err != nil {

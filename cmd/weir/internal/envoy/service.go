@@ -41,7 +41,7 @@ type Options struct {
 type Service struct {
 	ratelimit.UnimplementedRateLimitServiceServer
 
-	Health *health.Server // the health service of the gRPC server, which reports SERVING until its Shutdown
+	Health *health.Server // the health service of the gRPC server; it reports SERVING until Health.Shutdown is called
 
 	path  string
 	store weir.Store
@@ -184,8 +184,9 @@ func (s *Service) asks(r *ratelimit.RateLimitRequest) ([]ask, error) {
 	return asks, nil
 }
 
-// ask fills a for the descriptor d of the call r. domain is the domain of r, or nil if no file
-// has it. ask adds the names that the limit replaces to replaced.
+// ask sets the fields of one ask, for the descriptor d of the call r. domain is the domain of r,
+// or nil if no file has it. The names of the limits that this limit replaces are added to the
+// map replaced.
 func (s *Service) ask(a *ask, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node, replaced map[string]bool) error {
 	if domain == nil {
 		return nil
@@ -304,7 +305,7 @@ func (s *Service) count(ctx context.Context, asks []ask) error {
 	return errors.Join(errs...)
 }
 
-// after returns the number of hits in the window, including the hits of a.
+// after returns the number of hits in the window, including the hits of this ask.
 func (a *ask) after() uint64 {
 	d := &a.t.Decisions[0]
 	if !d.Allowed { // the counter is full
@@ -313,8 +314,8 @@ func (a *ask) after() uint64 {
 	return uint64(ceiling - d.Remaining)
 }
 
-// status returns the answer to a. It adds the hits of a to the stats of the limit, unless a gives
-// hits back.
+// status returns the answer to an ask. It adds the hits of the ask to the stats of the limit,
+// unless the ask gives hits back.
 func (a *ask) status() *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
@@ -408,8 +409,9 @@ func headers(st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderVal
 	}
 }
 
-// metadata returns the dynamic metadata of the call r: its domain, its descriptors, the value of
-// quotaMode, and the indexes in over, which are those of the descriptors over their limit.
+// metadata returns the dynamic metadata of the call r: its domain, its descriptors, its number
+// of hits, whether a limit has quota_mode, and the indexes of descriptors that are over their
+// limit.
 func metadata(r *ratelimit.RateLimitRequest, over []int, quotaMode bool) *structpb.Struct {
 	list := func(values []*structpb.Value) *structpb.Value {
 		return structpb.NewListValue(&structpb.ListValue{Values: values})
@@ -444,8 +446,8 @@ func metadata(r *ratelimit.RateLimitRequest, over []int, quotaMode bool) *struct
 	return &structpb.Struct{Fields: fields}
 }
 
-// Server returns a gRPC server with s and with the health service of gRPC. A panic ends only
-// its call, with the code Internal.
+// Server returns a gRPC server for s and for the health service of gRPC. A panic ends only its
+// own call, with the code Internal.
 func (s *Service) Server() *grpc.Server {
 	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 		panicked, err := panics.Call("envoy: a call panicked", func() error { resp, err = next(ctx, r); return err })

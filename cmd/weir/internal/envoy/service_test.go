@@ -40,7 +40,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// stores returns the stores that the service is tested with. The last one is no weir.Batcher.
+// stores returns the stores that the service is tested with. "Redis, guarded" is no weir.Batcher.
 func stores(t *testing.T) map[string]weir.Store {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(10*time.Second, redistest.Server(t).Addr()))
 	t.Cleanup(func() { rdb.Close() })
@@ -65,7 +65,8 @@ type client struct {
 	conn *grpc.ClientConn
 }
 
-// dial starts a service whose file of limits is text, and returns a client of it.
+// dial starts a service, and returns a client of it. The argument text is the content of the file
+// of limits.
 func dial(t *testing.T, text string, store weir.Store, o Options) *client {
 	t.Helper()
 	inOne(24*time.Hour, 30*time.Second)
@@ -140,8 +141,8 @@ func describe(t *testing.T, resp *ratelimit.RateLimitResponse) string {
 	return text
 }
 
-// inOne sleeps until the next window if less than the duration left remains of the current
-// window. A test that takes less time than left then falls into one window.
+// inOne makes a test fall into one window. The argument left is more time than the test takes. If
+// the current window ends earlier than that, inOne sleeps until the next window.
 func inOne(window, left time.Duration) {
 	if now := window - time.Duration(time.Now().UnixNano())%window; now < left {
 		time.Sleep(now)
@@ -310,7 +311,7 @@ descriptors:
 }
 
 // TestHeaders: with the option Headers, Envoy is told to add header fields to the response. These
-// fields describe the limit of the call that has the fewest hits left.
+// fields describe the limit with the fewest hits left.
 func TestHeaders(t *testing.T) {
 	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{Headers: true})
 	for _, tt := range []struct {
@@ -386,7 +387,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A broken store fails, or panics if its field panics is true.
+// A broken store panics if its field panics is true, and otherwise returns an error.
 type broken struct{ panics atomic.Bool }
 
 func (b *broken) Take(context.Context, *weir.Transaction) error {
@@ -503,8 +504,8 @@ func TestHugeDescriptors(t *testing.T) {
 	}
 }
 
-// A slow store decides when the channel decide has a value, and fails if its context can be
-// canceled.
+// A slow store waits for a value from its channel decide before it decides. It returns an error
+// if its context can be canceled.
 type slow struct {
 	weir.Store
 	asked, decide, decided chan bool

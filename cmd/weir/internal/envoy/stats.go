@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// nearLimit is the fraction of a limit above which hits are counted as near it.
+// nearLimit is the fraction of a limit above which hits are counted as near the limit.
 const nearLimit = 0.8
 
 // stats are the metrics of a limit: its labels and its hits, as Envoy's service counts them.
@@ -23,8 +23,8 @@ func newStats(names []string) *stats {
 	return s
 }
 
-// count adds hits to the metrics of a limit of quota hits. after is the number of hits in the
-// window, including these. over reports whether after exceeds quota.
+// count adds a number of hits to the metrics of a limit. The argument after is the number of
+// hits in the window, including these hits. The result reports whether the window exceeds the quota.
 func (s *stats) count(hits, after, quota uint64, shadow bool) (over bool) {
 	before := after - min(hits, after)
 	near := uint64(math.Floor(float64(float32(quota) * float32(nearLimit))))
