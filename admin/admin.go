@@ -91,7 +91,7 @@ const maxBody = 4096
 type target struct {
 	rule
 	key     string
-	network *problem // if the key is a network: the error of all changes except bans and denials
+	network *problem // if the key is a network: the error for a change that a network cannot have, such as a reset
 }
 
 // ServeHTTP serves the page at / and the paths that the package comment lists. It does not
@@ -154,7 +154,7 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request, answer func(r *htt
 	return answer(r)
 }
 
-// change answers a request that changes something with the state after the change.
+// change makes the change that a request asks for, and returns the answer to the request.
 func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(context.Context, *http.Request, *target) error) (any, error) {
 	methods := []string{http.MethodPost}
 	if r.URL.Path == "/override" {
@@ -196,7 +196,7 @@ func (h *Handler) deniesNetworks(rule string) bool {
 	return h.o.Overrides != nil && h.o.Overrides.DeniesNetworks(rule)
 }
 
-// audit logs a change, also if it failed.
+// audit logs a change, even if the change failed.
 func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body string, err error) {
 	who := ""
 	if h.o.Who != nil {

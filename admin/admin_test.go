@@ -496,8 +496,8 @@ func grantOne(t *testing.T, url string) int {
 	return resp.StatusCode
 }
 
-// TestResetUnderLoad: while clients send requests, at most quota requests pass between two
-// resets. After the last reset exactly quota requests pass.
+// TestResetUnderLoad: while clients send requests, each reset lets at most a whole quota of further
+// requests pass. After a reset without concurrent requests, exactly the quota passes.
 func TestResetUnderLoad(t *testing.T) {
 	const quota, resets, clients = 20, 10, 4
 	for name, store := range stores(t) {

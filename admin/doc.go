@@ -19,18 +19,18 @@
 //	GET  /bans?rule=R                the bans that this process knows of, and the networks that are denied
 //	POST /reset?rule=R&key=K         gives back all units that K has spent
 //	POST /grant?rule=R&key=K         {"units": 5} gives back 5 units, but no more than were spent
-//	POST /ban?rule=R&key=K           {"seconds": 600} bans K for 600 seconds, unless it is banned for longer
+//	POST /ban?rule=R&key=K           {"seconds": 600} bans K for 600 seconds, unless K is already banned for longer
 //	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
 //	POST /ban?rule=R&key=192.0.2.0/24    {"seconds": 600} refuses a network for 600 seconds; /unban ends that
-//	POST /try?rule=R                 {"limits": [{"quota": 50}]} says what these limits would have refused of recent requests
-//	GET  /overrides                  the overrides that operators have set; with ?rule=R those of R
+//	POST /try?rule=R                 {"limits": [{"quota": 50}]} says how many recent requests these limits would have refused
+//	GET  /overrides                  the overrides that operators have set; with ?rule=R only the overrides of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
 //	                                 gives K limits of its own under R, for a day
 //	DELETE /override?rule=R&key=K    removes the override of K
 //
-// The answer to a change of a network, or of a key that ends with an asterisk, is the list of the
-// overrides of R. The answer to any other change is the state of K after the change. Durations are
-// in seconds:
+// The answer to a change is the state of K after the change. There are two exceptions: if K is a
+// network, or if /override changed a K that ends with an asterisk, the answer is the list of the
+// overrides of R. Durations are in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
@@ -58,9 +58,9 @@
 //
 // An override gives a key limits of its own, or has "unlimited": true, or "denied": true.
 // An override without "seconds" does not end. A key that ends with an asterisk stands for all keys
-// with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. Each
-// of these that is left out is that of the limit that is replaced: see [weir.Rule]. The units that a
-// key has spent still count.
+// with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. If
+// one of them is left out, that of the replaced limit applies: see [weir.Rule]. The units that a key
+// has spent still count.
 //
 // # Keys
 //

@@ -39,7 +39,8 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string) (*
 	return body, nil
 }
 
-// explain adds to the state of a key why the rule refuses requests of the key, or why it does not.
+// explain adds an explanation to the state of a key: whether the rule would refuse a request of
+// the key, and for which reasons.
 func (s *ruleState) explain(r *rule) {
 	s.explanation = &explanation{Because: []string{}}
 	if s.Listed == "deny" {
@@ -187,8 +188,8 @@ func (h *Handler) bansAnswer(r *http.Request) (any, error) {
 // store.
 const maxBans = 100
 
-// bans returns the denied networks, and the banned keys that this process knows of, under the
-// rule of that name, or under all rules if name is empty.
+// bans returns the denied networks, and the banned keys that this process knows of. If name is not
+// empty, it returns only those under the rule of that name.
 func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, error) {
 	list := h.deniedNetworks()
 	if h.o.Bans != nil {

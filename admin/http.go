@@ -43,7 +43,7 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// read decodes the body of r, a JSON object, into body, which points to a struct.
+// read decodes the JSON object that r contains into the struct that body points to.
 func read(r *http.Request, body any) error {
 	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "application/json" {
 		return refuse(http.StatusUnsupportedMediaType, "the content type is %q; want application/json", r.Header.Get("Content-Type"))
@@ -91,7 +91,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	write(w, p.Status, "application/problem+json", p)
 }
 
-// problem returns err if it is a problem. Any other error comes from the store: problem logs
+// problem returns err if it is a problem. It takes any other error for one of the store: it logs
 // that error, unless the client has hung up, and returns storeFailed.
 func (h *Handler) problem(r *http.Request, err error) *problem {
 	var p *problem

@@ -74,7 +74,8 @@ func requestFrom(from netip.Addr) *http.Request {
 	}
 }
 
-// listsAddr reports whether key is an address for which list returns true. list may be nil.
+// listsAddr reports whether key is an address and the function list returns true for a request
+// from that address. A nil list has no addresses.
 func listsAddr(list func(r *http.Request) bool, key string) (listed bool) {
 	from, ok := addrOf(key)
 	if list == nil || !ok {

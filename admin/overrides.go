@@ -13,9 +13,9 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// limitsOf returns the limits that a key has under r if the function own takes the place of
-// r.Overrides. The limits have the names under which they are stored. A single limit of quota 0
-// means that the key is denied.
+// limitsOf returns the limits that a key would have if the function own were the Overrides of r.
+// The limits have the names under which they are stored. A single limit of quota 0 means that the
+// key is denied.
 func (h *Handler) limitsOf(r *rule, key string, own func(string) ([]weir.Limit, bool)) ([]weir.Limit, error) {
 	l, err := weir.New(h.store, weir.Options{Rules: []weir.Rule{{
 		Name: r.Name, Key: weir.Global(), Limits: r.Limits, LimitsFor: r.LimitsFor, Overrides: own,
@@ -124,7 +124,7 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 	return h.set(ctx, t, e, body.Seconds, body.Note)
 }
 
-// set sets the override e of the target. The override ends after that many seconds, or never if
+// set sets the override e of the target. The override ends after the given seconds, or never if
 // seconds is 0.
 func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds float64, note string) error {
 	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)

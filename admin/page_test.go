@@ -137,8 +137,8 @@ func TestExplain(t *testing.T) {
 	s.json("POST", "/explain?rule=api&key=carol", "", 405, `/explain accepts only GET and HEAD`)
 }
 
-// TestTopAndBans: /top lists the keys that are refused most, and /bans those that are banned until
-// the ban is lifted.
+// TestTopAndBans: /top lists the keys that are refused most. /bans lists a banned key until its
+// ban is lifted.
 func TestTopAndBans(t *testing.T) {
 	s := newSite(t)
 	for user, n := range map[string]int{"alice": 4, "mallory": 9} {

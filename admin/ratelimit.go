@@ -114,7 +114,7 @@ type peeker struct {
 	free    *weir.Limiter // like limiter, but all requests cost 0
 }
 
-// A peekers has a peeker for each limiter. It is replaced when other limiters are in force.
+// A peekers value has a peeker for each limiter. It is replaced when other limiters are in force.
 type peekers struct {
 	limiters []*weir.Limiter
 	all      []peeker

@@ -52,8 +52,8 @@ func (h *Handler) rules(q url.Values) ([]rule, error) {
 	return rules[i : i+1], nil
 }
 
-// merge adds to r the limits of other that r lacks, and replaces fields of r that are nil by those
-// of other. other is a rule of the same name.
+// merge adds what r lacks from another rule of the same name: limits, and the values of LimitsFor,
+// Penalty and Overrides that are nil in r.
 func (r *rule) merge(other *weir.Rule) {
 	for _, l := range other.Limits {
 		sharesState := func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }
