@@ -53,15 +53,15 @@ type Options struct {
 	FS fs.FS
 }
 
-// A File has the rules of a file as it was when it was last loaded without a
-// mistake. It is safe for concurrent use.
+// A File has the rules of a file. If a reload finds a mistake in the file, the File keeps
+// the rules that it had before. It is safe for concurrent use.
 type File struct {
 	path  string
 	store weir.Store
 	o     Options
 
 	reloads, failures atomic.Int64
-	failed            atomic.Pointer[error] // of the last reload; nil if it did not fail
+	failed            atomic.Pointer[error] // the error of the last reload; nil if it did not fail
 
 	mu       sync.Mutex // held to change handlers and current
 	handlers [][]string // the names of the rules of each handler
@@ -125,9 +125,9 @@ func (f *File) check() error {
 // does not change a request that has begun.
 //
 // Handler panics if the file lacks one of the rules, or if the rules cannot be charged
-// together. Routes are built when a program starts, and a program whose routes name a missing
-// rule must not serve them unlimited. After Handler, a file without one of these rules is
-// not loaded.
+// together. Routes are built when a program starts, and a program must not serve a route
+// without limits because its rule is missing. After Handler, a file without one of these
+// rules is not loaded.
 func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	i := f.handler(names)
 	return func(next http.Handler) http.Handler {
@@ -177,9 +177,9 @@ func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load()
 // header fields of these proxies as well.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
-// Version returns the version of the rules in force: the first 12 digits of the SHA-256 of
-// the file and of those that it includes, in hexadecimal. Replicas with the same rules have
-// the same version.
+// Version returns the version of the rules in force: the first 12 hexadecimal digits of
+// the SHA-256 of the file and of the files that it includes. Replicas that have loaded
+// the same files have the same version.
 func (f *File) Version() string { return f.current.Load().digest[:12] }
 
 // Reloads returns how often a changed file was loaded since Open, and how often a reload

@@ -131,8 +131,8 @@ func tooDeep(tokens token.Tokens) *token.Token {
 }
 
 // mapping returns the values of a mapping by field. Its parameters are the name of the mapping
-// in messages, such as "a rule", the fields that the mapping may have, and those that it must
-// have.
+// in messages, such as "a rule", the fields that the mapping may have, and the fields that
+// it must have.
 func (d *decoder) mapping(n ast.Node, what string, known []string, required ...string) map[string]ast.Node {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)
@@ -170,8 +170,8 @@ func (d *decoder) mapping(n ast.Node, what string, known []string, required ...s
 	return fields
 }
 
-// suggestField is suggest for the names of fields. It also knows the names that other
-// libraries use for them.
+// suggestField is suggest for the names of fields. It also knows names that other
+// libraries use for these fields.
 func suggestField(name string, known []string) string {
 	for _, s := range [][2]string{
 		{"quota", "limit"}, {"max", "limit"}, {"requests", "limit"}, {"window", "period"}, {"interval", "period"},
@@ -211,7 +211,7 @@ func (d *decoder) text(n ast.Node, what string) (string, bool) {
 	return s.Value, true
 }
 
-// wrongType adds the mistake that n is not a value of the type that is wanted.
+// wrongType adds the mistake that the node n does not have the wanted type.
 func (d *decoder) wrongType(n ast.Node, what, want string) {
 	switch n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:

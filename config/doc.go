@@ -6,8 +6,9 @@
 //	    config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
 //
 // No other field is required. This file limits each client address by two limits of the
-// algorithm gcra. Every other field has a default. A field at the top of the file is the
-// default of all rules, and a field of a rule is the default of its limits:
+// algorithm gcra. The fields key, algorithm, timezone and headers at the top of a file are
+// the defaults of all rules. The fields algorithm, burst and timezone of a rule are the
+// defaults of its limits:
 //
 //	trusted-proxies: [10.0.0.0/8] # the proxies whose proxy-header names the client
 //	proxy-header: x-forwarded-for # the default; the other value is forwarded
@@ -44,8 +45,8 @@
 //   - cost is a whole number of at least 1, content-length, or a name of
 //     Options.Costs. The unit of content-length is content-bytes, unless the field
 //     unit says otherwise. A request whose body has no known length is refused.
-//   - shadow: true charges requests and refuses none. shadow: 75% refuses the
-//     requests of a quarter of the keys, and no others.
+//   - shadow: true charges requests and refuses none. shadow: 75% enforces the rule
+//     for a quarter of the keys, and refuses no requests of the other keys.
 //   - allow lists requests that the rule does not apply to, and deny lists requests
 //     that it refuses. An entry is an address, a network, a key, or the beginning of
 //     keys, such as tenant-a/*. Addresses and networks are compared with the address
@@ -63,8 +64,8 @@
 //
 // A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is
 // loaded as a whole or not at all. Each mistake in the file is an [Error] with a line and a
-// column. It is also a mistake, in the plain cases that config recognizes, if a limit never
-// refuses what another limit of its rule admits.
+// column. A limit that never refuses what another limit of its rule admits is a mistake
+// too. config recognizes this mistake in plain cases only.
 //
 // A store keeps counts under the names of rule, limit and algorithm, and under the
 // key. A reload keeps each count whose names and key stay the same: limits may change

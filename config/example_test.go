@@ -98,7 +98,7 @@ func ExampleFile_Reload() {
 	write("limits: [{name: api, shadow: 75%, config: [{limit: 50, period: 1m}]}]")
 	fmt.Println(rules.Reload())
 	fmt.Println("version", rules.Version(), "unused", rules.Unused())
-	rules.HandlerOfAll() // uses all rules, also the rules that a later reload adds
+	rules.HandlerOfAll() // uses all rules, and later also the rules that a reload adds
 	fmt.Println("unused", rules.Unused())
 	write("limits: [{name: api, config: [{limit: 50, perid: 1m}]}]")
 	_, err = rules.Reload()
@@ -152,7 +152,7 @@ func ExampleFile_Watch() {
 	// Output: context canceled
 }
 
-// An editor that has the schema completes and checks files of rules.
+// With the schema, an editor can complete and check files of rules.
 func ExampleSchema() {
 	var schema struct{ Title string }
 	if err := json.Unmarshal([]byte(config.Schema()), &schema); err != nil {

@@ -43,7 +43,7 @@ type reader struct {
 	sum   hash.Hash
 }
 
-// read reads the file and those that it includes. It fails if the file itself cannot be
+// read reads the file and the files that it includes. It fails if the file itself cannot be
 // read. The decoder has all other mistakes.
 func (f *File) read() (*content, error) {
 	d := &decoder{path: f.path, store: f.store, o: &f.o}
@@ -61,7 +61,7 @@ func (f *File) read() (*content, error) {
 	if n := d.fields["include"]; n != nil {
 		r.include(n)
 	}
-	if err := d.err(); err != nil { // for example of an included file that cannot be read
+	if err := d.err(); err != nil { // for example because an included file cannot be read
 		io.WriteString(r.sum, err.Error())
 	}
 	r.digest = hex.EncodeToString(r.sum.Sum(nil))
@@ -165,7 +165,7 @@ func (r *reader) includeFile(n ast.Node, name string) {
 		r.errorf(n, "include: the files together are larger than %d KiB", MaxSize>>10)
 		return
 	}
-	fmt.Fprintf(r.sum, "\x00%s\x00%s", strings.TrimPrefix(name, r.below), data) // no file has a zero byte
+	fmt.Fprintf(r.sum, "\x00%s\x00%s", strings.TrimPrefix(name, r.below), data) // the zero bytes keep names and contents apart: no file that is loaded has one
 	d := &decoder{path: name, store: r.store, o: r.o, isIncluded: true}
 	d.parseFile(data, includedFields)
 	r.included, r.paths = append(r.included, d), append(r.paths, name)

@@ -159,7 +159,7 @@ func TestWatchInclude(t *testing.T) {
 			must(t, os.Remove(dir+"/d/x.yaml"))
 			w.wait("from=7 per 3s to= lost=true")
 
-			must(t, os.WriteFile(dir+"/r.yaml", []byte("include: e.yaml\n"+ruleOf("a")), 0o644)) // another file, which is not there
+			must(t, os.WriteFile(dir+"/r.yaml", []byte("include: e.yaml\n"+ruleOf("a")), 0o644)) // includes another file, which does not exist yet
 			w.wait("r.yaml:1:10: include: stat")
 			must(t, os.WriteFile(dir+"/e.yaml", []byte(ruleOf("e")), 0o644))
 			w.wait("rule changed rule=e")

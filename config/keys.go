@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/keys"
 )
 
-// The keys that a file can use without Options.Keys. Those from headerKey on have an
-// argument.
+// The keys that a file can use without Options.Keys. The keys from headerKey on have
+// an argument.
 var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey, jsonKey, firstOf}
 
 // maxJSON is how many bytes of a body the key json reads at most.
@@ -215,7 +215,8 @@ func (d *decoder) cost(n ast.Node) cost {
 	return cost{fn: fn, text: s.Value}
 }
 
-// checkName returns an error if a file could not use the name of an entry of Options.
+// checkName returns an error for an entry of Options.Keys or Options.Costs that is nil, or
+// whose name a file could not use.
 func checkName(field, name string, isNil bool, builtin []string) error {
 	switch {
 	case name == "" || strings.Contains(name, ":"):

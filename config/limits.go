@@ -20,7 +20,7 @@ type limit struct {
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit, whose defaults are s. The parameter only says that the rule has no
+// limit reads a limit, whose defaults are s. The last parameter says that the rule has no
 // other limit.
 func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, only bool) (l limit) {
 	before := len(d.errs)
@@ -71,12 +71,12 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, on
 	return l
 }
 
-// mostEntries is the most requests that a sliding log may have to remember for one key. So
-// many entries take 16 MB in memory.
+// mostEntries is the most requests that a sliding log may have to remember for one key. A
+// million entries take 16 MB of memory.
 const mostEntries = 1_000_000
 
-// checkLimits checks the limits of a rule, whose fields are f, against each other and
-// against its cost and burst.
+// checkLimits checks the limits of a rule against each other, and against the cost and the
+// burst of the rule. f has the fields of the rule.
 func (d *decoder) checkLimits(r *rule, f map[string]ast.Node, nodes []ast.Node) {
 	if n := f["burst"]; n != nil && !slices.ContainsFunc(r.limits, isMeter) {
 		d.errorf(n, "no limit of the rule has a burst: only gcra, token-bucket and leaky-bucket have")

@@ -20,8 +20,8 @@ type keyList struct {
 	hasAddr func(r *http.Request) bool // nil if no entry is compared with addresses
 }
 
-// keyList reads the allow or the deny list of a rule with the key k. The parameter what is the
-// name of the field. If the rule has no such field, n is nil.
+// keyList reads the allow or the deny list of a rule with the key k. If the rule has
+// no such field, n is nil.
 func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
 	if n == nil {
 		return l
@@ -103,8 +103,8 @@ const (
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "other"}
 
-// An entry of a list stands for the key text or, if text ends with *, for all keys that
-// begin with start.
+// An entry of a list stands for the key that is equal to the entry. If the entry ends with
+// *, it stands for all keys that begin with the part before the *.
 type entry struct {
 	text, start string
 	isStart     bool

@@ -13,7 +13,7 @@ import (
 type listCase struct{ key, entry, want, wrong string }
 
 // listed has list entries, each with the key of its rule and the names of the requests that
-// the entry matches (want). wrong is the error if the entry can match no request.
+// the entry matches (want). wrong is a part of the error if the entry is a mistake.
 var listed = []listCase{
 	// An entry that is an address is compared with the address of the request, under every key.
 	{"ip", "198.51.100.7", "v4", ""},
@@ -22,7 +22,7 @@ var listed = []listCase{
 	{"ip", "2001:db8::7", "v6", ""},
 	{"ip", "2001:db8::/125", "v6", ""},
 	{"ip", "2001:db8::/64", "v6 neighbour", ""},
-	{"ip", "2001:db8::8", "", ""}, // in the same /64 as an address below
+	{"ip", "2001:db8::8", "", ""}, // the client v6 has another address of the same /64
 	{"ip", "198.51.100.*", "v4", ""},
 	{"[ip, method]", "198.51.100.7", "v4", ""},
 	{"[ip, method]", "2001:db8::7", "v6", ""},
@@ -84,7 +84,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// checkListed sends a request from each client through a proxy that writes a header.
+// checkListed sends a request from each client through a proxy that writes the given header
+// field, and checks whether the list matches the request.
 func (tt listCase) checkListed(t *testing.T, h http.Handler, list, header string, denied *bool) {
 	t.Helper()
 	for _, from := range []struct{ name, addr, node, user string }{

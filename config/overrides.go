@@ -21,9 +21,9 @@ const (
 	denied    = "denied"
 )
 
-// overrides reads the overrides of a rule, or those nested in one of them. It compares their
-// values with keys[0], the key of the rule or a part of it. If there is a keys[1], nested
-// overrides are compared with that.
+// overrides reads the overrides of a rule, or those nested in an override. Their values must
+// be keys that keys[0] can return, and the values of overrides nested in them must be keys
+// that keys[1] can return. If there is no keys[1], a nested override is a mistake.
 func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settings, keys []key, path string) (entries []overrides.Entry) {
 	lines := map[string]int{}
 	for _, n := range d.list(n, "overrides") {
@@ -112,8 +112,8 @@ func (d *decoder) word(n ast.Node) string {
 	return ""
 }
 
-// ownLimits reads the config of an override into e, and returns it as text. f are the
-// fields of its rule.
+// ownLimits reads the config of an override into e, and returns the config as text. f has
+// the fields of the rule.
 func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[string]ast.Node, s settings) string {
 	if _, ok := n.(*ast.StringNode); ok {
 		word := d.word(n)
@@ -134,9 +134,9 @@ func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[strin
 	return own.limitsText()
 }
 
-// ownLimit reads a limit of an override. Fields that are missing have the values of the
-// limit of the rule that it replaces, as weir.Rule.Overrides describes. The parameter only
-// says that the override has no other limit.
+// ownLimit reads a limit of an override. A missing field has the value of the replaced
+// limit, as weir.Rule.Overrides describes. The last parameter says that the override has no
+// other limit.
 func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, "a limit", limitFields, "limit")
@@ -168,9 +168,10 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit)
 	return l
 }
 
-// replacedLimit returns the limit of the rule that a limit of an override replaces: the one
-// of the same name, or else of the same period, or else the only one. It returns nil if
-// there is none.
+// replacedLimit returns the limit of the rule that a limit of an override replaces. A limit
+// with a name replaces the limit of the same stored name. A limit without a name replaces
+// the limit of the same period or, if the rule and the override have one limit each, that
+// limit. replacedLimit returns nil if no limit is replaced.
 func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.StringNode, only bool) (from *limit) {
 	unit := calendarUnit(f["period"])
 	var period limit
@@ -218,7 +219,8 @@ func (d *decoder) otherQuota(n ast.Node, r *rule, f map[string]ast.Node, from *l
 	return l
 }
 
-// either returns a function that reports whether a or b is true. a may be nil.
+// either returns a function that reports whether one of two functions returns true. The
+// first may be nil.
 func either(a, b func(r *http.Request) bool) func(r *http.Request) bool {
 	if a == nil {
 		return b

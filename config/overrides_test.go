@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// overridden has overrides of a rule of 20 per minute, and the limits that keys then have.
-// wrong is the error if a value of an override can be no key.
+// overridden has overrides of a rule that allows 20 per minute, and the limits that the keys then
+// have (want). If the overrides have a mistake, wrong is a part of the error.
 var overridden = []struct{ key, overrides, keys, want, wrong string }{
 	{"user", "[{value: alice, config: [{limit: 200}]}]", "alice bob", "1m=200 1m=20", ""},
 	{"user", "[{value: [alice, carol], config: [{limit: 200, period: 1h}]}]", "alice bob carol", "1m=200 1m=20 1m=200", ""},
@@ -81,7 +81,7 @@ func TestOverrides(t *testing.T) {
 }
 
 // TestReloadOfOverrides: if a reload changes an override, units spent under it still count,
-// and the change names its key.
+// and the reported change names the key.
 func TestReloadOfOverrides(t *testing.T) {
 	text := func(overrides string) string {
 		return "limits:\n- name: a\n  key: user\n  algorithm: fixed-window\n  config: [{limit: 2, period: 1000h}]\n" + overrides

@@ -8,17 +8,18 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// redundant reports whether the limit a never refuses a request that the limit b admits. Both
-// limits are charged together under one key, so a counts only requests that b has admitted too.
+// redundant reports whether the limit a never refuses a request that the limit b admits. The
+// two limits are charged together under one key, so each counts only requests that both have
+// admitted.
 //
-// It finds the plain cases only: it may return false for a redundant limit, but never true
-// for another, because a file with a redundant limit is not loaded. A leaky bucket is never
-// redundant, because it spaces requests that wait.
+// redundant finds plain cases only. It may return false for a redundant limit. It must not
+// return true for any other limit, because a file with a redundant limit is not loaded. A
+// leaky bucket is never redundant, because it spaces requests that wait.
 func redundant(a, b limit) bool {
 	name := a.Algorithm.Name()
 	same := name == b.Algorithm.Name() && a.Period == b.Period && b.Quota <= a.Quota
 	switch name {
-	case "gcra", "token-bucket": // b is a smaller bucket, and is refilled no faster
+	case "gcra", "token-bucket": // b is no larger, and is refilled no faster
 		return isMeter(b) && b.Limit.Capacity() <= a.Limit.Capacity() && b.rate().Cmp(a.rate()) <= 0
 	case "fixed-window":
 		aligned := b.Algorithm.Name() == name && (a.Period%b.Period == 0 || b.Period%a.Period == 0)
@@ -39,8 +40,9 @@ func redundant(a, b limit) bool {
 }
 
 // most returns an upper bound of the units that the limit admits in any span of
-// length w: the worst case in docs/algorithms.md, for w rounded up to whole periods. aligned
-// says that the span consists of whole windows of the limit, or lies within one window.
+// length w: the worst case in docs/algorithms.md, for w rounded up to whole periods. The
+// parameter aligned says that the span consists of whole windows of the limit, or lies
+// within one window.
 func (l limit) most(w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	switch {
@@ -54,7 +56,7 @@ func (l limit) most(w time.Duration, aligned bool) int64 {
 	return (periods + 1) * l.Quota // the span may begin and end within a window
 }
 
-// rate returns the units that the limit admits in each nanosecond of the long run.
+// rate returns how many units the limit admits per nanosecond in the long run.
 func (l limit) rate() *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
 // longest returns the length of the longest window of a calendar. A zone's clock may

@@ -189,7 +189,7 @@ func TestReloadKeepsCounts(t *testing.T) {
 		{"config: [" + hour + "]", false, 200},
 		{"config: [" + hour + ", {limit: 3, period: 1s}]", false, 200},
 		{"config: [{limit: 3, period: 1s}, " + hour + ", {limit: 15, period: 1d}]", false, 200},
-		{"cost: 1, shadow: 0%, headers: ietf, config: [" + hour + ", {limit: 15, period: 1d}]", true, 200}, // the limit of a second is gone
+		{"cost: 1, shadow: 0%, headers: ietf, config: [" + hour + ", {limit: 15, period: 1d}]", true, 200}, // the limit per second is gone
 		{"config: [" + hour + ", {limit: 15, period: 1d}]", false, 429},
 		{"config: [{limit: 5, period: 60m}, {limit: 15, period: 1d}]", false, 200},
 		{"config: [{limit: 5, period: 90m}, {limit: 15, period: 1d}]", true, 200},
@@ -429,7 +429,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		}
 		p.mustWrite(t, text(plenty+i%2))
 		more := answered.Load()
-		if i%100 == 0 { // let some requests in between
+		if i%100 == 0 { // let ten requests come before the next reload
 			more += 10
 		}
 		for answered.Load() < more {
@@ -441,7 +441,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		t.Errorf("of %d requests %d got 200; %d errors, %d saw half a reload", sent.Load(), answered.Load(), errs.Load(), odd.Load())
 	}
 
-	// Every request that was answered has spent a unit: a limit of one more admits one more.
+	// Every answered request has spent a unit, so a limit that is higher by 1 admits one more.
 	p.mustWrite(t, text(int(answered.Load())+1))
 	if a, b := get(h), get(h); a != 200 || b != 429 {
 		t.Errorf("after %d requests the last one that fits got %d and the next %d", answered.Load(), a, b)

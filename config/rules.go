@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// The fields of each mapping, in the order of messages.
+// The fields of each mapping, in the order in which messages list them.
 var (
 	fileFields     = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits", "include"}
 	includedFields = []string{"key", "algorithm", "timezone", "headers", "limits"}
@@ -23,7 +23,7 @@ var (
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
 
-// A rule is a weir.Rule and the text of the file that it was made from.
+// A rule is a weir.Rule and the parts of the file that it was made from.
 type rule struct {
 	weir.Rule
 	headers     weir.Dialect
@@ -52,7 +52,7 @@ var placeholder = weir.Rule{
 	Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
 }
 
-// decode returns the rules of the file and of those that it includes.
+// decode returns the rules of the file and of the files that it includes.
 func (d *decoder) decode() []rule {
 	f := d.fields
 	if f == nil {
@@ -104,7 +104,7 @@ func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 	return rules
 }
 
-// settings replaces the values of s that the fields f set.
+// settings reads the fields f of a mapping, and replaces those values of s that they set.
 func (d *decoder) settings(s *settings, f map[string]ast.Node) {
 	if n := f["key"]; n != nil {
 		s.key = d.key(n, s.trusted)
@@ -172,8 +172,8 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	return r
 }
 
-// ruleLimits reads the config of a rule and returns the nodes of its limits: none if it is
-// a word.
+// ruleLimits reads the config of a rule and returns the nodes of its limits: none if the
+// config is unlimited or denied.
 func (d *decoder) ruleLimits(r *rule, n ast.Node, s settings) []ast.Node {
 	if _, ok := n.(*ast.StringNode); ok {
 		r.word = d.word(n)
@@ -189,8 +189,8 @@ func (d *decoder) ruleLimits(r *rule, n ast.Node, s settings) []ast.Node {
 	return nodes
 }
 
-// orWord returns the Overrides of a rule whose config is a word: keys that own does not
-// know are denied, if the word says so.
+// orWord returns own, the Overrides of a rule, unless the config of the rule is the word
+// denied. It then returns Overrides that also deny every key for which own has no limits.
 func orWord(own func(string) ([]weir.Limit, bool), word string) func(string) ([]weir.Limit, bool) {
 	if word != denied {
 		return own
@@ -222,7 +222,7 @@ func (d *decoder) ruleCost(r *rule, f map[string]ast.Node) {
 	}
 }
 
-// validate calls weir.New with a part of a rule. An error of it is a mistake at n.
+// validate calls weir.New with a part of a rule. An error of New is a mistake at the node n.
 func (d *decoder) validate(n ast.Node, r weir.Rule, headers weir.Dialect) {
 	o := d.o.Limiter
 	o.Rules = []weir.Rule{placeholder}

@@ -26,7 +26,7 @@ func readSchema(t *testing.T) (s schemaRoot) {
 }
 
 // TestSchemaKnows: the JSON schema and the decoder know the same fields, algorithms and
-// other names.
+// dialects.
 func TestSchemaKnows(t *testing.T) {
 	s := readSchema(t)
 	known := []string{}

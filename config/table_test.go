@@ -11,12 +11,12 @@ import (
 	"github.com/seed83679106/weir/internal/counters"
 )
 
-// fieldsPage has a table of fields under each of these headings, and the names of all
-// keys, algorithms and dialects.
+// fieldsPage is a page with a table of fields under each heading of tables. It also has the
+// names of all keys, algorithms and dialects.
 const fieldsPage = "../docs/files.md"
 
-// tables are the tables of the page, one for each mapping of a file. file is a file in which
-// %s stands for a field of that mapping.
+// tables are the tables of the page, one for each mapping of a file of rules. Each has an
+// example (file) in which %s stands for a field of the mapping.
 var tables = []struct {
 	heading        string
 	schema         string // the name of the mapping in the schema; "" is the root
@@ -58,10 +58,10 @@ func TestFieldTables(t *testing.T) {
 				checkDefault(t, what, tt.file, name+": "+strings.Trim(def, "`"))
 			case def == "as in the file", def == "as in the rule":
 				if !slices.Contains(tt.parent, name) {
-					t.Errorf("%s: got the default %q, but that has no such field", what, def)
+					t.Errorf("%s: got the default %q, which has no such field", what, def)
 				}
 			case def != "none" && def != "required" && def != "its period":
-				t.Errorf("%s: got the default %q, which is not checked here", what, def)
+				t.Errorf("%s: got the default %q, which this test cannot check", what, def)
 			}
 			if got, want := def == "required", slices.Contains(required, name); got != want {
 				t.Errorf("%s: required is %v on the page, %v in the schema", what, got, want)
@@ -115,7 +115,7 @@ func rowsUnder(page, heading string) (rows [][]string) {
 	return rows
 }
 
-// checkDefault checks that a file means the same with a field as without it.
+// checkDefault checks that a file means the same with a field and without the field.
 func checkDefault(t *testing.T, what, file, field string) {
 	t.Helper()
 	var got []string

@@ -62,7 +62,7 @@ func (d *decoder) duration(n ast.Node, what string) time.Duration {
 }
 
 // parseDuration reads a span of time as decoder.duration describes it. ok is false if s is no
-// span of time, or one that is too long for a time.Duration.
+// span of time, or a span that is too long for a time.Duration.
 func parseDuration(s string) (total time.Duration, ok bool) {
 	for _, u := range []struct {
 		name string

@@ -23,7 +23,7 @@ const quiet = 100 * time.Millisecond
 // Watch reloads the file when it or a file that it includes changes. It returns the error of
 // ctx when ctx ends. If the system cannot watch files, it returns an error at once. It leaves no
 // goroutines behind. A file with a mistake changes nothing, and Watch reads the file again
-// when it changes again. Watch logs each change and each mistake to the Logger of
+// when the file changes again. Watch logs each change and each mistake to the Logger of
 // Options.Limiter. A change that loses counts is logged as a warning, and so is a rule that no
 // handler names.
 //
@@ -75,16 +75,16 @@ func (f *File) Watch(ctx context.Context) error {
 	}
 }
 
-// matches reports whether name is equal to the path matters, or matches it if the last
-// element of matters is a pattern.
+// matches reports whether two paths are the same or, if the last element of the first path is
+// a pattern, whether the second path matches the first.
 func matches(matters, name string) bool {
 	match, _ := filepath.Match(filepath.Base(matters), filepath.Base(name))
 	return matters == name || match && filepath.Dir(matters) == filepath.Dir(name)
 }
 
-// reload reads the file. If its digest differs from last, the digest of the content that was
-// read before, reload loads it and logs the changes or the mistakes. It returns the digest
-// and the paths to watch.
+// reload reads the file and compares its digest with last, which is the digest of the
+// content that was read before. If they differ, reload loads the file and logs the changes
+// or the mistakes. It returns the new digest and the paths to watch.
 func (f *File) reload(log *slog.Logger, last string) (digest string, paths []string) {
 	paths = f.current.Load().paths
 	content, err := f.read()
@@ -125,7 +125,7 @@ func (f *File) reload(log *slog.Logger, last string) (digest string, paths []str
 }
 
 // watchPaths watches the directories in which a change can make one of the paths lead to
-// another file, and no others. It returns the names whose events matter.
+// another file, and no other directories. It returns the names whose events matter.
 func watchPaths(w *fsnotify.Watcher, paths []string) (names []string, err error) {
 	for _, path := range paths {
 		l, err := links(path)
@@ -140,7 +140,7 @@ func watchPaths(w *fsnotify.Watcher, paths []string) (names []string, err error)
 	for _, name := range names {
 		dir := filepath.Dir(name)
 		err := w.Add(dir)
-		for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) { // watch for dir to be made
+		for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) { // dir may be made later: watch the directory above it
 			names, dirs = append(names, dir), append(dirs, dir)
 			dir = filepath.Dir(dir)
 			err = w.Add(dir)
@@ -152,14 +152,14 @@ func watchPaths(w *fsnotify.Watcher, paths []string) (names []string, err error)
 	}
 	for _, dir := range w.WatchList() {
 		if !slices.Contains(dirs, dir) {
-			w.Remove(dir) // its error says that dir is gone, and no longer watched
+			w.Remove(dir) // an error means that dir is gone, and no longer watched
 		}
 	}
 	return names, nil
 }
 
-// links returns the absolute paths of all symbolic links on the way to a file, and last the
-// path of the file itself.
+// links returns the absolute paths of all symbolic links on the way to a file. The
+// last element is the path of the file itself.
 func links(path string) ([]string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
