@@ -16,9 +16,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestStatus: a rule refuses with its Status, whether a limit, a ban or a deny refuses, and
-// the body has the same status. If several rules refuse, the Status of the rule in Refusal
-// counts.
+// TestStatus: a refusal has the Status of its rule, whether a limit, a ban or a deny
+// refuses. The body has the same status. If several rules refuse, the Status of the rule
+// that Refusal names counts.
 func TestStatus(t *testing.T) {
 	hourly := []weir.Limit{algorithms.FixedWindow(1, time.Hour)}
 	byUser := weir.ByHeader("User")
@@ -39,8 +39,8 @@ func TestStatus(t *testing.T) {
 		{[]weir.Rule{overload}, "ann", 2, 503, "temporary-reduced-capacity", "[overload]"},
 		{[]weir.Rule{forbidden}, "ann", 2, 403, "quota-exceeded", "[forbidden]"},
 		{[]weir.Rule{forbidden}, "pest", 1, 403, "abnormal-usage-detected", "[]"},
-		{[]weir.Rule{banned}, "ann", 2, 403, "abnormal-usage-detected", "[]"}, // by the store
-		{[]weir.Rule{banned}, "ann", 3, 403, "abnormal-usage-detected", "[]"}, // from memory
+		{[]weir.Rule{banned}, "ann", 2, 403, "abnormal-usage-detected", "[]"}, // this refusal begins the ban
+		{[]weir.Rule{banned}, "ann", 3, 403, "abnormal-usage-detected", "[]"}, // the process remembers the ban
 		{[]weir.Rule{overload, forbidden}, "ann", 2, 403, "quota-exceeded", "[overload forbidden]"},
 		{[]weir.Rule{overload, plain}, "ann", 2, 429, "quota-exceeded", "[overload plain]"},
 		{[]weir.Rule{plain, banned}, "ann", 3, 403, "abnormal-usage-detected", "[]"},
@@ -96,8 +96,8 @@ func TestRetryJitter(t *testing.T) {
 		{"no jitter", []weir.Rule{window("api", wait*time.Second)}, wait, 0},
 		{"jitter", []weir.Rule{jittered}, wait, jitter},
 		{"a ban", []weir.Rule{bans}, wait, jitter},
-		{"the rule that refuses for longer has none", []weir.Rule{jittered, window("hour", time.Hour)}, 3600, 0},
-		{"the rule that refuses for longer has it", []weir.Rule{window("second", time.Second), jittered}, wait, jitter},
+		{"the rule that refuses for longer has no jitter", []weir.Rule{jittered, window("hour", time.Hour)}, 3600, 0},
+		{"the rule that refuses for longer has jitter", []weir.Rule{window("second", time.Second), jittered}, wait, jitter},
 		{"never", []weir.Rule{costly}, -1, 0},
 		{"a deny", []weir.Rule{denies}, -1, 0},
 	} {
@@ -145,7 +145,7 @@ func checkJitter(t *testing.T, c jitterCase) {
 }
 
 // checkRetryAfter compares the wait in the header fields and in the text with c, and
-// returns its seconds.
+// returns the seconds of Retry-After.
 func checkRetryAfter(t *testing.T, c jitterCase, h http.Header, text string) (seconds int64) {
 	t.Helper()
 	after := h.Get("Retry-After")

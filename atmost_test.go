@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir/lease"
 )
 
-// TestAllowAtMost: concurrent callers that ask for more units than the limit has get
+// TestAllowAtMost: if concurrent callers ask for more units than the limit has, they get
 // exactly its 100 units together.
 func TestAllowAtMost(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) weir.Store{
@@ -43,7 +43,7 @@ func TestAllowAtMost(t *testing.T) {
 	}
 }
 
-// takeAtMost asks for n units and returns what is granted.
+// takeAtMost asks for n units and returns how many are granted.
 func takeAtMost(t *testing.T, store weir.Store, limit weir.Limit, n int64) int64 {
 	t.Helper()
 	granted, d, err := weir.AllowAtMost(t.Context(), store, weir.Charge{Rule: "jobs", Key: "acme", Limit: limit, Cost: n})

@@ -16,9 +16,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestPenaltyCosts: besides the decision, a strike costs one call of the store, and so does
-// the strike that begins a ban. It costs a second call in a process that has not seen the
-// earlier strikes.
+// TestPenaltyCosts: besides the call for the decision, a strike costs one call of the store.
+// The strike that begins a ban costs one call too, or two calls if the process has not seen
+// the earlier strikes.
 func TestPenaltyCosts(t *testing.T) {
 	for _, decorated := range []func(weir.Store) weir.Store{
 		func(s weir.Store) weir.Store { return s },
@@ -34,7 +34,7 @@ func TestPenaltyCosts(t *testing.T) {
 			}))
 			strikes := 4
 			if _, ok := store.(interface{ Stats() lease.Stats }); !ok && decorated(mem) != weir.Store(mem) {
-				strikes = 8 // Share halves them
+				strikes = 8 // Share halves the strikes
 			}
 			_, ask := penalized(t, store, algorithms.AnchoredWindow(int64(strikes), time.Minute))
 			_, elsewhere := penalized(t, store, algorithms.AnchoredWindow(int64(strikes), time.Minute))
@@ -87,7 +87,7 @@ func TestPenaltyOfOneStrike(t *testing.T) {
 }
 
 // TestUnbanForgets: Unban forgets strikes and earlier bans, so the next ban needs all
-// strikes and lasts as long as a first one.
+// strikes and lasts as long as a first ban.
 func TestUnbanForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, ask := penalized(t, memstore.New(memstore.Options{}), algorithms.AnchoredWindow(3, 5*time.Second))
@@ -152,13 +152,13 @@ func TestPenaltyTriesAgain(t *testing.T) {
 	}
 }
 
-// TestPenaltyTogether: concurrent strikes begin only one ban, and each ban is twice as long
-// as the one before.
+// TestPenaltyTogether: concurrent strikes begin only one ban. Each later ban is twice as
+// long as the one before, up to MaxDuration.
 func TestPenaltyTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(memstore.Options{})
 		_, ask := penalized(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
-			time.Sleep(time.Millisecond) // so that all are on their way
+			time.Sleep(time.Millisecond) // so that the 100 calls overlap
 			return mem.Take(ctx, tx)
 		}), algorithms.FixedWindow(3, 5*time.Second))
 		for _, want := range []string{"429 10 banned", "429 20 banned", "429 40 banned", "429 40 banned"} {
@@ -191,7 +191,7 @@ func TestRetryAfterOfABan(t *testing.T) {
 			after time.Duration
 			want  string
 		}{
-			{0, "3600"}, {0, "3600"}, {0, "3600"}, {9 * time.Second, "3591"}, // from memory
+			{0, "3600"}, {0, "3600"}, {0, "3600"}, {9 * time.Second, "3591"}, // the process remembers the ban for the last two
 			{time.Second, "3590"}, {49 * time.Second, "3541"}, {time.Second, "3540"}, {time.Second, "3539"},
 		} {
 			time.Sleep(step.after)
@@ -202,8 +202,8 @@ func TestRetryAfterOfABan(t *testing.T) {
 	})
 }
 
-// TestRetryAfterOfSeveral: if several rules ban or deny a request, the answer is the answer
-// to the longest ban, or to a deny, whatever the order of the rules.
+// TestRetryAfterOfSeveral: if several rules ban or deny a request, the Refusal names a deny
+// if there is one, and otherwise the longest ban, whatever the order of the rules.
 func TestRetryAfterOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule := func(name string) weir.Rule {
@@ -255,8 +255,8 @@ func TestDenyBeforeErrors(t *testing.T) {
 }
 
 // TestRetryAfterOfPreflights: a preflight is not charged, so a process that learns of a ban
-// from one does not learn how long the limits refuse. Retry-After of later requests still
-// includes that wait.
+// from a preflight does not learn how long the limits refuse. Retry-After of later requests
+// still includes the wait for the limits.
 func TestRetryAfterOfPreflights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, mem := 0, memstore.New(memstore.Options{})
@@ -290,8 +290,8 @@ func TestRetryAfterOfPreflights(t *testing.T) {
 	})
 }
 
-// TestStrikesAreOnesOwn: if one rule would only delay a request and another refuses it, the
-// first rule counts no strike.
+// TestStrikesAreOnesOwn: if one rule would only delay a request and another rule refuses
+// it, the first rule counts no strike.
 func TestStrikesAreOnesOwn(t *testing.T) {
 	for _, limit := range []weir.Limit{algorithms.GCRA(1, time.Second), algorithms.LeakyBucket(5, 1, time.Second)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestStrikesAreOnesOwn(t *testing.T) {
 				}
 			}
 			if rest, err := l.Banned(t.Context(), "address", "192.0.2.1"); rest != 0 || err != nil {
-				t.Errorf("%v: got a ban of %v, %v, of an address that was only to wait", limit, rest, err)
+				t.Errorf("%v: got a ban of %v, %v, of an address whose requests would only wait", limit, rest, err)
 			}
 			for i := range 6 { // more requests than can wait within MaxWait
 				go do(h, ask("/", "192.0.2.1:4", "User", fmt.Sprint(i)))
@@ -340,9 +340,9 @@ func TestRetryAfterOfCosts(t *testing.T) {
 	})
 }
 
-// TestRetryAfterOfOthers: during a ban that the process remembers, Retry-After includes the
-// waits for the limits of other rules, for requests with the same keys that cost no less,
-// whatever the order of the rules.
+// TestRetryAfterOfOthers: besides a ban, a process remembers how long the limits of other
+// rules refuse. During the ban, Retry-After of a request includes these waits if the
+// request has the same keys and costs no less, whatever the order of the rules.
 func TestRetryAfterOfOthers(t *testing.T) {
 	address := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Second)},
 		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute}}

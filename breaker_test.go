@@ -75,7 +75,7 @@ func TestBreaker(t *testing.T) {
 			{350 * ms, alive, good, nil, true, false, "closed"},
 			{350 * ms, alive, good, errDown, true, true, "open: " + errDown.Error()},
 		}},
-		{"errors that say nothing about the store neither count nor interrupt", 2, 100 * ms, []breakerStep{
+		{"errors that say nothing about the store neither count nor end the row of failures", 2, 100 * ms, []breakerStep{
 			{0, alive, good, errDown, true, false, ""},
 			{0, gone, good, context.Canceled, true, false, ""},
 			{0, gone, good, errDown, true, false, ""},
@@ -87,7 +87,7 @@ func TestBreaker(t *testing.T) {
 			{0, alive, good, fmt.Errorf("too much: %w", weir.ErrBusy), true, false, ""},
 			{25 * ms, alive, good, context.DeadlineExceeded, true, true, "open: context deadline exceeded"}, // the deadline of the store, not the caller's
 		}},
-		{"a success is one, whatever the context", 2, 100 * ms, []breakerStep{
+		{"a success counts, whatever the context", 2, 100 * ms, []breakerStep{
 			{0, alive, good, errDown, true, false, ""},
 			{0, gone, good, nil, true, false, ""},
 			{0, alive, good, errDown, true, false, ""},
@@ -112,8 +112,8 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// walkBreaker takes the steps and compares what the breaker does at each with what the step
-// wants.
+// walkBreaker sends the request of each step to a breaker, and compares what the breaker
+// does with what the step wants.
 func walkBreaker(t *testing.T, o weir.BreakerOptions, steps []breakerStep) {
 	var (
 		says   error
@@ -183,8 +183,8 @@ func (s *slowStore) Take(ctx context.Context, _ *weir.Transaction) error {
 	return nil
 }
 
-// TestBreakerProbe: of many concurrent requests to an open breaker one is the probe, before
-// and after a probe whose caller hangs up.
+// TestBreakerProbe: if many requests come at once after the cooldown of an open breaker,
+// exactly one of them is the probe. The same holds after a probe whose caller hung up.
 func TestBreakerProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused, changes atomic.Int64
@@ -350,8 +350,9 @@ func TestBreakerBlip(t *testing.T) {
 	}
 }
 
-// failsFor60ms returns a store that fails from 500 ms to 560 ms after this call. A call
-// fails after takes, unless the store recovers sooner.
+// failsFor60ms returns a store that is down for 60 ms, beginning 500 ms from now. A call in
+// these 60 ms takes the given time and fails. If the store recovers during the call, the
+// call succeeds at that instant.
 func failsFor60ms(takes time.Duration) storeFunc {
 	const ms = time.Millisecond
 	start := time.Now()
@@ -360,7 +361,7 @@ func failsFor60ms(takes time.Duration) storeFunc {
 		if since < 500*ms || since >= 560*ms {
 			return nil
 		}
-		if left := 560*ms - since; takes > left { // the store recovers before the call gives up
+		if left := 560*ms - since; takes > left { // the store recovers before the call would fail
 			time.Sleep(left)
 			return nil
 		}
@@ -430,7 +431,8 @@ func TestConstructorsRefuse(t *testing.T) {
 	}
 }
 
-// decorated has the decorators of this package, each around a store that does nothing.
+// decorated returns a store that does nothing, which is the baseline, and stores that
+// Breaker, Fallback and Share make.
 func decorated() []struct {
 	name  string
 	store weir.Store
@@ -453,7 +455,7 @@ func decorated() []struct {
 	}
 }
 
-// TestDecoratedAllocations: no decorator allocates memory for a decision.
+// TestDecoratedAllocations: Breaker, Fallback and Share allocate no memory for a decision.
 func TestDecoratedAllocations(t *testing.T) {
 	tx := once(algorithms.GCRA(1000, time.Second))
 	for _, d := range decorated() {
@@ -464,7 +466,8 @@ func TestDecoratedAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkDecorated measures each decorator. The baseline is a store that does nothing.
+// BenchmarkDecorated measures Breaker, Fallback and Share. The baseline is a store that does
+// nothing.
 func BenchmarkDecorated(b *testing.B) {
 	for _, d := range decorated() {
 		b.Run(d.name, func(b *testing.B) {
@@ -486,7 +489,8 @@ func BenchmarkDecorated(b *testing.B) {
 	}
 }
 
-// After the first failure, because Failures is 1, the store is not asked any more.
+// Failures is 1, so the breaker opens at the first failure and does not ask the store again
+// before Cooldown is over.
 func ExampleBreaker() {
 	down := storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("connection refused") })
 	store := weir.Breaker(down, weir.BreakerOptions{

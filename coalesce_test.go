@@ -20,16 +20,16 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// A far store is a store in memory that a call reaches after a round trip, with one
-// transaction or many. calls counts the calls, and a call that comes while gate is set
-// waits until gate is closed.
+// A far store is a store in memory, each call of which takes the time of a round trip,
+// however many transactions it has. A call that comes while gate is set waits until gate is
+// closed.
 type far struct {
 	*memstore.Store
 	trip  time.Duration
 	gate  atomic.Pointer[chan struct{}]
 	fail  func(t *weir.Transaction) error // nil: nothing fails
 	calls atomic.Int64
-	most  atomic.Int64 // transactions in one call
+	most  atomic.Int64 // the most transactions in one call
 }
 
 func newFar(trip time.Duration) *far {
@@ -87,8 +87,8 @@ func (f *far) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	return errs
 }
 
-// TestCoalesceConforms: Coalesce passes the tests of a store, alone and when calls are
-// shared.
+// TestCoalesceConforms: Coalesce passes the tests of a store, with lone calls and with
+// shared calls.
 func TestCoalesceConforms(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
 		conforms(t, func() weir.Store { return weir.Coalesce(memory()) })
@@ -164,8 +164,8 @@ func TestCoalesceLone(t *testing.T) {
 	})
 }
 
-// TestCoalesceNoBatcher: Coalesce returns a store that is no Batcher unchanged, and panics
-// if the store is nil.
+// TestCoalesceNoBatcher: Coalesce returns the store itself if the store is no Batcher, and
+// panics if the store is nil.
 func TestCoalesceNoBatcher(t *testing.T) {
 	plain := &distant{Store: memory()}
 	if got := weir.Coalesce(plain); got != weir.Store(plain) {
@@ -189,7 +189,7 @@ func TestCoalesceHangUp(t *testing.T) {
 		limit := algorithms.FixedWindow(100, 24*time.Hour)
 		charge := weir.Charge{Rule: "api", Key: "hot", Limit: limit, Cost: 1}
 		var wg sync.WaitGroup
-		for range 2 { // the callers hang up before their call is sent, and then while their call is under way
+		for range 2 { // first a caller hangs up before its call is sent, and then another while its call is under way
 			release := behind.hang()
 			wg.Go(func() { take(t, store, 0, charge) })
 			synctest.Wait()
@@ -228,8 +228,8 @@ func TestCoalesceHangUp(t *testing.T) {
 	})
 }
 
-// leaveAndScribble asks for a unit of key hot, hangs up after a minute, and then overwrites
-// the key and the transaction.
+// leaveAndScribble asks for a unit of the key "hot", hangs up after a minute, and then
+// overwrites the key and the transaction.
 func leaveAndScribble(t *testing.T, store weir.Store, limit weir.Limit) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -266,7 +266,7 @@ func TestCoalesceErrors(t *testing.T) {
 		store := weir.Coalesce(behind)
 		for _, c := range []struct {
 			mode                     string
-			lone, good, bad, invalid string // a text in the error of each transaction; "" if there is none
+			lone, good, bad, invalid string // a part of the error that each transaction gets; "" if it gets none
 		}{
 			{"", "", "", "", "no algorithm"},
 			{"some", "", "", "bad", "no algorithm"},
@@ -293,12 +293,12 @@ func TestCoalesceErrors(t *testing.T) {
 			}
 		}
 		if got := behind.most.Load(); got != 4 {
-			t.Errorf("got %d transactions in a call at most, want the 4 that were valid and not alone", got)
+			t.Errorf("got %d transactions in a call at most, want 4: all that are valid, except the first, which is sent alone", got)
 		}
 	})
 }
 
-// takeOrPanic takes a charge, and returns a panic of the caller's goroutine as an error.
+// takeOrPanic takes a charge. If Take panics, the panic is returned as an error.
 func takeOrPanic(ctx context.Context, store weir.Store, c weir.Charge) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -313,7 +313,7 @@ func takeOrPanic(ctx context.Context, store weir.Store, c weir.Charge) (err erro
 func TestCoalesceWrongBatcher(t *testing.T) {
 	store := weir.Joined(weir.Coalesce(wrongBatcher{memory()}))
 	if err := store.Take(t.Context(), once(algorithms.GCRA(1, time.Second))); err == nil || !strings.Contains(err.Error(), "2 errors for 1") {
-		t.Errorf("got %v, want an error that counts them", err)
+		t.Errorf("got %v, want an error with both numbers", err)
 	}
 }
 
@@ -371,7 +371,7 @@ func TestCoalesceMany(t *testing.T) {
 	})
 }
 
-// TestCoalesceOthers: a call that hangs delays the keys of its own lane only.
+// TestCoalesceOthers: a call that hangs delays only the keys of its own lane.
 func TestCoalesceOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
@@ -381,7 +381,7 @@ func TestCoalesceOthers(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { take(t, store, 0, weir.Charge{Key: "hot", Limit: limit, Cost: 1}) })
 		synctest.Wait()
-		behind.gate.Store(nil) // for calls to come
+		behind.gate.Store(nil) // later calls do not hang
 		var answered atomic.Int64
 		for i := range 1000 {
 			wg.Go(func() {
@@ -477,7 +477,7 @@ func TestCoalesceFaults(t *testing.T) {
 	} {
 		untilTaken(t, store, charge)
 		f.begin()
-		// The machine may be busy for a moment, so the fastest of several rounds counts.
+		// The machine may be busy for a moment, so it is enough if one of five rounds is in time.
 		late := true
 		var slowest, hungUp time.Duration
 		for i := 0; late && i < 5; i++ {
@@ -490,7 +490,7 @@ func TestCoalesceFaults(t *testing.T) {
 		}
 		f.end()
 		if late {
-			t.Errorf("%s: answers after %v, and %v where the caller had 20 ms; want two budgets of %v at most", f.name, slowest, hungUp, budget)
+			t.Errorf("%s: answers after %v, and after %v if the caller had 20 ms; want two budgets of %v at most", f.name, slowest, hungUp, budget)
 		}
 	}
 	untilTaken(t, store, charge)
@@ -530,7 +530,7 @@ func BenchmarkCoalesceAlone(b *testing.B) {
 }
 
 // BenchmarkCoalesceHot measures the cost of sharing calls: 64 goroutines per core ask for
-// one key of a store that takes no time.
+// one key of a store in memory.
 func BenchmarkCoalesceHot(b *testing.B) {
 	plain := memory()
 	for _, c := range []struct {
@@ -555,12 +555,12 @@ func BenchmarkCoalesceHot(b *testing.B) {
 }
 
 func ExampleCoalesce() {
-	redis := memstore.New(memstore.Options{}) // would be a redisstore
+	redis := memstore.New(memstore.Options{}) // in a real program, a redisstore
 	store := weir.Coalesce(redis)
 	limit := algorithms.FixedWindow(100, 24*time.Hour)
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
-	for range 128 { // at once, and Redis is asked a few times
+	for range 128 { // all at once, so they share calls
 		wg.Go(func() {
 			t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "hot", Limit: limit, Cost: 1}}}
 			if err := store.Take(context.Background(), &t); err == nil && t.Allowed() {

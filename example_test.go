@@ -17,7 +17,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// Requests to one path get a short text, and all other requests get the answer of Refuse.
+// Refused requests below /v1/ get a short text, and all other refused requests get the
+// answer of Refuse.
 func ExampleRefuse() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
@@ -49,8 +50,8 @@ type broken struct{}
 
 func (broken) Take(context.Context, *weir.Transaction) error { return errors.New("connection refused") }
 
-// Requests that cannot be counted must not pass, so the answer is 503. Here an overloaded
-// store (ErrBusy) is an exception.
+// If the store fails, requests are answered with 503. In this example they pass if the
+// store is only overloaded (ErrBusy).
 func ExampleFailClosed() {
 	limiter, err := weir.New(broken{}, weir.Options{
 		Rules: []weir.Rule{{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}}},
@@ -91,7 +92,7 @@ func ExampleRefundErrors() {
 	// Output: 502 502 502 200 200 429
 }
 
-// Stores keep the digest of a long key, and show the digest to operators.
+// Stores keep a digest in place of a long key.
 func ExampleCharge_StoredKey() {
 	short := weir.Charge{Key: "192.0.2.1"}
 	fmt.Println(short.StoredKey())

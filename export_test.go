@@ -2,8 +2,8 @@ package weir
 
 import "context"
 
-// Joined returns a Store that sends every transaction through the shared calls of a Store
-// of Coalesce, even when no other call is under way.
+// Joined returns a Store that sends every transaction through the shared calls of store,
+// which Coalesce has made, even when no other call is under way.
 func Joined(store Store) Store { return joining{store.(*coalesced)} }
 
 type joining struct{ c *coalesced }

@@ -52,8 +52,8 @@ func TestShareConforms(t *testing.T) {
 	conforms(t, func() weir.Store { return weir.Share(memory(), 1) })
 }
 
-// TestFallback: the second store is asked if the first fails, but not if the caller or the
-// transaction is at fault, and errors have both causes.
+// TestFallback: the second store is asked if the first fails, unless the caller has hung up
+// or the transaction is invalid. If both stores fail, the error wraps both errors.
 func TestFallback(t *testing.T) {
 	errFull := errors.New("full")
 	gone, hangUp := context.WithCancel(t.Context())
@@ -169,7 +169,7 @@ func TestFallbackEdges(t *testing.T) {
 			{10 * time.Second, false, []int{12, 12, 0}},
 			{0, false, []int{0, 12, 12}},
 			{10 * time.Second, true, []int{12, 12, 0}},
-			{0, true, []int{0, 12, 0}}, // units that Redis spent although its answer was lost are missing
+			{0, true, []int{0, 12, 0}}, // the shared store spent all 12 units, although its answers were lost
 		} {
 			shared.spends.Store(c.unseen)
 			got := []int{ask(c.before)}
@@ -206,7 +206,7 @@ func TestShare(t *testing.T) {
 		{4, 0, 4, 1, 0},
 		{7, 0, 4, 1, 0},
 		{8, 1000, 4, 2, 250},
-		{60, 1, 4, 15, 1}, // 1 per second, written over a period that makes it divisible
+		{60, 1, 4, 15, 1}, // a rate of 1 a minute, written over an hour so that Quota can be divided
 	} {
 		var seen weir.Limit
 		inner := memory()
@@ -220,8 +220,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// checkShare takes a unit of l from a share, and then asks for more than the capacity of
-// the share. seen is the limit that the next store gets.
+// checkShare takes a unit under the limit l, and then asks for more than the capacity of
+// the share. seen points to the limit that the next store gets.
 func checkShare(t *testing.T, store weir.Store, l weir.Limit, c shareCase, seen *weir.Limit) {
 	t.Helper()
 	l.Quota, l.Burst = c.quota, c.burst
@@ -249,8 +249,8 @@ func checkShare(t *testing.T, store weir.Store, l weir.Limit, c shareCase, seen 
 	}
 }
 
-// TestShareIsValid: if a limit can be counted exactly, so can its share, which is at most a
-// little below the exact part.
+// TestShareIsValid: if a limit can be counted exactly, its share can be counted exactly too.
+// The share of a Quota is at most a tenth below Quota divided by the replicas.
 func TestShareIsValid(t *testing.T) {
 	var seen weir.Limit
 	store := func(n int) weir.Store {
@@ -292,7 +292,7 @@ func TestShareIsValid(t *testing.T) {
 		}
 		whole := quota / int64(n)
 		if seen.Quota > max(1, whole) || seen.Quota < whole-whole/10 {
-			t.Fatalf("%v for %d: got a quota of %d, want %d or little less", l, n, seen.Quota, whole)
+			t.Fatalf("%v for %d: got a quota of %d, want %d or at most a tenth less", l, n, seen.Quota, whole)
 		}
 	}
 	if tried < 50_000 {
@@ -329,12 +329,12 @@ func TestShareAsks(t *testing.T) {
 	}
 }
 
-// TestShareForgets: Share keeps no keys of a transaction after its call.
+// TestShareForgets: Share keeps no keys of a transaction after the call.
 func TestShareForgets(t *testing.T) {
 	store := weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
 		for _, c := range tx.Charges[len(tx.Charges):cap(tx.Charges)] {
 			if c != (weir.Charge{}) {
-				t.Errorf("kept %+v of a transaction before", c)
+				t.Errorf("kept %+v of an earlier transaction", c)
 			}
 		}
 		return nil
@@ -379,9 +379,8 @@ func TestShareTogether(t *testing.T) {
 	})
 }
 
-// TestRedisIsDown: a program that starts while Redis is down is served from memory. The
-// first requests take the time budget of Redis, and once the breaker is open requests are
-// decided at once.
+// TestRedisIsDown: if a program starts while Redis is down, its requests are decided in
+// memory. Only the five requests before the breaker opens ask Redis.
 func TestRedisIsDown(t *testing.T) {
 	const budget = 50 * time.Millisecond
 	refusing, err := net.Listen("tcp", "127.0.0.1:0")
@@ -408,7 +407,7 @@ func TestRedisIsDown(t *testing.T) {
 		store := weir.Fallback(breaker, weir.Share(memory(), 2))
 		tx := once(algorithms.GCRA(12, time.Hour))
 		for i := range 10 {
-			time.Sleep(30 * time.Millisecond) // failures of one moment count as one
+			time.Sleep(30 * time.Millisecond) // failures within 25 ms count as one
 			if err := store.Take(t.Context(), tx); err != nil {
 				t.Fatalf("%s, request %d: %v", c.what, i, err)
 			}

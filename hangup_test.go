@@ -45,7 +45,8 @@ func untilGone(ctx context.Context, at, now moment) {
 	}
 }
 
-// A patient store waits until the client has hung up before it decides.
+// A patient store waits until the client has hung up. The field when says whether it waits
+// before or after it decides, or not at all.
 type patient struct {
 	next weir.Store
 	when moment
@@ -114,7 +115,7 @@ func frame(kind, flags byte, stream uint32, payload string) string {
 	return string(binary.BigEndian.AppendUint32(append(head, flags), stream)) + payload
 }
 
-// serveGone serves n requests whose clients hang up at the moment when, and returns how
+// serveGone serves n requests, whose clients hang up at the given moment. It returns how
 // often the handler ran and how often OnError was called.
 func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, when moment, n int) (ran, failed int64) {
 	t.Helper()
@@ -154,7 +155,7 @@ func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, whe
 	return handled.Load(), errs.Load()
 }
 
-// TestGone: a request whose client hangs up is charged, over every protocol and at every
+// TestGone: a request whose client hangs up is charged, over both protocols and at every
 // moment of the decision. The handler runs only for requests that the limit allows.
 func TestGone(t *testing.T) {
 	forever := func(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
@@ -192,10 +193,10 @@ func TestGone(t *testing.T) {
 					waits := func(s weir.Store) weir.Store { return patient{s, when} }
 					limit := forever(5).Named(p.name + ", " + string(when))
 					store := c.store(t, same, redis)
-					checkGone(t, waits(store), store, limit, p, when, n, c.want) // the client hangs up when the Limiter asks the outermost store
+					checkGone(t, waits(store), store, limit, p, when, n, c.want) // the client hangs up while the outermost store is asked
 					if when == beforeDeciding || when == afterDeciding {
 						store := c.store(t, waits, redis)
-						checkGone(t, store, store, limit.Named(limit.Name+", inside"), p, when, n, c.want) // the client hangs up when the last store decides
+						checkGone(t, store, store, limit.Named(limit.Name+", inside"), p, when, n, c.want) // the client hangs up while the innermost store is asked
 					}
 				}
 			}
@@ -203,8 +204,9 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// checkGone sends n requests whose clients hang up to a Limiter of front, and checks what
-// they have spent in store. want is how often the handler runs.
+// checkGone sends n requests, whose clients hang up, to a Limiter with the first of two
+// stores. It expects that the handler runs want times, and that the quota is then used up in
+// the second store.
 func checkGone(t *testing.T, front, store weir.Store, limit weir.Limit, p protocol, when moment, n int, want int64) {
 	t.Helper()
 	ran, failed := serveGone(t, front, limit, p, when, n)
@@ -216,7 +218,7 @@ func checkGone(t *testing.T, front, store weir.Store, limit weir.Limit, p protoc
 	}
 }
 
-// goneRequests returns how many requests of p TestGone sends to a store.
+// goneRequests returns how many requests TestGone sends to a store over the protocol p.
 func goneRequests(store string, p protocol) int {
 	switch {
 	case testing.Short():
@@ -285,14 +287,14 @@ func TestGoneLookup(t *testing.T) {
 
 type goneCase struct {
 	when moment
-	used int64 // units spent before
+	used int64 // units that are spent before the request
 	err  error
-	left time.Duration // until the next turn, afterwards
+	left time.Duration // how long the next request must then wait
 	sent bool
 }
 
-// waysToWait has functions that send a request, which a charge of rule jobs may delay by an
-// hour.
+// waysToWait has functions that send a request. A charge of the rule jobs may delay the
+// request by up to an hour.
 var waysToWait = []struct {
 	name string
 	send func(ctx context.Context, t *testing.T, store weir.Store, c weir.Charge) (sent bool, err error)
@@ -308,9 +310,10 @@ var waysToWait = []struct {
 	}},
 }
 
-// TestGoneByHand: if the context of the caller ends, Wait and RoundTrip return the error of
-// the context, send no request after that, and give a turn back. The limit is 2 an hour, of
-// which 1 or 2 units are spent before.
+// TestGoneByHand: if the context of the caller ends before the call, or before the turn of
+// the request, Wait and RoundTrip return the error of the context and leave no unit spent.
+// If the context ends during the decision, but the request need not wait, the request is
+// sent. The limit is 2 an hour, and 1 or 2 units are spent before the request.
 func TestGoneByHand(t *testing.T) {
 	for _, c := range []goneCase{
 		{beforeAsking, 1, context.Canceled, 0, false},
@@ -351,9 +354,9 @@ func TestGoneByHand(t *testing.T) {
 	}
 }
 
-// TestHangUpsEverywhere: clients that hang up at random instants make no request exceed the
-// limit, through every decorator, with waits, penalties and refunds. The test is for the
-// race detector too.
+// TestHangUpsEverywhere: if clients hang up at random instants, exactly as many requests are
+// served as the limit allows, through every decorator, with MaxWait and without. The test is
+// for the race detector too.
 func TestHangUpsEverywhere(t *testing.T) {
 	const clients, each, quota = 8, 75, 100
 	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
@@ -403,8 +406,8 @@ func TestHangUpsEverywhere(t *testing.T) {
 	}
 }
 
-// hangUpAtRandom sends n requests and hangs up on each at a random instant, on every fourth
-// before it is sent.
+// hangUpAtRandom sends n requests. The client of every fourth request hangs up before the
+// request is sent, and the other clients hang up at random instants.
 func hangUpAtRandom(t *testing.T, h http.Handler, n int) {
 	for i := range n {
 		ctx, hangUp := context.WithCancel(t.Context())

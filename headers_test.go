@@ -120,7 +120,7 @@ func TestTightest(t *testing.T) {
 			}
 			if len(c.limits) == 3 {
 				if got := res.Header.Get("Retry-After"); got != "3600" {
-					t.Errorf("%s: Retry-After: got %s, want that of the hour", c.name, got)
+					t.Errorf("%s: Retry-After: got %s, want 3600, the wait of the limit named hour", c.name, got)
 				}
 			}
 		})
@@ -143,7 +143,7 @@ func TestUnits(t *testing.T) {
 		"x-ratelimit-remaining-tokens":   "750",
 		"x-ratelimit-reset-tokens":       "375ms",
 		"ratelimit":                      `"rpm";r=59;t=1, "tpm";r=750;t=1`,
-		"ratelimit-policy":               `"rpm";q=60;w=60, "tpm";q=1000;qu="tokens"`, // w is left out for a period of 1.5 s, because it is in whole seconds
+		"ratelimit-policy":               `"rpm";q=60;w=60, "tpm";q=1000;qu="tokens"`, // w is left out for a period of 1.5 s, because w is in whole seconds
 		"access-control-expose-headers": "Retry-After, X-Ratelimit-Limit-Requests, X-Ratelimit-Remaining-Requests, X-Ratelimit-Reset-Requests, " +
 			"X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Tokens, Ratelimit, Ratelimit-Policy, Retry-After-Ms",
 	} {
@@ -162,11 +162,11 @@ func TestUnknown(t *testing.T) {
 		t.Errorf("RateLimit: got %s, want %s", got, want)
 	}
 	if got := res.Header.Get("X-RateLimit-Limit"); got != "100" {
-		t.Errorf("X-RateLimit-Limit: got %s, want that of the limit that is known", got)
+		t.Errorf("X-RateLimit-Limit: got %s, want 100, of the limit whose Remaining is known", got)
 	}
 	h = weir.Middleware(unknown{}, "api", weir.Global(), algorithms.GCRA(10, time.Second))(served)
 	if got := fields(do(h, ask("/", ""))); got != "" {
-		t.Errorf("of a lone limit that is unknown: got %s, want no fields", got)
+		t.Errorf("one limit, whose Remaining is unknown: got %s, want no fields", got)
 	}
 }
 
@@ -255,8 +255,8 @@ func ExampleFromContext() {
 	// Output: search 9
 }
 
-// TestPartitionKey: the dialect IETF sends what PartitionKey returns as pk, and
-// headers.Parse reads limits with it.
+// TestPartitionKey: the dialect IETF sends what PartitionKey returns as the parameter pk,
+// unless it is empty or longer than 128 bytes.
 func TestPartitionKey(t *testing.T) {
 	limit := algorithms.FixedWindow(5, time.Hour)
 	plan := func(key string) string { return map[string]string{"alice": "gold", "bob": "\x00\xff\n"}[key] }
@@ -284,7 +284,7 @@ func TestPartitionKey(t *testing.T) {
 				switch key {
 				case "bob":
 					policy, remain = strings.ReplaceAll(policy, "Z29sZA==", "AP8K"), strings.ReplaceAll(remain, "Z29sZA==", "AP8K")
-				case "carol": // "" tells nothing
+				case "carol": // PartitionKey returns "" for carol, so there is no pk
 					policy, remain = strings.ReplaceAll(policy, ";pk=:Z29sZA==:", ""), strings.ReplaceAll(remain, ";pk=:Z29sZA==:", "")
 				}
 				if got := w.Header(); got.Get("RateLimit-Policy") != policy || got.Get("RateLimit") != remain {

@@ -49,7 +49,7 @@ func cancelTurn(t *testing.T, r *weir.Reservation) {
 	}
 }
 
-// ban bans a key of rule api for d.
+// ban bans a key of the rule api for the duration d.
 func ban(t *testing.T, l *weir.Limiter, key string, d time.Duration) {
 	t.Helper()
 	if err := l.Ban(t.Context(), "api", key, d); err != nil {
@@ -57,7 +57,7 @@ func ban(t *testing.T, l *weir.Limiter, key string, d time.Duration) {
 	}
 }
 
-// unban lifts the ban of a key of rule api.
+// unban lifts the ban of a key of the rule api.
 func unban(t *testing.T, l *weir.Limiter, key string) {
 	t.Helper()
 	if err := l.Unban(t.Context(), "api", key); err != nil {
@@ -65,7 +65,7 @@ func unban(t *testing.T, l *weir.Limiter, key string) {
 	}
 }
 
-// checkBan expects that a key of rule api is banned for want.
+// checkBan compares with want for how long a key of the rule api is still banned.
 func checkBan(t *testing.T, l *weir.Limiter, key, when string, want time.Duration) {
 	t.Helper()
 	if rest, err := l.Banned(t.Context(), "api", key); err != nil || rest != want {

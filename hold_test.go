@@ -13,9 +13,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestHold: a gate is shut in one call, and delays a transaction that charges the gate
-// until the gate opens, whatever other limits the transaction charges. Giving a charge of a
-// gate back changes nothing.
+// TestHold: one call of the store shuts a gate. A transaction that charges the gate is
+// delayed until the gate opens, whatever other limits the transaction charges. A charge of a
+// gate with a negative cost changes nothing.
 func TestHold(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(3, time.Second), algorithms.TokenBucket(3, 3, time.Second), algorithms.LeakyBucket(100, 3, time.Second),
@@ -56,7 +56,7 @@ func shutAndOpen(t *testing.T, limit weir.Limit) {
 	}{{10 * time.Second, true}, {20 * time.Second, true}, {5 * time.Second, false}, {20 * time.Second, true}} {
 		calls = 0
 		if ok, err := weir.ShutGates(t.Context(), store, h.d, gate); ok != h.ok || err != nil || calls != 1 {
-			t.Errorf("%v: held for %v: got %v, %v in %d calls, want %v in one", limit, h.d, ok, err, calls, h.ok)
+			t.Errorf("%v: shut for %v: got %v, %v in %d calls, want %v in one", limit, h.d, ok, err, calls, h.ok)
 		}
 	}
 	wants(0, "shut, at once", false, 20*time.Second, gate, unit)

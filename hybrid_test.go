@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/storetest"
 )
 
-// TestHybridServes: 20,000 transactions of a key that is refused reach the next store zero
-// times, and each decision is the one that the next store would have made.
+// TestHybridServes: of 20,000 transactions of a refused key, none reaches the next store, and
+// each gets the decision that the next store would have made.
 func TestHybridServes(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.GCRA(5, time.Second), algorithms.TokenBucket(5, 5, time.Second), algorithms.LeakyBucket(5, 5, time.Second),
@@ -60,8 +60,8 @@ func serveBlocked(t *testing.T, limit weir.Limit) {
 }
 
 // TestHybridIsExact: what Hybrid refuses from memory, the next store would refuse too.
-// Random transactions go through Hybrid and, as those of another process, past it, with a
-// round trip between Hybrid and its store.
+// Random transactions go through Hybrid, and others go to the next store directly, as if
+// they came from another process. A call of the next store by Hybrid takes up to 2 ms.
 func TestHybridIsExact(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -126,8 +126,8 @@ func contradicts(t *testing.T, plain weir.Store, got *weir.Transaction) string {
 	return ""
 }
 
-// noGifts returns the charges without the charges that give units back, because Hybrid
-// notices units that another process gives back only after 10 s.
+// noGifts returns the charges with each negative cost set to 0. Hybrid may notice only after
+// 10 s that another process has given units back.
 func noGifts(charges []weir.Charge) []weir.Charge {
 	spent := append([]weir.Charge(nil), charges...)
 	for i := range spent {
@@ -137,7 +137,7 @@ func noGifts(charges []weir.Charge) []weir.Charge {
 }
 
 // TestHybridForgets: Hybrid refuses from memory only the same cost under the same limit,
-// and asks again after units were given back.
+// and asks the next store again after units were given back.
 func TestHybridForgets(t *testing.T) {
 	limit := algorithms.FixedWindow(2, 24*time.Hour)
 	charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
@@ -192,7 +192,7 @@ func TestHybridDropWhileAsking(t *testing.T) {
 		store := weir.Hybrid(behind, 0)
 		charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
 		take(t, store, 0, charge)
-		go func() { // the store decides after half a second and answers after one
+		go func() { // the store decides after half a second and answers after a whole second
 			store.Take(context.Background(), &weir.Transaction{Charges: []weir.Charge{charge}})
 		}()
 		time.Sleep(600 * time.Millisecond)
@@ -208,8 +208,8 @@ func TestHybridDropWhileAsking(t *testing.T) {
 	})
 }
 
-// TestHybridUnknown: if a transaction is refused from memory, the decisions on its limits
-// that have room have Remaining −1.
+// TestHybridUnknown: if a transaction is refused from memory, Remaining is −1 for those of
+// its limits that have room.
 func TestHybridUnknown(t *testing.T) {
 	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
 	charges := []weir.Charge{
@@ -246,8 +246,8 @@ func TestHybridBounded(t *testing.T) {
 	}
 }
 
-// TestHybridRoom: Hybrid remembers at least 49 of 50 refusals if there are maxKeys of them,
-// while its tables grow.
+// TestHybridRoom: if maxKeys keys are refused, Hybrid remembers at least 49 of 50 of the
+// refusals.
 func TestHybridRoom(t *testing.T) {
 	const keys = 10_000
 	behind := &distant{Store: memstore.New(memstore.Options{})}
@@ -368,7 +368,7 @@ func BenchmarkHybridBlocked(b *testing.B) {
 }
 
 func ExampleHybrid() {
-	redis := memstore.New(memstore.Options{}) // would be a redisstore
+	redis := memstore.New(memstore.Options{}) // in a real program, a redisstore
 	store := weir.Hybrid(redis, 100_000)
 	limit := weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(2, time.Hour))
 	handler := limit(served)
@@ -384,8 +384,8 @@ func ExampleHybrid() {
 	// blocked: true
 }
 
-// TestHybridKnowsTheCalendar: a refusal under a Calendar of one time zone is not used for
-// the same numbers in another time zone, where a new day has begun.
+// TestHybridKnowsTheCalendar: a refusal under a Calendar of one time zone is not used under
+// a Calendar with the same numbers in another time zone, where a new day has begun.
 func TestHybridKnowsTheCalendar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the clock begins at midnight UTC
 		store := weir.Hybrid(memstore.New(memstore.Options{}), 0)

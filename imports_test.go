@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestImports: no package imports net/http/pprof, expvar or chi's middleware, which add
-// handlers to http.DefaultServeMux. Only weirchi does.
+// TestImports: the listed packages import neither net/http/pprof nor expvar nor chi's
+// middleware, directly or through other packages, because these three add handlers to
+// http.DefaultServeMux. Package weirchi imports all of them.
 func TestImports(t *testing.T) {
 	const module = "github.com/seed83679106/weir"
 	for _, pkg := range []string{"", "/algorithms", "/memstore", "/redisstore", "/keys", "/config", "/admin", "/watch", "/storetest"} {
@@ -48,9 +49,9 @@ func TestImportsFew(t *testing.T) {
 	}
 }
 
-// TestRequires: the module requires only four others. Tests, metrics, tracing and examples
-// have modules of their own, so that their requirements decide no version in the module of
-// a user.
+// TestRequires: the module requires only four other modules. Metrics, tracing, examples and
+// the tests that need more have modules of their own, so what they require decides no
+// version in a user's module.
 func TestRequires(t *testing.T) {
 	out, err := exec.Command("go", "mod", "edit", "-json").Output()
 	if err != nil {

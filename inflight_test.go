@@ -107,7 +107,7 @@ func TestInFlightModel(t *testing.T) {
 	for schedules > 0 {
 		synctest.Test(t, func(t *testing.T) {
 			store := memory()
-			for range 500 { // several schedules in one bubble, because making a bubble takes longer than a schedule
+			for range 500 { // several schedules in one bubble of synctest, because making a bubble takes longer than a schedule
 				schedules--
 				newFlights(t, r, store, strconv.Itoa(schedules)).run(t, seed)
 			}
@@ -125,7 +125,7 @@ type flights struct {
 	limit weir.Limit
 	h     http.Handler
 	enter chan chan bool // receives the channel of each request that begins
-	held  []chan bool    // sending to one ends its request; true makes it panic
+	held  []chan bool    // a value that is sent to one of them ends its request; true makes the handler panic
 }
 
 func newFlights(t *testing.T, r *rand.Rand, store weir.Store, key string) *flights {
@@ -145,7 +145,8 @@ func newFlights(t *testing.T, r *rand.Rand, store weir.Store, key string) *fligh
 	return f
 }
 
-// run takes twelve steps, and compares the count of the store after each.
+// run takes twelve steps. After each step it compares what the store counts with the
+// requests in flight.
 func (f *flights) run(t *testing.T, seed uint64) {
 	t.Helper()
 	for range 12 {
@@ -187,7 +188,8 @@ func (f *flights) step() {
 	}
 }
 
-// TestInFlightRefused: a request that is refused or not sent holds no unit.
+// TestInFlightRefused: a request that is refused holds no unit, not even of a rule in
+// shadow.
 func TestInFlightRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory()
@@ -204,13 +206,13 @@ func TestInFlightRefused(t *testing.T) {
 				if err := l.Ban(t.Context(), "api", "", time.Hour); err != nil {
 					t.Fatal(err)
 				}
-				h, want = again.Handler(served), 429 // the store refuses it for the ban, after charging it
+				h, want = again.Handler(served), 429 // the call that finds the ban has also charged the request, so the unit is given back
 			}
 			if got := do(h, ask("/", "192.0.2.1:4")).StatusCode; got != want {
 				t.Errorf("request %d: got %d, want %d", i, got, want)
 			}
 			if a, b := left(t, store, "api", flight), left(t, store, "shadow", flight); a != 3 || b != 3 || during != 2 {
-				t.Errorf("request %d: got %d and %d left, want all; and %d during it, want 2", i, a, b, during)
+				t.Errorf("request %d: got %d and %d left, want 3 and 3; during the first request %d, want 2", i, a, b, during)
 			}
 		}
 	})
@@ -259,8 +261,9 @@ func TestInFlightOutbound(t *testing.T) {
 	}
 }
 
-// TestInFlightProcesses: three processes with 64 goroutines each never have more than
-// 10 requests in flight together. Then one is killed with 10 in flight, and its units are free after the lease.
+// TestInFlightProcesses: three processes with 64 goroutines each never have more than 10
+// requests in flight together. If a process is killed with 10 requests in flight, its units
+// are free after the lease.
 func TestInFlightProcesses(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
@@ -306,7 +309,7 @@ func TestInFlightProcesses(t *testing.T) {
 	_ = hangs.Wait()
 	killed := look()
 	until(t, func() bool { return look().Remaining == 10 })
-	if killed.ResetAfter > lease { // on the clock of the server, because a busy machine may look late
+	if killed.ResetAfter > lease { // the server measures this, because a busy machine may notice the end late
 		t.Errorf("when the process was killed: got %+v, want all free after %v", killed, lease)
 	}
 }
@@ -363,7 +366,7 @@ if ARGV[1] == '1' then redis.call('INCR', 'served') end`)
 		}
 	})
 	if unknown.Load() > 0 {
-		t.Logf("%d were not decided", unknown.Load())
+		t.Logf("%d requests were not decided", unknown.Load())
 	}
 }
 

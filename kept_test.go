@@ -14,9 +14,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestKeptCharges: a Limiter uses the charges of earlier requests again. It charges the same
-// as one that is made for each request, whichever rules apply, whichever limits a key has,
-// and whether a ban or a deny cuts the charges short.
+// TestKeptCharges: a Limiter reuses the memory of the charges of earlier requests. It still
+// decides each request as a new Limiter would, whichever rules apply and whichever limits a
+// key has, and also if a ban or a deny leaves out charges.
 func TestKeptCharges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		larger := []weir.Limit{algorithms.GCRA(50, time.Hour)}
@@ -59,7 +59,7 @@ func TestKeptCharges(t *testing.T) {
 					req.Header.Set(name, key)
 				}
 			}
-			time.Sleep(time.Duration(11+r.IntN(100)) * time.Second) // after 10 s a ban is no longer known
+			time.Sleep(time.Duration(11+r.IntN(100)) * time.Second) // after 10 s a process asks the store about a ban again, as a new Limiter does
 			got, want = nil, nil
 			kept.ServeHTTP(httptest.NewRecorder(), req)
 			limiter(store, &want).ServeHTTP(httptest.NewRecorder(), req)

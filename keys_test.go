@@ -35,7 +35,7 @@ func TestByIP(t *testing.T) {
 		xff     []string
 		want    string
 	}{
-		// The address of the peer may be written in every form.
+		// The address of the peer may be written in several forms.
 		{none, "192.0.2.1:4", nil, "192.0.2.1"},
 		{none, "192.0.2.1", nil, "192.0.2.1"},
 		{none, "[::ffff:192.0.2.1]:4", nil, "192.0.2.1"},
@@ -86,7 +86,7 @@ func TestByIP(t *testing.T) {
 		{one, "10.0.0.1:4", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
 		{one, "10.0.0.1:4", []string{"10.0.0.4", "10.0.0.3, 10.0.0.2"}, "10.0.0.4"},
 
-		// Entries may have ports, brackets and zones, and may be mapped.
+		// Entries may have ports, brackets and zones. An IPv4 address may be mapped to IPv6.
 		{one, "10.0.0.1:4", []string{"192.0.2.1:65535"}, "192.0.2.1"},
 		{one, "10.0.0.1:4", []string{"[2001:db8:1:2::3]:80"}, "2001:db8:1:2::/64"},
 		{one, "10.0.0.1:4", []string{"[2001:db8:1:2::3]"}, "2001:db8:1:2::/64"},
@@ -113,7 +113,7 @@ func TestByIP(t *testing.T) {
 		{one, "10.0.0.1:4", []string{"\"192.0.2.1\""}, "10.0.0.1"},
 		{one, "10.0.0.1:4", []string{"2001:db8::1%" + strings.Repeat("x", 1000)}, "10.0.0.1"},
 
-		// A proxy on a Unix socket.
+		// A proxy on a Unix socket has no address, and may be trusted all the same.
 		{[]netip.Prefix{socket}, "@", []string{"198.51.100.7, 192.0.2.1"}, "192.0.2.1"},
 		{[]netip.Prefix{socket, proxy}, "", []string{"198.51.100.7, 192.0.2.1, 10.0.0.2"}, "192.0.2.1"},
 		{[]netip.Prefix{socket}, "@", []string{"192.0.2.1, garbage"}, "unknown"},
@@ -127,8 +127,8 @@ func TestByIP(t *testing.T) {
 	}
 }
 
-// TestByIPMegabyte: an X-Forwarded-For of a megabyte costs no allocation, and garbage in
-// it leaves the proxy as the key.
+// TestByIPMegabyte: an X-Forwarded-For of a megabyte costs no allocation. If its last entry
+// is a megabyte of garbage, the key is the address of the proxy.
 func TestByIPMegabyte(t *testing.T) {
 	fill := func(s string) string { return strings.Repeat(s, 1<<20/len(s)) }
 	key := weir.ByIP(proxy)
@@ -237,7 +237,7 @@ func FuzzByIP(f *testing.F) {
 				t.Errorf("%q called with %q, %q: got %q, %v; want an address, a /64 or unknown", peer, xff1, xff2, got, ok)
 			}
 		}
-		// A trusted hop appends its caller, so entries left of the address of the caller
+		// A trusted hop appends the address of its caller, so entries left of that address
 		// must not count.
 		if addr, err := netip.ParseAddr(want); err == nil && !proxy.Contains(addr) {
 			for _, r := range []*http.Request{
@@ -298,7 +298,7 @@ func ExampleByIP() {
 	// "203.0.113.5" true
 }
 
-// A quota for each client and route.
+// Each client has a quota for each method of each route.
 func ExampleJoin() {
 	r := chi.NewRouter()
 	r.Use(func(next http.Handler) http.Handler {

@@ -33,7 +33,7 @@ type ledger struct {
 // not.
 type holding struct{ at, n, gone int64 }
 
-// used returns the least and the most units that may count at t.
+// used returns the least and the most units that may count at the instant t.
 func (g *ledger) used(t int64) (least, most int64) {
 	period := g.limit.Period.Microseconds()
 	for _, h := range g.held {
@@ -48,7 +48,7 @@ func (g *ledger) used(t int64) (least, most int64) {
 	return least, most
 }
 
-// fits reports whether n units may fit at t, and whether they must.
+// fits reports whether n units may fit at the instant t, and whether they must.
 func (g *ledger) fits(t, n int64) (may, must bool) {
 	least, most := g.used(t)
 	may, must = least+n <= g.limit.Quota, most+n <= g.limit.Quota
@@ -59,7 +59,7 @@ func (g *ledger) fits(t, n int64) (may, must bool) {
 	return may, must
 }
 
-// free returns the least and the most that may be left at t.
+// free returns the fewest and the most units that may be left at the instant t.
 func (g *ledger) free(t int64) (least, most int64) {
 	for n := int64(1); n <= g.limit.Quota; n++ {
 		may, must := g.fits(t, n)
@@ -222,19 +222,19 @@ type turn struct {
 	key string
 	*weir.Reservation
 	hs    []*holding
-	after int // cancellations of its key, out of order, before it was reserved
+	after int // how many turns of the key had been cancelled out of order when it was reserved
 }
 
 // A turnWorld is a world with turns that are reserved and cancelled.
 type turnWorld struct {
 	*world
 	line      []turn
-	cancelled map[string]int // out of order, by key
+	cancelled map[string]int // how many turns were cancelled out of order, by key
 }
 
-// turns reserves turns and cancels some. Each request must wait exactly as long as the
-// books say. If earlier turns were cancelled out of order, it may wait as if they were
-// kept, but no longer.
+// turns reserves turns and cancels some of them. Each request must wait exactly as long as
+// the books say. If earlier turns were cancelled out of order, the request may wait longer,
+// but no longer than if those turns had been kept.
 func turns(t *testing.T, r *rand.Rand) int {
 	w := &turnWorld{world: newWorld(t, r, exactLimits(r)...), cancelled: map[string]int{}}
 	for range 60 {
@@ -394,7 +394,7 @@ func (w *settleWorld) burst(key string) {
 	}
 }
 
-// send sends a request, and compares whether it is served with the books.
+// send sends a request, and checks with the books whether it must be served.
 func (w *settleWorld) send(key string) {
 	w.Helper()
 	w.decisions++
@@ -413,7 +413,8 @@ func (w *settleWorld) send(key string) {
 	}
 }
 
-// finish ends a request that has used less than its cost or, if there are no leases, more.
+// finish ends a request. It has used at most its cost or, if there are no leases, perhaps
+// more.
 func (w *settleWorld) finish(i int) {
 	q := w.running[i]
 	w.running = slices.Delete(w.running, i, i+1)
@@ -438,8 +439,9 @@ type inWorld struct{}
 
 var hits uint64 // decisions from leased units, in all worlds
 
-// replicas has two processes that lease units, and one without leases. They must never use
-// more than the books allow, and after the leases are closed no units may be missing.
+// replicas simulates two processes that lease units, and one process without leases.
+// Together they must never use more than the books allow. After the lease stores are closed,
+// no units may be missing.
 func replicas(t *testing.T, r *rand.Rand) int {
 	w := newWorld(t, r, algorithms.FixedWindow(100+r.Int64N(1000), time.Duration(100+r.Int64N(400))*time.Millisecond).Named("l"))
 	stores := []weir.Store{w.plain}
@@ -528,15 +530,15 @@ func (w *pauseWorld) answer(q *http.Request) (*http.Response, error) {
 		res.StatusCode = []int{429, 503}[w.r.IntN(2)]
 		res.Header.Set("Retry-After", strconv.FormatInt(wait, 10))
 		if end := now() + min(wait, 30)*1e6; end > w.paused[key] {
-			w.paused[key], w.since[key] = end, now() // requests of this instant may have been sent before
+			w.paused[key], w.since[key] = end, now() // requests that are sent at this instant may have been sent before the pause
 		}
 		w.note("%s: paused for %d s", key, wait)
 	}
 	return res, nil
 }
 
-// step may make a caller give up. Then it sends a request, and checks that it is sent at
-// once if it must be.
+// step may make a caller give up. Then it sends a request, and checks that the request goes
+// out at once if it must.
 func (w *pauseWorld) step() {
 	w.Helper()
 	w.mu.Lock()
@@ -545,7 +547,7 @@ func (w *pauseWorld) step() {
 	w.mu.Unlock()
 	time.Sleep(d)
 	if giveUp && len(w.cancels) > 0 {
-		w.mu.Lock() // guards r, because a request may be answered meanwhile
+		w.mu.Lock() // guards r, which the answer to another request may use meanwhile
 		abandon := w.cancels[w.r.IntN(len(w.cancels))]
 		w.mu.Unlock()
 		abandon()
@@ -554,7 +556,7 @@ func (w *pauseWorld) step() {
 	ctx, cancel := context.WithCancel(w.Context())
 	w.cancels = append(w.cancels, cancel)
 	_, must := w.books[key].fits(now(), 1)
-	if w.underWay[key] == 0 && len(w.limits) == 1 && w.limits[0].Name == "log" { // a window in which turns were reserved may have less left
+	if w.underWay[key] == 0 && len(w.limits) == 1 && w.limits[0].Name == "log" { // a fixed window in which turns were reserved may have fewer units left
 		least, _ := w.books[key][0].free(now())
 		if left := take(w, w.plain, 0, w.charges(key, 0)...).Decisions[0].Remaining; left != least && left > 0 { // Remaining is 0 until the instant of a cancelled turn
 			w.fail("%s: got %d remaining, want %d", key, left, least)

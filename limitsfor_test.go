@@ -14,10 +14,11 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestLimitsForNeverFailsOpen: a mistake of LimitsFor lets no request pass unlimited. A
-// limit that cannot be counted exactly is charged as the nearest limit that can be counted,
-// and any other mistake makes the request fail. A rule in shadow refuses no request. Each
-// mistake is logged without the key.
+// TestLimitsForNeverFailsOpen: by default, a mistake of LimitsFor lets no request pass
+// unlimited. A limit that cannot be counted exactly is charged as the nearest limit that can
+// be counted. Any other mistake is an error: Transport returns it, and the default of
+// OnError answers 503. A rule in shadow refuses no request. Each mistake is logged without
+// the key.
 func TestLimitsForNeverFailsOpen(t *testing.T) {
 	const gib = 1 << 30
 	uncountable := algorithms.GCRA(gib, time.Hour)
@@ -59,7 +60,7 @@ func TestLimitsForNeverFailsOpen(t *testing.T) {
 		if _, err := out.RoundTrip(ask("/", "", "User", "ann@example.com")); (err == nil) != c.sent {
 			t.Errorf("%v in shadow %v: Transport returns %v, want it sent: %v", c.limits, c.shadow, err, c.sent)
 		}
-		if c.logged == "" { // a million a day can be counted exactly, but not with the buffer
+		if c.logged == "" { // 1,000,000 a day can be counted exactly, but not with a buffer of 7 µs
 			given[0] = algorithms.GCRA(1_000_000, 24*time.Hour)
 			buffered := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, Buffer: 7 * time.Microsecond, Logger: slog.New(slog.DiscardHandler)})
 			if _, err := buffered.Transport(&partner{}).RoundTrip(ask("/", "", "User", "ann")); err == nil || !strings.Contains(err.Error(), "buffer of 7µs") {

@@ -106,7 +106,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestLongKeyInLists: Allow and Deny get the whole key, and a keys.List finds it by its
+// TestLongKeyInLists: Allow and Deny get the whole key. A keys.List finds a long key by its
 // digest too.
 func TestLongKeyInLists(t *testing.T) {
 	long := strings.Repeat("x", 500)

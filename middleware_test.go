@@ -49,8 +49,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestMiddleware: status, X-RateLimit-Remaining and Retry-After are right for two minutes
-// of requests by several clients under a limit of three a minute.
+// TestMiddleware: status, X-RateLimit-Remaining and Retry-After are right for the requests of
+// two clients under a fixed window of three a minute.
 func TestMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.FixedWindow(3, time.Minute))(served)
@@ -115,7 +115,7 @@ func TestSeveralRules(t *testing.T) {
 		// A rule that does not apply charges nothing, and the other rule still charges.
 		do(h, ask("/", ""))
 		if len(last.Charges) != 1 || last.Charges[0].Rule != "all" || last.Decisions[0].Remaining != 1 {
-			t.Errorf("without a user: charged %+v, %+v; want all alone, with 1 left", last.Charges, last.Decisions)
+			t.Errorf("without a user: charged %+v, %+v; want only rule all, with 1 left", last.Charges, last.Decisions)
 		}
 	})
 }
@@ -407,7 +407,7 @@ type failing struct{ err error }
 func (f failing) Take(context.Context, *weir.Transaction) error { return f.err }
 
 // TestOnError: if the store fails, the default calls the next handler and FailClosed
-// answers 503. The text of the error stays hidden, and Observe gets it.
+// answers 503. Clients do not see the text of the error. Observe gets the error.
 func TestOnError(t *testing.T) {
 	secret := errors.New("dial tcp 10.0.0.7:6379: password hunter2")
 	var events []weir.Event

@@ -73,7 +73,7 @@ func TestOverridesReplace(t *testing.T) {
 	}
 }
 
-// TestOverridesInForce: an override applies from the next request on, what the key has
+// TestOverridesInForce: an override applies from the next request on. What the key has
 // spent still counts, and the names in the header fields stay the same.
 func TestOverridesInForce(t *testing.T) {
 	for name, store := range map[string]weir.Store{"memory": memory(), "hybrid": weir.Hybrid(memory(), 100)} {

@@ -51,8 +51,8 @@ func TestPeekAndReset(t *testing.T) {
 	}
 }
 
-// TestPeekCost: Peek returns for a cost what Take then decides, through every decorator,
-// and spends nothing.
+// TestPeekCost: Peek of a charge says what Take then decides about the charge, through every
+// decorator, and spends nothing.
 func TestPeekCost(t *testing.T) {
 	limit := algorithms.GCRA(5, time.Hour)
 	for name, around := range map[string]func(weir.Store) weir.Store{
@@ -85,7 +85,7 @@ func checkPeek(t *testing.T, name string, store weir.Store, limit weir.Limit, co
 	before := peek(t, store, c, weir.Charge{Rule: "other", Limit: limit, Cost: 5})
 	d := before.Decisions[0]
 	if len(before.Charges) != 2 || !before.Decisions[1].Allowed || before.Decisions[1].Remaining != 5 {
-		t.Errorf("%s: got %+v, want two charges, of which one fits and is not spent", name, before)
+		t.Errorf("%s: got %+v, want two charges, the second of which fits and was not spent", name, before)
 	}
 	look := take(t, store, 0, weir.Charge{Rule: "api", Limit: limit}).Decisions[0]
 	if d.Remaining != look.Remaining || d.NextAfter != look.NextAfter || d.ResetAfter != look.ResetAfter {
@@ -101,8 +101,8 @@ func checkPeek(t *testing.T, name string, store weir.Store, limit weir.Limit, co
 
 }
 
-// TestErrorLog: a store that fails for ten seconds causes ten log lines, which count the
-// errors between them.
+// TestErrorLog: a store that fails for ten seconds causes ten log lines. Each later line
+// says how many errors since the line before were not logged.
 func TestErrorLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -21,9 +21,9 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// penalized returns a Limiter of one request per second. It bans keys that exhaust strikes
-// for 10 s, then 20 s, then 40 s. The function sleeps, sends a request of a key, and
-// returns its status, Retry-After and whether the key is banned.
+// penalized returns a Limiter of one request per second. If a key exhausts strikes, the
+// Limiter bans it for 10 s, then 20 s, then 40 s. The returned function sleeps, sends a
+// request with a key, and returns the status, Retry-After and whether the key is banned.
 func penalized(t *testing.T, store weir.Store, strikes weir.Limit) (*weir.Limiter, func(after time.Duration, key string) string) {
 	l := must(t, store, weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
@@ -113,7 +113,7 @@ func walkPenalty(t *testing.T, strikes weir.Limit) {
 	ban(t, l, "a", 3*time.Second) // the ban that was lifted had 29 s left
 	for _, ask := range []func(time.Duration, string) string{ask, elsewhere} {
 		if got := ask(0, "a"); !strings.HasSuffix(got, "banned") {
-			t.Errorf("got %s after another ban, want one banned", got)
+			t.Errorf("got %s after another ban, want it banned", got)
 		}
 	}
 	if got := ask(time.Minute, "a"); got != "200" {
@@ -134,10 +134,10 @@ func TestPenaltyAtRest(t *testing.T) {
 		calls = 0
 		for range 599 {
 			if got := ask(100*time.Millisecond, "a"); !strings.HasSuffix(got, "banned") {
-				t.Fatalf("got %s, want one banned", got)
+				t.Fatalf("got %s, want it banned", got)
 			}
 		}
-		if calls > 10 { // a decision that also looks up the ban
+		if calls > 10 { // each call is a decision that also looks up the ban
 			t.Errorf("got %d calls in a minute, want at most 10", calls)
 		}
 		if got := ask(100*time.Millisecond, "a"); got != "200" {
@@ -173,8 +173,8 @@ func TestPenaltyShared(t *testing.T) {
 	checkBan(t, limiters[1], "", "after it was lifted elsewhere", 0)
 }
 
-// TestPenaltyRefuses: New refuses a Penalty with impossible numbers, and Ban an impossible
-// duration or rule.
+// TestPenaltyRefuses: New refuses a Penalty with impossible numbers. Ban refuses a duration
+// of 0, and Ban and Unban refuse a rule that does not exist.
 func TestPenaltyRefuses(t *testing.T) {
 	good := weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Minute), Duration: time.Minute}
 	for _, tt := range []struct {

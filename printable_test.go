@@ -33,8 +33,8 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// checkNameWith checks that a name of n bytes, with b at index at, is valid if and only if
-// b is printable or at is n.
+// checkNameWith puts the byte b into a name of n bytes, and checks that the name is valid if
+// and only if the byte is printable. If at is n, the name stays without the byte.
 func checkNameWith(t *testing.T, l weir.Limit, n, at int, b byte) {
 	t.Helper()
 	name := []byte(strings.Repeat("~ ", 20)[:n])

@@ -19,18 +19,18 @@ type queueCase struct {
 	want   []time.Duration
 }
 
-// TestQueueRetryAfter: a charge that the queue of a leaky bucket refuses is admitted to it
-// when RetryAfter is over, and not a microsecond before. This holds for the limit alone and
-// together with another limit, and for refusals from the store and from the memory of
-// Hybrid.
+// TestQueueRetryAfter: if the queue of a leaky bucket refuses a charge, it admits the charge
+// when RetryAfter is over, and not a microsecond before. This holds for refusals from the
+// store and from the memory of Hybrid. Another limit of the transaction does not change the
+// RetryAfter of the queue.
 func TestQueueRetryAfter(t *testing.T) {
 	leaky := algorithms.LeakyBucket(10, 1, time.Second)
 	for _, test := range []queueCase{
 		{10, 1, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // there is room after 1 s, and the turn is 10 s away
 		{10, 1, 9 * time.Second, nil, []time.Duration{time.Second}},                                              // after 1 s there is room, and the turn is 9 s away
 		{10, 1, 9500 * time.Millisecond, nil, []time.Duration{time.Second}},                                      // the turn is near enough after 0.5 s, but room comes after 1 s
-		{10, 4, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // room after 4 s
-		{10, 7, 5 * time.Second, nil, []time.Duration{7 * time.Second}},                                          // room comes later than a near turn
+		{10, 4, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // room comes after 4 s, but the turn is near enough only after 5 s
+		{10, 7, 5 * time.Second, nil, []time.Duration{7 * time.Second}},                                          // the turn is near enough after 5 s, but room comes after 7 s
 		{4, 1, time.Second, nil, []time.Duration{3 * time.Second}},                                               // there is room, but the turn is too far away
 		{4, 11, time.Second, nil, []time.Duration{weir.Never}},                                                   // the cost exceeds the queue
 		{4, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{3 * time.Second, time.Minute}}, // each limit has its own wait

@@ -20,8 +20,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// settled returns a handler under a limit that refunds errors, and a channel of the
-// outcomes of admitted requests, from which the test must receive.
+// settled returns a handler under a limit that refunds errors. The channel gets the outcome
+// of each admitted request, and the test must receive from it.
 func settled(t *testing.T, limit weir.Limit, next http.Handler) (http.Handler, chan weir.Outcome) {
 	t.Helper()
 	outcomes := make(chan weir.Outcome, 1)
@@ -42,7 +42,8 @@ type frontDoor struct {
 	reached  int // requests that the handler has begun
 }
 
-// openDoor limits requests to next, which sends to arrived when it begins.
+// openDoor starts a front door before the handler next, which sends to arrived when it
+// begins.
 func openDoor(t *testing.T, limit int64, next http.Handler, arrived chan bool) *frontDoor {
 	d := &frontDoor{arrived: arrived, refused: make(chan bool), outcomes: make(chan weir.Outcome)}
 	server := httptest.NewServer(must(t, memstore.New(memstore.Options{}), weir.Options{
@@ -57,8 +58,8 @@ func openDoor(t *testing.T, limit int64, next http.Handler, arrived chan bool) *
 	return d
 }
 
-// hangUp sends the text before. When the handler has begun, it sends the text after and
-// closes the connection.
+// hangUp connects and sends the first text. When the handler has begun, hangUp sends the
+// second text or, if that is "", closes the connection.
 func (d *frontDoor) hangUp(t *testing.T, before, after string) {
 	t.Helper()
 	conn := dial(t, d.addr)
@@ -67,7 +68,7 @@ func (d *frontDoor) hangUp(t *testing.T, before, after string) {
 		t.Fatal(err)
 	}
 	select {
-	case <-d.refused: // the response comes after the body was sent
+	case <-d.refused: // the response would come only after the whole body, so do not wait for it
 		return
 	case <-d.arrived:
 		d.reached++
@@ -188,7 +189,8 @@ func TestHangUpsAreCharged(t *testing.T) {
 	})
 }
 
-// statusOf gets url and returns the status of the response, or 0 if there is none.
+// statusOf sends a GET request to url. It returns the status of the response, or 0 if there
+// is none.
 func statusOf(ctx context.Context, client *http.Client, url string) int {
 	r, _ := http.NewRequestWithContext(ctx, "GET", url, nil)
 	res, err := client.Do(r)
@@ -223,7 +225,7 @@ func (b *readsBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-type begins struct{} // the context key of the channel begins of a readsBody
+type begins struct{} // the context key of the channel that a readsBody closes
 
 // TestStalledBodies: a client that does not send its body until the handler gives up, as
 // http.TimeoutHandler does, is charged although the answer is 503.
@@ -311,7 +313,7 @@ func TestHandlersFaults(t *testing.T) {
 			res.Body.Close()
 		}
 		if o := <-outcomes; o.HungUp || weir.RefundErrors(o) != 0 {
-			t.Errorf("%s: got %+v, want it given back", name, o)
+			t.Errorf("%s: got %+v, want the units given back", name, o)
 		}
 		server.Close()
 	}
@@ -518,8 +520,8 @@ func TestSettleHijack(t *testing.T) {
 	}
 }
 
-// echoHijacked takes the connection over and echoes what it reads. The 101 is written
-// by the ResponseWriter if it is announced, and by hand otherwise.
+// echoHijacked takes the connection over and echoes what it reads. If announced is true, it
+// sends the status 101 by WriteHeader, and otherwise it writes the 101 to the connection.
 func echoHijacked(t *testing.T, w http.ResponseWriter, announced bool) {
 	hijacker, ok := w.(http.Hijacker)
 	if !ok {

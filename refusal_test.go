@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestRefusalTold: handlers and observers get the same Refusal, whether Observe is set or
-// not, and never see the charges that look up bans.
+// TestRefusalTold: handlers get the same Refusal whether Observe is set or not, and Observe
+// gets it too. Neither sees the charges that look up bans.
 func TestRefusalTold(t *testing.T) {
 	for _, observed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -71,8 +71,8 @@ func tellRefusals(t *testing.T, observed bool) {
 		{0, "a", "0s, 2 charges, true, 0s", ""},
 		{0, "a", "limit api 1m0s, 2 charges, false, 1m0s", "60"},
 		{0, "a", "ban api 10m0s, 2 charges, false, 10m0s", "600"},
-		{time.Second, "a", "ban api 9m59s, 0 charges, false, 9m59s", "599"},      // from memory
-		{10 * time.Second, "a", "ban api 9m49s, 2 charges, false, 9m49s", "589"}, // from the store
+		{time.Second, "a", "ban api 9m59s, 0 charges, false, 9m59s", "599"},      // the process remembers the ban
+		{10 * time.Second, "a", "ban api 9m49s, 2 charges, false, 9m49s", "589"}, // after 10 s the store is asked again
 		{time.Second, "pest", "deny api 2562047h47m16.854775807s, 0 charges, false, 2562047h47m16.854775807s", ""},
 		{0, "b", "0s, 2 charges, true, 0s", ""},
 	} {
@@ -105,8 +105,8 @@ func tellRefusal(t *weir.Transaction) string {
 	return strings.TrimLeft(fmt.Sprintf("%v %s %v, %d charges, %v, %v", t.Refusal.Reason, t.Refusal.Rule, t.Refusal.RetryAfter, len(t.Charges), t.Allowed(), t.RetryAfter()), " ")
 }
 
-// checkEvent compares the Refusal of an event with that of its transaction, and checks its
-// key.
+// checkEvent compares the Refusal of an event with that of its transaction, and checks the
+// key of the event.
 func checkEvent(t *testing.T, e weir.Event) {
 	t.Helper()
 	if e.Refusal != e.Transaction.Refusal {
@@ -117,8 +117,8 @@ func checkEvent(t *testing.T, e weir.Event) {
 	}
 }
 
-// checkOutbound sends a request through Transport that a rule refuses, and checks the
-// error.
+// checkOutbound sends requests of a denied and a banned key through Transport, and checks
+// the errors.
 func checkOutbound(t *testing.T, l *weir.Limiter) {
 	t.Helper()
 	client := &http.Client{Transport: l.Transport(roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") }))}

@@ -17,7 +17,7 @@ import (
 )
 
 // TestSettle: Settle returns the final cost of a request, and the key is charged exactly
-// that. The table has what is left of 100 units after one request of cost 10.
+// that cost. The table has what is left of 100 units after one request of cost 10.
 func TestSettle(t *testing.T) {
 	hangUp := func(r *http.Request) { r.Context().Value(hangUpKey{}).(context.CancelFunc)() }
 	answer := func(status int) http.HandlerFunc {
@@ -147,7 +147,7 @@ func TestSettleConcurrently(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := limit-look.Decisions[0].Remaining, kept.Load(); got != want || want == 0 || owed.Load() != want {
-		t.Errorf("got %d spent and %d held, want %d, the requests that failed, and 0", got, owed.Load()-want, want)
+		t.Errorf("got %d spent and %d held; want %d spent, one for each request that failed, and 0 held", got, owed.Load()-want, want)
 	}
 }
 

@@ -77,15 +77,15 @@ func TestShadowWaits(t *testing.T) {
 		if d := time.Since(start); d > 0 {
 			t.Errorf("requests were delayed by %v", d)
 		}
-		// The waits are the waits in TestMaxWait, which enforces the same limit.
+		// An enforced rule would delay the requests by these waits.
 		if want := "[true true 0s true true 1s true true 2s true true 3s true false 0s]"; fmt.Sprint(seen) != want {
 			t.Errorf("got %v, want %s", seen, want)
 		}
 	})
 }
 
-// TestRamp: a rule is enforced for the share of keys that Shadow leaves, for the same keys
-// in every Limiter, and a key stays enforced as Shadow falls.
+// TestRamp: a rule is enforced for the share of keys that Shadow leaves: a quarter if Shadow
+// is 0.75. The keys are the same in every Limiter, and a key stays enforced as Shadow falls.
 func TestRamp(t *testing.T) {
 	const keys = 10_000
 	enforced := func(shadow float64) map[int]bool {

@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestStackDecidesAlike: a stack of decorators admits, refuses and delays the same random
-// transactions as a store alone: with several limits and keys, cancelled turns, negative
-// costs, delays and Forget.
+// TestStackDecidesAlike: a stack of decorators admits, refuses and delays random transactions
+// as a store alone does. The transactions have several limits and keys, cancelled turns,
+// negative costs, delays and Forget.
 func TestStackDecidesAlike(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -84,8 +84,8 @@ func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []wei
 	return tx
 }
 
-// checkAlike compares a decision of a stack with the decision of a store alone. Only the
-// RetryAfter of a stack may be shorter.
+// checkAlike compares a decision of a stack with the decision of a store alone. The
+// RetryAfter of the stack may be shorter, but not longer.
 func checkAlike(t *testing.T, seed uint64, got, want *weir.Transaction) {
 	t.Helper()
 	if got.Allowed() != want.Allowed() || got.Allowed() && got.Wait != want.Wait || !got.Allowed() && got.RetryAfter() > want.RetryAfter() {

@@ -59,7 +59,7 @@ func TestLimitJoins(t *testing.T) {
 				}
 			}
 
-			// The limits change by tiers, and change back.
+			// LimitsFor changes the limits to those of another tier, and back.
 			tiers := map[string][]weir.Limit{"free": {l}, "paid": {joins, l}}
 			limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
 				Name: "r", Key: weir.ByHeader("Key"),
@@ -76,8 +76,8 @@ func TestLimitJoins(t *testing.T) {
 	})
 }
 
-// named sends one request to a limiter. It returns the status and, for the limit of 1000
-// hours, what is left and its name in header fields.
+// named sends one request to a limiter. It returns the status and, for the limit whose
+// period is 1000 hours, its name in header fields and how many units are left.
 func named(l *weir.Limiter, key string, rule string, fields ...string) string {
 	got := do(l.Handler(served), ask("/", "192.0.2.1:4", append([]string{"Key", key}, fields...)...))
 	items := strings.Split(got.Header.Get("Ratelimit"), ", ")
@@ -90,8 +90,8 @@ func named(l *weir.Limiter, key string, rule string, fields ...string) string {
 	return fmt.Sprint(got.StatusCode, " ", strings.Trim(name, `"`), " ", left)
 }
 
-// TestStoredName: a charge by hand shares its count with a Limiter, whether its limit has
-// the stored name or no name and the same period.
+// TestStoredName: a charge that is made by hand counts together with the charges of a
+// Limiter if its limit has the stored name, or if it has no name and the same period.
 func TestStoredName(t *testing.T) {
 	l := algorithms.GCRA(3, 1000*time.Hour)
 	eachStore(t, func(t *testing.T, store weir.Store) {
@@ -104,7 +104,8 @@ func TestStoredName(t *testing.T) {
 					t.Errorf("%s: %v: got %s left, want %s", name, charge, got, left)
 				}
 			}
-			// A refusal that Hybrid remembers under one form holds for the other.
+			// A refusal that Hybrid remembers for the limit without a name holds for the
+			// limit with the stored name too.
 			for range 4 {
 				take(t, store, 0, weir.Charge{Rule: name, Limit: l, Cost: 1})
 			}

@@ -33,8 +33,8 @@ type sharedQuota struct {
 	requests int // how many requests all replicas send together, at once
 }
 
-// An arrival is when a request reached the receiver, and when its turn was on the clock of
-// Redis, which is the clock of this machine.
+// An arrival says when a request reached the receiver, and when its turn was. Redis runs on
+// this machine, so both instants are on the same clock.
 type arrival struct{ at, turn time.Time }
 
 func (a arrival) late() time.Duration { return a.at.Sub(a.turn) }
@@ -42,7 +42,7 @@ func (a arrival) late() time.Duration { return a.at.Sub(a.turn) }
 const turnField = "Weir-Turn" // in µs since 1970
 
 // TestTransportReplicas: a server that three replicas call sees every request, and no
-// period with more requests than the limit. It is a small form of _bench/throttle.
+// period with more requests than the limit. The test is a small form of _bench/throttle.
 func TestTransportReplicas(t *testing.T) {
 	q := sharedQuota{limit: 20, period: 500 * time.Millisecond, buffer: 40 * time.Millisecond, replicas: 3, requests: 60}
 	server := redistest.Server(t)
@@ -62,12 +62,12 @@ func TestTransportReplicas(t *testing.T) {
 		over := q.windowsOver(seen)
 		switch {
 		case over == 0 && took > 10*ideal:
-			t.Errorf("%d requests took %v, ideal are %v", q.requests, took, ideal)
+			t.Errorf("%d requests took %v, want less than ten times the ideal %v", q.requests, took, ideal)
 			return
 		case over == 0:
 			return
 		case most-least <= q.buffer:
-			t.Errorf("%d windows of %v hold more than %d requests, which were delayed by %v to %v, a buffer of %v apart",
+			t.Errorf("%d windows of %v hold more than %d requests, although their delays, %v to %v, differ by no more than the buffer of %v",
 				over, q.period, q.limit, least, most, q.buffer)
 			return
 		}
@@ -145,8 +145,9 @@ func (q *sharedQuota) replica(t *testing.T, redisAddr string) *http.Client {
 	return &http.Client{Transport: limiter.Transport(base)}
 }
 
-// checkTurns checks what does not depend on the speed of the machine: no request is lost,
-// no request is sent before its turn, and the turns of a period keep the buffer.
+// checkTurns checks what does not depend on the speed of the machine: no request is lost, no
+// request is sent before its turn, and no period that is longer by the buffer has more turns
+// than the limit.
 func (q *sharedQuota) checkTurns(t *testing.T, seen []arrival) {
 	t.Helper()
 	if len(seen) != q.requests {
@@ -238,7 +239,8 @@ func TestTransportPausesEverywhere(t *testing.T) {
 	}
 }
 
-// answerTo gets url and returns the status, the reason of a refusal or the error.
+// answerTo sends a GET request to url, and returns the status, the reason of a refusal or
+// the error.
 func answerTo(client *http.Client, url string) string {
 	res, err := client.Get(url)
 	var limited *weir.LimitedError

@@ -70,8 +70,8 @@ func checkGet(t *testing.T, client *http.Client, limit weir.Limit) {
 	}
 }
 
-// TestTransport: requests wait for their turns, each host by itself, and a request whose
-// turn is later than MaxWait gets a LimitedError.
+// TestTransport: requests wait for their turns, and each host has a queue of its own. A
+// request whose turn is later than MaxWait gets a LimitedError.
 func TestTransport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &partner{start: time.Now()}
@@ -129,14 +129,14 @@ func TestTransportPauses(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := other.arrivals[0]; got != c.want {
-					t.Errorf("%s, %v: the other replica goes at %s, want %s", c.name, limit, got, c.want)
+					t.Errorf("%s, %v: the other replica sends at %s, want %s", c.name, limit, got, c.want)
 				}
 			})
 		}
 	}
 }
 
-// TestTransportPausedLines: under every algorithm, requests wait during a pause and are
+// TestTransportPausedLines: under several algorithms, requests wait during a pause and are
 // then sent as their limit allows, even if other processes ask the store while the pause is
 // being made.
 func TestTransportPausedLines(t *testing.T) {
@@ -196,7 +196,7 @@ type pauseCase struct {
 }
 
 // TestMaxPause: a pause lasts at most MaxPause, the first pause that is cut is logged, and
-// a response that asks for more is not retried.
+// a request is not retried if its response asks for a longer pause.
 func TestMaxPause(t *testing.T) {
 	for _, c := range []pauseCase{
 		{"a foreign 200", 0, response(200, "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "86400"), "1m0s", "24h0m0s"},
@@ -229,7 +229,7 @@ func checkMaxPause(t *testing.T, c pauseCase) {
 	}, algorithms.GCRA(100, time.Second))
 	for range 2 {
 		if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != c.answer.StatusCode {
-			t.Errorf("%s: got %v, %v, want the answer of the other side", c.name, res, err)
+			t.Errorf("%s: got %v, %v, want the response of the partner", c.name, res, err)
 		}
 	}
 	if len(p.arrivals) < 2 || p.arrivals[1] != c.want {
@@ -284,7 +284,7 @@ func TestUnpause(t *testing.T) {
 	if got := get(one, "a"); got != "429" {
 		t.Errorf("got %s, want 429", got)
 	}
-	check("b", "pause by all") // rule all has one key for several hosts
+	check("b", "pause by all") // the rule all has one key for all hosts
 	unpause("all", "")
 	check("b", "200")
 	check("a", "pause by partner")
@@ -308,7 +308,7 @@ func checkPauseError(t *testing.T, host string, limited *weir.LimitedError) stri
 	t.Helper()
 	for i, d := range limited.Transaction.Decisions {
 		if len(limited.Transaction.Decisions) != 3 || !d.Allowed {
-			t.Errorf("%s: charge %v: got %+v, want the three of the rules, which have room", host, limited.Transaction.Charges[i], d)
+			t.Errorf("%s: charge %v: got %+v, want the three charges of the rules, which all fit", host, limited.Transaction.Charges[i], d)
 		}
 	}
 	if limited.Transaction.Allowed() {
@@ -360,8 +360,8 @@ func (d dripping) Close() error {
 	return nil
 }
 
-// TestTransportDrips: if the body of a 429 never ends, the request is delayed no longer
-// than by its pause, and the body is closed.
+// TestTransportDrips: if the body of a 429 never ends, the request is delayed no longer than
+// by the pause that the 429 asks for, and the body is closed.
 func TestTransportDrips(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -412,8 +412,7 @@ func TestTransportDrips(t *testing.T) {
 }
 
 // TestTransportKeepsConnections: the retry of a 429 uses the same connection, unless the
-// body of the 429 drips. The server and the client are the server and the client of
-// net/http.
+// body of the 429 drips. Server and client are those of net/http.
 func TestTransportKeepsConnections(t *testing.T) {
 	for drips, connections := range map[bool]int{false: 1, true: 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -451,7 +450,7 @@ func TestTransportKeepsConnections(t *testing.T) {
 	}
 }
 
-// answer429 asks for a pause of 2 s. If the body drips, it ends with the request.
+// answer429 asks for a pause of 2 s. A body that drips goes on until the request ends.
 func answer429(w http.ResponseWriter, r *http.Request, drips bool) {
 	w.Header().Set("Retry-After", "2")
 	w.WriteHeader(429)
@@ -481,8 +480,9 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.conns) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
-// TestTransportBases: if the base RoundTripper fails or panics, the caller gets the error
-// or the panic, the request stays charged, and its place in MaxWaiting is free again.
+// TestTransportBases: if the base RoundTripper panics, the caller gets the panic. A request
+// stays charged if the base panics, or returns an error, nothing, or a response without a
+// body.
 func TestTransportBases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -580,7 +580,7 @@ func pauseTheLine(t *testing.T, limit weir.Limit) {
 	}
 	wg.Wait()
 	if len(p.arrivals) != 21 {
-		t.Fatalf("%v: %d arrivals, want 20 and one again", limit, len(p.arrivals))
+		t.Fatalf("%v: %d arrivals, want 21: 20 requests, of which one is sent twice", limit, len(p.arrivals))
 	}
 	paused, _ := time.ParseDuration(p.arrivals[2])
 	for i, s := range p.arrivals[3:] {

@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// tens has a limit of ten units under each algorithm.
+// tens has a limit of ten units for each algorithm except in-flight.
 var tens = []weir.Limit{
 	algorithms.GCRA(10, 1000*time.Hour), algorithms.TokenBucket(10, 10, 1000*time.Hour), algorithms.LeakyBucket(10, 10, 1000*time.Hour),
 	algorithms.FixedWindow(10, 1000*time.Hour), algorithms.AnchoredWindow(10, 1000*time.Hour), algorithms.SlidingWindow(10, 1000*time.Hour),
@@ -56,8 +56,8 @@ func undoStores(t *testing.T, f func(t *testing.T, name string, store weir.Store
 	}
 }
 
-// TestCancelFreesTheKey: after big turns were reserved and cancelled, the key is as before:
-// the five units that were free can be spent at once.
+// TestCancelFreesTheKey: after big turns were reserved and cancelled, the five units that
+// were free before can be spent at once.
 func TestCancelFreesTheKey(t *testing.T) {
 	undoStores(t, func(t *testing.T, name string, store weir.Store) {
 		for _, limit := range tens {
@@ -138,7 +138,7 @@ func TestHangUpFreesTheKey(t *testing.T) {
 			}
 			want := at
 			for range 5 {
-				if big(limit) == 5 { // a queue admits one unit after the other, behind five units
+				if big(limit) == 5 { // a unit leaves the queue every 100 hours, after the five units before it
 					want = max(want+100*time.Hour, at+500*time.Hour)
 				}
 				if got := get(t.Context(), "1"); got != 200 || time.Since(begin) != want {

@@ -89,8 +89,9 @@ func TestWaitGivesBack(t *testing.T) {
 	}
 }
 
-// TestReserve: Reserve returns the next free turn, Cancel gives it back once and only
-// before it has come, and turns beyond the deadline or the capacity are refused.
+// TestReserve: Reserve returns the next free turn. Cancel gives the turn back only once, and
+// only before the turn has come. Turns after the deadline and costs above the capacity are
+// refused.
 func TestReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -103,7 +104,7 @@ func TestReserve(t *testing.T) {
 			cancelTurn(t, second)
 		}
 		if r := reserve(t, store, time.Hour, charge); r.Delay() != time.Second {
-			t.Errorf("after a cancellation, asked for twice: delay %v, want 1s", r.Delay())
+			t.Errorf("after two calls of Cancel: delay %v, want 1s", r.Delay())
 		}
 		time.Sleep(time.Second)
 		first.Cancel(t.Context()) // its turn has come, so Cancel does nothing
@@ -131,18 +132,18 @@ func waiting(t *testing.T, o weir.Options, limit weir.Limit) http.Handler {
 	return must(t, memstore.New(memstore.Options{}), o).Handler(served)
 }
 
-// TestMaxWait: MaxWait with a leaky bucket delays requests as the burst and delay of nginx
-// do:
+// TestMaxWait: with MaxWait, a leaky bucket or GCRA delays requests as limit_req of nginx
+// does. With rate=1r/s, of many requests at once:
 //
-//	limit_req_zone … rate=1r/s; limit_req burst=5;          every request of a burst is delayed
-//	limit_req … burst=5 delay=2;                            the first two requests of a burst pass at once
-//	limit_req … burst=5 nodelay;                            all requests of a burst pass at once
+//	burst=5            one passes at once, and five are delayed
+//	burst=5 delay=2    three pass at once, and three are delayed
+//	burst=5 nodelay    six pass at once
 func TestMaxWait(t *testing.T) {
 	for _, c := range []struct {
 		nginx string
 		limit weir.Limit
 		wait  time.Duration
-		want  string // when each of eight requests at once is served, in seconds; - is refused
+		want  string // when each of eight requests at once is served, in seconds; - means that it is refused
 	}{
 		{"burst=5", algorithms.LeakyBucket(6, 1, time.Second), 5 * time.Second, "0 1 2 3 4 5 - -"},
 		{"burst=5 delay=2", algorithms.GCRA(1, time.Second).WithBurst(3), 3 * time.Second, "0 0 0 1 2 3 - -"},
@@ -226,7 +227,7 @@ func TestHangUp(t *testing.T) {
 				t.Errorf("a client that had hung up: got %d and %d bytes, want 499 and none", res.StatusCode, res.ContentLength)
 			}
 			if since := time.Since(start); since != time.Second {
-				t.Errorf("left after %v, want the second at which the client hung up", since)
+				t.Errorf("left after %v, want 1s, when the client hung up", since)
 			}
 		}()
 		time.Sleep(time.Second)
@@ -289,7 +290,7 @@ func TestMaxWaitingQueue(t *testing.T) {
 }
 
 // TestMaxWaitingAtOnce: if many requests come while the store is slow, at most MaxWaiting
-// of them wait. A panic of the store leaves no place occupied.
+// of them wait. If the store panics, the place of the request becomes free.
 func TestMaxWaitingAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, quota = 10, 5
@@ -320,7 +321,7 @@ func TestMaxWaitingAtOnce(t *testing.T) {
 				}
 			})
 			if waited.Load() > most || ok.Load() < most {
-				t.Errorf("round %d: of 3000 at once %d waited and %d were served, want %d at most and no fewer", round, waited.Load(), ok.Load(), most)
+				t.Errorf("round %d: of 3000 at once %d waited and %d were served, want at most %d waiting, and no fewer served", round, waited.Load(), ok.Load(), most)
 			}
 			time.Sleep(time.Minute)
 			panics.Store(2 * most)
@@ -334,8 +335,8 @@ func TestMaxWaitingAtOnce(t *testing.T) {
 	})
 }
 
-// TestManyWaiting: each of 10,000 waiting requests takes a few kilobytes, and all their
-// goroutines end, because otherwise the bubble of testing/synctest would not end.
+// TestManyWaiting: each of 10,000 waiting requests takes at most 16 KiB. When the clients
+// hang up, all goroutines end: otherwise synctest.Test would panic.
 func TestManyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 10_000
@@ -353,7 +354,7 @@ func TestManyWaiting(t *testing.T) {
 		}
 		synctest.Wait()
 		if each := int64(memory()-before) / n; each > 16<<10 {
-			t.Errorf("a request that waits takes %d bytes, want kilobytes", each)
+			t.Errorf("a request that waits takes %d bytes, want at most 16 KiB", each)
 		} else {
 			t.Logf("a request that waits takes %d bytes, with its recorder and goroutine", each)
 		}
@@ -387,8 +388,8 @@ func TestCostZero(t *testing.T) {
 	}
 }
 
-// TestAllow: Allow spends a charge that fits, says when it fits otherwise, and returns the
-// error of the store.
+// TestAllow: Allow spends a charge that fits. If the charge does not fit, Allow says when it
+// will. An error of the store is returned.
 func TestAllow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -488,7 +489,7 @@ func TestCancelGivesBackItsOwn(t *testing.T) {
 		charges[0].Key, charges[0].Cost = key, 0
 		d := take(t, store, 0, charges...).Decisions[0]
 		if got := int64((d.ResetAfter + time.Hour) / (1000 * time.Hour)); got != turns {
-			t.Errorf("%s: got %v until it is as good as new, want %d periods", key, d.ResetAfter, turns)
+			t.Errorf("%s: got a ResetAfter of %v, want %d periods", key, d.ResetAfter, turns)
 		}
 	}
 }
