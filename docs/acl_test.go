@@ -30,7 +30,7 @@ func acl(t *testing.T) (user, cluster []string) {
 	return strings.Fields(blocks[0].text)[1:], strings.Fields(blocks[1].text)[2:]
 }
 
-// as returns a client of the servers that has only the rights of user.
+// as creates a user on each server, and returns a client that logs in as this user.
 func as(t *testing.T, user []string, servers ...*redistest.Proc) redis.UniversalClient {
 	t.Helper()
 	var addrs []string

@@ -25,7 +25,7 @@ type answer struct {
 	retryAfter int // in seconds; 0 means that the answer has no Retry-After
 }
 
-// server starts a server with a limit of 2 requests a second, which records its answers.
+// server starts a server that allows 2 requests a second and records its answers.
 func server(t *testing.T, headers weir.Dialect) (url string, answers func() []answer) {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(2, time.Second)}}},

@@ -167,7 +167,8 @@ func TestGo(t *testing.T) {
 		}
 	}
 	t.Run(migration, func(t *testing.T) {
-		// the packages in imported that this module has, and the packages of the peers
+		// own is the list imported without the packages that docs/_peers does not
+		// require, and with packages of the other libraries
 		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7"}
 		for _, path := range imported {
 			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.HasSuffix(path, "/storetest") {
@@ -311,7 +312,8 @@ func (c *shellLine) check(i int) {
 	}
 }
 
-// isKnown reports whether pattern selects a function of a kind, or selects all functions.
+// isKnown reports whether pattern, of go test, selects a known function whose name begins
+// with kind. A pattern for all functions always does.
 func isKnown(known map[string]bool, kind, pattern string) bool {
 	if strings.Trim(pattern, "^$.") == "" {
 		return true
@@ -324,7 +326,7 @@ func isKnown(known map[string]bool, kind, pattern string) bool {
 	return false
 }
 
-// flagsOf returns the flags of a program, each between spaces.
+// flagsOf returns the flags of the program in dir, each between spaces.
 func flagsOf(dir string) string {
 	list := " "
 	sources, _ := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -341,8 +343,9 @@ func flagsOf(dir string) string {
 	return list
 }
 
-// curlFlags returns the flags of the installed curl, or "" if curl is not installed. If CI
-// is set and curl is missing, it returns no flags, so that TestShell fails.
+// curlFlags returns the flags of the installed curl, each between spaces, or "" if curl is
+// not installed. If curl is missing and the variable CI is set, it returns spaces only, so
+// that TestShell fails.
 func curlFlags() string {
 	out, err := exec.Command("curl", "--help", "all").Output()
 	if err != nil && os.Getenv("CI") == "" {

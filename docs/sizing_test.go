@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "write what was measured into the pages"
 type size struct {
 	name            string
 	bytes           int64   // the bytes of the key's values when the quota is spent
-	allowed, denied float64 // server µs per check, the least of several keys
+	allowed, denied float64 // µs that a check takes the server, the least of several keys
 }
 
 var (
@@ -99,8 +99,8 @@ func (m *meter) size(name string, limits []weir.Limit) size {
 	return s
 }
 
-// perCheck returns the server's µs per check: the least of several keys, which has the fewest
-// interruptions.
+// perCheck returns how many µs a check takes the server. It measures several keys and
+// returns the least time, because interruptions lengthen the others.
 func (m *meter) perCheck(limits []weir.Limit, allowed bool) float64 {
 	quota, best := limits[0].Quota, math.Inf(1)
 	for key := range max(10, 2000/quota) {
@@ -155,7 +155,8 @@ func (m *meter) used() int64 {
 	return n
 }
 
-// takeTimes takes one unit of a key several times. Each decision must be as allowed says.
+// takeTimes takes one unit of a key several times. It fails the test unless all of these
+// charges are allowed or, if allowed is false, all are refused.
 func (m *meter) takeTimes(limits []weir.Limit, key, times int64, allowed bool) {
 	m.Helper()
 	var tx weir.Transaction
@@ -172,9 +173,9 @@ func (m *meter) takeTimes(limits []weir.Limit, key, times int64, allowed bool) {
 	}
 }
 
-// TestSizing: the bytes in the table of docs/operations.md are those that the test
-// measures. The test does not compare times, which depend on the machine. With -update it
-// writes the table.
+// TestSizing: the bytes in the table of docs/operations.md differ by at most 5 % from those
+// that the test measures. The test compares neither the times, which depend on the machine,
+// nor the last row. With -update it writes the table.
 func TestSizing(t *testing.T) {
 	const page = "docs/operations.md"
 	text := read(t, page)

@@ -16,11 +16,11 @@ type panel struct {
 	name, shows string
 	limit       weir.Limit
 	within      time.Duration
-	level       func(s weir.State, l *weir.Limit, now int64) float64 // height of the curve at now
+	level       func(s weir.State, l *weir.Limit, now int64) float64 // height of the curve at the instant now
 }
 
-// owed returns how many units a bucket must still drain at now, or how many a queue must
-// still release.
+// owed returns how many units a bucket must still drain, or how many units a queue must
+// still release, at the instant now.
 func owed(s weir.State, l *weir.Limit, now int64) float64 {
 	_, d := l.Algorithm.Take(s, l, now, 0)
 	return float64(d.ResetAfter) / float64(l.Period) * float64(l.Quota)
@@ -31,8 +31,8 @@ func spent(s weir.State, l *weir.Limit, now int64) float64 {
 	return float64(l.Quota - d.Remaining)
 }
 
-// weighted returns how many units a sliding window counts as spent at now, its weighted
-// previous window included.
+// weighted returns how many units a sliding window counts as spent at the instant now: the
+// units of the current window, and the weighted units of the previous window.
 func weighted(s weir.State, l *weir.Limit, now int64) float64 {
 	period := l.Period.Microseconds()
 	cur, prev := 0.0, 0.0

@@ -56,7 +56,7 @@ func (p *chart) traces(t *testing.T, r recording) (list []trace) {
 	return list
 }
 
-// value writes a value as Grafana does in the unit.
+// value writes the number v as Grafana writes numbers of that unit.
 func value(v float64, unit string) string {
 	switch {
 	case v == 0:
@@ -73,7 +73,8 @@ func value(v float64, unit string) string {
 	return num(v) + "/s"
 }
 
-// step returns the distance of the grid lines below most: 1, 2 or 5 times a power of ten.
+// step returns the distance of the grid lines of a chart whose largest value is most. The
+// distance is 1, 2 or 5 times a power of ten.
 func step(most float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(most)))
 	for _, s := range []float64{0.2, 0.5, 1} {
@@ -109,7 +110,7 @@ func (d *drawing) stat(p *chart, tr trace, x, y float64) {
 	d.text(x+8, y+42, class, value(last, p.FieldConfig.Defaults.Unit))
 }
 
-// series draws a panel of curves and returns the height that it took.
+// series draws a panel of curves and returns the height of the panel.
 func (d *drawing) series(p *chart, list []trace, top float64) float64 {
 	const left, right, height = 60.0, 400.0, 84.0
 	f := &p.FieldConfig.Defaults
@@ -133,7 +134,7 @@ func (d *drawing) series(p *chart, list []trace, top float64) float64 {
 	}
 	for i, tr := range slices.Backward(list) {
 		class := fmt.Sprint("c", i%len(colours))
-		for from := 0; from < len(tr.points); { // a gap begins another curve
+		for from := 0; from < len(tr.points); { // after a gap in the points another curve begins
 			var upper, lower []point
 			to := from
 			for ; to < len(tr.points) && (to == from || tr.points[to][0] == tr.points[to-1][0]+1); to++ {
@@ -151,8 +152,8 @@ func (d *drawing) series(p *chart, list []trace, top float64) float64 {
 	return d.legend(list, ground+38) - top + 34
 }
 
-// legend draws the colour and the name of each curve, in rows of which the first is at y row.
-// It returns the y of the last row.
+// legend draws the colour and the name of each curve, in as many rows as it needs. The
+// argument row is the y of the first row, and the result is the y of the last row.
 func (d *drawing) legend(list []trace, row float64) float64 {
 	at := 16.0
 	for i, tr := range list {
@@ -167,9 +168,10 @@ func (d *drawing) legend(list []trace, row float64) float64 {
 	return row
 }
 
-// stack returns the value at which each point of each curve begins, and the largest value of
-// all points, or 1 if that is 0. If stacked, each curve begins at the curve before it, and
-// stack adds that to its points.
+// stack returns the lower edge of the area below each point of each curve, and the largest
+// value of all points, or 1 if that is 0. If stacked is false, lower edges are 0. If it is
+// true, each curve stands on the curve before it: stack adds the value of that curve to the
+// points of the next curve.
 func stack(list []trace, stacked bool) (bottoms [][]float64, most float64) {
 	var below [runSeconds + 1]float64 // the top of the stack so far
 	bottoms = make([][]float64, len(list))
@@ -190,7 +192,8 @@ func stack(list []trace, stacked bool) (bottoms [][]float64, most float64) {
 	return bottoms, most
 }
 
-// TestDashboard draws the panels of weirprom/dashboard.json from dashboard.json.
+// TestDashboard draws the panels of weirprom/dashboard.json, with the values that
+// dashboard.json in this directory has for them.
 func TestDashboard(t *testing.T) {
 	var r recording
 	var dashboard struct{ Panels []chart }

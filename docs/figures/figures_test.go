@@ -15,8 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the figures")
 
-// current checks that the file at the path name has the content text. With -update it
-// writes the file.
+// current checks that a file has this text. With -update it writes the text into the file.
 func current(t *testing.T, name, text string) {
 	t.Helper()
 	if *update {

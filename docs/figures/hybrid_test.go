@@ -23,8 +23,8 @@ func (c *counting) Take(ctx context.Context, t *weir.Transaction) error {
 	return c.Store.Take(ctx, t)
 }
 
-// TestHybrid draws how many calls of the shared store one client causes that ignores
-// refusals: with Hybrid and without.
+// TestHybrid draws how many calls of the shared store a client causes if it ignores
+// refusals, with Hybrid and without.
 func TestHybrid(t *testing.T) {
 	const seconds, rate = 60, 100
 	type run struct{ calls, admitted int64 }

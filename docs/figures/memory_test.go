@@ -78,7 +78,7 @@ func TestMemory(t *testing.T) {
 	if err != nil && !*update {
 		t.Fatal(err)
 	}
-	if !testing.Short() || *update { // a million keys
+	if !testing.Short() || *update { // measure makes a million keys
 		now := measure(t)
 		last := len(now.Keys) - 1
 		off := len(m.Keys) != len(now.Keys) ||

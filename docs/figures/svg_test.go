@@ -11,7 +11,7 @@ import (
 )
 
 // A drawing is an SVG in light or dark colours, as the reader prefers. It has a background
-// of its own, so the reader can also read it on a page that ignores the preference.
+// of its own, so it can also be read on a page that ignores this preference.
 type drawing struct {
 	strings.Builder
 }
@@ -94,8 +94,8 @@ func (d *drawing) rect(class string, x, y, w, h float64) {
 
 type point struct{ x, y float64 }
 
-// curve returns the points of a polyline. It leaves out points in the middle of a level
-// stretch.
+// curve returns the path of a polyline through points. It leaves out points in the middle
+// of a level stretch.
 func curve(points []point) string {
 	var b strings.Builder
 	for i, p := range points {

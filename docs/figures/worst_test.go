@@ -35,13 +35,13 @@ func TestWorst(t *testing.T) {
 		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(quota, time.Minute).WithBurst(1), meter, 10},
 		{"Sliding log", "whatever is asked", algorithms.SlidingLog(quota, time.Minute), edge, 10},
 	}
-	// slide is the schedule of the sliding window: each unit at the first instant at which
-	// it fits
+	// slide is the schedule of the sliding window: all units at the end of a window, and
+	// then each unit at the first instant at which it fits
 	slide := []ask{{start + minute - 1, all}}
 	for i := int64(1); i < quota; i++ {
 		slide = append(slide, ask{start + minute + i*minute/quota, 1})
 	}
-	slide[quota-1].at = start + 2*minute - 2 // the last instant at which the window still contains all of both bursts
+	slide[quota-1].at = start + 2*minute - 2 // the last instant that one minute can contain together with the first entry
 	tests[2].asks = slide
 
 	const (
@@ -115,8 +115,8 @@ func admit(l weir.Limit, asks []ask) (admitted []ask) {
 	return admitted
 }
 
-// fullest returns the most units that were admitted in any window of a length, and the
-// first and the last instant at which the units of this window were admitted.
+// fullest finds the window of this length in which the most units were admitted. It returns
+// their number, and the instants at which the first and the last of them were admitted.
 func fullest(admitted []ask, window int64) (most, from, last int64) {
 	first, sum := 0, int64(0)
 	for _, a := range admitted {
@@ -131,9 +131,9 @@ func fullest(admitted []ask, window int64) (most, from, last int64) {
 	return most, from, last
 }
 
-// barShift returns how far the bar of the j-th ask is moved from its instant. It keeps bars
-// of the window that ends at the instant last inside that window, and bars before it outside.
-// Bars that are close together stand side by side.
+// barShift returns how far the bar of the j-th ask is moved from its instant. Without that,
+// bars of the fullest window, which begins at from and ends at last, would stick out of the
+// window, bars before it would reach into it, and bars of adjacent instants would overlap.
 func barShift(admitted []ask, j int, from, last int64) float64 {
 	switch at := admitted[j].at; {
 	case at == last, at == last-60*second:
