@@ -59,8 +59,8 @@
 // An override gives a key limits of its own, or has "unlimited": true, or "denied": true.
 // An override without "seconds" does not end. A key that ends with an asterisk stands for all keys
 // with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. If
-// one of them is left out, that of the replaced limit applies: see [weir.Rule]. The units that a key
-// has spent still count.
+// one of them is left out, the value of the replaced limit applies: see [weir.Rule]. The units that
+// a key has spent still count.
 //
 // # Keys
 //

@@ -175,8 +175,8 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string) (*stateB
 	return body, nil
 }
 
-// look sets what is left of each limit in b. The slice all has a charge for each of these limits,
-// in the same order.
+// look sets what is left of each limit in b. The argument all holds a charge for each of these
+// limits, in the same order.
 func (b *stateBody) look(ctx context.Context, store weir.Store, all []weir.Charge) error {
 	if len(all) == 0 {
 		return nil

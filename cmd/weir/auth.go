@@ -124,8 +124,8 @@ func (d dialect) original(r *http.Request) (o *http.Request, missing string) {
 }
 
 // original returns a request with the given method, URI and host, and with the header fields
-// of r. If uri has a host, that host is used instead of the given one. If both are empty, the host
-// of r is used. If X-Forwarded-For is missing, original returns that name and no request.
+// of r. If uri is a whole URL, its host takes the place of the given host. If neither has a host,
+// the host of r stays. If X-Forwarded-For is missing, original returns that name and no request.
 func original(r *http.Request, method, uri, host string) (o *http.Request, missing string) {
 	const clients = "X-Forwarded-For"
 	if r.Header.Get(clients) == "" {

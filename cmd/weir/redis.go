@@ -188,8 +188,8 @@ type stores struct {
 	close   func() error
 }
 
-// newStores returns a store in memory or, with -redis-addrs, one in Redis behind a breaker. With
-// -redis-down=memory a store in memory counts while Redis is down.
+// newStores returns a store in memory or, with -redis-addrs, a store in Redis behind a breaker.
+// With -redis-down=memory a store in memory counts while Redis is down.
 func newStores(o *options, logger *slog.Logger) (*stores, error) {
 	local := memstore.New(memstore.Options{MaxKeys: o.maxKeys})
 	if o.redis.addrs == "" {

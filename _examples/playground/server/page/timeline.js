@@ -212,7 +212,7 @@ export class Timeline {
   }
 
   // drawLevel draws how much was spent up to now. Between two samples the line of a meter is
-  // straight, and that of a window is a step.
+  // straight, and the line of a window is a step.
   drawLevel(ctx, ink, place, lane, view, y) {
     const level = this.levels[lane];
     if (!level?.length) return;

@@ -158,7 +158,7 @@ func merge(lists ...[]string) (descriptors []*common.RateLimitDescriptor) {
 	return descriptors
 }
 
-// TestDecisions: answers are those of Envoy's service, with the store in memory and with a
+// TestDecisions: the service answers as Envoy's service does, with a store in memory and with a
 // Redis server.
 func TestDecisions(t *testing.T) {
 	inOne(time.Minute, 10*time.Second)

@@ -1,5 +1,4 @@
-// A chat with a spammer. It goes on while the reader looks, and the reader is one
-// of its users.
+// A chat with a spammer. It goes on while the reader can see it, and the reader can write, too.
 
 import { beat, inView } from "../beat.js";
 import { span } from "./svg.js";

@@ -1,4 +1,5 @@
-// A sliding window from two counts: this window's, and a share of the one before.
+// A sliding window from two counts: the count of this window, and a share of the count of the
+// window before.
 
 import { every } from "./edge.js";
 import { box, label, line, path } from "./svg.js";
