@@ -12,8 +12,8 @@ import (
 // is.
 type credit struct{}
 
-// retry is the RetryAfter of a refusal, because nobody knows when units will be granted.
-// During that time, weir.Hybrid refuses the key without asking its store.
+// retry is the RetryAfter if too few units are left, because nobody knows when more will
+// be granted. During that time, weir.Hybrid refuses the key without asking its store.
 const retry = time.Second
 
 func (credit) Name() string   { return "credit" }

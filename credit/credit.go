@@ -1,4 +1,5 @@
-// Package credit has units beyond the limits of a rule, for a customer that has just paid:
+// Package credit grants a key units beyond the limits of a rule, for example to a customer
+// that has just paid:
 //
 //	store := credit.New(redis, "api")
 //	err := credit.Grant(ctx, store, "api", "acme", 10_000, 24*time.Hour)
@@ -17,12 +18,12 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// New returns a store that decides in next. If limits of the named rules refuse a charge,
-// the store pays the charge with granted units. Each refusal of these rules costs a second
-// call of next, and refusals of other rules cost none. New panics if next is nil or no rule
-// is named.
+// New returns a store that asks the store next for its decisions. If limits of the named
+// rules refuse a charge, the store pays the charge with granted units. Each refusal of
+// these rules costs a second call of next, and refusals of other rules cost none. New
+// panics if next is nil or no rule is named.
 //
-// The store of New belongs outside all other decorators. A weir.Hybrid inside it remembers for
+// The store of New must be the outermost decorator. A weir.Hybrid inside it remembers for
 // a second that a key has no granted units, which saves most of the second calls.
 //
 // A request is paid in full or not at all. Limits that admit it are charged as always, and
@@ -30,9 +31,9 @@ import (
 // ban, a deny or a limit of requests in flight. If next fails when it is asked again, the
 // refusal stands.
 //
-// The Decision of a paid charge has At 1, and its Remaining is that of the refusing limit.
-// If Settle of the rule gives back units of a paid charge, these units become granted units
-// again, unless their time is over.
+// In the Decision of a paid charge, At is 1 and Remaining is that of the limit that
+// refused. If Settle of the rule gives back units of a paid charge, these units become
+// granted units again, unless their time is over.
 func New(next weir.Store, rules ...string) *Store {
 	if next == nil || len(rules) == 0 {
 		panic("credit: the store is nil, or there are no rules")
@@ -83,9 +84,9 @@ func charge(rule, key string, cost int64, d time.Duration) weir.Charge {
 	return weir.Charge{Rule: rule, Key: key, Cost: cost, Limit: weir.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
-// paid is the Decision.At of a charge that was paid with granted units. No limit has units
-// of that instant, so a store that New did not return gives the units of such a charge
-// back to no limit.
+// paid is the Decision.At of a charge that was paid with granted units. No limit has spent
+// units at that instant, so a store that New did not return gives the units of such a
+// charge back to no limit.
 const paid = 1
 
 // Take implements weir.Store.
@@ -151,9 +152,9 @@ func fill(t, p *weir.Transaction, where []int, refused []bool) {
 	t.At, t.Wait = p.At, 0
 }
 
-// add adds a charge to t and returns its index. If t charges the granted units of that rule
-// and key already, add merges the two: a request pays its cost once, however many limits of
-// the rule refuse it.
+// add adds a charge to t and returns its index. If t charges the granted units of the same
+// rule and key already, add merges the two charges: a request pays its cost once, however
+// many limits of the rule refuse it.
 func add(t *weir.Transaction, c weir.Charge) int {
 	pays := func(c *weir.Charge) bool { return c.Limit.Algorithm == weir.Algorithm(credit{}) }
 	same := func(o weir.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key && pays(&o) && pays(&c) }

@@ -116,8 +116,8 @@ func TestGrantOnce(t *testing.T) {
 	}
 }
 
-// TestSettle: units of a paid request that Settle gives back become granted units again, and
-// not units of a limit.
+// TestSettle: if Settle gives back units of a paid request, they become granted units
+// again, and not units of a limit.
 func TestSettle(t *testing.T) {
 	store := New(weirtest.Memory(), "api")
 	limit := algorithms.SlidingLog(10, 1000*time.Hour)

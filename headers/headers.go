@@ -51,8 +51,8 @@ const (
 // is found by the quota of the limit.
 //
 // Servers mix up the forms of a time, so each field may have any form. A number below 10^8
-// is seconds from now, below 10^11 it is Unix seconds, and from 10^11 on it is Unix
-// milliseconds, with decimals or without. retry-after-ms always counts from now. A Unix
+// means seconds from now. From 10^8 on it means Unix seconds, and from 10^11 on Unix
+// milliseconds. A number may have decimals. retry-after-ms always counts from now. A Unix
 // time more than a year in the past is taken as "never". Other forms are durations
 // ("6m0s"), RFC 3339 and the three forms of an HTTP date. Waits are capped at 24 hours,
 // because the server can tell the rest after that. Values that are negative or malformed
@@ -95,14 +95,14 @@ func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Durati
 type reader struct {
 	h        http.Header
 	base     time.Time // times are measured from it
-	known    []known   // policies first
+	known    []known   // the limits that were found so far; policies come first
 	policies int
 }
 
 // known is a Limit with the values by which its policy is found.
 type known struct {
 	limit        Limit
-	ietf         bool // the limit is of the IETF fields; if not, of drafts 06 and 07
+	ietf         bool // the limit is of the IETF fields, not of drafts 06 and 07
 	partition    sfv.ByteSequence
 	hasRemaining bool // the limit is a policy whose Remaining is known
 }

@@ -471,7 +471,8 @@ func wholeSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }
 
-// tells reports whether a agrees with the decision on one of the limits of tx.
+// tells reports whether a limit that was read agrees with the decision on one of the
+// limits of tx.
 func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, high time.Duration), a headers.Limit, tx *weir.Transaction) bool {
 	for i, c := range tx.Charges {
 		d := tx.Decisions[i]

@@ -73,7 +73,7 @@ func peek(r *http.Request, max int64) (head []byte, whole bool) {
 		return nil, false
 	}
 	body := r.Body
-	if r.GetBody != nil { // r goes out, and a RoundTripper must not change it
+	if r.GetBody != nil { // the request is outgoing, and a RoundTripper must not change it
 		var err error
 		if body, err = r.GetBody(); err != nil {
 			return nil, false
@@ -125,7 +125,7 @@ func (b *rereader) Close() error {
 
 // valueOf returns the value of a field of a JSON object, or "" if the field is missing or
 // the body is empty. ok is false if the body is neither empty nor an object, or if it has
-// the field twice or with a value that text refuses.
+// the field twice or with a value that the function text refuses.
 func valueOf(body []byte, field string) (value string, ok bool) {
 	if len(body) == 0 {
 		return "", true

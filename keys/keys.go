@@ -105,7 +105,7 @@ func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	secret = slices.Clone(secret)
 	type hasher struct {
 		mac hash.Hash
-		buf []byte // kept, because an argument of an interface method would be allocated each time
+		buf []byte // reused, because the argument of an interface method is allocated each time otherwise
 	}
 	pool := sync.Pool{New: func() any { return &hasher{mac: hmac.New(sha256.New, secret)} }}
 	return func(r *http.Request) (string, bool) {

@@ -62,8 +62,8 @@ func TestByPathValueEscaped(t *testing.T) {
 	}
 }
 
-// TestByRouteHead: the key of a HEAD request is the route that answers it, also in front of
-// chi's GetHead.
+// TestByRouteHead: the key of a HEAD request is the route that answers it, even in a
+// middleware before chi's GetHead.
 func TestByRouteHead(t *testing.T) {
 	var s see
 	limit := s.by(keys.ByRoute())

@@ -20,7 +20,7 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A MistakeError is an error of Set for a mistake in its arguments.
+// A MistakeError is the error of Set if its arguments have a mistake.
 type MistakeError struct{ Text string }
 
 func (e *MistakeError) Error() string { return "overrides: " + e.Text }

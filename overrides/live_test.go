@@ -277,8 +277,8 @@ func fillKeeper(t *testing.T, k overrides.Keeper, n int) {
 }
 
 // TestReplicas: three processes share a Redis. An override that one process sets is in
-// force in all of them. It is also in force in a process that starts after the first one
-// has ended. Units that were spent still count.
+// force in all of them. It is also in force in a process that starts after the process
+// that set it has ended. Units that were spent still count.
 func TestReplicas(t *testing.T) {
 	addr := redistest.Server(t).Addr()
 	a, b, c := redisReplica(t, addr), redisReplica(t, addr), redisReplica(t, addr)

@@ -57,9 +57,9 @@ func Network(key string) (p netip.Prefix, ok bool) {
 }
 
 // DenyFrom returns a function for weir.Rule.DenyFrom of a rule. The function reports
-// whether the address of a request lies in a denied network. An override with Denied
-// denies a network if its key is one, such as "192.0.2.0/24". find returns the address of
-// a request; use keys.ClientAddr with the proxies that the rule trusts.
+// whether the address of a request lies in a denied network. A network such as
+// "192.0.2.0/24" is denied if it is the key of an override with Denied. find returns the
+// address of a request; use keys.ClientAddr with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -94,9 +94,9 @@ type Table struct {
 	exact   map[string]*node // by stored key
 	starts  []start          // sorted
 	head    int              // bytes of the shortest start that is not empty
-	heads   map[string]span  // the ranges of starts with the same first head bytes, by these bytes
+	heads   map[string]span  // by the first head bytes of a key: the range of starts that begin with them
 	joined  bool             // keys are those of weir.Join
-	all     bool             // the empty start is one of starts
+	all     bool             // one of the starts is empty, so every key begins with it
 	digests bool             // a key of exact may be a digest
 }
 
@@ -219,7 +219,7 @@ func (t *Table) Len() int { return len(t.exact) + len(t.starts) }
 
 // Limits returns the limits of a key, for weir.Rule.Overrides.
 func (t *Table) Limits(key string) (limits []weir.Limit, ok bool) {
-	if !t.joined && !t.mayHave(key) { // true for most keys, and takes two lookups
+	if !t.joined && !t.mayHave(key) { // for most keys, two lookups show that there is no entry
 		return nil, false
 	}
 	if !t.joined {
@@ -243,8 +243,8 @@ func (t *Table) mayHave(key string) bool {
 	return t.all || len(key) > maxStart && t.digests || t.exact[key] != nil
 }
 
-// find returns the limits of the most specific entry for a key. For a table of joined keys,
-// key is the first part and second the second part.
+// find returns the limits of the most specific entry for a key. For a table of joined
+// keys, the argument key is the first part, and second is the second part.
 func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
 	if len(t.exact) > 0 && (len(key) <= maxStart || t.digests) {
 		if n := t.exact[storedkey.Of(key)]; n != nil {

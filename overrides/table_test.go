@@ -227,8 +227,8 @@ func (b *tableCase) table(tb testing.TB) *overrides.Table {
 	return table
 }
 
-// BenchmarkHandler compares a rule without overrides with a rule that has 10,000, for a client
-// whose key has none.
+// BenchmarkHandler compares a rule without overrides with a rule that has 10,000
+// overrides, for a client whose key has no override.
 func BenchmarkHandler(b *testing.B) {
 	run := func(name string, f func(string) ([]weir.Limit, bool)) {
 		b.Run(name, func(b *testing.B) {

@@ -54,7 +54,7 @@ func allOrNothing(t testing.TB, store weir.Store) {
 	looks := []weir.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
 	for _, last := range []weir.Charge{p.charge("full", one, 1), p.charge("new", one, 2)} {
 		charges := append(slices.Clone(fit), last)
-		for range charges { // puts the charge that does not fit at each position in turn
+		for range charges { // in each round, the charge that does not fit has another position
 			charges = append(charges[1:], charges[0])
 			p.wants(p.all(0, charges...), false)
 		}
@@ -65,7 +65,8 @@ func allOrNothing(t testing.TB, store weir.Store) {
 }
 
 // refused: a refused transaction has a decision for every charge. The decisions of charges
-// that would fit alone are Allowed, and Remaining does not count the transaction.
+// that would fit alone are Allowed. Each Remaining is what was left before the
+// transaction.
 func refused(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	p.one("full", one, 1)
@@ -246,7 +247,7 @@ func spent(t testing.TB, store weir.Store) {
 	p.all(0, p.charge("", one, 8), p.charge("", two, 9))
 }
 
-// forget: Forget drops the states of the charges, whatever they hold, and no others.
+// forget: Forget drops the states of the charges, whatever they hold, and no other states.
 func forget(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	all := limits(4, time.Hour)

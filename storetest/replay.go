@@ -72,8 +72,8 @@ func question(t *weir.Transaction) weir.Transaction {
 	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, AtMost: t.AtMost, Force: t.Force, Undo: slices.Clone(t.Undo)}
 }
 
-// decided fails the test unless the replay decides want as the store has decided t.
-// want is the question of t: see question.
+// decided lets the replay decide want, which is the question of t: see question. It fails
+// the test unless the results are those of the store in t.
 func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 	r.Helper()
 	asked := want.Charges

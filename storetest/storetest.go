@@ -23,7 +23,7 @@ import (
 )
 
 // Run runs every test as a subtest, each with a store of its own from open. If open starts
-// something, it should end that with t.Cleanup.
+// a server or a goroutine, it should end it with t.Cleanup.
 //
 // A bubble of testing/synctest allows no subtests. To test a store in bubbles, range over
 // Tests and open a bubble for each test.

@@ -18,8 +18,8 @@ import (
 	"github.com/seed83679106/weir/weirchi"
 )
 
-// TestClientIP: the key is the address that a middleware of chi found, even if it is the address of
-// a proxy that ByIP trusts.
+// TestClientIP: the key is the address that a middleware of chi found, even if that
+// address is a proxy that ByIP trusts.
 func TestClientIP(t *testing.T) {
 	none := func(next http.Handler) http.Handler { return next }
 	for _, tt := range []struct {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCanBeUndone: String can be undone, so hashes that differ still differ after any names
-// were added. And different names change a hash differently.
+// TestCanBeUndone: String can be undone, so hashes that differ still differ after the same
+// names were added. And different names change a hash differently.
 func TestCanBeUndone(t *testing.T) {
 	names := []string{"", "a", "b", "1m", "api", "login", "12345678", "123456789", "auth.createToken", "anchored-window and more than that"}
 	for range 100_000 {

@@ -621,9 +621,9 @@ func (h *history) texts() map[string]string {
 	return texts
 }
 
-// forget deletes the states that Redis may have left out of a value when it wrote or
-// deleted it: states that t did not charge and that have equalled the zero State for a
-// second.
+// forget deletes the states that Redis may have left out when it wrote or deleted a value.
+// A written value lacks states that t did not charge and that have equalled the zero State
+// for a second. A deleted value had only states that equal the zero State.
 func (h *history) forget(t *weir.Transaction, before map[string]string) {
 	for key, after := range h.texts() {
 		if after == before[key] {
@@ -695,8 +695,8 @@ func (h *history) lifetime(v string, need, slack int64) error {
 }
 
 // move moves the clock: a little, a lot, back, or exactly to an instant that a decision
-// names. It deletes values that have expired, as a server does by its own clock; miniredis
-// has two clocks.
+// names. It deletes values that have expired, because miniredis expires none when SetTime
+// moves its clock.
 func (h *history) move(t *weir.Transaction) {
 	r := h.r
 	i := r.IntN(len(t.Charges))

@@ -54,8 +54,8 @@ func newRing(t *testing.T) *ring {
 	return r
 }
 
-// interrupt calls f once, in the middle of the next transaction of store: after n scripts,
-// before the next one.
+// interrupt makes the ring call f once, in the middle of the next transaction of store:
+// after n scripts and before the next script.
 func (r *ring) interrupt(n int, f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -198,7 +198,8 @@ func (h *history) expire() {
 }
 
 // shift gives a limit another period, and sometimes another quota. A log gets no period
-// longer than it keeps its units, because Redis may remember older units.
+// longer than the time for which it keeps its units, because Redis may remember older
+// units.
 func (h *history) shift(l *weir.Limit) {
 	periods := []time.Duration{time.Second, 3 * time.Second, 40 * time.Second, time.Minute, time.Hour}
 	if h.r.IntN(8) == 0 {
@@ -211,8 +212,8 @@ func (h *history) shift(l *weir.Limit) {
 }
 
 // TestSwitchedPeriodsOnServer: charges under a long and a short period take turns on a
-// redis-server. The limit with the long period must count all units, those of the short one
-// included.
+// redis-server. The limit with the long period must count all units, also those under the
+// short period.
 func TestSwitchedPeriodsOnServer(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
