@@ -71,7 +71,7 @@ func TestRecipes(t *testing.T) {
 		}
 		got = append(got, string(out))
 	}
-	for i, want := range []string{ // a part of each answer
+	for i, want := range []string{
 		`"quota":1000`, `"quota":100,`, `"remaining":100`, `"refused":false`, `{"rule":"api","key":"alice","count":`,
 		`"network":true,"note":"scrapers"`, `"key":"mallory"`, `"were_refused":`, `"version":"` + rules.Version(),
 	} {
