@@ -5,17 +5,21 @@ import (
 	"time"
 )
 
-// A ban is an algorithm that keeps the bans of a key: At of its state is when the last ban
-// began, A when it ends, and B how many bans there were. A charge begins a ban. The cost of
-// the charge is the length of a first ban in µs. Each ban lasts twice as long as the one
-// before, and at most the period of the limit. During a ban no other ban begins, so
-// concurrent strikes begin only one ban. A charge of cost 0 gets the rest of the ban as
-// NextAfter.
+// A ban is an algorithm that keeps the bans of a key. In its state, At is when the last ban
+// began, A is when it ends, and B is how many bans strikes have begun, up to 32. A charge
+// begins a ban. The cost of the charge is the length of a first ban in µs. Each ban lasts
+// twice as long as the one before, and at most the period of the limit. During a ban no
+// other ban begins, so concurrent strikes begin only one ban. A charge of cost 0 gets the
+// rest of the ban as NextAfter.
 type ban struct{}
 
 const (
-	repeats = 32 // a ban is remembered for 32 periods, and its length doubles at most 32 times
-	byHand  = 1  // the Burst if an operator bans a key: the cost is the length of the ban, and B stays
+	// A ban is remembered for 32 periods, and its length doubles at most 32 times.
+	repeats = 32
+
+	// byHand is the Burst of the limit if an operator bans a key. The cost is then the
+	// length of the ban, and B does not change.
+	byHand = 1
 )
 
 func banLimit(most time.Duration) Limit {

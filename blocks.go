@@ -13,15 +13,15 @@ type block struct {
 	at    int64  // the store's clock at HybridStore.start
 	since int64  // the store's clock when the refusals began
 
-	// Instants, of 48 bits: when the store had answered, and when RetryAfter, NextAfter
-	// and ResetAfter are over, in µs since HybridStore.start.
+	// Instants of 48 bits, in µs since HybridStore.start: when the store had answered, and
+	// when RetryAfter, NextAfter and ResetAfter are over.
 	low  [4]uint32
 	high [4]uint16
 
-	numbers   uint32 // the hash of the function numbers
-	algorithm uint8  // index in HybridStore.algorithms; names do not tell calendars of different places apart
+	numbers   uint32 // the hash that the function numbers returns
+	algorithm uint8  // index in HybridStore.algorithms; a name may stand for several algorithms
 	flags     uint8
-	lag       uint16 // between question and answer, in units of lagUnit
+	lag       uint16 // time between question and answer, in units of lagUnit
 }
 
 // The instants of a block.
@@ -34,26 +34,32 @@ const (
 
 // The flags of a block.
 const (
-	noneLeft = 1 << iota // no unit is free before the instant next, less the lag
-	waited               // the refused caller accepted to wait
+	noneLeft = 1 << iota // Remaining is 0 until the instant next, minus the lag
+	waited               // the refused caller was willing to wait
 )
 
 const (
-	lagUnit    = 64               // µs
-	maxInstant = 1<<48 - 1        // 8.9 years
-	blockWays  = 8                // slots of a bucket
-	blockPart  = 1024             // the fewest blocks of a shard that is not the only one; chance fills smaller shards unevenly
-	maxBlocked = 1 << 8           // the most algorithms, so that a byte is enough as an index
-	recheck    = 10 * time.Second // for so long a refusal is answered from memory before the store is asked again
+	lagUnit    = 64        // µs
+	maxInstant = 1<<48 - 1 // 8.9 years
+	blockWays  = 8         // slots of a bucket
+	maxBlocked = 1 << 8    // the most algorithms, so that a byte is enough as an index
+
+	// blockPart is the fewest blocks of a shard if there are several shards. Chance would
+	// fill smaller shards unevenly.
+	blockPart = 1024
+
+	// recheck is how long a refusal or a ban is answered from memory before the store is
+	// asked again.
+	recheck = 10 * time.Second
 )
 
 func (b *block) instant(i int) int64 { return int64(b.high[i])<<32 | int64(b.low[i]) }
 
 func (b *block) setInstant(i int, at int64) { b.low[i], b.high[i] = uint32(at), uint16(at>>32) }
 
-// newBlock returns the block of a refusal. The next store was asked at the instant sent and
-// had answered at the instant done. ok is false if the answer took too long, or if an
-// instant of the refusal is beyond what a block can hold.
+// newBlock returns the block of a refusal. The next store was asked when the clock showed
+// sent, and had answered when it showed done. ok is false if the answer took too long, or
+// if an instant of the refusal is beyond what a block can hold.
 func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
 	if lag < 0 || lag > 1<<16-1 || max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds() > maxInstant-done {
@@ -73,13 +79,13 @@ func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block,
 	return b, true
 }
 
-// until returns the instant at which the block expires: when the charge may fit, counted
-// from when next was asked, or when recheck is over, whichever is first.
+// until returns the instant at which the block expires: when RetryAfter is over, or after
+// recheck if that is sooner. Both times count from when next was asked.
 func (b *block) until() int64 {
 	return min(b.instant(fits), b.instant(answered)+recheck.Microseconds()) - int64(b.lag)*lagUnit
 }
 
-// decide fills in the decision on the refused charge at now.
+// decide fills in the decision on the refused charge at the instant now.
 func (b *block) decide(d *Decision, now int64) {
 	after := func(i int) time.Duration { return time.Duration(b.instant(i)-now) * time.Microsecond }
 	d.At, d.Allowed, d.Remaining = b.at+now, false, -1
@@ -94,11 +100,15 @@ func (b *block) decide(d *Decision, now int64) {
 // chance fills some buckets more than others.
 type blocks struct {
 	mu     sync.Mutex
-	most   int // buckets
+	most   int // how many buckets the table may have
 	table  []blockBucket
 	served uint64 // how many transactions this shard has refused
-	drops  uint64 // how many blocks were dropped; keep ignores refusals that were asked for before the last drop
-	_      [64]byte
+
+	// drops is how often drop was called. keep ignores a refusal if drop was called after
+	// the store was asked.
+	drops uint64
+
+	_ [64]byte
 }
 
 type blockBucket [blockWays]block
@@ -139,7 +149,7 @@ func (s *blocks) drop(id uint64) {
 	s.drops++
 }
 
-// keep remembers a block, unless a block was dropped since the store was asked.
+// keep remembers a block, unless drop was called since the store was asked.
 func (s *blocks) keep(b block, drops uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,23 +34,24 @@ type BreakerOptions struct {
 	Logger *slog.Logger
 }
 
-const moment = 25 * time.Millisecond // failures within it count once
+const moment = 25 * time.Millisecond // failures within a moment count once
 
 // Breaker returns a store that fails at once while next is down, so that requests do not
 // wait for next. A closed breaker asks next. After o.Failures consecutive failures it opens
 // and returns ErrOpen. After o.Cooldown it sends one request at a time to next as a probe,
 // and returns ErrOpen to all other requests. A probe that succeeds closes the breaker, and
-// a probe that fails begins another Cooldown. A call that began before a change does not
-// count after it.
+// a probe that fails begins another Cooldown. If the breaker opens or closes during a call,
+// the result of the call does not count.
 //
 // An error does not count if it says nothing about the store: the caller has hung up or its
 // own deadline has passed, the transaction is invalid, or the error is
 // errors.ErrUnsupported or ErrBusy. If a probe has such an error, the next request is the
-// probe. Callers with less time than next takes to fail therefore never open the breaker.
-// The breaker sets no deadline itself: a probe that next never answers keeps it open.
+// probe. If a deadline is shorter than the time that next takes to fail, the error
+// therefore does not count. The breaker sets no deadline itself: a probe that next never
+// answers keeps the breaker open.
 //
 // An open breaker decides nothing, and Options.OnError by default admits the requests. With
-// Fallback, another store decides them during the outage.
+// Fallback, another store decides about the requests during the outage.
 //
 // Breaker panics if next is nil or an option is negative.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
@@ -83,10 +84,10 @@ type BreakerStore struct {
 // A phase lasts from one change of the breaker to the next. A result counts for the phase
 // in which its request began.
 type phase struct {
-	failures atomic.Int64 // consecutive failures that count, while closed
-	last     atomic.Int64 // when the last of them was known, in ns since 1970
+	failures atomic.Int64 // consecutive failures that count, while the breaker is closed
+	last     atomic.Int64 // when the last of these failures was known, in ns since 1970
 
-	err     error       // what an open breaker returns; nil if closed
+	err     error       // what an open breaker returns; nil if the breaker is closed
 	began   time.Time   // when the outage began
 	refused int64       // BreakerStore.refused at that time
 	until   time.Time   // when the first probe may be sent
@@ -124,7 +125,7 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 }
 
 // failed counts a failure and returns the number of consecutive failures, or 0 if this
-// failure does not count. known is the number when the request began.
+// failure does not count. known is that number as it was when the request began.
 func (p *phase) failed(known int64) int64 {
 	now := time.Now().UnixNano()
 	if known > 0 && now-p.last.Load() < int64(moment) || !p.failures.CompareAndSwap(known, known+1) {

@@ -98,9 +98,8 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 var errLimitsFor = errors.New("LimitsFor or Overrides returned it")
 
 // chosen returns the limits that LimitsFor chooses for a request. In place of a limit that
-// cannot be counted exactly, it returns the nearest lower limit that can be counted, and
-// logs the mistake. Any other mistake is an error, but only logged if the rule is in
-// shadow.
+// cannot be counted exactly, it returns a lower limit that can be counted, and logs the
+// mistake. Any other mistake is an error, but only logged if the rule is in shadow.
 func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, error) {
 	limits := rule.LimitsFor(r.WithContext(asking{v.Context}))
 	policies, err := rule.policiesOf(limits)
@@ -134,8 +133,8 @@ func oneMore[T any](s *[]T) *T {
 	return &(*s)[n]
 }
 
-// passes reports whether a rule ignores a request: the rule does not apply and has no
-// DenyFrom, or Allow or AllowFrom lets the request pass.
+// passes reports whether a rule ignores a request. It does so if Allow or AllowFrom reports
+// true, or if the rule does not apply and has no DenyFrom.
 func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
 	if applies && rule.Allow == nil && rule.AllowFrom == nil { // this check is inlined, so most rules cost no call
 		return false
@@ -149,8 +148,8 @@ func (rule *rule) allows(r *http.Request, key string, applies bool) bool {
 
 // guard refuses a request without asking the store, if the rule denies it or a ban is
 // known, and no other rule refuses it for longer. wait is how long the limits of the rule
-// will refuse the request, as far as this process knows it. The request has no key if the
-// rule does not apply.
+// will refuse the request, as far as this process knows it. If the rule does not apply, the
+// request has no key.
 func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *override, applies bool) (wait time.Duration) {
 	var f Refusal
 	if own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
@@ -173,8 +172,8 @@ func (v *verdict) refuseFor(f Refusal, by *rule, key string) {
 	v.extras().refusal, v.extra.by, v.extra.key = f, by, key
 }
 
-// cost returns how many units a request costs: math.MaxInt64, which never fits, if Cost is
-// negative.
+// cost returns how many units a request costs. If Cost returns a negative number, cost
+// returns math.MaxInt64, which never fits.
 func (rule *rule) cost(r *http.Request) int64 {
 	if rule.Cost == nil { // this check is inlined, so most rules cost no call
 		return 1

@@ -15,32 +15,32 @@ import (
 
 // A Batcher is a Store that decides many transactions in one round trip.
 type Batcher interface {
-	// TakeEach decides ts as if Take were called for each in turn: each transaction spends
-	// all of its charges or none. It returns nil, or one error for each transaction, which
-	// is nil for a transaction that was decided.
+	// TakeEach decides the transactions as if Take were called for each of them in turn:
+	// each transaction spends all of its charges or none. TakeEach returns nil, or one
+	// error for each transaction. The error of a transaction that was decided is nil.
 	TakeEach(ctx context.Context, ts []*Transaction) []error
 }
 
 // Coalesce makes concurrent callers of a hot key share calls of next. A call goes to next
 // at once, on the caller's goroutine, unless another call of the key is under way. Calls
 // that come in the meantime are sent together when that call returns, in the order in which
-// they came. Nothing waits for more calls: there is no timer. Each caller gets the
-// decision that it would have got if the calls had gone to next one by one, in that order.
-// It gets an error only if its own transaction has one,
-// or the shared call fails.
+// they came. Nothing waits for more calls: there is no timer. Each caller gets the decision
+// that it would have got if the calls had gone to next one by one, in that order. A caller
+// gets an error only if its own transaction has an error, or if the shared call fails.
 //
 // A call therefore takes at most twice the latency of next, unless more than 1,024 calls
-// are queued before it. A caller whose context ends returns at once. If its transaction has
-// not been sent, the transaction is dropped. Otherwise its units may be spent. Shared calls
-// run with a background context, without the values of the callers' contexts. A panic of
-// next in a shared call is returned as an error to all callers of that call.
+// are queued before it. If the context of a caller ends while it waits for a shared call,
+// the caller returns at once. If its transaction has not been sent, the transaction is
+// dropped. Otherwise its units may be spent. Shared calls run with a background context,
+// without the values of the callers' contexts. A panic of next in a shared call is returned
+// as an error to all callers of that call.
 //
 // Keys are spread over 16 lanes by a hash, and the keys of a lane share calls. A
 // transaction of several keys uses the lane of its first charge.
 //
-// Coalesce needs a Batcher, such as the stores of memstore and redisstore, and otherwise
-// returns next itself. It therefore wraps the store directly: Breaker and Fallback wrap
-// Coalesce. Coalesce panics if next is nil.
+// If next is no Batcher, Coalesce returns next itself. The stores of memstore and
+// redisstore are Batchers. Put Coalesce directly around such a store, and Breaker and
+// Fallback around Coalesce. Coalesce panics if next is nil.
 func Coalesce(next Store) Store {
 	if next == nil {
 		panic("weir: Coalesce: the store is nil")
@@ -54,8 +54,11 @@ func Coalesce(next Store) Store {
 }
 
 const (
-	lanes      = 16   // the most shared calls at once
-	mostAtOnce = 1024 // the most transactions of a call; a longer script would delay other clients of Redis
+	lanes = 16 // the most shared calls at once
+
+	// mostAtOnce is the most transactions of a shared call. A longer script would delay the
+	// other clients of Redis.
+	mostAtOnce = 1024
 )
 
 type coalesced struct {
@@ -66,7 +69,8 @@ type coalesced struct {
 	lanes   [lanes]lane
 }
 
-// A lane is the queue of the keys that share a hash. It has one call under way at a time.
+// A lane is the queue of the keys whose hashes lead to it. It has one call under way at a
+// time.
 type lane struct {
 	mu      sync.Mutex
 	busy    bool
@@ -74,8 +78,8 @@ type lane struct {
 	_       [64]byte
 }
 
-// A call is a copy of a transaction that is decided together with other transactions. Its
-// caller may give it up.
+// A call is a copy of a transaction that is decided together with other transactions. The
+// caller may give the call up.
 type call struct {
 	t     Transaction
 	err   error
@@ -162,8 +166,8 @@ func (c *coalesced) join(ctx context.Context, l *lane, t *Transaction) error {
 	return err
 }
 
-// copy copies the question of t. If the caller can give up early, keys are cloned, because
-// the caller may then reuse their memory.
+// copy copies the fields of t that say what to decide. If the caller can give up early,
+// keys are cloned, because the caller may then reuse the memory of its keys.
 func (k *call) copy(t *Transaction, mayGiveUp bool) {
 	k.t.Charges = append(k.t.Charges, t.Charges...)
 	if mayGiveUp {
@@ -205,7 +209,8 @@ func (c *coalesced) run(l *lane) {
 	}
 }
 
-// decide has next decide a batch, and wakes the callers. It reuses the memory of ts.
+// decide has next decide a batch, and wakes the callers. It reuses the memory of the slice
+// ts, and returns the slice.
 func (c *coalesced) decide(batch []*call, ts []*Transaction) []*Transaction {
 	ts = ts[:0]
 	here := batch[:0]

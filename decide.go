@@ -7,49 +7,50 @@ import (
 )
 
 // A Validator is an Algorithm that cannot count every limit. The error of Validate says
-// which number of the limit is too large. Quota and Period of the limit are positive,
-// and Burst is not negative.
+// which number of the limit is too large. Validate is called only for limits whose Quota
+// and Period are positive and whose Burst is not negative.
 type Validator interface {
 	Validate(l *Limit) error
 }
 
-// A Queuer is an Algorithm whose charges form a queue and leave it one after the other,
-// if the caller accepts to wait.
+// A Queuer is an Algorithm whose charges form a queue and leave it one after the other, if
+// the caller is willing to wait.
 type Queuer interface {
-	// Queue lets a charge of cost > 0 join at now and leave at its turn, or at the instant
-	// at if that is later. now and at are in µs since 1970. It returns the state with the
-	// charge in it and the wait for its turn. If there is no room, ok is false, next is s,
-	// and wait is the time until there is room, or Never.
+	// Queue lets a charge of cost > 0 join the queue at the instant now. The charge leaves
+	// the queue when its turn comes, or at the instant that at holds if that is later. Both
+	// instants are in µs since 1970. next is the state with the charge in it, and wait is
+	// the time from now until the turn. If there is no room, ok is false, next is s, and
+	// wait is the time until there is room, or Never.
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }
 
 // A Canceler is an Algorithm that can give back the units of one reservation. Other
 // algorithms give back their newest units, which may belong to another caller.
 type Canceler interface {
-	// Cancel gives back n > 0 units spent at the instant at, if they still count. Units it
-	// cannot identify stay spent. now and at are in µs since 1970, and now may be earlier
-	// or later than at.
+	// Cancel gives back units that were spent at one instant: n > 0 of them, or fewer if
+	// fewer still count. The argument at holds that instant, which may be before or after
+	// now. Both are in µs since 1970. Units that Cancel cannot identify stay spent.
 	Cancel(s State, l *Limit, now, at, n int64) State
 }
 
 // A stepper is an Algorithm that decides in place: Step stores in *s and *d what Take would
-// return. This saves copies, which take longer than the arithmetic.
+// return. This saves copies that take longer than the arithmetic.
 type stepper interface {
 	Step(s *State, d *Decision, l *Limit, now, cost int64)
 }
 
 // A reserver is an Algorithm whose Take at a future instant would drop what a cancellation
-// needs. Reserve decides as Take does at the instant at, but keeps what a cancellation
-// needs. The charge was asked for at now, which is not later than at.
+// needs. Reserve decides as Take does, but keeps what a cancellation needs. The argument at
+// holds the future instant, and now the instant at which the charge was asked for.
 type reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }
 
-// Decide decides t, for code that implements a Store. It fills Decisions, At and Wait from
-// the state of each charge. If everything fits it replaces states by the states to be
-// stored and returns true. Otherwise it leaves states as they were and returns false. The
-// transaction must be valid, and states as long as Charges. now is the store's clock in
-// microseconds since 1970.
+// Decide decides t, for code that implements a Store. It fills Decisions, At and the other
+// results from the state of each charge. If everything fits, Decide overwrites states with
+// the states to be stored, and returns true. Otherwise it leaves states unchanged and
+// returns false. The transaction must be valid, and states must be as long as Charges. now
+// is the store's clock in microseconds since 1970.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
@@ -130,8 +131,8 @@ func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	return fits
 }
 
-// costTimes sets the cost of every charge to n times its cost in whole, or to math.MaxInt64
-// if that overflows.
+// costTimes sets the cost of every charge to n times the cost of the same charge in the
+// slice whole, or to math.MaxInt64 if the product overflows.
 func (t *Transaction) costTimes(whole []Charge, n int64) {
 	for i := range whole {
 		t.Charges[i].Cost = whole[i].Cost * n
@@ -151,8 +152,8 @@ func (t *Transaction) forget(now int64, states []State) {
 	}
 }
 
-// take decides the i-th charge alone, from state s and at the given cost instead of the
-// cost of the charge. It stores the state that follows in t.next.
+// take decides the i-th charge alone, from the state s and with the given cost instead of
+// the cost of the charge. It stores the state that follows in t.next.
 func (t *Transaction) take(i int, now, cost int64, s *State) {
 	c := &t.Charges[i]
 	t.next[i].set(s)
@@ -177,8 +178,8 @@ func (t *Transaction) joins(i int, now int64, s *State) bool {
 	return ok
 }
 
-// set copies s field by field. Wider loads would wait for the narrower stores before
-// them, which takes 10 ns a copy.
+// set copies s field by field. A copy of the whole struct would use wider loads, which wait
+// for the narrower stores before them: 10 ns a copy.
 func (to *State) set(s *State) {
 	to.At, to.A, to.B, to.Log, to.Until = s.At, s.A, s.B, s.Log, s.Until
 }
@@ -240,8 +241,8 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// takeAt decides, as Take does at the instant at, a charge that was asked for at the
-// instant now.
+// takeAt decides a charge for an instant (at) that may be later than the instant at which
+// the charge was asked for (now).
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
@@ -250,8 +251,8 @@ func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 }
 
 // explainRefusal makes the decisions of a refused transaction describe the states as they
-// are. The method take describes the state of a charge that fits as if the charge had been
-// spent.
+// are. So far, the decision on a charge that fits describes the state as if the charge had
+// been spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
@@ -268,8 +269,9 @@ func (t *Transaction) explainRefusal(now int64, within time.Duration, states []S
 	}
 }
 
-// queueRetry returns the wait until a charge that accepts to wait for within can join the
-// queue: until there is room and its turn is at most within away.
+// queueRetry returns the wait until a charge can join the queue, for a caller that waits in
+// the queue for up to within. The charge can join if there is room and its wait for its
+// turn is at most within.
 func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Duration) (retry time.Duration) {
 	_, turn, ok := q.Queue(*s, l, now, now, cost)
 	if !ok && turn != Never {
@@ -289,7 +291,7 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 // could not be spent before the reserved instant.
 type undo struct {
 	Before, After State // without logs
-	Until         int64 // when Before equals the zero state, in µs since 1970
+	Until         int64 // when Before decides as the zero State does, in µs since 1970
 
 	// Log says that the state is a log. Other charges may change the log in the meantime,
 	// so a cancellation restores only At: to Before.At, or to the instant of the newest

@@ -20,13 +20,14 @@ type Dialect uint16
 const (
 	// XRateLimit sends X-RateLimit-Limit (the most that can be spent at once),
 	// X-RateLimit-Remaining, and X-RateLimit-Reset: when all units of the key are free
-	// again, in Unix seconds of the store's clock. It is what most clients read, and what
-	// the zero Dialect means.
+	// again, in Unix seconds of the store's clock. Most clients read these fields. The zero
+	// Dialect means XRateLimit.
 	XRateLimit Dialect = 1 << iota
 
 	// IETF sends RateLimit-Policy and RateLimit as in drafts 08 to 11 of
-	// draft-ietf-httpapi-ratelimit-headers, with one item for each limit. Its parameter t
-	// is the time until at least one more unit is free. The draft may still change.
+	// draft-ietf-httpapi-ratelimit-headers, with one item for each limit. The parameter t
+	// of an item is the time until at least one more unit is free. The draft may still
+	// change.
 	IETF
 
 	// Draft07 sends RateLimit-Policy, and RateLimit: limit=100, remaining=50, reset=5.
@@ -36,20 +37,20 @@ const (
 	// RateLimit-Reset, which counts seconds from now.
 	Draft06
 
-	// GitHub sends what XRateLimit does, and X-RateLimit-Used and
-	// X-RateLimit-Resource, the rule's name.
+	// GitHub sends the fields of XRateLimit, X-RateLimit-Used, and the rule's name in
+	// X-RateLimit-Resource.
 	GitHub
 
-	// OpenAI sends x-ratelimit-limit-requests and so on, named by the rule's Unit, with
-	// durations such as 6m0s. A refusal also has retry-after-ms.
+	// OpenAI sends x-ratelimit-limit-requests and so on, with the rule's Unit in the names
+	// and durations such as 6m0s. A refusal also has retry-after-ms.
 	OpenAI
 
-	// Anthropic sends anthropic-ratelimit-requests-limit and so on, named by the rule's
-	// Unit, with times as in RFC 3339.
+	// Anthropic sends anthropic-ratelimit-requests-limit and so on, with the rule's Unit in
+	// the names and times as in RFC 3339.
 	Anthropic
 
-	// Twitter sends x-rate-limit-limit, x-rate-limit-remaining and
-	// x-rate-limit-reset, in Unix seconds.
+	// Twitter sends x-rate-limit-limit, x-rate-limit-remaining and x-rate-limit-reset,
+	// which is in Unix seconds.
 	Twitter
 
 	// NoHeaders sends nothing but Retry-After.
@@ -59,7 +60,8 @@ const (
 // perUnit are the dialects in which each unit has fields of its own.
 const perUnit = OpenAI | Anthropic
 
-// withTexts are the dialects with values that are not integers.
+// withTexts are the dialects with values that change from response to response and are not
+// integers.
 const withTexts = IETF | Draft07 | OpenAI | Anthropic
 
 // A triple is a dialect that shows one limit in three fields.
@@ -78,7 +80,7 @@ var triples = [...]triple{
 
 const exposeField = "Access-Control-Expose-Headers"
 
-// validate refuses dialects that would say different things in the same field.
+// validate returns an error for unknown dialects, and for dialects that exclude each other.
 func (d Dialect) validate() error {
 	switch {
 	case d >= NoHeaders<<1:
@@ -91,8 +93,8 @@ func (d Dialect) validate() error {
 	return nil
 }
 
-// exposed lists the names of the fields that the dialect may send. Browsers show them to
-// scripts from another origin only if they are listed.
+// exposed lists the names of the fields that the dialect may send. Browsers show a field to
+// scripts from another origin only if the field is listed.
 func (d Dialect) exposed(units []string) string {
 	names := []string{fields.RetryAfter}
 	for _, t := range triples {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Fallback asks secondary if primary fails, and returns both errors if both fail. If no
-// store could have decided, because the caller has hung up or the transaction is invalid,
-// it returns that error. With a Breaker around primary, requests do not wait while primary
-// is down:
+// Fallback returns a store that asks secondary if primary fails, and returns both errors if
+// both fail. If the context has ended or the transaction is invalid, secondary is not
+// asked, and the error is the error of the context or of Validate. With a Breaker around
+// primary, requests do not wait while primary is down:
 //
 //	weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), weir.Share(memory, replicas))
 //
@@ -21,13 +21,14 @@ import (
 // continues with its counts of earlier outages. If secondary is in memory, each process
 // counts for itself: see Share. After the outage primary continues with its own counts.
 // Each store keeps the limits all the time, so a period in which an outage begins or ends
-// admits at most what both allow: with Share, twice the limit.
+// admits at most what the two stores allow together: with Share, twice the limit.
 //
 // A primary that fails may have spent the units, if only its answer was lost. The charge
 // then counts in both stores, or in primary alone if secondary refuses it: less is admitted
 // later, never more. Negative costs, such as the costs of Reset, go to the store that
-// answers, or to both if only the answer of primary was lost. If the units were spent in
-// the other store, that many more are admitted. Forget also goes to the store that answers.
+// answers, or to both if only the answer of primary was lost. If the units had been spent
+// in the other store, that number of units may be admitted beyond the limit. Forget also
+// goes to the store that answers.
 //
 // A line is logged when secondary begins to decide, with the cause, and another when
 // primary has decided for a second without an error: see FallbackStore.Logger. Fallback
@@ -50,10 +51,11 @@ type FallbackStore struct {
 
 	began atomic.Int64 // when secondary began to decide, in ns since 1970; 0 if primary decides
 	last  atomic.Int64 // when secondary was last asked
-	asked atomic.Int64 // how often secondary was asked since began
+	asked atomic.Int64 // how often secondary was asked in this outage
 }
 
-const settled = time.Second // an outage is over when primary has decided for so long without an error
+// settled is how long primary must decide without an error before an outage is over.
+const settled = time.Second
 
 // degraded notes that secondary is asked because of err.
 func (f *FallbackStore) degraded(ctx context.Context, err error) {
@@ -96,14 +98,14 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 }
 
 // Share returns a store that has next decide under one replica's share of each limit: Quota
-// and Burst divided by replicas and rounded down. The replicas, each with a store of its
-// own, then admit no more than the limit together. Charges stay as they are: headers show
-// the whole limit, and the Remaining of the share. If all requests of a client reach one
-// replica, the client has only its share.
+// and Burst divided by replicas and rounded down. If each replica has a store of its own,
+// all replicas together then admit no more than the limit. Charges stay as they are:
+// headers show the whole limit, and the Remaining of the share. If all requests of a client
+// reach one replica, the client gets only the share of that replica.
 //
 // A share is at least 1. If Quota, or a Burst that is not 0, is below replicas, the
-// replicas together exceed the limit. For GCRA and the buckets, write such a rate over a
-// longer period: 1 per second is 60 per minute with the same Burst. If a share of Quota
+// replicas together can exceed the limit. For GCRA and the buckets, write a low Quota over
+// a longer period: 1 per second is 60 per minute with the same Burst. If a share of Quota
 // cannot be counted exactly, it is rounded down to tens, hundreds and so on. Costs are not
 // divided: a cost above the share is refused with Never. Share panics if next is nil or
 // replicas is below 1.

@@ -6,9 +6,9 @@ import (
 )
 
 // Transaction.Force spends units that do not fit. Every algorithm then decides as if they
-// had fitted. A window or a log counts the units at now, under a quota that is large
-// enough. As after a lowered quota, the real quota refuses until enough of the units no
-// longer count. A meter cannot hold a debt above its capacity. Its units are therefore
+// had fitted. A window or a log counts the units under a quota that is large enough. The
+// real quota then refuses until enough of the units no longer count, as it does after a
+// quota was lowered. A meter cannot hold a debt above its capacity. Its units are therefore
 // spent at the later instant at which the debt has drained to the capacity, and nothing
 // fits before that instant.
 //
@@ -40,8 +40,8 @@ func (t *Transaction) force(now int64, states []State) {
 const mostForced = MaxTicks / 2
 
 // forceMeter spends units at the instant at which the meter can hold them, and returns that
-// instant. A debt below 0, as queues leave it, was paid off a fraction of a microsecond
-// before.
+// instant. A queue may leave a debt below 0, which says that the debt was paid off a
+// fraction of a microsecond before.
 func forceMeter(s *State, c *Charge, m meter, at, now int64) int64 {
 	if at-now > MaxTicks {
 		return at // the debt lasts for more than MaxTicks already
@@ -61,7 +61,8 @@ func forceMeter(s *State, c *Charge, m meter, at, now int64) int64 {
 		return s.At
 	}
 	// The debt was written under a limit with other numbers. As many units as the meter
-	// holds are spent when they fit, and the other units delay that instant.
+	// holds are spent at the instant at which they fit. The other units make that instant
+	// later.
 	first := min(units, full/unit)
 	next, d := c.Limit.Algorithm.Take(*s, &c.Limit, at, first)
 	if !d.Allowed {

@@ -18,9 +18,9 @@ func shutGates(ctx context.Context, store Store, d time.Duration, gates ...Charg
 	return err == nil && t.Allowed(), err
 }
 
-// gateLimit is the limit of a gate. A charge of cost pass makes its transaction wait until
-// the gate opens. A charge of cost 0 gets the time until then as NextAfter. Neither charge
-// changes the gate. A charge of cost shut shuts the gate.
+// gateLimit returns the limit of a gate. A charge of cost pass makes its transaction wait
+// until the gate opens. A charge of cost 0 gets the time until then as NextAfter. These two
+// charges do not change the gate. A charge of cost shut shuts the gate.
 func gateLimit(name string) Limit {
 	return Limit{Name: name, Algorithm: gate{}, Quota: 1, Period: time.Microsecond}
 }
@@ -30,8 +30,8 @@ const (
 	shut = 2 // the gate is shut until the instant at which the transaction is spent
 )
 
-// A gate is an algorithm that counts nothing: At of its state is when it opens. It is a
-// Queuer, so that a charge that passes the gate does not change At.
+// A gate is an algorithm that counts nothing. At of its state is when the gate opens. A
+// gate is a Queuer, so that a charge that passes the gate does not change At.
 type gate struct{}
 
 func (gate) Name() string   { return "gate" }
@@ -92,8 +92,8 @@ func pauseOf(rule, key string, cost int64) Charge {
 	return Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
 }
 
-// appendPauses adds to an outbound v a charge for the pause of each of its keys. A pause
-// then delays the request as a limit does.
+// appendPauses adds a charge for the pause of each key of v, if the request goes out
+// through Transport. A pause then delays the request as a limit does.
 func (v *verdict) appendPauses() {
 	if v.extra != nil && v.extra.outbound {
 		v.Charges = append(v.Charges, v.gates(pass)...)

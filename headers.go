@@ -23,8 +23,8 @@ type item struct {
 	cost int64
 }
 
-// tighter reports whether a has the longer wait or, if the waits are equal, the smaller
-// share left.
+// tighter reports whether a has a longer wait than b or, if the waits are equal, a smaller
+// share of its capacity left.
 func (a *item) tighter(b *item) bool {
 	if a.RetryAfter != b.RetryAfter {
 		return a.RetryAfter > b.RetryAfter
@@ -35,9 +35,9 @@ func (a *item) tighter(b *item) bool {
 	return ah < bh || ah == bh && al < bl
 }
 
-// tightest returns the tightest item of a unit ("" is any), for dialects that have room for
-// one limit. It ignores items whose Remaining is unknown, and returns nil if no item is
-// left.
+// tightest returns the tightest item of a unit ("" means any unit), for dialects that have
+// room for one limit. It ignores items whose Remaining is unknown, and returns nil if no
+// item is left.
 func tightest(items []item, unit string) (tight *item) {
 	for i := range items {
 		it := &items[i]
@@ -48,8 +48,9 @@ func tightest(items []item, unit string) (tight *item) {
 	return tight
 }
 
-// A fieldWriter sets fields of h. It takes integers from shared, if they are there. Other
-// values that change from response to response lie in one block of memory with told.
+// A fieldWriter sets fields of h. It takes an integer from shared if shared has it. The
+// other values that change from response to response lie in one block of memory with the
+// verdict told.
 type fieldWriter struct {
 	h      http.Header
 	shared *integers
@@ -66,8 +67,8 @@ type text struct {
 	buf    [32]byte
 }
 
-// room makes the verdict told, with room for values. If the next handler needs no verdict,
-// each value is allocated by itself.
+// room makes w.told, a verdict with room for values. If the next handler needs no verdict,
+// room does nothing, and each value is allocated by itself.
 func (w *fieldWriter) room() {
 	if w.tells && w.told == nil {
 		var t *text
@@ -93,9 +94,10 @@ func (w *fieldWriter) setInt(name string, n int64) {
 	w.setNew(name, n)
 }
 
-// setNew sets a field to an integer that is not in shared. It puts only one integer in
-// eight into shared if the verdict told has room for the others: if all integers differ, a
-// later response would find none of them.
+// setNew sets a field to an integer that is not in shared. If the next handler needs no
+// verdict, setNew adds the integer to shared. Otherwise it adds only every eighth integer,
+// because the verdict has room for the others, and because no later response finds them in
+// shared if all integers differ.
 func (w *fieldWriter) setNew(name string, n int64) {
 	if w.v.misses++; !w.tells || w.v.misses%8 == 0 {
 		w.h[name] = w.shared.add(n)
@@ -184,8 +186,8 @@ func (w *fieldWriter) writeRest(d Dialect, it *item) {
 	}
 }
 
-// writeIETF writes every policy to RateLimit-Policy, and to RateLimit every limit whose
-// Remaining is known, except that a refusal shows only the limits that refuse.
+// writeIETF writes every policy to RateLimit-Policy. To RateLimit it writes the limits
+// whose Remaining is known, and after a refusal only those that refuse.
 func (w *fieldWriter) writeIETF(items []item, refused bool) {
 	if len(items) == 1 && items[0].rule.PartitionKey == nil {
 		w.h[fields.Policy] = items[0].ietf
@@ -221,7 +223,7 @@ func (w *fieldWriter) writeIETF(items []item, refused bool) {
 	if len(w.buf) > start {
 		w.set(fields.RateLimit, start)
 	} else {
-		delete(w.h, fields.RateLimit) // of an outer limiter, whose limits are among items
+		delete(w.h, fields.RateLimit) // an outer Limiter set it, and items include its limits
 	}
 }
 
@@ -271,7 +273,7 @@ func (l *Limiter) writeHeaders(f *fieldWriter) {
 		return
 	}
 	for i := range v.items {
-		it, d := &v.items[i], &v.Decisions[i] // field by field, as in charge
+		it, d := &v.items[i], &v.Decisions[i] // copied field by field, as in charge
 		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
 	}
 	if len(v.items) > 0 {

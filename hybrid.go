@@ -13,19 +13,22 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Hybrid refuses from the memory of this process what next would refuse again, and asks
-// next otherwise. A client that sends more requests than its limit allows then reaches next
-// only when its charge may fit, and once in 10 s. At most maxKeys refusals are remembered;
-// 0 means 65,536, which take 4 MB. Hybrid panics if next is nil or maxKeys is negative.
+// Hybrid returns a store that remembers what next has refused. It refuses from memory what
+// next would refuse again, and asks next otherwise. A client that sends more requests than
+// its limit allows then reaches next only when its charge may fit, and once in 10 s. At
+// most maxKeys refusals are remembered; 0 means 65,536, which take 4 MB. Hybrid panics if
+// next is nil or maxKeys is negative.
 //
-// It refuses only what next would refuse: the same cost under the same limit, before
-// RetryAfter. While no unit is free, Remaining is 0. Otherwise Remaining is −1, because
-// another process may spend what is left. Remaining is −1 as well for the other limits of
-// the transaction. A remembered refusal never outlives the refusal by next: it is timed
-// from before next was asked, and its durations are too long by one round trip at most.
-// Hybrid keeps a refusal for at most 10 s, so units given back through another process are
-// noticed after 10 s at the latest. Units given back through this store are noticed at
-// once.
+// A refusal from memory is for a charge of the same cost under the same limit, and comes
+// before the RetryAfter of the first refusal is over. Its Remaining is 0 while no unit is
+// free, and otherwise −1, because another process may spend what is left. Remaining is −1
+// as well for the other limits of the transaction. The time of a refusal counts from before
+// next was asked, so that memory never refuses for longer than next. The durations of a
+// Decision from memory are too long by one round trip at most.
+//
+// A refusal is remembered for at most 10 s, so units that are given back through another
+// process are noticed after 10 s at the latest. Units that are given back through this
+// store are noticed at once.
 func Hybrid(next Store, maxKeys int) *HybridStore {
 	switch {
 	case next == nil:
@@ -49,17 +52,17 @@ func Hybrid(next Store, maxKeys int) *HybridStore {
 type HybridStore struct {
 	next       Store
 	seed       maphash.Seed
-	start      time.Time // instants are µs since then, on the monotonic clock
+	start      time.Time // instants of blocks are µs since start, on the monotonic clock
 	shards     []blocks
 	asked      atomic.Uint64
 	mu         sync.Mutex                  // held to add to algorithms
-	algorithms atomic.Pointer[[]Algorithm] // of blocks
+	algorithms atomic.Pointer[[]Algorithm] // of the blocks
 }
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
-// Stats returns how many transactions were decided from memory, and how many by the next
-// store. The hit rate is hits / (hits + misses).
+// Stats returns how many transactions were decided from memory (hits), and how many were
+// sent to the next store (misses). The hit rate is hits / (hits + misses).
 func (h *HybridStore) Stats() (hits, misses uint64) {
 	for i := range h.shards {
 		s := &h.shards[i]
@@ -70,8 +73,8 @@ func (h *HybridStore) Stats() (hits, misses uint64) {
 	return hits, h.asked.Load()
 }
 
-// BlockedSince returns since when a charge has been refused from memory, or the zero Time
-// if it is not.
+// BlockedSince returns since when a charge has been refused, or the zero Time if the charge
+// is not refused from memory.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	var b block
 	if h.lookup(&b, c.names(), &c, 0, h.now(), 0) {
@@ -154,9 +157,9 @@ func (t *Transaction) unknown() {
 	}
 }
 
-// lookup copies the block of the charge c, if that block refuses c at the time now. within is
-// how long the caller accepts to wait. If lookup copies a block, it adds served to the count
-// of the shard.
+// lookup copies the block of the charge c to *to, and returns true, if that block refuses c
+// at the time now. The caller is willing to wait for within. If lookup copies a block, it
+// adds served to the count of the shard.
 func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Duration, now int64, served uint64) bool {
 	s, id := h.place(names, c.Key)
 	want, queue := numbers(c, within)
@@ -166,9 +169,9 @@ func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Dur
 	if b == nil || b.numbers != want || now >= b.until() {
 		return false
 	}
-	// The RetryAfter of a queue holds only for the same within, which the hash includes.
-	// That of other algorithms is when the charge fits, which must be later than within
-	// from now.
+	// The RetryAfter of a queue holds only for the same value of within, which the hash
+	// includes. The RetryAfter of other algorithms is the wait until the charge fits. If
+	// the caller is willing to wait until then, next must decide.
 	if within <= 0 && b.flags&waited != 0 || within > 0 && !queue && time.Duration(b.until()-now)*time.Microsecond <= within {
 		return false
 	}
@@ -182,8 +185,8 @@ func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Dur
 
 // numbers returns a hash of the numbers of a charge, because a block refuses only charges
 // with the same numbers. One in 4.3 billion charges with other numbers has the same hash
-// and is refused until the block expires. queue says that the caller accepts to wait in a
-// queue.
+// and is refused until the block expires. queue says that the algorithm is a Queuer and the
+// caller is willing to wait.
 func numbers(c *Charge, within time.Duration) (hash uint32, queue bool) {
 	l := &c.Limit
 	h := uint64(l.Quota)*0x9e3779b97f4a7c15 ^ uint64(l.Burst)*0xff51afd7ed558ccd ^

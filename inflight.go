@@ -11,7 +11,8 @@ import (
 )
 
 // inFlight is an algorithm whose units are given back when the request has ended. The
-// Period of its limits is the lease: a unit that is not given back counts for that long.
+// Period of its limits is the lease. A unit that is not given back counts until its lease
+// is over.
 type inFlight interface{ InFlight() }
 
 func (l *Limit) inFlight() bool {
@@ -25,7 +26,7 @@ type flight struct {
 	ctx context.Context
 
 	mu      sync.Mutex
-	charges []Charge // with negative costs: they give the units back
+	charges []Charge // the charges that give the units back, with negative costs
 	lease   time.Duration
 	timer   *time.Timer
 }
@@ -78,7 +79,7 @@ func (f *flight) renew() {
 		c.Cost, c.Spent = -c.Cost, 0
 		fresh.Charges = append(fresh.Charges, c)
 	}
-	if err := f.l.takeSafely(f.ctx, &fresh); err != nil { // in spite of the error the store may have spent the units
+	if err := f.l.takeSafely(f.ctx, &fresh); err != nil { // the store may still have spent the units
 		f.l.log.warn(f.ctx, fresh.Charges[0].Rule, err)
 		f.timer.Reset(f.lease / 4)
 		return

@@ -17,30 +17,30 @@ import (
 // KeyFunc must be safe for concurrent use. Package keys has more functions that return one.
 //
 // The key may be a substring of the request, so code that keeps the key must clone it. It
-// may be as long as net/http allows, but a Limiter uses what [Charge.StoredKey] makes of
-// it. The functions that return a KeyFunc panic on a mistake in their arguments.
+// may be as long as net/http allows, but a Limiter keeps only what [Charge.StoredKey] makes
+// of it. The functions that return a KeyFunc panic on a mistake in their arguments.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 
 // ByIP limits each client address: an IPv4 address by itself, an IPv6 address together with
 // its /64, which commonly belongs to one client. Keys look like "192.0.2.1" and
 // "2001:db8:1:2::/64". An IPv4-mapped address counts as its IPv4 address, and so does an
-// address in 64:ff9b::/96 that has a public IPv4 address in it, because it comes through
-// NAT64 (RFC 6052). Zones are dropped. The rule always applies.
+// address in 64:ff9b::/96 that has a public IPv4 address in it, because its client comes
+// through NAT64 (RFC 6052). Zones are dropped. The rule always applies.
 //
-// The address is, in this order:
+// The address of a client is:
 //
 //   - the peer in r.RemoteAddr, if it is not in a trusted prefix. Its headers are not
 //     read, so it cannot choose its key;
-//   - the rightmost address in X-Forwarded-For that is not in a trusted prefix, because
-//     each proxy appends the address that called it. The client may have
-//     invented the entries left of that address.
+//   - otherwise the rightmost address in X-Forwarded-For that is not in a trusted prefix,
+//     because each proxy appends the address that called it. The client may have invented
+//     the entries left of that address.
 //
-// List your proxies and nothing else. If a prefix holds clients, or a proxy passes
-// X-Forwarded-For on unchanged, clients can choose their key. Behind a proxy that is not
-// listed, all clients share the key of the proxy. ByIP therefore examines the first 1,024
-// requests of peers that are not trusted. If a private peer sends X-Forwarded-For or
-// Forwarded, or more than half of these requests have one of the two fields, a warning
-// without addresses goes to [slog.Default], once in a process.
+// Trust the prefixes of your proxies and nothing else. If a prefix holds clients, or a
+// proxy passes X-Forwarded-For on unchanged, clients can choose their key. Behind a proxy
+// that is not trusted, all clients share the key of the proxy. ByIP therefore examines the
+// first 1,024 requests of peers that are not trusted. If a private peer sends
+// X-Forwarded-For or Forwarded, or more than half of these requests have one of the two
+// fields, a warning without addresses goes to [slog.Default], once in a process.
 //
 // A request whose client address is unclear is limited too. An entry that is no address
 // ends the search, and the trusted hop that sent it is the key. If all hops are trusted,
@@ -60,8 +60,8 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 // vary: in lower case, without a port, and without dots at the end. An IPv6 address keeps
 // its brackets and is written in the shortest way.
 //
-// If the field is missing or empty, the rule does not apply: a client that omits the
-// field is not limited by it. To limit such requests too, give them another key with
+// If the field is missing or empty, the rule does not apply: a client that omits the field
+// is not limited by the rule. To limit such requests too, give them another key with
 // [FirstOf].
 //
 // A client that can choose its key freely can choose a fresh quota each time, or spend the
@@ -73,7 +73,9 @@ func ByHeader(name string) KeyFunc {
 	}
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, bool) {
-		if name == "Host" { // net/http moves it to r.Host; outgoing requests may have it in the URL only
+		if name == "Host" {
+			// net/http moves the host to r.Host. Outgoing requests may have it only in the
+			// URL.
 			return nonempty(hostname(cmp.Or(r.Host, r.URL.Host)))
 		}
 		return nonempty(r.Header.Get(name))
@@ -98,10 +100,10 @@ func Global() KeyFunc { return global }
 
 func global(*http.Request) (string, bool) { return "", true }
 
-// Join limits each combination of keys. The rule applies if each of the functions has a key.
-// The keys are joined as netstrings, "9:192.0.2.1,3:GET,", so that two combinations
-// differ whatever a client writes into them.
-// See https://cr.yp.to/proto/netstrings.txt.
+// Join limits each combination of keys. The rule applies if every function returns a key.
+// The keys are joined as netstrings, "9:192.0.2.1,3:GET,", so that different combinations
+// never become the same key, whatever a client writes into its keys. See
+// https://cr.yp.to/proto/netstrings.txt.
 func Join(keys ...KeyFunc) KeyFunc {
 	keys = checked("Join", keys)
 	return func(r *http.Request) (string, bool) {
@@ -128,13 +130,15 @@ func Join(keys ...KeyFunc) KeyFunc {
 	}
 }
 
-// FirstOf limits by the first of keys that applies. If none does, the rule does not
-// apply. The key begins with the position of the function that made it, "0:" and so on,
-// so that an API key that looks like an address does not spend the quota of that
-// address.
+// FirstOf limits by the first of its functions that returns a key. If no function returns a
+// key, the rule does not apply. The key begins with the position of the function that
+// returned it, "0:" and so on, so that an API key that looks like an address does not spend
+// the quota of that address.
 //
-// If clients can omit or invent the first keys, end with a key that they cannot:
-// FirstOf(keys.ByContext(userKey{}), ByIP()).
+// If clients can omit or invent the first keys, end with a key that they can neither omit
+// nor invent:
+//
+//	weir.FirstOf(keys.ByContext(userKey{}), weir.ByIP())
 func FirstOf(keys ...KeyFunc) KeyFunc {
 	keys = checked("FirstOf", keys)
 	return func(r *http.Request) (string, bool) {
@@ -147,7 +151,8 @@ func FirstOf(keys ...KeyFunc) KeyFunc {
 	}
 }
 
-// nonempty returns key. ok is false if it is "", because that is the key of Global.
+// nonempty returns its argument. ok is false if the key is empty, because the empty key is
+// the key of Global.
 func nonempty(key string) (_ string, ok bool) { return key, key != "" }
 
 func checked(name string, keys []KeyFunc) []KeyFunc {

@@ -22,7 +22,7 @@ type knownBans struct {
 type knownBan struct {
 	until time.Time // when the ban is over; zero if the key is not banned
 	again time.Time // when to ask the store again, because the ban may have been lifted
-	free  bool      // found by a request that was charged nothing, so the wait for the limits is unknown
+	free  bool      // a request that was charged nothing found the ban, so wait is unknown
 
 	since time.Time     // when the limits refused a request
 	wait  time.Duration // from since until the limits have room for that request
@@ -32,9 +32,10 @@ type knownBan struct {
 const mostBans = 10_000
 
 // rest returns for how much longer a key is banned, and for how much longer the limits of
-// the rule have no room for a request that costs cost(). rest is 0 if this process knows of
-// no ban of the key. wait is 0 for a free request, and if this process knows of no such
-// refusal by the limits. A ban that a free request has found counts for free requests only.
+// the rule have no room for a request of that cost. The first result is 0 if this process
+// knows of no ban of the key. The second result is 0 for a free request, and if this
+// process does not know how long the limits refuse. A ban that a free request has found
+// counts for free requests only.
 func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait time.Duration) {
 	if b.n.Load() == 0 {
 		return 0, 0
@@ -78,8 +79,8 @@ func (b *knownBans) learn(key string, rest time.Duration, free bool) {
 	*b.entry(key, now) = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck)), free: free}
 }
 
-// learnWait remembers, for at most recheck, that the limits have no room for a request of
-// that cost until wait is over.
+// learnWait remembers, for at most 10 s (recheck), that the limits have no room for a
+// request of that cost until wait is over.
 func (b *knownBans) learnWait(key string, wait time.Duration, cost int64) {
 	now := time.Now()
 	b.mu.Lock()

@@ -21,8 +21,9 @@ const (
 	MaxTicks = 1 << 50
 )
 
-// A Limit allows Quota units per Period. It is plain data: it can be compared, printed and
-// kept in a file. The functions of package algorithms return limits that are ready to use.
+// A Limit allows Quota units per Period. It is plain data, without a count of its own: many
+// keys and stores may use the same Limit. The functions of package algorithms return limits
+// that are ready to use.
 type Limit struct {
 	// Name tells the limits of a rule apart, in stored keys and in header fields. A
 	// limit without a name is named by its period: see StoredName. It is printable
@@ -32,14 +33,14 @@ type Limit struct {
 	// Algorithm counts the units; it must not be nil.
 	Algorithm Algorithm
 
-	// Quota is how many units Period allows. At least 1.
+	// Quota is how many units are allowed per Period. It is at least 1.
 	Quota int64
 
 	// Period is at least a microsecond, in whole microseconds.
 	Period time.Duration
 
-	// Burst is the most that can be spent at once; 0 means Quota. Windows and logs ignore
-	// it, because Quota is already their bound.
+	// Burst is the most units that can be spent at once; 0 means Quota. Windows and logs
+	// ignore Burst and allow Quota units at once.
 	Burst int64
 }
 
@@ -76,8 +77,9 @@ func (l Limit) String() string {
 	return s
 }
 
-// Validate returns an error if the limit has no Algorithm, has a name that is not printable
-// ASCII, or cannot be counted exactly. The error says what is wrong.
+// Validate returns an error if the limit has no Algorithm, a name that is not printable
+// ASCII, or numbers that are out of range or cannot be counted exactly. The error says what
+// is wrong.
 func (l Limit) Validate() error {
 	if err := l.fault(); err != nil {
 		return fmt.Errorf("weir: limit %q: %w", l.Name, err)
@@ -135,11 +137,10 @@ func (l *Limit) sameName(m *Limit) bool {
 	return string(period.Append(b[:0], l.Period)) == m.Name
 }
 
-// printable reports whether a String of a structured field can hold s
-// (RFC 9651, 3.3.3).
+// printable reports whether a String of a structured field can hold s (RFC 9651, 3.3.3).
 //
-// It checks eight bytes at a time, because Validate checks the names of each charge that has
-// no plan yet, which is every charge if a Transaction is not used again.
+// It checks eight bytes at a time, because it is called often: Validate checks the names of
+// every charge that has no plan yet, and the charges of a new Transaction have no plans.
 func printable(s string) bool {
 	n := len(s)
 	switch {
@@ -159,10 +160,10 @@ func printable(s string) bool {
 	return true
 }
 
-// printable8 reports whether all bytes of w are printable. If a byte is not printable, the
-// lowest such byte has its highest bit set in one of three words: in w if the byte is above
-// 0x7f, in w + 1 if the byte is 0x7f, and in w - 0x20 if the byte is below 0x20. Here 1 is
-// added to each byte of w, and 0x20 is subtracted from each.
+// printable8 reports whether all bytes of w are printable. It adds 1 to each byte of w, and
+// subtracts 0x20 from each byte of w. If a byte is not printable, the lowest such byte has
+// its highest bit set in w (the byte is above 0x7f), in the sum (it is 0x7f), or in the
+// difference (it is below 0x20).
 func printable8(w uint64) bool {
 	const each = 0x0101010101010101
 	return (w|(w+each)|(w-' '*each))&(0x80*each) == 0

@@ -57,7 +57,8 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	}
 }
 
-// tells reports whether the handler that gets the request may call FromContext.
+// tells reports whether the handler that gets the request, next or OnLimited, gets the
+// decision in its context.
 func (l *Limiter) tells(v *verdict) bool {
 	if v.refused {
 		return l.o.OnLimited != nil
@@ -66,7 +67,7 @@ func (l *Limiter) tells(v *verdict) bool {
 }
 
 // tell returns the context of the handler that gets the request: a copy of the verdict
-// without its inquiry, which another request will use.
+// without the inquiry, because another request will use the inquiry.
 func (w *fieldWriter) tell() *verdict {
 	v, told := w.v, w.told
 	if told == nil {
@@ -169,7 +170,7 @@ func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
 }
 
 // ask has the store decide the charges of v and look up the bans and the pauses of their
-// keys, in one call. If the request is admitted, it then charges the rules in shadow.
+// keys, in one call. If the request is admitted, ask then charges the rules in shadow.
 func (l *Limiter) ask(v *verdict, e *Event) {
 	within := v.Within
 	if len(v.Charges) > 0 {
@@ -277,7 +278,7 @@ func (l *Limiter) recycle(v *verdict) {
 	v.reset()
 	for i := range v.items {
 		v.items[i].key = ""
-		if !l.instant { // the store, or one in front of it, may have changed the charges
+		if !l.instant { // such a store may have changed the charges
 			v.items[i].policy = nil
 		}
 	}
@@ -296,10 +297,11 @@ func (t *Transaction) reset() {
 	t.Within, t.Delay, t.Wait, t.Forget, t.At, t.Refusal = 0, 0, 0, false, time.Time{}, Refusal{}
 }
 
-// enter returns how long a request may wait: at most maxWait, and noPlace while MaxWaiting
-// requests wait or are being decided. If the request may wait, enter counts it until leave.
-// enter counts the request before the store is asked, because otherwise more than
-// MaxWaiting requests could pass at once.
+// enter returns how long a request may wait: at most maxWait, and no longer than its
+// context lasts. It returns noPlace if no time is left, or if MaxWaiting requests wait or
+// are being decided. If the request may wait, enter counts it until leave is called. enter
+// counts the request before the store is asked, because otherwise more than MaxWaiting
+// requests could pass at once.
 func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
 	if maxWait <= 0 {
 		return 0
@@ -316,9 +318,9 @@ func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
 	return within
 }
 
-// noPlace is the Within of a request for which MaxWaiting leaves no place. It is not 0,
-// because with Within 0 a LeakyBucket admits a burst at once instead of one request after
-// the other.
+// noPlace is the Within of a request that may not wait because MaxWaiting leaves no place.
+// It is not 0, because with Within 0 a LeakyBucket admits a burst at once instead of one
+// request after the other.
 const noPlace = time.Microsecond
 
 func (l *Limiter) leave(v *verdict) {

@@ -20,16 +20,16 @@ type Options struct {
 	// XRateLimit.
 	Headers Dialect
 
-	// ExposeHeaders sends Access-Control-Expose-Headers with the names of these fields,
-	// so that scripts from another origin may read them.
+	// ExposeHeaders sends Access-Control-Expose-Headers with the names of the fields about
+	// limits and of Retry-After, so that scripts from another origin may read these fields.
 	ExposeHeaders bool
 
 	// ChargePreflight charges CORS preflight requests too. By default they are free,
 	// because a browser sends them by itself. Only requests in the form that browsers send
 	// are free: OPTIONS with Origin and Access-Control-Request-Method, without a body,
-	// Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Deny and bans refuse
-	// preflights like any other request. If a rule has a Penalty, the store is asked
-	// whether the key is banned. A preflight has no credentials, so a key made of
+	// Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. A deny or a ban
+	// refuses a free preflight as well. If a rule has a Penalty, the store is therefore
+	// asked whether the key is banned. A preflight has no credentials, so a key made of
 	// credentials cannot tell which client sent it.
 	ChargePreflight bool
 
@@ -45,12 +45,12 @@ type Options struct {
 
 	// MaxWait > 0 makes a request that does not fit wait for its turn, instead of refusing
 	// it, if the turn comes within MaxWait. No lock is held during the wait. If the context
-	// of the request ends, the turn is given back, and the answer is 503 after a deadline
-	// and otherwise 499, which only logs see, because the client has hung up. There is one
-	// queue for each key, in all processes that share the store. When several rules are
-	// charged together, a request that waits in the queue of one key also takes its place in
-	// the queues of the other rules' keys, and delays the requests behind it there. Put
-	// shared limits in a Limiter of their own.
+	// of the request ends, the turn is given back. The answer is then 503 after a deadline,
+	// and otherwise 499, which only logs see, because the client has hung up. All processes
+	// that share the store share the queue of a key. When several rules are charged
+	// together, a request that waits in the queue of one key also takes a place in the
+	// queues of the other rules' keys, and delays the requests behind it there. Put limits
+	// that many clients share in a Limiter of their own.
 	MaxWait time.Duration
 
 	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Requests that
@@ -59,21 +59,22 @@ type Options struct {
 	// refused.
 	MaxWaiting int
 
-	// Buffer is for Transport: by how much the delays of requests on their way may differ.
-	// It is added to every period, so that the server sees no period with more requests
-	// than the limit as long as delays differ by no more than Buffer.
+	// Buffer is for Transport. It is added to every period, because some requests take
+	// longer to the server than others. If these delays differ by no more than Buffer, the
+	// server sees no period with more requests than the limit.
 	Buffer time.Duration
 
 	// MaxPause is for Transport: how long a response may pause a key; 0 means one minute.
 	// Few servers ask for more. Without the bound, a mistake in one response could stop all
-	// processes for a day. After MaxPause requests go out again, and their responses can
-	// renew the pause. If a server has longer windows and punishes such requests, as GitHub
-	// does, set MaxPause to its window: an hour. The first pause that is cut is logged.
+	// processes for a day. When MaxPause is over, requests go out again, and their
+	// responses can renew the pause. GitHub has windows of an hour and punishes requests
+	// that come too early. For such a server, set MaxPause to the length of its window. The
+	// first pause that is cut is logged.
 	MaxPause time.Duration
 
 	// Logger gets the errors of the store and of invalid limits, as warnings with the name
-	// of the rule, at most one line a second; nil means slog.Default(). No line has a key,
-	// but watch.Log can log keys. A client that hangs up is no error.
+	// of the rule, at most one line a second; nil means slog.Default(). These lines have no
+	// keys. watch.Log can log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
 	// Observe is called with each decision and each error, before the request goes on; nil
@@ -82,10 +83,10 @@ type Options struct {
 	Observe func(Event)
 
 	// NoFromContext passes each request on as it is, instead of a copy whose context has
-	// the decision. FromContext then returns nil in the handlers, and a request takes two
-	// thirds of the time and no allocation. The header fields of an inner Limiter then
-	// replace the fields of this Limiter, instead of adding to them. NoFromContext is
-	// ignored inside another Limiter, and if a rule has Settle.
+	// the decision. FromContext then returns nil in the handlers, and the Limiter takes two
+	// thirds of the time and usually allocates nothing. The header fields of an inner
+	// Limiter then replace the fields of this Limiter, instead of adding to them.
+	// NoFromContext is ignored inside another Limiter, and if a rule has Settle.
 	NoFromContext bool
 }
 
@@ -94,7 +95,7 @@ type Options struct {
 type Limiter struct {
 	store   Store
 	rules   []*rule
-	limits  int // of all rules, without those of LimitsFor
+	limits  int // how many limits all rules have, without the limits of LimitsFor
 	o       Options
 	settles bool // a rule has Settle
 	guards  bool // a rule can refuse requests that it does not charge
@@ -110,8 +111,9 @@ type Limiter struct {
 	integers integers
 }
 
-// New returns a Limiter, or an error that says what is wrong with its arguments. After New,
-// only LimitsFor and Overrides can return an invalid limit.
+// New returns a Limiter, or an error that says what is wrong with the arguments. It
+// validates all Limits, so that only LimitsFor and Overrides can bring an invalid limit
+// later.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -144,8 +146,8 @@ func New(store Store, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// admit validates a rule against the options, and against names, which has the names of
-// earlier rules and of their limits. It adds the names of r.
+// admit validates a rule against the options, and against the names of earlier rules and of
+// their limits. It adds the names of r to these names.
 func (o *Options) admit(r *rule, names map[string]bool) error {
 	if names[r.Name] {
 		return fmt.Errorf("weir: two rules are named %q", r.Name)

@@ -13,17 +13,18 @@ type Event struct {
 	Request *http.Request
 
 	// Transaction is what was decided. It is never nil and must not be changed. When
-	// Observe has returned, other requests reuse it, so copy what you keep. After an error
-	// its Decisions mean nothing. It has no Charges if the store was not asked: after a
-	// deny, and after a ban that the process knows of.
+	// Observe has returned, other requests reuse the Transaction, so copy what you keep.
+	// After an error its Decisions mean nothing. After a deny, and after a ban that the
+	// process knows of, the store was not asked, and the Transaction has no Charges.
 	Transaction *Transaction
 
 	// Refusal is the Refusal of the Transaction: why the request was refused, by which
-	// rule, and until when. If it is zero, the request was not refused. In an event with
-	// Shadow it says why the request would have been refused.
+	// rule, and for how long. If Refusal is zero, the request was not refused. In an event
+	// with Shadow, Refusal says why the request would have been refused.
 	Refusal Refusal
 
-	// Key is the key that was refused; "" without a Refusal. It may be personal data.
+	// Key is the key that was refused, or "" if no key was refused. It may be personal
+	// data.
 	Key string
 
 	// Err is the error of the store or of LimitsFor, or nil.
@@ -41,11 +42,11 @@ type Event struct {
 }
 
 // An errorLog logs errors, at most one line a second, because every request has an error
-// while a store is down. A line has the name of the rule, and never a key.
+// while a store is down. A line has the name of the rule, and no key.
 type errorLog struct {
 	logger *slog.Logger // nil means slog.Default()
-	last   atomic.Int64 // of the last line, in ns since 1970
-	silent atomic.Int64 // errors that were not logged since
+	last   atomic.Int64 // when the last line was logged, in ns since 1970
+	silent atomic.Int64 // how many errors were not logged since then
 }
 
 func (l *errorLog) warn(ctx context.Context, rule string, err error) {
@@ -57,7 +58,7 @@ func (l *errorLog) warn(ctx context.Context, rule string, err error) {
 	loggerOr(l.logger).WarnContext(ctx, "weir: could not decide", "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
 }
 
-// loggerOr returns l, or slog.Default() if it is nil.
+// loggerOr returns l, or slog.Default() if l is nil.
 func loggerOr(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return slog.Default()

@@ -2,15 +2,15 @@ package weir
 
 import "fmt"
 
-// maxOverrides bounds how many lists of limits a rule keeps prepared. When there are more,
-// all are dropped, and each is prepared again when it is used.
+// maxOverrides is how many lists of limits a rule keeps prepared. When one more comes, the
+// rule drops the others, and prepares a list again when the list is used.
 const maxOverrides = 1 << 14
 
 // An override is the prepared form of a list of limits that Rule.Overrides returned.
 type override struct {
-	policies []policy // none: the rule does not apply
+	policies []policy // empty if the rule does not apply
 	denied   bool
-	err      error // a limit is invalid
+	err      error // not nil if a limit is invalid
 }
 
 var unlimited override
@@ -61,9 +61,10 @@ func (rule *rule) override(key string) *override {
 	return o
 }
 
-// replaced returns the limit of the rule that l, one of n limits, replaces: the limit of
-// the same name or, if l has no name, the limit of the same period, or the only limit of
-// the rule if n is 1. It returns nil if there is no such limit.
+// replaced returns the limit of the rule that l, one of n limits, replaces, or nil if l
+// replaces none. A limit with a name replaces the limit of the same name. A limit without a
+// name replaces the limit of the same period. If no limit has the same period, but n is 1
+// and the rule has one limit, l replaces that limit.
 func (rule *rule) replaced(l *Limit, n int) *policy {
 	var same *policy
 	for i := range rule.policies {
@@ -78,7 +79,8 @@ func (rule *rule) replaced(l *Limit, n int) *policy {
 	return same
 }
 
-// inherit gives the fields of l that are zero the values of the limit that it replaces.
+// inherit sets the Name of l, and fields of l that are zero, to the values of the limit
+// that l replaces.
 func (l *Limit) inherit(from *Limit) {
 	l.Name = from.Name
 	if l.Period == 0 {
@@ -96,10 +98,10 @@ func (l *Limit) inherit(from *Limit) {
 }
 
 // LimitsOf returns the limits of a key under a rule, with their stored names: the limits
-// that Overrides returns, or else Limits. If limits is empty and ok is true, the key is not
-// limited. A single limit of Quota 0 means that every request of the key is refused. ok is
-// false if LimitsFor decides, or if there is no such rule. err is not nil if there is no such rule,
-// or if Overrides returns an invalid limit.
+// that Overrides returns for the key, and otherwise Limits. If there is no such rule, or if
+// Overrides returns an invalid limit, err is not nil and limits is empty. If LimitsFor
+// decides, ok is false. If ok is true, err is nil and limits is empty, the key is not
+// limited. A single limit of Quota 0 means that every request of the key is refused.
 func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error) {
 	for _, r := range l.rules {
 		if r.Name != rule {

@@ -15,22 +15,22 @@ import (
 // so in each process the requests of a banned key ask the store about once in 10 s.
 //
 // Each refusal by a limit of the rule is a strike. A refusal by another rule is not a
-// strike. Besides the decision itself, these cost calls of the store:
+// strike. Besides the call for the decision, the store is called this often:
 //
 //   - a strike: one call;
-//   - the strike that begins a ban: one call as well, and a second call only if this
-//     process has not refused the key within the period of Strikes;
-//   - a refusal during a ban that the process knows of: no call, not even the call of the
+//   - the strike that begins a ban: one call as well, but usually two calls if this process
+//     has not refused the key within the period of Strikes;
+//   - a refusal during a ban that the process knows of: no call, not even the call for the
 //     decision. Such a refusal is no strike. Every 10 s the process asks the store again.
 //
 // The call that begins a ban also clears the strikes that led to it. If that call fails,
-// there is no ban, and the next refusal tries again.
+// the next refusal tries again.
 //
 // Requests of banned keys are refused with problem details of the type
 // abnormal-usage-detected. Retry-After is the wait until both the ban and the limits let
 // the request pass. A process that does not know of a ban learns of it from the decision on
 // the next request of the key. That request is refused and charged, unless it would have
-// had to wait. A request that already waits for its turn keeps it.
+// had to wait. A request that already waits keeps its turn.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
 	// algorithms.AnchoredWindow(10, time.Minute).
@@ -61,9 +61,9 @@ type bans struct {
 	strikes, ban Limit
 	known        *knownBans
 
-	// struck says until when strikes of a key may count, in µs since 1970, by a hash of the
-	// key. If two keys share a place, the strikes of both keys are looked up as long as the
-	// strikes of one of the keys may count.
+	// struck says until when the strikes of a key may count, in µs since 1970. The place in
+	// struck is a hash of the key. If two keys share a place, the strikes of both keys are
+	// looked up as long as the strikes of one of the keys may count.
 	seed   maphash.Seed
 	struck [256]atomic.Int64
 }
@@ -174,15 +174,15 @@ func (v *verdict) learnWaits() {
 	}
 }
 
-// mayHaveStruck reports whether the strikes of a key must be looked up: this process has
-// refused the key within the period of Strikes, or the first strike begins a ban.
+// mayHaveStruck reports whether the strikes of a key must be looked up. They must if this
+// process has refused the key within the period of Strikes, or if one strike begins a ban.
 func (b *bans) mayHaveStruck(key string) bool {
 	until := b.place(key).Load()
 	return b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until
 }
 
-// strike counts a refusal, and returns for how long the key is then banned; 0 if it is
-// not. The strike that exhausts Strikes begins a ban.
+// strike counts a refusal, and returns for how long the key is then banned: 0 if it is not
+// banned. The strike that exhausts Strikes begins a ban.
 func (b *bans) strike(ctx context.Context, store Store, o *offense) (time.Duration, error) {
 	b.place(o.key).Store(time.Now().UnixMicro() + b.strikes.Period.Microseconds())
 	if !o.last {
@@ -205,8 +205,9 @@ func (b *bans) begin(ctx context.Context, store Store, key string) (time.Duratio
 	return t.Decisions[0].NextAfter, nil
 }
 
-// Ban bans a key of a rule for d, cut to whole microseconds. It is for operators. The rule
-// must have a Penalty. If the key is already banned for longer, Ban changes nothing.
+// Ban bans a key of a rule for d, rounded down to whole microseconds. Ban is for operators.
+// The rule must have a Penalty. If the key is already banned for longer, Ban changes
+// nothing.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
 	b, err := l.bansOf(rule)
 	if err != nil {

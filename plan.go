@@ -11,18 +11,17 @@ import (
 )
 
 // A meter is an Algorithm whose debt drains at a constant rate: GCRA and the buckets. Meter
-// returns its numbers in ticks, so that stores can do the arithmetic themselves: what one
-// unit adds to the debt (unit), how much of the debt drains in a microsecond (rate), and
-// the largest debt that fits (full).
+// returns three numbers in ticks, so that stores can do the arithmetic themselves: unit is
+// what one unit adds to the debt, rate is how much of the debt drains in a microsecond, and
+// full is the largest debt that fits.
 type meter interface {
 	Meter(l *Limit) (unit, rate, full int64)
 }
 
 // Plan returns what the i-th charge has in common with all charges of its rule and limit: a
 // hash of its names, and the numbers of its algorithm if that is a meter. The charge must
-// be valid: Validate has returned nil, and nothing but keys and costs has changed since.
-// Validate keeps the plans of t, so that it only compares limits if t is used again with
-// the same limits.
+// be valid: Validate has returned nil, and only keys and costs have changed since. t keeps
+// its plans. If t is used again with the same limits, Validate only compares the limits.
 func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {
@@ -32,8 +31,8 @@ func (t *Transaction) plan(i int) *plan {
 	return &t.others[i-1]
 }
 
-// makePlans makes the plan of each charge, unless the plan of an earlier charge at the same
-// index has the same rule and limit. It fails if a charge is invalid.
+// makePlans makes a plan for each charge, unless t already has a plan for that rule and
+// limit at the same index. It fails if a charge is invalid.
 func (t *Transaction) makePlans() error {
 	if n := len(t.Charges) - 1; n > len(t.others) {
 		t.others = slices.Grow(t.others, n-len(t.others))[:n]
@@ -49,7 +48,7 @@ func (t *Transaction) makePlans() error {
 	return nil
 }
 
-// A plan keeps copies of the rule and the limit that it was made of, so that a changed
+// A plan keeps the rule and a copy of the limit for which it was made, so that a changed
 // limit gets a new plan.
 type plan struct {
 	plans.Plan

@@ -35,7 +35,7 @@ var (
 	reducedCapacity = newProblem("temporary-reduced-capacity", "Temporary Reduced Capacity", "The service has less capacity for now.", http.StatusServiceUnavailable)
 )
 
-// withStatus returns the problem with another status, unless that is 0.
+// withStatus returns the problem with another status, or unchanged if that status is 0.
 func (p problem) withStatus(status int) problem {
 	if status == 0 {
 		return p
@@ -71,8 +71,8 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request) {
 	p.writeRest(w, r)
 }
 
-// writeFresh does what write does, for a response that has no fields yet except the fields
-// of limits.
+// writeFresh does what write does, for a response that has no fields yet except those about
+// limits.
 func (p *problem) writeFresh(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Vary"] = varyAccept
 	p.writeRest(w, r)
@@ -129,7 +129,8 @@ func negotiate(accept []string) form {
 	if len(accept) == 0 {
 		return asJSON
 	}
-	var quality, precision [forms]int // quality is in thousandths; precision is 0 if not named, 1 for */*, 2 for type/*, 3 in full
+	var quality [forms]int   // in thousandths
+	var precision [forms]int // of the range that names the form: 0 none, 1 */*, 2 type/*, 3 type/subtype
 	rate := func(f form, p, q int) {
 		if p > precision[f] || p == precision[f] && q > quality[f] {
 			precision[f], quality[f] = p, q
@@ -197,8 +198,8 @@ func weight(params string) int {
 
 // Refuse is the default of OnLimited. It answers with the Status of the rule that refuses,
 // usually 429, and with problem details, or with text or HTML if the client prefers that.
-// The type of the problem is abnormal-usage-detected after a ban or a deny, and
-// quota-exceeded after a refusal by a limit, or temporary-reduced-capacity if the Status is
+// After a ban or a deny, the type of the problem is abnormal-usage-detected. After a
+// refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
 // 503.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
@@ -208,8 +209,8 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 	quotaExceeded.write(w, r)
 }
 
-// refusal returns the answer with the names of the limits that refused. Usually one limit
-// refuses, and its answer is prepared already.
+// refusal returns the answer. After a refusal by limits, the answer names them. Usually one
+// limit refuses, and its answer is prepared already.
 func (v *verdict) refusal() *problem {
 	if v.extra != nil && v.extra.refusal.Reason != 0 {
 		return &v.extra.by.abnormal

@@ -57,9 +57,9 @@ func (rec *recorder) hungUp() bool {
 	return rec.failed || rec.body.reading.Load() > 0 || rec.body.failed.Load()
 }
 
-// writer returns rec with those optional interfaces that its ResponseWriter has, and no
-// others: a caller that finds a Flusher relies on it. Other abilities are found through
-// Unwrap.
+// writer returns rec with the optional interfaces that its ResponseWriter has, and no
+// others, because a handler that finds a Flusher relies on it. These interfaces are
+// Flusher, Hijacker, io.ReaderFrom and Pusher. A handler finds others through Unwrap.
 func (rec *recorder) writer() http.ResponseWriter {
 	const (
 		flushes = 1 << iota
@@ -190,7 +190,8 @@ func (f flusher) FlushError() error {
 
 type hijacker struct{ rec *recorder }
 
-// Hijack hands the connection over. Later bytes on it are not counted.
+// Hijack hands the connection over. Bytes that the handler then writes to the connection
+// are not counted.
 func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := h.rec.ResponseWriter.(http.Hijacker).Hijack()
 	if err == nil {
@@ -220,8 +221,8 @@ func (p pusher) Push(target string, o *http.PushOptions) error {
 }
 
 // A body is the body of a request. It notes that a read failed, or that a read has not
-// returned. The transport of a proxy, or a handler that http.TimeoutHandler has abandoned,
-// may read the body after the handler has returned.
+// returned. The body may be read after the handler has returned: by the transport of a
+// proxy, or by a handler that http.TimeoutHandler has abandoned.
 type body struct {
 	io.ReadCloser
 	failed  atomic.Bool

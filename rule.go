@@ -16,49 +16,53 @@ import (
 
 // A Rule says which requests share a quota, and how large the quota is.
 type Rule struct {
-	// Name tells rules apart, in stored keys and in header fields:
-	// "auth.createToken". It is printable ASCII.
+	// Name tells rules apart, in stored keys and in header fields. It is printable ASCII,
+	// such as "auth.createToken".
 	Name string
 
-	// Key returns the key whose limits a request counts against, or says that the rule does
-	// not apply. The context of r may have ended, because the client has hung up. A Key
-	// must not say for that reason that the rule does not apply, or clients could escape by
-	// hanging up.
+	// Key returns the key that a request counts against, or says that the rule does not
+	// apply. If the client has hung up, the context of r may have ended. The rule must
+	// apply all the same, because clients could otherwise escape it by hanging up.
 	Key KeyFunc
 
-	// Limits all apply to the key, such as 20 per minute and 5 per 3 seconds. A limit
+	// Limits apply to the key together, such as 20 per minute and 5 per 3 seconds. A limit
 	// without a name is named by its period: "1m", "3s". Counts are stored under that name,
-	// so give a limit a name of its own if its period may change. If a rule has a single
-	// limit without a name, header fields show it under the name of the rule.
+	// so give a limit a name of its own if its period may change. If the only limit of a
+	// rule has no name, header fields show it under the name of the rule.
 	Limits []Limit
 
 	// LimitsFor chooses the limits for a request, such as the limits of a tier in a
-	// database; nil means Limits. If it returns none, the rule does not apply: a tier that
-	// is missing in a map is not limited. A limit that cannot be counted exactly is
-	// replaced by the nearest lower limit that can be, and the Logger gets a warning. Any
-	// other invalid limit is an error of the request: see OnError. The context of r does
-	// not end when the client hangs up, because a lookup that fails for that reason would
-	// let the client pass. LimitsFor must therefore limit the time of its lookup itself.
+	// database; nil means Limits. If it returns no limits, the rule does not apply: a tier
+	// that is missing in a map is not limited. A limit that cannot be counted exactly is
+	// replaced by a lower limit that can be counted, and the Logger gets a warning. Any
+	// other invalid limit is an error of the request: see Options.OnError. The context of r
+	// does not end when the client hangs up, because a lookup that fails for that reason
+	// would let the client pass. LimitsFor must therefore limit the time of its lookup
+	// itself.
 	LimitsFor func(r *http.Request) []Limit
 
 	// Overrides returns the limits that a key has instead of Limits and LimitsFor; ok is
 	// false for every other key. Nil overrides nothing. Overrides is called with the whole
-	// key, for each request to which the rule applies, so it must be fast. Package
-	// overrides has tables. No limits mean that the rule does not apply to the key. A
-	// single limit of Quota 0 means that the key is refused, as by Deny.
+	// key, for each request to which the rule applies, so it must be fast. The tables of
+	// package overrides have such a function. If Overrides returns ok and no limits, the
+	// rule does not apply to the key. A single limit of Quota 0 means that the key is
+	// refused, as by Deny.
 	//
 	// A returned limit with a name replaces the limit of the rule that has the same stored
 	// name. A returned limit without a name replaces the limit of the rule that has the
-	// same Period or, if the rule has one limit and one is returned, that limit. It has the
-	// stored name of the replaced limit, so what the key has spent still counts. If Period
-	// or Algorithm is zero, the value of the replaced limit is used. A zero Burst also
-	// becomes the Burst of the replaced limit, if both have the same Algorithm.
+	// same Period. If no limit has the same Period, but the rule has one limit and
+	// Overrides returns one, the returned limit replaces the limit of the rule. A limit
+	// that replaces another keeps the stored name of that limit, so what the key has spent
+	// still counts. If Period or Algorithm is zero, the value of the replaced limit is
+	// used. A zero Burst also becomes the Burst of the replaced limit, if both have the
+	// same Algorithm.
 	//
-	// If a limit is invalid, or is incomplete and replaces no limit, the key has the limits
-	// of the rule, and the Logger gets a warning.
+	// If a returned limit is invalid, or is incomplete and replaces no limit, the key has
+	// the limits of the rule, and the Logger gets a warning.
 	//
-	// A Limiter prepares each list of limits once, and recognizes it by the address of its
-	// first limit. Return the same slice for a key each time, and never change it.
+	// A Limiter keeps each returned list of limits in a prepared form, and recognizes the
+	// list by the address of its first limit. Return the same slice for a key each time,
+	// and never change it.
 	Overrides func(key string) (limits []Limit, ok bool)
 
 	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
@@ -66,50 +70,53 @@ type Rule struct {
 	// −1 gives no units back.
 	Cost func(r *http.Request) int64
 
-	// Settle returns the final cost of a request after the handler has returned. Until then
-	// Cost is reserved. nil means that Cost is final. See Outcome.
+	// Settle is called after the handler has returned, and returns the final cost of the
+	// request. Until then Cost is reserved. nil means that Cost is final. See Outcome.
 	Settle func(o Outcome) int64
 
 	// Shadow is the share of keys, from 0 to 1, for which the rule is only tried out: it is
-	// charged and observed, but refuses no request, delays none and writes no fields. 1
-	// tries the rule out for all keys, 0.75 enforces it for a quarter of them. Every
-	// process enforces it for the same keys, and a key stays enforced as Shadow falls. After
-	// the other rules have admitted the request, a second call of the store charges all
-	// rules in shadow. A request that MaxWait would delay is observed with its Wait, if fewer
-	// than MaxWaiting requests wait. It does not wait itself.
+	// charged and observed, but refuses no request, delays none and writes no fields. With
+	// 1 the rule is tried out for all keys, and with 0.75 it is enforced for a quarter of
+	// them. Every process enforces the rule for the same keys. If you lower Shadow, the
+	// rule stays enforced for these keys. After the other rules have admitted the request,
+	// a second call of the store charges all rules in shadow. Observe gets the Wait that
+	// these rules would cause, if fewer than MaxWaiting requests wait, but the request does
+	// not wait.
 	Shadow float64
 
 	// Allow reports whether the rule ignores a key, and Deny whether the key is refused
-	// without asking the store. Allow is asked first. nil reports false. Both get the whole
-	// key, as Key returns it. The method Has of a keys.List can be either.
+	// without asking the store. Allow is asked first. A nil function reports false. Both
+	// functions get the whole key, as Key returns it. The method Has of a keys.List can
+	// serve as either function.
 	Allow, Deny func(key string) bool
 
-	// AllowFrom and DenyFrom do the same for a request, such as by its client address: the
-	// method Match of a keys.AddrList returns such a function. DenyFrom refuses a request
-	// even if Key has no key for it, so that a client cannot escape by omitting its key.
+	// AllowFrom and DenyFrom are like Allow and Deny, but judge the request, for instance
+	// by the address of the client. The method Match of a keys.AddrList returns such a
+	// function. DenyFrom refuses a request even if Key has no key for it, so that a client
+	// cannot escape by omitting its key.
 	AllowFrom, DenyFrom func(r *http.Request) bool
 
 	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
 	Penalty *Penalty
 
-	// Unit is what Cost counts, for the dialects that show it, such as "tokens" or
-	// "content-bytes"; "" means "requests".
+	// Unit is what Cost counts, such as "tokens" or "content-bytes"; "" means "requests".
+	// Some dialects show it to clients.
 	Unit string
 
-	// PartitionKey returns the parameter pk of the dialect IETF for a key, which it gets as
-	// Charge.StoredKey returns it. The parameter tells the client which of several quotas
+	// PartitionKey returns the parameter pk of the dialect IETF. Its argument is the key in
+	// the form of Charge.StoredKey. The parameter tells the client which of several quotas
 	// of the same name the request spends. The parameter is left out if PartitionKey is
-	// nil, or returns "" or more than 128 bytes. Proxies and scripts of pages can read the
-	// parameter, and logs may show it, so do not return a secret, or anything that the
-	// client does not know, such as its address behind a proxy or the name of a shared
+	// nil, or returns "" or more than 128 bytes. Proxies and the scripts of web pages can
+	// read the parameter, and logs may show it. Do not return a secret, or anything that
+	// the client does not know, such as its address behind a proxy or the name of a shared
 	// account. A keyed digest of the key, or the name of a tier, tells quotas apart as
 	// well.
 	PartitionKey func(key string) string
 
-	// Status is the status of the requests that the rule refuses, by a limit, a ban or a
-	// deny: 400 to 599; 0 means 429. 503 says that the service is overloaded, not that the
-	// client asks too often. If several rules refuse a request, the Status of the rule in
-	// Refusal counts.
+	// Status is the status code of the answer if the rule refuses a request, by a limit, a
+	// ban or a deny: 400 to 599; 0 means 429. 503 says that the service is overloaded, not
+	// that the client asks too often. If several rules refuse a request, the Status of the
+	// rule in Refusal counts.
 	Status int
 
 	// RetryJitter > 0 adds a random time, from 0 to RetryJitter, to Retry-After, so that
@@ -195,8 +202,9 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	return policies, nil
 }
 
-// guards reports whether the rule may refuse a request that it does not charge, or may know
-// for how long its limits refuse a request that another rule refuses.
+// guards reports whether the rule is asked about requests that it does not charge. The rule
+// may refuse such a request, or may know for how long its limits refuse a request whose key
+// another rule has banned.
 func (rule *rule) guards() bool {
 	return rule.Deny != nil || rule.DenyFrom != nil || rule.Overrides != nil || rule.bans != nil || rule.known.n.Load() > 0
 }
@@ -207,7 +215,8 @@ func (r *rule) inShadow(key string) bool {
 	if r.Shadow == 0 {
 		return false
 	}
-	h := uint64(14695981039346656037) // FNV-1a, whose upper bits are uneven, so the hash is mixed afterwards
+	// The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
+	h := uint64(14695981039346656037)
 	for _, s := range [...]string{r.Name, "\x00", key} {
 		for i := range len(s) {
 			h = (h ^ uint64(s[i])) * 1099511628211
@@ -260,7 +269,7 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	}
 	p.ietf = []string{item + window}
 	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}
-	p.json, _ = json.Marshal(p.name) // a string: it can't fail
+	p.json, _ = json.Marshal(p.name) // a string can always be marshalled
 	p.refusal = r.exceeded.violating(p.json)
 	return p
 }

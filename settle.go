@@ -7,18 +7,19 @@ import (
 )
 
 // An Outcome describes a served request to Rule.Settle, which returns the final cost of the
-// request. Until then Cost is reserved, so concurrent requests cannot overspend in between.
-// Set Cost to the most that a request may cost.
+// request. Until then Rule.Cost is reserved, so concurrent requests cannot overspend in
+// between. Let Rule.Cost return the most that a request may cost.
 //
 // If the final cost is lower, the difference is given back, except units that no longer
 // count, such as units of a window that is over. If the final cost is higher, the
 // difference is charged even if it does not fit. The key then owes the difference, and
-// later requests are refused until the debt has drained or its window is over
-// (Transaction.Force). A Settle that must leave no debt returns at most Cost. Settle is
-// called once for each key that was charged, after the handler has returned or panicked.
-// For a request with HungUp, Settle should return Cost or Used, because a client that gets
-// its units back for hanging up never pays. The response is complete only after the store
-// has answered, which takes a round trip. If the store fails, Cost stays spent.
+// later requests are refused until the debt has drained or its window is over (see
+// Transaction.Force). A Settle that must leave no debt returns at most Cost. Settle is
+// called once for each request that has reserved units under the rule, after the handler
+// has returned or panicked. For a request with HungUp, Settle should return Cost or Used:
+// if hanging up gave units back, a client could always hang up and never pay. The response
+// is complete only after the store has answered, which takes a round trip. If the store
+// fails, Cost stays spent.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request
@@ -44,20 +45,24 @@ type Outcome struct {
 	// Panicked says that the handler panicked.
 	Panicked bool
 
-	// HungUp says that the client may have made the handler fail. The context of the
-	// request ended before the handler returned, or the body could not be read, or a
-	// read of the body had not returned when the handler did, or the response could not
-	// be written. If the handler took over the connection, HungUp says only whether the
-	// handler panicked.
+	// HungUp says that the client may have made the handler fail. It is true in any of
+	// these cases:
+	//
+	//   - the context of the request ended before the handler returned
+	//   - a read of the body failed, or had not returned when the handler returned
+	//   - the response could not be written
+	//
+	// If the handler took over the connection, HungUp says only whether the handler
+	// panicked.
 	HungUp bool
 
 	// Took is how long the handler took.
 	Took time.Duration
 }
 
-// ChargeOnly is a Settle that charges only requests with one of those statuses:
-// ChargeOnly(401) counts failed logins. A request is also charged if its handler panicked
-// or its client hung up.
+// ChargeOnly returns a Settle that charges a request only if its response has one of the
+// given statuses: ChargeOnly(401) counts failed logins. A request is also charged if its
+// handler panicked or its client hung up.
 func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	return func(o Outcome) int64 {
 		if o.Panicked || o.HungUp {
@@ -75,8 +80,8 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 // RefundErrors is a Settle that gives back the cost of a request if the handler answers
 // with a 5xx status or panics. If the client hung up, the request is charged: most handlers
 // then fail (a proxy with 502), so a client could hang up to pay nothing. Do not use
-// RefundErrors if a client can send a request that makes the handler fail, because the
-// client would pay nothing.
+// RefundErrors if clients can send requests that make the handler fail, because these
+// requests would cost nothing.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
 		return 0

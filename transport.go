@@ -17,25 +17,27 @@ import (
 // refused with a *LimitedError, which errors.As finds in the error of http.Client. If the
 // context of the request ends, the turn is given back.
 //
-// Transport obeys the server. Retry-After on a 429 or 503, and any dialect that reports
-// nothing remaining, pause the keys of the request for as long as the response says, for at
-// most MaxPause. The pause is kept in the store, so it holds in every process that shares
-// the store. New requests queue behind the pause. Requests that already wait check for a
-// pause before they are sent, and take a later turn if there is one. Unpause ends a pause
-// early. After a pause, limits such as SlidingLog release a whole quota at once.
+// Transport obeys the server. A response pauses the keys of the request if it is a 429 or
+// 503 with Retry-After, or if its header fields say, in any Dialect, that no units remain.
+// The pause lasts as long as the response says, but at most MaxPause. The pause is kept in
+// the store, so it holds in every process that shares the store. New requests queue behind
+// the pause. Requests that already wait check for a pause before they are sent, and take a
+// later turn if there is one. Unpause ends a pause early. After a pause, limits such as
+// SlidingLog release a whole quota at once.
 //
 // Use a key that tells hosts apart. If several hosts share a key, as under Global, a pause
-// by one of them stops the requests to all.
+// by one of them stops the requests to all of them.
 //
-// A 429 is retried after the pause, and charged again, if the pause is within MaxWait and
-// MaxPause and the body can be sent again (GetBody).
+// After a 429 the request is sent again when the pause is over, and charged again. This
+// needs a pause of at most MaxPause that ends before MaxWait is over, and a request that
+// has no body or has GetBody.
 //
-// Set Buffer to the most by which the delays of requests on their way to the server differ.
-// If the server counts in windows, use SlidingLog, which keeps the limit wherever the
-// windows begin.
+// Some requests take longer to the server than others. Set Buffer to the largest
+// difference. If the server counts in windows, use SlidingLog, which keeps the limit
+// wherever the windows begin.
 //
-// Every request also charges the pauses of its keys, which cannot be leased. Behind a
-// lease.Store, every request is therefore a call of the store.
+// Every request also charges the pauses of its keys, and a pause cannot be leased. If the
+// store is a lease.Store, every request is therefore a call of the store behind it.
 //
 // An error of the store is logged and observed, and the request is sent. An invalid limit
 // from LimitsFor is returned as an error. OnError and the other options about responses are
@@ -85,7 +87,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // send sends the request, which is in flight until the body of its response is closed.
 func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
-	if !v.flies || v.Refusal.Reason != 0 { // the store has failed
+	if !v.flies || v.Refusal.Reason != 0 { // no unit is in flight, or the store has failed
 		return t.base.RoundTrip(r)
 	}
 	f, sent := t.l.flight(v), false
@@ -117,7 +119,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		case err != nil:
 			return v, ctx.Err() // the store failed: the request goes out
 		case v.refused:
-			// To a queue, a pause is like requests ahead, so the queue may have no room.
+			// A queue counts a pause like requests ahead, so the queue may have no room.
 			if v.Refusal.Reason != ReasonPause || !l.sitOut(v, time.Until(giveUp)) {
 				return nil, &LimitedError{Transaction: &v.Transaction}
 			}
@@ -170,9 +172,9 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 	return pause
 }
 
-// pause stops the use of the keys of v for the time asked, but at most for MaxPause. New
-// requests queue behind the pause. Requests that already wait call paused, which tells them
-// of it. If a longer pause is in force, nothing changes.
+// pause stops the use of the keys of v for as long as the server has asked, but at most for
+// MaxPause. New requests queue behind the pause. Requests that already wait learn of the
+// pause from the method paused. If a longer pause is in force, nothing changes.
 func (t *transport) pause(v *verdict, asked time.Duration) {
 	d := min(asked, t.l.o.MaxPause)
 	if d < asked && t.l.cut.CompareAndSwap(false, true) {
@@ -201,8 +203,8 @@ func (t *transport) paused(v *verdict) bool {
 }
 
 // Unpause ends a pause that Transport made for a key of a rule, in all processes that share
-// the store. Behind Hybrid this may take 10 seconds. Requests that already wait keep their
-// turns, and later requests do not overtake them.
+// the store. A process whose store is a HybridStore may notice up to 10 seconds later.
+// Requests that already wait keep their turns, and later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {
@@ -213,7 +215,7 @@ func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 }
 
 // maxDrain is the longest time for which a response is read only to use its connection
-// again. Opening a new connection takes about as long.
+// again. A new connection costs less than reading for longer.
 const maxDrain = time.Second
 
 // drain reads the rest of a body, so that the connection can be used again, and closes it.

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// A verdict is what a Limiter decides about a request. It is recycled with its inquiry,
-// except after an error and if a rule has Settle. The next handler gets a copy without the
-// inquiry as its context. The copy is all the memory that outlives the decision: for one
-// limit 160 bytes, and 80 more if it holds texts of header fields. FromContext makes a
-// Transaction of the items of the copy.
+// A verdict is what a Limiter decides about a request. Most verdicts are recycled with
+// their inquiries. The context of the next handler is a copy of the verdict without the
+// inquiry. A copy for one limit has 160 bytes, and 80 more if it holds texts of header
+// fields. FromContext makes a Transaction of the items of the copy.
 type verdict struct {
 	context.Context
 	*inquiry
@@ -21,23 +20,23 @@ type verdict struct {
 	refused bool
 }
 
-// An inquiry is what a store is asked about a request: the charges that the request owes,
-// followed by those that look up the bans and the pauses of its keys.
+// An inquiry is what a store is asked about a request: first the charges that the request
+// owes, and then charges that look up the bans and the pauses of its keys.
 type inquiry struct {
 	Transaction
 	checks  []banCheck
 	outer   *verdict // of the Limiter around this one
 	misses  uint     // integers that were not shared; see fieldWriter.setNew
 	free    bool     // the request is not charged, but may be refused
-	entered bool     // it has one of the places of requests that may wait
-	flies   bool     // some of its charges count requests in flight
+	entered bool     // the request is one of the MaxWaiting that may wait
+	flies   bool     // some of the charges count requests in flight
 }
 
 // extra holds what few requests need.
 type extra struct {
 	refusal  Refusal      // a ban or a deny
 	by       *rule        // the rule of refusal
-	key      string       // the key of refusal
+	key      string       // the key that was banned or denied
 	outbound bool         // the request goes out, and waits for pauses
 	shadow   Transaction  // charges that refuse nothing
 	items    []item       // of shadow
@@ -105,11 +104,12 @@ func (v *verdict) extras() *extra {
 	return v.extra
 }
 
-// FromContext returns what the innermost Limiter decided about the request with that
-// context, or nil if there is no Limiter. The Transaction must not be changed. A handler
-// may serve less if Remaining is low. OnLimited may read from Refusal why the request was
-// refused. After a deny, or a ban that the process knows of, the Transaction has no
-// Charges.
+// FromContext returns the decision on the request with that context, or nil if no Limiter
+// has charged or refused the request. If there are several decisions, it returns the
+// decision of the innermost Limiter. Options.NoFromContext makes it return nil. The
+// Transaction must not be changed. A handler may serve less if Remaining is low. OnLimited
+// may read from Refusal why the request was refused. After a deny, or a ban that the
+// process knows of, the Transaction has no Charges.
 func FromContext(ctx context.Context) *Transaction {
 	if v := verdictOf(ctx); v != nil {
 		return v.transaction()

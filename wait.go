@@ -12,7 +12,7 @@ import (
 // A LimitedError says that charges were refused. errors.As finds it in the errors of Wait,
 // Reserve and Limiter.Transport.
 type LimitedError struct {
-	// Transaction has the charges and, in its Decisions, when each would fit.
+	// Transaction has the charges. Its Decisions say when each charge would fit.
 	Transaction *Transaction
 }
 
@@ -92,16 +92,15 @@ func spends(charges ...Charge) error {
 }
 
 // Wait spends charges and returns at their turn, the first instant at which all of them
-// fit. If the turn is later than within from now, Wait spends nothing and returns a
-// *LimitedError at once. It is for work that is not HTTP: queues, gRPC, batch jobs. Callers
-// of a key get their turns in the order in which they come, in all processes that share the
-// store.
+// fit. If the wait would be longer than within, or would end after the deadline of ctx,
+// Wait spends nothing and returns a *LimitedError at once. Wait is for work that is not
+// HTTP: queues, gRPC, batch jobs. Callers of a key get their turns in the order in which
+// they come, in all processes that share the store.
 //
-// If ctx has ended before the call, Wait spends nothing. If ctx ends during the wait, Wait
-// gives the turn back and returns the error of ctx. If the turn is later than the deadline
-// of ctx, Wait refuses at once. The call of the store does not end with ctx, because Wait
-// must know what to give back. If the turn has come when the store answers, Wait returns
-// nil.
+// If ctx has ended before the call, Wait spends nothing and returns the error of ctx. If
+// ctx ends during the wait, Wait gives the turn back and returns the error of ctx. The call
+// of the store does not end with ctx, because Wait must know what to give back. If the turn
+// has come when the store answers, Wait returns nil, even if ctx has ended.
 //
 // A charge whose Cost is 0 or below is an error. An error of the store is returned
 // unchanged. Units may then have been spent, and the caller chooses whether to go on.
@@ -113,8 +112,8 @@ func Wait(ctx context.Context, store Store, within time.Duration, charges ...Cha
 	return r.Wait(ctx)
 }
 
-// Reserve spends charges at the first instant at which all of them fit, at most within from
-// now. It returns without waiting. In everything else it is like Wait.
+// Reserve spends charges at their turn, as Wait does, but returns a Reservation of the turn
+// without waiting. In everything else Reserve is like Wait.
 func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -122,7 +121,8 @@ func Reserve(ctx context.Context, store Store, within time.Duration, charges ...
 	if err := spends(charges...); err != nil {
 		return nil, err
 	}
-	r := &Reservation{store: store, t: Transaction{Charges: slices.Clone(charges), Within: atMost(ctx, within)}} // a copy, because Cancel needs the charges
+	charges = slices.Clone(charges) // Cancel needs them
+	r := &Reservation{store: store, t: Transaction{Charges: charges, Within: atMost(ctx, within)}}
 	if err := r.take(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
@@ -177,8 +177,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 }
 
 // Cancel gives the units back if the turn has not come, so that other callers may spend
-// them. If no later turn was reserved, the keys are then as they were before. A second call
-// does nothing.
+// them. If no later turn was reserved, the keys are then as they were before Reserve. A
+// second call does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
@@ -188,7 +188,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 }
 
 // giveBack gives back the units that an allowed transaction has spent. If t waits and no
-// later turn was reserved, the keys are then as they were before.
+// later turn was reserved, the keys are then as they were before t.
 func giveBack(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
@@ -228,8 +228,8 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 	return t, err
 }
 
-// none is an algorithm that allows no charge. Peek adds a charge of it to its transaction,
-// so that nothing is spent.
+// none is an algorithm that allows no charge of cost > 0. Peek adds such a charge to its
+// transaction, so that nothing is spent.
 type none struct{}
 
 func (none) Name() string   { return "none" }
@@ -252,10 +252,11 @@ end
 `
 }
 
-// Reset gives back all units that the keys of charges have spent. The Cost of the charges
-// is ignored. Turns that are already reserved keep their instants, and later callers get
-// later turns. To give back some units, Take a charge of negative Cost. To allow more than
-// the limit, raise the limit, for instance by Rule.LimitsFor.
+// Reset gives back all units that the keys of charges have spent under their limits. The
+// Cost of the charges is ignored. Turns that are already reserved keep their instants, and
+// callers that come afterwards get later turns. To give back only some units, Take a charge
+// of negative Cost. To allow more than the limit, raise the limit, for instance by
+// Rule.LimitsFor.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {
@@ -264,15 +265,15 @@ func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	return store.Take(ctx, t)
 }
 
-// wait returns when the turn of v has come. If the context of the request ends before, it
-// gives the turn back.
+// wait returns when the turn of v has come. If the context of the request ends before the
+// turn, wait gives the turn back.
 func (l *Limiter) wait(v *verdict) error {
 	defer l.leave(v)
 	r := Reservation{store: l.store, t: v.Transaction, turn: time.Now().Add(v.Wait)}
 	return r.Wait(v.Context)
 }
 
-// giveBack gives back the turn of v, which is not used.
+// giveBack gives back the turn of v, because the request does not use it.
 func (l *Limiter) giveBack(v *verdict) {
 	if err := giveBack(asking{v.Context}, l.store, &v.Transaction); err != nil {
 		l.log.warn(v, v.Charges[0].Rule, err) // if it fails, the units stay spent

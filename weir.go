@@ -1,15 +1,16 @@
-// Package weir limits how many requests each client may make, as func(http.Handler)
-// http.Handler middleware. It also limits outgoing requests and work that is not HTTP.
+// Package weir limits how many requests each client may make. It is middleware of the form
+// func(http.Handler) http.Handler. It also limits outgoing requests and work that is not
+// HTTP.
 //
 // A [Limit] is plain data. An [Algorithm] is the arithmetic of a limit, without a clock or
-// a memory. A [Store] keeps the state of each key and decides a [Transaction]: it spends
-// all of its charges or none, at one instant of the store's clock. [Middleware] and [New]
-// limit the requests to a handler.
+// a memory. A [Store] keeps the state of each key. It decides a [Transaction] at one
+// instant of its clock: it spends all charges of the transaction, or none. [Middleware] and
+// [New] limit the requests to a handler.
 //
-// Package algorithms has the algorithms, memstore and redisstore have stores, and keys has
-// more key functions.
+// Package algorithms has the algorithms, packages memstore and redisstore have stores, and
+// package keys has more key functions.
 //
-// Times are integers: microseconds since 1970. Decisions are exact: if nothing else is
+// Algorithms count time in whole microseconds. Decisions are exact: if nothing else is
 // spent, a refused charge fits when its RetryAfter is over, and not a microsecond earlier.
 package weir
 
@@ -29,38 +30,39 @@ type Algorithm interface {
 	// and must never change.
 	Name() string
 
-	// Take decides whether cost units may be spent at now, in microseconds since 1970, and
-	// returns the state that follows. A refusal returns s unchanged. A cost of 0 is always
-	// allowed and spends nothing: its Decision describes s. A negative cost gives back the
-	// newest units, but no more than were spent.
+	// Take decides whether cost units may be spent at the instant now, in microseconds
+	// since 1970. It returns the state that follows. After a refusal that is s, unchanged.
+	// A cost of 0 is always allowed and spends nothing: its Decision describes s. A
+	// negative cost gives back the newest units, but no more than were spent.
 	//
 	// If s.At is later than now, units are reserved, or the clock has stepped back. Nothing
 	// fits before s.At, so no charge overtakes a reservation, and a clock that steps back
 	// admits nothing twice.
 	//
-	// The limit is valid. Its numbers may differ from those under which s was written. The
-	// returned State replaces s: the Logs of both may share memory.
+	// The limit l is valid. Its numbers may differ from the numbers of the limit under
+	// which s was written. The caller replaces s by the returned State. The Logs of the two
+	// states may share memory.
 	Take(s State, l *Limit, now, cost int64) (State, Decision)
 }
 
 // A State is what an Algorithm remembers of a key. The zero State is the state of a key
-// never seen. When the ResetAfter of its last Decision is over, a State leads to the same
-// decisions as the zero State.
+// that was never seen. When the ResetAfter of its last Decision is over, a State leads to
+// the same decisions as the zero State.
 type State struct {
 	At   int64      // when the newest unit is spent, in µs since 1970
 	A, B int64      // the algorithm's own numbers
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 
-	// Until is when the state decides as the zero State again, under the limit that wrote
-	// it, in µs since 1970; 0 if unknown. Take may set Until, and a store may set it from
-	// ResetAfter. The window algorithms learn from Until that the state was written under
-	// another period.
+	// Until is the instant from which the state leads to the same decisions as the zero
+	// State, under the limit that wrote the state: µs since 1970, or 0 if unknown. Take may
+	// set Until, and a store may set it from ResetAfter. The window algorithms learn from
+	// Until that the state was written under another period.
 	Until int64
 }
 
 // A LogEntry has the units that were spent at one instant. Sum counts these units and the
-// units of all earlier entries: the entry's own units are its Sum less the Sum of the entry
-// before.
+// units of all earlier entries. The units of one entry are therefore its Sum minus the Sum
+// of the entry before.
 type LogEntry struct {
 	At  int64 // µs since 1970
 	Sum int64
@@ -79,29 +81,30 @@ type Charge struct {
 	Spent int64
 }
 
-// StoredKey returns the key under which stores, caches, bans, lists of offenders and logs
-// know Key: Key itself if it has at most 128 bytes, and otherwise "sha256:" and its SHA-256
-// in the URL alphabet of base64, 50 characters together. A client that sends keys of a
-// megabyte therefore takes no more memory than a client that sends keys of 128 bytes. The
-// functions of a Rule get the whole key. The StoredKey of a stored key is the same key.
+// StoredKey returns the form of Key that stores, caches, bans, lists of offenders and logs
+// use. A Key of at most 128 bytes stays as it is. A longer Key becomes "sha256:" and its
+// SHA-256 in the URL alphabet of base64, together 50 characters. A client that sends keys
+// of a megabyte therefore takes no more memory than a client that sends keys of 128 bytes.
+// The functions of a Rule get the whole key, except PartitionKey. The StoredKey of a stored
+// key is the same key.
 func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
 // A Decision is the answer to one charge. Durations count from the transaction's At and are
 // in whole microseconds.
 type Decision struct {
-	// Allowed says that the charge fits. In a refused transaction it may be true for some
-	// charges, but none of its charges was spent.
+	// Allowed says that the charge fits. In a refused transaction Allowed may be true for
+	// some charges, but no charge was spent.
 	Allowed bool
 
 	// Remaining is how many units could be spent at once now; -1 if unknown.
 	Remaining int64
 
 	// RetryAfter is the shortest wait after which this charge fits if nothing else is
-	// spent. After a wait that is a microsecond shorter, the charge does not fit.
-	// RetryAfter is 0 if Allowed, and Never if the cost exceeds the capacity, or if the
-	// limit counts requests in flight. For a charge that would wait in a queue (see
-	// Queuer), RetryAfter is the wait after which the queue admits the same charge, if
-	// Transaction.Within is the same too.
+	// spent. After a wait that is a microsecond shorter, the charge does not fit. If
+	// Allowed, RetryAfter is 0. It is Never if the cost exceeds the capacity, or if a limit
+	// of requests in flight refuses. For a charge that would wait in a queue (see Queuer),
+	// RetryAfter is the wait after which the queue admits the same charge with the same
+	// Transaction.Within.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is
@@ -119,42 +122,42 @@ type Decision struct {
 	At int64
 }
 
-// A Transaction is decided at one instant: all of Charges are spent, or none. A Transaction
-// may be used again, which overwrites its Decisions and Undo.
+// A Transaction is decided at one instant: all of its Charges are spent, or none. A
+// Transaction may be passed to Take again, which overwrites its results, such as Decisions.
 type Transaction struct {
-	// Charges are decided together. Two charges of the same rule, key, limit and
-	// algorithm are an error.
+	// Charges are decided together. It is an error if two charges have the same rule, key,
+	// algorithm and Limit.StoredName.
 	Charges []Charge
 
 	// Within is the longest wait that the caller accepts; 0 means that the charges must fit
 	// now. It is capped at 2^50 µs, 35 years.
 	Within time.Duration
 
-	// Delay is the shortest wait: the charges are spent no sooner, and later charges are
-	// spent after them. Delay must not exceed Within.
+	// Delay is the shortest wait: the charges are spent no sooner, and charges that come
+	// later are spent no sooner either. Delay must not exceed Within.
 	Delay time.Duration
 
-	// If Forget is set, Take spends nothing and deletes the states of the charges: what is
-	// spent, reserved and paused. Forget is always allowed. Costs and times are ignored,
-	// and Decisions describe keys never seen.
+	// If Forget is set, Take spends nothing and deletes the states of the charges, with all
+	// units that are spent or reserved. Forget is always allowed. Costs, Within and Delay
+	// are ignored, and Decisions describe keys that were never seen.
 	Forget bool
 
-	// If AtMost > 0, Take spends the charges as many times as all of them fit now, at most
-	// AtMost times: of a charge of Cost 1 it spends up to AtMost units. Granted then says
-	// how many times. If the charges do not fit once, they are refused as without AtMost.
-	// Within and Delay must be 0. No Cost may be negative, and at least one must be above
-	// 0.
+	// If AtMost > 0, Take spends the charges as many times as all of them fit now, but no
+	// more than AtMost times: of a charge of Cost 1 it spends up to AtMost units. Granted
+	// then says how many times. If the charges do not fit even once, they are refused as
+	// they are without AtMost. Within and Delay must be 0. No Cost may be negative, and at
+	// least one Cost must be above 0.
 	AtMost int64
 
 	// Granted is filled by Take if AtMost > 0: how many times the charges were spent.
 	Granted int64
 
-	// Force spends the charges even if they do not fit, whatever they cost. Later charges
-	// are decided as if the units had fitted: a key that owes more than its limits hold is
-	// refused until the units have drained, or their windows are over. Force is always
-	// allowed. Within, Delay and AtMost must be 0, and no Cost may be negative. The debt of
-	// a GCRA or a bucket lasts at most 2^50 µs, 35 years. A window or a log holds at most
-	// 2^50 units.
+	// If Force is set, Take spends the charges even if they do not fit, whatever they cost.
+	// A key that has spent more than its limits hold is then refused until enough of the
+	// units have drained, or their windows are over. Force is always allowed. Within, Delay
+	// and AtMost must be 0, and no Cost may be negative. A window or a log holds at most
+	// 2^50 units. A GCRA or a bucket that is in debt for more than 2^50 µs, 35 years, takes
+	// no more units.
 	Force bool
 
 	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
@@ -168,13 +171,14 @@ type Transaction struct {
 	Wait time.Duration
 
 	// Undo is filled by Take if Wait > 0, with one element for each charge, and otherwise
-	// emptied. Copy it into the transaction that gives the charges back (with a negative
-	// Cost, and Spent), in the order of that transaction's charges. If no other charge has
-	// changed a key since, the key is then as it was before.
+	// emptied. To give the charges back, Take a transaction that has the same charges with
+	// a negative Cost and with Spent. If that transaction also has a copy of Undo, a key
+	// that no other charge has changed since is then as it was before. Each element of the
+	// copy must have the index of its charge.
 	Undo []undo
 
-	// Refusal is set by a Limiter that refuses the request: because of these charges, a ban
-	// or a deny. After a ban or a deny there may be no charges. Stores ignore Refusal.
+	// Refusal says why a Limiter refuses the request: see Reason. After a ban or a deny
+	// there may be no charges. Stores ignore Refusal.
 	Refusal Refusal
 
 	next   []State
@@ -182,8 +186,8 @@ type Transaction struct {
 	others []plan // of the later charges
 }
 
-// Allowed reports whether every charge was allowed, and therefore spent, and there is no
-// Refusal.
+// Allowed reports whether there is no Refusal and every charge was allowed. The charges
+// were then spent.
 func (t *Transaction) Allowed() bool {
 	if t.Refusal.Reason != 0 {
 		return false
@@ -213,16 +217,16 @@ type Store interface {
 	// changes nothing. After an error, units may have been spent. If ctx has ended before
 	// Take begins, Take returns the error of ctx and spends nothing.
 	//
-	// The ctx of a Limiter never ends, because a Limiter also charges requests whose
-	// clients have hung up. A store that may wait, for a network for instance, must limit
-	// the time of Take itself.
+	// The ctx that a Limiter passes never ends, because a Limiter also charges requests
+	// whose clients have hung up. A store that may wait, for a network for instance, must
+	// limit the time of Take itself.
 	Take(ctx context.Context, t *Transaction) error
 }
 
-// Validate returns an error if no store can decide the transaction, because of an invalid
-// limit, a name that is not printable, the same limit of the same key twice, a Delay beyond
-// Within, or a Force or AtMost that does not go with the other fields. Stores call it
-// first.
+// Validate returns an error if no store can decide the transaction. The reason may be an
+// invalid limit, a name that is not printable, two charges for the same limit of the same
+// key, a Delay longer than Within, or a Force or AtMost that does not go with the other
+// fields. Stores call Validate first.
 func (t *Transaction) Validate() error {
 	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && !t.Force && t.first.of(&t.Charges[0]) {
 		return nil // most transactions end here, without the call of validate
@@ -242,7 +246,7 @@ func (t *Transaction) validate() error {
 			return err
 		}
 	}
-	var seen uint64 // a bit for each value of the first 6 bits of Names, in which most names differ
+	var seen uint64 // bit i says that the first 6 bits of an earlier Names are i
 	for i := range t.Charges {
 		bit := uint64(1) << (t.plan(i).Names >> 58)
 		if seen&bit != 0 {
@@ -258,7 +262,7 @@ func (t *Transaction) validate() error {
 // validateMode checks a transaction that has AtMost or Force.
 func (t *Transaction) validateMode() error {
 	if t.Within > 0 || t.Forget || t.Force && t.AtMost > 0 {
-		return errors.New("weir: a transaction has at most one of Within, Forget, AtMost and Force")
+		return errors.New("weir: AtMost and Force cannot be combined with each other, with Within or with Forget")
 	}
 	spends := t.Force
 	for i := range t.Charges {
@@ -299,7 +303,7 @@ var (
 	// time. The transaction was not decided, and nothing was spent.
 	ErrBusy = errors.New("weir: the store is busy")
 
-	// ErrOpen is what a Breaker returns while it is open, with the error that opened
-	// it. The store was not asked, and nothing was spent.
+	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of
+	// the store. The store was not asked, and nothing was spent.
 	ErrOpen = errors.New("weir: the breaker is open")
 )
