@@ -1,10 +1,11 @@
-// Package algorithms has the arithmetic of rate limits. Each of its functions
-// returns a weir.Limit, ready to use or to change.
+// Package algorithms has the arithmetic of rate limits. Each of its functions returns a
+// weir.Limit, which can be used as it is or changed.
 //
-// There are three families. GCRA, token bucket and leaky bucket share the arithmetic of
-// a meter, a debt that drains. Fixed, anchored and calendar windows count the units of a
-// window and differ in when the window begins. Sliding window and sliding log count the
-// units of the last period, and InFlight counts as a sliding log does.
+// There are three families. GCRA, token bucket and leaky bucket share the arithmetic of a
+// meter: units add to a debt, which drains at a constant rate. Fixed, anchored and
+// calendar windows count the units of a window and differ in when the window begins.
+// Sliding windows and sliding logs limit the units of the last period: the window
+// estimates them, and the log counts them. InFlight counts as a sliding log does.
 //
 // The arithmetic uses integers only. A result that is no integer is rounded so that less
 // is admitted, never more.
@@ -19,22 +20,23 @@ import (
 
 const microsecond = int64(time.Microsecond)
 
-// A view describes a state at an instant: Remaining, NextAfter and ResetAfter of a
-// weir.Decision, with times in µs from that instant.
+// A view has three numbers of a weir.Decision about a state at one instant: Remaining,
+// NextAfter and ResetAfter. The times are in µs and count from that instant.
 type view struct {
 	remaining int64
 	next      int64
 	reset     int64
 }
 
-// decide fills in d, the decision of a charge that comes at the instant now. v is the view
-// of the instant at, which is now or later, and no charge fits before it. retry counts the
-// µs from the instant at until the charge fits.
+// decide fills in d, the decision about a charge. The arguments now ≤ at are two
+// instants: the charge comes at the first, and no charge fits before the second. v is the
+// view of the second instant. retry is how many µs after the second instant the charge
+// fits, or never.
 func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {
 		if v.remaining > 0 {
-			v.next = 0 // a unit is free at the instant at
+			v.next = 0 // a unit is free as soon as charges can fit
 		}
 		v.remaining = 0
 	}
@@ -52,7 +54,7 @@ func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
 	}
 }
 
-// never is the retry of a charge that never fits.
+// never, in place of a number of µs, says that a charge can never fit.
 const never = -1
 
 // ceilDiv returns ⌈a/b⌉ for b > 0, and 0 if a is negative.
@@ -63,8 +65,8 @@ func ceilDiv(a, b int64) int64 {
 	return int64((uint64(a)-1)/uint64(b)) + 1
 }
 
-// mulDiv returns ⌊a·b/c⌋ and the remainder, for factors ≥ 0 and a quotient that
-// fits.
+// mulDiv returns ⌊a·b/c⌋ and the remainder, for a, b ≥ 0 and c > 0. The quotient must fit
+// into an int64.
 func mulDiv(a, b, c int64) (quo, rem int64) {
 	h, l := bits.Mul64(uint64(a), uint64(b))
 	q, r := bits.Div64(h, l, uint64(c))

@@ -6,11 +6,12 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// AnchoredWindow allows quota units in a window of the period. The first unit that a key
-// spends begins its window, and the first unit after that window begins the next. In any
-// span of the period, (t − period, t], AnchoredWindow admits at most 2·quota − 1 units, or
-// 2·quota if the first unit of a window is given back. That is about as much as FixedWindow
-// admits, but the windows of different keys do not end together.
+// AnchoredWindow allows quota units in a window as long as the period. The first unit
+// that a key spends begins a window. When that window is over, the next unit begins
+// another. In any span as long as the period, (t − period, t], AnchoredWindow admits at
+// most 2·quota − 1 units, or 2·quota if the first unit of a window is given back. That is
+// about as much as FixedWindow admits, but the windows of different keys do not end
+// together.
 //
 // A state holds the units of its window (A) and when the window begins (B).
 func AnchoredWindow(quota int64, period time.Duration) weir.Limit {
@@ -35,7 +36,7 @@ func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, 
 		m := mixed{kept: s.A, period: period, until: s.Until}
 		b, until := s.B, s.Until
 		if cost > 0 && at >= s.At+period && at+period > until {
-			b, until = at, at+period // a window that begins now ends after the longer window: begin it
+			b, until = at, at+period // a new window ends later than the longer one: begin it
 		}
 		m.step(s, d, l.Quota, b, until, now, at, cost)
 		return
@@ -48,7 +49,7 @@ func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, 
 	w.step(s, d, l.Quota, start, now, at, cost)
 }
 
-// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
+// Cancel implements weir.Canceler.
 func (anchoredWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	period := int64(l.Period) / microsecond
 	until := s.B + period

@@ -1,5 +1,5 @@
 local function take(at, a, b, till, now, cost, quota, period)
-  if a > 0 and now < till and till > b + period then -- mixed, see mixed.go
+  if a > 0 and now < till and till > b + period then -- the state is mixed: see mixed.go
     if cost <= 0 then
       if a + cost <= 0 then return 0, now, 0, 0, now end
       return 0, at, a + cost, b, till

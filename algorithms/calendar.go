@@ -31,21 +31,21 @@ func (u Unit) String() string {
 }
 
 // Calendar allows quota units in each day, week or month of the calendar in location. A
-// nil location is UTC. A day begins with the first instant that carries its date, and may
-// last 23 or 25 hours. The limit is named after the unit. Its Period is 24 hours, 7 days
-// or 30 days, and is only for display.
+// nil location is UTC. A day begins at the first instant at which clocks show its date,
+// and may last 23 or 25 hours. The limit is named after the unit. Its Period is 24 hours,
+// 7 days or 30 days, and is only for display.
 //
 // In a span that is no longer than the shortest window it touches, Calendar admits at most
 // 2·quota, like FixedWindow. In a longer span it may admit 3·quota, for example in 24 hours
 // around a day of 23 hours, or in 30 days around a February.
 //
 // The location may differ from user to user (Rule.LimitsFor), but users must not be able
-// to change theirs at will. A unit counts in the window that holds its instant, so a user
-// who moves has the quota again at the next midnight of the new location. A user who moves
-// once gains the quota of a day at most. A user who moves to and fro between two locations
-// has the quota of both locations each day, and a user who follows midnight around the world
-// has the quota again every hour. If users choose their location, let a change take effect rarely,
-// or charge a second limit without a location.
+// to change their location at will. A unit counts in the day in which it was spent, so a
+// user who moves has the quota again at the next midnight of the new location. A user who
+// moves once gains at most the quota of one day. A user who moves to and fro between two
+// locations has the quota of both locations each day, and a user who follows midnight
+// around the world has the quota again every hour. If users choose their location, let a
+// change take effect rarely, or charge a second limit without a location.
 func Calendar(quota int64, unit Unit, location *time.Location) weir.Limit {
 	l := weir.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: quota, Period: 24 * time.Hour}
 	switch unit {
@@ -80,19 +80,19 @@ func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.Sta
 // Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
-	start, end := c.Window(min(at, 1<<53)) // a state beyond that, the year 2255, is broken
+	start, end := c.Window(min(at, 1<<53)) // the year 2255: a later At is broken
 	w := windowOf(s, start, end, at)
 	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
 
-// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
+// Cancel implements weir.Canceler.
 func (c calendar) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	start, _ := c.Window(min(s.At, 1<<53))
 	return cancelInWindow(s, l.Quota, start, 0, s.Until, now, at, n)
 }
 
-// Window returns when the window that holds the instant at begins and ends, in
-// µs since 1970.
+// Window returns when the window that contains an instant begins and ends. All three
+// numbers are in µs since 1970.
 func (c calendar) Window(at int64) (start, end int64) {
 	loc := c.location
 	if loc == nil {
@@ -100,20 +100,20 @@ func (c calendar) Window(at int64) (start, end int64) {
 	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
 	// If clocks go back over midnight, they show the old date again. The next day has begun
-	// nevertheless, so an instant may lie in a later window than the window of its date.
+	// nevertheless, so an instant may lie in a later window than its date says.
 	for i := range 3 {
 		start, end = c.bounds(y, m, d, i, loc)
 		if start <= at && at < end {
 			return start, end
 		}
 	}
-	// No zone on Earth is so far from UTC that this is reached.
+	// No zone on Earth gets here, because none differs from UTC by more than 36 hours.
 	return calendar{c.unit, time.UTC}.Window(at)
 }
 
-// Edges returns six instants at which windows begin, in µs since 1970. The second is the
-// beginning of the window that holds the instant at. Scripts need these instants, because
-// Lua in Redis knows no time zones.
+// Edges returns when six successive windows begin, in µs since 1970. The second of these
+// windows contains the argument. Scripts need these instants, because Lua in Redis knows no
+// time zones.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)
@@ -139,14 +139,14 @@ func (c calendar) bounds(y int, m time.Month, d, i int, loc *time.Location) (sta
 }
 
 // begin returns the first instant whose date in loc is y-m-d or later. That is
-// midnight or, if clocks skip midnight, the instant at which they do.
+// midnight or, if clocks skip midnight, the instant of the skip.
 func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC) // as if loc were UTC
 	if loc == time.UTC {
 		return midnight.UnixMicro()
 	}
-	// Midnight in loc may fall under any of the offsets that are in force around midnight
-	// in UTC: try them in order.
+	// Any offset that loc has within 36 hours of midnight UTC may be the offset at
+	// midnight in loc: try these offsets in order.
 	t := midnight.Add(-dateline).In(loc)
 	for latest := midnight.Add(dateline); t.Before(latest); {
 		_, offset := t.Zone()
@@ -169,9 +169,9 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 // dateline is more than the difference between UTC and the clock of any place.
 const dateline = 36 * time.Hour
 
-// zoneEnd returns when the offset of t ends, or the zero Time if it lasts until
-// latest. It replaces Time.ZoneBounds on the last days of a leap year. If ZoneBounds
-// computes the end from the rules of a zone, it takes every year to have 365 days, so on
+// zoneEnd returns when the offset of t ends, or the zero Time if the offset lasts until
+// latest. On the last days of a leap year, zoneEnd replaces Time.ZoneBounds. If ZoneBounds
+// computes the end from the rules of a zone, it assumes that every year has 365 days, so on
 // these days it returns an end that is not after t.
 func zoneEnd(t, latest time.Time) time.Time {
 	_, offset := t.Zone()

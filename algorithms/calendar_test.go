@@ -11,7 +11,8 @@ import (
 )
 
 // zones are time zones with irregular days. The number is the first of the ten years that
-// TestCalendarWindows checks. The comments say what the clocks of a zone do around midnight.
+// TestCalendarWindows checks. The comments say what is unusual about a zone: "skipped" says
+// which time or date its clocks skip, and "back" when its clocks go back.
 var zones = []struct {
 	name string
 	year int
@@ -58,14 +59,15 @@ const (
 	day    = 24 * hour
 )
 
-// dayNumber returns the date that clocks in loc show at an instant, in days since
+// dayNumber returns the date that clocks in loc show at an instant, as a number of days since
 // 1970-01-01.
 func dayNumber(at int64, loc *time.Location) int64 {
 	y, m, d := time.UnixMicro(at).In(loc).Date()
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86_400
 }
 
-// unitNumber returns the number of the day, week or month that holds the day number n.
+// unitNumber returns the number of the day, week or month that contains a day. The argument n
+// is the dayNumber of the day.
 func unitNumber(unit algorithms.Unit, n int64) int64 {
 	switch unit {
 	case algorithms.Week:
@@ -79,9 +81,10 @@ func unitNumber(unit algorithms.Unit, n int64) int64 {
 
 var units = []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month}
 
-// boundaries returns when windows begin: when clocks show a date of the next unit for the
-// first time. It reads the clock of loc from one whole hour to another, hour by hour, and
-// minute by minute in hours in which the date or the offset changes.
+// boundaries returns, for each unit, when windows begin: when clocks in loc show a date
+// of the next day, week or month for the first time. from and to are whole hours.
+// boundaries reads the clock every hour, and every minute of hours in which the date or
+// the offset changes.
 func boundaries(loc *time.Location, from, to int64) map[algorithms.Unit][]int64 {
 	begins := map[algorithms.Unit][]int64{}
 	var latest int64
@@ -115,9 +118,10 @@ func offset(at int64, loc *time.Location) int {
 	return o
 }
 
-// TestCalendarWindows compares the windows of ten years of each zone with those that the
-// function boundaries finds. They begin at the same instants, each ends where the next begins,
-// and Window returns the same window for instants near its edges and in its middle.
+// TestCalendarWindows compares the windows of ten years of each zone with the instants
+// that the function boundaries finds. A window begins at each of these instants and ends
+// at the next one. Window returns this window for instants near the edges and in the
+// middle of the window.
 func TestCalendarWindows(t *testing.T) {
 	for _, zone := range zones {
 		loc := mustLoad(t, zone.name)
@@ -133,7 +137,7 @@ func TestCalendarWindows(t *testing.T) {
 
 func compare(c windower, begins []int64) error {
 	if len(begins) < 100 {
-		return fmt.Errorf("walked over %d windows, want ten years of them", len(begins))
+		return fmt.Errorf("got only %d windows, want the windows of ten years", len(begins))
 	}
 	for i, begin := range begins[:len(begins)-1] {
 		end := begins[i+1]
@@ -175,7 +179,8 @@ func TestCalendarPartition(t *testing.T) {
 	}
 }
 
-// TestCalendarDates checks windows, written out by hand, around known changes of clocks.
+// TestCalendarDates compares windows around known changes of clocks with dates that were
+// written out by hand.
 func TestCalendarDates(t *testing.T) {
 	tests := []struct {
 		zone       string
@@ -201,7 +206,8 @@ func TestCalendarDates(t *testing.T) {
 		{"America/Havana", algorithms.Day, "2024-11-03T00:30:00-05:00", "2024-11-03T00:00:00-04:00", "2024-11-04T00:00:00-05:00"},
 		{"America/Havana", algorithms.Day, "2024-03-10T01:00:00-04:00", "2024-03-10T01:00:00-04:00", "2024-03-11T00:00:00-04:00"},
 		{"Atlantic/Azores", algorithms.Day, "2024-10-27T00:30:00-01:00", "2024-10-27T00:00:00+00:00", "2024-10-28T00:00:00-01:00"},
-		// clocks go back over midnight: the window of the 7th has begun, though they show the 6th again
+		// clocks go back over midnight: the window of the 7th has begun, though clocks
+		// show the 6th again
 		{"America/St_Johns", algorithms.Day, "2010-11-06T23:30:00-03:30", "2010-11-07T00:00:00-02:30", "2010-11-08T00:00:00-03:30"},
 		{"America/St_Johns", algorithms.Day, "2010-11-06T23:59:59-02:30", "2010-11-06T00:00:00-02:30", "2010-11-07T00:00:00-02:30"},
 		// a date is skipped
@@ -258,7 +264,7 @@ func TestCalendarRetry(t *testing.T) {
 			t.Errorf("%v: allowed a microsecond before the day has ended", test.day)
 		}
 		if !tx.Decide(now+test.want.Microseconds(), states) || tx.Decisions[0].Remaining != 4 {
-			t.Errorf("%v: got %+v when the next begins, want 4 remaining", test.day, tx.Decisions[0])
+			t.Errorf("%v: got %+v when the next day begins, want 4 remaining", test.day, tx.Decisions[0])
 		}
 	}
 }
@@ -269,7 +275,7 @@ func TestCalendarRetry(t *testing.T) {
 func TestCalendarTraveller(t *testing.T) {
 	kiritimati, berlin, pagoPago := mustLoad(t, "Pacific/Kiritimati"), mustLoad(t, "Europe/Berlin"), mustLoad(t, "Pacific/Pago_Pago")
 	start := time.Date(2026, 5, 4, 9, 0, 0, 0, time.UTC).UnixMicro() // 11:00 in Berlin; midnight in Kiritimati is in an hour
-	west := []*time.Location{kiritimati}                             // in each, midnight is an hour later
+	west := []*time.Location{kiritimati}                             // each location has midnight an hour after the one before
 	for h := 14; h > -9; h-- {
 		west = append(west, mustLoad(t, fmt.Sprintf("Etc/GMT%+d", -h)))
 	}
@@ -280,9 +286,9 @@ func TestCalendarTraveller(t *testing.T) {
 	}{
 		{"at home", []*time.Location{berlin}, 20},                                    // the quota of two days of Berlin
 		{"moves east", []*time.Location{berlin, kiritimati}, 20},                     // the second day comes 12 hours sooner
-		{"moves west", []*time.Location{berlin, pagoPago}, 20},                       // midnight of Pago Pago is in an hour, too
+		{"moves west", []*time.Location{berlin, pagoPago}, 20},                       // at the second request, midnight in Pago Pago is in an hour
 		{"there and back", []*time.Location{berlin, kiritimati, berlin}, 30},         // two days of Berlin, one of Kiritimati
-		{"to and fro at once", []*time.Location{kiritimati, berlin, kiritimati}, 20}, // no gain: the units spent count in both places
+		{"to and fro at once", []*time.Location{kiritimati, berlin, kiritimati}, 20}, // no gain: spent units count in both places
 		{"follows midnight", west, 24 * 10},                                          // the quota of a day in each of 24 zones
 	}
 	for _, test := range tests {

@@ -12,7 +12,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// everyAlgorithm returns a limit of each algorithm except InFlight, with two of Calendar.
+// everyAlgorithm returns one limit of each algorithm, except that it returns two limits of
+// Calendar and none of InFlight.
 func everyAlgorithm(quota, burst int64, period time.Duration) []weir.Limit {
 	return append(all(quota, burst, period),
 		algorithms.Calendar(quota, algorithms.Day, nil),
@@ -37,7 +38,7 @@ func TestChangedQuota(t *testing.T) {
 		{10, 10, 11, 1},
 		{10, 4, 5, 1}, // the quota is lowered
 		{10, 4, 4, 0},
-		{10, 9, 3, 0}, // more was spent than the new quota
+		{10, 9, 3, 0}, // the spent units exceed the new quota
 		{1_000_000, 600_000, 2_000_000, 1_400_000}, // the ticks of a unit change too
 		{1_000_000, 600_000, 700_000, 100_000},
 	}
@@ -54,7 +55,7 @@ func TestChangedQuota(t *testing.T) {
 					limits[i], test.spent, changed, look.Remaining, d.Allowed, test.remaining)
 			}
 			if _, _, d = after(s, changed, now, test.remaining); !d.Allowed {
-				t.Errorf("%v with %d spent, then %v: refuses %d units, which Remaining names", limits[i], test.spent, changed, test.remaining)
+				t.Errorf("%v with %d spent, then %v: refuses %d units, though as many remain", limits[i], test.spent, changed, test.remaining)
 			}
 		}
 	}
@@ -67,7 +68,7 @@ func TestChangedBurst(t *testing.T) {
 	const now = 1_700_000_000_000_000
 	tests := []struct {
 		before, spent, now int64
-		quota              int64 // per second after the change; 10 before
+		quota              int64 // units per second after the change; before it, 10
 		remaining          int64
 		next               time.Duration
 	}{
@@ -94,7 +95,7 @@ func TestChangedBurst(t *testing.T) {
 }
 
 // TestChangedPeriod: after a change of the period, a meter owes as many units as before.
-// The other algorithms count the units of the new period.
+// Windows and logs count the units that were spent in a window of the new period.
 func TestChangedPeriod(t *testing.T) {
 	const start = 1_700_000_040_000_000 // a minute of UTC begins
 	at := func(d time.Duration) int64 { return start + d.Microseconds() }
@@ -126,9 +127,10 @@ func TestChangedPeriod(t *testing.T) {
 }
 
 // TestChangesStaySound changes the limit of a key at random while a greedy client charges
-// it. From each change on, the key admits no more at once than a new key does, and no more
-// in any window than the worst case of the new limit. ResetAfter stays below a bound: the
-// time in which the new limit drains the debt of the largest limit, or the longest window.
+// the key. From each change on, the key admits no more at once than a new key does, and
+// no more in any span of the period than the worst case of the new limit. ResetAfter is
+// at most twice the longest period, or twice the time in which the new limit drains the
+// largest burst, whichever is longer.
 func TestChangesStaySound(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 6))
@@ -142,7 +144,7 @@ func TestChangesStaySound(t *testing.T) {
 					t.Fatalf("seed %d: %v: %v", seed, l, err)
 				}
 				if got, claim := h.most(l.Period.Microseconds()), worst[l.Algorithm.Name()](l); got > claim {
-					t.Fatalf("seed %d: %v: got %d units in a window since the change, want %d at most", seed, l, got, claim)
+					t.Fatalf("seed %d: %v: got %d units in a span of the period since the change, want at most %d", seed, l, got, claim)
 				}
 			}
 		}
@@ -167,8 +169,8 @@ type changing struct {
 	r       *rand.Rand
 	now     int64
 	states  []weir.State
-	largest int64         // the largest capacity of its limits: a debt of that size may be left
-	longest time.Duration // the longest period of its limits
+	largest int64         // the largest capacity of the key's limits: a debt of that size may be left
+	longest time.Duration // the longest period of the key's limits
 }
 
 // use charges the key under l, often for all that remains, and checks the decision on a cost
@@ -187,7 +189,7 @@ func (c *changing) use(l weir.Limit, steps int) (h history, err error) {
 			return nil, fmt.Errorf("the state %+v gives the impossible decision %+v", c.states[0], d)
 		}
 		if worst := 2 * max(c.longest, time.Duration(max(1, (c.largest+k.quota-1)/k.quota))*l.Period); d.ResetAfter > worst {
-			return nil, fmt.Errorf("the state %+v has ResetAfter %v, want %v at most", c.states[0], d.ResetAfter, worst)
+			return nil, fmt.Errorf("the state %+v has ResetAfter %v, want at most %v", c.states[0], d.ResetAfter, worst)
 		}
 		if tx.Charges[0].Cost = d.Remaining; d.Remaining > 0 && c.r.IntN(3) > 0 {
 			if !tx.Decide(c.now, c.states) {

@@ -36,10 +36,11 @@ func (e *uncountable) isMeter() bool {
 	return ok
 }
 
-// Nearest returns the limit that a Limiter counts instead if LimitsFor has returned a limit
-// that cannot be counted. The result has the largest lower quota that can be counted. If the
-// burst is too large for every quota, Nearest lowers the burst and keeps the quota. If a
-// lower burst does not help either, Nearest returns the limit unchanged.
+// Nearest returns the limit that a Limiter counts instead if LimitsFor has returned the
+// uncountable limit. Nearest lowers the quota, as little as it can, until the limit can
+// be counted. If the burst is too large for every quota, Nearest lowers the burst and
+// keeps the quota. If a lower burst does not help either, Nearest returns the limit
+// unchanged.
 func (e *uncountable) Nearest() weir.Limit {
 	l, near := &e.limit, e.limit
 	if !e.isMeter() {
@@ -51,7 +52,7 @@ func (e *uncountable) Nearest() weir.Limit {
 	for _, d := range divisors(period) { // a quota of d·k makes a unit of period/d ticks, or fewer
 		most := weir.MaxTicks / (period / d)
 		switch {
-		case l.Burst == 0: // and d·k units are period·k ticks, or fewer
+		case l.Burst == 0: // d·k units may be spent at once: period·k ticks, or fewer
 			most = weir.MaxTicks / period
 		case l.Burst > most:
 			continue

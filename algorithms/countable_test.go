@@ -18,7 +18,7 @@ func TestNearest(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {
 		limit weir.Limit
-		want  string // "" if it can be counted
+		want  string // how the error ends; "" if the limit can be counted
 	}{
 		{algorithms.GCRA(gib, time.Minute), ""},
 		{algorithms.GCRA(gib, time.Hour), "quota 1073741824 in a period of 1h0m0s cannot be counted exactly: their product in µs exceeds 2^50, and no common divisor makes it small enough; quota 1073741250 can be counted"},
@@ -39,8 +39,9 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestNearestIsNearest: the quota that the error names can be counted, and no quota between
-// this quota and that of the limit can be counted.
+// TestNearestIsNearest: the quota that the error names can be counted, and no higher
+// quota up to the quota of the limit can be. The test tries the 10,002 highest of these
+// quotas.
 func TestNearestIsNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	periods := []time.Duration{time.Hour, 7 * time.Hour, 24 * time.Hour, 30 * 24 * time.Hour, 365 * 24 * time.Hour, 999_983 * time.Second, 1<<42*time.Microsecond + time.Second}
@@ -63,7 +64,7 @@ func TestNearestIsNearest(t *testing.T) {
 		at := l
 		for ; at.Quota > max(near, l.Quota-10_002); at.Quota-- {
 			if at.Algorithm.(weir.Validator).Validate(&at) == nil { // Limit.Validate writes the text of the error
-				t.Fatalf("%v: the quota %d can be counted, but the error names the lower %d", l, at.Quota, near)
+				t.Fatalf("%v: the quota %d can be counted, but the error names the lower quota %d", l, at.Quota, near)
 			}
 		}
 		if at.Quota = near; near > 0 && at.Validate() != nil {
@@ -71,6 +72,6 @@ func TestNearestIsNearest(t *testing.T) {
 		}
 	}
 	if named < 200 {
-		t.Errorf("the test has tried only %d limits that cannot be counted, want 200 or more", named)
+		t.Errorf("the test has tried only %d limits that cannot be counted, want at least 200", named)
 	}
 }

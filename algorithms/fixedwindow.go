@@ -6,10 +6,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// FixedWindow allows quota units in each window of the period. Windows are
-// aligned to the Unix epoch: windows of an hour begin with the hours of UTC. In any span of
-// the period, FixedWindow admits at most 2·quota: the quota of one window at its end, and
-// that of the next window at its beginning.
+// FixedWindow allows quota units in each window as long as the period. Windows are
+// aligned to the Unix epoch: windows of an hour begin with the hours of UTC. In any span
+// as long as the period, FixedWindow admits at most 2·quota units: the quota of one
+// window at its end, and the quota of the next window at its beginning.
 func FixedWindow(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: fixedWindow{}, Quota: quota, Period: period}
 }
@@ -33,7 +33,7 @@ func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cos
 	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
 
-// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
+// Cancel implements weir.Canceler.
 func (fixedWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	start := s.At - s.At%(int64(l.Period)/microsecond)
 	return cancelInWindow(s, l.Quota, start, 0, s.Until, now, at, n)

@@ -9,8 +9,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestForce: after units were spent by force, every charge is decided by the definition of the
-// algorithm, which counts the forced units as if they had fitted.
+// TestForce: after units were spent by force, each charge is decided by the definition of
+// the algorithm. The definition counts forced units as if they had fitted.
 func TestForce(t *testing.T) {
 	histories := 20_000
 	if testing.Short() {
@@ -48,7 +48,7 @@ func TestForce(t *testing.T) {
 func TestForceKeepsTheRate(t *testing.T) {
 	for _, l := range []weir.Limit{algorithms.GCRA(10, time.Second), algorithms.GCRA(10, time.Second).WithBurst(3)} {
 		states, now, spent := make([]weir.State, 1), int64(1e15), int64(0)
-		for range 1000 { // for 100 s: each charge of 1 that fits is followed by a forced one of 7
+		for range 1000 { // for 100 s; a forced charge of 7 follows each charge of 1 that fits
 			tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1}}}
 			if tx.Decide(now, states) {
 				tx.Charges[0].Cost, tx.Force = 7, true
@@ -63,8 +63,8 @@ func TestForceKeepsTheRate(t *testing.T) {
 	}
 }
 
-// TestForceAfterReservation: a forced charge behind a reservation drops no older units. They
-// count again if the reservation is canceled.
+// TestForceAfterReservation: a forced charge behind a reservation drops no older units,
+// because the older units count again if the reservation is canceled.
 func TestForceAfterReservation(t *testing.T) {
 	l := algorithms.SlidingLog(1, time.Second)
 	states, now := make([]weir.State, 1), int64(1e15)

@@ -17,8 +17,8 @@ import (
 
 const latest = 1 << 52 // the year 2112
 
-// FuzzTake makes any sequence of charges under any limit. It checks each decision by asking
-// the algorithm again at the instants that the decision names.
+// FuzzTake makes an arbitrary sequence of charges under an arbitrary limit. It checks each
+// decision by asking the algorithm again at the instants that the decision names.
 func FuzzTake(f *testing.F) {
 	berlin := mustLoad(f, "Europe/Berlin")
 	op := func(step, cost byte, n int64) []byte {
@@ -72,8 +72,8 @@ func FuzzTake(f *testing.F) {
 	})
 }
 
-// fuzzedStep returns by how many µs the clock moves: to an instant that the decision
-// names, by any time, or back.
+// fuzzedStep returns by how many µs the clock moves: forward to an instant that the
+// decision names, forward by any time, or back.
 func fuzzedStep(choice byte, number int64, l *weir.Limit, d *weir.Decision) int64 {
 	switch choice % 8 {
 	case 1:
@@ -96,7 +96,8 @@ func fuzzedStep(choice byte, number int64, l *weir.Limit, d *weir.Decision) int6
 	return 0
 }
 
-// fuzzedCost returns a cost, often one near the capacity, and how long the charge may wait.
+// fuzzedCost returns a cost, which is often near the capacity, and how long the charge
+// may wait.
 func fuzzedCost(choice byte, number, capacity int64) (cost int64, within time.Duration) {
 	switch choice % 8 {
 	case 1:
@@ -117,7 +118,7 @@ func fuzzedCost(choice byte, number, capacity int64) (cost int64, within time.Du
 	return number, 0
 }
 
-// A checker checks the decisions of an algorithm by asking it again.
+// A checker checks the decisions of an algorithm by asking the algorithm again.
 type checker struct {
 	testing.TB
 	limit    weir.Limit
@@ -164,7 +165,7 @@ func (c *checker) transaction(before, next weir.State, now int64, t *weir.Transa
 	}
 	wait, cost := t.Wait.Microseconds(), t.Charges[0].Cost
 	if !c.take(before, now+wait, cost).Allowed || c.take(before, now+wait-1, cost).Allowed {
-		c.failf("waits %v, but the charge does not fit at that instant and not before", t.Wait)
+		c.failf("waits %v, but the charge does not fit then, or fits a microsecond earlier", t.Wait)
 	}
 }
 
@@ -212,7 +213,7 @@ func (c *checker) view(s weir.State, now int64) {
 	case (left == c.capacity) != (next == 0):
 		c.failf("the key is %+v, with a capacity of %d", d, c.capacity)
 	case next > 0 && (!c.take(s, now+next, left+1).Allowed || c.take(s, now+next-1, left+1).Allowed):
-		c.failf("the key is %+v, but one more unit does not fit at NextAfter and not before", d)
+		c.failf("the key is %+v, but one more unit does not fit at NextAfter, or fits a microsecond earlier", d)
 	case reset > 0 && c.take(s, now+reset-1, c.capacity).Allowed:
 		c.failf("the key is %+v, but the whole capacity fits before ResetAfter", d)
 	}
@@ -226,15 +227,15 @@ func (c *checker) view(s weir.State, now int64) {
 	}
 }
 
-// TestValidate: Validate accepts limits that can be counted exactly, up to the largest. Of
-// other limits its error names the number that is too large.
+// TestValidate: Validate accepts limits that can be counted exactly, up to the largest. For
+// other limits, its error names a number that is out of range.
 func TestValidate(t *testing.T) {
 	const micro, tooMuch = time.Microsecond, "exceeds 2^50"
 	meters := func(quota, burst int64, period time.Duration) []weir.Limit { return all(quota, burst, period)[:3] }
 	windows := func(quota int64, period time.Duration) []weir.Limit { return all(quota, 1, period)[3:] }
 	tests := []struct {
 		limits []weir.Limit
-		want   []string // in the error; none if it is accepted
+		want   []string // texts in the error; nil if Validate accepts the limits
 	}{
 		{all(1_000_000, 1_000_000, 24*time.Hour), nil},
 		{all(1_000_000, 1, 24*time.Hour), nil},

@@ -7,12 +7,13 @@ import (
 )
 
 // GCRA allows quota units per period, evenly: one unit becomes free every period/quota.
-// Up to Burst units may be spent at once, or quota if Burst is 0. In any span of the
-// period, (t − period, t], GCRA admits at most Burst + Quota − 1 units.
+// Up to Burst units may be spent at once, or quota if Burst is 0. In any span as long as
+// the period, (t − period, t], GCRA admits at most Burst + Quota − 1 units.
 //
 // It is the generic cell rate algorithm of ITU-T I.371, as a virtual scheduling
 // algorithm: each unit moves a theoretical arrival time on by period/quota, and that time
-// may lead the clock by no more than the burst. The state holds that lead, in ticks.
+// may be ahead of the clock by at most Burst·period/quota. The state holds how far it is
+// ahead, in ticks.
 func GCRA(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: gcra{}, Quota: quota, Period: period}
 }
@@ -33,11 +34,11 @@ func (gcra) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64
 	meterOf(l).step(s, d, now, cost)
 }
 
-// Meter returns the numbers of the limit as a meter, in ticks: what a unit is worth, what
-// drains in a µs, and the most that may be owed. See redisstore.Metered.
+// Meter implements redisstore.Metered. It returns numbers of ticks: how many a unit adds to
+// the debt, how many drain from the debt in a µs, and how many the debt may have.
 func (gcra) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
 
-// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
+// Cancel implements weir.Canceler.
 func (gcra) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	return meterOf(l).cancel(s, now, at, n)
 }

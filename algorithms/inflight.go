@@ -6,18 +6,20 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// InFlight allows n requests of a key at a time: a weir.Limiter gives the units of a request
-// back when its handler returns. If the process dies, its units come free when the lease is
-// over. The Limiter renews the units when half of the lease has passed, so a request may
-// last longer than the lease. A lease of a minute suits most services: it outlasts a short
-// failure of the store, and the units of a killed process are free again after a minute.
+// InFlight allows n requests of a key at a time: a weir.Limiter gives the units of a
+// request back when its handler returns. If the process dies, the units become free when
+// their lease ends. The Limiter renews the units when half of the lease has passed, so a
+// request may last longer than the lease. A lease of a minute suits most services: it
+// outlasts a short failure of the store, and the units of a killed process are free again
+// after a minute.
 //
-// InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a request
-// will end, so RetryAfter of a refused charge is weir.Never and NextAfter is 0: no charge
-// waits, and clients get no Retry-After. If the clock of the store has stepped back, both may
-// be the time until the clock has caught up. ResetAfter is the time until the newest lease
-// ends. A caller that charges a store without a Limiter gives the units back by a negative
-// Cost with Spent.
+// InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a
+// request will end, so RetryAfter of a refused charge is weir.Never and NextAfter is 0:
+// no charge waits, and clients get no Retry-After. If the clock of the store has stepped
+// back, RetryAfter and NextAfter may be the time until the clock has caught up.
+// ResetAfter is the time until the newest lease ends. A caller that charges a store
+// without a Limiter gives the units back with a charge that has a negative Cost and
+// Spent.
 func InFlight(n int64, lease time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
 }

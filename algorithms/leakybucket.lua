@@ -1,4 +1,5 @@
--- queue is meter.queue of meter.go. It follows meter.lua, whose functions it uses.
+-- queue is meter.queue of meter.go. This text follows meter.lua, because queue calls
+-- functions of that file.
 local function queue(at, a, b, till, now, turn, cost, unit, rate, full)
   if cost * unit > full then return -1, false end
   local last = math.max(now, at)

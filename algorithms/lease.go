@@ -5,19 +5,19 @@ import "github.com/seed83679106/weir"
 // A lease spends units in advance and uses them later. The limit must hold as if the units
 // were spent only when they are used.
 //
-// The units of a window may be used until the window ends, because a window counts a unit
-// in the same way at each of its instants. Unused units may be given back at any time.
+// The units of a window may be used until the window ends, because it does not matter when
+// within a window a unit is spent. Unused units may be given back at any time.
 //
-// Under a meter, a lease may use as many units as the meter still owes. Let the lease be
-// taken at T, and let D be the debt after that. At a later instant s, at least
-// D − (s−T)·rate of D is still owed, and other callers get only what fits beside that debt.
-// Let the lease use at most D − (s−T)·rate units from s on. From s to any later u, its units and
-// those of other callers are then at most D − (s−T)·rate, plus the
-// full + (u−T)·rate − D that other callers can have spent since T. The sum is
-// full + (u−s)·rate, which a meter admits. With several leases, the proof for the first
-// covers all, because the later leases are among what other callers spent. A lease must not
-// give units back: it cannot tell its own units from other debts, and so does not know how
-// many of its own have drained.
+// Under a meter, spent units are a debt that drains: see meter.go. A lease may use at
+// most as many units as are left of the debt. The proof counts everything in ticks. Let
+// the lease be taken at the instant T, let D be the debt after that, and let the lease
+// use at most D − (s−T)·rate from a later instant s on. Other callers get only what fits
+// beside the debt, so from T to any instant u after s they spend at most
+// full + (u−T)·rate − D. From s to u, the lease and the other callers together therefore
+// spend at most full + (u−s)·rate, which a meter admits. If there are several leases, the
+// proof for the first is enough, because it counts the later leases among the other callers.
+// The lease of a meter gives no units back, because it does not know how many of its own
+// units have drained.
 //
 // SlidingLog is no lease.Leaser, because a log records the instant of each unit.
 
@@ -60,9 +60,10 @@ func (gcra) Drains() bool           { return true }
 func (tokenBucket) Drains() bool    { return true }
 func (leakyBucket) Drains() bool    { return true }
 
-// heldInWindow returns how many of n units are usable in a window: all n until the window
-// ends, and then none. The window ends when one more unit is free (NextAfter), even if the state is kept
-// for a longer window of the same name.
+// heldInWindow returns how many of n units are usable in a window: all of them until the
+// window ends, and then none. NextAfter of d is the time until the window ends.
+// ResetAfter may be longer, because the state is also kept for the longer windows of
+// other limits.
 func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 	if now >= at+int64(d.NextAfter)/microsecond {
 		return 0
@@ -70,9 +71,9 @@ func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 	return n
 }
 
-// held returns how many of n units the meter still owes at the instant now. ResetAfter of d
-// is the time, from the instant at, in which the debt of the meter drains. It is rounded up
-// to a whole µs.
+// held returns how many of n leased units may still be used: at most what is left of the
+// debt that the meter had after the decision d. That debt drains in the ResetAfter of d,
+// which is rounded up to a whole µs.
 func (m meter) held(d weir.Decision, at, now, n int64) int64 {
 	owed := min(int64(d.ResetAfter)/microsecond-1, m.full()/m.rate) - (now - at)
 	if owed <= 0 {

@@ -10,16 +10,15 @@ import (
 	"github.com/seed83679106/weir/lease"
 )
 
-// A held is a lease. It has n units that are not used yet. The decision d spent them at the
-// instant at.
+// A held is a lease.
 type held struct {
-	at, n int64
-	d     weir.Decision
+	at, n int64         // when the units were spent, and how many are not used yet
+	d     weir.Decision // the decision that spent the units
 }
 
-// TestHeld spends units in advance and uses them as late, and as many at once, as Usable
-// allows, while another caller takes what is left. A new key admits the same units at the
-// instants at which they were used, so the leases exceed no limit.
+// TestHeld spends units in advance and uses them later, up to all that Usable allows,
+// while another caller takes what is left. A new key then admits the same units at the
+// instants at which they were used: the leases have exceeded no limit.
 func TestHeld(t *testing.T) {
 	used := map[string]int{}
 	for range 20_000 {
@@ -38,7 +37,7 @@ func TestHeld(t *testing.T) {
 			for i, x := range h {
 				var d weir.Decision
 				if s, d = l.Algorithm.Take(s, &l, x.at, x.n); !d.Allowed {
-					t.Fatalf("seed %d, %v: use %d, of %d units at %d µs, is beyond the limit: %+v after %v", seed, l, i, x.n, x.at, d, h[:i])
+					t.Fatalf("seed %d, %v: use number %d, of %d units at %d µs, exceeds the limit: %+v after %v", seed, l, i, x.n, x.at, d, h[:i])
 				}
 			}
 		}
@@ -46,7 +45,7 @@ func TestHeld(t *testing.T) {
 	for _, l := range append(all(1, 1, time.Second), algorithms.Calendar(1, algorithms.Day, nil)) {
 		_, ok := l.Algorithm.(lease.Leaser)
 		if n := used[l.Algorithm.Name()]; ok && n < 10_000 {
-			t.Errorf("%v: got %d units used later than they were spent, want 10,000 or more", l, n)
+			t.Errorf("%v: got %d units used later than they were spent, want at least 10,000", l, n)
 		}
 	}
 	if used["sliding-log"] > 0 {
@@ -110,7 +109,7 @@ func (u *lateUser) another() {
 	}
 }
 
-// lease leases some units: one is used now, the others later.
+// lease leases some units. One is used now, and the others may be used later.
 func (u *lateUser) lease() {
 	n := u.r.Int64N(1 + u.take(0).Remaining)
 	if n == 0 {
@@ -122,8 +121,8 @@ func (u *lateUser) lease() {
 	}
 }
 
-// use spends some or all of those units of a lease that are usable now. It may give back all
-// units first.
+// use uses some or all of the units of a lease that are usable now, or gives all units of
+// the lease back.
 func (u *lateUser) use(x *held) {
 	if u.r.IntN(4) == 0 && !u.leaser.Drains() {
 		u.state = u.leaser.Cancel(u.state, u.limit, u.now, x.at, x.n)

@@ -2,9 +2,9 @@ package algorithms
 
 import _ "embed"
 
-// The same arithmetic in Lua, for stores that decide in Redis: see redisstore.Scripted.
-// The Lua of a meter gets the three numbers that Meter returns, in place of quota, period
-// and burst.
+// These texts are the same arithmetic in Lua, for stores that decide in Redis: see
+// redisstore.Scripted. The Lua of a meter gets the three numbers that Meter returns, in
+// place of quota, period and burst.
 var (
 	//go:embed meter.lua
 	meterLua string
@@ -36,8 +36,8 @@ func (slidingWindow) Lua() string  { return slidingLua }
 func (slidingLog) Lua() string     { return logLua }
 func (inFlight) Lua() string       { return logLua + inFlightLua }
 
-// All algorithms of this package are additive: the state that follows is the same however
-// the units of one instant are divided into charges. See redisstore.Additive.
+// All algorithms of this package are additive: if several charges come at one instant, the
+// state after them depends only on the sum of their costs. See redisstore.Additive.
 func (gcra) Additive()           {}
 func (tokenBucket) Additive()    {}
 func (leakyBucket) Additive()    {}

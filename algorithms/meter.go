@@ -6,19 +6,19 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a
-// debt grows with each charge and drains at a constant rate. It counts in ticks, so
-// that nothing is ever rounded. A unit is as many ticks as the period has µs, and in
-// each µs as many ticks drain as the quota has units. If these two numbers are too large,
-// meterOf divides both by their greatest common divisor.
+// A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows
+// with each charge and drains at a constant rate. The debt is counted in ticks, so that a
+// debt that drains need not be rounded. A unit is as many ticks as the period has µs, and
+// in each µs as many ticks drain as the quota has units. If these two numbers are too
+// large, meterOf divides both by their greatest common divisor.
 //
-// A state holds the debt (A) as it was at At, and the ticks of a unit (B), so that a limit
-// with other numbers can convert the debt to units. For a debt that exceeds the capacity of
-// the limit, see overdue.go.
+// A state holds the debt at the instant At (A), and how many ticks a unit is worth (B). A
+// limit with other numbers needs B to convert the debt. For a debt that exceeds the
+// capacity of the limit, see overdue.go.
 type meter struct {
-	unit int64 // ticks a unit is worth
+	unit int64 // ticks that a unit is worth
 	rate int64 // ticks that drain in a µs
-	size int64 // most units at once
+	size int64 // the most units that may be spent at once
 }
 
 func meterOf(l *weir.Limit) meter {
@@ -26,7 +26,9 @@ func meterOf(l *weir.Limit) meter {
 	if m.size == 0 {
 		m.size = l.Quota
 	}
-	if !countable(max(m.size, m.rate), m.unit) { // such as 10^9 units a day: then a unit is 432 ticks, and 5 ticks drain in a µs
+	// Under a limit of 10^9 units a day, for example, a unit becomes 432 ticks, and 5 ticks
+	// drain in a µs.
+	if !countable(max(m.size, m.rate), m.unit) {
 		g := gcd(m.unit, m.rate)
 		m.unit /= g
 		m.rate /= g
@@ -34,15 +36,15 @@ func meterOf(l *weir.Limit) meter {
 	return m
 }
 
-// ticks returns, in ticks, what a unit is worth, what drains in a µs, and the most that may
-// be owed.
+// ticks returns how many ticks a unit is worth, how many drain in a µs, and how many the debt
+// may have.
 func (m meter) ticks() (unit, rate, full int64) { return m.unit, m.rate, m.full() }
 
 func (m meter) full() int64 { return m.size * m.unit }
 
-// debt returns the ticks that are owed at the instant at, which is s.At or later. over says
-// that more was owed at s.At than the limit holds. The result is then the part of the debt
-// that counts for this limit.
+// debt returns how many ticks are owed at an instant that is not before s.At. If more was
+// owed at s.At than the limit holds, over is true, and debt is the part that this limit
+// counts.
 func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
 	debt = s.A
 	if debt <= 0 {
@@ -60,9 +62,9 @@ func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
 	return 0, over
 }
 
-// convert returns a debt in ticks of this limit. unit is how many ticks a unit was worth
-// under the limit that wrote the debt. The debt is rounded up to whole units. If this limit
-// cannot hold the debt, convert returns more than full.
+// convert returns a debt in ticks of this limit. The parameter unit is how many ticks a
+// unit was worth under the limit that wrote the debt. convert rounds the debt up to whole
+// units. If this limit cannot hold the debt, the result exceeds m.full().
 func (m meter) convert(debt, unit int64) int64 {
 	if unit < 1 || debt < 0 {
 		return m.full()
@@ -115,10 +117,10 @@ func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
 	m.view(debt).decide(d, now, at, 0, true)
 }
 
-// queue lets a charge of cost > 0 join at the instant now. The charge leaves at its turn, or
-// at the instant at if its turn is earlier. queue returns the next state and the µs until the
-// turn. If there is no room, ok is false, next is s, and wait is the µs until there is room,
-// or never.
+// queue lets a charge of cost > 0 join a queue at the instant now. The charge leaves the
+// queue when its turn comes, but not before a second instant, the parameter at. queue
+// returns the next state and the µs until the turn. If there is no room, ok is false,
+// next is s, and wait is the µs until there is room, or never.
 func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
@@ -129,7 +131,7 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 		debt = s.A // below 0: the queue has been empty for a fraction of a microsecond
 	}
 	ahead := last - now
-	// The debt drains before last as well: each charge that leaves makes room.
+	// The debt also drains between now and last: each charge that leaves makes room.
 	lack := debt + cost*m.unit - m.full()
 	if lack > 0 {
 		return s, ahead + ceilDiv(lack, m.rate), false
@@ -143,17 +145,17 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 	}
 	next = weir.State{At: max(now+wait, at), A: cost * m.unit, B: m.unit}
 	if next.At == now+wait {
-		// The exact turn lies between two microseconds. The charge leaves at the
-		// later one, which must not delay the charges behind it.
+		// The exact turn may lie between two microseconds. The charge then leaves at
+		// the later one, which must not delay the charges behind it.
 		next.A -= (next.At-last)*m.rate - debt
 	}
 	return next, wait, true
 }
 
-// cancel gives back n units that were to be spent at the instant at. If no charge came
-// after them, the debt falls by all n units. Otherwise some of these units may have drained
-// between the instant at and now, or between at and the last charge if that is later than
-// now. Then the debt falls only by the ticks that have not drained.
+// cancel gives back n units that were to be spent at one instant, the parameter at. If no
+// charge came after them, the debt falls by all n units. Otherwise some of these units
+// may have drained since that instant, until now or until the last charge if that is
+// later. Then the debt falls only by the ticks that have not drained.
 func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	if at > s.At || s.A <= 0 && at < now {
 		return s
@@ -165,8 +167,9 @@ func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	}
 	back := min(n, m.size) * m.unit
 	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
-	// alone says that no charge came later: a later charge would have made the debt larger
-	// by a unit. A queue rounds departures to whole microseconds, so m.rate is subtracted.
+	// alone says that no charge came later: a later charge would have added at least a
+	// unit to the debt. A queue rounds departures to whole microseconds, so m.rate is
+	// subtracted.
 	alone := at == s.At && at >= now || hi == 0 && drained < weir.MaxTicks && debt+int64(drained) < back+m.unit-m.rate
 	if !alone {
 		if hi > 0 || drained >= uint64(back) {

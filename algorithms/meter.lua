@@ -7,7 +7,9 @@ local function take(at, a, b, till, now, cost, unit, rate, full)
     if b ~= unit then debt = b < 1 and full or (debt + -debt % b) / b * unit end
     if debt > full then -- overdue: see overdue.go
       local most = 1125899906842624 -- 2^50
-      local owes, mine, its = math.min(a, most), unit, b -- mine and its: the step by which the debt drains, in ticks of the limit and of the debt
+      -- The debt drains in steps. A step is `mine` ticks of this limit and `its` ticks of
+      -- the debt.
+      local owes, mine, its = math.min(a, most), unit, b
       if its == mine then mine, its = 1, 1 end
       local drained = math.floor(math.min((now - at) * rate, 4503599627370496) / mine) * its
       if cost < 0 then
@@ -43,7 +45,7 @@ local function take(at, a, b, till, now, cost, unit, rate, full)
   return 0, now, debt, unit, now + (debt + -debt % rate) / rate
 end
 
-local owed -- a function that take does not need, and therefore stands below cancel
+local owed -- defined below cancel, because take does not call it: see takeOnly in redisstore
 
 local function cancel(at, a, b, till, now, of, n, unit, rate, full)
   if of > at or a <= 0 and of < now then return end

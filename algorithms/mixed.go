@@ -2,39 +2,42 @@ package algorithms
 
 import "github.com/seed83679106/weir"
 
-// A mixed state was written by a limit of another period than the limit that now reads it:
-// by the limit of another tier, or by the same limit before a change. The limit recognizes a
-// mixed state by its Until. The state of an anchored window is mixed while a window of a
-// longer period lasts. The state of a sliding window is mixed if its two counters belong to
-// windows of another length.
+// A state is mixed if the limit that wrote it has another period than the limit that
+// reads it: the limit of another tier, or the same limit before a change. The reader
+// recognizes a mixed state by its Until. The state of an anchored window is mixed while a
+// window of a longer period lasts. The state of a sliding window is mixed if its two
+// counters belong to windows of another length.
 //
-// A mixed state says when its newest unit was spent (At), but not when its other units were.
-// The limit therefore counts all units as if they were spent at At. They count until the
-// period of the limit has passed since At, or until the longest window ends (Until),
-// whichever comes first. A charge stores the sum of these units and its own, so no unit is
-// forgotten while the longest window lasts. Each limit therefore counts at least the units
-// that were spent since its own last charge, as long as that charge counts.
+// A mixed state says when its newest unit was spent (At), but not when its other units
+// were. The limit therefore counts all units as if they were as new as the newest. They
+// count until the period of the limit has passed since At, or until the longest window
+// ends (Until), whichever comes first. A charge stores the sum of these units and its
+// own, so no unit is forgotten while the longest window lasts. Therefore, as long as the
+// last charge of a limit counts, the limit counts at least all units that were spent
+// since that charge.
 //
-// A limit counts too many units if units are also spent under a longer period. Let a short
-// and a long limit charge one key. The short limit admits its quota until the long window has
-// more units than that quota. After that, the short limit admits one charge in each of its
-// periods until the long window ends.
+// A limit counts too many units if units are also spent under a longer period. Let a
+// limit with a short period and a limit with a long period charge one key. The short
+// limit admits its quota until the long window has more units than that quota. After
+// that, the short limit admits one charge in each of its periods until the long window
+// ends.
 //
-// A window of one period may end together with a window of another period. The Until of their
-// states is then the same, and a sliding window takes the state of the other limit for its
-// own. A unit then counts as if it was spent in the later of the two windows in which it may
-// have been spent. There is an exception if one period is less than twice the other: units of
-// the current window may count only by a share, as if they were spent in the window before,
-// and units of the window before may not count at all. TestSwitchedNear shows how many units
-// that admits.
+// A window of one period may end together with a window of another period. The Until of
+// their states is then the same, and a sliding window takes the state of the other limit
+// for its own. If a unit may have been spent in either of two windows, it then counts in
+// the later one. There is an exception if the longer period is less than twice the
+// shorter one: units of the current window may count only by a share, as if they were
+// spent in the window before, and units of the window before may not count at all.
+// TestSwitchedNear shows how many units that admits.
 type mixed struct {
 	kept   int64 // all units of the state
 	period int64 // the period of the limit that decides
 	until  int64 // when the longest window ends
 }
 
-// step decides a charge of a mixed state at the instant at = max(now, s.At). If the charge
-// fits, nextB and nextUntil become B and Until of the state.
+// step decides a charge of a mixed state. The caller has set at = max(now, s.At). If the
+// next state has units, nextB is its B. If the charge spends units, nextUntil is its
+// Until.
 func (m mixed) step(s *weir.State, d *weir.Decision, quota, nextB, nextUntil, now, at, cost int64) {
 	v := m.view(s, quota, at)
 	retry := int64(0)
@@ -48,14 +51,14 @@ func (m mixed) step(s *weir.State, d *weir.Decision, quota, nextB, nextUntil, no
 		if retry > 0 || at > now {
 			break
 		}
-		m.kept, m.until = min(m.kept+cost, 2*weir.MaxTicks), nextUntil // more than any quota
+		m.kept, m.until = min(m.kept+cost, 2*weir.MaxTicks), nextUntil // the cap is more than any quota
 		*s = weir.State{At: at, A: m.kept, B: nextB, Until: nextUntil}
 		v = m.view(s, quota, at)
 	case cost < 0:
 		if m.kept = max(0, m.kept-givenBack(cost)); m.kept == 0 {
 			*s, m.until = unspent(0, now, at), at
 		} else {
-			*s = weir.State{At: s.At, A: m.kept, B: nextB, Until: m.until} // the units that stay were spent by s.At
+			*s = weir.State{At: s.At, A: m.kept, B: nextB, Until: m.until} // no unit that stays is newer than s.At
 		}
 		v = m.view(s, quota, at)
 	}
@@ -70,8 +73,8 @@ func (m mixed) view(s *weir.State, quota, at int64) view {
 	return v
 }
 
-// cancelMixed gives back n units of a mixed sliding window that were to be spent at the
-// instant at. Units that had left the window by s.At are not given back.
+// cancelMixed gives back n units of a mixed sliding window that were to be spent at one
+// instant, the parameter at. If these units had left the window by s.At, they stay spent.
 func cancelMixed(s weir.State, period, now, at, n int64) weir.State {
 	if at > s.At || at <= s.At-period {
 		return s

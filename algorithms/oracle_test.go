@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// The oracle decides from the definitions of the algorithms, over the whole history of what
-// was spent. Its fractions are exact: both sides of a comparison are multiplied out, and
-// the limits under test are small enough for that.
+// The oracle decides from the definitions of the algorithms, over the whole history of
+// what was spent. It compares fractions exactly: both sides of a comparison are
+// multiplied by the denominators, and the limits under test are small enough for that.
 
 type spending struct{ at, n int64 }
 
@@ -43,7 +43,7 @@ func (h history) giveBack(n int64) history {
 	return h
 }
 
-// A definition reports whether n more units fit at t. No entry of h is later than t.
+// A definition reports whether n more units fit at the instant t. No entry of h is later.
 type definition func(h history, quota, burst, period, t, n int64) bool
 
 var definitions = map[string]definition{
@@ -67,7 +67,7 @@ var definitions = map[string]definition{
 	},
 	"sliding-window": func(h history, quota, _, period, t, n int64) bool {
 		start := t / period * period
-		covered := start + period - t // of the period before start
+		covered := start + period - t // how many µs of the previous window still count
 		return h.sum(start-period, start)*covered+(h.sum(start, start+period)+n)*period <= quota*period
 	},
 	"sliding-log": func(h history, quota, _, period, t, n int64) bool {
@@ -78,8 +78,8 @@ var definitions = map[string]definition{
 	"leaky-bucket": meterFits,
 }
 
-// meterFits is the definition of a meter: from any instant to t, no more units are spent
-// than the burst and what has drained since that instant.
+// meterFits is the definition of a meter: from any instant until t, no more units are
+// spent than the burst plus the units that drain in that time.
 func meterFits(h history, quota, burst, period, t, n int64) bool {
 	if n > burst {
 		return false
@@ -118,17 +118,18 @@ func newKey(l weir.Limit) *key {
 }
 
 func (k *key) fit(t, n int64) bool {
-	if full := k.burst * k.period; k.overdue() { // the meter counts as full when the newest unit was spent
+	if full := k.burst * k.period; k.overdue() {
+		// The meter decides as if it had been full when the newest unit was spent.
 		return t >= k.last && n <= k.burst && max(0, full-(t-k.last)*k.quota)+n*k.period <= full
 	}
 	return t >= k.last && k.fits(k.spent, k.quota, k.burst, k.period, t, n)
 }
 
-// fitsFrom reports whether n units fit at t, and not before.
+// fitsFrom reports whether n units fit at t, but not a microsecond earlier.
 func (k *key) fitsFrom(t, n int64) bool { return k.fit(t, n) && !k.fit(t-1, n) }
 
-// overdue reports whether a meter owed more, when its newest unit was spent, than its limit
-// now holds.
+// overdue reports whether a meter owed more than its limit now holds, at the instant at
+// which its newest unit was spent.
 func (k *key) overdue() bool {
 	switch k.limit.Algorithm.Name() {
 	case "gcra", "token-bucket", "leaky-bucket":
@@ -145,8 +146,8 @@ func (k *key) overdue() bool {
 	return false
 }
 
-// change gives the limit another quota, or a meter another burst. Both are at most 5,000,000,
-// so that the products of the definitions fit into 63 bits.
+// change gives the limit another burst, or another quota if it has no burst. Both are at
+// most 5,000,000, so that the products of the definitions fit into 63 bits.
 func (k *key) change(r *rand.Rand) {
 	n := 1 + r.Int64N(min(2*k.burst, 5_000_000))
 	if k.limit.Burst > 0 {
@@ -156,8 +157,7 @@ func (k *key) change(r *rand.Rand) {
 	}
 }
 
-// check compares every field of a decision at now with the definition, and records the
-// charge in the history.
+// check compares a decision with the definition, and records the charge in the history.
 func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
 	if err := k.checkCharge(now, cost, within, t); err != nil {
 		return err
@@ -201,7 +201,7 @@ func (k *key) checkCharge(now, cost, within int64, t *weir.Transaction) error {
 	return nil
 }
 
-// checkRetry compares RetryAfter, in µs, of a charge that is refused with the definition.
+// checkRetry compares the RetryAfter of a refused charge, in µs, with the definition.
 func (k *key) checkRetry(now, cost, within, retry int64) error {
 	if retry <= within || k.fit(now, cost) {
 		return fmt.Errorf("refused, though it fits")
@@ -217,8 +217,8 @@ func (k *key) spend(at, n int64) {
 	k.last = at
 }
 
-// giveBack removes the newest n units. If the whole capacity then fits, the key becomes a new
-// key.
+// giveBack removes the newest n units. If the whole capacity fits afterwards, the key
+// becomes a new key.
 func (k *key) giveBack(now, n int64) {
 	over := k.overdue()
 	k.spent = k.spent.giveBack(n)
@@ -237,7 +237,7 @@ func (k *key) checkView(now int64, d *weir.Decision) error {
 	case now < k.last && left != 0:
 		return fmt.Errorf("Remaining %d before the instant of the newest unit, want 0", left)
 	case now >= k.last && (left > 0 && !k.fit(now, left) || left < k.burst && k.fit(now, left+1)):
-		return fmt.Errorf("Remaining %d; so many fit: %v, one more fits: %v", left, k.fit(now, left), k.fit(now, left+1))
+		return fmt.Errorf("Remaining is %d; so many units fit: %v, one more fits: %v", left, k.fit(now, left), k.fit(now, left+1))
 	case left == k.burst && next != 0:
 		return fmt.Errorf("NextAfter %d µs of a key that has spent nothing, want 0", next)
 	case left != k.burst && !k.fitsFrom(now+next, left+1):
@@ -312,10 +312,10 @@ func randomStep(r *rand.Rand, k *key, d *weir.Decision) int64 {
 	return steps[r.IntN(len(steps))]
 }
 
-// TestOracle makes a million decisions and compares every field with the definitions of the
-// algorithms. Some charges may wait, and in some histories quota and burst change. It finds
-// a bound or a rounding that is off by one unit or one microsecond. WEIR_ORACLE sets the
-// number of decisions.
+// TestOracle makes a million decisions and compares them with the definitions of the
+// algorithms. Some charges may wait, and in some histories the quota or the burst
+// changes. The test finds a bound or a rounding that is off by one unit or one
+// microsecond. The environment variable WEIR_ORACLE sets the number of decisions.
 func TestOracle(t *testing.T) {
 	decisions := 1_000_000
 	if testing.Short() {
@@ -338,7 +338,7 @@ func TestOracle(t *testing.T) {
 		states := make([]weir.State, 1)
 		tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit}}}
 		changing := r.IntN(3) == 0
-		waiting := r.IntN(2) == 0 && name != "leaky-bucket" // TestQueueOracle tests its queue
+		waiting := r.IntN(2) == 0 && name != "leaky-bucket" // TestQueueOracle tests the queue of the leaky bucket
 		for i := range length {
 			if changing && r.IntN(6) == 0 {
 				k.change(r)
@@ -363,9 +363,9 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// TestQueueOracle compares the leaky bucket as a queue with its definition: departures are
-// period/quota per unit apart, at whole microseconds, and the bucket never holds more than
-// its capacity.
+// TestQueueOracle compares the leaky bucket as a queue with its definition: a charge of n
+// units delays the next one by n·period/quota, charges depart at whole microseconds, and
+// the bucket never holds more than its capacity.
 func TestQueueOracle(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 2))
@@ -393,7 +393,7 @@ func TestQueueOracle(t *testing.T) {
 			tx.Decide(now, states)
 
 			if err := q.check(now, cost, within, &tx); err != nil {
-				t.Fatalf("seed %d: %v, ask %d of %d within %d µs: %v", seed, limit, i, cost, within, err)
+				t.Fatalf("seed %d: %v, charge %d of cost %d within %d µs: %v", seed, limit, i, cost, within, err)
 			}
 			if r.IntN(3) > 0 {
 				now += r.Int64N(period/quota + 2)
@@ -408,8 +408,8 @@ type queue struct {
 	free                    int64 // when all units in the bucket have leaked, in µs times quota
 }
 
-// admits returns when cost units depart, in µs from now. ok says that the bucket has room for
-// them and that they depart within the time `within`.
+// admits returns how many µs after now a charge departs. ok says that the bucket has room
+// for the charge, and that its wait is at most within.
 func (q *queue) admits(now, cost, within int64) (wait int64, ok bool) {
 	level := max(0, q.free-now*q.quota) // in units times period
 	wait = (level + q.quota - 1) / q.quota

@@ -7,17 +7,17 @@ import (
 )
 
 // A debt is overdue if it is more than the limit holds. A larger limit of the same name has
-// left it: the limit of another tier, or the same limit before a change.
+// written it: the limit of another tier, or the same limit before a change.
 //
-// The limit counts only the part of the debt that it can hold, as if the limit had been full
-// at At, and lets that part drain. A charge stores the whole debt, less what has drained, plus
-// the cost of the charge. So the limit is full again after each charge, until the whole debt
-// is no more than the limit holds. Until then the limit admits its rate, and what has drained
-// since the last charge may be spent at once.
+// The limit counts only the part of the debt that it can hold, as if the limit had been
+// full at the instant At, and lets that part drain. A charge stores the whole debt, minus
+// what has drained, plus the cost of the charge. So the limit is full again after each
+// charge, until the whole debt is no more than the limit holds. Until then the limit
+// admits its rate, and what has drained since the last charge may be spent at once.
 //
-// No unit is forgotten in this way, and the bound of the larger limit holds. To prove it, let
-// a meter M have the largest burst and the largest rate of all limits that charge a key, and
-// let M count every charge that these limits admit.
+// No unit is forgotten in this way, and the bound of the larger limit holds. For the
+// proof, let a meter M have the largest burst and the largest rate of all limits that
+// charge a key, and let M count every charge that these limits admit.
 //
 // First, M never owes more than the stored debt A. Each charge adds its cost to A and to the
 // debt of M, and no limit drains A faster than M drains its own debt.
@@ -29,17 +29,19 @@ import (
 // So M never owes more than its burst and would admit each of these charges. All limits
 // together therefore admit at most Burst + Quota − 1 units of M in any span of M's period.
 //
-// An overdue debt stays in ticks of the limit that has written it. If a unit is worth another
-// number of ticks under this limit, the debt drains in whole units. If each charge converted
-// the debt, each would round it up, and the debt could grow beyond 2^53.
+// An overdue debt stays in ticks of the limit that has written it. If a unit is worth
+// another number of ticks under this limit, the debt drains in whole units. Charges do
+// not convert the debt, because each conversion would round it up, and the debt could
+// grow beyond 2^53.
 
 // maxReset is the most µs for which a state is kept, however slowly its debt drains.
 const maxReset = weir.MaxTicks
 
-// overdue returns the debt at the instant at, in ticks of the limit that has written it. The
-// debt drains in steps: own is how many ticks of this limit a step is worth, and stored is how
-// many ticks of the debt. A step is one tick if a unit is worth the same number of ticks under
-// both limits, and otherwise one unit.
+// overdue returns the debt at an instant that is not before s.At, in ticks of the limit
+// that has written the debt. The debt drains in steps. The results own and stored are
+// what a step is worth: in ticks of this limit, and in ticks of the debt. If a unit is
+// worth the same number of ticks under both limits, a step is one tick. Otherwise a step
+// is one unit.
 func (m meter) overdue(s *weir.State, at int64) (debt, own, stored int64) {
 	own, stored = m.unit, s.B
 	if stored == own {
@@ -98,8 +100,9 @@ func (m meter) viewOver(s *weir.State, at int64) view {
 	return v
 }
 
-// charged returns the state after a charge on top of an overdue debt. The charge is spent at
-// the instant at. If all of the debt has drained by then, only the charge is owed.
+// charged returns the state after a charge on top of an overdue debt. The parameter at is
+// when the charge is spent. If the whole debt has drained by then, only the charge is
+// owed.
 func (m meter) charged(s *weir.State, at, cost int64) weir.State {
 	debt, _, _ := m.overdue(s, at)
 	if debt == 0 {
@@ -108,8 +111,9 @@ func (m meter) charged(s *weir.State, at, cost int64) weir.State {
 	return weir.State{At: at, A: debt + cost*s.B, B: s.B}
 }
 
-// cancelOver gives back n units that were to be spent at the instant at, if they were the
-// last charge and that instant has not passed. Otherwise the units stay spent.
+// cancelOver gives back n units that were to be spent at one instant, the parameter at,
+// if they were the last charge and that instant has not passed. Otherwise the units stay
+// spent.
 func (m meter) cancelOver(s weir.State, now, at, n int64) weir.State {
 	if at != s.At || at < now {
 		return s

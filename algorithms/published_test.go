@@ -8,14 +8,14 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// A call is a step of a published example: n charges of one unit at an instant, how many of
-// them pass, and the decision on the key afterwards.
+// A call is a step of a published example: n charges of one unit at one instant, and what
+// the example says about them.
 type call struct {
-	at        time.Duration // since the first call
+	at        time.Duration // since the hour began
 	n         int
-	pass      int
-	remaining int64
-	retry     time.Duration // of the last call; 0 if it passed
+	pass      int           // how many of the charges are admitted
+	remaining int64         // after the charges
+	retry     time.Duration // RetryAfter of the last charge; 0 if it is admitted
 }
 
 // TestPublished decides the examples of well-known articles on the algorithms, and gets the
@@ -116,7 +116,8 @@ func TestPublished(t *testing.T) {
 }
 
 // TestPublishedTwoLimits decides the published example of two limits of one key, 20 per
-// minute and 5 per 3 seconds. A call that one limit refuses spends nothing under the other.
+// minute and 5 per 3 seconds. A call that one limit refuses spends nothing under the
+// other limit.
 func TestPublishedTwoLimits(t *testing.T) {
 	const start = 1_700_000_000_000_000
 	minute := algorithms.SlidingLog(20, time.Minute).Named("1m")
@@ -155,16 +156,16 @@ func TestPublishedTwoLimits(t *testing.T) {
 		tx.Decide(start+(7*time.Second).Microseconds(), states)
 	}
 	if got := tx.Decisions[0].Remaining; got != 0 {
-		t.Errorf("100 calls for the minute alone: got %d remaining, want 0", got)
+		t.Errorf("100 calls under the limit of a minute alone: got %d remaining, want 0", got)
 	}
 	if got, want := tx.RetryAfter(), 53*time.Second; got != want { // when the first unit is a minute old
-		t.Errorf("a minute's limit used up: got retry after %v, want %v", got, want)
+		t.Errorf("the limit of a minute is used up: got retry after %v, want %v", got, want)
 	}
 }
 
 // TestRatesAreExact spends as soon as RetryAfter allows, for up to a year, and gets exactly
-// quota units per period. If 3 per second were rounded to one per 333,334 µs, 189 units a
-// year would be missing.
+// the burst plus quota units per period. If 3 units per second were rounded to one per
+// 333,334 µs, 189 units a year would be missing.
 func TestRatesAreExact(t *testing.T) {
 	tests := []struct {
 		quota, burst, cost int64

@@ -17,7 +17,7 @@ type stepper interface {
 // TestPurity takes from one state several times, as a store does to explain a refusal or to
 // reserve. Each Take returns the same as for a copy of the state, and leaves the state
 // unchanged, even if the log of the returned state shares memory with the log of the old
-// state. Step gives the same results, whatever was in its decision before.
+// state. Step gives the same results, whatever *d was before.
 func TestPurity(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 8))
@@ -87,14 +87,14 @@ func TestLogOfManyUnits(t *testing.T) {
 	}
 }
 
-// TestTakeAllocates: Take and Queue do not allocate, except that a log grows less than once
-// in a hundred charges.
+// TestTakeAllocates: Take and Queue do not allocate, except that a sliding log allocates
+// at most once in a hundred charges.
 func TestTakeAllocates(t *testing.T) {
 	berlin := mustLoad(t, "Europe/Berlin")
 	limits := append(everyAlgorithm(1000, 1000, time.Second), algorithms.Calendar(1000, algorithms.Day, berlin))
 	for _, l := range limits {
 		s, now := weir.State{}, int64(1_700_000_000_000_000)
-		for i := range int64(2000) { // a log in full use
+		for i := range int64(2000) { // fills the log
 			s, _ = l.Algorithm.Take(s, &l, now+i*1000, 1)
 		}
 		now += 2_000_000

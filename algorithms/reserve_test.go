@@ -60,12 +60,12 @@ func newBooking(t *testing.T, r *rand.Rand, seed uint64) *booking {
 		now: 1_700_000_000_000_000 + r.Int64N(1e12), states: make([]weir.State, 1)}
 }
 
-// cancel cancels the i-th charge, and reports whether that changes the state.
+// cancel cancels the i-th charge, and reports whether the state changes.
 func (b *booking) cancel(i int) (freed bool) {
 	gone := b.active[i]
 	tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: -gone.n, Spent: gone.at}}, Undo: b.turns[i].Undo}
 	if b.r.IntN(4) == 0 {
-		tx.Undo = nil // cancel by arithmetic, without the kept state
+		tx.Undo = nil // the algorithm must cancel without the earlier state
 	}
 	before := fmt.Sprint(b.states[0])
 	tx.Decide(b.now, b.states)
@@ -93,13 +93,14 @@ func (b *booking) charge() {
 		b.Fatalf("seed %d: %v waits %v, want %v to %v", b.seed, b.limit, tx.Wait, tx.Delay, tx.Within)
 	}
 	if n := len(b.active); !b.cancels && n > 0 && at < b.active[n-1].at {
-		b.Fatalf("seed %d: %v: goes at %d, before an earlier charge, which goes at %d", b.seed, b.limit, at, b.active[n-1].at)
+		b.Fatalf("seed %d: %v: a charge goes at %d, before an earlier charge, which goes at %d", b.seed, b.limit, at, b.active[n-1].at)
 	}
 	b.active, b.turns = append(b.active, spending{at, cost}), append(b.turns, tx)
 	b.log = append(b.log, fmt.Sprintf("%d: %d within %v: at %d", b.now, cost, tx.Within, at))
 }
 
-// check compares the instants of the charges that were not cancelled with the definition.
+// check fails the test unless, by the definition, the charges that were not cancelled fit
+// at their instants.
 func (b *booking) check() {
 	b.Helper()
 	slices.SortStableFunc(b.active, func(a, b spending) int { return int(a.at - b.at) })
@@ -108,7 +109,7 @@ func (b *booking) check() {
 		switch name := b.limit.Algorithm.Name(); {
 		case name == "anchored-window": // a window keeps its beginning if its first unit is cancelled
 			fits = b.active[:i+1].sum(s.at-b.period+1, s.at+1) <= 2*b.quota
-		case name == "leaky-bucket" && !fits: // departs at the next whole microsecond
+		case name == "leaky-bucket" && !fits: // a queue delays a departure to the next whole microsecond
 			fits = b.fits(b.active[:i], b.quota, b.burst, b.period, s.at+1, s.n)
 		}
 		if !fits {
@@ -117,7 +118,7 @@ func (b *booking) check() {
 	}
 }
 
-// The method after returns the indexes of the entries that are spent after now.
+// The method after returns the indexes of the entries that are later than now.
 func (h history) after(now int64) (indexes []int) {
 	for i, s := range h {
 		if s.at > now {
@@ -160,7 +161,7 @@ func TestCancelFreesTheSlot(t *testing.T) {
 		if got := reserve(); got <= fourth {
 			t.Errorf("%v: the second reservation is cancelled, and the next charge goes at %v, want it after %v", limit, got, fourth)
 		}
-		cancel(now + 1e15) // never reserved
+		cancel(now + 1e15) // nothing is reserved for this instant
 	}
 }
 
@@ -277,7 +278,8 @@ func (b *booking) giveBack(tx *weir.Transaction) {
 	b.log = append(b.log, fmt.Sprintf("%d: cancel %d at %d: %+v -> %+v", b.now, back.Charges[0].Cost, back.Charges[0].Spent, before, b.states[0]))
 }
 
-// checkNoLonger fails the test if a charge waits longer than it would from the state kept.
+// checkNoLonger fails the test if a charge waits longer than it would if nothing had been
+// cancelled. The argument kept is the state without cancellations.
 func (b *booking) checkNoLonger(kept weir.State, cost int64, within time.Duration) {
 	b.Helper()
 	wait := func(s weir.State) (d time.Duration, admitted bool) {
@@ -289,7 +291,8 @@ func (b *booking) checkNoLonger(kept weir.State, cost int64, within time.Duratio
 	}
 	got, _ := wait(b.states[0])
 	want, admitted := wait(kept)
-	// RetryAfter of a queue says when it admits, not when the charge goes.
+	// RetryAfter of a queue says when the queue admits a charge, not when the charge
+	// departs.
 	alike := admitted || within == 0 || b.limit.Algorithm.Name() != "leaky-bucket"
 	if got > want && alike {
 		b.Fatalf("seed %d: %v: after Cancel a cost of %d waits %v within %v, without it %v\n%v\n%+v\nkept %+v", b.seed, b.limit, cost, got, within, want, b.log, b.states[0], kept)

@@ -11,10 +11,10 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestSwitchedRetryAfter: a charge that is refused is admitted at the instant that
-// RetryAfter names, and at any later instant, if nothing else is spent. A charge that does not
-// wait is not admitted earlier. This holds after reservations, cancellations, units given
-// back, changes of the limit and steps of the clock.
+// TestSwitchedRetryAfter: a refused charge is admitted when its RetryAfter is over, and
+// at any later instant, if nothing else is spent. A charge that does not wait is not
+// admitted earlier. This holds even if charges were reserved or cancelled, units were
+// given back, the limit changed or the clock stepped.
 func TestSwitchedRetryAfter(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 13))
@@ -70,7 +70,8 @@ func randomCharge(r *rand.Rand, l weir.Limit, turns *[]weir.Transaction) weir.Tr
 	return tx
 }
 
-// checkRetryAfter makes a refused charge again, at RetryAfter and at other instants.
+// checkRetryAfter makes a refused charge again, when its RetryAfter is over and at other
+// instants.
 func checkRetryAfter(r *rand.Rand, tx *weir.Transaction, s weir.State, now int64) error {
 	admitted := func(after int64) bool {
 		again := weir.Transaction{Charges: tx.Charges, Within: tx.Within}
@@ -90,7 +91,7 @@ func checkRetryAfter(r *rand.Rand, tx *weir.Transaction, s weir.State, now int64
 	return nil
 }
 
-// switchedNumbers returns limits of one algorithm with any numbers.
+// switchedNumbers returns limits of one algorithm with random numbers.
 func switchedNumbers(r *rand.Rand, kind int) (limits []weir.Limit) {
 	period := 2 + r.Int64N(60)
 	for range 2 + r.IntN(2) {

@@ -58,7 +58,9 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 	case cost < 0:
 		n := min(givenBack(cost), g.spent())
 		g.giveBack(n)
-		all := logOf(s, l, now) // as of now, because a reservation may be cancelled
+		// Keep the units in the window of now: they count again if a reservation is
+		// cancelled.
+		all := logOf(s, l, now)
 		all.giveBack(n)
 		*s = weir.State{At: at, A: all.base, Log: all.marks}
 		if len(all.marks) == 0 && at == now {
@@ -71,8 +73,8 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 	g.view().decide(d, now, at, 0, true)
 }
 
-// keepFor returns for how many µs units are kept: for the period, or for a longer one if a
-// limit of that longer period has written the state.
+// keepFor returns how many µs units are kept: the period, or a longer period if a limit of
+// that period has written the state.
 func keepFor(s *weir.State, period, at int64) int64 {
 	if n := len(s.Log); n > 0 && at < s.Until {
 		return max(period, s.Until-s.Log[n-1].At)
@@ -103,7 +105,9 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 	case cost < 0:
 		n := min(givenBack(cost), g.spent())
 		g.giveBack(n)
-		all := logSince(s, now-keep) // as of now, because a reservation may be cancelled
+		// Keep the units in the window of now: they count again if a reservation is
+		// cancelled.
+		all := logSince(s, now-keep)
 		all.giveBack(n)
 		if len(all.marks) == 0 {
 			*s, reset = unspent(0, now, at), 0
@@ -117,9 +121,10 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 	v.decide(d, now, at, retry, cost <= 0 || retry == 0 && at == now)
 }
 
-// Reserve decides like Take, for units that will be spent at the later instant at. For a
-// charge that waits, weir calls Reserve instead of Take. Reserve keeps the units that will
-// have left the window by then, because they still count if the reservation is cancelled.
+// Reserve decides like Take, for units that will be spent at a later instant, the parameter
+// at. For a charge that waits, weir calls Reserve instead of Take. Reserve keeps the
+// units that will have left the window by then, because they still count if the
+// reservation is cancelled.
 func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (next weir.State, d weir.Decision) {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	next, d = g.Take(s, l, at, cost)
@@ -133,7 +138,7 @@ func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (n
 	return next, d
 }
 
-// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
+// Cancel implements weir.Canceler.
 func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	g := logSince(&s, now-keep)
@@ -160,7 +165,8 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 	return weir.State{At: s.At, A: g.base, Log: kept, Until: kept[len(kept)-1].At + keep}
 }
 
-// A spentLog is a log at the instant at, without the units that have left the window.
+// A spentLog is a log as of one instant, without the units that have left the window by
+// then.
 type spentLog struct {
 	quota, period int64
 	at            int64
@@ -174,14 +180,14 @@ func logOf(s *weir.State, l *weir.Limit, at int64) spentLog {
 	return g
 }
 
-// logSince returns the log of s without the entries at or before the instant old.
+// logSince returns the log of s without the entries up to and including a given instant.
 func logSince(s *weir.State, old int64) spentLog {
 	g := spentLog{marks: s.Log, base: s.A}
 	g.drop(old)
 	return g
 }
 
-// drop leaves out the entries at or before the instant old.
+// drop removes the entries up to and including a given instant.
 func (g *spentLog) drop(old int64) {
 	if len(g.marks) == 0 || g.marks[0].At > old {
 		return
@@ -226,8 +232,8 @@ func (g *spentLog) view() view {
 	}
 }
 
-// rebase counts from the first mark again, so that sums stay below 2^53 in a log
-// that is never empty. That takes a copy, once in 2^50 units.
+// rebase counts from the first mark again, so that sums stay below 2^53 in a log that is
+// never empty. It copies the log, but only once in 2^50 units.
 func (g *spentLog) rebase() {
 	marks := make([]weir.LogEntry, len(g.marks), len(g.marks)+1)
 	for i, m := range g.marks {
@@ -249,7 +255,9 @@ func (g *spentLog) giveBack(n int64) {
 			g.marks = g.marks[:last]
 			continue
 		}
-		if g.marks[last].Sum > sum { // part of a charge goes; append a copy, because entries are never changed
+		if g.marks[last].Sum > sum {
+			// Some units of the entry stay. Append a new entry, because entries are never
+			// changed.
 			g.marks = append(g.marks[:last:last], weir.LogEntry{At: g.marks[last].At, Sum: sum})
 		}
 		return

@@ -1,20 +1,22 @@
--- The sliding log, in a hash. An entry is an instant and the units that were spent then. Limits
--- of one rule and key that are charged alike share a log. For each limit the log has the entry
--- at which its window began when the log was last written. Limits that are charged differently
--- have logs of their own.
+-- The logs of a key, in a hash. An entry of a log is an instant and the units that were
+-- spent then. Limits of one rule and key that are charged alike share a log, which knows
+-- where the window of each limit began when the log was last written. Limits that are
+-- charged differently have logs of their own.
 --
 -- Field "h" holds, for each log:
---   its limits, its number, the newest instant, when the value expires, its first and last
---   closed block, and the length of the open block;
---   for each limit, how many µs it keeps its units, how many units it has, when the first of
---   them was spent, how many units precede that one in its block, and the number of the block;
+--   the ids of its limits, its number, the newest instant, when the value expires, the numbers
+--   of its first and last closed block, and the length of the open block;
+--   for each limit, how many µs the limit keeps its units, how many units it has, when the first
+--   of these units was spent, how many units precede that first unit in its block, and the
+--   number of that block;
 --   the open block, which has the newest entries.
 -- Each closed block is a field of its own, named by two numbers: "log:block".
 --
--- A block has the instant of its first entry, its range, and entries: the µs since that instant,
--- and the units of the block up to the entry. If p is the largest power of 2 that divides the
--- number of a closed block, its range is how many units p blocks have, from itself on. A search
--- therefore takes few steps, however long the log is, and the change of a block changes few
+-- A block has the instant of its first entry, its range, and its entries. An entry has
+-- the µs since that instant, and the units of the block up to this entry. The range of a
+-- closed block is how many units p blocks have, of which this block is the first; p is
+-- the largest power of 2 that divides the number of the block. A search therefore takes
+-- few steps, however long the log is, and the change of a block changes the ranges of few
 -- others.
 local log_form, limit_form, head_form = '<I4ddI4I4I4', '<ddddI4', '<dd'
 local log_size, limit_size, entries_from = 32, 36, 18
@@ -89,7 +91,7 @@ local function power(b)
   return p
 end
 
--- spread adds n to the ranges of all earlier blocks that include block b.
+-- spread adds n to the range of each earlier block whose range includes block b.
 local function spread(log, b, n)
   b = b - power(b)
   while b >= log.low and b > 0 do
@@ -99,9 +101,10 @@ local function spread(log, b, n)
   end
 end
 
--- skip goes from block b to later blocks, as long as pass(block, units) is true for them. The
--- argument units is how many units come before that block, from block b on. skip returns these
--- two arguments of the last call of pass that was true, or b and 0.
+-- skip goes from block b to later blocks while pass(block, units) returns true. These
+-- arguments are the number of a later block, and how many units lie between the
+-- beginnings of b and of that block. skip returns the arguments of the last call of pass
+-- that returned true, or b and 0.
 local function skip(log, b, pass)
   local left, step, high = 0, 1, log.high
   while b <= high do
@@ -128,9 +131,9 @@ local function skip(log, b, pass)
   return b, left
 end
 
--- since searches for the first unit that was spent after old, and begins after the first u
--- units of block b. It returns the block of that unit, how many units of the block precede it,
--- and how many units the search has passed.
+-- since finds the first unit that is newer than the instant `old`. The search begins
+-- after the first u units of block b. since returns the block of the unit, how many units
+-- of that block precede the unit, and how many units the search has passed.
 local function since(log, b, u, old)
   local passed = 0
   if b <= log.high and block(log, b + 1).base <= old then
@@ -177,9 +180,9 @@ end
 -- natural reports whether x is an integer from 0 to 2^53 − 1.
 local function natural(x) return x >= 0 and x < 9007199254740992 and x % 1 == 0 end
 
--- parse_logs parses text, the field "h", into group, and reports whether it is well formed. The
--- first and last block of each log must exist, and no time may be longer than limits and waits
--- can be.
+-- parse_logs parses the field "h" into group, and reports whether the field is well
+-- formed. The first and last closed block of each log must exist, and no time may be
+-- longer than limits and waits can be.
 local function parse_logs(group, text, now)
   local from = 1
   while from <= #text do
@@ -210,9 +213,9 @@ local function parse_logs(group, text, now)
   return from == #text + 1
 end
 
--- open_logs reads the logs at group.key for the charges of a transaction, and reports whether
--- they are well formed. A limit keeps its units for its period, or for a longer period under
--- which they were spent: see keepFor in slidinglog.go.
+-- open_logs reads the logs at group.key for the charges of a transaction, and reports
+-- whether the logs are well formed. A limit keeps its units for its period, or for a
+-- longer period under which units were spent: see keepFor in slidinglog.go.
 local function open_logs(group, charges)
   group.logs, group.limits = {}, {}
   local text = redis.call('HGET', group.key, 'h')
@@ -230,9 +233,9 @@ local function open_logs(group, charges)
   return true
 end
 
--- window describes the units of a limit that were spent after old. It returns the block of the
--- first one, how many units of that block precede it, the number of units, and when the first
--- was spent.
+-- window describes the units of a limit that are newer than the instant `old`. It returns
+-- the block of the first of these units, how many units of that block precede the first
+-- one, how many units there are, and when the first one was spent.
 local function window(c, old)
   local m = c.limit
   if not m or m.spent == 0 then return c.log.high + 1, total(block(c.log, c.log.high + 1)), 0, 0 end
@@ -242,7 +245,7 @@ local function window(c, old)
   return b, u, m.spent - passed, (unit(m.log, b, u, 1))
 end
 
--- take returns the µs from at until the cost fits, or −1.
+-- take returns how many µs after the instant `at` the cost fits, or −1.
 local function take(c, at, cost, quota, period)
   c.at = at
   c.b, c.u, c.spent, c.first = window(c, at - period)
@@ -252,17 +255,18 @@ local function take(c, at, cost, quota, period)
   return (over == 1 and c.first or unit(c.log, c.b, c.u, over)) + period - at
 end
 
--- recent returns the window of the units that the limit keeps now. The window of a reservation
--- may be a later one, but the reservation may be cancelled.
+-- recent returns the results of window for the units that the limit keeps now. A
+-- reservation is decided in a later window, which may lack some of these units. They
+-- count again if the reservation is cancelled.
 local function recent(c)
   if c.at <= c.now and c.keep == c.period then return c.b, c.u, c.spent, c.first end
   return window(c, c.now - c.keep)
 end
 
--- cancel finds the units that were spent at the instant `of`. c.same is their number, c.left the
--- number of older units, and c.gone the number of units that are given back: c.same, but at most
--- n. If these units are the newest, and floor is not nil, c.frontier goes back to the newest
--- instant that is left, but not below floor.
+-- cancel finds the units that were spent at the instant `of`. c.same is how many there
+-- are, c.left is how many older units the window has, and c.gone is how many units are
+-- given back: c.same, but at most n. If the units found are the newest, and floor is not
+-- nil, c.frontier goes back to the newest instant that is left, but not below floor.
 local function cancel(c, now, of, n, floor)
   local log = c.log
   local b, u, all = recent(c)
@@ -281,11 +285,11 @@ local function cancel(c, now, of, n, floor)
   end
 end
 
--- describe_log returns the numbers of a log that Go needs to decide the charge. The first is
--- the newest instant. The second is the instant until which the units are kept, or 0 if they
--- are kept no longer than the period. Pairs of numbers follow. A pair k, t says that the k-th
--- oldest unit of the window was spent at t. If the charge is one of a batch, more is how many
--- units the charges of the batch that fit spend.
+-- describe_log returns the numbers of a log that Go needs to decide the charge. The first
+-- is the newest instant. The second is the instant until which the units are kept, or 0
+-- if they are kept no longer than the period. Pairs of numbers follow. A pair k, t says
+-- that the k-th oldest unit of the window was spent at t. If some charges of a batch do
+-- not fit, `more` is how many units the other charges spend together.
 local function describe_log(c, target, more)
   local log, mixed = c.log, c.keep > c.period
   local b, u, n, first = c.b, c.u, c.spent, c.first
@@ -305,7 +309,7 @@ local function describe_log(c, target, more)
   if c.cost > 0 then
     mark(n + c.cost - c.quota)
     if more then mark(n + c.cost - c.quota + more) end
-    mark(n + c.cost - c.quota + 1) -- for a charge that is forced
+    mark(n + c.cost - c.quota + 1) -- Go needs this unit if the charge is forced
   end
   if mixed then
     mark(n - c.spent)
@@ -341,7 +345,8 @@ local function describe_log(c, target, more)
   return reply
 end
 
--- append spends units at the instant at, which is not before the newest entry.
+-- append adds units that are spent at the instant `at`, which is not before the newest
+-- entry.
 local function append(log, at, units)
   local b = log.high + 1
   local o = block(log, b)
@@ -363,8 +368,8 @@ local function append(log, at, units)
   put(o, at - o.base, sum + units)
 end
 
--- reopen turns the last closed block into the open one, again and again, until the open block
--- has an entry or no block is left.
+-- reopen turns the last closed block into the open block, for as long as the open block
+-- is empty and a closed block is left.
 local function reopen(log)
   while block(log, log.high + 1).n == 0 and log.high >= log.low do
     local b = log.high
@@ -380,7 +385,8 @@ local function reopen(log)
   end
 end
 
--- delete deletes the blocks `from` to `to` of a log, up to 1,000 with one call.
+-- delete deletes the blocks `from` to `to` of a log, up to 1,000 blocks with one call of
+-- Redis.
 local function delete(log, from, to)
   for b = from, to, 1000 do
     local list = {}
@@ -392,7 +398,7 @@ end
 -- drop removes the newest units from a log. The argument units is how many. The block of the
 -- newest unit that stays becomes the open block.
 local function drop(log, units)
-  local function upto(from, b) -- the units from block from to b
+  local function upto(from, b) -- returns how many units the blocks `from` to b have
     local _, n = skip(log, from, function(after) return after <= b end)
     return n
   end
@@ -453,7 +459,8 @@ local function fate(c)
   if not c or c.cost == 0 then return '' end
   if c.cost > 0 then return string.format('+%.0f', c.cost) .. (c.forced or '') end
   if c.of then return string.format('%.0f %.0f %.0f', c.cost, c.of, c.frontier) end
-  -- The charge gives back the newest units of its window, but none that are older.
+  -- The charge gives back the newest units of its window, but no units from before the
+  -- window.
   local units = math.min(-c.cost, c.spent)
   local _, _, all = recent(c)
   return string.format('-%.0f', units == all and -c.cost or units)
@@ -540,7 +547,7 @@ local function leave(m)
   m.log.limits, m.log.ids = left, nil
 end
 
--- spend carries out the charges of a log, which all have the fate of the charge c.
+-- spend carries out the charges of a log. All of them have the fate of the charge c.
 local function spend(log, c, now)
   local most = 0
   for _, m in ipairs(log.limits) do
@@ -598,9 +605,9 @@ local function spend(log, c, now)
   end
 end
 
--- write stores the logs. A log that has no units that count, and is not charged now, is kept
--- until the longest period of the charges has passed since its units stopped to count, because
--- the clock may step back.
+-- write stores the logs. If a log is not charged now, and none of its units count, it is
+-- still kept for the longest period of the charges after its units stopped counting,
+-- because the clock may step back.
 local function write(group, now, longest)
   local texts, till, lasts = {}, now, {}
   for i, log in ipairs(group.logs) do
@@ -635,8 +642,8 @@ local function write(group, now, longest)
   redis.call('PEXPIRE', group.key, ms(expires - now))
 end
 
--- spend_logs spends the charges of a group, each at its c.target. If forget is true, spend_logs
--- removes the limits of these charges from the logs instead.
+-- spend_logs spends each charge c of a group at the instant c.target. If forget is true,
+-- spend_logs removes the limits of these charges from the logs instead.
 local function spend_logs(group, now, forget)
   local changed, longest = forget, 0
   for _, c in ipairs(group.charges) do

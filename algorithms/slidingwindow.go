@@ -6,19 +6,22 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// SlidingWindow estimates how many units were spent in the last period. It adds the units of
-// the current window and a share of the units of the window before: the share of that window
-// that the last period still covers. SlidingWindow allows a charge if the estimate with the
-// charge is at most quota. The estimate is right if the units of the window before were spent
-// evenly. If not, SlidingWindow admits at most 2·quota − 1 units in a span of the period,
-// (t − period, t]. In a shorter span it admits less: at most 1.5·quota in half a period, and
-// 1.1·quota in a tenth of a period. FixedWindow may admit 2·quota within two microseconds.
+// SlidingWindow estimates how many units were spent in the last period. The estimate is
+// the units of the current window plus a share of the units of the previous window. If
+// the last period still covers a quarter of the previous window, the share is a quarter.
+// SlidingWindow allows a charge if the estimate with the charge is at most quota. The
+// estimate is right if the units of the previous window were spent evenly. If not,
+// SlidingWindow admits at most 2·quota − 1 units in a span as long as the period,
+// (t − period, t]. In a shorter span it admits less: at most 1.5·quota in half a period,
+// and 1.1·quota in a tenth of a period. FixedWindow may admit 2·quota within two
+// microseconds.
 //
-// It is the approximation that Cloudflare describes in "How we built rate
-// limiting capable of scaling to millions of domains" (2017), but the weighted
-// counter is not rounded.
+// It is the approximation that Cloudflare describes in "How we built rate limiting
+// capable of scaling to millions of domains" (2017), but SlidingWindow does not round the
+// estimate.
 //
-// A state holds the units of the window that contains At (A) and of the window before (B).
+// A state holds the units of the window that contains At (A) and of the previous window
+// (B).
 func SlidingWindow(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: slidingWindow{}, Quota: quota, Period: period}
 }
@@ -81,7 +84,7 @@ func (w *twoWindows) stepMixed(s *weir.State, d *weir.Decision, now, at, cost in
 	}
 }
 
-// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
+// Cancel implements weir.Canceler.
 func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	period := int64(l.Period) / microsecond
 	w := twoWindows{quota: l.Quota, period: period}
@@ -99,7 +102,8 @@ func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.
 		cur = max(0, cur-n)
 	}
 	switch {
-	case cur == 0 && start > now: // go back to the window before, and take its predecessor to be full
+	case cur == 0 && start > now:
+		// Return to the previous window, and assume that the window before that is full.
 		until := start
 		if prev > 0 {
 			until += period
@@ -121,12 +125,12 @@ func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.
 type twoWindows struct {
 	quota, period int64
 	gone          int64 // µs since the current window began
-	cur, prev     int64 // units spent in the current window and in the window before
+	cur, prev     int64 // units spent in the current window and in the previous window
 }
 
 // load reads the counters of s into w. mixed says that the counters were written under
-// another period and still count. Their windows are then unknown, and load sets cur and prev
-// to 0.
+// another period and still count. The windows of these counters are unknown, so load sets
+// cur and prev to 0.
 func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
 	w.gone = at % w.period
 	start := at - w.gone
@@ -154,14 +158,15 @@ func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
 // wait returns the µs until n more units fit, for n ≤ quota.
 func (w *twoWindows) wait(n int64) int64 {
 	free := w.quota - w.cur - n
-	if free < 0 { // part of the current window must leave the period first
+	if free < 0 { // part of the current window must become older than a period first
 		quo, _ := mulDiv(w.quota-n, w.period, w.cur)
 		return w.period - w.gone + w.period - quo
 	}
 	if w.prev <= free {
 		return 0
 	}
-	quo, _ := mulDiv(free, w.period, w.prev) // µs of the window before that the period may cover
+	// The last period may still cover quo µs of the previous window.
+	quo, _ := mulDiv(free, w.period, w.prev)
 	return max(0, w.period-w.gone-quo)
 }
 

@@ -1,11 +1,11 @@
 -- The arithmetic of slidingwindow.go.
 
--- mul_div returns floor(a * b / c) for 0 <= a < c or 0 <= b < c, however large
--- the product.
+-- mul_div returns floor(a * b / c) for 0 <= a < c or 0 <= b < c, exactly even if the
+-- product exceeds 2^53.
 local function mul_div(a, b, c)
   if a * b < 9007199254740992 then return math.floor(a * b / c) end
   if a > b then a, b = b, a end
-  -- long division: each step takes as many binary digits of a as keep its products below 2^53
+  -- Long division: a step takes many binary digits of a, but its products stay below 2^53.
   local digit = 2
   while digit * 2 * c < 4503599627370496 and digit * 2 * b < 4503599627370496 do digit = digit * 2 end
   local digits, n = {}, 0
@@ -25,9 +25,9 @@ local function mul_div(a, b, c)
   return quo
 end
 
--- load returns the µs since the current window began, the units of that window, and those of
--- the window before. If the counters were written under another period and still count, load
--- returns 0 for both windows, and a fourth value: the sum of all units.
+-- load returns the µs since the current window began, the units of that window, and the
+-- units of the previous window. If the counters were written under another period and
+-- still count, load returns 0 for both windows, and a fourth value: the sum of all units.
 local function load(at, a, b, till, now, period)
   local gone = now % period
   local start = now - gone

@@ -32,7 +32,7 @@ func (s *switcher) decide(state weir.State, l weir.Limit, now, cost int64) weir.
 
 // charge charges cost units under the i-th limit. First it checks the decisions of that
 // limit: exactly Remaining units fit, and a charge that does not fit now fits after
-// RetryAfter and not before.
+// RetryAfter and not a microsecond earlier.
 func (s *switcher) charge(i int, cost int64) error {
 	l, st := s.limits[i], s.state[0]
 	look := s.decide(st, l, s.now, 0)
@@ -40,11 +40,11 @@ func (s *switcher) charge(i int, cost int64) error {
 	next := look.NextAfter.Microseconds()
 	switch left, most := look.Remaining, newKey(l).burst; {
 	case left < 0 || left > most:
-		return fmt.Errorf("%v: Remaining %d is below 0 or above the capacity", l, left)
+		return fmt.Errorf("%v: Remaining is %d, which is below 0 or above the capacity", l, left)
 	case left > 0 && !fits(0, left) || fits(0, left+1):
-		return fmt.Errorf("%v: Remaining %d; so many fit: %v, one more fits: %v", l, left, left > 0 && fits(0, left), fits(0, left+1))
+		return fmt.Errorf("%v: Remaining is %d; so many units fit: %v, one more fits: %v", l, left, left > 0 && fits(0, left), fits(0, left+1))
 	case left < most && (!fits(next, left+1) || fits(next-1, left+1)):
-		return fmt.Errorf("%v: one more unit does not fit after NextAfter %d µs and not before", l, next)
+		return fmt.Errorf("%v: one more unit does not fit after NextAfter, %d µs, or fits a microsecond earlier", l, next)
 	}
 	d := s.decide(st, l, s.now, cost)
 	if retry := d.RetryAfter.Microseconds(); !d.Allowed && d.RetryAfter != weir.Never && (!fits(retry, cost) || fits(retry-1, cost)) {
@@ -122,7 +122,7 @@ func TestSwitchedTiersTogether(t *testing.T) {
 	}
 }
 
-// randomTiers returns limits of one algorithm. If alike is true, they have one period.
+// randomTiers returns limits of one algorithm. If alike is true, all have the same period.
 func randomTiers(r *rand.Rand, kind int, alike bool) (limits []weir.Limit) {
 	period := func() time.Duration {
 		return []time.Duration{time.Second, time.Minute, time.Duration(1+r.Int64N(1000)) * time.Microsecond, 12 * time.Second, 24 * time.Hour}[r.IntN(5)]
@@ -158,9 +158,10 @@ func (s *switcher) step(r *rand.Rand) error {
 	return nil
 }
 
-// TestSwitchedMeters: a key that is charged under several meters of one name admits, in any
-// span W, at most the largest burst and what the largest rate drains in W. For limits of one
-// period that is the largest Burst plus the largest Quota, minus 1.
+// TestSwitchedMeters: if a key is charged under several meters of one name, the key
+// admits in any span at most the largest burst plus what the largest rate drains in the
+// span. If all limits have one period, that is the largest Burst plus the largest Quota,
+// minus 1, in a period.
 func TestSwitchedMeters(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 8))
@@ -190,9 +191,10 @@ func TestSwitchedMeters(t *testing.T) {
 	}
 }
 
-// TestSwitchedWindows charges a key under fixed windows of one name that differ in length.
-// From the first charge under a limit to the end of that window, the limit counts what is
-// spent under all of them: it admits nothing once its quota is spent in all.
+// TestSwitchedWindows charges a key under fixed windows of one name that differ in
+// length. From its first charge in a window until the window ends, a limit counts the
+// units that are spent under all limits: it admits nothing more when these units reach
+// its quota.
 func TestSwitchedWindows(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 10))
@@ -205,8 +207,8 @@ func TestSwitchedWindows(t *testing.T) {
 			period *= 2 + r.Int64N(5) // each window lies in one window of the next limit
 		}
 		s := newSwitcher(limits...)
-		used := make([]int64, len(limits)) // the number of the window in which the limit was last used
-		since := make([]int, len(limits))  // the index in s.spent of its first charge in that window
+		used := make([]int64, len(limits)) // for each limit: the number of the window of its last charge
+		since := make([]int, len(limits))  // for each limit: the index in s.spent of its first charge in that window
 		for range 100 {
 			before := len(s.spent)
 			i := r.IntN(len(limits))
@@ -218,7 +220,7 @@ func TestSwitchedWindows(t *testing.T) {
 				used[i], since[i] = window, before
 			}
 			if sum := s.spent[since[i]:].sum(0, s.now+1); len(s.spent) > before && sum > l.Quota {
-				t.Fatalf("seed %d: %v: %v admits a charge, though %d units are spent since its first charge in this window", seed, limits, l, sum)
+				t.Fatalf("seed %d: %v: %v admits a charge, though %d units have been spent since its first charge in this window", seed, limits, l, sum)
 			}
 			s.now += r.Int64N(limits[r.IntN(len(limits))].Period.Microseconds()/2 + 1)
 		}
@@ -250,11 +252,11 @@ func switchedPeriods(r *rand.Rand, kind int) (limits []weir.Limit) {
 	return limits
 }
 
-// TestSwitchedPeriods charges a client under limits of one name whose periods differ, as the
-// client chooses. From a charge of a limit until that charge no longer counts, the limit
-// counts all that is spent under any of the limits. No limit by itself admits more than its
-// worst case. No limit blocks a key for longer than its own period, or two periods for a
-// sliding window.
+// TestSwitchedPeriods charges a client under limits of one name whose periods differ, as
+// the client chooses. From a charge under a limit until that charge no longer counts, the
+// limit counts all units that are spent under any of the limits. No limit by itself
+// admits more than its worst case. No limit blocks a key for longer than its own period,
+// or two of its periods if it is a sliding window.
 func TestSwitchedPeriods(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 11))
@@ -334,8 +336,8 @@ func (s *periodSwitcher) step(r *rand.Rand) error {
 	return nil
 }
 
-// record adds a charge, number n of all, to the uses of the i-th limit. It checks that the
-// units that the limit must count are within its quota.
+// record adds the charge s.spent[n] to the uses of the i-th limit. It checks that the units
+// that the limit must count are within the quota of the limit.
 func (s *periodSwitcher) record(i, n int) error {
 	l, u := s.limits[i], &s.uses[i]
 	period := l.Period.Microseconds()
@@ -362,13 +364,14 @@ func (s *periodSwitcher) record(i, n int) error {
 	return nil
 }
 
-// TestSwitchedNear: the windows of two sliding windows whose periods differ by less than a
-// factor of 2 may end at one instant. One limit may then take the counters of the other for
-// its own, and count units by a share or not at all. Each limit by itself still admits at
-// most its worst case, 2·quota − 1, or 2·quota if units are given back.
+// TestSwitchedNear: if the periods of two sliding windows differ by less than a factor of
+// 2, their windows may end at one instant. One limit may then take the counters of the
+// other limit for its own, and count only a share of some units, or nothing of them. Each
+// limit by itself still admits at most its worst case, 2·quota − 1, or 2·quota if units
+// are given back.
 func TestSwitchedNear(t *testing.T) {
 	for _, tt := range []nearCase{
-		{ // the 29 units of the window before are forgotten
+		{ // the 29 units of the previous window are forgotten
 			[]weir.Limit{algorithms.SlidingWindow(30, time.Minute), algorithms.SlidingWindow(2, 100*time.Second)},
 			[][3]int64{{179, 0, 29}, {180, 0, 1}, {200, 1, 1}, {201, 0, 28}}, 58,
 		},
@@ -424,7 +427,7 @@ func (tt nearCase) run(t *testing.T) {
 	}
 }
 
-// runNear charges count sliding windows of similar periods at random.
+// runNear charges sliding windows of similar periods at random. count is how many windows.
 func runNear(t *testing.T, r *rand.Rand, seed uint64, count int) {
 	t.Helper()
 	var limits []weir.Limit
@@ -435,7 +438,7 @@ func runNear(t *testing.T, r *rand.Rand, seed uint64, count int) {
 	s := newSwitcher(limits...)
 	s.now += r.Int64N(1000)
 	gifts := int64(r.IntN(2))
-	var by []int // the limit of each spending
+	var by []int // for each spending: the index of the limit that admitted it
 	for range 16 {
 		i := r.IntN(len(limits))
 		cost := s.decide(s.state[0], limits[i], s.now, 0).Remaining
@@ -463,7 +466,7 @@ func runNear(t *testing.T, r *rand.Rand, seed uint64, count int) {
 	}
 }
 
-// of returns the spendings by the i-th limit.
+// of returns the spendings that the i-th limit admitted. by[k] is the limit of h[k].
 func (h history) of(by []int, i int) (own history) {
 	for k, c := range h {
 		if by[k] == i {

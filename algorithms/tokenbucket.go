@@ -8,11 +8,11 @@ import (
 
 // TokenBucket holds capacity tokens and gains refill tokens in each period: one after the
 // other, and not all at the end of the period. The parameter every is the period. Each unit
-// takes a token. The bucket of a new key is full. In any span of the period, (t − every, t],
-// TokenBucket admits at most capacity + refill − 1 units. The limit has Quota refill and
-// Burst capacity.
+// takes a token. The bucket of a new key is full. In any span as long as the period,
+// (t − every, t], TokenBucket admits at most capacity + refill − 1 units. In the limit,
+// refill is the Quota and capacity is the Burst.
 //
-// It admits the same as GCRA, and shares its arithmetic.
+// TokenBucket admits the same as GCRA, and shares its arithmetic.
 // Source: J. Turner, New Directions in Communications, 1986.
 func TokenBucket(capacity, refill int64, every time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: tokenBucket{}, Quota: refill, Period: every, Burst: capacity}
@@ -34,11 +34,11 @@ func (tokenBucket) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cos
 	meterOf(l).step(s, d, now, cost)
 }
 
-// Meter returns the numbers of the limit as a meter, in ticks: what a unit is worth, what
-// drains in a µs, and the most that may be owed. See redisstore.Metered.
+// Meter implements redisstore.Metered. It returns numbers of ticks: how many a unit adds to
+// the debt, how many drain from the debt in a µs, and how many the debt may have.
 func (tokenBucket) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
 
-// Cancel implements weir.Canceler: it gives back n units spent at the instant at.
+// Cancel implements weir.Canceler.
 func (tokenBucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	return meterOf(l).cancel(s, now, at, n)
 }

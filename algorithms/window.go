@@ -10,10 +10,10 @@ import (
 // units may be spent in each window. The algorithms differ in when the window of an instant
 // begins and ends.
 //
-// A state holds how many units were spent (A) in the window of At. The states of fixed
-// and calendar windows also hold when that window ends (B), because limits of one name may
-// have windows of different lengths. While a longer window lasts, A counts for it. A
-// limit with a shorter window counts A if At lies in its own window, and otherwise 0.
+// Limits of one name may have windows of different lengths. A state holds how many units
+// were spent in the longest of these windows (A). The states of fixed and calendar
+// windows also hold when that window ends (B). A limit with a shorter window counts A
+// units if At lies in its own window, and otherwise none.
 type window struct {
 	spent int64 // units spent in the window
 	end   int64 // when the window ends
@@ -21,7 +21,7 @@ type window struct {
 	until int64 // when the longest window ends
 }
 
-// windowOf returns the window from start to end that holds the instant at.
+// windowOf returns the window from start to end, for start ≤ at < end.
 func windowOf(s *weir.State, start, end, at int64) window {
 	w := window{end: end, until: end}
 	if s.At >= start {
@@ -34,8 +34,8 @@ func windowOf(s *weir.State, start, end, at int64) window {
 	return w
 }
 
-// step decides a charge in the window of the instant at = max(now, s.At). b becomes the B
-// of the next state.
+// step decides a charge in the window w, which contains at = max(now, s.At). b becomes
+// the B of the next state.
 func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost int64) {
 	switch {
 	case cost > quota:
@@ -50,7 +50,7 @@ func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost in
 			w.view(quota, at).decide(d, now, at, retry, false)
 			return
 		}
-		w.kept = min(w.kept+cost, 2*weir.MaxTicks) // more than any quota
+		w.kept = min(w.kept+cost, 2*weir.MaxTicks) // the cap is more than any quota
 		w.spent = w.kept
 		*s = weir.State{At: at, A: w.kept, B: b, Until: w.until}
 	case cost < 0:
@@ -79,7 +79,7 @@ func (w window) view(quota, at int64) view {
 	return v
 }
 
-// unspent returns a state in which no unit is spent. No charge fits before the instant at.
+// unspent returns a state in which no unit is spent. If at > now, no charge fits until then.
 func unspent(b, now, at int64) weir.State {
 	if at == now {
 		return weir.State{}
@@ -87,10 +87,11 @@ func unspent(b, now, at int64) weir.State {
 	return weir.State{At: at, B: b, Until: at}
 }
 
-// cancelInWindow gives back n units that were to be spent at the instant at, if that instant
-// lies in the window of s, which begins at start. If no unit is left in a window that has not
-// begun yet, the next state is that of the window before it. That window is taken to be full,
-// and the parameter before becomes the B of its state.
+// cancelInWindow gives back n units that were to be spent at one instant, the parameter
+// at, if that instant lies in the window of s, which begins at start. If this leaves no
+// unit in a window that has not begun yet, the next state is a state of the previous
+// window, and cancelInWindow assumes that the previous window is full. The parameter
+// before is the B of that state.
 func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64) weir.State {
 	if at < start || at > s.At {
 		return s
@@ -105,8 +106,9 @@ func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64)
 	return weir.State{}
 }
 
-// validateWindow returns an error if the quota, or the period in µs, exceeds 2^50. A script
-// could not add up larger numbers exactly, because its numbers are float64.
+// validateWindow returns an error if the quota, or the period in µs, exceeds 2^50. The
+// numbers of a script are float64, which could not hold the sums of larger numbers
+// exactly.
 func validateWindow(l *weir.Limit) error {
 	if l.Quota > weir.MaxTicks {
 		return &uncountable{*l}

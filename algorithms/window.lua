@@ -1,6 +1,5 @@
--- The arithmetic of window.go. spend decides a charge in the window that ends at finish, in
--- which `spent` units are spent. In the longest window, which ends at `ends`, `kept` units are
--- spent.
+-- The arithmetic of window.go. spend decides a charge in a window that has `spent` units
+-- and ends at `finish`. The longest window has `kept` units and ends at `ends`.
 local function spend(spent, kept, b, finish, ends, at, now, cost, quota)
   if cost > 0 then
     if spent > quota - cost then

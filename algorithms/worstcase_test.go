@@ -16,22 +16,23 @@ import (
 // The tests reach these numbers and find no more. The reasons:
 //
 // A meter may owe nothing when the span begins, so B units fit at once. In each of the
-// P − 1 µs that are left, L/P drains. The sum is B + ⌊L(P−1)/P⌋, which is B + L − 1 if
+// P − 1 µs that are left, L/P units drain. The sum is B + ⌊L(P−1)/P⌋, which is B + L − 1 if
 // L ≤ P.
 //
 // A fixed window may be filled at its last instant, and the next window at its first: 2L.
 //
-// An anchored window that is filled when it ends began a period before the next window, so
-// at least its first unit lies outside of the span: 2L − 1. If that unit is given back while
-// later units count, the window stays where it is, because the state does not tell when the
-// second unit was spent. No unit then lies outside of the span: 2L. More is not possible,
-// because each window admits L, and no span of a period touches three windows.
+// An anchored window may also be filled at its last instant, and the next window at its
+// first. But the first window began a period before the next one, with a unit that lies
+// outside of the span: 2L − 1. If that unit is given back while later units count, the
+// window stays where it is, because the state does not tell when the second unit was
+// spent. No unit then needs to lie outside of the span: 2L. More is not possible, because
+// each window admits L, and no span of a period touches three windows.
 //
-// If all L units of a sliding window are spent at its last instant, they count as L(P−g)/P
-// at the instant g of the next window, and ⌊Lg/P⌋ more fit. If a span includes both instants,
-// g is P − 2 at most: L + ⌊L(P−2)/P⌋, which is 2L − 1 if L ≤ P/2. Spending only p < L
-// units in the first window gains (L − p)(P − g)/P in the second, which is less than the
-// L − p lost.
+// If all L units of a sliding window are spent at its last instant, they count as
+// L(P−g)/P when g µs of the next window have passed, and ⌊Lg/P⌋ more fit. If a span
+// includes both instants, g is at most P − 2: L + ⌊L(P−2)/P⌋, which is 2L − 1 if L ≤ P/2.
+// A client that spends only p < L units in the first window loses L − p units there, and
+// gains fewer in the second window: (L − p)(P − g)/P.
 //
 // A log admits L by definition.
 
@@ -64,19 +65,19 @@ func slidingWorst(l weir.Limit) int64 {
 
 func logWorst(l weir.Limit) int64 { return l.Quota }
 
-// worst has, by algorithm, the most units in a span of the period. For calendars see
-// TestWorstCaseCalendar.
+// worst has a function for each algorithm, by its name, that returns the most units in a
+// span of the period. For calendars see TestWorstCaseCalendar.
 var worst = map[string]func(weir.Limit) int64{
 	"gcra":            meterWorst,
 	"token-bucket":    meterWorst,
-	"leaky-bucket":    meterWorst, // as a meter
+	"leaky-bucket":    meterWorst, // if callers do not wait
 	"fixed-window":    fixedWorst,
 	"anchored-window": anchoredWorst,
 	"sliding-window":  slidingWorst,
 	"sliding-log":     logWorst,
 }
 
-// all returns a limit of each algorithm but the calendar.
+// all returns a limit of each algorithm except Calendar and InFlight.
 func all(quota, burst int64, period time.Duration) []weir.Limit {
 	return []weir.Limit{
 		algorithms.GCRA(quota, period).WithBurst(burst),
@@ -105,7 +106,7 @@ func (h history) most(period int64) (most int64) {
 // An attack is a list of charges, in the order of their instants.
 type attack []spending
 
-// everything as the cost of an attack stands for all units that Remaining names.
+// everything, as the cost of a charge in an attack, stands for all units that remain.
 const everything = -1
 
 // run returns the charges of the attack that are admitted.
@@ -126,11 +127,11 @@ func (a attack) run(l weir.Limit, within time.Duration) (h history) {
 	return h
 }
 
-// TestWorstCaseReached attacks each algorithm in the way that admits most, and gets exactly
-// the number of worst.
+// TestWorstCaseReached attacks each algorithm in the way that admits most, and gets
+// exactly the number of units that the map worst gives.
 func TestWorstCaseReached(t *testing.T) {
 	const minute, start = 60_000_000, 1_700_000_000_000_000 / 60_000_000 * 60_000_000
-	meter := func(quota int64) (a attack) { // spends all, then each unit as soon as it is free
+	meter := func(quota int64) (a attack) { // spends everything, and then each unit as soon as it is free
 		a = attack{{start, everything}}
 		for i := int64(1); i <= quota; i++ {
 			a = append(a, spending{start + (i*minute+quota-1)/quota, 1})
@@ -164,13 +165,13 @@ func TestWorstCaseReached(t *testing.T) {
 	for _, test := range tests {
 		got := test.attack.run(test.limit, 0).most(minute)
 		if claim := worst[test.limit.Algorithm.Name()](test.limit); got != test.want || got != claim {
-			t.Errorf("%v: got %d units in a span, want %d; worst has %d", test.limit, got, test.want, claim)
+			t.Errorf("%v: got %d units in a span, want %d; the map worst gives %d", test.limit, got, test.want, claim)
 		}
 	}
 }
 
 // TestWorstCaseAnchoredRefund: an anchored window whose first unit is given back admits
-// 2·quota in a span of its period, and never more, whatever is given back.
+// 2·quota in a span of its period, but no more, whatever is given back.
 func TestWorstCaseAnchoredRefund(t *testing.T) {
 	const start, minute = 1_700_000_000_000_000, 60_000_000
 	l := algorithms.AnchoredWindow(10, time.Minute)
@@ -191,7 +192,7 @@ func TestWorstCaseAnchoredRefund(t *testing.T) {
 	take(start+minute-1, 1, 0)
 	take(start+minute, 10, 0)
 	if got := h[1:].most(minute); got != 20 { // without the unit that was given back
-		t.Errorf("%v: got %d in a window after its first unit was given back, want 20", l, got)
+		t.Errorf("%v: got %d in a span of the period after the first unit was given back, want 20", l, got)
 	}
 
 	seed := rand.Uint64()
@@ -233,15 +234,15 @@ func TestSlidingWindowSpreads(t *testing.T) {
 	}
 }
 
-// A best is a state, and the most units admitted in a span on the way to it.
+// A best is a state, and the most units that a span can admit on the way to that state.
 type best struct {
 	state weir.State
 	units int64
 }
 
 // mostAdmitted returns the most units that any schedule of charges gets in a span of the
-// period. It searches all schedules of up to three periods, from a new key on, and keeps for
-// every state that can be reached the most units admitted in the span so far.
+// period. It searches all schedules of up to three periods, from a new key on. For each
+// state that can be reached, it keeps the most units that the span has admitted so far.
 func mostAdmitted(l weir.Limit) (most int64) {
 	period := l.Period.Microseconds()
 	start := 8 * period // a window begins here
@@ -264,7 +265,7 @@ func mostAdmitted(l weir.Limit) (most int64) {
 	return most
 }
 
-// reachable returns the states that one charge, of any cost that fits, leads to.
+// reachable returns the states after one charge of any cost that fits.
 func reachable(l weir.Limit, from map[string]best, now int64) map[string]best {
 	to := make(map[string]best, 2*len(from))
 	for _, b := range from {
@@ -294,8 +295,8 @@ func stateKey(s weir.State) string {
 	return string(k)
 }
 
-// TestWorstCaseExhaustive compares the result of an exhaustive search with worst, for small
-// limits, some of more than one unit per µs.
+// TestWorstCaseExhaustive compares the result of an exhaustive search with the map worst,
+// for small limits. Some of these limits allow more than one unit per µs.
 func TestWorstCaseExhaustive(t *testing.T) {
 	sizes := []struct{ quota, burst, period int64 }{
 		{1, 1, 1}, {3, 2, 1}, {1, 1, 2}, {2, 3, 2}, {3, 3, 2}, {1, 2, 3}, {2, 1, 3}, {4, 4, 3}, {2, 2, 4}, {3, 5, 4},
@@ -316,9 +317,9 @@ func TestWorstCaseExhaustive(t *testing.T) {
 	}
 }
 
-// greedy charges as much as it can, at the instants that decisions name and at others. It
-// also turns the clock back, and half of its charges wait up to within. It returns the
-// charges admitted.
+// greedy often charges all that remains, at the instants that decisions name and at
+// others. It also turns the clock back, and half of its charges may wait for up to the
+// argument within. It returns the charges that were admitted.
 func greedy(r *rand.Rand, l weir.Limit, within time.Duration, steps int) (h history) {
 	k := newKey(l)
 	now := 1_700_000_000_000_000 + r.Int64N(k.period)
@@ -344,7 +345,7 @@ func greedy(r *rand.Rand, l weir.Limit, within time.Duration, steps int) (h hist
 		case 3:
 			now += d.NextAfter.Microseconds()
 		case 4:
-			now += k.period - 1 - now%k.period // where a window ends
+			now += k.period - 1 - now%k.period // to the last instant of a window
 		case 5:
 			now += r.Int64N(k.period)
 		case 6:
@@ -356,7 +357,8 @@ func greedy(r *rand.Rand, l weir.Limit, within time.Duration, steps int) (h hist
 	return h
 }
 
-// TestWorstCaseRandom: greedy never gets more in a span of the period than worst says.
+// TestWorstCaseRandom: the function greedy gets no more units in a span of the period
+// than the map worst gives.
 func TestWorstCaseRandom(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
@@ -378,12 +380,13 @@ func TestWorstCaseRandom(t *testing.T) {
 	}
 }
 
-// TestWorstCaseQueue: if the callers of a leaky bucket wait, single units leave period/leak
-// apart, so any span of a period has at most leak of them, whatever the capacity. A charge
-// of n units leaves at once and delays the charges behind it by n·period/leak. The units
-// before the last charge of a span are therefore less than leak, and the span has at most
-// leak − 1 + n, with n up to the capacity. The bound also holds if some callers wait and
-// others do not, because the bucket is empty when a charge leaves the queue.
+// TestWorstCaseQueue: if the callers of a leaky bucket wait, single units leave at
+// intervals of period/leak, so a span of the period has at most leak single units,
+// whatever the capacity. The n units of one charge leave together and delay the charges
+// behind them by n·period/leak. The units before the last charge of a span are therefore
+// fewer than leak, and the span has at most leak − 1 + n units, with n up to the
+// capacity. The bound also holds if some callers wait and others do not, because the
+// bucket is empty when a charge leaves the queue.
 func TestWorstCaseQueue(t *testing.T) {
 	const second = 1_000_000
 	const start = 1_700_000_000 * second
@@ -394,14 +397,14 @@ func TestWorstCaseQueue(t *testing.T) {
 	for _, test := range []struct{ capacity, leak, want int64 }{{1, 1, 1}, {20, 3, 3}, {3, 7, 7}, {100, 7, 7}} {
 		l := algorithms.LeakyBucket(test.capacity, test.leak, time.Second)
 		if got := flood.run(l, time.Hour).most(second); got != test.want {
-			t.Errorf("%v: a queue of single units lets %d leave in a window, want %d", l, got, test.want)
+			t.Errorf("%v: a queue of single units lets %d leave in a span of the period, want %d", l, got, test.want)
 		}
 	}
 	// leak − 1 units, then the whole capacity as soon as the bucket is empty
 	drip := attack{{start, 1}, {start, 1}, {start, 1}, {start, 1}, {start, 1}, {start, 1}, {start + 6*second/7 + 1, 20}}
 	l := algorithms.LeakyBucket(20, 7, time.Second)
 	if got := drip.run(l, time.Hour).most(second); got != 20+7-1 {
-		t.Errorf("%v: a queue of large charges lets %d leave in a window, want %d", l, got, 20+7-1)
+		t.Errorf("%v: a queue of large charges lets %d leave in a span of the period, want %d", l, got, 20+7-1)
 	}
 
 	seed := rand.Uint64()
@@ -425,10 +428,10 @@ func TestWorstCaseQueue(t *testing.T) {
 	}
 }
 
-// TestWorstCaseCalendar: a span that is no longer than a window admits twice the quota. The
-// Period of the limit may be longer than a window: 24 hours hold a day of 23 hours and a bit
-// of both its neighbours, and 30 days hold a February. Such a span admits three times the
-// quota, and never more, because no two successive windows are short.
+// TestWorstCaseCalendar: a span that is no longer than a window admits twice the quota.
+// The Period of the limit may be longer than a window: 24 hours contain a day of 23 hours
+// and parts of both neighbouring days, and 30 days contain a February. Such a span admits
+// three times the quota, but no more, because no two successive windows are short.
 func TestWorstCaseCalendar(t *testing.T) {
 	berlin := mustLoad(t, "Europe/Berlin")
 	lisbon := mustLoad(t, "Europe/Lisbon")

@@ -13,8 +13,9 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// goZones returns every zone of the data that comes with Go. The data of a machine may list
-// each change up to 2037, but the data of Go has rules, which ZoneBounds reads differently.
+// goZones returns every zone of the data that comes with Go. The data of a machine may
+// list each change of the clock up to 2037. The data of Go has rules instead, which
+// ZoneBounds reads in another way.
 func goZones(t *testing.T) (zones []*time.Location) {
 	t.Helper()
 	r, err := zip.OpenReader(filepath.Join(build.Default.GOROOT, "lib", "time", "zoneinfo.zip"))
@@ -49,8 +50,8 @@ func goZones(t *testing.T) (zones []*time.Location) {
 	return zones
 }
 
-// TestCalendarLeapYears: windows are right on the last days of a leap year, though
-// Time.ZoneBounds is wrong there if it computes the end of a zone from rules.
+// TestCalendarLeapYears: windows are right on the last days of a leap year, although
+// Time.ZoneBounds returns a wrong end there if it computes the end from rules.
 func TestCalendarLeapYears(t *testing.T) {
 	const newYork = "America/New_York"
 	for _, loc := range goZones(t) {
@@ -59,7 +60,7 @@ func TestCalendarLeapYears(t *testing.T) {
 		}
 		late := time.Date(2028, 12, 31, 12, 0, 0, 0, loc)
 		if _, until := late.ZoneBounds(); until.After(late) {
-			t.Logf("this Go ends the zone at %v", until)
+			t.Logf("ZoneBounds of this Go is right: the offset ends at %v", until)
 		}
 		for _, test := range []struct {
 			unit       algorithms.Unit
@@ -92,9 +93,9 @@ func TestCalendarLeapYears(t *testing.T) {
 }
 
 // TestCalendarZones walks the windows of all zones from 1970 to 2100: all months, and the
-// days and weeks near each change of the clock and near the end of each leap year. A window
-// holds its instant and begins when the window before ends. Days begin when boundaries says,
-// to within a minute, because some offsets are not in whole minutes.
+// days and weeks near each change of the clock and near the end of each leap year. Each
+// window begins when the previous window ends. Days begin within a minute of the instants
+// that the function boundaries finds; some offsets are not in whole minutes.
 func TestCalendarZones(t *testing.T) {
 	zones := goZones(t)
 	step := 1

@@ -9,8 +9,8 @@ import (
 	"github.com/seed83679106/weir/internal/panics"
 )
 
-// A fetch takes the units of one call and of more calls after it. Callers share it, so
-// it does not stop if the caller that began it gives up.
+// A fetch takes the units of one call and of later calls. Callers share a fetch, so it
+// does not stop if the caller that began it gives up.
 type fetch struct {
 	t    weir.Transaction
 	more int64 // calls that the lease will serve
@@ -18,12 +18,12 @@ type fetch struct {
 	err  error
 }
 
-// begin starts a fetch of the units of one call, and of a lease for k more calls. The caller
-// holds s.mu.
+// begin starts a fetch of the units of one call and of a lease for k more calls. The
+// caller of begin holds s.mu.
 func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 	f := &fetch{t: weir.Transaction{Charges: e.times(1+k, nil)}, more: k, done: make(chan struct{})}
 	e.fetch = f
-	old := e.end() // units left of the previous lease can no longer be used
+	old := e.end() // the unused units of the previous lease can no longer be used
 	l.calls.Add(1)
 	go func() {
 		defer l.calls.Done()
@@ -64,9 +64,8 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 	return true, nil
 }
 
-// install begins a lease with the units of a fetch. If the answer came when the TTL of the
-// lease was over or the Store was closed, install returns a transaction that gives the units
-// back.
+// install begins a lease with the units of a fetch. If the answer came after the TTL of
+// the lease or after Close, install returns a transaction that gives the units back.
 func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Transaction) {
 	answered := l.now()
 	s.mu.Lock()
@@ -95,8 +94,8 @@ func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Tr
 	return nil
 }
 
-// answer copies the decisions of the fetch to t, for which the fetch was begun. It adds the
-// units of the lease to Remaining.
+// answer copies the decisions of the fetch to t, the transaction for which the fetch was
+// begun, and adds the units of the lease to Remaining.
 func (f *fetch) answer(t *weir.Transaction) {
 	t.Decisions = append(t.Decisions[:0], f.t.Decisions...)
 	t.At, t.Wait, t.Undo = f.t.At, f.t.Wait, t.Undo[:0]
@@ -124,8 +123,9 @@ func (l *Store) expire(s *shard, e *lease) {
 	l.giveBack(context.Background(), back)
 }
 
-// giveBack gives unused units back. It tries only once: after an error the units may still
-// have been given back, and giving them back twice would free units that others have spent.
+// giveBack gives unused units back. It tries only once: after an error the units may have
+// been given back nevertheless, and giving them back twice would free units that others
+// have spent.
 func (l *Store) giveBack(ctx context.Context, backs ...*weir.Transaction) error {
 	var errs []error
 	for _, t := range backs {

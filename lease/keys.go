@@ -10,40 +10,40 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A lease has the counted calls for a list of charges, and the units held for later calls.
+// A lease counts the calls with one list of charges, and holds units for later calls.
 type lease struct {
 	charges []weir.Charge // of one call
 
 	since, count int64 // when the current count of calls began, and the calls since then
-	seen         int64 // calls per TTL in the count before this one
+	seen         int64 // calls per TTL in the previous count
 
-	noted int64           // when next last answered
+	noted int64           // when the newest answer of next came
 	last  []weir.Decision // the decisions of that answer; empty after an error
 
 	fetch     *fetch          // the fetch that has not ended, or nil
 	held      int64           // calls that the lease can still serve
-	unused    int64           // calls whose units are spent in next and not used
+	unused    int64           // calls whose units are spent in next but not used yet
 	sent      int64           // when the fetch called next
-	answered  int64           // when next returned
+	answered  int64           // when the answer of next came
 	until     int64           // when the lease ends
-	at        time.Time       // the At that next returned
-	decisions []weir.Decision // the decisions that next returned
+	at        time.Time       // the At of the answer
+	decisions []weir.Decision // the decisions of the answer
 	timer     *time.Timer
 }
 
-// A shard has the leases of a part of all fingerprints, behind a mutex of its own.
+// A shard has the leases of some fingerprints, behind a mutex of its own.
 type shard struct {
 	mu     sync.Mutex
 	closed bool
-	most   int               // the most leases in known
-	known  map[uint64]*lease // by the fingerprint of their charges
-	once   [64]uint64        // recent fingerprints that came once
+	most   int               // the most leases in the map known
+	known  map[uint64]*lease // leases by the fingerprint of their charges
+	once   [64]uint64        // recent fingerprints that have come once
 	hits   uint64
 	_      [64]byte // keeps the next shard off the cache line
 }
 
-// find returns the lease of t. If there is none, it makes one if t has come before and there
-// is room, and otherwise returns nil.
+// find returns the lease of t. If there is none, find makes one, provided that t may have
+// a lease and has come before, and that there is room. Otherwise find returns nil.
 func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease {
 	old := s.known[id]
 	switch {
@@ -99,13 +99,14 @@ func leasable(t *weir.Transaction) bool {
 	return t.Validate() == nil
 }
 
-// over reports whether a lease holds no units, has no fetch, and has had no call for at
-// least a TTL.
+// over reports whether a lease can be deleted: it holds no units, has no fetch, and its
+// count began more than two TTLs ago, so no call has come in the last TTL.
 func (e *lease) over(now, ttl int64) bool {
 	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }
 
-// tick counts a call. After a TTL it begins a new count and sets e.seen from the old one.
+// tick counts a call. After a TTL it begins a new count, and sets e.seen to the calls per
+// TTL of the old count.
 func (e *lease) tick(now, ttl int64) {
 	if gone := now - e.since; gone >= ttl {
 		e.seen = int64(float64(e.count) * float64(ttl) / float64(gone))
@@ -119,13 +120,14 @@ func (e *lease) note(t *weir.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
 
-// want returns how many calls a lease should cover: as many as came in the last TTL, but at
-// most Fraction of the Remaining that next last reported. 0 means no lease.
+// want returns how many calls a lease should cover: as many as came in the last TTL, but
+// at most Fraction of Remaining in the newest answer of next. 0 means no lease.
 //
-// Units that drain are never given back, so a lease takes no more of them than drain in a
-// TTL. If a meter owes little, it will be empty before the TTL ends, and units of the lease
-// that have drained cannot be used. want therefore adds the calls whose units drain while the
-// meter would otherwise be empty.
+// Under a meter (GCRA and the buckets), spent units are a debt that drains. These units
+// are never given back, so a lease takes no more of them than drain in a TTL. Units of a
+// lease that have drained cannot be used. If the debt is so small that it drains before
+// the TTL ends, the units of the lease drain in the rest of the TTL. want therefore adds
+// the calls whose units drain in that rest.
 func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
@@ -155,7 +157,7 @@ func (e *lease) serve(t *weir.Transaction, now int64) bool {
 	if e.held == 0 || now >= e.until {
 		return false
 	}
-	since := (now - e.sent + 999) / 1000 // the most µs that can have passed since the units were spent
+	since := (now - e.sent + 999) / 1000 // at most so many µs have passed since the units were spent
 	n := e.held
 	for i := range e.charges {
 		c := &e.charges[i]

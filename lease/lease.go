@@ -4,11 +4,11 @@
 //	leases := lease.New(weir.Coalesce(redis), lease.Options{})
 //	defer leases.Close(ctx) // gives back the unused units
 //
-// Use the package if a single key, such as that of weir.Global(), gets more requests than
-// Redis should decide one by one. The limit is never exceeded. The price: for up to
-// Options.TTL, 100 ms by default, other processes cannot use the units of a lease, and
-// Remaining may be out of date. Keys that get few requests, and keys near their limit, are
-// decided by the next store as before.
+// Use the package if a single key, such as the key of weir.Global(), gets more requests
+// than Redis should decide one by one. The limit is never exceeded. While a lease lasts
+// (Options.TTL, 100 ms by default), other processes cannot use its units, and Remaining
+// may be out of date. Keys with few requests, and keys near their limit, are decided in
+// Redis as before.
 package lease
 
 import (
@@ -32,53 +32,54 @@ import (
 type Leaser interface {
 	weir.Canceler
 
-	// Usable returns how many of n leased units may still be used at the instant
-	// now without exceeding the limit. The units were spent at the instant at, and
-	// d is the decision that spent them. Instants are in µs since 1970. The caller never
-	// uses units beyond the result: in the next call, n is at most this result minus the
-	// units used since.
+	// Usable returns how many of n leased units may still be used now without exceeding
+	// the limit. The decision d spent the units at an earlier instant, the argument at.
+	// Both instants are in µs since 1970. The caller never uses units beyond the result:
+	// in the following call, n is at most this result minus the units used since.
 	Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64
 
-	// Drains reports whether unused units become free again by themselves, at the rate
-	// of the limit. Such units must not be given back, because other requests may already
-	// have been admitted as they drained. If Drains returns false, Cancel gives unused
-	// units back.
+	// Drains reports whether unused units become free again by themselves, at the rate of
+	// the limit. The caller does not give such units back, because other requests may
+	// already have been admitted in their place. If Drains returns false, the caller gives
+	// unused units back with Cancel.
 	Drains() bool
 }
 
 // Options of New. The zero Options are ready to use.
 type Options struct {
-	// TTL is the longest time for which a lease is used; 0 means 100 ms. For that time
-	// other processes cannot use its units, and Remaining may be out of date.
+	// TTL is the longest time for which a lease is used; 0 means 100 ms. Meanwhile, other
+	// processes cannot use the units of the lease, and Remaining may be out of date.
 	TTL time.Duration
 
 	// Fraction is the largest part of the remaining units that a lease takes: above 0 and
 	// at most 1. 0 means an eighth.
 	Fraction float64
 
-	// MaxKeys is the most keys whose calls the Store counts; only these can have a lease.
-	// 0 means 10,000 keys, which take some 5 MB. Counting begins with the second call of a
-	// key, so made-up keys that come once take no memory.
+	// MaxKeys is the most keys whose calls the Store counts; only these keys can have a
+	// lease. 0 means 10,000 keys, which take some 5 MB. Counting begins with the second
+	// call of a key, so made-up keys that come once take no memory.
 	MaxKeys int
 }
 
-// New returns a Store that leases units of busy keys from next. When the Store has to call
-// next for a key anyway, it takes more units than the call needs. It admits later calls
-// from memory, until the units are used up or the TTL is over.
+// New returns a Store that leases units of busy keys from another store, the argument
+// next. When the Store has to call next for a busy key, it may take more units than the
+// call needs. It then admits later calls from memory, until the units are used up or the
+// TTL is over.
 //
 // A lease covers as many calls as the key had in the last TTL, but at most Fraction of the
 // remaining units. If that is fewer than two calls, there is no lease and each call goes to
 // next. Near the limit there are therefore no leases, and the process that asks first
-// gets the last units. A refusal always comes from next. Under GCRA and the buckets a
-// lease holds at most what drains in a TTL, so with a TTL of 100 ms a limit below 20 per
+// gets the last units. Each refusal comes from next. Under GCRA and the buckets a lease
+// holds at most the units that drain in a TTL, so with a TTL of 100 ms a limit below 20 per
 // second has no leases.
 //
 // The limit is never exceeded. The units of a lease are already spent in next, and the
-// Leaser says for how long they may be used. In a window, that is until the window ends, and
-// under GCRA and the buckets, until the units have drained in next. The Store takes the time
-// on the clock of next to be the At that next returned plus the time since next was called,
-// so it uses no unit too late. If units are given back or forgotten while they are leased (a
-// negative cost, Reset, Forget), the same number may be admitted once more.
+// Leaser says for how long they may be used. In a window they may be used until the
+// window ends. Under GCRA and the buckets they may be used until they have drained in
+// next. The Store assumes that the clock of next shows the At of the answer plus the time
+// since the call. The clock shows that time or less, so the Store uses no unit too late.
+// If units are given back or forgotten while they are leased (a negative cost, Reset,
+// Forget), the same number may be admitted once more.
 //
 // Units that are unused at the end of the TTL are given back by another call of next, or
 // drain within another TTL. Leaser.Drains says which of the two happens. Until then, other
@@ -86,24 +87,24 @@ type Options struct {
 // lost until their window ends: at most Fraction of what remained, for each process, key and
 // cost.
 //
-// A lease belongs to all charges of a transaction together, each with its cost and
-// limit. Some calls always go to next: those with Within, Delay, Forget, Force or AtMost, a
-// cost of 0 or less, a key of more than 128 bytes, or an algorithm that is no Leaser, such
-// as SlidingLog. A call that arrives while a lease is being fetched waits for that fetch,
-// which takes less time than a call of its own. If the fetch fails, the waiting call gets the
-// error of the fetch.
+// A lease belongs to all charges of a transaction together, each with its cost and limit.
+// A call always goes to next if it has Within, Delay, Forget, Force or AtMost, a cost of
+// 0 or less, a key of more than 128 bytes, or an algorithm that is no Leaser, such as
+// SlidingLog. A call that arrives while a lease is being fetched waits for that fetch,
+// which takes less time than a call of its own. If the fetch fails, the waiting call gets
+// the error of the fetch.
 //
-// If a decision comes from memory, Allowed is exact. Remaining is what next reported, at
-// most a TTL ago, minus the units used here since. The durations are those that next
-// reported, minus the time since.
+// If a decision comes from memory, Allowed is exact. Remaining is the number in the
+// answer of next, which is at most a TTL old, minus the units that this Store has used
+// since. The durations are those of the same answer, minus the time since.
 //
-// The Store belongs inside weir.Fallback, so that units of one store are not given
-// back to the other, and outside weir.Share, which changes the limits:
+// The Store belongs inside weir.Fallback, so that the units of one store are not given
+// back to the other. It belongs outside weir.Share, which changes the limits:
 //
 //	leases := lease.New(weir.Coalesce(redis), lease.Options{})
 //	store := weir.Fallback(weir.Breaker(leases, weir.BreakerOptions{}), memory)
 //
-// Close it when the process ends; otherwise the units of its leases are lost. New
+// Close the Store when the process ends; otherwise the units of its leases are lost. New
 // panics if next is nil or an option is out of range.
 func New(next weir.Store, o Options) *Store {
 	switch {
@@ -139,8 +140,8 @@ type Store struct {
 	calls  sync.WaitGroup // calls of next on goroutines of the Store
 }
 
-// Stats has how many calls were decided without next and by next. Each hit saves a call of
-// next.
+// Stats counts the calls that the Store decided from memory, and those that next decided.
+// Each hit saves a call of next.
 type Stats struct {
 	Hits   uint64 // transactions decided from memory
 	Misses uint64 // transactions decided by next
@@ -216,9 +217,10 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *weir.Tra
 	return err
 }
 
-// Close gives back the unused units of all leases and waits for calls of next that have
-// begun. Later calls of Take go to next. If ctx ends first, Close returns the error of ctx,
-// and otherwise the errors of next. Units that could not be given back are lost.
+// Close gives back the unused units of all leases. It waits for the calls that take or
+// give back leased units. Later calls of Take go to next. If ctx ends first, Close
+// returns the error of ctx. Otherwise it returns the errors of the calls that give units
+// back. Units that could not be given back are lost.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {

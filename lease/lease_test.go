@@ -27,12 +27,12 @@ type spending struct {
 	charges []weir.Charge
 }
 
-// A wire is a slow connection to a store that loses some calls and some answers.
+// A wire is a slow connection to a store. The connection loses some calls and some answers.
 type wire struct {
 	store weir.Store
 	r     *rand.Rand // guarded by mu
 	slow  time.Duration
-	lossy int // the percentage of calls that are lost
+	lossy int // the percentage of calls that fail, because the call or its answer is lost
 	mu    *sync.Mutex
 	taken *[]spending // what the store admitted, whether or not the answer arrived
 	calls atomic.Int64
@@ -77,9 +77,9 @@ func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
 }
 
 // TestLeaseNeverExceeds: replicas with leases of their own call one store at random.
-// Their wires lose calls, some callers hang up, and now and then another process takes all
-// that is left. The test then replays the admitted calls, in the order of their instants,
-// against a new key: the algorithm must admit every one.
+// Their wires lose calls, some callers hang up, and now and then another process takes
+// all that is left. The test then replays the admitted calls, in the order of their
+// instants, against a new key: the algorithm must admit each of them.
 func TestLeaseNeverExceeds(t *testing.T) {
 	served := map[string]uint64{}
 	for i := range 60 {
@@ -100,8 +100,8 @@ func TestLeaseNeverExceeds(t *testing.T) {
 	t.Log(served)
 }
 
-// leaseWorld runs replicas with leases for 4 s and replays what was admitted. It returns
-// the names of the algorithms and how many calls leases served.
+// leaseWorld runs replicas with leases for 4 s and replays the admitted calls. It returns
+// the names of the algorithms and how many calls were served from leases.
 func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	time.Sleep(time.Duration(r.Int64N(1e9))) // the test begins anywhere in a window
@@ -147,7 +147,7 @@ type world struct {
 	replicas []*lease.Store
 
 	mu       sync.Mutex
-	admitted []spending // calls that callers know to be admitted
+	admitted []spending // calls whose callers know that they are admitted
 	taken    []spending // what the store admitted, whether or not the answer arrived
 }
 
@@ -172,8 +172,9 @@ func (w *world) admit(at int64, charges []weir.Charge) {
 	w.admitted = append(w.admitted, spending{at, slices.Clone(charges)})
 }
 
-// take makes a call and records it if it is admitted. A call that a lease serves counts at
-// the present instant, because the bubble's clock does not move meanwhile.
+// take makes a call and records it if it is admitted. If the clock of the synctest bubble
+// has not moved during the call, a lease has served the call, and the call counts at the
+// present instant.
 func (w *world) take(ctx context.Context, store weir.Store) {
 	tx := weir.Transaction{Charges: w.charges}
 	before := time.Now()
@@ -189,7 +190,8 @@ func (w *world) take(ctx context.Context, store weir.Store) {
 
 // call makes calls at random instants. Some callers hang up.
 func (w *world) call(store weir.Store, r *rand.Rand) {
-	alone := 2 * 12 * int64(w.period) / w.quota // the pause between calls with which all 12 goroutines together stay below the limit
+	// With this pause between calls, all 12 goroutines together stay below the limit.
+	alone := 2 * 12 * int64(w.period) / w.quota
 	pace := alone
 	for time.Now().Before(w.ended) {
 		if r.IntN(50) == 0 { // a busy or an idle time begins
@@ -205,8 +207,8 @@ func (w *world) call(store weir.Store, r *rand.Rand) {
 	}
 }
 
-// takeAll plays a process without leases. Now and then it takes all that is left, while the
-// replicas use all units that they hold.
+// takeAll plays a process without leases. Now and then the process takes all that is
+// left, while the replicas use all units that they hold.
 func (w *world) takeAll(r *rand.Rand) {
 	for time.Now().Before(w.ended) {
 		time.Sleep(time.Duration(r.Int64N(int64(w.period))))
@@ -224,7 +226,7 @@ func (w *world) takeAll(r *rand.Rand) {
 				w.admit(tx.At.UnixMicro(), all)
 			}
 			for _, store := range w.replicas {
-				for now := time.Now(); time.Now().Equal(now); { // until a call goes to the store, which takes time
+				for now := time.Now(); time.Now().Equal(now); { // until the clock moves, because a call has gone to the store
 					w.take(context.Background(), store)
 				}
 			}
@@ -246,7 +248,7 @@ func (w *world) admitLost() {
 	}
 }
 
-// replayAll fails the test unless the algorithms admit every spending of a new key.
+// replayAll fails the test unless a new key admits every spending.
 func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
 	t.Helper()
 	slices.SortStableFunc(admitted, func(a, b spending) int { return cmp.Compare(a.at, b.at) })
@@ -254,7 +256,7 @@ func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
 	for i, s := range admitted {
 		tx := weir.Transaction{Charges: s.charges}
 		if !tx.Decide(s.at, states) {
-			t.Fatalf("call %d of %d, at %d µs: %+v was admitted, which is beyond the limit: %+v", i, len(admitted), s.at, s.charges, tx.Decisions)
+			t.Fatalf("call %d of %d, at %d µs: %+v was admitted, which exceeds the limit: %+v", i, len(admitted), s.at, s.charges, tx.Decisions)
 		}
 	}
 }
@@ -300,11 +302,11 @@ func (c *counted) costs() (costs []int64) {
 	return costs
 }
 
-// warm makes n calls in a TTL and one after it, which may take a lease. It returns the
-// transaction of the last call.
+// warm makes n + 2 calls in a TTL, and one call after the TTL, which may take a lease. It
+// returns the transaction of the last call.
 func warm(t *testing.T, store weir.Store, n int, charges ...weir.Charge) *weir.Transaction {
 	t.Helper()
-	for range n + 2 { // the first call of a key is not counted, and the second begins the TTL
+	for range n + 2 { // the first call of a key is not counted
 		take(t, store, 0, charges...)
 	}
 	time.Sleep(100 * time.Millisecond)
@@ -319,17 +321,17 @@ func TestLeaseSize(t *testing.T) {
 		cost  int64
 		calls int
 		share float64
-		want  int64 // cost of the call of next, including the lease if there is one
+		want  int64 // cost of the last call of the store, including the lease if there is one
 	}{
 		{perHour(1_000_000), 1, 50, 0, 1 + 51},
 		{perHour(1_000_000), 7, 50, 0, 7 + 7*51},
-		{perHour(1000), 1, 800, 0, 1 + 24}, // 1 for the call and an eighth of the 197 that remain
+		{perHour(1000), 1, 800, 0, 1 + 24}, // 1 for the call, and an eighth of the 197 units that remain
 		{perHour(1000), 1, 800, 1, 1 + 197},
-		{perHour(1000), 3, 200, 1, 3 + 3*130}, // 3 for the call and a third of the 391 that remain
-		{perHour(1000), 1, 988, 0, 1},         // an eighth of the 9 that remain is less than two
+		{perHour(1000), 3, 200, 1, 3 + 3*130}, // 3 for the call; the 391 units that remain are enough for 130 calls
+		{perHour(1000), 1, 988, 0, 1},         // an eighth of the 9 units that remain is less than two
 		{perHour(1000), 1, 0, 0, 1},
 		{perHour(1000), 0, 50, 0, 0},
-		{algorithms.GCRA(1_000_000, time.Minute), 1, 50, 0, 1 + 1666}, // as much as drains in a TTL
+		{algorithms.GCRA(1_000_000, time.Minute), 1, 50, 0, 1 + 1666}, // as many units as drain in a TTL
 		{algorithms.GCRA(1_000_000, time.Minute), 10, 50, 0, 10 + 1660},
 		{algorithms.GCRA(100, time.Minute), 1, 50, 1, 1}, // less than two units drain in a TTL
 		{algorithms.SlidingWindow(1_000_000, 1000*time.Hour), 1, 50, 0, 1 + 51},
@@ -342,14 +344,14 @@ func TestLeaseSize(t *testing.T) {
 			costs := behind.costs()
 			take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
 			if got := costs[len(costs)-1]; got != c.want {
-				t.Errorf("%v, %d calls of cost %d: the next call of the store costs %d, want %d", c.limit, c.calls, c.cost, got, c.want)
+				t.Errorf("%v, %d calls of cost %d: the last call of the store costs %d, want %d", c.limit, c.calls, c.cost, got, c.want)
 			}
 		})
 	}
 }
 
-// TestLeaseServes: a lease serves calls until it is used up, or until its TTL or its
-// window ends. Unused units are given back, except those that drain.
+// TestLeaseServes: a lease serves calls until its units are used up, or until the TTL or
+// the window ends. Unused units are given back, except units that drain.
 func TestLeaseServes(t *testing.T) {
 	day := 24 * time.Hour
 	for _, c := range []struct {
@@ -369,7 +371,7 @@ func TestLeaseServes(t *testing.T) {
 		{"a meter that has drained", algorithms.GCRA(86_400_000, day), 100*time.Millisecond - 1, []int64{101}, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(day - 150*time.Millisecond) // the window ends in 150 ms, with the day
+			time.Sleep(day - 150*time.Millisecond) // the day ends in 150 ms, and a window with it
 			behind := &counted{Store: memory()}
 			store := lease.New(behind, lease.Options{})
 			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
@@ -383,7 +385,7 @@ func TestLeaseServes(t *testing.T) {
 			}
 			synctest.Wait()
 			if got := behind.costs(); !slices.Equal(got, c.want) {
-				t.Errorf("%s: 5 calls made calls of the store of cost %d, want %d", c.name, got, c.want)
+				t.Errorf("%s: for 5 calls, the store got calls of cost %d, want %d", c.name, got, c.want)
 			}
 			time.Sleep(time.Second)
 			var want []int64
@@ -391,7 +393,7 @@ func TestLeaseServes(t *testing.T) {
 				want = []int64{c.back}
 			}
 			if got := behind.costs(); !slices.Equal(got, want) {
-				t.Errorf("%s: later got calls of cost %d, want %d", c.name, got, want)
+				t.Errorf("%s: later the store got calls of cost %d, want %d", c.name, got, want)
 			}
 		})
 	}
@@ -399,9 +401,9 @@ func TestLeaseServes(t *testing.T) {
 
 const callsQuota = 1_000_000
 
-// TestLeaseCalls counts how many calls of the store leases save, and how many units
-// they keep from other processes. Under a limit of a million a minute, replicas with
-// 5,000 calls a second each call the store about once in a TTL.
+// TestLeaseCalls counts how many calls of the store are saved by leases, and how many
+// units leases keep from other processes. Under a limit of a million units a minute, each
+// replica has 5,000 calls a second, and calls the store about once in a TTL.
 func TestLeaseCalls(t *testing.T) {
 	const quota = callsQuota
 	for _, limit := range []weir.Limit{
@@ -422,7 +424,7 @@ func countCalls(t *testing.T, limit weir.Limit, replicas int64) {
 	behind := &distant{Store: plain}
 	behind.Trip.Store(int64(time.Millisecond))
 	charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
-	same := charge // a key with as many calls, and without leases
+	same := charge // for a key that gets as many calls, but without leases
 	same.Key = "same"
 	var calls, held atomic.Int64
 	var stores []*lease.Store
@@ -463,15 +465,17 @@ func countCalls(t *testing.T, limit weir.Limit, replicas int64) {
 		closeStore(t, store)
 	}
 	ratio := float64(behind.Calls.Load()) / float64(calls.Load())
-	t.Logf("%v, %d replicas: %d calls, %.4f calls of the store for each; %d units held at most", limit, replicas, calls.Load(), ratio, held.Load())
+	t.Logf("%v, %d replicas: %d calls, %.4f calls of the store for each call; at most %d units held", limit, replicas, calls.Load(), ratio, held.Load())
 	if ratio > 1.0/200 {
-		t.Errorf("%v, %d replicas: got %.4f calls of the store for each call, want at most one for 200", limit, replicas, ratio)
+		t.Errorf("%v, %d replicas: got %.4f calls of the store for each call, want at most 0.005", limit, replicas, ratio)
 	}
 	most := replicas * rate / 10 * 3 / 2 // the calls of a busy TTL
 	if limit.Algorithm.Name() == "gcra" {
-		most = (replicas + 2) * quota / 600 // the units that drain in a TTL, and those that drain until a replica sees what the others took
+		// quota/600 units drain in a TTL. Each replica may hold as many, and more units
+		// drain until a replica sees what the other replicas took.
+		most = (replicas + 2) * quota / 600
 	}
 	if n := held.Load(); n > most {
-		t.Errorf("%v, %d replicas: got %d units held at once, want %d at most", limit, replicas, n, most)
+		t.Errorf("%v, %d replicas: got %d units held at once, want at most %d", limit, replicas, n, most)
 	}
 }

@@ -30,8 +30,8 @@ func spendAll(t *testing.T, store weir.Store, charges ...weir.Charge) (n int64) 
 	return n
 }
 
-// TestLeaseLastUnits: the units of an unused lease are out of reach for one TTL. After
-// that the next caller gets all that is left, to the last unit.
+// TestLeaseLastUnits: other processes cannot use the units of a lease for one TTL. After
+// that another process gets all units that are left, to the last one.
 func TestLeaseLastUnits(t *testing.T) {
 	const quota = 1000
 	for _, c := range []struct {
@@ -50,7 +50,7 @@ func TestLeaseLastUnits(t *testing.T) {
 			warm(t, idle, 50, charge)
 			all := int64(quota - 53)
 			if c.limit.Algorithm.Name() == "gcra" {
-				all = quota - 1 // the leased units have drained
+				all = quota - 1 // the 52 earlier units have drained, and the leased units will drain
 			}
 			spent := spendAll(t, busy, charge)
 			if spent != all-c.held {
@@ -63,7 +63,7 @@ func TestLeaseLastUnits(t *testing.T) {
 				t.Errorf("%v: after its TTL got %d units in all, want %d", c.limit, spent, all)
 			}
 			if take(t, idle, 0, charge).Allowed() {
-				t.Errorf("%v: got a unit of an ended lease although nothing is left", c.limit)
+				t.Errorf("%v: got a unit although the lease has ended and nothing is left", c.limit)
 			}
 		})
 	}
@@ -87,7 +87,8 @@ func TestLeaseCrash(t *testing.T) {
 	})
 }
 
-// TestLeaseGoesPast: calls that a lease must not decide go to next even if there is a lease.
+// TestLeaseGoesPast: calls that a lease must not decide go to the store even if there is
+// a lease.
 func TestLeaseGoesPast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -114,10 +115,10 @@ func TestLeaseGoesPast(t *testing.T) {
 			{"a negative Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: -1}, false},
 			{"Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1}, true},
 			{"Delay", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1, Delay: 1}, true},
-			{"a gift of then", with(func(c *weir.Charge) { c.Cost, c.Spent = -1, time.Now().UnixMicro() }), true},
+			{"units of one instant given back", with(func(c *weir.Charge) { c.Cost, c.Spent = -1, time.Now().UnixMicro() }), true},
 			{"Forget", &weir.Transaction{Charges: []weir.Charge{charge}, Forget: true}, true},
-			{"a look", with(func(c *weir.Charge) { c.Cost = 0 }), true},
-			{"a gift", with(func(c *weir.Charge) { c.Cost = -1 }), true},
+			{"a cost of 0", with(func(c *weir.Charge) { c.Cost = 0 }), true},
+			{"units given back", with(func(c *weir.Charge) { c.Cost = -1 }), true},
 			{"another cost", with(func(c *weir.Charge) { c.Cost = 2 }), true},
 			{"another key", with(func(c *weir.Charge) { c.Key = "K" }), true},
 			{"another rule", with(func(c *weir.Charge) { c.Rule = "R" }), true},
@@ -139,7 +140,7 @@ func TestLeaseGoesPast(t *testing.T) {
 			behind.asked = nil
 		}
 		if got, want := store.Stats().Hits, uint64(3); got < want {
-			t.Errorf("got %d served, want the %d of this test at least", got, want)
+			t.Errorf("got %d calls served from leases, want at least the %d of this test", got, want)
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -150,7 +151,8 @@ func TestLeaseGoesPast(t *testing.T) {
 	})
 }
 
-// TestLeaseStale: there is no lease if the last answer of next is older than two TTLs.
+// TestLeaseStale: there is no lease if the newest answer of the store is older than two
+// TTLs.
 func TestLeaseStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -163,7 +165,7 @@ func TestLeaseStale(t *testing.T) {
 		take(t, store, 0, charge)
 		take(t, store, 0, charge)
 		if got, want := behind.costs()[1000:], []int64{1, 498}; !slices.Equal(got, want) {
-			t.Errorf("after two TTLs: got calls of cost %d, want %d", got, want)
+			t.Errorf("after two TTLs: the store got calls of cost %d, want %d", got, want)
 		}
 		store.Close(t.Context())
 	})
@@ -203,7 +205,7 @@ func TestLeaseUncomparable(t *testing.T) {
 		store := lease.New(memory(), lease.Options{})
 		warm(t, store, 50, weir.Charge{Limit: weir.Limit{Algorithm: uncomparable{Leaser: a.(lease.Leaser), Algorithm: a}, Quota: 1000, Period: 1000 * time.Hour}, Cost: 1})
 		if got := store.Stats().Hits; got != 0 {
-			t.Errorf("got %d served, want none", got)
+			t.Errorf("got %d calls served from leases, want 0", got)
 		}
 	})
 }
@@ -221,22 +223,23 @@ func TestLeaseDecisions(t *testing.T) {
 			for i := range 500 {
 				time.Sleep(3*time.Millisecond + 7*time.Microsecond)
 				got, want := take(t, store, 0, charge), take(t, alone, 0, charge)
-				want.Decisions[0].At = min(want.Decisions[0].At, got.Decisions[0].At) // a decision from memory has the instant of its lease
+				// In a decision from memory, At is when the lease took the units.
+				want.Decisions[0].At = min(want.Decisions[0].At, got.Decisions[0].At)
 				if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) || got.Wait != 0 {
 					t.Fatalf("%v, call %d: got %+v at %v, the store alone says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
 				}
 			}
 			if st := store.Stats(); st.Hits < 400 || st.Hits+st.Misses < 500 {
-				t.Errorf("%v: got %+v, want most of 500 served", limit, st)
+				t.Errorf("%v: got %+v, want most of 500 calls served from leases", limit, st)
 			}
 			store.Close(t.Context())
 		})
 	}
 }
 
-// TestLeaseWaits: a call that arrives while a lease is being fetched waits for
-// that fetch. A caller that hangs up returns at once. Only the unit of the caller that began
-// the fetch stays spent.
+// TestLeaseWaits: a call that arrives while a lease is being fetched waits for that
+// fetch. The call of a caller that hangs up returns at once. Of the callers that hang up,
+// only the one that began the fetch has spent a unit.
 func TestLeaseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -268,18 +271,18 @@ func TestLeaseWaits(t *testing.T) {
 		}
 		wg.Wait()
 		if got := behind.costs(); !slices.Equal(got, []int64{52}) {
-			t.Errorf("30 calls made calls of the store of cost %d, want one of 52", got)
+			t.Errorf("for 30 calls, the store got calls of cost %d, want one of 52", got)
 		}
 		store.Close(t.Context())
 		if got := behind.costs(); !slices.Equal(got, []int64{-31}) {
-			t.Errorf("later got calls of cost %d, want -31, because 20 were served", got)
+			t.Errorf("later the store got calls of cost %d, want -31, because 20 calls were served from the lease", got)
 		}
 	})
 }
 
-// TestLeaseErrors: if next fails, the caller gets the error of next, and there is no lease. If
-// the call that gives units back fails, they are not given back again, because next may have
-// carried out that call.
+// TestLeaseErrors: if the store fails, the caller gets the error, and there is no lease.
+// If the call that gives units back fails, it is not repeated, because the store may have
+// carried it out.
 func TestLeaseErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -287,22 +290,22 @@ func TestLeaseErrors(t *testing.T) {
 		want string  // in the error of the call that fetches the lease
 		cost []int64 // costs of the calls of the store from then on; the test makes two of them
 	}{
-		{"well", func(*weir.Transaction) error { return nil }, "", []int64{52, -50}},
+		{"no error", func(*weir.Transaction) error { return nil }, "", []int64{52, -50}},
 		{"down", func(*weir.Transaction) error { return errDown }, errDown.Error(), []int64{52, 1}},
 		{"panics", func(*weir.Transaction) error { panic("oh") }, "the store panicked: oh", nil},
-		{"refuses what is large", func(tx *weir.Transaction) error {
+		{"refuses large costs", func(tx *weir.Transaction) error {
 			if tx.Charges[0].Cost > 1 {
 				tx.Charges[0].Cost = 1 << 40
 			}
 			return nil
 		}, "", []int64{1 << 40, 1, 1 << 40, 1}},
-		{"takes nothing back", func(tx *weir.Transaction) error {
+		{"fails when units are given back", func(tx *weir.Transaction) error {
 			if tx.Charges[0].Cost < 0 {
 				return errDown
 			}
 			return nil
 		}, "", []int64{52, -50}},
-		{"panics at what comes back", func(tx *weir.Transaction) error {
+		{"panics when units are given back", func(tx *weir.Transaction) error {
 			if tx.Charges[0].Cost < 0 {
 				panic("oh")
 			}
@@ -329,15 +332,15 @@ func TestLeaseErrors(t *testing.T) {
 			store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
 			time.Sleep(time.Second)
 			if got := behind.costs(); !slices.Equal(got, c.cost) {
-				t.Errorf("%s: got calls of cost %d, want %d", c.name, got, c.cost)
+				t.Errorf("%s: the store got calls of cost %d, want %d", c.name, got, c.cost)
 			}
 		})
 	}
 }
 
-// TestLeaseClose: Close gives back all held units, also those of a fetch that has begun.
-// After that every call goes to next. The end of the bubble shows that no goroutine or timer
-// is left.
+// TestLeaseClose: Close gives back all held units, including units of a fetch that has
+// begun. After that each call goes to the store. The synctest bubble ends, so no
+// goroutine is left.
 func TestLeaseClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 200
@@ -372,7 +375,7 @@ func TestLeaseClose(t *testing.T) {
 			takeAll(4 * keys)
 		}
 		if costs := behind.costs(); slices.Max(costs) > 1 {
-			t.Errorf("closed: got calls of cost %d, want every call to go to the store", slices.Max(costs))
+			t.Errorf("closed: the store got calls of cost %d, want a cost of 1 for each call", slices.Max(costs))
 		}
 		for i := range keys {
 			look, calls := charge(i), int64(12+1+5*4)
@@ -386,7 +389,7 @@ func TestLeaseClose(t *testing.T) {
 	})
 }
 
-// TestLeaseCloseTime: Close ends with its context, and returns errors of next.
+// TestLeaseCloseTime: Close returns when its context ends, and returns errors of the store.
 func TestLeaseCloseTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
@@ -419,7 +422,9 @@ func TestLeaseKeys(t *testing.T) {
 		charge := func(key string) weir.Charge {
 			return weir.Charge{Rule: "r", Key: key, Limit: perHour(1_000_000), Cost: 1}
 		}
-		served := func(name string, keys int) uint64 { // returns how many calls of that many keys leases have served
+		// served makes one call of each of some keys, and returns how many calls leases
+		// served.
+		served := func(name string, keys int) uint64 {
 			before := store.Stats().Hits
 			for i := range keys {
 				take(t, store, 0, charge(fmt.Sprint(name, i)))
@@ -433,9 +438,9 @@ func TestLeaseKeys(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if n := store.Stats().Hits; n < 150 {
-			t.Errorf("amid 30,000 made-up keys: got %d of 301 calls served, want most", n)
+			t.Errorf("amid 30,000 made-up keys: got %d of 301 calls served from leases, want at least 150", n)
 		}
-		for _, name := range []string{"first ", "then "} { // the second keys replace the first
+		for _, name := range []string{"first ", "then "} { // the keys of the second round replace those of the first
 			for range 5 {
 				for range 40 {
 					served(name, 1000)
@@ -444,7 +449,7 @@ func TestLeaseKeys(t *testing.T) {
 			}
 			served(name, 1000) // makes the Store fetch the leases
 			if n := served(name, 1000); n < 16 || n > 64 {
-				t.Errorf("got %d keys served of 1000, want the 64 that are allowed, or most", n)
+				t.Errorf("got calls of %d keys served from leases, want 16 to 64; MaxKeys is 64", n)
 			}
 			time.Sleep(time.Second)
 		}
@@ -481,14 +486,14 @@ func TestLeaseAllocs(t *testing.T) {
 		t.Errorf("a call from memory: got %v allocations, want 0", n)
 	}
 	if got := store.Stats().Hits - held; got != 1001 {
-		t.Errorf("got %d served, want 1001", got)
+		t.Errorf("got %d calls served from leases, want 1001", got)
 	}
 }
 
 // admissions counts transactions that are admitted.
 type admissions struct {
 	mu             sync.Mutex
-	n, first, last int64 // their number, and when the first and the last came, in µs since 1970
+	n, first, last int64 // how many there are, and the first and last At, in µs since 1970
 }
 
 func (a *admissions) add(tx *weir.Transaction) {
@@ -505,8 +510,8 @@ func (a *admissions) add(tx *weir.Transaction) {
 	a.first, a.last = min(a.first, at), max(a.last, at)
 }
 
-// TestLeaseRedis: four replicas with 32 goroutines each use one key in Redis. They never get
-// more than the limit, and no unit is missing when all leases are given back.
+// TestLeaseRedis: four replicas with 32 goroutines each use one key in Redis. They get no
+// more than the limit, and no unit is missing when all leases have been given back.
 func TestLeaseRedis(t *testing.T) {
 	const replicas, goroutines, each, quota = 4, 32, 200, 20_000
 	addr := redistest.Server(t).Addr()
@@ -543,7 +548,8 @@ func TestLeaseRedis(t *testing.T) {
 	}
 }
 
-// leased calls the store until it holds a lease, and returns how many calls leases served.
+// leased calls the store until the store holds a lease, and returns how many calls were
+// served from leases.
 func leased(store *lease.Store, tx *weir.Transaction) uint64 {
 	for range 20_000 {
 		store.Take(context.Background(), tx)
@@ -572,13 +578,13 @@ func BenchmarkLease(b *testing.B) {
 			})
 		}
 		st := leases.Stats()
-		b.Logf("%d of %d served", st.Hits, st.Hits+st.Misses)
+		b.Logf("%d of %d calls served from leases", st.Hits, st.Hits+st.Misses)
 		leases.Close(context.Background())
 	}
 }
 
 func ExampleNew() {
-	redis := memory() // a program uses a redisstore
+	redis := memory() // in a program, this is a redisstore
 	store := lease.New(redis, lease.Options{TTL: 10 * time.Millisecond})
 	defer store.Close(context.Background()) // gives back the unused units
 	limit := algorithms.FixedWindow(1_000_000_000, 24*time.Hour)
@@ -593,8 +599,8 @@ func ExampleNew() {
 	// Output: 1000 calls were served without Redis
 }
 
-// TestLeaseSettles: if requests were served from a lease, Settle gives the units that they
-// did not use back to the store.
+// TestLeaseSettles: if a request was served from a lease, Settle gives units that the
+// request did not use back to the store.
 func TestLeaseSettles(t *testing.T) {
 	for _, limit := range []weir.Limit{
 		algorithms.FixedWindow(10_000, 10_000*time.Hour), algorithms.AnchoredWindow(10_000, 10_000*time.Hour),
