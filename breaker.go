@@ -46,9 +46,9 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 // An error does not count if it says nothing about the store: the caller has hung up or its
 // own deadline has passed, the transaction is invalid, or the error is
 // errors.ErrUnsupported or ErrBusy. If a probe has such an error, the next request is the
-// probe. If a deadline is shorter than the time that next takes to fail, the error
-// therefore does not count. The breaker sets no deadline itself: a probe that next never
-// answers keeps the breaker open.
+// probe. An error therefore does not count if the deadline of the caller passes before next
+// fails. The breaker sets no deadline itself: a probe that next never answers keeps the
+// breaker open.
 //
 // An open breaker decides nothing, and Options.OnError by default admits the requests. With
 // Fallback, another store decides about the requests during the outage.

@@ -251,8 +251,8 @@ func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 }
 
 // explainRefusal makes the decisions of a refused transaction describe the states as they
-// are. So far, the decision on a charge that fits describes the state as if the charge had
-// been spent.
+// are. Otherwise the decision on a charge that fits would describe the state as if the
+// charge had been spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]

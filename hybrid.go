@@ -19,12 +19,12 @@ import (
 // most maxKeys refusals are remembered; 0 means 65,536, which take 4 MB. Hybrid panics if
 // next is nil or maxKeys is negative.
 //
-// A refusal from memory is for a charge of the same cost under the same limit, and comes
-// before the RetryAfter of the first refusal is over. Its Remaining is 0 while no unit is
-// free, and otherwise −1, because another process may spend what is left. Remaining is −1
-// as well for the other limits of the transaction. The time of a refusal counts from before
-// next was asked, so that memory never refuses for longer than next. The durations of a
-// Decision from memory are too long by one round trip at most.
+// A charge is refused from memory only if next has refused a charge of the same cost under
+// the same limit, and only until the RetryAfter of that refusal is over, counted from
+// before next was asked. Memory therefore never refuses for longer than next. The durations
+// of a Decision from memory are too long by one round trip at most. Its Remaining is 0
+// while no unit is free, and otherwise −1, because another process may spend what is left.
+// Remaining is −1 as well for the other limits of the transaction.
 //
 // A refusal is remembered for at most 10 s, so units that are given back through another
 // process are noticed after 10 s at the latest. Units that are given back through this

@@ -14,8 +14,8 @@ type integer struct {
 }
 
 // integers remembers the integers that header fields had last. Most responses show integers
-// that earlier responses have shown: what is left of a small quota, and the second of a
-// reset.
+// that earlier responses have shown: how much of a small quota is left, and the Unix second
+// of a reset.
 type integers [1 << 10]atomic.Pointer[integer]
 
 // find returns n as the value of a field, or nil if it is not remembered.

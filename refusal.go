@@ -17,10 +17,10 @@ type Refusal struct {
 	Rule string
 
 	// RetryAfter is the wait until the request would pass, if nothing else is spent: the
-	// longest of the waits for the limits and the bans that refuse it. The field
-	// Retry-After has the same wait and the jitter of the rule. If the process refuses the
-	// request because of a ban that it remembers, it does not ask the store. The waits for
-	// the limits are then the waits that the store gave to the last banned request with the
+	// longest of the waits for the limits and the bans that refuse it. To this wait, the
+	// field Retry-After adds the jitter of the rule. If the process refuses the request
+	// because of a ban that it remembers, it does not ask the store. The waits for the
+	// limits are then the waits that the store gave to the last banned request with the
 	// same keys, if that request cost no more. After a deny RetryAfter is Never. After an
 	// error it is 0, which means unknown.
 	RetryAfter time.Duration

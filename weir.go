@@ -172,9 +172,9 @@ type Transaction struct {
 
 	// Undo is filled by Take if Wait > 0, with one element for each charge, and otherwise
 	// emptied. To give the charges back, Take a transaction that has the same charges with
-	// a negative Cost and with Spent. If that transaction also has a copy of Undo, a key
-	// that no other charge has changed since is then as it was before. Each element of the
-	// copy must have the index of its charge.
+	// a negative Cost and with Spent set. If that transaction also has a copy of Undo, a
+	// key that no other charge has changed since is then as it was before. Each element of
+	// the copy must have the index of its charge.
 	Undo []undo
 
 	// Refusal says why a Limiter refuses the request: see Reason. After a ban or a deny
