@@ -5,7 +5,7 @@
 // meter: units add to a debt, which drains at a constant rate. Fixed, anchored and
 // calendar windows count the units of a window and differ in when the window begins.
 // Sliding windows and sliding logs limit the units of the last period: the window
-// estimates them, and the log counts them. InFlight counts as a sliding log does.
+// estimates these units, and the log counts them. InFlight counts as a sliding log does.
 //
 // The arithmetic uses integers only. A result that is no integer is rounded so that less
 // is admitted, never more.

@@ -6,12 +6,11 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// AnchoredWindow allows quota units in a window as long as the period. The first unit
-// that a key spends begins a window. When that window is over, the next unit begins
-// another. In any span as long as the period, (t − period, t], AnchoredWindow admits at
-// most 2·quota − 1 units, or 2·quota if the first unit of a window is given back. That is
-// about as much as FixedWindow admits, but the windows of different keys do not end
-// together.
+// AnchoredWindow allows quota units in a window of one period. The first unit that a key
+// spends begins a window. When that window is over, the next unit begins another. In any
+// span of one period, (t − period, t], AnchoredWindow admits at most 2·quota − 1 units,
+// or 2·quota if the first unit of a window is given back. That is about as much as
+// FixedWindow admits, but the windows of different keys do not end together.
 //
 // A state holds the units of its window (A) and when the window begins (B).
 func AnchoredWindow(quota int64, period time.Duration) weir.Limit {

@@ -70,7 +70,7 @@ func (e *uncountable) Nearest() weir.Limit {
 }
 
 // divisors returns the divisors of n. To bound its time, it looks for prime factors up to
-// 4,096 only and takes the rest for a prime. If the rest is no prime, divisors misses some
+// 4,096 only and assumes that the rest is a prime. If it is not, divisors misses some
 // divisors, and Nearest may return a lower quota than necessary. Usual periods have small
 // factors.
 func divisors(n int64) []int64 {

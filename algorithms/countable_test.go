@@ -39,8 +39,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestNearestIsNearest: the quota that the error names can be counted, and no higher
-// quota up to the quota of the limit can be. The test tries the 10,002 highest of these
+// TestNearestIsNearest: the quota that the error names can be counted, and no higher quota,
+// up to the quota of the limit, can be counted. The test tries the 10,002 highest of these
 // quotas.
 func TestNearestIsNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))

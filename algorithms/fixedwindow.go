@@ -6,10 +6,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// FixedWindow allows quota units in each window as long as the period. Windows are
-// aligned to the Unix epoch: windows of an hour begin with the hours of UTC. In any span
-// as long as the period, FixedWindow admits at most 2·quota units: the quota of one
-// window at its end, and the quota of the next window at its beginning.
+// FixedWindow allows quota units in each window of one period. Windows are aligned to the
+// Unix epoch: windows of an hour begin with the hours of UTC. In any span of one period,
+// FixedWindow admits at most 2·quota units: the quota of one window at its end, and the
+// quota of the next window at its beginning.
 func FixedWindow(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: fixedWindow{}, Quota: quota, Period: period}
 }

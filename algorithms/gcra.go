@@ -7,8 +7,8 @@ import (
 )
 
 // GCRA allows quota units per period, evenly: one unit becomes free every period/quota.
-// Up to Burst units may be spent at once, or quota if Burst is 0. In any span as long as
-// the period, (t − period, t], GCRA admits at most Burst + Quota − 1 units.
+// Up to Burst units may be spent at once, or quota if Burst is 0. In any span of one
+// period, (t − period, t], GCRA admits at most Burst + Quota − 1 units.
 //
 // It is the generic cell rate algorithm of ITU-T I.371, as a virtual scheduling
 // algorithm: each unit moves a theoretical arrival time on by period/quota, and that time

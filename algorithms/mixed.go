@@ -26,8 +26,8 @@ import "github.com/seed83679106/weir"
 // their states is then the same, and a sliding window takes the state of the other limit
 // for its own. If a unit may have been spent in either of two windows, it then counts in
 // the later one. There is an exception if the longer period is less than twice the
-// shorter one: units of the current window may count only by a share, as if they were
-// spent in the window before, and units of the window before may not count at all.
+// shorter one. A limit may then count only a share of the units of the current window, as
+// if they were spent in the previous window, and none of the units of the previous window.
 // TestSwitchedNear shows how many units that admits.
 type mixed struct {
 	kept   int64 // all units of the state

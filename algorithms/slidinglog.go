@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// SlidingLog remembers when each unit was spent and allows quota units in any span of the
+// SlidingLog remembers when each unit was spent and allows quota units in any span of one
 // period, exactly: never more, and never less. This costs 16 bytes of memory for each
 // charge of the last period. If a key is charged under limits of one name whose periods
 // differ, the log keeps the charges of the longest period, until the key has spent nothing

@@ -11,10 +11,9 @@ import (
 // the last period still covers a quarter of the previous window, the share is a quarter.
 // SlidingWindow allows a charge if the estimate with the charge is at most quota. The
 // estimate is right if the units of the previous window were spent evenly. If not,
-// SlidingWindow admits at most 2·quota − 1 units in a span as long as the period,
-// (t − period, t]. In a shorter span it admits less: at most 1.5·quota in half a period,
-// and 1.1·quota in a tenth of a period. FixedWindow may admit 2·quota within two
-// microseconds.
+// SlidingWindow admits at most 2·quota − 1 units in a span of one period, (t − period, t].
+// In a shorter span it admits less: at most 1.5·quota in half a period, and 1.1·quota in a
+// tenth of a period. FixedWindow may admit 2·quota within two microseconds.
 //
 // It is the approximation that Cloudflare describes in "How we built rate limiting
 // capable of scaling to millions of domains" (2017), but SlidingWindow does not round the

@@ -290,8 +290,8 @@ type use struct {
 	own   history // all charges of the limit
 }
 
-// A periodSwitcher charges limits of one kind whose periods differ: 4 are anchored windows,
-// 5 sliding windows, 6 sliding logs.
+// A periodSwitcher charges limits of one kind whose periods differ. Kind 4 is anchored
+// windows, kind 5 is sliding windows, and kind 6 is sliding logs.
 type periodSwitcher struct {
 	*switcher
 	kind   int
@@ -427,7 +427,8 @@ func (tt nearCase) run(t *testing.T) {
 	}
 }
 
-// runNear charges sliding windows of similar periods at random. count is how many windows.
+// runNear charges several limits at random. They are sliding windows of similar periods. The
+// argument count is how many limits there are.
 func runNear(t *testing.T, r *rand.Rand, seed uint64, count int) {
 	t.Helper()
 	var limits []weir.Limit

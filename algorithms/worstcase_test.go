@@ -90,7 +90,7 @@ func all(quota, burst int64, period time.Duration) []weir.Limit {
 	}
 }
 
-// most returns the most units in any window (t − period, t] of the history.
+// most returns the most units in any span (t − period, t] of the history.
 func (h history) most(period int64) (most int64) {
 	var sum int64
 	first := 0

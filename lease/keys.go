@@ -115,7 +115,7 @@ func (e *lease) tick(now, ttl int64) {
 	e.count++
 }
 
-// note records the decisions of next, from which want computes the next lease.
+// note records the decisions of an answer of next. From these, want computes the size of a lease.
 func (e *lease) note(t *weir.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }

@@ -84,8 +84,8 @@ type Options struct {
 // Units that are unused at the end of the TTL are given back by another call of next, or
 // drain within another TTL. Leaser.Drains says which of the two happens. Until then, other
 // processes cannot use these units. If this process dies or the call fails, the units are
-// lost until their window ends: at most Fraction of what remained, for each process, key and
-// cost.
+// lost until their window ends. For each process, key and cost, these units are at most
+// Fraction of the units that remained.
 //
 // A lease belongs to all charges of a transaction together, each with its cost and limit.
 // A call always goes to next if it has Within, Delay, Forget, Force or AtMost, a cost of
