@@ -66,7 +66,7 @@ func (q *queue) warm() {
 // must wait before another attempt: see redialAfter and retryAfter.
 func (q *queue) connect(now time.Time) {
 	switch {
-	case q.open+q.opening >= q.most,
+	case q.open+q.opening >= q.enough(),
 		q.opening > 0 && q.opening >= q.open && now.Sub(q.attempted) < redialAfter,
 		q.open == 0 && now.Sub(q.failed) < retryAfter:
 		return

@@ -12,6 +12,8 @@ import (
 
 const (
 	maxCalls     = 32                     // calls under way to one Redis; with more, each call would only have fewer commands
+	nearCalls    = 8                      // the same, if Redis is near: a command waits little for the next call, and Redis reads several at once
+	near         = time.Millisecond       // Redis is near if the round trip is shorter
 	maxBatch     = 128                    // commands of a call, which take Redis about a millisecond
 	minWindow    = 1                      // commands under way, however slow Redis is
 	firstWindow  = 256                    // commands under way before the first answer
@@ -112,12 +114,12 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 	switch {
 	case q.open == 0 && now.Sub(q.failed) < retryAfter:
 		return q.failure
-	case q.runners == 0 || q.runners < q.open && float64(q.inFlight) < q.window:
+	case q.runners == 0 || q.runners < q.calls() && float64(q.inFlight) < q.window:
 		return nil
-	case now.Sub(q.answered) > q.timeout && (q.open+q.opening >= q.most || q.opening > 0 && now.Sub(q.attempted) > q.timeout):
+	case now.Sub(q.answered) > q.timeout && (q.open+q.opening >= q.enough() || q.opening > 0 && now.Sub(q.attempted) > q.timeout):
 		return errStalled
 	}
-	rounds := float64(q.queued) / min(q.window, float64(q.open*maxBatch))
+	rounds := float64(q.queued) / min(q.window, float64(q.calls()*maxBatch))
 	if end, ok := a.ctx.Deadline(); ok && !a.must && time.Duration((rounds+1.25)*float64(q.takes())) > end.Sub(now) {
 		return weir.ErrBusy
 	}
@@ -128,9 +130,23 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 // calls are later than that, the window shrinks, which makes them faster.
 func (q *queue) takes() time.Duration { return min(q.service, q.timeout/2) }
 
+// way returns about the round trip, or 0 before the first answer.
+func (q *queue) way() time.Duration { return min(q.before, q.fastest) }
+
+// enough returns how many connections the queue uses at most.
+func (q *queue) enough() int {
+	if q.way() < near {
+		return min(q.most, nearCalls)
+	}
+	return q.most
+}
+
+// calls returns how many calls may be under way.
+func (q *queue) calls() int { return min(q.open, q.enough()) }
+
 // start sends waiting commands, as many as connections and the window allow.
 func (q *queue) start(now time.Time) {
-	for q.runners < q.open {
+	for q.runners < q.calls() {
 		batch, n := q.take(now)
 		if n == 0 {
 			return
@@ -185,7 +201,7 @@ func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 		q.inFlight -= n
 		q.learn(n, underWay, began, now, err)
 		n = 0
-		if q.runners <= q.open {
+		if q.runners <= q.calls() {
 			batch, n = q.take(now)
 		}
 		if n == 0 {
@@ -213,7 +229,7 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 		q.service += (took - q.service) / 8
 		q.fastest = min(q.fastest, took)
 	}
-	way := min(q.before, q.fastest)
+	way := q.way()
 	good := way + (q.timeout-way)/3
 	switch {
 	case q.queued == 0 && took <= good:

@@ -29,10 +29,19 @@ type far struct {
 	free  time.Time // when all commands so far are answered
 	still time.Time // no answer arrives before this time
 	lost  bool      // answers vanish
+	calls int       // calls under way
+	most  int       // the most calls that were under way at once
 }
 
 func (f *far) send(ctx context.Context, cmds []once) error {
+	f.mu.Lock()
+	f.calls++
+	f.most = max(f.most, f.calls)
+	f.mu.Unlock()
 	err := f.answer(ctx, cmds)
+	f.mu.Lock()
+	f.calls--
+	f.mu.Unlock()
 	for _, cmd := range cmds {
 		cmd.SetErr(err)
 	}
@@ -180,6 +189,24 @@ func spike(t *testing.T, rtt time.Duration, capacity int) {
 	}
 	if f.dials > maxCalls {
 		t.Errorf("got %d connections made, want %d at most: none is lost", f.dials, maxCalls)
+	}
+}
+
+// TestNear: if Redis is near, a few calls take all commands, so that Redis reads several at
+// once. If Redis is far, more calls are under way.
+func TestNear(t *testing.T) {
+	for _, c := range []struct {
+		rtt  time.Duration
+		most int
+	}{{200 * time.Microsecond, nearCalls}, {5 * time.Millisecond, maxCalls}} {
+		bubble(t, func(t *testing.T) {
+			f := &far{rtt: c.rtt, each: 10 * time.Microsecond}
+			q := f.queue(50 * time.Millisecond)
+			s := load(q, 50000, 200*time.Millisecond)
+			if s.decided.Load() < s.all()*9/10 || f.most != c.most {
+				t.Errorf("round trip %v: got %v in %d calls at once, want nearly all decided in %d", c.rtt, s, f.most, c.most)
+			}
+		})
 	}
 }
 
