@@ -142,14 +142,31 @@ func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	return s, 0
 }
 
-// numbers packs the numbers that direct.lua and logs.lua read from ARGV.
+// numbers packs the numbers that direct.lua and logs.lua read, as MessagePack. A script
+// reads them in less time than the doubles of pack.
 func (c *call) numbers(cost int64) []byte {
 	charges := c.ts[0].Charges
-	numbers := pack(make([]byte, 0, 16+24*len(charges)), c.within, cost)
+	b := make([]byte, 0, 9*(2+3*len(charges)))
+	b = appendMessagePack(b, c.within, cost)
 	for i := range charges {
-		numbers = pack(numbers, numbersOf(&charges[i].Limit)...)
+		b = appendMessagePack(b, numbersOf(&charges[i].Limit)...)
 	}
-	return numbers
+	return b
+}
+
+// appendMessagePack appends each number as a fixint, a uint32 or a float64.
+func appendMessagePack(b []byte, numbers ...int64) []byte {
+	for _, n := range numbers {
+		switch {
+		case 0 <= n && n < 1<<7:
+			b = append(b, byte(n))
+		case 0 <= n && n < 1<<32:
+			b = binary.BigEndian.AppendUint32(append(b, 0xce), uint32(n))
+		default:
+			b = binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(float64(n)))
+		}
+	}
+	return b
 }
 
 // rows returns the keys and the rows that general.lua reads.

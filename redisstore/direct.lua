@@ -1,11 +1,11 @@
 -- These lines decide charges of one rule and key that all have the same cost or the cost 0,
 -- if the value holds only their states. For all other transactions they prepare the rows
--- that general.lua reads. ARGV[2] has packed doubles: the longest wait, the cost, and the
--- three numbers of each limit. Go repeats the text in guillemets for each charge: see
--- expand.
+-- that general.lua reads. ARGV[2] has numbers in MessagePack: the longest wait, the cost,
+-- and the three numbers of each limit. Go repeats the text in guillemets for each charge:
+-- see expand.
 if ARGV[2] ~= '' then
   TAKES
-  local longest, cost, «x#, y#, z#» = struct.unpack('<dd«ddd|»', ARGV[2])
+  local longest, cost, «x#, y#, z#» = cmsgpack.unpack(ARGV[2])
   local «at#, a#, b#, till#» = «0, 0, 0, 0»
   local ids, key, call = ARGV[1], KEYS[1], redis.call
   local text, size = call('GET', key), #ids

@@ -3,7 +3,7 @@
 -- the format of slidinglog.lua. That file handles what happens once in a block: that a
 -- block is full, or that no limit needs it any more. ARGV[2] is as in direct.lua.
 if ARGV[2] ~= '' then
-  local longest, cost, «x#, y#, z#» = struct.unpack('<dd«ddd|»', ARGV[2])
+  local longest, cost, «x#, y#, z#» = cmsgpack.unpack(ARGV[2])
   local ids, key, call = ARGV[1], KEYS[1], redis.call
   local text, size = call('HGET', key, 'h'), #ids
   local keep, slack = math.max(«y#»)

@@ -1,6 +1,7 @@
--- A real Redis has redis.breakpoint and struct. Calling rawget always would add 2 % to a check.
+-- A real Redis has redis.breakpoint, struct and cmsgpack. Calling rawget always would add 2 %
+-- to a check.
 local struct = redis.breakpoint and struct or rawget(_G, 'struct')
-if not struct then -- miniredis has no struct: these lines write the same bytes for 'd', 'I' and 'c0'
+if not struct then -- miniredis lacks both: these lines read and write the same bytes for 'd', 'I', 'c0' and the numbers of a call
   local function bytes(n, size)
     local text = ''
     for _ = 1, size do
@@ -45,4 +46,19 @@ if not struct then -- miniredis has no struct: these lines write the same bytes 
     end
     return unpack(list)
   end
+  rawset(_G, 'cmsgpack', {unpack = function(text)
+    local list, at = {}, 1
+    while at <= #text do
+      local n, size = string.byte(text, at), 0
+      if n == 0xce then
+        size = 4
+        n = number(string.reverse(string.sub(text, at + 1, at + size)), 1, size)
+      elseif n == 0xcb then
+        size = 8
+        n = struct.unpack('<d', string.reverse(string.sub(text, at + 1, at + size)))
+      end
+      list[#list + 1], at = n, at + 1 + size
+    end
+    return unpack(list)
+  end})
 end
