@@ -37,7 +37,7 @@ func (credit) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, we
 		if left = min(left-max(cost, -weir.MaxTicks), weir.MaxTicks); cost < 0 {
 			until = max(until, at+l.Period.Microseconds())
 		}
-		s = state(at, now, left, until)
+		s = state(at, left, until)
 	}
 	if d.ResetAfter = ahead; left > 0 {
 		d.ResetAfter = time.Duration(until-now) * time.Microsecond
@@ -50,20 +50,19 @@ func (credit) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, we
 	return s, d
 }
 
-func state(at, now, left, until int64) weir.State {
-	switch {
-	case left > 0:
-		return weir.State{At: at, A: left, B: until, Until: until}
-	case at > now:
+// state returns a state in which units are left until the instant until. If no units are
+// left, the state keeps At, because the last unit may be reserved for a later instant.
+func state(at, left, until int64) weir.State {
+	if left == 0 {
 		return weir.State{At: at, Until: at}
 	}
-	return weir.State{}
+	return weir.State{At: at, A: left, B: until, Until: until}
 }
 
 // Cancel implements weir.Canceler: it gives back n units, if their time is not over.
 func (credit) Cancel(s weir.State, _ *weir.Limit, now, _, n int64) weir.State {
 	if at := max(now, s.At); s.B > at {
-		return state(at, now, min(s.A+n, weir.MaxTicks), s.B)
+		return state(at, min(s.A+n, weir.MaxTicks), s.B)
 	}
 	return s
 }

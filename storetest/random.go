@@ -70,11 +70,37 @@ func random(t testing.TB, store weir.Store) {
 // algorithm, each with its own name.
 func Limits(t testing.TB, store weir.Store, limits ...weir.Limit) {
 	t.Helper()
+	lastUnit(t, store, limits)
 	quota := int64(1)
 	for i := range limits {
 		quota = max(quota, limits[i].Quota)
 	}
 	compare(t, store, limits, quota)
+}
+
+// lastUnit reserves units of each limit for a later instant, gives them back and spends them:
+// one unit, and all that a new key has. Each key begins with a charge of cost -1, which makes
+// the unit in an algorithm whose new keys have none.
+func lastUnit(t testing.TB, store weir.Store, limits []weir.Limit) {
+	t.Helper()
+	p := newReplay(t, store)
+	wait := algorithms.GCRA(1, time.Minute).Named("wait")
+	for _, l := range limits {
+		for _, cost := range []int64{1, l.Capacity()} {
+			p.run += "."
+			p.one("", wait, 1)
+			p.one("", l, -1)
+			reserved := p.all(time.Hour, p.charge("", l, cost), p.charge("", wait, 1))
+			p.one("", l, 0)
+			p.one("", l, 1)
+			if reserved.Allowed() {
+				p.cancel(reserved)
+			}
+			p.one("", l, 0)
+			p.one("", l, cost)
+			p.one("", l, 0)
+		}
+	}
 }
 
 // compare charges random keys under random limits, with costs around quota, and compares the
