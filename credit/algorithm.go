@@ -16,14 +16,19 @@ type credit struct{}
 // be granted. During that time, weir.Hybrid refuses the key without asking its store.
 const retry = time.Second
 
+// kept is how long, in µs, a state is kept after its last unit was spent. Until then Cancel
+// can give units back, because it knows when they end. If all such states were kept until
+// their units end, a store would keep keys without units for up to 35 years.
+const kept = int64(time.Hour / time.Microsecond)
+
 func (credit) Name() string   { return "credit" }
 func (credit) String() string { return "credit" }
 
 func (credit) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
 	at := max(now, s.At)
-	left, until := s.A, s.B
-	if until <= at {
-		left, until = 0, 0
+	left := int64(0)
+	if s.Until > at {
+		left = s.A
 	}
 	ahead := time.Duration(at-now) * time.Microsecond
 	d := weir.Decision{Allowed: true}
@@ -33,15 +38,18 @@ func (credit) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, we
 		if left < cost {
 			d.RetryAfter += retry
 		}
-	case cost != 0:
-		if left = min(left-max(cost, -weir.MaxTicks), weir.MaxTicks); cost < 0 {
-			until = max(until, at+l.Period.Microseconds())
+	case cost > 0:
+		left -= cost
+		s = state(at, left, s.B)
+	case cost < 0:
+		until := at + l.Period.Microseconds()
+		if left > 0 {
+			until = max(until, s.B)
 		}
+		left = min(left-max(cost, -weir.MaxTicks), weir.MaxTicks)
 		s = state(at, left, until)
 	}
-	if d.ResetAfter = ahead; left > 0 {
-		d.ResetAfter = time.Duration(until-now) * time.Microsecond
-	}
+	d.ResetAfter = max(ahead, time.Duration(s.Until-now)*time.Microsecond)
 	if at == now {
 		d.Remaining = left
 	} else {
@@ -50,18 +58,17 @@ func (credit) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, we
 	return s, d
 }
 
-// state returns a state in which units are left until the instant until. If no units are
-// left, the state keeps At, because the last unit may be reserved for a later instant.
 func state(at, left, until int64) weir.State {
+	s := weir.State{At: at, A: left, B: until, Until: until}
 	if left == 0 {
-		return weir.State{At: at, Until: at}
+		s.Until = min(until, at+kept)
 	}
-	return weir.State{At: at, A: left, B: until, Until: until}
+	return s
 }
 
 // Cancel implements weir.Canceler: it gives back n units, if their time is not over.
 func (credit) Cancel(s weir.State, _ *weir.Limit, now, _, n int64) weir.State {
-	if at := max(now, s.At); s.B > at {
+	if at := max(now, s.At); s.Until > at {
 		return state(at, min(s.A+n, weir.MaxTicks), s.B)
 	}
 	return s
@@ -69,18 +76,23 @@ func (credit) Cancel(s weir.State, _ *weir.Limit, now, _, n int64) weir.State {
 
 // Lua returns the same arithmetic as a script, for redisstore.Scripted.
 func (credit) Lua() string {
-	return `local most = 1125899906842624 -- 2^50
+	return `local most, kept = 1125899906842624, 3600000000 -- 2^50, and an hour in µs
+local function state(at, left, ends)
+  if left == 0 then return at, left, ends, math.min(ends, at + kept) end
+  return at, left, ends, ends
+end
 local function take(at, left, ends, till, now, cost, quota, period)
-  if ends <= now then left, ends = 0, 0 end
+  if till <= now then left = 0 end
   if cost > left then return 1000000 end
-  left = math.min(left - math.max(cost, -most), most)
-  if cost < 0 then ends = math.max(ends, now + period) end
-  if left == 0 then return 0, now, 0, 0, now end
-  return 0, now, left, ends, ends
+  if cost < 0 then
+    if left == 0 then ends = 0 end
+    ends = math.max(ends, now + period)
+  end
+  return 0, state(now, math.min(left - math.max(cost, -most), most), ends)
 end
 local function cancel(at, left, ends, till, now, of, n)
   now = math.max(now, at)
-  if ends > now then return now, math.min(left + n, most), ends, ends end
+  if till > now then return state(now, math.min(left + n, most), ends) end
 end
 `
 }

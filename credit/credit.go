@@ -33,7 +33,8 @@ import (
 //
 // In the Decision of a paid charge, At is 1 and Remaining is that of the limit that
 // refused. If Settle of the rule gives back units of a paid charge, these units become
-// granted units again, unless their time is over.
+// granted units again, unless their time is over. If the last granted unit of the key was
+// spent an hour ago or earlier, they are lost as well.
 func New(next weir.Store, rules ...string) *Store {
 	if next == nil || len(rules) == 0 {
 		panic("credit: the store is nil, or there are no rules")

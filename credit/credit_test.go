@@ -18,7 +18,7 @@ import (
 
 // TestLua: the Go and the Lua arithmetic of granted units make the same decisions.
 func TestLua(t *testing.T) {
-	limits := []weir.Limit{charge("", "", 0, time.Millisecond).Limit.Named("short"), charge("", "", 0, time.Hour).Limit.Named("long"), algorithms.GCRA(7, time.Hour)}
+	limits := []weir.Limit{charge("", "", 0, time.Millisecond).Limit.Named("short"), charge("", "", 0, 2*time.Hour).Limit.Named("long"), algorithms.GCRA(7, time.Hour)}
 	storetest.Limits(t, weirtest.Memory(), limits...)
 	storetest.Limits(t, weirtest.Redis(t, redistest.Server(t).Addr(), 5*time.Second), limits...)
 }
@@ -180,4 +180,38 @@ func TestIncomparable(t *testing.T) {
 			t.Errorf("got %+v, want allowed %v", tx.Decisions, want)
 		}
 	}
+}
+
+// TestSettleLast: units of a paid request come back even if the request has spent the last
+// granted unit, and they end when they would have ended. They do not lengthen a later grant.
+func TestSettleLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := New(weirtest.Memory(), "api")
+		charges := []weir.Charge{{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 10}}
+		back := []weir.Charge{charges[0]}
+		back[0].Cost = -6
+		for _, tt := range []struct {
+			after time.Duration // from the request until its units come back
+			want  int64
+		}{{0, 6}, {59 * time.Minute, 6}, {time.Hour, 0}} {
+			grant(t, store, "ann", 10, 2*time.Hour)
+			tx := weirtest.Take(t, store, 0, charges...)
+			if !tx.Allowed() || left(t, store, "ann") != 0 {
+				t.Fatalf("got %+v and %d left, want the request paid with all units", tx.Decisions, left(t, store, "ann"))
+			}
+			time.Sleep(tt.after)
+			back[0].Spent = tx.Decisions[0].At
+			weirtest.Take(t, store, 0, back...)
+			n, until, err := Left(t.Context(), store, "api", "ann")
+			if n != tt.want || err != nil || n > 0 && time.Until(until) != 2*time.Hour-tt.after {
+				t.Errorf("after %v: got %d left until %v, %v, want %d for %v", tt.after, n, until, err, tt.want, 2*time.Hour-tt.after)
+			}
+			weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Key: "ann", Limit: charges[0].Limit, Cost: 6})
+			grant(t, store, "ann", 1, time.Minute)
+			if _, until, _ := Left(t.Context(), store, "api", "ann"); time.Until(until) != time.Minute {
+				t.Errorf("after %v: got a later grant of a minute until %v", tt.after, time.Until(until))
+			}
+			time.Sleep(time.Minute)
+		}
+	})
 }
