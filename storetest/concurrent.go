@@ -23,6 +23,7 @@ func oneKey(t testing.TB, store weir.Store) {
 		algorithms.LeakyBucket(quota, 1, time.Hour),
 		algorithms.AnchoredWindow(quota, time.Hour),
 		algorithms.SlidingLog(quota, time.Hour),
+		algorithms.InFlight(quota, time.Hour),
 	} {
 		p := newReplay(t, store)
 		var admitted atomic.Int64

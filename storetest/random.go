@@ -11,7 +11,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// limits returns a limit of every algorithm except InFlight.
+// limits returns a limit of every algorithm.
 func limits(quota int64, period time.Duration) []weir.Limit {
 	return []weir.Limit{
 		algorithms.GCRA(quota, period),
@@ -22,6 +22,7 @@ func limits(quota int64, period time.Duration) []weir.Limit {
 		algorithms.SlidingWindow(quota, period),
 		algorithms.SlidingLog(quota, period),
 		algorithms.Calendar(quota, algorithms.Day, time.FixedZone("", 5*3600+45*60)),
+		algorithms.InFlight(quota, period),
 	}
 }
 
@@ -207,6 +208,7 @@ func bounds(t testing.TB, store weir.Store) {
 		algorithms.SlidingWindow(most, long),
 		algorithms.SlidingWindow(most-1, time.Hour),
 		algorithms.SlidingLog(most, long),
+		algorithms.InFlight(most, long),
 	}
 	costs := []int64{1, most - 1, most, most + 1, 1 << 52, 1 << 53, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64,
 		0, 1<<25 - 1, 1 << 25, -1, 7, -(1<<53 + 1), math.MinInt64 + 1, 999_999, 2, math.MinInt64, 1}
@@ -239,7 +241,7 @@ func changed(t testing.TB, store weir.Store) {
 			shortest = min(shortest, period)
 			tx.Charges = tx.Charges[:0]
 			for _, l := range limits(quota, period) {
-				if l.Algorithm.Name() == "sliding-log" {
+				if name := l.Algorithm.Name(); name == "sliding-log" || name == "in-flight" {
 					l.Period = shortest // never grows, because stores may drop units older than a period
 				}
 				if r.IntN(3) == 0 {
@@ -257,7 +259,7 @@ func changed(t testing.TB, store weir.Store) {
 // new key.
 func reset(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
-	for _, l := range limits(2, 10*time.Millisecond)[:7] { // the last is the calendar, which has no window of 10 ms
+	for _, l := range limits(2, 10*time.Millisecond)[:7] { // not the calendar, which has no window of 10 ms, and not InFlight, which has no RetryAfter
 		size := max(l.Burst, l.Quota)
 		var d weir.Decision
 		for range 100 { // several times, because a window may end between two calls

@@ -9,8 +9,7 @@
 // that the store has filled in, and compares every field of the results. A store that is
 // off by a microsecond fails.
 //
-// Run tests the algorithms of package algorithms except InFlight. Limits tests algorithms
-// of your own.
+// Run tests the algorithms of package algorithms. Limits tests algorithms of your own.
 //
 // The store need not be empty, because the keys are new in every run. The tests
 // sleep for less than a second in all.
@@ -62,6 +61,7 @@ func Tests() []Test {
 		{"Never", never},
 		{"Reserve", reserve},
 		{"Queue", queue},
+		{"InFlight", inFlight},
 
 		{"NoCharges", noCharges},
 		{"ManyCharges", manyCharges},

@@ -61,6 +61,8 @@ var flaws = []struct {
 	{"never waits", "Reserve Queue"},
 	{"spends reservations now", "Reserve"},
 	{"has no queue", "Queue"},
+	{"counts requests that have ended", "InFlight Spent"},
+	{"counts requests after their lease", "InFlight Random"},
 	{"keeps quotas apart", "Changed"},
 	{"forgets a key when it refuses", "AllOrNothing Refused"},
 	{"wants a charge", "NoCharges"},
@@ -187,7 +189,8 @@ func (s *store) spoilQuestion(t *weir.Transaction) {
 		t.Decisions = nil
 	case "never waits":
 		t.Within = 0
-	case "has no queue", "gives nothing back", "gives back the newest", "gives all back of one instant", "counts in float32":
+	case "has no queue", "gives nothing back", "gives back the newest", "gives all back of one instant", "counts in float32",
+		"counts requests that have ended", "counts requests after their lease":
 		t.Charges = slices.Clone(t.Charges)
 		for i := range t.Charges {
 			s.spoilCharge(t, &t.Charges[i])
@@ -201,6 +204,14 @@ func (s *store) spoilCharge(t *weir.Transaction, c *weir.Charge) {
 	case "has no queue":
 		if t.Within > 0 && c.Limit.Algorithm.Name() == "leaky-bucket" {
 			c.Limit.Algorithm = meter{c.Limit.Algorithm}
+		}
+	case "counts requests that have ended":
+		if c.Limit.Algorithm.Name() == "in-flight" {
+			c.Cost = max(0, c.Cost)
+		}
+	case "counts requests after their lease":
+		if c.Limit.Algorithm.Name() == "in-flight" {
+			c.Limit.Period += time.Hour
 		}
 	case "gives nothing back":
 		c.Cost = max(0, c.Cost)

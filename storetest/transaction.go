@@ -25,9 +25,10 @@ func noCharges(t testing.TB, store weir.Store) {
 func manyCharges(t testing.TB, store weir.Store) {
 	p := newReplay(t, store)
 	var charges []weir.Charge
+	all := limits(5, time.Hour)
 	for i := range 40 {
-		l := limits(5, time.Hour)[i%8].Named(fmt.Sprint(i / 8))
-		c := p.charge(fmt.Sprint(max(0, i-20)), l, int64(i%3))
+		l := all[i%len(all)].Named(fmt.Sprint(i / len(all)))
+		c := p.charge(fmt.Sprint(max(0, i-20)), l, int64(i/2%3)) // limits of one algorithm differ in cost
 		charges = append(charges, c)
 	}
 	for range 4 {

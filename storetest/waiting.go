@@ -78,3 +78,38 @@ func queue(t testing.TB, store weir.Store) {
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1), p.charge("slow", three, 1)), true, 0, 0)
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)
 }
+
+// inFlight: a limit of requests in flight refuses without a time to retry. A request gives
+// back its own units, even if later requests have spent units. If a request gives nothing
+// back, its units are free when the lease is over.
+func inFlight(t testing.TB, store weir.Store) {
+	p := newReplay(t, store)
+	l := algorithms.InFlight(2, time.Hour)
+	first := p.one("a", l, 1)
+	time.Sleep(1500 * time.Microsecond)
+	p.wants(p.one("a", l, 1), true, 0)
+	for _, within := range []time.Duration{0, time.Hour, 1 << 62} {
+		tx := p.all(within, p.charge("a", l, 1))
+		p.wants(tx, false, 0)
+		if d := tx.Decisions[0]; d.RetryAfter != weir.Never || d.NextAfter != 0 {
+			t.Errorf("within %v: got RetryAfter %v and NextAfter %v, want Never and 0", within, d.RetryAfter, d.NextAfter)
+		}
+	}
+	p.cancel(first)
+	p.wants(first, true, 1)
+	third := p.one("a", l, 1)
+	p.wants(third, true, 0)
+	p.wants(p.one("a", l, 1), false, 0)
+	// A Limiter renews a unit: it spends another unit by force, and gives the old one back.
+	time.Sleep(1500 * time.Microsecond)
+	p.take(&weir.Transaction{Charges: []weir.Charge{p.charge("a", l, 1)}, Force: true})
+	p.cancel(third)
+	p.wants(third, true, 0)
+	p.wants(p.one("b", l, 3), false, 2)
+
+	short := algorithms.InFlight(2, 10*time.Millisecond).Named("short")
+	tx := p.one("a", short, 2)
+	p.wants(tx, true, 0)
+	time.Sleep(tx.Decisions[0].ResetAfter + time.Millisecond) // the clock of another machine may be a little slower
+	p.wants(p.one("a", short, 2), true, 0)
+}
