@@ -15,8 +15,8 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// These values stand in place of the longest wait that a script gets. With peek the script
-// decides and spends nothing. With forget it deletes the states. With force it spends also
+// A script gets one of these values instead of the longest wait. With peek the script
+// decides and spends nothing. With forget it deletes the states. With force it also spends
 // charges that do not fit.
 const (
 	peek   = -1
@@ -43,9 +43,9 @@ func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
 	return s.decide(ctx, t, longestWait(t))
 }
 
-// decide decides a transaction of one slot. within is its longest wait in µs, or peek,
-// forget or force. decide makes one call, and one more for each window of a calendar that
-// the script needs and did not get.
+// decide decides a transaction of one slot. The argument within is the longest wait in µs,
+// or peek, forget or force. decide makes one call, and one more for each window of a calendar
+// that the script needs and did not get.
 func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
@@ -61,22 +61,23 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		if !ok {
 			return err
 		}
-		// The script has decided nothing, because it needs a window around at: the clocks
-		// of Redis and of this process are far apart, or a reservation lies beyond the
-		// windows that the script got.
+		// The script has decided nothing, because it lacks a window of a calendar: the
+		// clocks of Redis and of this process are far apart, or a reservation lies beyond
+		// the windows that the script got.
 		around = append(around, at)
 	}
 	return fault(&t.Charges[0], "the windows of a calendar lie out of reach")
 }
 
-// mostCharges bounds the charges of a transaction. Redis closes the connection at more than
-// a million arguments; a transaction so large would exceed Timeout anyway.
+// mostCharges bounds the charges of a transaction. A command has up to two arguments for each
+// charge, and Redis closes the connection if a command has more than a million arguments.
+// Long before that, a transaction takes longer than Timeout.
 const mostCharges = 10_000
 
 // A call decides transactions that have equal charges.
 type call struct {
 	ts     []*weir.Transaction
-	of     []int // the indexes of ts in a batch
+	of     []int // the indexes that the transactions have in their batch
 	within int64 // see longestWait
 
 	*script
@@ -111,9 +112,9 @@ func (s *Store) prepare(c *call, around []int64) error {
 	return nil
 }
 
-// shape appends the shape of c to s. cost is the cost of all charges that do not have the
-// cost 0. If only general.lua can decide c, the shape has just the algorithms of c, and
-// cost is 0.
+// shape appends the shape of c to s. The result cost is the one cost of all charges whose
+// cost is not 0. If only general.lua can decide c, the shape has just the algorithms of c,
+// and cost is 0.
 func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	t := c.ts[0]
 	first := &t.Charges[0]
@@ -143,7 +144,7 @@ func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 }
 
 // numbers packs the numbers that direct.lua and logs.lua read, as MessagePack. A script
-// reads them in less time than the doubles of pack.
+// reads MessagePack faster than the doubles that pack writes.
 func (c *call) numbers(cost int64) []byte {
 	charges := c.ts[0].Charges
 	b := make([]byte, 0, 9*(2+3*len(charges)))
@@ -195,8 +196,8 @@ func (c *call) rows(s *Store) (keys []any, rows []byte) {
 	return keys, rows
 }
 
-// pack appends numbers as doubles, '<d' of struct.unpack. A double holds integers below
-// 2^53 exactly.
+// pack appends numbers as doubles, which Lua reads by struct.unpack('<d'). A double holds
+// integers below 2^53 exactly.
 func pack(b []byte, numbers ...int64) []byte {
 	for _, n := range numbers {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
@@ -225,9 +226,10 @@ func numbersOf(l *weir.Limit) []int64 {
 	return []int64{l.Quota, int64(l.Period / time.Microsecond), l.Burst}
 }
 
-// undoOf returns the columns of a row that undo the i-th charge: At, A and B of the state
-// after the charge, and the state before it. For a log it has only the instant of the state
-// before.
+// undoOf returns the last seven numbers of the row of the i-th charge. If this charge gives
+// back a reservation, they undo the reservation: At, A and B of the state after the
+// reservation, and the state before it. For a log they have only the instant of the state
+// before it.
 func undoOf(t *weir.Transaction, i int) []int64 {
 	if len(t.Undo) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Undo[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0}
@@ -239,8 +241,8 @@ func undoOf(t *weir.Transaction, i int) []int64 {
 	return []int64{u.After.At, u.After.A, u.After.B, u.Before.At, u.Before.A, u.Before.B, u.Until}
 }
 
-// packEdges packs the edges of the windows around each instant, as Edged describes. A 0
-// separates two runs of edges.
+// packEdges packs the edges of the windows around each of the instants, as Edged describes.
+// A 0 separates the edges around one instant from the edges around the next.
 func packEdges(e Edged, around []int64) (b []byte) {
 	for i, at := range around {
 		if i > 0 {
@@ -306,7 +308,8 @@ func (c *call) explain(cmd once) error {
 // a text and packed doubles. The text has the seconds and microseconds of the time, how
 // often the script has spent the charges, and a semicolon. The doubles are the states,
 // which parseState reads. If nothing follows the semicolon, Redis knew none of the keys.
-// States that are not logs may follow the ids of their value, which read skips.
+// Before states that are not logs there may be the ids of their value. Nothing reads these
+// ids.
 func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
 	charges := c.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
@@ -341,8 +344,8 @@ func (c *call) read(reply any) (now, spent int64, states []weir.State, err error
 
 // parseState reads a state and returns the numbers after it. A state is four numbers. A log
 // begins with a count of the numbers that follow: At, Until, and pairs of a sum and an
-// instant. For an empty log the count is 0, and nothing follows. The pairs are
-// those entries that the arithmetic will need, in any order; some occur twice.
+// instant. For an empty log the count is 0, and nothing follows. The pairs are the entries
+// that the arithmetic will need, in any order. An entry may occur more than once.
 func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool) {
 	if !log {
 		return weir.State{At: numbers[0], A: numbers[1], B: numbers[2], Until: numbers[3]}, numbers[4:], true

@@ -8,14 +8,14 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ClientOptions returns settings of a client that suit a limiter. The client reports at
-// once that a connection is refused. It may take longer to make a connection than a request
-// may wait, and it keeps two connections ready. timeout is Options.Timeout of the store, or
-// 0 for 50 ms. Use the settings with redis.NewUniversalClient, or copy them into the options
-// of your client.
+// ClientOptions returns settings of a client that suit a limiter. A client with these
+// settings reports at once that a connection is refused, may take up to a second to connect,
+// even if Timeout is shorter, and keeps two connections ready. The argument timeout is
+// Options.Timeout of the store, or 0 for 50 ms. Use the settings with
+// redis.NewUniversalClient, or copy them into the options of your client.
 //
-// A Store keeps its timeout with any client, and spends no charge twice. But a client with
-// the defaults of go-redis takes 1.7 s to report that connections are refused.
+// With any client a Store keeps to its Timeout, and spends no charge twice. But a client
+// with the defaults of go-redis takes 1.7 s to report that connections are refused.
 func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptions {
 	if timeout <= 0 {
 		timeout = defaultTimeout

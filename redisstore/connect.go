@@ -9,9 +9,16 @@ import (
 )
 
 const (
-	connectTime = time.Second            // the longest that TCP, TLS, HELLO and AUTH may take together
-	redialAfter = 200 * time.Millisecond // the wait after an attempt to connect, while at least as many attempts are under way as connections are open
-	retryAfter  = 20 * time.Millisecond  // the wait after a failed attempt to connect, while there is no connection
+	// connectTime is the longest time that TCP, TLS, HELLO and AUTH may take together.
+	connectTime = time.Second
+
+	// redialAfter is the shortest time from one attempt to connect to the next, while at
+	// least as many attempts are under way as connections are open.
+	redialAfter = 200 * time.Millisecond
+
+	// retryAfter is the shortest time from a failed attempt to connect to the next attempt,
+	// while no connection is open.
+	retryAfter = 20 * time.Millisecond
 )
 
 func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
@@ -39,7 +46,7 @@ func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) er
 		}
 		pipe := rdb.Pipeline()
 		for _, cmd := range cmds {
-			_ = pipe.Process(ctx, cmd) // queues it
+			_ = pipe.Process(ctx, cmd) // only adds cmd to the pipeline
 		}
 		_, failure := pipe.Exec(ctx)
 		for _, cmd := range cmds {
@@ -62,8 +69,8 @@ func (q *queue) warm() {
 	q.connect(time.Now())
 }
 
-// connect starts to make one more connection, unless the queue has enough connections or
-// must wait before another attempt: see redialAfter and retryAfter.
+// connect starts to make one more connection. It does nothing if enough connections are open
+// or under way, or if it is too early for another attempt: see redialAfter and retryAfter.
 func (q *queue) connect(now time.Time) {
 	switch {
 	case q.open+q.opening >= q.enough(),
@@ -76,8 +83,8 @@ func (q *queue) connect(now time.Time) {
 	go q.dial()
 }
 
-// dial sends the command TIME, which needs a connection. All known connections are in use,
-// so the client makes a new one.
+// dial sends the command TIME, which needs a connection. Usually all connections that the
+// queue knows are in use, so that the client makes a new one.
 func (q *queue) dial() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(connectTime, q.timeout+lateness))
 	defer cancel()
@@ -103,7 +110,7 @@ func (q *queue) dial() {
 	}
 }
 
-// isAnswer reports whether err is an error that Redis has answered.
+// isAnswer reports whether err is an answer of Redis: an error reply.
 func isAnswer(err error) bool {
 	answer := redis.Error(nil)
 	return errors.As(err, &answer)

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// dials remembers why a client gets no connection, so that errors can say why. The client
-// itself may report it only after several attempts, long after the timeout.
+// dials remembers why the last attempt to connect failed, so that errors can say why. The
+// client itself may report a failure only after several attempts, long after the timeout.
 type dials struct {
 	failed atomic.Pointer[failedDial] // the last failure; nil after a success
 }
@@ -21,11 +21,11 @@ type failedDial struct {
 	at  time.Time
 }
 
-// untilNextDial is for how long a failure counts. It is longer than the half second after
-// which go-redis tries again.
+// A failed attempt to connect explains the timeouts of the time untilNextDial after it. This
+// time is longer than the half second after which go-redis tries again.
 const untilNextDial = time.Second
 
-// watch makes rdb report each of its connections to d.
+// watch makes rdb report each attempt to connect to d.
 func (d *dials) watch(rdb redis.UniversalClient) {
 	add := func(node *redis.Client) { node.AddHook(d) }
 	switch rdb := rdb.(type) {
@@ -58,8 +58,8 @@ func (d *dials) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
 // ProcessPipelineHook implements redis.Hook. It does nothing.
 func (d *dials) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
-// timeout returns ErrTimeout with its cause: the failed connection if there is one, and
-// otherwise err, which may be nil.
+// timeout returns ErrTimeout with its cause: a connection that has just failed, or else err,
+// which may be nil.
 func (d *dials) timeout(err error) error {
 	if f := d.failed.Load(); f != nil && time.Since(f.at) < untilNextDial {
 		return &noConnection{f.err}

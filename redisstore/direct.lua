@@ -1,8 +1,8 @@
 -- These lines decide charges of one rule and key that all have the same cost or the cost 0,
--- if the value holds only their states. For all other transactions they prepare the rows
--- that general.lua reads. ARGV[2] has numbers in MessagePack: the longest wait, the cost,
--- and the three numbers of each limit. Go repeats the text in guillemets for each charge:
--- see expand.
+-- if the value holds only their states. If they cannot decide, they prepare the rows that
+-- general.lua reads. ARGV[2] has numbers in MessagePack: the longest wait, the cost, and the
+-- three numbers of each limit. If ARGV[2] is empty, general.lua decides. Go repeats the text
+-- in guillemets for each charge: see expand.
 if ARGV[2] ~= '' then
   TAKES
   local longest, cost, «x#, y#, z#» = cmsgpack.unpack(ARGV[2])

@@ -11,10 +11,11 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// TakeEach implements weir.Batcher: it decides ts in one round trip, as Take would decide
-// them one after the other. The script decides transactions with equal charges of one key
-// in one step: see Additive. Timeout bounds the whole batch. In a cluster TakeEach makes a
-// call for each slot, all at the same time.
+// TakeEach implements weir.Batcher. It usually decides all transactions in one round trip, in
+// order, as calls of Take one after the other would. The script decides transactions
+// with equal charges of one key in one step: see Additive. Timeout bounds the whole batch. In
+// a cluster TakeEach makes one round trip for each slot, all at the same time. If a
+// transaction has keys of several slots, TakeEach decides all transactions one by one.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	errs := make([]error, len(ts))
 	if err := ctx.Err(); err != nil {
@@ -42,7 +43,7 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 // they are additive and no transaction between them charges their key. For an invalid
 // transaction group sets the error in errs.
 func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
-	last := map[string]*call{} // the last call that charges a key
+	last := map[string]*call{} // by key: the last call that charges the key
 	around := []int64{time.Now().UnixMicro()}
 	for i, t := range ts {
 		if errs[i] = t.Validate(); errs[i] != nil {
@@ -105,7 +106,7 @@ func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	wg.Wait()
 }
 
-// decideLine decides calls that go to one node in one round trip.
+// decideLine decides calls of one node, in one round trip.
 func (s *Store) decideLine(ctx context.Context, calls []*call, errs []error) {
 	cmds, err := s.send(ctx, calls...)
 	for i, c := range calls {

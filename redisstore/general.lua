@@ -2,15 +2,16 @@
 -- transactions with several keys, with many charges, with other states in the value, with
 -- waits, or with negative costs.
 --
--- ARGV[1] has the ids of the charges, as a value has them. ARGV[3] has packed doubles: the
--- longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also what does
--- not fit), the shortest wait in µs, how often to spend the charges (-n: as often as they
--- fit now, at most n times, as one charge), and a row for each charge. A row has the
+-- ARGV[1] has the ids of the charges, in the form in which a value has them. ARGV[3] has packed
+-- doubles: the longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also
+-- what does not fit), the shortest wait in µs, how often to spend the charges (-n: as often as
+-- they fit now, at most n times, as one charge), and a row for each charge. A row has the
 -- indexes of the algorithm and of the key, the cost, the three numbers of the limit, and
 -- the instant of the units that a negative cost gives back (0: the newest). The last seven
--- numbers of a row undo the charge of those units: at, a and b of the state after it, and
--- the state before it. For a log they have only the instant before it, or -1. The next
--- arguments have the edges of algorithms, in the order of charges.
+-- numbers of a row undo the charge that spent those units: at, a and b of the state after that
+-- charge, and the state before it. For a log they have only the instant of the state before
+-- it, or -1. The arguments from ARGV[4] on have the edges for charges of Edged algorithms, in
+-- the order of the charges.
 if not rows then
   within, delay, times = struct.unpack('<ddd', ARGV[3])
   rows = {}
@@ -19,8 +20,8 @@ if not rows then
 end
 local forget, forced = within == -2, within == -3
 
--- read returns the states in a value by their ids, and the ids in order. If the value is
--- damaged, it returns nothing.
+-- read returns a table of the states in a value, by id, and a list of the ids, in order. If
+-- the value is damaged, it returns nothing.
 local function read(text)
   local from = string.find(text, ';', 1, true) or 0
   local states, ids = {}, {}
@@ -30,7 +31,7 @@ local function read(text)
     for i = 1, 4 do
       if s[i] % 1 ~= 0 or math.abs(s[i]) >= 9007199254740992 then return end
     end
-    if s[4] - now > 2251799813685248 then return end -- 2^51: no limit and no wait is that long
+    if s[4] - now > 2251799813685248 then return end -- 2^51 µs: no limit and no wait is that long
     from = from + 32
     ids[#ids + 1] = id
     states[id] = s
@@ -113,7 +114,7 @@ local function force(c)
   if not c.algorithm.metered then
     local quota = c.quota
     c.cost, c.quota = math.min(c.cost, most), 2 * most
-    c.forced = string.format(' at %.0f', c.target) -- other charges may be spent at other instants
+    c.forced = string.format(' at %.0f', c.target) -- forced charges may be spent at different instants
     if take(c, c.target, c.cost) ~= 0 then c.cost = 0 end
     c.quota = quota
     return
@@ -142,7 +143,7 @@ local spent = 0
 
 -- decide returns the wait after which the charges fit n times more, or nothing if they
 -- never fit. States other than logs change between two calls of decide. Logs are written
--- only at the end, so decide adds the units spent so far.
+-- only at the end, so for a log decide adds the units spent so far to the cost.
 local function decide(n)
   local longest, fits = delay, true
   for _, c in ipairs(charges) do
@@ -195,7 +196,7 @@ if times < 0 then
   times = 1
 end
 
--- The charges are spent alone for the first time: a state that was written under a larger
+-- At first the charges are spent only once, because a state that was written under a larger
 -- limit may admit them once and no more. After that they fit n times together if they fit n
 -- times one by one.
 local wait, left, try, refused = 0, times, 1, false
@@ -224,7 +225,7 @@ for _, c in ipairs(charges) do
   else
     reply[#reply + 1] = struct.pack('<dddd', unpack(c.found))
   end
-  if #reply > 100 then reply = {table.concat(reply)} end -- more at a time are too many for miniredis
+  if #reply > 100 then reply = {table.concat(reply)} end -- miniredis cannot join many more at a time
 end
 
 -- A value keeps the states of these charges. It keeps other states until a second after
@@ -244,7 +245,7 @@ for _, value in ipairs(spent > 0 and values or {}) do
       value.states[c.id] = nil
       keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0} or c.state, c.state[4])
     end
-    local most -- the TTL, which states that are not charged do not make longer
+    local most -- the TTL of the value; a state that is not charged does not make it longer
     for _, id in ipairs(value.ids) do
       local s = value.states[id]
       if s and s[4] > now - 1000000 then

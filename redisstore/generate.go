@@ -22,32 +22,32 @@ import (
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
-// The numbers at, a, b and till are At, A, B and Until of the state, and 0 for a key never
-// seen. now and period are in µs, and cost is not 0. now is never before at: if at lies in
-// the future, the script calls take with at in place of now, and adds the wait until then.
-// Logs differ: see Logged.
+// The first four arguments are At, A, B and Until of the state; all four are 0 for a key that
+// was never seen. The arguments now and period are in µs, and cost is not 0. If the state's At
+// lies in the future, the script passes At as now too, and adds the wait until At. So now is
+// never before at. For logs see Logged.
 //
 // If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it
 // returns how many µs after now the cost fits, or −1 for never. A negative cost gives units
-// back and always fits. From the instant till on, the next state must decide like a key
-// never seen, because Redis then deletes it. Numbers are float64: return integers below
-// 2^53, which are exact.
+// back and always fits. The last of the four numbers is the instant from which the next state
+// decides like a key that was never seen: Redis then deletes the state. Numbers are float64:
+// return integers below 2^53, which are exact.
 //
-// The Lua must define only locals, because a script has the Lua of several algorithms. Two
-// algorithms with the same Name must have the same Lua, because a script has the Lua of only
-// one of them.
+// The Lua must define only locals, because a script may have the Lua of several algorithms.
+// Two algorithms with the same Name must have the same Lua, because a script has the Lua of
+// only one of them.
 //
-// Below take and what take calls, the Lua of a weir.Queuer also defines queue, and the Lua
-// of a weir.Canceler also defines cancel:
+// The Lua of a weir.Queuer also defines queue, and the Lua of a weir.Canceler also defines
+// cancel. Both stand below take and below every function that take calls:
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //
-// In both functions now is the time of the clock, and may lie before at. queue asks for a
-// place in the queue at the instant turn or later. It returns the wait in µs, whether there
-// is room, and the four numbers of the next state. cancel removes n of the units that were
-// spent at one instant, which the argument of has. It returns the four numbers of the next
-// state, or nothing if it finds no unit of that instant.
+// In both functions now is the time of the clock, and may lie before the state's At. queue
+// asks for a place in the queue at the instant turn or later. It returns the wait in µs,
+// whether there is room, and the four numbers of the next state. cancel gives back n of the
+// units that were spent at one instant, which it gets as its argument "of". It returns the
+// four numbers of the next state, or nothing if it finds no unit of that instant.
 type Scripted interface {
 	Lua() string
 }
@@ -60,11 +60,11 @@ type Metered interface {
 	Meter(l *weir.Limit) (unit, rate, full int64)
 }
 
-// Edged is a Scripted algorithm whose windows a script cannot compute, such as months.
-// Edges returns the instants at which windows begin, in µs since 1970 and in order. The
-// first is before its argument, and the last well after it. The functions of the Lua get
-// these edges as one more argument after burst: packed doubles for struct.unpack, with a 0
-// between two runs of edges. If the Lua needs another window it calls
+// Edged is a Scripted algorithm whose windows a script cannot compute, such as months. Edges
+// returns instants at which windows begin, in µs since 1970 and in order: from one before the
+// given instant to one well after it. The functions of the Lua get these edges as one more
+// argument after burst: packed doubles for struct.unpack, with a 0 between the edges of two
+// calls of Edges. If the Lua needs another window, it calls
 // error(string.format('WEIR edges %.0f ', instant)). The store then runs the script again,
 // with the edges around that instant as well.
 type Edged interface {
@@ -72,16 +72,17 @@ type Edged interface {
 }
 
 // Additive is a Scripted algorithm for which only the sum of the costs at one instant
-// matters: after a charge at an instant, charges of m and of n units at that instant are
-// the same as one charge of m + n. A script then decides n equal transactions of one key in
-// one step: see TakeEach. An algorithm that counts requests, whatever their cost, is not
-// additive.
+// matters: once something was charged at an instant, two more charges at that instant, of 2
+// units and of 3, have the effect of one charge of 5. A script then decides many equal
+// transactions of one key in one step: see TakeEach. An algorithm that counts requests,
+// whatever their cost, is not additive.
 type Additive interface {
 	Additive()
 }
 
-// Logged is a Scripted algorithm whose states are logs. The limits of a rule and key share
-// a value. The functions in the Lua get the table of a charge that general.lua makes:
+// Logged is a Scripted algorithm whose states are logs. The logs of a rule and key are in one
+// value. Its Lua defines these functions, where c is the table that general.lua makes for a
+// charge:
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1
@@ -106,26 +107,27 @@ var (
 // A script is a text, and the hash by which Redis knows it.
 type script struct {
 	text, sha  string
-	algorithms []string    // their names; a row has the index of its algorithm
+	algorithms []string    // the names of its algorithms; a row has an index in this list
 	sent       atomic.Bool // a batch has sent the text to Redis
 }
 
-// A shaped is what the shape of a script knows of a charge: its algorithm, and whether its
-// cost is 0.
+// A shape describes the transactions that a script is made for. It has a shaped for each
+// charge: the algorithm of the charge, and whether its cost is 0.
 type shaped struct {
 	algorithm weir.Algorithm
-	look      bool
+	look      bool // the cost is 0
 }
 
-// maxDirect bounds the charges that a script decides without a loop over them, because a function in
-// Lua has at most 200 registers.
+// maxDirect bounds the charges that a script decides without a loop over them, because a
+// function in Lua has at most 200 registers.
 const maxDirect = 16
 
-// generate writes the script of a shape. Its first lines, direct.lua or logs.lua, decide a
-// transaction whose charges have one rule, one key and one cost; in direct.lua some of them
-// may cost 0 instead. These lines have no table, and no loop over the charges. A shape of more
-// than maxDirect charges, or of logs and other algorithms, has no such lines. After them,
-// general.lua decides all other transactions of these algorithms.
+// generate writes the script of a shape. The script begins with direct.lua or logs.lua, which
+// decide a transaction whose charges have one rule, one key and one cost. In direct.lua some
+// of the charges may cost 0 instead. Both decide without a table and without a loop over the
+// charges. A script for more than maxDirect charges, or for logs beside other algorithms,
+// begins with neither. Every script ends with general.lua, which decides all other
+// transactions of its algorithms.
 func generate(shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
@@ -199,9 +201,8 @@ func (b *lua) algorithm(a weir.Algorithm, i int) {
 	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
 }
 
-// takeOnly returns the part of an algorithm's Lua that its take needs: what stands above
-// cancel and queue. A function that the script defines and does not call would add 1 % to
-// the time of a check.
+// takeOnly returns the part of an algorithm's Lua that take needs: everything above cancel
+// and queue. A function that a script defines and does not call would add 1 % to its time.
 func takeOnly(a weir.Algorithm) string {
 	text := a.(Scripted).Lua()
 	for _, f := range []string{"cancel", "queue"} {
@@ -212,11 +213,11 @@ func takeOnly(a weir.Algorithm) string {
 
 var repeated = regexp.MustCompile(`«([?!]?)([^|»]*)(\|[^»]*)?»`)
 
-// expand repeats the text between « and » for each charge; if the text begins with ?, only
-// for charges that spend, and if it begins with !, only for charges of cost 0. # becomes
-// the number of the charge, @ that of its algorithm, $ its cost, and & the argument with
-// the edges of its windows. The text after | separates the repetitions; without a | a comma
-// does.
+// expand repeats the text between « and » once for each charge. A text that begins with ? is
+// repeated only for charges that spend, and a text that begins with ! only for charges of
+// cost 0. In the text, # becomes the number of the charge, @ the number of its algorithm, $
+// its cost, and & the argument with the edges of its windows. The part after | is written
+// between two repetitions; without a | it is a comma and a space.
 func expand(text string, shape []shaped, of []int) string {
 	edges := 2
 	charges := make([]*strings.Replacer, len(shape))
@@ -243,12 +244,12 @@ func expand(text string, shape []shaped, of []int) string {
 	})
 }
 
-// maxScripts is how many shapes of a Store get a script of their own. It is bounded because
+// maxScripts is how many shapes of a Store get a script of their own. There is a bound because
 // Redis keeps every script until it restarts.
 const maxScripts = 64
 
-// scripts are the scripts of a Store, by the names of their algorithms. There are few
-// scripts, because the numbers and names of limits are arguments of a script.
+// scripts are the scripts of a Store, by the names of their shapes: see appendNames. There
+// are few scripts, because the numbers and names of limits are arguments of a script.
 type scripts struct {
 	mu  sync.RWMutex
 	of  map[string]*script
@@ -256,7 +257,7 @@ type scripts struct {
 }
 
 // find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a
-// script of another shape, which has at least the same algorithms. own is then false.
+// script that has at least its algorithms. The result own is then false.
 func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	var here [128]byte
 	name := appendNames(here[:0], shape)

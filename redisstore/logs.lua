@@ -1,7 +1,8 @@
 -- These lines decide charges of sliding logs that all have the same cost and do not wait,
--- if the key was never seen, or if the value has one log with only their limits. They know
--- the format of slidinglog.lua. That file handles what happens once in a block: that a
--- block is full, or that no limit needs it any more. ARGV[2] is as in direct.lua.
+-- if the key was never seen, or if the value has one log with only their limits. They use
+-- the format that slidinglog.lua defines. They leave to that file what happens once in a
+-- block: that the block is full, or that no limit needs it any more. ARGV[2] is as in
+-- direct.lua.
 if ARGV[2] ~= '' then
   local longest, cost, «x#, y#, z#» = cmsgpack.unpack(ARGV[2])
   local ids, key, call = ARGV[1], KEYS[1], redis.call
@@ -24,7 +25,9 @@ if ARGV[2] ~= '' then
     local after, sum = struct.unpack('<I5I4', text, #text - 8)
     local last = base + after
     if «f# <= now - y#| or » then
-      local function leave(b, u, s, old) -- units up to the instant old leave, if the next unit is in their block
+      -- leave removes the units that have left a window: the units that were spent up to the
+      -- instant "old". It returns nothing if the next unit is not in the same block.
+      local function leave(b, u, s, old)
         local t, first, begin = text, from + 17, base
         if b <= high then
           t, first = call('HGET', key, string.format('%.0f:%.0f', no, b)), 18

@@ -15,17 +15,17 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// takeParts decides a transaction whose keys may be on different nodes. A script decides
-// the charges of one slot. With Forget or Force, takeParts calls one slot after the other.
-// Otherwise it first asks all slots at the same time. If one slot refuses, takeParts spends
-// nothing. If no slot refuses, it charges one slot after the other, beginning with the slot
-// that has the fewest units left. If a slot then refuses, because another client was faster,
-// takeParts gives back the units that it has spent in the other slots. It gives back exactly
-// those units (see weir.Canceler), so no limit admits too much. After an error the units
-// stay spent.
+// takeParts decides a transaction whose keys may be on different nodes. Each call of a script
+// decides the charges of one slot. With Forget or Force, takeParts calls one slot after the
+// other. Otherwise it first asks all slots at the same time. If one slot refuses, takeParts
+// spends nothing. If no slot refuses, it charges one slot after the other, beginning with the
+// slot that has the fewest units left. If a slot then refuses, because another client was
+// faster, takeParts gives back the units that it has spent in the other slots. It gives back
+// exactly those units (see weir.Canceler), so no limit admits too much. After an error the
+// units stay spent.
 //
-// A transaction of several slots never waits, because their clocks differ and could not
-// reserve the same instant. A Delay is an error for the same reason.
+// A transaction of several slots never waits: the clocks of the nodes differ, so that the
+// slots could not reserve the same instant. A Delay is an error for the same reason.
 func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part) error {
 	if t.Delay >= time.Microsecond && !t.Forget {
 		return fmt.Errorf("redisstore: a delay of %v of keys in several slots: %w", t.Delay, errors.ErrUnsupported)
@@ -80,7 +80,7 @@ func (s *Store) takeEachPart(ctx context.Context, t *weir.Transaction, parts []p
 // A part is the charges of a transaction whose keys are in one slot.
 type part struct {
 	weir.Transaction
-	where []int // the indexes of its charges in the transaction
+	where []int // the indexes that the charges have in the whole transaction
 }
 
 func (p *part) fill(t *weir.Transaction) {
@@ -90,8 +90,8 @@ func (p *part) fill(t *weir.Transaction) {
 	t.At = p.At
 }
 
-// costs sets the cost of each charge of the part to f of its cost in t. It reports whether
-// any of the new costs is not 0.
+// costs changes the costs of the part: it calls f with the cost that a charge has in t, and
+// f returns the new cost. costs reports whether any of the new costs is not 0.
 func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
 	for j, i := range p.where {
 		p.Charges[j].Cost = f(t.Charges[i].Cost)
@@ -100,8 +100,8 @@ func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
 	return any
 }
 
-// left returns the fewest units that any limit of the part would have left after its
-// charge. The slot of the part must have been asked.
+// left returns how many units the charges of the part would leave, under the limit that would
+// have the fewest left. The slot of the part must have been asked.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {

@@ -12,9 +12,9 @@ import (
 // overridesTimeout bounds one call for overrides. No request waits for it.
 const overridesTimeout = 2 * time.Second
 
-// The overrides are the fields of one Redis hash, weir:overrides. The field with the empty
-// name is the version: the time of the newest change. The hash has no TTL, so Redis evicts
-// it only if maxmemory-policy is one of the policies allkeys-*.
+// The overrides are the fields of one Redis hash: weir:overrides, with the default Prefix.
+// The field with the empty name is the version: the time of the newest change. The hash has
+// no TTL, so Redis evicts it only if the name of its maxmemory-policy begins with allkeys.
 var loadOverrides = redis.NewScript(`
 local t = redis.call('TIME')
 local now = string.format('%.0f', t[1] * 1000000 + t[2])
@@ -22,9 +22,9 @@ local newest = redis.call('HGET', KEYS[1], '') or ''
 if newest == ARGV[1] then return {newest, now, {}} end
 return {newest, now, redis.call('HGETALL', KEYS[1])}`)
 
-// saveOverride gets a name, a text, a duration in µs, and how many overrides there may be.
-// If there are already that many others, the script first removes the overrides that have
-// ended. An empty text removes the override.
+// saveOverride gets a name, a text, a duration in µs (0: without end), and how many overrides
+// there may be. If there are already that many others, the script first removes the overrides
+// that have ended. It returns 1 if too many are left. An empty text removes the override.
 var saveOverride = redis.NewScript(`
 local h, name, text = KEYS[1], ARGV[1], ARGV[2]
 local t = redis.call('TIME')

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	maxCalls     = 32                     // calls under way to one Redis; with more, each call would only have fewer commands
-	nearCalls    = 8                      // the same, if Redis is near: a command waits little for the next call, and Redis reads several at once
-	near         = time.Millisecond       // Redis is near if the round trip is shorter
-	maxBatch     = 128                    // commands of a call, which take Redis about a millisecond
+	maxCalls     = 32                     // calls under way to one Redis; more would only have fewer commands each
+	nearCalls    = 8                      // calls under way to a near Redis, which reads several commands at once
+	near         = time.Millisecond       // Redis is near if the round trip is shorter than this
+	maxBatch     = 128                    // commands in a call; Redis takes about a millisecond for so many
 	minWindow    = 1                      // commands under way, however slow Redis is
 	firstWindow  = 256                    // commands under way before the first answer
 	lateness     = 250 * time.Millisecond // a connection is kept if its answer is at most this late
@@ -26,10 +26,11 @@ const (
 // were closed instead, the next caller would need a new one. The goroutines end when no
 // command waits.
 //
-// While a connection is free a command goes alone and at once. Otherwise it waits, and goes
-// together with other commands that have come in the meantime. Calls use only connections
-// that have worked before. connect makes new connections at the same time. If more commands
-// wait than Redis can decide in time, the queue refuses further commands on arrival.
+// If a connection is free and the window has room, a command is sent alone and at once.
+// Otherwise the command waits, and is sent together with other commands that have come in the
+// meantime. Calls use only connections that have worked before, while connect makes new ones.
+// If more commands wait than Redis can decide in time, the queue refuses further commands on
+// arrival.
 type queue struct {
 	send    func(ctx context.Context, cmds []once) error // see sendTo
 	timeout time.Duration                                // the store's
@@ -44,32 +45,32 @@ type queue struct {
 	open      int // connections that have answered, and have not failed since
 	opening   int // attempts to connect
 	attempted time.Time
-	failed    time.Time // when the last attempt failed, with the error failure
-	failure   error
+	failed    time.Time // when the last attempt to connect failed
+	failure   error     // why that attempt failed
 
 	answered time.Time     // when the last answer came, or the first call under way was sent
 	service  time.Duration // how long a call takes, a moving average
-	fastest  time.Duration // the fastest call since measured, which is about the round trip
-	before   time.Duration // the value of fastest before measured
-	measured time.Time
-	window   float64   // how many commands may be under way
-	cut      time.Time // when the window last became smaller
+	fastest  time.Duration // the fastest call since the latest measurement of the round trip began
+	before   time.Duration // the value that fastest had until then
+	measured time.Time     // when that measurement began
+	window   float64       // how many commands may be under way
+	cut      time.Time     // when the window last became smaller
 }
 
-// An ask has the commands of one caller, which wait to be sent in a call, in order.
+// An ask has the commands of one caller. They are sent in one call, in order.
 type ask struct {
 	ctx  context.Context // ends when the caller gives up
 	cmds []once
 	err  error         // why there is no answer
 	done chan struct{} // closed once cmds have their answers, or err is set
-	must bool          // send it even if it is late, because it loads a script into Redis
+	must bool          // send cmds even if they are late, because they load a script into Redis
 }
 
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
-// do sends commands in one call and returns when they have their answers, or ctx ends. It
-// returns an error if there was no answer. The commands then belong to the queue. If Redis
-// answers a command with an error, the command has that error.
+// do sends commands in one call and returns when they have their answers, or ctx ends. If
+// there was no answer, do returns an error, and the caller must not use the commands again.
+// If Redis answers a command with an error, the command has that error.
 func (q *queue) do(ctx context.Context, cmds []once) error {
 	a := &ask{ctx: ctx, cmds: cmds, done: make(chan struct{}), must: cmds[0].Name() == "eval"}
 	if err := q.enter(a); err != nil {
@@ -127,10 +128,10 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 }
 
 // takes returns how long a call probably takes, but at most half of the timeout. While
-// calls are later than that, the window shrinks, which makes them faster.
+// calls take longer than that, the window shrinks, so that later calls take less time.
 func (q *queue) takes() time.Duration { return min(q.service, q.timeout/2) }
 
-// way returns about the round trip, or 0 before the first answer.
+// way returns an estimate of the round trip, or 0 before the first answer.
 func (q *queue) way() time.Duration { return min(q.before, q.fastest) }
 
 // enough returns how many connections the queue uses at most.
@@ -162,8 +163,8 @@ func (q *queue) start(now time.Time) {
 	}
 }
 
-// take removes the next batch from the queue; n is the number of its commands. It refuses
-// asks whose answers would be late.
+// take removes the next batch from the queue. The result n is the number of its commands.
+// take refuses asks whose answers would be late.
 func (q *queue) take(now time.Time) (batch []*ask, n int) {
 	room := max(1, min(maxBatch, int(q.window)-q.inFlight))
 	if q.open >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
@@ -189,7 +190,7 @@ func (q *queue) take(now time.Time) (batch []*ask, n int) {
 	return batch, n
 }
 
-// run makes calls, one after the other, until no command waits that may be sent now.
+// run makes calls, one after the other, until no waiting command may be sent now.
 func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 	for n > 0 {
 		err := q.call(batch)

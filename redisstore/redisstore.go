@@ -1,6 +1,6 @@
-// Package redisstore keeps the states of rate limits in Redis, so that processes share them.
-// A transaction on one key is usually one call of one script, whatever the number of its
-// limits. The script decides on the clock of Redis.
+// Package redisstore keeps the states of rate limits in Redis, so that several processes can
+// share the limits. A transaction on one key is usually one call of one script, whatever the
+// number of its limits. The script takes the time from the clock of Redis.
 package redisstore
 
 import (
@@ -21,8 +21,9 @@ import (
 
 // Options are the options of New. The zero Options are ready to use.
 type Options struct {
-	// Prefix begins every key; "" means "weir:". Programs that share a Redis need prefixes
-	// that differ. A prefix must not contain a brace, because braces mark the hash tag.
+	// Prefix begins every key; "" means "weir:". Different programs that share one Redis
+	// need different prefixes. A prefix must not contain a brace, because braces mark the
+	// hash tag.
 	Prefix string
 
 	// Timeout is the longest that one Take may last, whatever the client's own settings; 0
@@ -36,23 +37,25 @@ const (
 )
 
 // ErrTimeout is the error of Take if Redis has not answered in time. The transaction may
-// have been decided, and may have spent its units. If there was no connection in time, the
-// error says why: errors.Is then finds both ErrTimeout and the error of the network.
+// have been decided, and may have spent its units. If an attempt to connect has just failed,
+// errors.Is finds both ErrTimeout and the error of that attempt.
 var ErrTimeout = errors.New("redisstore: no answer in time")
 
 // Store is a weir.Store. It is safe for concurrent use.
 //
-// The states of a rule and key are in one value, and the logs of the rule and key in another:
+// Redis keeps at most two values for each rule and key: one for logs, and one for all other
+// states. For rule "api" and key "192.0.2.1" the names of the values are:
 //
-//	weir:api:{.192.0.2.1}
 //	weir:api:log:{.192.0.2.1}
+//	weir:api:{.192.0.2.1}
 //
-// The client's key is the hash tag. In a cluster all states of a key are therefore in one
-// slot, and keys are spread over all nodes. A transaction with keys in different slots is
-// all or nothing too, but its slots decide at different instants. It never waits, whatever
-// Within is. If it has a Delay or AtMost, Take returns errors.ErrUnsupported. While two
-// transactions of several slots compete for the last unit of a key, other clients may be
-// refused, and a unit may be lost. A limit never admits more than it should.
+// The key stands in the hash tag, between the braces. In a cluster all states of a key are
+// therefore in one slot, and keys are spread over all nodes. A transaction with keys in
+// different slots is all or nothing too, but its slots decide at different instants. Such a
+// transaction never waits, whatever Within is, and with Delay or AtMost Take returns
+// errors.ErrUnsupported. While two such transactions compete for the last unit of a key,
+// other requests may be refused, and a unit may be lost. A limit never admits more than it
+// should.
 type Store struct {
 	rdb       redis.UniversalClient
 	prefix    string
@@ -67,7 +70,7 @@ type Store struct {
 	dials   dials
 }
 
-// New returns a store that uses rdb. The caller closes rdb. Redis may still be down. New
+// New returns a store that uses rdb. The caller closes rdb. Redis need not be up yet. New
 // returns an error if rdb is nil, if the prefix contains a brace, or if the timeout is
 // negative.
 //
@@ -122,8 +125,9 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// timeoutCause turns a timeout into its cause: the caller's context, the store's budget, or
-// a client whose own timeout is shorter. If connections fail, the error says why.
+// timeoutCause turns a timeout into an error that names its cause: the caller's context, the
+// store's Timeout, a client whose own timeout is shorter, or a failed connection. It explains
+// other errors as say does.
 func (s *Store) timeoutCause(ctx, budget context.Context, err error) error {
 	if budget.Err() != nil {
 		if cause := context.Cause(budget); cause != ErrTimeout {
@@ -142,8 +146,9 @@ func (s *Store) timeoutCause(ctx, budget context.Context, err error) error {
 	return s.dials.timeout(err)
 }
 
-// key returns the name of the value that keeps the state of a charge. The client's key
-// stands last. The dot before it makes a hash tag of any key, even of an empty one.
+// key returns the name of the value that keeps the state of a charge. The key of the charge
+// stands last, in the hash tag. The dot before the key is there because an empty hash tag
+// would not count.
 func (s *Store) key(c *weir.Charge) string {
 	b := appendEscaped(append(make([]byte, 0, 128), s.prefix...), c.Rule)
 	if isLog(c.Limit.Algorithm) {
@@ -153,8 +158,8 @@ func (s *Store) key(c *weir.Charge) string {
 	return string(append(b, '}'))
 }
 
-// appendEscaped appends name and escapes every byte that is not plain, so that different
-// lists of names never give the same key.
+// appendEscaped appends a name. It escapes all bytes but letters, digits and the characters
+// ".-_", so that different lists of names never give the same key.
 func appendEscaped(b []byte, name string) []byte {
 	for i := range len(name) {
 		if c := name[i]; plain(c) {

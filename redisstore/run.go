@@ -20,8 +20,9 @@ func (once) NoRetry() bool { return true }
 func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 	cmds := make([]once, len(calls))
 	for i, c := range calls {
-		// If Redis may lack a script, a batch contains the text of the script. Otherwise
-		// Redis would decide the later calls of the batch before this call.
+		// If Redis may lack the script, a batch has the text of the script. With only its
+		// hash, this call would fail, and Redis would decide the later calls of the batch
+		// before this call is sent again.
 		if len(calls) == 1 || c.sent.Swap(true) {
 			cmds[i] = c.command(ctx, "evalsha", c.sha)
 		} else {
@@ -89,7 +90,7 @@ func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 }
 
 // redirected reports whether a node has answered that it cannot decide the key, because
-// another node has the key or the cluster is down. A node that answers so has spent
+// another node has the key or the cluster is down. A node with such an answer has spent
 // nothing.
 func redirected(err error) bool {
 	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
@@ -146,8 +147,8 @@ func await(ctx context.Context, f func(ctx context.Context) error) error {
 	}
 }
 
-// beyondEdges returns the instant for which a script needs more edges, in µs since 1970. ok
-// is false if err says something else.
+// beyondEdges returns the instant around which a script needs more edges, in µs since 1970.
+// The result ok is false if err has another reason.
 func beyondEdges(err error) (at int64, ok bool) {
 	if err == nil {
 		return 0, false

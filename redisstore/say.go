@@ -44,9 +44,10 @@ func say(err error) error {
 var scriptLine = regexp.MustCompile(`user_script:(\d+):`)
 
 // blame explains an error of Lua. It quotes the failing line of the script, because the
-// algorithm may be a user's own, and the user never sees the whole script. It also names
-// the rule and the limit of c, whose state is probably damaged: no state that a store has
-// written makes Lua fail. The text of Redis quotes the script, but neither key nor value.
+// algorithm may be a user's own, and the user never sees the whole script. It also names the
+// rule and the limit of c, because their state is probably damaged: no state that a store has
+// written makes Lua fail. The error text of Redis quotes the script, but neither the key nor
+// the value.
 func (x *script) blame(c *weir.Charge, err error) error {
 	if !isAnswer(err) {
 		return err

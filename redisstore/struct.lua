@@ -1,7 +1,9 @@
 -- A real Redis has redis.breakpoint, struct and cmsgpack. Calling rawget always would add 2 %
 -- to a check.
 local struct = redis.breakpoint and struct or rawget(_G, 'struct')
-if not struct then -- miniredis lacks both: these lines read and write the same bytes for 'd', 'I', 'c0' and the numbers of a call
+-- miniredis has none of the three. For it these lines define as much of struct and cmsgpack as
+-- the scripts use.
+if not struct then
   local function bytes(n, size)
     local text = ''
     for _ = 1, size do
