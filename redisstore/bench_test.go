@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// benchmark calls the function do again and again, and reports how many µs the server works
-// on each call.
+// benchmark calls a function again and again, and reports how many µs the server works on
+// each call.
 func benchmark(b *testing.B, rdb *redis.Client, do func() error) {
 	if err := do(); err != nil { // loads the script into the server
 		b.Fatal(err)

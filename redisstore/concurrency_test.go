@@ -22,8 +22,8 @@ const (
 	goroutines = 16
 )
 
-// together runs f in several goroutines of several clients, each client with connections of
-// its own.
+// together runs f in several goroutines for each of several clients. Each client has its own
+// connections.
 func together(t *testing.T, addr string, f func(store weir.Store)) {
 	var wg sync.WaitGroup
 	begin := make(chan struct{})
@@ -107,8 +107,8 @@ func TestCrossingKeys(t *testing.T) {
 	}
 }
 
-// spendOn takes the charges of some keys in one transaction. If the transaction is
-// admitted, it adds 1 to the spent of each of these keys.
+// spendOn takes the charges of some keys in one transaction. If the transaction is admitted,
+// spendOn adds 1 to the count of each of these keys.
 func spendOn(t *testing.T, store weir.Store, spent []atomic.Int64, used []int, charges func(key int) []weir.Charge) {
 	var tx weir.Transaction
 	for _, key := range used {

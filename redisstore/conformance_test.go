@@ -47,9 +47,10 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceCluster runs the conformance suite in a cluster, with all keys in one
-// slot. Keys of several slots are decided at several instants, which the suite does not
-// expect: multislot_test.go tests them.
+// TestConformanceCluster runs the conformance suite in a cluster: once with all keys in one
+// slot, and once with keys as they are, but without the tests of several keys. Keys of several
+// slots are decided at several instants, which the suite does not expect. multislot_test.go
+// tests such keys.
 func TestConformanceCluster(t *testing.T) {
 	c := redistest.Cluster(t, 3, 0)
 	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...)))
@@ -57,7 +58,8 @@ func TestConformanceCluster(t *testing.T) {
 	t.Run("one key", func(t *testing.T) { conform(t, rdb, nil) })
 }
 
-// TestConformanceRing runs the conformance suite in a ring, with all keys in one slot.
+// TestConformanceRing runs the conformance suite in a ring, as TestConformanceCluster does in a
+// cluster.
 func TestConformanceRing(t *testing.T) {
 	rdb := client(t, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{
 		"1": redistest.Server(t).Addr(), "2": redistest.Server(t).Addr(),
@@ -78,8 +80,7 @@ func TestInFlight(t *testing.T) {
 var severalKeys = []string{"Random", "AllOrNothing", "Refused", "GiveBack", "Never", "Reserve", "Queue",
 	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each", "Spent", "Forget"}
 
-// conform runs the suite on a redis-server, and checks the TTLs of the values that each
-// test leaves there.
+// conform runs the suite, and checks the TTLs of the values that each test leaves in Redis.
 func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) weir.Store) {
 	_, single := rdb.(*redis.Client)
 	storetest.Run(t, func(t *testing.T) weir.Store {
@@ -96,8 +97,8 @@ func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) wei
 	})
 }
 
-// oneSlot returns a store that puts all keys into one slot: it prefixes them so that they
-// have the same hash tag.
+// oneSlot returns a store that puts all keys into one slot: it gives every key the same
+// prefix, which contains the end of the hash tag.
 func oneSlot(next weir.Store) weir.Store {
 	return storeFunc(func(ctx context.Context, t *weir.Transaction) error {
 		charges := t.Charges
@@ -114,8 +115,8 @@ type storeFunc func(context.Context, *weir.Transaction) error
 
 func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
 
-// A lifetimes store notes how long each value may live: as long as its states matter, and
-// then a period and a second at most.
+// A lifetimes store notes until when each value may live: until its states no longer matter,
+// and at most a period and a second longer.
 type lifetimes struct {
 	*redisstore.Store
 	mu   sync.Mutex

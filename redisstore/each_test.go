@@ -15,7 +15,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestTakeEachErrors: an error of TakeEach reaches only the transactions that it concerns.
+// TestTakeEachErrors: if some transactions of a batch are invalid, TakeEach returns errors for
+// these and decides the others.
 func TestTakeEachErrors(t *testing.T) {
 	_, store := open(t)
 	limit := algorithms.GCRA(3, time.Hour)
@@ -51,9 +52,9 @@ func TestTakeEachErrors(t *testing.T) {
 	}
 }
 
-// TestTakeEachOnce: TakeEach makes one round trip, whatever the number of transactions. It
-// sends scripts again that the server has lost, and returns ErrTimeout in time if the
-// server is gone.
+// TestTakeEachOnce: TakeEach spends each unit of a batch once, even if the server has lost the
+// scripts. If the server does not answer, TakeEach returns ErrTimeout after the Timeout of
+// one call.
 func TestTakeEachOnce(t *testing.T) {
 	server := redistest.Server(t)
 	proxy := redistest.Proxy(t, server.Addr())
@@ -112,8 +113,8 @@ func TestTakeEachCluster(t *testing.T) {
 	}
 }
 
-// TestTakeEachInOrder: a transaction whose script Redis does not have yet is decided before
-// later transactions whose script Redis has.
+// TestTakeEachInOrder: a batch is decided in order, even if Redis lacks the script of its
+// first transaction and has the script of its second.
 func TestTakeEachInOrder(t *testing.T) {
 	_, store := open(t)
 	log := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(2, time.Hour).Named("log"), Cost: 1}

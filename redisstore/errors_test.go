@@ -88,8 +88,8 @@ func checkDiscreet(t *testing.T, c weir.Charge, err error, secret string) {
 	}
 }
 
-// TestCorruptLog: whatever another program writes into a log, the script ends, and its
-// error names the rule and the limit.
+// TestCorruptLog: whatever another program writes into a log, the script ends. If Take returns
+// an error, the error names the rule and the limit.
 func TestCorruptLog(t *testing.T) {
 	rdb, store := logOpen(t)
 	limit := algorithms.SlidingLog(1000, time.Hour).Named("few")
@@ -99,8 +99,8 @@ func TestCorruptLog(t *testing.T) {
 	const head = len("few/sliding-log;")
 	for name, test := range map[string]struct {
 		field string
-		at    int // the index in the field at which bytes go; the field h begins with the ids
-		bytes string
+		at    int    // where the damage begins in the field; field h begins with the ids
+		bytes string // the damage
 	}{
 		"the last block is 2^32-1":          {"h", head + 24, "\xff\xff\xff\xff"},
 		"the first block is 0":              {"h", head + 20, "\x00\x00\x00\x00"},
@@ -135,7 +135,7 @@ func TestCorruptLog(t *testing.T) {
 
 		}
 	}
-	// Fields that are cut off at any byte.
+	// Now each field is cut off after each of its bytes.
 	charge := weir.Charge{Rule: "login", Key: "cut", Limit: limit, Cost: 1}
 	key := store.Key(&charge)
 	fill(t, store, 200, charge)
@@ -155,8 +155,8 @@ func TestCorruptLog(t *testing.T) {
 	}
 }
 
-// takeCorrupt makes a charge with a wait on a log that may be corrupt. Its error, if any,
-// names the rule and the limit.
+// takeCorrupt makes a charge that may wait, on a log that may be corrupt. If Take returns an
+// error, the error must name the rule and the limit.
 func takeCorrupt(t *testing.T, store weir.Store, what string, c weir.Charge) (*weir.Transaction, error) {
 	t.Helper()
 	tx := &weir.Transaction{Charges: []weir.Charge{c}, Within: time.Minute}

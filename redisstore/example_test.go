@@ -62,8 +62,8 @@ func ExampleStore_Warnings() {
 	// DialTimeout is 5s: an attempt to connect that gets no answer holds a place in the pool for as long
 }
 
-// Take returns nil with a decision, which may be a refusal, or an error. After an error the
-// caller does not know what was spent, and must choose whether to go ahead.
+// If Take returns nil, there is a decision, which may be a refusal. After an error the caller
+// does not know what was spent, and must choose whether to go ahead.
 func ExampleStore_Take() {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(time.Second, "localhost:1")) // there is no Redis at this address
 	defer rdb.Close()

@@ -14,8 +14,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A load is a number of goroutines that charge a key again and again, with the default
-// Timeout.
+// A load is four goroutines that charge one key again and again, and counts of the results.
 type load struct {
 	charges  []weir.Charge
 	admitted atomic.Int64
@@ -28,8 +27,8 @@ type load struct {
 
 const quota = 1_000_000
 
-// loadKey starts a load on key. Its limits are stored in two values, and their quotas are
-// not used up.
+// loadKey starts a load on a key. Redis keeps the limits of the load in two values. Their
+// quotas are not used up.
 func loadKey(t *testing.T, store weir.Store, key string, pause time.Duration) *load {
 	l := &load{}
 	for _, limit := range []weir.Limit{
@@ -101,9 +100,9 @@ type set struct {
 	resume  func()
 }
 
-// failover kills or pauses the master under load. There must be decisions again within 4 s.
-// It logs how many units were admitted twice: those that were admitted beyond what Redis
-// has counted.
+// failover kills the master under load, and in a second test pauses it. There must be
+// decisions again within 4 s. failover logs how many units were admitted twice: the units that
+// clients were granted and that the new master does not count.
 func failover(t *testing.T, start func(t *testing.T) set) {
 	const within = 4 * time.Second
 	for _, how := range []string{"killed", "paused"} {
@@ -152,7 +151,7 @@ func failoverOnce(t *testing.T, how string, s set) (outage time.Duration) {
 	outage = time.Unix(0, l.last.Load()).Sub(begin)
 	l.goesOn(t, 500)
 	if how == "paused" {
-		s.resume() // for a moment the old master still decides
+		s.resume() // the old master then still decides for a moment
 		l.goesOn(t, 500)
 	}
 	l.stop()

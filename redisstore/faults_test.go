@@ -30,7 +30,7 @@ const (
 type fault struct {
 	name       string
 	begin, end func(t *testing.T, server *redistest.Proc, proxy *redistest.FaultProxy)
-	fails      bool // every Take fails while the fault lasts
+	fails      bool // every Take returns an error while the fault lasts
 }
 
 var faults = []fault{
@@ -65,9 +65,9 @@ var faults = []fault{
 		func(*testing.T, *redistest.Proc, *redistest.FaultProxy) {}, false},
 }
 
-// TestFaults: during each fault a Take returns within its Timeout, with an error that says
-// what happened. Its charge is spent at most once, no goroutine stays behind, and Take
-// works again soon after the fault ends.
+// TestFaults: during each fault Take returns within the Timeout. Its error says what happened,
+// and a charge is spent at most once. After the fault no goroutine stays behind, and Take soon
+// works again.
 func TestFaults(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, f := range faults {
@@ -283,7 +283,7 @@ func TestHangUp(t *testing.T) {
 	} {
 		for _, c := range []struct {
 			name      string
-			timeout   time.Duration // of the store; the caller's time ends long before this, or never
+			timeout   time.Duration // of the store; a caller that gives up does so long before this
 			want, not error
 			with      func(context.Context) (context.Context, context.CancelFunc)
 		}{

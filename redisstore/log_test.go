@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// commands returns how many commands a server has run for clients and in scripts.
+// commands returns how many commands a server has run, those in scripts included.
 func commands(t *testing.T, rdb *redis.Client) (n int) {
 	t.Helper()
 	info, err := rdb.Info(context.Background(), "commandstats").Result()
@@ -72,8 +72,8 @@ func logOpen(t *testing.T) (*redis.Client, *redisstore.Store) {
 	return rdb, store
 }
 
-// TestLogMemory: an entry of a log takes at most 12 bytes, also if it stands for many units
-// or for five limits.
+// TestLogMemory: an entry of a log takes at most 12 bytes, even if it has many units or counts
+// for five limits.
 func TestLogMemory(t *testing.T) {
 	rdb, store := logOpen(t)
 	five := many(5, func(int64, time.Duration) weir.Limit { return algorithms.SlidingLog(1<<40, time.Hour) })
@@ -96,10 +96,9 @@ func TestLogMemory(t *testing.T) {
 	}
 }
 
-// TestLogAttacks: for each of these calls the work of the server stays below a bound that
-// is the same for a log of 300 entries and for one of 20,000. The test counts the commands
-// of the script, because for each command the script looks at no more than a block of 64
-// entries.
+// TestLogAttacks: for each of these calls the work of the server has the same bound in a log
+// of 300 entries and in a log of 20,000. The test counts the commands of the script, because
+// for each command the script looks at no more than a block of 64 entries.
 func TestLogAttacks(t *testing.T) {
 	rdb, store := logOpen(t)
 	const quota, small, large = 1_000_000, 300, 20_000
@@ -150,9 +149,8 @@ func TestLogAttacks(t *testing.T) {
 	}
 }
 
-// TestLogParts: limits that were charged differently once have logs of their own from then
-// on. The first such charge copies all blocks, 500 blocks in a command. Later charges copy
-// no block.
+// TestLogParts: two limits share a log until a transaction charges only one of them. This
+// transaction copies the blocks of the log. Later charges copy no block.
 func TestLogParts(t *testing.T) {
 	rdb, store := logOpen(t)
 	const n = 10_000
@@ -212,8 +210,8 @@ func TestLogCancels(t *testing.T) {
 	}
 }
 
-// TestLogBytes: a log counts exactly for costs on both sides of the sizes at which its
-// blocks need wider entries.
+// TestLogBytes: a log counts exactly, also with costs so large that its blocks need wider
+// entries.
 func TestLogBytes(t *testing.T) {
 	_, store := logOpen(t)
 	limit := algorithms.SlidingLog(1<<49, time.Hour)

@@ -59,8 +59,8 @@ func usedMemory(t *testing.T, rdb redis.UniversalClient) int64 {
 	return used
 }
 
-// TestLongKeyIsItsDigest: a long key and its digest share a state: in single calls, in a
-// batch and in a cluster.
+// TestLongKeyIsItsDigest: a long key and its digest share a state, on a single server and in
+// a cluster, in Take and in TakeEach.
 func TestLongKeyIsItsDigest(t *testing.T) {
 	long := strings.Repeat("x", 900)
 	charge := func(key string) weir.Charge {

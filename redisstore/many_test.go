@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// TestManyLimitsEach: TakeEach decides batches of transactions with few and with many
-// limits. Above maxDirect limits general.lua decides.
+// TestManyLimitsEach: TakeEach decides batches of equal transactions, with 1 to 250 limits in
+// each transaction.
 func TestManyLimitsEach(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
@@ -40,8 +40,8 @@ func TestManyLimitsEach(t *testing.T) {
 	}
 }
 
-// TestTooManyCharges: a transaction of more than 10,000 charges is an error that names this
-// bound.
+// TestTooManyCharges: for a transaction of more than 10,000 charges, Take returns an error
+// that names this bound.
 func TestTooManyCharges(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()

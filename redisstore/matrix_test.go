@@ -30,8 +30,8 @@ const matrixPassword = "a password"
 type trouble struct {
 	name       string
 	begin, end func(m *matrix)
-	sees       string // a part of the error and of the line in the log
-	forgets    bool   // the trouble deletes what was spent before
+	sees       string // a part of the error and of the line in the log; "none" if Take returns no error
+	forgets    bool   // the trouble deletes the units that were spent before
 }
 
 // A matrix is a server in trouble. admin is a connection that was made before the trouble.
@@ -99,9 +99,10 @@ var troubles = []trouble{
 	{"scripts flushed", func(m *matrix) { m.do("SCRIPT", "FLUSH") }, func(*matrix) {}, "none", false},
 }
 
-// TestTroubles: during each trouble, Take returns an error with the answer of Redis, the
-// log gets one line with it, and the fallback decides. After the trouble the counts in
-// Redis are as before.
+// TestTroubles: during a trouble, Take returns an error with the answer of Redis, the log gets
+// one line about it, and the fallback decides. After the trouble Redis still has its counts.
+// Two troubles differ: scripts that are gone cause no error, and the answer of a Redis with too
+// many clients is not in the error.
 func TestTroubles(t *testing.T) {
 	for _, c := range troubles {
 		t.Run(c.name, func(t *testing.T) {
@@ -111,8 +112,8 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// test causes and ends the trouble. Meanwhile it calls a store alone, and a stack with a
-// fallback.
+// test causes and ends the trouble. Meanwhile it calls a store without a fallback, and a stack
+// of that store and a fallback.
 func (c trouble) test(t *testing.T) {
 	server := redistest.Server(t, "--enable-debug-command", "yes", "--dbfilename", "taken")
 	admin := client(t, redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{server.Addr()}, MaxRetries: -1, ReadTimeout: 10 * time.Second})).(*redis.Client).Conn()

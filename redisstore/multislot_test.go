@@ -28,8 +28,8 @@ func apart(s *redisstore.Store, n int) (keys []string) {
 	return keys
 }
 
-// spreads calls f with a store in a cluster, and with one in a ring. Both keep keys on
-// several nodes.
+// spreads calls f twice: with a store in a cluster and with a store in a ring. Both stores
+// keep keys on several nodes.
 func spreads(t *testing.T, f func(t *testing.T, store *redisstore.Store)) {
 	t.Run("cluster", func(t *testing.T) {
 		c := redistest.Cluster(t, 3, 0)
@@ -107,8 +107,8 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-// TestSpreadRace: concurrent transactions on keys of different slots are admitted no more
-// than the limits allow. Few units are lost, which means that they are spent without being admitted.
+// TestSpreadRace: concurrent transactions on keys of different slots never get more units than
+// the limits allow. Few units are lost, that is, spent by a transaction that was not admitted.
 func TestSpreadRace(t *testing.T) {
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
 		const quota, each, keys = 100, 40, 6

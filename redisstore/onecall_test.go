@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 )
 
-// TestOneCall: a transaction is one command, also if transactions with other limits, costs
-// or waits have charged its key before.
+// TestOneCall: a transaction is one command, even if transactions with other limits, costs or
+// waits have charged the same key before.
 func TestOneCall(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -108,8 +108,8 @@ func resetStats(t *testing.T, rdb *redis.Client) {
 	}
 }
 
-// TestBatchIsOneCall: a batch of equal transactions of one key is one command, under every
-// algorithm, also if the key has states of other limits.
+// TestBatchIsOneCall: under every algorithm, a batch of equal transactions of one key is one
+// command, even if the key has states of other limits.
 func TestBatchIsOneCall(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})

@@ -15,11 +15,10 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A far is a simulated Redis behind a network with the round trip rtt, and a client's pool
-// of connections to it. It works in the time of a bubble, and answers one command after the
-// other.
+// A far is a simulated Redis behind a network, together with a client's pool of connections.
+// It answers one command after the other, by the clock of a bubble of testing/synctest.
 type far struct {
-	rtt  time.Duration
+	rtt  time.Duration // the round trip
 	each time.Duration // how long a command takes
 	dial time.Duration // how long it takes to make a connection
 
@@ -192,8 +191,8 @@ func spike(t *testing.T, rtt time.Duration, capacity int) {
 	}
 }
 
-// TestNear: if Redis is near, a few calls take all commands, so that Redis reads several at
-// once. If Redis is far, more calls are under way.
+// TestNear: if Redis is near, few calls are under way, so that Redis reads several commands
+// at once. If Redis is far, more calls are under way.
 func TestNear(t *testing.T) {
 	for _, c := range []struct {
 		rtt  time.Duration
@@ -268,8 +267,8 @@ func TestBlip(t *testing.T) {
 	}
 }
 
-// TestHole: half a second after a time in which answers were lost, all asks are decided
-// again.
+// TestHole: while answers are lost, no ask is decided. Half a second after the answers come
+// again, all asks are decided.
 func TestHole(t *testing.T) {
 	for _, d := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second} {
 		for _, rate := range []int{10, 1000} {
@@ -295,8 +294,8 @@ func TestHole(t *testing.T) {
 	}
 }
 
-// TestConnects: a connection that takes longer to make than the timeout of a request is
-// made nevertheless, while requests go on.
+// TestConnects: connections are made even if that takes longer than the timeout of a request.
+// Meanwhile requests go on.
 func TestConnects(t *testing.T) {
 	for _, c := range []struct{ rtt, dial, timeout time.Duration }{
 		{5 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond},

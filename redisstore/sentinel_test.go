@@ -25,10 +25,11 @@ func TestSentinel(t *testing.T) {
 	})
 }
 
-// TestSentinelPlanned measures how many units are admitted twice by SENTINEL FAILOVER.
-// Sentinel makes a replica the master, and tells the old master up to a second later. Units
-// that the old master admits meanwhile are lost. Only the few that are under way may be
-// lost if the old master needs all replicas to write, or if its writes are paused before.
+// TestSentinelPlanned measures how many units are admitted twice during SENTINEL FAILOVER.
+// Sentinel makes a replica the master, and tells the old master up to a second later. The new
+// master never learns of units that the old master admits in that time. There are only few
+// such units if the old master needs all replicas for a write, or if its writes are paused
+// before the failover.
 func TestSentinelPlanned(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds until Sentinels agree")
@@ -89,4 +90,4 @@ func planFailover(t *testing.T, prepare []string, bounded bool) {
 	}
 }
 
-var errStill = errors.New("the old one is")
+var errStill = errors.New("the old master")
