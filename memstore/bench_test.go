@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// BenchmarkBaseline measures the least that a shared counter costs: it takes a lock, reads
-// the clock, and adds 1 in a map.
+// BenchmarkBaseline measures the least that a shared counter must do: take a lock, read the
+// clock, and add 1 in a map.
 func BenchmarkBaseline(b *testing.B) {
 	var mu sync.Mutex
 	counts := map[string]int64{}

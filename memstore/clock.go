@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A clock returns the time of the wall clock in half the time that time.Now takes. It keeps
-// a reading of both clocks, reads only the monotonic clock, and adds the time that has
-// passed since the reading. After a second it reads both clocks again, so it notices within
-// a second that the wall clock was set or that the machine slept.
+// A clock shows the time of the wall clock, and is read in half the time of time.Now. It keeps
+// one reading of the wall clock and of the monotonic clock. For a second after that reading it
+// reads only the monotonic clock, and adds the time that has passed. Then it reads both clocks
+// again, so it notices within a second that the wall clock was set or that the machine slept.
 type clock struct {
 	both atomic.Pointer[reading]
 }
@@ -44,9 +44,9 @@ func (c *clock) read() int64 {
 			r = &reading{again, wall}
 		}
 	}
-	// States of one clock mean nothing on another: keys could be refused for decades. A
-	// reading shows whether its clock is that of a bubble, so a wall clock that is set
-	// causes no panic.
+	// States that were made on one clock mean nothing on another: keys could be refused for
+	// decades. A reading shows whether it was made in a bubble. Outside a bubble a step of
+	// the wall clock therefore causes no panic.
 	if last := c.both.Load(); last != nil && (last.bubbled() != r.bubbled() || r.bubbled() && r.time.Before(last.time)) {
 		panic("memstore: this store has counted on another clock, outside or inside a bubble of testing/synctest: each bubble needs a store of its own")
 	}

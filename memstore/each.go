@@ -6,9 +6,9 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// TakeEach decides ts one after the other, as weir.Batcher requires. In memory a batch is
-// no cheaper than its transactions one by one. With TakeEach, weir.Coalesce works in tests
-// as it does with Redis.
+// TakeEach implements weir.Batcher: it decides the transactions one after the other. In memory
+// a batch is no cheaper than single transactions. The method is there so that tests can use
+// weir.Coalesce as with Redis.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	var errs []error
 	for i, t := range ts {

@@ -1,4 +1,4 @@
 package memstore
 
-// Many returns how many keys a flood in tests has.
+// Many is the function many, for the package memstore_test.
 func Many() int { return many() }

@@ -17,7 +17,7 @@ import (
 // Options are the options of New. The zero Options are ready to use.
 type Options struct {
 	// MaxKeys is how many states the store keeps: one state for each limit of each key. 0
-	// means 1,048,576. No state is lost while there are at most MaxKeys of them, or at most
+	// means 1,048,576. No state is lost while there are at most MaxKeys states, or at most
 	// nine tenths of MaxKeys if keys have several limits. The store has room for a sixth
 	// more states than MaxKeys, and for at least 8: it holds 8 states if MaxKeys is 1, and
 	// 1168 states if MaxKeys is 1000.
@@ -31,25 +31,25 @@ type Options struct {
 // ErrFull is returned by Take if there is no room for a new state, because every state that
 // the new state could replace has refused a charge. This happens only if the states that
 // have refused a charge are more than nine tenths of MaxKeys, or if one transaction needs
-// more states than a small store has room for. A Limiter treats ErrFull as every error of a
-// store: OnError decides, and by default the request passes.
+// more states than a small store has room for. A Limiter treats ErrFull like any other error
+// of a store: OnError decides, and by default the request passes.
 var ErrFull = errors.New("memstore: full of keys that are being limited")
 
 // Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent use. Its
-// clock is the wall clock. In a bubble of testing/synctest that is the clock of the bubble.
-// A Store that has counted outside a bubble panics if it is used inside, and one that has
-// counted inside panics outside.
+// clock is the wall clock, and in a bubble of testing/synctest the clock of the bubble. A
+// Store that has been used outside a bubble panics if it is used inside one, and a Store that
+// has been used inside a bubble panics if it is used outside.
 //
 // The store does not keep keys. It identifies them by a 64-bit hash with a secret seed, so
-// a client cannot choose keys that collide. The probability that any two of a million
-// states collide by accident is one in 37 million (10^12/2^65), and one in 370,000 for ten
-// million states. Keys with different hashes never share the state of a limit.
+// a client cannot choose keys that collide. Among a million states, the probability that some
+// two collide by accident is one in 37 million (10^12/2^65); among ten million states it is
+// one in 370,000. Keys with different hashes never share the state of a limit.
 //
 // When the store is full, a new state replaces one of a few other states. The store chooses
 // a state whose quota is whole again. If there is none, it chooses a state that has always
-// had units left, or else a state that has had none left. Among states of the same kind it
-// chooses the state whose quota is whole soonest. A state that has refused a charge stays
-// until its quota is whole again.
+// had units left, or else a state that once had none left. Among states of the same kind the
+// store chooses the state whose quota is whole soonest. A state that has refused a charge
+// stays until its quota is whole again.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed
@@ -61,9 +61,9 @@ const (
 
 	// minShardKeys is the least number of states that a shard is made for, if there are
 	// several shards. All limits of a key are in one shard, so shards with few keys differ
-	// more in size. If each key has 24 limits, minShardKeys states belong to 680 keys. The
-	// probability that a given shard then gets a quarter more states than the average shard
-	// is below 10^-9.
+	// more in size. If each key has 24 limits, minShardKeys states belong to 680 keys. Even
+	// then, the probability that a given shard gets a quarter more states than the average
+	// shard is below 10^-9.
 	minShardKeys = 16_384
 )
 
@@ -83,7 +83,7 @@ func New(o Options) *Store {
 	return s
 }
 
-// Take implements weir.Store. Its errors are ErrFull, the error of ctx, and those of
+// Take implements weir.Store. It returns ErrFull, the error of ctx, and the errors of
 // Transaction.Validate. After an error nothing is spent.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := ctx.Err(); err != nil {
@@ -116,9 +116,9 @@ func (s *Store) takeSeveral(t *weir.Transaction) error {
 }
 
 // takeOne decides one charge. It reads the clock before it takes the lock, so that no other
-// call waits for the clock. Reading the clock and taking the lock make the processor wait
-// for all instructions before them. So takeOne computes the hash before both, and takeMeter
-// fills in the decision after the lock is released.
+// call waits for the clock. When takeOne reads the clock and when it takes the lock, the
+// processor first completes all earlier instructions. So takeOne computes the hash before
+// both, and takeMeter fills in the decision after the lock is released.
 func (s *Store) takeOne(t *weir.Transaction) error {
 	c, p := &t.Charges[0], t.Plan(0)
 	h := s.hash(c.Key)
@@ -158,8 +158,8 @@ func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) 
 	return nil
 }
 
-// A transaction has its lanes on the stack if it has at most 24 charges (inline). If it has
-// at most 6 (few), the array of lanes is smaller, because clearing lanes takes time.
+// The lanes of a transaction are on the stack if it has at most 24 charges (inline). For at
+// most 6 charges (few) the array of lanes is smaller, because clearing lanes takes time.
 const (
 	few    = 6
 	inline = 24
@@ -167,7 +167,7 @@ const (
 
 // A lane is one of several charges that are decided together.
 type lane struct {
-	id    uint64 // the fingerprint of its state
+	id    uint64 // the fingerprint of the state
 	shard int
 	slot  *slot // nil if the state has no slot
 	debt
@@ -281,10 +281,10 @@ func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
 // are in one shard.
 func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, storedkey.Of(key)) }
 
-// fingerprint returns the fingerprint of a state, made of the hash of its key and the hash
-// of its names. Under the same names, keys with different hashes have different
+// fingerprint returns the fingerprint of a state. It is made of two hashes: of the key of the
+// state, and of its names. Under the same names, keys with different hashes have different
 // fingerprints, because multiplying by an odd number modulo 2^64 can be undone. A
-// fingerprint of 0 becomes 1, because 0 marks a free slot.
+// fingerprint of 0 becomes 1, because 0 marks an empty slot.
 func fingerprint(h, names uint64) uint64 { return max((h^names)*0x9e3779b97f4a7c15, 1) }
 
 // index maps a hash to a number from 0 to n-1.
@@ -293,6 +293,6 @@ func index(h uint64, n int) int {
 	return int(hi)
 }
 
-// Instant returns s. The method tells a weir.Limiter that Take decides at once, in memory,
-// and asks its context only whether the context has ended.
+// Instant returns the store itself. The method tells a weir.Limiter that Take decides at once,
+// in memory, and asks its context only whether the context has ended.
 func (s *Store) Instant() weir.Store { return s }

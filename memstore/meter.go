@@ -10,7 +10,7 @@ import (
 )
 
 // Most transactions have only charges of meters, such as GCRA, and do not wait. This file
-// decides them as their algorithm does, but faster, because it needs no weir.State.
+// decides such transactions as the algorithms do, but faster, because it needs no weir.State.
 
 // atOnce reports whether t has no wait, and does not use Forget, AtMost or Force.
 func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget && t.AtMost <= 0 && !t.Force }
@@ -19,23 +19,23 @@ func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget && t.A
 // capacity of that meter.
 func meters(p *plans.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
 
-// readable reports whether the meter of p can use the state in s as it is. That is true if
-// s is nil. It is also true if s has no log and no debt, or if s has no log and a debt in
-// the meter's unit that is at most what the meter holds.
+// readable reports whether the meter of p can use the state in a slot as it is. It can if the
+// slot is nil. It also can if the state has no log, and has no debt or a debt in the meter's
+// unit that is at most what the meter holds.
 func readable(s *slot, p *plans.Plan) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a <= 0 || s.b == p.Unit && s.a <= p.Full)
 }
 
-// A debt is what a meter owes at an instant: units that are spent and have not drained. A
-// unit is Plan.Unit ticks.
+// A debt has the units of a meter that are spent and have not drained, as seen from one
+// instant. A unit is Plan.Unit ticks.
 type debt struct {
 	ticks int64 // the amount of the debt
 	ahead int64 // µs until the debt begins to drain; no unit fits before that
-	reset int64 // µs from then until the debt has drained
+	reset int64 // µs from the end of ahead until the debt has drained
 }
 
-// debtOf returns what the state in s owes at now. It does not compute reset. s must be
-// readable.
+// debtOf returns the debt in a slot, as seen from now, but does not compute its reset. The slot
+// must be readable.
 func debtOf(s *slot, p *plans.Plan, now int64) (d debt) {
 	if s == nil || s.reset() <= now {
 		return d
@@ -58,7 +58,7 @@ func (d debt) fits(p *plans.Plan, cost int64) bool {
 	return cost == 0 || d.ahead == 0 && d.lack(p, cost) <= 0
 }
 
-// save writes d to the slot, after a charge at now has added to d.
+// save writes a debt to the slot. The debt includes the charge that was made at the instant now.
 func (s *slot) save(d debt, p *plans.Plan, id uint64, now int64) {
 	rank := int64(someLeft)
 	if p.Full-d.ticks < p.Unit {
@@ -171,8 +171,8 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 	return nil
 }
 
-// answer makes room for the decisions of t, sets At to now, empties Undo, and
-// sets Wait to 0.
+// answer prepares the results of t: it makes room for the decisions, sets At and Wait, and
+// empties Undo.
 func answer(t *weir.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]

@@ -37,8 +37,8 @@ func hidden(l weir.Limit) weir.Limit {
 	return l
 }
 
-// A pair is two stores with the same seed that get the same transactions. The store theirs
-// sees only plain algorithms.
+// A pair is two stores with the same seed that get the same transactions. The second store,
+// theirs, gets only plain algorithms.
 type pair struct {
 	*rand.Rand
 	mine, theirs *Store
@@ -87,7 +87,7 @@ func (p *pair) limit() weir.Limit {
 	}
 }
 
-// change gives one of the limits other numbers, or leaves it as it is.
+// change changes one number of one limit, or nothing if the limit would be invalid.
 func (p *pair) change() {
 	l := &p.limits[p.IntN(len(p.limits))]
 	old := *l
@@ -104,7 +104,7 @@ func (p *pair) change() {
 	}
 }
 
-// ask fills p.a with the next random transaction, for both stores.
+// ask fills p.a with the next random transaction.
 func (p *pair) ask() {
 	p.a.Charges, p.a.Within, p.a.Delay, p.a.Undo, p.a.Forget = p.a.Charges[:0], 0, 0, nil, p.IntN(100) == 0
 	if p.IntN(8) == 0 {

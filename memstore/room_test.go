@@ -45,8 +45,8 @@ var victims = map[string]weir.Limit{
 	"log":  algorithms.SlidingLog(3, time.Hour),
 }
 
-// floodStore charges the costs to each of n made-up keys. It checks the victims during the
-// flood and an hour later.
+// floodStore charges the costs to each of n made-up keys. It checks during the flood that the
+// victims are refused, and an hour later that they are allowed.
 func floodStore(t *testing.T, maxKeys, n int, costs []int64) {
 	s := memstore.New(memstore.Options{MaxKeys: maxKeys})
 	for name, l := range victims {
@@ -101,7 +101,7 @@ func checkRefused(t *testing.T, s *memstore.Store, n int) {
 	}
 }
 
-// TestFull: if every state in a full store has refused a charge, a charge of a new key is
+// TestFull: if every state in a full store has refused a charge, a charge of a new key gets
 // ErrFull, and nothing of its transaction is spent. Known keys are decided as usual.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -145,8 +145,8 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestRefusedStay: while at most nine tenths of MaxKeys states have refused a charge, all
-// of them are kept. Every other key finds room in place of states that have not refused.
+// TestRefusedStay: while at most nine tenths of MaxKeys states have refused a charge, all of
+// these states are kept. Every other key takes the place of a state that has not refused.
 func TestRefusedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxKeys, refused, flood = 10_000, 9_000, 50_000
@@ -184,8 +184,8 @@ func TestForgets(t *testing.T) {
 	two := algorithms.GCRA(2, 2*time.Hour)
 	for _, test := range []struct {
 		first, then weir.Charge
-		cost        []int64 // more charges of the second key
-		want        string
+		cost        []int64 // the costs of more charges of the second key
+		want        string  // the key whose state is replaced
 	}{
 		{charge("some", two, 1), charge("none", two, 2), nil, "some"},
 		{charge("none", two, 2), charge("some", two, 1), nil, "some"},
@@ -193,13 +193,13 @@ func TestForgets(t *testing.T) {
 		{charge("late", algorithms.GCRA(2, 4*time.Hour), 1), charge("soon", two, 1), nil, "soon"},
 		{charge("soon", two, 1), charge("late", algorithms.GCRA(2, 4*time.Hour), 1), nil, "soon"},
 		{charge("none", algorithms.GCRA(1, 4*time.Hour), 1), charge("back", algorithms.GCRA(2, time.Hour), 2), []int64{-1}, "back"},
-		// A key that was refused once stays until its state has ended, also if it has units
-		// again.
+		// The state of a key that was refused once stays until it ends, even if the key has
+		// units again.
 		{charge("late", algorithms.GCRA(2, 4*time.Hour), 1), charge("refused", algorithms.GCRA(2, time.Hour), 2), []int64{1, -1}, "late"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := memstore.New(memstore.Options{MaxKeys: 1})
-			for i := range 6 { // leave two
+			for i := range 6 { // two of the 8 slots stay free
 				take(t, s, charge(fmt.Sprint(i), algorithms.GCRA(1, 10*time.Hour), 1))
 				take(t, s, charge(fmt.Sprint(i), algorithms.GCRA(1, 10*time.Hour), 1))
 			}
@@ -236,15 +236,15 @@ func TestCapacity(t *testing.T) {
 		}
 		for _, limits := range []int{1, 2, 5, 24} {
 			fillStore(t, maxKeys, limits, 1)
-			if limits < 24 { // also if all states have refused a charge
+			if limits < 24 { // in the second round all charges are refused
 				fillStore(t, maxKeys, limits, 2)
 			}
 		}
 	}
 }
 
-// fillStore fills a store with keys of the given number of limits each, charges every key
-// as many times as times says, and checks that no state is lost.
+// fillStore fills a store with keys that each have the given number of limits. It charges all
+// keys, in one or more rounds, and checks that no state is lost.
 func fillStore(t *testing.T, maxKeys, limits, times int) {
 	t.Helper()
 	states := maxKeys

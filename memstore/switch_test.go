@@ -46,8 +46,8 @@ func TestSwitchedTiers(t *testing.T) {
 	}
 }
 
-// TestSwitchedPeriods: a store decides as Transaction.Decide does if the period of a limit
-// changes between charges. To do so it must remember until when the state matters.
+// TestSwitchedPeriods: a store decides as Transaction.Decide does, even if the period of a
+// limit changes between charges. To do so, the store must remember the Until of each state.
 func TestSwitchedPeriods(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 12))
@@ -70,7 +70,7 @@ func switchedLimits(quota int64, period time.Duration) []weir.Limit {
 	}
 }
 
-// A switchedPair is a key of a store, and the state of that key by the arithmetic.
+// A switchedPair is a store with one key, and the state that the arithmetic gives that key.
 type switchedPair struct {
 	r     *rand.Rand
 	seed  uint64
@@ -79,8 +79,8 @@ type switchedPair struct {
 	end   int64 // when the state ends, in µs since 1970
 }
 
-// step decides a charge under a random limit in the store and by the arithmetic, and then
-// passes time.
+// step decides a charge under a random limit, in the store and by the arithmetic. Then it lets
+// time pass.
 func (p *switchedPair) step(t *testing.T, kind int) {
 	t.Helper()
 	r := p.r

@@ -8,9 +8,9 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// ways is how many slots a bucket has. A state lives in one of two buckets, its homes,
-// and may be moved to the other, so a table fills to more than nine tenths before a new
-// state finds no room.
+// ways is how many slots a bucket has. A state lives in one of two buckets, its homes, and
+// can be moved from one home to the other. A table therefore fills to more than nine tenths
+// before a new state finds no room.
 const ways = 8
 
 // A table is a hash table without pointers. The garbage collector has nothing to follow in
@@ -25,13 +25,13 @@ type bucket [ways]slot
 // the state decides as the zero State does. From then on the state has ended and the slot
 // is free. No sweep is needed.
 type slot struct {
-	id       uint64 // 0 if nothing was ever here
+	id       uint64 // 0 if the slot is empty
 	at, a, b int64
 	fate     int64 // reset in µs since 1970 << 3 | hasLog | rank
 }
 
-// The rank of a slot says how much would be lost with its state. A state keeps the highest
-// rank that it has had until it ends.
+// The rank of a slot says how much would be lost with its state. The rank of a state never
+// falls before the state ends.
 const (
 	someLeft = iota // the state has units left
 	noneLeft        // the state has no units left
@@ -59,12 +59,12 @@ func (s *slot) refused(d *weir.Decision, now int64) {
 	}
 }
 
-// bucketsFor returns how many buckets hold n states and a sixth more, because by chance a
-// shard may get a sixth more states than the average shard.
+// bucketsFor returns how many buckets hold n states and a sixth more. The sixth is there
+// because a shard may by chance get more states than the average shard.
 func bucketsFor(n int) int { return max(1, (n*7/6+ways-1)/ways) }
 
-// first and second return the homes of a fingerprint, the two buckets where it may live.
-// They are the same bucket only if the table has no other.
+// first and second return the homes of a fingerprint, the two buckets where its state may
+// live. Both are the same bucket only if the table has just one bucket.
 func (t table) first(id uint64) *bucket { return &t[index(id, len(t))] }
 
 func (t table) second(id uint64) *bucket {
@@ -75,8 +75,8 @@ func (t table) second(id uint64) *bucket {
 	return &t[i]
 }
 
-// other returns the home of a fingerprint that is not b, or b if the fingerprint has only
-// one home.
+// other returns the second home of a fingerprint that has b as one home. If the table has
+// only one bucket, it returns b.
 func (t table) other(id uint64, b *bucket) *bucket {
 	if first := t.first(id); first != b {
 		return first
@@ -112,8 +112,8 @@ func (s *slot) free(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
 
-// room returns the first free slot of the bucket, or nil, and how many of its slots are
-// taken.
+// room returns the first free slot of the bucket, or nil, and how many slots of the bucket
+// are taken.
 func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
 	for i := range b {
 		if !b[i].free(now, keep) {
@@ -139,12 +139,12 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	return one
 }
 
-// worth orders slots by how much would be lost with their states: by rank, and then by
-// their reset.
+// worth orders slots by how much would be lost with their states: by rank, and among slots of
+// one rank by reset.
 func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
 
-// weaker returns the slot with the least worth: s, which may be nil, or a slot of b whose
-// fingerprint is not in keep.
+// weaker compares the slot s, which may be nil, with those slots of b whose fingerprints are
+// not in keep. It returns the slot with the least worth.
 func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	for i := range b {
 		if (s == nil || b[i].worth() < s.worth()) && !slices.Contains(keep, b[i].id) {
@@ -172,11 +172,11 @@ func (sh *shard) lock(now int64) int64 {
 	return sh.instant(now)
 }
 
-// instant returns the instant of a decision whose caller read the clock at now and then
-// took the lock. A caller may have read the clock before another caller that got the lock
-// first, so the instant is never before that of the last decision. There is one exception:
-// if the last decision is a second or more ahead of now, the clock has been set back, and
-// instant returns now.
+// instant returns the instant of a decision. The caller has read the time now from the clock
+// and has then taken the lock. Another caller may have read a later time and got the lock
+// first. The result is therefore never before the instant of the last decision, with one
+// exception: if the last decision is a second or more ahead of now, the clock has been set
+// back, and instant returns now.
 func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last
@@ -186,7 +186,7 @@ func (sh *shard) instant(now int64) int64 {
 }
 
 // add returns a slot for the fingerprint id, or nil if there is no room. The slot has the
-// rank someLeft and a state that ends now. add takes no slot from the fingerprints in keep.
+// rank someLeft and a state that ends now. add takes no slot whose fingerprint is in keep.
 func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	if sh.table == nil {
 		sh.table = make(table, 1)
@@ -209,9 +209,9 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 }
 
 // replace returns the slot of the least worth in the homes of id. If all states there have
-// the rank refusing, it moves one of them to its other home, over a state of lower rank,
-// and returns the slot that this frees. If the other homes have no state of lower rank, it
-// returns nil.
+// the rank refusing, replace moves one of these states to its other home, where it takes the
+// place of a state of lower rank, and returns the slot that this frees. If the other homes
+// have no state of lower rank, replace returns nil.
 func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	homes := sh.table.homes(id)
 	for _, b := range homes {
@@ -256,15 +256,15 @@ const (
 	// 100 slots are taken, at least one in mostSteps buckets has a free slot on average.
 	mostSteps = 64
 
-	// rests is how many new states skip the search of moveTwo after a search that found
-	// nothing, so that a full table does not make a flood of new keys more expensive.
+	// rests is how often move skips moveTwo after a search of moveTwo that found nothing.
+	// In a full table, most new states of a flood therefore cost no such search.
 	rests = 64
 )
 
-// move makes room for a fingerprint whose homes are full. It moves a state from one of
-// these homes to the other home of that state. The other home must have a free slot, or a
-// state that can move on to its own other home. Without move, a few states would be lost
-// long before the table is full.
+// move makes room for a fingerprint whose homes are full, and returns the slot that it frees,
+// or nil. It moves a state out of these homes to the state's other home. The other home must
+// have a free slot, or a state that can itself move on. Without move, a few states would be
+// lost long before the table is full.
 func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
 	homes := t.homes(id)
 	for _, b := range homes {
@@ -314,9 +314,9 @@ func (sh *shard) moveOn(t table, b *bucket, i int, now int64, keep []uint64) boo
 	return true
 }
 
-// grow makes the table about twice as large, up to its bound, and reports whether it did.
-// The sizes are the bound, its half, its quarter and so on, so that the last step doubles
-// the table like the others.
+// grow makes the table about twice as large, but no larger than its bound, and reports whether
+// it did. The sizes of a table are the bound, half of it, a quarter of it and so on, so that
+// the last step doubles the table like the others.
 func (sh *shard) grow(now int64, keep []uint64) bool {
 	n := sh.most
 	for n > 1 && (n+1)/2 > len(sh.table) {
@@ -339,7 +339,7 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 			sl := next.room(s.id, now, keep)
 			if sl == nil {
 				if sl = sh.move(next, s.id, now, keep); sl == nil {
-					return false // hardly ever happens: the larger table has no room for this state
+					return false // the larger table has no room for this state, which hardly ever happens
 				}
 			}
 			*sl = *s
@@ -349,8 +349,8 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 	return true
 }
 
-// room returns n zero states for the decision under this lock. They keep their logs alive
-// until the next decision.
+// room returns n zero states for the decision under this lock. Logs in these states stay in
+// memory until the next decision.
 func (sh *shard) room(n int) []weir.State {
 	if cap(sh.states) < n {
 		sh.states = make([]weir.State, n)

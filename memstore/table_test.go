@@ -36,8 +36,8 @@ func many() int {
 	return 1_000_000
 }
 
-// memory returns the bytes of all tables, the number of logs, and the number of entries
-// (marks) that the logs have room for.
+// memory returns the bytes of all tables, the number of logs, and how many entries (marks) all
+// logs together have room for.
 func (s *Store) memory() (bytes, logs, marks int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -50,8 +50,8 @@ func (s *Store) memory() (bytes, logs, marks int) {
 	return bytes, logs, marks
 }
 
-// reaches reports whether a value of type t has a value of one of kinds in it, or points to
-// one.
+// reaches reports whether a value of type t contains a value of one of the kinds, or points to
+// such a value.
 func reaches(t reflect.Type, kinds ...reflect.Kind) bool {
 	for _, k := range kinds {
 		if t.Kind() == k {
@@ -161,7 +161,8 @@ func TestMemory(t *testing.T) {
 		t.Errorf("got %d more bytes on the heap, want at most %d", heap, 2*most)
 	}
 
-	// States with logs take the place of the states of the flood, and of each other.
+	// States with logs now take the place of the states of the flood, and then of earlier
+	// states with logs.
 	tx.Charges[0].Limit = algorithms.SlidingLog(4, time.Hour)
 	for range 2 {
 		flood(2 * maxKeys)
@@ -175,8 +176,8 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestExpiry: new keys take the slots of states that have ended, and free their logs,
-// before any other state is lost.
+// TestExpiry: new keys take the slots of states that have ended, and the logs of these states
+// are freed. A state that has not ended stays.
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{MaxKeys: 1})
@@ -225,8 +226,8 @@ func TestLog(t *testing.T) {
 	})
 }
 
-// TestBytesPerKey: a key takes at most 50 bytes in a store of a million keys, and none of
-// these keys is lost.
+// TestBytesPerKey: in a store of a million keys a key takes at most 50 bytes, and no key is
+// lost.
 func TestBytesPerKey(t *testing.T) {
 	if many() < 1_000_000 {
 		t.Skip("a million keys")
@@ -264,8 +265,9 @@ func TestBytesPerKey(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestNamesDontCollide: two limits of a key have different fingerprints, also if the names
-// differ only in every fourth or eighth letter, whose bits a multiplication hardly spreads.
+// TestNamesDontCollide: two limits of a key have different fingerprints, even if their names
+// differ only in every fourth or eighth letter. A multiplication hardly spreads the bits of
+// these letters.
 func TestNamesDontCollide(t *testing.T) {
 	s := New(Options{})
 	limit := algorithms.GCRA(1, time.Minute)
