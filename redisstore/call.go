@@ -76,9 +76,10 @@ const mostCharges = 10_000
 
 // A call decides transactions that have equal charges.
 type call struct {
-	ts     []*weir.Transaction
-	of     []int // the indexes that the transactions have in their batch
-	within int64 // see longestWait
+	ts       []*weir.Transaction
+	of       []int // the indexes that the transactions have in their batch
+	within   int64 // see longestWait
+	additive bool  // transactions with equal charges may join the call
 
 	*script
 	args []any // the arguments of the command; the method command sets the first two

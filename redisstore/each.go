@@ -54,8 +54,8 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 			continue
 		}
 		c := last[storedkey.Of(t.Charges[0].Key)]
-		if c == nil || !additive(t) || !additive(c.ts[0]) || !slices.Equal(t.Charges, c.ts[0].Charges) {
-			c = &call{within: longestWait(t)}
+		if c == nil || !c.additive || !now(t) || !slices.Equal(t.Charges, c.ts[0].Charges) {
+			c = &call{within: longestWait(t), additive: additive(t)}
 			calls = append(calls, c)
 			for j := range t.Charges {
 				last[storedkey.Of(t.Charges[j].Key)] = c
@@ -72,13 +72,17 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	})
 }
 
-// additive reports whether a script can decide t and transactions equal to t in one step.
+// additive reports whether a script can decide t and transactions with equal charges in one
+// step.
 func additive(t *weir.Transaction) bool {
-	return longestWait(t) == 0 && t.AtMost <= 0 && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
+	return now(t) && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)
 		return !ok || !reflect.ValueOf(a).Comparable() || c.Cost < 0 || c.Key != t.Charges[0].Key
 	})
 }
+
+// now reports whether t spends all of its charges now, or none.
+func now(t *weir.Transaction) bool { return longestWait(t) == 0 && t.AtMost <= 0 }
 
 // decideAll decides calls in one round trip, or in a cluster in one round trip for each
 // slot. If a call in a cluster has keys of several slots, decideAll decides all calls one
