@@ -192,6 +192,7 @@ func (q *queue) take(now time.Time) (batch []*ask, n int) {
 
 // run makes calls, one after the other, until no waiting command may be sent now.
 func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
+	growStack(0)
 	for n > 0 {
 		err := q.call(batch)
 		now := time.Now()
@@ -281,4 +282,14 @@ func (q *queue) sendSafely(ctx context.Context, cmds []once) error {
 		}
 	}
 	return err
+}
+
+// growStack makes the stack of a new goroutine large enough for the client. Otherwise the
+// runtime would double the stack several times while the client calls ever more functions,
+// and each time it would copy the frames of all of them.
+//
+//go:noinline
+func growStack(i int) byte {
+	var space [12 << 10]byte
+	return space[i]
 }
