@@ -124,8 +124,8 @@ var contenders = []contender{
 	}},
 }
 
-// floor does only what every bounded rate limiter must do: it reads a clock, takes a lock,
-// and looks up a hash in a map.
+// floor does only what a rate limiter in memory cannot do without: it hashes the key, takes a
+// lock, reads a clock, and counts in a map.
 var floor = contender{"floor: a sharded map of hashes", func(quota int64, period time.Duration) func() check {
 	type shard struct {
 		sync.Mutex

@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// decorators measures a check through each decorator (a store around a store), and a check
-// without a decorator. All stores are in memory.
+// decorators measures a check through Coalesce, a lease and Hybrid, which are stores around a
+// store, and a check without them. All stores are in memory.
 func decorators(o options) ([]*table, error) {
 	t := &table{title: "Stores around a store", note: fmt.Sprintf("ns per check of one hot key: the least of %d rounds (and the median).", o.short()), header: []string{"", "ns"}}
 	things := []struct {
@@ -49,7 +49,7 @@ func decorators(o options) ([]*table, error) {
 	return []*table{t, blocked(o)}, nil
 }
 
-// A refusing store refuses every transaction for an hour, and counts its calls.
+// A refusing store refuses every transaction, for an hour, and counts the transactions.
 type refusing struct{ asked int }
 
 func (s *refusing) Take(_ context.Context, t *weir.Transaction) error {
@@ -58,8 +58,8 @@ func (s *refusing) Take(_ context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-// blocked measures the memory of a Hybrid for keys that are all refused. It also counts for
-// how many of the last keys the Hybrid asks the next store again.
+// blocked measures how much memory a Hybrid takes for keys that are all refused. It also counts
+// for how many of the newest keys the Hybrid asks its next store again.
 func blocked(o options) *table {
 	n := o.pick(100_000, 10_000)
 	t := &table{title: "Blocked keys", note: fmt.Sprintf("Hybrid with room for %d keys.", n), header: []string{"keys", "bytes a key", "asked again", "ns a key"}}

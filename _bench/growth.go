@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// growth measures how the cost of a check grows: with the limits of a key, with keys,
-// with goroutines, and with the size of a log.
+// growth measures how the cost of a check grows with the number of limits of a key, the number
+// of keys, the number of goroutines, and the size of a log.
 func growth(o options) ([]*table, error) {
 	rdb, stop, err := startRedis()
 	if err != nil {

@@ -35,8 +35,8 @@ func (r *response) Header() http.Header         { return r.header }
 func (r *response) Write(p []byte) (int, error) { return len(p), nil }
 func (r *response) WriteHeader(status int)      { r.status = status }
 
-// middlewares are the contenders as middleware. Each limits a client address to quota
-// requests a period and sets header fields.
+// middlewares are the contenders as middleware. Each middleware limits the requests of a client
+// address and sets header fields.
 var middlewares = []struct {
 	name string
 	open func(quota int64, period time.Duration) func(http.Handler) http.Handler
@@ -74,13 +74,13 @@ var middlewares = []struct {
 	}},
 }
 
-// weirWith returns Weir's middleware with options o and a limit for each client address.
+// weirWith returns Weir's middleware with the options and a limit for each client address.
 func weirWith(o weir.Options, quota int64, period time.Duration) func(http.Handler) http.Handler {
 	o.Rules = []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(quota, period)}}}
 	return must(weir.New(memstore.New(memstore.Options{}), o)).Handler
 }
 
-// middleware measures a whole request through each contender, with its header fields.
+// middleware measures a whole request through the middleware of each contender.
 func middleware(o options) ([]*table, error) {
 	t := &table{title: "Whole middleware with fields", note: fmt.Sprintf("ns, bytes and allocations per request; ns are the least of %d rounds (and the median). Weir puts the decision into the context of the request, for handlers, and copies the request for this; NoFromContext turns this off.", o.short()),
 		header: []string{"", "allowed", "B", "allocations", "denied", "B", "allocations"}}

@@ -1,12 +1,12 @@
 // Command bench measures Weir and other rate limiters, and prints tables in Markdown. All
-// limiters run in one process and take turns in rounds. To run it:
+// limiters run in one process. Most tables let the limiters take turns in rounds. To run it:
 //
 //	go run -C _bench .                  all tables, in some minutes
 //	go run -C _bench . -run redis       the tables of one suite
 //	go run -C _bench . -quick           a few checks of each limiter, to test its decisions
 //
-// It also writes figures to the directory of -figures. If a limiter makes a wrong decision,
-// the program ends with an error.
+// It also writes figures to the directory of -figures. If a measured check makes a wrong
+// decision, the program ends with an error.
 package main
 
 import (
@@ -34,8 +34,8 @@ func (o options) pick(full, quick int) int {
 	return full
 }
 
-// short returns how many rounds to make of measurements in nanoseconds. They are many and
-// short, so that some of them run undisturbed.
+// short returns how many rounds to make of measurements in nanoseconds. The rounds are many
+// and short, so that some rounds run undisturbed.
 func (o options) short() int { return o.pick(200, 1) }
 
 type suite struct {

@@ -47,9 +47,9 @@ func (s series) String() string {
 	return fmt.Sprintf("%.0f ± %.0f %%", s.median(), 100*s.spread())
 }
 
-// interleave measures n contenders in turn. Each round begins with another contender, so
-// that disturbances of the machine affect all of them alike. The first round is a warm-up
-// and does not count.
+// interleave measures n contenders in turn. Each round begins with a different contender than
+// the round before, so that disturbances of the machine affect all contenders alike. The first
+// round is a warm-up and does not count.
 func interleave(n, rounds int, measure func(i int) (float64, error)) ([]series, error) {
 	all := make([]series, n)
 	runtime.GC()
@@ -72,12 +72,12 @@ func interleave(n, rounds int, measure func(i int) (float64, error)) ([]series, 
 // compare-and-swap to a concurrent check.
 var errLost = errors.New("lost")
 
-// A check charges one unit to a key, and returns whether it is allowed.
+// A check charges one unit to a key, and returns whether the charge is allowed.
 type check func(key string) (bool, error)
 
-// nsPerCheck makes ops checks on a number of goroutines, and returns the ns per check. It
-// takes the keys in an order that makes caches miss. A decision other than want is an
-// error.
+// nsPerCheck makes ops checks on a number of goroutines, and returns the ns per check. It takes
+// the keys in an order that makes caches miss. It returns an error if a decision differs from
+// the expected one.
 func nsPerCheck(newCheck func() check, keys []string, goroutines, ops int, want bool) (float64, error) {
 	errs := make([]error, goroutines)
 	var wg sync.WaitGroup

@@ -14,8 +14,8 @@ import (
 
 const plenty = 1_000_000_000 // a quota per second that no run uses up
 
-// A scene says how the contenders are called: with which keys and which limit, on how many
-// goroutines, and how many times.
+// A scene says how contenders are called: with which keys and limit, on how many goroutines,
+// and how many times.
 type scene struct {
 	name       string
 	keys       []string
@@ -23,10 +23,10 @@ type scene struct {
 	period     time.Duration
 	goroutines int
 	ops        int
-	target     float64 // the most that Weir's time may be, as a fraction of the best peer's
+	target     float64 // the most that Weir's time may be, as a fraction of the best peer's time
 }
 
-// memory measures one check of each contender, in each scene.
+// memory measures the time of one check, for each contender in each scene.
 func memory(o options) ([]*table, error) {
 	all := append([]contender{floor}, contenders...) // all[1] is Weir
 	hot, many := keysOf(1), keysOf(o.pick(1_000_000, 50_000))
@@ -73,8 +73,8 @@ func memory(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-// footprints measures the memory of a million keys, and how many of them Weir's store loses
-// if MaxKeys is the number of keys.
+// footprints measures how much memory a million keys take. It also measures how many of the
+// keys Weir's store loses if its MaxKeys is a million.
 func footprints(o options) ([]*table, error) {
 	many := keysOf(o.pick(1_000_000, 50_000))
 	t := &table{title: "Many keys in memory", note: fmt.Sprintf("%d keys.", len(many)), header: []string{"", "bytes a key", "full GC, ms", "lost"}}
@@ -134,7 +134,7 @@ func askAll(ask check, keys []string) error {
 	return nil
 }
 
-// footprint returns the bytes of a key, and by how many ms all keys together lengthen a
+// footprint returns how many bytes a key takes, and how many ms all keys together add to a
 // full garbage collection. The limit has a long period, so no state expires meanwhile.
 func footprint(c contender, keys []string) (bytes, pause float64, err error) {
 	before, gc := heap(), collection()
@@ -147,8 +147,8 @@ func footprint(c contender, keys []string) (bytes, pause float64, err error) {
 	return bytes, pause, nil
 }
 
-// floors measures the operations that a check in memory cannot do without: clock, lock,
-// hash, and a cache miss.
+// floors measures the operations that a check in memory cannot do without: read the clock,
+// take a lock, hash a key, and miss the cache.
 func floors(o options) ([]*table, error) {
 	t := &table{title: "The floors of a check in memory", note: fmt.Sprintf("ns, the least of %d rounds.", o.short()), header: []string{"", "ns"}}
 	var mu sync.Mutex

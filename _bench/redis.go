@@ -102,9 +102,9 @@ func windowsOf(name string, n int, f func(int64, time.Duration) weir.Limit) shar
 	}}
 }
 
-// publishedScript limits by several windows in the way that is published most often: a
-// sorted set holds the requests, the script counts them for each window, and adds the
-// request only if every window has room.
+// publishedScript limits by several windows in the way that is published most often. A sorted
+// set holds the requests. The script counts the requests of each window, and adds a new request
+// only if every window has room.
 var publishedScript = redis.NewScript(`
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -231,7 +231,7 @@ func redisTables(o options) ([]*table, error) {
 	return []*table{cost, rates, blocked}, err
 }
 
-// A recorder is a hook that keeps the last call of a script.
+// A recorder is a hook of a client. It keeps the arguments of the last call of a script.
 type recorder struct{ args []any }
 
 func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -321,8 +321,8 @@ func serverCost(o options, rdb *redis.Client) (*table, error) {
 }
 
 // serverTime makes some checks one by one and then ops checks in a pipeline. It returns the
-// commands of a check, and the server µs per check. Each check but the first must be
-// allowed, or refused, as want says.
+// number of commands of a check, and the server µs per check. The single checks after the first
+// must be allowed if want is true, and refused otherwise.
 func (c *shared) serverTime(rdb *redis.Client, rec *recorder, ask check, want bool, ops int) (trips, usec float64, err error) {
 	if err := rdb.FlushAll(ctx).Err(); err != nil {
 		return 0, 0, err
@@ -362,7 +362,7 @@ func (c *shared) serverTime(rdb *redis.Client, rec *recorder, ask check, want bo
 	if err != nil {
 		return 0, 0, err
 	}
-	_, _, err = asked(1) // the checks of the pipeline were decided alike
+	_, _, err = asked(1) // the checks before and after the pipeline have the same decision
 	return trips, usec / float64(ops), err
 }
 
@@ -438,8 +438,8 @@ type load struct {
 	rate   float64 // checks a second
 }
 
-// load makes checks on n goroutines for d. A refusal is an error. An error of a check is an
-// error of load, unless c.errs is set.
+// load makes checks on n goroutines for the duration d. It returns an error if a check is
+// refused, or if a check returns an error and c.errs is not set.
 func (c *shared) load(rdb *redis.Client, keys []string, n int, d time.Duration) (l load, err error) {
 	newCheck := c.open(rdb, 1<<24)
 	var mu sync.Mutex
@@ -462,8 +462,8 @@ func (c *shared) load(rdb *redis.Client, keys []string, n int, d time.Duration) 
 	return l, err
 }
 
-// askFor makes checks until end. It returns the µs of each check, and how many checks
-// failed.
+// askFor makes checks until the given time. It returns how many µs each check took, and how
+// many checks failed.
 func (c *shared) askFor(ask check, keys []string, at uint32, end time.Time) (took series, failed int, err error) {
 	for time.Now().Before(end) {
 		at += 2654435761
@@ -482,7 +482,7 @@ func (c *shared) askFor(ask check, keys []string, at uint32, end time.Time) (too
 	return took, failed, err
 }
 
-// hybridBlocked counts the Redis commands for a key that Hybrid refuses from memory.
+// hybridBlocked counts the commands that Redis gets for a key that Hybrid refuses from memory.
 func hybridBlocked(o options, rdb *redis.Client) (*table, error) {
 	rdb.FlushAll(ctx)
 	ask := weirOf(weir.Hybrid(storeOf(rdb, "h:"), 1000), algorithms.GCRA(1, time.Hour))()

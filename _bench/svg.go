@@ -19,7 +19,7 @@ type chart struct {
 	Title string `json:"title"`
 	Unit  string `json:"unit"`
 	Suite string `json:"suite"` // the argument of -run that measures the chart again
-	About string `json:"about"` // when and where it was measured, and with which versions
+	About string `json:"about"` // when, on which processor and with which versions it was measured
 	Bars  []bar  `json:"bars"`
 }
 
@@ -30,8 +30,8 @@ type bar struct {
 
 func slug(s string) string { return strings.NewReplacer(", ", "-", " ", "-").Replace(s) }
 
-// The smallest text has 11 px. A telephone that shows the figure 330 px wide shows such
-// text with 10 px.
+// The smallest text has 11 px. If a telephone shows the figure 330 px wide, this text has 10 px
+// there.
 const style = `text{font:12px system-ui,sans-serif;fill:#1f2328}.t{font-weight:600;font-size:15px}.b,.nw{font-weight:600}.p{fill:#8c98a4}.w{fill:#0b6e99}.s{fill:#59636e;font-size:11px}.g{fill:#fff}
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc}.p{fill:#656f7a}.w{fill:#4db5dd}.s{fill:#9198a1}.g{fill:#0d1117}}`
 
@@ -68,7 +68,8 @@ func (c chart) svg() string {
 	return b.String()
 }
 
-// number formats x: with one decimal below 100, and without decimals from there on.
+// number formats a number: below 100 with one decimal, and otherwise as a whole number with
+// commas.
 func number(x float64) string {
 	if x < 100 {
 		return fmt.Sprintf("%.1f", x)
@@ -92,8 +93,8 @@ func fold(text string, n int) (lines []string) {
 	return append(lines, line)
 }
 
-// draw writes the numbers of charts to the file charts.json, where charts of other runs keep
-// theirs. Then it draws each chart of that file as an SVG in the directory dir.
+// draw writes the numbers of the charts to the file charts.json in the directory dir. Charts of
+// other runs stay in that file. Then draw writes an SVG for each chart of the file.
 func draw(dir string, charts []chart) error {
 	name := filepath.Join(dir, "charts.json")
 	var all []chart

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// A table holds results of a suite, which are printed in Markdown. Some tables also have
-// charts.
+// A table holds results of a suite. It is printed in Markdown. Some tables also have charts.
 type table struct {
 	title  string
 	note   string

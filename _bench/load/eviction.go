@@ -15,9 +15,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// eviction measures whether Redis evicts a key that is being limited, under each eviction
-// policy. The quota of the key is used up and the key is still charged, while made-up keys
-// fill Redis.
+// eviction measures how much a limited key is admitted under several eviction policies, if
+// made-up keys fill Redis. Each time Redis evicts the limited key, the key gets a new quota.
 func eviction(plain, _ string) {
 	rdb := redis.NewClient(&redis.Options{Addr: plain})
 	defer rdb.Close()

@@ -98,12 +98,12 @@ func (l *line) close() {
 	l.ln.Close()
 }
 
-// A count counts calls by their results, and keeps the time of the slowest call, in ns.
+// A count counts calls by their results.
 type count struct {
 	decided, refused, failed atomic.Int64
-	slowest                  atomic.Int64
+	slowest                  atomic.Int64 // how long the slowest call took, in ns
 	mu                       sync.Mutex
-	why                      map[string]int // calls that were not decided, by their error
+	why                      map[string]int // how many calls were not decided, by their errors
 }
 
 var limit = algorithms.GCRA(1_000_000, time.Second)
@@ -143,8 +143,8 @@ func (c *count) explain() {
 	}
 }
 
-// closed lets n callers each make one call after the other for d. After an error a caller
-// waits for 50 ms, as long as a call takes that times out, and goes on with another key.
+// closed lets n callers each make one call after the other for the duration d. After an error
+// a caller waits for 50 ms, the default Timeout, and goes on with another key.
 func (l *line) closed(n int, d time.Duration) *count {
 	c := &count{}
 	ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -164,7 +164,8 @@ func (l *line) closed(n int, d time.Duration) *count {
 	return c
 }
 
-// open makes rate calls a second for d. It does not wait for one call before the next.
+// open makes the given number of calls a second for the duration d. It does not wait for one
+// call before the next.
 func (l *line) open(rate float64, d time.Duration) *count {
 	c := &count{}
 	var wg sync.WaitGroup
@@ -183,8 +184,8 @@ func (l *line) open(rate float64, d time.Duration) *count {
 	return c
 }
 
-// ready makes calls until one is decided, or until within has passed. It returns how long
-// that took, and whether a call was decided.
+// ready makes calls until a call is decided or the time is over. It returns how long that took,
+// and whether a call was decided.
 func (l *line) ready(within time.Duration) (time.Duration, bool) {
 	begin := time.Now()
 	var c count
@@ -215,8 +216,8 @@ func (w way) open(plain, secure string) *line {
 	return open(plain, false, w.rtt, 0, true)
 }
 
-// plateau measures the decisions a second of 100 to 2,000 concurrent callers. The rate
-// should not fall as callers are added.
+// plateau measures how many decisions a second 100 to 2,000 concurrent callers get. With more
+// callers the number should not fall.
 func plateau(plain, secure string) {
 	d := 2 * time.Second
 	if *quick {

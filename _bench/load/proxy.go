@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// A proxy delays, stops or loses the answers of a server, and passes on at once what
-// clients send. Several chunks of answers may be on their way at once, and each arrives as
-// long after it was read as the field delay says. The proxy of redistest differs: it delays one chunk after the other.
+// A proxy delays, stops or loses the answers of a server. What clients send it passes on at
+// once. It reads the next answers while earlier answers are still delayed, so that each answer
+// is late by the delay alone. The proxy of package redistest delays one answer after the other.
 type proxy struct {
-	delay  atomic.Int64 // ns
+	delay  atomic.Int64 // of each answer, in ns
 	lost   atomic.Bool  // answers vanish
 	ln     net.Listener
 	server string
 
 	mu      sync.Mutex
-	stopped chan struct{} // nil, or while answers are held back a channel that is closed when they go on
+	stopped chan struct{} // not nil while answers are held back; closed when the answers go on
 }
 
 func newProxy(server string, secure bool) (*proxy, error) {
@@ -72,7 +72,7 @@ func (p *proxy) stop(d time.Duration) {
 	close(stopped)
 }
 
-// wait returns at once, or when stop ends if it is holding answers back.
+// wait returns at once, or, if answers are held back, when they go on.
 func (p *proxy) wait() {
 	p.mu.Lock()
 	stopped := p.stopped

@@ -20,8 +20,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// clientCommand is the argument that makes this program a client. A job in JSON follows
-// it.
+// clientCommand is the argument that makes this program a client. The next argument is a job
+// in JSON.
 const clientCommand = "client"
 
 // A job is the work of one client process.
@@ -53,7 +53,7 @@ func (t *tally) add(u *tally) {
 	}
 }
 
-// count adds one to n, a field of t, and keeps the first error.
+// count adds 1 to a field of the tally, and keeps the first error.
 func (t *tally) count(n *int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,9 +63,9 @@ func (t *tally) count(n *int, err error) {
 	}
 }
 
-// turnField is a header field that says when the request was due to leave, in µs since
-// 1970. The time is from the clock of Redis, which is also the clock of the clients,
-// because all run on one machine.
+// turnField is a header field that says when the request was due to leave, in µs since 1970.
+// The time is from the clock of Redis. The clients and the receiver have the same clock,
+// because they run on the same machine.
 const turnField = "Weir-Turn"
 
 // client is the main function of a client process. It prints that it is ready, waits for a
@@ -99,7 +99,7 @@ func client(text string) error {
 		return err
 	}
 	go func() {
-		_, _ = in.ReadString('\n') // returns when the parent has ended
+		_, _ = in.ReadString('\n') // returns when the program that started this client has ended
 		os.Exit(1)
 	}()
 
@@ -132,11 +132,11 @@ func client(text string) error {
 // limits are the limits that the processes share.
 func (j *job) limits() []weir.Limit {
 	return []weir.Limit{
-		// No window as long as the row's Period holds more requests than the row's Limit.
+		// At most Limit requests leave in any window of length Period.
 		algorithms.SlidingLog(int64(j.Row.Limit), j.Row.Period).Named("quota"),
 		// Requests leave at least two milliseconds apart. If hundreds of requests left at
-		// one instant, they would arrive spread over a time that differs from burst to
-		// burst, and Buffer would have to be longer by that difference.
+		// one instant, some would arrive later than others, by a time that differs from
+		// burst to burst. Buffer would have to be longer by that difference.
 		algorithms.GCRA(500, time.Second).WithBurst(1).Named("pace"),
 	}
 }
@@ -163,8 +163,8 @@ func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 	return &http.Client{Transport: limiter.Transport(base)}, nil
 }
 
-// warmUp charges a few other keys. Afterwards the process has a connection to Redis, and
-// Redis has the script, as in a process that has run for a while.
+// warmUp charges ten other keys. Afterwards the process has a connection to Redis, and Redis
+// has the script.
 func (j *job) warmUp(store weir.Store) error {
 	for i := range 10 {
 		var charges []weir.Charge

@@ -1,7 +1,7 @@
 // Throttle measures how well three processes keep to a shared quota for the requests that
-// they send. A receiver checks every window of its arrivals. The program repeats the
-// published measurements of a throttler that sleeps and polls Redis, and prints its own
-// results beside the published ones.
+// they send. It counts the requests that arrive in every window. Of a throttler that sleeps and
+// polls Redis there are published measurements. Throttle repeats them with Weir and prints both
+// results side by side.
 //
 //	go run -C _bench ./throttle            # four rows, four minutes
 //	go run -C _bench ./throttle -quick     # three windows of each row, 17 seconds
@@ -29,7 +29,7 @@ import (
 
 // A row of the table is one run under one limit. Processes is the number of processes,
 // Concurrency the number of workers of each process, and Requests the number of requests
-// that all of them send together.
+// that all processes send together.
 type row struct {
 	Period      time.Duration
 	Limit       int
@@ -47,8 +47,8 @@ var published = []row{
 	{time.Second, 1, 3, 10, 30, 0, 30 * time.Second},
 }
 
-// shortest returns the earliest time at which the last request may leave: one period for
-// every window except the first.
+// shortest returns how soon after the start the last request may leave: one period for every
+// full or partial quota of requests except the first.
 func (r *row) shortest() time.Duration {
 	windows := (r.Requests + r.Limit - 1) / r.Limit
 	return time.Duration(windows-1) * r.Period
@@ -63,8 +63,8 @@ func main() {
 		return
 	}
 	var own row
-	number := flag.Int("row", 0, "run this `row` of the table only, from 1; 0 is all")
-	quick := flag.Bool("quick", false, "send three windows of each row")
+	number := flag.Int("row", 0, "run only this `row` of the table; the first is 1, and 0 runs all rows")
+	quick := flag.Bool("quick", false, "send only enough requests for three windows of each row")
 	buffer := flag.Duration("buffer", 25*time.Millisecond, "weir.Options.Buffer")
 	ramp := flag.Duration("ramp", time.Second, "start the workers of a process one after the other within this time")
 	flag.IntVar(&own.Limit, "limit", 0, "run one row of your own, with this `limit`")

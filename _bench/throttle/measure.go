@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// measure runs one row. All clients have ended when it returns.
+// measure runs one row. When measure returns, all clients have ended.
 func measure(ctx context.Context, r *row, redis string, buffer, ramp time.Duration) (*summary, error) {
 	recv, err := receive()
 	if err != nil {
@@ -65,8 +65,8 @@ func measure(ctx context.Context, r *row, redis string, buffer, ramp time.Durati
 	return s, nil
 }
 
-// A process is a running client. It ends with its context, and also when its input is
-// closed, which happens if this program is killed.
+// A process is a running client. It ends when its context ends or its input is closed. The
+// input is closed if this program is killed.
 type process struct {
 	cmd *exec.Cmd
 	in  io.Writer
@@ -98,9 +98,9 @@ func start(ctx context.Context, j *job) (*process, error) {
 	return &process{cmd, in, bufio.NewReader(out)}, nil
 }
 
-// watchStalls measures until stop how late the ticks of a ticker are, which is how long
-// this machine delays goroutines that could run. stop returns the longest delay. A delay as
-// long as the buffer spoils a run.
+// watchStalls begins to measure how long this machine delays a goroutine that could run: how
+// late the ticks of a ticker are. The function stop ends the measurement and returns the
+// longest delay. A delay as long as the buffer spoils a run.
 func watchStalls() (stop func() time.Duration) {
 	const period = time.Millisecond
 	done, most := make(chan struct{}), make(chan time.Duration)

@@ -64,16 +64,16 @@ func (r *receiver) arrivals() []arrival {
 type summary struct {
 	tally
 	time  time.Duration   // from the start of the clients to the last answer
-	gap   time.Duration   // mean time between the first arrivals of windows
+	gap   time.Duration   // mean time from an arrival to the arrival that comes Limit requests later
 	over  int             // windows with more arrivals than the limit
 	most  int             // the most arrivals in one window
-	late  []time.Duration // delays of arrivals after their turns, the shortest first
+	late  []time.Duration // how long after its turn each request arrived, the shortest first
 	stall time.Duration   // the longest stall of this machine
 }
 
-// judge counts the arrivals in every window [t, t + period) that begins with an arrival. No
-// other window can hold more: the window that begins with its first arrival holds at least
-// as many.
+// judge counts the arrivals in every window [t, t + period) that begins with an arrival. Other
+// windows need no count: if a window were moved on to begin with its first arrival, it would
+// hold at least as many arrivals.
 func (s *summary) judge(seen []arrival, r *row) {
 	end := 0
 	for begin, a := range seen {

@@ -26,8 +26,8 @@ import (
 
 // TestDifferential compares the Lua scripts with the Go code of the same arithmetic, for
 // random limits, costs and waits, on a clock that the test sets. Every decision of the
-// store must equal that of Transaction.Decide on states that the test keeps. A refusal and
-// a charge of cost 0 must write nothing. A value must live as long as its states matter,
+// store must equal the decision of Transaction.Decide on states that the test keeps. A refusal
+// and a charge of cost 0 must write nothing. A value must live as long as its states matter,
 // and not much longer.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
@@ -43,8 +43,9 @@ func TestDifferentialOnServer(t *testing.T) {
 	differential(t, rdb, &realServer{rdb: rdb})
 }
 
-// decisionsOr returns how many decisions a test makes: the number in the environment
-// variable WEIR_DECISIONS, or else usual, or short with the flag -short.
+// decisionsOr returns how many decisions a test makes. The environment variable WEIR_DECISIONS
+// sets the number. Without it, the number is the argument short with the flag -short, and the
+// argument usual without the flag.
 func decisionsOr(usual, short int) int {
 	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
 		return n
@@ -68,7 +69,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 	}
 	done := map[string]int{}
 	for total := 0; total < decisions; {
-		s := store // shared by many histories, so it soon has all scripts that a store makes
+		s := store // many histories share this store, so it soon has as many scripts as a store may make
 		if r.IntN(2) == 0 {
 			if s, err = redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}); err != nil {
 				t.Fatal(err)
@@ -89,13 +90,13 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 			t.Fatal(err)
 		}
 	}
-	if len(done) != 8 && !testing.Short() { // the few histories of -short may miss one
+	if len(done) != 8 && !testing.Short() { // the few histories of -short may miss an algorithm
 		t.Errorf("histories by algorithm are %v, want all 8 algorithms", done)
 	}
 }
 
-// A history is a sequence of random transactions on a few limits of two keys. It compares
-// the store under test with the states that it keeps itself.
+// A history is a sequence of random transactions on a few limits of two keys. It compares the
+// decisions of the store with decisions on states that the history keeps itself.
 type history struct {
 	r      *rand.Rand
 	server world
@@ -104,13 +105,13 @@ type history struct {
 	limits []weir.Limit
 	keys   []string
 	now    int64
-	newest int64                 // the largest value that now has had
+	newest int64                 // the largest value that the field now has had
 	states map[string]weir.State // by key and limit
 	tills  map[string]int64      // when states may be forgotten, in µs since 1970
 	ends   map[string]int64      // when values in Redis expire, in µs since 1970
 	ttls   map[string]int64
 	taken  []weir.Transaction // transactions that give back what was spent
-	// What the history tests besides plain charges.
+	// These fields say what the history tests besides plain charges.
 	waiting, changing, switching, unlike, huge, back, long bool
 	log                                                    []func() string // lines for the message of a failure
 }
@@ -157,11 +158,11 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 		case 5:
 			l.Algorithm = algorithms.LeakyBucket(1, 1, 1).Algorithm
 		}
-		if l.Validate() != nil { // the new algorithm may not allow the numbers
+		if l.Validate() != nil { // the limit may be invalid under the new algorithm
 			l.Quota, l.Burst = 7, 0
 		}
 		l.Name = ""
-		if i == 0 && r.IntN(2) == 0 && !h.changing { // a limit without a name, which is named by its period
+		if i == 0 && r.IntN(2) == 0 && !h.changing { // the first limit may be without a name
 			h.limits = append(h.limits, l)
 			continue
 		}
@@ -180,7 +181,7 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
 	if _, h.real = server.(*realServer); h.real {
-		h.changing, h.back = false, false // after a change or a step back, an expired value could matter again
+		h.changing, h.back = false, false // otherwise a value that has expired could matter again
 	}
 	return h
 }
@@ -324,8 +325,8 @@ func (h *history) most() int64 {
 	return most
 }
 
-// exceed sets the costs of charges above what is left, by a random number, so that the
-// charges must wait for one of the spent units.
+// exceed sets the cost of each charge to more units than are left, by a random number, so that
+// the charge must wait until spent units come back.
 func (h *history) exceed(charges []weir.Charge) {
 	for i := range charges {
 		c := &charges[i]
@@ -334,8 +335,8 @@ func (h *history) exceed(charges []weir.Charge) {
 	}
 }
 
-// change gives a limit other numbers. The period of a log never grows beyond the time for
-// which both keys keep their units, because Redis may remember older units.
+// change gives a limit different numbers. The period of a log never grows beyond the time for
+// which the history keeps the units of both keys, because Redis may remember older units.
 func (h *history) change() {
 	i := h.r.IntN(len(h.limits))
 	l, other := &h.limits[i], randomLimit(h.r)
@@ -358,7 +359,8 @@ func (h *history) change() {
 	}
 }
 
-// kept returns how long both keys keep the units of a log: at least the period of l.
+// kept returns for how long the history keeps the units of a log under both keys. The result is
+// at least the period of the limit.
 func (h *history) kept(l *weir.Limit) time.Duration {
 	least := int64(math.MaxInt64)
 	for _, key := range h.keys {
@@ -388,8 +390,8 @@ func value(c *weir.Charge) string {
 	return "weir:r:{." + storedkey.Of(c.Key) + "}"
 }
 
-// step makes one random transaction, or a batch of them, with the store and with Decide. It
-// returns the number of decisions.
+// step makes a random transaction, or a batch of such transactions, with the store and with
+// Decide. It returns the number of decisions.
 func (h *history) step(t *testing.T) (int, error) {
 	if h.changing && !h.switching && h.r.IntN(8) == 0 {
 		h.change()
@@ -404,10 +406,10 @@ func (h *history) step(t *testing.T) (int, error) {
 	if h.waiting && (h.long || h.r.IntN(2) == 0) {
 		h.mayWait(&got)
 	}
-	if len(h.taken) > 0 && !h.back && h.r.IntN(5) == 0 && (!h.long || h.r.IntN(3) == 0) { // the taker gives its units back
+	if len(h.taken) > 0 && !h.back && h.r.IntN(5) == 0 && (!h.long || h.r.IntN(3) == 0) {
 		got = h.giveBack()
 	}
-	if h.switching { // units are also given back under the new limits
+	if h.switching { // also for a transaction that gives units back
 		h.useNewLimits(&got)
 	}
 	if h.r.IntN(12) == 0 && (!h.long || h.r.IntN(50) == 0) {
@@ -451,15 +453,15 @@ func (h *history) giveBack() weir.Transaction {
 		last = 500
 	}
 	got := h.taken[n-1-h.r.IntN(min(n, last))]
-	if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // charges that were spent at different instants
+	if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // give back units of two instants together
 		got.Charges = slices.Clone(got.Charges)
 		got.Charges[h.r.IntN(len(got.Charges))].Spent = other.Charges[0].Spent
-		got.Undo = nil // an undo belongs to the instant of its own reservation
+		got.Undo = nil // Undo is valid only with the instant of its own reservation
 	}
 	return got
 }
 
-// useNewLimits replaces the limits of a transaction by those of the same names.
+// useNewLimits replaces each limit of a transaction by the limit that now has the same name.
 func (h *history) useNewLimits(t *weir.Transaction) {
 	t.Charges = slices.Clone(t.Charges)
 	for i := range t.Charges {
@@ -471,8 +473,8 @@ func (h *history) useNewLimits(t *weir.Transaction) {
 	}
 }
 
-// decide makes the transactions of batch, one after the other, with the store and with
-// Decide, and compares them.
+// decide makes the transactions of a batch with the store and with Decide, and compares the
+// decisions.
 func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	wants := make([]weir.Transaction, len(batch))
 	for i, got := range batch {
@@ -517,7 +519,7 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	return len(batch) * len(got.Charges), nil
 }
 
-// take makes the transactions of batch with the store.
+// take makes the transactions of a batch with the store, in one call.
 func (h *history) take(ctx context.Context, batch []*weir.Transaction) error {
 	if len(batch) == 1 {
 		return h.store.Take(ctx, batch[0])
@@ -531,8 +533,8 @@ func (h *history) noteCharges(charges []weir.Charge) {
 	}
 }
 
-// follow compares the decisions of got, which the store made, with those of Decide. It
-// reports whether the store had to write.
+// follow compares the decisions that the store has made of a transaction with the decisions of
+// Decide. It reports whether the store had to write.
 func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	states := make([]weir.State, len(got.Charges))
 	for i := range states {
@@ -563,7 +565,7 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	return true, nil
 }
 
-// compare compares a transaction that the store decided with one that Decide decided.
+// compare compares the results of a transaction from the store and from Decide.
 func compare(got, want *weir.Transaction) error {
 	for i := range got.Charges {
 		if got.Decisions[i] != want.Decisions[i] {
@@ -579,7 +581,7 @@ func compare(got, want *weir.Transaction) error {
 	return nil
 }
 
-// keepBack keeps the transaction that gives back the units of got, for giveBack.
+// keepBack keeps a transaction that gives back the units of a transaction, for giveBack.
 func (h *history) keepBack(got *weir.Transaction) {
 	if got.Forget {
 		return
@@ -587,7 +589,7 @@ func (h *history) keepBack(got *weir.Transaction) {
 	var back weir.Transaction
 	for i, c := range got.Charges {
 		if h.changing && !h.switching && c.Limit.Algorithm.Name() == "sliding-log" {
-			continue // its period may exceed the time for which its units are kept: see change
+			continue // its period may later exceed the time for which its units are kept: see change
 		}
 		if c.Cost <= 0 {
 			continue
@@ -603,16 +605,16 @@ func (h *history) keepBack(got *weir.Transaction) {
 	}
 }
 
-// drops reports whether Redis keeps no state for a charge: by the numbers of the charge,
-// the state equals the zero State. A cancellation that finds no units writes nothing, so it
-// drops nothing. A debt of more than 35 years ends after 35 years.
+// drops reports whether Redis keeps no state after a charge, because by the numbers of the
+// charge the state decides as the zero State does. A cancellation that finds no units writes
+// nothing, so it drops nothing. A debt of more than 35 years ends after 35 years.
 func (h *history) drops(c *weir.Charge, d *weir.Decision, before, after *weir.State) bool {
 	same := before.At == after.At && before.A == after.A && before.B == after.B
 	ended := d.ResetAfter == 0 || after.Until != 0 && after.Until <= h.now
 	return c.Cost != 0 && ended && len(after.Log) == 0 && !(c.Cost < 0 && c.Spent > 0 && same)
 }
 
-// texts returns, for each key, the stored value of its states that are not logs.
+// texts returns the stored value of each key, but not the value with its logs.
 func (h *history) texts() map[string]string {
 	texts := map[string]string{}
 	for _, key := range h.keys {
@@ -621,9 +623,9 @@ func (h *history) texts() map[string]string {
 	return texts
 }
 
-// forget deletes the states that Redis may have left out when it wrote or deleted a value.
-// A written value lacks states that t did not charge and that have equalled the zero State
-// for a second. A deleted value had only states that equal the zero State.
+// forget deletes the states that Redis may have left out when it wrote or deleted a value. A
+// written value lacks states that ended more than a second ago, unless the transaction charged
+// them. A deleted value had only states that have ended.
 func (h *history) forget(t *weir.Transaction, before map[string]string) {
 	for key, after := range h.texts() {
 		if after == before[key] {
@@ -639,7 +641,7 @@ func (h *history) forget(t *weir.Transaction, before map[string]string) {
 	}
 }
 
-// lifetimes checks the TTLs of the values that t has written.
+// lifetimes checks the TTLs of the values that a transaction has written.
 func (h *history) lifetimes(t *weir.Transaction) error {
 	if h.real {
 		return nil // TTLs have shrunk when the test reads them; the conformance tests check them
@@ -671,8 +673,8 @@ func (h *history) lifetimes(t *weir.Transaction) error {
 	return nil
 }
 
-// lifetime checks the TTL of a value that matters until need, in µs since 1970. slack is
-// the longest period of its limits, in µs.
+// lifetime checks the TTL of a value. The argument need is the instant until which the value
+// matters, in µs since 1970. The argument slack is the longest period of its limits, in µs.
 func (h *history) lifetime(v string, need, slack int64) error {
 	if !h.server.Exists(v) {
 		if need > h.now && !h.changing {
@@ -686,7 +688,7 @@ func (h *history) lifetime(v string, need, slack int64) error {
 	if ttl <= 0 || end < need && !h.changing && !h.back {
 		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs", v, ttl, need-h.now)
 	}
-	// A value may keep its earlier TTL, because a limit that was not charged now needs it.
+	// A value may keep its earlier TTL, because a limit that was not charged this time needs it.
 	if most := max(need+slack+1_000_000, h.now+h.ttls[v]); end > most && !h.changing {
 		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs, under a longest period of %d µs", v, ttl, need-h.now, slack)
 	}
@@ -695,8 +697,8 @@ func (h *history) lifetime(v string, need, slack int64) error {
 }
 
 // move moves the clock: a little, a lot, back, or exactly to an instant that a decision
-// names. It deletes values that have expired, because miniredis expires none when SetTime
-// moves its clock.
+// names. It deletes values that have expired, because miniredis does not delete them when
+// SetTime moves its clock.
 func (h *history) move(t *weir.Transaction) {
 	r := h.r
 	i := r.IntN(len(t.Charges))
@@ -730,7 +732,7 @@ func (h *history) move(t *weir.Transaction) {
 		h.now, h.newest = 1_700_000_000_000_000, 0
 	}
 	if h.changing || h.back {
-		return // a state that has ended by these numbers may matter under the next numbers
+		return // a state that has ended now may matter again under other limits or at an earlier time
 	}
 	for v, end := range h.ends {
 		if h.now > end+1000 {
@@ -740,9 +742,9 @@ func (h *history) move(t *weir.Transaction) {
 	}
 }
 
-// TestLongLogs: a store whose logs are so long that they take many blocks decides as Decide
-// does. The histories spend, give back, reserve and cancel units, and share logs among
-// limits.
+// TestLongLogs: a store decides as Decide does, even if logs are so long that they take many
+// blocks. The histories spend, give back, reserve and cancel units. In some histories limits
+// share a log.
 func TestLongLogs(t *testing.T) {
 	t.Parallel()
 	histories := 12
@@ -780,9 +782,9 @@ func TestLongLogs(t *testing.T) {
 	}
 }
 
-// TestFormat shows the format of stored values, written out by hand. A redis-server must
-// write the same format as miniredis: Redis has struct.pack built in, miniredis gets it
-// from a script.
+// TestFormat compares stored values with values that are written out here. A redis-server must
+// write the same format as miniredis: Redis has struct.pack built in, and miniredis gets it
+// from struct.lua.
 func TestFormat(t *testing.T) {
 	noon := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	server := miniredis.RunT(t)
@@ -831,8 +833,8 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// readable writes a value as text: the names of its limits, and then for each limit At, A,
-// B and the end of its state.
+// readable writes a value as text: the ids of its states, and then At, A, B and Until of each
+// state.
 func readable(value string) string {
 	ids, numbers, _ := strings.Cut(value, ";")
 	text := ids + ";"

@@ -24,7 +24,7 @@ func TestTakeEach(t *testing.T) {
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	now := time.Now().Truncate(time.Microsecond) // the real time, because a charge of a calendar has only the windows around the real time
+	now := time.Now().Truncate(time.Microsecond) // the real time, because TakeEach sends only the windows of a calendar that are around it
 	merged := 0
 	for round := range 100 {
 		open := func(prefix string) *redisstore.Store {
@@ -57,7 +57,7 @@ func TestTakeEach(t *testing.T) {
 	t.Logf("%d transactions", merged)
 }
 
-// fewLimits returns up to three limits, most of them under GCRA.
+// fewLimits returns at most three limits. Most of these limits are under GCRA.
 func fewLimits(r *rand.Rand) (limits []weir.Limit) {
 	for i := range 1 + r.IntN(3) {
 		l := randomLimit(r)
@@ -71,7 +71,8 @@ func fewLimits(r *rand.Rand) (limits []weir.Limit) {
 	return limits
 }
 
-// batched returns a transaction that is often like the others of its batch.
+// batched returns a transaction for a batch. Most of the transactions that it returns have equal
+// charges.
 func batched(r *rand.Rand, limits []weir.Limit) (tx weir.Transaction) {
 	cost := int64(1)
 	if r.IntN(15) == 0 {
@@ -87,8 +88,8 @@ func batched(r *rand.Rand, limits []weir.Limit) (tx weir.Transaction) {
 	return tx
 }
 
-// checkBatch takes the transactions of want one after the other. It compares each decision
-// with that of the same transaction in got.
+// checkBatch takes the transactions of the list want one after the other. It compares their
+// decisions with the decisions of the same transactions in the list got.
 func checkBatch(ctx context.Context, single weir.Store, got, want []*weir.Transaction) error {
 	for i := range want {
 		if err := single.Take(ctx, want[i]); err != nil {
@@ -101,7 +102,7 @@ func checkBatch(ctx context.Context, single weir.Store, got, want []*weir.Transa
 	return nil
 }
 
-// equalDecisions compares what two stores decide of the same charges.
+// equalDecisions returns an error if two stores have decided the same charges differently.
 func equalDecisions(got, want *weir.Transaction) error {
 	for j := range want.Decisions {
 		if got.Decisions[j] != want.Decisions[j] || got.Wait != want.Wait || !got.At.Equal(want.At) {

@@ -51,8 +51,8 @@ func Example_replicas() {
 	// 429 0
 }
 
-// Take returns either nil and a decision, which may be a refusal, or an error. After an
-// error the caller does not know what was spent, and must choose whether to go ahead.
+// If Take returns nil, there is a decision, which may be a refusal. After an error the caller
+// does not know what was spent, and must choose whether to go ahead.
 func Example_take() {
 	server, err := miniredis.Run()
 	if err != nil {

@@ -28,9 +28,9 @@ func (r *recorder) Take(ctx context.Context, t *weir.Transaction) error {
 	return r.Store.Take(ctx, t)
 }
 
-// charged calls a function with a Limiter. It returns the last charge of the named
-// algorithm that the Limiter has sent to its store. Tests get the charges of bans and
-// pauses in this way, because package weir does not export them.
+// charged calls a function with a Limiter. It returns the last charge under the named algorithm
+// that the Limiter has sent to its store. Tests get the limits of bans and pauses in this way,
+// because package weir does not export these limits.
 func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last weir.Charge) {
 	t.Helper()
 	store := &recorder{Store: memstore.New(memstore.Options{})}
@@ -55,7 +55,7 @@ func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last
 	return last
 }
 
-// TestBanInRedis: the Lua code of the algorithm "ban" decides as its Go code does.
+// TestBanInRedis: in Redis the algorithm "ban" decides as its Go code does.
 func TestBanInRedis(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -102,7 +102,7 @@ func (busy) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Body: http.NoBody}, nil
 }
 
-// TestGateInRedis: the Lua code of the algorithm "gate" decides as its Go code does.
+// TestGateInRedis: in Redis the algorithm "gate" decides as its Go code does.
 func TestGateInRedis(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -158,7 +158,7 @@ func TestGateInRedis(t *testing.T) {
 	}
 }
 
-// gateCost returns the cost of a charge, which may shut a gate.
+// gateCost returns a random cost. The cost of a gate is sometimes the cost that shuts the gate.
 func gateCost(r *rand.Rand, gate bool, shut int64) int64 {
 	cost := int64(r.IntN(3))
 	if gate && r.IntN(3) == 0 {

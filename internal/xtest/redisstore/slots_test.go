@@ -18,17 +18,15 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A ring is two Redis nodes without replication. Each has its own clock, which stands still
-// until the test sets it.
+// A ring is two Redis nodes without replication. Each node has its own clock, which stands
+// still until the test sets it.
 type ring struct {
 	nodes        []*miniredis.Miniredis
 	store, other *redisstore.Store // two clients of the same nodes
 
-	// between is called once, after store has run a number of scripts and before its next
-	// one.
 	mu      sync.Mutex
-	between func()
-	scripts int // how many scripts of store still run before the call of between
+	between func() // called once, before one of the next scripts of store
+	scripts int    // how many scripts of store run before that call
 }
 
 func newRing(t *testing.T) *ring {
@@ -54,8 +52,8 @@ func newRing(t *testing.T) *ring {
 	return r
 }
 
-// interrupt makes the ring call f once, in the middle of the next transaction of store:
-// after n scripts and before the next script.
+// interrupt makes the ring call a function once, in the middle of the next transaction of
+// store: after n scripts of the transaction and before its next script.
 func (r *ring) interrupt(n int, f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,8 +90,8 @@ func (r *ring) count(cmds ...redis.Cmder) {
 	}
 }
 
-// set sets the clocks of the nodes: one to now, the other to now + ahead, both in µs since
-// 1970.
+// set sets the clock of the first node to now, in µs since 1970, and the clock of the second
+// node to a later time.
 func (r *ring) set(now, ahead int64) {
 	for i, node := range r.nodes {
 		node.SetTime(time.UnixMicro(now + int64(i)*ahead))
@@ -115,8 +113,8 @@ func someKeys(r *rand.Rand) (keys []string) {
 }
 
 // TestSlotsOracle: a transaction whose keys are on several nodes is all or nothing under
-// every algorithm. Each charge is decided by the clock of its node, and units are given
-// back at the instants at which they were spent.
+// every algorithm. Each charge is decided by the clock of its node. Units that are given back
+// are those that were spent at the given instants.
 func TestSlotsOracle(t *testing.T) {
 	t.Parallel()
 	decisions := decisionsOr(8_000, 1_000)
@@ -194,8 +192,9 @@ func (o *slotsOracle) next() *weir.Transaction {
 	return tx
 }
 
-// follow decides each charge alone, by the clock of its node, and compares: the transaction
-// must be allowed if all its charges are allowed.
+// follow decides each charge of a transaction alone, by the clock of its node, and compares the
+// decisions. The transaction must be allowed if each of its charges alone is allowed, and
+// refused otherwise.
 func (o *slotsOracle) follow(t *testing.T, tx *weir.Transaction) error {
 	allowed := true
 	parts := make([]weir.Transaction, len(tx.Charges))
@@ -226,8 +225,8 @@ func (o *slotsOracle) follow(t *testing.T, tx *weir.Transaction) error {
 	return nil
 }
 
-// record keeps the state after a charge, and a second charge that gives back some of the
-// units of the first.
+// record keeps the state after a charge. If the charge spends units, record also keeps a charge
+// that gives back units of the same instant.
 func (o *slotsOracle) record(c *weir.Charge, at int64, after weir.State) {
 	o.states[name(c)] = after
 	if c.Cost > 0 {
@@ -237,9 +236,9 @@ func (o *slotsOracle) record(c *weir.Charge, at int64, after weir.State) {
 	}
 }
 
-// TestSlotsRace: if another client takes units between the question and the charge of a
-// transaction over several slots, either the whole transaction is spent or nothing of it.
-// The test counts units of a sliding log: those spent less than a period ago.
+// TestSlotsRace: a transaction of several slots first asks all slots and then charges them.
+// Even if another client takes units in between, either all charges of the transaction are
+// spent or none. The limits are sliding logs, so the test counts the units of the last period.
 func TestSlotsRace(t *testing.T) {
 	t.Parallel()
 	histories := 100
@@ -285,7 +284,7 @@ func TestSlotsRace(t *testing.T) {
 	t.Logf("%d transactions were refused, %d interrupted", refused, late)
 }
 
-// unitsOf lists by key when units were spent, in µs since 1970.
+// unitsOf has for each key the instants at which units were spent, in µs since 1970.
 type unitsOf map[string][]int64
 
 // spend adds the units of a transaction, and returns 1 if it is allowed.
@@ -311,7 +310,8 @@ func (u unitsOf) living(key string, at int64, period time.Duration) (n int64) {
 	return n
 }
 
-// check compares how many units are left for each charge with the units that still count.
+// check returns an error if a limit has more or fewer units left than its quota without the
+// units that still count.
 func (u unitsOf) check(t *testing.T, store weir.Store, charges []weir.Charge) error {
 	for _, c := range charges {
 		c.Cost = 0

@@ -44,8 +44,8 @@ func apart(n int) (keys []string) {
 	return keys
 }
 
-// TestSettleInSlots: units that Settle does not charge are given back under every key,
-// although the clocks of the nodes differ.
+// TestSettleInSlots: units that Settle does not charge are given back under every key, even if
+// the clocks of the nodes differ.
 func TestSettleInSlots(t *testing.T) {
 	t.Parallel()
 	for _, limit := range everyAlgorithm {
@@ -71,13 +71,13 @@ func TestSettleInSlots(t *testing.T) {
 	}
 }
 
-// TestLeaseInSlots: a lease gives unused units back under every key, although the clocks of
-// the nodes differ.
+// TestLeaseInSlots: a lease gives unused units back under every key, even if the clocks of the
+// nodes differ.
 func TestLeaseInSlots(t *testing.T) {
 	store := clocksApart(t)
 	limit := algorithms.FixedWindow(100_000, 10_000*time.Hour)
 	keys := apart(6)
-	for range 2 { // once in each order of the keys, and so of the nodes
+	for range 2 { // with the keys in one order, and then in reverse
 		slices.Reverse(keys)
 		var charges []weir.Charge
 		for _, key := range keys {
@@ -123,8 +123,9 @@ func TestForgetInSlots(t *testing.T) {
 	}
 }
 
-// TestSpreadDelay: a transaction with a Delay whose keys are in several slots returns
-// ErrUnsupported and spends nothing. Without Delay it is allowed, and Undo is emptied.
+// TestSpreadDelay: if keys are in several slots and the transaction has a Delay, Take returns
+// ErrUnsupported and spends nothing. Without the Delay the transaction is allowed, and its Undo
+// is emptied.
 func TestSpreadDelay(t *testing.T) {
 	server := miniredis.RunT(t)
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"1": server.Addr()}})

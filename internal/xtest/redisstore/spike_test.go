@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestLogAfterSpike: a log that has grown long in a spike shrinks to the entries of its
-// window within a few charges, although the key is used too often to expire.
+// TestLogAfterSpike: if a log has grown long in a spike, a few later charges shrink it to the
+// entries of its window. The log need not expire for this.
 func TestLogAfterSpike(t *testing.T) {
 	server := miniredis.RunT(t)
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: server.Addr()})))

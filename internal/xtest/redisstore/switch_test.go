@@ -20,8 +20,8 @@ import (
 
 // switched charges a key like a client that gets as much as possible by switching between
 // two tiers of one name. Whenever the smaller tier admits a unit, the client spends all
-// that the larger tier has left. It returns the most units that were admitted in any
-// window of the larger tier's period.
+// that the larger tier has left. switched returns the most units that were admitted within one
+// period of the larger tier.
 func switched(t *testing.T, store weir.Store, tiers [2]weir.Limit, rounds int, pause func()) (most int) {
 	t.Helper()
 	var spent []time.Time
@@ -52,8 +52,8 @@ func switched(t *testing.T, store weir.Store, tiers [2]weir.Limit, rounds int, p
 	return most
 }
 
-// TestSwitchedTiers: a client that switches between two tiers of one name is admitted no
-// more than the larger tier admits in its worst case.
+// TestSwitchedTiers: if a client switches between two tiers of one name, it gets no more units
+// than the larger tier alone admits in the worst case.
 func TestSwitchedTiers(t *testing.T) {
 	t.Parallel()
 	tiers := func(period time.Duration) [][2]weir.Limit {
@@ -100,8 +100,8 @@ func TestSwitchedTiers(t *testing.T) {
 	})
 }
 
-// TestSwitchedBatch: the transactions of a batch under a small tier get the same decisions
-// as one by one, even if a larger tier has spent more than the small tier holds.
+// TestSwitchedBatch: a batch under a small tier is decided as its transactions one by one, even
+// if units of a larger tier exceed what the small tier allows.
 func TestSwitchedBatch(t *testing.T) {
 	server := miniredis.RunT(t)
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
@@ -141,9 +141,9 @@ func TestSwitchedBatch(t *testing.T) {
 	}
 }
 
-// TestSwitchedPeriods changes the periods of limits between transactions, while their names
-// stay. The scripts must decide as the Go code does, which the tests of package algorithms
-// check.
+// TestSwitchedPeriods changes the periods of limits between transactions, but not the names of
+// the limits. The scripts must decide as the Go code does. Tests of package algorithms check
+// the Go code.
 func TestSwitchedPeriods(t *testing.T) {
 	t.Parallel()
 	histories := 100
@@ -186,7 +186,7 @@ func TestSwitchedPeriods(t *testing.T) {
 	}
 }
 
-// expire deletes the value of each key whose only limit has ended.
+// expire deletes the values whose states have ended, if there is only one limit.
 func (h *history) expire() {
 	for _, key := range h.keys {
 		c := weir.Charge{Key: key, Limit: h.limits[0]}
@@ -197,9 +197,9 @@ func (h *history) expire() {
 	}
 }
 
-// shift gives a limit another period, and sometimes another quota. A log gets no period
-// longer than the time for which it keeps its units, because Redis may remember older
-// units.
+// shift gives a limit a different period, and sometimes a different quota. The limit of a log
+// gets no period that is longer than the time for which the history keeps the units of the log,
+// because Redis may remember older units.
 func (h *history) shift(l *weir.Limit) {
 	periods := []time.Duration{time.Second, 3 * time.Second, 40 * time.Second, time.Minute, time.Hour}
 	if h.r.IntN(8) == 0 {
@@ -235,7 +235,7 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 			}
 			if tx.Allowed() {
 				left -= tx.Charges[0].Cost
-			} else if l == short { // it admits again after a millisecond
+			} else if l == short { // the short limit admits again after a millisecond
 				runtime.Gosched()
 				continue
 			} else if tx.Charges[0].Cost <= left {
@@ -252,11 +252,11 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 	}
 }
 
-// TestCancelAfterChange: a charge is cancelled after its limit has got so short a period
-// that its units no longer count. Nothing is given back. Redis writes nothing, so under the
-// old period the units still count. A store in memory then keeps GCRA and the buckets by
-// the new period, and so forgets the units. Windows and logs count the units in both
-// stores.
+// TestCancelAfterChange: a charge is cancelled after the period of its limit has become so
+// short that its units no longer count. The cancellation gives nothing back, and Redis writes
+// nothing. Under the old period the units therefore still count in Redis. A store in memory
+// forgets them under GCRA and the buckets, because it then keeps the state only for the new
+// period. Under windows and logs it still counts the units.
 func TestCancelAfterChange(t *testing.T) {
 	before, after := limitsOf(6, 10_000*time.Hour), limitsOf(6, time.Microsecond)
 	for i, l := range before {
@@ -279,8 +279,8 @@ func TestCancelAfterChange(t *testing.T) {
 	}
 }
 
-// decideBoth returns a function that makes a transaction with a store in Redis, makes it
-// again with Decide on states that the function keeps, and compares the decisions. The
+// decideBoth returns a function that takes a transaction twice, from a store in Redis and by
+// Decide, and compares the decisions. The states for Decide are kept from call to call. The
 // clock of the store stands still.
 func decideBoth(t *testing.T) func(*weir.Transaction) *weir.Transaction {
 	server := miniredis.RunT(t)
@@ -322,8 +322,8 @@ func cancelOf(turn *weir.Transaction, limits ...weir.Limit) *weir.Transaction {
 	return back
 }
 
-// TestCancelTwiceAfterChange: a reservation in a log is cancelled a second time, under a
-// shorter period. The decision must be that of the Go code, which keeps the earlier units
+// TestCancelTwiceAfterChange: a reservation in a log is cancelled, and then cancelled again
+// under a shorter period. Redis must decide as the Go code does, which keeps the earlier units
 // for the longer period.
 func TestCancelTwiceAfterChange(t *testing.T) {
 	decide := decideBoth(t)
@@ -337,10 +337,10 @@ func TestCancelTwiceAfterChange(t *testing.T) {
 	decide(cancelOf(turns[2], short))
 }
 
-// TestCancelAfterForget: a reservation under limit b is cancelled after b was forgotten
-// and has reserved again, in a log that b shares with limit a. Then no units of b are left
-// in the log. The next unit of b is spent at the instant before the reservation. The later
-// units of a must not delay it.
+// TestCancelAfterForget: limits a and b share a log. A reservation under b is cancelled after b
+// was forgotten and has reserved again. The log then has no units of b. The next unit of b is
+// spent at the instant of the reservation before the cancelled one: later units of a must not
+// delay the unit.
 func TestCancelAfterForget(t *testing.T) {
 	a, b := algorithms.SlidingLog(9, time.Minute).Named("a"), algorithms.SlidingLog(9, time.Minute).Named("b")
 	for _, test := range []struct {
