@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestSwitchedTiers: a client that switches between two tiers of one name is admitted no
-// more than the larger tier admits in its worst case.
+// TestSwitchedTiers: if a client switches between two tiers of one name, it gets no more units
+// than the larger tier alone admits in the worst case.
 func TestSwitchedTiers(t *testing.T) {
 	for _, tiers := range [][2]weir.Limit{
 		{algorithms.GCRA(60, time.Minute), algorithms.GCRA(600, time.Minute)},

@@ -75,8 +75,8 @@ func (t table) second(id uint64) *bucket {
 	return &t[i]
 }
 
-// other returns the second home of a fingerprint that has b as one home. If the table has
-// only one bucket, it returns b.
+// other returns the other home of a fingerprint that has b as one home. If the table has only
+// one bucket, it returns b.
 func (t table) other(id uint64, b *bucket) *bucket {
 	if first := t.first(id); first != b {
 		return first

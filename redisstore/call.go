@@ -24,7 +24,8 @@ const (
 	force  = -3
 )
 
-// longestWait returns the longest wait of t in µs, or forget or force.
+// longestWait returns the longest wait that t accepts, in µs. With Forget or Force it returns
+// forget or force.
 func longestWait(t *weir.Transaction) int64 {
 	switch {
 	case t.Forget:
@@ -85,8 +86,8 @@ type call struct {
 	args []any // the arguments of the command; the method command sets the first two
 }
 
-// prepare finds the script of c and writes its arguments. around has instants around which
-// the script may need the windows of a calendar.
+// prepare finds the script of c and writes the arguments of the call. The script gets the
+// windows of calendars around each instant in the argument around.
 func (s *Store) prepare(c *call, around []int64) error {
 	t := c.ts[0]
 	if len(t.Charges) > mostCharges {

@@ -40,8 +40,8 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 }
 
 // group returns the calls that decide ts. Transactions with equal charges share a call if
-// they are additive and no transaction between them charges their key. For an invalid
-// transaction group sets the error in errs.
+// they are additive and no transaction between them charges their key. group sets the error
+// of each invalid transaction in errs.
 func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	last := map[string]*call{} // by key: the last call that charges the key
 	around := []int64{time.Now().UnixMicro()}
@@ -81,7 +81,7 @@ func additive(t *weir.Transaction) bool {
 	})
 }
 
-// now reports whether t spends all of its charges now, or none.
+// now reports whether t is decided without a wait, and has neither Forget, Force nor AtMost.
 func now(t *weir.Transaction) bool { return longestWait(t) == 0 && t.AtMost <= 0 }
 
 // decideAll decides calls in one round trip, or in a cluster in one round trip for each

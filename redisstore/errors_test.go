@@ -179,7 +179,7 @@ func TestCorruptTill(t *testing.T) {
 	for _, test := range []struct {
 		ids  string
 		till int64
-		ttl  time.Duration // the longest TTL after a charge; 0 means that the charge is an error
+		ttl  time.Duration // the longest TTL after a charge; 0 means that Take returns an error
 	}{
 		{"l/anchored-window;", 1 << 52, 0},
 		{"other/anchored-window;", 1 << 52, 0},

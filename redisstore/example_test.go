@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// Replicas of a server that each use this handler share one limit.
+// If several replicas of a server use this handler, they share one limit.
 func ExampleNew() {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:6379"))
 	defer rdb.Close()

@@ -25,8 +25,8 @@ const (
 	slack  = 10 * time.Millisecond
 )
 
-// A fault is a failure of Redis or of the network before it. begin causes the fault and end
-// repairs it.
+// A fault is a failure of Redis, or of the network between the client and Redis. The function
+// begin causes the fault, and end repairs it.
 type fault struct {
 	name       string
 	begin, end func(t *testing.T, server *redistest.Proc, proxy *redistest.FaultProxy)

@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Scripted is an algorithm that Redis can decide. The functions in its Lua must return
-// exactly what its Take returns; storetest.Limits compares them. The Lua defines
+// Scripted is an algorithm that Redis can decide. Its Lua must decide exactly as its Take
+// does, which storetest.Limits tests. The Lua defines
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
@@ -81,8 +81,8 @@ type Additive interface {
 }
 
 // Logged is a Scripted algorithm whose states are logs. The logs of a rule and key are in one
-// value. Its Lua defines these functions, where c is the table that general.lua makes for a
-// charge:
+// value. The Lua of a Logged algorithm defines these functions, where c is the table that
+// general.lua makes for a charge:
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1

@@ -177,8 +177,8 @@ func (c trouble) test(t *testing.T) {
 	c.checkLog(t, stack, &tx, &log)
 }
 
-// checkLog waits until the stack says that its primary store decides again, and expects
-// one line about the trouble before.
+// checkLog waits until the log says that the primary store decides again. The log must also
+// have one earlier line about the trouble.
 func (c trouble) checkLog(t *testing.T, stack weir.Store, tx *weir.Transaction, log *weirtest.Log) {
 	t.Helper()
 	eventually(t, "the fallback rests", func() error {

@@ -18,7 +18,7 @@ const (
 	minWindow    = 1                      // commands under way, however slow Redis is
 	firstWindow  = 256                    // commands under way before the first answer
 	lateness     = 250 * time.Millisecond // a connection is kept if its answer is at most this late
-	measureAfter = 5 * time.Second        // how often the queue measures the round trip again
+	measureAfter = 5 * time.Second        // after this time the queue measures the round trip again
 )
 
 // A queue sends commands to one Redis, on goroutines of its own. A caller can therefore
@@ -33,7 +33,7 @@ const (
 // arrival.
 type queue struct {
 	send    func(ctx context.Context, cmds []once) error // see sendTo
-	timeout time.Duration                                // the store's
+	timeout time.Duration                                // the store's Timeout
 	most    int                                          // the most calls that may be under way
 
 	mu       sync.Mutex
@@ -109,8 +109,7 @@ func (q *queue) pop() *ask {
 	return a
 }
 
-// refuse returns an error if the queue already knows that Redis cannot decide the ask a in
-// time.
+// refuse returns an error if the queue already knows that Redis cannot decide an ask in time.
 func (q *queue) refuse(a *ask, now time.Time) error {
 	switch {
 	case q.open == 0 && now.Sub(q.failed) < retryAfter:
@@ -286,7 +285,7 @@ func (q *queue) sendSafely(ctx context.Context, cmds []once) error {
 
 // growStack makes the stack of a new goroutine large enough for the client. Otherwise the
 // runtime would double the stack several times while the client calls ever more functions,
-// and each time it would copy the frames of all of them.
+// and would copy the whole stack each time.
 //
 //go:noinline
 func growStack(i int) byte {

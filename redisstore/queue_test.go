@@ -125,7 +125,7 @@ func (s *sum) all() int64 {
 	return s.decided.Load() + s.refused.Load() + s.late.Load() + s.other.Load()
 }
 
-// load makes rate asks a second for d, and returns their results.
+// load makes the given number of asks a second for the duration d, and returns the results.
 func load(q *queue, rate int, d time.Duration) *sum {
 	s := &sum{}
 	var wg sync.WaitGroup
@@ -150,8 +150,8 @@ func load(q *queue, rate int, d time.Duration) *sum {
 	return s
 }
 
-// TestSpike: during a spike Redis decides about as much as it can in time, and the other
-// asks are refused at once. A second later all asks are decided again.
+// TestSpike: during a spike Redis decides about as many asks as it can, and few of the other
+// asks wait in vain. After the spike nearly all asks are decided again.
 func TestSpike(t *testing.T) {
 	const capacity = 20000
 	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
@@ -163,8 +163,8 @@ func TestSpike(t *testing.T) {
 	}
 }
 
-// spike sends asks to a server that decides capacity asks a second: in each spike a
-// different multiple of that number.
+// spike tests a server that can decide the given number of asks a second. In each spike it
+// sends a multiple of that number.
 func spike(t *testing.T, rtt time.Duration, capacity int) {
 	f := &far{rtt: rtt, each: time.Second / time.Duration(capacity), dial: 3 * rtt}
 	q := f.queue(50 * time.Millisecond)

@@ -15,8 +15,8 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// send makes Redis run the scripts of calls in order, in one round trip. It returns when
-// ctx ends at the latest. The returned commands have the answers of Redis, errors included.
+// send makes Redis run the scripts of calls in order, usually in one round trip. It returns at
+// the latest when ctx ends. The returned commands have the answers of Redis, errors included.
 func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 	cmds := make([]once, len(calls))
 	for i, c := range calls {
