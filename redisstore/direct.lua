@@ -27,7 +27,7 @@ if ARGV[2] ~= '' then
       «?if till# > last then last = till# elseif till# <= now then at#, a#, b#, till# = 0, 0, 0, 0 end|
       »
       if last > now then
-        if last - now > 2251799813685248 then return -1 end -- see general.lua
+        if last - now > 4503599627370496 then return -1 end -- see general.lua
         call('PSETEX', key, string.format('%d', (last - now + 1999) / 1000), struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»))
       elseif text then
         call('DEL', key)

@@ -181,8 +181,8 @@ func TestCorruptTill(t *testing.T) {
 		till int64
 		ttl  time.Duration // the longest TTL after a charge; 0 means that Take returns an error
 	}{
-		{"l/anchored-window;", 1 << 52, 0},
-		{"other/anchored-window;", 1 << 52, 0},
+		{"l/anchored-window;", 1<<53 - 1, 0},
+		{"other/anchored-window;", 1<<53 - 1, 0},
 		{"other/anchored-window;", now + 365*86400e6, time.Hour + time.Second},
 		{"other/anchored-window;", now + 30e6, time.Minute + time.Second},
 	} {
@@ -200,6 +200,53 @@ func TestCorruptTill(t *testing.T) {
 		if got := rdb.PTTL(t.Context(), name).Val(); err == nil && (got <= 0 || got > test.ttl) {
 			t.Errorf("%s until %d: got a TTL of %v, want %v at most", test.ids, test.till, got, test.ttl)
 		}
+	}
+}
+
+// TestFarTill: a store can read each state that it has written, also if the state ends as
+// late as a state can. A forced debt ends up to 2.5 · 2^50 µs after now, and a reservation of
+// a sliding window up to 3 · 2^50 µs.
+func TestFarTill(t *testing.T) {
+	const most = weir.MaxTicks * time.Microsecond
+	meter := algorithms.GCRA(1, time.Microsecond).WithBurst(weir.MaxTicks)
+	smaller := algorithms.GCRA(1, time.Microsecond).WithBurst(weir.MaxTicks - 1)
+	window := algorithms.SlidingWindow(9, most)
+	_, store := open(t)
+	force := func(l weir.Limit) weir.Transaction {
+		return weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: weir.MaxTicks}}, Force: true}
+	}
+	for _, test := range []struct {
+		name   string
+		writes []weir.Transaction
+	}{
+		{"forced", []weir.Transaction{
+			force(meter), force(meter), force(meter), force(meter), force(meter), force(meter),
+		}},
+		{"forced on an overdue debt", []weir.Transaction{
+			force(meter), force(meter), force(smaller), force(smaller), force(smaller), force(smaller),
+		}},
+		{"reserved", []weir.Transaction{{Charges: []weir.Charge{{Limit: window, Cost: 1}}, Within: most, Delay: most}}},
+		{"forced on a reservation", []weir.Transaction{
+			{Charges: []weir.Charge{{Limit: window, Cost: 1}}, Within: most, Delay: most}, force(window),
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for i := range test.writes {
+				tx := &test.writes[i]
+				tx.Charges[0].Rule, tx.Charges[0].Key = "r", test.name
+				if err := store.Take(t.Context(), tx); err != nil || !tx.Allowed() {
+					t.Fatalf("call %d: got error %v and %+v, want it allowed", i, err, tx.Decisions)
+				}
+			}
+			last := test.writes[len(test.writes)-1].Charges[0]
+			for _, cost := range []int64{0, 1, -1} {
+				last.Cost = cost
+				tx := weir.Transaction{Charges: []weir.Charge{last}}
+				if err := store.Take(t.Context(), &tx); err != nil || tx.Allowed() != (cost <= 0) || cost == 0 && tx.Decisions[0].ResetAfter <= 2*most {
+					t.Errorf("then a cost of %d: got error %v and %+v, want no error, and a ResetAfter of more than 2^51 µs", cost, err, tx.Decisions)
+				}
+			}
+		})
 	}
 }
 

@@ -31,7 +31,9 @@ local function read(text)
     for i = 1, 4 do
       if s[i] % 1 ~= 0 or math.abs(s[i]) >= 9007199254740992 then return end
     end
-    if s[4] - now > 2251799813685248 then return end -- 2^51 µs: no limit and no wait is that long
+    -- A state ends up to 3 * 2^50 µs after now: a wait lasts up to 2^50 µs, and two
+    -- windows up to 2^51 µs.
+    if s[4] - now > 4503599627370496 then return end -- 2^52 µs
     from = from + 32
     ids[#ids + 1] = id
     states[id] = s
