@@ -15,32 +15,47 @@ const mostLooks = 1 << 10
 // of a configuration makes the same Proxies again.
 var warned atomic.Bool
 
-// unlisted counts how many requests were examined, and how many of them had Forwarded or
-// X-Forwarded-For.
-type unlisted struct{ looks, forwarded atomic.Int32 }
+// unlisted counts how many requests were examined, and how many of them had each of the two
+// fields. A request with both fields counts as one with X-Forwarded-For.
+type unlisted struct{ looks, forwardedFor, forwarded atomic.Int32 }
 
 // look warns if the untrusted peer of a request seems to be a proxy, because all of its
 // clients would share one key. A client at a public address may invent the field, so public
 // peers cause the warning only if more than half of mostLooks requests have the field. The
-// warning contains no address.
+// last of these requests decides that, whether it has the field itself or not. The warning
+// contains no address.
 func (p *Proxies) look(r *http.Request, peer netip.Addr) {
-	field := ForwardedFor
-	if len(r.Header[field]) == 0 {
+	u, field := &p.unlisted, ""
+	n := u.looks.Add(1)
+	switch {
+	case len(r.Header[ForwardedFor]) > 0:
+		field = ForwardedFor
+		u.forwardedFor.Add(1)
+	case len(r.Header[Forwarded]) > 0:
 		field = Forwarded
+		u.forwarded.Add(1)
 	}
-	n, forwarded, kind := p.unlisted.looks.Add(1), len(r.Header[field]) > 0, "public"
-	if forwarded {
-		p.unlisted.forwarded.Add(1)
-	}
-	if !peer.IsGlobalUnicast() || peer.IsPrivate() || carrierNAT.Contains(peer) { // or the peer has no address
-		kind = "private"
-	}
-	if !forwarded || kind == "public" && (n < mostLooks || p.unlisted.forwarded.Load() <= mostLooks/2) {
+	if field != "" && (!peer.IsGlobalUnicast() || peer.IsPrivate() || carrierNAT.Contains(peer)) { // or the peer has no address
+		u.looks.Store(mostLooks)
+		p.warn(field, "private")
 		return
 	}
-	p.unlisted.looks.Store(mostLooks)
+	if n != mostLooks {
+		return
+	}
+	switch a, b := u.forwardedFor.Load(), u.forwarded.Load(); {
+	case a+b <= mostLooks/2:
+	case a >= b:
+		p.warn(ForwardedFor, "public")
+	default:
+		p.warn(Forwarded, "public")
+	}
+}
+
+// warn logs the warning, unless this process has logged it. peer is the kind of the peer.
+func (p *Proxies) warn(field, peer string) {
 	if warned.CompareAndSwap(false, true) {
 		slog.Warn("weir: requests have "+field+", but their peer is in no trusted prefix; if the peer is a proxy, all of its clients share one key until you list it as trusted",
-			"function", p.name, "peer", kind)
+			"function", p.name, "peer", peer)
 	}
 }

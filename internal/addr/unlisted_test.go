@@ -18,7 +18,7 @@ func TestUnlisted(t *testing.T) {
 	for _, c := range []struct {
 		peer  string
 		field string
-		every int // one in this many requests has the field
+		every int // one in this many requests has the field; see also mostOfThree
 		many  int
 		want  string // "" for no warning
 	}{
@@ -38,7 +38,10 @@ func TestUnlisted(t *testing.T) {
 		{"192.0.2.1:4", ForwardedFor, 1, mostLooks, public},
 		{"192.0.2.1:4", ForwardedFor, 2, 2 * mostLooks, ""}, // half of the requests have the field, which clients may have invented
 		{"192.0.2.1:4", ForwardedFor, 20, 2 * mostLooks, ""},
-		{"172.16.0.1:4", ForwardedFor, 1, 2 * mostLooks, ""}, // this peer is trusted
+		{"172.16.0.1:4", ForwardedFor, 1, 2 * mostLooks, ""},          // this peer is trusted
+		{"192.0.2.1:4", ForwardedFor, mostOfThree, mostLooks, public}, // the last request has no field
+		{"192.0.2.1:4", Forwarded, mostOfThree, mostLooks, public},
+		{"192.0.2.1:4", ForwardedFor, mostOfThree, mostLooks - 1, ""},
 	} {
 		warned.Store(false)
 		var log bytes.Buffer
@@ -60,12 +63,16 @@ func TestUnlisted(t *testing.T) {
 	}
 }
 
+// mostOfThree in place of a number of requests says that two of three requests have the
+// field, but not the first, the fourth, and so on.
+const mostOfThree = -1
+
 // askFor asks new Proxies for the keys of many requests, of which one in `every` has a field.
 func askFor(peer, field string, every, many int, trusted ...netip.Prefix) {
 	p := NewProxies("weir: ByIP", ForwardedFor, trusted)
 	for i := range many {
 		r := &http.Request{RemoteAddr: peer, Header: http.Header{}}
-		if (i+1)%every == 0 {
+		if every == mostOfThree && i%3 > 0 || every != mostOfThree && (i+1)%every == 0 {
 			r.Header[field] = []string{"198.51.100.7"}
 		}
 		p.Key(r, Usual)
