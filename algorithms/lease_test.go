@@ -121,12 +121,16 @@ func (u *lateUser) lease() {
 	}
 }
 
-// use uses some or all of the units of a lease that are usable now, or gives all units of
-// the lease back.
+// use uses some or all of the units of a lease that are usable now. Before that, it may give
+// some or all units of the lease back.
 func (u *lateUser) use(x *held) {
-	if u.r.IntN(4) == 0 && !u.leaser.Drains() {
-		u.state = u.leaser.Cancel(u.state, u.limit, u.now, x.at, x.n)
-		x.n = 0
+	if x.n > 0 && u.r.IntN(4) == 0 && !u.leaser.Drains() {
+		n := x.n
+		if u.r.IntN(2) == 0 {
+			n = 1 + u.r.Int64N(x.n)
+		}
+		u.state = u.leaser.Cancel(u.state, u.limit, u.now, x.at, n)
+		x.n -= n
 	}
 	may := u.leaser.Usable(u.limit, x.d, x.at, u.now, x.n)
 	n := may

@@ -41,7 +41,7 @@ type wire struct {
 func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
 	w.calls.Add(1)
 	w.mu.Lock()
-	there, back, fate := w.r.Int64N(int64(w.slow)), w.r.Int64N(int64(w.slow)), w.r.IntN(100)
+	there, back, fate := w.r.Int64N(int64(w.slow)), w.r.Int64N(int64(w.slow)), w.r.IntN(200)
 	w.mu.Unlock()
 	nap := func(d int64) error {
 		timer := time.NewTimer(time.Duration(d))
@@ -56,7 +56,7 @@ func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := nap(there); err != nil {
 		return err
 	}
-	if fate < w.lossy/2 {
+	if fate < w.lossy {
 		return errDown
 	}
 	if err := w.store.Take(context.WithoutCancel(ctx), t); err != nil {
@@ -70,7 +70,7 @@ func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := nap(back); err != nil {
 		return err
 	}
-	if fate < w.lossy {
+	if fate < 2*w.lossy {
 		return errDown
 	}
 	return nil
