@@ -1,6 +1,7 @@
 package algorithms_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -37,10 +38,33 @@ func TestForce(t *testing.T) {
 				t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: got %+v\nspent %v", seed, k.limit, i, now, cost, tx.Force, *d, k.spent)
 			case d.Allowed:
 				k.spent = append(k.spent, spending{now, cost})
+				if err := k.checkForced(now, tx.Force, d); err != nil {
+					t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: %v\nspent %v", seed, k.limit, i, now, cost, tx.Force, err, k.spent)
+				}
 			}
 			now += max(0, randomStep(r, k, d))
 		}
 	}
+}
+
+// checkForced compares At of a decision with its definition: the units are spent now. But if
+// they are forced, a meter spends them at the first instant at which it holds all that was
+// spent.
+func (k *key) checkForced(now int64, forced bool, d *weir.Decision) error {
+	holds := func(at int64) bool { return k.fits(k.spent, k.quota, k.burst, k.period, at, 0) }
+	switch k.limit.Algorithm.Name() {
+	case "gcra", "token-bucket", "leaky-bucket":
+		if forced {
+			if d.At < now || !holds(d.At) || d.At > now && holds(d.At-1) {
+				return fmt.Errorf("At is %d; the meter holds its units then: %v, one µs earlier: %v", d.At, holds(d.At), holds(d.At-1))
+			}
+			return nil
+		}
+	}
+	if d.At != now {
+		return fmt.Errorf("At is %d, want %d", d.At, now)
+	}
+	return nil
 }
 
 // TestForceKeepsTheRate: in the long run a meter admits its rate, even if many charges are

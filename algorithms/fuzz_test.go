@@ -189,7 +189,9 @@ func (c *checker) decision(s weir.State, now, cost int64) {
 	case (d.RetryAfter == weir.Never) != (cost > c.capacity):
 		c.failf("the capacity is %d: got %+v", c.capacity, d)
 	case d.Allowed || d.RetryAfter == weir.Never:
-	case d.RetryAfter < 0 || d.RetryAfter > d.ResetAfter:
+	case d.RetryAfter < 0:
+		c.failf("refused, and RetryAfter is below 0: %+v", d)
+	case d.RetryAfter > d.ResetAfter:
 		c.failf("refused, and ResetAfter is below RetryAfter: %+v", d)
 	case !c.take(s, now+retry, cost).Allowed:
 		c.failf("does not fit after %v", d.RetryAfter)

@@ -162,7 +162,19 @@ func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
 	if err := k.checkCharge(now, cost, within, t); err != nil {
 		return err
 	}
+	if err := checkAt(now, t); err != nil {
+		return err
+	}
 	return k.checkView(now, &t.Decisions[0])
+}
+
+// checkAt compares At of a decision with its definition: units that wait are spent at the end
+// of the wait, and other units now.
+func checkAt(now int64, t *weir.Transaction) error {
+	if got, want := t.Decisions[0].At, now+t.Wait.Microseconds(); got != want {
+		return fmt.Errorf("At is %d, want %d after a wait of %v", got, want, t.Wait)
+	}
+	return nil
 }
 
 // checkCharge compares Allowed, RetryAfter and the wait with the definition, and records the
@@ -422,6 +434,9 @@ func (q *queue) check(now, cost, within int64, tx *weir.Transaction) error {
 	got := tx.Allowed()
 	if got != want || got && tx.Wait.Microseconds() != wait {
 		return fmt.Errorf("got %v after %v, want %v after %d µs", got, tx.Wait, want, wait)
+	}
+	if err := checkAt(now, tx); err != nil {
+		return err
 	}
 	if got {
 		q.free = max(q.free, now*q.quota) + cost*q.period
