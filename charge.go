@@ -117,7 +117,7 @@ func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, er
 	if still != nil && !shadow {
 		return nil, fmt.Errorf("%w: %w", still, errLimitsFor)
 	}
-	rule.log.warn(v.Context, rule.Name, fmt.Errorf("%w: %w", err, errLimitsFor))
+	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", err, errLimitsFor))
 	return policies, nil
 }
 

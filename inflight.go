@@ -80,7 +80,7 @@ func (f *flight) renew() {
 		fresh.Charges = append(fresh.Charges, c)
 	}
 	if err := f.l.takeSafely(f.ctx, &fresh); err != nil { // the store may still have spent the units
-		f.l.log.warn(f.ctx, fresh.Charges[0].Rule, err)
+		f.l.log.warn(f.ctx, "renew a request in flight", fresh.Charges[0].Rule, err)
 		f.timer.Reset(f.lease / 4)
 		return
 	}
@@ -91,7 +91,7 @@ func (f *flight) renew() {
 		f.charges = append(f.charges, c)
 	}
 	if err := f.l.takeSafely(f.ctx, &old); err != nil {
-		f.l.log.warn(f.ctx, old.Charges[0].Rule, err)
+		f.l.log.warn(f.ctx, "give units back", old.Charges[0].Rule, err)
 	}
 	f.timer.Reset(f.lease / 2)
 }

@@ -73,8 +73,10 @@ type Options struct {
 	MaxPause time.Duration
 
 	// Logger gets the errors of the store and of invalid limits, as warnings with the name
-	// of the rule, at most one line a second; nil means slog.Default(). These lines have no
-	// keys. watch.Log can log keys. A client that hangs up is no error.
+	// of the rule, at most one line a second; nil means slog.Default(). The message says
+	// what failed: "weir: could not decide", or, for example, "weir: could not give units
+	// back" for a request that was decided. These lines have no keys. watch.Log can log
+	// keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
 	// Observe is called with each decision and each error, before the request goes on; nil

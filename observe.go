@@ -42,20 +42,21 @@ type Event struct {
 }
 
 // An errorLog logs errors, at most one line a second, because every request has an error
-// while a store is down. A line has the name of the rule, and no key.
+// while a store is down. A line says what failed and has the name of the rule, and no key.
 type errorLog struct {
 	logger *slog.Logger // nil means slog.Default()
 	last   atomic.Int64 // when the last line was logged, in ns since 1970
 	silent atomic.Int64 // how many errors were not logged since then
 }
 
-func (l *errorLog) warn(ctx context.Context, rule string, err error) {
+// warn logs that a task failed, such as "decide".
+func (l *errorLog) warn(ctx context.Context, task, rule string, err error) {
 	last, now := l.last.Load(), time.Now().UnixNano()
 	if since := now - last; 0 <= since && since < int64(time.Second) || !l.last.CompareAndSwap(last, now) {
 		l.silent.Add(1)
 		return
 	}
-	loggerOr(l.logger).WarnContext(ctx, "weir: could not decide", "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
+	loggerOr(l.logger).WarnContext(ctx, "weir: could not "+task, "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
 }
 
 // loggerOr returns l, or slog.Default() if l is nil.
@@ -75,7 +76,7 @@ func (l *Limiter) observe(v *verdict, e *Event) {
 
 func (l *Limiter) tellObserver(v *verdict, e *Event) {
 	if e.Err != nil {
-		l.log.warn(v.Context, e.Transaction.Refusal.Rule, e.Err)
+		l.log.warn(v.Context, "decide", e.Transaction.Refusal.Rule, e.Err)
 	}
 	if l.o.Observe != nil {
 		e.Refusal = e.Transaction.Refusal

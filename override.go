@@ -31,7 +31,7 @@ func (l *Limiter) validOverride(v *verdict, rule *rule, key string) *override {
 	if o == nil || o.err == nil {
 		return o
 	}
-	l.log.warn(v.Context, rule.Name, fmt.Errorf("%w: the override of a key is ignored", o.err))
+	l.log.warn(v.Context, "use an override", rule.Name, fmt.Errorf("%w: the override of a key is ignored", o.err))
 	return nil
 }
 

@@ -1,12 +1,8 @@
 package weir_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,28 +95,6 @@ func checkPeek(t *testing.T, name string, store weir.Store, limit weir.Limit, co
 		t.Errorf("%s: cost %d: peeked %+v, and then got %+v", name, cost, d, after)
 	}
 
-}
-
-// TestErrorLog: a store that fails for ten seconds causes ten log lines. Each later line
-// says how many errors since the line before were not logged.
-func TestErrorLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		h := must(t, failing{errors.New("away")}, weir.Options{
-			Logger: slog.New(slog.NewTextHandler(&out, nil)),
-			Rules:  []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
-		}).Handler(served)
-		for range 1000 {
-			do(h, ask("/", ""))
-			time.Sleep(10 * time.Millisecond)
-		}
-		if n := strings.Count(out.String(), "\n"); n != 10 {
-			t.Errorf("1000 errors in 10 s are %d lines, want 10:\n%s", n, out.String())
-		}
-		if !strings.Contains(out.String(), `level=WARN msg="weir: could not decide" rule=api err=away unlogged=99`) {
-			t.Errorf("got %s, want the error and how many more there were", out.String())
-		}
-	})
 }
 
 func ExamplePeek() {

@@ -114,7 +114,7 @@ func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 		if rest == 0 && o.refused {
 			var err error
 			if rest, err = c.strike(ctx, l.store, &o); err != nil {
-				l.log.warn(ctx, c.rule, err)
+				l.log.warn(ctx, "count a strike", c.rule, err)
 			}
 			e.BanBegan = e.BanBegan || rest > 0
 		}

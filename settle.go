@@ -167,11 +167,16 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items [
 	l.settleUp(ctx, &more)
 }
 
+// settleUp gives units back, or charges units by force, after the request was served.
 func (l *Limiter) settleUp(ctx context.Context, t *Transaction) {
 	if len(t.Charges) == 0 {
 		return
 	}
 	if err := l.store.Take(ctx, t); err != nil {
-		l.log.warn(ctx, t.Charges[0].Rule, err)
+		task := "give units back"
+		if t.Force {
+			task = "charge the final cost"
+		}
+		l.log.warn(ctx, task, t.Charges[0].Rule, err)
 	}
 }

@@ -183,7 +183,7 @@ func (t *transport) pause(v *verdict, asked time.Duration) {
 	ctx := asking{v.Context}
 	for _, gate := range v.gates(0) {
 		if _, err := shutGates(ctx, t.l.store, d, gate); err != nil {
-			t.l.log.warn(ctx, gate.Rule, err)
+			t.l.log.warn(ctx, "pause a key", gate.Rule, err)
 		}
 	}
 }

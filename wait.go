@@ -276,7 +276,7 @@ func (l *Limiter) wait(v *verdict) error {
 // giveBack gives back the turn of v, because the request does not use it.
 func (l *Limiter) giveBack(v *verdict) {
 	if err := giveBack(asking{v.Context}, l.store, &v.Transaction); err != nil {
-		l.log.warn(v, v.Charges[0].Rule, err) // if it fails, the units stay spent
+		l.log.warn(v, "give units back", v.Charges[0].Rule, err) // if it fails, the units stay spent
 	}
 	v.Wait = 0
 }
