@@ -99,9 +99,9 @@ func (l *Limit) inherit(from *Limit) {
 
 // LimitsOf returns the limits of a key under a rule, with their stored names: the limits
 // that Overrides returns for the key, and otherwise Limits. If there is no such rule, or if
-// Overrides returns an invalid limit, err is not nil and limits is empty. If LimitsFor
-// decides, ok is false. If ok is true, err is nil and limits is empty, the key is not
-// limited. A single limit of Quota 0 means that every request of the key is refused.
+// Overrides returns an invalid limit, err is not nil and ok is false. If LimitsFor decides,
+// ok is false too, and err is nil. If ok is true and limits is empty, the key is not limited.
+// A single limit of Quota 0 means that every request of the key is refused.
 func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error) {
 	for _, r := range l.rules {
 		if r.Name != rule {
@@ -110,16 +110,19 @@ func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error
 		policies, ok := r.policies, r.LimitsFor == nil
 		if r.Overrides != nil {
 			if o := r.override(key); o != nil {
-				if o.denied {
+				switch {
+				case o.err != nil:
+					return nil, false, o.err
+				case o.denied:
 					return []Limit{{}}, true, nil
 				}
-				policies, ok, err = o.policies, true, o.err
+				policies, ok = o.policies, true
 			}
 		}
 		for i := range policies {
 			limits = append(limits, policies[i].limit)
 		}
-		return limits, ok, err
+		return limits, ok, nil
 	}
 	return nil, false, fmt.Errorf("weir: there is no rule %q", rule)
 }

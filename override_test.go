@@ -64,7 +64,7 @@ func TestOverridesReplace(t *testing.T) {
 			}
 			texts = append(texts, fmt.Sprintf("%s %s %d/%v burst %d", l.Name, algorithm, l.Quota, l.Period, l.Burst))
 		}
-		if got := strings.Join(texts, "; "); !ok || got != tt.want || (err != nil) != (tt.wrong != "") || err != nil && !strings.Contains(err.Error(), tt.wrong) {
+		if got := strings.Join(texts, "; "); ok != (tt.wrong == "") || got != tt.want || (err != nil) != (tt.wrong != "") || err != nil && !strings.Contains(err.Error(), tt.wrong) {
 			t.Errorf("%s: got %q, %v, %v, want %q and %q", tt.name, got, ok, err, tt.want, tt.wrong)
 		}
 		if limits, _, _ := l.LimitsOf("api", "bob"); len(limits) != len(tt.rule) {
@@ -242,4 +242,22 @@ func ExampleLimiter_LimitsOf() {
 	// Output:
 	// alice 1000 per 1m
 	// bob 100 per 1m
+}
+
+// TestLimitsOfUnknown: if LimitsOf does not know the limits of a key, ok is false.
+func TestLimitsOfUnknown(t *testing.T) {
+	minute := algorithms.GCRA(100, time.Minute)
+	invalid := func(string) ([]weir.Limit, bool) { return []weir.Limit{{Quota: -1}}, true }
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
+		{Name: "asks", Key: weir.Global(), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{minute} }},
+		{Name: "asks, invalid", Key: weir.Global(), LimitsFor: func(*http.Request) []weir.Limit { return nil }, Overrides: invalid},
+		{Name: "invalid", Key: weir.Global(), Limits: []weir.Limit{minute}, Overrides: invalid},
+	}})
+	for rule, wrong := range map[string]string{
+		"asks": "", "asks, invalid": "it has no algorithm", "invalid": "quota -1 is below 1", "no rule": `no rule "no rule"`,
+	} {
+		if limits, ok, err := l.LimitsOf(rule, "alice"); ok || len(limits) > 0 || !failsWith(err, wrong) {
+			t.Errorf("%s: got %v, %v, %v, want no limits, false and the error %q", rule, limits, ok, err, wrong)
+		}
+	}
 }
