@@ -67,15 +67,20 @@ func (d *decoder) clientAddr() keys.AddrFunc {
 
 // listEntry reports whether an entry is compared with the keys of the rule, with the
 // addresses of requests, or with both. An address or a network is compared with the
-// address of the request, whatever the key is. It is also compared with keys that are
-// addresses, and with keys that a function of the program returns. An entry of a deny list
-// is also compared with keys that clients choose. An entry of an allow list is not, because
-// a client must not be exempt if it chooses a name that looks like an address.
+// address of the request, whatever the key is. If the key is ip and the entry contains such
+// keys, it is compared with the key instead. It is also compared with keys that a function
+// of the program returns. An entry of a deny list is also compared with keys that clients
+// choose. An entry of an allow list is not, because a client must not be exempt if it
+// chooses a name that looks like an address.
 func (d *decoder) listEntry(n ast.Node, what, s string, k *key) (isKey, isAddr bool) {
-	_, errKey := keys.NewList(s)
+	list, errKey := keys.NewList(s)
 	if _, err := keys.NewAddrList(s); err == nil {
-		isKey = errKey == nil && (k.kind == kindIP || k.kind == kindNamed || (k.kind == kindText || k.kind == kindLower) && what == "deny")
-		return isKey, !isKey || k.kind != kindIP
+		if k.kind == kindIP {
+			_, key, _ := ipKey(s)
+			isKey = list.Has(key) // false if the key of an IPv6 address is a larger network
+			return isKey, !isKey
+		}
+		return k.kind == kindNamed || (k.kind == kindText || k.kind == kindLower) && what == "deny", true
 	}
 	if errKey != nil {
 		d.errorf(n, "%s: %s", what, strings.TrimPrefix(errKey.Error(), "keys: list: "))

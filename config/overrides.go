@@ -89,18 +89,27 @@ func (k *key) insteadOfValue(v string) string {
 	if v == "*" {
 		return ""
 	}
-	from, err := netip.ParseAddr(v)
-	if p, errNet := netip.ParsePrefix(v); errNet == nil {
-		from, err = p.Masked().Addr(), nil
-	}
-	if err == nil && k.kind == kindIP {
-		r := &http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}}
-		if key, _ := weir.ByIP()(r); key != v {
+	if from, key, ok := ipKey(v); ok && k.kind == kindIP {
+		if key != v {
 			return fmt.Sprintf("a request from %s has the key %q", from, key)
 		}
 		return ""
 	}
 	return strings.TrimSuffix(k.instead(newEntry(v)), ", an address or a network")
+}
+
+// ipKey returns the key that weir.ByIP makes of an address, or of the first address of a
+// network. If v is neither, ok is false.
+func ipKey(v string) (from netip.Addr, key string, ok bool) {
+	from, err := netip.ParseAddr(v)
+	if p, errNet := netip.ParsePrefix(v); errNet == nil {
+		from, err = p.Masked().Addr(), nil
+	}
+	if err != nil {
+		return from, "", false
+	}
+	key, ok = weir.ByIP()(&http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}})
+	return from, key, ok
 }
 
 // word reads a config that is no list: unlimited or denied, or "" after a mistake.

@@ -20,15 +20,16 @@ type List struct {
 }
 
 // NewList returns a list of entries. An address such as "192.0.2.7" or a network such as
-// "10.0.0.0/8" matches keys that are equal to it or lie within it. (For IPv6, the keys
-// of weir.ByIP are networks.) "tenant-a/*" matches keys that begin with "tenant-a/". Any
-// other entry matches the key that is equal to it.
+// "10.0.0.0/8" matches keys that are equal to it or lie within it. "tenant-a/*" matches keys
+// that begin with "tenant-a/". Any other entry matches the key that is equal to it.
 //
-// The list is compared with the whole key of the rule. Keys of Join, FirstOf and Global are
-// never addresses; for these use an [AddrList]. NewList returns an error for an entry that
-// would match every key or none. Examples are "*", "", an address with a port, a zone or
-// spaces, and a malformed network. NewList also refuses IPv6 addresses and networks longer
-// than /64, because weir.ByIP never makes such keys.
+// The list is compared with the whole key of the rule. The key of an IPv6 client is a
+// network, with weir.ByIP a /64: the entry "2001:db8::1" matches keys of ByIPPrefix(32, 128),
+// but no key of ByIP. Keys of Join, FirstOf and Global are never addresses. To list clients
+// by their addresses, whatever the key is, use an [AddrList].
+//
+// NewList returns an error for an entry that would match every key or none. Examples are
+// "*", "", an address with a port, a zone or spaces, and a malformed network.
 func NewList(entries ...string) (*List, error) {
 	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
@@ -39,9 +40,6 @@ func NewList(entries ...string) (*List, error) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("keys: list: %w", err)
-		case ok && network.Addr().Is6() && network.Bits() > 64:
-			key, _ := network.Addr().Prefix(64)
-			return nil, fmt.Errorf("keys: list: entry %q lies within %s, which is the key of its clients: list %[2]s, or use NewAddrList", e, key)
 		case ok:
 			l.networks.add(network)
 			continue

@@ -31,6 +31,8 @@ func TestList(t *testing.T) {
 		{"10.1.2.3/8", "10.9.9.9", "11.1.2.3"}, // bits after the length are ignored
 		{"2001:db8::/32", "2001:db8::1 2001:db8:1::/64 2001:db8::/32", "2001:db9::1 2001:db8::/31"},
 		{"2001:db8::/64", "2001:db8::1 2001:DB8:0::1 2001:db8::/64", "2001:db8:0:1::/64"},
+		{"2001:db8::1", "2001:db8::1 2001:db8::1/128", "2001:db8::2 2001:db8::2/128 2001:db8::/127 2001:db8::/64"},
+		{"2001:db8::/96", "2001:db8::1 2001:db8::1/128 2001:db8::/96", "2001:db8::1:0:0/96 2001:db8::/64"},
 		{"::ffff:10.0.0.0/104", "10.0.0.0 10.255.255.255", "11.0.0.0 9.255.255.255"},
 		{"::ffff:192.0.2.7", "192.0.2.7", "192.0.2.8"},
 		{"1.2.3 1.2.3.4.5 a:b 12:30 v1.2.3.4", "1.2.3 1.2.3.4.5 a:b 12:30 v1.2.3.4", "1.2.3.4"}, // no addresses
@@ -51,6 +53,30 @@ func TestList(t *testing.T) {
 		for _, key := range append(strings.Fields(tt.out), "") {
 			if l.Has(key) {
 				t.Errorf("[%s] has %q", tt.entries, key)
+			}
+		}
+	}
+}
+
+// TestListOfKeys: a list can name the keys of each key function of addresses, whatever the
+// sizes of its networks are.
+func TestListOfKeys(t *testing.T) {
+	client := keys.ClientAddr()
+	for name, key := range map[string]weir.KeyFunc{
+		"ByIP":           weir.ByIP(),
+		"ByForwarded":    keys.ByForwarded(),
+		"ByIPPrefix 128": keys.ByIPPrefix(32, 128),
+		"ByIPPrefix 96":  keys.ByIPPrefix(24, 96),
+		"ByIPPrefix 48":  keys.ByIPPrefix(8, 48),
+		"ByAddr 128":     keys.ByAddr(client, 32, 128),
+		"ByAddr 65":      keys.ByAddr(client, 1, 65),
+	} {
+		for _, addr := range []string{"192.0.2.7", "2001:db8::7"} {
+			entry, _ := key(weirtest.From(netip.AddrPortFrom(netip.MustParseAddr(addr), 4).String()))
+			other, _ := key(weirtest.From("[fe80::1]:4"))
+			l, err := keys.NewList(entry)
+			if err != nil || !l.Has(entry) || l.Has(other) {
+				t.Errorf("%s: a list of %s: got %v, want it to have %[2]s and not %s", name, entry, err, other)
 			}
 		}
 	}
@@ -79,9 +105,8 @@ func TestListMistakes(t *testing.T) {
 		{" 10.0.0.0/8", "list 10.0.0.0/8", "list 10.0.0.0/8"},
 		{"10.0.0.0 /8", "list 10.0.0.0/8", "list 10.0.0.0/8"},
 		{"alice ", `list "alice"`, "neither"},
-		{"2001:db8::1", "list 2001:db8::/64, or use NewAddrList", ""},
-		{"2001:db8::/65", "list 2001:db8::/64, or use NewAddrList", ""},
-		{"2001:db8:0:1::/128", "list 2001:db8:0:1::/64, or use NewAddrList", ""},
+		{"2001:db8::1", "", ""},
+		{"2001:db8::/65", "", ""},
 		{"2001:db8::/64", "", ""},
 		{"::ffff:10.0.0.0/90", "list 0.0.0.0/0", "list 0.0.0.0/0"},
 		{"64:ff9b::c000:201", "their IPv4 addresses", "their IPv4 addresses"},
