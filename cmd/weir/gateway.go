@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -63,7 +64,7 @@ func newGateway(path string, b backend) (*gateway, error) {
 		return nil, err
 	}
 	g.registry.MustRegister(weirprom.NewFile(g.rules))
-	if g.limit, err = handlerOfAll(g.rules); err != nil {
+	if g.limit, err = handlerOfAll(g.rules.HandlerOfAll); err != nil {
 		return nil, err
 	}
 	g.admin, err = admin.New(b.store, admin.Options{
@@ -73,15 +74,22 @@ func newGateway(path string, b backend) (*gateway, error) {
 	return g, err
 }
 
-// handlerOfAll calls rules.HandlerOfAll. If HandlerOfAll panics because the headers of the rules
-// differ, handlerOfAll returns the error.
-func handlerOfAll(rules *config.File) (h func(http.Handler) http.Handler, err error) {
+// handlerOfAll returns the result of all, which is rules.HandlerOfAll. If HandlerOfAll panics
+// because the headers of the rules differ, handlerOfAll returns the error. Any other panic is a
+// bug, and is not recovered.
+func handlerOfAll(all func() func(http.Handler) http.Handler) (h func(http.Handler) http.Handler, err error) {
 	defer func() {
-		if e, ok := recover().(error); ok {
-			err = e
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error:
+			panic(p)
+		case error:
+			err = p
+		default:
+			panic(p)
 		}
 	}()
-	return rules.HandlerOfAll(), nil
+	return all(), nil
 }
 
 // proxy returns the handler for clients. It passes requests on to upstream if the rules allow
