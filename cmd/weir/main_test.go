@@ -74,6 +74,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestMistakesInOrder: several mistakes of a command line are printed in the order of the
+// flags, each time.
+func TestMistakesInOrder(t *testing.T) {
+	for range 20 {
+		var o options
+		err := o.parse(strings.Fields("-limits x -envoy-rls tls://:4 -admin-addr tls://:3 -auth-addr tls://:2 -addr tls://:1 -max-keys 0"), environment(nil), &bytes.Buffer{})
+		const tls = " needs -tls-cert and -tls-key\n"
+		const want = "-addr tls://:1" + tls + "-auth-addr tls://:2" + tls + "-admin-addr tls://:3" + tls + "-envoy-rls tls://:4" + tls + "-max-keys is 0; want at least 1"
+		if err == nil || err.Error() != want {
+			t.Fatalf("got %v, want %s", err, want)
+		}
+	}
+}
+
 // TestEnvironment: environment variables set flags, and the command line overrides them. An
 // error names the variable, and contains no secret.
 func TestEnvironment(t *testing.T) {

@@ -157,9 +157,9 @@ func (o *options) check() error {
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		mistake("-tls-cert and -tls-key need each other")
 	}
-	for name, addr := range map[string]string{"addr": o.addr, "auth-addr": o.authAddr, "admin-addr": o.adminAddr, "envoy-rls": o.envoyAddr} {
-		if strings.HasPrefix(addr, tlsScheme) && o.tlsCert == "" {
-			mistake("-%s %s needs -tls-cert and -tls-key", name, addr)
+	for _, f := range []struct{ name, addr string }{{"addr", o.addr}, {"auth-addr", o.authAddr}, {"admin-addr", o.adminAddr}, {"envoy-rls", o.envoyAddr}} {
+		if strings.HasPrefix(f.addr, tlsScheme) && o.tlsCert == "" {
+			mistake("-%s %s needs -tls-cert and -tls-key", f.name, f.addr)
 		}
 	}
 	if o.maxKeys < 1 {
