@@ -9,6 +9,7 @@
 package envoy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -226,9 +227,15 @@ func lineOf(n ast.Node) int {
 }
 
 func (r *reader) read() {
-	if len(r.file.data) > maxSize || !utf8.Valid(r.file.data) {
-		r.errs = append(r.errs, fmt.Errorf("%s: the file is larger than %d MiB, or not UTF-8", r.file.path, maxSize>>20))
+	if len(r.file.data) > maxSize {
+		r.errs = append(r.errs, fmt.Errorf("%s:1: the file is larger than %d MiB", r.file.path, maxSize>>20))
 		return
+	}
+	for i, line := range bytes.Split(r.file.data, []byte("\n")) {
+		if !utf8.Valid(line) {
+			r.errs = append(r.errs, fmt.Errorf("%s:%d: the line is not UTF-8 text", r.file.path, i+1))
+			return
+		}
 	}
 	var y fileYAML
 	var err error
