@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -104,13 +105,13 @@ func (f *File) check() error {
 	if len(f.o.Limiter.Rules) > 0 {
 		return errors.New("config: Options.Limiter has Rules; they belong in the file")
 	}
-	for name, key := range f.o.Keys {
-		if err := checkName("Keys", name, key == nil, builtinKeys); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(f.o.Keys)) {
+		if err := checkName("Keys", name, f.o.Keys[name] == nil, builtinKeys); err != nil {
 			return err
 		}
 	}
-	for name, cost := range f.o.Costs {
-		if err := checkName("Costs", name, cost == nil, []string{contentLength}); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(f.o.Costs)) {
+		if err := checkName("Costs", name, f.o.Costs[name] == nil, []string{contentLength}); err != nil {
 			return err
 		}
 	}

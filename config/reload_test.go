@@ -346,6 +346,7 @@ func TestOptionsMistakes(t *testing.T) {
 		{store, Options{Limiter: weir.Options{Rules: []weir.Rule{placeholder}}}, "config: Options.Limiter has Rules; they belong in the file"},
 		{store, Options{Limiter: weir.Options{MaxWait: -1}}, "weir: MaxWait is below 0"},
 		{store, Options{Keys: map[string]weir.KeyFunc{"ip": weir.Global()}}, `config: Options.Keys: the name "ip" is built in`},
+		{store, Options{Keys: map[string]weir.KeyFunc{"g": weir.Global(), "ip": nil, "h": nil, "e:": nil, "f": nil, "": nil}}, `config: Options.Keys: the name "" is empty or has a colon`}, // the first in order
 		{store, Options{Keys: map[string]weir.KeyFunc{"a:b": weir.Global()}}, `config: Options.Keys: the name "a:b" is empty or has a colon`},
 		{store, Options{Keys: map[string]weir.KeyFunc{"user": nil}}, `config: Options.Keys: "user" is nil`},
 		{store, Options{Costs: map[string]func(*http.Request) int64{"content-length": func(*http.Request) int64 { return 1 }}}, `config: Options.Costs: the name "content-length" is built in`},
