@@ -166,8 +166,12 @@ func TestRefusalOfLimits(t *testing.T) {
 
 // TestReasons: the names of the reasons, which logs and metrics show, stay the same.
 func TestReasons(t *testing.T) {
-	if got := fmt.Sprint(weir.ReasonLimit, weir.ReasonBan, weir.ReasonDeny, weir.ReasonError); got != "limit ban deny error" {
-		t.Errorf("got %s, want limit ban deny error", got)
+	const want = "limit ban deny error pause"
+	if got := fmt.Sprint(weir.ReasonLimit, weir.ReasonBan, weir.ReasonDeny, weir.ReasonError, weir.ReasonPause); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if none := weir.Reason(0).String() + (weir.ReasonPause + 1).String(); none != "" {
+		t.Errorf("got %q for no reason, want nothing", none)
 	}
 }
 
