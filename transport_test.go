@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -480,34 +481,57 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.conns) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
-// TestTransportBases: if the base RoundTripper panics, the caller gets the panic. A request
-// stays charged if the base panics, or returns an error, nothing, or a response without a
-// body.
+// TestTransportBases: the caller gets what the base RoundTripper returns, or its panic. The
+// request stays charged if the base panics, or returns an error, nothing, or a response
+// without a body. Whatever the base does, its request no longer counts for MaxWaiting.
 func TestTransportBases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New(memstore.Options{})
+		store, start := memstore.New(memstore.Options{}), time.Now()
 		limit := algorithms.GCRA(1, time.Second)
-		for i, base := range []roundTripper{
-			func(*http.Request) (*http.Response, error) { return nil, nil },
-			func(*http.Request) (*http.Response, error) { panic("base") },
-			func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") },
-			func(*http.Request) (*http.Response, error) {
-				return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"1"}}}, nil // no body
-			},
-		} {
-			client := outbound(t, store, base, weir.Options{MaxWait: time.Second, MaxWaiting: 1}, limit)
-			func() {
-				defer func() {
-					if got := recover(); (got != nil) != (i == 1) {
-						t.Errorf("base %d: panicked with %v", i, got)
-					}
-				}()
-				client.Transport.RoundTrip(httptest.NewRequest("GET", "http://example.com/", nil))
-			}()
+		var base roundTripper
+		client := outbound(t, store, roundTripper(func(r *http.Request) (*http.Response, error) { return base(r) }), weir.Options{MaxWait: time.Second, MaxWaiting: 1}, limit)
+		send := func() (res *http.Response, err error, panicked any) {
+			defer func() { panicked = recover() }()
+			res, err = client.Transport.RoundTrip(httptest.NewRequest("GET", "http://example.com/", nil))
+			return res, err, nil
+		}
+		refused := errors.New("refused")
+		noBody := &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"1"}}}
+		for i, tt := range []struct {
+			res    *http.Response
+			err    error
+			panics any
+		}{{}, {panics: "base"}, {err: refused}, {res: noBody}} {
+			base = func(*http.Request) (*http.Response, error) {
+				if tt.panics != nil {
+					panic(tt.panics)
+				}
+				return tt.res, tt.err
+			}
+			res, err, panicked := send()
+			if res != tt.res || err != tt.err || panicked != tt.panics {
+				t.Errorf("base %d: got %v, %v, panic %v; want %v, %v, panic %v", i, res, err, panicked, tt.res, tt.err, tt.panics)
+			}
+			if got, want := time.Since(start), time.Duration(i)*time.Second; got != want { // all but the first wait
+				t.Errorf("base %d: sent after %v, want %v", i, got, want)
+			}
 			look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: "partner", Key: "example.com", Limit: limit})
 			if err != nil || look.Decisions[0].Remaining != 0 {
 				t.Errorf("base %d: got %+v, %v, want it charged", i, look.Decisions, err)
 			}
+		}
+		// Two requests that come together have one place between them.
+		base = func(*http.Request) (*http.Response, error) { return response(200), nil }
+		var limited, sent atomic.Int64
+		together(2, func(int) {
+			if _, err, _ := send(); errors.As(err, new(*weir.LimitedError)) {
+				limited.Add(1)
+			} else if err == nil {
+				sent.Add(1)
+			}
+		})
+		if limited.Load() != 1 || sent.Load() != 1 {
+			t.Errorf("got %d requests refused and %d sent, want 1 and 1", limited.Load(), sent.Load())
 		}
 	})
 }
