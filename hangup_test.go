@@ -355,10 +355,11 @@ func TestGoneByHand(t *testing.T) {
 }
 
 // TestHangUpsEverywhere: if clients hang up at random instants, exactly as many requests are
-// served as the limit allows, through every decorator, with MaxWait and without. The test is
-// for the race detector too.
+// served as the limit allows, and each refusal is a strike, through every decorator, with
+// MaxWait and without. A request costs two units and gets one back, so the limit allows a
+// request as long as two units are left. The test is for the race detector too.
 func TestHangUpsEverywhere(t *testing.T) {
-	const clients, each, quota = 8, 75, 100
+	const clients, each, quota, strikes = 8, 75, 100, 700
 	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
 	for _, c := range []struct {
 		name  string
@@ -385,22 +386,38 @@ func TestHangUpsEverywhere(t *testing.T) {
 				leases = lease.New(next, lease.Options{})
 				return leases
 			})
-			var ran, failed atomic.Int64
+			var ran, failed, refused, banned atomic.Int64
 			h := must(t, store, weir.Options{
-				Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit}, Settle: func(o weir.Outcome) int64 { return o.Cost }}},
+				Rules: []weir.Rule{{
+					Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit},
+					Cost: func(*http.Request) int64 { return 2 }, Settle: func(o weir.Outcome) int64 { return o.Cost - 1 },
+					Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(strikes, 1000*time.Hour), Duration: time.Hour},
+				}},
 				MaxWait: wait,
 				OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { failed.Add(1) },
+				Observe: func(e weir.Event) {
+					switch e.Refusal.Reason {
+					case weir.ReasonLimit:
+						refused.Add(1)
+					case weir.ReasonBan:
+						banned.Add(1)
+					}
+				},
 			}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran.Add(1) }))
 			together(clients, func(int) { hangUpAtRandom(t, h, each) })
-			if leases != nil { // leased units that are left are given back, and then spent
+			if leases != nil { // leased units that are left are given back
 				if err := leases.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
-				for do(h, ask("/", "192.0.2.1:4")).StatusCode == 200 {
-				}
 			}
-			if ran.Load() != quota || failed.Load() > 0 {
-				t.Errorf("%s, MaxWait %v: the handler ran %d times of %d and %d failed, want %d and 0", c.name, wait, ran.Load(), clients*each, failed.Load(), quota)
+			for banned.Load() == 0 && refused.Load() < strikes { // units that were given back are spent, and then each request is a strike
+				do(h, ask("/", "192.0.2.1:4"))
+			}
+			if ran.Load() != quota-1 || failed.Load() > 0 {
+				t.Errorf("%s, MaxWait %v: the handler ran %d times and %d failed, want %d and 0", c.name, wait, ran.Load(), failed.Load(), quota-1)
+			}
+			if refused.Load() != strikes-1 || banned.Load() != 1 {
+				t.Errorf("%s, MaxWait %v: the limit refused %d times before a ban, and %d bans refused, want %d and 1", c.name, wait, refused.Load(), banned.Load(), strikes-1)
 			}
 		}
 	}
