@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -256,7 +257,8 @@ func ExampleFromContext() {
 }
 
 // TestPartitionKey: the dialect IETF sends what PartitionKey returns as the parameter pk,
-// unless it is empty or longer than 128 bytes.
+// unless it is empty or longer than 128 bytes. Package headers finds the policy of each limit
+// in these fields.
 func TestPartitionKey(t *testing.T) {
 	limit := algorithms.FixedWindow(5, time.Hour)
 	plan := func(key string) string { return map[string]string{"alice": "gold", "bob": "\x00\xff\n"}[key] }
@@ -289,6 +291,13 @@ func TestPartitionKey(t *testing.T) {
 				}
 				if got := w.Header(); got.Get("RateLimit-Policy") != policy || got.Get("RateLimit") != remain {
 					t.Errorf("%s, %s: got %s and %s, want %s and %s", tt.name, key, got.Get("RateLimit-Policy"), got.Get("RateLimit"), policy, remain)
+				}
+				var want []headers.Limit
+				for _, rule := range tt.rules {
+					want = append(want, headers.Limit{Name: rule.Name, Unit: "requests", Limit: 5, Remaining: 4, Window: time.Hour, ResetAfter: time.Hour})
+				}
+				if got, _ := headers.Parse(w.Header(), time.Now()); !slices.Equal(got, want) {
+					t.Errorf("%s, %s: parsed %+v, want %+v", tt.name, key, got, want)
 				}
 			}
 		})
