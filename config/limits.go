@@ -20,9 +20,8 @@ type limit struct {
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit, whose defaults are s. The last parameter says that the rule has no
-// other limit.
-func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, only bool) (l limit) {
+// limit reads a limit, whose defaults are s. If single is true, the rule has no other limit.
+func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, single bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, what, fields, "limit", "period")
 	d.settings(&s, f)
@@ -62,7 +61,7 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, on
 	case name != nil:
 		l.Name, _ = d.text(name, "name")
 		d.validate(name, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
-	case !only && l.Name == "":
+	case !single && l.Name == "":
 		l.Name = l.StoredName()
 	}
 	if len(d.errs) == before {

@@ -144,16 +144,16 @@ func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[strin
 }
 
 // ownLimit reads a limit of an override. A missing field has the value of the replaced
-// limit, as weir.Rule.Overrides describes. The last parameter says that the override has no
-// other limit.
-func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit) {
+// limit, as weir.Rule.Overrides describes. If single is true, the override has no other
+// limit.
+func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, single bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, "a limit", limitFields, "limit")
 	if len(d.errs) > before {
 		return l
 	}
 	name, _ := f["name"].(*ast.StringNode)
-	from := d.replacedLimit(r, f, name, only)
+	from := d.replacedLimit(r, f, name, single)
 	if len(d.errs) > before {
 		return l
 	}
@@ -170,7 +170,7 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit)
 			return l
 		}
 	}
-	l = d.limit(n, "a limit", limitFields, s, only)
+	l = d.limit(n, "a limit", limitFields, s, single)
 	if from != nil && name == nil {
 		l.Name = from.StoredName()
 	}
@@ -179,9 +179,9 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, only bool) (l limit)
 
 // replacedLimit returns the limit of the rule that a limit of an override replaces. A limit
 // with a name replaces the limit of the same stored name. A limit without a name replaces
-// the limit of the same period or, if the rule and the override have one limit each, that
-// limit. replacedLimit returns nil if no limit is replaced.
-func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.StringNode, only bool) (from *limit) {
+// the limit of the same period or, if single is true and the rule has one limit, that limit.
+// replacedLimit returns nil if no limit is replaced.
+func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.StringNode, single bool) (from *limit) {
 	unit := calendarUnit(f["period"])
 	var period limit
 	if f["period"] != nil && unit == 0 {
@@ -192,7 +192,7 @@ func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.String
 		switch {
 		case name != nil && name.Value == o.StoredName(),
 			name == nil && f["period"] != nil && o.unit == unit && (unit != 0 || o.Period == period.Period),
-			name == nil && only && len(r.limits) == 1:
+			name == nil && single && len(r.limits) == 1:
 			from = o
 		}
 	}
