@@ -339,8 +339,8 @@ func TestLeaseErrors(t *testing.T) {
 }
 
 // TestLeaseClose: Close gives back all held units, including units of a fetch that has
-// begun. After that each call goes to the store. The synctest bubble ends, so no
-// goroutine is left.
+// begun. After that each call goes to the store. No timer is left, and the synctest bubble
+// ends, so no goroutine is left.
 func TestLeaseClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 200
@@ -363,8 +363,12 @@ func TestLeaseClose(t *testing.T) {
 			wg.Go(func() { take(t, store, 0, charge(i)) })
 		}
 		time.Sleep(time.Millisecond)
+		timers := lease.Timers(store)
 		closeStore(t, store)
 		wg.Wait()
+		if n := timers(); n > 0 {
+			t.Errorf("closed: got %d timers that are still running, want none", n)
+		}
 		behind.trip = 0
 		behind.costs()
 		if err := store.Close(t.Context()); err != nil {
