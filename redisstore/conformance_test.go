@@ -88,7 +88,7 @@ func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) wei
 		if !single && adapt == nil && slices.Contains(severalKeys, name) {
 			t.Skip("the test charges keys of several slots at one instant")
 		}
-		l := &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}}
+		l := newLifetimes(t, rdb)
 		t.Cleanup(func() { l.check(t, rdb) })
 		if adapt != nil {
 			return adapt(l)
@@ -111,16 +111,41 @@ func oneSlot(next weir.Store) weir.Store {
 	})
 }
 
+// TestReservedLifetime: the TTL of a value may exceed the time for which its states matter by
+// a part of the longest period, even if a limit of a shorter period has the reservation.
+func TestReservedLifetime(t *testing.T) {
+	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
+	l := newLifetimes(t, rdb)
+	short, long := algorithms.SlidingLog(7, 20*time.Millisecond).Named("short"), algorithms.SlidingLog(7, time.Hour).Named("long")
+	for _, tx := range []weir.Transaction{
+		{Within: time.Hour, Delay: time.Hour, Charges: []weir.Charge{{Rule: "r", Key: "1", Limit: short, Cost: 1}, {Rule: "r", Key: "1", Limit: long}}},
+		{Within: time.Hour, Delay: time.Hour, Charges: []weir.Charge{{Rule: "r", Key: "2", Limit: short, Cost: 1}}},
+		{Charges: []weir.Charge{{Rule: "r", Key: "2", Limit: long, Cost: 1}}},
+		{Charges: []weir.Charge{{Rule: "r", Key: "2", Limit: long, Cost: -1}}},
+	} {
+		if err := l.Take(t.Context(), &tx); err != nil || !tx.Allowed() {
+			t.Fatalf("got %v and %+v, want it allowed", err, tx.Decisions)
+		}
+	}
+	l.check(t, rdb)
+}
+
 type storeFunc func(context.Context, *weir.Transaction) error
 
 func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
 
 // A lifetimes store notes until when each value may live: until its states no longer matter,
-// and at most a period and a second longer.
+// and at most a second and the longest period of its charges longer. That period may belong
+// to another limit of the key than the state that matters longest.
 type lifetimes struct {
 	*redisstore.Store
-	mu   sync.Mutex
-	ends map[string]time.Time
+	mu      sync.Mutex
+	ends    map[string]time.Time     // when the states of a value no longer matter
+	periods map[string]time.Duration // the longest period of the charges of a value
+}
+
+func newLifetimes(t testing.TB, rdb redis.UniversalClient) *lifetimes {
+	return &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}, periods: map[string]time.Duration{}}
 }
 
 func (l *lifetimes) Take(ctx context.Context, t *weir.Transaction) error {
@@ -147,9 +172,10 @@ func (l *lifetimes) note(t *weir.Transaction) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		key := l.Key(c)
-		if end := t.At.Add(d.ResetAfter + c.Limit.Period + time.Second); end.After(l.ends[key]) {
+		if end := t.At.Add(d.ResetAfter); end.After(l.ends[key]) {
 			l.ends[key] = end
 		}
+		l.periods[key] = max(l.periods[key], c.Limit.Period)
 	}
 }
 
@@ -160,7 +186,7 @@ func (l *lifetimes) check(t *testing.T, rdb redis.UniversalClient) {
 		keys := rdb.Scan(ctx, 0, "*", 1000).Iterator()
 		for keys.Next(ctx) {
 			ttl, err := rdb.PTTL(ctx, keys.Val()).Result()
-			most := l.ends[keys.Val()]
+			most := l.ends[keys.Val()].Add(l.periods[keys.Val()] + time.Second)
 			switch {
 			case err != nil:
 				return err
