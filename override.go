@@ -100,8 +100,9 @@ func (l *Limit) inherit(from *Limit) {
 // LimitsOf returns the limits of a key under a rule, with their stored names: the limits
 // that Overrides returns for the key, and otherwise Limits. If there is no such rule, or if
 // Overrides returns an invalid limit, err is not nil and ok is false. If LimitsFor decides,
-// ok is false too, and err is nil. If ok is true and limits is empty, the key is not limited.
-// A single limit of Quota 0 means that every request of the key is refused.
+// ok is false too, and err is nil. If ok is false, limits is empty. If ok is true and limits
+// is empty, the key is not limited. A single limit of Quota 0 means that every request of the
+// key is refused.
 func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error) {
 	for _, r := range l.rules {
 		if r.Name != rule {
