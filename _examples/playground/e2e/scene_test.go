@@ -206,7 +206,7 @@ func TestLink(t *testing.T) {
 	}
 
 	p.visit(base + "/try.html#quota=1000")
-	p.wait(`document.querySelector("#problem").textContent.includes('quota: "1000" is not a number from 1 to 100')`)
+	p.wait(`document.querySelector("#problem").textContent.includes('quota: "1000" is not a whole number from 1 to 100')`)
 }
 
 // TestChat plays the chat. Without the limit all messages pass. With the limit all messages

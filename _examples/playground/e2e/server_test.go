@@ -39,10 +39,10 @@ func TestInput(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
 	for _, test := range []struct{ query, want string }{
-		{"quota=0", `quota: "0" is not a number from 1 to 100`},
-		{"quota=1.5", `quota: "1.5" is not a number from 1 to 100`},
-		{"period=601", `period: "601" is not a number from 1 to 600`},
-		{"burst=-1", `burst: "-1" is not a number from 0 to 100`},
+		{"quota=0", `quota: "0" is not a whole number from 1 to 100`},
+		{"quota=1.5", `quota: "1.5" is not a whole number from 1 to 100`},
+		{"period=601", `period: "601" is not a whole number from 1 to 600`},
+		{"burst=-1", `burst: "-1" is not a whole number from 0 to 100`},
 		{"rate=NaN", `rate: "NaN" is not a number from 0.1 to 50`},
 		{"speed=1e9", `speed: "1e9" is not a number from 0.1 to 10`},
 		{"pattern=x", `pattern: "x" is not one of none, steady, bursts, boundary, spammer`},

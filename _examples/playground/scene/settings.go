@@ -230,7 +230,11 @@ func (p *parser) number(name string, usual, least, most float64, whole bool) flo
 	}
 	x, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(x >= least && x <= most) || whole && x != float64(int64(x)) {
-		p.fail("%s: %.20q is not a number from %v to %v", name, s, least, most)
+		what := "number"
+		if whole {
+			what = "whole number"
+		}
+		p.fail("%s: %.20q is not a %s from %v to %v", name, s, what, least, most)
 		return usual
 	}
 	return x
