@@ -40,6 +40,7 @@ func (t *Transaction) makePlans() error {
 	for i := range t.Charges {
 		c, p := &t.Charges[i], t.plan(i)
 		if !p.of(c) {
+			t.distinct = min(t.distinct, i)
 			if err := p.make(c); err != nil {
 				return err
 			}

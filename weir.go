@@ -181,9 +181,10 @@ type Transaction struct {
 	// there may be no charges. Stores ignore Refusal.
 	Refusal Refusal
 
-	next   []State
-	first  plan   // of the first charge
-	others []plan // of the later charges
+	next     []State
+	first    plan   // of the first charge
+	others   []plan // of the later charges
+	distinct int    // no two of so many first plans have the same Names
 }
 
 // Allowed reports whether there is no Refusal and every charge was allowed. The charges
@@ -246,15 +247,8 @@ func (t *Transaction) validate() error {
 			return err
 		}
 	}
-	var seen uint64 // bit i says that the first 6 bits of an earlier Names are i
-	for i := range t.Charges {
-		bit := uint64(1) << (t.plan(i).Names >> 58)
-		if seen&bit != 0 {
-			if err := t.duplicate(i); err != nil {
-				return err
-			}
-		}
-		seen |= bit
+	if t.distinct < len(t.Charges) {
+		return t.checkNames()
 	}
 	return nil
 }
@@ -278,17 +272,36 @@ func (t *Transaction) validateMode() error {
 	return nil
 }
 
-// duplicate returns an error if a charge before the i-th is for the same limit of the same
-// key.
-func (t *Transaction) duplicate(i int) error {
-	c, names := &t.Charges[i], t.plan(i).Names
-	for j := range i {
-		d := &t.Charges[j]
-		if t.plan(j).Names == names && c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
-			c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && storedkey.Equal(c.Key, d.Key) {
-			return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
-				ErrDuplicate, c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name())
+// checkNames returns an error if two charges are for the same limit of the same key. It
+// notes in distinct if no two charges are for the same limit, because then keys need not be
+// compared, neither now nor in the next transaction.
+func (t *Transaction) checkNames() error {
+	distinct := len(t.Charges)
+	var seen uint64 // bit i says that the first 6 bits of an earlier Names are i
+	for i := range t.Charges {
+		names := t.plan(i).Names
+		bit := uint64(1) << (names >> 58)
+		for j := 0; j < i && seen&bit != 0; j++ {
+			if t.plan(j).Names != names {
+				continue
+			}
+			if err := t.Charges[i].duplicates(&t.Charges[j]); err != nil {
+				return err
+			}
+			distinct = 0
 		}
+		seen |= bit
+	}
+	t.distinct = distinct
+	return nil
+}
+
+// duplicates returns an error if c and d are for the same limit of the same key.
+func (c *Charge) duplicates(d *Charge) error {
+	if c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
+		c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && storedkey.Equal(c.Key, d.Key) {
+		return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
+			ErrDuplicate, c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name())
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/plans"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -167,6 +168,7 @@ const (
 
 // A lane is one of several charges that are decided together.
 type lane struct {
+	plan  *plans.Plan
 	id    uint64 // the fingerprint of the state
 	shard int
 	slot  *slot // nil if the state has no slot
@@ -177,19 +179,17 @@ type lane struct {
 // the locks in a fixed order, so that two calls never wait for each other.
 func (s *Store) takeAll(t *weir.Transaction, lanes []lane) error {
 	var h uint64
-	for i := range lanes {
-		c, ln := &t.Charges[i], &lanes[i]
-		if i == 0 || c.Key != t.Charges[i-1].Key {
-			h = s.hash(c.Key)
-		}
-		ln.id, ln.shard = fingerprint(h, t.Plan(i).Names), index(h, len(s.shards))
-	}
+	var k int
 	var lockHere [inline]int
-	lock := append(lockHere[:0], lanes[0].shard)
+	lock := lockHere[:0]
 	for i := range lanes {
-		if k := lanes[i].shard; k != lock[len(lock)-1] {
+		if key := t.Charges[i].Key; i == 0 || key != t.Charges[i-1].Key {
+			h = s.hash(key)
+			k = index(h, len(s.shards))
 			lock = append(lock, k)
 		}
+		p := t.Plan(i)
+		lanes[i].plan, lanes[i].id, lanes[i].shard = p, fingerprint(h, p.Names), k
 	}
 	slices.Sort(lock)
 	lock = slices.Compact(lock)
@@ -210,7 +210,8 @@ func (s *Store) takeAll(t *weir.Transaction, lanes []lane) error {
 func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 	metered, allowed := atOnce(t), true
 	for i := range lanes {
-		c, ln, p := &t.Charges[i], &lanes[i], t.Plan(i)
+		c, ln := &t.Charges[i], &lanes[i]
+		p := ln.plan
 		ln.slot = s.shards[ln.shard].table.find(ln.id)
 		if metered = metered && meters(p, c) && readable(ln.slot, p); metered {
 			ln.debt = debtOf(ln.slot, p, now)

@@ -144,7 +144,8 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed bool) error {
 	answer(t, now)
 	for i := range lanes {
-		ln, p, cost := &lanes[i], t.Plan(i), t.Charges[i].Cost
+		ln, cost := &lanes[i], t.Charges[i].Cost
+		p := ln.plan
 		fits := ln.fits(p, cost)
 		switch {
 		case allowed:
@@ -165,7 +166,7 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; t.Charges[i].Cost > 0 {
-			ln.slot.save(ln.debt, t.Plan(i), ln.id, now)
+			ln.slot.save(ln.debt, ln.plan, ln.id, now)
 		}
 	}
 	return nil
