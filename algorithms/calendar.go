@@ -98,6 +98,15 @@ func (c calendar) Window(at int64) (start, end int64) {
 	if loc == nil {
 		loc = time.UTC
 	}
+	if loc == time.UTC && c.unit != Month { // all days last 24 hours, and 5 January 1970 was a Monday
+		const day = int64(24 * time.Hour / time.Microsecond)
+		length, since := day, at
+		if c.unit == Week {
+			length, since = 7*day, at-4*day
+		}
+		start = at - (since%length+length)%length
+		return start, start + length
+	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
 	// If clocks go back over midnight, they show the old date again. The next day has begun
 	// nevertheless, so an instant may lie in a later window than its date says.
