@@ -296,7 +296,7 @@ func (c *shellLine) check(i int) {
 		if c.words[1] == "run" {
 			c.flags = flagsOf(path)
 		}
-	case program == "go" && (before == "-run" || before == "-bench"):
+	case program == "go" && c.words[1] == "test" && (before == "-run" || before == "-bench"):
 		kind := map[string]string{"-run": "Test", "-bench": "Benchmark"}[before]
 		for pattern := range strings.SplitSeq(strings.Trim(w, "'"), "|") {
 			if !isKnown(c.known, kind, pattern) {
