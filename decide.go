@@ -287,8 +287,8 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 
 // An undo has the state of a charge before and after the reservation of the charge. If no
 // other charge has changed the state since, a cancellation restores the state before the
-// reservation. Cancel of a Canceler would only give the units back: other charges still
-// could not be spent before the reserved instant.
+// reservation. Canceler.Cancel is not enough for that: it gives the units back, but no other
+// charge can be spent before the instant of the reservation.
 type undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before decides as the zero State does, in µs since 1970

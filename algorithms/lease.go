@@ -71,9 +71,10 @@ func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 	return n
 }
 
-// held returns how many of n leased units may still be used: at most what is left of the
-// debt that the meter had after the decision d. That debt drains in the ResetAfter of d,
-// which is rounded up to a whole µs.
+// held returns how many of n leased units may still be used. When the debt of a unit has
+// drained, the meter admits another unit in its place, so the lease must not use it. held
+// therefore returns at most the units that are left of the debt after the decision d. That
+// debt drains in the ResetAfter of d, which is rounded up to a whole µs.
 func (m meter) held(d weir.Decision, at, now, n int64) int64 {
 	owed := min(int64(d.ResetAfter)/microsecond-1, m.full()/m.rate) - (now - at)
 	if owed <= 0 {

@@ -124,10 +124,11 @@ func (e *lease) note(t *weir.Transaction, now int64) {
 // at most Fraction of Remaining in the newest answer of next. 0 means no lease.
 //
 // Under a meter (GCRA and the buckets), spent units are a debt that drains. These units
-// are never given back, so a lease takes no more of them than drain in a TTL. Units of a
-// lease that have drained cannot be used. If the debt is so small that it drains before
-// the TTL ends, the units of the lease drain in the rest of the TTL. want therefore adds
-// the calls whose units drain in that rest.
+// are never given back, so a lease takes no more of them than drain in a TTL. When a unit
+// has drained, its room in the meter is free for others, so the lease must not use it any
+// more. If the debt is so small that it drains before the TTL ends, the units of the lease
+// drain in the rest of the TTL. want therefore adds the calls whose units drain in that
+// rest.
 func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
