@@ -25,7 +25,7 @@ type knownBan struct {
 	free  bool      // a request that was charged nothing found the ban, so wait is unknown
 
 	since time.Time     // when the limits refused a request
-	wait  time.Duration // from since until the limits have room for that request
+	wait  time.Duration // how long after the refusal the limits have room for that request
 	cost  int64         // of that request
 }
 

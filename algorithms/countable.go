@@ -52,7 +52,7 @@ func (e *uncountable) Nearest() weir.Limit {
 	for _, d := range divisors(period) { // a quota of d·k makes a unit of period/d ticks, or fewer
 		most := weir.MaxTicks / (period / d)
 		switch {
-		case l.Burst == 0: // d·k units may be spent at once: period·k ticks, or fewer
+		case l.Burst == 0: // the whole quota may be spent at once, and d·k units are at most period·k ticks
 			most = weir.MaxTicks / period
 		case l.Burst > most:
 			continue

@@ -153,9 +153,9 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 }
 
 // cancel gives back n units that were to be spent at one instant, the parameter at. If no
-// charge came after them, the debt falls by all n units. Otherwise some of these units
-// may have drained since that instant, until now or until the last charge if that is
-// later. Then the debt falls only by the ticks that have not drained.
+// charge came after them, the debt falls by all n units. Otherwise some of these units may
+// have drained by now, or by the last charge if that lies in the future. Then the debt falls
+// only by the ticks that have not drained.
 func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	if at > s.At || s.A <= 0 && at < now {
 		return s

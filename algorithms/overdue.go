@@ -11,9 +11,9 @@ import (
 //
 // The limit counts only the part of the debt that it can hold, as if the limit had been
 // full at the instant At, and lets that part drain. A charge stores the whole debt, minus
-// what has drained, plus the cost of the charge. So the limit is full again after each
-// charge, until the whole debt is no more than the limit holds. Until then the limit
-// admits its rate, and what has drained since the last charge may be spent at once.
+// what has drained, plus the cost of the charge. While the whole debt is more than the limit
+// holds, the limit therefore has no room right after a charge. In that time it admits its
+// rate, and what has drained since the last charge may be spent at once.
 //
 // No unit is forgotten in this way, and the bound of the larger limit holds. For the
 // proof, let a meter M have the largest burst and the largest rate of all limits that

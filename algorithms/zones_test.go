@@ -50,8 +50,8 @@ func goZones(t *testing.T) (zones []*time.Location) {
 	return zones
 }
 
-// TestCalendarLeapYears: windows are right on the last days of a leap year, although
-// Time.ZoneBounds returns a wrong end there if it computes the end from rules.
+// TestCalendarLeapYears: windows are right on the last days of a leap year. On these days
+// Time.ZoneBounds may return a wrong end of the offset from UTC: see zoneEnd.
 func TestCalendarLeapYears(t *testing.T) {
 	const newYork = "America/New_York"
 	for _, loc := range goZones(t) {

@@ -311,7 +311,7 @@ func TestHangUp(t *testing.T) {
 					proxy.Swallow.Store(true)
 					ctx, cancel := c.with(t.Context())
 					err := store.Take(ctx, &tx)
-					busy := errors.Is(err, weir.ErrBusy) // a busy machine may give no answer in 10 ms
+					busy := errors.Is(err, weir.ErrBusy) // if the first calls were slow, the store knows that 10 ms are too few
 					if !busy && (!errors.Is(err, c.want) || errors.Is(err, c.not)) {
 						t.Errorf("got error %v, want %v", err, c.want)
 					}

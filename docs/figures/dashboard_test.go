@@ -168,10 +168,10 @@ func (d *drawing) legend(list []trace, row float64) float64 {
 	return row
 }
 
-// stack returns the lower edge of the area below each point of each curve, and the largest
-// value of all points, or 1 if that is 0. If stacked is false, lower edges are 0. If it is
-// true, each curve stands on the curve before it: stack adds the value of that curve to the
-// points of the next curve.
+// stack returns where the areas below the curves begin, for each curve and each point, and
+// the largest value of all points, or 1 if that is 0. If stacked is false, all areas begin at
+// 0. If it is true, each curve stands on the curve before it: stack adds the value of that
+// curve to the points of the next curve.
 func stack(list []trace, stacked bool) (bottoms [][]float64, most float64) {
 	var below [runSeconds + 1]float64 // the top of the stack so far
 	bottoms = make([][]float64, len(list))
