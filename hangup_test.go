@@ -359,7 +359,6 @@ func TestGoneByHand(t *testing.T) {
 // MaxWait and without. A request costs two units and gets one back, so the limit allows a
 // request as long as two units are left. The test is for the race detector too.
 func TestHangUpsEverywhere(t *testing.T) {
-	const clients, each, quota, strikes = 8, 75, 100, 700
 	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
 	for _, c := range []struct {
 		name  string
@@ -380,46 +379,67 @@ func TestHangUpsEverywhere(t *testing.T) {
 		}},
 	} {
 		for _, wait := range []time.Duration{0, time.Nanosecond, time.Hour} {
-			limit := algorithms.FixedWindow(quota, 1000*time.Hour)
 			var leases *lease.Store
 			store := c.store(func(next weir.Store) weir.Store {
 				leases = lease.New(next, lease.Options{})
 				return leases
 			})
-			var ran, failed, refused, banned atomic.Int64
-			h := must(t, store, weir.Options{
-				Rules: []weir.Rule{{
-					Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit},
-					Cost: func(*http.Request) int64 { return 2 }, Settle: func(o weir.Outcome) int64 { return o.Cost - 1 },
-					Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(strikes, 1000*time.Hour), Duration: time.Hour},
-				}},
-				MaxWait: wait,
-				OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { failed.Add(1) },
-				Observe: func(e weir.Event) {
-					switch e.Refusal.Reason {
-					case weir.ReasonLimit:
-						refused.Add(1)
-					case weir.ReasonBan:
-						banned.Add(1)
-					}
-				},
-			}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran.Add(1) }))
-			together(clients, func(int) { hangUpAtRandom(t, h, each) })
-			if leases != nil { // leased units that are left are given back
-				if err := leases.Close(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}
-			for banned.Load() == 0 && refused.Load() < strikes { // units that were given back are spent, and then each request is a strike
-				do(h, ask("/", "192.0.2.1:4"))
-			}
-			if ran.Load() != quota-1 || failed.Load() > 0 {
-				t.Errorf("%s, MaxWait %v: the handler ran %d times and %d failed, want %d and 0", c.name, wait, ran.Load(), failed.Load(), quota-1)
-			}
-			if refused.Load() != strikes-1 || banned.Load() != 1 {
-				t.Errorf("%s, MaxWait %v: the limit refused %d times before a ban, and %d bans refused, want %d and 1", c.name, wait, refused.Load(), banned.Load(), strikes-1)
-			}
+			checkHangUps(t, c.name, wait, store, leases)
 		}
+	}
+}
+
+// The quota of TestHangUpsEverywhere, and the number of strikes that begins a ban.
+const hangUpQuota, hangUpStrikes = 100, 700
+
+// checkHangUps sends requests whose clients hang up, and checks how many were served and refused.
+func checkHangUps(t *testing.T, name string, wait time.Duration, store weir.Store, leases *lease.Store) {
+	t.Helper()
+	const clients, each = 8, 75
+	var n hangUpCounts
+	h := n.handler(t, store, wait)
+	together(clients, func(int) { hangUpAtRandom(t, h, each) })
+	if leases != nil { // leased units that are left are given back
+		if err := leases.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	for n.banned.Load() == 0 && n.refused.Load() < hangUpStrikes { // units that were given back are spent, and then each request is a strike
+		do(h, ask("/", "192.0.2.1:4"))
+	}
+	if n.ran.Load() != hangUpQuota-1 || n.failed.Load() > 0 {
+		t.Errorf("%s, MaxWait %v: the handler ran %d times and %d failed, want %d and 0", name, wait, n.ran.Load(), n.failed.Load(), hangUpQuota-1)
+	}
+	if n.refused.Load() != hangUpStrikes-1 || n.banned.Load() != 1 {
+		t.Errorf("%s, MaxWait %v: the limit refused %d times before a ban, and %d bans refused, want %d and 1", name, wait, n.refused.Load(), n.banned.Load(), hangUpStrikes-1)
+	}
+}
+
+// hangUpCounts has the numbers of requests that ran, that failed, and that a limit or a ban refused.
+type hangUpCounts struct{ ran, failed, refused, banned atomic.Int64 }
+
+// handler returns a limited handler that counts in n what happens to its requests.
+func (n *hangUpCounts) handler(t *testing.T, store weir.Store, wait time.Duration) http.Handler {
+	t.Helper()
+	return must(t, store, weir.Options{
+		Rules: []weir.Rule{{
+			Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(hangUpQuota, 1000*time.Hour)},
+			Cost: func(*http.Request) int64 { return 2 }, Settle: func(o weir.Outcome) int64 { return o.Cost - 1 },
+			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(hangUpStrikes, 1000*time.Hour), Duration: time.Hour},
+		}},
+		MaxWait: wait,
+		OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { n.failed.Add(1) },
+		Observe: n.observe,
+	}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.ran.Add(1) }))
+}
+
+// observe counts the refusals of the limit and of bans.
+func (n *hangUpCounts) observe(e weir.Event) {
+	switch e.Refusal.Reason {
+	case weir.ReasonLimit:
+		n.refused.Add(1)
+	case weir.ReasonBan:
+		n.banned.Add(1)
 	}
 }
 

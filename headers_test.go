@@ -282,24 +282,34 @@ func TestPartitionKey(t *testing.T) {
 				r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 				r.Header.Set("K", key)
 				h.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
-				policy, remain := tt.policy, tt.remain
-				switch key {
-				case "bob":
-					policy, remain = strings.ReplaceAll(policy, "Z29sZA==", "AP8K"), strings.ReplaceAll(remain, "Z29sZA==", "AP8K")
-				case "carol": // PartitionKey returns "" for carol, so there is no pk
-					policy, remain = strings.ReplaceAll(policy, ";pk=:Z29sZA==:", ""), strings.ReplaceAll(remain, ";pk=:Z29sZA==:", "")
-				}
+				policy, remain := fieldFor(key, tt.policy), fieldFor(key, tt.remain)
 				if got := w.Header(); got.Get("RateLimit-Policy") != policy || got.Get("RateLimit") != remain {
 					t.Errorf("%s, %s: got %s and %s, want %s and %s", tt.name, key, got.Get("RateLimit-Policy"), got.Get("RateLimit"), policy, remain)
 				}
-				var want []headers.Limit
-				for _, rule := range tt.rules {
-					want = append(want, headers.Limit{Name: rule.Name, Unit: "requests", Limit: 5, Remaining: 4, Window: time.Hour, ResetAfter: time.Hour})
-				}
+				want := firstOfFive(tt.rules)
 				if got, _ := headers.Parse(w.Header(), time.Now()); !slices.Equal(got, want) {
 					t.Errorf("%s, %s: parsed %+v, want %+v", tt.name, key, got, want)
 				}
 			}
 		})
 	}
+}
+
+// fieldFor returns what a field of TestPartitionKey, written for alice, is for another key.
+func fieldFor(key, field string) string {
+	switch key {
+	case "bob":
+		return strings.ReplaceAll(field, "Z29sZA==", "AP8K")
+	case "carol": // PartitionKey returns "" for carol, so there is no pk
+		return strings.ReplaceAll(field, ";pk=:Z29sZA==:", "")
+	}
+	return field
+}
+
+// firstOfFive returns the limits that headers report after the first of five requests an hour.
+func firstOfFive(rules []weir.Rule) (limits []headers.Limit) {
+	for _, rule := range rules {
+		limits = append(limits, headers.Limit{Name: rule.Name, Unit: "requests", Limit: 5, Remaining: 4, Window: time.Hour, ResetAfter: time.Hour})
+	}
+	return limits
 }

@@ -490,27 +490,12 @@ func TestTransportBases(t *testing.T) {
 		limit := algorithms.GCRA(1, time.Second)
 		var base roundTripper
 		client := outbound(t, store, roundTripper(func(r *http.Request) (*http.Response, error) { return base(r) }), weir.Options{MaxWait: time.Second, MaxWaiting: 1}, limit)
-		send := func() (res *http.Response, err error, panicked any) {
-			defer func() { panicked = recover() }()
-			res, err = client.Transport.RoundTrip(httptest.NewRequest("GET", "http://example.com/", nil))
-			return res, err, nil
-		}
 		refused := errors.New("refused")
 		noBody := &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"1"}}}
-		for i, tt := range []struct {
-			res    *http.Response
-			err    error
-			panics any
-		}{{}, {panics: "base"}, {err: refused}, {res: noBody}} {
-			base = func(*http.Request) (*http.Response, error) {
-				if tt.panics != nil {
-					panic(tt.panics)
-				}
-				return tt.res, tt.err
-			}
-			res, err, panicked := send()
-			if res != tt.res || err != tt.err || panicked != tt.panics {
-				t.Errorf("base %d: got %v, %v, panic %v; want %v, %v, panic %v", i, res, err, panicked, tt.res, tt.err, tt.panics)
+		for i, want := range []tripResult{{}, {panics: "base"}, {err: refused}, {res: noBody}} {
+			base = want.answer
+			if got := tripOnce(client.Transport); got != want {
+				t.Errorf("base %d: got %v, %v, panic %v; want %v, %v, panic %v", i, got.res, got.err, got.panics, want.res, want.err, want.panics)
 			}
 			if got, want := time.Since(start), time.Duration(i)*time.Second; got != want { // all but the first wait
 				t.Errorf("base %d: sent after %v, want %v", i, got, want)
@@ -520,20 +505,47 @@ func TestTransportBases(t *testing.T) {
 				t.Errorf("base %d: got %+v, %v, want it charged", i, look.Decisions, err)
 			}
 		}
-		// Two requests that come together have one place between them.
 		base = func(*http.Request) (*http.Response, error) { return response(200), nil }
-		var limited, sent atomic.Int64
-		together(2, func(int) {
-			if _, err, _ := send(); errors.As(err, new(*weir.LimitedError)) {
-				limited.Add(1)
-			} else if err == nil {
-				sent.Add(1)
-			}
-		})
-		if limited.Load() != 1 || sent.Load() != 1 {
-			t.Errorf("got %d requests refused and %d sent, want 1 and 1", limited.Load(), sent.Load())
+		checkOnePlace(t, client.Transport)
+	})
+}
+
+// A tripResult is what RoundTrip returns, or the value with which it panics.
+type tripResult struct {
+	res    *http.Response
+	err    error
+	panics any
+}
+
+// answer is a RoundTripper that has the result want.
+func (want tripResult) answer(*http.Request) (*http.Response, error) {
+	if want.panics != nil {
+		panic(want.panics)
+	}
+	return want.res, want.err
+}
+
+// tripOnce sends a request to example.com and recovers from a panic.
+func tripOnce(p http.RoundTripper) (got tripResult) {
+	defer func() { got.panics = recover() }()
+	got.res, got.err = p.RoundTrip(httptest.NewRequest("GET", "http://example.com/", nil))
+	return got
+}
+
+// checkOnePlace expects that of two requests that come together one is sent and one is refused.
+func checkOnePlace(t *testing.T, p http.RoundTripper) {
+	t.Helper()
+	var limited, sent atomic.Int64
+	together(2, func(int) {
+		if got := tripOnce(p); errors.As(got.err, new(*weir.LimitedError)) {
+			limited.Add(1)
+		} else if got.err == nil {
+			sent.Add(1)
 		}
 	})
+	if limited.Load() != 1 || sent.Load() != 1 {
+		t.Errorf("got %d requests refused and %d sent, want 1 and 1", limited.Load(), sent.Load())
+	}
 }
 
 // TestTransportRetries: a request that gets a 429 is sent again with its body when the

@@ -382,15 +382,22 @@ func TestLeaseClose(t *testing.T) {
 			t.Errorf("closed: the store got calls of cost %d, want a cost of 1 for each call", slices.Max(costs))
 		}
 		for i := range keys {
-			look, calls := charge(i), int64(12+1+5*4)
-			if look.Cost = 0; i < keys/2 {
+			calls := int64(12 + 1 + 5*4)
+			if i < keys/2 {
 				calls++
 			}
-			if got := take(t, behind.Store, 0, look).Decisions[0].Remaining; got != 10_000-calls {
-				t.Fatalf("key %d: got %d left of 10,000 after %d calls", i, got, calls)
-			}
+			checkCalls(t, behind.Store, charge(i), calls)
 		}
 	})
+}
+
+// checkCalls expects that calls, each of one unit, are all that the key of c has spent of 10,000.
+func checkCalls(t *testing.T, store weir.Store, c weir.Charge, calls int64) {
+	t.Helper()
+	c.Cost = 0
+	if got := take(t, store, 0, c).Decisions[0].Remaining; got != 10_000-calls {
+		t.Fatalf("key %s: got %d left of 10,000 after %d calls", c.Key, got, calls)
+	}
 }
 
 // TestLeaseCloseTime: Close returns when its context ends, and returns errors of the store.
