@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// connectTime is the longest time that TCP, TLS, HELLO and AUTH may take together.
+	// connectTime is the longest time that TCP, TLS, HELLO and AUTH may take together, unless
+	// Timeout is longer than 750 ms.
 	connectTime = time.Second
 
 	// redialAfter is the shortest time from one attempt to connect to the next, while at
@@ -73,9 +74,13 @@ func (q *queue) warm() {
 // or under way, or if it is too early for another attempt: see redialAfter and retryAfter.
 func (q *queue) connect(now time.Time) {
 	switch {
-	case q.open+q.opening >= q.enough(),
-		q.opening > 0 && q.opening >= q.open && now.Sub(q.attempted) < redialAfter,
-		q.open == 0 && now.Sub(q.failed) < retryAfter:
+	case q.open+q.opening >= q.enough(now),
+		q.opening > 0 && q.opening >= q.open && now.Sub(q.attempted) < redialAfter:
+		return
+	case q.open == 0 && now.Sub(q.failed) < retryAfter:
+		if q.opening == 0 {
+			q.failAll()
+		}
 		return
 	}
 	q.opening++
@@ -103,9 +108,16 @@ func (q *queue) dial() {
 		return
 	}
 	q.failed, q.failure = now, err
-	for q.open == 0 && len(q.waiting) > 0 {
+	if q.open == 0 {
+		q.failAll()
+	}
+}
+
+// failAll tells all callers that wait why there is no connection.
+func (q *queue) failAll() {
+	for len(q.waiting) > 0 {
 		a := q.pop()
-		a.err = err
+		a.err = q.failure
 		close(a.done)
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 const (
 	maxCalls     = 32                     // calls under way to one Redis; more would only have fewer commands each
-	nearCalls    = 8                      // calls under way to a near Redis, which reads several commands at once
-	near         = time.Millisecond       // Redis is near if the round trip is shorter than this
+	nearCalls    = 8                      // calls under way to a near Redis; with more, nearly every command would go alone
+	near         = 2 * time.Millisecond   // Redis is near if calls take less
 	maxBatch     = 128                    // commands in a call; Redis takes about a millisecond for so many
 	minWindow    = 1                      // commands under way, however slow Redis is
 	firstWindow  = 256                    // commands under way before the first answer
@@ -26,15 +26,15 @@ const (
 // were closed instead, the next caller would need a new one. The goroutines end when no
 // command waits.
 //
-// If a connection is free and the window has room, a command is sent alone and at once.
-// Otherwise the command waits, and is sent together with other commands that have come in the
+// A command is sent alone and at once if a connection is free, the window has room, and not
+// too many calls are under way. Otherwise the command waits, and is sent together with other commands that have come in the
 // meantime. Calls use only connections that have worked before, while connect makes new ones.
 // If more commands wait than Redis can decide in time, the queue refuses further commands on
 // arrival.
 type queue struct {
 	send    func(ctx context.Context, cmds []once) error // see sendTo
 	timeout time.Duration                                // the store's Timeout
-	most    int                                          // the most calls that may be under way
+	most    int                                          // the most connections
 
 	mu       sync.Mutex
 	waiting  []*ask
@@ -114,12 +114,12 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 	switch {
 	case q.open == 0 && now.Sub(q.failed) < retryAfter:
 		return q.failure
-	case q.runners == 0 || q.runners < q.calls() && float64(q.inFlight) < q.window:
+	case q.runners == 0 || q.runners < q.calls(now) && float64(q.inFlight) < q.window:
 		return nil
-	case now.Sub(q.answered) > q.timeout && (q.open+q.opening >= q.enough() || q.opening > 0 && now.Sub(q.attempted) > q.timeout):
+	case now.Sub(q.answered) > q.timeout && (q.open+q.opening >= q.enough(now) || q.opening > 0 && now.Sub(q.attempted) > q.timeout):
 		return errStalled
 	}
-	rounds := float64(q.queued) / min(q.window, float64(q.calls()*maxBatch))
+	rounds := float64(q.queued) / min(q.window, float64(q.calls(now)*maxBatch))
 	if end, ok := a.ctx.Deadline(); ok && !a.must && time.Duration((rounds+1.25)*float64(q.takes())) > end.Sub(now) {
 		return weir.ErrBusy
 	}
@@ -130,23 +130,21 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 // calls take longer than that, the window shrinks, so that later calls take less time.
 func (q *queue) takes() time.Duration { return min(q.service, q.timeout/2) }
 
-// way returns an estimate of the round trip, or 0 before the first answer.
-func (q *queue) way() time.Duration { return min(q.before, q.fastest) }
-
-// enough returns how many connections the queue uses at most.
-func (q *queue) enough() int {
-	if q.way() < near {
+// enough returns how many connections the queue needs at most. A near Redis needs few. But if
+// it has not answered for a while, its connections may be dead, and the queue needs others.
+func (q *queue) enough(now time.Time) int {
+	if q.service < near && now.Sub(q.answered) < q.timeout/4 {
 		return min(q.most, nearCalls)
 	}
 	return q.most
 }
 
 // calls returns how many calls may be under way.
-func (q *queue) calls() int { return min(q.open, q.enough()) }
+func (q *queue) calls(now time.Time) int { return min(q.open, q.enough(now)) }
 
 // start sends waiting commands, as many as connections and the window allow.
 func (q *queue) start(now time.Time) {
-	for q.runners < q.calls() {
+	for q.runners < q.calls(now) {
 		batch, n := q.take(now)
 		if n == 0 {
 			return
@@ -166,7 +164,7 @@ func (q *queue) start(now time.Time) {
 // take refuses asks whose answers would be late.
 func (q *queue) take(now time.Time) (batch []*ask, n int) {
 	room := max(1, min(maxBatch, int(q.window)-q.inFlight))
-	if q.open >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
+	if q.calls(now) >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
 		room = max(1, min(room, (q.queued+1)/2)) // the answers of smaller calls come sooner
 	}
 	if q.runners > 0 && float64(q.inFlight) >= q.window {
@@ -202,7 +200,7 @@ func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 		q.inFlight -= n
 		q.learn(n, underWay, began, now, err)
 		n = 0
-		if q.runners <= q.calls() {
+		if q.runners <= q.calls(now) {
 			batch, n = q.take(now)
 		}
 		if n == 0 {
@@ -230,7 +228,7 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 		q.service += (took - q.service) / 8
 		q.fastest = min(q.fastest, took)
 	}
-	way := q.way()
+	way := min(q.before, q.fastest) // about the round trip
 	good := way + (q.timeout-way)/3
 	switch {
 	case q.queued == 0 && took <= good:
@@ -283,9 +281,9 @@ func (q *queue) sendSafely(ctx context.Context, cmds []once) error {
 	return err
 }
 
-// growStack makes the stack of a new goroutine large enough for the client. Otherwise the
-// runtime would double the stack several times while the client calls ever more functions,
-// and would copy the whole stack each time.
+// growStack makes the stack of a new goroutine 16 KB large at once, because a call of the
+// client needs more than 8 KB. Otherwise the runtime would double the stack three times while
+// the client calls ever more functions, and would copy the whole stack each time.
 //
 //go:noinline
 func growStack(i int) byte {

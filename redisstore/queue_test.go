@@ -28,6 +28,7 @@ type far struct {
 	free  time.Time // when all commands so far are answered
 	still time.Time // no answer arrives before this time
 	lost  bool      // answers vanish
+	dead  int       // so many idle connections, which are used first, get no answer any more
 	calls int       // calls under way
 	most  int       // the most calls that were under way at once
 }
@@ -58,6 +59,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 func (f *far) answer(ctx context.Context, cmds []once) error {
 	f.mu.Lock()
+	lost := f.lost
 	if f.idle == 0 {
 		f.dials++
 		f.mu.Unlock()
@@ -67,6 +69,8 @@ func (f *far) answer(ctx context.Context, cmds []once) error {
 		f.mu.Lock()
 	} else {
 		f.idle--
+		lost = lost || f.dead > 0
+		f.dead = max(0, f.dead-1)
 	}
 	now := time.Now()
 	if arrives := now.Add(f.rtt / 2); f.free.Before(arrives) {
@@ -77,7 +81,6 @@ func (f *far) answer(ctx context.Context, cmds []once) error {
 	if back.Before(f.still) {
 		back = f.still
 	}
-	lost := f.lost
 	f.mu.Unlock()
 	if lost {
 		<-ctx.Done()
@@ -207,6 +210,59 @@ func TestNear(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDeadConnections: if all connections stop answering, but new ones would work, the queue
+// makes new ones, although it needs few while Redis is near.
+func TestDeadConnections(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &far{rtt: 200 * time.Microsecond, each: 10 * time.Microsecond, dial: time.Millisecond}
+		q := f.queue(50 * time.Millisecond)
+		load(q, 50000, 200*time.Millisecond)
+		f.mu.Lock()
+		f.dead = f.idle
+		f.mu.Unlock()
+		s := load(q, 5000, 300*time.Millisecond)
+		if undecided := s.all() - s.decided.Load(); undecided > s.all()/4 {
+			t.Errorf("got %v, want all decided but those of the first 75 ms", s)
+		}
+	})
+}
+
+// TestNoDial: if the only connection fails shortly after an attempt to connect has failed,
+// the callers that wait get the error of that attempt at once.
+func TestNoDial(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		refused := errors.New("connection refused")
+		var sends atomic.Int64
+		q := &queue{timeout: 50 * time.Millisecond, most: maxCalls, window: firstWindow}
+		q.send = func(_ context.Context, cmds []once) error {
+			switch sends.Add(1) {
+			case 1: // the first attempt to connect
+				return nil
+			case 2: // a call
+				time.Sleep(3 * time.Millisecond)
+			case 3: // the second attempt to connect, for a caller that waits
+				time.Sleep(time.Millisecond)
+			}
+			for _, cmd := range cmds {
+				cmd.SetErr(refused)
+			}
+			return refused
+		}
+		q.warm()
+		time.Sleep(time.Millisecond)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if err := q.ask(); !errors.Is(err, refused) {
+					t.Errorf("got %v, want %v", err, refused)
+				}
+			})
+			time.Sleep(500 * time.Microsecond)
+		}
+		wg.Wait()
+	})
 }
 
 // TestManyProcesses: several processes that share an overloaded Redis together get at least
