@@ -21,7 +21,7 @@ type meter interface {
 // Plan returns what the i-th charge has in common with all charges of its rule and limit: a
 // hash of its names, and the numbers of its algorithm if that is a meter. The charge must
 // be valid: Validate has returned nil, and only keys and costs have changed since. t keeps
-// its plans. If t is used again with the same limits, Validate only compares the limits.
+// its plans. If t is used again with the same limits, Validate need not make them again.
 func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {
@@ -40,7 +40,7 @@ func (t *Transaction) makePlans() error {
 	for i := range t.Charges {
 		c, p := &t.Charges[i], t.plan(i)
 		if !p.of(c) {
-			t.distinct = min(t.distinct, i)
+			t.distinct = min(t.distinct, i) // the plan gets other Names
 			if err := p.make(c); err != nil {
 				return err
 			}

@@ -124,6 +124,7 @@ type Decision struct {
 
 // A Transaction is decided at one instant: all of its Charges are spent, or none. A
 // Transaction may be passed to Take again, which overwrites its results, such as Decisions.
+// Copies of a Transaction share memory, so use only one of them from then on.
 type Transaction struct {
 	// Charges are decided together. It is an error if two charges have the same rule, key,
 	// algorithm and Limit.StoredName.
@@ -184,7 +185,7 @@ type Transaction struct {
 	next     []State
 	first    plan   // of the first charge
 	others   []plan // of the later charges
-	distinct int    // no two of so many first plans have the same Names
+	distinct int    // how many plans, counted from the first, have different Names
 }
 
 // Allowed reports whether there is no Refusal and every charge was allowed. The charges
@@ -281,7 +282,11 @@ func (t *Transaction) checkNames() error {
 	for i := range t.Charges {
 		names := t.plan(i).Names
 		bit := uint64(1) << (names >> 58)
-		for j := 0; j < i && seen&bit != 0; j++ {
+		if seen&bit == 0 {
+			seen |= bit
+			continue
+		}
+		for j := range i {
 			if t.plan(j).Names != names {
 				continue
 			}
@@ -290,7 +295,6 @@ func (t *Transaction) checkNames() error {
 			}
 			distinct = 0
 		}
-		seen |= bit
 	}
 	t.distinct = distinct
 	return nil

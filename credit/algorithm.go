@@ -66,7 +66,7 @@ func state(at, left, until int64) weir.State {
 	return s
 }
 
-// Cancel implements weir.Canceler: it gives back n units, if their time is not over.
+// Cancel implements weir.Canceler: it gives back n units if the state still exists, see kept.
 func (credit) Cancel(s weir.State, _ *weir.Limit, now, _, n int64) weir.State {
 	if at := max(now, s.At); s.Until > at {
 		return state(at, min(s.A+n, weir.MaxTicks), s.B)

@@ -25,8 +25,9 @@ type List struct {
 //
 // The list is compared with the whole key of the rule. The key of an IPv6 client is a
 // network, with weir.ByIP a /64: the entry "2001:db8::1" matches keys of ByIPPrefix(32, 128),
-// but no key of ByIP. Keys of Join, FirstOf and Global are never addresses. To list clients
-// by their addresses, whatever the key is, use an [AddrList].
+// but no key of ByIP, so a Deny with that entry refuses nobody. Keys of Join, FirstOf and
+// Global are never addresses. To list clients by their addresses, whatever the key is, use
+// an [AddrList].
 //
 // NewList returns an error for an entry that would match every key or none. Examples are
 // "*", "", an address with a port, a zone or spaces, and a malformed network.

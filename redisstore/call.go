@@ -161,9 +161,9 @@ func (c *call) numbers(cost int64) []byte {
 func appendMessagePack(b []byte, numbers ...int64) []byte {
 	for _, n := range numbers {
 		switch {
-		case 0 <= n && n < 1<<7:
+		case uint64(n) < 1<<7:
 			b = append(b, byte(n))
-		case 0 <= n && n < 1<<32:
+		case uint64(n) < 1<<32:
 			b = binary.BigEndian.AppendUint32(append(b, 0xce), uint32(n))
 		default:
 			b = binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(float64(n)))

@@ -54,8 +54,8 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 			continue
 		}
 		c := last[storedkey.Of(t.Charges[0].Key)]
-		if c == nil || !c.additive || !now(t) || !slices.Equal(t.Charges, c.ts[0].Charges) {
-			c = &call{within: longestWait(t), additive: additive(t)}
+		if c == nil || !c.joins(t) {
+			c = &call{within: longestWait(t)}
 			calls = append(calls, c)
 			for j := range t.Charges {
 				last[storedkey.Of(t.Charges[j].Key)] = c
@@ -72,17 +72,25 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	})
 }
 
+// joins reports whether t may join the call.
+func (c *call) joins(t *weir.Transaction) bool {
+	if len(c.ts) == 1 { // asked only now, because most keys come once, and reflection takes time
+		c.additive = additive(c.ts[0])
+	}
+	return c.additive && atOnce(t) && slices.Equal(t.Charges, c.ts[0].Charges)
+}
+
 // additive reports whether a script can decide t and transactions with equal charges in one
 // step.
 func additive(t *weir.Transaction) bool {
-	return now(t) && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
+	return atOnce(t) && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)
 		return !ok || !reflect.ValueOf(a).Comparable() || c.Cost < 0 || c.Key != t.Charges[0].Key
 	})
 }
 
-// now reports whether t is decided without a wait, and has neither Forget, Force nor AtMost.
-func now(t *weir.Transaction) bool { return longestWait(t) == 0 && t.AtMost <= 0 }
+// atOnce reports whether t is decided without a wait, and has neither Forget, Force nor AtMost.
+func atOnce(t *weir.Transaction) bool { return longestWait(t) == 0 && t.AtMost <= 0 }
 
 // decideAll decides calls in one round trip, or in a cluster in one round trip for each
 // slot. If a call in a cluster has keys of several slots, decideAll decides all calls one

@@ -231,11 +231,10 @@ func (r *reader) read() {
 		r.errs = append(r.errs, fmt.Errorf("%s:1: the file is larger than %d MiB", r.file.path, maxSize>>20))
 		return
 	}
-	for i, line := range bytes.Split(r.file.data, []byte("\n")) {
-		if !utf8.Valid(line) {
-			r.errs = append(r.errs, fmt.Errorf("%s:%d: the line is not UTF-8 text", r.file.path, i+1))
-			return
-		}
+	if !utf8.Valid(r.file.data) {
+		line := slices.IndexFunc(bytes.Split(r.file.data, []byte("\n")), func(line []byte) bool { return !utf8.Valid(line) })
+		r.errs = append(r.errs, fmt.Errorf("%s:%d: the line is not UTF-8 text", r.file.path, line+1))
+		return
 	}
 	var y fileYAML
 	var err error
