@@ -278,16 +278,9 @@ func (t *Transaction) validateMode() error {
 // compared, neither now nor in the next transaction.
 func (t *Transaction) checkNames() error {
 	distinct := len(t.Charges)
-	var seen uint64 // bit i says that the first 6 bits of an earlier Names are i
 	for i := range t.Charges {
-		names := t.plan(i).Names
-		bit := uint64(1) << (names >> 58)
-		if seen&bit == 0 {
-			seen |= bit
-			continue
-		}
 		for j := range i {
-			if t.plan(j).Names != names {
+			if t.plan(j).Names != t.plan(i).Names {
 				continue
 			}
 			if err := t.Charges[i].duplicates(&t.Charges[j]); err != nil {
