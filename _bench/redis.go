@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
-	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -154,37 +151,10 @@ func published(rdb *redis.Client, quota int64) func() check {
 }
 
 // startRedis starts a redis-server. stop ends the server.
-func startRedis() (rdb *redis.Client, stop func(), err error) {
-	dir, err := os.MkdirTemp("", "bench")
-	if err != nil {
-		return nil, nil, err
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	addr := l.Addr().(*net.TCPAddr)
-	l.Close()
-	cmd := exec.Command("redis-server", "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
-	if err := cmd.Start(); err != nil {
-		return nil, nil, err
-	}
-	end := func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		os.RemoveAll(dir)
-	}
-	for range 200 {
-		var c net.Conn
-		if c, err = net.Dial("tcp", addr.String()); err == nil {
-			c.Close()
-			rdb = redis.NewClient(redisstore.ClientOptions(10*time.Second, addr.String()).Simple())
-			return rdb, func() { rdb.Close(); end() }, nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	end()
-	return nil, nil, err
+func startRedis() (rdb *redis.Client, stop func()) {
+	p := &redistest.Program{}
+	rdb = redis.NewClient(redisstore.ClientOptions(10*time.Second, redistest.Server(p).Addr()).Simple())
+	return rdb, func() { rdb.Close(); p.End() }
 }
 
 // serverTime returns how many commands clients have sent since the last CONFIG RESETSTAT,
@@ -214,10 +184,7 @@ func serverTime(rdb *redis.Client) (calls, usec float64, err error) {
 }
 
 func redisTables(o options) ([]*table, error) {
-	rdb, stop, err := startRedis()
-	if err != nil {
-		return nil, err
-	}
+	rdb, stop := startRedis()
 	defer stop()
 	cost, err := serverCost(o, rdb)
 	if err != nil {

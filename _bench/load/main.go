@@ -19,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -45,8 +44,8 @@ func main() {
 	log.SetFlags(0)
 	flag.Parse()
 	redis.SetLogger(quiet{})
-	p := &program{}
-	defer p.end()
+	p := &redistest.Program{}
+	defer p.End()
 	plain, secure := redistest.Server(p), redistest.Server(p)
 	if _, err := secure.Do("CONFIG", "SET", "requirepass", password); err != nil {
 		p.Fatal(err)
@@ -371,33 +370,3 @@ func connect(plain, secure string) {
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
-
-// A program stands in for a testing.TB, so that redistest can start servers outside of a
-// test.
-type program struct {
-	testing.TB
-	cleanups []func()
-}
-
-func (p *program) Helper()                           {}
-func (p *program) Cleanup(f func())                  { p.cleanups = append(p.cleanups, f) }
-func (p *program) Skip(args ...any)                  { p.Fatal(args...) }
-func (p *program) Fatal(args ...any)                 { p.end(); log.Fatal(args...) }
-func (p *program) Fatalf(format string, args ...any) { p.end(); log.Fatalf(format, args...) }
-
-func (p *program) TempDir() string {
-	dir, err := os.MkdirTemp("", "load")
-	if err != nil {
-		p.Fatal(err)
-	}
-	p.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
-func (p *program) end() {
-	for len(p.cleanups) > 0 {
-		last := len(p.cleanups) - 1
-		p.cleanups[last]()
-		p.cleanups = p.cleanups[:last]
-	}
-}
