@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -157,32 +156,6 @@ func startRedis() (rdb *redis.Client, stop func()) {
 	return rdb, func() { rdb.Close(); p.End() }
 }
 
-// serverTime returns how many commands clients have sent since the last CONFIG RESETSTAT,
-// and how many µs Redis worked on them. The time of commands in scripts is part of the time
-// of the scripts.
-func serverTime(rdb *redis.Client) (calls, usec float64, err error) {
-	info, err := rdb.Info(ctx, "commandstats").Result()
-	if err != nil {
-		return 0, 0, err
-	}
-	var scripts, others redistest.CommandStat
-	for name, s := range redistest.CommandStats(info) {
-		sum := &others
-		switch name {
-		case "evalsha", "eval":
-			sum = &scripts
-		case "info", "config|resetstat", "ping", "hello", "client|setinfo", "command":
-			continue
-		}
-		sum.Calls += s.Calls
-		sum.Micros += s.Micros
-	}
-	if scripts.Calls > 0 {
-		return float64(scripts.Calls), float64(scripts.Micros), nil
-	}
-	return float64(others.Calls), float64(others.Micros), nil
-}
-
 func redisTables(o options) ([]*table, error) {
 	rdb, stop := startRedis()
 	defer stop()
@@ -196,141 +169,6 @@ func redisTables(o options) ([]*table, error) {
 	}
 	blocked, err := hybridBlocked(o, rdb)
 	return []*table{cost, rates, blocked}, err
-}
-
-// A recorder is a hook of a client. It keeps the arguments of the last call of a script.
-type recorder struct{ args []any }
-
-func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "evalsha" {
-			r.args = cmd.Args()
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// serverCost measures how long the Redis server works on one check, by its own statistics.
-func serverCost(o options, rdb *redis.Client) (*table, error) {
-	t := &table{title: "What a check costs Redis", note: fmt.Sprintf("Server µs per check, from INFO commandstats: the least of %d rounds (and the median). A round is %d checks of one key in one pipeline, so that the server does not sleep between them; a check of throttled is several commands, and they go one by one.", o.pick(100, 1), o.pick(300, 20)),
-		header: []string{"", "allowed, µs", "round trips", "denied, µs", "round trips", "bytes of a key with one unit"}}
-	rec := &recorder{}
-	rdb = redis.NewClient(rdb.Options())
-	defer rdb.Close()
-	rdb.AddHook(rec)
-	contenders := slices.Concat(sharedContenders, windows)
-	cells := make([][]any, len(contenders))
-	for i, c := range contenders {
-		cells[i] = []any{c.name}
-	}
-	micros := map[string]series{} // by contender and scene
-	for _, scene := range []struct {
-		name  string
-		quota int64
-	}{{"allowed", 1 << 22}, {"denied", 1}} {
-		asks, trips := make([]check, len(contenders)), make([]float64, len(contenders))
-		for i, c := range contenders {
-			asks[i] = c.open(rdb, scene.quota)()
-		}
-		results, err := interleave(len(contenders), o.pick(100, 1), func(i int) (usec float64, err error) {
-			trips[i], usec, err = contenders[i].serverTime(rdb, rec, asks[i], scene.quota > 1, o.pick(300, 20))
-			if err != nil {
-				err = fmt.Errorf("%s: %s: %w", scene.name, contenders[i].name, err)
-			}
-			return usec, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		for i, r := range results {
-			cells[i] = append(cells[i], fmt.Sprintf("%.1f (%.1f)", r.least(), r.median()), fmt.Sprintf("%.0f", trips[i]))
-			micros[contenders[i].name+scene.name] = r
-		}
-	}
-	ch := chart{File: "redis-allowed", Title: "Server time of a check in Redis: allowed", Unit: "µs"}
-	for i, c := range contenders {
-		rdb.FlushAll(ctx)
-		if _, err := c.open(rdb, 1<<22)()("192.0.2.1"); err != nil {
-			return nil, err
-		}
-		t.add(append(cells[i], storedBytes(rdb))...)
-		if i < len(sharedContenders) {
-			ch.Bars = append(ch.Bars, bar{c.name, micros[c.name+"allowed"].least()})
-		}
-	}
-	t.charts = []chart{ch}
-	for _, v := range []struct {
-		ours, peer string
-		targets    [2]float64 // allowed, denied
-	}{
-		{"weir, GCRA", "redis_rate", [2]float64{0.78, 0.65}},
-		{"weir, five GCRA", "redis_rate", [2]float64{1.05, 1.05}},
-		{"weir, fixed window", "redis_rate", [2]float64{0.95, 0.95}},
-		{"weir, three fixed windows", "redis_rate", [2]float64{1.2, 1.2}},
-		{"weir, anchored window", "redis_rate", [2]float64{0.95, 0.95}},
-		{"weir, sliding window", "redis_rate", [2]float64{0.95, 0.95}},
-		{"weir, five windows of a log", "published script, five windows", [2]float64{0.6, 0.6}},
-	} {
-		row := []any{fmt.Sprintf("**%s beside %s**", v.ours, v.peer)}
-		for i, scene := range []string{"allowed", "denied"} {
-			x, target := micros[v.ours+scene].least()/micros[v.peer+scene].least(), v.targets[i]
-			row = append(row, fmt.Sprintf("%.2f × (target %.2f: %s)", x, target, met(x <= target)), "")
-		}
-		t.add(append(row, "")...)
-	}
-	return t, nil
-}
-
-// serverTime makes some checks one by one and then ops checks in a pipeline. It returns the
-// number of commands of a check, and the server µs per check. The single checks after the first
-// must be allowed if want is true, and refused otherwise.
-func (c *shared) serverTime(rdb *redis.Client, rec *recorder, ask check, want bool, ops int) (trips, usec float64, err error) {
-	if err := rdb.FlushAll(ctx).Err(); err != nil {
-		return 0, 0, err
-	}
-	if _, err := ask("k"); err != nil {
-		return 0, 0, err
-	}
-	asked := func(n int) (trips, usec float64, err error) {
-		rdb.ConfigResetStat(ctx)
-		for range n {
-			if allowed, err := ask("k"); err != nil || allowed != want {
-				return 0, 0, fmt.Errorf("a wrong decision: %v, %v", allowed, err)
-			}
-		}
-		trips, usec, err = serverTime(rdb)
-		return trips / float64(n), usec / float64(n), err
-	}
-	if c.several {
-		return asked(ops)
-	}
-	if trips, _, err = asked(2); err != nil {
-		return 0, 0, err
-	}
-	rdb.ConfigResetStat(ctx)
-	pipe := rdb.Pipeline()
-	for i := range ops {
-		args := slices.Clone(rec.args)
-		if c.unique {
-			args[len(args)-1] = i
-		}
-		pipe.Do(ctx, args...)
-	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return 0, 0, err
-	}
-	_, usec, err = serverTime(rdb)
-	if err != nil {
-		return 0, 0, err
-	}
-	_, _, err = asked(1) // the checks before and after the pipeline have the same decision
-	return trips, usec / float64(ops), err
 }
 
 // met returns the text that says whether a target is met.
