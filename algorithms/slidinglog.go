@@ -33,7 +33,8 @@ func (g slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.S
 // Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
 func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
 	at := max(now, s.At)
-	g := logOf(s, l, at)
+	var g spentLog
+	g.read(s, l, at)
 	if keep := keepFor(s, g.period, at); keep > g.period {
 		g.stepMixed(s, d, keep, now, cost)
 		return
@@ -54,21 +55,21 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		// Append an entry even if the last one has the same instant. Entries are never
 		// changed, because an earlier state that shares their memory may still be in use.
 		g.marks = append(g.marks, weir.LogEntry{At: at, Sum: g.sum() + cost})
-		*s = weir.State{At: at, A: g.base, Log: g.marks}
+		s.At, s.A, s.B, s.Log, s.Until = at, g.base, 0, g.marks, at+g.period // faster than to copy a State
 	case cost < 0:
 		n := min(givenBack(cost), g.spent())
 		g.giveBack(n)
 		// Keep the units in the window of now: they count again if a reservation is
 		// cancelled.
-		all := logOf(s, l, now)
+		var all spentLog
+		all.read(s, l, now)
 		all.giveBack(n)
 		*s = weir.State{At: at, A: all.base, Log: all.marks}
-		if len(all.marks) == 0 && at == now {
+		if n := len(all.marks); n > 0 {
+			s.Until = all.marks[n-1].At + g.period // not s.At + period: giving units back moves s.At beyond the newest entry
+		} else if at == now {
 			*s = weir.State{}
 		}
-	}
-	if n := len(s.Log); n > 0 && cost != 0 {
-		s.Until = s.Log[n-1].At + g.period // not s.At + period: giving units back moves s.At beyond the newest entry
 	}
 	g.view().decide(d, now, at, 0, true)
 }
@@ -174,10 +175,11 @@ type spentLog struct {
 	base          int64 // units before the first mark
 }
 
-func logOf(s *weir.State, l *weir.Limit, at int64) spentLog {
-	g := spentLog{quota: l.Quota, period: int64(l.Period) / microsecond, at: at, marks: s.Log, base: s.A}
+// read makes g the log of s under the limit l, as of the instant at.
+func (g *spentLog) read(s *weir.State, l *weir.Limit, at int64) {
+	g.quota, g.period, g.at = l.Quota, int64(l.Period)/microsecond, at
+	g.marks, g.base = s.Log, s.A
 	g.drop(at - g.period)
-	return g
 }
 
 // logSince returns the log of s without the entries up to and including a given instant.
