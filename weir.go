@@ -41,7 +41,8 @@ type Algorithm interface {
 	//
 	// The limit l is valid. Its numbers may differ from the numbers of the limit under
 	// which s was written. The caller replaces s by the returned State. The Logs of the two
-	// states may share memory.
+	// states may share memory with each other, but not with other Logs: the caller may move
+	// the entries of a Log within its memory.
 	Take(s State, l *Limit, now, cost int64) (State, Decision)
 }
 

@@ -138,7 +138,7 @@ func (s *Store) takeOne(t *weir.Transaction) error {
 func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) error {
 	defer sh.mu.Unlock() // even if the algorithm panics
 	states := sh.room(1)
-	sh.load(&states[0], sl, id, now)
+	sh.load(&states[0], sl, now)
 	if !t.Decide(now, states) {
 		sl.refused(&t.Decisions[0], now)
 		return nil
@@ -224,7 +224,7 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 	states := s.shards[lanes[0].shard].room(len(lanes))
 	for i := range lanes {
 		ln := &lanes[i]
-		s.shards[ln.shard].load(&states[i], ln.slot, ln.id, now)
+		s.shards[ln.shard].load(&states[i], ln.slot, now)
 	}
 	if !t.Decide(now, states) {
 		for i := range lanes {

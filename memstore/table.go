@@ -26,8 +26,8 @@ type bucket [ways]slot
 // is free. No sweep is needed.
 type slot struct {
 	id       uint64 // 0 if the slot is empty
-	at, a, b int64
-	fate     int64 // reset in µs since 1970 << 3 | hasLog | rank
+	at, a, b int64  // of the state; if it has a log, b is the index of the log in shard.logs
+	fate     int64  // reset in µs since 1970 << 3 | hasLog | rank
 }
 
 // The rank of a slot says how much would be lost with its state. The rank of a state never
@@ -161,9 +161,8 @@ type shard struct {
 	table  table
 	most   int // how many buckets the table may have at most
 	rest   int // see rests
-	logs   map[uint64][]weir.LogEntry
-	states []weir.State // memory for the decision that is being made
-	_      [40]byte     // a shard is two cache lines, and the first has all that a meter needs
+	logs   logs
+	states []weir.State // memory for the decision that is being made; a shard is two cache lines, and the first has all that a meter needs
 }
 
 // lock takes the lock for a decision at now, and returns the instant of the decision.
@@ -239,7 +238,7 @@ func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 // put replaces the content of a slot, and forgets the log of its old state.
 func (sh *shard) put(sl *slot, s slot) {
 	if sl.fate&hasLog != 0 {
-		delete(sh.logs, sl.id)
+		sh.logs.drop(sl.b)
 	}
 	*sl = s
 }
@@ -364,13 +363,13 @@ func (sh *shard) room(n int) []weir.State {
 }
 
 // load reads the state in a slot into s, which is zero. The slot may be nil.
-func (sh *shard) load(s *weir.State, sl *slot, id uint64, now int64) {
+func (sh *shard) load(s *weir.State, sl *slot, now int64) {
 	if sl == nil || sl.reset() <= now {
 		return
 	}
 	s.At, s.A, s.B, s.Until = sl.at, sl.a, sl.b, sl.reset()
 	if sl.fate&hasLog != 0 {
-		s.Log = sh.logs[id]
+		sh.logs.all[sl.b].load(s)
 	}
 }
 
@@ -386,17 +385,16 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Dec
 	if sl.reset() > now {
 		rank = max(rank, sl.rank())
 	}
-	had := sl.fate&hasLog != 0
-	sl.id, sl.at, sl.a, sl.b = id, s.At, s.A, s.B
-	sl.fate = (now+int64(d.ResetAfter/time.Microsecond))<<fateBits | rank
+	b, had, has := s.B, sl.fate&hasLog, int64(0)
 	switch {
 	case len(s.Log) > 0:
-		if sh.logs == nil {
-			sh.logs = map[uint64][]weir.LogEntry{}
+		if b, has = sl.b, hasLog; had == 0 {
+			b = sh.logs.add()
 		}
-		sh.logs[id] = s.Log
-		sl.fate |= hasLog
-	case had:
-		delete(sh.logs, id)
+		sh.logs.all[b].save(s)
+	case had != 0:
+		sh.logs.drop(sl.b)
 	}
+	sl.id, sl.at, sl.a, sl.b = id, s.At, s.A, b
+	sl.fate = (now+int64(d.ResetAfter/time.Microsecond))<<fateBits | has | rank
 }

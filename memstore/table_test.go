@@ -42,9 +42,9 @@ func (s *Store) memory() (bytes, logs, marks int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		bytes += len(sh.table) * int(unsafe.Sizeof(bucket{}))
-		logs += len(sh.logs)
-		for _, log := range sh.logs {
-			marks += cap(log)
+		logs += len(sh.logs.all) - len(sh.logs.free)
+		for _, log := range sh.logs.all {
+			marks += cap(log.memory)
 		}
 	}
 	return bytes, logs, marks
@@ -202,26 +202,82 @@ func TestExpiry(t *testing.T) {
 		}
 		// A log whose units are all given back is deleted at once.
 		s.ask(t, "back", log, 1)
-		_, before, _ := s.memory()
+		_, before, marks := s.memory()
 		s.ask(t, "back", log, -1)
-		if _, after, _ := s.memory(); after != before-1 {
-			t.Errorf("got %d logs after one of %d was given back, want one less", after, before)
+		if _, after, left := s.memory(); after != before-1 || left != marks-1 {
+			t.Errorf("got %d logs with room for %d marks after one of %d with %d was given back, want one less", after, left, before, marks)
 		}
 	})
 }
 
-// TestLog: a log has room for at most three times its quota, however long it is used.
+// TestLog: a log has room for at most twice its entries, however long it is used and even if
+// it was longer before. While a log stays as long as it is, it keeps its memory, and it moves
+// to the beginning of its memory once in half as many charges as it has entries.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const quota = 100
-		s := New(Options{})
-		l := algorithms.SlidingLog(quota, time.Second)
-		for range 100 * quota {
-			s.ask(t, "key", l, 1)
-			time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond)
+		s := New(Options{MaxKeys: 1})
+		l := algorithms.SlidingLog(1<<20, time.Second)
+		use := func(times int, pause func() time.Duration, most int) (moves int) {
+			t.Helper()
+			for range times {
+				s.ask(t, "key", l, 1)
+				if s.shards[0].logs.all[0].left == 0 {
+					moves++
+				}
+				time.Sleep(pause())
+			}
+			if _, logs, marks := s.memory(); logs != 1 || marks > most {
+				t.Errorf("got %d logs with room for %d marks, want 1 and at most %d", logs, marks, most)
+			}
+			return moves
 		}
-		if _, logs, marks := s.memory(); logs != 1 || marks > 3*quota {
-			t.Errorf("got %d logs with room for %d marks, want 1 and at most %d", logs, marks, 3*quota)
+		use(10_000, func() time.Duration { return time.Duration(9_000+rand.IntN(2_000)) * time.Microsecond }, 220)
+		was := &s.shards[0].logs.all[0].memory[0]
+		moves := use(10_000, func() time.Duration { return 10 * time.Millisecond }, 200)
+		if now := &s.shards[0].logs.all[0].memory[0]; now != was || moves > 200 {
+			t.Errorf("a log of 100 entries: got %d moves in 10,000 charges, to new memory: %v, want at most 200 in the same memory", moves, now != was)
+		}
+		use(300, func() time.Duration { return 100 * time.Millisecond }, 20)
+	})
+}
+
+// both is an algorithm whose states have a log and a B: B is the sum of the log.
+type both struct{ weir.Algorithm }
+
+func (both) Name() string { return "both" }
+
+func (a both) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	sum := s.B
+	s.B = 0
+	s, d := a.Algorithm.Take(s, l, now, cost)
+	if s.B = sum; d.Allowed && cost > 0 {
+		s.B += cost
+	}
+	d.Remaining = s.B
+	return s, d
+}
+
+// TestLogAndB: a state with a log keeps its B too, while other logs come and go.
+func TestLogAndB(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys = 1000
+		s := New(Options{MaxKeys: 4 * keys})
+		l := algorithms.SlidingLog(1000, time.Hour)
+		l.Algorithm = both{l.Algorithm}
+		brief := algorithms.SlidingLog(1000, time.Second)
+		for round := range int64(5) {
+			for i := range keys {
+				key := fmt.Sprint(i)
+				s.ask(t, key, brief, 1)
+				if got, want := s.ask(t, key, l, int64(i%7)).Decisions[0].Remaining, (round+1)*int64(i%7); got != want {
+					t.Fatalf("round %d, key %d: got B %d, want %d", round, i, got, want)
+				}
+				s.ask(t, key, brief, -1)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		if _, logs, _ := s.memory(); logs != keys*6/7 {
+			t.Errorf("got %d logs, want %d", logs, keys*6/7)
 		}
 	})
 }

@@ -1,0 +1,58 @@
+package memstore
+
+import "github.com/seed83679106/weir"
+
+// logs has the logs of a shard. A slot holds the index of its log.
+type logs struct {
+	all  []log
+	free []int64 // the indices of the logs that no slot has
+}
+
+// A log has the entries of one state.
+type log struct {
+	memory []weir.LogEntry // the entries, behind older ones that have left the log
+	left   int             // how many entries of memory have left the log
+	b      int64           // the B of the state
+}
+
+// add returns the index of a log that no slot has.
+func (l *logs) add() (i int64) {
+	if n := len(l.free); n > 0 {
+		i, l.free = l.free[n-1], l.free[:n-1]
+		return i
+	}
+	l.all = append(l.all, log{})
+	return int64(len(l.all) - 1)
+}
+
+// drop frees a log and its memory.
+func (l *logs) drop(i int64) {
+	l.all[i] = log{}
+	l.free = append(l.free, i)
+}
+
+// load reads the log into s.
+func (l *log) load(s *weir.State) { s.Log, s.B = l.memory[l.left:], l.b }
+
+// save writes the log of s, which is not empty. An algorithm appends entries to the end of
+// the memory, and the oldest entries leave at the beginning. When the memory is full, save
+// moves the log to the beginning. A log that is used steadily therefore needs no new memory.
+// Only if the log fills less than half of its memory, or more than two thirds, save moves it
+// to new memory, which it fills to two thirds.
+func (l *log) save(s *weir.State) {
+	n, left := len(s.Log), cap(l.memory)-cap(s.Log)
+	l.b = s.B
+	if left < 0 || &l.memory[:cap(l.memory)][left] != &s.Log[0] { // the algorithm has made new memory
+		l.memory, l.left = s.Log, 0
+		return
+	}
+	l.memory, l.left = l.memory[:left+n], left
+	room := cap(l.memory)
+	if left == 0 || left+n < room {
+		return
+	}
+	if n*2 < room || n*3 > room*2 {
+		l.memory = make([]weir.LogEntry, n, n+n/2+1)
+	}
+	l.memory, l.left = l.memory[:copy(l.memory, s.Log)], 0
+}
