@@ -67,9 +67,7 @@ func growthKeys(o options, _ *redis.Client) (*table, error) {
 	most := o.pick(10_000_000, 10_000)
 	for n := 1000; n <= most; n *= 10 {
 		keys := keysOf(n)
-		c := contender{weirName, func(quota int64, period time.Duration) func() check {
-			return weirOf(memstore.New(memstore.Options{MaxKeys: n}), algorithms.GCRA(quota, period))
-		}}
+		c := bounded(n)
 		bytes, pause, err := footprint(c, keys)
 		if err != nil {
 			return nil, err

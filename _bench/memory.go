@@ -73,19 +73,20 @@ func memory(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-// footprints measures how much memory a million keys take. It also measures how many of the
-// keys Weir's store loses if its MaxKeys is a million.
+// footprints measures how much memory a million keys take. Weir's store has room for just these
+// keys, by its MaxKeys, so footprints also counts how many of them it loses.
 func footprints(o options) ([]*table, error) {
 	many := keysOf(o.pick(1_000_000, 50_000))
 	t := &table{title: "Many keys in memory", note: fmt.Sprintf("%d keys.", len(many)), header: []string{"", "bytes a key", "full GC, ms", "lost"}}
-	for _, c := range append([]contender{floor}, contenders...) {
+	ours := bounded(len(many))
+	for _, c := range append([]contender{floor, ours}, contenders[1:]...) {
 		bytes, pause, err := footprint(c, many)
 		if err != nil {
 			return nil, err
 		}
 		lost := ""
-		if c.name == weirName {
-			lost = fmt.Sprint(lostOf(many))
+		if c.name == ours.name {
+			lost = fmt.Sprint(lostOf(c, many))
 		}
 		t.add(c.name, fmt.Sprintf("%.1f", bytes), fmt.Sprintf("%.1f", pause), lost)
 	}
@@ -93,10 +94,16 @@ func footprints(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-// lostOf charges each key once in a store whose MaxKeys is len(keys), and returns how many
-// of the keys the store has then forgotten.
-func lostOf(keys []string) (lost int) {
-	ask := weirOf(memstore.New(memstore.Options{MaxKeys: len(keys)}), algorithms.GCRA(1, time.Hour))()
+// bounded returns Weir with a store whose MaxKeys is n.
+func bounded(n int) contender {
+	return contender{fmt.Sprint(weirName, ", MaxKeys ", n), func(quota int64, period time.Duration) func() check {
+		return weirOf(memstore.New(memstore.Options{MaxKeys: n}), algorithms.GCRA(quota, period))
+	}}
+}
+
+// lostOf charges each key once, and returns how many of the keys c has then forgotten.
+func lostOf(c contender, keys []string) (lost int) {
+	ask := c.open(1, time.Hour)()
 	_ = askAll(ask, keys)
 	for _, k := range keys {
 		if allowed, _ := ask(k); allowed {
@@ -250,7 +257,8 @@ func flood(o options) ([]*table, error) {
 		}
 		t.add(name, fmt.Sprintf("%.0f", grown), still)
 	}
-	flooded("weir, MaxKeys "+fmt.Sprint(n/10), weirOf(memstore.New(memstore.Options{MaxKeys: n / 10}), algorithms.GCRA(2, 1000*time.Hour)))
+	ours := bounded(n / 10)
+	flooded(ours.name, ours.open(2, 1000*time.Hour))
 	for _, c := range contenders[1:] {
 		if c.name == "go-limiter" || c.name == "x/time/rate" {
 			flooded(c.name, c.open(2, 1000*time.Hour))
