@@ -11,14 +11,13 @@ import (
 )
 
 const (
-	maxCalls     = 32                     // calls under way to one Redis; more would only have fewer commands each
-	nearCalls    = 8                      // calls under way to a near Redis; with more, nearly every command would go alone
-	near         = 2 * time.Millisecond   // Redis is near if calls take less
-	maxBatch     = 128                    // commands in a call; Redis takes about a millisecond for so many
-	minWindow    = 1                      // commands under way, however slow Redis is
-	firstWindow  = 256                    // commands under way before the first answer
-	lateness     = 250 * time.Millisecond // a connection is kept if its answer is at most this late
-	measureAfter = 5 * time.Second        // after this time the queue measures the round trip again
+	maxCalls    = 32                     // calls under way to one Redis; more would only have fewer commands each
+	nearCalls   = 8                      // calls under way to a near Redis; with more, nearly every command would go alone
+	near        = 2 * time.Millisecond   // Redis is near if calls take less
+	maxBatch    = 128                    // commands in a call; Redis takes about a millisecond for so many
+	minWindow   = 1                      // commands under way, however slow Redis is
+	firstWindow = 256                    // commands under way before the first answer
+	lateness    = 250 * time.Millisecond // a connection is kept if its answer is at most this late
 )
 
 // A queue sends commands to one Redis, on goroutines of its own. A caller can therefore
@@ -27,10 +26,10 @@ const (
 // command waits.
 //
 // A command is sent alone and at once if a connection is free, the window has room, and not
-// too many calls are under way. Otherwise the command waits, and is sent together with other commands that have come in the
-// meantime. Calls use only connections that have worked before, while connect makes new ones.
-// If more commands wait than Redis can decide in time, the queue refuses further commands on
-// arrival.
+// too many calls are under way. Otherwise the command waits, and is sent together with other
+// commands that have come in the meantime. Calls use only connections that have worked
+// before, while connect makes new ones. If more commands wait than Redis can decide in time,
+// the queue refuses further commands on arrival.
 type queue struct {
 	send    func(ctx context.Context, cmds []once) error // see sendTo
 	timeout time.Duration                                // the store's Timeout
@@ -50,9 +49,7 @@ type queue struct {
 
 	answered time.Time     // when the last answer came, or the first call under way was sent
 	service  time.Duration // how long a call takes, a moving average
-	fastest  time.Duration // the fastest call since the latest measurement of the round trip began
-	before   time.Duration // the value that fastest had until then
-	measured time.Time     // when that measurement began
+	fastest  time.Duration // the fastest call since the round trip was last measured
 	window   float64       // how many commands may be under way
 	cut      time.Time     // when the window last became smaller
 }
@@ -216,6 +213,10 @@ func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
 // commands of this process were under way when the call was sent. If the call took longer
 // than the round trip plus a third of the rest of the timeout, too many commands were under
 // way, perhaps commands of other processes.
+//
+// With the smallest window a call is alone. If even that call takes too long, learn takes its
+// time for the round trip, but at most half of the timeout. Perhaps other processes load
+// Redis, and if all of them made their windows larger for that, every answer would be late.
 func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	took := now.Sub(began)
 	if err != nil { // the connection is lost
@@ -223,24 +224,23 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	} else {
 		q.answered = now
 		if q.service == 0 {
-			q.service, q.fastest, q.before = took, took, took
+			q.service, q.fastest = took, took
 		}
 		q.service += (took - q.service) / 8
 		q.fastest = min(q.fastest, took)
 	}
-	way := min(q.before, q.fastest) // about the round trip
+	way := q.fastest // about the round trip
 	good := way + (q.timeout-way)/3
 	switch {
-	case q.queued == 0 && took <= good:
-	case now.Sub(q.measured) > measureAfter: // the round trip may have changed, which only a small window shows
-		q.window = max(minWindow, q.window/4)
-		q.before, q.fastest, q.measured, q.cut = q.fastest, q.timeout, now, now
-	case took <= good && float64(underWay) < q.window/2: // the window did not limit the commands
-	case took <= good:
+	case took < good && float64(underWay) < q.window/2: // the window did not limit the commands
+	case took < good:
 		q.window = min(q.window+float64(n)/2*float64(good-took)/float64(good-way), maxCalls*maxBatch)
-	case began.After(q.cut):
+	case !began.After(q.cut):
+	case q.window > minWindow:
 		q.window = max(minWindow, min(q.window, float64(underWay)*float64(good)/float64(took)))
 		q.cut = now
+	case err == nil:
+		q.fastest = max(q.fastest, min(took, q.timeout/2))
 	}
 }
 
