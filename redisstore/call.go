@@ -38,7 +38,7 @@ func longestWait(t *weir.Transaction) int64 {
 
 // take decides a transaction.
 func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
-	if parts := s.split(t); len(parts) > 1 {
+	if parts := s.split(t); parts != nil {
 		return s.takeParts(ctx, t, parts)
 	}
 	return s.decide(ctx, t, longestWait(t))
@@ -77,10 +77,9 @@ const mostCharges = 10_000
 
 // A call decides transactions that have equal charges.
 type call struct {
-	ts       []*weir.Transaction
-	of       []int // the indexes that the transactions have in their batch
-	within   int64 // see longestWait
-	additive bool  // transactions with equal charges may join the call
+	ts     []*weir.Transaction
+	of     []int // the indexes that the transactions have in their batch
+	within int64 // see longestWait
 
 	*script
 	args []any // the arguments of the command; the method command sets the first two

@@ -72,21 +72,13 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	})
 }
 
-// joins reports whether t may join the call.
+// joins reports whether t may join the call: whether a script can decide all of their equal
+// transactions in one step.
 func (c *call) joins(t *weir.Transaction) bool {
-	if len(c.ts) == 1 { // asked only now, because most keys come once, and reflection takes time
-		c.additive = additive(c.ts[0])
-	}
-	return c.additive && atOnce(t) && slices.Equal(t.Charges, c.ts[0].Charges)
-}
-
-// additive reports whether a script can decide t and transactions with equal charges in one
-// step.
-func additive(t *weir.Transaction) bool {
-	return atOnce(t) && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
+	return atOnce(c.ts[0]) && atOnce(t) && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)
 		return !ok || !reflect.ValueOf(a).Comparable() || c.Cost < 0 || c.Key != t.Charges[0].Key
-	})
+	}) && slices.Equal(t.Charges, c.ts[0].Charges)
 }
 
 // atOnce reports whether t is decided without a wait, and has neither Forget, Force nor AtMost.
@@ -102,7 +94,7 @@ func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
 	}
 	lines := map[string][]*call{}
 	for _, c := range calls {
-		if len(s.split(c.ts[0])) > 1 { // calls of other slots must not overtake this one
+		if s.split(c.ts[0]) != nil { // calls of other slots must not overtake this one
 			for _, c := range calls {
 				s.takeAlone(ctx, c, errs)
 			}

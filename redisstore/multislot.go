@@ -15,71 +15,50 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// takeParts decides a transaction whose keys may be on different nodes. Each call of a script
-// decides the charges of one slot. With Forget or Force, takeParts calls one slot after the
-// other. Otherwise it first asks all slots at the same time. If one slot refuses, takeParts
-// spends nothing. If no slot refuses, it charges one slot after the other, beginning with the
-// slot that has the fewest units left. If a slot then refuses, because another client was
-// faster, takeParts gives back the units that it has spent in the other slots. It gives back
-// exactly those units (see weir.Canceler), so no limit admits too much. After an error the
-// units stay spent.
+// takeParts decides a transaction whose keys may be on different nodes. It first asks all
+// slots at the same time. If one slot refuses, takeParts spends nothing. If no slot refuses,
+// it charges one slot after the other, beginning with the slot that has the fewest units left.
+// If a slot then refuses, because another client was faster, takeParts gives back the units
+// that it has spent in the other slots. It gives back exactly those units (see
+// weir.Canceler), so no limit admits too much. After an error the units stay spent. With
+// Forget or Force no slot refuses, so takeParts asks none.
 //
 // A transaction of several slots never waits: the clocks of the nodes differ, so that the
 // slots could not reserve the same instant. A Delay is an error for the same reason.
 func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part) error {
-	if t.Delay >= time.Microsecond && !t.Forget {
-		return fmt.Errorf("redisstore: a delay of %v of keys in several slots: %w", t.Delay, errors.ErrUnsupported)
+	if t.AtMost > 0 || t.Delay >= time.Microsecond && !t.Forget {
+		return fmt.Errorf("redisstore: AtMost or Delay, with keys in several slots: %w", errors.ErrUnsupported)
 	}
-	if t.AtMost > 0 {
-		return fmt.Errorf("redisstore: AtMost of keys in several slots: %w", errors.ErrUnsupported)
+	t.Decisions, t.Wait, t.Undo = slices.Grow(t.Decisions[:0], len(t.Charges))[:len(t.Charges)], 0, t.Undo[:0]
+	if !t.Forget && !t.Force {
+		if err := s.askAll(ctx, t, parts); err != nil || !t.Allowed() {
+			return err
+		}
+		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
 	}
-	if cap(t.Decisions) < len(t.Charges) {
-		t.Decisions = make([]weir.Decision, len(t.Charges))
-	}
-	t.Decisions, t.Wait, t.Undo = t.Decisions[:len(t.Charges)], 0, t.Undo[:0]
-	if t.Forget || t.Force {
-		return s.takeEachPart(ctx, t, parts)
-	}
-	if err := s.askAll(ctx, t, parts); err != nil || !t.Allowed() {
-		return err
-	}
-	asked := slices.Clone(t.Decisions)
-	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
 	for i := range parts {
 		p := &parts[i]
-		if !p.costs(t, func(cost int64) int64 { return max(0, cost) }) {
-			continue
-		}
-		if err := s.takeEachPart(ctx, t, parts[i:i+1]); err != nil {
+		if err := s.take(ctx, &p.Transaction); err != nil {
 			return err
 		}
 		if !p.Allowed() {
-			s.giveBack(ctx, t, parts[:i])
-			copy(t.Decisions, asked)
+			s.giveBack(ctx, parts[:i])
 			p.fill(t)
 			return nil
 		}
 	}
-	gifts := slices.DeleteFunc(parts, func(p part) bool {
-		return !p.costs(t, func(cost int64) int64 { return min(0, cost) })
-	})
-	return s.takeEachPart(ctx, t, gifts) // last, because units that were given back cannot be taken again
-}
-
-// takeEachPart decides parts one after the other, each with its own call.
-func (s *Store) takeEachPart(ctx context.Context, t *weir.Transaction, parts []part) error {
 	for i := range parts {
-		if err := s.take(ctx, &parts[i].Transaction); err != nil {
-			return err
-		}
 		parts[i].fill(t)
 	}
 	return nil
 }
 
-// A part is the charges of a transaction whose keys are in one slot.
+// A part is the charges of a transaction whose keys are in one slot. Charges that give units
+// back are a part of their own.
 type part struct {
 	weir.Transaction
+	slot  string
+	gives bool  // all costs are below 0
 	where []int // the indexes that the charges have in the whole transaction
 }
 
@@ -90,18 +69,9 @@ func (p *part) fill(t *weir.Transaction) {
 	t.At = p.At
 }
 
-// costs changes the costs of the part: it calls f with the cost that a charge has in t, and
-// f returns the new cost. costs reports whether any of the new costs is not 0.
-func (p *part) costs(t *weir.Transaction, f func(int64) int64) (any bool) {
-	for j, i := range p.where {
-		p.Charges[j].Cost = f(t.Charges[i].Cost)
-		any = any || p.Charges[j].Cost != 0
-	}
-	return any
-}
-
 // left returns how many units the charges of the part would leave, under the limit that would
-// have the fewest left. The slot of the part must have been asked.
+// have the fewest left. The slot of the part must have been asked. A part that spends nothing
+// has the most left. So units are given back last, because they could not be taken again.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
@@ -112,24 +82,23 @@ func (p *part) left() int64 {
 	return least
 }
 
-// split divides a transaction into parts by slot. It may return nil if there is only one
-// slot.
+// split divides a transaction into parts. It returns nil if there is only one slot.
 func (s *Store) split(t *weir.Transaction) (parts []part) {
 	if !s.multiSlot || len(t.Charges) == 1 {
 		return nil
 	}
-	var slots []string
-	for i := range t.Charges {
-		slot := s.slot(t.Charges[i].Key)
-		k := slices.Index(slots, slot)
+	for i, c := range t.Charges {
+		slot, gives := s.slot(c.Key), c.Cost < 0
+		k := slices.IndexFunc(parts, func(p part) bool { return p.slot == slot && p.gives == gives })
 		if k < 0 {
 			k = len(parts)
-			slots, parts = append(slots, slot), append(parts, part{})
+			parts = append(parts, part{slot: slot, gives: gives, Transaction: weir.Transaction{Forget: t.Forget, Force: t.Force}})
 		}
-		p := &parts[k]
-		p.Forget, p.Force = t.Forget, t.Force
-		p.Charges = append(p.Charges, t.Charges[i])
-		p.where = append(p.where, i)
+		parts[k].Charges = append(parts[k].Charges, c)
+		parts[k].where = append(parts[k].where, i)
+	}
+	if !slices.ContainsFunc(parts, func(p part) bool { return p.slot != parts[0].slot }) {
+		return nil
 	}
 	return parts
 }
@@ -152,15 +121,13 @@ func (s *Store) askAll(ctx context.Context, t *weir.Transaction, parts []part) e
 }
 
 // giveBack gives back the units that the parts have spent. It tries once, before ctx ends.
-func (s *Store) giveBack(ctx context.Context, t *weir.Transaction, parts []part) {
+func (s *Store) giveBack(ctx context.Context, parts []part) {
 	for i := range parts {
 		p := &parts[i]
-		if p.costs(t, func(cost int64) int64 { return min(0, -cost) }) {
-			for j, i := range p.where {
-				p.Charges[j].Spent = t.Decisions[i].At
-			}
-			_ = s.take(ctx, &p.Transaction)
+		for j := range p.Charges {
+			p.Charges[j].Cost, p.Charges[j].Spent = -p.Charges[j].Cost, p.Decisions[j].At
 		}
+		_ = s.take(ctx, &p.Transaction)
 	}
 }
 
