@@ -1,6 +1,9 @@
 -- The arithmetic of meter.go. A unit is worth `unit` ticks, `rate` ticks drain in a µs, and
 -- at most `full` ticks may be owed. Every number is an integer below 2^53, except products
 -- that are only compared with a smaller number. (x + -x % y) / y is ⌈x/y⌉.
+local owed -- defined below cancel, because take does not call it: see takeOnly in redisstore
+
+-- copy take
 local function take(at, a, b, till, now, cost, unit, rate, full)
   local debt = a
   if debt > 0 then
@@ -22,10 +25,10 @@ local function take(at, a, b, till, now, cost, unit, rate, full)
         if owes <= 0 then owes, b = 0, unit end
       end
       owes = owes + cost * b
-      local function ticks(x) return b == unit and x or (x + -x % b) / b * unit end
-      local left = ticks(owes)
+      local left = b == unit and owes or (owes + -owes % b) / b * unit
       if left > full then
-        left = ticks(math.max(0, math.min(owes, most) - drained))
+        left = math.max(0, math.min(owes, most) - drained)
+        if b ~= unit then left = (left + -left % b) / b * unit end
         if left >= 9007199254740992 then return 0, at, owes, b, now + most end
       else
         left = math.max(0, left - (now - at) * rate)
@@ -44,8 +47,6 @@ local function take(at, a, b, till, now, cost, unit, rate, full)
   if debt < 0 then debt = 0 end
   return 0, now, debt, unit, now + (debt + -debt % rate) / rate
 end
-
-local owed -- defined below cancel, because take does not call it: see takeOnly in redisstore
 
 local function cancel(at, a, b, till, now, of, n, unit, rate, full)
   if of > at or a <= 0 and of < now then return end

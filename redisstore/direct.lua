@@ -17,7 +17,7 @@ if ARGV[2] ~= '' then
   if known then
     local wait
     repeat
-      «?wait, at#, a#, b#, till# = take@(at#, a#, b#, till#, now, cost, x#, y#, z#&) if wait ~= 0 then break end|
+      «?TAKE if wait ~= 0 then break end|
       »
     until true
     if wait == 0 then

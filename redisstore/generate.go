@@ -1,15 +1,12 @@
 package redisstore
 
 import (
-	"cmp"
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -154,11 +151,7 @@ func generate(shape []shaped) (*script, error) {
 	b.line("local rows, within, delay, times, edges_from")
 	switch {
 	case direct && logs == 0:
-		var takes lua
-		for i, a := range algorithms {
-			takes.line("local take%d\ndo\n%s\ntake%[1]d = take\nend", i+1, takeOnly(a))
-		}
-		b.WriteString(strings.Replace(expand(directLua, shape, of), "TAKES", takes.String(), 1))
+		b.WriteString(expand(directLua, shape, of))
 	case direct && logs == len(shape):
 		b.WriteString(expand(logsLua, shape, of))
 	}
@@ -199,49 +192,6 @@ func (b *lua) algorithm(a weir.Algorithm, i int) {
 		fields += fmt.Sprintf(", %s = %s", name, f)
 	}
 	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
-}
-
-// takeOnly returns the part of an algorithm's Lua that take needs: everything above cancel
-// and queue. A function that a script defines and does not call would add 1 % to its time.
-func takeOnly(a weir.Algorithm) string {
-	text := a.(Scripted).Lua()
-	for _, f := range []string{"cancel", "queue"} {
-		text, _, _ = strings.Cut(text, "local function "+f+"(")
-	}
-	return text
-}
-
-var repeated = regexp.MustCompile(`«([?!]?)([^|»]*)(\|[^»]*)?»`)
-
-// expand repeats the text between « and » once for each charge. A text that begins with ? is
-// repeated only for charges that spend, and a text that begins with ! only for charges of
-// cost 0. In the text, # becomes the number of the charge, @ the number of its algorithm, $
-// its cost, and & the argument with the edges of its windows. The part after | is written
-// between two repetitions; without a | it is a comma and a space.
-func expand(text string, shape []shaped, of []int) string {
-	edges := 2
-	charges := make([]*strings.Replacer, len(shape))
-	for i, c := range shape {
-		cost, edge := "cost", ""
-		if c.look {
-			cost = "0"
-		}
-		if _, ok := c.algorithm.(Edged); ok {
-			edges++
-			edge = fmt.Sprintf(", ARGV[%d]", edges)
-		}
-		charges[i] = strings.NewReplacer("#", strconv.Itoa(i+1), "@", strconv.Itoa(of[i]), "$", cost, "&", edge)
-	}
-	return repeated.ReplaceAllStringFunc(text, func(text string) string {
-		m := repeated.FindStringSubmatch(text)
-		var parts []string
-		for i, c := range shape {
-			if m[1] == "" || (m[1] == "!") == c.look {
-				parts = append(parts, charges[i].Replace(m[2]))
-			}
-		}
-		return strings.Join(parts, cmp.Or(m[3], "|, ")[1:])
-	})
 }
 
 // maxScripts is how many shapes of a Store get a script of their own. There is a bound because

@@ -50,21 +50,32 @@ func TestScriptedMistakes(t *testing.T) {
 	}
 }
 
+// A double is an algorithm under which a unit costs two units of another meter.
+type double struct{ own }
+
+func (d double) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	return d.own.Take(s, l, now, 2*cost)
+}
+
+func (d double) Meter(l *weir.Limit) (unit, rate, full int64) {
+	return d.Algorithm.(redisstore.Metered).Meter(l)
+}
+
 // TestScriptedLayout: the Lua of an algorithm need not be indented, so a function that take
-// defines may begin a line.
+// defines may begin a line. Of two functions take the second one decides.
 func TestScriptedLayout(t *testing.T) {
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})))
-	fixed := algorithms.FixedWindow(3, 10_000*time.Hour)
-	limit := fixed
-	limit.Algorithm = own{fixed.Algorithm, "flat", fixed.Algorithm.(redisstore.Scripted).Lua() + `
+	limit := algorithms.GCRA(6, 10_000*time.Hour)
+	first, _, _ := strings.Cut(limit.Algorithm.(redisstore.Scripted).Lua(), "local function cancel(")
+	limit.Algorithm = double{own{limit.Algorithm, "flat", first + `
 local inner = take
-local function take(at, a, b, till, now, cost, quota, period, burst)
-local function same(n)
-return n
+local function take(at, a, b, till, now, cost, unit, rate, full)
+local function twice(n)
+return 2 * n
 end
-return inner(at, a, b, till, now, same(cost), quota, period, burst)
+return inner(at, a, b, till, now, twice(cost), unit, rate, full)
 end
-`}
+`}}
 	for i := range 5 {
 		tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
 		if err := store.Take(t.Context(), tx); err != nil {
