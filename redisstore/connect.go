@@ -95,7 +95,7 @@ func (q *queue) dial() {
 	defer cancel()
 	cmd := once{redis.NewCmd(ctx, "time")}
 	err := q.sendSafely(ctx, []once{cmd})
-	if answer := cmd.Err(); err == nil && answer != nil && refusesPassword(answer) {
+	if answer := cmd.Err(); redis.HasErrorPrefix(answer, "WRONGPASS") || redis.HasErrorPrefix(answer, "NOAUTH") {
 		err = answer
 	}
 	q.mu.Lock()
@@ -126,8 +126,4 @@ func (q *queue) failAll() {
 func isAnswer(err error) bool {
 	answer := redis.Error(nil)
 	return errors.As(err, &answer)
-}
-
-func refusesPassword(err error) bool {
-	return redis.HasErrorPrefix(err, "WRONGPASS") || redis.HasErrorPrefix(err, "NOAUTH")
 }

@@ -17,20 +17,17 @@ import (
 // a cluster TakeEach makes one round trip for each slot, all at the same time. If a
 // transaction has keys of several slots, TakeEach decides all transactions one by one.
 func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
-	errs := make([]error, len(ts))
 	if err := ctx.Err(); err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+		return slices.Repeat([]error{err}, len(ts))
 	}
+	errs := make([]error, len(ts))
 	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
 	defer cancel()
 	s.decideAll(budget, s.group(ts, errs), errs)
 	failed := false
 	for i, err := range errs {
 		if err != nil {
-			errs[i], failed = s.timeoutCause(ctx, budget, err), true
+			errs[i], failed = s.timeoutCause(budget, err), true
 		}
 	}
 	if !failed {
@@ -88,7 +85,7 @@ func atOnce(t *weir.Transaction) bool { return longestWait(t) == 0 && t.AtMost <
 // slot. If a call in a cluster has keys of several slots, decideAll decides all calls one
 // by one.
 func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
-	if !s.multiSlot {
+	if s.queue != nil {
 		s.decideLine(ctx, calls, errs)
 		return
 	}

@@ -84,7 +84,7 @@ func (p *part) left() int64 {
 
 // split divides a transaction into parts. It returns nil if there is only one slot.
 func (s *Store) split(t *weir.Transaction) (parts []part) {
-	if !s.multiSlot || len(t.Charges) == 1 {
+	if s.queue != nil || len(t.Charges) == 1 {
 		return nil
 	}
 	for i, c := range t.Charges {

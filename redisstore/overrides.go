@@ -16,11 +16,11 @@ const overridesTimeout = 2 * time.Second
 // The field with the empty name is the version: the time of the newest change. The hash has
 // no TTL, so Redis evicts it only if the name of its maxmemory-policy begins with allkeys.
 var loadOverrides = redis.NewScript(`
+local fields = {'', redis.call('HGET', KEYS[1], '') or ''}
+if fields[2] ~= ARGV[1] then fields = redis.call('HGETALL', KEYS[1]) end
 local t = redis.call('TIME')
-local now = string.format('%.0f', t[1] * 1000000 + t[2])
-local newest = redis.call('HGET', KEYS[1], '') or ''
-if newest == ARGV[1] then return {newest, now, {}} end
-return {newest, now, redis.call('HGETALL', KEYS[1])}`)
+fields[#fields + 1] = string.format('%.0f', t[1] * 1000000 + t[2])
+return fields`)
 
 // saveOverride gets a name, a text, a duration in µs (0: without end), and how many overrides
 // there may be. If there are already that many others, the script first removes the overrides
@@ -58,29 +58,20 @@ func (s *Store) overridesKey() string { return s.prefix + "overrides" }
 func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
 	defer cancel()
-	reply, err := loadOverrides.Run(ctx, s.rdb, []string{s.overridesKey()}, version).Slice()
+	fields, err := loadOverrides.Run(ctx, s.rdb, []string{s.overridesKey()}, version).StringSlice()
+	var micros int64
+	if err == nil {
+		micros, err = strconv.ParseInt(fields[len(fields)-1], 10, 64)
+	}
 	if err != nil {
 		return nil, "", now, fmt.Errorf("redisstore: overrides: %w", err)
 	}
-	micros := int64(0)
-	var fields []any
-	if len(reply) == 3 {
-		newest, _ = reply[0].(string)
-		text, _ := reply[1].(string)
-		micros, _ = strconv.ParseInt(text, 10, 64)
-		fields, _ = reply[2].([]any)
-	}
-	if micros == 0 {
-		return nil, "", now, fmt.Errorf("redisstore: overrides: the reply cannot be read")
-	}
 	kept = make(map[string]string, len(fields)/2)
 	for i := 0; i+1 < len(fields); i += 2 {
-		name, _ := fields[i].(string)
-		text, _ := fields[i+1].(string)
-		if name != "" {
-			kept[name] = text
-		}
+		kept[fields[i]] = fields[i+1]
 	}
+	newest = kept[""]
+	delete(kept, "")
 	return kept, newest, time.UnixMicro(micros), nil
 }
 

@@ -160,12 +160,12 @@ func (q *queue) start(now time.Time) {
 // take removes the next batch from the queue. The result n is the number of its commands.
 // take refuses asks whose answers would be late.
 func (q *queue) take(now time.Time) (batch []*ask, n int) {
-	room := max(1, min(maxBatch, int(q.window)-q.inFlight))
-	if q.calls(now) >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
-		room = max(1, min(room, (q.queued+1)/2)) // the answers of smaller calls come sooner
-	}
 	if q.runners > 0 && float64(q.inFlight) >= q.window {
 		return nil, 0
+	}
+	room := min(maxBatch, int(q.window)-q.inFlight) // the first ask needs none
+	if q.calls(now) >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
+		room = min(room, (q.queued+1)/2) // the answers of smaller calls come sooner
 	}
 	for len(q.waiting) > 0 && (n == 0 || n+len(q.waiting[0].cmds) <= room) {
 		a := q.pop()

@@ -4,6 +4,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,13 +58,12 @@ var ErrTimeout = errors.New("redisstore: no answer in time")
 // other requests may be refused, and a unit may be lost. A limit never admits more than it
 // should.
 type Store struct {
-	rdb       redis.UniversalClient
-	prefix    string
-	timeout   time.Duration
-	multiSlot bool // keys may be on different nodes
+	rdb     redis.UniversalClient
+	prefix  string
+	timeout time.Duration
 
-	queue   *queue      // nil if multiSlot
-	queues  sync.Map    // *redis.Client → *queue, if multiSlot
+	queue   *queue      // nil if keys may be on different nodes
+	queues  sync.Map    // *redis.Client → *queue, for the nodes
 	located atomic.Bool // the nodes of the cluster are known
 
 	scripts scripts
@@ -86,21 +86,20 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	case o.Timeout < 0:
 		return nil, fmt.Errorf("redisstore: timeout %v is below 0", o.Timeout)
 	}
-	s := &Store{rdb: rdb, prefix: o.Prefix, timeout: o.Timeout}
-	if s.prefix == "" {
-		s.prefix = defaultPrefix
+	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, defaultTimeout)}
+	watch := func(node *redis.Client) { node.AddHook(&s.dials) }
+	switch rdb := rdb.(type) {
+	case *redis.ClusterClient:
+		rdb.OnNewNode(watch)
+		return s, nil
+	case *redis.Ring:
+		rdb.OnNewNode(watch)
+		return s, nil
+	case *redis.Client:
+		watch(rdb)
 	}
-	if s.timeout == 0 {
-		s.timeout = defaultTimeout
-	}
-	switch rdb.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-		s.multiSlot = true
-	default:
-		s.queue = newQueue(rdb, s.timeout)
-		s.queue.warm()
-	}
-	s.dials.watch(rdb)
+	s.queue = newQueue(rdb, s.timeout)
+	s.queue.warm()
 	return s, nil
 }
 
@@ -120,7 +119,7 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
 	defer cancel()
 	if err := s.take(budget, t); err != nil {
-		return s.timeoutCause(ctx, budget, err)
+		return s.timeoutCause(budget, err)
 	}
 	return nil
 }
@@ -128,7 +127,7 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 // timeoutCause turns a timeout into an error that names its cause: the caller's context, the
 // store's Timeout, a client whose own timeout is shorter, or a failed connection. It explains
 // other errors as say does.
-func (s *Store) timeoutCause(ctx, budget context.Context, err error) error {
+func (s *Store) timeoutCause(budget context.Context, err error) error {
 	if budget.Err() != nil {
 		if cause := context.Cause(budget); cause != ErrTimeout {
 			return cause
@@ -138,10 +137,6 @@ func (s *Store) timeoutCause(ctx, budget context.Context, err error) error {
 	timeout := net.Error(nil)
 	if !errors.Is(err, redis.ErrPoolTimeout) && !(errors.As(err, &timeout) && timeout.Timeout()) {
 		return say(err)
-	}
-	end, _ := budget.Deadline()
-	if caller, ok := ctx.Deadline(); ok && !caller.After(end) && time.Until(end) <= 0 {
-		return context.DeadlineExceeded // the connection has noticed the caller's deadline before ctx did
 	}
 	return s.dials.timeout(err)
 }

@@ -104,19 +104,13 @@ func redirected(err error) bool {
 // node returns the client of the node that has key. The first call looks up the nodes of
 // the cluster, within the client's own timeouts.
 func (s *Store) node(ctx context.Context, key string) (*redis.Client, error) {
-	if s.located.Load() {
-		return s.find(ctx, key)
+	if !s.located.Load() {
+		if err := await(ctx, func(ctx context.Context) error { _, err := s.find(ctx, key); return err }); err != nil {
+			return nil, err
+		}
+		s.located.Store(true)
 	}
-	found := make(chan *redis.Client, 1)
-	if err := await(ctx, func(ctx context.Context) error {
-		node, err := s.find(ctx, key)
-		found <- node
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	s.located.Store(true)
-	return <-found, nil
+	return s.find(ctx, key)
 }
 
 func (s *Store) find(ctx context.Context, key string) (*redis.Client, error) {
