@@ -57,23 +57,23 @@ func (m *matrix) other(args ...any) {
 
 var troubles = []trouble{
 	{"out of memory", func(m *matrix) { m.do("CONFIG", "SET", "maxmemory", "1") },
-		func(m *matrix) { m.do("CONFIG", "SET", "maxmemory", "0") }, "redisstore: Redis is out of memory: OOM ", false},
+		func(m *matrix) { m.do("CONFIG", "SET", "maxmemory", "0") }, "redisstore: Redis answers: OOM ", false},
 	{"a replica", func(m *matrix) { m.do("REPLICAOF", "127.0.0.1", "1") },
-		func(m *matrix) { m.do("REPLICAOF", "NO", "ONE") }, "redisstore: this Redis is a replica: READONLY ", false},
+		func(m *matrix) { m.do("REPLICAOF", "NO", "ONE") }, "redisstore: Redis answers: READONLY ", false},
 	{"a replica without its master", func(m *matrix) {
 		m.do("CONFIG", "SET", "replica-serve-stale-data", "no")
 		m.do("REPLICAOF", "127.0.0.1", "1")
-	}, func(m *matrix) { m.do("REPLICAOF", "NO", "ONE") }, "redisstore: this Redis is a replica without its master: MASTERDOWN ", false},
+	}, func(m *matrix) { m.do("REPLICAOF", "NO", "ONE") }, "redisstore: Redis answers: MASTERDOWN ", false},
 	{"loading", func(m *matrix) {
 		m.do("DEBUG", "POPULATE", "10000")
 		m.do("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
 		m.do("CONFIG", "SET", "key-load-delay", "1000")
 		m.other("DEBUG", "RELOAD")
-	}, func(m *matrix) { m.do("CONFIG", "SET", "key-load-delay", "0") }, "redisstore: Redis is loading its data: LOADING ", false},
+	}, func(m *matrix) { m.do("CONFIG", "SET", "key-load-delay", "0") }, "redisstore: Redis answers: LOADING ", false},
 	{"busy with a script", func(m *matrix) {
 		m.do("CONFIG", "SET", "busy-reply-threshold", "1")
 		m.other("EVAL", "while true do end", "0")
-	}, func(m *matrix) { m.do("SCRIPT", "KILL") }, "redisstore: Redis is busy with a script: BUSY ", false},
+	}, func(m *matrix) { m.do("SCRIPT", "KILL") }, "redisstore: Redis answers: BUSY ", false},
 	{"cannot save", func(m *matrix) {
 		dir := m.admin.ConfigGet(context.Background(), "dir").Val()["dir"]
 		if err := os.Mkdir(filepath.Join(dir, "taken"), 0o700); err != nil {
@@ -81,13 +81,13 @@ var troubles = []trouble{
 		}
 		m.do("CONFIG", "SET", "save", "3600 1")
 		m.do("BGSAVE")
-	}, func(m *matrix) { m.do("CONFIG", "SET", "save", "") }, "redisstore: Redis cannot save and takes no writes: MISCONF ", false},
+	}, func(m *matrix) { m.do("CONFIG", "SET", "save", "") }, "redisstore: Redis answers: MISCONF ", false},
 	{"no permission", func(m *matrix) { m.do("ACL", "SETUSER", "default", "-evalsha", "-eval") },
-		func(m *matrix) { m.do("ACL", "SETUSER", "default", "+@all") }, "redisstore: the user of Redis may not use a command or a key: NOPERM ", false},
+		func(m *matrix) { m.do("ACL", "SETUSER", "default", "+@all") }, "redisstore: Redis answers: NOPERM ", false},
 	{"a wrong password", func(m *matrix) {
 		m.do("CONFIG", "SET", "requirepass", "another")
 		m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-	}, func(m *matrix) { m.do("CONFIG", "SET", "requirepass", matrixPassword) }, "redisstore: Redis refuses the password: WRONGPASS ", false},
+	}, func(m *matrix) { m.do("CONFIG", "SET", "requirepass", matrixPassword) }, "redisstore: Redis answers: WRONGPASS ", false},
 	{"too many clients", func(m *matrix) {
 		m.do("CONFIG", "SET", "maxclients", "1")
 		m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -95,7 +95,7 @@ var troubles = []trouble{
 	{"a value of another program", func(m *matrix) {
 		m.do("DEL", "weir:r:{.k}")
 		m.do("HSET", "weir:r:{.k}", "f", "v")
-	}, func(m *matrix) { m.do("DEL", "weir:r:{.k}") }, "WRONGTYPE", true},
+	}, func(m *matrix) { m.do("DEL", "weir:r:{.k}") }, "redisstore: Redis answers: WRONGTYPE ", true},
 	{"scripts flushed", func(m *matrix) { m.do("SCRIPT", "FLUSH") }, func(*matrix) {}, "none", false},
 }
 

@@ -6,37 +6,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed83679106/weir"
 )
 
-// meanings explain the first words of errors of Redis, for operators who read the log.
-var meanings = [...]struct{ prefix, means string }{
-	{"WRONGPASS", "Redis refuses the password"},
-	{"NOAUTH", "Redis wants a password"},
-	{"NOPERM", "the user of Redis may not use a command or a key"},
-	{"OOM", "Redis is out of memory"},
-	{"MISCONF", "Redis cannot save and takes no writes"},
-	{"READONLY", "this Redis is a replica"},
-	{"LOADING", "Redis is loading its data"},
-	{"BUSY", "Redis is busy with a script"},
-	{"NOREPLICAS", "Redis has too few replicas and takes no writes"},
-	{"MASTERDOWN", "this Redis is a replica without its master"},
-	{"CLUSTERDOWN", "the cluster is down"},
-	{"WRONGTYPE", "a key holds what no store has written"},
-}
-
-// say adds the meaning to an error with which Redis has answered. It returns other errors
-// unchanged.
+// say names Redis in an error with which it has answered. It returns other errors unchanged.
 func say(err error) error {
 	if !isAnswer(err) {
 		return err
-	}
-	for _, m := range meanings {
-		if redis.HasErrorPrefix(err, m.prefix) {
-			return fmt.Errorf("redisstore: %s: %w", m.means, err)
-		}
 	}
 	return fmt.Errorf("redisstore: Redis answers: %w", err)
 }
