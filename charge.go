@@ -72,25 +72,29 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	if shadow {
 		t, items = &v.extras().shadow, &v.extra.items
 	}
+	n := len(t.Charges)
+	v.owe(t, items, policies, key, cost)
+	for i := n; i < len(t.Charges) && buffer > 0; i++ {
+		limit := &t.Charges[i].Limit
+		limit.Period += buffer
+		if err := limit.fault(); err != nil {
+			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, limit.Name, buffer, err, errLimitsFor)
+		}
+	}
+	return nil
+}
+
+// owe adds a charge to t and an item to items for each policy.
+func (v *verdict) owe(t *Transaction, items *[]item, policies []policy, key string, cost int64) {
 	for i := range policies {
 		p, c, it := &policies[i], oneMore(&t.Charges), oneMore(items)
 		// Mostly c and it have the values of an earlier request under the same limit.
-		if it.policy != p || c.Limit.Period != p.limit.Period || buffer > 0 {
-			// The fields are assigned one by one, because a copy of a struct would wait for
-			// the writes of its fields.
-			c.Limit = p.limit
-			if buffer > 0 {
-				c.Limit.Period += buffer
-				if err := c.Limit.fault(); err != nil {
-					return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, c.Limit.Name, buffer, err, errLimitsFor)
-				}
-			}
-			c.Rule, c.Spent, it.policy = rule.Name, 0, p
+		if it.policy != p || c.Limit.Period != p.limit.Period {
+			c.Rule, c.Limit, c.Spent, it.policy = p.rule.Name, p.limit, 0, p
 		}
 		c.Key, c.Cost, it.key, it.cost = key, cost, key, cost
 		v.flies = v.flies || p.inFlight
 	}
-	return nil
 }
 
 // errLimitsFor marks an invalid limit that New could not find. The store has not failed, so

@@ -3,6 +3,7 @@ package weir
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/seed83679106/weir/internal/fields"
@@ -78,6 +79,11 @@ var triples = [...]triple{
 	{Twitter, &fields.Twitter},
 }
 
+// triples returns the triples that the dialect sends.
+func (d Dialect) triples() []triple {
+	return slices.DeleteFunc(slices.Clone(triples[:]), func(t triple) bool { return d&t.dialect == 0 })
+}
+
 const exposeField = "Access-Control-Expose-Headers"
 
 // validate returns an error for unknown dialects, and for dialects that exclude each other.
@@ -97,10 +103,7 @@ func (d Dialect) validate() error {
 // scripts from another origin only if the field is listed.
 func (d Dialect) exposed(units []string) string {
 	names := []string{fields.RetryAfter}
-	for _, t := range triples {
-		if d&t.dialect == 0 {
-			continue
-		}
+	for _, t := range d.triples() {
 		for _, unit := range units {
 			named := t.Named(unit)
 			names = append(names, named.Limit, named.Remaining, named.Reset)

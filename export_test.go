@@ -1,6 +1,9 @@
 package weir
 
-import "context"
+import (
+	"context"
+	"net/http"
+)
 
 // Joined returns a Store that sends every transaction through the shared calls of store,
 // which Coalesce has made, even when no other call is under way.
@@ -40,3 +43,11 @@ func PreparedOverrides(l *Limiter) (n int) {
 	l.rules[0].prepared.Range(func(any, any) bool { n++; return true })
 	return n
 }
+
+// General limits the requests to next as Handler does, but never by serveSingle.
+func General(l *Limiter, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
+}
+
+// IsSingle reports whether serveSingle serves the requests to l.
+func IsSingle(l *Limiter) bool { return l.isSingle() }

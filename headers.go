@@ -109,25 +109,24 @@ func (w *fieldWriter) setNew(name string, n int64) {
 	w.set(name, start)
 }
 
-// write writes the items in every dialect of d. at is the store's clock at the decision.
-func (w *fieldWriter) write(d Dialect, items []item, at time.Time, refused bool) {
+// write writes the items in every dialect of d, which sends triples. at is the store's clock
+// at the decision.
+func (w *fieldWriter) write(d Dialect, triples []triple, items []item, at time.Time, refused bool) {
 	if d&withTexts != 0 {
 		w.room()
 	}
 	for i := range triples {
 		t := &triples[i]
-		switch {
-		case d&t.dialect == 0:
-		case t.dialect&perUnit == 0:
+		if t.dialect&perUnit == 0 {
 			if it := tightest(items, ""); it != nil {
 				w.writeTriple(t.Triple, it, at)
 			}
-		default:
-			for j := range items {
-				if it := tightest(items, items[j].rule.Unit); it != nil && firstOfUnit(items, j) {
-					named := t.Named(it.rule.Unit)
-					w.writeTriple(&named, it, at)
-				}
+			continue
+		}
+		for j := range items {
+			if it := tightest(items, items[j].rule.Unit); it != nil && firstOfUnit(items, j) {
+				named := t.Named(it.rule.Unit)
+				w.writeTriple(&named, it, at)
 			}
 		}
 	}
@@ -281,7 +280,7 @@ func (l *Limiter) writeHeaders(f *fieldWriter) {
 		for o := v.outer; o != nil; o = verdictOf(o.Context) {
 			items = slices.Concat(items, o.items)
 		}
-		f.write(l.o.Headers, items, v.At, v.refused)
+		f.write(l.o.Headers, l.triples, items, v.At, v.refused)
 	}
 	if v.refused {
 		wait := v.RetryAfter()

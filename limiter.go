@@ -33,9 +33,17 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: !settles && l.tells(v)}
 	fresh := len(f.h) == 0 && l.expose == nil
 	l.writeHeaders(&f)
-	switch {
-	case settles:
+	if settles {
 		l.serveAndSettle(w, r, v, next)
+		return
+	}
+	l.finish(w, r, next, &f, fresh)
+}
+
+// finish writes the refusal or calls next, and recycles the verdict. fresh says that the
+// response had no fields before those of f.
+func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handler, f *fieldWriter, fresh bool) {
+	switch v := f.v; {
 	case f.tells:
 		told := f.tell()
 		l.recycle(v)
@@ -83,58 +91,13 @@ func (w *fieldWriter) tell() *verdict {
 // without a body or credentials (Fetch standard, CORS-preflight request). A client
 // certificate belongs to the connection and is ignored.
 func preflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+	return r.Method == http.MethodOptions && isPreflight(r) // the comparison is inlined, so most requests cost no call
+}
+
+func isPreflight(r *http.Request) bool {
+	return r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
-}
-
-// newVerdict returns the verdict of r, recycled or new, with room for the limits of all
-// rules.
-func (l *Limiter) newVerdict(r *http.Request) *verdict {
-	v, _ := l.pool.Get().(*verdict)
-	if v == nil {
-		v, _ = makeVerdict(l.limits, false)
-		v.inquiry = new(inquiry)
-	}
-	v.Context = r.Context()
-	v.outer = verdictOf(v.Context)
-	return v
-}
-
-// makeVerdict returns a verdict that has no inquiry, with room for the given number of
-// limits. If withText, the same memory has room for the texts of header fields.
-func makeVerdict(limits int, withText bool) (*verdict, *text) {
-	switch {
-	case limits <= 1 && !withText:
-		m := new(struct {
-			verdict
-			items [1]item
-		})
-		m.verdict.items = m.items[:0]
-		return &m.verdict, nil
-	case limits <= 1:
-		m := new(struct {
-			verdict
-			items [1]item
-			text
-		})
-		m.verdict.items = m.items[:0]
-		return &m.verdict, &m.text
-	case limits <= 4:
-		m := new(struct {
-			verdict
-			items [4]item
-			text
-		})
-		m.verdict.items = m.items[:0]
-		return &m.verdict, &m.text
-	}
-	m := new(struct {
-		verdict
-		text
-	})
-	m.items = make([]item, 0, limits)
-	return &m.verdict, &m.text
 }
 
 // decide charges the rules that apply to r and records the outcome in v. It does not
@@ -271,30 +234,6 @@ func (v *verdict) hideChecks() {
 	clear(v.Charges[n:]) // they would keep keys alive
 	clear(v.checks)      // they would, too
 	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
-}
-
-// recycle puts v, with its inquiry, into the pool for another request.
-func (l *Limiter) recycle(v *verdict) {
-	v.reset()
-	for i := range v.items {
-		v.items[i].key = ""
-		if !l.instant { // such a store may have changed the charges
-			v.items[i].policy = nil
-		}
-	}
-	v.Context, v.outer, v.extra, v.items = nil, nil, nil, v.items[:0]
-	v.refused, v.free, v.entered, v.flies = false, false, false, false
-	l.pool.Put(v)
-}
-
-// reset empties the transaction, but keeps its memory and its plans.
-func (t *Transaction) reset() {
-	for i := range t.Charges {
-		t.Charges[i].Key = "" // the pool must not keep keys alive
-	}
-	clear(t.next) // it must not keep the logs of states either
-	t.Charges, t.Decisions, t.Undo, t.next = t.Charges[:0], t.Decisions[:0], t.Undo[:0], t.next[:0]
-	t.Within, t.Delay, t.Wait, t.Forget, t.At, t.Refusal = 0, 0, 0, false, time.Time{}, Refusal{}
 }
 
 // enter returns how long a request may wait: at most maxWait, and no longer than its

@@ -99,9 +99,10 @@ type Limiter struct {
 	rules   []*rule
 	limits  int // how many limits all rules have, without the limits of LimitsFor
 	o       Options
-	settles bool // a rule has Settle
-	guards  bool // a rule can refuse requests that it does not charge
-	jitters bool // a rule has RetryJitter
+	settles bool     // a rule has Settle
+	guards  bool     // a rule can refuse requests that it does not charge
+	jitters bool     // a rule has RetryJitter
+	triples []triple // that the dialect sends
 	expose  []string
 	log     errorLog
 
@@ -123,7 +124,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store, o: o, log: errorLog{logger: o.Logger}, instant: isInstant(store)}
+	l := &Limiter{store: store, o: o, triples: o.Headers.triples(), log: errorLog{logger: o.Logger}, instant: isInstant(store)}
 	names := map[string]bool{}
 	var units []string
 	for i := range o.Rules {
@@ -235,6 +236,9 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 // Settle, and Flusher, Hijacker, io.ReaderFrom and http.ResponseController then keep
 // working.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
+	if l.isSingle() {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serveSingle(w, r, next) })
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 

@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"net/http"
 	"sync/atomic"
 	"time"
 )
@@ -42,6 +43,89 @@ type extra struct {
 	items    []item       // of shadow
 	spent    bool         // shadow was allowed
 	used     atomic.Int64 // see ReportUsage
+}
+
+// newVerdict returns an empty verdict of r, recycled or new, with room for the limits of all
+// rules.
+func (l *Limiter) newVerdict(r *http.Request) *verdict {
+	v := l.anyVerdict(r)
+	v.empty()
+	return v
+}
+
+// anyVerdict does what newVerdict does, but does not empty a recycled verdict: its charges
+// and items lack only their keys.
+func (l *Limiter) anyVerdict(r *http.Request) *verdict {
+	v, _ := l.pool.Get().(*verdict)
+	if v == nil {
+		v, _ = makeVerdict(l.limits, false)
+		v.inquiry = new(inquiry)
+	}
+	v.Context = r.Context()
+	v.outer = verdictOf(v.Context)
+	return v
+}
+
+// makeVerdict returns a verdict that has no inquiry, with room for the given number of
+// limits. If withText, the same memory has room for the texts of header fields.
+func makeVerdict(limits int, withText bool) (*verdict, *text) {
+	switch {
+	case limits <= 1 && !withText:
+		m := new(struct {
+			verdict
+			items [1]item
+		})
+		m.verdict.items = m.items[:0]
+		return &m.verdict, nil
+	case limits <= 1:
+		m := new(struct {
+			verdict
+			items [1]item
+			text
+		})
+		m.verdict.items = m.items[:0]
+		return &m.verdict, &m.text
+	case limits <= 4:
+		m := new(struct {
+			verdict
+			items [4]item
+			text
+		})
+		m.verdict.items = m.items[:0]
+		return &m.verdict, &m.text
+	}
+	m := new(struct {
+		verdict
+		text
+	})
+	m.items = make([]item, 0, limits)
+	return &m.verdict, &m.text
+}
+
+// recycle puts v, with its inquiry, into the pool for another request. The pool must not
+// keep keys alive, nor the logs of states.
+func (l *Limiter) recycle(v *verdict) {
+	for i := range v.Charges {
+		v.Charges[i].Key = ""
+	}
+	for i := range v.items {
+		v.items[i].key = ""
+		if !l.instant { // such a store may have changed the charges
+			v.items[i].policy = nil
+		}
+	}
+	clear(v.next)
+	v.Context, v.outer, v.extra, v.refused, v.Refusal = nil, nil, nil, false, Refusal{}
+	l.pool.Put(v)
+}
+
+// empty empties a recycled verdict, but keeps its memory and its plans.
+func (v *verdict) empty() {
+	v.items = v.items[:0]
+	v.free, v.entered, v.flies = false, false, false
+	t := &v.Transaction
+	t.Charges, t.Decisions, t.Undo, t.next = t.Charges[:0], t.Decisions[:0], t.Undo[:0], t.next[:0]
+	t.Within, t.Delay, t.Wait, t.Forget, t.At = 0, 0, 0, false, time.Time{}
 }
 
 type verdictKey struct{}

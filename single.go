@@ -1,0 +1,48 @@
+package weir
+
+import (
+	"net/http"
+
+	"github.com/seed83679106/weir/internal/storedkey"
+)
+
+// isSingle reports whether serveSingle can serve the requests to l. It can if l has only one
+// limit, whose states are in memory, and no option that makes a rule more than a key, a cost
+// and a limit.
+func (l *Limiter) isSingle() bool {
+	r := l.rules[0]
+	return l.instant && len(l.rules) == 1 && l.limits == 1 && !r.policies[0].inFlight && !l.guards && !l.settles &&
+		r.Allow == nil && r.AllowFrom == nil && r.Shadow == 0 && l.o.MaxWait == 0
+}
+
+// serveSingle does what serve does, in three quarters of the time, because it asks only what
+// a Limiter with a single limit must ask. A recycled verdict already has the charge of that
+// limit, so that only its key and its cost change.
+func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if !l.o.ChargePreflight && preflight(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	rule := l.rules[0]
+	key, applies := rule.Key(r)
+	if !applies {
+		next.ServeHTTP(w, r)
+		return
+	}
+	v := l.anyVerdict(r)
+	if len(v.items) == 0 {
+		v.owe(&v.Transaction, &v.items, rule.policies, "", 0)
+	}
+	c, it := &v.Charges[0], &v.items[0]
+	c.Key, c.Cost = storedkey.Of(key), rule.cost(r)
+	it.key, it.cost = c.Key, c.Cost
+	e := Event{Request: r, Transaction: &v.Transaction}
+	if l.ask(v, &e); e.Err != nil {
+		l.o.OnError(w, r, next, e.Err) // v is not recycled, as in serve
+		return
+	}
+	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: l.tells(v)}
+	fresh := len(f.h) == 0 && l.expose == nil
+	l.writeHeaders(&f)
+	l.finish(w, r, next, &f, fresh)
+}
