@@ -1,6 +1,10 @@
 package algorithms
 
-import "github.com/seed83679106/weir"
+import (
+	"math/bits"
+
+	"github.com/seed83679106/weir"
+)
 
 // A lease spends units in advance and uses them later. The limit must hold as if the units
 // were spent only when they are used.
@@ -76,10 +80,16 @@ func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 // therefore returns at most the units that are left of the debt after the decision d. That
 // debt drains in the ResetAfter of d, which is rounded up to a whole µs.
 func (m meter) held(d weir.Decision, at, now, n int64) int64 {
-	owed := min(int64(d.ResetAfter)/microsecond-1, m.full()/m.rate) - (now - at)
-	if owed <= 0 {
+	owed := max(0, int64(d.ResetAfter)/microsecond-1)
+	if hi, ticks := bits.Mul64(uint64(owed), uint64(m.rate)); hi > 0 || ticks > uint64(m.full()) {
+		owed = m.full() / m.rate
+	}
+	if owed -= now - at; owed <= 0 {
 		return 0
 	}
-	units, _ := mulDiv(owed, m.rate, m.unit)
-	return min(n, units)
+	left := owed * m.rate // at most m.full()
+	if n <= m.size && n*m.unit <= left {
+		return n // most calls end here, without a division
+	}
+	return min(n, left/m.unit)
 }
