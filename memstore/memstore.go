@@ -93,10 +93,24 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	if len(t.Charges) == 1 {
-		return s.takeOne(t)
+	if len(t.Charges) != 1 {
+		return s.takeSeveral(t)
 	}
-	return s.takeSeveral(t)
+	// When Take reads the clock and when it takes the lock, the processor first completes all
+	// earlier instructions. So Take computes the hash before both, reads the clock before the
+	// lock, so that no other call waits for the clock, and takeMeter fills in the decision after
+	// the lock is released.
+	c, p := &t.Charges[0], t.Plan(0)
+	h := s.hash(c.Key)
+	id, sh := fingerprint(h, p.Names), &s.shards[index(h, len(s.shards))]
+	now := s.clock.now()
+	sh.mu.Lock()
+	now = sh.instant(now)
+	sl := sh.table.find(id)
+	if atOnce(t) && meters(p, c) && readable(sl, p) {
+		return sh.takeMeter(t, p, sl, id, now, c.Cost)
+	}
+	return sh.takeState(t, sl, id, now)
 }
 
 // takeSeveral decides a transaction with no charge, or with two or more.
@@ -114,24 +128,6 @@ func (s *Store) takeSeveral(t *weir.Transaction) error {
 	default:
 		return s.takeAll(t, make([]lane, n))
 	}
-}
-
-// takeOne decides one charge. It reads the clock before it takes the lock, so that no other
-// call waits for the clock. When takeOne reads the clock and when it takes the lock, the
-// processor first completes all earlier instructions. So takeOne computes the hash before
-// both, and takeMeter fills in the decision after the lock is released.
-func (s *Store) takeOne(t *weir.Transaction) error {
-	c, p := &t.Charges[0], t.Plan(0)
-	h := s.hash(c.Key)
-	id, sh := fingerprint(h, p.Names), &s.shards[index(h, len(s.shards))]
-	now := s.clock.now()
-	sh.mu.Lock()
-	now = sh.instant(now)
-	sl := sh.table.find(id)
-	if atOnce(t) && meters(p, c) && readable(sl, p) {
-		return sh.takeMeter(t, p, sl, id, now, c.Cost)
-	}
-	return sh.takeState(t, sl, id, now)
 }
 
 // takeState decides one charge of any algorithm, and unlocks the shard.
