@@ -32,12 +32,10 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 		WriteTimeout:             timeout + lateness,
 		PoolTimeout:              timeout,
 		PoolSize:                 maxCalls,
-		MinIdleConns:             minIdle,
+		MinIdleConns:             2,
 		ContextTimeoutEnabled:    true,
 	}
 }
-
-const minIdle = 2
 
 // Warnings returns a sentence for each setting of the client that works against the store.
 // It returns no sentence for a client with ClientOptions.

@@ -117,15 +117,19 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 		return errStalled
 	}
 	rounds := float64(q.queued) / min(q.window, float64(q.calls(now)*maxBatch))
-	if end, ok := a.ctx.Deadline(); ok && !a.must && time.Duration((rounds+1.25)*float64(q.takes())) > end.Sub(now) {
+	if q.late(a, rounds, now) {
 		return weir.ErrBusy
 	}
 	return nil
 }
 
-// takes returns how long a call probably takes, but at most half of the timeout. While
-// calls take longer than that, the window shrinks, so that later calls take less time.
-func (q *queue) takes() time.Duration { return min(q.service, q.timeout/2) }
+// late reports whether the answer of an ask would be late, if the ask is sent after so many
+// rounds of calls. A call counts as half of the timeout at most: while calls take longer, the
+// window shrinks, so that later calls take less time.
+func (q *queue) late(a *ask, rounds float64, now time.Time) bool {
+	end, ok := a.ctx.Deadline()
+	return ok && !a.must && time.Duration((rounds+1.25)*float64(min(q.service, q.timeout/2))) > end.Sub(now)
+}
 
 // enough returns how many connections the queue needs at most. A near Redis needs few. But if
 // it has not answered for a while, its connections may be dead, and the queue needs others.
@@ -142,65 +146,63 @@ func (q *queue) calls(now time.Time) int { return min(q.open, q.enough(now)) }
 // start sends waiting commands, as many as connections and the window allow.
 func (q *queue) start(now time.Time) {
 	for q.runners < q.calls(now) {
-		batch, n := q.take(now)
-		if n == 0 {
+		batch, cmds := q.take(now)
+		if len(batch) == 0 {
 			return
 		}
 		if q.runners == 0 {
 			q.answered = now
 		}
 		q.runners++
-		go q.run(batch, n, q.inFlight, now)
+		go q.run(batch, cmds, q.inFlight, now)
 	}
 	if q.queued > 0 {
 		q.connect(now)
 	}
 }
 
-// take removes the next batch from the queue. The result n is the number of its commands.
-// take refuses asks whose answers would be late.
-func (q *queue) take(now time.Time) (batch []*ask, n int) {
+// take removes the next batch from the queue, and returns its commands too. It refuses asks
+// whose answers would be late.
+func (q *queue) take(now time.Time) (batch []*ask, cmds []once) {
 	if q.runners > 0 && float64(q.inFlight) >= q.window {
-		return nil, 0
+		return nil, nil
 	}
 	room := min(maxBatch, int(q.window)-q.inFlight) // the first ask needs none
 	if q.calls(now) >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
 		room = min(room, (q.queued+1)/2) // the answers of smaller calls come sooner
 	}
-	for len(q.waiting) > 0 && (n == 0 || n+len(q.waiting[0].cmds) <= room) {
+	for len(q.waiting) > 0 && (len(batch) == 0 || len(cmds)+len(q.waiting[0].cmds) <= room) {
 		a := q.pop()
-		if a.ctx.Err() != nil {
-			continue
-		}
-		if end, ok := a.ctx.Deadline(); ok && !a.must && end.Sub(now) < q.takes()*5/4 {
+		switch {
+		case a.ctx.Err() != nil:
+		case q.late(a, 0, now):
 			a.err = weir.ErrBusy
 			close(a.done)
-			continue
+		default:
+			batch, cmds = append(batch, a), append(cmds, a.cmds...)
 		}
-		batch = append(batch, a)
-		n += len(a.cmds)
 	}
-	q.inFlight += n
-	return batch, n
+	q.inFlight += len(cmds)
+	return batch, cmds
 }
 
 // run makes calls, one after the other, until no waiting command may be sent now.
-func (q *queue) run(batch []*ask, n, underWay int, began time.Time) {
+func (q *queue) run(batch []*ask, cmds []once, underWay int, began time.Time) {
 	growStack(0)
-	for n > 0 {
-		err := q.call(batch)
+	for len(batch) > 0 {
+		err := q.call(batch, cmds)
 		now := time.Now()
 		for _, a := range batch {
 			close(a.done)
 		}
 		q.mu.Lock()
-		q.inFlight -= n
-		q.learn(n, underWay, began, now, err)
-		n = 0
+		q.inFlight -= len(cmds)
+		q.learn(len(cmds), underWay, began, now, err)
+		batch = nil
 		if q.runners <= q.calls(now) {
-			batch, n = q.take(now)
+			batch, cmds = q.take(now)
 		}
-		if n == 0 {
+		if len(batch) == 0 {
 			q.runners--
 			q.start(now) // other asks may wait for a connection, or for room
 		}
@@ -244,17 +246,10 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	}
 }
 
-// call sends a batch. It returns an error if Redis did not answer.
-func (q *queue) call(batch []*ask) error {
+// call sends the commands of a batch. It returns an error if Redis did not answer.
+func (q *queue) call(batch []*ask, cmds []once) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), q.timeout+lateness)
 	defer cancel()
-	cmds := batch[0].cmds
-	if len(batch) > 1 {
-		cmds = nil
-		for _, a := range batch {
-			cmds = append(cmds, a.cmds...)
-		}
-	}
 	err := q.sendSafely(ctx, cmds)
 	if err == nil {
 		return nil
