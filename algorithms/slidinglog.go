@@ -44,18 +44,23 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		g.view().decide(d, now, at, never, false)
 		return
 	case cost > 0:
-		retry := g.wait(cost)
-		if retry > 0 || at > now {
-			g.view().decide(d, now, at, retry, false)
+		sum := g.sum() + cost
+		if sum-g.base > g.quota || at > now {
+			g.view().decide(d, now, at, g.wait(cost), false)
 			return
 		}
 		if g.base > weir.MaxTicks {
 			g.rebase()
+			sum = g.sum() + cost
 		}
 		// Append an entry even if the last one has the same instant. Entries are never
 		// changed, because an earlier state that shares their memory may still be in use.
-		g.marks = append(g.marks, weir.LogEntry{At: at, Sum: g.sum() + cost})
-		s.At, s.A, s.B, s.Log, s.Until = at, g.base, 0, g.marks, at+g.period // faster than to copy a State
+		s.Log = append(g.marks, weir.LogEntry{At: at, Sum: sum})
+		s.At, s.A, s.B, s.Until = at, g.base, 0, at+g.period // faster than to copy a State
+		// What g.view would compute. The next unit is free when the oldest leaves.
+		v := view{remaining: g.quota - (sum - g.base), next: s.Log[0].At + g.period - at, reset: g.period}
+		v.decide(d, now, at, 0, true)
+		return
 	case cost < 0:
 		n := min(givenBack(cost), g.spent())
 		g.giveBack(n)
