@@ -1,6 +1,7 @@
 package algorithms_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -103,7 +104,7 @@ func (b *booking) charge() {
 // at their instants.
 func (b *booking) check() {
 	b.Helper()
-	slices.SortStableFunc(b.active, func(a, b spending) int { return int(a.at - b.at) })
+	slices.SortStableFunc(b.active, func(a, b spending) int { return cmp.Compare(a.at, b.at) })
 	for i, s := range b.active {
 		fits := b.fits(b.active[:i], b.quota, b.burst, b.period, s.at, s.n)
 		switch name := b.limit.Algorithm.Name(); {

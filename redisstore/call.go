@@ -359,7 +359,7 @@ func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool)
 	for i := 2; i+1 < len(list); i += 2 {
 		s.Log = append(s.Log, weir.LogEntry{Sum: list[i], At: list[i+1]})
 	}
-	slices.SortFunc(s.Log, func(a, b weir.LogEntry) int { return int(a.Sum - b.Sum) })
+	slices.SortFunc(s.Log, func(a, b weir.LogEntry) int { return cmp.Compare(a.Sum, b.Sum) })
 	s.Log = slices.Compact(s.Log)
 	return s, rest, len(list)%2 == 0
 }
