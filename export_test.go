@@ -1,9 +1,6 @@
 package weir
 
-import (
-	"context"
-	"net/http"
-)
+import "context"
 
 // Joined returns a Store that sends every transaction through the shared calls of store,
 // which Coalesce has made, even when no other call is under way.
@@ -44,10 +41,8 @@ func PreparedOverrides(l *Limiter) (n int) {
 	return n
 }
 
-// General limits the requests to next as Handler does, but never by serveSingle.
-func General(l *Limiter, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
-}
-
 // IsSingle reports whether serveSingle serves the requests to l.
-func IsSingle(l *Limiter) bool { return l.isSingle() }
+func IsSingle(l *Limiter) bool { return l.single }
+
+// Generalize makes serveGeneral serve the requests to l.
+func Generalize(l *Limiter) { l.single = false }

@@ -6,14 +6,22 @@ import (
 	"time"
 )
 
-// serve decides a request, waits for its turn, writes the header fields, and then writes
-// the refusal or calls next.
+// serve limits a request to next.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	free := !l.o.ChargePreflight && preflight(r)
-	if free && !l.guards {
+	switch {
+	case free && !l.guards:
 		next.ServeHTTP(w, r)
-		return
+	case l.single:
+		l.serveSingle(w, r, next)
+	default:
+		l.serveGeneral(w, r, next, free)
 	}
+}
+
+// serveGeneral decides a request, waits for its turn, writes the header fields, and then
+// writes the refusal or calls next. A free request owes nothing, but may be refused.
+func (l *Limiter) serveGeneral(w http.ResponseWriter, r *http.Request, next http.Handler, free bool) {
 	v := l.newVerdict(r)
 	v.free = free
 	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {

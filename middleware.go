@@ -102,6 +102,7 @@ type Limiter struct {
 	settles bool     // a rule has Settle
 	guards  bool     // a rule can refuse requests that it does not charge
 	jitters bool     // a rule has RetryJitter
+	single  bool     // serveSingle serves the requests
 	triples []triple // that the dialect sends
 	expose  []string
 	log     errorLog
@@ -146,6 +147,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	if o.ExposeHeaders {
 		l.expose = []string{o.Headers.exposed(units)}
 	}
+	l.single = l.isSingle()
 	return l, nil
 }
 
@@ -236,9 +238,6 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 // Settle, and Flusher, Hijacker, io.ReaderFrom and http.ResponseController then keep
 // working.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
-	if l.isSingle() {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serveSingle(w, r, next) })
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 

@@ -15,14 +15,10 @@ func (l *Limiter) isSingle() bool {
 		r.Allow == nil && r.AllowFrom == nil && r.Shadow == 0 && l.o.MaxWait == 0
 }
 
-// serveSingle does what serve does, in three quarters of the time, because it asks only what
+// serveSingle does what serveGeneral does, in three quarters of the time, because it asks only what
 // a Limiter with a single limit must ask. A recycled verdict already has the charge of that
 // limit, so that only its key and its cost change.
 func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if !l.o.ChargePreflight && preflight(r) {
-		next.ServeHTTP(w, r)
-		return
-	}
 	rule := l.rules[0]
 	key, applies := rule.Key(r)
 	if !applies {
@@ -38,7 +34,7 @@ func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.
 	it.key, it.cost = c.Key, c.Cost
 	e := Event{Request: r, Transaction: &v.Transaction}
 	if l.ask(v, &e); e.Err != nil {
-		l.o.OnError(w, r, next, e.Err) // v is not recycled, as in serve
+		l.o.OnError(w, r, next, e.Err) // v is not recycled, as in serveGeneral
 		return
 	}
 	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: l.tells(v)}

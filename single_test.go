@@ -19,7 +19,7 @@ import (
 )
 
 // TestSingle: a Limiter with a single limit answers, observes and passes on each request as
-// the general way does.
+// serveGeneral does.
 func TestSingle(t *testing.T) {
 	for seed := range uint64(100) {
 		synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestSingle(t *testing.T) {
 				t.Fatalf("seed %d: the Limiter is not single", seed)
 			}
 			general.outer = single.outer
-			single.h, general.h = single.l.Handler(single), weir.General(general.l, general)
+			weir.Generalize(general.l)
 			for i := range 150 {
 				time.Sleep(time.Duration(rnd.Int64N(int64(500 * time.Millisecond))))
 				r := singleRequest(rnd)
@@ -42,7 +42,7 @@ func TestSingle(t *testing.T) {
 	}
 }
 
-// TestNotSingle: a Limiter with an option that serveSingle ignores is served in the general way.
+// TestNotSingle: serveGeneral serves a Limiter with an option that serveSingle ignores.
 func TestNotSingle(t *testing.T) {
 	has := func(string) bool { return false }
 	match := func(*http.Request) bool { return false }
@@ -87,7 +87,6 @@ func TestNotSingle(t *testing.T) {
 // A side is one of two Limiters that get the same requests.
 type side struct {
 	l      *weir.Limiter
-	h      http.Handler
 	outer  bool // the Limiter is inside another one
 	seen   answered
 	around func(http.Handler) http.Handler
@@ -144,7 +143,7 @@ func (s *side) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *side) serve(r *http.Request) answered {
 	s.seen = answered{}
-	w, h := httptest.NewRecorder(), s.h
+	w, h := httptest.NewRecorder(), s.l.Handler(s)
 	if s.outer {
 		h = s.around(h)
 	}
