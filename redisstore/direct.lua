@@ -15,7 +15,9 @@ if ARGV[2] ~= '' then
     known = «at# <= now| and »
   end
   if known then
-    local wait
+    local wait, old = nil, 0
+    «if till# > old then old = till# end|
+    »
     repeat
       «?TAKE if wait ~= 0 then break end|
       »
@@ -28,7 +30,13 @@ if ARGV[2] ~= '' then
       »
       if last > now then
         if last - now > 4503599627370496 then return -1 end -- see general.lua
-        call('PSETEX', key, string.format('%d', (last - now + 1999) / 1000), struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»))
+        local value = struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
+        last = last + -last % 1000000
+        if last == old + -old % 1000000 then -- the TTL ends then already: see general.lua
+          call('SET', key, value, 'KEEPTTL') -- PSETEX would take 0.4 µs more
+        else
+          call('PSETEX', key, string.format('%d', (last - now + 1999) / 1000), value)
+        end
       elseif text then
         call('DEL', key)
       end

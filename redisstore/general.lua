@@ -232,6 +232,9 @@ end
 
 -- A value keeps the states of these charges. It keeps other states until a second after
 -- they have ended, because the clock may step back.
+--
+-- The TTL of a value ends at the first whole second after its last state has ended. So
+-- direct.lua sees in the states whether a charge must change the TTL.
 for _, value in ipairs(spent > 0 and values or {}) do
   local text, ids, changed, till = {}, {}, false, now
   local function keep(id, s, ends)
@@ -247,17 +250,17 @@ for _, value in ipairs(spent > 0 and values or {}) do
       value.states[c.id] = nil
       keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0} or c.state, c.state[4])
     end
-    local most -- the TTL of the value; a state that is not charged does not make it longer
+    local most -- the end of the value's TTL; a state that is not charged does not put it off
     for _, id in ipairs(value.ids) do
       local s = value.states[id]
       if s and s[4] > now - 1000000 then
-        most = most or redis.call('PTTL', value.key)
-        keep(id, s, most < 0 and s[4] or math.min(s[4], now + most * 1000))
+        most = most or now + redis.call('PTTL', value.key) * 1000
+        keep(id, s, most < now and s[4] or math.min(s[4], most - most % 1000000))
       end
     end
     if changed and till > now then
       local value_text = table.concat(ids, ',') .. ';' .. table.concat(text)
-      redis.call('PSETEX', value.key, ms(till - now), value_text)
+      redis.call('PSETEX', value.key, ms(till + -till % 1000000 - now), value_text)
     elseif changed and value.text then
       redis.call('DEL', value.key)
     end
