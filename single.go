@@ -15,9 +15,9 @@ func (l *Limiter) isSingle() bool {
 		r.Allow == nil && r.AllowFrom == nil && r.Shadow == 0 && l.o.MaxWait == 0
 }
 
-// serveSingle does what serveGeneral does, in three quarters of the time, because it asks only what
-// a Limiter with a single limit must ask. A recycled verdict already has the charge of that
-// limit, so that only its key and its cost change.
+// serveSingle does what serveGeneral does, in three quarters of the time, because it asks
+// only what a Limiter with a single limit must ask. A recycled verdict already has the
+// charge of that limit, so that only its key and its cost change.
 func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rule := l.rules[0]
 	key, applies := rule.Key(r)
@@ -32,11 +32,17 @@ func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.
 	c, it := &v.Charges[0], &v.items[0]
 	c.Key, c.Cost = storedkey.Of(key), rule.cost(r)
 	it.key, it.cost = c.Key, c.Cost
-	e := Event{Request: r, Transaction: &v.Transaction}
-	if l.ask(v, &e); e.Err != nil {
-		l.o.OnError(w, r, next, e.Err) // v is not recycled, as in serveGeneral
+	took, err := l.timedTake(v, &v.Transaction)
+	if err != nil || l.o.Observe != nil {
+		e := Event{Request: r, Transaction: &v.Transaction, Took: took, Err: err}
+		e.judge()
+		l.observe(v, &e)
+	}
+	if err != nil {
+		l.o.OnError(w, r, next, err) // v is not recycled, as in serveGeneral
 		return
 	}
+	v.refused = !v.Decisions[0].Allowed
 	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: l.tells(v)}
 	fresh := len(f.h) == 0 && l.expose == nil
 	l.writeHeaders(&f)
