@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -30,7 +31,7 @@ func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 // serverCost measures how long the Redis server works on one check, by its own statistics.
 func serverCost(o options, rdb *redis.Client) (*table, error) {
-	t := &table{title: "What a check costs Redis", note: fmt.Sprintf("Server µs per check, from INFO commandstats: the least of %d rounds (and the median). A round is %d checks of one key in one pipeline, so that the server does not sleep between them; a check of throttled is several commands, and they go one by one.", o.pick(100, 1), o.pick(300, 20)),
+	t := &table{title: "What a check costs Redis", note: fmt.Sprintf("Server µs per check, from INFO commandstats: the least of %d rounds (and the median). A round is %d checks of one key in one pipeline, so that the server does not sleep between them, and the server has no other script meanwhile; a check of throttled is several commands, and they go one by one.", o.pick(100, 1), o.pick(300, 20)),
 		header: []string{"", "allowed, µs", "round trips", "denied, µs", "round trips", "bytes of a key with one unit"}}
 	rec := &recorder{}
 	rdb = redis.NewClient(rdb.Options())
@@ -99,11 +100,11 @@ func serverCost(o options, rdb *redis.Client) (*table, error) {
 	return t, nil
 }
 
-// serverTime makes some checks one by one and then ops checks in a pipeline. It returns the
+// serverTime empties the server, makes some checks one by one, and then ops checks in a pipeline. It returns the
 // number of commands of a check, and the server µs per check. The single checks after the first
 // must be allowed if want is true, and refused otherwise.
 func (c *shared) serverTime(rdb *redis.Client, rec *recorder, ask check, want bool, ops int) (trips, usec float64, err error) {
-	if err := rdb.FlushAll(ctx).Err(); err != nil {
+	if err := cmp.Or(rdb.FlushAll(ctx).Err(), rdb.ScriptFlush(ctx).Err()); err != nil {
 		return 0, 0, err
 	}
 	if _, err := ask("k"); err != nil {
