@@ -140,20 +140,20 @@ func (h *HybridStore) serve(t *Transaction) bool {
 		}
 		if first > 0 {
 			first = 0
-			t.At = time.UnixMicro(b.at + now)
-			t.unknown()
+			t.unknown(b.at + now)
 		}
 		b.decide(&t.Decisions[i], now)
 	}
 	return first == 0
 }
 
-// unknown fills Decisions with placeholders: allowed, Remaining unknown (-1).
-func (t *Transaction) unknown() {
+// unknown fills Decisions with placeholders, as of the instant at: allowed, Remaining
+// unknown (-1).
+func (t *Transaction) unknown(at int64) {
 	n := len(t.Charges)
-	t.Decisions, t.Wait, t.Undo, t.Granted = slices.Grow(t.Decisions[:0], n)[:n], 0, t.Undo[:0], 0
+	t.Decisions, t.At, t.Wait, t.Undo, t.Granted = slices.Grow(t.Decisions[:0], n)[:n], time.UnixMicro(at), 0, t.Undo[:0], 0
 	for i := range t.Decisions {
-		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: t.At.UnixMicro()}
+		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: at}
 	}
 }
 
