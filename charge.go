@@ -73,7 +73,7 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 		t, items = &v.extras().shadow, &v.extra.items
 	}
 	n := len(t.Charges)
-	v.owe(t, items, policies, key, cost)
+	v.addCharges(t, items, policies, key, cost)
 	for i := n; i < len(t.Charges) && buffer > 0; i++ {
 		limit := &t.Charges[i].Limit
 		limit.Period += buffer
@@ -84,8 +84,8 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	return nil
 }
 
-// owe adds a charge to t and an item to items for each policy.
-func (v *verdict) owe(t *Transaction, items *[]item, policies []policy, key string, cost int64) {
+// addCharges adds a charge to t and an item to items for each policy.
+func (v *verdict) addCharges(t *Transaction, items *[]item, policies []policy, key string, cost int64) {
 	for i := range policies {
 		p, c, it := &policies[i], oneMore(&t.Charges), oneMore(items)
 		// Mostly c and it have the values of an earlier request under the same limit.

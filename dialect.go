@@ -79,7 +79,7 @@ var triples = [...]triple{
 	{Twitter, &fields.Twitter},
 }
 
-// triples returns the triples that the dialect sends.
+// triples returns the triples that d sends.
 func (d Dialect) triples() []triple {
 	return slices.DeleteFunc(slices.Clone(triples[:]), func(t triple) bool { return d&t.dialect == 0 })
 }

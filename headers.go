@@ -109,8 +109,8 @@ func (w *fieldWriter) setNew(name string, n int64) {
 	w.set(name, start)
 }
 
-// write writes the items in every dialect of d, which sends triples. at is the store's clock
-// at the decision.
+// write writes the items in every dialect of d. The triples are those of d, and at is the
+// store's clock at the decision.
 func (w *fieldWriter) write(d Dialect, triples []triple, items []item, at time.Time, refused bool) {
 	if d&withTexts != 0 {
 		w.room()

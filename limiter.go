@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// serve limits a request to next.
+// serve passes a request to next if the limits allow it, and refuses it otherwise.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	free := !l.o.ChargePreflight && preflight(r)
 	switch {
@@ -48,8 +48,8 @@ func (l *Limiter) serveGeneral(w http.ResponseWriter, r *http.Request, next http
 	l.finish(w, r, next, &f, fresh)
 }
 
-// finish writes the refusal or calls next, and recycles the verdict. fresh says that the
-// response had no fields before those of f.
+// finish writes the refusal or calls next, and recycles the verdict. If fresh, the response
+// has no fields but those that f has written.
 func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handler, f *fieldWriter, fresh bool) {
 	switch v := f.v; {
 	case f.tells:
@@ -99,10 +99,11 @@ func (w *fieldWriter) tell() *verdict {
 // without a body or credentials (Fetch standard, CORS-preflight request). A client
 // certificate belongs to the connection and is ignored.
 func preflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && isPreflight(r) // the comparison is inlined, so most requests cost no call
+	// The comparison is inlined, so most requests cost no call.
+	return r.Method == http.MethodOptions && hasPreflightFields(r)
 }
 
-func isPreflight(r *http.Request) bool {
+func hasPreflightFields(r *http.Request) bool {
 	return r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0

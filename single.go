@@ -7,8 +7,8 @@ import (
 )
 
 // isSingle reports whether serveSingle can serve the requests to l. It can if l has only one
-// limit, whose states are in memory, and no option that makes a rule more than a key, a cost
-// and a limit.
+// limit, the same for all keys, whose states are in memory. No request may wait or be settled,
+// and only the limit may allow or refuse requests.
 func (l *Limiter) isSingle() bool {
 	r := l.rules[0]
 	return l.instant && len(l.rules) == 1 && l.limits == 1 && !r.policies[0].inFlight && !l.guards && !l.settles &&
@@ -17,7 +17,7 @@ func (l *Limiter) isSingle() bool {
 
 // serveSingle does what serveGeneral does, in three quarters of the time, because it asks
 // only what a Limiter with a single limit must ask. A recycled verdict already has the
-// charge of that limit, so that only its key and its cost change.
+// charge of that limit, so serveSingle sets only the key and the cost of the charge.
 func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rule := l.rules[0]
 	key, applies := rule.Key(r)
@@ -27,7 +27,7 @@ func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.
 	}
 	v := l.anyVerdict(r)
 	if len(v.items) == 0 {
-		v.owe(&v.Transaction, &v.items, rule.policies, "", 0)
+		v.addCharges(&v.Transaction, &v.items, rule.policies, "", 0)
 	}
 	c, it := &v.Charges[0], &v.items[0]
 	c.Key, c.Cost = storedkey.Of(key), rule.cost(r)

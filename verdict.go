@@ -53,8 +53,8 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	return v
 }
 
-// anyVerdict does what newVerdict does, but does not empty a recycled verdict: its charges
-// and items lack only their keys.
+// anyVerdict is newVerdict for callers that use the charges and items of a recycled verdict
+// again. They lack only their keys.
 func (l *Limiter) anyVerdict(r *http.Request) *verdict {
 	v, _ := l.pool.Get().(*verdict)
 	if v == nil {
@@ -102,8 +102,8 @@ func makeVerdict(limits int, withText bool) (*verdict, *text) {
 	return &m.verdict, &m.text
 }
 
-// recycle puts v, with its inquiry, into the pool for another request. The pool must not
-// keep keys alive, nor the logs of states.
+// recycle puts v, with its inquiry, into the pool for another request. The pool must keep
+// neither keys nor logs of states alive.
 func (l *Limiter) recycle(v *verdict) {
 	for i := range v.Charges {
 		v.Charges[i].Key = ""
