@@ -110,15 +110,16 @@ func growthLogs(o options, rdb *redis.Client) (*table, error) {
 			break
 		}
 		limit, ops := algorithms.SlidingLog(int64(2*n), 24*time.Hour), min(n/2, o.pick(2000, 10))
-		units := slices.Repeat([]string{"k"}, n)
 		inMemory := weirOf(memstore.New(memstore.Options{}), limit)
-		if err := askAll(inMemory(), units); err != nil {
+		keys := keysOf(max(1, 8000/n)) // several small logs, so that there are enough checks
+		if err := askAll(inMemory(), slices.Repeat(keys, n)); err != nil {
 			return nil, err
 		}
-		ns, err := nsPerCheck(inMemory, []string{"k"}, 1, ops, true)
+		ns, err := nsPerCheck(inMemory, keys, 1, max(ops, 2000), true)
 		if err != nil {
 			return nil, err
 		}
+		units := slices.Repeat([]string{"k"}, n)
 		rdb.FlushAll(ctx)
 		ask := weirOf(storeOf(rdb, "log:"), limit)()
 		if err := askAll(ask, units); err != nil {
