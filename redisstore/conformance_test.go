@@ -130,6 +130,34 @@ func TestReservedLifetime(t *testing.T) {
 	l.check(t, rdb)
 }
 
+// TestLongScriptLifetime: a value lives until its states no longer matter, however long the
+// scripts take that charge only some of its states.
+func TestLongScriptLifetime(t *testing.T) {
+	rdb, store := open(t)
+	long := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, time.Minute).Named("long"), Cost: 1}
+	if _, err := weir.Allow(t.Context(), store, long); err != nil {
+		t.Fatal(err)
+	}
+	var others weir.Transaction
+	for i := range 3000 {
+		others.Charges = append(others.Charges, weir.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: algorithms.GCRA(1e6, time.Millisecond), Cost: 1})
+	}
+	others.Charges[2999].Key = "k" // its value is written last
+	for range 4 {
+		if err := store.Take(t.Context(), &others); err != nil || !others.Allowed() {
+			t.Fatalf("got %v, want the charges of the other limits allowed", err)
+		}
+	}
+	tx, err := weir.Peek(t.Context(), store, long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ttl := rdb.PTTL(t.Context(), store.Key(&long)).Val()
+	if rest := time.Until(tx.At.Add(tx.Decisions[0].ResetAfter)); ttl < rest-time.Millisecond {
+		t.Errorf("got a TTL of %v, want at least %v", ttl, rest)
+	}
+}
+
 type storeFunc func(context.Context, *weir.Transaction) error
 
 func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }

@@ -254,8 +254,13 @@ for _, value in ipairs(spent > 0 and values or {}) do
     for _, id in ipairs(value.ids) do
       local s = value.states[id]
       if s and s[4] > now - 1000000 then
-        most = most or now + redis.call('PTTL', value.key) * 1000
-        keep(id, s, most < now and s[4] or math.min(s[4], most - most % 1000000))
+        if not most then
+          local ttl = redis.call('PTTL', value.key)
+          -- The nearest whole second, because Redis counts ttl from an instant later than now: a
+          -- long script would otherwise take a second from the TTL each time.
+          most = ttl < 0 and math.huge or math.floor((now + ttl * 1000) / 1000000 + 0.5) * 1000000
+        end
+        keep(id, s, math.min(s[4], most))
       end
     end
     if changed and till > now then
