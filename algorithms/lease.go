@@ -80,14 +80,15 @@ func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 // therefore returns at most the units that are left of the debt after the decision d. That
 // debt drains in the ResetAfter of d, which is rounded up to a whole µs.
 func (m meter) held(d weir.Decision, at, now, n int64) int64 {
-	owed := max(0, int64(d.ResetAfter)/microsecond-1)
-	if hi, ticks := bits.Mul64(uint64(owed), uint64(m.rate)); hi > 0 || ticks > uint64(m.full()) {
-		owed = m.full() / m.rate
+	// The debt takes at least so many µs to drain.
+	lasts := max(0, int64(d.ResetAfter)/microsecond-1)
+	if hi, ticks := bits.Mul64(uint64(lasts), uint64(m.rate)); hi > 0 || ticks > uint64(m.full()) {
+		lasts = m.full() / m.rate
 	}
-	if owed -= now - at; owed <= 0 {
+	if lasts -= now - at; lasts <= 0 {
 		return 0
 	}
-	left := owed * m.rate // at most m.full()
+	left := lasts * m.rate // in ticks, at most m.full()
 	if n <= m.size && n*m.unit <= left {
 		return n // most calls end here, without a division
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // SlidingLog remembers when each unit was spent and allows quota units in any span of one
-// period, exactly: never more, and never less. This costs 16 bytes of memory for each
+// period, exactly: never more, and never less. In memory this costs 16 to 32 bytes for each
 // charge of the last period. If a key is charged under limits of one name whose periods
 // differ, the log keeps the charges of the longest period, until the key has spent nothing
 // for that long.
@@ -57,7 +57,7 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		// changed, because an earlier state that shares their memory may still be in use.
 		s.Log = append(g.marks, weir.LogEntry{At: at, Sum: sum})
 		s.At, s.A, s.B, s.Until = at, g.base, 0, at+g.period // faster than to copy a State
-		// What g.view would compute. The next unit is free when the oldest leaves.
+		// g.view would compute the same. The next unit is free when the oldest entry leaves.
 		v := view{remaining: g.quota - (sum - g.base), next: s.Log[0].At + g.period - at, reset: g.period}
 		v.decide(d, now, at, 0, true)
 		return
@@ -71,7 +71,8 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		all.giveBack(n)
 		*s = weir.State{At: at, A: all.base, Log: all.marks}
 		if n := len(all.marks); n > 0 {
-			s.Until = all.marks[n-1].At + g.period // not s.At + period: giving units back moves s.At beyond the newest entry
+			// Not at + period: the newest entry may be older than the instant at.
+			s.Until = all.marks[n-1].At + g.period
 		} else if at == now {
 			*s = weir.State{}
 		}

@@ -34,15 +34,15 @@ func (l *logs) drop(i int64) {
 // load reads the log into s.
 func (l *log) load(s *weir.State) { s.Log, s.B = l.memory[l.left:], l.b }
 
-// save writes the log of s, which is not empty. An algorithm appends entries to the end of
-// the memory, and the oldest entries leave at the beginning. When the memory is full, save
-// moves the log to the beginning. A log that is used steadily therefore needs no new memory.
-// Only if the log fills less than half of its memory, or more than two thirds, save moves it
-// to new memory, which it fills to two thirds.
+// save writes the log of s, which is not empty. An algorithm appends entries at the end of
+// the memory, and the oldest entries leave at the beginning. When the memory is full and
+// entries have left, save moves the log to the beginning of the memory. A log that keeps its
+// length therefore needs no new memory. If the log then fills less than half of the memory or
+// more than two thirds, save moves it to new memory, of which it fills two thirds.
 func (l *log) save(s *weir.State) {
 	n, left := len(s.Log), cap(l.memory)-cap(s.Log)
 	l.b = s.B
-	if left < 0 || &l.memory[:cap(l.memory)][left] != &s.Log[0] { // the algorithm has made new memory
+	if left < 0 || &l.memory[:cap(l.memory)][left] != &s.Log[0] { // the log is in new memory
 		l.memory, l.left = s.Log, 0
 		return
 	}

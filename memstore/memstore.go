@@ -25,7 +25,7 @@ type Options struct {
 	//
 	// A state takes about 48 bytes, and a million states take 50 MB. The store begins
 	// small and grows as states are added. Logs come on top: 16 to 32 bytes for each
-	// charge of the last period, and about 80 bytes for each state that has a log.
+	// charge of the last period, and about 60 bytes for each state that has a log.
 	MaxKeys int
 }
 
@@ -96,10 +96,10 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if len(t.Charges) != 1 {
 		return s.takeSeveral(t)
 	}
-	// When Take reads the clock and when it takes the lock, the processor first completes all
-	// earlier instructions. So Take computes the hash before both, reads the clock before the
-	// lock, so that no other call waits for the clock, and takeMeter fills in the decision after
-	// the lock is released.
+	// Before it reads the clock or takes the lock, the processor completes all earlier
+	// instructions. Take therefore computes the hash before both, and takeMeter fills in the
+	// decision after it has released the lock. Take reads the clock before it takes the lock:
+	// otherwise other calls would wait for the clock too.
 	c, p := &t.Charges[0], t.Plan(0)
 	h := s.hash(c.Key)
 	id, sh := fingerprint(h, p.Names), &s.shards[index(h, len(s.shards))]

@@ -154,7 +154,8 @@ func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	return s
 }
 
-// A shard is a table under a lock. All limits of a key are in the same shard.
+// A shard is a table under a lock. All limits of a key are in the same shard. A shard is two
+// cache lines, and the first one has all that a meter needs.
 type shard struct {
 	mu     sync.Mutex
 	last   int64 // the instant of the last decision, in µs since 1970
@@ -162,7 +163,7 @@ type shard struct {
 	most   int // how many buckets the table may have at most
 	rest   int // see rests
 	logs   logs
-	states []weir.State // memory for the decision that is being made; a shard is two cache lines, and the first has all that a meter needs
+	states []weir.State // memory for the decision that is being made
 }
 
 // lock takes the lock for a decision at now, and returns the instant of the decision.

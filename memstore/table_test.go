@@ -210,9 +210,9 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestLog: a log has room for at most twice its entries, however long it is used and even if
-// it was longer before. While a log stays as long as it is, it keeps its memory, and it moves
-// to the beginning of its memory once in half as many charges as it has entries.
+// TestLog: after some charges a log has room for at most twice its entries, even if it was
+// longer before. A log that keeps its length of n entries keeps its memory too, and moves to
+// the beginning of the memory at most once in n/2 charges.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{MaxKeys: 1})
