@@ -34,7 +34,8 @@ func decorators(o options) ([]*table, error) {
 		if c.want {
 			checks[i] = weirOf(c.store, algorithms.GCRA(c.quota, time.Second))
 			ask := checks[i]()
-			for begin := time.Now(); time.Since(begin) < 250*time.Millisecond; { // a lease begins when a key has been busy for 100 ms
+			// A lease begins when a key has been busy for 100 ms.
+			for begin := time.Now(); time.Since(begin) < 250*time.Millisecond; {
 				_, _ = ask("10.0.0.0")
 			}
 		} else {

@@ -100,9 +100,9 @@ func serverCost(o options, rdb *redis.Client) (*table, error) {
 	return t, nil
 }
 
-// serverTime empties the server, makes some checks one by one, and then ops checks in a pipeline. It returns the
-// number of commands of a check, and the server µs per check. The single checks after the first
-// must be allowed if want is true, and refused otherwise.
+// serverTime empties the server, makes some checks one by one, and then ops checks in a
+// pipeline. It returns the number of commands of a check, and the server µs per check. The
+// single checks after the first must be allowed if want is true, and refused otherwise.
 func (c *shared) serverTime(rdb *redis.Client, rec *recorder, ask check, want bool, ops int) (trips, usec float64, err error) {
 	if err := cmp.Or(rdb.FlushAll(ctx).Err(), rdb.ScriptFlush(ctx).Err()); err != nil {
 		return 0, 0, err

@@ -32,7 +32,7 @@ if ARGV[2] ~= '' then
         if last - now > 4503599627370496 then return -1 end -- see general.lua
         local value = struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
         last = last + -last % 1000000
-        if last == old + -old % 1000000 then -- the TTL ends then already: see general.lua
+        if last == old + -old % 1000000 then -- the TTL already ends then: see general.lua
           call('SET', key, value, 'KEEPTTL') -- PSETEX would take 0.4 µs more
         else
           call('PSETEX', key, string.format('%d', (last - now + 1999) / 1000), value)

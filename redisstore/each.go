@@ -69,8 +69,8 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 	})
 }
 
-// joins reports whether t may join the call: whether a script can decide all of their equal
-// transactions in one step.
+// joins reports whether t may join the call: whether its charges equal those of the call, and
+// a script can decide many such transactions in one step.
 func (c *call) joins(t *weir.Transaction) bool {
 	return atOnce(c.ts[0]) && atOnce(t) && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)

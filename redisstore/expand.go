@@ -16,9 +16,9 @@ var repeated = regexp.MustCompile(`«([?!]?)([^|»]*)(\|[^»]*)?»`)
 // expand repeats the text between « and » once for each charge. A text that begins with ? is
 // repeated only for charges that spend, and a text that begins with ! only for charges of
 // cost 0. In the text, # becomes the number of the charge, @ the number of its algorithm, $
-// its cost, and TAKE the call of its take. The part after | is written between two
-// repetitions; without a | it is a comma and a space. Outside of « and », TAKES becomes the
-// functions that are called.
+// its cost, and TAKE a call of its take, or a copy (see copyTake). The part after | is written
+// between two repetitions; without a | it is a comma and a space. Outside of « and », TAKES
+// becomes the functions take that are called.
 func expand(text string, shape []shaped, of []int) string {
 	var takes lua
 	edges := 2
@@ -74,12 +74,12 @@ var (
 
 // copyTake returns the body of an algorithm's take, with the arguments in place of the
 // parameters, and with assignments to the results in place of the returns. A call would take
-// 50 ns more of Redis's time. copyTake returns nothing if the algorithm wants its take to be
-// called.
+// 50 ns more of Redis's time. copyTake returns "" if take must be called instead.
 //
-// The line "-- copy take" above take asks for the copy. The body then must have no loop and no
-// function, and must use no other local of the Lua. Each return must return something, and
-// stand on one line with all that it returns. The first line "end" must end take.
+// An algorithm asks for the copy by the line "-- copy take" above take. The body of take then
+// must have no loop and no function, and must use no local of the Lua from outside the body.
+// Each return must return something, and stand on one line with all that it returns. The first
+// line that is only "end", not indented, must end take.
 func copyTake(a weir.Algorithm, results string, args []string) string {
 	text := takeOnly(a)
 	m := copied.FindStringSubmatchIndex(text)

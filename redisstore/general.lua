@@ -233,8 +233,8 @@ end
 -- A value keeps the states of these charges. It keeps other states until a second after
 -- they have ended, because the clock may step back.
 --
--- The TTL of a value ends at the first whole second after its last state has ended. So
--- direct.lua sees in the states whether a charge must change the TTL.
+-- The TTL of a value ends at the first whole second after its last state has ended. direct.lua
+-- therefore sees in the states whether a charge must change the TTL.
 for _, value in ipairs(spent > 0 and values or {}) do
   local text, ids, changed, till = {}, {}, false, now
   local function keep(id, s, ends)

@@ -15,6 +15,9 @@ const overridesTimeout = 2 * time.Second
 // The overrides are the fields of one Redis hash: weir:overrides, with the default Prefix.
 // The field with the empty name is the version: the time of the newest change. The hash has
 // no TTL, so Redis evicts it only if the name of its maxmemory-policy begins with allkeys.
+//
+// loadOverrides returns names and texts in turn, and last the time in µs. If the version is
+// still ARGV[1], it returns only the version and the time.
 var loadOverrides = redis.NewScript(`
 local fields = {'', redis.call('HGET', KEYS[1], '') or ''}
 if fields[2] ~= ARGV[1] then fields = redis.call('HGETALL', KEYS[1]) end

@@ -49,7 +49,7 @@ type queue struct {
 
 	answered time.Time     // when the last answer came, or the first call under way was sent
 	service  time.Duration // how long a call takes, a moving average
-	fastest  time.Duration // the fastest call since the round trip was last measured
+	trip     time.Duration // about the round trip: the time of the fastest call, or see learn
 	window   float64       // how many commands may be under way
 	cut      time.Time     // when the window last became smaller
 }
@@ -123,9 +123,9 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 	return nil
 }
 
-// late reports whether the answer of an ask would be late, if the ask is sent after so many
-// rounds of calls. A call counts as half of the timeout at most: while calls take longer, the
-// window shrinks, so that later calls take less time.
+// late reports whether the answer of an ask would be late if the ask is sent after the given
+// number of rounds of calls. A call counts as half of the timeout at most: while calls take
+// longer, the window shrinks, so that later calls take less time.
 func (q *queue) late(a *ask, rounds float64, now time.Time) bool {
 	end, ok := a.ctx.Deadline()
 	return ok && !a.must && time.Duration((rounds+1.25)*float64(min(q.service, q.timeout/2))) > end.Sub(now)
@@ -167,7 +167,7 @@ func (q *queue) take(now time.Time) (batch []*ask, cmds []once) {
 	if q.runners > 0 && float64(q.inFlight) >= q.window {
 		return nil, nil
 	}
-	room := min(maxBatch, int(q.window)-q.inFlight) // the first ask needs none
+	room := min(maxBatch, int(q.window)-q.inFlight) // the first ask needs no room
 	if q.calls(now) >= maxCalls/2 && float64(q.inFlight+q.queued) < q.window {
 		room = min(room, (q.queued+1)/2) // the answers of smaller calls come sooner
 	}
@@ -216,9 +216,10 @@ func (q *queue) run(batch []*ask, cmds []once, underWay int, began time.Time) {
 // than the round trip plus a third of the rest of the timeout, too many commands were under
 // way, perhaps commands of other processes.
 //
-// With the smallest window a call is alone. If even that call takes too long, learn takes its
-// time for the round trip, but at most half of the timeout. Perhaps other processes load
-// Redis, and if all of them made their windows larger for that, every answer would be late.
+// With the smallest window, only one call is under way. If even this call takes that long, the
+// round trip has probably become longer: learn raises trip to the time of the call, but to at
+// most half of the timeout. Perhaps other processes load Redis instead, and if all of them
+// then made their windows larger, every answer would be late.
 func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	took := now.Sub(began)
 	if err != nil { // the connection is lost
@@ -226,23 +227,22 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	} else {
 		q.answered = now
 		if q.service == 0 {
-			q.service, q.fastest = took, took
+			q.service, q.trip = took, took
 		}
 		q.service += (took - q.service) / 8
-		q.fastest = min(q.fastest, took)
+		q.trip = min(q.trip, took)
 	}
-	way := q.fastest // about the round trip
-	good := way + (q.timeout-way)/3
+	good := q.trip + (q.timeout-q.trip)/3
 	switch {
 	case took < good && float64(underWay) < q.window/2: // the window did not limit the commands
 	case took < good:
-		q.window = min(q.window+float64(n)/2*float64(good-took)/float64(good-way), maxCalls*maxBatch)
+		q.window = min(q.window+float64(n)/2*float64(good-took)/float64(good-q.trip), maxCalls*maxBatch)
 	case !began.After(q.cut):
 	case q.window > minWindow:
 		q.window = max(minWindow, min(q.window, float64(underWay)*float64(good)/float64(took)))
 		q.cut = now
 	case err == nil:
-		q.fastest = max(q.fastest, min(took, q.timeout/2))
+		q.trip = max(q.trip, min(took, q.timeout/2))
 	}
 }
 

@@ -299,8 +299,8 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// TestFarther: if the round trip becomes longer under load, a second later all asks are
-// decided again. If it becomes shorter again, all asks are decided at once.
+// TestFarther: if the round trip becomes longer under load, the queue decides all asks again
+// after a second. If the round trip then becomes shorter, the queue fails no ask.
 func TestFarther(t *testing.T) {
 	for _, c := range []struct {
 		near, far time.Duration

@@ -9,7 +9,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// say names Redis in an error with which it has answered. It returns other errors unchanged.
+// say adds "Redis answers" to an error reply of Redis. It returns other errors unchanged.
 func say(err error) error {
 	if !isAnswer(err) {
 		return err

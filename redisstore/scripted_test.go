@@ -62,7 +62,7 @@ func (d double) Meter(l *weir.Limit) (unit, rate, full int64) {
 }
 
 // TestScriptedLayout: the Lua of an algorithm need not be indented, so a function that take
-// defines may begin a line. Of two functions take the second one decides.
+// defines may begin a line. If the Lua defines take twice, the second take decides.
 func TestScriptedLayout(t *testing.T) {
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})))
 	limit := algorithms.GCRA(6, 10_000*time.Hour)
