@@ -13,6 +13,7 @@ type log struct {
 	memory []weir.LogEntry // the entries, behind older ones that have left the log
 	left   int             // how many entries of memory have left the log
 	b      int64           // the B of the state
+	until  int64           // the Until of the state; the reset of a slot may be later, because of a reservation
 }
 
 // add returns the index of a log that no slot has.
@@ -32,7 +33,7 @@ func (l *logs) drop(i int64) {
 }
 
 // load reads the log into s.
-func (l *log) load(s *weir.State) { s.Log, s.B = l.memory[l.left:], l.b }
+func (l *log) load(s *weir.State) { s.Log, s.B, s.Until = l.memory[l.left:], l.b, l.until }
 
 // save writes the log of s, which is not empty. An algorithm appends entries at the end of
 // the memory, and the oldest entries leave at the beginning. When the memory is full and
@@ -41,7 +42,7 @@ func (l *log) load(s *weir.State) { s.Log, s.B = l.memory[l.left:], l.b }
 // more than two thirds, save moves it to new memory, of which it fills two thirds.
 func (l *log) save(s *weir.State) {
 	n, left := len(s.Log), cap(l.memory)-cap(s.Log)
-	l.b = s.B
+	l.b, l.until = s.B, s.Until
 	if left < 0 || &l.memory[:cap(l.memory)][left] != &s.Log[0] { // the log is in new memory
 		l.memory, l.left = s.Log, 0
 		return

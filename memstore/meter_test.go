@@ -28,7 +28,13 @@ type plainQueue struct {
 	weir.Queuer
 }
 
+// hidden hides that a limit is a meter. It returns other limits as they are.
 func hidden(l weir.Limit) weir.Limit {
+	if _, ok := l.Algorithm.(interface {
+		Meter(l *weir.Limit) (unit, rate, full int64)
+	}); !ok {
+		return l
+	}
 	p := plain{l.Algorithm, l.Algorithm.(weir.Validator), l.Algorithm.(weir.Canceler)}
 	l.Algorithm = p
 	if q, ok := p.Algorithm.(weir.Queuer); ok {
@@ -38,28 +44,41 @@ func hidden(l weir.Limit) weir.Limit {
 }
 
 // A pair is two stores with the same seed that get the same transactions. The second store,
-// theirs, gets only plain algorithms.
+// theirs, gets only plain algorithms. If the stores have room for all states, the pair also
+// keeps the states itself, and decides with Transaction.Decide.
 type pair struct {
 	*rand.Rand
 	mine, theirs *Store
 	limits       []weir.Limit
+	former       []weir.Limit // the limits before their last changes
 	keys         int
 	a, b         weir.Transaction
-	spent        map[string]weir.Transaction // reservations, to be cancelled
+	want         weir.Transaction
+	spent        map[string]weir.Transaction // spent units, to be given back
+	kept         map[string]kept             // by key and limit; nil if the stores may lose states
+}
+
+type kept struct {
+	weir.State
+	end int64 // when the state decides as the zero State, in µs since 1970
 }
 
 func newPair(seed uint64) *pair {
 	p := &pair{Rand: rand.New(rand.NewPCG(seed, 1)), spent: map[string]weir.Transaction{}}
-	maxKeys := 1 << (3 + p.IntN(12))
+	maxKeys := 1 << (3 + p.IntN(14)) // from 2^15 on there are several shards
 	p.mine, p.theirs = New(Options{MaxKeys: maxKeys}), New(Options{MaxKeys: maxKeys})
 	p.theirs.seed = p.mine.seed
 	p.keys = 1 + p.IntN(2*maxKeys)
 	if p.IntN(3) > 0 {
 		p.keys = 1 + p.IntN(3)
+		if maxKeys >= 64 {
+			p.kept = map[string]kept{}
+		}
 	}
 	for i := range 1 + p.IntN(8) {
 		p.limits = append(p.limits, p.limit().Named(fmt.Sprint(i)))
 	}
+	p.former = slices.Clone(p.limits)
 	return p
 }
 
@@ -73,13 +92,19 @@ func (p *pair) limit() weir.Limit {
 			quota, period = 1_000_000, 24*time.Hour
 		}
 		l := algorithms.GCRA(quota, period)
-		switch p.IntN(8) {
+		switch p.IntN(12) {
 		case 0, 1:
 			l = algorithms.TokenBucket(p.number(), quota, period)
 		case 2, 3:
 			l = algorithms.LeakyBucket(p.number(), quota, period)
 		case 4:
 			l = algorithms.SlidingWindow(quota, period)
+		case 5:
+			l = algorithms.FixedWindow(quota, period)
+		case 6:
+			l = algorithms.AnchoredWindow(quota, period)
+		case 7:
+			l = algorithms.SlidingLog(quota, period)
 		}
 		if l.Validate() == nil {
 			return l
@@ -87,11 +112,15 @@ func (p *pair) limit() weir.Limit {
 	}
 }
 
-// change changes one number of one limit, or nothing if the limit would be invalid.
+// change changes one number of one limit, or nothing if the limit would be invalid. Or it takes
+// the change back, so that debts are charged under two limits in turn.
 func (p *pair) change() {
-	l := &p.limits[p.IntN(len(p.limits))]
+	i := p.IntN(len(p.limits))
+	l := &p.limits[i]
 	old := *l
-	switch p.IntN(3) {
+	switch p.IntN(6) {
+	case 3, 4, 5:
+		*l = p.former[i]
 	case 0:
 		l.Quota = p.number()
 	case 1:
@@ -102,11 +131,13 @@ func (p *pair) change() {
 	if l.Validate() != nil {
 		*l = old
 	}
+	p.former[i] = old
 }
 
 // ask fills p.a with the next random transaction.
 func (p *pair) ask() {
 	p.a.Charges, p.a.Within, p.a.Delay, p.a.Undo, p.a.Forget = p.a.Charges[:0], 0, 0, nil, p.IntN(100) == 0
+	p.a.AtMost, p.a.Force = 0, false
 	if p.IntN(8) == 0 {
 		p.a.Within = time.Duration(p.number()) * time.Microsecond
 		p.a.Delay = p.a.Within * time.Duration(p.IntN(3)/2)
@@ -141,13 +172,28 @@ func (p *pair) ask() {
 			key = fmt.Sprint(p.IntN(p.keys))
 		}
 	}
+	p.mode()
+}
+
+// mode sometimes sets AtMost or Force, if they are valid.
+func (p *pair) mode() {
+	switch p.IntN(20) {
+	case 0:
+		p.a.AtMost = p.number()
+	case 1:
+		p.a.Force = true
+	}
+	if p.a.Validate() != nil {
+		p.a.AtMost, p.a.Force = 0, false
+	}
 }
 
 // TestMetersAlike: the code of meter.go decides as the algorithms of the meters do, in
-// every field, and stores the same states. The environment variable WEIR_DECISIONS sets how
-// many decisions the test compares.
+// every field, and stores the same states. A store decides as Transaction.Decide does with
+// the same states, under every algorithm, while the numbers of limits change. The environment
+// variable WEIR_DECISIONS sets how many decisions the test compares.
 func TestMetersAlike(t *testing.T) {
-	want := 40_000
+	want := 150_000
 	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
 		want = n
 	} else if testing.Short() {
@@ -158,7 +204,7 @@ func TestMetersAlike(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPair(seed)
 			for range 300 {
-				if p.IntN(20) == 0 {
+				if p.IntN(8) == 0 {
 					p.change()
 				}
 				p.ask()
@@ -175,13 +221,48 @@ func TestMetersAlike(t *testing.T) {
 	}
 }
 
+// compareKept decides p.want with the states of the pair, and compares the results with those
+// of the stores.
+func (p *pair) compareKept(t *testing.T, seed uint64) {
+	got, want, now := &p.a, &p.want, p.a.At.UnixMicro()
+	var names []string
+	var states []weir.State
+	for i := range want.Charges {
+		c := &want.Charges[i]
+		names = append(names, c.Key+" "+c.Limit.Name)
+		k := p.kept[names[i]]
+		if k.end <= now {
+			k.State = weir.State{} // a store forgets a state that has ended
+		}
+		states = append(states, k.State)
+	}
+	before := fmt.Sprintf("%+v", states)
+	spent := want.Decide(now, states)
+	if !slices.Equal(got.Decisions, want.Decisions) || got.Wait != want.Wait || got.AtMost > 0 && got.Granted != want.Granted {
+		t.Fatalf("seed %d: %+v of states %s:\ngot  %+v, wait %v, granted %d\nwant %+v, wait %v, granted %d", seed, got.Charges, before,
+			got.Decisions, got.Wait, got.Granted, want.Decisions, want.Wait, want.Granted)
+	}
+	for i := range states {
+		switch {
+		case want.Forget:
+			delete(p.kept, names[i])
+		case spent && want.Charges[i].Cost != 0:
+			p.kept[names[i]] = kept{states[i], now + want.Decisions[i].ResetAfter.Microseconds()}
+		}
+	}
+}
+
 func (p *pair) compare(t *testing.T, seed uint64) {
 	a, b := &p.a, &p.b
 	b.Charges, b.Within, b.Delay, b.Forget, b.Undo = b.Charges[:0], a.Within, a.Delay, a.Forget, slices.Clone(a.Undo)
 	for _, c := range a.Charges {
-		c.Limit = hidden(c.Limit)
+		if !a.Force { // with Force, Decide itself needs to know that a limit is a meter
+			c.Limit = hidden(c.Limit)
+		}
 		b.Charges = append(b.Charges, c)
 	}
+	b.AtMost, b.Force = a.AtMost, a.Force
+	p.want = weir.Transaction{Charges: a.Charges, Within: a.Within, Delay: a.Delay, Forget: a.Forget, AtMost: a.AtMost, Force: a.Force, Undo: slices.Clone(a.Undo)}
 	errA, errB := p.mine.Take(t.Context(), a), p.theirs.Take(t.Context(), b)
 	if fmt.Sprint(errA) != fmt.Sprint(errB) {
 		t.Fatalf("seed %d: %+v: got error %v, want %v", seed, a.Charges, errA, errB)
@@ -189,12 +270,15 @@ func (p *pair) compare(t *testing.T, seed uint64) {
 	if errA == nil && (!slices.Equal(a.Decisions, b.Decisions) || !a.At.Equal(b.At) || a.Wait != b.Wait || !reflect.DeepEqual(a.Undo, b.Undo)) {
 		t.Fatalf("seed %d: %+v:\ngot  %+v, wait %v, %v\nwant %+v, wait %v, %v", seed, a.Charges, a.Decisions, a.Wait, a.Undo, b.Decisions, b.Wait, b.Undo)
 	}
+	if errA == nil && p.kept != nil {
+		p.compareKept(t, seed)
+	}
 	for i := range p.mine.shards {
 		if got, want := p.mine.shards[i].table, p.theirs.shards[i].table; !slices.Equal(got, want) {
 			t.Fatalf("seed %d: %+v: got states\n%+v, want\n%+v", seed, a.Charges, got, want)
 		}
 	}
-	if errA == nil && a.Wait > 0 && a.Allowed() {
+	if errA == nil && a.Allowed() && (a.Wait > 0 || p.IntN(4) == 0) {
 		p.spent[a.Charges[0].Key] = weir.Transaction{Charges: slices.Clone(a.Charges), Decisions: slices.Clone(a.Decisions), Undo: slices.Clone(a.Undo)}
 	}
 }
