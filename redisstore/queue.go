@@ -234,6 +234,7 @@ func (q *queue) learn(n, underWay int, began, now time.Time, err error) {
 	}
 	good := q.trip + (q.timeout-q.trip)/3
 	switch {
+	case took < good && err != nil: // a failure shows nothing of how much Redis can decide
 	case took < good && float64(underWay) < q.window/2: // the window did not limit the commands
 	case took < good:
 		q.window = min(q.window+float64(n)/2*float64(good-took)/float64(good-q.trip), maxCalls*maxBatch)

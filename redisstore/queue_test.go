@@ -450,3 +450,34 @@ func TestQueuePanic(t *testing.T) {
 		}
 	})
 }
+
+// TestFailures: if the first answers come later than the timeout, and then all connections
+// fail, nearly all asks are decided as soon as Redis answers in time.
+func TestFailures(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const rate = 10000
+		f := &far{rtt: 52 * time.Millisecond, each: 50 * time.Microsecond}
+		q := f.queue(50 * time.Millisecond)
+		var fails atomic.Bool
+		q.send = func(ctx context.Context, cmds []once) error {
+			err := f.send(ctx, cmds)
+			if err == nil && fails.Load() {
+				err = errors.New("connection reset")
+			}
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+		load(q, rate, time.Second/2)
+		f.mu.Lock()
+		f.rtt = time.Millisecond
+		f.mu.Unlock()
+		fails.Store(true)
+		load(q, rate, time.Second/10)
+		fails.Store(false)
+		if s := load(q, rate, time.Second/2); s.decided.Load() < s.all()*9/10 {
+			t.Errorf("got %v, want nearly all decided", s)
+		}
+	})
+}
