@@ -193,7 +193,7 @@ func (p *pair) mode() {
 // the same states, under every algorithm, while the numbers of limits change. The environment
 // variable WEIR_DECISIONS sets how many decisions the test compares.
 func TestMetersAlike(t *testing.T) {
-	want := 150_000
+	want := 250_000
 	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
 		want = n
 	} else if testing.Short() {

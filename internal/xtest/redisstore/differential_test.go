@@ -79,7 +79,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 		for range 40 {
 			n, err := h.step(t)
 			if err != nil {
-				t.Fatalf("seed %d, history of\n%s%v", seed, h.text(200), err)
+				t.Fatalf("seed %d, after %d decisions, history of\n%s%v", seed, total, h.text(200), err)
 			}
 			total += n
 		}
@@ -108,9 +108,15 @@ type history struct {
 	newest int64                 // the largest value that the field now has had
 	states map[string]weir.State // by key and limit
 	tills  map[string]int64      // when states may be forgotten, in µs since 1970
-	ends   map[string]int64      // when values in Redis expire, in µs since 1970
-	ttls   map[string]int64
-	taken  []weir.Transaction // transactions that give back what was spent
+
+	restored map[string]int64      // the values of tills that an Undo restores, by key, limit and change
+	undoes   bool                  // the transaction that is decided has Undo
+	former   map[string]weir.Limit // limits before their last change, by name and algorithm
+
+	ends  map[string]int64 // when values in Redis expire, in µs since 1970
+	ttls  map[string]int64
+	taken []weir.Transaction // transactions that give back what was spent
+	tiers bool               // a few meters, each with two sets of numbers
 	// These fields say what the history tests besides plain charges.
 	waiting, changing, switching, unlike, huge, back, long bool
 	log                                                    []func() string // lines for the message of a failure
@@ -144,11 +150,15 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 	h := &history{
 		r: r, server: server, store: store,
 		now:    1_700_000_000_000_000 + r.Int64N(1e14),
-		states: map[string]weir.State{}, tills: map[string]int64{}, ends: map[string]int64{}, ttls: map[string]int64{},
-		waiting: r.IntN(2) == 0, changing: r.IntN(4) == 0, unlike: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0,
+		states: map[string]weir.State{}, tills: map[string]int64{}, restored: map[string]int64{}, former: map[string]weir.Limit{}, ends: map[string]int64{}, ttls: map[string]int64{},
+		waiting: r.IntN(2) == 0, changing: r.IntN(2) == 0, unlike: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0,
 	}
 	kind := r.IntN(12)
-	for i := range 1 + r.IntN(4) {
+	limits := 1 + r.IntN(4)
+	if h.tiers = h.changing && r.IntN(2) == 0; h.tiers {
+		kind, limits = []int{0, 5}[r.IntN(2)], 1+r.IntN(2)
+	}
+	for i := range limits {
 		l := randomLimit(r)
 		switch kind {
 		case 0, 1: // several limits under GCRA
@@ -168,22 +178,31 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 		}
 		h.limits = append(h.limits, l.Named(fmt.Sprint("l", i)))
 	}
-	if r.IntN(4) == 0 { // several algorithms under one name
-		h.unlike = true
-		for i := range h.limits {
-			if l := h.limits[i].Named("l0"); !slices.ContainsFunc(h.limits, func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }) {
-				h.limits[i] = l
-			}
-		}
+	if r.IntN(4) == 0 {
+		h.shareName()
+	}
+	for i := 0; h.tiers && i < len(h.limits); i++ {
+		l := h.limits[i]
+		h.former[l.Name+l.Algorithm.Name()] = smaller(r, l)
 	}
 	h.keys = []string{"a", "b"}
 	if r.IntN(4) == 0 {
 		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
 	if _, h.real = server.(*realServer); h.real {
-		h.changing, h.back = false, false // otherwise a value that has expired could matter again
+		h.changing, h.tiers, h.back = false, false, false // otherwise a value that has expired could matter again
 	}
 	return h
+}
+
+// shareName gives one name to several limits, as far as their algorithms differ.
+func (h *history) shareName() {
+	h.unlike = true
+	for i := range h.limits {
+		if l := h.limits[i].Named("l0"); !slices.ContainsFunc(h.limits, func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }) {
+			h.limits[i] = l
+		}
+	}
 }
 
 // A realServer is a redis-server. Its clock cannot be set, so SetTime does nothing.
@@ -295,6 +314,9 @@ func (h *history) charges() []weir.Charge {
 	}
 	for _, key := range keys {
 		cost := h.cost(h.most())
+		if !h.back && (h.r.IntN(40) == 0 || h.tiers && h.r.IntN(4) == 0) {
+			cost = h.manyBack(key)
+		}
 		for _, l := range h.limits {
 			c := weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost}
 			if h.unlike && h.r.IntN(4) == 0 {
@@ -310,6 +332,21 @@ func (h *history) charges() []weir.Charge {
 		h.r.Shuffle(len(charges), func(i, j int) { charges[i], charges[j] = charges[j], charges[i] })
 	}
 	return charges
+}
+
+// manyBack returns the cost that gives back all units under a random limit of a key, a unit more
+// or less, or so many that the others are no more than the limit holds.
+func (h *history) manyBack(key string) int64 {
+	l := h.limits[h.r.IntN(len(h.limits))]
+	s := h.states[name(&weir.Charge{Key: key, Limit: l})]
+	units := s.A
+	if s.A > 0 && s.B > 0 && s.B < s.A { // the state is a debt of units that are worth s.B ticks
+		units = (s.A + s.B - 1) / s.B
+	}
+	if h.r.IntN(3) > 0 {
+		return -max(1, units-h.r.Int64N(capacity(l)+1))
+	}
+	return -max(1, units+h.r.Int64N(3)-1)
 }
 
 // most returns the least capacity of the limits, or sometimes the capacity of a random
@@ -335,11 +372,60 @@ func (h *history) exceed(charges []weir.Charge) {
 	}
 }
 
-// change gives a limit different numbers. The period of a log never grows beyond the time for
-// which the history keeps the units of both keys, because Redis may remember older units.
+// change sometimes gives a limit different numbers: new ones, or those that the limit had
+// before. So debts are often charged under two limits in turn, and one of them may hold less
+// than the debt. The period of a log does not go back, because it never grows beyond the time
+// for which the history keeps the units of both keys.
 func (h *history) change() {
 	i := h.r.IntN(len(h.limits))
-	l, other := &h.limits[i], randomLimit(h.r)
+	l := &h.limits[i]
+	switch before := *l; h.r.IntN(16) {
+	case 0, 1:
+		h.renumber(l)
+		if h.r.IntN(4) == 0 {
+			s := smaller(h.r, before)
+			if n := l.Algorithm.Name(); n != "calendar" && n != "sliding-log" {
+				l.Quota, l.Period, l.Burst = s.Quota, s.Period, s.Burst
+			}
+		}
+		h.former[l.Name+l.Algorithm.Name()] = before
+	case 2, 3, 4, 5, 6, 7, 8:
+		old, ok := h.former[l.Name+l.Algorithm.Name()]
+		switch name := l.Algorithm.Name(); {
+		case !ok:
+			return
+		case name == "calendar" || name == "sliding-log":
+			l.Quota = old.Quota
+		default:
+			l.Quota, l.Period, l.Burst = old.Quota, old.Period, old.Burst
+		}
+		h.former[l.Name+l.Algorithm.Name()] = before
+	}
+	if l.Validate() != nil {
+		l.Quota, l.Burst = 7, 0
+	}
+}
+
+// smaller returns a limit that holds a part of the units of l, at most a half. Often a unit is
+// worth another number of ticks under it. Sometimes its rate is so low that a debt under l would
+// take longer to drain than a state is kept.
+func smaller(r *rand.Rand, l weir.Limit) weir.Limit {
+	l.Burst = 1 + capacity(l)/(2+r.Int64N(8))
+	switch r.IntN(4) {
+	case 0:
+		l.Period += time.Microsecond * time.Duration(1+r.Int64N(3))
+	case 1:
+		l.Period *= time.Duration(1 + r.Int64N(7))
+	case 2:
+		l.Quota, l.Period = 1+r.Int64N(5), 24*time.Hour
+	}
+	return l
+}
+
+// renumber gives a limit new numbers. The period of a log never grows beyond the time for
+// which the history keeps the units of both keys, because Redis may remember older units.
+func (h *history) renumber(l *weir.Limit) {
+	other := randomLimit(h.r)
 	switch l.Algorithm.Name() {
 	case "calendar":
 		l.Quota = other.Quota
@@ -353,9 +439,6 @@ func (h *history) change() {
 		}
 	default:
 		l.Quota, l.Period, l.Burst = other.Quota, other.Period, other.Burst
-	}
-	if l.Validate() != nil {
-		l.Quota, l.Burst = 7, 0
 	}
 }
 
@@ -393,7 +476,7 @@ func value(c *weir.Charge) string {
 // step makes a random transaction, or a batch of such transactions, with the store and with
 // Decide. It returns the number of decisions.
 func (h *history) step(t *testing.T) (int, error) {
-	if h.changing && !h.switching && h.r.IntN(8) == 0 {
+	if h.changing && !h.switching {
 		h.change()
 	}
 	got := weir.Transaction{Charges: h.charges()}
@@ -406,10 +489,8 @@ func (h *history) step(t *testing.T) (int, error) {
 	if h.waiting && (h.long || h.r.IntN(2) == 0) {
 		h.mayWait(&got)
 	}
-	if len(h.taken) > 0 && !h.back && h.r.IntN(5) == 0 && (!h.long || h.r.IntN(3) == 0) {
-		got = h.giveBack()
-	}
-	if h.switching { // also for a transaction that gives units back
+	alone := h.mayGiveBack(&got)
+	if h.switching || alone { // also for a transaction that gives units back
 		h.useNewLimits(&got)
 	}
 	if h.r.IntN(12) == 0 && (!h.long || h.r.IntN(50) == 0) {
@@ -422,7 +503,7 @@ func (h *history) step(t *testing.T) (int, error) {
 		got.Force = false
 	}
 	more := 0
-	if h.r.IntN(8) == 0 {
+	if !alone && h.r.IntN(8) == 0 && (!h.tiers || h.r.IntN(3) == 0) {
 		more = 1 + h.r.IntN(30)
 	}
 	batch := []*weir.Transaction{&got}
@@ -432,6 +513,18 @@ func (h *history) step(t *testing.T) (int, error) {
 		batch = append(batch, &again)
 	}
 	return h.decide(t, batch)
+}
+
+// mayGiveBack sometimes replaces t by a transaction that gives back units. It reports whether
+// that transaction must be alone, not in a batch, and under the limits that now hold: a state
+// that has ended may then matter again, but Redis may drop it between two transactions of a
+// batch.
+func (h *history) mayGiveBack(t *weir.Transaction) (alone bool) {
+	if len(h.taken) == 0 || h.back || h.r.IntN(5) > 0 || h.long && h.r.IntN(3) > 0 {
+		return false
+	}
+	*t = h.giveBack()
+	return h.tiers && h.r.IntN(2) == 0
 }
 
 // mayWait gives a transaction time to wait, and sometimes a delay.
@@ -466,7 +559,7 @@ func (h *history) useNewLimits(t *weir.Transaction) {
 	t.Charges = slices.Clone(t.Charges)
 	for i := range t.Charges {
 		for _, l := range h.limits {
-			if c := &t.Charges[i]; c.Limit.Name == l.Name {
+			if c := &t.Charges[i]; c.Limit.Name == l.Name && c.Limit.Algorithm.Name() == l.Algorithm.Name() {
 				c.Limit = l
 			}
 		}
@@ -480,6 +573,7 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	for i, got := range batch {
 		wants[i] = weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, AtMost: got.AtMost, Force: got.Force, Undo: slices.Clone(got.Undo)}
 	}
+	h.undoes = len(batch[0].Undo) > 0
 	h.server.SetTime(time.UnixMicro(h.now))
 	dump, texts := "", h.texts()
 	dumps := !h.long || h.r.IntN(20) == 0 // a dump of a long log takes longer than the scripts
@@ -510,7 +604,11 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 	}
 	got := batch[0]
 	if wrote {
-		h.forget(got, texts)
+		after := h.texts()
+		h.forget(got, texts, after)
+		if err := h.stored(after); err != nil {
+			return 0, err
+		}
 		if err := h.lifetimes(got); err != nil {
 			return 0, err
 		}
@@ -558,11 +656,37 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 			delete(h.states, name(&got.Charges[i]))
 		}
 		if b, a := &before[i], &states[i]; b.At != a.At || b.A != a.A || b.B != a.B {
-			h.tills[name(&got.Charges[i])] = h.now + want.Decisions[i].ResetAfter.Microseconds()
+			h.setTill(got, i, b, a, h.now+want.Decisions[i].ResetAfter.Microseconds())
 		}
 	}
 	h.keepBack(got)
 	return true, nil
+}
+
+// setTill remembers when the state of charge i may be forgotten after a transaction. A
+// transaction with Undo may restore the state from before a reservation. Redis then also
+// restores when that state may be forgotten under the limit of the reservation.
+func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State, till int64) {
+	c := &t.Charges[i]
+	change := func(from, to *weir.State) string {
+		return fmt.Sprint(name(c), " ", from.At, from.A, from.B, to.At, to.A, to.B)
+	}
+	if len(t.Undo) > 0 { // a reservation
+		_, d := c.Limit.Algorithm.Take(*before, &c.Limit, h.now, 0)
+		h.restored[change(after, before)] = h.now + d.ResetAfter.Microseconds()
+	}
+	restored, ok := h.restored[change(before, after)]
+	switch c.Limit.Algorithm.Name() {
+	case "anchored-window", "sliding-window": // under which a state knows until when it counts
+		if after.Until != 0 {
+			till = after.Until
+		}
+	default:
+		if ok && c.Cost < 0 && h.undoes {
+			till = restored
+		}
+	}
+	h.tills[name(c)] = till
 }
 
 // compare compares the results of a transaction from the store and from Decide.
@@ -623,11 +747,48 @@ func (h *history) texts() map[string]string {
 	return texts
 }
 
+// stored compares the stored states that still matter with the states of the history. The
+// argument values has the values as texts returns them. A state may differ for a long time
+// before a decision shows it: a debt that is larger than its limit is such a state.
+func (h *history) stored(values map[string]string) error {
+	for key, text := range values {
+		ids, numbers, _ := strings.Cut(text, ";")
+		got := map[string]string{}
+		for i, id := range strings.Split(ids, ",") {
+			if end := 32 * (i + 1); end <= len(numbers) {
+				got[id] = numbers[end-32 : end]
+			}
+		}
+		for _, l := range h.limits {
+			c := weir.Charge{Key: key, Limit: l}
+			s, till := h.states[name(&c)], h.tills[name(&c)]
+			if l.Algorithm.Name() == "sliding-log" || till <= h.now || s.At == 0 || h.real && text == "" {
+				continue
+			}
+			id := l.StoredName() + "/" + l.Algorithm.Name()
+			if want := readable(";" + packed(s.At, s.A, s.B, till)); readable(";"+got[id]) != want {
+				return fmt.Errorf("%s of %s: got state%s, want%s", id, key, readable(";" + got[id])[1:], want[1:])
+			}
+		}
+	}
+	return nil
+}
+
+// packed returns the numbers of a state as a value has them.
+func packed(numbers ...int64) string {
+	var b []byte
+	for _, n := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
+	}
+	return string(b)
+}
+
 // forget deletes the states that Redis may have left out when it wrote or deleted a value. A
 // written value lacks states that ended more than a second ago, unless the transaction charged
-// them. A deleted value had only states that have ended.
-func (h *history) forget(t *weir.Transaction, before map[string]string) {
-	for key, after := range h.texts() {
+// them. A deleted value had only states that have ended. The arguments before and after have the
+// values as texts returns them.
+func (h *history) forget(t *weir.Transaction, before, values map[string]string) {
+	for key, after := range values {
 		if after == before[key] {
 			continue
 		}
@@ -657,8 +818,14 @@ func (h *history) lifetimes(t *weir.Transaction) error {
 		for _, l := range h.limits {
 			c := weir.Charge{Key: key, Limit: l}
 			_, d := l.Algorithm.Take(h.states[name(&c)], &l, h.now, 0)
-			v := value(&c)
-			needs[v] = max(needs[v], h.now+d.ResetAfter.Microseconds())
+			v, need := value(&c), h.now+d.ResetAfter.Microseconds()
+			if h.changing { // the limit that has written the state may have had other numbers
+				need = 0
+				if l.Algorithm.Name() != "sliding-log" && h.states[name(&c)].At != 0 {
+					need = h.tills[name(&c)]
+				}
+			}
+			needs[v] = max(needs[v], need)
 			slack[v] = max(slack[v], l.Period.Microseconds())
 		}
 	}
@@ -685,7 +852,7 @@ func (h *history) lifetime(v string, need, slack int64) error {
 	}
 	ttl := h.server.TTL(v)
 	end := h.now + ttl.Microseconds()
-	if ttl <= 0 || end < need && !h.changing && !h.back {
+	if ttl <= 0 || end < need && !h.back {
 		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs", v, ttl, need-h.now)
 	}
 	// A value may keep its earlier TTL, because a limit that was not charged this time needs it.
@@ -758,7 +925,7 @@ func TestLongLogs(t *testing.T) {
 	defer rdb.Close()
 	for n := range histories {
 		h := newHistory(r, server, newStore(t, rdb))
-		h.limits, h.keys, h.long = nil, h.keys[:1], true
+		h.limits, h.keys, h.long, h.tiers = nil, h.keys[:1], true, false
 		for i := range 1 + r.IntN(3) {
 			period := []time.Duration{time.Second, 3 * time.Second, time.Minute}[r.IntN(3)]
 			h.limits = append(h.limits, algorithms.SlidingLog(2000+r.Int64N(10_000), period).Named(fmt.Sprint("l", i)))

@@ -161,7 +161,7 @@ func TestSwitchedPeriods(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := newHistory(r, server, store)
-		h.limits = nil
+		h.limits, h.tiers = nil, false
 		for i := range 1 + n%4/2*r.IntN(2) {
 			quota := 1 + r.Int64N(30)
 			h.limits = append(h.limits, []weir.Limit{
