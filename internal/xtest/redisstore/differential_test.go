@@ -859,7 +859,8 @@ func (h *history) lifetime(v string, need, slack int64) error {
 		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs", v, ttl, need-h.now)
 	}
 	// A value may keep its earlier TTL, because a limit that was not charged this time needs it.
-	if most := max(need+slack+1_000_000, h.now+h.ttls[v]); end > most && !h.changing {
+	// A TTL ends at a whole second, and is up to 2 ms longer because it has whole milliseconds.
+	if most := max(need+slack+1_002_000, h.now+h.ttls[v]); end > most && !h.changing {
 		return fmt.Errorf("%s has a TTL of %v; it matters for %d µs, under a longest period of %d µs", v, ttl, need-h.now, slack)
 	}
 	h.ends[v], h.ttls[v] = end, ttl.Microseconds()
