@@ -210,7 +210,7 @@ func TestNear(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			f := &far{rtt: c.rtt, each: 10 * time.Microsecond}
 			q := f.queue(50 * time.Millisecond)
-			s := load(q, 20000, 200*time.Millisecond)
+			s := load(q, 50000, 200*time.Millisecond)
 			if s.decided.Load() < s.all()*9/10 || f.most != c.most {
 				t.Errorf("round trip %v: got %v in %d calls at once, want nearly all decided in %d", c.rtt, s, f.most, c.most)
 			}
