@@ -143,7 +143,7 @@ func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) 
 		sh.forget(sl)
 		return nil
 	}
-	if t.Charges[0].Cost == 0 {
+	if c := &t.Charges[0]; c.Cost == 0 || c.Cost < 0 && sl.holds(&states[0]) {
 		return nil
 	}
 	if sl == nil && t.Decisions[0].ResetAfter > 0 {
@@ -238,7 +238,7 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 		return ErrFull
 	}
 	for i := range lanes {
-		if ln := &lanes[i]; t.Charges[i].Cost != 0 {
+		if ln, c := &lanes[i], &t.Charges[i]; c.Cost > 0 || c.Cost < 0 && !ln.slot.holds(&states[i]) {
 			s.shards[ln.shard].save(ln.slot, ln.id, now, &states[i], &t.Decisions[i])
 		}
 	}

@@ -374,6 +374,13 @@ func (sh *shard) load(s *weir.State, sl *slot, now int64) {
 	}
 }
 
+// holds reports whether the slot has the state s, and no log. If a charge has no units to
+// give back, it leaves the state as it is. Such a state must not end later because of the
+// charge, although the limit of the charge may have a longer period.
+func (sl *slot) holds(s *weir.State) bool {
+	return sl != nil && sl.at == s.At && sl.a == s.A && sl.b == s.B && sl.fate&hasLog == 0
+}
+
 // save writes a state to a slot. The slot is nil only if the state need not be kept.
 func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Decision) {
 	if sl == nil {
