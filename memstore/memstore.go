@@ -79,7 +79,7 @@ func New(o Options) *Store {
 	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
 	s := &Store{seed: maphash.MakeSeed(), shards: make([]shard, n)}
 	for i := range s.shards {
-		s.shards[i].most = bucketsFor((o.MaxKeys + n - 1) / n)
+		s.shards[i].most = int32(bucketsFor((o.MaxKeys + n - 1) / n))
 	}
 	return s
 }
@@ -104,6 +104,9 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	h := s.hash(c.Key)
 	id, sh := fingerprint(h, p.Names), &s.shards[index(h, len(s.shards))]
 	now := s.clock.now()
+	if r := sh.refused.Load(); r != nil && r.id == id && r.refuses(t, p, now) {
+		return nil
+	}
 	sh.mu.Lock()
 	now = sh.instant(now)
 	sl := sh.table.find(id)
@@ -136,7 +139,7 @@ func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) 
 	states := sh.room(1)
 	sh.load(&states[0], sl, now)
 	if !t.Decide(now, states) {
-		sl.refused(&t.Decisions[0], now)
+		sl.refuse(&t.Decisions[0], now)
 		return nil
 	}
 	if t.Forget {
@@ -224,7 +227,7 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 	}
 	if !t.Decide(now, states) {
 		for i := range lanes {
-			lanes[i].slot.refused(&t.Decisions[i], now)
+			lanes[i].slot.refuse(&t.Decisions[i], now)
 		}
 		return nil
 	}

@@ -31,7 +31,7 @@ func readable(s *slot, p *plans.Plan) bool {
 type debt struct {
 	ticks int64 // the amount of the debt
 	ahead int64 // µs until the debt begins to drain; no unit fits before that
-	reset int64 // µs from the end of ahead until the debt has drained
+	reset int64 // µs from the end of ahead until the debt has drained; 0 if not computed
 }
 
 // debtOf returns the debt in a slot, as seen from now, but does not compute its reset. The slot
@@ -100,6 +100,9 @@ func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed
 		}
 		remaining = 0
 	}
+	if d.reset == 0 && d.ticks > 0 {
+		d.reset = ceil(d.ticks, p.Rate)
+	}
 	to.Remaining = remaining
 	to.NextAfter = time.Duration(d.ahead+next) * time.Microsecond
 	to.ResetAfter = time.Duration(d.ahead+d.reset) * time.Microsecond
@@ -117,6 +120,7 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 	case !allowed:
 		if sl != nil && sl.reset() > now {
 			sl.raise(refusing)
+			sh.publish(sl)
 		}
 	case cost > 0:
 		if sl == nil {
@@ -127,14 +131,12 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 		}
 		d.ticks += cost * p.Unit
 		d.reset = ceil(d.ticks, p.Rate)
+		sh.changes(id)
 		sl.save(d, p, id, now)
 	}
 	sh.mu.Unlock()
 
-	answer(t, now)
-	if d.ticks > 0 && d.reset == 0 {
-		d.reset = ceil(d.ticks, p.Rate)
-	}
+	prepare(t, now)
 	d.explain(&t.Decisions[0], p, now, cost, allowed)
 	return nil
 }
@@ -142,19 +144,17 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 // takeMeters decides several charges of meters whose debts are in lanes. allowed says
 // whether all charges fit. The caller holds the locks of the shards of all lanes.
 func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed bool) error {
-	answer(t, now)
+	prepare(t, now)
 	for i := range lanes {
 		ln, cost := &lanes[i], t.Charges[i].Cost
 		p := ln.plan
 		fits := ln.fits(p, cost)
 		switch {
-		case allowed:
+		case allowed && cost > 0:
 			ln.ticks += cost * p.Unit
+			ln.reset = ceil(ln.ticks, p.Rate)
 		case !fits && ln.slot != nil && ln.slot.reset() > now:
 			ln.slot.raise(refusing)
-		}
-		if ln.ticks > 0 {
-			ln.reset = ceil(ln.ticks, p.Rate)
 		}
 		ln.explain(&t.Decisions[i], p, now, cost, fits)
 	}
@@ -166,15 +166,15 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; t.Charges[i].Cost > 0 {
+			s.shards[ln.shard].changes(ln.id)
 			ln.slot.save(ln.debt, ln.plan, ln.id, now)
 		}
 	}
 	return nil
 }
 
-// answer prepares the results of t: it makes room for the decisions, sets At and Wait, and
-// empties Undo.
-func answer(t *weir.Transaction, now int64) {
+// prepare makes room for the decisions of t, sets At and Wait, and empties Undo.
+func prepare(t *weir.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	}

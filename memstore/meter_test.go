@@ -281,8 +281,16 @@ func (p *pair) compare(t *testing.T, seed uint64) {
 		p.compareKept(t, seed)
 	}
 	for i := range p.mine.shards {
-		if got, want := p.mine.shards[i].table, p.theirs.shards[i].table; !slices.Equal(got, want) {
-			t.Fatalf("seed %d: %+v: got states\n%+v, want\n%+v", seed, a.Charges, got, want)
+		sh := &p.mine.shards[i]
+		if want := p.theirs.shards[i].table; !slices.Equal(sh.table, want) {
+			t.Fatalf("seed %d: %+v: got states\n%+v, want\n%+v", seed, a.Charges, sh.table, want)
+		}
+		if r := sh.refused.Load(); r == nil {
+			if sh.copied != 0 {
+				t.Fatalf("seed %d: %+v: got no copy of a state, want one of %x", seed, a.Charges, sh.copied)
+			}
+		} else if s := sh.table.find(sh.copied); s == nil || *r != *s {
+			t.Fatalf("seed %d: %+v: got a copied state %+v, want %+v", seed, a.Charges, *r, s)
 		}
 	}
 	if errA == nil && a.Allowed() && (a.Wait > 0 || p.IntN(4) == 0) {

@@ -3,6 +3,7 @@ package memstore
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -51,9 +52,9 @@ func (s *slot) raise(rank int64) {
 	}
 }
 
-// refused gives the slot the rank refusing if d is a refusal. s may be nil: a key without a
+// refuse gives the slot the rank refusing if d is a refusal. s may be nil: a key without a
 // state refuses only costs above the capacity, and needs no state to refuse them again.
-func (s *slot) refused(d *weir.Decision, now int64) {
+func (s *slot) refuse(d *weir.Decision, now int64) {
 	if s != nil && !d.Allowed && s.reset() > now {
 		s.raise(refusing)
 	}
@@ -154,16 +155,23 @@ func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	return s
 }
 
-// A shard is a table under a lock. All limits of a key are in the same shard. A shard is two
-// cache lines, and the first one has all that a meter needs.
+// A shard is a table under a lock. All limits of a key are in the same shard. A shard is three
+// cache lines. The first one has all that a meter needs under the lock.
 type shard struct {
-	mu     sync.Mutex
-	last   int64 // the instant of the last decision, in µs since 1970
-	table  table
-	most   int // how many buckets the table may have at most
-	rest   int // see rests
-	logs   logs
-	states []weir.State // memory for the decision that is being made
+	mu       sync.Mutex
+	last     int64 // the instant of the last decision under the lock, in µs since 1970
+	table    table
+	most     int32  // how many buckets the table may have at most
+	rest     int16  // see rests
+	refusals int16  // how many refusals in a row the state refuser has made
+	refuser  uint64 // the fingerprint of the state that made the last refusal
+	copied   uint64 // the fingerprint of the state in refused; 0 if there is none
+
+	refused atomic.Pointer[slot] // a copy of a state, see repeated.go
+	logs    logs
+	states  []weir.State // memory for the decision that is being made
+
+	_ [48]byte
 }
 
 // lock takes the lock for a decision at now, and returns the instant of the decision.
@@ -238,6 +246,9 @@ func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 
 // put replaces the content of a slot, and forgets the log of its old state.
 func (sh *shard) put(sl *slot, s slot) {
+	if sl.id != 0 {
+		sh.changes(sl.id)
+	}
 	if sl.fate&hasLog != 0 {
 		sh.logs.drop(sl.b)
 	}
@@ -318,7 +329,7 @@ func (sh *shard) moveOn(t table, b *bucket, i int, now int64, keep []uint64) boo
 // it did. The sizes of a table are the bound, half of it, a quarter of it and so on, so that
 // the last step doubles the table like the others.
 func (sh *shard) grow(now int64, keep []uint64) bool {
-	n := sh.most
+	n := int(sh.most)
 	for n > 1 && (n+1)/2 > len(sh.table) {
 		n = (n + 1) / 2
 	}
@@ -386,6 +397,7 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Dec
 	if sl == nil {
 		return
 	}
+	sh.changes(id)
 	rank := int64(someLeft)
 	if d.Remaining == 0 {
 		rank = noneLeft

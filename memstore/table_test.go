@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,10 +84,11 @@ func TestPointers(t *testing.T) {
 			t.Errorf("%v has pointers, want none", typ)
 		}
 	}
-	if reaches(reflect.TypeFor[shard](), reflect.String, reflect.Interface, reflect.Func, reflect.UnsafePointer) {
+	// An atomic.Pointer contains an unsafe.Pointer, but its type also says what it points to.
+	if reaches(reflect.TypeFor[shard](), reflect.String, reflect.Interface, reflect.Func) {
 		t.Errorf("a shard can hold a string, want no place for one")
 	}
-	if !reaches(reflect.TypeFor[weir.Charge](), reflect.String) || !reaches(reflect.TypeFor[shard](), reflect.Slice) {
+	if !reaches(reflect.TypeFor[atomic.Pointer[weir.Charge]](), reflect.String) || !reaches(reflect.TypeFor[shard](), reflect.Slice) {
 		t.Errorf("reaches finds nothing")
 	}
 }
@@ -117,13 +119,13 @@ func TestGrowth(t *testing.T) {
 func TestSecondStep(t *testing.T) {
 	s := New(Options{MaxKeys: minShardKeys})
 	l := algorithms.GCRA(1, time.Hour)
-	n := s.shards[0].most * ways * 94 / 100
+	n := int(s.shards[0].most) * ways * 94 / 100
 	for i := range n {
 		s.ask(t, fmt.Sprint(i), l, 1)
 	}
 	for i := range n {
 		if s.ask(t, fmt.Sprint(i), l, 0).Decisions[0].Remaining != 0 {
-			t.Fatalf("key %d of %d was lost, want all kept in %d slots", i, n, s.shards[0].most*ways)
+			t.Fatalf("key %d of %d was lost, want all kept in %d slots", i, n, int(s.shards[0].most)*ways)
 		}
 	}
 }
