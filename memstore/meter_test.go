@@ -209,12 +209,7 @@ func TestMetersAlike(t *testing.T) {
 				}
 				p.ask()
 				p.compare(t, seed)
-				decided += len(p.a.Charges)
-				for n := p.IntN(32) - 16; n > 0 && len(p.a.Charges) == 1 && !p.a.Allowed(); n-- {
-					time.Sleep(time.Duration(p.IntN(3)) * time.Microsecond)
-					p.compare(t, seed)
-					decided++
-				}
+				decided += len(p.a.Charges) + p.repeat(t, seed)
 				if p.IntN(3) > 0 {
 					time.Sleep(time.Duration(p.Int64N(1<<p.IntN(22))) * time.Microsecond)
 				}
@@ -224,6 +219,16 @@ func TestMetersAlike(t *testing.T) {
 			return
 		}
 	}
+}
+
+// repeat often repeats a transaction with one charge while it is refused. It returns how many
+// decisions it has compared.
+func (p *pair) repeat(t *testing.T, seed uint64) (decided int) {
+	for n := p.IntN(32) - 16; decided < n && len(p.a.Charges) == 1 && !p.a.Allowed(); decided++ {
+		time.Sleep(time.Duration(p.IntN(3)) * time.Microsecond)
+		p.compare(t, seed)
+	}
+	return decided
 }
 
 // compareKept decides p.want with the states of the pair, and compares the results with those
@@ -280,20 +285,25 @@ func (p *pair) compare(t *testing.T, seed uint64) {
 	if errA == nil && p.kept != nil {
 		p.compareKept(t, seed)
 	}
+	p.compareTables(t, seed)
+	if errA == nil && a.Allowed() && (a.Wait > 0 || p.IntN(4) == 0) {
+		p.spent[a.Charges[0].Key] = weir.Transaction{Charges: slices.Clone(a.Charges), Decisions: slices.Clone(a.Decisions), Undo: slices.Clone(a.Undo)}
+	}
+}
+
+// compareTables compares the tables of the stores, and copied states with their tables.
+func (p *pair) compareTables(t *testing.T, seed uint64) {
 	for i := range p.mine.shards {
 		sh := &p.mine.shards[i]
 		if want := p.theirs.shards[i].table; !slices.Equal(sh.table, want) {
-			t.Fatalf("seed %d: %+v: got states\n%+v, want\n%+v", seed, a.Charges, sh.table, want)
+			t.Fatalf("seed %d: %+v: got states\n%+v, want\n%+v", seed, p.a.Charges, sh.table, want)
 		}
 		if r := sh.refused.Load(); r == nil {
 			if sh.copied != 0 {
-				t.Fatalf("seed %d: %+v: got no copy of a state, want one of %x", seed, a.Charges, sh.copied)
+				t.Fatalf("seed %d: %+v: got no copy of a state, want one of %x", seed, p.a.Charges, sh.copied)
 			}
 		} else if s := sh.table.find(sh.copied); s == nil || *r != *s {
-			t.Fatalf("seed %d: %+v: got a copied state %+v, want %+v", seed, a.Charges, *r, s)
+			t.Fatalf("seed %d: %+v: got a copied state %+v, want %+v", seed, p.a.Charges, *r, s)
 		}
-	}
-	if errA == nil && a.Allowed() && (a.Wait > 0 || p.IntN(4) == 0) {
-		p.spent[a.Charges[0].Key] = weir.Transaction{Charges: slices.Clone(a.Charges), Decisions: slices.Clone(a.Decisions), Undo: slices.Clone(a.Undo)}
 	}
 }

@@ -12,49 +12,44 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestRepeated: after several refusals in a row a store refuses without the lock, as a store
-// does that never refuses without the lock.
+// TestRepeated: after several refusals in a row a store refuses without the lock, as another
+// store does with it. After a change of the state, as many refusals are needed again.
 func TestRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, theirs := New(Options{MaxKeys: 1}), New(Options{MaxKeys: 1})
 		l := algorithms.TokenBucket(10, 3, time.Minute)
-		compare := func(cost int64) weir.Decision {
+		compare := func(cost int64, allowed bool) {
 			t.Helper()
 			got, want := mine.ask(t, "key", l, cost), theirs.ask(t, "key", hidden(l), cost)
-			if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) {
-				t.Fatalf("cost %d: got %+v, want %+v", cost, got.Decisions[0], want.Decisions[0])
+			if got.Decisions[0] != want.Decisions[0] || !got.At.Equal(want.At) || got.Allowed() != allowed {
+				t.Fatalf("cost %d: got %+v, want %+v, allowed %v", cost, got.Decisions[0], want.Decisions[0], allowed)
 			}
-			return got.Decisions[0]
 		}
-		compare(10)
-		for range repeats {
-			compare(1)
+		refuse := func() {
+			for n := range repeats {
+				if mine.shards[0].refused.Load() != nil {
+					t.Errorf("got a copy of a state after a change and %d refusals, want none", n)
+				}
+				compare(1, false)
+			}
 		}
-		sh := &mine.shards[0]
-		sh.mu.Lock()
+		compare(10, true)
+		refuse()
+		mine.shards[0].mu.Lock()
 		for now := range 60 {
 			for cost := int64(1 + now*3/60); cost <= 10; cost++ {
-				if compare(cost).Allowed {
-					t.Fatalf("cost %d after %d s: got allowed, want refused", cost, now)
-				}
+				compare(cost, false)
 			}
 			time.Sleep(time.Second)
 		}
-		sh.mu.Unlock()
-		s, tx := sh.refused.Load(), mine.ask(t, "key", l, 4)
+		mine.shards[0].mu.Unlock()
+		s, tx := mine.shards[0].refused.Load(), mine.ask(t, "key", l, 4)
 		if s.refuses(tx, tx.Plan(0), s.at-1) {
 			t.Error("got a refusal before the instant of the last charge, want none without the lock")
 		}
-		if !compare(3).Allowed {
-			t.Error("got 3 units refused after a minute, want allowed")
-		}
-		for n := range repeats {
-			if sh.refused.Load() != nil {
-				t.Errorf("got a copy of a state after a change and %d refusals, want none", n)
-			}
-			compare(1)
-		}
-		if sh.refused.Load() == nil {
+		compare(3, true)
+		refuse()
+		if mine.shards[0].refused.Load() == nil {
 			t.Errorf("got no copy of a state after %d refusals, want one", repeats)
 		}
 	})
