@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -99,16 +100,21 @@ func (b *block) decide(d *Decision, now int64) {
 // slot in one of two buckets. It has a ninth more slots than its part of maxKeys, because
 // chance fills some buckets more than others.
 type blocks struct {
-	mu     sync.Mutex
-	most   int // how many buckets the table may have
-	table  []blockBucket
-	served uint64 // how many transactions this shard has refused
+	mu    sync.Mutex
+	most  int // how many buckets the table may have
+	table []blockBucket
 
 	// drops is how often drop was called. keep ignores a refusal if drop was called after
 	// the store was asked.
 	drops uint64
 
-	_ [64]byte
+	repeated uint64 // the state whose block get has found last
+	times    int    // how often in a row get has found it
+
+	published atomic.Pointer[block] // a copy of a block, which get has found several times in a row
+	served    atomic.Uint64         // how many transactions this shard has refused
+
+	_ [48]byte
 }
 
 type blockBucket [blockWays]block
@@ -134,6 +140,38 @@ func (s *blocks) find(id uint64) *block {
 	return nil
 }
 
+// toPublish is how often in a row get finds a block before it publishes the block. A published
+// block refuses charges without the lock, so many processors can refuse one client at the same
+// time. Publishing costs an allocation.
+const toPublish = 8
+
+// get returns a copy of the block of a state, if there is one. The block may have expired.
+func (s *blocks) get(id uint64) (b block, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.find(id)
+	if at == nil {
+		return b, false
+	}
+	if s.repeated != id {
+		s.repeated, s.times = id, 0
+	}
+	if s.times++; s.times == toPublish {
+		copied := *at
+		s.published.Store(&copied)
+	}
+	return *at, true
+}
+
+// unpublish ends the use of the published block of a state. The caller holds the lock and has
+// changed the block in the table.
+func (s *blocks) unpublish(id uint64) {
+	if b := s.published.Load(); b != nil && b.id == id {
+		s.published.Store(nil)
+		s.repeated = 0
+	}
+}
+
 func (s *blocks) dropped() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,6 +184,7 @@ func (s *blocks) drop(id uint64) {
 	if b := s.find(id); b != nil {
 		*b = block{}
 	}
+	s.unpublish(id)
 	s.drops++
 }
 
@@ -163,6 +202,7 @@ func (s *blocks) keep(b block, drops uint64) {
 		old = s.room(b.id, b.instant(answered))
 	}
 	*old = b
+	s.unpublish(b.id)
 }
 
 // room returns a slot for a block: a free slot of the emptier bucket or, if there is none

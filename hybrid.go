@@ -65,10 +65,7 @@ func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 // sent to the next store (misses). The hit rate is hits / (hits + misses).
 func (h *HybridStore) Stats() (hits, misses uint64) {
 	for i := range h.shards {
-		s := &h.shards[i]
-		s.mu.Lock()
-		hits += s.served
-		s.mu.Unlock()
+		hits += h.shards[i].served.Load()
 	}
 	return hits, h.asked.Load()
 }
@@ -76,8 +73,8 @@ func (h *HybridStore) Stats() (hits, misses uint64) {
 // BlockedSince returns since when a charge has been refused, or the zero Time if the charge
 // is not refused from memory.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
-	var b block
-	if h.lookup(&b, c.names(), &c, 0, h.now(), 0) {
+	s, id := h.place(c.names(), c.Key)
+	if b, found := s.get(id); found && h.refuses(&b, &c, 0, h.now()) {
 		return time.UnixMicro(b.since)
 	}
 	return time.Time{}
@@ -131,20 +128,32 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 // serve refuses t if one of its charges is known to be refused.
 func (h *HybridStore) serve(t *Transaction) bool {
 	now := h.now()
-	first := uint64(1)
+	served := false
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		var b block
-		if c.Cost <= 0 || !h.lookup(&b, t.Plan(i).Names, c, t.Within, now, first) {
+		if c.Cost <= 0 {
 			continue
 		}
-		if first > 0 {
-			first = 0
+		s, id := h.place(t.Plan(i).Names, c.Key)
+		b := s.published.Load()
+		if b == nil || b.id != id {
+			copied, found := s.get(id)
+			if !found {
+				continue
+			}
+			b = &copied
+		}
+		if !h.refuses(b, c, t.Within, now) {
+			continue
+		}
+		if !served {
+			served = true
+			s.served.Add(1)
 			t.unknown(b.at + now)
 		}
 		b.decide(&t.Decisions[i], now)
 	}
-	return first == 0
+	return served
 }
 
 // unknown fills Decisions with placeholders, as of the instant at: allowed, Remaining
@@ -157,16 +166,11 @@ func (t *Transaction) unknown(at int64) {
 	}
 }
 
-// lookup copies the block of the charge c to *to, and returns true, if that block refuses c
-// at the time now. The caller is willing to wait for within. If lookup copies a block, it
-// adds served to the count of the shard.
-func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Duration, now int64, served uint64) bool {
-	s, id := h.place(names, c.Key)
+// refuses reports whether the block b refuses the charge c at the time now. The caller is
+// willing to wait for within.
+func (h *HybridStore) refuses(b *block, c *Charge, within time.Duration, now int64) bool {
 	want, queue := numbers(c, within)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := s.find(id)
-	if b == nil || b.numbers != want || now >= b.until() {
+	if b.numbers != want || now >= b.until() {
 		return false
 	}
 	// The RetryAfter of a queue holds only for the same value of within, which the hash
@@ -175,12 +179,7 @@ func (h *HybridStore) lookup(to *block, names uint64, c *Charge, within time.Dur
 	if within <= 0 && b.flags&waited != 0 || within > 0 && !queue && time.Duration(b.until()-now)*time.Microsecond <= within {
 		return false
 	}
-	if (*h.algorithms.Load())[b.algorithm] != c.Limit.Algorithm {
-		return false
-	}
-	*to = *b
-	s.served += served
-	return true
+	return (*h.algorithms.Load())[b.algorithm] == c.Limit.Algorithm
 }
 
 // numbers returns a hash of the numbers of a charge, because a block refuses only charges

@@ -137,7 +137,8 @@ func noGifts(charges []weir.Charge) []weir.Charge {
 }
 
 // TestHybridForgets: Hybrid refuses from memory only the same cost under the same limit,
-// and asks the next store again after units were given back.
+// and asks the next store again after units were given back, even if it has refused many
+// times.
 func TestHybridForgets(t *testing.T) {
 	limit := algorithms.FixedWindow(2, 24*time.Hour)
 	charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
@@ -163,24 +164,70 @@ func TestHybridForgets(t *testing.T) {
 		{"another key", func(t *testing.T, store, plain weir.Store) {}, with(func(c *weir.Charge) { c.Key = "other" }), true},
 		{"another limit", func(t *testing.T, store, plain weir.Store) {}, with(func(c *weir.Charge) { c.Limit.Name = "other" }), true},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			plain := memstore.New(memstore.Options{})
-			store := weir.Hybrid(plain, 0)
-			begin := time.Now()
-			for range 4 {
-				take(t, store, 0, charge)
-				time.Sleep(time.Second)
-			}
-			since := store.BlockedSince(charge)
-			if want := begin.Add(2 * time.Second); !since.Equal(want) {
-				t.Errorf("%s: blocked since %v, want the third ask, %v", c.name, since, want)
-			}
-			c.do(t, store, plain)
-			if got := take(t, store, 0, c.ask).Allowed(); got != c.allowed {
-				t.Errorf("%s: allowed %v, want %v", c.name, got, c.allowed)
-			}
-		})
+		for _, asks := range []int{4, 20} {
+			synctest.Test(t, func(t *testing.T) {
+				plain := memstore.New(memstore.Options{})
+				store := weir.Hybrid(plain, 100) // so few have one shard
+				begin := time.Now()
+				for range asks {
+					take(t, store, 0, charge)
+					time.Sleep(100 * time.Millisecond)
+				}
+				since := store.BlockedSince(charge)
+				if want := begin.Add(200 * time.Millisecond); !since.Equal(want) {
+					t.Errorf("%s: blocked since %v, want the third ask, %v", c.name, since, want)
+				}
+				c.do(t, store, plain)
+				if got := take(t, store, 0, c.ask).Allowed(); got != c.allowed {
+					t.Errorf("%s, after %d asks: allowed %v, want %v", c.name, asks, got, c.allowed)
+				}
+			})
+		}
 	}
+}
+
+// TestHybridPublishes: a refusal that is answered from memory eight times in a row is published,
+// until it changes. Refusals of two keys in turn are not published.
+func TestHybridPublishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := weir.Hybrid(memstore.New(memstore.Options{}), 100)
+		charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
+		gift, other := charge, charge
+		gift.Cost, other.Key = -1, "other"
+		refuse := func(published bool, charges ...weir.Charge) {
+			t.Helper()
+			for range 8 {
+				if weir.Published(store) {
+					t.Error("published too early")
+				}
+				for _, c := range charges {
+					if take(t, store, 0, c).Allowed() {
+						t.Error("allowed, want refused")
+					}
+				}
+			}
+			if got := weir.Published(store); got != published {
+				t.Errorf("after 8 refusals of %d keys: published %v, want %v", len(charges), got, published)
+			}
+		}
+		for _, c := range []weir.Charge{charge, charge, other, other} { // refused by the next store
+			take(t, store, 0, c)
+		}
+		refuse(false, charge, other)
+		refuse(true, charge)
+		gift.Key = "other"
+		if take(t, store, 0, gift); !weir.Published(store) {
+			t.Error("not published after a gift to another key, want published")
+		}
+		gift.Key = "k"
+		take(t, store, 0, gift)
+		take(t, store, 0, charge)
+		take(t, store, 0, charge) // refused by the next store
+		refuse(true, charge)
+		time.Sleep(10 * time.Second)
+		take(t, store, 0, charge) // refused by the next store
+		refuse(true, charge)
+	})
 }
 
 // TestHybridDropWhileAsking: a refusal that was on its way when a unit was given back is
