@@ -194,27 +194,11 @@ func TestHybridPublishes(t *testing.T) {
 		charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
 		gift, other := charge, charge
 		gift.Cost, other.Key = -1, "other"
-		refuse := func(published bool, charges ...weir.Charge) {
-			t.Helper()
-			for range 8 {
-				if weir.Published(store) {
-					t.Error("published too early")
-				}
-				for _, c := range charges {
-					if take(t, store, 0, c).Allowed() {
-						t.Error("allowed, want refused")
-					}
-				}
-			}
-			if got := weir.Published(store); got != published {
-				t.Errorf("after 8 refusals of %d keys: published %v, want %v", len(charges), got, published)
-			}
-		}
 		for _, c := range []weir.Charge{charge, charge, other, other} { // refused by the next store
 			take(t, store, 0, c)
 		}
-		refuse(false, charge, other)
-		refuse(true, charge)
+		refuseEight(t, store, false, charge, other)
+		refuseEight(t, store, true, charge)
 		gift.Key = "other"
 		if take(t, store, 0, gift); !weir.Published(store) {
 			t.Error("not published after a gift to another key, want published")
@@ -223,11 +207,30 @@ func TestHybridPublishes(t *testing.T) {
 		take(t, store, 0, gift)
 		take(t, store, 0, charge)
 		take(t, store, 0, charge) // refused by the next store
-		refuse(true, charge)
+		refuseEight(t, store, true, charge)
 		time.Sleep(10 * time.Second)
 		take(t, store, 0, charge) // refused by the next store
-		refuse(true, charge)
+		refuseEight(t, store, true, charge)
 	})
+}
+
+// refuseEight asks store eight times, which must refuse from memory. published is whether the
+// store has then published a refusal.
+func refuseEight(t *testing.T, store *weir.HybridStore, published bool, charges ...weir.Charge) {
+	t.Helper()
+	for range 8 {
+		if weir.Published(store) {
+			t.Error("published too early")
+		}
+		for _, c := range charges {
+			if take(t, store, 0, c).Allowed() {
+				t.Error("allowed, want refused")
+			}
+		}
+	}
+	if got := weir.Published(store); got != published {
+		t.Errorf("after 8 refusals of %d keys: published %v, want %v", len(charges), got, published)
+	}
 }
 
 // TestHybridDropWhileAsking: a refusal that was on its way when a unit was given back is
