@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -79,7 +80,7 @@ func New(o Options) *Store {
 	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
 	s := &Store{seed: maphash.MakeSeed(), shards: make([]shard, n)}
 	for i := range s.shards {
-		s.shards[i].most = int32(bucketsFor((o.MaxKeys + n - 1) / n))
+		s.shards[i].most = int32(min(math.MaxInt32, bucketsFor((o.MaxKeys-1)/n+1)))
 	}
 	return s
 }
@@ -104,7 +105,7 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	h := s.hash(c.Key)
 	id, sh := fingerprint(h, p.Names), &s.shards[index(h, len(s.shards))]
 	now := s.clock.now()
-	if r := sh.refused.Load(); r != nil && r.id == id && r.refuses(t, p, now) {
+	if s := sh.published.Load(); s != nil && s.id == id && s.tryRefuse(t, p, now) {
 		return nil
 	}
 	sh.mu.Lock()
@@ -139,14 +140,14 @@ func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) 
 	states := sh.room(1)
 	sh.load(&states[0], sl, now)
 	if !t.Decide(now, states) {
-		sl.refuse(&t.Decisions[0], now)
+		sl.rankRefusal(&t.Decisions[0], now)
 		return nil
 	}
 	if t.Forget {
 		sh.forget(sl)
 		return nil
 	}
-	if c := &t.Charges[0]; c.Cost == 0 || c.Cost < 0 && sl.holds(&states[0]) {
+	if sl.unchanged(t.Charges[0].Cost, &states[0]) {
 		return nil
 	}
 	if sl == nil && t.Decisions[0].ResetAfter > 0 {
@@ -227,7 +228,7 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 	}
 	if !t.Decide(now, states) {
 		for i := range lanes {
-			lanes[i].slot.refuse(&t.Decisions[i], now)
+			lanes[i].slot.rankRefusal(&t.Decisions[i], now)
 		}
 		return nil
 	}
@@ -241,7 +242,7 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 		return ErrFull
 	}
 	for i := range lanes {
-		if ln, c := &lanes[i], &t.Charges[i]; c.Cost > 0 || c.Cost < 0 && !ln.slot.holds(&states[i]) {
+		if ln := &lanes[i]; !ln.slot.unchanged(t.Charges[i].Cost, &states[i]) {
 			s.shards[ln.shard].save(ln.slot, ln.id, now, &states[i], &t.Decisions[i])
 		}
 	}

@@ -31,7 +31,7 @@ func readable(s *slot, p *plans.Plan) bool {
 type debt struct {
 	ticks int64 // the amount of the debt
 	ahead int64 // µs until the debt begins to drain; no unit fits before that
-	reset int64 // µs from the end of ahead until the debt has drained; 0 if not computed
+	reset int64 // µs from the end of ahead until the debt has drained; 0 until it is computed, or if ticks is 0
 }
 
 // debtOf returns the debt in a slot, as seen from now, but does not compute its reset. The slot
@@ -120,7 +120,7 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 	case !allowed:
 		if sl != nil && sl.reset() > now {
 			sl.raise(refusing)
-			sh.publish(sl)
+			sh.countRefusal(sl)
 		}
 	case cost > 0:
 		if sl == nil {
@@ -131,7 +131,7 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 		}
 		d.ticks += cost * p.Unit
 		d.reset = ceil(d.ticks, p.Rate)
-		sh.changes(id)
+		sh.unpublish(id)
 		sl.save(d, p, id, now)
 	}
 	sh.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; t.Charges[i].Cost > 0 {
-			s.shards[ln.shard].changes(ln.id)
+			s.shards[ln.shard].unpublish(ln.id)
 			ln.slot.save(ln.debt, ln.plan, ln.id, now)
 		}
 	}

@@ -5,42 +5,43 @@ import (
 	"github.com/seed83679106/weir/internal/plans"
 )
 
-// A client that is refused often asks again at once. If a state refuses several charges in a
-// row, its shard therefore publishes a copy of the state. The copy refuses further charges
-// without the lock, so many processors can refuse one client at the same time. A refusal
-// changes no state. Before anything else changes the state, it removes the copy.
+// A client that has been refused often asks again at once. After several refusals a shard
+// therefore publishes a copy of the state, and the copy refuses further charges without the
+// lock. Many processors can then refuse one client at the same time. This works for the
+// transactions that takeMeter decides: one charge of a meter, without a wait. A refusal
+// changes at most the rank of a slot. Whatever changes the state first removes the copy.
 
-// repeats is how many refusals of a state in a row make a copy. A copy costs an allocation, so
-// it should not be made for a state that changes after each refusal.
-const repeats = 8
+// publishAfter is how many refusals under the lock a state makes before it is published, if no
+// other state of the shard refuses in between. To publish a state costs an allocation. A state
+// that changes after each refusal therefore costs at most one allocation for eight refusals.
+const publishAfter = 8
 
-// publish counts a refusal by the state in a slot. After the last of several refusals in a row
-// it publishes a copy of the state.
-func (sh *shard) publish(sl *slot) {
-	if sh.refuser != sl.id {
-		sh.refuser, sh.refusals = sl.id, 0
+// countRefusal counts a refusal by the state in a slot, and publishes the state if it has
+// refused often enough.
+func (sh *shard) countRefusal(sl *slot) {
+	if sh.repeated != sl.id {
+		sh.repeated, sh.times = sl.id, 0
 	}
-	if sh.refusals++; sh.refusals == repeats {
+	if sh.times++; sh.times == publishAfter {
 		copied := *sl
-		sh.refused.Store(&copied)
-		sh.copied = sl.id
+		sh.published.Store(&copied)
+		sh.publishedID = sl.id
 	}
 }
 
-// changes removes the copy of a state. The caller holds the lock and is about to change the
+// unpublish removes the copy of a state. The caller holds the lock and is about to change the
 // state.
-func (sh *shard) changes(id uint64) {
-	if sh.copied == id {
-		sh.refused.Store(nil)
-		sh.copied, sh.refuser = 0, 0
+func (sh *shard) unpublish(id uint64) {
+	if sh.publishedID == id {
+		sh.published.Store(nil)
+		sh.publishedID, sh.repeated = 0, 0
 	}
 }
 
-// refuses decides t, which has one charge, if the copied state s refuses that charge. If s
-// does not, or cannot know, the caller must take the lock. The instant of the decision is
-// now. A state never refuses before its last charge, so the caller must also take the lock if
-// now is earlier.
-func (s *slot) refuses(t *weir.Transaction, p *plans.Plan, now int64) bool {
+// tryRefuse decides t, which has one charge, at the instant now, if the copied state s refuses
+// that charge. Otherwise tryRefuse returns false, and the caller must take the lock. It also
+// returns false if now is before s.at: under the lock, the decision may get a later instant.
+func (s *slot) tryRefuse(t *weir.Transaction, p *plans.Plan, now int64) bool {
 	c := &t.Charges[0]
 	if !atOnce(t) || !meters(p, c) || !readable(s, p) || now < s.at {
 		return false

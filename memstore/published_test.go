@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 )
 
-// TestRepeated: after several refusals in a row a store refuses without the lock, as another
-// store does with it. After a change of the state, as many refusals are needed again.
-func TestRepeated(t *testing.T) {
+// TestPublished: after eight refusals a store refuses without the lock, and decides as a store
+// that takes the lock. After a change of the state it takes eight refusals again.
+func TestPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, theirs := New(Options{MaxKeys: 1}), New(Options{MaxKeys: 1})
 		l := algorithms.TokenBucket(10, 3, time.Minute)
@@ -26,9 +26,9 @@ func TestRepeated(t *testing.T) {
 			}
 		}
 		refuse := func() {
-			for n := range repeats {
-				if mine.shards[0].refused.Load() != nil {
-					t.Errorf("got a copy of a state after a change and %d refusals, want none", n)
+			for n := range publishAfter {
+				if mine.shards[0].published.Load() != nil {
+					t.Errorf("got a published state after %d refusals, want none", n)
 				}
 				compare(1, false)
 			}
@@ -36,52 +36,52 @@ func TestRepeated(t *testing.T) {
 		compare(10, true)
 		refuse()
 		mine.shards[0].mu.Lock()
-		for now := range 60 {
-			for cost := int64(1 + now*3/60); cost <= 10; cost++ {
+		for second := range 60 {
+			for cost := int64(1 + second*3/60); cost <= 10; cost++ {
 				compare(cost, false)
 			}
 			time.Sleep(time.Second)
 		}
 		mine.shards[0].mu.Unlock()
-		s, tx := mine.shards[0].refused.Load(), mine.ask(t, "key", l, 4)
-		if s.refuses(tx, tx.Plan(0), s.at-1) {
+		s, tx := mine.shards[0].published.Load(), mine.ask(t, "key", l, 4)
+		if s.tryRefuse(tx, tx.Plan(0), s.at-1) {
 			t.Error("got a refusal before the instant of the last charge, want none without the lock")
 		}
 		compare(3, true)
 		refuse()
-		if mine.shards[0].refused.Load() == nil {
-			t.Errorf("got no copy of a state after %d refusals, want one", repeats)
+		if mine.shards[0].published.Load() == nil {
+			t.Errorf("got no published state after %d refusals, want one", publishAfter)
 		}
 	})
 }
 
-// TestRepeatedAllocates: refusals of several keys in turn make no copy, and refusals without the
-// lock allocate nothing.
-func TestRepeatedAllocates(t *testing.T) {
+// TestPublishedAllocates: refusals of two keys in turn publish neither state, if neither was
+// published before. A thousand refusals of one key allocate once.
+func TestPublishedAllocates(t *testing.T) {
 	s := New(Options{MaxKeys: 1})
 	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "test", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
-	refuse := func(keys ...string) func() {
-		return func() {
-			for _, tx.Charges[0].Key = range keys {
+	for _, c := range []struct {
+		keys []string
+		want float64
+	}{{[]string{"one", "two"}, 0}, {[]string{"one"}, 1}} {
+		refuse := func() {
+			for i := range 1000 {
+				tx.Charges[0].Key = c.keys[i%len(c.keys)]
 				if err := s.Take(context.Background(), &tx); err != nil {
 					t.Fatal(err)
 				}
 			}
+			s.shards[0].unpublish(s.shards[0].publishedID)
 		}
-	}
-	for _, keys := range [][]string{{"one", "two"}, {"one"}} {
-		if n := testing.AllocsPerRun(1000, refuse(keys...)); n != 0 {
-			t.Errorf("keys %q: got %v allocations a refusal, want 0", keys, n)
-		}
-		if got, want := s.shards[0].copied != 0, len(keys) == 1; got != want {
-			t.Errorf("keys %q: got a copy: %v, want %v", keys, got, want)
+		if n := testing.AllocsPerRun(1, refuse); n != c.want {
+			t.Errorf("keys %q: got %v allocations for 1000 refusals, want %v", c.keys, n, c.want)
 		}
 	}
 }
 
-// TestRepeatedRace: while other goroutines are refused, a unit that has been given back can be
+// TestPublishedRace: while other goroutines are refused, a unit that has been given back can be
 // spent at once.
-func TestRepeatedRace(t *testing.T) {
+func TestPublishedRace(t *testing.T) {
 	s := New(Options{})
 	l := algorithms.GCRA(10, time.Hour)
 	s.ask(t, "key", l, 10)
@@ -91,14 +91,14 @@ func TestRepeatedRace(t *testing.T) {
 		wg.Go(func() {
 			for !stop.Load() {
 				if d := s.ask(t, "key", l, 2).Decisions[0]; d.Allowed || d.Remaining > 1 {
-					t.Errorf("got %+v, want refused", d)
+					t.Errorf("got %+v, want refused with at most 1 remaining", d)
 					return
 				}
 			}
 		})
 	}
 	for range 20_000 {
-		for range repeats {
+		for range publishAfter {
 			s.ask(t, "key", l, 1)
 		}
 		s.ask(t, "key", l, -1)

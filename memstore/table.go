@@ -52,9 +52,9 @@ func (s *slot) raise(rank int64) {
 	}
 }
 
-// refuse gives the slot the rank refusing if d is a refusal. s may be nil: a key without a
+// rankRefusal gives the slot the rank refusing if d is a refusal. s may be nil: a key without a
 // state refuses only costs above the capacity, and needs no state to refuse them again.
-func (s *slot) refuse(d *weir.Decision, now int64) {
+func (s *slot) rankRefusal(d *weir.Decision, now int64) {
 	if s != nil && !d.Allowed && s.reset() > now {
 		s.raise(refusing)
 	}
@@ -155,21 +155,22 @@ func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	return s
 }
 
-// A shard is a table under a lock. All limits of a key are in the same shard. A shard is three
-// cache lines. The first one has all that a meter needs under the lock.
+// A shard is a table under a lock. All limits of a key are in the same shard. A shard has the
+// size of three cache lines. Under the lock, an allowed charge of a meter needs only its first
+// 56 bytes, and a slot.
 type shard struct {
-	mu       sync.Mutex
-	last     int64 // the instant of the last decision under the lock, in µs since 1970
-	table    table
-	most     int32  // how many buckets the table may have at most
-	rest     int16  // see rests
-	refusals int16  // how many refusals in a row the state refuser has made
-	refuser  uint64 // the fingerprint of the state that made the last refusal
-	copied   uint64 // the fingerprint of the state in refused; 0 if there is none
+	mu          sync.Mutex
+	last        int64 // the instant of the last decision under the lock, in µs since 1970
+	table       table
+	most        int32  // how many buckets the table may have at most
+	rest        int16  // see rests
+	times       int16  // how often repeated has refused under the lock, without another state in between
+	publishedID uint64 // the fingerprint of the published state, or 0: reading published would need another cache line
+	repeated    uint64 // the fingerprint of the state that refused last under the lock
 
-	refused atomic.Pointer[slot] // a copy of a state, see repeated.go
-	logs    logs
-	states  []weir.State // memory for the decision that is being made
+	published atomic.Pointer[slot] // a copy of a state, see published.go
+	logs      logs
+	states    []weir.State // memory for the decision that is being made
 
 	_ [48]byte
 }
@@ -182,9 +183,9 @@ func (sh *shard) lock(now int64) int64 {
 
 // instant returns the instant of a decision. The caller has read the time now from the clock
 // and has then taken the lock. Another caller may have read a later time and got the lock
-// first. The result is therefore never before the instant of the last decision, with one
-// exception: if the last decision is a second or more ahead of now, the clock has been set
-// back, and instant returns now.
+// first. The result is therefore never before the instant of the last decision under the lock,
+// with one exception: if that decision is a second or more ahead of now, the clock has been
+// set back, and instant returns now.
 func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last
@@ -247,7 +248,7 @@ func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 // put replaces the content of a slot, and forgets the log of its old state.
 func (sh *shard) put(sl *slot, s slot) {
 	if sl.id != 0 {
-		sh.changes(sl.id)
+		sh.unpublish(sl.id)
 	}
 	if sl.fate&hasLog != 0 {
 		sh.logs.drop(sl.b)
@@ -385,11 +386,12 @@ func (sh *shard) load(s *weir.State, sl *slot, now int64) {
 	}
 }
 
-// holds reports whether the slot has the state s, and no log. If a charge has no units to
-// give back, it leaves the state as it is. Such a state must not end later because of the
-// charge, although the limit of the charge may have a longer period.
-func (sl *slot) holds(s *weir.State) bool {
-	return sl != nil && sl.at == s.At && sl.a == s.A && sl.b == s.B && sl.fate&hasLog == 0
+// unchanged reports whether a charge of the given cost has left the state in the slot, which is
+// now s, as it was. A charge of a negative cost does so if there are no units to give back. The
+// end of the state must then stay too: the limit of the charge may have a longer period, and
+// thus a later ResetAfter.
+func (sl *slot) unchanged(cost int64, s *weir.State) bool {
+	return cost == 0 || cost < 0 && sl != nil && sl.at == s.At && sl.a == s.A && sl.b == s.B && sl.fate&hasLog == 0
 }
 
 // save writes a state to a slot. The slot is nil only if the state need not be kept.
@@ -397,7 +399,7 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Dec
 	if sl == nil {
 		return
 	}
-	sh.changes(id)
+	sh.unpublish(id)
 	rank := int64(someLeft)
 	if d.Remaining == 0 {
 		rank = noneLeft

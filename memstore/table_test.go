@@ -3,6 +3,7 @@ package memstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
@@ -126,6 +127,20 @@ func TestSecondStep(t *testing.T) {
 	for i := range n {
 		if s.ask(t, fmt.Sprint(i), l, 0).Decisions[0].Remaining != 0 {
 			t.Fatalf("key %d of %d was lost, want all kept in %d slots", i, n, int(s.shards[0].most)*ways)
+		}
+	}
+}
+
+// TestHugeMaxKeys: a store whose MaxKeys is larger than any memory loses no state.
+func TestHugeMaxKeys(t *testing.T) {
+	for _, maxKeys := range []int{math.MaxInt, math.MaxInt / 1000} {
+		s := New(Options{MaxKeys: maxKeys})
+		for _, left := range []int64{1, 0} {
+			for i := range 20_000 {
+				if got := s.ask(t, fmt.Sprint(i), algorithms.GCRA(2, time.Hour), 1).Decisions[0].Remaining; got != left {
+					t.Fatalf("MaxKeys %d, key %d: got %d remaining, want %d", maxKeys, i, got, left)
+				}
+			}
 		}
 	}
 }
