@@ -109,9 +109,9 @@ type blocks struct {
 	drops uint64
 
 	repeated uint64 // the state whose block get has found last
-	times    int    // how often in a row get has found it
+	times    int    // how often get has found it, without another block in between
 
-	published atomic.Pointer[block] // a copy of a block, which get has found several times in a row
+	published atomic.Pointer[block] // a copy of a block of the table
 	served    atomic.Uint64         // how many transactions this shard has refused
 
 	_ [48]byte
@@ -140,12 +140,14 @@ func (s *blocks) find(id uint64) *block {
 	return nil
 }
 
-// toPublish is how often in a row get finds a block before it publishes the block. A published
-// block refuses charges without the lock, so many processors can refuse one client at the same
-// time. Publishing costs an allocation.
-const toPublish = 8
+// publishAfter is how often get finds a block before the block is published, if get finds no
+// other block of the shard in between. A published block refuses charges without the lock, so
+// many processors can refuse one client at the same time. To publish a block costs an
+// allocation.
+const publishAfter = 8
 
-// get returns a copy of the block of a state, if there is one. The block may have expired.
+// get returns a copy of the block of a state, if there is one, and publishes a block that it has
+// found often enough. The block may have expired.
 func (s *blocks) get(id uint64) (b block, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,15 +158,14 @@ func (s *blocks) get(id uint64) (b block, found bool) {
 	if s.repeated != id {
 		s.repeated, s.times = id, 0
 	}
-	if s.times++; s.times == toPublish {
+	if s.times++; s.times == publishAfter {
 		copied := *at
 		s.published.Store(&copied)
 	}
 	return *at, true
 }
 
-// unpublish ends the use of the published block of a state. The caller holds the lock and has
-// changed the block in the table.
+// unpublish removes the published block of a state. The caller holds the lock.
 func (s *blocks) unpublish(id uint64) {
 	if b := s.published.Load(); b != nil && b.id == id {
 		s.published.Store(nil)
@@ -234,6 +235,7 @@ func (s *blocks) room(id uint64, now int64) *block {
 		case free != nil:
 			return free
 		case len(s.table) == s.most:
+			s.unpublish(soonest.id)
 			return soonest
 		}
 		s.grow(now)

@@ -47,7 +47,7 @@ func IsSingle(l *Limiter) bool { return l.single }
 // Generalize makes serveGeneral serve the requests to l.
 func Generalize(l *Limiter) { l.single = false }
 
-// Published reports whether h refuses a charge without a lock.
+// Published reports whether h has published a block, expired or not.
 func Published(h *HybridStore) bool {
 	for i := range h.shards {
 		if h.shards[i].published.Load() != nil {

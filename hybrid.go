@@ -42,7 +42,7 @@ func Hybrid(next Store, maxKeys int) *HybridStore {
 	h.algorithms.Store(new([]Algorithm))
 	h.shards = make([]blocks, min(64, max(1, maxKeys/blockPart)))
 	for i := range h.shards {
-		part := (maxKeys + len(h.shards) - 1) / len(h.shards)
+		part := (maxKeys-1)/len(h.shards) + 1
 		h.shards[i].most = (part + part/9 + blockWays - 1) / blockWays
 	}
 	return h

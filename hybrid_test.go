@@ -137,8 +137,8 @@ func noGifts(charges []weir.Charge) []weir.Charge {
 }
 
 // TestHybridForgets: Hybrid refuses from memory only the same cost under the same limit,
-// and asks the next store again after units were given back, even if it has refused many
-// times.
+// and asks the next store again after units were given back. A refusal that is published, after
+// 20 asks, is no exception.
 func TestHybridForgets(t *testing.T) {
 	limit := algorithms.FixedWindow(2, 24*time.Hour)
 	charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
@@ -167,7 +167,7 @@ func TestHybridForgets(t *testing.T) {
 		for _, asks := range []int{4, 20} {
 			synctest.Test(t, func(t *testing.T) {
 				plain := memstore.New(memstore.Options{})
-				store := weir.Hybrid(plain, 100) // so few have one shard
+				store := weir.Hybrid(plain, 100) // one shard
 				begin := time.Now()
 				for range asks {
 					take(t, store, 0, charge)
@@ -175,7 +175,7 @@ func TestHybridForgets(t *testing.T) {
 				}
 				since := store.BlockedSince(charge)
 				if want := begin.Add(200 * time.Millisecond); !since.Equal(want) {
-					t.Errorf("%s: blocked since %v, want the third ask, %v", c.name, since, want)
+					t.Errorf("%s, after %d asks: blocked since %v, want the third ask, %v", c.name, asks, since, want)
 				}
 				c.do(t, store, plain)
 				if got := take(t, store, 0, c.ask).Allowed(); got != c.allowed {
@@ -186,8 +186,8 @@ func TestHybridForgets(t *testing.T) {
 	}
 }
 
-// TestHybridPublishes: a refusal that is answered from memory eight times in a row is published,
-// until it changes. Refusals of two keys in turn are not published.
+// TestHybridPublishes: a block that is found eight times is published, until it changes or is
+// forgotten. If the blocks of two keys are found in turn, neither is published.
 func TestHybridPublishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := weir.Hybrid(memstore.New(memstore.Options{}), 100)
@@ -214,17 +214,39 @@ func TestHybridPublishes(t *testing.T) {
 	})
 }
 
-// refuseEight asks store eight times, which must refuse from memory. published is whether the
-// store has then published a refusal.
+// TestHybridEvicts: a published block that must make room for others is no longer published.
+func TestHybridEvicts(t *testing.T) {
+	store := weir.Hybrid(memstore.New(memstore.Options{}), 1)
+	charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}
+	for range 10 {
+		take(t, store, 0, charge)
+	}
+	if !weir.Published(store) || store.BlockedSince(charge).IsZero() {
+		t.Error("not blocked after 10 asks, want a published block")
+	}
+	later := charge
+	later.Limit.Period = time.Hour
+	for i := range 100 { // these blocks expire later
+		later.Key = fmt.Sprint(i)
+		take(t, store, 0, later)
+		take(t, store, 0, later)
+	}
+	if weir.Published(store) || !store.BlockedSince(charge).IsZero() {
+		t.Error("still blocked, want forgotten")
+	}
+}
+
+// refuseEight sends each charge to the store eight times. The store must refuse each, and
+// publish nothing before the end. published says whether it must then have published a block.
 func refuseEight(t *testing.T, store *weir.HybridStore, published bool, charges ...weir.Charge) {
 	t.Helper()
 	for range 8 {
 		if weir.Published(store) {
-			t.Error("published too early")
+			t.Error("published before the eighth refusal")
 		}
 		for _, c := range charges {
 			if take(t, store, 0, c).Allowed() {
-				t.Error("allowed, want refused")
+				t.Errorf("key %s: allowed, want refused", c.Key)
 			}
 		}
 	}

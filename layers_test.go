@@ -594,7 +594,8 @@ func (w *pauseWorld) send(ctx context.Context, key string) {
 // TestLayers does for reservations, settled costs, leases and pauses what TestOracle does
 // for algorithms: it compares the decisions of random schedules with a slow definition,
 // books of what was spent and when. The environment variable WEIR_ORACLE is the number of
-// decisions: 50,000 by default, 5000 with -short.
+// decisions: 50,000 by default, 5000 with -short. A layer with leases goes on until a lease was
+// used, for at most five times its part of the decisions.
 func TestLayers(t *testing.T) {
 	decisions := 50_000
 	if testing.Short() {
