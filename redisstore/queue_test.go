@@ -153,10 +153,10 @@ func load(q *queue, rate int, d time.Duration) *sum {
 	return s
 }
 
-// notShort skips a simulation of thousands of goroutines in the run with -short, which .ci/run
-// makes with -race: with more than 255 goroutines the race detector of Go 1.26 sometimes ends
-// the process ("ThreadSanitizer: CHECK failed").
-func notShort(t *testing.T) {
+// skipIfShort skips a simulation of thousands of goroutines with -short. .ci/run uses -short with
+// -race, and the race detector of Go 1.26 sometimes ends a process that has so many goroutines
+// ("ThreadSanitizer: CHECK failed").
+func skipIfShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("thousands of goroutines")
 	}
@@ -165,7 +165,7 @@ func notShort(t *testing.T) {
 // TestSpike: during a spike Redis decides about as many asks as it can, and few of the other
 // asks wait in vain. After the spike nearly all asks are decided again.
 func TestSpike(t *testing.T) {
-	notShort(t)
+	skipIfShort(t)
 	const capacity = 20000
 	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
 		t.Run(rtt.String(), func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestNoDial(t *testing.T) {
 // 70 % of its capacity decided. With 200 processes, one command of each is already more than
 // Redis decides in two thirds of the timeout.
 func TestManyProcesses(t *testing.T) {
-	notShort(t)
+	skipIfShort(t)
 	const capacity = 5000
 	for _, processes := range []int{20, 200} {
 		bubble(t, func(t *testing.T) {
