@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -318,26 +319,28 @@ func TestHybridBounded(t *testing.T) {
 	}
 }
 
-// TestHybridRoom: if maxKeys keys are refused, Hybrid remembers at least 49 of 50 of the
-// refusals.
+// TestHybridRoom: if maxKeys keys are refused, or fewer, Hybrid remembers at least 49 of 50 of
+// the refusals.
 func TestHybridRoom(t *testing.T) {
 	const keys = 10_000
-	behind := &distant{Store: memstore.New(memstore.Options{})}
-	store := weir.Hybrid(behind, keys)
-	limit := algorithms.FixedWindow(1, 24*time.Hour)
-	for range 2 {
+	for _, maxKeys := range []int{keys, math.MaxInt} {
+		behind := &distant{Store: memstore.New(memstore.Options{})}
+		store := weir.Hybrid(behind, maxKeys)
+		limit := algorithms.FixedWindow(1, 24*time.Hour)
+		for range 2 {
+			for i := range keys {
+				take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+			}
+		}
+		before := behind.Calls.Load()
 		for i := range keys {
-			take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+			if take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1}).Allowed() {
+				t.Fatalf("maxKeys %d, key %d: allowed, want refused", maxKeys, i)
+			}
 		}
-	}
-	before := behind.Calls.Load()
-	for i := range keys {
-		if take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1}).Allowed() {
-			t.Fatalf("key %d: allowed, want refused", i)
+		if asked := behind.Calls.Load() - before; asked > keys/50 {
+			t.Errorf("maxKeys %d: %d of %d blocked keys were asked again, want 1 of 50 at most", maxKeys, asked, keys)
 		}
-	}
-	if asked := behind.Calls.Load() - before; asked > keys/50 {
-		t.Errorf("%d of %d blocked keys were asked again, want 1 of 50 at most", asked, keys)
 	}
 }
 

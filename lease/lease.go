@@ -123,7 +123,7 @@ func New(next weir.Store, o Options) *Store {
 	l := &Store{next: next, o: o, seed: maphash.MakeSeed(), start: time.Now()}
 	l.shards = make([]shard, min(64, o.MaxKeys))
 	for i := range l.shards {
-		l.shards[i].most = (o.MaxKeys + len(l.shards) - 1) / len(l.shards)
+		l.shards[i].most = (o.MaxKeys-1)/len(l.shards) + 1
 		l.shards[i].known = map[uint64]*lease{}
 	}
 	return l

@@ -468,6 +468,21 @@ func TestLeaseKeys(t *testing.T) {
 	})
 }
 
+// TestLeaseManyKeys: as many keys as an int can count may have leases.
+func TestLeaseManyKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lease.New(memory(), lease.Options{MaxKeys: math.MaxInt})
+		for range 300 {
+			take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: perHour(1_000_000), Cost: 1})
+			time.Sleep(time.Millisecond)
+		}
+		if n := store.Stats().Hits; n < 150 {
+			t.Errorf("got %d of 300 calls served from leases, want at least 150", n)
+		}
+		store.Close(t.Context())
+	})
+}
+
 func TestLeaseMistakes(t *testing.T) {
 	for _, f := range []func(){
 		func() { lease.New(nil, lease.Options{}) },
