@@ -87,8 +87,8 @@ func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 
 // Cancel implements weir.Canceler.
 func (c calendar) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
-	start, _ := c.Window(min(s.At, 1<<53))
-	return cancelInWindow(s, l.Quota, start, 0, s.Until, now, at, n)
+	start, end := c.Window(min(s.At, 1<<53))
+	return cancelInWindow(s, l.Quota, start, 0, max(end, s.B), now, at, n)
 }
 
 // Window returns when the window that contains an instant begins and ends. All three

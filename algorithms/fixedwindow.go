@@ -35,6 +35,7 @@ func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cos
 
 // Cancel implements weir.Canceler.
 func (fixedWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
-	start := s.At - s.At%(int64(l.Period)/microsecond)
-	return cancelInWindow(s, l.Quota, start, 0, s.Until, now, at, n)
+	period := int64(l.Period) / microsecond
+	start := s.At - s.At%period
+	return cancelInWindow(s, l.Quota, start, 0, max(start+period, s.B), now, at, n)
 }
