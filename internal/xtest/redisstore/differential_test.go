@@ -118,8 +118,8 @@ type history struct {
 	taken []weir.Transaction // transactions that give back what was spent
 	tiers bool               // a few meters, each with two sets of numbers
 	// These fields say what the history tests besides plain charges.
-	waiting, changing, switching, unlike, huge, back, long bool
-	log                                                    []func() string // lines for the message of a failure
+	waiting, changing, switching, unlike, looks, huge, back, long bool
+	log                                                           []func() string // lines for the message of a failure
 }
 
 // note adds a line to the log. The line is formatted only if the history fails.
@@ -151,7 +151,7 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 		r: r, server: server, store: store,
 		now:    1_700_000_000_000_000 + r.Int64N(1e14),
 		states: map[string]weir.State{}, tills: map[string]int64{}, restored: map[string]int64{}, former: map[string]weir.Limit{}, ends: map[string]int64{}, ttls: map[string]int64{},
-		waiting: r.IntN(2) == 0, changing: r.IntN(2) == 0, unlike: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0,
+		waiting: r.IntN(2) == 0, changing: r.IntN(2) == 0, unlike: r.IntN(4) == 0, looks: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0,
 	}
 	kind := r.IntN(12)
 	limits := 1 + r.IntN(4)
@@ -319,6 +319,9 @@ func (h *history) charges() []weir.Charge {
 		}
 		for _, l := range h.limits {
 			c := weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost}
+			if h.looks && h.r.IntN(2) == 0 {
+				c.Cost = 0
+			}
 			if h.unlike && h.r.IntN(4) == 0 {
 				c.Cost = h.cost(min(capacity(l), 1<<20))
 			}
@@ -679,7 +682,7 @@ func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State,
 	}
 	restored, ok := h.restored[change(before, after)]
 	switch c.Limit.Algorithm.Name() {
-	case "anchored-window", "sliding-window": // under which a state knows until when it counts
+	case "fixed-window", "anchored-window", "calendar", "sliding-window": // under which a state knows until when it counts
 		if after.Until != 0 {
 			till = after.Until
 		}

@@ -146,9 +146,9 @@ func TestSwitchedBatch(t *testing.T) {
 // the Go code.
 func TestSwitchedPeriods(t *testing.T) {
 	t.Parallel()
-	histories := 100
+	histories := 120
 	if testing.Short() {
-		histories = 60
+		histories = 75
 	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 4))
@@ -162,12 +162,16 @@ func TestSwitchedPeriods(t *testing.T) {
 		}
 		h := newHistory(r, server, store)
 		h.limits, h.tiers = nil, false
-		for i := range 1 + n%4/2*r.IntN(2) {
+		kind, limits := n%5, 1
+		if kind >= 3 {
+			limits += r.IntN(2)
+		}
+		for i := range limits {
 			quota := 1 + r.Int64N(30)
 			h.limits = append(h.limits, []weir.Limit{
-				algorithms.AnchoredWindow(quota, time.Hour), algorithms.SlidingWindow(quota, time.Hour),
+				algorithms.FixedWindow(quota, time.Hour), algorithms.AnchoredWindow(quota, time.Hour), algorithms.SlidingWindow(quota, time.Hour),
 				algorithms.SlidingLog(quota, time.Hour), algorithms.SlidingLog(quota, time.Hour),
-			}[n%4].Named(fmt.Sprint("l", i)))
+			}[kind].Named(fmt.Sprint("l", i)))
 		}
 		h.changing, h.switching, h.huge = true, true, false
 		h.unlike = h.unlike && len(h.limits) > 1
