@@ -657,21 +657,51 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	}
 	for i := range got.Charges {
 		h.states[name(&got.Charges[i])] = states[i]
-		if h.changing && h.drops(&got.Charges[i], &want.Decisions[i], &before[i], &states[i]) {
+		restored := false
+		if b, a := &before[i], &states[i]; b.At != a.At || b.A != a.A || b.B != a.B {
+			restored = h.setTill(got, i, b, a, h.now+want.Decisions[i].ResetAfter.Microseconds())
+		}
+		if h.changing && !restored && h.drops(&got.Charges[i], &want.Decisions[i], &before[i], &states[i]) {
 			delete(h.states, name(&got.Charges[i]))
 		}
-		if b, a := &before[i], &states[i]; b.At != a.At || b.A != a.A || b.B != a.B {
-			h.setTill(got, i, b, a, h.now+want.Decisions[i].ResetAfter.Microseconds())
+	}
+	for i := range got.Charges {
+		c := &got.Charges[i]
+		if h.changing && c.Limit.Algorithm.Name() != "sliding-log" && !same(c, &before[i], &states[i]) {
+			h.forgetEnded(c.Key)
 		}
 	}
 	h.keepBack(got)
 	return true, nil
 }
 
+// same reports whether Redis keeps the state of a charge as it is: the charge reads the state, or
+// is a cancellation that finds no units.
+func same(c *weir.Charge, before, after *weir.State) bool {
+	return c.Cost == 0 || c.Cost < 0 && c.Spent > 0 && before.At == after.At && before.A == after.A && before.B == after.B
+}
+
+// forgetEnded deletes all states of a key if all have ended: Redis deletes the value of these
+// states when it writes.
+func (h *history) forgetEnded(key string) {
+	var ended []string
+	for _, l := range h.limits {
+		if c := (weir.Charge{Key: key, Limit: l}); l.Algorithm.Name() == "sliding-log" {
+			continue // logs have values of their own
+		} else if ended = append(ended, name(&c)); h.tills[name(&c)] > h.now {
+			return
+		}
+	}
+	for _, name := range ended {
+		delete(h.states, name)
+	}
+}
+
 // setTill remembers when the state of charge i may be forgotten after a transaction. A
 // transaction with Undo may restore the state from before a reservation. Redis then also
-// restores when that state may be forgotten under the limit of the reservation.
-func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State, till int64) {
+// restores when that state may be forgotten under the limit of the reservation. setTill reports
+// whether the transaction has restored a state that may not be forgotten yet.
+func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State, till int64) (restored bool) {
 	c := &t.Charges[i]
 	change := func(from, to *weir.State) string {
 		return fmt.Sprint(name(c), " ", from.At, from.A, from.B, to.At, to.A, to.B)
@@ -680,7 +710,7 @@ func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State,
 		_, d := c.Limit.Algorithm.Take(*before, &c.Limit, h.now, 0)
 		h.restored[change(after, before)] = h.now + d.ResetAfter.Microseconds()
 	}
-	restored, ok := h.restored[change(before, after)]
+	earlier, ok := h.restored[change(before, after)]
 	switch c.Limit.Algorithm.Name() {
 	case "fixed-window", "anchored-window", "calendar", "sliding-window": // under which a state knows until when it counts
 		if after.Until != 0 {
@@ -688,10 +718,11 @@ func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State,
 		}
 	default:
 		if ok && c.Cost < 0 && h.undoes {
-			till = restored
+			till, restored = earlier, earlier > h.now
 		}
 	}
 	h.tills[name(c)] = till
+	return restored
 }
 
 // compare compares the results of a transaction from the store and from Decide.
@@ -738,9 +769,8 @@ func (h *history) keepBack(got *weir.Transaction) {
 // charge the state decides as the zero State does. A cancellation that finds no units writes
 // nothing, so it drops nothing. A debt of more than 35 years ends after 35 years.
 func (h *history) drops(c *weir.Charge, d *weir.Decision, before, after *weir.State) bool {
-	same := before.At == after.At && before.A == after.A && before.B == after.B
 	ended := d.ResetAfter == 0 || after.Until != 0 && after.Until <= h.now
-	return c.Cost != 0 && ended && len(after.Log) == 0 && !(c.Cost < 0 && c.Spent > 0 && same)
+	return ended && len(after.Log) == 0 && !same(c, before, after)
 }
 
 // texts returns the stored value of each key, but not the value with its logs.
