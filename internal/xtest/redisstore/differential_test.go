@@ -318,23 +318,28 @@ func (h *history) charges() []weir.Charge {
 			cost = h.manyBack(key)
 		}
 		for _, l := range h.limits {
-			c := weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost}
-			if h.looks && h.r.IntN(2) == 0 {
-				c.Cost = 0
-			}
-			if h.unlike && h.r.IntN(4) == 0 {
-				c.Cost = h.cost(min(capacity(l), 1<<20))
-			}
 			if h.unlike && h.r.IntN(4) == 0 {
 				continue
 			}
-			charges = append(charges, c)
+			charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: h.vary(cost, l)})
 		}
 	}
 	if h.unlike && h.r.IntN(4) == 0 {
 		h.r.Shuffle(len(charges), func(i, j int) { charges[i], charges[j] = charges[j], charges[i] })
 	}
 	return charges
+}
+
+// vary returns the cost of a charge. It is often 0 in histories with looks, and sometimes a cost of
+// its own in histories with unlike charges.
+func (h *history) vary(cost int64, l weir.Limit) int64 {
+	switch {
+	case h.looks && h.r.IntN(2) == 0:
+		return 0
+	case h.unlike && h.r.IntN(4) == 0:
+		return h.cost(min(capacity(l), 1<<20))
+	}
+	return cost
 }
 
 // manyBack returns the cost that gives back all units under a random limit of a key, a unit more
