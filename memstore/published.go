@@ -16,6 +16,13 @@ import (
 // that changes after each refusal therefore costs at most one allocation for eight refusals.
 const publishAfter = 8
 
+// A publishedSlot fills a cache line. Without the padding it could share the line with a
+// Decision that another processor writes, and each write would slow down all who read the slot.
+type publishedSlot struct {
+	slot
+	_ [24]byte
+}
+
 // countRefusal counts a refusal by the state in a slot, and publishes the state if it has
 // refused often enough.
 func (sh *shard) countRefusal(sl *slot) {
@@ -23,8 +30,7 @@ func (sh *shard) countRefusal(sl *slot) {
 		sh.repeated, sh.times = sl.id, 0
 	}
 	if sh.times++; sh.times == publishAfter {
-		copied := *sl
-		sh.published.Store(&copied)
+		sh.published.Store(&publishedSlot{slot: *sl})
 		sh.publishedID = sl.id
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
@@ -76,6 +77,14 @@ func TestPublishedAllocates(t *testing.T) {
 		if n := testing.AllocsPerRun(1, refuse); n != c.want {
 			t.Errorf("keys %q: got %v allocations for 1000 refusals, want %v", c.keys, n, c.want)
 		}
+	}
+}
+
+// TestPublishedLine: a published state has the size of a cache line, so the allocator gives it a
+// line of its own.
+func TestPublishedLine(t *testing.T) {
+	if got := unsafe.Sizeof(publishedSlot{}); got != 64 {
+		t.Errorf("got %d bytes, want 64", got)
 	}
 }
 

@@ -168,7 +168,7 @@ type shard struct {
 	publishedID uint64 // the fingerprint of the published state, or 0: reading published would need another cache line
 	repeated    uint64 // the fingerprint of the state that refused last under the lock
 
-	published atomic.Pointer[slot] // a copy of a state, see published.go
+	published atomic.Pointer[publishedSlot] // a copy of a state, see published.go
 	logs      logs
 	states    []weir.State // memory for the decision that is being made
 
