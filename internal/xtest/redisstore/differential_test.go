@@ -663,7 +663,7 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	for i := range got.Charges {
 		h.states[name(&got.Charges[i])] = states[i]
 		restored := false
-		if b, a := &before[i], &states[i]; b.At != a.At || b.A != a.A || b.B != a.B {
+		if b, a := &before[i], &states[i]; !sameNumbers(b, a) {
 			restored = h.setTill(got, i, b, a, h.now+want.Decisions[i].ResetAfter.Microseconds())
 		}
 		if h.changing && !restored && h.drops(&got.Charges[i], &want.Decisions[i], &before[i], &states[i]) {
@@ -683,7 +683,11 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 // same reports whether Redis keeps the state of a charge as it is: the charge reads the state, or
 // is a cancellation that finds no units.
 func same(c *weir.Charge, before, after *weir.State) bool {
-	return c.Cost == 0 || c.Cost < 0 && c.Spent > 0 && before.At == after.At && before.A == after.A && before.B == after.B
+	return c.Cost == 0 || c.Cost < 0 && c.Spent > 0 && sameNumbers(before, after)
+}
+
+func sameNumbers(s, other *weir.State) bool {
+	return s.At == other.At && s.A == other.A && s.B == other.B
 }
 
 // forgetEnded deletes all states of a key if all have ended: Redis deletes the value of these
