@@ -24,7 +24,7 @@ type Proxies struct {
 }
 
 // NewProxies returns Proxies that trust the field of peers in trusted. It panics if a
-// prefix is invalid. name is the name of the calling function, for messages.
+// prefix is invalid or trusts every address. name is the name of the calling function, for messages.
 func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {
@@ -34,6 +34,9 @@ func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 		// Addresses are compared unmapped, so a prefix must be unmapped too.
 		if t.Addr().Is4In6() && t.Bits() >= 96 {
 			p.trusted[i] = netip.PrefixFrom(t.Addr().Unmap(), t.Bits()-96)
+		}
+		if p.trusted[i].Bits() == 0 {
+			panic(fmt.Sprintf("%s: %v trusts every client, so every client could choose its key", name, t))
 		}
 	}
 	return p

@@ -2,6 +2,7 @@ package addr
 
 import (
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"sync/atomic"
@@ -17,7 +18,10 @@ var warned atomic.Bool
 
 // unlisted counts how many requests were examined, and how many of them had each of the two
 // fields. A request with both fields counts as one with X-Forwarded-For.
-type unlisted struct{ looks, forwardedFor, forwarded atomic.Int32 }
+type unlisted struct {
+	looks, forwardedFor, forwarded atomic.Int32
+	replaced                       atomic.Bool // a RemoteAddr was not that of net/http, and the log says so
+}
 
 // look warns if the untrusted peer of a request seems to be a proxy, because all of its
 // clients would share one key. A client at a public address may invent the field, so public
@@ -27,6 +31,10 @@ type unlisted struct{ looks, forwardedFor, forwarded atomic.Int32 }
 func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	u, field := &p.unlisted, ""
 	n := u.looks.Add(1)
+	if _, _, err := net.SplitHostPort(r.RemoteAddr); err != nil && peer.IsValid() && u.replaced.CompareAndSwap(false, true) {
+		slog.Warn("weir: RemoteAddr has no port, so a middleware has replaced the address of the peer; if it reads a header field of any peer, as chi's RealIP does, clients can choose their key",
+			"function", p.name)
+	}
 	switch {
 	case len(r.Header[ForwardedFor]) > 0:
 		field = ForwardedFor

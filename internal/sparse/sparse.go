@@ -1,0 +1,58 @@
+// Package sparse bounds how many lines a log gets.
+package sparse
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// A Gate lets one line a second pass. The zero Gate is ready to use.
+type Gate struct {
+	last     atomic.Int64 // when the last line passed, in ns since 1970
+	unlogged atomic.Int64
+}
+
+// Pass reports whether a line may be logged now, and if so how many were left out before it.
+func (g *Gate) Pass() (unlogged int64, ok bool) {
+	last, now := g.last.Load(), time.Now().UnixNano()
+	if since := now - last; 0 <= since && since < int64(time.Second) || !g.last.CompareAndSwap(last, now) {
+		g.unlogged.Add(1)
+		return 0, false
+	}
+	return g.unlogged.Swap(0), true
+}
+
+// Logger returns a logger that writes at most one line a second to the log of l. If lines
+// were left out, the next line has their number as unlogged. Lines that clients can cause are
+// logged so, because a flood of requests must not become a flood of lines with addresses.
+func Logger(l *slog.Logger) *slog.Logger { return slog.New(handler{l.Handler(), new(Gate)}) }
+
+// A handler is the handler of Logger.
+type handler struct {
+	slog.Handler
+	gate *Gate
+}
+
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	n, ok := h.gate.Pass()
+	if !ok {
+		return nil
+	}
+	if n > 0 {
+		r = r.Clone()
+		r.Add("unlogged", n)
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	h.Handler = h.Handler.WithAttrs(attrs)
+	return h
+}
+
+func (h handler) WithGroup(name string) slog.Handler {
+	h.Handler = h.Handler.WithGroup(name)
+	return h
+}
