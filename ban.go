@@ -20,6 +20,10 @@ const (
 	// byHand is the Burst of the limit if an operator bans a key. The cost is then the
 	// length of the ban, and B does not change.
 	byHand = 1
+
+	// asked is the Burst of the limit if a charge only asks whether the key is banned. A
+	// ban then refuses the charge, and the charge changes nothing.
+	asked = 2
 )
 
 func banLimit(most time.Duration) Limit {
@@ -28,6 +32,14 @@ func banLimit(most time.Duration) Limit {
 
 func (ban) Name() string   { return "ban" }
 func (ban) String() string { return "ban" }
+func (ban) Unpayable()     {} // package credit must not pay for it
+
+// Refusing returns a charge that looks up a ban as a charge that a ban refuses. Package credit
+// calls it, so that granted units do not pay for a banned key.
+func (ban) Refusing(c Charge) Charge {
+	c.Cost, c.Limit.Burst = 1, asked
+	return c
+}
 
 func (b ban) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
 	b.Step(&s, &d, l, now, cost)
@@ -48,6 +60,7 @@ func (ban) Step(s *State, d *Decision, l *Limit, now, cost int64) {
 	switch {
 	case !d.Allowed:
 		d.RetryAfter = time.Duration(wait) * time.Microsecond
+	case l.Burst == asked:
 	case cost > 0 && l.Burst == byHand:
 		end = max(end, at+cost)
 		*s = State{At: at, A: end, B: n}
@@ -72,7 +85,11 @@ func (ban) Step(s *State, d *Decision, l *Limit, now, cost int64) {
 func (ban) Lua() string {
 	return fmt.Sprintf(`local function take(at, stop, n, till, now, cost, _, most, burst)
   if stop + %[1]d * most <= now then stop, n = 0, 0 end
-  if burst == %[2]d then
+  if cost < 0 then
+    return 0, at, stop, n, till
+  elseif burst == %[3]d then
+    if stop > now then return stop - now end
+  elseif burst == %[2]d then
     stop = math.max(stop, now + cost)
   elseif stop > now then
     return stop - now
@@ -80,6 +97,7 @@ func (ban) Lua() string {
     for _ = 1, n do cost = math.min(2 * cost, most) end
     stop, n = now + cost, math.min(n + 1, %[1]d)
   end
+  if burst == %[3]d then return 0, at, stop, n, till end
   return 0, now, stop, n, stop + %[1]d * most
-end`, repeats, byHand)
+end`, repeats, byHand, asked)
 }

@@ -254,16 +254,16 @@ func TestDenyBeforeErrors(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfPreflights: a preflight is not charged, so a process that learns of a ban
-// from a preflight does not learn how long the limits refuse. Retry-After of later requests
-// still includes the wait for the limits.
+// TestRetryAfterOfPreflights: the limits refuse no free preflight, so a process that learns
+// of a ban from a preflight does not learn how long the limits refuse. Until it asks the store
+// again, within 10 s, Retry-After of later requests is the rest of the ban.
 func TestRetryAfterOfPreflights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, mem := 0, memstore.New(memstore.Options{})
 		h := must(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
 			calls++
 			return mem.Take(ctx, tx)
-		}), weir.Options{Rules: []weir.Rule{{
+		}), weir.Options{FreePreflight: true, Rules: []weir.Rule{{
 			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
 			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute},
 		}}}).Handler(served)
@@ -277,7 +277,7 @@ func TestRetryAfterOfPreflights(t *testing.T) {
 			calls  int
 		}{
 			{0, "GET", "3600", 0}, {0, "OPTIONS", "60", 0}, {10 * time.Second, "OPTIONS", "50", 1}, {0, "OPTIONS", "50", 0},
-			{0, "GET", "3590", 1}, {0, "GET", "3590", 0}, {0, "OPTIONS", "50", 0}, {0, "GET", "3590", 0},
+			{0, "GET", "50", 0}, {10 * time.Second, "GET", "3580", 1}, {0, "OPTIONS", "40", 0}, {0, "GET", "3580", 0},
 		} {
 			time.Sleep(step.after)
 			calls = 0
@@ -418,11 +418,11 @@ func ExampleLimiter_Ban() {
 	rest, err := l.Banned(ctx, "api", "192.0.2.7")
 	fmt.Println(rest.Round(time.Minute), err)
 	fmt.Println(l.Unban(ctx, "api", "192.0.2.7"))
-	rest, err = l.Banned(ctx, "api", "192.0.2.7")
-	fmt.Println(rest, err)
+	offenses, err := l.Offenses(ctx, "api", "192.0.2.7")
+	fmt.Println(offenses.Banned, offenses.SinceBan, offenses.Strikes, err)
 	// Output:
 	// <nil>
 	// 1h0m0s <nil>
 	// <nil>
-	// 0s <nil>
+	// 0s 0s 0 <nil>
 }

@@ -2,7 +2,6 @@ package weir
 
 import (
 	"math/bits"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,18 +10,15 @@ import (
 // A block is a refusal that a HybridStore remembers, in 56 bytes without a pointer.
 type block struct {
 	id    uint64 // of the state of the charge; 0 if the slot is empty
+	asked uint64 // the hash of what was asked for: see the function hash
 	at    int64  // the store's clock at HybridStore.start
-	since int64  // the store's clock when the refusals began
 
-	// Instants of 48 bits, in µs since HybridStore.start: when the store had answered, and
-	// when RetryAfter, NextAfter and ResetAfter are over.
-	low  [4]uint32
-	high [4]uint16
+	// Instants of 48 bits, in µs since HybridStore.start: when the store had answered, when
+	// RetryAfter, NextAfter and ResetAfter are over, and when the refusals began.
+	low  [5]uint32
+	high [5]uint16
 
-	numbers   uint32 // the hash that the function numbers returns
-	algorithm uint8  // index in HybridStore.algorithms; a name may stand for several algorithms
-	flags     uint8
-	lag       uint16 // time between question and answer, in units of lagUnit
+	rest uint16 // time between question and answer, in units of lagUnit, above two bits of flags
 }
 
 // The instants of a block.
@@ -31,6 +27,7 @@ const (
 	fits
 	next
 	reset
+	began
 )
 
 // The flags of a block.
@@ -40,14 +37,19 @@ const (
 )
 
 const (
-	lagUnit    = 64        // µs
+	lagUnit    = 256       // µs
+	flagBits   = 2         // how many flags there are
 	maxInstant = 1<<48 - 1 // 8.9 years
 	blockWays  = 8         // slots of a bucket
-	maxBlocked = 1 << 8    // the most algorithms, so that a byte is enough as an index
 
 	// blockPart is the fewest blocks of a shard if there are several shards. Chance would
 	// fill smaller shards unevenly.
 	blockPart = 1024
+
+	// firstBuckets is how many buckets a table has at first, if it may have so many: enough for
+	// two million keys in 64 shards. A table that grows takes half as much again for a while,
+	// and memory that no block has used takes no memory of the machine.
+	firstBuckets = 4096
 
 	// recheck is how long a refusal or a ban is answered from memory before the store is
 	// asked again.
@@ -58,24 +60,30 @@ func (b *block) instant(i int) int64 { return int64(b.high[i])<<32 | int64(b.low
 
 func (b *block) setInstant(i int, at int64) { b.low[i], b.high[i] = uint32(at), uint16(at>>32) }
 
+func (b *block) flags() uint16 { return b.rest & (1<<flagBits - 1) }
+
+// lag returns the time between question and answer, in µs.
+func (b *block) lag() int64 { return int64(b.rest>>flagBits) * lagUnit }
+
 // newBlock returns the block of a refusal. The next store was asked when the clock showed
 // sent, and had answered when it showed done. ok is false if the answer took too long, or
 // if an instant of the refusal is beyond what a block can hold.
 func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
-	if lag < 0 || lag > 1<<16-1 || max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds() > maxInstant-done {
+	if lag < 0 || lag >= 1<<(16-flagBits) || max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds() > maxInstant-done {
 		return b, false
 	}
-	b.at, b.since, b.lag = at.UnixMicro()-done, at.UnixMicro(), uint16(lag)
+	b.at, b.rest = at.UnixMicro()-done, uint16(lag)<<flagBits
 	b.setInstant(answered, done)
 	b.setInstant(fits, done+d.RetryAfter.Microseconds())
 	b.setInstant(next, done+d.NextAfter.Microseconds())
 	b.setInstant(reset, done+d.ResetAfter.Microseconds())
+	b.setInstant(began, done)
 	if d.Remaining == 0 {
-		b.flags |= noneLeft
+		b.rest |= noneLeft
 	}
 	if waits {
-		b.flags |= waited
+		b.rest |= waited
 	}
 	return b, true
 }
@@ -83,7 +91,7 @@ func newBlock(d *Decision, at time.Time, sent, done int64, waits bool) (b block,
 // until returns the instant at which the block expires: when RetryAfter is over, or after
 // recheck if that is sooner. Both times count from when next was asked.
 func (b *block) until() int64 {
-	return min(b.instant(fits), b.instant(answered)+recheck.Microseconds()) - int64(b.lag)*lagUnit
+	return min(b.instant(fits), b.instant(answered)+recheck.Microseconds()) - b.lag()
 }
 
 // decide fills in the decision on the refused charge at the instant now.
@@ -91,7 +99,7 @@ func (b *block) decide(d *Decision, now int64) {
 	after := func(i int) time.Duration { return time.Duration(b.instant(i)-now) * time.Microsecond }
 	d.At, d.Allowed, d.Remaining = b.at+now, false, -1
 	d.RetryAfter, d.NextAfter, d.ResetAfter = after(fits), after(fits), after(reset)
-	if b.flags&noneLeft != 0 && now < b.instant(next)-int64(b.lag)*lagUnit {
+	if b.flags()&noneLeft != 0 && now < b.instant(next)-b.lag() {
 		d.Remaining, d.NextAfter = 0, after(next)
 	}
 }
@@ -198,7 +206,7 @@ func (s *blocks) keep(b block, drops uint64) {
 	}
 	old := s.find(b.id)
 	if old != nil {
-		b.since = old.since
+		b.setInstant(began, old.instant(began))
 	} else {
 		old = s.room(b.id, b.instant(answered))
 	}
@@ -211,7 +219,7 @@ func (s *blocks) keep(b block, drops uint64) {
 // block costs one call of next.
 func (s *blocks) room(id uint64, now int64) *block {
 	if s.table == nil {
-		s.table = make([]blockBucket, 1)
+		s.table = make([]blockBucket, min(s.most, firstBuckets))
 	}
 	for {
 		var free, soonest *block
@@ -259,21 +267,4 @@ func (s *blocks) grow(now int64) {
 		}
 	}
 	s.most = full
-}
-
-// indexOf returns the index of an algorithm in h.algorithms, which only grows. ok is false
-// if the list has no room for it.
-func (h *HybridStore) indexOf(a Algorithm) (i uint8, ok bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	list := *h.algorithms.Load()
-	n := slices.Index(list, a)
-	if n < 0 {
-		if n = len(list); n == maxBlocked {
-			return 0, false
-		}
-		list = append(slices.Clip(list), a)
-		h.algorithms.Store(&list)
-	}
-	return uint8(n), true
 }

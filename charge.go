@@ -12,17 +12,20 @@ import (
 )
 
 // charge collects the charges that the request owes under each rule. A request owes nothing
-// if it is free, if a rule refuses it, and after an error. charge then only asks the other
-// rules whether they refuse the request.
+// if a rule refuses it, and after an error. charge then only asks the other rules whether
+// they refuse the request.
 func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err error) {
 	wait := time.Duration(0) // for the limits of banned keys, as far as this process knows it
 	for i := range l.rules {
 		rule := l.rules[i]
 		guards := rule.guards()
-		if (v.free || v.refused || err != nil) && !guards {
+		if (v.refused || err != nil) && !guards {
 			continue
 		}
 		whole, applies := rule.Key(r)
+		if !applies || len(whole) == 0 || whole[0] == 0 || rule.keyless.holds() {
+			whole, applies = rule.unusualKey(whole, applies)
+		}
 		if rule.passes(r, whole, applies) {
 			continue
 		}
@@ -32,15 +35,11 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		if guards && !shadow {
 			wait = max(wait, rule.guard(v, r, whole, key, own, applies))
 		}
-		switch {
-		case !applies:
-		case v.free && !shadow && rule.bans != nil:
-			v.checkBan(rule.bans, key)
-		case v.free || v.refused || err != nil:
-		default:
-			if err = rule.charge(v, r, key, own, shadow, buffer); err != nil {
-				v.Refusal = Refusal{Reason: ReasonError, Rule: rule.Name}
-			}
+		if !applies || v.refused || err != nil {
+			continue
+		}
+		if err = rule.charge(v, r, key, own, shadow, buffer); err != nil {
+			v.Refusal = Refusal{Reason: ReasonError, Rule: rule.Name}
 		}
 	}
 	if v.refused { // the other rules charge nothing
@@ -61,11 +60,15 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 // invalid with the buffer.
 func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override, shadow bool, buffer time.Duration) (err error) {
 	policies, cost := rule.policies, rule.cost(r)
-	if own != nil {
+	switch {
+	case own != nil && !own.later:
 		policies = own.policies
-	} else if rule.LimitsFor != nil {
+	case rule.LimitsFor != nil:
 		if policies, err = rule.chosen(v, r, shadow); err != nil {
 			return err
+		}
+		if own != nil {
+			policies = rule.overridden(v, own, policies)
 		}
 	}
 	t, items := &v.Transaction, &v.items
@@ -106,7 +109,10 @@ var errLimitsFor = errors.New("LimitsFor or Overrides returned it")
 // mistake. Any other mistake is an error, but only logged if the rule is in shadow.
 func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, error) {
 	limits := rule.LimitsFor(r.WithContext(asking{v.Context}))
-	policies, err := rule.policiesOf(limits)
+	if limits == nil && rule.unchosen.CompareAndSwap(false, true) {
+		rule.warn("LimitsFor returned nil, so a request was not limited", unchosenLikely)
+	}
+	policies, err := rule.policiesOf(limits, nil)
 	if err == nil {
 		return policies, nil
 	}
@@ -117,7 +123,7 @@ func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, er
 			limits[i] = uncountable.Nearest()
 		}
 	}
-	policies, still := rule.policiesOf(limits)
+	policies, still := rule.policiesOf(limits, nil)
 	if still != nil && !shadow {
 		return nil, fmt.Errorf("%w: %w", still, errLimitsFor)
 	}
@@ -138,7 +144,7 @@ func oneMore[T any](s *[]T) *T {
 }
 
 // passes reports whether a rule ignores a request. It does so if Allow or AllowFrom reports
-// true, or if the rule does not apply and has no DenyFrom.
+// true, or if the request has no key and neither NoKey nor DenyFrom may refuse it.
 func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
 	if applies && rule.Allow == nil && rule.AllowFrom == nil { // this check is inlined, so most rules cost no call
 		return false
@@ -147,20 +153,22 @@ func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
 }
 
 func (rule *rule) allows(r *http.Request, key string, applies bool) bool {
-	return !applies && rule.DenyFrom == nil || applies && rule.Allow != nil && rule.Allow(key) || rule.AllowFrom != nil && rule.AllowFrom(r)
+	return !applies && rule.DenyFrom == nil && rule.NoKey != NoKeyRefuse || applies && rule.Allow != nil && rule.Allow(key) || rule.AllowFrom != nil && rule.AllowFrom(r)
 }
 
-// guard refuses a request without asking the store, if the rule denies it or a ban is
-// known, and no other rule refuses it for longer. wait is how long the limits of the rule
-// will refuse the request, as far as this process knows it. If the rule does not apply, the
-// request has no key.
+// guard refuses a request without a call of the store: if the rule denies it, if it lacks the
+// key that it must have, or if a ban is known. If several rules refuse it, the longest refusal
+// stands. wait is how long the limits of the rule will refuse the request, as far as this
+// process knows it. If the rule does not apply, the request has no key.
 func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *override, applies bool) (wait time.Duration) {
 	var f Refusal
 	if own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
 		f = Refusal{ReasonDeny, rule.Name, Never}
+	} else if !applies && rule.NoKey == NoKeyRefuse {
+		f = Refusal{ReasonNoKey, rule.Name, Never}
 	} else if applies {
 		var rest time.Duration
-		if rest, wait = rule.known.rest(key, v.free, func() int64 { return rule.cost(r) }); rest > 0 {
+		if rest, wait = rule.known.rest(key, func() int64 { return rule.cost(r) }); rest > 0 {
 			f = Refusal{ReasonBan, rule.Name, rest}
 		}
 	}
@@ -179,17 +187,40 @@ func (v *verdict) refuseFor(f Refusal, by *rule, key string) {
 // cost returns how many units a request costs. If Cost returns a negative number, cost
 // returns math.MaxInt64, which never fits.
 func (rule *rule) cost(r *http.Request) int64 {
-	if rule.Cost == nil { // this check is inlined, so most rules cost no call
+	if rule.Cost == nil && !rule.freePreflight { // this check is inlined, so most rules cost no call
 		return 1
 	}
 	return rule.costOf(r)
 }
 
 func (rule *rule) costOf(r *http.Request) int64 {
-	if cost := rule.Cost(r); cost >= 0 {
-		return cost
+	if rule.freePreflight && preflight(r) {
+		return 0
 	}
-	return math.MaxInt64
+	if rule.Cost == nil {
+		return 1
+	}
+	cost := rule.Cost(r)
+	switch {
+	case cost < 0:
+		cost = math.MaxInt64
+	case cost == 0:
+		if rule.costless.again() {
+			rule.warn("cost was 0 in each of its first 200 requests, so it limited none of them", costlessLikely)
+		}
+		return 0
+	}
+	rule.costless.end()
+	return cost
+}
+
+// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
+// without a body or credentials (Fetch standard, CORS-preflight request). A client
+// certificate belongs to the connection and is ignored.
+func preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
+		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
 }
 
 // A banCheck is what an inquiry asks about the ban of a key, besides the charges of the
@@ -212,17 +243,11 @@ func (v *verdict) appendBanChecks() {
 		if b == nil {
 			continue
 		}
-		v.checkBan(b, key)
-		c := &v.checks[len(v.checks)-1]
-		c.from, c.to = i, i+n
-		if c.strikes = b.mayHaveStruck(key); c.strikes {
+		c := banCheck{bans: b, key: key, from: i, to: i + n, ban: len(v.Charges), strikes: b.mayHaveStruck(key)}
+		v.checks = append(v.checks, c)
+		v.Charges = append(v.Charges, b.charge(b.ban, key, 0))
+		if c.strikes {
 			v.Charges = append(v.Charges, b.charge(b.strikes, key, 0))
 		}
 	}
-}
-
-// checkBan adds a charge of cost 0 that looks up the ban of a key.
-func (v *verdict) checkBan(b *bans, key string) {
-	v.checks = append(v.checks, banCheck{bans: b, key: key, ban: len(v.Charges)})
-	v.Charges = append(v.Charges, b.charge(b.ban, key, 0))
 }

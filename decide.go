@@ -33,6 +33,15 @@ type Canceler interface {
 	Cancel(s State, l *Limit, now, at, n int64) State
 }
 
+// A Forcer is an Algorithm that has its own way to spend units that do not fit. Other
+// algorithms count such units as they would under a larger Quota: the real Quota then refuses
+// until enough of them no longer count, as it does after a Quota was lowered.
+type Forcer interface {
+	// Force spends cost > 0 units at the instant at, in µs since 1970, even if they do not
+	// fit. The argument at is not before s.At.
+	Force(s State, l *Limit, at, cost int64) State
+}
+
 // A stepper is an Algorithm that decides in place: Step stores in *s and *d what Take would
 // return. This saves copies that take longer than the arithmetic.
 type stepper interface {
@@ -142,6 +151,33 @@ func (t *Transaction) costTimes(whole []Charge, n int64) {
 	}
 }
 
+// mostForced is the most units that one charge forces if the algorithm is no Forcer, so that
+// sums stay exact.
+const mostForced = MaxTicks / 2
+
+// force spends all charges, even if they do not fit. Its decisions describe the states that
+// follow. general.lua of package redisstore has the same arithmetic.
+func (t *Transaction) force(now int64, states []State) {
+	for i := range t.Charges {
+		c, s := &t.Charges[i], &states[i]
+		at := now
+		if c.Cost > 0 {
+			at = max(now, s.At)
+			if f, ok := c.Limit.Algorithm.(Forcer); ok {
+				*s = f.Force(*s, &c.Limit, at, c.Cost)
+			} else {
+				l := c.Limit
+				l.Quota = MaxTicks
+				if next, d := takeAt(*s, &l, now, at, min(c.Cost, mostForced)); d.Allowed {
+					*s = next
+				}
+			}
+		}
+		_, t.Decisions[i] = c.Limit.Algorithm.Take(*s, &c.Limit, now, 0)
+		t.Decisions[i].At = at
+	}
+}
+
 // forget replaces every state by the zero State.
 func (t *Transaction) forget(now int64, states []State) {
 	for i := range states {
@@ -181,7 +217,7 @@ func (t *Transaction) joins(i int, now int64, s *State) bool {
 // set copies s field by field. A copy of the whole struct would use wider loads, which wait
 // for the narrower stores before them: 10 ns a copy.
 func (to *State) set(s *State) {
-	to.At, to.A, to.B, to.Log, to.Until = s.At, s.A, s.B, s.Log, s.Until
+	to.At, to.A, to.B, to.C, to.Log, to.Until = s.At, s.A, s.B, s.C, s.Log, s.Until
 }
 
 // cancel gives back a reservation, or the newest units if the algorithm is no Canceler.
@@ -197,7 +233,7 @@ func (t *Transaction) cancel(i int, now int64, s State, undos []undo) {
 	}
 	if a, ok := c.Limit.Algorithm.(Canceler); ok {
 		last := s.At == c.Spent
-		s = a.Cancel(s, &c.Limit, now, c.Spent, -max(cost, -2*MaxTicks))
+		s = a.Cancel(s, &c.Limit, now, c.Spent, -max(cost, -4*MaxTicks))
 		if u.Log && last {
 			s.At = u.Before.At
 			if n := len(s.Log); n > 0 {

@@ -34,7 +34,7 @@ func TestErrorLog(t *testing.T) {
 		if n := strings.Count(out.String(), "\n"); n != 10 {
 			t.Errorf("1000 errors in 10 s are %d lines, want 10:\n%s", n, out.String())
 		}
-		if !strings.Contains(out.String(), `level=WARN msg="weir: could not decide" rule=api err=away unlogged=99`) {
+		if !strings.Contains(out.String(), `level=WARN msg="weir: could not decide" rule=api err=away cause=error passed=true unlogged=99`) {
 			t.Errorf("got %s, want the error and how many more there were", out.String())
 		}
 	})
@@ -83,7 +83,7 @@ func TestErrorLogTask(t *testing.T) {
 		var out bytes.Buffer
 		delays := func(tx *weir.Transaction) bool { return tx.Delay > 0 }
 		l := must(t, failingAt(delays), errorLogOptions(&out, weir.Rule{Limits: limits}))
-		client := http.Client{Transport: l.Transport(&partner{answer: func(int, *http.Request) *http.Response { return response(503, "Retry-After", "9") }})}
+		client := http.Client{Transport: transport(t, l, weir.TransportOptions{Base: &partner{answer: func(int, *http.Request) *http.Response { return response(503, "Retry-After", "9") }}})}
 		client.Get("http://example.com/")
 		checkTask(t, out.String(), "could not pause a key")
 	})

@@ -50,16 +50,13 @@ type broken struct{}
 
 func (broken) Take(context.Context, *weir.Transaction) error { return errors.New("connection refused") }
 
-// If the store fails, requests are answered with 503. In this example they pass if the
-// store is only overloaded (ErrBusy).
+// If the store fails, requests are answered with 503. This OnError also prints the class of
+// the error.
 func ExampleFailClosed() {
 	limiter, err := weir.New(broken{}, weir.Options{
 		Rules: []weir.Rule{{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}}},
 		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
-			if errors.Is(err, weir.ErrBusy) {
-				next.ServeHTTP(w, r)
-				return
-			}
+			fmt.Println(weir.Cause(err))
 			weir.FailClosed(w, r, next, err)
 		},
 		Logger: slog.New(slog.DiscardHandler),
@@ -70,7 +67,9 @@ func ExampleFailClosed() {
 	w := httptest.NewRecorder()
 	limiter.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("POST", "/login", nil))
 	fmt.Println(w.Code)
-	// Output: 503
+	// Output:
+	// error
+	// 503
 }
 
 // A request that ends in a 5xx costs the client nothing.
@@ -147,7 +146,8 @@ func ExampleTransaction_Plan() {
 	// 100 units at once, each free again after 600000 µs
 }
 
-// The beginning of an outage is logged once, with its cause.
+// The beginning of an outage is logged once, with its cause. Stats counts what the secondary
+// decides.
 func ExampleFallbackStore() {
 	text := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
@@ -161,8 +161,10 @@ func ExampleFallbackStore() {
 		d, err := weir.Allow(context.Background(), store, weir.Charge{Rule: "mail", Key: "ada", Limit: algorithms.GCRA(2, time.Hour), Cost: 1})
 		fmt.Println(d.Allowed, err)
 	}
+	fmt.Printf("%+v\n", store.Stats())
 	// Output:
-	// level=WARN msg="weir: the primary store fails: the secondary decides" err="connection refused"
+	// level=WARN msg="weir: the primary store fails: the secondary decides" cause=error err="connection refused"
 	// true <nil>
 	// true <nil>
+	// {Active:true Decided:map[busy:0 error:2 open:0 timeout:0 unusable:0]}
 }

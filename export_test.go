@@ -1,6 +1,10 @@
 package weir
 
-import "context"
+import (
+	"context"
+
+	"github.com/seed83679106/weir/internal/remade"
+)
 
 // Joined returns a Store that sends every transaction through the shared calls of store,
 // which Coalesce has made, even when no other call is under way.
@@ -39,6 +43,13 @@ const MaxOverrides = maxOverrides
 func PreparedOverrides(l *Limiter) (n int) {
 	l.rules[0].prepared.Range(func(any, any) bool { n++; return true })
 	return n
+}
+
+// ForgetWiring makes New warn again of what it has warned of.
+func ForgetWiring() {
+	handlerMade = remade.Count{}
+	clear(made.limiters[:])
+	made.warned = nil
 }
 
 // IsSingle reports whether serveSingle serves the requests to l.

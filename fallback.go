@@ -30,50 +30,98 @@ import (
 // in the other store, that number of units may be admitted beyond the limit. Forget also
 // goes to the store that answers.
 //
-// A line is logged when secondary begins to decide, with the cause, and another when
-// primary has decided for a second without an error: see FallbackStore.Logger. Fallback
-// panics if a store is nil.
+// A line is logged when secondary begins to decide, with the Cause, and another when primary
+// has decided for a second without an error: see FallbackStore.Logger. FallbackStore.Stats
+// counts what secondary decides. Fallback panics if a store is nil, or if both are the same
+// store.
 func Fallback(primary, secondary Store) *FallbackStore {
 	if primary == nil || secondary == nil {
 		panic("weir: Fallback: a store is nil")
+	}
+	if sameStore(primary, secondary) {
+		panic("weir: Fallback: both stores are the same")
 	}
 	return &FallbackStore{primary: primary, secondary: secondary}
 }
 
 // A FallbackStore is what Fallback returns.
 type FallbackStore struct {
-	// Logger gets a line when secondary begins to decide, with the error of primary,
-	// and one when primary has decided for a second without an error; nil means
-	// slog.Default(). Set it before the first Take.
+	// Logger gets a warning when secondary begins to decide, with the error of primary,
+	// and a line when primary has decided for a second without an error; nil means
+	// slog.Default(). If only one call of primary has failed, there is no second line. An
+	// ErrUnusable does not end by itself, so it is logged as an error, and again every
+	// minute. Set Logger before the first Take.
 	Logger *slog.Logger
 
 	primary, secondary Store
 
-	began atomic.Int64 // when secondary began to decide, in ns since 1970; 0 if primary decides
-	last  atomic.Int64 // when secondary was last asked
-	asked atomic.Int64 // how often secondary was asked in this outage
+	began   atomic.Int64 // when secondary began to decide, in ns since 1970; 0 if primary decides
+	last    atomic.Int64 // when secondary was last asked
+	loud    atomic.Int64 // when an ErrUnusable was last logged
+	decided [storeCauses]atomic.Int64
+	before  atomic.Int64 // how much secondary had decided when the last outage was over
+}
+
+// FallbackStats are what a FallbackStore has counted.
+type FallbackStats struct {
+	// Active says that secondary decides now: primary has failed, and has not decided for
+	// a second without an error since.
+	Active bool
+
+	// Decided is how many transactions secondary has decided, by the Cause of the error of
+	// primary. It has every cause that a store can have, also those that have not occurred.
+	Decided map[string]int64
+}
+
+// Stats returns what the store has counted since Fallback returned it.
+func (f *FallbackStore) Stats() FallbackStats {
+	s := FallbackStats{f.began.Load() != 0, make(map[string]int64, storeCauses)}
+	for i := range f.decided {
+		s.Decided[causes[i]] = f.decided[i].Load()
+	}
+	return s
+}
+
+// total returns how many transactions secondary has decided.
+func (f *FallbackStore) total() (n int64) {
+	for i := range f.decided {
+		n += f.decided[i].Load()
+	}
+	return n
 }
 
 // settled is how long primary must decide without an error before an outage is over.
 const settled = time.Second
 
 // degraded notes that secondary is asked because of err.
-func (f *FallbackStore) degraded(ctx context.Context, err error) {
+func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	now := time.Now().UnixNano()
 	f.last.Store(now)
-	f.asked.Add(1)
-	if f.began.Load() == 0 && f.began.CompareAndSwap(0, now) {
-		loggerOr(f.Logger).WarnContext(ctx, "weir: the primary store fails: the secondary decides", "err", err)
+	begins := f.began.Load() == 0 && f.began.CompareAndSwap(0, now)
+	level, text := slog.LevelWarn, "weir: the primary store fails: the secondary decides"
+	if cause == causeUnusable {
+		level, text = slog.LevelError, "weir: the primary store fails until its setup is changed: the secondary decides"
+		last := f.loud.Load()
+		since := now - last
+		begins = (begins || since < 0 || since >= int64(time.Minute)) && f.loud.CompareAndSwap(last, now)
+	}
+	if begins {
+		loggerOr(f.Logger).Log(ctx, level, text, "cause", causes[cause], "err", err)
 	}
 }
 
-// recovered notes that primary has decided, and logs a line if the outage is over.
+// recovered notes that primary has decided. If the outage is over, it logs a line, unless
+// only one call failed: one late decision is one line.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
-	now := time.Now().UnixNano()
-	if now-f.last.Load() < int64(settled) || !f.began.CompareAndSwap(began, 0) {
+	now, last := time.Now().UnixNano(), f.last.Load()
+	if now-last < int64(settled) || !f.began.CompareAndSwap(began, 0) {
 		return
 	}
-	loggerOr(f.Logger).InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", f.asked.Swap(0))
+	n := f.total()
+	n -= f.before.Swap(n)
+	if last != began {
+		loggerOr(f.Logger).InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", n)
+	}
 }
 
 // Take implements Store.
@@ -88,12 +136,14 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	if fault := callerError(ctx, t); fault != nil {
 		return fault
 	}
-	f.degraded(ctx, err)
+	cause := causeOf(err)
+	f.degraded(ctx, cause, err)
 	clear(t.Decisions) // primary may have filled some
 	t.At, t.Wait = time.Time{}, 0
 	if second := f.secondary.Take(ctx, t); second != nil {
 		return errors.Join(err, second)
 	}
+	f.decided[cause].Add(1)
 	return nil
 }
 

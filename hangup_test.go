@@ -185,8 +185,13 @@ func TestGone(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			redisAddr := sync.OnceValue(func() string { return redistest.Server(t).Addr() })
-			redis := func() weir.Store { return redisAt(t, redisAddr(), 20*time.Second) }
+			addr := ""
+			redis := func() weir.Store {
+				if addr == "" {
+					addr = redistest.Server(t).Addr()
+				}
+				return redisAt(t, addr, 20*time.Second)
+			}
 			for _, p := range protocols {
 				n := goneRequests(c.name, p)
 				for _, when := range moments {
@@ -305,7 +310,7 @@ var waysToWait = []struct {
 	}},
 	{"RoundTrip", func(ctx context.Context, t *testing.T, store weir.Store, c weir.Charge) (sent bool, err error) {
 		l := must(t, store, weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "jobs", Key: func(*http.Request) (string, bool) { return "", true }, Limits: []weir.Limit{c.Limit}}}})
-		_, err = l.Transport(roundTripper(func(*http.Request) (*http.Response, error) { sent = true; return response(200), nil })).RoundTrip(ask("/", "").WithContext(ctx))
+		_, err = transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { sent = true; return response(200), nil })}).RoundTrip(ask("/", "").WithContext(ctx))
 		return sent, err
 	}},
 }

@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -28,6 +29,19 @@ var (
 	do        = weirtest.Do
 	must      = weirtest.New
 )
+
+// transport is Limiter.Transport, but fails the test after an error.
+func transport(t *testing.T, l *weir.Limiter, o weir.TransportOptions) http.RoundTripper {
+	t.Helper()
+	rt, err := l.Transport(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rt
+}
+
+// noOverrides has no overrides. With Overrides a rule may have limits that refuse nothing.
+func noOverrides(string) ([]weir.Limit, bool) { return nil, false }
 
 func isOpen(store weir.Store) bool { return store.(interface{ Open() bool }).Open() }
 

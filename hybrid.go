@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
+	"reflect"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,7 +39,6 @@ func Hybrid(next Store, maxKeys int) *HybridStore {
 		maxKeys = 1 << 16
 	}
 	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: time.Now()}
-	h.algorithms.Store(new([]Algorithm))
 	h.shards = make([]blocks, min(64, max(1, maxKeys/blockPart)))
 	for i := range h.shards {
 		part := (maxKeys-1)/len(h.shards) + 1
@@ -50,13 +49,11 @@ func Hybrid(next Store, maxKeys int) *HybridStore {
 
 // A HybridStore is what Hybrid returns.
 type HybridStore struct {
-	next       Store
-	seed       maphash.Seed
-	start      time.Time // instants of blocks are µs since start, on the monotonic clock
-	shards     []blocks
-	asked      atomic.Uint64
-	mu         sync.Mutex                  // held to add to algorithms
-	algorithms atomic.Pointer[[]Algorithm] // of the blocks
+	next   Store
+	seed   maphash.Seed
+	start  time.Time // instants of blocks are µs since start, on the monotonic clock
+	shards []blocks
+	asked  atomic.Uint64
 }
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
@@ -74,8 +71,8 @@ func (h *HybridStore) Stats() (hits, misses uint64) {
 // is not refused from memory.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	s, id := h.place(c.names(), c.Key)
-	if b, found := s.get(id); found && h.refuses(&b, &c, 0, h.now()) {
-		return time.UnixMicro(b.since)
+	if b, found := s.get(id); found && reflect.ValueOf(c.Limit.Algorithm).Comparable() && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {
+		return time.UnixMicro(b.at + b.instant(began))
 	}
 	return time.Time{}
 }
@@ -113,11 +110,9 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 		case allowed && (c.Cost != 0 || t.Forget):
 			p.shard.drop(p.id)
 		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0 && t.plan(i).known:
-			b, ok := newBlock(d, t.At, sent, done, t.Within > 0)
-			algorithm, room := h.indexOf(c.Limit.Algorithm)
-			if ok && room {
-				b.id, b.algorithm = p.id, algorithm
-				b.numbers, _ = numbers(c, t.Within)
+			if b, ok := newBlock(d, t.At, sent, done, t.Within > 0); ok {
+				b.id = p.id
+				b.asked, _ = hash(t.plan(i).hash(h.seed), c, t.Within)
 				p.shard.keep(b, p.drops)
 			}
 		}
@@ -131,7 +126,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 	served := false
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		if c.Cost <= 0 {
+		if c.Cost <= 0 || !t.plan(i).known {
 			continue
 		}
 		s, id := h.place(t.Plan(i).Names, c.Key)
@@ -143,7 +138,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 			}
 			b = &copied
 		}
-		if !h.refuses(b, c, t.Within, now) {
+		if !refuses(b, c, t.plan(i).hash(h.seed), t.Within, now) {
 			continue
 		}
 		if !served {
@@ -167,35 +162,34 @@ func (t *Transaction) unknown(at int64) {
 }
 
 // refuses reports whether the block b refuses the charge c at the time now. The caller is
-// willing to wait for within.
-func (h *HybridStore) refuses(b *block, c *Charge, within time.Duration, now int64) bool {
-	want, queue := numbers(c, within)
-	if b.numbers != want || now >= b.until() {
+// willing to wait for within, and limit is the hash of the limit.
+func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64) bool {
+	if now >= b.until() {
+		return false
+	}
+	asked, queue := hash(limit, c, within)
+	if b.asked != asked {
 		return false
 	}
 	// The RetryAfter of a queue holds only for the same value of within, which the hash
 	// includes. The RetryAfter of other algorithms is the wait until the charge fits. If
 	// the caller is willing to wait until then, next must decide.
-	if within <= 0 && b.flags&waited != 0 || within > 0 && !queue && time.Duration(b.until()-now)*time.Microsecond <= within {
-		return false
-	}
-	return (*h.algorithms.Load())[b.algorithm] == c.Limit.Algorithm
+	waits := b.flags()&waited != 0
+	return (within > 0 || !waits) && (within <= 0 || queue || time.Duration(b.until()-now)*time.Microsecond > within)
 }
 
-// numbers returns a hash of the numbers of a charge, because a block refuses only charges
-// with the same numbers. One in 4.3 billion charges with other numbers has the same hash
-// and is refused until the block expires. queue says that the algorithm is a Queuer and the
-// caller is willing to wait.
-func numbers(c *Charge, within time.Duration) (hash uint32, queue bool) {
-	l := &c.Limit
-	h := uint64(l.Quota)*0x9e3779b97f4a7c15 ^ uint64(l.Burst)*0xff51afd7ed558ccd ^
-		uint64(l.Period)*0xc4ceb9fe1a85ec53 ^ uint64(c.Cost)*0xd6e8feb86659fd93
+// hash returns a hash of what a charge asks for, because a block refuses only charges that ask
+// for the same. It begins with a secret hash of the limit, so nobody can choose a cost that has
+// the hash of another. Two costs under one limit have different hashes. queue says that the
+// algorithm is a Queuer and the caller is willing to wait.
+func hash(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
+	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
 	if within > 0 {
-		if _, queue = l.Algorithm.(Queuer); queue {
-			h ^= uint64(within) * 0xbf58476d1ce4e5b9
+		if _, queue = c.Limit.Algorithm.(Queuer); queue {
+			hash = (hash ^ hash>>32 ^ uint64(within)) * 0xd6e8feb86659fd93
 		}
 	}
-	return uint32(h * 0x94d049bb133111eb >> 32), queue
+	return hash, queue
 }
 
 // place returns the shard and the fingerprint of the state of a key.

@@ -13,7 +13,7 @@ import (
 // http.DefaultServeMux. Package weirchi imports all of them.
 func TestImports(t *testing.T) {
 	const module = "github.com/seed83679106/weir"
-	for _, pkg := range []string{"", "/algorithms", "/memstore", "/redisstore", "/keys", "/config", "/admin", "/watch", "/storetest"} {
+	for _, pkg := range []string{"", "/algorithms", "/memstore", "/redisstore", "/stack", "/keys", "/config", "/admin", "/watch", "/storetest"} {
 		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
 		if err != nil {
 			t.Fatal(err)

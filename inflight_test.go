@@ -237,13 +237,13 @@ func left(t *testing.T, store weir.Store, rule string, l weir.Limit) int64 {
 func TestInFlightOutbound(t *testing.T) {
 	store, flight := memory(), algorithms.InFlight(1, time.Minute)
 	fail := false
-	rt := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "partner", Key: weir.Global(), Limits: []weir.Limit{flight}}}}).
-		Transport(roundTripper(func(r *http.Request) (*http.Response, error) {
-			if fail {
-				return nil, errDown
-			}
-			return httptest.NewRecorder().Result(), nil
-		}))
+	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "partner", Key: weir.Global(), Limits: []weir.Limit{flight}}}})
+	rt := transport(t, l, weir.TransportOptions{Base: roundTripper(func(r *http.Request) (*http.Response, error) {
+		if fail {
+			return nil, errDown
+		}
+		return httptest.NewRecorder().Result(), nil
+	})})
 	send := func() (*http.Response, error) { return rt.RoundTrip(httptest.NewRequest("GET", "/", nil)) }
 	res, err := send()
 	if err != nil || left(t, store, "partner", flight) != 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,9 +48,9 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // the leftmost hop is the key. Peers without an IP address, as on a Unix socket, share the
 // key "unknown". The zero [netip.Prefix] in trusted makes these peers trusted.
 //
-// ByIP panics on an invalid prefix, except the zero prefix. If a middleware of chi has found
-// the address, use weirchi.ClientIP. For other sizes of networks and the field Forwarded,
-// see package keys.
+// ByIP panics on an invalid prefix, except the zero prefix, and on a prefix of all
+// addresses. If a middleware of chi has found the address, use weirchi.ClientIP. For other
+// sizes of networks and the field Forwarded, see package keys.
 func ByIP(trusted ...netip.Prefix) KeyFunc {
 	proxies := addr.NewProxies("weir: ByIP", addr.ForwardedFor, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
@@ -99,6 +100,10 @@ func hostname(host string) string {
 func Global() KeyFunc { return global }
 
 func global(*http.Request) (string, bool) { return "", true }
+
+func isGlobal(key KeyFunc) bool {
+	return reflect.ValueOf(key).Pointer() == reflect.ValueOf(global).Pointer()
+}
 
 // Join limits each combination of keys. The rule applies if every function returns a key.
 // The keys are joined as netstrings, "9:192.0.2.1,3:GET,", so that different combinations

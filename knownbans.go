@@ -22,7 +22,6 @@ type knownBans struct {
 type knownBan struct {
 	until time.Time // when the ban is over; zero if the key is not banned
 	again time.Time // when to ask the store again, because the ban may have been lifted
-	free  bool      // a request that was charged nothing found the ban, so wait is unknown
 
 	since time.Time     // when the limits refused a request
 	wait  time.Duration // how long after the refusal the limits have room for that request
@@ -33,10 +32,9 @@ const mostBans = 10_000
 
 // rest returns for how much longer a key is banned, and for how much longer the limits of
 // the rule have no room for a request of that cost. The first result is 0 if this process
-// knows of no ban of the key. The second result is 0 for a free request, and if this
-// process does not know how long the limits refuse. A ban that a free request has found
-// counts for free requests only.
-func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait time.Duration) {
+// knows of no ban of the key. The second result is 0 if this process does not know how long
+// the limits refuse.
+func (b *knownBans) rest(key string, cost func() int64) (rest, wait time.Duration) {
 	if b.n.Load() == 0 {
 		return 0, 0
 	}
@@ -54,10 +52,10 @@ func (b *knownBans) rest(key string, free bool, cost func() int64) (rest, wait t
 		b.drop(now)
 		b.mu.Unlock()
 	}
-	if !ok || !now.Before(ban.again) || ban.free && !free {
+	if !ok || !now.Before(ban.again) {
 		return 0, 0
 	}
-	if left := ban.waits(now); left > 0 && !free && cost() >= ban.cost {
+	if left := ban.waits(now); left > 0 && cost() >= ban.cost {
 		wait = left
 	}
 	return max(0, ban.until.Sub(now)), wait
@@ -72,11 +70,11 @@ func (k *knownBan) waits(now time.Time) time.Duration {
 }
 
 // learn remembers that a key is banned for rest.
-func (b *knownBans) learn(key string, rest time.Duration, free bool) {
+func (b *knownBans) learn(key string, rest time.Duration) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	*b.entry(key, now) = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck)), free: free}
+	*b.entry(key, now) = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck))}
 }
 
 // learnWait remembers, for at most 10 s (recheck), that the limits have no room for a

@@ -112,6 +112,22 @@ func (l *Limit) fault() error {
 	return nil
 }
 
+// checkBurst returns an error if the algorithm ignores Burst. The limit must be valid.
+func (l *Limit) checkBurst() error {
+	one, two := l.WithBurst(1), l.WithBurst(2)
+	if l.Burst == 0 || one.Capacity() != two.Capacity() {
+		return nil
+	}
+	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
+}
+
+// redundant reports whether the algorithm knows that l never refuses a unit that other, which
+// is charged with it, admits.
+func (l *Limit) redundant(other *Limit) bool {
+	r, ok := l.Algorithm.(interface{ Redundant(l, other *Limit) bool })
+	return ok && r.Redundant(l, other)
+}
+
 // StoredName returns the name under which stores keep the counts of the limit: Name or, if
 // Name is empty, a short form of Period such as "1m" or "1500ms". A rule may therefore gain
 // and lose limits, and the limits that stay keep their counts. If the period of a limit may

@@ -3,29 +3,26 @@ package weir
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 )
 
 // serve passes a request to next if the limits allow it, and refuses it otherwise.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	free := !l.o.ChargePreflight && preflight(r)
-	switch {
-	case free && !l.guards:
-		next.ServeHTTP(w, r)
-	case l.single:
+	if l.single {
 		l.serveSingle(w, r, next)
-	default:
-		l.serveGeneral(w, r, next, free)
+	} else {
+		l.serveGeneral(w, r, next)
 	}
 }
 
 // serveGeneral decides a request, waits for its turn, writes the header fields, and then
-// writes the refusal or calls next. A free request owes nothing, but may be refused.
-func (l *Limiter) serveGeneral(w http.ResponseWriter, r *http.Request, next http.Handler, free bool) {
+// writes the refusal or calls next.
+func (l *Limiter) serveGeneral(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	v := l.newVerdict(r)
-	v.free = free
-	if err := l.decide(v, r, l.o.MaxWait, 0); err != nil {
-		l.o.OnError(w, r, next, err) // v is not recycled: a store that failed may still use it
+	e := Event{Request: r, Transaction: &v.Transaction}
+	if l.decide(v, &e, l.o.MaxWait, 0); e.Err != nil {
+		l.fail(w, next, v, e) // v is not recycled: a store that failed may still use it
 		return
 	}
 	if !v.refused && v.Wait > 0 {
@@ -51,7 +48,11 @@ func (l *Limiter) serveGeneral(w http.ResponseWriter, r *http.Request, next http
 // finish writes the refusal or calls next, and recycles the verdict. If fresh, the response
 // has no fields but those that f has written.
 func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handler, f *fieldWriter, fresh bool) {
-	switch v := f.v; {
+	v := f.v
+	if v.refused && v.outer != nil {
+		l.checkNesting(v)
+	}
+	switch {
 	case f.tells:
 		told := f.tell()
 		l.recycle(v)
@@ -95,37 +96,38 @@ func (w *fieldWriter) tell() *verdict {
 	return told
 }
 
-// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
-// without a body or credentials (Fetch standard, CORS-preflight request). A client
-// certificate belongs to the connection and is ignored.
-func preflight(r *http.Request) bool {
-	// The comparison is inlined, so most requests cost no call.
-	return r.Method == http.MethodOptions && hasPreflightFields(r)
+// fail has OnError answer a request that could not be decided. The error is observed as soon
+// as it is known whether the request passes: before next is called, or else after the answer.
+func (l *Limiter) fail(w http.ResponseWriter, next http.Handler, v *verdict, e Event) {
+	var once sync.Once // OnError may call next on another goroutine
+	observe := func(passed bool) {
+		once.Do(func() {
+			e.Passed = passed
+			l.observe(v, &e)
+		})
+	}
+	defer observe(false) // even if OnError panics
+	l.o.OnError(w, e.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		observe(true)
+		next.ServeHTTP(w, r)
+	}), e.Err)
 }
 
-func hasPreflightFields(r *http.Request) bool {
-	return r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
-		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
-		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
-}
-
-// decide charges the rules that apply to r and records the outcome in v. It does not
-// sleep: the caller waits for v.Wait, up to maxWait. buffer is added to every period.
-func (l *Limiter) decide(v *verdict, r *http.Request, maxWait, buffer time.Duration) error {
-	e := Event{Request: r, Transaction: &v.Transaction}
-	e.Err = l.charge(v, r, buffer)
+// decide charges the rules that apply to the request of e and records the outcome in v. It
+// does not sleep: the caller waits for v.Wait, up to maxWait. buffer is added to every
+// period. The caller observes the error, because it knows whether the request passes.
+func (l *Limiter) decide(v *verdict, e *Event, maxWait, buffer time.Duration) {
+	e.Err = l.charge(v, e.Request, buffer)
 	switch {
 	case e.Err != nil:
-		l.observe(v, &e)
 	case v.refused:
 		e.Key = v.extra.key
-		l.observe(v, &e)
+		l.observe(v, e)
 	case maxWait > 0:
-		l.askInLine(v, &e, maxWait)
+		l.askInLine(v, e, maxWait)
 	default:
-		l.ask(v, &e)
+		l.ask(v, e)
 	}
-	return e.Err
 }
 
 // askInLine does what ask does, for a request that may wait for up to maxWait.
@@ -145,19 +147,21 @@ func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
 // keys, in one call. If the request is admitted, ask then charges the rules in shadow.
 func (l *Limiter) ask(v *verdict, e *Event) {
 	within := v.Within
+	if len(v.Charges) == 0 && (v.extra == nil || len(v.extra.shadow.Charges) == 0) {
+		l.observeUnlimited(e.Request)
+		return
+	}
 	if len(v.Charges) > 0 {
 		v.appendPauses()
-		e.Took, e.Err = l.timedTake(v, &v.Transaction)
+		e.Took, e.Err = l.timedTake(v, l.store, &v.Transaction)
 		e.judge()
 		if len(v.Charges) > len(v.items) {
 			l.heedChecks(v, e)
 		}
-		if !v.free || v.Refusal.Reason != 0 {
-			l.observe(v, e)
+		if e.Err != nil {
+			return
 		}
-	}
-	if e.Err != nil {
-		return
+		l.observe(v, e)
 	}
 	v.refused = v.Refusal.Reason != 0
 	if v.extra != nil && !v.refused && len(v.extra.shadow.Charges) > 0 {
@@ -186,7 +190,7 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 	t := &v.extra.shadow
 	t.Within = within
 	e := Event{Request: r, Transaction: t, Shadow: true}
-	e.Took, e.Err = l.timedTake(v, t)
+	e.Took, e.Err = l.timedTake(v, l.unpaid, t)
 	e.judge()
 	v.extra.spent = t.Refusal.Reason == 0
 	l.observe(v, &e)
@@ -194,15 +198,15 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 
 // timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
 // unless reading the clock would take as long.
-func (l *Limiter) timedTake(v *verdict, t *Transaction) (took time.Duration, err error) {
+func (l *Limiter) timedTake(v *verdict, store Store, t *Transaction) (took time.Duration, err error) {
 	switch {
 	case l.instant:
-		return 0, l.store.Take(context.Background(), t)
+		return 0, store.Take(context.Background(), t)
 	case l.o.Observe == nil:
-		return 0, l.store.Take(asking{v.Context}, t)
+		return 0, store.Take(asking{v.Context}, t)
 	}
 	start := time.Now()
-	err = l.store.Take(asking{v.Context}, t)
+	err = store.Take(asking{v.Context}, t)
 	return time.Since(start), err
 }
 

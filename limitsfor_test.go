@@ -56,14 +56,14 @@ func TestLimitsForNeverFailsOpen(t *testing.T) {
 		if !strings.Contains(log.String(), c.logged) || (log.Len() == 0) != (c.logged == "") || strings.Contains(log.String(), "ann@") {
 			t.Errorf("%v in shadow %v: got the log %q, want %q and no key", c.limits, c.shadow, &log, c.logged)
 		}
-		out := l.Transport(&partner{})
+		out := transport(t, l, weir.TransportOptions{Base: &partner{}})
 		if _, err := out.RoundTrip(ask("/", "", "User", "ann@example.com")); (err == nil) != c.sent {
 			t.Errorf("%v in shadow %v: Transport returns %v, want it sent: %v", c.limits, c.shadow, err, c.sent)
 		}
 		if c.logged == "" { // 1,000,000 a day can be counted exactly, but not with a buffer of 7 µs
 			given[0] = algorithms.GCRA(1_000_000, 24*time.Hour)
-			buffered := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, Buffer: 7 * time.Microsecond, Logger: slog.New(slog.DiscardHandler)})
-			if _, err := buffered.Transport(&partner{}).RoundTrip(ask("/", "", "User", "ann")); err == nil || !strings.Contains(err.Error(), "buffer of 7µs") {
+			buffered := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.DiscardHandler)})
+			if _, err := transport(t, buffered, weir.TransportOptions{Base: &partner{}, Buffer: 7 * time.Microsecond}).RoundTrip(ask("/", "", "User", "ann")); err == nil || !strings.Contains(err.Error(), "buffer of 7µs") {
 				t.Errorf("with a buffer: Transport returns %v", err)
 			}
 			given[0] = c.limits[0]

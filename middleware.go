@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/internal/fields"
 )
 
 // Options are the options of New. All fields except Rules may be zero.
@@ -24,23 +26,25 @@ type Options struct {
 	// limits and of Retry-After, so that scripts from another origin may read these fields.
 	ExposeHeaders bool
 
-	// ChargePreflight charges CORS preflight requests too. By default they are free,
-	// because a browser sends them by itself. Only requests in the form that browsers send
-	// are free: OPTIONS with Origin and Access-Control-Request-Method, without a body,
-	// Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. A deny or a ban
-	// refuses a free preflight as well. If a rule has a Penalty, the store is therefore
-	// asked whether the key is banned. A preflight has no credentials, so a key made of
-	// credentials cannot tell which client sent it.
-	ChargePreflight bool
+	// FreePreflight makes CORS preflights cost 0, because a browser sends them by itself.
+	// Only requests in the form that browsers send are free: OPTIONS with Origin and
+	// Access-Control-Request-Method, without a body, Authorization, Proxy-Authorization,
+	// Cookie, Expect or Upgrade. A deny or a ban refuses a free preflight too. By default
+	// preflights are charged, because any client can send requests in this form, as many as
+	// it likes. CORS middleware in front of the Limiter answers preflights before they are
+	// charged.
+	FreePreflight bool
 
 	// OnLimited answers a request that was refused; nil means Refuse. The header fields are
 	// set before OnLimited is called, and FromContext returns the decision.
 	OnLimited http.Handler
 
 	// OnError answers a request that could not be decided, because the store failed or
-	// LimitsFor returned an invalid limit. nil calls next if the store failed (it fails
-	// open), and answers as FailClosed does if a limit is invalid, because such a mistake
-	// does not go away by itself. The text of err is not for clients.
+	// LimitsFor returned an invalid limit. nil calls next in an outage of the store (it fails
+	// open). It answers as FailClosed does if the error is ErrBusy, because a client could
+	// otherwise flood the store to remove its own limit, and if the error is ErrUnusable or
+	// a limit is invalid, because such an error does not go away by itself. The text of err
+	// is not for clients.
 	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
 
 	// MaxWait > 0 makes a request that does not fit wait for its turn, instead of refusing
@@ -59,29 +63,19 @@ type Options struct {
 	// refused.
 	MaxWaiting int
 
-	// Buffer is for Transport. It is added to every period, because some requests take
-	// longer to the server than others. If these delays differ by no more than Buffer, the
-	// server sees no period with more requests than the limit.
-	Buffer time.Duration
-
-	// MaxPause is for Transport: how long a response may pause a key; 0 means one minute.
-	// Few servers ask for more. Without the bound, a mistake in one response could stop all
-	// processes for a day. When MaxPause is over, requests go out again, and their
-	// responses can renew the pause. GitHub has windows of an hour and punishes requests
-	// that come too early. For such a server, set MaxPause to the length of its window. The
-	// first pause that is cut is logged.
-	MaxPause time.Duration
-
 	// Logger gets the errors of the store and of invalid limits, as warnings with the name
-	// of the rule, at most one line a second; nil means slog.Default(). The message says
-	// what failed: "weir: could not decide", or, for example, "weir: could not give units
-	// back" for a request that was decided. These lines have no keys. watch.Log can log
-	// keys. A client that hangs up is no error.
+	// of the rule and the Cause, at most one line a second; nil means slog.Default().
+	// ErrUnusable is logged as an error. The message says what failed, for example "weir:
+	// could not give units back" for a request that was decided. It is "weir: could not
+	// decide" with passed=true if OnError let the request pass; these lines are bounded
+	// separately, so that no other error hides them. The lines have no keys. watch.Log can
+	// log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
-	// Observe is called with each decision and each error, before the request goes on; nil
-	// observes nothing. A request that no rule charges or refuses is not observed. Observe
-	// must be safe for concurrent use.
+	// Observe is called with each decision and each error, before the request goes on or,
+	// if OnError has refused it, after the answer; nil observes nothing. The Transaction of
+	// a request that no rule charges or refuses has no Charges. Observe must be safe for
+	// concurrent use.
 	Observe func(Event)
 
 	// NoFromContext passes each request on as it is, instead of a copy whose context has
@@ -96,6 +90,7 @@ type Options struct {
 // changed.
 type Limiter struct {
 	store   Store
+	unpaid  Store // the store for what granted units must not pay for: strikes, bans and shadow
 	rules   []*rule
 	limits  int // how many limits all rules have, without the limits of LimitsFor
 	o       Options
@@ -106,18 +101,21 @@ type Limiter struct {
 	triples []triple // that the dialect sends
 	expose  []string
 	log     errorLog
+	passed  errorLog // of requests that pass undecided, which other errors must not silence
 
 	waiting atomic.Int64
-	cut     atomic.Bool // a pause was cut to MaxPause, which is logged once
-	pool    sync.Pool   // of *verdict
+	pool    sync.Pool // of *verdict
 
-	instant  bool // the store decides in memory: see isInstant
+	nested   atomic.Bool // checkNesting has warned
+	instant  bool        // the store decides in memory: see isInstant
 	integers integers
 }
 
 // New returns a Limiter, or an error that says what is wrong with the arguments. It
 // validates all Limits, so that only LimitsFor and Overrides can bring an invalid limit
-// later.
+// later. Make a Limiter before the server starts, not in a handler: if handlers make ten of
+// a rule in a minute, the Logger gets a warning. It also gets one if another Limiter over
+// the same store has a rule of the same name with other limits.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -125,7 +123,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store, o: o, triples: o.Headers.triples(), log: errorLog{logger: o.Logger}, instant: isInstant(store)}
+	l := &Limiter{store: store, unpaid: unpaid(store), o: o, triples: o.Headers.triples(), log: errorLog{logger: o.Logger}, passed: errorLog{logger: o.Logger}, instant: isInstant(store)}
 	names := map[string]bool{}
 	var units []string
 	for i := range o.Rules {
@@ -136,7 +134,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.log = &l.log
+		r.log, r.freePreflight = &l.log, o.FreePreflight
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
@@ -148,7 +146,16 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.expose = []string{o.Headers.exposed(units)}
 	}
 	l.single = l.isSingle()
+	l.checkWiring()
 	return l, nil
+}
+
+// unpaid returns the store that decides without granted units: see package credit.
+func unpaid(store Store) Store {
+	if s, ok := store.(interface{ Unpaid() Store }); ok {
+		return s.Unpaid()
+	}
+	return store
 }
 
 // admit validates a rule against the options, and against the names of earlier rules and of
@@ -161,10 +168,6 @@ func (o *Options) admit(r *rule, names map[string]bool) error {
 	for _, p := range r.policies {
 		if p.inFlight && o.MaxWait > 0 {
 			return fmt.Errorf("weir: rule %q: limit %q counts requests in flight, for which no request can wait: give it a Limiter without MaxWait", r.Name, p.limit.Name)
-		}
-		p.limit.Period += o.Buffer
-		if err := p.limit.fault(); err != nil {
-			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
 		}
 		if p.name != r.Name && names[p.name] {
 			return fmt.Errorf("weir: header fields could not tell two limits apart: both are named %q", p.name)
@@ -188,19 +191,13 @@ func (o *Options) complete() error {
 	for _, d := range []struct {
 		name string
 		n    int64
-	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}, {"Buffer", int64(o.Buffer)}, {"MaxPause", int64(o.MaxPause)}} {
+	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}} {
 		if d.n < 0 {
 			return fmt.Errorf("weir: %s is below 0", d.name)
 		}
 	}
-	if o.Buffer%time.Microsecond != 0 {
-		return fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
-	}
 	if o.MaxWaiting == 0 {
 		o.MaxWaiting = 10_000
-	}
-	if o.MaxPause == 0 {
-		o.MaxPause = time.Minute
 	}
 	if o.OnError == nil {
 		o.OnError = failOpen
@@ -241,17 +238,31 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 
-// failOpen is the default of OnError.
+// failOpen is the default of OnError: it lets requests pass in an outage, and only then.
 func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
-	if errors.Is(err, errLimitsFor) {
+	if !outage(err) {
 		FailClosed(w, r, next, err)
 		return
 	}
 	next.ServeHTTP(w, r)
 }
 
-// FailClosed is an OnError that refuses requests that could not be decided: it answers
-// 503 with problem details of the type temporary-reduced-capacity.
+// outage reports whether a request could not be decided because the store is away. No client
+// can cause that, and it goes away by itself.
+func outage(err error) bool {
+	return !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnusable) && !errors.Is(err, errLimitsFor)
+}
+
+// FailClosed is an OnError that refuses requests that could not be decided: it answers 503
+// with problem details of the type temporary-reduced-capacity. If the store is busy, it
+// also sends a Retry-After of one second.
 func FailClosed(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+	if errors.Is(err, ErrBusy) {
+		w.Header()[fields.RetryAfter] = oneSecond
+	}
 	reducedCapacity.write(w, r)
 }
+
+// oneSecond is the Retry-After of a busy store. A store that gets too much now may have
+// room a moment later, and the field has whole seconds. The slice must not be changed.
+var oneSecond = []string{"1"}

@@ -267,8 +267,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestPreflight: a CORS preflight is free, but a deny refuses it, and so does a ban that
-// this or another process began. Each request comes when the limit is used up.
+// TestPreflight: with FreePreflight a CORS preflight is free, but a deny refuses it, and so
+// does a ban that this or another process began. Each request comes when the limit is used up.
 func TestPreflight(t *testing.T) {
 	type fields = map[string]string
 	for _, c := range []struct {
@@ -299,7 +299,7 @@ func TestPreflight(t *testing.T) {
 	} {
 		store := memstore.New(memstore.Options{})
 		limiter := func() *weir.Limiter {
-			return must(t, store, weir.Options{ChargePreflight: c.charged, Rules: []weir.Rule{
+			return must(t, store, weir.Options{FreePreflight: !c.charged, Rules: []weir.Rule{
 				{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
 					Deny:    func(key string) bool { return key == "mallory" },
 					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), Duration: time.Hour}}}})
@@ -325,14 +325,28 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// TestPreflightAsksNothing: without a Penalty, a preflight makes no call of the store.
-func TestPreflightAsksNothing(t *testing.T) {
-	h := must(t, failing{errors.New("away")}, weir.Options{OnError: weir.FailClosed, Rules: []weir.Rule{
-		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Deny: func(string) bool { return false }}}}).Handler(served)
-	r := ask("/", "", "Origin", "https://example.com", "Access-Control-Request-Method", "POST")
-	r.Method = "OPTIONS"
-	if got := do(h, r).StatusCode; got != 200 {
-		t.Errorf("got %d, want 200", got)
+// TestPreflightsAreCharged: by default a client cannot get more requests by disguising them
+// as preflights, whatever its handler does with their method. With FreePreflight it can, and
+// their answers show what is left.
+func TestPreflightsAreCharged(t *testing.T) {
+	for _, free := range []bool{false, true} {
+		for _, rule := range []weir.Rule{
+			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}},
+			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}, Deny: func(string) bool { return false }},
+			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}, Cost: func(*http.Request) int64 { return 1 }},
+		} {
+			guesses, remaining := 0, ""
+			h := must(t, memory(), weir.Options{FreePreflight: free, Rules: []weir.Rule{rule}}).
+				Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { guesses++ }))
+			for range 1000 {
+				r := ask("/login?password=guess", "192.0.2.1:4", "Origin", "made up", "Access-Control-Request-Method", "POST")
+				r.Method = "OPTIONS"
+				remaining = do(h, r).Header.Get("X-RateLimit-Remaining")
+			}
+			if want, left := map[bool]int{false: 20, true: 1000}[free], map[bool]string{false: "0", true: "20"}[free]; guesses != want || remaining != left {
+				t.Errorf("FreePreflight %v: got %d guesses and %q left, want %d and %q", free, guesses, remaining, want, left)
+			}
+		}
 	}
 }
 
@@ -406,33 +420,48 @@ type failing struct{ err error }
 
 func (f failing) Take(context.Context, *weir.Transaction) error { return f.err }
 
-// TestOnError: if the store fails, the default calls the next handler and FailClosed
-// answers 503. Clients do not see the text of the error. Observe gets the error.
+// TestOnError: by default an outage lets requests pass. A store that has no capacity or can
+// never work refuses them, also behind a Breaker and a Fallback. No answer has the text of
+// the error, or fields of a decision.
 func TestOnError(t *testing.T) {
 	secret := errors.New("dial tcp 10.0.0.7:6379: password hunter2")
+	busy, unusable := fmt.Errorf("%w: %w", weir.ErrBusy, secret), fmt.Errorf("%w: %w", weir.ErrUnusable, secret)
 	var events []weir.Event
 	for _, c := range []struct {
 		name    string
+		err     error
 		onError func(http.ResponseWriter, *http.Request, http.Handler, error)
 		status  int
 		body    string
+		retry   string
 	}{
-		{"open by default", nil, 200, "served"},
-		{"FailClosed", weir.FailClosed, 503, "temporary-reduced-capacity"},
+		{"open by default", secret, nil, 200, "served", ""},
+		{"FailClosed", secret, weir.FailClosed, 503, "temporary-reduced-capacity", ""},
+		{"busy", busy, nil, 503, "temporary-reduced-capacity", "1"},
+		{"busy, FailClosed", busy, weir.FailClosed, 503, "temporary-reduced-capacity", "1"},
+		{"full", memstore.ErrFull, nil, 503, "temporary-reduced-capacity", "1"},
+		{"busy, and then an outage", errors.Join(busy, errDown), nil, 503, "temporary-reduced-capacity", "1"},
+		{"an outage, and then full", errors.Join(errDown, memstore.ErrFull), nil, 503, "temporary-reduced-capacity", "1"},
+		{"unusable", unusable, nil, 503, "temporary-reduced-capacity", ""},
+		{"open, because unusable", fmt.Errorf("%w: %w", weir.ErrOpen, unusable), nil, 503, "temporary-reduced-capacity", ""},
 	} {
-		h := must(t, failing{secret}, weir.Options{OnError: c.onError, Observe: func(e weir.Event) { events = append(events, e) },
+		events = nil
+		h := must(t, failing{c.err}, weir.Options{OnError: c.onError, Observe: func(e weir.Event) { events = append(events, e) },
 			Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}}).Handler(served)
 		res := do(h, ask("/", ""))
 		body, _ := io.ReadAll(res.Body)
 		if res.StatusCode != c.status || !strings.Contains(string(body), c.body) || strings.Contains(string(body), "hunter2") {
 			t.Errorf("%s: got %d %q, want %d with %q and not the error", c.name, res.StatusCode, body, c.status, c.body)
 		}
+		if got := res.Header.Get("Retry-After"); got != c.retry {
+			t.Errorf("%s: got Retry-After %q, want %q", c.name, got, c.retry)
+		}
 		if res.Header.Get("X-RateLimit-Remaining") != "" {
 			t.Errorf("%s: fields of a decision that was not made: %v", c.name, res.Header)
 		}
-	}
-	if len(events) != 2 || !errors.Is(events[0].Err, secret) || events[0].Transaction.Charges[0].Rule != "api" {
-		t.Errorf("observed %+v, want two of the error", events)
+		if len(events) != 1 || !errors.Is(events[0].Err, c.err) || events[0].Transaction.Charges[0].Rule != "api" {
+			t.Errorf("%s: observed %+v, want the error", c.name, events)
+		}
 	}
 }
 

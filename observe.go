@@ -4,8 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/internal/sparse"
 )
 
 // An Event is one decision, or the failure to make one.
@@ -27,8 +28,12 @@ type Event struct {
 	// data.
 	Key string
 
-	// Err is the error of the store or of LimitsFor, or nil.
+	// Err is the error of the store or of LimitsFor, or nil. Cause returns its class.
 	Err error
+
+	// Passed says that OnError lets the request pass, although it could not be decided, or
+	// that Transport sends it. It is false if Err is nil, and if Shadow is true.
+	Passed bool
 
 	// Took is how long the store took. It is 0 for a memstore.Store, because reading the
 	// clock would take as long as the store.
@@ -45,18 +50,21 @@ type Event struct {
 // while a store is down. A line says what failed and has the name of the rule, and no key.
 type errorLog struct {
 	logger *slog.Logger // nil means slog.Default()
-	last   atomic.Int64 // when the last line was logged, in ns since 1970
-	silent atomic.Int64 // how many errors were not logged since then
+	gate   sparse.Gate
 }
 
-// warn logs that a task failed, such as "decide".
-func (l *errorLog) warn(ctx context.Context, task, rule string, err error) {
-	last, now := l.last.Load(), time.Now().UnixNano()
-	if since := now - last; 0 <= since && since < int64(time.Second) || !l.last.CompareAndSwap(last, now) {
-		l.silent.Add(1)
+// warn logs that a task failed, such as "decide". An ErrUnusable is logged as an error.
+func (l *errorLog) warn(ctx context.Context, task, rule string, err error, attrs ...any) {
+	unlogged, ok := l.gate.Pass()
+	if !ok {
 		return
 	}
-	loggerOr(l.logger).WarnContext(ctx, "weir: could not "+task, "rule", rule, "err", err, "unlogged", l.silent.Swap(0))
+	cause, level := causeOf(err), slog.LevelWarn
+	if cause == causeUnusable {
+		level = slog.LevelError
+	}
+	attrs = append([]any{"rule", rule, "err", err, "cause", causes[cause]}, attrs...)
+	loggerOr(l.logger).Log(ctx, level, "weir: could not "+task, append(attrs, "unlogged", unlogged)...)
 }
 
 // loggerOr returns l, or slog.Default() if l is nil.
@@ -76,7 +84,14 @@ func (l *Limiter) observe(v *verdict, e *Event) {
 
 func (l *Limiter) tellObserver(v *verdict, e *Event) {
 	if e.Err != nil {
-		l.log.warn(v.Context, "decide", e.Transaction.Refusal.Rule, e.Err)
+		log, what := &l.log, []any{"passed", e.Passed}
+		switch {
+		case e.Passed:
+			log = &l.passed
+		case e.Shadow: // its rules refuse nothing
+			what = []any{"shadow", true}
+		}
+		log.warn(v.Context, "decide", e.Transaction.Refusal.Rule, e.Err, what...)
 	}
 	if l.o.Observe != nil {
 		e.Refusal = e.Transaction.Refusal

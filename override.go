@@ -8,7 +8,9 @@ const maxOverrides = 1 << 14
 
 // An override is the prepared form of a list of limits that Rule.Overrides returned.
 type override struct {
+	limits   []Limit  // as Overrides returned them
 	policies []policy // empty if the rule does not apply
+	later    bool     // policies is empty: limits replace what LimitsFor chooses for a request
 	denied   bool
 	err      error // not nil if a limit is invalid
 }
@@ -31,8 +33,23 @@ func (l *Limiter) validOverride(v *verdict, rule *rule, key string) *override {
 	if o == nil || o.err == nil {
 		return o
 	}
-	l.log.warn(v.Context, "use an override", rule.Name, fmt.Errorf("%w: the override of a key is ignored", o.err))
+	rule.ignoreOverride(v, o.err)
 	return nil
+}
+
+func (rule *rule) ignoreOverride(v *verdict, err error) {
+	rule.log.warn(v.Context, "use an override", rule.Name, fmt.Errorf("%w: the override of a key is ignored", err))
+}
+
+// overridden returns the limits of an override that replace the limits that LimitsFor has
+// chosen. It returns the chosen limits if the override is invalid with them.
+func (rule *rule) overridden(v *verdict, own *override, chosen []policy) []policy {
+	policies, err := rule.policiesOf(own.limits, chosen)
+	if err != nil {
+		rule.ignoreOverride(v, err)
+		return chosen
+	}
+	return policies
 }
 
 // override returns the override of a key, or nil if the key has none.
@@ -45,13 +62,18 @@ func (rule *rule) override(key string) *override {
 		return &unlimited
 	}
 	if o, ok := rule.prepared.Load(&limits[0]); ok {
-		if o := o.(*override); o.denied || o.err != nil || len(o.policies) == len(limits) {
+		if o := o.(*override); len(o.limits) == len(limits) {
 			return o
 		}
 	}
-	o := new(override)
-	if o.denied = len(limits) == 1 && limits[0].Quota == 0; !o.denied {
-		o.policies, o.err = rule.policiesOf(limits)
+	o := &override{limits: limits}
+	switch {
+	case len(limits) == 1 && limits[0].Quota == 0:
+		o.denied = true
+	case rule.LimitsFor != nil:
+		o.later = true
+	default:
+		o.policies, o.err = rule.policiesOf(limits, rule.policies)
 	}
 	if rule.preparedCount.Add(1) > maxOverrides {
 		rule.prepared.Clear()
@@ -61,20 +83,20 @@ func (rule *rule) override(key string) *override {
 	return o
 }
 
-// replaced returns the limit of the rule that l, one of n limits, replaces, or nil if l
-// replaces none. A limit with a name replaces the limit of the same name. A limit without a
-// name replaces the limit of the same period. If no limit has the same period, but n is 1
-// and the rule has one limit, l replaces that limit.
-func (rule *rule) replaced(l *Limit, n int) *policy {
+// replaced returns the one of the policies that l, one of n limits, replaces, or nil if l
+// replaces none. A limit with a name replaces the policy of the same name. A limit without a
+// name replaces the policy of the same period. If no policy has the same period, but n is 1
+// and there is one policy, l replaces that policy.
+func (l *Limit) replaced(policies []policy, n int) *policy {
 	var same *policy
-	for i := range rule.policies {
-		p := &rule.policies[i]
+	for i := range policies {
+		p := &policies[i]
 		if l.Name != "" && l.Name == p.limit.Name || l.Name == "" && l.Period == p.limit.Period {
 			same = p
 		}
 	}
-	if same == nil && n == 1 && len(rule.policies) == 1 && l.Name == "" {
-		same = &rule.policies[0]
+	if same == nil && n == 1 && len(policies) == 1 && l.Name == "" {
+		same = &policies[0]
 	}
 	return same
 }
@@ -99,10 +121,10 @@ func (l *Limit) inherit(from *Limit) {
 
 // LimitsOf returns the limits of a key under a rule, with their stored names: the limits
 // that Overrides returns for the key, and otherwise Limits. If there is no such rule, or if
-// Overrides returns an invalid limit, err is not nil and ok is false. If LimitsFor decides,
-// ok is false too, and err is nil. If ok is false, limits is empty. If ok is true and limits
-// is empty, the key is not limited. A single limit of Quota 0 means that every request of the
-// key is refused.
+// Overrides returns an invalid limit, err is not nil and ok is false. If the limits depend
+// on what LimitsFor chooses for a request, ok is false too, and err is nil. If ok is false,
+// limits is empty. If ok is true and limits is empty, the key is not limited. A single limit
+// of Quota 0 means that every request of the key is refused.
 func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error) {
 	for _, r := range l.rules {
 		if r.Name != rule {
@@ -117,7 +139,7 @@ func (l *Limiter) LimitsOf(rule, key string) (limits []Limit, ok bool, err error
 				case o.denied:
 					return []Limit{{}}, true, nil
 				}
-				policies, ok = o.policies, true
+				policies, ok = o.policies, !o.later
 			}
 		}
 		for i := range policies {

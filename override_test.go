@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -114,6 +116,89 @@ func TestOverridesInForce(t *testing.T) {
 		step("bob", 200, two)
 		table["carol"] = []weir.Limit{{Name: "1000h", Quota: 5}, algorithms.FixedWindow(9, time.Hour)}
 		step("carol", 200, `"api/1000h";q=5;w=3600000, "api/1h";q=9;w=3600`)
+	}
+}
+
+// TestOverridesOfTiers: under LimitsFor, an override replaces limits of the tier of the
+// request. What the key has spent still counts. An override that fits no limit of the tier is
+// logged, and the tier's limits stay in force. LimitsFor is not called for a key that is not
+// limited or is refused.
+func TestOverridesOfTiers(t *testing.T) {
+	const h = 1000 * time.Hour
+	tiers := map[string][]weir.Limit{
+		"free": {algorithms.FixedWindow(2, h)},
+		"pro":  {algorithms.FixedWindow(4, h), algorithms.GCRA(50, time.Hour).Named("pace")},
+		"odd":  {{}},
+		"none": {},
+	}
+	const (
+		free   = `"api";q=2;w=3600000`
+		pro    = `"api/1000h";q=4;w=3600000, "api/pace";q=50;w=3600`
+		ignore = `msg="weir: could not use an override" rule=api err="weir: rule \"api\": limit`
+	)
+	type step struct {
+		override []weir.Limit // nil means none
+		tier     string
+		code     int
+		policy   string
+		logged   string
+	}
+	for _, c := range []struct {
+		name  string
+		steps []step
+		calls int // of LimitsFor
+	}{
+		{"a quota", []step{
+			{nil, "free", 200, free, ""}, {nil, "free", 200, free, ""}, {nil, "free", 429, free, ""},
+			{[]weir.Limit{{Quota: 3}}, "free", 200, `"api";q=3;w=3600000`, ""},
+			{[]weir.Limit{{Quota: 3}}, "free", 429, `"api";q=3;w=3600000`, ""},
+			{nil, "free", 429, free, ""},
+		}, 6},
+		{"one of two limits, by name or period", []step{
+			{[]weir.Limit{{Name: "pace", Quota: 90}}, "pro", 200, `"api/pace";q=90;w=3600`, ""},
+			{[]weir.Limit{{Name: "pace", Quota: 90}, {Period: h, Quota: 8}}, "pro", 200, `"api/pace";q=90;w=3600, "api/1000h";q=8;w=3600000`, ""},
+		}, 2},
+		{"complete", []step{
+			{[]weir.Limit{algorithms.FixedWindow(3, h)}, "free", 200, `"api";q=3;w=3600000`, ""},
+			{[]weir.Limit{algorithms.FixedWindow(3, h)}, "none", 200, `"api";q=3;w=3600000`, ""},
+		}, 2},
+		{"fits no limit", []step{
+			{[]weir.Limit{{Quota: 9}}, "pro", 200, pro, ignore + ` \"\": it has no algorithm, and replaces none of the limits \"1000h\", \"pace\": the override of a key is ignored"`},
+			{[]weir.Limit{{Quota: -9}}, "free", 200, free, ignore + ` \"1000h\": quota -9 is below 1: `},
+			{[]weir.Limit{{Quota: 9}}, "none", 200, "", ignore + ` \"\": it has no algorithm: `},
+		}, 3},
+		{"an invalid tier", []step{{[]weir.Limit{{Quota: 9}}, "odd", 503, "", "it has no algorithm: LimitsFor or Overrides returned it"}}, 1},
+		{"not limited, refused", []step{{[]weir.Limit{}, "free", 200, "", ""}, {[]weir.Limit{{}}, "free", 429, "", ""}}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			table, calls := map[string][]weir.Limit{}, 0
+			var log bytes.Buffer
+			handler := must(t, memory(), weir.Options{
+				Headers: weir.IETF, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("User"), Overrides: overrides(table), LimitsFor: func(r *http.Request) []weir.Limit {
+					calls++
+					return tiers[r.Header.Get("Tier")]
+				}}},
+			}).Handler(served)
+			for i, s := range c.steps {
+				time.Sleep(time.Minute) // each step may log a line
+				if log.Reset(); s.override == nil {
+					delete(table, "alice")
+				} else {
+					table["alice"] = s.override
+				}
+				res := do(handler, ask("/", "", "User", "alice", "Tier", s.tier))
+				if got := res.Header.Get("RateLimit-Policy"); res.StatusCode != s.code || got != s.policy {
+					t.Errorf("%s, step %d: got %d, %q, want %d, %q", c.name, i, res.StatusCode, got, s.code, s.policy)
+				}
+				if !strings.Contains(log.String(), s.logged) || (log.Len() > 0) != (s.logged != "") {
+					t.Errorf("%s, step %d: got the log %q, want %q", c.name, i, &log, s.logged)
+				}
+			}
+			if calls != c.calls {
+				t.Errorf("%s: LimitsFor was called %d times, want %d", c.name, calls, c.calls)
+			}
+		})
 	}
 }
 
@@ -254,7 +339,7 @@ func TestLimitsOfUnknown(t *testing.T) {
 		{Name: "invalid", Key: weir.Global(), Limits: []weir.Limit{minute}, Overrides: invalid},
 	}})
 	for rule, wrong := range map[string]string{
-		"asks": "", "asks, invalid": "it has no algorithm", "invalid": "quota -1 is below 1", "no rule": `no rule "no rule"`,
+		"asks": "", "asks, invalid": "", "invalid": "quota -1 is below 1", "no rule": `no rule "no rule"`,
 	} {
 		if limits, ok, err := l.LimitsOf(rule, "alice"); ok || len(limits) > 0 || !failsWith(err, wrong) {
 			t.Errorf("%s: got %v, %v, %v, want no limits, false and the error %q", rule, limits, ok, err, wrong)

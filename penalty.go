@@ -33,7 +33,8 @@ import (
 // had to wait. A request that already waits keeps its turn.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
-	// algorithms.AnchoredWindow(10, time.Minute).
+	// algorithms.AnchoredWindow(10, time.Minute). A LeakyBucket, or a limit of requests in
+	// flight, cannot count strikes.
 	Strikes Limit
 
 	// Duration is how long a first ban lasts, in whole microseconds. Each further ban
@@ -86,10 +87,26 @@ func newBans(r *rule) (*bans, error) {
 		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, MaxTicks/repeats*time.Microsecond)
 	}
 	b := &bans{of: r, rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), known: &r.known, seed: maphash.MakeSeed()}
-	if err := b.strikes.fault(); err != nil {
+	err := b.strikes.fault()
+	if err == nil {
+		err = b.strikes.checkBurst()
+	}
+	if err == nil {
+		err = b.strikes.checkStrikes()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("weir: rule %q: %s: %w", r.Name, strikesName, err)
 	}
 	return b, nil
+}
+
+// checkStrikes returns an error if the algorithm counts what strikes are not: requests that
+// wait in a queue, or that end.
+func (l *Limit) checkStrikes() error {
+	if _, queue := l.Algorithm.(Queuer); queue || l.inFlight() {
+		return fmt.Errorf("%s cannot count strikes", l.Algorithm.Name())
+	}
+	return nil
 }
 
 func (b *bans) charge(l Limit, key string, cost int64) Charge {
@@ -113,7 +130,7 @@ func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 		rest := o.banned
 		if rest == 0 && o.refused {
 			var err error
-			if rest, err = c.strike(ctx, l.store, &o); err != nil {
+			if rest, err = c.strike(ctx, l.unpaid, &o); err != nil {
 				l.log.warn(ctx, "count a strike", c.rule, err)
 			}
 			e.BanBegan = e.BanBegan || rest > 0
@@ -121,7 +138,7 @@ func (l *Limiter) applyPenalties(v *verdict, e *Event) {
 		if rest == 0 {
 			continue
 		}
-		c.known.learn(o.key, rest, v.free)
+		c.known.learn(o.key, rest)
 		f.RetryAfter = max(f.RetryAfter, rest)
 		if rest > longest {
 			f.Reason, f.Rule, longest, by, key = ReasonBan, c.rule, rest, c.of, o.key
@@ -219,10 +236,10 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	c := b.charge(b.ban, storedkey.Of(key), d.Microseconds())
 	c.Limit.Burst = byHand
 	t := Transaction{Charges: []Charge{c}}
-	if err := l.store.Take(ctx, &t); err != nil {
+	if err := l.unpaid.Take(ctx, &t); err != nil {
 		return err
 	}
-	b.known.learn(c.Key, t.Decisions[0].NextAfter, false)
+	b.known.learn(c.Key, t.Decisions[0].NextAfter)
 	return nil
 }
 
@@ -235,7 +252,7 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	}
 	key = storedkey.Of(key)
 	t := Transaction{Charges: []Charge{b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0)}, Forget: true}
-	if err := l.store.Take(ctx, &t); err != nil {
+	if err := l.unpaid.Take(ctx, &t); err != nil {
 		return err
 	}
 	b.known.forget(key)
@@ -249,11 +266,41 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil
 	}
-	t, err := Peek(ctx, l.store, b.charge(b.ban, storedkey.Of(key), 0))
+	t, err := Peek(ctx, l.unpaid, b.charge(b.ban, storedkey.Of(key), 0))
 	if err != nil {
 		return 0, err
 	}
 	return t.Decisions[0].NextAfter, nil
+}
+
+// Offenses are what the store remembers of the refusals of a key under a rule with a Penalty.
+type Offenses struct {
+	Banned   time.Duration // how much longer the key is banned; 0 if it is not banned
+	SinceBan time.Duration // how long ago the last ban ended; 0 if the store remembers none
+	Strikes  int64         // how many refusals count towards the next ban
+}
+
+// Offenses returns the offenses of a key of a rule, or the error of the store. They are zero if
+// there is no rule of that name with a Penalty.
+func (l *Limiter) Offenses(ctx context.Context, rule, key string) (o Offenses, err error) {
+	b, err := l.bansOf(rule)
+	if err != nil {
+		return o, nil
+	}
+	key = storedkey.Of(key)
+	t, err := Peek(ctx, l.unpaid, b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0))
+	if err != nil {
+		return o, err
+	}
+	ban, strikes := &t.Decisions[0], &t.Decisions[1]
+	o.Banned = ban.NextAfter
+	if ban.NextAfter == 0 && ban.ResetAfter > 0 {
+		o.SinceBan = repeats*b.ban.Period - ban.ResetAfter
+	}
+	if strikes.Remaining >= 0 {
+		o.Strikes = b.strikes.Capacity() - strikes.Remaining
+	}
+	return o, nil
 }
 
 func (l *Limiter) bansOf(name string) (*bans, error) {

@@ -52,7 +52,6 @@ func TestPenalty(t *testing.T) {
 		algorithms.AnchoredWindow(3, 5*time.Second), algorithms.SlidingLog(3, 5*time.Second),
 		algorithms.SlidingWindow(3, 5*time.Second), algorithms.FixedWindow(3, 5*time.Second),
 		algorithms.GCRA(3, 500*time.Second), algorithms.TokenBucket(3, 3, 500*time.Second),
-		algorithms.LeakyBucket(3, 3, 500*time.Second),
 	} {
 		t.Run(strikes.Algorithm.Name(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

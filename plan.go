@@ -2,6 +2,7 @@ package weir
 
 import (
 	"fmt"
+	"hash/maphash"
 	"reflect"
 	"slices"
 
@@ -56,6 +57,23 @@ type plan struct {
 	known bool // whether rule and limit are set
 	rule  string
 	limit Limit
+
+	hashed uint64 // see hash
+	seed   maphash.Seed
+}
+
+// hash returns the hash of the limit with a seed. The plan must be known.
+func (p *plan) hash(seed maphash.Seed) uint64 {
+	if p.seed != seed {
+		p.hashed, p.seed = hashLimit(seed, p.limit), seed
+	}
+	return p.hashed
+}
+
+// hashLimit hashes all of a limit but its name.
+func hashLimit(seed maphash.Seed, l Limit) uint64 {
+	l.Name = ""
+	return maphash.Comparable(seed, l)
 }
 
 // of reports whether p is the plan of c.
@@ -67,7 +85,7 @@ func (p *plan) of(c *Charge) bool {
 
 func (p *plan) make(c *Charge) error {
 	was := p.known
-	p.known = false
+	p.known, p.seed = false, maphash.Seed{}
 	if !printable(c.Rule) {
 		return fmt.Errorf("weir: rule %q: %w", c.Rule, errNotPrintable)
 	}

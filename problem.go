@@ -30,8 +30,10 @@ func newProblem(kind, title, sentence string, status int) problem {
 }
 
 var (
-	quotaExceeded   = newProblem("quota-exceeded", "Quota Exceeded", "Too many requests.", http.StatusTooManyRequests)
-	abnormalUsage   = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.", http.StatusTooManyRequests)
+	quotaExceeded = newProblem("quota-exceeded", "Quota Exceeded", "Too many requests.", http.StatusTooManyRequests)
+	abnormalUsage = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.", http.StatusTooManyRequests)
+	missingKey    = problem{http.StatusBadRequest, "", "Bad Request", "The request lacks the value by which it is limited.",
+		[]byte(`{"type":"about:blank","title":"Bad Request","status":400,"detail":"The request lacks the value by which it is limited."}` + "\n")}
 	reducedCapacity = newProblem("temporary-reduced-capacity", "Temporary Reduced Capacity", "The service has less capacity for now.", http.StatusServiceUnavailable)
 )
 
@@ -200,7 +202,8 @@ func weight(params string) int {
 // usually 429, and with problem details, or with text or HTML if the client prefers that.
 // After a ban or a deny, the type of the problem is abnormal-usage-detected. After a
 // refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
-// 503.
+// 503. A request without the key that it must have (NoKeyRefuse) gets 400, whatever the
+// Status is, because no wait helps, and problem details of the type about:blank.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		v.refusal().write(w, r)
@@ -213,6 +216,9 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 // limit refuses, and its answer is prepared already.
 func (v *verdict) refusal() *problem {
 	if v.extra != nil && v.extra.refusal.Reason != 0 {
+		if v.extra.refusal.Reason == ReasonNoKey {
+			return &missingKey
+		}
 		return &v.extra.by.abnormal
 	}
 	longest, n := v.longest()

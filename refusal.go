@@ -21,8 +21,8 @@ type Refusal struct {
 	// field Retry-After adds the jitter of the rule. If the process refuses the request
 	// because of a ban that it remembers, it does not ask the store. The waits for the
 	// limits are then the waits that the store gave to the last banned request with the
-	// same keys, if that request cost no more. After a deny RetryAfter is Never. After an
-	// error it is 0, which means unknown.
+	// same keys, if that request cost no more. After a deny, and for ReasonNoKey, RetryAfter
+	// is Never. After an error it is 0, which means unknown.
 	RetryAfter time.Duration
 }
 
@@ -35,9 +35,11 @@ const (
 	ReasonDeny                    // a rule refuses by Deny, DenyFrom or Overrides
 	ReasonError                   // no decision was possible: see Options.OnError
 	ReasonPause                   // Transport has paused the key, as the server has asked
+	ReasonNoKey                   // the request has no key, and the rule has NoKeyRefuse
 )
 
-// String returns "limit", "ban", "deny", "error" or "pause", and "" for the zero Reason.
+// String returns "limit", "ban", "deny", "error", "pause" or "no-key", and "" for the zero
+// Reason.
 func (r Reason) String() string {
 	switch r {
 	case ReasonLimit:
@@ -50,6 +52,8 @@ func (r Reason) String() string {
 		return "error"
 	case ReasonPause:
 		return "pause"
+	case ReasonNoKey:
+		return "no-key"
 	}
 	return ""
 }

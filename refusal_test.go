@@ -121,7 +121,7 @@ func checkEvent(t *testing.T, e weir.Event) {
 // the errors.
 func checkOutbound(t *testing.T, l *weir.Limiter) {
 	t.Helper()
-	client := &http.Client{Transport: l.Transport(roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") }))}
+	client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") })})}
 	for _, tt := range []struct{ key, want string }{
 		{"pest", `weir: rule "api" denies the key`},
 		{"a", `weir: rule "api" has banned the key, retry after 4m48s`},
@@ -166,11 +166,11 @@ func TestRefusalOfLimits(t *testing.T) {
 
 // TestReasons: the names of the reasons, which logs and metrics show, stay the same.
 func TestReasons(t *testing.T) {
-	const want = "limit ban deny error pause"
-	if got := fmt.Sprint(weir.ReasonLimit, weir.ReasonBan, weir.ReasonDeny, weir.ReasonError, weir.ReasonPause); got != want {
+	const want = "limit ban deny error pause no-key"
+	if got := fmt.Sprint(weir.ReasonLimit, weir.ReasonBan, weir.ReasonDeny, weir.ReasonError, weir.ReasonPause, weir.ReasonNoKey); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if none := weir.Reason(0).String() + (weir.ReasonPause + 1).String(); none != "" {
+	if none := weir.Reason(0).String() + (weir.ReasonNoKey + 1).String(); none != "" {
 		t.Errorf("got %q for no reason, want nothing", none)
 	}
 }

@@ -25,6 +25,11 @@ type Rule struct {
 	// apply all the same, because clients could otherwise escape it by hanging up.
 	Key KeyFunc
 
+	// NoKey says what happens to a request for which Key returns no key; the zero value is
+	// NoKeySkip. If Key returns no key for the first 200 requests, the Logger gets a warning
+	// with the likely reasons, whatever NoKey is.
+	NoKey NoKey
+
 	// Limits apply to the key together, such as 20 per minute and 5 per 3 seconds. A limit
 	// without a name is named by its period: "1m", "3s". Counts are stored under that name,
 	// so give a limit a name of its own if its period may change. If the only limit of a
@@ -32,21 +37,23 @@ type Rule struct {
 	Limits []Limit
 
 	// LimitsFor chooses the limits for a request, such as the limits of a tier in a
-	// database; nil means Limits. If it returns no limits, the rule does not apply: a tier
-	// that is missing in a map is not limited. A limit that cannot be counted exactly is
-	// replaced by a lower limit that can be counted, and the Logger gets a warning. Any
+	// database; nil means Limits. If it returns no limits, the rule does not apply. Return
+	// an empty slice for a tier without limits: the first nil is logged as a warning,
+	// because a map returns nil for a misspelt tier. A limit that cannot be counted exactly
+	// is replaced by a lower limit that can be counted, and the Logger gets a warning. Any
 	// other invalid limit is an error of the request: see Options.OnError. The context of r
 	// does not end when the client hangs up, because a lookup that fails for that reason
 	// would let the client pass. LimitsFor must therefore limit the time of its lookup
 	// itself.
 	LimitsFor func(r *http.Request) []Limit
 
-	// Overrides returns the limits that a key has instead of Limits and LimitsFor; ok is
-	// false for every other key. Nil overrides nothing. Overrides is called with the whole
-	// key, for each request to which the rule applies, so it must be fast. The tables of
-	// package overrides have such a function. If Overrides returns ok and no limits, the
-	// rule does not apply to the key. A single limit of Quota 0 means that the key is
-	// refused, as by Deny.
+	// Overrides returns the limits that a key has instead of Limits, or instead of those that
+	// LimitsFor chooses for the request; ok is false for every other key. Nil overrides
+	// nothing. Overrides is called with the whole key, for each request to which the rule
+	// applies, so it must be fast. The tables of package overrides have such a function. If
+	// Overrides returns ok and no limits, the rule does not apply to the key. A single limit
+	// of Quota 0 means that the key is refused, as by Deny. In these two cases LimitsFor is
+	// not called.
 	//
 	// A returned limit with a name replaces the limit of the rule that has the same stored
 	// name. A returned limit without a name replaces the limit of the rule that has the
@@ -136,6 +143,12 @@ type rule struct {
 	known    knownBans
 	log      *errorLog // of the Limiter
 
+	freePreflight     bool
+	global            bool    // Key is Global, whose key is empty on purpose
+	keyless, costless silence // see wiring.go
+	unsettled         silence // the same
+	unchosen, emptied atomic.Bool
+
 	prepared      sync.Map // *Limit → *override
 	preparedCount atomic.Int64
 }
@@ -156,6 +169,8 @@ func prepare(r Rule) (*rule, error) {
 		return nil, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
 	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
 		return nil, fmt.Errorf("weir: rule %q: Status %d is not from 400 to 599", r.Name, r.Status)
+	case r.NoKey > NoKeyRefuse:
+		return nil, fmt.Errorf("weir: rule %q: NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.Name, r.NoKey)
 	case r.RetryJitter < 0 || r.RetryJitter > MaxTicks*time.Microsecond:
 		return nil, fmt.Errorf("weir: rule %q: RetryJitter %v is not from 0 to 2^50 µs", r.Name, r.RetryJitter)
 	}
@@ -165,30 +180,61 @@ func prepare(r Rule) (*rule, error) {
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return nil, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
 	}
-	p := &rule{Rule: r, exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
+	p := &rule{Rule: r, global: isGlobal(r.Key), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
 	if r.Status == reducedCapacity.status {
 		p.exceeded = reducedCapacity
 	}
 	var err error
-	if p.policies, err = p.policiesOf(r.Limits); err != nil {
+	if p.policies, err = p.policiesOf(r.Limits, nil); err == nil {
+		err = p.checkLimits()
+	}
+	if err != nil {
 		return nil, err
 	}
 	p.bans, err = newBans(p)
 	return p, err
 }
 
+// checkLimits returns an error if a limit, or a Settle, does nothing.
+func (r *rule) checkLimits() error {
+	settles := r.Settle == nil || len(r.policies) == 0
+	for i := range r.policies {
+		a := &r.policies[i]
+		settles = settles || !a.inFlight
+		if err := a.limit.checkBurst(); err != nil {
+			return fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, a.limit.Name, err)
+		}
+		for j := range r.policies {
+			// A Settle or an override may exceed one limit and not the other.
+			if b := &r.policies[j]; i != j && r.Settle == nil && r.Overrides == nil && a.limit.redundant(&b.limit) {
+				return fmt.Errorf("weir: rule %q: limit %q never refuses a request that limit %q admits: remove it or change its numbers", r.Name, a.limit.Name, b.limit.Name)
+			}
+		}
+	}
+	if !settles {
+		return fmt.Errorf("weir: rule %q: Settle changes nothing, because requests in flight give their units back", r.Name)
+	}
+	return nil
+}
+
 // policiesOf prepares limits of a rule: it names them, validates them, and builds their
-// fields.
-func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
+// fields. If the limits are an override, base has the limits that they replace.
+func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
 	var policies []policy
 	for _, l := range limits {
 		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
-		if from := r.replaced(&l, len(limits)); from != nil {
+		from := l.replaced(base, len(limits))
+		if from != nil {
 			l.inherit(&from.limit)
 			alone = len(limits) == 1 && from.name == r.Name
 		}
 		err := l.fault()
-		l.Name = l.StoredName()
+		if l.Algorithm == nil && len(base) > 0 {
+			err = fmt.Errorf("%w, and replaces none of the limits %s", err, namesOf(base))
+		}
+		if l.Period != 0 {
+			l.Name = l.StoredName()
+		}
 		if err != nil {
 			return nil, fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, l.Name, err)
 		}
@@ -202,11 +248,20 @@ func (r *rule) policiesOf(limits []Limit) ([]policy, error) {
 	return policies, nil
 }
 
+// namesOf returns the stored names of limits, for an error.
+func namesOf(policies []policy) string {
+	var names []string
+	for i := range policies {
+		names = append(names, strconv.Quote(policies[i].limit.Name))
+	}
+	return strings.Join(names, ", ")
+}
+
 // guards reports whether the rule is asked about requests that it does not charge. The rule
 // may refuse such a request, or may know for how long its limits refuse a request whose key
 // another rule has banned.
 func (rule *rule) guards() bool {
-	return rule.Deny != nil || rule.DenyFrom != nil || rule.Overrides != nil || rule.bans != nil || rule.known.n.Load() > 0
+	return rule.Deny != nil || rule.DenyFrom != nil || rule.NoKey == NoKeyRefuse || rule.Overrides != nil || rule.bans != nil || rule.known.n.Load() > 0
 }
 
 // inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's

@@ -62,8 +62,12 @@ type Outcome struct {
 
 // ChargeOnly returns a Settle that charges a request only if its response has one of the
 // given statuses: ChargeOnly(401) counts failed logins. A request is also charged if its
-// handler panicked or its client hung up.
+// handler panicked or its client hung up. ChargeOnly panics without a status, because it
+// would charge nearly nothing.
 func ChargeOnly(statuses ...int) func(Outcome) int64 {
+	if len(statuses) == 0 {
+		panic("weir: ChargeOnly: no statuses")
+	}
 	return func(o Outcome) int64 {
 		if o.Panicked || o.HungUp {
 			return o.Cost
@@ -150,6 +154,7 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items [
 		}
 		o.Cost = it.cost
 		cost := max(0, it.rule.Settle(o))
+		it.rule.settled(cost)
 		to := &back
 		if cost > it.cost {
 			to = &more

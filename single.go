@@ -21,9 +21,12 @@ func (l *Limiter) isSingle() bool {
 func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rule := l.rules[0]
 	key, applies := rule.Key(r)
-	if !applies {
-		next.ServeHTTP(w, r)
-		return
+	if !applies || len(key) == 0 || key[0] == 0 || rule.keyless.holds() {
+		if key, applies = rule.unusualKey(key, applies); !applies {
+			l.observeUnlimited(r)
+			next.ServeHTTP(w, r)
+			return
+		}
 	}
 	v := l.anyVerdict(r)
 	if len(v.items) == 0 {
@@ -32,15 +35,15 @@ func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.
 	c, it := &v.Charges[0], &v.items[0]
 	c.Key, c.Cost = storedkey.Of(key), rule.cost(r)
 	it.key, it.cost = c.Key, c.Cost
-	took, err := l.timedTake(v, &v.Transaction)
+	took, err := l.timedTake(v, l.store, &v.Transaction)
 	if err != nil || l.o.Observe != nil {
 		e := Event{Request: r, Transaction: &v.Transaction, Took: took, Err: err}
 		e.judge()
+		if err != nil {
+			l.fail(w, next, v, e) // v is not recycled, as in serveGeneral
+			return
+		}
 		l.observe(v, &e)
-	}
-	if err != nil {
-		l.o.OnError(w, r, next, err) // v is not recycled, as in serveGeneral
-		return
 	}
 	v.refused = !v.Decisions[0].Allowed
 	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: l.tells(v)}

@@ -178,7 +178,7 @@ func singleOptions(rnd *rand.Rand) weir.Options {
 		rule.Cost = func(r *http.Request) int64 { return int64(len(r.URL.RawQuery)) - 1 }
 	}
 	dialects := []weir.Dialect{0, weir.IETF, weir.Draft07, weir.Draft06, weir.GitHub, weir.OpenAI | weir.Twitter, weir.Anthropic, weir.NoHeaders}
-	o := weir.Options{Rules: []weir.Rule{rule}, Headers: dialects[rnd.IntN(len(dialects))], ExposeHeaders: yes(), ChargePreflight: yes(), NoFromContext: yes()}
+	o := weir.Options{Rules: []weir.Rule{rule}, Headers: dialects[rnd.IntN(len(dialects))], ExposeHeaders: yes(), FreePreflight: yes(), NoFromContext: yes()}
 	if yes() {
 		o.OnLimited = http.NotFoundHandler()
 	}

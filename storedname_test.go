@@ -52,7 +52,7 @@ func TestLimitJoins(t *testing.T) {
 			}
 			for step, tt := range rules {
 				limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
-					Name: "r", Key: weir.ByHeader("Key"), Limits: tt.limits,
+					Name: "r", Key: weir.ByHeader("Key"), Limits: tt.limits, Overrides: noOverrides,
 				}}})
 				if got := named(limiter, fmt.Sprint("rules ", i), "r"); got != tt.want {
 					t.Errorf("%v, step %d: got %s, want %s", l, step, got, tt.want)

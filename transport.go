@@ -4,18 +4,85 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
 )
 
-// Transport limits requests that go out through base; nil means http.DefaultTransport. It
-// applies the rules of l, for instance by host (ByHeader("Host")), by API key or by path. A
-// request waits for its turn for up to MaxWait. If its turn is later, the request is
-// refused with a *LimitedError, which errors.As finds in the error of http.Client. If the
-// context of the request ends, the turn is given back.
+// TransportOptions are the options of Limiter.Transport. All fields may be zero.
+type TransportOptions struct {
+	// Base sends the requests; nil means http.DefaultTransport.
+	Base http.RoundTripper
+
+	// OnError is called for a request that could not be decided, because the store failed
+	// or LimitsFor returned an invalid limit. With MaxWait the store has then failed until
+	// MaxWait was over. If OnError returns nil, the request is sent without a limit, and the
+	// Logger gets a warning. If OnError returns an error, the request is not sent, and the
+	// error is returned. nil sends the request in an outage of the store (it fails open), and
+	// returns err if err is ErrBusy, ErrUnusable or about an invalid limit, as the default of
+	// Options.OnError refuses then. To fail closed, return err.
+	OnError func(r *http.Request, err error) error
+
+	// Buffer is added to every period, because some requests take longer to the server than
+	// others. If these delays differ by no more than Buffer, the server sees no period with
+	// more requests than the limit. Buffer is in whole microseconds.
+	Buffer time.Duration
+
+	// MaxPause is how long a response may pause a key; 0 means one minute. Few servers ask
+	// for more. Without the bound, a mistake in one response could stop all processes for a
+	// day. When MaxPause is over, requests go out again, and their responses can renew the
+	// pause. GitHub has windows of an hour and punishes requests that come too early. For
+	// such a server, set MaxPause to the length of its window. The first pause that is cut is
+	// logged.
+	MaxPause time.Duration
+}
+
+// complete validates options for the rules of l and replaces zeros by defaults.
+func (o *TransportOptions) complete(l *Limiter) error {
+	switch {
+	case o.Buffer < 0:
+		return errors.New("weir: Buffer is below 0")
+	case o.Buffer%time.Microsecond != 0:
+		return fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
+	case o.MaxPause < 0:
+		return errors.New("weir: MaxPause is below 0")
+	}
+	for _, r := range l.rules {
+		for _, p := range r.policies {
+			p.limit.Period += o.Buffer
+			if err := p.limit.fault(); err != nil {
+				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
+			}
+		}
+	}
+	if o.Base == nil {
+		o.Base = http.DefaultTransport
+	}
+	if o.OnError == nil {
+		o.OnError = sendInOutage
+	}
+	if o.MaxPause == 0 {
+		o.MaxPause = time.Minute
+	}
+	return nil
+}
+
+// sendInOutage is the default of TransportOptions.OnError.
+func sendInOutage(_ *http.Request, err error) error {
+	if outage(err) {
+		return nil
+	}
+	return err
+}
+
+// Transport limits requests that go out through o.Base. It returns an error if an option is
+// invalid, or makes a limit invalid. Transport applies the rules of l, for instance by host
+// (ByHeader("Host")), by API key or by path. A request waits for its turn for up to MaxWait.
+// If its turn is later, the request is refused with a *LimitedError, which errors.As finds in
+// the error of http.Client. If the context of the request ends, the turn is given back.
 //
 // Transport obeys the server. A response pauses the keys of the request if it is a 429 or
 // 503 with Retry-After, or if its header fields say, in any Dialect, that no units remain.
@@ -39,19 +106,23 @@ import (
 // Every request also charges the pauses of its keys, and a pause cannot be leased. If the
 // store is a lease.Store, every request is therefore a call of the store behind it.
 //
-// An error of the store is logged and observed, and the request is sent. An invalid limit
-// from LimitsFor is returned as an error. OnError and the other options about responses are
-// only for handlers.
-func (l *Limiter) Transport(base http.RoundTripper) http.RoundTripper {
-	if base == nil {
-		base = http.DefaultTransport
+// With MaxWait a request waits for the store as for its turn. While the store is busy or
+// down, the request asks it again, at first after 100 ms, later every 2 s, until MaxWait is
+// over. If an answer of the store was lost, the request may have been charged, and is then
+// charged again. OnError decides about a request for which the store had no answer. Every
+// error of the store is logged and observed. The options of l about responses, and its
+// OnError, are only for handlers.
+func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
+	if err := o.complete(l); err != nil {
+		return nil, err
 	}
-	return &transport{l, base}
+	return &transport{l: l, o: o}, nil
 }
 
 type transport struct {
-	l    *Limiter
-	base http.RoundTripper
+	l   *Limiter
+	o   TransportOptions
+	cut atomic.Bool // a pause was cut to MaxPause, which is logged once
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -73,14 +144,16 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return res, nil
 		}
 		t.pause(v, asked)
-		if res.StatusCode != http.StatusTooManyRequests || asked > t.l.o.MaxPause || asked > time.Until(giveUp) {
+		if res.StatusCode != http.StatusTooManyRequests || asked > t.o.MaxPause || asked > time.Until(giveUp) {
 			return res, nil
 		}
 		again, ok := rewound(r)
 		if !ok {
 			return res, nil
 		}
-		drain(r.Context(), res.Body, asked)
+		if res.Body != nil {
+			drain(r.Context(), res.Body, asked)
+		}
 		r = again
 	}
 }
@@ -88,7 +161,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // send sends the request, which is in flight until the body of its response is closed.
 func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
 	if !v.flies || v.Refusal.Reason != 0 { // no unit is in flight, or the store has failed
-		return t.base.RoundTrip(r)
+		return t.o.Base.RoundTrip(r)
 	}
 	f, sent := t.l.flight(v), false
 	defer func() { // even if base panics
@@ -96,7 +169,7 @@ func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err e
 			f.end()
 		}
 	}()
-	if res, err = t.base.RoundTrip(r); err == nil && res != nil && res.Body != nil {
+	if res, err = t.o.Base.RoundTrip(r); err == nil && res != nil && res.Body != nil {
 		f.body(res)
 		sent = true
 	}
@@ -106,21 +179,31 @@ func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err e
 // turn returns when the turn of the request has come.
 func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 	l, ctx := t.l, r.Context()
-	for {
+	for failures := 0; ; {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		v := l.newVerdict(r)
 		v.extras().outbound = true
-		err := l.decide(v, r, time.Until(giveUp), l.o.Buffer)
+		left := time.Until(giveUp)
+		if l.o.MaxWait > 0 {
+			left = max(left, noPlace) // with 0 a queue would let a burst pass
+		}
+		e := Event{Request: r, Transaction: &v.Transaction}
+		l.decide(v, &e, left, t.o.Buffer)
 		switch {
-		case errors.Is(err, errLimitsFor):
-			return nil, err
-		case err != nil:
-			return v, ctx.Err() // the store failed: the request goes out
+		case e.Err != nil:
+			if failures++; mayRecover(e.Err) && l.sitOut(v, min(pauseAfter(failures), time.Until(giveUp))) {
+				l.observe(v, &e)
+				continue
+			}
+			err := t.undecided(r, e.Err)
+			e.Passed = err == nil
+			l.observe(v, &e)
+			return v, err
 		case v.refused:
 			// A queue counts a pause like requests ahead, so the queue may have no room.
-			if v.Refusal.Reason != ReasonPause || !l.sitOut(v, time.Until(giveUp)) {
+			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
 				return nil, &LimitedError{Transaction: &v.Transaction}
 			}
 			continue
@@ -137,16 +220,32 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 	}
 }
 
-// sitOut waits until the pause that refused v is over, or the context of the request has
-// ended. It returns false at once if the pause is longer than maxWait or MaxWaiting leaves
-// no place.
-func (l *Limiter) sitOut(v *verdict, maxWait time.Duration) bool {
-	d := v.Refusal.RetryAfter
-	if d > maxWait {
-		return false
+// mayRecover reports whether a store that failed with err may decide the same request later.
+func mayRecover(err error) bool { return !errors.Is(err, ErrUnusable) && !errors.Is(err, errLimitsFor) }
+
+// pauseAfter returns how long a request waits after n failures of the store before it asks
+// again: 100 ms, twice as long after each failure, and 2 s at most, less up to a half of it at
+// random, so that requests that failed together do not come again together.
+func pauseAfter(n int) time.Duration {
+	d := 100 * time.Millisecond << min(n-1, 5)
+	d = min(d, 2*time.Second)
+	return d - rand.N(d/2)
+}
+
+// undecided returns the error of a request that could not be decided because of err, or nil
+// if the request is sent.
+func (t *transport) undecided(r *http.Request, err error) error {
+	if ended := r.Context().Err(); ended != nil {
+		return ended
 	}
+	return t.o.OnError(r, err)
+}
+
+// sitOut waits for d, or until the context of the request ends. It returns false at once if d
+// is not above 0, or if MaxWaiting leaves no place.
+func (l *Limiter) sitOut(v *verdict, d time.Duration) bool {
 	defer l.leave(v)
-	if l.enter(v, d) < d {
+	if d <= 0 || l.enter(v, d) < d {
 		return false
 	}
 	timer := time.NewTimer(d)
@@ -176,8 +275,8 @@ func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
 // MaxPause. New requests queue behind the pause. Requests that already wait learn of the
 // pause from the method paused. If a longer pause is in force, nothing changes.
 func (t *transport) pause(v *verdict, asked time.Duration) {
-	d := min(asked, t.l.o.MaxPause)
-	if d < asked && t.l.cut.CompareAndSwap(false, true) {
+	d := min(asked, t.o.MaxPause)
+	if d < asked && t.cut.CompareAndSwap(false, true) {
 		loggerOr(t.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; later cuts are not logged", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
 	}
 	ctx := asking{v.Context}
@@ -192,7 +291,8 @@ func (t *transport) pause(v *verdict, asked time.Duration) {
 func (t *transport) paused(v *verdict) bool {
 	look := Transaction{Charges: v.gates(0)}
 	if err := t.l.store.Take(asking{v.Context}, &look); err != nil {
-		return false // an error of the store refuses no request
+		t.l.log.warn(v, "look for a pause", v.Charges[0].Rule, err)
+		return false // the request has its turn, so it exceeds no limit
 	}
 	for i := range look.Decisions {
 		if look.Decisions[i].NextAfter > 0 {
@@ -212,25 +312,6 @@ func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 		}
 	}
 	return fmt.Errorf("weir: there is no rule %q", rule)
-}
-
-// maxDrain is the longest time for which a response is read only to use its connection
-// again. A new connection costs less than reading for longer.
-const maxDrain = time.Second
-
-// drain reads the rest of a body, so that the connection can be used again, and closes it.
-// It stops after d or maxDrain, or when ctx ends: a server that sends its response byte by
-// byte loses the connection. net/http permits closing a body during a read.
-func drain(ctx context.Context, body io.ReadCloser, d time.Duration) {
-	if body == nil {
-		return
-	}
-	giveUp := func() { body.Close() }
-	timer := time.AfterFunc(min(d, maxDrain), giveUp)
-	defer timer.Stop()
-	defer context.AfterFunc(ctx, giveUp)()
-	io.CopyN(io.Discard, body, 64<<10)
-	body.Close()
 }
 
 // rewound returns the request to send again, if its body can be sent again.

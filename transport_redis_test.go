@@ -1,15 +1,18 @@
 package weir_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,7 +133,6 @@ func (q *sharedQuota) replica(t *testing.T, redisAddr string) *http.Client {
 			Limits: []weir.Limit{algorithms.SlidingLog(int64(q.limit), q.period)},
 		}},
 		MaxWait: time.Minute,
-		Buffer:  q.buffer,
 		Observe: func(e weir.Event) {
 			if e.Err != nil {
 				t.Errorf("the store failed: %v", e.Err)
@@ -142,7 +144,7 @@ func (q *sharedQuota) replica(t *testing.T, redisAddr string) *http.Client {
 	})
 	base := &http.Transport{MaxIdleConnsPerHost: q.requests}
 	t.Cleanup(base.CloseIdleConnections)
-	return &http.Client{Transport: limiter.Transport(base)}
+	return &http.Client{Transport: transport(t, limiter, weir.TransportOptions{Base: base, Buffer: q.buffer})}
 }
 
 // checkTurns checks what does not depend on the speed of the machine: no request is lost, no
@@ -153,6 +155,13 @@ func (q *sharedQuota) checkTurns(t *testing.T, seen []arrival) {
 	if len(seen) != q.requests {
 		t.Errorf("%d requests arrived, want %d", len(seen), q.requests)
 	}
+	q.checkGaps(t, seen)
+}
+
+// checkGaps checks that no request arrives before its turn, and that no period that is longer
+// by the buffer has more turns than the limit.
+func (q *sharedQuota) checkGaps(t *testing.T, seen []arrival) {
+	t.Helper()
 	var turns []time.Time
 	for _, a := range seen {
 		if a.late() < 0 {
@@ -177,6 +186,83 @@ func (q *sharedQuota) windowsOver(seen []arrival) (n int) {
 		}
 	}
 	return n
+}
+
+// TestTransportSlowRedis: three processes send 60 requests each while Redis does not answer.
+// With MaxWait they wait for Redis and then for their turns. Without it a request is sent
+// without a turn only by default, and the log says so. If the process itself is late, the
+// store is busy instead, and the request is not sent.
+func TestTransportSlowRedis(t *testing.T) {
+	failsClosed := func(_ *http.Request, err error) error { return err }
+	for _, c := range []struct {
+		name      string
+		maxWait   time.Duration
+		onError   func(*http.Request, error) error
+		unlimited bool // requests are sent without a turn
+		all       bool // all requests are sent
+	}{
+		{"waits", time.Minute, nil, false, true},
+		{"waits, fails closed", time.Minute, failsClosed, false, true},
+		{"fails closed", 0, failsClosed, false, false},
+		{"by default", 0, nil, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			q := sharedQuota{limit: 50, period: time.Second, replicas: 3, requests: 180}
+			server := redistest.Server(t)
+			server.Pause()
+			var failures, unlimited, busy atomic.Int64
+			var mu sync.Mutex
+			var turns []arrival
+			base := roundTripper(func(r *http.Request) (*http.Response, error) {
+				turn, err := strconv.ParseInt(r.Header.Get(turnField), 10, 64)
+				if err != nil {
+					unlimited.Add(1)
+					return response(200), nil
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				turns = append(turns, arrival{time.Now(), time.UnixMicro(turn)})
+				return response(200), nil
+			})
+			var log bytes.Buffer
+			o := weir.Options{
+				Rules:   []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(int64(q.limit), q.period)}}},
+				MaxWait: c.maxWait,
+				Logger:  slog.New(slog.NewTextHandler(&log, nil)),
+				Observe: func(e weir.Event) {
+					if e.Err == nil && e.Refusal.Reason == 0 {
+						e.Request.Header.Set(turnField, strconv.FormatInt(e.Transaction.At.Add(e.Transaction.Wait).UnixMicro(), 10))
+					} else if e.Err != nil && failures.Add(1) == int64(q.requests) { // every request has failed once
+						server.Resume()
+					}
+				},
+			}
+			var wg sync.WaitGroup
+			for range q.replicas {
+				client := &http.Client{Transport: transport(t, must(t, redisAt(t, server.Addr(), 50*time.Millisecond), o), weir.TransportOptions{Base: base, OnError: c.onError})}
+				for range q.requests / q.replicas {
+					wg.Go(func() {
+						_, err := client.Get("http://example.com/")
+						switch {
+						case c.unlimited && errors.Is(err, weir.ErrBusy):
+							busy.Add(1)
+						case (err != nil) == c.all:
+							t.Errorf("got %v", err)
+						}
+					})
+				}
+			}
+			wg.Wait()
+			q.checkGaps(t, turns)
+			got := len(turns) + int(unlimited.Load()+busy.Load())
+			if (unlimited.Load()+busy.Load() > 0) != c.unlimited || (got == q.requests) != c.all {
+				t.Errorf("%d requests sent or refused as busy, %d sent without a turn, %d refused; want all: %v, some without a turn: %v", got, unlimited.Load(), busy.Load(), c.all, c.unlimited)
+			}
+			if strings.Contains(log.String(), "passed=true") != (unlimited.Load() > 0) {
+				t.Errorf("got the log %q, want requests without a limit: %v", log.String(), c.unlimited)
+			}
+		})
+	}
 }
 
 // TestTransportPausesEverywhere: a pause, and its end by Unpause, hold in another process
@@ -214,7 +300,7 @@ func TestTransportPausesEverywhere(t *testing.T) {
 					l := must(t, d.decorate(shared.store(t)), weir.Options{Rules: []weir.Rule{{
 						Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)},
 					}}})
-					return l, &http.Client{Transport: l.Transport(base)}
+					return l, &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: base})}
 				}
 				_, one := replica()
 				limiter, two := replica()

@@ -114,7 +114,7 @@ func TestHangUpFreesTheKey(t *testing.T) {
 	for _, limit := range tens {
 		synctest.Test(t, func(t *testing.T) {
 			h := must(t, memstore.New(memstore.Options{}), weir.Options{MaxWait: 10_000 * time.Hour, Rules: []weir.Rule{
-				{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit.Named("a"), limit.Named("b")}, Cost: costOf},
+				{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit.Named("a"), limit.Named("b")}, Overrides: noOverrides, Cost: costOf},
 				{Name: "host", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(50, 1000*time.Hour)}, Cost: costOf},
 			}}).Handler(served)
 			begin := time.Now()

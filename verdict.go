@@ -28,7 +28,6 @@ type inquiry struct {
 	checks  []banCheck
 	outer   *verdict // of the Limiter around this one
 	misses  uint     // integers that were not shared; see fieldWriter.setNew
-	free    bool     // the request is not charged, but may be refused
 	entered bool     // the request is one of the MaxWaiting that may wait
 	flies   bool     // some of the charges count requests in flight
 }
@@ -122,7 +121,7 @@ func (l *Limiter) recycle(v *verdict) {
 // empty empties a recycled verdict, but keeps its memory and its plans.
 func (v *verdict) empty() {
 	v.items = v.items[:0]
-	v.free, v.entered, v.flies = false, false, false
+	v.entered, v.flies = false, false
 	t := &v.Transaction
 	t.Charges, t.Decisions, t.Undo, t.next = t.Charges[:0], t.Decisions[:0], t.Undo[:0], t.next[:0]
 	t.Within, t.Delay, t.Wait, t.Forget, t.At = 0, 0, 0, false, time.Time{}

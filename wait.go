@@ -23,6 +23,8 @@ func (e *LimitedError) Error() string {
 		return fmt.Sprintf("weir: rule %q has banned the key, retry after %v", t.Refusal.Rule, t.RetryAfter())
 	case ReasonDeny:
 		return fmt.Sprintf("weir: rule %q denies the key", t.Refusal.Rule)
+	case ReasonNoKey:
+		return fmt.Sprintf("weir: the request has no key for rule %q", t.Refusal.Rule)
 	case ReasonPause:
 		return fmt.Sprintf("weir: rule %q has paused the key, retry after %v", t.Refusal.Rule, t.RetryAfter())
 	}
@@ -235,6 +237,7 @@ type none struct{}
 func (none) Name() string   { return "none" }
 func (none) String() string { return "none" }
 func (none) Unpayable()     {} // package credit must not pay for it
+func (none) Peeks()         {} // package credit counts granted units as available
 
 func (none) Take(_ State, _ *Limit, _, cost int64) (State, Decision) {
 	if cost > 0 {
@@ -260,7 +263,7 @@ end
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {
-		t.Charges[i].Cost, t.Charges[i].Spent = -2*MaxTicks, 0
+		t.Charges[i].Cost, t.Charges[i].Spent = -4*MaxTicks, 0
 	}
 	return store.Take(ctx, t)
 }

@@ -52,6 +52,7 @@ type Algorithm interface {
 type State struct {
 	At   int64      // when the newest unit is spent, in µs since 1970
 	A, B int64      // the algorithm's own numbers
+	C    int64      // another one: only a Forcer makes it other than 0
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 
 	// Until is the instant from which the state leads to the same decisions as the zero
@@ -156,10 +157,13 @@ type Transaction struct {
 
 	// If Force is set, Take spends the charges even if they do not fit, whatever they cost.
 	// A key that has spent more than its limits hold is then refused until enough of the
-	// units have drained, or their windows are over. Force is always allowed. Within, Delay
-	// and AtMost must be 0, and no Cost may be negative. A window or a log holds at most
-	// 2^50 units. A GCRA or a bucket that is in debt for more than 2^50 µs, 35 years, takes
-	// no more units.
+	// units have drained, or their windows are over. A debt drains at the rate of the limit
+	// that decides, also after the limit has changed. Units that are given back reduce the
+	// debt. Force is always allowed. Within, Delay and AtMost must be 0, and no Cost may be
+	// negative. Force does not spend units beyond these bounds: a window or a log holds at
+	// most 2^50 units, and one charge forces at most 2^49 of them. A GCRA or a bucket owes at
+	// most what drains in 2^50 µs, 35 years. It may owe less if its Quota is above 3, but at
+	// least four times its capacity.
 	Force bool
 
 	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
@@ -310,9 +314,18 @@ var (
 	// rule and key twice.
 	ErrDuplicate = errors.New("weir: duplicate charge")
 
-	// ErrBusy is returned by a store that gets more transactions than it can decide in
-	// time. The transaction was not decided, and nothing was spent.
+	// ErrBusy is returned by a store that has no capacity for a transaction: it gets more
+	// than it can decide in time, or its memory is full. Nothing was spent, unless the error
+	// also says that an answer was late, as redisstore.ErrTimeout does. Clients can cause
+	// ErrBusy, so it is no outage: by default a Limiter refuses the request (see
+	// Options.OnError).
 	ErrBusy = errors.New("weir: the store is busy")
+
+	// ErrUnusable is returned by a store that cannot work as it is set up, until somebody
+	// changes that: the password is wrong, a right is missing, the server cannot run the
+	// scripts. It is no outage, because waiting does not help: by default a Limiter refuses
+	// the request (see Options.OnError).
+	ErrUnusable = errors.New("weir: the store cannot work as it is set up")
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of
 	// the store. The store was not asked, and nothing was spent.

@@ -1,0 +1,58 @@
+package weir
+
+import "errors"
+
+// The indices of causes. A store has the first five.
+const (
+	causeUnusable = iota
+	causeBusy
+	causeOpen
+	causeTimeout
+	causeError
+	causeLimit
+	storeCauses = causeLimit
+)
+
+var causes = [...]string{"unusable", "busy", "open", "timeout", "error", "limit"}
+
+// Cause returns the class of the error of a decision, as log lines and metrics name it, or
+// "" for nil:
+//
+//	unusable  ErrUnusable
+//	busy      ErrBusy
+//	open      ErrOpen
+//	timeout   the error has a method Timeout that returns true, such as redisstore.ErrTimeout
+//	limit     LimitsFor or Overrides returned an invalid limit
+//	error     any other error
+//
+// An error that wraps several of these is in the first of their classes: the error of a
+// breaker that a wrong password has opened is "unusable".
+func Cause(err error) string {
+	if err == nil {
+		return ""
+	}
+	return causes[causeOf(err)]
+}
+
+// causeOf returns the index of the class of err in causes.
+func causeOf(err error) int {
+	switch {
+	case errors.Is(err, ErrUnusable):
+		return causeUnusable
+	case errors.Is(err, ErrBusy):
+		return causeBusy
+	case errors.Is(err, ErrOpen):
+		return causeOpen
+	case isTimeout(err):
+		return causeTimeout
+	case errors.Is(err, errLimitsFor):
+		return causeLimit
+	}
+	return causeError
+}
+
+// isTimeout allocates, unlike the other cases: they are the ones of a flood.
+func isTimeout(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
+}

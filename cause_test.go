@@ -1,0 +1,145 @@
+package weir_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestCause: the class of an error is the most telling of the classes that it wraps.
+func TestCause(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	unusable := fmt.Errorf("%w: WRONGPASS", weir.ErrUnusable)
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""},
+		{weir.ErrUnusable, "unusable"},
+		{fmt.Errorf("%w: %w", weir.ErrOpen, unusable), "unusable"},
+		{errors.Join(unusable, memstore.ErrFull), "unusable"},
+		{weir.ErrBusy, "busy"},
+		{memstore.ErrFull, "busy"},
+		{errors.Join(redisstore.ErrTimeout, memstore.ErrFull), "busy"},
+		{fmt.Errorf("%w: %w", weir.ErrOpen, redisstore.ErrTimeout), "open"},
+		{redisstore.ErrTimeout, "timeout"},
+		{fmt.Errorf("%w: %w", redisstore.ErrTimeout, refused), "timeout"},
+		{context.DeadlineExceeded, "timeout"},
+		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, "timeout"},
+		{refused, "error"},
+		{io.EOF, "error"},
+	} {
+		if got := weir.Cause(c.err); got != c.want {
+			t.Errorf("%v: got %q, want %q", c.err, got, c.want)
+		}
+	}
+	if errors.Is(redisstore.ErrTimeout, context.DeadlineExceeded) {
+		t.Error("redisstore.ErrTimeout is the error of a caller whose deadline has passed")
+	}
+}
+
+// TestFallbackStats: a FallbackStore counts what the secondary decides, by cause, and says
+// whether it decides now. What the secondary does not decide is not counted.
+func TestFallbackStats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var err, second error
+		store := weir.Fallback(
+			storeFunc(func(context.Context, *weir.Transaction) error { return err }),
+			storeFunc(func(context.Context, *weir.Transaction) error { return second }))
+		store.Logger = slog.New(slog.DiscardHandler)
+		want := map[string]int64{"unusable": 0, "busy": 0, "open": 0, "timeout": 0, "error": 0}
+		check := func(active bool) {
+			t.Helper()
+			if got := store.Stats(); got.Active != active || !maps.Equal(got.Decided, want) {
+				t.Fatalf("got %+v, want %v and %v", got, active, want)
+			}
+		}
+		ask := func(e, s error) {
+			err, second = e, s
+			store.Take(t.Context(), once(algorithms.GCRA(10, time.Second)))
+		}
+		check(false)
+		for i, c := range []struct {
+			err  error
+			name string
+		}{{weir.ErrUnusable, "unusable"}, {weir.ErrBusy, "busy"}, {weir.ErrOpen, "open"}, {redisstore.ErrTimeout, "timeout"}, {errDown, "error"}} {
+			for range i + 1 {
+				ask(c.err, nil)
+			}
+			want[c.name] = int64(i + 1)
+			check(true)
+		}
+		ask(errDown, memstore.ErrFull) // nobody decides
+		check(true)
+		ask(nil, nil)
+		check(true) // primary has not yet decided for a second
+		time.Sleep(time.Second)
+		check(true)
+		ask(nil, nil)
+		check(false)
+	})
+}
+
+// TestFallbackLog: the line that begins an outage names its cause, and the line that ends it
+// says how much the secondary has decided. A primary that can never work is logged as an
+// error, and again every minute.
+func TestFallbackLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		var err error
+		store := weir.Fallback(storeFunc(func(context.Context, *weir.Transaction) error { return err }), memory())
+		store.Logger = slog.New(slog.NewTextHandler(&out, nil))
+		ask := func(e error, d time.Duration) (lines []string) {
+			out.Reset()
+			err = e
+			for start := time.Now(); time.Since(start) < d; time.Sleep(100 * time.Millisecond) {
+				if err := store.Take(t.Context(), once(algorithms.GCRA(10, time.Second))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for line := range strings.Lines(out.String()) {
+				_, line, _ = strings.Cut(line, " ")
+				lines = append(lines, strings.TrimSpace(line))
+			}
+			return lines
+		}
+		const begins = `msg="weir: the primary store fails: the secondary decides" cause=`
+		const loud = `level=ERROR msg="weir: the primary store fails until its setup is changed: the secondary decides" cause=unusable err="weir: the store cannot work as it is set up"`
+		for _, c := range []struct {
+			err  error
+			d    time.Duration
+			want []string
+		}{
+			{nil, time.Second, nil},
+			{weir.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `busy err="weir: the store is busy"`}},
+			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=5m0.9s decided=3000`}},
+			{redisstore.ErrTimeout, time.Second, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},
+			{weir.ErrUnusable, 3 * time.Minute, []string{loud, loud, loud}}, // in the same outage
+			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=3m1.9s decided=1810`}},
+			{weir.ErrUnusable, time.Second, []string{loud}}, // a new outage says so at once
+			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=1.9s decided=10`}},
+			{redisstore.ErrTimeout, 100 * time.Millisecond, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},
+			{nil, 2 * time.Second, nil}, // one late decision is one line
+		} {
+			if got := ask(c.err, c.d); strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+				t.Errorf("%v for %v: got\n%s\nwant\n%s", c.err, c.d, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+		}
+	})
+}

@@ -1,0 +1,195 @@
+package weir
+
+import (
+	"net/http"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
+
+	"github.com/seed83679106/weir/internal/remade"
+)
+
+// A NoKey says what a rule does with a request for which its Key returns no key.
+type NoKey uint8
+
+const (
+	// NoKeySkip does not apply the rule: a client that can leave out its key is not limited
+	// by the rule.
+	NoKeySkip NoKey = iota
+
+	// NoKeyShare limits all requests without a key together, under the key "\x00", which no
+	// client can have: a key that begins with "\x00" gets one more "\x00" in front.
+	NoKeyShare
+
+	// NoKeyRefuse refuses the request with 400 and ReasonNoKey, unless AllowFrom reports
+	// true.
+	NoKeyRefuse
+)
+
+const nobody = "\x00" // the key of requests without a key
+
+// silentRequests is how many requests a rule may leave unlimited from its beginning before
+// the Logger gets a warning. A rule that has limited one request works.
+const silentRequests = 200
+
+// A silence counts the first requests of a rule that it leaves unlimited, until it has
+// limited one. From then on n is silentRequests, and is only read.
+type silence struct{ n atomic.Int32 }
+
+func (s *silence) holds() bool { return s.n.Load() < silentRequests }
+
+// end is called for a request that is limited.
+func (s *silence) end() {
+	if s.holds() {
+		s.n.Store(silentRequests)
+	}
+}
+
+// again is called for a request that is not limited. It returns true once, if that was the
+// last of silentRequests.
+func (s *silence) again() bool { return s.holds() && s.n.Add(1) == silentRequests }
+
+// The likely reasons of what the Logger is warned about.
+const (
+	keylessLikely  = "authentication runs after the limiter; the path value is read outside of the mux; clients never send the field; or the rule is for few requests"
+	emptyLikely    = "the function returns \"\" and true for a request that it has no key for; it should return false, and a key that all share is weir.Global()"
+	costlessLikely = "the cost is not known before the handler runs; Cost should return the most that a request may cost, and Settle the rest"
+	settledLikely  = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
+	unchosenLikely = "a map lacks the tier of the request; for a tier without limits return an empty slice, []weir.Limit{}"
+)
+
+// warn logs that a rule is probably wired wrong. Each such line comes once for a rule of a
+// Limiter.
+func (rule *rule) warn(what, likely string) {
+	loggerOr(rule.log.logger).Warn("weir: a rule's "+what, "rule", rule.Name, "likely", likely)
+}
+
+// unusualKey returns the key under which a request is limited, if its key is missing, empty
+// or begins with a zero byte, or if the rule has not found a key yet.
+func (rule *rule) unusualKey(key string, ok bool) (string, bool) {
+	switch {
+	case !ok:
+		if rule.keyless.again() {
+			rule.warn("key was missing in each of its first 200 requests", keylessLikely)
+		}
+		return nobody, rule.NoKey == NoKeyShare
+	case key == "" && !rule.global && rule.emptied.CompareAndSwap(false, true):
+		rule.warn("key was empty, and all requests with an empty key share one quota", emptyLikely)
+	case key != "" && key[0] == 0 && rule.NoKey == NoKeyShare:
+		key = nobody + key
+	}
+	rule.keyless.end()
+	return key, true
+}
+
+// settled is called with the final cost of each request.
+func (rule *rule) settled(cost int64) {
+	if cost > 0 {
+		rule.unsettled.end()
+	} else if rule.unsettled.again() {
+		rule.warn("Settle gave back all units of each of its first 200 requests", settledLikely)
+	}
+}
+
+// checkNesting warns once if a request that l refuses has spent units that all clients share,
+// under a rule of a Limiter around l. Such a Limiter keeps what it has charged, because it also
+// bounds what runs between the two, such as the checks of passwords.
+func (l *Limiter) checkNesting(v *verdict) {
+	for o := v.outer; o != nil; o = verdictOf(o.Context) {
+		for i := range o.items {
+			if r := o.items[i].rule; r.global && !l.nested.Swap(true) {
+				loggerOr(l.o.Logger).Warn("weir: a request that a Limiter refuses has spent a quota of the Limiter around it that all clients share, so one client can use it up; unless that quota bounds what runs between the two, put the rules into one Limiter", "rule", l.rules[0].Name, "shared", r.Name)
+			}
+		}
+	}
+}
+
+// observeUnlimited calls Observe for a request that no rule charges or refuses.
+func (l *Limiter) observeUnlimited(r *http.Request) {
+	if l.o.Observe != nil {
+		l.o.Observe(Event{Request: r, Transaction: new(Transaction)})
+	}
+}
+
+// Two mistakes show only in the process as a whole, so these are globals.
+var (
+	handlerMade remade.Count // Limiters, by the name of their first rule
+
+	// made has the Limiters that the process has made lately. It keeps none of them alive.
+	made struct {
+		mu       sync.Mutex
+		limiters [256]weak.Pointer[Limiter]
+		n        int             // how many were made
+		warned   map[string]bool // rules, at most as many as there are limiters
+	}
+)
+
+// checkWiring warns of a period that is probably a number without a unit, if a handler seems
+// to make a Limiter for each request, and if a rule of another Limiter over the same store has
+// the name of a rule of l and other limits.
+func (l *Limiter) checkWiring() {
+	for _, r := range l.rules {
+		for i := range r.policies {
+			if p := r.policies[i].limit.Period; p < time.Millisecond {
+				loggerOr(l.o.Logger).Warn("weir: a limit has a period below a millisecond; a time.Duration without a unit counts nanoseconds", "rule", r.Name, "limit", r.policies[i].limit.Name, "period", p)
+			}
+		}
+	}
+	handler, purposely := remade.Callers()
+	if purposely {
+		return
+	}
+	if name := l.rules[0].Name; handler && handlerMade.Again(name, time.Now()) {
+		loggerOr(l.o.Logger).Warn("weir: a handler makes Limiters of one rule again and again, which forget what earlier requests did; make one, and its store, before the server starts", "rule", name)
+	}
+	made.mu.Lock()
+	defer made.mu.Unlock()
+	for i := range made.limiters {
+		if other := made.limiters[i].Value(); other != nil && sameStore(l.store, other.store) {
+			l.compare(other)
+		}
+	}
+	made.limiters[made.n%len(made.limiters)] = weak.Make(l)
+	made.n++
+}
+
+// compare warns, once for each name, of rules of l and other that share counts under different
+// numbers. The caller holds made.mu.
+func (l *Limiter) compare(other *Limiter) {
+	for _, a := range l.rules {
+		for _, b := range other.rules {
+			x, y := a.conflict(b)
+			if x == nil || made.warned[a.Name] || len(made.warned) == len(made.limiters) {
+				continue
+			}
+			if made.warned == nil {
+				made.warned = map[string]bool{}
+			}
+			made.warned[a.Name] = true
+			loggerOr(l.o.Logger).Warn("weir: two Limiters over one store have a rule of the same name with different limits, which share their counts; give the rules different names", "rule", a.Name, "limit", x.String(), "other", y.String())
+		}
+	}
+}
+
+// conflict returns a limit of each of two rules if these limits share their counts, although
+// their numbers differ.
+func (r *rule) conflict(other *rule) (x, y *Limit) {
+	if r.Name != other.Name {
+		return nil, nil
+	}
+	for i := range r.policies {
+		for j := range other.policies {
+			x, y := &r.policies[i].limit, &other.policies[j].limit
+			if x.sameName(y) && x.Algorithm.Name() == y.Algorithm.Name() && (x.Quota != y.Quota || x.Period != y.Period || x.Burst != y.Burst) {
+				return x, y
+			}
+		}
+	}
+	return nil, nil
+}
+
+func sameStore(a, b Store) bool {
+	return reflect.ValueOf(a).Comparable() && a == b
+}

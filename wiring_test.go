@@ -1,0 +1,369 @@
+package weir_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/keys"
+)
+
+// TestNoKey: a request without a key is not limited, limited together with the other requests
+// without a key, or refused, as the rule says. Whatever a client sends as its key, it cannot
+// spend the quota of the requests without a key.
+func TestNoKey(t *testing.T) {
+	key := func(r *http.Request) (string, bool) { return r.Header.Get("Key"), len(r.Header["Key"]) > 0 }
+	for _, c := range []struct {
+		noKey    weir.NoKey
+		statuses string // of two requests with each of the keys, and then two without one
+		reasons  string
+	}{
+		{weir.NoKeySkip, "200 429 200 429 200 429 200 429 200 200", "limit limit limit limit"},
+		{weir.NoKeyShare, "200 429 200 429 200 429 200 429 200 429", "limit limit limit limit limit"},
+		{weir.NoKeyRefuse, "200 429 200 429 200 429 200 429 400 400", "limit limit limit limit no-key no-key"},
+	} {
+		for _, single := range []bool{true, false} {
+			var reasons, statuses []string
+			rule := weir.Rule{Name: "api", Key: key, NoKey: c.noKey, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
+			if !single {
+				rule.Allow = func(string) bool { return false }
+			}
+			l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) {
+				if e.Refusal.Reason != 0 {
+					reasons = append(reasons, e.Refusal.Reason.String())
+				}
+			}})
+			if weir.IsSingle(l) != (single && c.noKey != weir.NoKeyRefuse) {
+				t.Errorf("NoKey %d: the Limiter is single: %v", c.noKey, !single)
+			}
+			h := l.Handler(served)
+			for _, k := range []string{"", "\x00", "\x00\x00", "ann", "no key"} {
+				for range 2 {
+					r := ask("/", "192.0.2.1:4")
+					if k != "no key" {
+						r.Header["Key"] = []string{k}
+					}
+					res := do(h, r)
+					statuses = append(statuses, fmt.Sprint(res.StatusCode))
+					if body, _ := io.ReadAll(res.Body); res.StatusCode == 400 &&
+						(res.Header.Get("Retry-After") != "" || !strings.Contains(string(body), `"type":"about:blank"`)) {
+						t.Errorf("NoKey %d: got Retry-After %q and %s", c.noKey, res.Header.Get("Retry-After"), body)
+					}
+				}
+			}
+			if got := strings.Join(statuses, " "); got != c.statuses {
+				t.Errorf("NoKey %d: got %s, want %s", c.noKey, got, c.statuses)
+			}
+			if got := strings.Join(reasons, " "); got != c.reasons {
+				t.Errorf("NoKey %d: got the reasons %s, want %s", c.noKey, got, c.reasons)
+			}
+		}
+	}
+}
+
+// TestNoKeyRefuseBeside: AllowFrom exempts a request without a key, a longer refusal of
+// another rule is told instead, and in shadow nothing is refused.
+func TestNoKeyRefuseBeside(t *testing.T) {
+	yes := func(*http.Request) bool { return true }
+	for name, c := range map[string]struct {
+		change func(r *weir.Rule)
+		want   int
+	}{
+		"plain":     {func(r *weir.Rule) {}, 400},
+		"AllowFrom": {func(r *weir.Rule) { r.AllowFrom = yes }, 200},
+		"DenyFrom":  {func(r *weir.Rule) { r.DenyFrom = yes }, 429},
+		"Shadow":    {func(r *weir.Rule) { r.Shadow = 1 }, 200},
+		"Status":    {func(r *weir.Rule) { r.Status = 503 }, 400},
+	} {
+		rule := weir.Rule{Name: "api", Key: weir.ByHeader("Key"), NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
+		c.change(&rule)
+		spent := 0
+		l := must(t, memory(), weir.Options{Observe: func(e weir.Event) { spent += len(e.Transaction.Charges) }, Rules: []weir.Rule{
+			{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}}, rule}})
+		if got := do(l.Handler(served), ask("/", "192.0.2.1:4")).StatusCode; got != c.want || (spent == 1) != (c.want == 200) {
+			t.Errorf("%s: got %d and %d charges, want %d", name, got, spent, c.want)
+		}
+	}
+	if _, err := weir.New(memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), NoKey: 3, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}}); err == nil {
+		t.Error("got no error for NoKey 3")
+	}
+}
+
+// TestSilence: a rule that limits none of its requests says so once, with the likely reason,
+// within its first 200 requests.
+func TestSilence(t *testing.T) {
+	type account struct{}
+	limit := []weir.Limit{algorithms.GCRA(10_000, time.Hour)}
+	tiers := map[string][]weir.Limit{"free": limit, "gold": limit}
+	tier := func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("Tier")] }
+	zero := func(*http.Request) int64 { return 0 }
+	first := func(n int) func(*http.Request) int64 {
+		return func(*http.Request) int64 { n--; return int64(max(0, -n)) }
+	}
+	settle := func(o weir.Outcome) int64 { return 5 }
+	for name, c := range map[string]struct {
+		rule    weir.Rule
+		request *http.Request
+		want    string // part of the only line; "" means no line
+	}{
+		"a limiter before authentication":         {weir.Rule{Key: keys.ByContext(account{}), Limits: limit}, nil, "key was missing"},
+		"a path value outside of the mux":         {weir.Rule{Key: keys.ByPathValue("room"), Limits: limit}, nil, "key was missing"},
+		"shared":                                  {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyShare, Limits: limit}, nil, "key was missing"},
+		"refused":                                 {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyRefuse, Limits: limit}, nil, "key was missing"},
+		"among other rules":                       {weir.Rule{Key: keys.ByContext(account{}), Limits: limit, Allow: func(string) bool { return false }}, nil, "key was missing"},
+		"a key in the last of the first requests": {weir.Rule{Key: after(199), Limits: limit}, nil, ""},
+		"a key that comes later":                  {weir.Rule{Key: after(200), Limits: limit}, nil, "key was missing"},
+		"a misspelt tier":                         {weir.Rule{Key: weir.ByIP(), LimitsFor: tier}, ask("/", "192.0.2.1:4", "Tier", "glod"), "LimitsFor returned nil"},
+		"a tier":                                  {weir.Rule{Key: weir.ByIP(), LimitsFor: tier}, ask("/", "192.0.2.1:4", "Tier", "gold"), ""},
+		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{} }}, nil, ""},
+		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key was empty"},
+		"Global":                                  {weir.Rule{Key: weir.Global(), Limits: limit}, nil, ""},
+		"a cost of 0":                             {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero}, nil, "cost was 0"},
+		"a cost of 0 with Settle":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero, Settle: settle}, nil, "cost was 0"},
+		"a cost above 0 in the 200th request":     {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: first(199)}, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log weirtest.Log
+			c.rule.Name = "api"
+			h := must(t, memory(), weir.Options{Rules: []weir.Rule{c.rule}, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Handler(served)
+			if c.request == nil {
+				c.request = ask("/", "192.0.2.1:4")
+			}
+			for range 1000 {
+				do(h, c.request)
+			}
+			lines := strings.Count(log.String(), "\n")
+			if c.want == "" && lines > 0 || c.want != "" && (lines != 1 || !strings.Contains(log.String(), c.want) || !strings.Contains(log.String(), "rule=api likely=")) {
+				t.Errorf("got %q, want %q in one line", log.String(), c.want)
+			}
+		})
+	}
+}
+
+// after returns a KeyFunc that finds no key in the first n requests.
+func after(n int) weir.KeyFunc {
+	return func(*http.Request) (string, bool) { n--; return "ann", n < 0 }
+}
+
+// TestUnlimitedIsObserved: Observe gets requests that no rule charges, so that metrics count
+// them.
+func TestUnlimitedIsObserved(t *testing.T) {
+	for _, rules := range [][]weir.Rule{
+		{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+		{{Name: "api", Key: weir.ByHeader("Key"), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{} }}},
+		{{Name: "api", Key: weir.ByHeader("Key"), Shadow: 1, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+	} {
+		var charges []int
+		h := must(t, memory(), weir.Options{Rules: rules, Observe: func(e weir.Event) { charges = append(charges, len(e.Transaction.Charges)) }}).Handler(served)
+		do(h, ask("/", "192.0.2.1:4"))
+		if !slices.Equal(charges, []int{0}) {
+			t.Errorf("got events with %d charges, want one event with none", charges)
+		}
+	}
+}
+
+// TestRemade: New warns once, within the first requests, if a handler makes a Limiter for each
+// request, and memstore.New if it makes a store. They do not if a reload or a program that
+// starts makes many.
+func TestRemade(t *testing.T) {
+	store := memory()
+	var log weirtest.Log
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	limiter := func(rule string) *weir.Limiter {
+		return must(t, store, weir.Options{Logger: logger, Rules: []weir.Rule{{Name: rule, Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}}}})
+	}
+	file, err := config.Open("config/testdata/good/published.yaml", store, config.Options{Limiter: weir.Options{Logger: logger}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	makes := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { limiter("api").Handler(served).ServeHTTP(w, r) })
+	differs := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n++
+		limiter(fmt.Sprint("api ", n)).Handler(served).ServeHTTP(w, r)
+	})
+	reloads := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := config.Check("config/testdata/good/published.yaml", config.Options{}); err != nil {
+			t.Error(err)
+		}
+		file.Reload()
+	})
+	ask30 := func(h http.Handler) func() {
+		return func() {
+			for i := range 30 {
+				do(h, ask("/", fmt.Sprintf("192.0.2.%d:4", i)))
+			}
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		do    func()
+		warns int
+	}{
+		{"a handler", ask30(makes), 1},
+		{"a handler behind others", ask30(limiter("outer").Handler(limiter("inner").Handler(makes))), 1},
+		{"a handler behind a file", ask30(file.HandlerOfAll()(makes)), 1},
+		{"a handler of a server", func() {
+			server := httptest.NewServer(makes)
+			defer server.Close()
+			for range 30 {
+				res, err := http.Get(server.URL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				res.Body.Close()
+			}
+		}, 1},
+		{"a rule for each request", ask30(differs), 0},
+		{"a reload", ask30(reloads), 0},
+		{"one Limiter", ask30(limiter("api").Handler(served)), 0},
+		{"a start", func() {
+			for range 30 {
+				limiter("api")
+			}
+		}, 0},
+	} {
+		weir.ForgetWiring()
+		before := len(log.String())
+		c.do()
+		c.do()
+		if got := strings.Count(log.String()[before:], "a handler makes Limiters"); got != c.warns {
+			t.Errorf("%s: got %d warnings, want %d: %s", c.name, got, c.warns, log.String()[before:])
+		}
+	}
+	weir.ForgetWiring()
+}
+
+// TestTwoRulesOfOneName: New warns once if rules of the same name in two Limiters over one
+// store share counts under different limits.
+func TestTwoRulesOfOneName(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second, third weir.Limit
+		apart                bool // the stores are different
+		want                 string
+	}{
+		"the same limits":    {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute), false, ""},
+		"another quota":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(50, time.Minute), algorithms.GCRA(500, time.Minute), false, `rule=api limit="1m: 50 per 1m0s (gcra)" other="1m: 5 per 1m0s (gcra)"`},
+		"another burst":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute).WithBurst(9), algorithms.GCRA(5, time.Minute), false, "9 at once"},
+		"another period":     {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Hour), algorithms.GCRA(5, time.Second), false, ""},
+		"a name and periods": {algorithms.GCRA(5, time.Minute).Named("a"), algorithms.GCRA(5, time.Hour).Named("a"), algorithms.GCRA(5, time.Hour).Named("a"), false, "rule=api"},
+		"another algorithm":  {algorithms.GCRA(5, time.Minute), algorithms.FixedWindow(50, time.Minute), algorithms.SlidingLog(500, time.Minute), false, ""},
+		"another store":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(50, time.Minute), algorithms.GCRA(500, time.Minute), true, ""},
+	} {
+		weir.ForgetWiring()
+		var log weirtest.Log
+		store := memory()
+		var kept []*weir.Limiter
+		for _, limit := range []weir.Limit{c.first, c.second, c.third} {
+			if c.apart {
+				store = memory()
+			}
+			kept = append(kept, must(t, store, weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit}}}}))
+		}
+		if lines := strings.Count(log.String(), "\n"); c.want == "" && lines > 0 || c.want != "" && (lines != 1 || !strings.Contains(log.String(), c.want)) {
+			t.Errorf("%s: got %q, want %q in one line", name, log.String(), c.want)
+		}
+		runtime.KeepAlive(kept)
+	}
+	weir.ForgetWiring()
+}
+
+// TestNewIsStrict: New refuses what does nothing, as package config does.
+func TestNewIsStrict(t *testing.T) {
+	settle := func(o weir.Outcome) int64 { return o.Cost }
+	strikes := func(l weir.Limit) *weir.Penalty { return &weir.Penalty{Strikes: l, Duration: time.Minute} }
+	minute := algorithms.GCRA(10, time.Minute)
+	for name, c := range map[string]struct {
+		rule weir.Rule
+		want string // the error; "" means none
+	}{
+		"a burst of a window":             {weir.Rule{Limits: []weir.Limit{algorithms.FixedWindow(10, time.Minute).WithBurst(5)}}, `weir: rule "api": limit "1m": fixed-window has no burst`},
+		"a burst as large as the quota":   {weir.Rule{Limits: []weir.Limit{algorithms.SlidingLog(10, time.Minute).WithBurst(10)}}, `weir: rule "api": limit "1m": sliding-log has no burst`},
+		"a burst of a calendar":           {weir.Rule{Limits: []weir.Limit{algorithms.Calendar(10, algorithms.Day, nil).WithBurst(5)}}, `weir: rule "api": limit "day": calendar has no burst`},
+		"a burst of requests in flight":   {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute).WithBurst(5)}}, `weir: rule "api": limit "1m": in-flight has no burst`},
+		"a burst of a bucket":             {weir.Rule{Limits: []weir.Limit{algorithms.LeakyBucket(5, 10, time.Minute)}}, ""},
+		"a limit that never refuses":      {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}}, `weir: rule "api": limit "1h" never refuses a request that limit "1m" admits: remove it or change its numbers`},
+		"the same limit twice":            {weir.Rule{Limits: []weir.Limit{minute, minute.Named("again")}}, `weir: rule "api": limit "1m" never refuses a request that limit "again" admits: remove it or change its numbers`},
+		"both limits can refuse":          {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(100, time.Hour)}}, ""},
+		"an override may raise one limit": {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, Overrides: noOverrides}, ""},
+		"a debt may exceed one limit":     {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, Settle: settle}, ""},
+		"Settle of requests in flight":    {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute)}, Settle: settle}, `weir: rule "api": Settle changes nothing, because requests in flight give their units back`},
+		"Settle beside them":              {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Hour), minute}, Settle: settle}, ""},
+		"strikes of a leaky bucket":       {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.LeakyBucket(5, 5, time.Minute))}, `weir: rule "api": penalty strikes: leaky-bucket cannot count strikes`},
+		"strikes in flight":               {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.InFlight(5, time.Minute))}, `weir: rule "api": penalty strikes: in-flight cannot count strikes`},
+		"a burst of strikes":              {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.AnchoredWindow(5, time.Minute).WithBurst(2))}, `weir: rule "api": penalty strikes: anchored-window has no burst`},
+	} {
+		c.rule.Name, c.rule.Key = "api", weir.ByIP()
+		_, err := weir.New(memory(), weir.Options{Rules: []weir.Rule{c.rule}})
+		if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && got != c.want {
+			t.Errorf("%s: got %s, want %q", name, got, c.want)
+		}
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("ChargeOnly without a status does not panic")
+			}
+		}()
+		weir.ChargeOnly()
+	}()
+}
+
+// TestNestedLimiters: an outer Limiter bounds what runs between it and an inner one, because
+// it keeps the units of requests that the inner one refuses. If all clients share these units,
+// a warning says so once.
+func TestNestedLimiters(t *testing.T) {
+	for _, c := range []struct {
+		outer, inner  weir.KeyFunc
+		noFromContext bool
+		want          string
+	}{
+		{weir.ByIP(), weir.ByHeader("User"), false, ""},
+		{weir.Global(), weir.ByIP(), false, "rule=inner shared=outer"},
+		{weir.Global(), weir.ByIP(), true, ""},
+	} {
+		var log weirtest.Log
+		limiter := func(name string, key weir.KeyFunc, n int64) *weir.Limiter {
+			return must(t, memory(), weir.Options{
+				NoFromContext: c.noFromContext, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				Rules: []weir.Rule{{Name: name, Key: key, Limits: []weir.Limit{algorithms.GCRA(n, time.Hour)}}},
+			})
+		}
+		passwords, served := 0, 0
+		inner := limiter("inner", c.inner, 5).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+		h := limiter("outer", c.outer, 20).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			passwords++ // an expensive check
+			inner.ServeHTTP(w, r)
+		}))
+		for range 1000 {
+			do(h, ask("/", "192.0.2.1:4", "User", "ann"))
+		}
+		if passwords != 20 || served != 5 {
+			t.Errorf("got %d checks of passwords and %d requests served, want 20 and 5", passwords, served)
+		}
+		if lines := strings.Count(log.String(), "\n"); c.want == "" && lines > 0 || c.want != "" && (lines != 1 || !strings.Contains(log.String(), c.want)) {
+			t.Errorf("got %q, want %q in one line", log.String(), c.want)
+		}
+	}
+}
+
+// TestStoreThatCannotBeCompared: New takes stores of one type whose values == cannot compare.
+func TestStoreThatCannotBeCompared(t *testing.T) {
+	type wrapper struct{ weir.Store } // its type is comparable, and what it holds is not
+	var kept []*weir.Limiter
+	for range 2 {
+		kept = append(kept, must(t, wrapper{weirtest.StoreFunc(memory().Take)}, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}}}))
+	}
+	runtime.KeepAlive(kept)
+}
