@@ -74,5 +74,5 @@ func mulDiv(a, b, c int64) (quo, rem int64) {
 }
 
 // givenBack returns how many units a negative cost gives back: −cost, but at most
-// 2·MaxTicks. No state holds more units than that.
-func givenBack(cost int64) int64 { return -max(cost, -2*weir.MaxTicks) }
+// 4·MaxTicks. No state holds more units than that.
+func givenBack(cost int64) int64 { return -max(cost, -4*weir.MaxTicks) }

@@ -94,6 +94,7 @@ func (c calendar) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 // Window returns when the window that contains an instant begins and ends. All three
 // numbers are in µs since 1970.
 func (c calendar) Window(at int64) (start, end int64) {
+	at = min(max(at, -lastInstant), lastInstant)
 	loc := c.location
 	if loc == nil {
 		loc = time.UTC
@@ -119,6 +120,10 @@ func (c calendar) Window(at int64) (start, end int64) {
 	// No zone on Earth gets here, because none differs from UTC by more than 36 hours.
 	return calendar{c.unit, time.UTC}.Window(at)
 }
+
+// lastInstant is far beyond every instant that a store knows, 2^53 µs. Beyond it the arithmetic
+// of package time overflows, and no window would contain its instant.
+const lastInstant = 1 << 60
 
 // Edges returns when six successive windows begin, in µs since 1970. The second of these
 // windows contains the argument. Scripts need these instants, because Lua in Redis knows no

@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/seed83679106/weir"
 )
@@ -17,8 +18,11 @@ func (e *uncountable) Error() string {
 		name, n = "burst", l.Burst
 	}
 	text := fmt.Sprintf("%s %d in a period of %v cannot be counted exactly: their product in µs exceeds 2^50, and no common divisor makes it small enough", name, n, l.Period)
-	if !e.isMeter() {
+	switch {
+	case !e.isMeter():
 		text = fmt.Sprintf("quota %d exceeds 2^50", l.Quota)
+	case l.Quota > rateOf(l):
+		text = fmt.Sprintf("quota %d in a period of %v cannot be counted exactly: a burst of %d is less than what becomes free in each µs", l.Quota, l.Period, l.Burst)
 	}
 	switch near := e.Nearest(); {
 	case near.Quota != l.Quota:
@@ -48,7 +52,7 @@ func (e *uncountable) Nearest() weir.Limit {
 		return near
 	}
 	near.Quota = 0
-	period := int64(l.Period) / microsecond
+	period, quota := int64(l.Period)/microsecond, rateOf(l)
 	for _, d := range divisors(period) { // a quota of d·k makes a unit of period/d ticks, or fewer
 		most := weir.MaxTicks / (period / d)
 		switch {
@@ -57,16 +61,25 @@ func (e *uncountable) Nearest() weir.Limit {
 		case l.Burst > most:
 			continue
 		}
-		near.Quota = max(near.Quota, d*min(l.Quota/d, most))
+		near.Quota = max(near.Quota, d*min(quota/d, most))
 	}
 	if near.Quota == 0 {
 		near.Quota = l.Quota
 		near.Burst = min(l.Burst, weir.MaxTicks/(period/gcd(period, l.Quota)))
 	}
-	if m := meterOf(&near); near.Burst == 0 && l.Burst > 0 || !countable(max(m.size, m.rate), m.unit) {
+	if near.Burst == 0 && l.Burst > 0 || !meterOf(&near).counts() {
 		return e.limit
 	}
 	return near
+}
+
+// rateOf returns the quota of l, or the highest quota below it that the burst allows: a meter
+// spends at most its burst in a µs.
+func rateOf(l *weir.Limit) int64 {
+	if hi, most := bits.Mul64(uint64(l.Burst), uint64(int64(l.Period)/microsecond)); hi == 0 && most > 0 && most < uint64(l.Quota) {
+		return int64(most)
+	}
+	return l.Quota
 }
 
 // divisors returns the divisors of n. To bound its time, it looks for prime factors up to

@@ -29,6 +29,9 @@ func TestNearest(t *testing.T) {
 		{algorithms.GCRA(gib, time.Hour).WithBurst(1 << 20), ""},
 		{algorithms.GCRA(gib+1, time.Hour).WithBurst(gib), "; quota 1073741250 can be counted"},
 		{algorithms.GCRA(1, time.Second).WithBurst(math.MaxInt64), "; burst 1125899906 can be counted"},
+		{algorithms.GCRA(3_000_000, time.Second).WithBurst(3), ""},
+		{algorithms.GCRA(3_000_000, time.Second).WithBurst(2), "quota 3000000 in a period of 1s cannot be counted exactly: a burst of 2 is less than what becomes free in each µs; quota 2000000 can be counted"},
+		{algorithms.TokenBucket(2, 3, time.Microsecond), "; quota 2 can be counted"},
 		{algorithms.GCRA(1, math.MaxInt64/1000*1000), "no common divisor makes it small enough"},
 		{algorithms.FixedWindow(math.MaxInt64, time.Hour), "quota 9223372036854775807 exceeds 2^50; quota 1125899906842624 can be counted"},
 	} {

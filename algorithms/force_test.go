@@ -1,7 +1,7 @@
 package algorithms_test
 
 import (
-	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -11,7 +11,9 @@ import (
 )
 
 // TestForce: after units were spent by force, each charge is decided by the definition of
-// the algorithm. The definition counts forced units as if they had fitted.
+// the algorithm. The definition counts forced units as if they had fitted. In between, the quotas
+// of windows and logs change, and units are given back or forgotten. TestDebts does that with
+// meters.
 func TestForce(t *testing.T) {
 	histories := 20_000
 	if testing.Short() {
@@ -24,6 +26,9 @@ func TestForce(t *testing.T) {
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
 		states := make([]weir.State, 1)
 		for i := range 20 {
+			if !k.meter() {
+				k.disturb(r, now, states)
+			}
 			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}}
 			if tx.Force = r.IntN(4) == 0; tx.Force {
 				tx.Charges[0].Cost = 1 + r.Int64N(3*k.burst)
@@ -37,9 +42,8 @@ func TestForce(t *testing.T) {
 			case d.Allowed && !tx.Force && !fits(now), !d.Allowed && (tx.Force || fits(now) || !fits(retry) || fits(retry-1)):
 				t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: got %+v\nspent %v", seed, k.limit, i, now, cost, tx.Force, *d, k.spent)
 			case d.Allowed:
-				k.spent = append(k.spent, spending{now, cost})
-				if err := k.checkForced(now, tx.Force, d); err != nil {
-					t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: %v\nspent %v", seed, k.limit, i, now, cost, tx.Force, err, k.spent)
+				if k.spent = append(k.spent, spending{now, cost}); d.At != now {
+					t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: At is %d\nspent %v", seed, k.limit, i, now, cost, tx.Force, d.At, k.spent)
 				}
 			}
 			now += max(0, randomStep(r, k, d))
@@ -47,24 +51,20 @@ func TestForce(t *testing.T) {
 	}
 }
 
-// checkForced compares At of a decision with its definition: the units are spent now. But if
-// they are forced, a meter spends them at the first instant at which it holds all that was
-// spent.
-func (k *key) checkForced(now int64, forced bool, d *weir.Decision) error {
-	holds := func(at int64) bool { return k.fits(k.spent, k.quota, k.burst, k.period, at, 0) }
-	switch k.limit.Algorithm.Name() {
-	case "gcra", "token-bucket", "leaky-bucket":
-		if forced {
-			if d.At < now || !holds(d.At) || d.At > now && holds(d.At-1) {
-				return fmt.Errorf("At is %d; the meter holds its units then: %v, one µs earlier: %v", d.At, holds(d.At), holds(d.At-1))
-			}
-			return nil
-		}
+// disturb sometimes changes the quota, or gives back units, or forgets all of them.
+func (k *key) disturb(r *rand.Rand, now int64, states []weir.State) {
+	tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: -1 - r.Int64N(3*k.burst)}}}
+	switch r.IntN(16) {
+	case 0, 1:
+		k.change(r)
+	case 2, 3:
+		tx.Decide(now, states)
+		k.giveBack(now, -tx.Charges[0].Cost)
+	case 4:
+		tx.Forget = true
+		tx.Decide(now, states)
+		k.spent = nil
 	}
-	if d.At != now {
-		return fmt.Errorf("At is %d, want %d", d.At, now)
-	}
-	return nil
 }
 
 // TestForceKeepsTheRate: in the long run a meter admits its rate, even if many charges are
@@ -107,5 +107,52 @@ func TestForceAfterReservation(t *testing.T) {
 	again := weir.Transaction{Charges: []weir.Charge{one}}
 	if again.Decide(now, states) || again.Decisions[0].RetryAfter != time.Second {
 		t.Errorf("got %+v, want the first unit to count for a second", again.Decisions[0])
+	}
+}
+
+// TestDebtIsALevel: a debt drains by the numbers in force, units that are given back reduce it
+// in every order, and it ends when all units are given back.
+func TestDebtIsALevel(t *testing.T) {
+	const now, all = 1_700_000_000_000_000, -1 << 52
+	hourly := algorithms.GCRA(1000, time.Hour)
+	daily := algorithms.GCRA(1_000_000, 24*time.Hour)
+	type step struct {
+		limit       weir.Limit
+		cost, spent int64 // forced if cost > 1
+		at          int64
+	}
+	for _, test := range []struct {
+		about string
+		steps []step
+		retry time.Duration // of the last step, if it costs a unit; otherwise the ResetAfter
+	}{
+		{"a debt", []step{{hourly, 5000, 0, 0}, {hourly, 1, 0, 0}}, 4*time.Hour + 3600*time.Millisecond},
+		{"raised", []step{{hourly, 5000, 0, 0}, {algorithms.GCRA(10_000_000, time.Hour), 1, 0, 0}}, 0},
+		{"raised to less", []step{{hourly, 5000, 0, 0}, {algorithms.GCRA(2000, time.Hour), 1, 0, 0}}, 90*time.Minute + 1800*time.Millisecond},
+		{"raised and lowered", []step{{hourly, 5000, 0, 0}, {algorithms.GCRA(10_000, time.Hour), 1, 0, 0}, {hourly, 1, 0, 0}}, 4*time.Hour + 3600*time.Millisecond},
+		{"another rate later", []step{{hourly, 5000, 0, 0}, {hourly.WithBurst(4), 1, 0, 3600e6}}, 3*time.Hour + 3600*time.Millisecond},
+		{"lowered", []step{{daily, 1_000_001, 0, 0}, {algorithms.GCRA(100, 24*time.Hour), 1, 0, 0}}, 2 * 864 * time.Second},
+		{"lowered, then forced", []step{{daily, 1_000_000, 0, 0}, {algorithms.GCRA(100, 24*time.Hour), 2, 0, 0}, {algorithms.GCRA(100, 24*time.Hour), 1, 0, 0}}, 3 * 864 * time.Second},
+		{"reset", []step{{hourly, 5000, 0, 0}, {hourly, all, 0, 1}, {hourly, 1, 0, 1}}, 0},
+		{"refund, then debt", []step{{hourly, 400, 0, 0}, {hourly, -400, now, 1}, {hourly, 5000, 0, 1}, {hourly, 0, 0, 1}}, 5 * time.Hour},
+		{"debt, then refund", []step{{hourly, 400, 0, 0}, {hourly, 5000, 0, 1}, {hourly, -400, now, 1}, {hourly, 0, 0, 1}}, 5 * time.Hour},
+		{"debt, then the newest", []step{{hourly, 400, 0, 0}, {hourly, 5000, 0, 0}, {hourly, -400, 0, 0}, {hourly, 0, 0, 0}}, 5 * time.Hour},
+		{"refund of a debt", []step{{hourly, 5000, 0, 0}, {hourly, 1000, 0, 1}, {hourly, -5000, now, 3600e6}, {hourly, 0, 0, 3600e6}}, time.Microsecond},
+		{"the most", []step{{algorithms.GCRA(1, time.Hour), math.MaxInt64, 0, 0}, {algorithms.GCRA(1, time.Hour), 0, 0, 0}}, 1 << 50 / 3_600_000_000 * time.Hour},
+	} {
+		states := make([]weir.State, 1)
+		var d weir.Decision
+		for _, s := range test.steps {
+			tx := weir.Transaction{Charges: []weir.Charge{{Limit: s.limit.Named("l"), Cost: s.cost, Spent: s.spent}}, Force: s.cost > 1}
+			tx.Decide(now+s.at, states)
+			d = tx.Decisions[0]
+		}
+		got := d.RetryAfter
+		if test.steps[len(test.steps)-1].cost != 1 {
+			got = d.ResetAfter
+		}
+		if got != test.retry {
+			t.Errorf("%s: got %v, want %v", test.about, got, test.retry)
+		}
 	}
 }

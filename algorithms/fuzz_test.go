@@ -44,7 +44,7 @@ func FuzzTake(f *testing.F) {
 		}
 		if err := l.Validate(); err != nil {
 			hi, lo := bits.Mul64(uint64(max(quota, burst)), uint64(period/1000))
-			if quota > 0 && burst >= 0 && period > 0 && period%1000 == 0 && hi == 0 && lo <= 1<<50 {
+			if quota > 0 && burst >= 0 && period > 0 && period%1000 == 0 && hi == 0 && lo <= 1<<50 && (burst == 0 || quota/burst < period/1000) {
 				t.Fatalf("%v is refused: %v", l, err)
 			}
 			return
@@ -155,8 +155,8 @@ func (c *checker) transaction(before, next weir.State, now int64, t *weir.Transa
 	case t.Wait > 0 && next.At != now+t.Wait.Microseconds():
 		c.failf("waits %v, and the state is %+v", t.Wait, next)
 	}
-	for _, n := range append([]int64{next.At, next.A, next.B}, sums(next)...) {
-		if n > 1<<53 || n < 0 && c.limit.Algorithm.Name() != "leaky-bucket" || n < -weir.MaxTicks {
+	for _, n := range append([]int64{next.At, next.A, next.B, next.C}, sums(next)...) {
+		if n > 1<<53 || n < 0 {
 			c.failf("the state is %+v", next)
 		}
 	}
@@ -216,7 +216,7 @@ func (c *checker) view(s weir.State, now int64) {
 		c.failf("the key is %+v, with a capacity of %d", d, c.capacity)
 	case next > 0 && (!c.take(s, now+next, left+1).Allowed || c.take(s, now+next-1, left+1).Allowed):
 		c.failf("the key is %+v, but one more unit does not fit at NextAfter, or fits a microsecond earlier", d)
-	case reset > 0 && c.take(s, now+reset-1, c.capacity).Allowed:
+	case reset > 1 && c.take(s, now+reset-2, c.capacity).Allowed: // under a meter, it fits in the µs before
 		c.failf("the key is %+v, but the whole capacity fits before ResetAfter", d)
 	}
 	for _, cost := range []int64{0, 1, c.capacity, c.capacity + 1, -1} {
@@ -247,11 +247,13 @@ func TestValidate(t *testing.T) {
 		{all(1, 1, 1<<50*micro), nil},
 		{all(1<<25, 1<<25, 1<<25*micro), nil},
 		{all(1<<20, 1<<30, 1<<20*micro), nil},
-		{meters(1<<25+1, 1, 1<<25*micro), []string{"quota 33554433", tooMuch}},
+		{meters(1<<25+1, 2, 1<<25*micro), []string{"quota 33554433", tooMuch}},
 		{meters(3, 1<<25+1, 1<<25*micro), []string{"burst 33554433", tooMuch}},
 		{meters(1, 2, 1<<50*micro), []string{"burst 2", tooMuch}},
-		{meters(1<<50+1, 1, micro), []string{"quota 1125899906842625", tooMuch}},
+		{meters(1<<50+1, 1<<50+1, micro), []string{"quota 1125899906842625", tooMuch}},
 		{meters(1, 1<<50+1, micro), []string{"burst 1125899906842625", tooMuch}},
+		{meters(3, 3, micro), nil},
+		{meters(3, 2, micro), []string{"quota 3", "a burst of 2 is less"}},
 		{meters(1, 1, (1<<50+1)*micro), []string{"period", tooMuch}},
 		{meters(math.MaxInt64, math.MaxInt64, math.MaxInt64/1000*micro), []string{"quota 9223372036854775807", tooMuch}},
 		{windows(1<<50, 1<<50*micro), nil},

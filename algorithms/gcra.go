@@ -13,7 +13,9 @@ import (
 // It is the generic cell rate algorithm of ITU-T I.371, as a virtual scheduling
 // algorithm: each unit moves a theoretical arrival time on by period/quota, and that time
 // may be ahead of the clock by at most Burst·period/quota. The state holds how far it is
-// ahead, in ticks.
+// ahead, in ticks. A unit is free in the whole microsecond in which it becomes free, so the
+// rate is exact, whatever the Burst. Validate refuses a Burst below quota/period per
+// microsecond, which could not keep the rate.
 func GCRA(quota int64, period time.Duration) weir.Limit {
 	return weir.Limit{Algorithm: gcra{}, Quota: quota, Period: period}
 }
@@ -41,4 +43,9 @@ func (gcra) Meter(l *weir.Limit) (unit, rate, full int64) { return meterOf(l).ti
 // Cancel implements weir.Canceler.
 func (gcra) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	return meterOf(l).cancel(s, now, at, n)
+}
+
+// Force implements weir.Forcer.
+func (gcra) Force(s weir.State, l *weir.Limit, at, cost int64) weir.State {
+	return meterOf(l).force(s, at, cost)
 }

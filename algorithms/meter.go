@@ -13,8 +13,9 @@ import (
 // large, meterOf divides both by their greatest common divisor.
 //
 // A state holds the debt at the instant At (A), and how many ticks a unit is worth (B). A
-// limit with other numbers needs B to convert the debt. For a debt that exceeds the
-// capacity of the limit, see overdue.go.
+// limit with other numbers needs B to convert the debt. The debt exceeds the capacity of the
+// limit if units were forced (C, see force.go), or if it was written under a larger limit
+// (see overdue.go).
 type meter struct {
 	unit int64 // ticks that a unit is worth
 	rate int64 // ticks that drain in a µs
@@ -40,52 +41,83 @@ func meterOf(l *weir.Limit) meter {
 // may have.
 func (m meter) ticks() (unit, rate, full int64) { return m.unit, m.rate, m.full() }
 
-func (m meter) full() int64 { return m.size * m.unit }
+// full returns the most ticks that may be owed. A unit is free in the whole µs in which it
+// becomes free, so a charge may exceed size units by less than what drains in a µs, and by
+// less than a unit. The excess stays in the state and delays the units that follow. A meter
+// with room for a single unit therefore keeps its rate exactly.
+func (m meter) full() int64 { return m.size*m.unit + min(m.unit, m.rate) - 1 }
+
+// mostOwed is the largest debt in ticks. Sums of mostOwed and a few capacities stay below
+// 2^53, so the scripts of package redisstore are exact.
+const mostOwed = 4 * weir.MaxTicks
+
+// maxReset is the most µs for which a state is kept, however slowly its debt drains.
+const maxReset = weir.MaxTicks
+
+// drained returns how many ticks drain in so many µs, or 2·mostOwed if they are more.
+func (m meter) drained(micros int64) int64 {
+	if hi, ticks := bits.Mul64(uint64(micros), uint64(m.rate)); hi == 0 && ticks < 2*mostOwed {
+		return int64(ticks)
+	}
+	return 2 * mostOwed
+}
 
 // debt returns how many ticks are owed at an instant that is not before s.At. If more was
-// owed at s.At than the limit holds, over is true, and debt is the part that this limit
+// owed at s.At than the limit counts, over is true, and debt is the part that this limit
 // counts.
 func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
 	debt = s.A
 	if debt <= 0 {
 		return 0, false
 	}
-	if s.B != m.unit {
+	most := m.full()
+	if s.B != m.unit || s.C != 0 {
 		debt = m.convert(debt, s.B)
+		most += m.convert(s.C, s.B)
 	}
-	if full := m.full(); debt > full {
-		debt, over = full, true
+	if debt > most {
+		debt, over = most, true
 	}
-	if hi, drained := bits.Mul64(uint64(at-s.At), uint64(m.rate)); hi == 0 && drained < uint64(debt) {
-		return debt - int64(drained), over
-	}
-	return 0, over
+	return max(0, debt-m.drained(at-s.At)), over
 }
 
-// convert returns a debt in ticks of this limit. The parameter unit is how many ticks a
-// unit was worth under the limit that wrote the debt. convert rounds the debt up to whole
-// units. If this limit cannot hold the debt, the result exceeds m.full().
+// convert returns a debt in ticks of this limit, at most mostOwed. The parameter unit is how
+// many ticks a unit was worth under the limit that wrote the debt. If that was another number,
+// convert rounds the debt up to whole units.
 func (m meter) convert(debt, unit int64) int64 {
-	if unit < 1 || debt < 0 {
+	switch {
+	case debt < 0, unit < 1: // only a broken store returns such a state
 		return m.full()
+	case unit == m.unit:
+		return min(debt, mostOwed)
 	}
-	if n := ceilDiv(debt, unit); n <= m.size {
-		return n * m.unit
+	if hi, ticks := bits.Mul64(uint64(ceilDiv(debt, unit)), uint64(m.unit)); hi == 0 && ticks < mostOwed {
+		return int64(ticks)
 	}
-	return m.full() + 1
+	return mostOwed
+}
+
+// owing returns the state that follows s: debt ticks are owed at the instant at. The parameter
+// back is how many ticks were given back. They reduce what was forced, because they are the
+// newest.
+func (m meter) owing(s *weir.State, at, debt, back int64) weir.State {
+	next := weir.State{At: at, A: debt, B: m.unit}
+	if s.C != 0 {
+		next.C = min(debt, m.forced(s, max(at, s.At), back))
+	}
+	return next
 }
 
 func (m meter) view(debt int64) view {
 	if debt == 0 {
 		return view{remaining: m.size}
 	}
-	free := uint64(m.full() - debt)
-	n := free / uint64(m.unit)
-	return view{
-		remaining: int64(n),
-		next:      ceilDiv(m.unit-int64(free-n*uint64(m.unit)), m.rate),
-		reset:     ceilDiv(debt, m.rate),
+	free := m.full() - debt
+	v := view{remaining: max(0, free) / m.unit, reset: min(maxReset, ceilDiv(debt, m.rate))}
+	if v.remaining < m.size {
+		v.next = ceilDiv(m.unit-(free-v.remaining*m.unit), m.rate)
 	}
+	return v
 }
 
 func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
@@ -106,10 +138,11 @@ func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
 			return
 		}
 		debt += cost * m.unit
-		*s = weir.State{At: at, A: debt, B: m.unit}
+		*s = m.owing(s, at, debt, 0)
 	case cost < 0:
-		debt = max(0, debt-min(givenBack(cost), m.size)*m.unit)
-		*s = weir.State{At: at, A: debt, B: m.unit}
+		back := m.convert(givenBack(cost), 1)
+		debt = max(0, debt-back)
+		*s = m.owing(s, at, debt, back)
 		if debt == 0 && at == now {
 			*s = weir.State{}
 		}
@@ -127,57 +160,49 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 	}
 	last := max(now, s.At)
 	debt, over := m.debt(&s, last)
-	if last == s.At && s.A < 0 && s.B == m.unit {
-		debt = s.A // below 0: the queue has been empty for a fraction of a microsecond
-	}
 	ahead := last - now
 	// The debt also drains between now and last: each charge that leaves makes room.
 	lack := debt + cost*m.unit - m.full()
 	if lack > 0 {
 		return s, ahead + ceilDiv(lack, m.rate), false
 	}
-	if hi, drained := bits.Mul64(uint64(ahead), uint64(m.rate)); hi > 0 || drained > uint64(-lack) {
+	if m.drained(ahead) > -lack {
 		return s, ahead - (-lack)/m.rate, false
 	}
-	wait = ahead + ceilDiv(debt, m.rate)
+	// The exact turn may lie between two microseconds. The charge leaves at the earlier one,
+	// and the rest of the debt delays the charges behind it.
+	wait = ahead + debt/m.rate
+	turn := max(now+wait, at)
 	if over {
-		return m.charged(&s, max(now+wait, at), cost), wait, true
+		return m.charged(&s, turn, cost), wait, true
 	}
-	next = weir.State{At: max(now+wait, at), A: cost * m.unit, B: m.unit}
-	if next.At == now+wait {
-		// The exact turn may lie between two microseconds. The charge then leaves at
-		// the later one, which must not delay the charges behind it.
-		next.A -= (next.At-last)*m.rate - debt
-	}
-	return next, wait, true
+	debt = max(0, debt-m.drained(turn-last)) + cost*m.unit
+	return m.owing(&s, turn, debt, 0), wait, true
 }
 
 // cancel gives back n units that were to be spent at one instant, the parameter at. If no
 // charge came after them, the debt falls by all n units. Otherwise some of these units may
-// have drained by now, or by the last charge if that lies in the future. Then the debt falls
-// only by the ticks that have not drained.
+// have drained before the last charge, and then the debt falls only by the other ticks.
 func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	if at > s.At || s.A <= 0 && at < now {
 		return s
 	}
-	last := max(now, s.At)
-	debt, over := m.debt(&s, last)
+	drained := m.drained(s.At - at)
+	debt, over := m.debt(&s, s.At)
 	if over {
-		return m.cancelOver(s, now, at, n)
+		return m.cancelOver(s, now, at, n, drained)
 	}
-	back := min(n, m.size) * m.unit
-	hi, drained := bits.Mul64(uint64(last-at), uint64(m.rate))
+	back := m.convert(n, 1)
 	// alone says that no charge came later: a later charge would have added at least a
-	// unit to the debt. A queue rounds departures to whole microseconds, so m.rate is
-	// subtracted.
-	alone := at == s.At && at >= now || hi == 0 && drained < weir.MaxTicks && debt+int64(drained) < back+m.unit-m.rate
+	// unit to the debt.
+	alone := at == s.At && at >= now || debt+drained < back+m.unit
 	if !alone {
-		if hi > 0 || drained >= uint64(back) {
+		if back -= drained; back <= 0 {
 			return s
 		}
-		back -= int64(drained)
 	}
-	debt -= back
+	last := max(now, s.At)
+	debt = max(0, debt-m.drained(last-s.At)) - back
 	if debt < 0 {
 		last = max(now, last-(-debt)/m.rate)
 		debt = 0
@@ -185,15 +210,20 @@ func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 	if debt == 0 && last == now {
 		return weir.State{}
 	}
-	return weir.State{At: last, A: debt, B: m.unit}
+	return m.owing(&s, last, debt, back)
 }
 
-// validate returns an error if a debt could exceed MaxTicks.
+// validate returns an error if the capacity could exceed MaxTicks, or if more units drain in a
+// µs than the limit has room for. The limit could not keep such a rate.
 func (m meter) validate(l *weir.Limit) error {
-	if countable(max(m.size, m.rate), m.unit) {
+	if m.counts() {
 		return nil
 	}
 	return &uncountable{*l}
+}
+
+func (m meter) counts() bool {
+	return countable(max(m.size, m.rate), m.unit) && m.rate <= m.size*m.unit
 }
 
 func countable(a, b int64) bool {

@@ -79,20 +79,24 @@ var definitions = map[string]definition{
 }
 
 // meterFits is the definition of a meter: from any instant until t, no more units are
-// spent than the burst plus the units that drain in that time.
+// spent than the burst plus the units that drain in that time. A unit that drains in the
+// microsecond that begins at t counts as well, if no other unit does.
 func meterFits(h history, quota, burst, period, t, n int64) bool {
-	if n > burst {
-		return false
-	}
+	return n <= burst && level(h, quota, period, t)+n*period < meterRoom(quota, burst, period)
+}
+
+// level returns what has not drained of h at t, where a unit is worth period and quota drains in
+// a µs: from some instant on, more was spent than has drained.
+func level(h history, quota, period, t int64) (level int64) {
 	var since int64
 	for i := len(h) - 1; i >= 0; i-- {
 		since += h[i].n
-		if (since+n)*period-(t-h[i].at)*quota > burst*period {
-			return false
-		}
+		level = max(level, since*period-(t-h[i].at)*quota)
 	}
-	return true
+	return level
 }
+
+func meterRoom(quota, burst, period int64) int64 { return burst*period + min(quota, period) }
 
 // A key is what the oracle knows of a key: all that was spent, and the last instant at
 // which units were spent. Nothing may be spent before that instant.
@@ -118,7 +122,7 @@ func newKey(l weir.Limit) *key {
 }
 
 func (k *key) fit(t, n int64) bool {
-	if full := k.burst * k.period; k.overdue() {
+	if full := meterRoom(k.quota, k.burst, k.period) - 1; k.overdue() {
 		// The meter decides as if it had been full when the newest unit was spent.
 		return t >= k.last && n <= k.burst && max(0, full-(t-k.last)*k.quota)+n*k.period <= full
 	}
@@ -131,19 +135,23 @@ func (k *key) fitsFrom(t, n int64) bool { return k.fit(t, n) && !k.fit(t-1, n) }
 // overdue reports whether a meter owed more than its limit now holds, at the instant at
 // which its newest unit was spent.
 func (k *key) overdue() bool {
+	return k.meter() && level(k.spent, k.quota, k.period, k.last) >= meterRoom(k.quota, k.burst, k.period)
+}
+
+func (k *key) meter() bool {
 	switch k.limit.Algorithm.Name() {
 	case "gcra", "token-bucket", "leaky-bucket":
-	default:
-		return false
-	}
-	var since int64
-	for i := len(k.spent) - 1; i >= 0; i-- {
-		since += k.spent[i].n
-		if since*k.period-(k.last-k.spent[i].at)*k.quota > k.burst*k.period {
-			return true
-		}
+		return true
 	}
 	return false
+}
+
+// whole reports whether nothing that was spent counts at t any more.
+func (k *key) whole(t int64) bool {
+	if k.meter() {
+		return t >= k.last && level(k.spent, k.quota, k.period, t) == 0
+	}
+	return k.fit(t, k.burst)
 }
 
 // change gives the limit another burst, or another quota if it has no burst. Both are at
@@ -229,15 +237,14 @@ func (k *key) spend(at, n int64) {
 	k.last = at
 }
 
-// giveBack removes the newest n units. If the whole capacity fits afterwards, the key
-// becomes a new key.
+// giveBack removes the newest n units. If no unit counts afterwards, the key becomes a new key.
 func (k *key) giveBack(now, n int64) {
 	over := k.overdue()
 	k.spent = k.spent.giveBack(n)
 	if !over || len(k.spent) == 0 {
 		k.last = max(k.last, now)
 	}
-	if now == k.last && !k.overdue() && k.fit(now, k.burst) {
+	if now == k.last && !k.overdue() && k.whole(now) {
 		k.spent, k.last = nil, 0
 	}
 }
@@ -254,8 +261,8 @@ func (k *key) checkView(now int64, d *weir.Decision) error {
 		return fmt.Errorf("NextAfter %d µs of a key that has spent nothing, want 0", next)
 	case left != k.burst && !k.fitsFrom(now+next, left+1):
 		return fmt.Errorf("NextAfter %d µs, Remaining %d; one more fits then: %v, one µs earlier: %v", next, left, k.fit(now+next, left+1), k.fit(now+next-1, left+1))
-	case !k.fit(now+reset, k.burst) || !k.overdue() && reset > 0 && k.fit(now+reset-1, k.burst):
-		return fmt.Errorf("ResetAfter %d µs; the whole capacity fits then: %v, one µs earlier: %v", reset, k.fit(now+reset, k.burst), k.fit(now+reset-1, k.burst))
+	case !k.overdue() && (!k.whole(now+reset) || reset > 0 && k.whole(now+reset-1)), !k.fit(now+reset, k.burst):
+		return fmt.Errorf("ResetAfter %d µs; nothing counts then: %v, one µs earlier: %v", reset, k.whole(now+reset), k.whole(now+reset-1))
 	}
 	return nil
 }
@@ -272,7 +279,8 @@ func randomLimit(r *rand.Rand) weir.Limit {
 		{1 + r.Int64N(50), time.Duration(1+r.Int64N(60)) * time.Second},
 	}
 	rate := rates[r.IntN(len(rates))]
-	bursts := []int64{rate.quota, 1, max(1, rate.quota/3), rate.quota + 1, 3 * rate.quota}
+	each := (rate.quota-1)/rate.period.Microseconds() + 1 // a µs
+	bursts := []int64{rate.quota, each, max(each, rate.quota/3), rate.quota + 1, 3 * rate.quota}
 	burst := bursts[r.IntN(len(bursts))]
 	switch r.IntN(8) {
 	case 0:
@@ -376,8 +384,8 @@ func TestOracle(t *testing.T) {
 }
 
 // TestQueueOracle compares the leaky bucket as a queue with its definition: a charge of n
-// units delays the next one by n·period/quota, charges depart at whole microseconds, and
-// the bucket never holds more than its capacity.
+// units delays the next one by n·period/quota, a charge departs in the whole microsecond of its
+// turn, and the bucket never holds more than its capacity.
 func TestQueueOracle(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 2))
@@ -386,7 +394,7 @@ func TestQueueOracle(t *testing.T) {
 		if r.IntN(4) == 0 {
 			quota, period = 3, 1_000_000
 		}
-		capacity := 1 + r.Int64N(3*quota)
+		capacity := quota/period + 1 + r.Int64N(3*quota)
 		limit := algorithms.LeakyBucket(capacity, quota, time.Duration(period)*time.Microsecond)
 		now := int64(1_700_000_000_000_000)
 		q := queue{quota: quota, period: period, capacity: capacity}
@@ -424,8 +432,8 @@ type queue struct {
 // for the charge, and that its wait is at most within.
 func (q *queue) admits(now, cost, within int64) (wait int64, ok bool) {
 	level := max(0, q.free-now*q.quota) // in units times period
-	wait = (level + q.quota - 1) / q.quota
-	return wait, level+cost*q.period <= q.capacity*q.period && wait <= within
+	wait = level / q.quota
+	return wait, level+cost*q.period < meterRoom(q.quota, q.capacity, q.period) && wait <= within
 }
 
 // check compares a decision with the definition, and records the charge.

@@ -1,10 +1,6 @@
 package algorithms
 
-import (
-	"math/bits"
-
-	"github.com/seed83679106/weir"
-)
+import "github.com/seed83679106/weir"
 
 // A debt is overdue if it is more than the limit holds. A larger limit of the same name has
 // written it: the limit of another tier, or the same limit before a change.
@@ -24,7 +20,7 @@ import (
 //
 // Second, A never exceeds the burst of M. A charge on top of an overdue debt costs no more
 // than what has drained since At, so A does not grow. Any other charge fits into the burst of
-// its own limit, which is at most that of M.
+// its own limit, which is at most that of M. Only units that are forced come on top.
 //
 // So M never owes more than its burst and would admit each of these charges. All limits
 // together therefore admit at most Burst + Quota − 1 units of M in any span of M's period.
@@ -34,29 +30,18 @@ import (
 // not convert the debt, because each conversion would round it up, and the debt could
 // grow beyond 2^53.
 
-// maxReset is the most µs for which a state is kept, however slowly its debt drains.
-const maxReset = weir.MaxTicks
-
-// overdue returns the debt at an instant that is not before s.At, in ticks of the limit
-// that has written the debt. The debt drains in steps. The results own and stored are
-// what a step is worth: in ticks of this limit, and in ticks of the debt. If a unit is
-// worth the same number of ticks under both limits, a step is one tick. Otherwise a step
-// is one unit.
-func (m meter) overdue(s *weir.State, at int64) (debt, own, stored int64) {
-	own, stored = m.unit, s.B
-	if stored == own {
-		own, stored = 1, 1
+// overdue returns the whole debt at an instant that is not before s.At, in ticks of the limit
+// that has written the debt. If a unit is worth the same number of ticks under both limits, the
+// debt drains in ticks, and otherwise in whole units.
+func (m meter) overdue(s *weir.State, at int64) int64 {
+	debt, drained := min(s.A, mostOwed), m.drained(at-s.At)
+	if s.B == m.unit {
+		return max(0, debt-drained)
 	}
-	debt = min(s.A, weir.MaxTicks)
-	hi, drained := bits.Mul64(uint64(at-s.At), uint64(m.rate))
-	if hi > 0 || drained > 1<<52 {
-		drained = 1 << 52
+	if n := drained / m.unit; n < ceilDiv(debt, s.B) {
+		return debt - n*s.B
 	}
-	n := int64(drained) / own
-	if n >= ceilDiv(debt, stored) {
-		return 0, own, stored
-	}
-	return debt - n*stored, own, stored
+	return 0
 }
 
 // stepOver is meter.step for an overdue debt. seen is the part of the debt that the limit
@@ -74,14 +59,7 @@ func (m meter) stepOver(s *weir.State, d *weir.Decision, seen, now, at, cost int
 		}
 		*s = m.charged(s, at, cost)
 	case cost < 0:
-		debt := min(s.A, weir.MaxTicks)
-		if n := givenBack(cost); n < ceilDiv(debt, s.B) {
-			*s = weir.State{At: s.At, A: debt - n*s.B, B: s.B}
-		} else if at == now {
-			*s = weir.State{}
-		} else {
-			*s = weir.State{At: at, B: m.unit}
-		}
+		*s = m.refunded(*s, now, givenBack(cost))
 	}
 	m.viewOver(s, at).decide(d, now, at, 0, true)
 }
@@ -91,11 +69,7 @@ func (m meter) viewOver(s *weir.State, at int64) view {
 	seen, over := m.debt(s, at)
 	v := m.view(seen)
 	if over {
-		debt, own, stored := m.overdue(s, at)
-		v.reset = maxReset
-		if hi, ticks := bits.Mul64(uint64(ceilDiv(debt, stored)), uint64(own)); hi == 0 && ticks < 1<<53 {
-			v.reset = min(maxReset, ceilDiv(int64(ticks), m.rate))
-		}
+		v.reset = min(maxReset, ceilDiv(m.convert(m.overdue(s, at), s.B), m.rate))
 	}
 	return v
 }
@@ -104,26 +78,33 @@ func (m meter) viewOver(s *weir.State, at int64) view {
 // when the charge is spent. If the whole debt has drained by then, only the charge is
 // owed.
 func (m meter) charged(s *weir.State, at, cost int64) weir.State {
-	debt, _, _ := m.overdue(s, at)
+	debt := m.overdue(s, at)
 	if debt == 0 {
 		return weir.State{At: at, A: cost * m.unit, B: m.unit}
 	}
 	return weir.State{At: at, A: debt + cost*s.B, B: s.B}
 }
 
-// cancelOver gives back n units that were to be spent at one instant, the parameter at,
-// if they were the last charge and that instant has not passed. Otherwise the units stay
-// spent.
-func (m meter) cancelOver(s weir.State, now, at, n int64) weir.State {
-	if at != s.At || at < now {
+// refunded returns the state after n units of an overdue debt were given back.
+func (m meter) refunded(s weir.State, now, n int64) weir.State {
+	switch debt := min(s.A, mostOwed); {
+	case n < ceilDiv(debt, s.B):
+		return weir.State{At: s.At, A: debt - n*s.B, B: s.B, C: max(0, s.C-n*s.B)}
+	case s.At <= now:
+		return weir.State{}
+	}
+	return weir.State{At: s.At, B: m.unit}
+}
+
+// cancelOver gives back n units that were to be spent at one instant, the parameter at. If
+// they were not the last charge, some of them may have drained, and other limits may have
+// drained them faster than this limit. They then reduce only what was forced.
+func (m meter) cancelOver(s weir.State, now, at, n, drained int64) weir.State {
+	if at < s.At {
+		n = min(n-ceilDiv(drained, m.unit), s.C/s.B)
+	}
+	if n <= 0 {
 		return s
 	}
-	debt := min(s.A, weir.MaxTicks)
-	if n >= ceilDiv(debt, s.B) {
-		if at == now {
-			return weir.State{}
-		}
-		return weir.State{At: at, B: m.unit}
-	}
-	return weir.State{At: at, A: debt - n*s.B, B: s.B}
+	return m.refunded(s, now, n)
 }

@@ -42,3 +42,8 @@ func (tokenBucket) Meter(l *weir.Limit) (unit, rate, full int64) { return meterO
 func (tokenBucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
 	return meterOf(l).cancel(s, now, at, n)
 }
+
+// Force implements weir.Forcer.
+func (tokenBucket) Force(s weir.State, l *weir.Limit, at, cost int64) weir.State {
+	return meterOf(l).force(s, at, cost)
+}

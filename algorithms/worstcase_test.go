@@ -16,8 +16,9 @@ import (
 // The tests reach these numbers and find no more. The reasons:
 //
 // A meter may owe nothing when the span begins, so B units fit at once. In each of the
-// P − 1 µs that are left, L/P units drain. The sum is B + ⌊L(P−1)/P⌋, which is B + L − 1 if
-// L ≤ P.
+// P − 1 µs that are left, L/P units drain. A unit also fits if it becomes free in the last µs,
+// but not at its end: L/P − 1/P units more, or 1 − 1/P if L > P. The sum is B + L − 1 if
+// L ≤ P, and less otherwise.
 //
 // A fixed window may be filled at its last instant, and the next window at its first: 2L.
 //
@@ -41,7 +42,7 @@ func meterWorst(l weir.Limit) int64 {
 	if b == 0 {
 		b = l.Quota
 	}
-	return b + l.Quota*(p-1)/p
+	return b + (l.Quota*(p-1)+min(l.Quota, p)-1)/p
 }
 
 func fixedWorst(l weir.Limit) int64 {
@@ -299,7 +300,7 @@ func stateKey(s weir.State) string {
 // for small limits. Some of these limits allow more than one unit per µs.
 func TestWorstCaseExhaustive(t *testing.T) {
 	sizes := []struct{ quota, burst, period int64 }{
-		{1, 1, 1}, {3, 2, 1}, {1, 1, 2}, {2, 3, 2}, {3, 3, 2}, {1, 2, 3}, {2, 1, 3}, {4, 4, 3}, {2, 2, 4}, {3, 5, 4},
+		{1, 1, 1}, {3, 3, 1}, {3, 4, 1}, {1, 1, 2}, {2, 3, 2}, {3, 3, 2}, {1, 2, 3}, {2, 1, 3}, {4, 4, 3}, {2, 2, 4}, {3, 5, 4},
 		{1, 3, 5}, {3, 2, 5}, {5, 3, 5}, {6, 2, 5}, {2, 2, 7}, {3, 3, 7}, {4, 2, 8}, {2, 3, 9},
 	}
 	for _, size := range sizes {
@@ -368,6 +369,7 @@ func TestWorstCaseRandom(t *testing.T) {
 		if r.IntN(3) == 0 {
 			period = 1_000_000
 		}
+		burst += (quota - 1) / period // a smaller burst could not keep the rate
 		within := time.Duration(r.Int64N(3*period)) * time.Microsecond
 		for _, l := range all(quota, burst, time.Duration(period)*time.Microsecond) {
 			if l.Algorithm.Name() == "leaky-bucket" {
@@ -385,8 +387,8 @@ func TestWorstCaseRandom(t *testing.T) {
 // whatever the capacity. The n units of one charge leave together and delay the charges
 // behind them by n·period/leak. The units before the last charge of a span are therefore
 // fewer than leak, and the span has at most leak − 1 + n units, with n up to the
-// capacity. The bound also holds if some callers wait and others do not, because the
-// bucket is empty when a charge leaves the queue.
+// capacity. The bound also holds if some callers wait and others do not, because it is the bound
+// of a meter.
 func TestWorstCaseQueue(t *testing.T) {
 	const second = 1_000_000
 	const start = 1_700_000_000 * second
@@ -410,7 +412,8 @@ func TestWorstCaseQueue(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 4))
 	for range 3000 {
-		capacity, leak, period := 1+r.Int64N(12), 1+r.Int64N(8), 1+r.Int64N(50)
+		leak, period := 1+r.Int64N(8), 1+r.Int64N(50)
+		capacity := (leak-1)/period + 1 + r.Int64N(12)
 		l := algorithms.LeakyBucket(capacity, leak, time.Duration(period)*time.Microsecond)
 		within := time.Duration(1+r.Int64N(5*period)) * time.Microsecond
 		if got := greedy(r, l, within, 40).most(period); got > capacity+leak-1 {

@@ -4,12 +4,14 @@ import (
 	"archive/zip"
 	"go/build"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 )
 
@@ -166,6 +168,23 @@ func TestCalendarFarFromUTC(t *testing.T) {
 	for _, offset := range []int{-1 << 31, -40 * 3600, 40 * 3600, 1<<31 - 1} {
 		for _, unit := range units {
 			walkWindows(t, unit, time.FixedZone("", offset), now, now+1)
+		}
+	}
+}
+
+// TestEdgesEnd: Edges and Take return for every instant, also for one that no store has. Before
+// there was a bound, an instant beyond those of package time ended the process.
+func TestEdgesEnd(t *testing.T) {
+	for _, unit := range []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month} {
+		for _, zone := range []*time.Location{time.UTC, time.FixedZone("", 3600)} {
+			for _, at := range []int64{math.MinInt64, math.MinInt64 + 1, -1 << 62, -1 << 53, 0, 1 << 53, 1 << 62, math.MaxInt64} {
+				l := algorithms.Calendar(1, unit, zone)
+				edges := l.Algorithm.(interface{ Edges(at int64) []int64 }).Edges(at)
+				if at > -1<<60 && at < 1<<60 && (edges[1] > at || edges[2] <= at) {
+					t.Errorf("%v: the second window around %d is [%d, %d)", l, at, edges[1], edges[2])
+				}
+				l.Algorithm.Take(weir.State{At: at, A: 1, B: at, Until: at}, &l, at, 1)
+			}
 		}
 	}
 }

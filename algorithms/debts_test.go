@@ -1,0 +1,331 @@
+package algorithms_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// A debtor is the definition of a meter whose units are spent, forced, given back, cancelled and
+// forgotten, under limits that change but have one period. Amounts are in ticks: a unit is
+// worth period ticks, and as many ticks drain in a µs as the quota has units.
+//
+// What is owed is a level. It rises by what is spent, and drains at the rate of the limit that
+// decides next. The debtor does not keep the level. It computes the level from all that was spent
+// and has drained: from some unit on, more was spent than has drained.
+type debtor struct {
+	period  int64
+	spent   []owed
+	drained int64 // what has drained until last, whether it was owed or not
+	last    int64 // when the newest unit is spent
+	forced  int64 // how much of the level at last is beyond the capacity because it was forced
+}
+
+// An owed has ticks that were spent when so much had drained.
+type owed struct{ ticks, drained int64 }
+
+// level returns what is owed at t, which is not before last.
+func (b *debtor) level(l *weir.Limit, t int64) (level int64) {
+	drained, since := b.drained+(t-b.last)*l.Quota, int64(0)
+	for _, s := range slices.Backward(b.spent) {
+		since += s.ticks
+		level = max(level, since-(drained-s.drained))
+	}
+	return level
+}
+
+// counts returns what a limit counts of the level at t, and whether that is less than all. Of
+// what was not forced, the limit counts no more than its room.
+func (b *debtor) counts(l *weir.Limit, t int64) (counts int64, over bool) {
+	all := b.level(l, b.last)
+	counts = min(all, b.room(l)+b.forced)
+	return max(0, counts-(t-b.last)*l.Quota), counts < all
+}
+
+func (b *debtor) room(l *weir.Limit) int64 { return meterRoom(l.Quota, l.Burst, b.period) - 1 }
+
+func (b *debtor) fits(l *weir.Limit, t, n int64) bool {
+	if t < b.last || n > l.Burst {
+		return false
+	}
+	counts, _ := b.counts(l, t)
+	return counts+n*b.period <= b.room(l)
+}
+
+// move makes t the instant of the newest unit.
+func (b *debtor) move(l *weir.Limit, t int64) {
+	drained := (t - b.last) * l.Quota
+	if len(b.spent) == 0 {
+		drained = 0 // nothing is owed; the sum could overflow
+	}
+	b.last, b.drained, b.forced = t, b.drained+drained, max(0, b.forced-drained)
+}
+
+func (b *debtor) spend(l *weir.Limit, t, n int64) {
+	b.move(l, t)
+	b.spent = append(b.spent, owed{n * b.period, b.drained})
+}
+
+// force spends units that need not fit. No more is owed than drains in 2^50 µs, and no more than
+// 2^52 ticks.
+func (b *debtor) force(l *weir.Limit, t, n int64) {
+	most := min(l.Quota, 4) << 50
+	n = min(n, max(0, most-b.level(l, t))/b.period)
+	if n == 0 {
+		return
+	}
+	counts, _ := b.counts(l, t)
+	b.spend(l, t, n)
+	b.forced = max(b.forced, counts+n*b.period-b.room(l))
+}
+
+// lower takes back the newest ticks.
+func (b *debtor) lower(ticks int64) {
+	b.forced = max(0, b.forced-ticks)
+	for n := len(b.spent); ticks > 0 && n > 0; n = len(b.spent) {
+		k := min(ticks, b.spent[n-1].ticks)
+		if ticks -= k; k == b.spent[n-1].ticks {
+			b.spent = b.spent[:n-1]
+		} else {
+			b.spent[n-1].ticks -= k
+		}
+	}
+}
+
+// giveBack gives back the newest n units. If the limit counts less than all, the instant of the
+// newest unit stays.
+func (b *debtor) giveBack(l *weir.Limit, now, n int64) {
+	t := max(now, b.last)
+	if _, over := b.counts(l, t); !over {
+		b.move(l, t)
+	}
+	b.lower(min(n, 1<<53/b.period) * b.period)
+	b.renew(l, now)
+}
+
+// renew forgets the key if nothing is owed.
+func (b *debtor) renew(l *weir.Limit, now int64) {
+	if b.level(l, b.last) > 0 {
+		return
+	}
+	b.spent, b.drained, b.forced = nil, 0, 0
+	if b.last <= now {
+		b.last = 0
+	}
+}
+
+// cancel gives back n units that were spent at an instant, without those that may have drained
+// before the newest unit was spent. If the limit counts less than all, it takes back older units
+// only as far as units were forced.
+func (b *debtor) cancel(l *weir.Limit, now, at, n int64) {
+	if at > b.last || len(b.spent) == 0 && at < now {
+		return
+	}
+	drained, level := (b.last-at)*l.Quota, b.level(l, b.last)
+	if _, over := b.counts(l, b.last); over {
+		if at < b.last {
+			n = min(n-(drained+b.period-1)/b.period, b.forced/b.period)
+		}
+		b.lower(max(0, n) * b.period)
+		b.renew(l, now)
+		return
+	}
+	back := n * b.period
+	if alone := at == b.last && at >= now || level+drained < back+b.period; !alone {
+		back -= drained
+	}
+	if back <= 0 {
+		return
+	}
+	b.move(l, max(now, b.last))
+	spare := max(0, back-b.level(l, b.last))
+	b.lower(back)
+	if spare > 0 {
+		b.last = max(now, b.last-spare/l.Quota)
+	}
+	b.renew(l, now)
+}
+
+// check compares a decision with the definition. The charge was not spent if it was refused.
+func (b *debtor) check(l *weir.Limit, now, cost int64, d *weir.Decision) error {
+	retry := now + d.RetryAfter.Microseconds()
+	switch {
+	case d.Allowed || d.RetryAfter == weir.Never && cost > l.Burst:
+	case cost > l.Burst || !b.fits(l, retry, cost) || b.fits(l, retry-1, cost):
+		return fmt.Errorf("fits after RetryAfter: %v, one µs earlier: %v", b.fits(l, retry, cost), b.fits(l, retry-1, cost))
+	}
+	t := max(now, b.last)
+	counts, _ := b.counts(l, t)
+	left, next := max(0, b.room(l)-counts)/b.period, now+d.NextAfter.Microseconds()
+	if now < b.last {
+		left = 0
+	}
+	whole := t - now + min(weir.MaxTicks, (b.level(l, t)+l.Quota-1)/l.Quota)
+	switch {
+	case d.Remaining != left:
+		return fmt.Errorf("want %d remaining", left)
+	case left == l.Burst && d.NextAfter != 0, left < l.Burst && (!b.fits(l, next, left+1) || b.fits(l, next-1, left+1)):
+		return fmt.Errorf("one more fits after NextAfter: %v, one µs earlier: %v", b.fits(l, next, left+1), b.fits(l, next-1, left+1))
+	case d.ResetAfter.Microseconds() != whole:
+		return fmt.Errorf("want ResetAfter %d µs", whole)
+	}
+	return nil
+}
+
+// debtLimits returns limits of one algorithm and period.
+func debtLimits(r *rand.Rand) (limits []weir.Limit) {
+	kind, period := r.IntN(3), []int64{1 + r.Int64N(50), 1 + r.Int64N(1000), 1_000_000, 60_000_000, 3_600_000_000}[r.IntN(5)]
+	for range 1 + r.IntN(3) {
+		quota := []int64{1, 1 + r.Int64N(12), 1 + r.Int64N(1000)}[r.IntN(3)]
+		burst := (quota-1)/period + []int64{1, 1 + r.Int64N(10), quota, 1 + r.Int64N(2000)}[r.IntN(4)]
+		limits = append(limits, all(quota, burst, time.Duration(period)*time.Microsecond)[kind])
+	}
+	return limits
+}
+
+// A debtTest makes random transactions and compares each with a debtor.
+type debtTest struct {
+	*rand.Rand
+	debtor
+	limits []weir.Limit
+	states []weir.State
+	now    int64
+	paid   []payment
+	log    []string
+}
+
+// A payment is a charge that was spent, and the debtor before it.
+type payment struct {
+	weir.Transaction
+	before debtor
+}
+
+// TestDebts compares meters with their definition, through random sequences of charges, forced
+// charges, reservations, refunds of the newest units and of those of one instant, cancellations,
+// resets, changes of quota and burst, and steps of the clock. The environment variable
+// WEIR_ORACLE sets the number of decisions.
+func TestDebts(t *testing.T) {
+	decisions := 500_000
+	if testing.Short() {
+		decisions = 50_000
+	}
+	if n, err := strconv.Atoi(os.Getenv("WEIR_ORACLE")); err == nil {
+		decisions = n
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 16))
+	const length = 40
+	for range decisions / length {
+		b := &debtTest{Rand: r, limits: debtLimits(r), states: make([]weir.State, 1), now: 1_700_000_000_000_000 + r.Int64N(1e12)}
+		b.period = b.limits[0].Period.Microseconds()
+		for range length {
+			if err := b.step(); err != nil {
+				t.Fatalf("seed %d: %v\n%v", seed, err, b.log)
+			}
+		}
+	}
+}
+
+// step makes a transaction, compares its decision, and moves the clock.
+func (b *debtTest) step() error {
+	tx, undone := b.transaction()
+	c, before, state := &tx.Charges[0], b.debtor, b.states[0]
+	before.spent = slices.Clone(before.spent)
+	within, undo := tx.Within, tx.Undo
+	tx.Decide(b.now, b.states)
+	d := &tx.Decisions[0]
+	b.log = append(b.log, fmt.Sprintf("%d: %v cost %d of %d, within %v, force %v, forget %v: %+v, wait %v\n%+v -> %+v\n",
+		b.now, c.Limit, c.Cost, c.Spent, within, tx.Force, tx.Forget, *d, tx.Wait, state, b.states[0]))
+	switch {
+	case undone == nil:
+		if err := b.follow(&tx); err != nil {
+			return err
+		}
+	case len(undo) > 0 && state.At == undo[0].After.At && state.A == undo[0].After.A && state.B == undo[0].After.B:
+		b.debtor = undone.before
+	default:
+		b.cancel(&c.Limit, b.now, c.Spent, -c.Cost)
+	}
+	if err := b.check(&c.Limit, b.now, c.Cost, d); err != nil {
+		return err
+	}
+	if c.Cost > 0 && d.Allowed && !tx.Forget && c.Cost < 1<<50 {
+		b.paid = append(b.paid, payment{tx, before})
+	}
+	unit := b.period/c.Limit.Quota + 1
+	steps := []int64{0, 0, 1, b.Int64N(unit + 1), b.Int64N(3*b.period + 1), d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), d.ResetAfter.Microseconds() - 1,
+		d.ResetAfter.Microseconds() / 2, -b.Int64N(b.period + 1)}
+	if d.RetryAfter != weir.Never {
+		steps = append(steps, d.RetryAfter.Microseconds(), d.RetryAfter.Microseconds()-1)
+	}
+	if step := steps[b.IntN(len(steps))]; b.now+step < 1<<52 {
+		b.now += step
+	}
+	return nil
+}
+
+// transaction returns a random transaction. If it gives back a payment, undone is that payment.
+func (b *debtTest) transaction() (tx weir.Transaction, undone *payment) {
+	l := b.limits[b.IntN(len(b.limits))]
+	tx.Charges = []weir.Charge{{Limit: l, Cost: []int64{1, 1 + b.Int64N(l.Burst), l.Burst, l.Burst + 1}[b.IntN(4)]}}
+	switch c := &tx.Charges[0]; b.IntN(10) {
+	case 0, 1:
+		tx.Force = true
+		if b.IntN(2) == 0 {
+			c.Cost = []int64{1 + b.Int64N(3*l.Burst), 1 + b.Int64N(5000), 1 + b.Int64N(5000), math.MaxInt64}[b.IntN(4)]
+		}
+	case 2:
+		c.Cost = []int64{0, -c.Cost, -1 - b.Int64N(5000), math.MinInt64}[b.IntN(4)]
+	case 3:
+		tx.Forget = b.IntN(8) == 0
+	case 4, 5:
+		if n := len(b.paid); n > 0 {
+			i := b.IntN(n)
+			was := b.paid[i]
+			b.paid = slices.Delete(b.paid, i, i+1)
+			c.Cost, c.Spent = -was.Charges[0].Cost, was.Decisions[0].At
+			if b.IntN(3) > 0 {
+				tx.Undo = slices.Clone(was.Undo)
+			}
+			return tx, &was
+		}
+	case 6, 7:
+		if l.Algorithm.Name() != "leaky-bucket" { // TestQueueOracle tests its queue
+			tx.Within = time.Duration(b.Int64N(3*b.period)) * time.Microsecond
+		}
+	}
+	return tx, nil
+}
+
+// follow checks what a transaction has spent, and tells the debtor.
+func (b *debtTest) follow(tx *weir.Transaction) error {
+	c, d, at := &tx.Charges[0], &tx.Decisions[0], b.now+tx.Wait.Microseconds()
+	l := &c.Limit
+	switch {
+	case tx.Forget:
+		b.debtor = debtor{period: b.period}
+	case tx.Force:
+		at = max(b.now, b.last)
+		b.force(l, at, c.Cost)
+	case c.Cost < 0:
+		b.giveBack(l, b.now, -max(c.Cost, -math.MaxInt64))
+	case c.Cost > 0 && d.Allowed:
+		if tx.Wait > tx.Within || !b.fits(l, at, c.Cost) || tx.Wait > 0 && b.fits(l, at-1, c.Cost) {
+			return fmt.Errorf("spent; fits then: %v, one µs earlier: %v", b.fits(l, at, c.Cost), b.fits(l, at-1, c.Cost))
+		}
+		b.spend(l, at, c.Cost)
+	case c.Cost > 0 && b.fits(l, b.now, c.Cost):
+		return fmt.Errorf("refused, though it fits")
+	}
+	if d.At != at {
+		return fmt.Errorf("At is %d, want %d", d.At, at)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package algorithms
+
+import (
+	"math"
+	"math/big"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// Redundant reports whether the limit l never refuses a unit that another limit of the same
+// rule admits. The two limits are charged together under one key, so each counts only units
+// that both have admitted. weir.New refuses a redundant limit.
+//
+// These methods find plain cases only. They may return false for a redundant limit, but must
+// not return true for any other limit. A leaky bucket is never redundant, because it spaces
+// requests that wait, and neither are requests in flight.
+
+func (gcra) Redundant(l, other *weir.Limit) bool        { return slackens(l, other) }
+func (tokenBucket) Redundant(l, other *weir.Limit) bool { return slackens(l, other) }
+
+func (fixedWindow) Redundant(l, other *weir.Limit) bool {
+	_, aligned := other.Algorithm.(fixedWindow)
+	aligned = aligned && (l.Period%other.Period == 0 || other.Period%l.Period == 0)
+	return most(other, l.Period, aligned) <= l.Quota
+}
+
+func (slidingLog) Redundant(l, other *weir.Limit) bool {
+	return most(other, l.Period, false) <= l.Quota
+}
+
+func (inFlight) Redundant(_, _ *weir.Limit) bool { return false }
+
+func (anchoredWindow) Redundant(l, other *weir.Limit) bool {
+	return smaller(l, other) || most(other, l.Period, false) <= l.Quota // windows of the same period begin together
+}
+
+func (slidingWindow) Redundant(l, other *weir.Limit) bool { return smaller(l, other) }
+
+func (c calendar) Redundant(l, other *weir.Limit) bool {
+	if o, ok := other.Algorithm.(calendar); ok {
+		return c.location.String() == o.location.String() && windowsIn[c.unit][o.unit]*other.Quota <= l.Quota
+	}
+	return most(other, c.longest(l), false) <= l.Quota
+}
+
+// smaller reports whether other is l with the same or a smaller quota.
+func smaller(l, other *weir.Limit) bool {
+	return l.Algorithm == other.Algorithm && l.Period == other.Period && other.Quota <= l.Quota
+}
+
+// slackens reports whether other is a meter that is no larger than the meter l, and is
+// refilled no faster.
+func slackens(l, other *weir.Limit) bool {
+	return isMeter(other) && other.Capacity() <= l.Capacity() && rate(other).Cmp(rate(l)) <= 0
+}
+
+func isMeter(l *weir.Limit) bool {
+	switch l.Algorithm.(type) {
+	case gcra, tokenBucket, leakyBucket:
+		return true
+	}
+	return false
+}
+
+// rate returns how many units the limit admits per nanosecond in the long run.
+func rate(l *weir.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
+
+// most returns an upper bound of the units that the limit admits in any interval of length w:
+// the worst case in docs/algorithms.md, for w rounded up to whole periods. The parameter
+// aligned says that the interval consists of whole windows of the limit, or lies within one
+// window.
+func most(l *weir.Limit, w time.Duration, aligned bool) int64 {
+	periods := int64((w-1)/l.Period) + 1
+	if periods > math.MaxInt64/4/l.Quota {
+		return math.MaxInt64 // the product could overflow
+	}
+	switch l.Algorithm.(type) {
+	case gcra, tokenBucket, leakyBucket:
+		return periods*l.Quota + l.Capacity() - 1
+	case slidingLog:
+		return periods * l.Quota
+	case fixedWindow, anchoredWindow, slidingWindow:
+		if aligned {
+			return periods * l.Quota
+		}
+		return (periods + 1) * l.Quota // the interval may begin and end within a window
+	}
+	return math.MaxInt64 // calendar windows differ in length, requests in flight last any time
+}
+
+// longest returns the length of the longest window of a calendar. A zone's clock may be set
+// back by up to 26 hours: clocks are from 12 hours behind UTC to 14 ahead of it.
+func (c calendar) longest(l *weir.Limit) time.Duration {
+	w := l.Period
+	if c.unit == Month {
+		w = 31 * 24 * time.Hour
+	}
+	if c.location != nil && c.location != time.UTC {
+		w += 26 * time.Hour
+	}
+	return w
+}
+
+// windowsIn[a][b] is how many windows of unit b one window of unit a can touch, in the same
+// location.
+var windowsIn = [...][4]int64{
+	Day:   {Day: 1, Week: 1, Month: 1},
+	Week:  {Day: 7, Week: 1, Month: 2},
+	Month: {Day: 31, Week: 6, Month: 1},
+}
