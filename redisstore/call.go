@@ -56,7 +56,7 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		}
 		cmds, err := s.send(ctx, c)
 		if err == nil {
-			err = c.explain(cmds[0])
+			err = c.explain(s, cmds[0])
 		}
 		at, ok := beyondEdges(err)
 		if !ok {
@@ -67,7 +67,7 @@ func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) e
 		// the windows that the script got.
 		around = append(around, at)
 	}
-	return fault(&t.Charges[0], "the windows of a calendar lie out of reach")
+	return faultOf(&t.Charges[0], "the windows of a calendar lie out of reach")
 }
 
 // mostCharges bounds the charges of a transaction. A command has up to two arguments for each
@@ -82,7 +82,8 @@ type call struct {
 	within int64 // see longestWait
 
 	*script
-	args []any // the arguments of the command; the method command sets the first two
+	ids  string // see idsOf
+	args []any  // the arguments of the command; the method command sets the first two
 }
 
 // prepare finds the script of c and writes the arguments of the call. The script gets the
@@ -98,12 +99,12 @@ func (s *Store) prepare(c *call, around []int64) error {
 	if err != nil {
 		return err
 	}
-	c.script = x
+	c.script, c.ids = x, idsOf(t)
 	if cost > 0 && own {
-		c.args = append(make([]any, 2, 7), 1, s.key(&t.Charges[0]), idsOf(t), c.numbers(cost))
+		c.args = append(make([]any, 2, 7), 1, s.key(&t.Charges[0]), c.ids, c.numbers(cost))
 	} else {
 		keys, rows := c.rows(s)
-		c.args = append(append(append(make([]any, 2, 6+len(keys)), len(keys)), keys...), idsOf(t), "", rows)
+		c.args = append(append(append(make([]any, 2, 6+len(keys)), len(keys)), keys...), c.ids, "", rows)
 	}
 	for i := range t.Charges {
 		if e, ok := t.Charges[i].Limit.Algorithm.(Edged); ok {
@@ -179,7 +180,7 @@ func (c *call) rows(s *Store) (keys []any, rows []byte) {
 	if t.AtMost > 0 {
 		times = -min(t.AtMost, weir.MaxTicks)
 	}
-	rows = pack(make([]byte, 0, 24+112*len(t.Charges)), c.within, delay, times)
+	rows = pack(make([]byte, 0, 24+120*len(t.Charges)), c.within, delay, times)
 	for i := range t.Charges {
 		charge := &t.Charges[i]
 		a := slices.Index(c.algorithms, charge.Limit.Algorithm.Name())
@@ -227,19 +228,19 @@ func numbersOf(l *weir.Limit) []int64 {
 	return []int64{l.Quota, int64(l.Period / time.Microsecond), l.Burst}
 }
 
-// undoOf returns the last seven numbers of the row of the i-th charge. If this charge gives
+// undoOf returns the last eight numbers of the row of the i-th charge. If this charge gives
 // back a reservation, they undo the reservation: At, A and B of the state after the
 // reservation, and the state before it. For a log they have only the instant of the state
 // before it.
 func undoOf(t *weir.Transaction, i int) []int64 {
 	if len(t.Undo) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Undo[i].After.At == 0 {
-		return []int64{0, 0, 0, -1, 0, 0, 0}
+		return []int64{0, 0, 0, -1, 0, 0, 0, 0}
 	}
 	u := &t.Undo[i]
 	if u.Log {
-		return []int64{0, 0, 0, u.Before.At, 0, 0, 0}
+		return []int64{0, 0, 0, u.Before.At, 0, 0, 0, 0}
 	}
-	return []int64{u.After.At, u.After.A, u.After.B, u.Before.At, u.Before.A, u.Before.B, u.Until}
+	return []int64{u.After.At, u.After.A, u.After.B, u.Before.At, u.Before.A, u.Before.B, u.Until, u.Before.C}
 }
 
 // packEdges packs the edges of the windows around each of the instants, as Edged describes.
@@ -273,11 +274,11 @@ func idsOf(t *weir.Transaction) string {
 
 // explain fills in the results of the transactions of c. It decides them again in Go, from
 // the states that the script has found.
-func (c *call) explain(cmd once) error {
+func (c *call) explain(s *Store, cmd once) error {
 	first := &c.ts[0].Charges[0]
 	reply, err := cmd.Result()
 	if err != nil {
-		return c.blame(first, err)
+		return s.blame(c.script, first, err)
 	}
 	now, spent, states, err := c.read(reply)
 	if err != nil {
@@ -297,7 +298,7 @@ func (c *call) explain(cmd once) error {
 		}
 	}
 	if spent != 0 {
-		return fault(first, "Redis and Go decide differently: the Lua of an algorithm is not the same function as its Take")
+		return faultOf(first, "Redis and Go decide differently: the Lua of an algorithm is not the same function as its Take")
 	}
 	return nil
 }
@@ -309,59 +310,75 @@ func (c *call) explain(cmd once) error {
 // a text and packed doubles. The text has the seconds and microseconds of the time, how
 // often the script has spent the charges, and a semicolon. The doubles are the states,
 // which parseState reads. If nothing follows the semicolon, Redis knew none of the keys.
-// Before states that are not logs there may be the ids of their value. Nothing reads these
-// ids.
+// Before states that are not logs there may be the ids of their value. A reply of any other
+// form is an error: nothing is decided from it.
 func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
 	charges := c.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
-		return 0, 0, nil, fault(&charges[-n-1], unreadable)
+		return 0, 0, nil, faultOf(&charges[-n-1], unreadable)
 	}
 	text, _ := reply.(string)
 	seconds, text, _ := strings.Cut(text, " ")
 	micros, text, _ := strings.Cut(text, " ")
-	times, text, _ := strings.Cut(text, ";")
-	s, err1 := strconv.ParseInt(seconds, 10, 64)
-	µs, err2 := strconv.ParseInt(micros, 10, 64)
+	times, text, found := strings.Cut(text, ";")
+	s, err1 := strconv.ParseUint(seconds, 10, 33) // up to the year 2242, and s*1e6 < 2^53
+	µs, err2 := strconv.ParseUint(micros, 10, 32)
 	spent, err3 := strconv.ParseInt(times, 10, 64)
-	seen := text != ""
-	if !slices.ContainsFunc(charges, func(c weir.Charge) bool { return isLog(c.Limit.Algorithm) }) {
-		text = text[max(0, len(text)-32*len(charges)):]
+	text = strings.TrimPrefix(text, c.ids)
+	if cmp.Or(err1, err2, err3) != nil || µs >= 1e6 || !found || len(text)%8 != 0 {
+		return 0, 0, nil, faultOf(&charges[0], "the script's reply can't be read")
 	}
-	if cmp.Or(err1, err2, err3) != nil || len(text)%8 != 0 {
-		return 0, 0, nil, fault(&charges[0], "the script's reply can't be read")
-	}
-	numbers, ok := unpack(text)
 	states = make([]weir.State, len(charges))
+	numbers, ok := unpack(text)
+	seen := len(numbers) > 0
 	for i := range states {
 		if ok && seen {
 			states[i], numbers, ok = parseState(numbers, isLog(charges[i].Limit.Algorithm))
 		}
 		if !ok {
-			return 0, 0, nil, fault(&charges[i], unreadable)
+			return 0, 0, nil, faultOf(&charges[i], unreadable)
 		}
 	}
-	return s*1e6 + µs, spent, states, nil
+	if len(numbers) > 0 {
+		return 0, 0, nil, faultOf(&charges[0], "the script's reply can't be read")
+	}
+	return int64(s)*1e6 + int64(µs), spent, states, nil
 }
 
-// parseState reads a state and returns the numbers after it. A state is four numbers. A log
+// parseState reads a state and returns the numbers after it. A state is four numbers. The last
+// is Until, or −C if C is not 0. A log
 // begins with a count of the numbers that follow: At, Until, and pairs of a sum and an
 // instant. For an empty log the count is 0, and nothing follows. The pairs are the entries
 // that the arithmetic will need, in any order. An entry may occur more than once.
 func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool) {
 	if !log {
-		return weir.State{At: numbers[0], A: numbers[1], B: numbers[2], Until: numbers[3]}, numbers[4:], true
+		if len(numbers) < 4 {
+			return s, nil, false
+		}
+		last := numbers[3]
+		return weir.State{At: numbers[0], A: numbers[1], B: numbers[2], C: max(0, -last), Until: max(0, last)}, numbers[4:], true
+	}
+	if len(numbers) == 0 || numbers[0] < 0 || numbers[0] >= int64(len(numbers)) || numbers[0]%2 != 0 {
+		return s, nil, false
 	}
 	list, rest := numbers[1:1+numbers[0]], numbers[1+numbers[0]:]
 	if len(list) == 0 {
 		return s, rest, true
 	}
 	s.At, s.Until = list[0], list[1]
-	for i := 2; i+1 < len(list); i += 2 {
+	for i := 2; i < len(list); i += 2 {
 		s.Log = append(s.Log, weir.LogEntry{Sum: list[i], At: list[i+1]})
 	}
 	slices.SortFunc(s.Log, func(a, b weir.LogEntry) int { return cmp.Compare(a.Sum, b.Sum) })
 	s.Log = slices.Compact(s.Log)
-	return s, rest, len(list)%2 == 0
+	last := weir.LogEntry{}
+	for _, e := range s.Log {
+		if e.Sum <= last.Sum || e.At < last.At {
+			return s, rest, false
+		}
+		last = e
+	}
+	return s, rest, true
 }
 
 // decideOnly fills in the Decisions of t as if nothing was spent: Remaining includes the

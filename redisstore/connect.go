@@ -24,14 +24,16 @@ const (
 
 func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
 	most := maxCalls
+	var differ mismatch
 	if single, ok := rdb.(*redis.Client); ok {
 		o := single.Options()
+		differ.client = o
 		most = min(most, o.PoolSize)
 		if !o.ContextTimeoutEnabled {
 			rdb = single.WithTimeout(timeout + lateness)
 		}
 	}
-	return &queue{send: sendTo(rdb), timeout: timeout, most: most, window: firstWindow}
+	return &queue{send: sendTo(rdb), timeout: timeout, most: most, window: firstWindow, mismatch: differ}
 }
 
 // sendTo returns a function that sends commands in one round trip. Afterwards each command
@@ -67,7 +69,7 @@ func sendTo(rdb redis.UniversalClient) func(ctx context.Context, cmds []once) er
 func (q *queue) warm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.connect(time.Now())
+	q.connect(q.now())
 }
 
 // connect starts to make one more connection. It does nothing if enough connections are open
@@ -98,9 +100,12 @@ func (q *queue) dial() {
 	if answer := cmd.Err(); redis.HasErrorPrefix(answer, "WRONGPASS") || redis.HasErrorPrefix(answer, "NOAUTH") {
 		err = answer
 	}
+	if err != nil {
+		err = q.explain(err)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := time.Now()
+	now := q.now()
 	q.opening--
 	if err == nil {
 		q.open++
@@ -116,9 +121,7 @@ func (q *queue) dial() {
 // failAll tells all callers that wait why there is no connection.
 func (q *queue) failAll() {
 	for len(q.waiting) > 0 {
-		a := q.pop()
-		a.err = q.failure
-		close(a.done)
+		q.pop().finish(q.failure)
 	}
 }
 

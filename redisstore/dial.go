@@ -35,6 +35,9 @@ func (d *dials) DialHook(next redis.DialHook) redis.DialHook {
 		} else {
 			d.failed.Store(nil)
 		}
+		if err == nil {
+			conn = promptly(conn)
+		}
 		return conn, err
 	}
 }

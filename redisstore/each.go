@@ -21,13 +21,12 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 		return slices.Repeat([]error{err}, len(ts))
 	}
 	errs := make([]error, len(ts))
-	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
-	defer cancel()
+	budget := newBudget(ctx, s.timeout)
 	s.decideAll(budget, s.group(ts, errs), errs)
 	failed := false
 	for i, err := range errs {
 		if err != nil {
-			errs[i], failed = s.timeoutCause(budget, err), true
+			errs[i], failed = s.timeoutCause(ctx, s.judge(budget, ts[i], err)), true
 		}
 	}
 	if !failed {
@@ -113,7 +112,7 @@ func (s *Store) decideLine(ctx context.Context, calls []*call, errs []error) {
 	for i, c := range calls {
 		e := err
 		if e == nil {
-			e = c.explain(cmds[i])
+			e = c.explain(s, cmds[i])
 		}
 		if _, ok := beyondEdges(e); ok {
 			s.takeAlone(ctx, c, errs)

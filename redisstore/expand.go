@@ -32,7 +32,9 @@ func expand(text string, shape []shaped, of []int) string {
 		results, args := number.Replace("wait, at#, a#, b#, till#"), number.Replace("at#, a#, b#, till#, now, cost, x#, y#, z#")
 		if _, ok := c.algorithm.(Edged); ok {
 			edges++
-			args += fmt.Sprintf(", ARGV[%d]", edges)
+			args += fmt.Sprintf(", ARGV[%d], 0", edges)
+		} else {
+			args += ", nil, 0" // a value whose states have a C has other ids
 		}
 		take := copyTake(c.algorithm, results, strings.Split(args, ", "))
 		if take == "" {
@@ -56,11 +58,11 @@ func expand(text string, shape []shaped, of []int) string {
 	return strings.Replace(text, "TAKES", takes.String(), 1)
 }
 
-// takeOnly returns the part of an algorithm's Lua that take needs: everything above cancel
-// and queue. A function that a script defines and does not call would add 1 % to its time.
+// takeOnly returns the part of an algorithm's Lua that take needs: everything above cancel,
+// queue and force. A function that a script defines and does not call would add 1 % to its time.
 func takeOnly(a weir.Algorithm) string {
 	text := a.(Scripted).Lua()
-	for _, f := range []string{"cancel", "queue"} {
+	for _, f := range []string{"cancel", "queue", "force"} {
 		text, _, _ = strings.Cut(text, "local function "+f+"(")
 	}
 	return text

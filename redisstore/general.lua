@@ -7,21 +7,22 @@
 -- what does not fit), the shortest wait in µs, how often to spend the charges (-n: as often as
 -- they fit now, at most n times, as one charge), and a row for each charge. A row has the
 -- indexes of the algorithm and of the key, the cost, the three numbers of the limit, and
--- the instant of the units that a negative cost gives back (0: the newest). The last seven
+-- the instant of the units that a negative cost gives back (0: the newest). The last eight
 -- numbers of a row undo the charge that spent those units: at, a and b of the state after that
--- charge, and the state before it. For a log they have only the instant of the state before
+-- charge, and the state before it: at, a, b, till and c. For a log they have only the instant of the state before
 -- it, or -1. The arguments from ARGV[4] on have the edges for charges of Edged algorithms, in
 -- the order of the charges.
 if not rows then
   within, delay, times = struct.unpack('<ddd', ARGV[3])
   rows = {}
-  for from = 25, #ARGV[3], 112 do rows[#rows + 1] = {struct.unpack('<dddddddddddddd', ARGV[3], from)} end
+  for from = 25, #ARGV[3], 120 do rows[#rows + 1] = {struct.unpack('<ddddddddddddddd', ARGV[3], from)} end
   edges_from = 4
 end
 local forget, forced = within == -2, within == -3
 
 -- read returns a table of the states in a value, by id, and a list of the ids, in order. If
--- the value is damaged, it returns nothing.
+-- the value is damaged, it returns nothing. A state is at, a, b, till and c. If c is not 0, it
+-- stands in a second state of the same id.
 local function read(text)
   local from = string.find(text, ';', 1, true) or 0
   local states, ids = {}, {}
@@ -35,8 +36,13 @@ local function read(text)
     -- windows up to 2^51 µs.
     if s[4] - now > 4503599627370496 then return end -- 2^52 µs
     from = from + 32
-    ids[#ids + 1] = id
-    states[id] = s
+    if states[id] then
+      states[id][5] = s[1]
+    else
+      ids[#ids + 1] = id
+      s[5] = 0
+      states[id] = s
+    end
   end
   if #ids > 0 and from == #text then return states, ids end
 end
@@ -71,7 +77,7 @@ for _, value in ipairs(values) do
       if not value.ids then return -value.first end
     end
     for _, c in ipairs(value.charges) do
-      c.found = value.states[c.id] or {0, 0, 0, 0}
+      c.found = value.states[c.id] or {0, 0, 0, 0, 0}
       c.state = c.found
     end
   end
@@ -82,15 +88,15 @@ end
 local function take(c, at, cost)
   local s, f = c.state, c.algorithm
   if f.open then return (f.take(c, at, cost, c.quota, c.period)) end
-  local wait, next_at, a, b, till = f.take(s[1], s[2], s[3], s[4], at, cost, c.quota, c.period, c.burst, c.edges)
-  if wait == 0 then c.next = {next_at, a, b, till} end
+  local wait, next_at, a, b, till, owed = f.take(s[1], s[2], s[3], s[4], at, cost, c.quota, c.period, c.burst, c.edges, s[5])
+  if wait == 0 then c.next = {next_at, a, b, till, owed or 0} end
   return wait
 end
 
 local function queue(c, turn, cost)
   local s = c.state
-  local wait, room, at, a, b, till = c.algorithm.queue(s[1], s[2], s[3], s[4], now, turn, cost, c.quota, c.period, c.burst, c.edges)
-  if room then c.next = {at, a, b, till} end
+  local wait, room, at, a, b, till, owed = c.algorithm.queue(s[1], s[2], s[3], s[4], now, turn, cost, c.quota, c.period, c.burst, c.edges, s[5])
+  if room then c.next = {at, a, b, till, owed or 0} end
   return wait, room
 end
 
@@ -101,44 +107,28 @@ local function cancel(c)
     f.take(c, c.target, 0, c.quota, c.period)
     f.cancel(c, now, c.when, -c.cost, u[11] >= 0 and u[11] or nil)
   elseif u[8] > 0 and u[8] == s[1] and u[9] == s[2] and u[10] == s[3] then
-    c.next = {u[11], u[12], u[13], u[14]}
+    c.next = {u[11], u[12], u[13], u[14], u[15]}
   elseif f.cancel then
-    local at, a, b, till = f.cancel(s[1], s[2], s[3], s[4], now, c.when, -c.cost, c.quota, c.period, c.burst, c.edges)
-    if at then c.next = {at, a, b, till} end
+    local at, a, b, till, owed = f.cancel(s[1], s[2], s[3], s[4], now, c.when, -c.cost, c.quota, c.period, c.burst, c.edges, s[5])
+    if at then c.next = {at, a, b, till, owed or 0} end
   else
     take(c, c.target, c.cost)
   end
 end
 
--- force spends a charge even if it does not fit: see force.go in package weir.
+-- force spends a charge even if it does not fit: see Transaction.force in package weir.
 local function force(c)
-  local most = 562949953421312 -- 2^49
-  if not c.algorithm.metered then
-    local quota = c.quota
-    c.cost, c.quota = math.min(c.cost, most), 2 * most
-    c.forced = string.format(' at %.0f', c.target) -- forced charges may be spent at different instants
-    if take(c, c.target, c.cost) ~= 0 then c.cost = 0 end
-    c.quota = quota
+  local f, s = c.algorithm, c.state
+  if f.force then
+    local at, a, b, till, owed = f.force(s[1], s[2], s[3], s[4], c.target, c.cost, c.quota, c.period, c.burst, c.edges, s[5])
+    if at then c.next = {at, a, b, till, owed or 0} end
     return
   end
-  if c.target - now > 2 * most then return end
-  local unit, rate, full, s = c.quota, c.period, c.burst, c.state
-  local units = math.min(c.cost, math.floor(most / unit))
-  if s[2] <= 0 or s[3] == unit and s[2] <= full then
-    local debt = units * unit + math.max(0, s[2] - (c.target - s[1]) * rate)
-    if s[2] < 0 and s[3] == unit and s[1] > now then debt = debt + s[2] end
-    local over = math.max(0, debt - full)
-    local later = (over + -over % rate) / rate
-    debt = debt - later * rate
-    c.next = {c.target + later, debt, unit, c.target + later + math.max(0, (debt + -debt % rate) / rate)}
-    return
-  end
-  local first = math.min(units, math.floor(full / unit))
-  local wait = take(c, c.target, first)
-  if wait > 0 then take(c, c.target + wait, first) end
-  local over = (units - first) * unit
-  local later = (over + -over % rate) / rate
-  c.next[1], c.next[4] = c.next[1] + later, c.next[4] + later
+  local quota, most = c.quota, 562949953421312 -- 2^49
+  c.cost, c.quota = math.min(c.cost, most), 2 * most
+  c.forced = string.format(' at %.0f', c.target) -- forced charges may be spent at different instants
+  if take(c, c.target, c.cost) ~= 0 then c.cost = 0 end
+  c.quota = quota
 end
 
 local spent = 0
@@ -153,7 +143,7 @@ local function decide(n)
     c.next = nil
     c.target = math.max(now, c.state and c.state[1] or c.at)
     if forget then
-      c.next = {0, 0, 0, 0}
+      c.next = {0, 0, 0, 0, 0}
     elseif forced and cost > 0 then
       force(c)
     elseif cost > 0 and within > 0 and c.algorithm.queue then
@@ -225,7 +215,8 @@ for _, c in ipairs(charges) do
     reply[#reply + 1] = struct.pack('<d', #log)
     for i = 1, #log do reply[#reply + 1] = struct.pack('<d', log[i]) end
   else
-    reply[#reply + 1] = struct.pack('<dddd', unpack(c.found))
+    local s = c.found -- till is never below 0, and an algorithm that has c needs no till
+    reply[#reply + 1] = struct.pack('<dddd', s[1], s[2], s[3], s[5] > 0 and -s[5] or s[4])
   end
   if #reply > 100 then reply = {table.concat(reply)} end -- miniredis cannot join many more at a time
 end
@@ -238,7 +229,8 @@ end
 for _, value in ipairs(spent > 0 and values or {}) do
   local text, ids, changed, till = {}, {}, false, now
   local function keep(id, s, ends)
-    text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', unpack(s)), id
+    text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', s[1], s[2], s[3], s[4]), id
+    if s[5] > 0 then text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', s[5], 0, 0, s[4]), id end
     if #text > 100 then text, ids = {table.concat(text)}, {table.concat(ids, ',')} end
     till = math.max(till, ends)
   end
@@ -248,7 +240,7 @@ for _, value in ipairs(spent > 0 and values or {}) do
     for _, c in ipairs(value.charges) do
       changed = changed or c.changed
       value.states[c.id] = nil
-      keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0} or c.state, c.state[4])
+      keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0, 0} or c.state, c.state[4])
     end
     local most -- the end of the value's TTL; a state that is not charged does not put it off
     for _, id in ipairs(value.ids) do

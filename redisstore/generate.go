@@ -30,21 +30,28 @@ import (
 // decides like a key that was never seen: Redis then deletes the state. Numbers are float64:
 // return integers below 2^53, which are exact.
 //
+// The functions get two more arguments after burst: the edges of an Edged algorithm, or nothing,
+// and C of the state. take, queue and cancel return C of the next state after the four other
+// numbers, unless it is 0. It is 0 if it was 0.
+//
 // The Lua must define only locals, because a script may have the Lua of several algorithms.
 // Two algorithms with the same Name must have the same Lua, because a script has the Lua of
 // only one of them.
 //
-// The Lua of a weir.Queuer also defines queue, and the Lua of a weir.Canceler also defines
-// cancel. Both stand below take and below every function that take calls:
+// The Lua of a weir.Queuer also defines queue, the Lua of a weir.Canceler also defines cancel,
+// and the Lua of a weir.Forcer also defines force. They stand below take and below every function
+// that take calls:
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
+//	local function force(at, a, b, till, now, cost, quota, period, burst)
 //
-// In both functions now is the time of the clock, and may lie before the state's At. queue
+// In queue and cancel now is the time of the clock, and may lie before the state's At. queue
 // asks for a place in the queue at the instant turn or later. It returns the wait in µs,
 // whether there is room, and the four numbers of the next state. cancel gives back n of the
 // units that were spent at one instant, which it gets as its argument "of". It returns the
-// four numbers of the next state, or nothing if it finds no unit of that instant.
+// four numbers of the next state, or nothing if it finds no unit of that instant. force returns
+// the four numbers of the next state and its C, or nothing if it spends nothing.
 type Scripted interface {
 	Lua() string
 }
@@ -181,12 +188,14 @@ func (b *lua) algorithm(a weir.Algorithm, i int) {
 	if _, ok := a.(weir.Queuer); ok {
 		functions = append(functions, "queue")
 	}
+	if _, ok := a.(weir.Forcer); ok {
+		functions = append(functions, "force")
+	}
 	if isLog(a) {
 		functions = append(functions, "open_logs", "describe_log", "spend_logs")
 	}
 	_, edged := a.(Edged)
-	_, metered := a.(Metered)
-	fields := fmt.Sprintf("edged = %v, metered = %v", edged, metered)
+	fields := fmt.Sprintf("edged = %v", edged)
 	for _, f := range functions {
 		name, _, _ := strings.Cut(f, "_")
 		fields += fmt.Sprintf(", %s = %s", name, f)

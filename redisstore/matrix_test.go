@@ -83,11 +83,11 @@ var troubles = []trouble{
 		m.do("BGSAVE")
 	}, func(m *matrix) { m.do("CONFIG", "SET", "save", "") }, "redisstore: Redis answers: MISCONF ", false},
 	{"no permission", func(m *matrix) { m.do("ACL", "SETUSER", "default", "-evalsha", "-eval") },
-		func(m *matrix) { m.do("ACL", "SETUSER", "default", "+@all") }, "redisstore: Redis answers: NOPERM ", false},
+		func(m *matrix) { m.do("ACL", "SETUSER", "default", "+@all") }, "redisstore: the default user lacks +evalsha: NOPERM ", false},
 	{"a wrong password", func(m *matrix) {
 		m.do("CONFIG", "SET", "requirepass", "another")
 		m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-	}, func(m *matrix) { m.do("CONFIG", "SET", "requirepass", matrixPassword) }, "redisstore: Redis answers: WRONGPASS ", false},
+	}, func(m *matrix) { m.do("CONFIG", "SET", "requirepass", matrixPassword) }, "redisstore: the user or the password is wrong, or the user is disabled: WRONGPASS ", false},
 	{"too many clients", func(m *matrix) {
 		m.do("CONFIG", "SET", "maxclients", "1")
 		m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")

@@ -2,11 +2,14 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/internal/panics"
 )
 
 // overridesTimeout bounds one call for overrides. No request waits for it.
@@ -16,19 +19,19 @@ const overridesTimeout = 2 * time.Second
 // The field with the empty name is the version: the time of the newest change. The hash has
 // no TTL, so Redis evicts it only if the name of its maxmemory-policy begins with allkeys.
 //
-// loadOverrides returns names and texts in turn, and last the time in µs. If the version is
+// loadOverridesLua returns names and texts in turn, and last the time in µs. If the version is
 // still ARGV[1], it returns only the version and the time.
-var loadOverrides = redis.NewScript(`
+const loadOverridesLua = `
 local fields = {'', redis.call('HGET', KEYS[1], '') or ''}
 if fields[2] ~= ARGV[1] then fields = redis.call('HGETALL', KEYS[1]) end
 local t = redis.call('TIME')
 fields[#fields + 1] = string.format('%.0f', t[1] * 1000000 + t[2])
-return fields`)
+return fields`
 
-// saveOverride gets a name, a text, a duration in µs (0: without end), and how many overrides
+// saveOverrideLua gets a name, a text, a duration in µs (0: without end), and how many overrides
 // there may be. If there are already that many others, the script first removes the overrides
 // that have ended. It returns 1 if too many are left. An empty text removes the override.
-var saveOverride = redis.NewScript(`
+const saveOverrideLua = `
 local h, name, text = KEYS[1], ARGV[1], ARGV[2]
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -53,7 +56,12 @@ else
 end
 local newest = redis.call('HGET', h, '')
 redis.call('HSET', h, '', string.format('%.0f', math.max(now, (newest or 0) + 1)))
-return 0`)
+return 0`
+
+var (
+	loadOverrides = redis.NewScript(loadOverridesLua)
+	saveOverride  = redis.NewScript(saveOverrideLua)
+)
 
 func (s *Store) overridesKey() string { return s.prefix + "overrides" }
 
@@ -61,13 +69,43 @@ func (s *Store) overridesKey() string { return s.prefix + "overrides" }
 func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
 	defer cancel()
-	fields, err := loadOverrides.Run(ctx, s.rdb, []string{s.overridesKey()}, version).StringSlice()
-	var micros int64
+	cmd, err := s.run(ctx, loadOverrides, version)
 	if err == nil {
-		micros, err = strconv.ParseInt(fields[len(fields)-1], 10, 64)
+		kept, newest, now, err = readOverrides(cmd.StringSlice())
 	}
 	if err != nil {
-		return nil, "", now, fmt.Errorf("redisstore: overrides: %w", err)
+		return nil, "", now, s.overridesError(loadOverridesLua, err)
+	}
+	return kept, newest, now, nil
+}
+
+// run runs a script on the overrides. It returns a panic of the client as an error, because on
+// the goroutine of overrides.Live the panic would end the process.
+func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (cmd *redis.Cmd, err error) {
+	_, err = panics.Call("redisstore: the client panicked", func() error {
+		cmd = script.Run(ctx, s.rdb, []string{s.overridesKey()}, args...)
+		return cmd.Err()
+	})
+	return cmd, err
+}
+
+// overridesError explains an error of a script for overrides. If waiting does not help, it wraps
+// weir.ErrUnusable.
+func (s *Store) overridesError(lua string, err error) error {
+	return fmt.Errorf("redisstore: overrides: %w", s.say(quoteLine(lua, "overrides", err)))
+}
+
+// readOverrides reads the reply of loadOverridesLua.
+func readOverrides(fields []string, err error) (kept map[string]string, newest string, now time.Time, _ error) {
+	if err != nil {
+		return nil, "", now, err
+	}
+	if len(fields)%2 == 0 {
+		return nil, "", now, errors.New("the reply can't be read")
+	}
+	micros, err := strconv.ParseInt(fields[len(fields)-1], 10, 64)
+	if err != nil {
+		return nil, "", now, fmt.Errorf("the reply can't be read: %w", err)
 	}
 	kept = make(map[string]string, len(fields)/2)
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -82,9 +120,16 @@ func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[str
 func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
 	defer cancel()
-	n, err := saveOverride.Run(ctx, s.rdb, []string{s.overridesKey()}, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most)).Int()
+	cmd, err := s.run(ctx, saveOverride, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
 	if err != nil {
-		return false, fmt.Errorf("redisstore: overrides: %w", err)
+		return false, s.overridesError(saveOverrideLua, err)
+	}
+	n, err := cmd.Int()
+	if err == nil && n != 0 && n != 1 {
+		err = errors.New("the reply can't be read")
+	}
+	if err != nil {
+		return false, s.overridesError(saveOverrideLua, err)
 	}
 	return n == 1, nil
 }

@@ -109,8 +109,7 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 }
 
 func (q *queue) ask() error {
-	ctx, cancel := context.WithTimeout(context.Background(), q.timeout)
-	defer cancel()
+	ctx := newBudget(context.Background(), q.timeout)
 	return q.do(ctx, []once{{redis.NewCmd(ctx, "evalsha")}})
 }
 
@@ -138,10 +137,12 @@ func load(q *queue, rate int, d time.Duration) *sum {
 			switch err := q.ask(); {
 			case err == nil:
 				s.decided.Add(1)
+			case err == errLate:
+				s.late.Add(1)
 			case errors.Is(err, weir.ErrBusy):
 				s.refused.Add(1)
 				s.slowest.Store(max(s.slowest.Load(), int64(time.Since(begin))))
-			case errors.Is(err, context.DeadlineExceeded):
+			case err == ErrTimeout:
 				s.late.Add(1)
 			default:
 				s.other.Add(1)
@@ -307,13 +308,14 @@ func TestManyProcesses(t *testing.T) {
 }
 
 // TestFarther: if the round trip becomes longer under load, the queue decides all asks again
-// after a second. If the round trip then becomes shorter, the queue fails no ask.
+// after half a second. If the round trip then becomes shorter, the queue fails no ask.
 func TestFarther(t *testing.T) {
 	for _, c := range []struct {
 		near, far time.Duration
 		rate      int
 	}{
 		{200 * time.Microsecond, 17 * time.Millisecond, 1000}, // just longer than a good call takes
+		{time.Millisecond, 20 * time.Millisecond, 1000},
 		{200 * time.Microsecond, 20 * time.Millisecond, 5000},
 		{5 * time.Millisecond, 22 * time.Millisecond, 5000},
 	} {
@@ -327,9 +329,9 @@ func TestFarther(t *testing.T) {
 			}
 			load(q, c.rate, time.Second)
 			move(c.far)
-			load(q, c.rate, time.Second)
+			load(q, c.rate, time.Second/2)
 			if s := load(q, c.rate, time.Second); s.decided.Load() < s.all() {
-				t.Errorf("%+v: a second after the round trip became longer: got %v, want all decided", c, s)
+				t.Errorf("%+v: half a second after the round trip became longer: got %v, want all decided", c, s)
 			}
 			move(c.near)
 			if s := load(q, c.rate, time.Second); s.decided.Load() < s.all() {
@@ -420,8 +422,8 @@ func TestQueueHeeds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &far{rtt: 10 * time.Millisecond, dial: 40 * time.Millisecond}
 		q := f.queue(50 * time.Millisecond)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
+		own, cancel := context.WithCancel(t.Context())
+		ctx := newBudget(own, q.timeout)
 		time.AfterFunc(5*time.Millisecond, cancel)
 		begin := time.Now()
 		if err := q.do(ctx, []once{{redis.NewCmd(ctx, "evalsha")}}); !errors.Is(err, context.Canceled) || time.Since(begin) != 5*time.Millisecond {
@@ -448,7 +450,7 @@ func TestQueuePanic(t *testing.T) {
 			t.Fatal(err)
 		}
 		q.send = func(context.Context, []once) error { panic("a bug") }
-		if err := q.ask(); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		if err := q.ask(); err == nil || errors.Is(err, ErrTimeout) {
 			t.Errorf("got %v, want the panic", err)
 		}
 		q.send = f.send
@@ -456,6 +458,69 @@ func TestQueuePanic(t *testing.T) {
 			t.Errorf("after the panic: got %v, want a decision", err)
 		}
 	})
+}
+
+// TestLateProcess: the time for which the process is late does not count. An ask is then
+// decided even if its answer comes after the timeout, and the window stays as large.
+func TestLateProcess(t *testing.T) {
+	for _, late := range []time.Duration{0, 60 * time.Millisecond} {
+		bubble(t, func(t *testing.T) {
+			f := &far{rtt: 80 * time.Millisecond}
+			q := f.queue(50 * time.Millisecond)
+			q.open, f.idle = 1, 1
+			time.AfterFunc(10*time.Millisecond, func() {
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				q.lost += late
+			})
+			begin := time.Now()
+			err := q.ask()
+			if took := time.Since(begin); late == 0 && (err != ErrTimeout || took != q.timeout) || late > 0 && (err != nil || took != f.rtt) {
+				t.Errorf("the process %v late: got %v after %v, want a decision only if the process is late", late, err, took)
+			}
+			time.Sleep(f.rtt)
+			if q.window != firstWindow && late > 0 {
+				t.Errorf("the process %v late: got a window of %v, want %v", late, q.window, firstWindow)
+			}
+		})
+	}
+}
+
+// TestOneSlowCall: one slow call leaves the window as it is, and a second one shrinks it.
+func TestOneSlowCall(t *testing.T) {
+	q := (&far{}).queue(50 * time.Millisecond)
+	now := time.Now()
+	for i, c := range []struct {
+		took    time.Duration
+		shrinks bool
+	}{{time.Millisecond, false}, {40 * time.Millisecond, false}, {time.Millisecond, false}, {40 * time.Millisecond, false}, {40 * time.Millisecond, true}} {
+		before := q.window
+		b := &batch{cmds: make([]once, 1), underWay: 10, began: now}
+		now = now.Add(c.took)
+		q.learn(b, c.took, now, nil)
+		if (q.window < before) != c.shrinks {
+			t.Errorf("call %d took %v: the window was %v and is %v", i, c.took, before, q.window)
+		}
+	}
+}
+
+// TestLateAnswer: if an answer does not come while other answers do, Redis is busy. If no
+// answer comes, Redis may be down.
+func TestLateAnswer(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			f := &far{rtt: time.Millisecond}
+			q := f.queue(50 * time.Millisecond)
+			load(q, 1000, 100*time.Millisecond)
+			f.mu.Lock()
+			f.dead, f.lost = 1, lost
+			f.mu.Unlock()
+			time.AfterFunc(10*time.Millisecond, func() { _ = q.ask() })
+			if err := q.ask(); !errors.Is(err, ErrTimeout) || errors.Is(err, weir.ErrBusy) == lost {
+				t.Errorf("all answers lost %v: got %v, want a timeout, and %v as well only if other answers come", lost, err, weir.ErrBusy)
+			}
+		})
+	}
 }
 
 // TestFailures: if the first answers come later than the timeout, and then all connections

@@ -27,8 +27,9 @@ type Options struct {
 	// hash tag.
 	Prefix string
 
-	// Timeout is the longest that one Take may last, whatever the client's own settings; 0
-	// means 50 ms.
+	// Timeout is how long Redis and the network may take for one Take, whatever the client's
+	// own settings; 0 means 50 ms. While the process itself is late, because it is stopped or
+	// has too much to do, the time does not count.
 	Timeout time.Duration
 }
 
@@ -39,8 +40,16 @@ const (
 
 // ErrTimeout is the error of Take if Redis has not answered in time. The transaction may
 // have been decided, and may have spent its units. If an attempt to connect has just failed,
-// errors.Is finds both ErrTimeout and the error of that attempt.
-var ErrTimeout = errors.New("redisstore: no answer in time")
+// errors.Is finds both ErrTimeout and the error of that attempt. If other answers come in
+// time, or if the process itself is late, Redis is not down: errors.Is then finds both
+// ErrTimeout and weir.ErrBusy. ErrTimeout has a method Timeout that returns true. It is not
+// context.DeadlineExceeded, which is the error of a caller whose own deadline has passed.
+var ErrTimeout error = timeoutError{}
+
+type timeoutError struct{}
+
+func (timeoutError) Error() string { return "redisstore: no answer in time" }
+func (timeoutError) Timeout() bool { return true }
 
 // Store is a weir.Store. It is safe for concurrent use.
 //
@@ -66,8 +75,9 @@ type Store struct {
 	queues  sync.Map    // *redis.Client → *queue, for the nodes
 	located atomic.Bool // the nodes of the cluster are known
 
-	scripts scripts
-	dials   dials
+	scripts  scripts
+	dials    dials
+	verdicts verdicts
 }
 
 // New returns a store that uses rdb. The caller closes rdb. Redis need not be up yet. New
@@ -104,7 +114,9 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 }
 
 // Take implements weir.Store. It returns ErrTimeout, weir.ErrBusy, and the errors of ctx,
-// of Redis, of the network and of Transaction.Validate. If ctx ends, Take returns at once.
+// of Redis, of the network and of Transaction.Validate. If Redis can never decide as it is set
+// up, the error wraps weir.ErrUnusable and says what is wrong. If ctx ends, Take returns at
+// once.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -116,10 +128,9 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 		t.Decide(time.Now().UnixMicro(), nil)
 		return nil
 	}
-	budget, cancel := context.WithTimeoutCause(ctx, s.timeout, ErrTimeout)
-	defer cancel()
+	budget := newBudget(ctx, s.timeout)
 	if err := s.take(budget, t); err != nil {
-		return s.timeoutCause(budget, err)
+		return s.timeoutCause(ctx, s.judge(budget, t, err))
 	}
 	return nil
 }
@@ -127,18 +138,19 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 // timeoutCause turns a timeout into an error that names its cause: the caller's context, the
 // store's Timeout, a client whose own timeout is shorter, or a failed connection. It explains
 // other errors as say does.
-func (s *Store) timeoutCause(budget context.Context, err error) error {
-	if budget.Err() != nil {
-		if cause := context.Cause(budget); cause != ErrTimeout {
-			return cause
-		}
-		return s.dials.timeout(nil)
-	}
+func (s *Store) timeoutCause(ctx context.Context, err error) error {
 	timeout := net.Error(nil)
-	if !errors.Is(err, redis.ErrPoolTimeout) && !(errors.As(err, &timeout) && timeout.Timeout()) {
-		return say(err)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, weir.ErrUnusable):
+		return err
+	case err == ErrTimeout:
+		return s.dials.timeout(nil)
+	case errors.Is(err, redis.ErrPoolTimeout), errors.As(err, &timeout) && timeout.Timeout():
+		return s.dials.timeout(err)
 	}
-	return s.dials.timeout(err)
+	return s.say(err)
 }
 
 // key returns the name of the value that keeps the state of a charge. The key of the charge
@@ -172,8 +184,13 @@ func plain(c byte) bool {
 
 const unreadable = "its state in Redis can't be read, or has a number that is no integer below 2^53"
 
-// fault returns an error that names the rule and the limit of a charge. It names neither the key
-// nor the value: both may be secret, and errors are logged.
-func fault(c *weir.Charge, what string) error {
-	return fmt.Errorf("redisstore: rule %q: limit %q (%s): %s", c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name(), what)
+// A fault is the error of a charge that Redis has not decided, although it answers. It names the
+// rule and the limit, but neither the key nor the value: both may be secret, and errors are
+// logged.
+type fault struct{ where, what string }
+
+func (f *fault) Error() string { return f.where + ": " + f.what }
+
+func faultOf(c *weir.Charge, what string) error {
+	return &fault{fmt.Sprintf("redisstore: rule %q: limit %q (%s)", c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name()), what}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/internal/panics"
 )
 
 // once is a command that go-redis never sends a second time, whatever its settings. A
@@ -128,16 +130,24 @@ func (s *Store) queueOf(node *redis.Client) *queue {
 	return q.(*queue)
 }
 
-// await runs f and returns when f or ctx ends. If ctx ends first, f goes on in a goroutine
-// until the client's own timeouts end it.
+// await runs f and returns when f or the budget ctx ends. f may then go on in a goroutine
+// until the client's own timeouts end it. A panic of the client is an error, because on that
+// goroutine it would end the process.
 func await(ctx context.Context, f func(ctx context.Context) error) error {
+	begin, left := time.Now(), leftOf(ctx)
+	defer func(b context.Context) { spend(b, left-time.Since(begin)) }(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrTimeout)
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- f(context.WithoutCancel(ctx)) }()
+	go func() {
+		_, err := panics.Call("redisstore: the client panicked", func() error { return f(context.WithoutCancel(ctx)) })
+		done <- err
+	}()
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 }
 
@@ -153,5 +163,5 @@ func beyondEdges(err error) (at int64, ok bool) {
 	}
 	text, _, _ = strings.Cut(text, " ")
 	at, err = strconv.ParseInt(text, 10, 64)
-	return at, err == nil
+	return at, err == nil && -1<<53 < at && at < 1<<53
 }

@@ -1,42 +1,201 @@
 package redisstore
 
 import (
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"strconv"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed83679106/weir"
 )
 
-// say adds "Redis answers" to an error reply of Redis. It returns other errors unchanged.
-func say(err error) error {
-	if !isAnswer(err) {
+// An unusable is a weir.ErrUnusable: waiting does not help against its cause.
+type unusable struct {
+	what string // what is wrong or missing
+	err  error  // the cause; may be nil
+}
+
+func (u *unusable) Error() string {
+	if u.err == nil {
+		return "redisstore: " + u.what
+	}
+	return "redisstore: " + u.what + ": " + u.err.Error()
+}
+
+func (u *unusable) Is(target error) bool { return target == weir.ErrUnusable }
+func (u *unusable) Unwrap() error        { return u.err }
+
+var (
+	// outage finds the codes of error replies about outages, which go away without a change
+	// of the setup. Redis before 7.0 has the code in the middle of the text if a script got it.
+	outage = regexp.MustCompile(`(^|[: ]-)(OOM|LOADING|READONLY|CLUSTERDOWN|MISCONF|MASTERDOWN|BUSY|NOREPLICAS|TRYAGAIN|MOVED|ASK|NOSCRIPT) ` +
+		`|^ERR max number of clients`)
+
+	command    = regexp.MustCompile(`(?:the|command) '([\w|]+)'`)
+	called     = regexp.MustCompile(`call\('([A-Z]+)'`)
+	scriptLine = regexp.MustCompile(`user_script:(\d+)`)
+	arguments  = regexp.MustCompile(`(?s),? with args beginning with: .*`)
+)
+
+// setups are texts in error replies of a Redis that is set up in a way in which the store
+// cannot work, in lower case, and what each of them means.
+var setups = [...]struct{ text, what string }{
+	{"wrongpass", "the user or the password is wrong, or the user is disabled"},
+	{"noauth", "Redis requires a password"},
+	{"without any password configured", "Redis has no password, and the client sends one"},
+	{"client sent auth, but no password", "Redis has no password, and the client sends one"},
+	{"access one of the keys", "USER lacks ~PREFIX*"},
+	{"noperm", "USER lacks +RIGHT"},
+	{"acl failure", "USER lacks +RIGHT"},
+	{"user executing the script can't", "USER lacks +RIGHT"},
+	{"not allowed from script", "COMMAND is not allowed in scripts"},
+	{"unknown redis command", "the server has no command COMMAND"},
+	{"unknown command", "the server has no command COMMAND"},
+	{"error compiling script", "the server cannot compile the scripts"},
+	{"after non deterministic commands", "the server is older than Redis 6.0"},
+	{"cluster support disabled", "the server is no cluster, and the client is for a cluster"},
+	{"db index", "the server has no database of this number"},
+	{"select is not allowed", "a cluster has only the database 0"},
+	{"all sentinels specified in configuration are unreachable: redis: nil", "the Sentinels have no master of this name"},
+	{"denied redis is running in protected mode", "Redis is in protected mode"},
+}
+
+// say explains an error. It adds "Redis answers" to error replies, and names what is wrong if
+// waiting does not help: see weir.ErrUnusable.
+func (s *Store) say(err error) error {
+	switch u := (*unusable)(nil); {
+	case err == nil || errors.As(err, &u):
 		return err
+	case !isAnswer(err):
+		if what := refusedTLS(err); what != "" {
+			return &unusable{what, err}
+		}
+		return err
+	}
+	if text := err.Error(); arguments.MatchString(text) { // the arguments have the key
+		err = errors.New(arguments.ReplaceAllString(text, ""))
+	}
+	if what := s.setup(err); what != "" {
+		return &unusable{what, err}
 	}
 	return fmt.Errorf("redisstore: Redis answers: %w", err)
 }
 
-var scriptLine = regexp.MustCompile(`user_script:(\d+):`)
-
-// blame explains an error of Lua. It quotes the failing line of the script, because the
-// algorithm may be a user's own, and the user never sees the whole script. It also names the
-// rule and the limit of c, because their state is probably damaged: no state that a store has
-// written makes Lua fail. The error text of Redis quotes the script, but neither the key nor
-// the value.
-func (x *script) blame(c *weir.Charge, err error) error {
-	if !isAnswer(err) {
-		return err
+// setup returns what is wrong with the setup of Redis according to an error reply, or "" if
+// the reply says nothing about that.
+func (s *Store) setup(err error) string {
+	if redis.HasErrorPrefix(err, "MOVED") && s.queue != nil {
+		return "the server is a node of a cluster, and the client is not for a cluster"
 	}
 	text := err.Error()
-	if m := scriptLine.FindStringSubmatch(text); m != nil {
-		lines := strings.Split(x.text, "\n")
-		if n, _ := strconv.Atoi(m[1]); 1 <= n && n <= len(lines) {
-			err = fmt.Errorf("%w (line %d of the script of %s: %s)", err, n, strings.Join(x.algorithms, ", "), strings.TrimSpace(lines[n-1]))
+	name := "a command"
+	if m := called.FindStringSubmatch(text); m != nil { // blame has quoted the line
+		name = m[1]
+	} else if m := command.FindStringSubmatch(text); m != nil {
+		name = strings.ToUpper(m[1])
+	}
+	return s.meaning(text, name)
+}
+
+// meaning returns what is wrong with the setup of Redis if the named command has the text of
+// an error as its reply, or "".
+func (s *Store) meaning(text, command string) string {
+	if outage.MatchString(text) {
+		return ""
+	}
+	text = strings.ToLower(text)
+	for _, setup := range setups {
+		if strings.Contains(text, setup.text) {
+			return strings.NewReplacer("USER", s.user(), "PREFIX", s.prefix, "RIGHT", strings.ToLower(command), "COMMAND", command).Replace(setup.what)
 		}
 	}
-	if strings.HasPrefix(text, "ERR user_script:") {
-		return fmt.Errorf("%w: %v", fault(c, unreadable), err)
+	return ""
+}
+
+// user names the user of the client.
+func (s *Store) user() string {
+	name := ""
+	switch rdb := s.rdb.(type) {
+	case *redis.Client:
+		name = rdb.Options().Username
+	case *redis.ClusterClient:
+		name = rdb.Options().Username
+	case *redis.Ring:
+		name = rdb.Options().Username
 	}
-	return err
+	if name == "" {
+		return "the default user"
+	}
+	return fmt.Sprintf("user %q", name)
+}
+
+// refusedTLS returns why a server and the client never agree on TLS, or "" if err has another
+// reason.
+func refusedTLS(err error) string {
+	var header tls.RecordHeaderError
+	var unverified *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &header):
+		return "the server does not speak TLS, and the client does"
+	case errors.As(err, &unverified):
+		return "the client does not trust the certificate of the server"
+	case isAlert(err):
+		return "the server refuses the TLS of the client"
+	}
+	return ""
+}
+
+// isAlert reports whether err is an alert of TLS that a server has sent, such as "certificate
+// required". Package crypto/tls does not export the type of alerts.
+func isAlert(err error) bool {
+	remote := (*net.OpError)(nil)
+	return errors.As(err, &remote) && remote.Op == "remote error" && !strings.Contains(err.Error(), "internal error")
+}
+
+// blame explains an error of a script. It quotes the failing line of the script, because the
+// algorithm may be a user's own, and the user never sees the whole script. If Redis does not
+// say that its setup is wrong, blame also names the rule and the limit of c, because their
+// state is probably damaged (see judge). The error text of Redis quotes the script, but neither
+// the key nor the value.
+func (s *Store) blame(x *script, c *weir.Charge, err error) error {
+	if !isAnswer(err) || isOutage(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || !scriptLine.MatchString(err.Error()) {
+		return err
+	}
+	err = quoteLine(x.text, strings.Join(x.algorithms, ", "), err)
+	if what := s.setup(err); what != "" {
+		return &unusable{what, err}
+	}
+	return faultOf(c, unreadable+": "+err.Error())
+}
+
+// quoteLine adds to an error of Lua the line of the script that it names.
+func quoteLine(lua, of string, err error) error {
+	m := scriptLine.FindStringSubmatch(err.Error())
+	if m == nil || !isAnswer(err) {
+		return err
+	}
+	lines := strings.Split(lua, "\n")
+	n, _ := strconv.Atoi(m[1])
+	if n < 1 || n > len(lines) {
+		return err
+	}
+	return fmt.Errorf("%w (line %d of the script of %s: %s)", err, n, of, strings.TrimSpace(lines[n-1]))
+}
+
+// undecided reports whether Redis has answered and not decided, for another reason than an
+// outage.
+func undecided(err error) bool {
+	f := (*fault)(nil)
+	return errors.As(err, &f) || isAnswer(err) && !isOutage(err)
+}
+
+// isOutage reports whether an error reply of Redis is about an outage.
+func isOutage(err error) bool {
+	answer := redis.Error(nil)
+	return errors.As(err, &answer) && outage.MatchString(answer.Error())
 }

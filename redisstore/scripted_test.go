@@ -32,9 +32,9 @@ func TestScriptedMistakes(t *testing.T) {
 		{"other-name", "local function tke() return 0 end", "global variable 'take'"},
 		{"global", "function take() return 0 end", "of the script of global: function take() return 0 end)"},
 		{"nil", "local function take(at)\n  return at + nil\nend", "of the script of nil: return at + nil)"},
-		{"nothing", "local function take() end", `rule "r": limit "1h" (nothing): Redis and Go decide differently`},
-		{"refuses", "local function take() return 7 end", `rule "r": limit "1h" (refuses): Redis and Go decide differently`},
-		{"fraction", "local function take(at, a, b, till, now) return 0, now, 0.5, 0, now + 60000000 end", `rule "r": limit "1h" (fraction): its state in Redis can't be read, or has a number that is no integer`},
+		{"nothing", "local function take() end", `rule "r": limit "1h" (nothing): the server cannot decide under this algorithm, whatever the key: Redis and Go decide differently`},
+		{"refuses", "local function take() return 7 end", `rule "r": limit "1h" (refuses): the server cannot decide under this algorithm, whatever the key: Redis and Go decide differently`},
+		{"fraction", "local function take(at, a, b, till, now) return 0, now, 0.5, 0, now + 60000000 end", `rule "r": limit "1h" (fraction): the server cannot decide under this algorithm, whatever the key: its state in Redis can't be read, or has a number that is no integer`},
 	} {
 		tx := func() *weir.Transaction {
 			limit := weir.Limit{Algorithm: own{algorithms.FixedWindow(9, time.Hour).Algorithm, test.name, test.lua}, Quota: 9, Period: time.Hour}
@@ -69,11 +69,11 @@ func TestScriptedLayout(t *testing.T) {
 	first, _, _ := strings.Cut(limit.Algorithm.(redisstore.Scripted).Lua(), "local function cancel(")
 	limit.Algorithm = double{own{limit.Algorithm, "flat", first + `
 local inner = take
-local function take(at, a, b, till, now, cost, unit, rate, full)
+local function take(at, a, b, till, now, cost, unit, rate, full, edges, c)
 local function twice(n)
 return 2 * n
 end
-return inner(at, a, b, till, now, twice(cost), unit, rate, full)
+return inner(at, a, b, till, now, twice(cost), unit, rate, full, edges, c)
 end
 `}}
 	for i := range 5 {

@@ -1,0 +1,49 @@
+package redisstore
+
+import "time"
+
+// A clock measures the time that Redis and the network have had. It stands still while the
+// process is late: stopped, without a processor, or busy with garbage. While the clock runs,
+// it sets a timer again and again. When a timer is overdue, the clock waits for it.
+//
+// A clock has no lock of its own.
+type clock struct {
+	timer *time.Timer
+	due   time.Time     // when the timer is due; zero if the clock does not run
+	lost  time.Duration // by how much all timers were late
+}
+
+const (
+	beat     = 5 * time.Millisecond // from one timer to the next
+	tolerant = 2 * time.Millisecond // a timer that is so late is in time; the timers of an idle process are up to 1 ms late
+)
+
+// now returns the time by the clock, which is earlier than the time by more the more the
+// process has been late.
+func (c *clock) now() time.Time {
+	now := time.Now()
+	if !c.due.IsZero() {
+		now = now.Add(-max(0, now.Sub(c.due)-tolerant))
+	}
+	return now.Add(-c.lost)
+}
+
+// start sets the timer, which calls tick on a goroutine of its own. It does nothing if the clock
+// runs already.
+func (c *clock) start(tick func()) {
+	if !c.due.IsZero() {
+		return
+	}
+	c.due = time.Now().Add(beat)
+	if c.timer == nil {
+		c.timer = time.AfterFunc(beat, tick)
+	} else {
+		c.timer.Reset(beat)
+	}
+}
+
+// stop is called by tick: the timer has fired.
+func (c *clock) stop() {
+	c.lost += max(0, time.Since(c.due)-tolerant)
+	c.due = time.Time{}
+}

@@ -1,0 +1,152 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+)
+
+// probeTimeout bounds a Probe. No request waits for it.
+const probeTimeout = 5 * time.Second
+
+//go:embed probe.lua
+var probeLua string
+
+// Probe finds out whether Redis can decide, before a request needs it. It connects, calls
+// each command that the store and its overrides need, and has Redis decide a few charges
+// under the algorithm of each limit. It compares these decisions with those of Go. In a
+// cluster it does so on each master. The charges are for keys of their own, under the prefix
+// of the store, which Probe deletes.
+//
+// Probe returns nil if Redis can decide. An error that wraps weir.ErrUnusable says that Redis
+// cannot, and names all that is wrong or missing. Any other error says that Probe could not
+// find out, because there is an outage. Probe takes at most 5 s.
+func (s *Store) Probe(ctx context.Context, limits ...weir.Limit) error {
+	budget := newBudget(ctx, probeTimeout)
+	keys, err := s.keyOfEachNode(budget)
+	if err != nil {
+		return s.timeoutCause(ctx, err)
+	}
+	var wrong []string
+	for _, key := range keys {
+		err := s.probe(budget, key, limits)
+		if err != nil {
+			err = s.timeoutCause(ctx, err)
+		}
+		switch u := (*unusable)(nil); {
+		case errors.As(err, &u):
+			if text := strings.TrimPrefix(u.Error(), "redisstore: "); !slices.Contains(wrong, text) {
+				wrong = append(wrong, text)
+			}
+		case err != nil && wrong == nil:
+			return err
+		}
+	}
+	if wrong != nil {
+		return &unusable{strings.Join(wrong, "; "), nil}
+	}
+	return nil
+}
+
+// keyOfEachNode returns a key on each master that has a fair share of the slots.
+func (s *Store) keyOfEachNode(ctx context.Context) (keys []string, err error) {
+	if s.queue != nil {
+		return []string{rand.Text()}, nil
+	}
+	seen := map[*redis.Client]bool{}
+	for range 1000 {
+		key := rand.Text()
+		node, err := s.node(ctx, s.probeKey(key))
+		if err != nil {
+			return nil, err
+		}
+		if !seen[node] {
+			seen[node] = true
+			keys = append(keys, key)
+		}
+	}
+	return keys, nil
+}
+
+// probeKey returns the name of a value that only Probe uses: the names of states have a colon
+// before the brace.
+func (s *Store) probeKey(key string) string { return s.prefix + "probe{." + key + "}" }
+
+// probe is Probe for the node that has a key.
+func (s *Store) probe(ctx context.Context, key string, limits []weir.Limit) error {
+	lua, err := s.tryCommands(ctx, key)
+	if err != nil {
+		return err
+	}
+	for _, l := range limits {
+		err := s.rehearse(ctx, []weir.Charge{{Key: key, Limit: l}})
+		switch {
+		case err == nil:
+			continue
+		case !undecided(err) || s.setup(err) != "":
+			return err
+		case lua != "Lua 5.1":
+			return &unusable{"the server runs " + lua + ", and the scripts need Lua 5.1: " + l.Algorithm.Name(), cannotRun(err)}
+		}
+		return &unusable{l.Algorithm.Name(), cannotRun(err)}
+	}
+	return nil
+}
+
+// tryCommands calls each command that the store needs, and returns the version of Lua.
+func (s *Store) tryCommands(ctx context.Context, key string) (lua string, err error) {
+	name := s.probeKey(key)
+	sum := sha1.Sum([]byte(probeLua))
+	load := once{redis.NewCmd(ctx, "eval", probeLua, 1, name)}
+	if err := s.process(ctx, name, []once{load}); err != nil {
+		return "", err
+	}
+	if err := load.Err(); err != nil {
+		return "", err
+	}
+	hashed := once{redis.NewCmd(ctx, "evalsha", hex.EncodeToString(sum[:]), 1, name)}
+	if err := s.process(ctx, name, []once{hashed}); err != nil {
+		return "", err
+	}
+	return s.readProbe(hashed.StringSlice())
+}
+
+// readProbe reads the reply of probe.lua.
+func (s *Store) readProbe(reply []string, err error) (lua string, _ error) {
+	switch {
+	case err != nil:
+		return "", err
+	case len(reply)%2 == 0:
+		return "", errors.New("redisstore: the reply of the probe can't be read")
+	}
+	var lacks, wrong []string
+	for i := 1; i+1 < len(reply); i += 2 {
+		what := s.meaning(reply[i+1], reply[i])
+		right, lacking := strings.CutPrefix(what, s.user()+" lacks +")
+		switch {
+		case what == "":
+			return "", errors.New("redisstore: Redis answers: " + reply[i+1])
+		case lacking:
+			lacks = append(lacks, "+"+right)
+		case !slices.Contains(wrong, what):
+			wrong = append(wrong, what)
+		}
+	}
+	if lacks != nil {
+		wrong = append(wrong, s.user()+" lacks "+strings.Join(lacks, " "))
+	}
+	if wrong != nil {
+		return "", &unusable{strings.Join(wrong, "; "), nil}
+	}
+	return reply[0], nil
+}

@@ -1,0 +1,29 @@
+-- This script calls each command that the store and its overrides need, and returns the
+-- version of Lua, and each command that failed with its error. It leaves no key behind.
+local reply = {tostring(rawget(_G, '_VERSION'))}
+local function try(name, result)
+  if type(result) == 'table' and result.err and not string.find(result.err, 'WRONGTYPE', 1, true) then
+    reply[#reply + 1] = name
+    reply[#reply + 1] = result.err
+    return false
+  end
+  return true
+end
+local call, key = redis.pcall, KEYS[1]
+try('TIME', call('TIME'))
+try('GET', call('GET', key))
+local first = try('PSETEX', call('PSETEX', key, '1000', 'x'))
+if try('SET', call('SET', key, 'x', 'PX', '1000')) or first then
+  -- The key holds a text, so these commands write nothing, and only the rights count.
+  try('HGET', call('HGET', key, 'x'))
+  try('HMGET', call('HMGET', key, 'x'))
+  try('HSET', call('HSET', key, 'x', 'y'))
+  try('HDEL', call('HDEL', key, 'x'))
+  try('HGETALL', call('HGETALL', key))
+  try('HLEN', call('HLEN', key))
+  try('HEXISTS', call('HEXISTS', key, 'x'))
+  try('PTTL', call('PTTL', key))
+  try('PEXPIRE', call('PEXPIRE', key, '1000'))
+end
+try('DEL', call('DEL', key))
+return reply

@@ -1,0 +1,154 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// verdicts remember for which algorithms a rehearsal has shown what Redis can do, so that
+// errors cause few rehearsals. The zero value is ready to use.
+type verdicts struct {
+	mu sync.Mutex
+	of map[string]verdict // by the names of the algorithms
+}
+
+type verdict struct {
+	until time.Time
+	err   error // nil if Redis can decide
+}
+
+// judge finds out what it means that Redis, which answers, has not decided t. Perhaps the value
+// of the key is damaged, or has another program's type: then judge returns err. But if Redis
+// cannot decide either for a key that holds nothing, it cannot run the scripts at all: then
+// judge returns a weir.ErrUnusable. It returns other errors unchanged.
+func (s *Store) judge(ctx context.Context, t *weir.Transaction, err error) error {
+	if !undecided(err) || s.setup(err) != "" {
+		return err
+	}
+	var names []string
+	for i := range t.Charges {
+		names = append(names, t.Charges[i].Limit.Algorithm.Name())
+	}
+	slices.Sort(names)
+	name := strings.Join(slices.Compact(names), ", ")
+	s.verdicts.mu.Lock()
+	v, known := s.verdicts.of[name]
+	s.verdicts.mu.Unlock()
+	if !known || time.Now().After(v.until) {
+		v = verdict{time.Now().Add(time.Minute), s.rehearse(ctx, t.Charges)}
+		switch {
+		case v.err == nil:
+		case undecided(v.err):
+			v.until = time.Now().Add(time.Second)
+		default: // the rehearsal has no result
+			return err
+		}
+		s.verdicts.mu.Lock()
+		if s.verdicts.of == nil || len(s.verdicts.of) >= maxScripts {
+			s.verdicts.of = map[string]verdict{}
+		}
+		s.verdicts.of[name] = v
+		s.verdicts.mu.Unlock()
+	}
+	switch f := (*fault)(nil); {
+	case v.err == nil:
+		return err
+	case errors.As(err, &f):
+		return &unusable{strings.TrimPrefix(f.where, "redisstore: "), cannotRun(v.err)}
+	}
+	return &unusable{"rule " + strconv.Quote(t.Charges[0].Rule), cannotRun(v.err)}
+}
+
+// cannotRun returns what a rehearsal with the error err has shown.
+func cannotRun(err error) error {
+	if f := (*fault)(nil); errors.As(err, &f) { // its rule is that of scratch, and no state was damaged
+		err = errors.New(strings.TrimPrefix(f.what, unreadable+": "))
+	}
+	return fmt.Errorf("the server cannot decide under this algorithm, whatever the key: %w", err)
+}
+
+// rehearse has Redis decide some transactions about a key that holds nothing, and compares the
+// decisions with those of Go. It uses the algorithms of the charges, and the slot of their
+// first key. No charge of a user counts in the value, which rehearse deletes.
+func (s *Store) rehearse(ctx context.Context, charges []weir.Charge) error {
+	charges = scratch(charges)
+	n := len(charges)
+	capacity := int64(0)
+	for i := range charges {
+		capacity = max(capacity, charges[i].Limit.Quota, charges[i].Limit.Burst)
+	}
+	steps := []struct {
+		cost   int64
+		within time.Duration
+		forget bool
+	}{{cost: 1}, {cost: 2}, {cost: capacity + 1}, {cost: 0}, {cost: -1}, {cost: 1, within: time.Hour}, {cost: 1}, {cost: 1}, {forget: true}}
+	ts := make([]*weir.Transaction, len(steps))
+	for i, step := range steps {
+		ts[i] = &weir.Transaction{Charges: slices.Clone(charges), Within: step.within, Forget: step.forget}
+		for j := range n {
+			ts[i].Charges[j].Cost = step.cost
+		}
+	}
+	if err := s.takeInOrder(ctx, ts); err != nil {
+		return err
+	}
+	states := make([]weir.State, n)
+	for i, t := range ts {
+		want := weir.Transaction{Charges: t.Charges, Within: t.Within, Forget: t.Forget}
+		want.Decide(t.At.UnixMicro(), states)
+		if !reflect.DeepEqual(t.Decisions, want.Decisions) || t.Wait != want.Wait {
+			return faultOf(&t.Charges[0], fmt.Sprintf("Redis and Go decide differently about charge %d of a new key", i+1))
+		}
+	}
+	return nil
+}
+
+// takeInOrder decides transactions of one key, in one round trip unless an algorithm is Edged,
+// and returns the first error.
+func (s *Store) takeInOrder(ctx context.Context, ts []*weir.Transaction) error {
+	if slices.ContainsFunc(ts[0].Charges, func(c weir.Charge) bool { _, ok := c.Limit.Algorithm.(Edged); return ok }) {
+		for _, t := range ts {
+			if err := t.Validate(); err != nil {
+				return err
+			}
+			if err := s.take(ctx, t); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	errs := make([]error, len(ts))
+	s.decideAll(ctx, s.group(ts, errs), errs)
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scratch returns charges of limits with the same algorithms, under a rule with a random name.
+// They have one key, so that one slot decides them, and small numbers, so that what may remain
+// of them in Redis soon expires.
+func scratch(charges []weir.Charge) []weir.Charge {
+	rule := "weir-probe-" + rand.Text()
+	scratched := make([]weir.Charge, 0, len(charges))
+	for i, c := range charges {
+		l := weir.Limit{Name: strconv.Itoa(i), Algorithm: c.Limit.Algorithm, Quota: 10, Period: time.Minute}
+		if (&weir.Transaction{Charges: []weir.Charge{{Rule: rule, Limit: l}}}).Validate() != nil {
+			l.Quota, l.Period, l.Burst = c.Limit.Quota, c.Limit.Period, c.Limit.Burst
+		}
+		scratched = append(scratched, weir.Charge{Rule: rule, Key: charges[0].Key, Limit: l})
+	}
+	return scratched
+}
