@@ -71,5 +71,5 @@ func Example_full() {
 		}
 	}
 	// Output:
-	// memstore: full of keys that are being limited
+	// memstore: full of keys that are being limited: weir: the store is busy
 }

@@ -8,11 +8,11 @@ type logs struct {
 	free []int64 // the indices of the logs that no slot has
 }
 
-// A log has the entries of one state.
+// A log has the entries of one state, if any, and the numbers for which the slot has no room.
 type log struct {
 	memory []weir.LogEntry // the entries, behind older ones that have left the log
 	left   int             // how many entries of memory have left the log
-	b      int64           // the B of the state
+	b, c   int64           // the B and C of the state
 	until  int64           // the Until of the state; the reset of a slot may be later, because of a reservation
 }
 
@@ -33,17 +33,19 @@ func (l *logs) drop(i int64) {
 }
 
 // load reads the log into s.
-func (l *log) load(s *weir.State) { s.Log, s.B, s.Until = l.memory[l.left:], l.b, l.until }
+func (l *log) load(s *weir.State) {
+	s.Log, s.B, s.C, s.Until = l.memory[l.left:], l.b, l.c, l.until
+}
 
-// save writes the log of s, which is not empty. An algorithm appends entries at the end of
+// save writes the log and the numbers of s. An algorithm appends entries at the end of
 // the memory, and the oldest entries leave at the beginning. When the memory is full and
 // entries have left, save moves the log to the beginning of the memory. A log that keeps its
 // length therefore needs no new memory. If the log then fills less than half of the memory or
 // more than two thirds, save moves it to new memory, of which it fills two thirds.
 func (l *log) save(s *weir.State) {
 	n, left := len(s.Log), cap(l.memory)-cap(s.Log)
-	l.b, l.until = s.B, s.Until
-	if left < 0 || &l.memory[:cap(l.memory)][left] != &s.Log[0] { // the log is in new memory
+	l.b, l.c, l.until = s.B, s.C, s.Until
+	if n == 0 || left < 0 || &l.memory[:cap(l.memory)][left] != &s.Log[0] { // the log is in new memory
 		l.memory, l.left = s.Log, 0
 		return
 	}

@@ -4,15 +4,17 @@ package memstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
+	"log/slog"
 	"math"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/plans"
+	"github.com/seed83679106/weir/internal/remade"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -33,9 +35,9 @@ type Options struct {
 // ErrFull is returned by Take if there is no room for a new state, because every state that
 // the new state could replace has refused a charge. This happens only if the states that
 // have refused a charge are more than nine tenths of MaxKeys, or if one transaction needs
-// more states than a small store has room for. A Limiter treats ErrFull like any other error
-// of a store: OnError decides, and by default the request passes.
-var ErrFull = errors.New("memstore: full of keys that are being limited")
+// more states than a small store has room for. ErrFull is a weir.ErrBusy: a client can cause
+// it, so by default a Limiter refuses the request.
+var ErrFull = fmt.Errorf("memstore: full of keys that are being limited: %w", weir.ErrBusy)
 
 // Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent use. Its
 // clock is the wall clock, and in a bubble of testing/synctest the clock of the bubble. A
@@ -70,7 +72,13 @@ const (
 )
 
 // New returns an empty store. It panics if MaxKeys is negative.
+//
+// Make a store before the server starts, not in a handler: if handlers make ten in a minute,
+// a warning goes to [slog.Default], once in a process.
 func New(o Options) *Store {
+	if handler, purposely := remade.Callers(); handler && !purposely && handlerMade.Again("", time.Now()) {
+		slog.Warn("memstore: a handler makes stores again and again, and each of them has counted nothing yet; make one before the server starts")
+	}
 	switch {
 	case o.MaxKeys < 0:
 		panic(fmt.Sprintf("memstore: MaxKeys is %d", o.MaxKeys))
@@ -84,6 +92,9 @@ func New(o Options) *Store {
 	}
 	return s
 }
+
+// handlerMade is of the process, because each of the stores that it counts is new.
+var handlerMade remade.Count
 
 // Take implements weir.Store. It returns ErrFull, the error of ctx, and the errors of
 // Transaction.Validate. After an error nothing is spent.

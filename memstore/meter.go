@@ -20,8 +20,8 @@ func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget && t.A
 func meters(p *plans.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
 
 // readable reports whether the meter of p can use the state in a slot as it is. It can if the
-// slot is nil. It also can if the state has no log, and has no debt or a debt in the meter's
-// unit that is at most what the meter holds.
+// slot is nil. It also can if the slot has all of the state, and there is no debt or a debt in
+// the meter's unit that is at most what the meter holds.
 func readable(s *slot, p *plans.Plan) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a <= 0 || s.b == p.Unit && s.a <= p.Full)
 }
@@ -80,7 +80,9 @@ func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed
 			remaining = int64(uint64(free) / uint64(p.Unit))
 			free -= remaining * p.Unit
 		}
-		next = ceil(p.Unit-free, p.Rate)
+		if remaining < p.Size { // otherwise only a fraction of what drains in a µs is owed
+			next = ceil(p.Unit-free, p.Rate)
+		}
 	}
 	to.Allowed, to.RetryAfter = allowed, 0
 	if !allowed {

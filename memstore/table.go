@@ -27,7 +27,7 @@ type bucket [ways]slot
 // is free. No sweep is needed.
 type slot struct {
 	id       uint64 // 0 if the slot is empty
-	at, a, b int64  // of the state; if it has a log, b is the index of the log in shard.logs
+	at, a, b int64  // of the state; if it has a log or a C, b is the index of its log in shard.logs
 	fate     int64  // reset in µs since 1970 << 3 | hasLog | rank
 }
 
@@ -39,7 +39,7 @@ const (
 	refusing        // the state has refused a charge
 
 	rankMask = 3
-	hasLog   = 4
+	hasLog   = 4 // the state has a log or a C: see logs.go
 	fateBits = 3
 )
 
@@ -370,7 +370,7 @@ func (sh *shard) room(n int) []weir.State {
 	sh.states = sh.states[:n]
 	for i := range sh.states {
 		s := &sh.states[i]
-		s.At, s.A, s.B, s.Log, s.Until = 0, 0, 0, nil, 0 // faster than clear for one
+		s.At, s.A, s.B, s.C, s.Log, s.Until = 0, 0, 0, 0, nil, 0 // faster than clear for one
 	}
 	return sh.states
 }
@@ -409,7 +409,7 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Dec
 	}
 	b, had, has := s.B, sl.fate&hasLog, int64(0)
 	switch {
-	case len(s.Log) > 0:
+	case len(s.Log) > 0 || s.C != 0:
 		if b, has = sl.b, hasLog; had == 0 {
 			b = sh.logs.add()
 		}
