@@ -54,22 +54,28 @@ const whole = 10_000
 // New returns a Store that decides in the store local, under the part of each limit that
 // the region has. Run claims the parts in the store central.
 //
-// Under GCRA, TokenBucket and LeakyBucket, the burst is divided evenly among the regions,
-// and the rate moves between them. Each region always keeps a tenth of its even share of the
+// Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate
+// moves between them. Each region always keeps a tenth of its even share of the
 // rate. Time is divided into spans of the length Every. In each span, the region claims
 // what it needs in the next one, going by its demand in the last spans. In the first half
 // of a span it can claim at most an even share, and later also what other regions have
 // left. Parts that no region needs are divided evenly. If a region stops using its rate,
 // the other regions have that rate after one or two spans. Limits of other algorithms are
-// divided evenly and do not move, as with weir.Share.
+// divided evenly and do not move, as with weir.Share. That includes LeakyBucket, which is a queue.
 //
 // All regions together admit no more than the limit would in one store: in any time d,
 // burst + quota·d/Period units. Nothing is admitted twice when a part moves: a region lowers
 // its part before the clock of central can have reached the next span, and raises its part
 // only after that clock must have reached the span. Each claim measures the clock, to within
-// the round trip of the claim. A divided quota or burst is rounded down, but is at least
-// 1. Therefore the regions together may admit more than the limit if the burst is smaller
-// than the number of regions, or the quota smaller than ten times that number.
+// the round trip of the claim. What a key owes drains at the rates that the region had at the
+// time, so a key that was idle gains nothing when its region gets more of the rate. A new process
+// does not know the earlier rates, and assumes the smallest for the time before its start.
+//
+// The bound holds if local decides within a sixteenth of Every. A request that waits
+// (Transaction.Within) is promised the present rate for as long as it waits, even if its region
+// loses that rate meanwhile. A divided quota or burst is rounded down, but is at least 1.
+// Therefore the regions together may admit more than the limit if the burst is smaller than
+// the number of regions, or the quota smaller than ten times that number.
 //
 // If central cannot be reached, or Run does not run, a region has only the tenth of its even
 // share once its span is over. If the clock of central jumps, two regions may use the same
@@ -99,6 +105,7 @@ func New(local, central weir.Store, o Options) *Store {
 	}
 	s.free = whole - s.kept*int64(o.Regions)
 	s.known.Store(&known{})
+	s.held = []since{{0, s.kept}}
 	return s
 }
 
@@ -114,47 +121,19 @@ type Store struct {
 	asked atomic.Int64 // how long, in ns, the whole rate takes to admit the units that were asked for
 	known atomic.Pointer[known]
 
+	present atomic.Pointer[present]
+	mu      sync.Mutex // guards held
+	held    []since    // rising; the first is kept
+
 	since  time.Duration // when asked was last read, counted from start
 	demand float64       // the part of the whole budget that the region needs, 0 to 1
 	left   int64         // the parts that were free at the last claim
 	failed bool
 }
 
-// known is what a region knows of the clock of central and of its claims. It is immutable.
-type known struct {
-	at     bool          // the clock of central is known
-	lo, hi time.Duration // bounds of the clock of central minus the time since start
-	spans  [4]span
-}
-
-// A span says how many parts the region has claimed for span number n.
-type span struct{ n, claimed int64 }
-
-func (k *known) claimed(n int64) int64 {
-	if s := k.spans[n&3]; s.n == n {
-		return s.claimed
-	}
-	return 0
-}
-
-// Part returns which part of the rate the region has now, from 0 to 1.
-func (s *Store) Part() float64 { return float64(s.part()) / whole }
-
-// part returns how many of the 10,000 parts the region has now. If the clock of central
-// may be in several spans, part returns the smallest number that the region has in one of
-// them.
-func (s *Store) part() int64 {
-	k, since := s.known.Load(), time.Since(s.start)
-	if !k.at {
-		return s.kept
-	}
-	first, last := int64((since+k.lo)/s.o.Every), int64((since+k.hi)/s.o.Every)
-	claimed := k.claimed(first)
-	for n := first + 1; n <= last && claimed > 0; n++ {
-		claimed = min(claimed, k.claimed(n))
-	}
-	return s.kept + claimed
-}
+// Part returns which part of the rate the region has now, from 0 to 1. If the clock of central
+// may be in several spans, that is the smallest part that the region has in one of them.
+func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
 
 // Take implements weir.Store.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
@@ -168,17 +147,20 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	all, divided := t.Charges, append(mine.Charges[:0], t.Charges...)
 	*mine = *t
 	mine.Charges = divided
-	part, need := s.part(), 0.0
+	past, need := s.past(), 0.0
 	for i := range divided {
 		c := &divided[i]
-		isMeter := t.Plan(i).Unit > 0
-		if isMeter { // the parts of other limits do not move
-			need = max(need, min(1, float64(c.Cost)/float64(c.Limit.Quota))*float64(c.Limit.Period))
+		if s.divide(&c.Limit, past) {
+			need = max(need, min(1, float64(c.Cost)/float64(all[i].Limit.Quota))*float64(all[i].Limit.Period))
 		}
-		s.divide(&c.Limit, part, isMeter)
 	}
 	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
 	err := s.local.Take(ctx, mine)
+	for i := range min(len(divided), len(mine.Decisions)) {
+		if b, ok := divided[i].Limit.Algorithm.(bucket); ok && err == nil {
+			b.shorten(&mine.Decisions[i])
+		}
+	}
 	*t = *mine
 	t.Charges = all
 	clear(divided) // release the keys
@@ -187,23 +169,43 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	return err
 }
 
-// divide changes l to the limit of this region. GCRA, TokenBucket and LeakyBucket get the
-// given part of the rate and an even share of the burst. Other limits get an even share of
-// the quota.
-func (s *Store) divide(l *weir.Limit, part int64, isMeter bool) {
+// divide changes l to the limit of this region, and reports whether its rate moves. GCRA and
+// TokenBucket get an even share of the burst, and a bucket that knows the part of the rate.
+// Other limits get an even share of the quota and of the burst.
+func (s *Store) divide(l *weir.Limit, past *past) (moves bool) {
 	n := int64(s.o.Regions)
-	if isMeter {
+	_, moves = l.Algorithm.(interface {
+		Meter(l *weir.Limit) (unit, rate, full int64)
+	})
+	_, queue := l.Algorithm.(weir.Queuer)
+	switch {
+	case n == 1:
+		return moves && !queue
+	case moves && !queue:
+		b := bucket{past, l.Quota, l.Algorithm.Name()}
 		l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/n)
-		l.Quota = max(1, l.Quota/whole*part+l.Quota%whole*part/whole)
-	} else {
-		l.Quota = max(1, l.Quota/n)
+		if !countable(max(b.quota, l.Burst), l.Period) { // then a part of the quota in that part of the period can be counted
+			l.Name = l.StoredName()
+			for ; !countable(max(b.quota, l.Burst), l.Period); b.quota /= 2 {
+				l.Period = (l.Period/2 + time.Microsecond).Truncate(time.Microsecond)
+			}
+		}
+		l.Quota, l.Algorithm = b.rate(0), b
+		return true
 	}
-	if float64(max(l.Quota, l.Burst))*float64(l.Period.Microseconds()) < weir.MaxTicks {
-		return
+	l.Quota = max(1, l.Quota/n)
+	if l.Burst > 0 {
+		l.Burst = max(1, l.Burst/n)
 	}
 	for d := int64(10); d <= l.Quota && l.Validate() != nil; d *= 10 {
 		l.Quota -= l.Quota % d
 	}
+	return false
+}
+
+// countable reports whether so many units in a period are below weir.MaxTicks.
+func countable(n int64, period time.Duration) bool {
+	return float64(n)*float64(period.Microseconds()) < weir.MaxTicks
 }
 
 // Run claims parts until ctx ends, and returns the error of ctx. It starts no goroutine:
@@ -301,6 +303,7 @@ func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err
 	next.at, next.lo, next.hi = true, clock-got, clock+time.Microsecond-sent
 	next.spans[n&3] = span{n, most - t.Decisions[1].Remaining}
 	s.known.Store(&next)
+	s.past() // notes the part even while there are no requests
 	if t.Allowed() {
 		return parts, nil
 	}

@@ -1,0 +1,189 @@
+package regions
+
+import (
+	_ "embed"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// A past says how much of the rate a region has had until now. Its steps go back in time from
+// now, and their parts only fall: step i has the smallest part that the region has had since
+// that step began. The last step has no beginning. It has the part that a region always has.
+//
+// The time of a step counts back from when the past was made. A past that is used later
+// therefore counts the larger parts for a shorter time than the region had them.
+type past []step
+
+type step struct {
+	part int64 // of 10,000
+	time int64 // µs
+}
+
+// A bucket is the algorithm by which a region counts the units of a limit whose rate moves. It
+// admits what GCRA and TokenBucket admit, but the debt of a key drains at the rate that the
+// region had at the time. A key that was idle while other regions had the rate gains nothing
+// by the rate that the region has now. The rate is not that of the limit: see rate.
+//
+// A state holds the debt at the instant At (A) in ticks, and how many ticks a unit is worth
+// (B), which is the Period of the limit in µs. A debt may exceed the burst after
+// Transaction.Force, or if another limit of the same name had a larger burst. Nothing fits
+// then until enough of the debt has drained. A state is kept for as long as its debt takes to
+// drain at the smallest part, because the region may lose the rest.
+type bucket struct {
+	past  *past
+	quota int64  // of all regions
+	of    string // the name of the algorithm of the limit
+}
+
+const (
+	// mostDebt is the most ticks that a debt may have. bucket.lua has the same number.
+	mostDebt = 2 * weir.MaxTicks
+
+	// forced is the quota of a charge that is spent even if it does not fit: see force.go of
+	// package weir.
+	forced = weir.MaxTicks
+)
+
+func (b bucket) Name() string   { return b.of + "-part" }
+func (b bucket) String() string { return b.Name() }
+
+// rate returns how many ticks drain in a µs in the i-th step of the past.
+func (b bucket) rate(i int) int64 { return partOf(b.quota, (*b.past)[i].part) }
+
+// partOf returns a part of a quota, rounded down, but at least 1.
+func partOf(quota, part int64) int64 {
+	return max(1, quota/whole*part+quota%whole*part/whole)
+}
+
+// drained returns how many ticks of a debt drain between two instants. After now, which is the
+// time of the clock, it takes the rate of now.
+func (b bucket) drained(from, now, to int64) (ticks int64) {
+	drain := func(rate, time int64) {
+		if hi, lo := bits.Mul64(uint64(rate), uint64(time)); hi > 0 || lo > mostDebt {
+			ticks = mostDebt
+		} else {
+			ticks = min(mostDebt, ticks+int64(lo))
+		}
+	}
+	left := min(now, to) - from
+	for i := 0; left > 0 && i < len(*b.past); i++ {
+		time := left
+		if i < len(*b.past)-1 {
+			time = min(left, (*b.past)[i].time)
+		}
+		drain(b.rate(i), time)
+		left -= time
+	}
+	drain(b.rate(0), max(0, to-max(now, from)))
+	return ticks
+}
+
+// debt returns the debt of a key at an instant that is not before s.At.
+func (b bucket) debt(s *weir.State, unit, now, at int64) int64 {
+	debt := min(s.A, mostDebt)
+	if debt <= 0 {
+		return 0
+	}
+	if s.B != unit {
+		hi, lo := bits.Mul64(uint64(ceil(debt, max(1, s.B))), uint64(unit))
+		if debt = mostDebt; hi == 0 && lo < mostDebt {
+			debt = int64(lo)
+		}
+	}
+	return max(0, debt-b.drained(s.At, now, at))
+}
+
+// Take implements weir.Algorithm.
+func (b bucket) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+	return b.Reserve(s, l, now, now, cost)
+}
+
+// Reserve decides a charge that was asked for at the instant now, and is spent at the instant
+// at, which may be later.
+func (b bucket) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (weir.State, weir.Decision) {
+	last := max(at, s.At)
+	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), weir.Decision{Allowed: true}
+	full := l.Burst * unit
+	debt = b.debt(&s, unit, now, last)
+	switch {
+	case cost > 0 && l.Quota == forced:
+		if debt < weir.MaxTicks {
+			debt += min(cost, weir.MaxTicks/unit) * unit
+		}
+	case cost > l.Burst:
+		d = weir.Decision{RetryAfter: weir.Never}
+	case cost > 0:
+		if retry := last - at + ceil(debt+cost*unit-full, rate); retry > 0 {
+			d = weir.Decision{RetryAfter: micros(retry)}
+		} else {
+			debt += cost * unit
+		}
+	case cost < 0:
+		debt = max(0, debt-min(-max(cost, -weir.MaxTicks), mostDebt/unit)*unit)
+	}
+	if d.Allowed && cost != 0 {
+		s = weir.State{At: last, A: debt, B: unit}
+	}
+	left := max(0, full-debt) / unit
+	if last == at {
+		d.Remaining = left
+	}
+	if debt > 0 {
+		d.NextAfter = micros(last - at + ceil(debt+(left+1)*unit-full, rate))
+		d.ResetAfter = micros(last - at + ceil(debt, b.rate(len(*b.past)-1)))
+		if last > at && left > 0 {
+			d.NextAfter = micros(last - at)
+		}
+	} else if last > at {
+		d.NextAfter, d.ResetAfter = micros(last-at), micros(last-at)
+	}
+	return s, d
+}
+
+// Cancel implements weir.Canceler. Units that have drained since they were spent are not given
+// back again, unless no other charge came after them.
+func (b bucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+	if at > s.At || s.A <= 0 {
+		return s
+	}
+	unit, last := l.Period.Microseconds(), max(now, s.At)
+	debt, back, drained := b.debt(&s, unit, now, last), min(n, mostDebt/unit)*unit, b.drained(at, now, last)
+	if debt+drained >= back+unit { // an earlier or a later charge is in the debt as well
+		back = max(0, back-drained)
+	}
+	return weir.State{At: last, A: max(0, debt-back), B: unit}
+}
+
+// Additive tells redisstore that only the sum of the costs at one instant matters.
+func (bucket) Additive() {}
+
+// Edges gives the script the past of the region as numbers: how many steps there are, and the
+// rate and the time of each step. See redisstore.Edged.
+func (b bucket) Edges(int64) []int64 {
+	n := []int64{int64(len(*b.past))}
+	for i, step := range *b.past {
+		n = append(n, b.rate(i), step.time)
+	}
+	return n
+}
+
+//go:embed bucket.lua
+var bucketLua string
+
+// Lua returns the same arithmetic as a script, for redisstore.Scripted.
+func (bucket) Lua() string { return bucketLua }
+
+// shorten changes a decision that the bucket has made: ResetAfter says how long the state is kept,
+// and shorten makes it the time until the key is full again at the rate of now.
+func (b bucket) shorten(d *weir.Decision) {
+	reset := float64(d.ResetAfter.Microseconds()) * float64(b.rate(len(*b.past)-1)) / float64(b.rate(0))
+	d.ResetAfter = max(d.NextAfter, micros(int64(math.Ceil(reset))))
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// ceil returns n/d, rounded up, or 0 if n is below 0.
+func ceil(n, d int64) int64 { return (max(0, n) + d - 1) / d }

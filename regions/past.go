@@ -1,0 +1,98 @@
+package regions
+
+import (
+	"slices"
+	"time"
+)
+
+// known is what a region knows of the clock of central and of its claims. It is immutable.
+type known struct {
+	at     bool          // the clock of central is known
+	lo, hi time.Duration // bounds of the clock of central minus the time since start
+	spans  [4]span
+}
+
+// A span says how many parts the region has claimed for span number n.
+type span struct{ n, claimed int64 }
+
+func (k *known) claimed(n int64) int64 {
+	if s := k.spans[n&3]; s.n == n {
+		return s.claimed
+	}
+	return 0
+}
+
+// least returns the smallest number of parts that the region has claimed for one of the spans.
+func (k *known) least(first, last int64) int64 {
+	claimed := k.claimed(first)
+	for n := first + 1; n <= last && claimed > 0; n++ {
+		claimed = min(claimed, k.claimed(n))
+	}
+	return claimed
+}
+
+// A present is the past of a region, and what it was made of. It is immutable.
+type present struct {
+	known       *known
+	first, last int64 // the spans in which the clock of central may be
+	past        past
+}
+
+// mostSteps bounds the steps of a past. Parts that change at random make fewer.
+const mostSteps = 16
+
+// A since says that the region has had at least a part since an instant.
+type since struct {
+	at   time.Duration // since start
+	part int64
+}
+
+// between returns the spans in which the clock of central may be now, or will be within a
+// sixteenth of a span: until then, a call of local may be under way.
+func (s *Store) between(k *known, now time.Duration) (first, last int64) {
+	return int64((now + k.lo) / s.o.Every), int64((now + k.hi + s.o.Every/16) / s.o.Every)
+}
+
+// past returns the past of the region. It makes a new one if the region has claimed parts or
+// a span has begun.
+func (s *Store) past() *past {
+	k, p := s.known.Load(), s.present.Load()
+	if p != nil && p.known == k {
+		if first, last := s.between(k, time.Since(s.start)); !k.at || p.first == first && p.last == last {
+			return &p.past
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, p = s.known.Load(), s.present.Load()
+	now, next := time.Since(s.start), &present{known: k}
+	if k.at {
+		next.first, next.last = s.between(k, now)
+		if p != nil && p.known.at { // the spans since then also count
+			s.note(now, s.kept+k.least(min(p.first, next.first), next.last))
+		}
+		s.note(now, s.kept+k.least(next.first, next.last))
+	} else {
+		s.note(now, s.kept)
+	}
+	for end := now; len(next.past) < len(s.held); {
+		h := s.held[len(s.held)-1-len(next.past)]
+		next.past = append(next.past, step{h.part, int64((end - h.at) / time.Microsecond)})
+		end = h.at
+	}
+	s.present.Store(next)
+	return &next.past
+}
+
+// note notes that the region has a part now. It removes all larger parts from s.held.
+func (s *Store) note(now time.Duration, part int64) {
+	n := len(s.held)
+	for n > 0 && s.held[n-1].part >= part {
+		n--
+		now = s.held[n].at
+	}
+	s.held = append(s.held[:n], since{now, part})
+	if len(s.held) > mostSteps {
+		s.held = slices.Delete(s.held, 1, 2) // in its time, the smaller part counts
+	}
+}
