@@ -28,8 +28,15 @@ import (
 //
 // A request is paid in full or not at all. Limits that admit it are charged as always, and
 // granted units pay for all limits that refuse it. Granted units cannot pay for a pause, a
-// ban, a deny or a limit of requests in flight. If next fails when it is asked again, the
-// refusal stands.
+// ban, a deny or a limit of requests in flight, and a request that one of these refuses spends
+// none. Rules in shadow spend none either, because they refuse no request. Their events
+// therefore report refusals that granted units would have paid for. If next fails when it is
+// asked again, the refusal stands.
+//
+// weir.Peek adds granted units to Remaining, if one of its charges has a cost, and a charge is
+// Allowed if the limit or the granted units can pay for all of it. weir.AllowAtMost and
+// Transaction.AtMost spend the units of the limits first, and then granted units, each in a
+// call of its own.
 //
 // In the Decision of a paid charge, At is 1 and Remaining is that of the limit that
 // refused. If Settle of the rule gives back units of a paid charge, these units become
@@ -90,14 +97,31 @@ func charge(rule, key string, cost int64, d time.Duration) weir.Charge {
 // charge back to no limit.
 const paid = 1
 
+// Unpaid returns the store that New has got, which spends no granted units. A weir.Limiter
+// uses it for rules in shadow, strikes and bans.
+func (s *Store) Unpaid() weir.Store { return s.next }
+
 // Take implements weir.Store.
 func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	if slices.ContainsFunc(t.Charges, isPaid) {
 		return s.giveBack(ctx, t)
 	}
-	if err := s.next.Take(ctx, t); err != nil || t.Allowed() || t.AtMost > 0 {
+	if err := s.next.Take(ctx, t); err != nil {
 		return err
 	}
+	switch {
+	case slices.ContainsFunc(t.Charges, peeks):
+		s.count(ctx, t)
+	case t.AtMost > 0:
+		s.payMore(ctx, t)
+	case !t.Allowed():
+		s.pay(ctx, t)
+	}
+	return nil
+}
+
+// pay pays for t, which limits have refused, if granted units can.
+func (s *Store) pay(ctx context.Context, t *weir.Transaction) {
 	refused := make([]bool, len(t.Charges))
 	for i := range t.Decisions {
 		refused[i] = !t.Decisions[i].Allowed
@@ -105,22 +129,79 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	for range t.Charges { // weir.Hybrid may report only one of the limits that refuse
 		p, where := s.payment(t, refused)
 		if p == nil || s.next.Take(ctx, p) != nil {
-			return nil
+			return
 		}
 		if p.Allowed() {
 			fill(t, p, where, refused)
-			return nil
+			t.At, t.Wait = p.At, 0
+			return
 		}
 		for i, j := range where {
 			if !p.Decisions[j].Allowed {
 				if refused[i] { // the key has too few units
-					return nil
+					return
 				}
 				refused[i] = true
 			}
 		}
 	}
-	return nil
+}
+
+// payMore pays for what t.AtMost asks for beyond what the limits have granted.
+func (s *Store) payMore(ctx context.Context, t *weir.Transaction) {
+	refused := make([]bool, len(t.Charges))
+	if !t.Allowed() {
+		t.Granted = 0
+	}
+	for range t.Charges { // each time, one limit more has no units left
+		for i, d := range t.Decisions {
+			refused[i] = refused[i] || !d.Allowed || d.Remaining >= 0 && d.Remaining < t.Charges[i].Cost
+		}
+		p, where := s.payment(t, refused)
+		if p == nil || t.Granted >= t.AtMost || !slices.Contains(refused, true) {
+			return
+		}
+		p.AtMost = t.AtMost - t.Granted
+		if s.next.Take(ctx, p) != nil {
+			return
+		}
+		if p.Allowed() {
+			t.Granted += p.Granted
+			fill(t, p, where, refused)
+			continue
+		}
+		for i, j := range where {
+			if !refused[i] {
+				t.Decisions[i] = p.Decisions[j]
+			}
+		}
+	}
+}
+
+// count adds granted units to what Peek finds.
+func (s *Store) count(ctx context.Context, t *weir.Transaction) {
+	look, where := weir.Transaction{}, make([]int, len(t.Charges))
+	for i := range t.Charges {
+		if c := &t.Charges[i]; s.payable(c) {
+			where[i] = add(&look, charge(c.Rule, c.Key, 0, forever))
+		}
+	}
+	if len(look.Charges) == 0 || s.next.Take(ctx, &look) != nil {
+		return
+	}
+	for i := range t.Charges {
+		c, d := &t.Charges[i], &t.Decisions[i]
+		if !s.payable(c) {
+			continue
+		}
+		left := look.Decisions[where[i]].Remaining
+		if d.Remaining >= 0 {
+			d.Remaining += left
+		}
+		if !d.Allowed && c.Cost <= left {
+			d.Allowed, d.RetryAfter = true, 0
+		}
+	}
 }
 
 // payment returns a transaction in which granted units pay for the refused charges of t.
@@ -134,23 +215,25 @@ func (s *Store) payment(t *weir.Transaction, refused []bool) (p *weir.Transactio
 				return nil, nil
 			}
 			c = charge(c.Rule, c.Key, c.Cost, forever)
+		} else if ban, ok := c.Limit.Algorithm.(interface{ Refusing(weir.Charge) weir.Charge }); ok {
+			c = ban.Refusing(c)
 		}
 		where = append(where, add(p, c))
 	}
 	return p, where
 }
 
-// fill writes the result of p, which has paid for t, into t.
+// fill writes the decisions of p, which has paid for t, into t.
 func fill(t, p *weir.Transaction, where []int, refused []bool) {
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
-		if refused[i] {
-			d.Allowed, d.RetryAfter, d.At = true, 0, paid
-		} else {
+		switch {
+		case !refused[i]:
 			*d = p.Decisions[where[i]]
+		case !d.Allowed:
+			d.Allowed, d.RetryAfter, d.At = true, 0, paid
 		}
 	}
-	t.At, t.Wait = p.At, 0
 }
 
 // add adds a charge to t and returns its index. If t charges the granted units of the same
@@ -176,6 +259,13 @@ func add(t *weir.Transaction, c weir.Charge) int {
 func (s *Store) payable(c *weir.Charge) bool {
 	_, never := c.Limit.Algorithm.(interface{ Unpayable() })
 	return slices.Contains(s.rules, c.Rule) && !never
+}
+
+// peeks reports whether a charge is the one by which weir.Peek keeps its transaction from
+// spending.
+func peeks(c weir.Charge) bool {
+	_, ok := c.Limit.Algorithm.(interface{ Peeks() })
+	return ok
 }
 
 func isPaid(c weir.Charge) bool { return c.Cost < 0 && c.Spent == paid }

@@ -215,3 +215,124 @@ func TestSettleLast(t *testing.T) {
 		}
 	})
 }
+
+// TestBannedPaysNothing: a request of a banned key spends no granted units, even if the process
+// does not know of the ban, and a weir.Hybrid hides it.
+func TestBannedPaysNothing(t *testing.T) {
+	redis := redistest.Server(t).Addr()
+	for name, open := range map[string]func() weir.Store{
+		"memory": weirtest.Memory,
+		"hybrid": func() weir.Store { return weir.Hybrid(weirtest.Memory(), 0) },
+		"redis":  func() weir.Store { return weir.Hybrid(weirtest.Redis(t, redis, 5*time.Second), 0) },
+	} {
+		next := open()
+		store := New(next, "api")
+		limit := algorithms.FixedWindow(2, 1000*time.Hour)
+		rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), Duration: time.Hour}}
+		var limiters []*weir.Limiter
+		for range 2 {
+			l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			limiters = append(limiters, l)
+		}
+		served := 0
+		ask := func(l *weir.Limiter) {
+			w := httptest.NewRecorder()
+			l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ })).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		}
+		for range 4 {
+			ask(limiters[0])
+		}
+		grant(t, store, "", 50, time.Hour)
+		ask(limiters[0])
+		if err := limiters[1].Ban(t.Context(), "api", "", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 { // a limiter for each request knows of no ban
+			l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ask(l)
+		}
+		ask(limiters[0])
+		if n := left(t, store, ""); served != 3 || n != 49 {
+			t.Errorf("%s: %d requests were served and %d granted units are left, want 3 and 49", name, served, n)
+		}
+		if err := limiters[1].Unban(t.Context(), "api", ""); err != nil {
+			t.Fatal(err)
+		}
+		ask(limiters[1])
+		if n := left(t, store, ""); served != 4 || n != 48 {
+			t.Errorf("%s: after the ban %d requests were served and %d granted units are left, want 4 and 48", name, served, n)
+		}
+	}
+}
+
+// TestShadowPaysNothing: a rule in shadow refuses nothing, so granted units do not pay for it.
+func TestShadowPaysNothing(t *testing.T) {
+	store := New(weirtest.Memory(), "api", "new")
+	refused := 0
+	l, err := weir.New(store, weir.Options{
+		Rules: []weir.Rule{
+			{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(100, 1000*time.Hour)}},
+			{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Shadow: 1},
+		},
+		Observe: func(e weir.Event) {
+			if e.Shadow && !e.Transaction.Allowed() {
+				refused++
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Grant(t.Context(), store, "new", "", 50, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	}
+	if n, _, err := Left(t.Context(), store, "new", ""); n != 50 || err != nil || refused != 18 {
+		t.Errorf("got %d granted units left, %v, and %d refusals in shadow, want 50 and 18", n, err, refused)
+	}
+}
+
+// TestGrantedAreAvailable: Peek and AllowAtMost count granted units as available.
+func TestGrantedAreAvailable(t *testing.T) {
+	store := New(weir.Hybrid(weirtest.Memory(), 0), "api")
+	minute, day := algorithms.FixedWindow(5, 1000*time.Hour), algorithms.FixedWindow(8, 999*time.Hour)
+	charge := func(l weir.Limit, cost int64) weir.Charge {
+		return weir.Charge{Rule: "api", Key: "ann", Limit: l, Cost: cost}
+	}
+	peek := func(cost int64, allowed bool, remaining int64) {
+		t.Helper()
+		tx, err := weir.Peek(t.Context(), store, charge(minute, cost))
+		if d := tx.Decisions[0]; err != nil || d.Allowed != allowed || d.Remaining != remaining || allowed != (d.RetryAfter == 0) {
+			t.Errorf("Peek of %d: got %+v, %v, want allowed %v, remaining %d", cost, d, err, allowed, remaining)
+		}
+	}
+	grant(t, store, "ann", 10, time.Hour)
+	peek(1, true, 15)
+	peek(10, true, 15)
+	peek(11, false, 15) // limits and granted units do not share the cost of a request
+	tx := &weir.Transaction{Charges: []weir.Charge{charge(minute, 1), charge(day, 1)}, AtMost: 12}
+	if err := store.Take(t.Context(), tx); err != nil || !tx.Allowed() || tx.Granted != 12 || left(t, store, "ann") != 3 {
+		t.Errorf("got %+v, %v, granted %d, %d left, want 12 and 3", tx.Decisions, err, tx.Granted, left(t, store, "ann"))
+	}
+	peek(3, true, 3)
+	peek(4, false, 3)
+	for _, want := range []int64{2, 1, 0, 0} {
+		got, d, err := weir.AllowAtMost(t.Context(), store, charge(minute, 2))
+		if got != want || err != nil || d.Allowed != (want > 0) {
+			t.Errorf("AllowAtMost: got %d, %+v, %v, want %d", got, d, err, want)
+		}
+	}
+	if n := left(t, store, "ann"); n != 0 {
+		t.Errorf("got %d left, want 0", n)
+	}
+	peek(1, false, 0)
+}

@@ -35,6 +35,9 @@ func Example() {
 	request()
 	units, _, _ := credit.Left(ctx, store, "api", "acme")
 	fmt.Println(units, "left")
+	limits := store.Unpaid() // without granted units, the limits refuse acme
+	alone, _ := weir.Peek(ctx, limits, weir.Charge{Rule: "api", Key: "acme", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 1})
+	fmt.Println(alone.Decisions[0].Allowed)
 	credit.Revoke(ctx, store, "api", "acme")
 	request()
 	// Output:
@@ -42,5 +45,6 @@ func Example() {
 	// 429
 	// 200
 	// 99 left
+	// false
 	// 429
 }

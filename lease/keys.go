@@ -92,7 +92,7 @@ func (s *shard) makeRoom(now, ttl int64) bool {
 func leasable(t *weir.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
-		if !ok || !reflect.TypeOf(a).Comparable() {
+		if !ok || !reflect.ValueOf(a).Comparable() {
 			return false
 		}
 	}

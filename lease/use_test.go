@@ -188,7 +188,8 @@ func TestLeaseKeyMemory(t *testing.T) {
 	})
 }
 
-// uncomparable is a Leaser whose type is not comparable.
+// uncomparable is a Leaser whose type is not comparable, and uncomparableInside is one whose
+// type is, but not what it holds.
 type uncomparable struct {
 	lease.Leaser
 	weir.Algorithm
@@ -197,13 +198,23 @@ type uncomparable struct {
 
 func (u uncomparable) Name() string { return u.Algorithm.Name() }
 
+type uncomparableInside struct {
+	lease.Leaser
+	weir.Algorithm
+}
+
+func (u uncomparableInside) Name() string { return u.Algorithm.Name() }
+
 // TestLeaseUncomparable: charges under a Leaser that is not comparable get no lease, and Take
 // does not panic.
 func TestLeaseUncomparable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := perHour(1).Algorithm
 		store := lease.New(memory(), lease.Options{})
-		warm(t, store, 50, weir.Charge{Limit: weir.Limit{Algorithm: uncomparable{Leaser: a.(lease.Leaser), Algorithm: a}, Quota: 1000, Period: 1000 * time.Hour}, Cost: 1})
+		u := uncomparable{Leaser: a.(lease.Leaser), Algorithm: a}
+		for _, a := range []weir.Algorithm{u, uncomparableInside{Leaser: u, Algorithm: u}} {
+			warm(t, store, 50, weir.Charge{Limit: weir.Limit{Algorithm: a, Quota: 1000, Period: 1000 * time.Hour}, Cost: 1})
+		}
 		if got := store.Stats().Hits; got != 0 {
 			t.Errorf("got %d calls served from leases, want 0", got)
 		}
