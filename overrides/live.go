@@ -33,6 +33,8 @@ const MaxLive = 10_000
 // ErrFull is returned by Set if there are MaxLive other overrides that have not ended.
 var ErrFull = errors.New("overrides: there are too many overrides")
 
+var errUnread = errors.New("overrides: the table was not read yet")
+
 // A Keeper keeps the overrides of Live for several processes. It is safe for concurrent use.
 // A *redisstore.Store is a Keeper.
 type Keeper interface {
@@ -58,8 +60,8 @@ type LiveOptions struct {
 	// Interval is how often Run asks the Keeper for changes; 0 means 500 ms.
 	Interval time.Duration
 
-	// Logger gets a warning when the Keeper fails, and a line when it is back; nil means
-	// slog.Default().
+	// Logger gets a warning when the Keeper fails, a line when it is back, and a warning if a
+	// request comes before the table was read; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -68,9 +70,18 @@ type LiveOptions struct {
 // Requests are decided by a copy of the table in memory. Run copies changes of other
 // processes into it, within Interval and one call of the Keeper. If the Keeper fails, the
 // copy stays in force, its overrides end when they should, and Err returns the error.
+//
+// Until the table was read for the first time, Live knows no override: a denied key or network
+// is served, and every key has the limits of its rule. Live does not refuse requests then,
+// because an outage of the Keeper would otherwise stop every process that starts. Ready reports
+// false, and the Logger gets a warning when the Keeper fails, and one when a request comes. A
+// process for which a denied network must not be served waits for Ready before it takes
+// requests.
 type Live struct {
-	o   LiveOptions
-	log *slog.Logger
+	o      LiveOptions
+	log    *slog.Logger
+	ready  atomic.Bool // the table was read
+	warned atomic.Bool // a request came before that
 
 	mu      sync.Mutex // guards the fields below
 	version string
@@ -92,11 +103,25 @@ type Override struct {
 // NewLive returns a table without overrides. Run loads the overrides that the Keeper has. To
 // have them in force before the first request, call Refresh.
 func NewLive(o LiveOptions) *Live {
-	if o.Keeper == nil {
+	alone := o.Keeper == nil
+	if alone {
 		o.Keeper = &memory{kept: map[string]string{}, begin: time.Now()}
 	}
 	o.Interval = cmp.Or(o.Interval, 500*time.Millisecond)
-	return &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*atomic.Pointer[Table]{}, denied: map[string]*atomic.Pointer[networks]{}}
+	l := &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*atomic.Pointer[Table]{}, denied: map[string]*atomic.Pointer[networks]{}}
+	l.ready.Store(alone)
+	return l
+}
+
+// Ready reports whether the table was read, by Run, Refresh, Set or Remove. Without a Keeper it
+// is true from the start. Once true, it stays true.
+func (l *Live) Ready() bool { return l.ready.Load() }
+
+// unread warns once that a request of a rule is decided before the table was read.
+func (l *Live) unread(rule string) {
+	if l.warned.CompareAndSwap(false, true) {
+		l.log.Warn("overrides: requests are decided without overrides: the table was not read yet, so nobody is denied; call Run, and wait for Ready", "rule", rule)
+	}
 }
 
 // Of returns a function for weir.Rule.Overrides of a rule. The function returns the limits
@@ -112,6 +137,9 @@ func (l *Live) Of(rule string, file func(key string) ([]weir.Limit, bool)) func(
 		l.build()
 	}
 	return func(key string) ([]weir.Limit, bool) {
+		if !l.ready.Load() {
+			l.unread(rule)
+		}
 		if t := table.Load(); t != nil {
 			if limits, ok := t.Limits(key); ok {
 				return limits, ok
@@ -122,6 +150,13 @@ func (l *Live) Of(rule string, file func(key string) ([]weir.Limit, bool)) func(
 		}
 		return file(key)
 	}
+}
+
+// OverridesKeys reports whether Of was called for a rule.
+func (l *Live) OverridesKeys(rule string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rules[rule] != nil
 }
 
 // Run refreshes the table until ctx ends, and returns the error of ctx. It starts no
@@ -145,8 +180,12 @@ func (l *Live) Refresh(ctx context.Context) error {
 	defer l.mu.Unlock()
 	kept, version, now, err := l.o.Keeper.LoadOverrides(ctx, l.version)
 	if err != nil {
-		if l.err == nil && ctx.Err() == nil {
+		switch {
+		case l.err != nil || ctx.Err() != nil:
+		case l.ready.Load():
 			l.log.Warn("overrides: the keeper failed; the last table stays in force", "overrides", len(l.all), "err", err)
+		default:
+			l.log.Warn("overrides: the keeper failed before the table was read: nobody is denied, and no override is in force", "err", err)
 		}
 		l.err = err
 		return err
@@ -155,6 +194,7 @@ func (l *Live) Refresh(ctx context.Context) error {
 		l.log.Info("overrides: the keeper is back")
 		l.err = nil
 	}
+	defer l.ready.Store(true)
 	if version == l.version {
 		return nil
 	}
@@ -274,11 +314,14 @@ func (l *Live) All() []Override {
 	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !o.End.IsZero() && !now.Before(o.End) })
 }
 
-// Err returns the error of the last Refresh. While that error is not nil, the table may be
-// out of date.
+// Err returns the error of the last Refresh, or an error if there was none. While Err is not
+// nil, the table may be out of date.
 func (l *Live) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.err == nil && !l.ready.Load() {
+		return errUnread
+	}
 	return l.err
 }
 

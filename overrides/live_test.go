@@ -439,14 +439,14 @@ func ExampleNewLive() {
 		fmt.Println(o.Rule, o.Key, o.Note)
 	}
 	if o, ok := live.Get("api", "alice"); ok {
-		fmt.Println(time.Until(o.End).Round(time.Hour))
+		fmt.Println(time.Until(o.End).Round(time.Hour), live.OverridesKeys("api"), live.OverridesKeys("login"))
 	}
 	found, err := live.Remove(ctx, "api", "alice")
 	fmt.Println(found, err, live.Refresh(ctx))
 	// Output:
 	// 1000 <nil> <nil>
 	// api alice ticket 7
-	// 24h0m0s
+	// 24h0m0s true false
 	// true <nil> <nil>
 }
 
@@ -469,4 +469,72 @@ func ExampleLive_DenyFrom() {
 	// 192.0.2.7:1234 true
 	// 198.51.100.7:1234 false
 	// 192.0.2.0/24 true true
+}
+
+// A lateKeeper keeps a denied network, and fails until it works.
+type lateKeeper struct{ works bool }
+
+func (k *lateKeeper) LoadOverrides(context.Context, string) (map[string]string, string, time.Time, error) {
+	if !k.works {
+		return nil, "", time.Time{}, fmt.Errorf("%w: user \"weir\" lacks +hgetall", weir.ErrUnusable)
+	}
+	return map[string]string{"api\x00192.0.2.0/24": `0 {"denied":true}`}, "1", time.Now(), nil
+}
+
+func (k *lateKeeper) SaveOverride(context.Context, string, string, time.Duration, int) (bool, error) {
+	return false, errors.New("not now")
+}
+
+// TestUnread: until the table was read, a denied network is served. This is not silent: Ready is
+// false, Err has the reason, and the log has one line for the Keeper and one for the request.
+func TestUnread(t *testing.T) {
+	keeper, log := &lateKeeper{}, new(weirtest.Log)
+	live := overrides.NewLive(overrides.LiveOptions{Keeper: keeper, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(100, time.Hour)},
+		Overrides: live.Of("api", nil), DenyFrom: live.DenyFrom("api", keys.ClientAddr()),
+	}}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	unread := live.Err()
+	check := func(when string, ready bool, err error, status, lines int) {
+		t.Helper()
+		if got := weirtest.Do(h, weirtest.Ask("/", "192.0.2.7:1")).StatusCode; got != status {
+			t.Errorf("%s: got %d, want %d", when, got, status)
+		}
+		if live.Ready() != ready || !errors.Is(live.Err(), err) || (err == nil) != (live.Err() == nil) {
+			t.Errorf("%s: got Ready %v and error %v, want %v and %v", when, live.Ready(), live.Err(), ready, err)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != lines {
+			t.Errorf("%s: got %d warnings, want %d:\n%s", when, n, lines, log)
+		}
+	}
+	if unread == nil {
+		t.Error("got no error before Refresh")
+	}
+	check("before Refresh", false, unread, 200, 1)
+	for range 3 {
+		live.Refresh(t.Context())
+		check("the keeper fails", false, weir.ErrUnusable, 200, 2)
+	}
+	keeper.works = true
+	live.Refresh(t.Context())
+	check("the keeper works", true, nil, 429, 2)
+	keeper.works = false
+	live.Refresh(t.Context())
+	check("the keeper fails again", true, weir.ErrUnusable, 429, 3)
+	if !overrides.NewLive(overrides.LiveOptions{}).Ready() {
+		t.Error("a table of this process alone is not ready")
+	}
+}
+
+// A server that must never serve a denied key is not ready until the table was read.
+func ExampleLive_Ready() {
+	live := overrides.NewLive(overrides.LiveOptions{Keeper: &lateKeeper{works: true}}) // or a redisstore.Store
+	fmt.Println(live.Ready())
+	if err := live.Refresh(context.Background()); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(live.Ready())
+	// Output:
+	// false
+	// true
 }

@@ -70,6 +70,9 @@ func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, boo
 		l.build()
 	}
 	return func(r *http.Request) bool {
+		if !l.ready.Load() {
+			l.unread(rule)
+		}
 		n := denied.Load()
 		if n == nil {
 			return false
