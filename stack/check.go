@@ -1,0 +1,132 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/counters"
+)
+
+// probed has a limit of each algorithm that Redis must be able to decide. A probe chooses the
+// numbers of the limits.
+var probed = append(slices.Clip(counters.All), algorithms.Calendar(1, algorithms.Day, nil))
+
+var errUnchecked = errors.New("stack: it is not known yet whether Redis can decide")
+
+// The next check begins a second after one that failed, and then after twice as long as the
+// last time, up to longestPause.
+const (
+	firstPause   = time.Second
+	longestPause = 10 * time.Second
+)
+
+// A checker finds out whether Redis can decide. It has one goroutine, which ends once Redis can.
+type checker struct {
+	probe  func(ctx context.Context, limits ...weir.Limit) error
+	logger *slog.Logger
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	err    atomic.Pointer[error] // see Store.Err
+
+	mu       sync.Mutex // held to start and to close
+	checking bool
+	ended    time.Time // when the last check ended
+	running  sync.WaitGroup
+}
+
+// Probe checks now whether Redis can decide under each algorithm of package algorithms: see
+// redisstore.Store.Probe.
+func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probed...) }
+
+// Err returns what the last check of Redis has found. It makes no call, so a health check may use
+// it often. Err returns nil if Redis could decide, an error that wraps weir.ErrUnusable if it never
+// can as it is set up, and another error if there was no check yet, or an outage.
+//
+// Redis is checked from New on, until it can decide, and again when a request gets an
+// ErrUnusable. After a check that has failed, the next begins within 10 s. After one that has
+// succeeded it begins 10 s later at the earliest, so Err may be that old. Err does not report
+// later outages: metrics and the log do.
+func (s *Store) Err() error { return *s.checker.err.Load() }
+
+// Close ends the check of Redis, if it has not ended. It does not close the client, and the
+// store still decides. The error is always nil.
+func (s *Store) Close() error {
+	s.checker.mu.Lock()
+	s.checker.cancel()
+	s.checker.mu.Unlock()
+	s.checker.running.Wait()
+	return nil
+}
+
+// check starts to check Redis, unless a check is under way, or one has ended within longestPause:
+// an ErrUnusable may be about an algorithm that only one rule has.
+func (c *checker) check() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.checking || time.Since(c.ended) < longestPause || c.ctx.Err() != nil {
+		return
+	}
+	c.checking = true
+	c.running.Go(func() {
+		c.run()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.checking, c.ended = false, time.Now()
+	})
+}
+
+// run checks Redis until it can decide. It logs what each check finds, unless the check before
+// has found the same.
+func (c *checker) run() {
+	var last error
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := c.probe(c.ctx, probed...)
+		if c.ctx.Err() != nil || errors.Is(err, redis.ErrClosed) {
+			return
+		}
+		c.err.Store(&err)
+		unusable := errors.Is(err, weir.ErrUnusable)
+		switch {
+		case err == nil && last != nil:
+			c.logger.Info("weir: Redis can decide now")
+		case err == nil:
+		case unusable && (last == nil || last.Error() != err.Error()):
+			c.logger.Error("weir: Redis cannot decide until its setup is changed", "err", err)
+		case !unusable && last == nil:
+			c.logger.Warn("weir: Redis does not answer yet", "err", err)
+		}
+		if err == nil {
+			return
+		}
+		last = err
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// primary is the store in front of which the fallback stands.
+type primary struct {
+	weir.Store
+	checker *checker
+}
+
+// Take implements weir.Store. If Redis can no longer decide, it starts to check what is missing.
+func (p primary) Take(ctx context.Context, t *weir.Transaction) error {
+	err := p.Store.Take(ctx, t)
+	if err != nil && errors.Is(err, weir.ErrUnusable) {
+		p.checker.check()
+	}
+	return err
+}

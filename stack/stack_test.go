@@ -1,0 +1,146 @@
+package stack_test
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/redisstore"
+	"github.com/seed83679106/weir/stack"
+)
+
+// open returns a stack with a client of the Redis at addr, and its log.
+func open(t *testing.T, addr string, o stack.Options) (*stack.Store, *weirtest.Log) {
+	t.Helper()
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(5*time.Second, addr))
+	t.Cleanup(func() { rdb.Close() })
+	return openClient(t, rdb, o)
+}
+
+func openClient(t *testing.T, rdb redis.UniversalClient, o stack.Options) (*stack.Store, *weirtest.Log) {
+	t.Helper()
+	log := &weirtest.Log{}
+	o.Redis.Timeout, o.Logger = 5*time.Second, slog.New(slog.NewTextHandler(log, nil))
+	store, err := stack.New(rdb, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store, log
+}
+
+// granted returns how many of 100 units a store grants to a key, and its error.
+func granted(t *testing.T, store weir.Store, key string) (int64, error) {
+	t.Helper()
+	n, _, err := weir.AllowAtMost(t.Context(), store, weir.Charge{Rule: "r", Key: key, Limit: algorithms.GCRA(100, 1000*time.Hour), Cost: 100})
+	return n, err
+}
+
+// TestStack: two stacks count together in Redis, and remember what it refuses. When Redis is
+// gone, each of them admits its share of the limit, Undivided the whole limit, and
+// WithoutFallback returns the error. One line of the log has the cause.
+func TestStack(t *testing.T) {
+	server := redistest.Server(t)
+	a, log := open(t, server.Addr(), stack.Options{Replicas: 4})
+	b, _ := open(t, server.Addr(), stack.Options{Replicas: 4})
+	n, err := granted(t, a, "k")
+	m, err2 := granted(t, b, "k")
+	if n != 100 || m != 0 || err != nil || err2 != nil {
+		t.Fatalf("got %d and %d units, errors %v and %v, want 100 and 0", n, m, err, err2)
+	}
+	for range 10 {
+		if tx := weirtest.Once(algorithms.GCRA(100, 1000*time.Hour)); a.Take(t.Context(), tx) != nil || !tx.Allowed() {
+			t.Fatalf("got %+v, want an allowed charge", tx.Decisions)
+		}
+	}
+	server.Kill()
+	for _, test := range []struct {
+		name  string
+		store weir.Store
+		want  int64
+		down  bool
+	}{
+		{"divided", a, 25, false}, {"divided", b, 25, false}, {"undivided", a.Undivided(), 100, false}, {"without", a.WithoutFallback(), 0, true},
+	} {
+		n, err := granted(t, test.store, test.name)
+		if n != test.want || (err != nil) != test.down {
+			t.Errorf("%s: got %d units and error %v, want %d", test.name, n, err, test.want)
+		}
+		if test.down && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "EOF") {
+			t.Errorf("%s: got error %v, want that of the connection", test.name, err)
+		}
+	}
+	if text := log.String(); !strings.Contains(text, "the primary store fails: the secondary decides") {
+		t.Errorf("the log lacks the outage:\n%s", text)
+	}
+}
+
+// TestHybridInFront: a refusal is remembered, so that Redis is not asked again.
+func TestHybridInFront(t *testing.T) {
+	server := redistest.Server(t)
+	store, _ := open(t, server.Addr(), stack.Options{Replicas: 1})
+	limit := algorithms.GCRA(1, 1000*time.Hour)
+	for range 50 {
+		if err := store.Take(t.Context(), weirtest.Once(limit)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var hits uint64
+	for _, part := range store.Stores() {
+		if h, ok := part.(*weir.HybridStore); ok {
+			hits, _ = h.Stats()
+		}
+	}
+	if hits != 48 { // the first is admitted, and the second refused by Redis
+		t.Errorf("got %d refusals from memory of 50 requests, want 48", hits)
+	}
+}
+
+// TestNew: New returns an error for each mistake, and panics at none.
+func TestNew(t *testing.T) {
+	rdb := redis.NewClient(redisstore.ClientOptions(0, "127.0.0.1:1").Simple())
+	defer rdb.Close()
+	for want, o := range map[string]stack.Options{
+		"Replicas is 0: want the number":  {},
+		"Replicas is -1: want the number": {Replicas: -1},
+		"MaxRefusals is -1":               {Replicas: 1, MaxRefusals: -1},
+		"Memory.MaxKeys is -1":            {Replicas: 1, Memory: memstore.Options{MaxKeys: -1}},
+		"Breaker.Failures is -1":          {Replicas: 1, Breaker: weir.BreakerOptions{Failures: -1}},
+		"Breaker.Cooldown is -1ns":        {Replicas: 1, Breaker: weir.BreakerOptions{Cooldown: -1}},
+		`prefix "{" contains a brace`:     {Replicas: 1, Redis: redisstore.Options{Prefix: "{"}},
+	} {
+		if _, err := stack.New(rdb, o); !weirtest.FailsWith(err, want) {
+			t.Errorf("%+v: got error %v, want %q", o, err, want)
+		}
+	}
+	if _, err := stack.New(nil, stack.Options{Replicas: 1}); !weirtest.FailsWith(err, "the client is nil") {
+		t.Errorf("got error %v for a nil client", err)
+	}
+}
+
+// TestWarnings: settings of the client that work against the store are logged.
+func TestWarnings(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	log := &weirtest.Log{}
+	store, err := stack.New(rdb, stack.Options{Replicas: 1, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range store.Redis().Warnings() {
+		if !strings.Contains(log.String(), w) {
+			t.Errorf("the log lacks %q:\n%s", w, log)
+		}
+	}
+}
