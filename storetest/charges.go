@@ -184,6 +184,19 @@ func force(t testing.TB, store weir.Store) {
 		p.wants(p.one("", l, 1), false, 0)
 		p.run += "."
 	}
+	// A debt drains by the numbers in force, and units that are given back reduce it.
+	raised := algorithms.GCRA(300, time.Hour).Named("three")
+	first := p.one("debt", three, 2).Decisions[0].At
+	forced(p.charge("debt", three, 50))
+	p.wants(p.one("debt", raised, 1), true)
+	p.wants(p.one("debt", three, 1), false, 0)
+	back := p.charge("debt", three, -2)
+	back.Spent = first
+	p.take(&weir.Transaction{Charges: []weir.Charge{back}})
+	p.one("debt", three, -50)
+	p.wants(p.one("debt", three, 1), true)
+	forced(p.charge("debt", three, 50))
+	p.wants(p.one("debt", three, -weir.MaxTicks), true, 3)
 	// A forced charge does not change turns that are reserved.
 	p.one("turn", three, 3)
 	p.all(time.Hour, p.charge("turn", three, 1))
