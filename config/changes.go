@@ -2,7 +2,9 @@ package config
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -68,6 +70,33 @@ func (c Change) String() string {
 	return s
 }
 
+// log logs the change, as a warning if counts are lost. No line has an empty value: it says
+// that a rule was added or removed, or what was added to a rule or removed from it.
+func (c Change) log(logger *slog.Logger) {
+	level, did := slog.LevelInfo, "changed"
+	if c.Lost {
+		level = slog.LevelWarn
+	}
+	switch {
+	case c.From == "":
+		did = "added"
+	case c.To == "":
+		did = "removed"
+	}
+	line := func(message string, attrs ...any) {
+		attrs = append(append([]any{"rule", c.Rule}, attrs...), "lost", c.Lost)
+		logger.Log(context.Background(), level, message, attrs...)
+	}
+	switch only := c.From + c.To; {
+	case c.What == "":
+		line("config: rule "+did, "limits", only)
+	case did == "changed":
+		line("config: rule changed", "what", c.What, "from", c.From, "to", c.To)
+	default:
+		line("config: rule changed", "what", c.What, did, only)
+	}
+}
+
 // A fact is a part of a rule, as in Change. If the part has counts, identity stands for the
 // name under which they are stored. If identity changes, the counts are lost.
 type fact struct{ what, text, identity string }
@@ -76,6 +105,7 @@ type fact struct{ what, text, identity string }
 func (r *rule) facts() []fact {
 	facts := []fact{
 		{"key", r.key.text, r.key.text},
+		{"no-key", noKeys[r.NoKey], ""},
 		{"cost", r.cost.text, ""},
 		{"unit", cmp.Or(r.Unit, "requests"), ""},
 		{"headers", headerNames(r.headers), ""},
@@ -85,6 +115,9 @@ func (r *rule) facts() []fact {
 		{"config", r.word, ""},
 	}
 	facts = append(facts, fact{"status", strconv.Itoa(cmp.Or(r.Status, http.StatusTooManyRequests)), ""})
+	if r.freePreflight {
+		facts = append(facts, fact{"preflights", "free", ""})
+	}
 	if r.RetryJitter > 0 {
 		facts = append(facts, fact{"retry-jitter", periodName(r.RetryJitter), ""})
 	}

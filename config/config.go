@@ -75,6 +75,7 @@ type version struct {
 	paths    []string // the names of the files
 	rules    []rule
 	trusted  []netip.Prefix
+	ip       weir.KeyFunc    // the key ip
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
@@ -178,6 +179,13 @@ func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load()
 // header fields of these proxies as well.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
+// ByIP returns the key function ip of the file: the address of the client, as the
+// trusted-proxies and the proxy-header of the file in force when a request arrives name it. It
+// is for limits of a program that are not in the file.
+func (f *File) ByIP() weir.KeyFunc {
+	return func(r *http.Request) (string, bool) { return f.current.Load().ip(r) }
+}
+
 // Version returns the version of the rules in force: the first 12 hexadecimal digits of
 // the SHA-256 of the file and of the files that it includes. Replicas that have loaded
 // the same files have the same version.
@@ -280,7 +288,7 @@ func (c *content) version() (*version, error) {
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	return &version{digest: c.digest, paths: c.paths, rules: rules, trusted: c.trusted}, nil
+	return &version{digest: c.digest, paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ip}, nil
 }
 
 // limiter returns a Limiter that charges the named rules together.
@@ -306,6 +314,7 @@ func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 		} else if r.headers != o.Headers {
 			return nil, fmt.Errorf("config: %s: rules %q and %q are charged together, but their headers differ", f.path, names[0], name)
 		}
+		o.FreePreflight = o.FreePreflight || r.freePreflight
 		o.Rules = append(o.Rules, r.Rule)
 	}
 	l, err := weir.New(f.store, o)

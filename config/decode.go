@@ -16,6 +16,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/nesting"
 )
 
 // A decoder reads nodes of YAML and collects the mistakes in them. The value that it
@@ -29,9 +30,11 @@ type decoder struct {
 	fields     map[string]ast.Node // of the file
 	included   []*decoder          // of the files that it includes
 	isIncluded bool
+	outside    bool // a symbolic link to a file outside of the directory of the file that includes it
 
 	trusted   []netip.Prefix // trusted-proxies
 	forwarded bool           // proxy-header is forwarded
+	ip        weir.KeyFunc   // the key ip
 }
 
 // errorf adds a mistake at the place of n.
@@ -73,7 +76,7 @@ func (d *decoder) parse(data []byte) ast.Node {
 		}
 	}
 	tokens := lexer.Tokenize(string(data))
-	if t := tooDeep(tokens); t != nil {
+	if t := nesting.TooDeep(tokens, maxDepth); t != nil {
 		d.add(t.Position.Line, t.Position.Column, "nested too deeply")
 		return nil
 	}
@@ -106,29 +109,8 @@ func (d *decoder) syntaxError(err error) {
 	d.add(line, column, "not YAML: "+text)
 }
 
-// tooDeep returns the token at which lists and mappings are nested deeper than any
-// file needs, or nil. The parser's time grows with the square of the depth.
-func tooDeep(tokens token.Tokens) *token.Token {
-	const maxDepth = 16
-	flow, entries, line := 0, 0, 0
-	for _, t := range tokens {
-		switch t.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			flow++
-		case token.SequenceEndType, token.MappingEndType:
-			flow--
-		case token.SequenceEntryType: // "- - - x" is three lists in one line
-			if t.Position.Line != line {
-				line, entries = t.Position.Line, 0
-			}
-			entries++
-		}
-		if flow > maxDepth || entries > maxDepth {
-			return t
-		}
-	}
-	return nil
-}
+// maxDepth is how deep lists and mappings in one line may be nested.
+const maxDepth = 16
 
 // mapping returns the values of a mapping by field. Its parameters are the name of the mapping
 // in messages, such as "a rule", the fields that the mapping may have, and the fields that

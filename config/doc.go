@@ -12,6 +12,7 @@
 //
 //	trusted-proxies: [10.0.0.0/8] # the proxies whose proxy-header names the client
 //	proxy-header: x-forwarded-for # the default; the other value is forwarded
+//	free-preflights: false        # the default; true makes CORS preflights cost 0
 //	key: ip                       # the default
 //	algorithm: gcra               # the default
 //	timezone: Europe/Berlin       # of calendar windows; the default is UTC
@@ -35,6 +36,8 @@
 //     Options.Keys. A list joins keys, and
 //     {first-of: […]} is the first key that applies. {header: NAME} is the same as
 //     header:NAME.
+//   - no-key says what happens to requests without a key: skip (the default) does not
+//     apply the rule to them, share limits them together, and refuse answers 400.
 //   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
 //     anchored-window, sliding-window, sliding-log, in-flight or calendar.
 //   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/seed83679106/weir/internal/typo"
 )
 
 // An Error is one mistake in a file. The error of Open and of Reload wraps the mistakes in
@@ -24,8 +26,12 @@ func (e *Error) Error() string {
 }
 
 // add adds a mistake. Its text may quote the file, so add cuts a long text and replaces
-// characters that could control a terminal.
+// characters that could control a terminal. It quotes no file outside: who may write a link
+// could otherwise read by it what this process may read.
 func (d *decoder) add(line, column int, text string) {
+	if d.outside {
+		text = "a mistake; its text is not shown, because this path is a symbolic link that leads out of the directory of the file that includes it"
+	}
 	const maxText = 300
 	if len(text) > maxText {
 		text = text[:maxText] + "…"
@@ -59,41 +65,15 @@ func (d *decoder) err() error {
 // suggest returns the end of a message about an unknown name: the most similar known name,
 // or all known names if none is similar and they are at most 16.
 func suggest(name string, known []string) string {
-	best, least := "", 1+len(name)/3
-	for _, k := range known {
-		if n := distance(strings.ToLower(name), strings.ToLower(k)); n <= least && len(name) <= 64 {
-			best, least = k, n-1
-		}
+	best := ""
+	if len(name) <= 64 {
+		best = typo.Nearest(name, known, 1+len(name)/3)
 	}
 	switch {
 	case best != "":
 		return fmt.Sprintf("; did you mean %s?", best)
-	case len(known) > 0 && len(known) <= 16:
+	case len(known) > 0 && len(known) <= 20:
 		return "; known are " + strings.Join(known, ", ")
 	}
 	return ""
-}
-
-// distance returns how many edits turn a into b. An edit inserts, removes or replaces a
-// letter, or swaps two neighbours (optimal string alignment).
-func distance(a, b string) int {
-	prev2, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range prev {
-		prev[j] = j
-	}
-	for i := range len(a) {
-		row[0] = i + 1
-		for j := range len(b) {
-			step := 1
-			if a[i] == b[j] {
-				step = 0
-			}
-			row[j+1] = min(prev[j+1]+1, row[j]+1, prev[j]+step)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], prev2[j-1]+1)
-			}
-		}
-		prev2, prev, row = prev, row, prev2
-	}
-	return prev[len(b)]
 }

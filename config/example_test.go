@@ -185,3 +185,20 @@ limits:
 	// 1m: 100 per 1m0s (gcra)
 	// [10.0.0.0/8]
 }
+
+// A limit that is not in the file counts the same clients as the file does.
+func ExampleFile_ByIP() {
+	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{FS: fstest.MapFS{"rules.yaml": {Data: []byte(`
+trusted-proxies: [10.0.0.0/8]
+limits: [{name: api, config: [{limit: 10, period: 60}]}]
+`)}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "10.0.0.1:4711"
+	r.Header.Set("X-Forwarded-For", "192.0.2.7")
+	fmt.Println(rules.ByIP()(r))
+	// Output: 192.0.2.7 true
+}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/seed83679106/weir/internal/symlinks"
 )
 
 // maxIncluded is how many files a file may include.
@@ -166,7 +169,7 @@ func (r *reader) includeFile(n ast.Node, name string) {
 		return
 	}
 	fmt.Fprintf(r.sum, "\x00%s\x00%s", strings.TrimPrefix(name, r.below), data) // the zero bytes keep names and contents apart: no file that is loaded has one
-	d := &decoder{path: name, store: r.store, o: r.o, isIncluded: true}
+	d := &decoder{path: name, store: r.store, o: r.o, isIncluded: true, outside: r.fsys == (disk{}) && symlinks.LeadOut(cmp.Or(r.below, "."), name)}
 	d.parseFile(data, includedFields)
 	r.included, r.paths = append(r.included, d), append(r.paths, name)
 }

@@ -148,7 +148,7 @@ func TestWatchInclude(t *testing.T) {
 			must(t, os.WriteFile(dir+"/r.yaml", []byte("include: d/*.yaml\n"+ruleOf("a")), 0o644))
 			w := watch(t, filepath.Join(dir, "r.yaml"))
 			tt.put(t, dir, ruleOf("b"))
-			w.wait("rule changed rule=b")
+			w.wait("rule added rule=b limits=5 per 3s lost=false")
 			w.wait("no handler names these rules, so they limit nothing rules=[a b]")
 			tt.put(t, dir, strings.Replace(ruleOf("b"), "5", "6", 1))
 			w.wait("from=5 per 3s to=6 per 3s")
@@ -157,12 +157,12 @@ func TestWatchInclude(t *testing.T) {
 			tt.put(t, dir, strings.Replace(ruleOf("b"), "5", "7", 1))
 			w.wait("from=6 per 3s to=7 per 3s")
 			must(t, os.Remove(dir+"/d/x.yaml"))
-			w.wait("from=7 per 3s to= lost=true")
+			w.wait("rule removed rule=b limits=7 per 3s lost=true")
 
 			must(t, os.WriteFile(dir+"/r.yaml", []byte("include: e.yaml\n"+ruleOf("a")), 0o644)) // includes another file, which does not exist yet
 			w.wait("r.yaml:1:10: include: stat")
 			must(t, os.WriteFile(dir+"/e.yaml", []byte(ruleOf("e")), 0o644))
-			w.wait("rule changed rule=e")
+			w.wait("rule added rule=e")
 		})
 	}
 }
@@ -181,5 +181,33 @@ func TestAddedRule(t *testing.T) {
 	}
 	if len(p.Limiters()) != 2 {
 		t.Error("Limiters does not return the limiters of both handlers")
+	}
+}
+
+// TestIncludeLink: a symbolic link may lead out of the directory of the file. If the file that it
+// leads to has mistakes, the error names their places, but quotes nothing: who may write a link
+// must not read by it what the program may read. Links within the directory are quoted.
+func TestIncludeLink(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	must(t, os.Mkdir(dir+"/d", 0o755))
+	must(t, os.WriteFile(dir+"/r.yaml", []byte("include: d/*.yaml\n"+ruleOf("a")), 0o644))
+	link := dir + "/d/x.yaml"
+	for _, tt := range []struct{ name, target, text, want string }{
+		{"an unknown field", outside + "/secret", "hunter2: 1\n", "d/x.yaml:1:1: "},
+		{"a value", outside + "/secret", "limits: [{name: hunter2, config: hunter2}]\n", "d/x.yaml:1:34: "},
+		{"no YAML", outside + "/secret", "a: 'hunter2\n", "d/x.yaml:1:"},
+		{"no mapping", outside + "/secret", "root:hunter2:0:0\n", "d/x.yaml:1:"},
+		{"two rules of a name", outside + "/secret", ruleOf("a"), "d/x.yaml:2:3: "},
+		{"no mistake", outside + "/secret", ruleOf("b"), "<nil>"},
+		{"within the directory", dir + "/d/..data", "hunter2: 1\n", "d/x.yaml:1:1: unknown field hunter2"},
+	} {
+		os.Remove(link)
+		must(t, os.WriteFile(tt.target, []byte(tt.text), 0o644))
+		must(t, os.Symlink(tt.target, link))
+		_, err := Open(dir+"/r.yaml", memstore.New(memstore.Options{}), Options{})
+		got := fmt.Sprint(err)
+		if !strings.Contains(got, tt.want) || strings.Contains(got, "hunter2") != strings.Contains(tt.want, "hunter2") {
+			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
+		}
 	}
 }

@@ -87,6 +87,22 @@ func (d *decoder) keys(n ast.Node, what string, trusted []netip.Prefix) (parts [
 	return parts, fns, text
 }
 
+// noKeys are the names of the values of weir.NoKey.
+var noKeys = []string{"skip", "share", "refuse"}
+
+// noKey reads what a missing key means.
+func (d *decoder) noKey(n ast.Node) weir.NoKey {
+	name, ok := d.text(n, "no-key")
+	if !ok {
+		return weir.NoKeySkip
+	}
+	i := slices.Index(noKeys, name)
+	if i < 0 {
+		d.errorf(n, "unknown no-key %s%s", name, suggest(name, noKeys))
+	}
+	return weir.NoKey(max(0, i))
+}
+
 // keyNamed returns the key of a name without an argument.
 func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key {
 	switch name {
@@ -168,8 +184,9 @@ func (d *decoder) trustedProxies(n ast.Node) (prefixes []netip.Prefix) {
 		switch {
 		case err != nil:
 			d.errorf(e, "%s: %q is neither a network such as 10.0.0.0/8 nor an address", what, s)
-		case p.Bits() == 0:
+		case p.Bits() == 0, p.Addr().Is4In6() && p.Bits() == 96:
 			d.errorf(e, "%s: %s trusts every client, so every client could choose its key", what, s)
+			continue // ByIP would panic
 		case p != p.Masked():
 			d.errorf(e, "%s: %s has bits after its length; did you mean %s?", what, s, p.Masked())
 		}

@@ -52,10 +52,11 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, si
 	if len(d.errs) > before {
 		return l
 	}
-	if isMeter(l) {
+	if n := f["burst"]; n != nil {
 		l.Burst = s.burst
-	} else if f["burst"] != nil {
-		d.errorf(f["burst"], "%s has no burst: only gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
+		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+	} else if isMeter(l) {
+		l.Burst = s.burst
 	}
 	switch name := f["name"]; {
 	case name != nil:
@@ -93,6 +94,15 @@ func (d *decoder) checkLimits(r *rule, f map[string]ast.Node, nodes []ast.Node) 
 	}
 }
 
+// redundant reports whether the limit never refuses a unit that another limit admits. weir.New
+// refuses such limits too, but knows no lines.
+func (l *limit) redundant(other *limit) bool {
+	r, ok := l.Algorithm.(interface {
+		Redundant(l, other *weir.Limit) bool
+	})
+	return ok && r.Redundant(&l.Limit, &other.Limit)
+}
+
 // checkPairs adds a mistake for two limits of the same name, and for each redundant limit.
 func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
 	for i := range limits {
@@ -106,7 +116,7 @@ func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
 	for i, a := range limits {
 		for j, b := range limits {
 			// If two limits are the same, the second is the mistake.
-			if i != j && redundant(a, b) && (i > j || !redundant(b, a)) {
+			if i != j && a.redundant(&b) && (i > j || !b.redundant(&a)) {
 				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.describe(), b.describe())
 				break
 			}

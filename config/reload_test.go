@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -375,7 +376,7 @@ func TestPeriodName(t *testing.T) {
 		l := placeholder.Limits[0]
 		l.Period = d
 		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-			Rules:   []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{l, l.Named("x")}}},
+			Rules:   []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{l, algorithms.AnchoredWindow(1, d).Named("x")}}},
 			Observe: func(e weir.Event) { name = e.Transaction.Charges[0].Limit.Name },
 		})
 		if err != nil {

@@ -16,9 +16,9 @@ import (
 
 // The fields of each mapping, in the order in which messages list them.
 var (
-	fileFields     = []string{"trusted-proxies", "proxy-header", "key", "algorithm", "timezone", "headers", "limits", "include"}
+	fileFields     = []string{"trusted-proxies", "proxy-header", "free-preflights", "key", "algorithm", "timezone", "headers", "limits", "include"}
 	includedFields = []string{"key", "algorithm", "timezone", "headers", "limits"}
-	ruleFields     = []string{"name", "key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
+	ruleFields     = []string{"name", "key", "no-key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
 		"allow", "deny", "penalty", "status", "retry-jitter", "config", "overrides"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
@@ -34,6 +34,8 @@ type rule struct {
 	allow, deny keyList
 	penalty     *penalty
 	overridden  []fact // its overrides
+
+	freePreflight bool // as in every rule of the file
 }
 
 // settings are the values that a limit inherits from its rule, and a rule from the file.
@@ -44,6 +46,8 @@ type settings struct {
 	location  *time.Location
 	headers   weir.Dialect
 	burst     int64
+
+	freePreflight bool
 }
 
 // placeholder is a valid rule. validate puts the part that it checks into a copy.
@@ -69,7 +73,11 @@ func (d *decoder) decode() []rule {
 	if n := f["proxy-header"]; n != nil {
 		d.proxyHeader(n, f["trusted-proxies"])
 	}
+	if n := f["free-preflights"]; n != nil {
+		s.freePreflight = d.boolean(n, "free-preflights")
+	}
 	s.key = d.keyNamed(nil, "ip", s.trusted)
+	d.ip = s.key.fn
 	d.settings(&s, f)
 	places := map[string]string{}
 	rules := d.rules(s, places)
@@ -135,7 +143,10 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 		d.validate(n, weir.Rule{Name: r.Name}, 0)
 	}
 	d.settings(&s, f)
-	r.Rule.Key, r.key, r.headers = s.key.fn, s.key, s.headers
+	r.Rule.Key, r.key, r.headers, r.freePreflight = s.key.fn, s.key, s.headers, s.freePreflight
+	if n := f["no-key"]; n != nil {
+		r.NoKey = d.noKey(n)
+	}
 	d.ruleCost(&r, f)
 	if n := f["shadow"]; n != nil {
 		r.Shadow = d.share(n, "shadow")
@@ -177,7 +188,7 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 func (d *decoder) ruleLimits(r *rule, n ast.Node, s settings) []ast.Node {
 	if _, ok := n.(*ast.StringNode); ok {
 		r.word = d.word(n)
-		r.LimitsFor = func(*http.Request) []weir.Limit { return nil }
+		r.LimitsFor = func(*http.Request) []weir.Limit { return []weir.Limit{} }
 		return nil
 	}
 	nodes := d.list(n, "config")

@@ -88,6 +88,16 @@ func parseDuration(s string) (total time.Duration, ok bool) {
 	return total + d, err == nil && total+d >= total == (d >= 0)
 }
 
+// boolean reads true or false.
+func (d *decoder) boolean(n ast.Node, what string) bool {
+	b, ok := n.(*ast.BoolNode)
+	if !ok {
+		d.wrongType(n, what, "true or false")
+		return false
+	}
+	return b.Value
+}
+
 // share reads a share, from 0 to 1: a percentage, or true for 1, or false for 0.
 func (d *decoder) share(n ast.Node, what string) float64 {
 	switch v := n.(type) {

@@ -111,11 +111,7 @@ func (f *File) reload(log *slog.Logger, last string) (digest string, paths []str
 		return digest, paths
 	}
 	for _, c := range changes {
-		level := slog.LevelInfo
-		if c.Lost {
-			level = slog.LevelWarn
-		}
-		log.Log(context.Background(), level, "config: rule changed", "rule", c.Rule, "what", c.What, "from", c.From, "to", c.To, "lost", c.Lost)
+		c.log(log)
 	}
 	if unused := f.Unused(); len(unused) > 0 {
 		log.Warn("config: no handler names these rules, so they limit nothing", "rules", unused)

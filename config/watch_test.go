@@ -199,6 +199,21 @@ func TestWatchMistake(t *testing.T) {
 	w.waitChange(1, 2)
 }
 
+// TestWatchCut: if a program cuts the file at the end of a line, the rest is a valid file
+// with fewer rules. The log then says which rules and limits were removed, and no line has
+// an empty value.
+func TestWatchCut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.yaml")
+	const first = "limits:\n- name: a\n  config:\n  - {limit: 10, period: 1h}\n"
+	must(t, os.WriteFile(path, []byte(first+"  - {limit: 1, period: 3s}\n- {name: b, config: [{limit: 5, period: 3s}]}\n"), 0o644))
+	w := watch(t, path)
+	must(t, os.WriteFile(path, []byte(first), 0o644))
+	w.wait("config: rule changed rule=a what=limit 3s (gcra) removed=1 per 3s lost=true")
+	w.wait("config: rule removed rule=b limits=5 per 3s lost=true")
+	must(t, os.WriteFile(path, []byte(strings.Replace(first, "1h}", "1h}\n  - {limit: 1, period: 3s}", 1)), 0o644))
+	w.wait("config: rule changed rule=a what=limit 3s (gcra) added=1 per 3s lost=false")
+}
+
 func TestWatchFS(t *testing.T) {
 	f, err := Open("r.yaml", memstore.New(memstore.Options{}), Options{FS: fstest.MapFS{"r.yaml": {Data: []byte(limitOf(1))}}})
 	must(t, err)

@@ -1,0 +1,53 @@
+package config
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/seed83679106/weir/internal/weirtest"
+)
+
+// TestPreflights: a file charges preflights, unless it has free-preflights.
+func TestPreflights(t *testing.T) {
+	const limits = "limits: [{name: a, config: [{limit: 20, period: 1h}]}]"
+	for text, want := range map[string]int{
+		limits:                              20,
+		"free-preflights: false\n" + limits: 20,
+		"free-preflights: true\n" + limits:  1000,
+	} {
+		f, err := open(text, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := 0
+		h := f.Handler("a")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+		for range 1000 {
+			r := weirtest.Ask("/", "192.0.2.1:4", "Origin", "made up", "Access-Control-Request-Method", "POST")
+			r.Method = "OPTIONS"
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		if served != want {
+			t.Errorf("%s: got %d preflights served, want %d", strings.Split(text, "\n")[0], served, want)
+		}
+	}
+}
+
+// TestNoKeyOfFiles: no-key says what happens to requests without a key.
+func TestNoKeyOfFiles(t *testing.T) {
+	for noKey, want := range map[string]string{"": "200 200 200", "no-key: skip, ": "200 200 200", "no-key: share, ": "200 429 429", "no-key: refuse, ": "400 400 400"} {
+		f, err := open("limits: [{name: a, key: header:Key, "+noKey+"config: [{limit: 1, period: 1h}]}]", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for range 3 {
+			got = append(got, fmt.Sprint(weirtest.Do(f.Handler("a")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})), weirtest.Ask("/", "192.0.2.1:4")).StatusCode))
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%q: got %s, want %s", noKey, got, want)
+		}
+	}
+}
