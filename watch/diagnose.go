@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -23,7 +24,8 @@ const (
 	EmptyKey       = "WEIR004" // a key is empty
 	ClockFar       = "WEIR005" // the clocks of the store and of this process differ
 	SlowClient     = "WEIR006" // a Redis client has settings that work against the store
-	FailOpen       = "WEIR007" // requests cannot be decided, and may pass without a limit
+	FailOpen       = "WEIR007" // requests cannot be decided: they pass without a limit, or are refused
+	Unlimited      = "WEIR008" // no rule limits any request
 )
 
 // Diagnose finds probable mistakes in a configuration. It checks the rules and the stores
@@ -37,6 +39,7 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 	}
 	d := &diagnosis{logger: logger, last: map[string]time.Time{}, global: map[string]bool{}}
 	for _, r := range rules {
+		d.names = append(d.names, r.Name)
 		d.global[r.Name] = reflect.ValueOf(r.Key).Pointer() == reflect.ValueOf(weir.Global()).Pointer()
 		if trustsAnybody(r.Key) {
 			d.found(AnybodyTrusted, "clients can choose their key by X-Forwarded-For or Forwarded", "rule", r.Name)
@@ -54,9 +57,13 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 
 type diagnosis struct {
 	logger *slog.Logger
+	names  []string        // of the rules
 	global map[string]bool // rules with the key Global(), which is empty on purpose
-	mu     sync.Mutex
-	last   map[string]time.Time // when a code was last logged
+
+	unlimited atomic.Int64 // how many requests no rule has charged or refused; then firstRequests
+
+	mu   sync.Mutex
+	last map[string]time.Time // when a code was last logged
 }
 
 // found logs a warning, unless it logged a warning with this code less than a minute ago.
@@ -87,9 +94,14 @@ func trustsAnybody(key weir.KeyFunc) (trusts bool) {
 
 func (d *diagnosis) observe(e weir.Event) {
 	if e.Err != nil {
-		d.found(FailOpen, "requests cannot be decided, and may pass without a limit", "err", e.Err)
+		what := "requests cannot be decided, and are refused"
+		if e.Passed {
+			what = "requests cannot be decided, and pass without a limit"
+		}
+		d.found(FailOpen, what, "err", e.Err, "cause", weir.Cause(e.Err))
 		return
 	}
+	d.count(&e)
 	if len(e.Transaction.Charges) == 0 || e.Request == nil { // the store was not asked
 		return
 	}
@@ -102,6 +114,20 @@ func (d *diagnosis) observe(e weir.Event) {
 		if i == 0 || t.Charges[i].Rule != t.Charges[i-1].Rule { // the limits of a rule share a key
 			d.check(&t.Charges[i], r, outer)
 		}
+	}
+}
+
+// firstRequests is how many requests the rules may leave unlimited before that is a mistake.
+const firstRequests = 200
+
+// count finds that no rule has charged or refused any of the first requests.
+func (d *diagnosis) count(e *weir.Event) {
+	switch {
+	case d.unlimited.Load() >= firstRequests || e.Shadow:
+	case e.Refusal.Reason != 0 || slices.ContainsFunc(e.Transaction.Charges, func(c weir.Charge) bool { return c.Cost != 0 }):
+		d.unlimited.Store(firstRequests)
+	case d.unlimited.Add(1) == firstRequests:
+		d.found(Unlimited, "no rule has limited any of the first 200 requests", "rules", d.names)
 	}
 }
 

@@ -60,7 +60,7 @@ func (l *refusalLog) observe(e weir.Event) {
 	}
 	attrs = append(attrs, "reason", f.Reason.String())
 	if e.Err != nil {
-		attrs = append(attrs, "err", e.Err)
+		attrs = append(attrs, "err", e.Err, "cause", weir.Cause(e.Err), "passed", e.Passed)
 	}
 	if l.key != nil {
 		attrs = append(attrs, "key", l.key(f.Rule, e.Key))

@@ -7,6 +7,7 @@ package watch
 
 import (
 	"cmp"
+	"container/heap"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,10 +22,26 @@ import (
 // Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data
 // Streams" (2005).
 type Top struct {
-	n     int
-	mu    sync.Mutex
-	known map[ruleKey]*Refused
+	n      int
+	mu     sync.Mutex
+	known  map[ruleKey]*counted
+	counts counts
 }
+
+// A counted is a key that a Top remembers.
+type counted struct {
+	Refused
+	at int // its index in Top.counts
+}
+
+// counts is a heap.Interface: the key with the lowest Count comes first.
+type counts []*counted
+
+func (c counts) Len() int           { return len(c) }
+func (c counts) Less(i, j int) bool { return c[i].Count < c[j].Count }
+func (c counts) Swap(i, j int)      { c[i], c[j] = c[j], c[i]; c[i].at, c[j].at = i, j }
+func (c *counts) Push(x any)        { *c = append(*c, x.(*counted)) }
+func (c *counts) Pop() any          { panic("watch: a Top forgets no key but by replacing it") }
 
 type ruleKey struct{ rule, key string }
 
@@ -36,13 +53,13 @@ type Refused struct {
 	Count, Error int64
 }
 
-// NewTop returns a Top of n keys. It panics if n is below 1. Counting a refusal of a new
-// key takes time in proportion to n.
+// NewTop returns a Top of n keys. It panics if n is below 1. Counting a refusal takes time in
+// proportion to the logarithm of n.
 func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: %d keys, want at least 1", n))
 	}
-	return &Top{n: n, known: make(map[ruleKey]*Refused, n)}
+	return &Top{n: n, known: make(map[ruleKey]*counted, n)}
 }
 
 // Observe counts a refused request once for each rule that refused it, by a limit, a
@@ -74,22 +91,22 @@ func (t *Top) count(rule, key string) {
 	key = storedkey.Of(key)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r, ok := t.known[ruleKey{rule, key}]; ok {
+	r := t.known[ruleKey{rule, key}]
+	switch {
+	case r != nil:
 		r.Count++
+	case len(t.counts) < t.n:
+		r = &counted{Refused{Rule: strings.Clone(rule), Key: strings.Clone(key), Count: 1}, len(t.counts)}
+		t.known[ruleKey{r.Rule, r.Key}] = r
+		heap.Push(&t.counts, r)
 		return
+	default: // the new key replaces the one with the lowest count, and goes on from that count
+		r = t.counts[0]
+		delete(t.known, ruleKey{r.Rule, r.Key})
+		r.Refused = Refused{Rule: strings.Clone(rule), Key: strings.Clone(key), Count: r.Count + 1, Error: r.Count}
+		t.known[ruleKey{r.Rule, r.Key}] = r
 	}
-	r := &Refused{Rule: strings.Clone(rule), Key: strings.Clone(key), Count: 1}
-	if len(t.known) == t.n { // r replaces the key with the lowest count, and goes on from that count
-		var least *Refused
-		for _, other := range t.known {
-			if least == nil || other.Count < least.Count {
-				least = other
-			}
-		}
-		delete(t.known, ruleKey{least.Rule, least.Key})
-		r.Count, r.Error = least.Count+1, least.Count
-	}
-	t.known[ruleKey{r.Rule, r.Key}] = r
+	heap.Fix(&t.counts, r.at)
 }
 
 // Count returns the Count of a key under a rule, see [Refused]. It returns 0 if the Top does
@@ -109,7 +126,7 @@ func (t *Top) Keys() []Refused {
 	defer t.mu.Unlock()
 	keys := make([]Refused, 0, len(t.known))
 	for _, r := range t.known {
-		keys = append(keys, *r)
+		keys = append(keys, r.Refused)
 	}
 	slices.SortFunc(keys, func(a, b Refused) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))

@@ -13,6 +13,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -82,12 +83,46 @@ func TestTop(t *testing.T) {
 	}
 }
 
+// TestTopReplaces: a new key replaces the key with the lowest count, wherever the counts grew.
+func TestTopReplaces(t *testing.T) {
+	for lowest := range 7 {
+		top := watch.NewTop(7)
+		for round := range 9 {
+			for i := range 7 {
+				if i != lowest || round == 0 {
+					top.Observe(refused(fmt.Sprint(i)))
+				}
+			}
+		}
+		top.Observe(refused("new"))
+		if n, gone := top.Count("api", "new"), top.Count("api", fmt.Sprint(lowest)); n != 2 || gone != 0 {
+			t.Errorf("a new key has the count %d, and the lowest key %d; want 2 and 0: %v", n, gone, top.Keys())
+		}
+	}
+}
+
+// BenchmarkTop measures the refusal of a new key by a Top that is full, as in an attack from
+// many addresses.
+func BenchmarkTop(b *testing.B) {
+	top, i := watch.NewTop(1000), 0
+	e := weir.Event{Transaction: &weir.Transaction{
+		Charges: []weir.Charge{{Rule: "r"}}, Decisions: []weir.Decision{{}},
+	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "r"}}
+	b.ReportAllocs()
+	for b.Loop() {
+		i++
+		e.Transaction.Charges[0].Key = strconv.Itoa(i)
+		top.Observe(e)
+	}
+}
+
 // TestTopCounts: a request counts once for each rule that refuses it, and not for other rules.
 func TestTopCounts(t *testing.T) {
 	top := watch.NewTop(10)
 	shadow := rule("shadow", weir.Global(), 1)
 	shadow.Shadow = 1
 	two := rule("two", weir.ByHeader("Key"), 1)
+	two.Overrides = func(string) ([]weir.Limit, bool) { return nil, false } // a rule that has them may have redundant limits
 	two.Limits = []weir.Limit{algorithms.FixedWindow(1, time.Hour), algorithms.FixedWindow(1, 1000*time.Hour)}
 	h := limiter(t, memstore.New(memstore.Options{}), top.Observe, two, rule("one", weir.ByIP(), 2), shadow).Handler(http.NotFoundHandler())
 	for _, key := range []string{"a", "b", "a", "c"} {
@@ -159,7 +194,7 @@ func TestLog(t *testing.T) {
 		if len(lines) != 5 {
 			t.Fatalf("got %d lines, want 5: %s", len(lines), out)
 		}
-		for i, want := range []string{want, want, `msg="weir: denied" rule=api reason=deny key=<pest> left_out=3`, `msg="weir: banned" rule=api retry_after=`, `msg="weir: not decided" rule=api reason=error err=gone key=<b>`} {
+		for i, want := range []string{want, want, `msg="weir: denied" rule=api reason=deny key=<pest> left_out=3`, `msg="weir: banned" rule=api retry_after=`, `msg="weir: not decided" rule=api reason=error err=gone cause=error passed=true key=<b>`} {
 			if !strings.Contains(lines[i], want) {
 				t.Errorf("line %d: got %s, want %s", i, lines[i], want)
 			}
@@ -191,7 +226,7 @@ func (warned) Warnings() []string { return []string{"MaxRetries is 3"} }
 // TestDiagnose: each mistake is logged once with its code, and a correct configuration logs
 // nothing.
 func TestDiagnose(t *testing.T) {
-	everyone := weir.ByIP(netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0"))
+	everyone := weir.ByIP(netip.MustParsePrefix("0.0.0.0/1"), netip.MustParsePrefix("128.0.0.0/1"), netip.MustParsePrefix("::/1"), netip.MustParsePrefix("8000::/1"))
 	mem := func() weir.Store { return memstore.New(memstore.Options{}) }
 	clock := func(off time.Duration) weir.Store {
 		return storeFunc(func(_ context.Context, tx *weir.Transaction) error {
@@ -241,6 +276,38 @@ func TestDiagnose(t *testing.T) {
 				t.Errorf("got %q, want %q: %s", codes, tt.want, out)
 			}
 		})
+	}
+}
+
+// TestDiagnoseUnlimited: Diagnose finds that the rules have limited none of the first 200
+// requests, and only then.
+func TestDiagnoseUnlimited(t *testing.T) {
+	free := rule("api", weir.ByIP(), 100)
+	free.Cost = func(*http.Request) int64 { return 0 }
+	for _, tt := range []struct {
+		name     string
+		rule     weir.Rule
+		keyAfter int // the number of requests without a key that come first
+		n        int
+		want     bool
+	}{
+		{"a limiter before authentication", rule("api", weir.ByHeader("Key"), 100), 1000, 200, true},
+		{"a cost of 0", free, 1000, 200, true},
+		{"too few requests", rule("api", weir.ByHeader("Key"), 100), 1000, 199, false},
+		{"a key in the last of the first requests", rule("api", weir.ByHeader("Key"), 100), 199, 1000, false},
+	} {
+		out, l := logger()
+		h := limiter(t, memstore.New(memstore.Options{}), watch.Diagnose(l, []weir.Rule{tt.rule}), tt.rule).Handler(http.NotFoundHandler())
+		for i := range tt.n {
+			if i < tt.keyAfter {
+				ask(h)
+			} else {
+				ask(h, "Key", "ann")
+			}
+		}
+		if got := strings.Contains(out.String(), "code=WEIR008") && strings.Contains(out.String(), "api"); got != tt.want {
+			t.Errorf("%s: got %v, want %v: %s", tt.name, got, tt.want, out)
+		}
 	}
 }
 
