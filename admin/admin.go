@@ -8,11 +8,14 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/watch"
@@ -90,8 +93,11 @@ const maxBody = 4096
 // A target is the rule and the key that a request names.
 type target struct {
 	rule
-	key     string
-	network *problem // if the key is a network: the error for a change that a network cannot have, such as a reset
+	key string
+
+	// If the key is a network, one of these is set.
+	network   *problem // the rule can deny networks: the error for any other change, such as a reset
+	noNetwork *problem // the rule cannot deny networks: the error for a ban or a denial
 }
 
 // ServeHTTP serves the page at / and the paths that the package comment lists. It does not
@@ -166,7 +172,11 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	if err := h.origin.Check(r); err != nil {
 		return nil, refuse(http.StatusForbidden, "the request comes from another origin")
 	}
-	rules, key, err := h.find(r, "rule", "key")
+	q, err := query(r, "rule", "key")
+	if err != nil {
+		return nil, err
+	}
+	rules, key, err := h.find(q, "rule", "key")
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +186,8 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 		t.network = refuse(http.StatusBadRequest, "%q is a network, which can only be banned or denied", key)
 	case problem != nil:
 		return nil, problem
+	case isNetwork:
+		t.noNetwork = refuse(http.StatusConflict, "%q is a network, and rule %q refuses no networks: set Options.Overrides, and the DenyFrom of the rule to a function of overrides.Live.DenyFrom", key, t.Name)
 	}
 	var body bytes.Buffer
 	r.Body = io.NopCloser(io.TeeReader(http.MaxBytesReader(w, r.Body, maxBody), &body))
@@ -186,9 +198,24 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 		return nil, err
 	}
 	if t.network != nil || r.URL.Path == "/override" && strings.HasSuffix(key, "*") { // the key stands for many keys, which have no common state
-		return h.overridesOf(t.Name), nil
+		body := h.overridesOf(t.Name)
+		if t.network == nil && r.Method == http.MethodPost && t.LimitsFor != nil {
+			body.Unchecked = unchecked
+		}
+		return body, nil
 	}
-	return h.states(ctx, rules, key)
+	return h.states(ctx, rules, key, netip.Addr{})
+}
+
+// overridesKeys returns an error if an override of a key of a rule would have no effect.
+func (h *Handler) overridesKeys(r *rule) error {
+	switch {
+	case h.o.Overrides == nil:
+		return errNoOverrides
+	case r.Overrides == nil || !h.o.Overrides.OverridesKeys(r.Name):
+		return refuse(http.StatusConflict, "rule %q does not use Options.Overrides, so the override would have no effect: set the Overrides of the rule to a function of overrides.Live.Of", r.Name)
+	}
+	return nil
 }
 
 // deniesNetworks reports whether networks can be denied under a rule.
@@ -216,21 +243,37 @@ func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body st
 
 // ofKey returns the answer for the key and the rule of the query. If the query names no rule,
 // ofKey returns the answer for the key and all rules.
-func (h *Handler) ofKey(r *http.Request, answer func(context.Context, []rule, string) (*stateBody, error)) (any, error) {
-	rules, key, err := h.find(r, "key")
+func (h *Handler) ofKey(r *http.Request, answer func(context.Context, []rule, string, netip.Addr) (*stateBody, error)) (any, error) {
+	q, err := query(r, "rule", "key", "from")
 	if err != nil {
 		return nil, err
 	}
-	return answer(r.Context(), rules, key)
+	from, err := clientAddr(q)
+	if err != nil {
+		return nil, err
+	}
+	rules, key, err := h.find(q, "key")
+	if err != nil {
+		return nil, err
+	}
+	return answer(r.Context(), rules, key, from)
+}
+
+// clientAddr returns the address in the parameter from; it is invalid if the query has none.
+func clientAddr(q url.Values) (netip.Addr, error) {
+	if q.Get("from") == "" {
+		return netip.Addr{}, nil
+	}
+	from, err := netip.ParseAddr(q.Get("from"))
+	if err != nil {
+		return from, refuse(http.StatusBadRequest, "from is %q; want an address", q.Get("from"))
+	}
+	return addr.Outside(from), nil
 }
 
 // find returns the rule and the key that the query names. If the query names no rule, find
 // returns all rules. It returns an error if a required parameter is missing.
-func (h *Handler) find(r *http.Request, required ...string) (rules []rule, key string, err error) {
-	q, err := query(r, "rule", "key")
-	if err != nil {
-		return nil, "", err
-	}
+func (h *Handler) find(q url.Values, required ...string) (rules []rule, key string, err error) {
 	for _, name := range required {
 		if !q.Has(name) {
 			return nil, "", refuse(http.StatusBadRequest, "the query has no %s", name)
@@ -281,6 +324,9 @@ func (h *Handler) ban(ctx context.Context, r *http.Request, t *target) error {
 	}
 	if t.network != nil {
 		return h.set(ctx, t, overrides.Entry{Key: t.key, Denied: true}, body.Seconds, body.Note)
+	}
+	if t.noNetwork != nil {
+		return t.noNetwork
 	}
 	d := time.Duration(body.Seconds*1e6) * time.Microsecond
 	if h.o.Bans != nil {

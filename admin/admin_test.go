@@ -153,7 +153,7 @@ func TestMistakes(t *testing.T) {
 		{"GET", "/state", "", "", 400, "the query has no key"},
 		{"GET", "/state?key=%zz", "", "", 400, `the query can't be read: invalid URL escape "%zz"`},
 		{"GET", "/state?key=a&key=b", "", "", 400, "the query has more than one key"},
-		{"GET", "/state?key=a&rul=api", "", "", 400, `the query has an unknown parameter "rul"; known are rule and key`},
+		{"GET", "/state?key=a&rul=api", "", "", 400, `the query has an unknown parameter "rul"; known are rule and key and from`},
 		{"GET", "/state?key=a&rule=web", "", "", 404, `there is no rule "web"; known are api, tiers`},
 		{"POST", "/reset?key=a", "", "", 400, "the query has no rule"},
 		{"POST", "/reset?rule=api", "", "", 400, "the query has no key"},

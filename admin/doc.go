@@ -15,6 +15,7 @@
 //	GET  /state?key=K                what K has left under each rule
 //	GET  /state?rule=R&key=K         what K has left under R
 //	GET  /explain?rule=R&key=K       the state of K, and why it is refused, in sentences
+//	GET  /explain?key=K&from=A       the same for a client at the address A, which lists of addresses may have
 //	GET  /top?rule=R                 the keys that are refused most
 //	GET  /bans?rule=R                the bans that this process knows of, and the networks that are denied
 //	POST /reset?rule=R&key=K         gives back all units that K has spent
@@ -37,7 +38,12 @@
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
 // If a list or an override of the rule allows or denies the key, "listed" is "allow" or "deny".
-// If the key has an override, "overridden" is true.
+// If the key has an override, "overridden" is true. "looked_up" is the key of the rule if it is
+// not K: if K is an address, that is the key of a request from this address.
+//
+// In an explanation "refused" is null if the answer depends on something that cannot be known, and
+// "unknown" names it: a list of addresses for a K that is no address, the limits of LimitsFor, or
+// whether K is a key of the rule at all. "past" has what is remembered of earlier refusals.
 //
 // Each change is logged with its operator ([Options].Who), rule, key and body, even if the change
 // fails. A request that is refused because of its method, origin, rule or key is not logged.
@@ -60,7 +66,9 @@
 // An override without "seconds" does not end. A key that ends with an asterisk stands for all keys
 // with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. If
 // one of them is left out, the value of the replaced limit applies: see [weir.Rule]. The units that
-// a key has spent still count.
+// a key has spent still count. An override that can have no effect is refused with 409: the rule
+// needs the Overrides of [overrides.Live.Of] and, for a network, the DenyFrom of
+// [overrides.Live.DenyFrom].
 //
 // # Keys
 //
@@ -69,14 +77,18 @@
 // key that was never seen has its whole quota left. A key of more than 128 bytes appears as its
 // digest ([weir.Charge.StoredKey]). A query may have the key or the digest.
 //
+// A program that hashes other keys than addresses cannot be asked for them by their plain text: a
+// query needs the key as the KeyFunc returns it. /top and the logs have it.
+//
 // A change is refused with 400 if its key looks like an address but requests from that address
 // have another key, for example under a rule that counts networks. The answer names that other key.
 //
 // # What to expect
 //
 // The limits of a rule that chooses its limits for each request (LimitsFor) are known here only if
-// Options.LimitsFor is set. Otherwise "limits" is null for a key without an override, and /reset
-// and /grant of the key are refused with 409. Bans work.
+// Options.LimitsFor is set. Otherwise "limits" is null, and /reset and /grant of the key are
+// refused with 409. Bans work. An override is then kept as it was given, without a comparison with
+// the limits that it replaces, and the answer says so in "unchecked".
 //
 // A change applies at once in this process, and in every process that asks the store for each
 // decision. An override that another process sets applies within a second. A process that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -15,26 +16,40 @@ import (
 
 // An explanation says why a request that costs 1 unit would be refused now.
 type explanation struct {
-	Refused  bool     `json:"refused"`
+	Refused  *bool    `json:"refused"`            // null if something in Unknown may refuse the request, and nothing else does
 	Because  []string `json:"because"`            // a sentence for each reason
+	Unknown  []string `json:"unknown,omitempty"`  // a sentence for each thing that may change the answer
+	Past     []string `json:"past,omitempty"`     // a sentence for each earlier offense that is remembered
 	Note     string   `json:"note,omitempty"`     // the note of the key's override
 	Refusals int64    `json:"refusals,omitempty"` // how often this process has refused the key: see watch.Top.Count
 }
 
+// Verdict returns the answer of the page.
+func (e *explanation) Verdict() string {
+	switch {
+	case e.Refused == nil:
+		return "not known"
+	case *e.Refused:
+		return "refused"
+	}
+	return "passes"
+}
+
 // explanations returns the state of a key under each of the rules, with an explanation of each
 // state.
-func (h *Handler) explanations(ctx context.Context, rules []rule, key string) (*stateBody, error) {
-	body, err := h.states(ctx, rules, key)
+func (h *Handler) explanations(ctx context.Context, rules []rule, key string, from netip.Addr) (*stateBody, error) {
+	body, err := h.states(ctx, rules, key, from)
 	if err != nil {
 		return nil, err
 	}
 	for i := range body.Rules {
 		s := &body.Rules[i]
 		s.explain(&rules[i])
-		s.Note = h.note(s.Rule, key)
+		s.Note = h.note(s.Rule, s.key)
 		if h.o.Top != nil {
-			s.Refusals = h.o.Top.Count(s.Rule, key)
+			s.Refusals = h.o.Top.Count(s.Rule, s.key)
 		}
+		s.recall(&rules[i])
 	}
 	return body, nil
 }
@@ -60,17 +75,35 @@ func (s *ruleState) explain(r *rule) {
 			s.Because = append(s.Because, fmt.Sprintf("the limit %s has none of %d units left; %s", l.Name, l.Burst, next))
 		}
 	}
-	s.Refused = len(s.Because) > 0
+	refused := len(s.Because) > 0
+	s.Unknown = s.unknown
+	if s.Limits == nil && s.Listed == "" {
+		s.Unknown = append(s.Unknown, "the limits depend on the request, and Options.LimitsFor is not set")
+	}
 	switch {
 	case s.Listed == "allow":
-		s.Refused, s.Because = false, []string{"a list or an override of the rule allows the key"}
+		refused, s.Because = false, []string{"a list or an override of the rule allows the key"}
 	case r.Shadow == 1:
-		s.Refused = false
+		refused = false
 		s.Because = append(s.Because, "the rule is in shadow, so it refuses no request")
-	case r.Shadow > 0 && s.Refused:
+	case r.Shadow > 0 && refused:
 		s.Because = append(s.Because, fmt.Sprintf("the rule is in shadow for %.4g %% of the keys, and does not refuse their requests", 100*r.Shadow))
-	case s.Limits == nil:
-		s.Because = append(s.Because, "the limits are unknown, because they depend on the request and Options.LimitsFor is not set")
+	}
+	if refused || len(s.Unknown) == 0 || r.Shadow == 1 {
+		s.Refused = &refused
+	}
+}
+
+// recall adds what is remembered of earlier refusals to an explanation.
+func (s *ruleState) recall(r *rule) {
+	if o := s.offenses; o.SinceBan > 0 {
+		s.Past = append(s.Past, fmt.Sprintf("the last ban of the key ended %s ago", durationText(seconds(o.SinceBan))))
+	}
+	if n := s.offenses.Strikes; n > 0 && s.offenses.Banned == 0 {
+		s.Past = append(s.Past, fmt.Sprintf("%d of the %d refusals that bring a ban are counted", n, r.Penalty.Strikes.Capacity()))
+	}
+	if s.Refusals > 0 {
+		s.Past = append(s.Past, fmt.Sprintf("this process has refused the key %d times", s.Refusals))
 	}
 }
 
@@ -281,7 +314,7 @@ func (h *Handler) trial(r *rule, bodies []ownLimitBody) (*trialBody, error) {
 			return nil, refuse(http.StatusBadRequest, "quota is %d; want at least 1", l.Quota)
 		}
 	}
-	if limits, err = h.complete(r, "", limits); err != nil {
+	if limits, err = h.complete(r.Name, r.Limits, limits); err != nil {
 		return nil, err
 	}
 	t, err := h.o.Traffic.Try(r.Name, limits...)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -36,7 +37,7 @@ func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
 	}
 	hint := ""
 	if strings.Contains(key, "/") {
-		hint = "; to refuse a network, put it in a list of the rule: deny in a file, or DenyFrom"
+		hint = "; to refuse a network, put it in a list of the rule: deny in a file, or DenyFrom, which overrides.Live.DenyFrom makes for operators"
 	}
 	return isNetwork, refuse(http.StatusBadRequest, "under rule %q no request has the key %q: a request from %s has the key %q%s", r.Name, key, from, known, hint)
 }
@@ -74,17 +75,60 @@ func requestFrom(from netip.Addr) *http.Request {
 	}
 }
 
-// listsAddr reports whether key is an address and the function list returns true for a request
-// from that address. A nil list has no addresses.
-func listsAddr(list func(r *http.Request) bool, key string) (listed bool) {
-	from, ok := addrOf(key)
-	if list == nil || !ok {
-		return false
+// A lookup says what a rule looks up for a request of a client.
+type lookup struct {
+	key     string     // as the rule's KeyFunc returns it
+	from    netip.Addr // of the client; invalid if it is not known
+	unknown []string   // what could refuse the request, but cannot be known
+}
+
+// lookUp returns what a rule looks up for a key that an operator has typed. If the key is an
+// address, that is the key of a request from this address, such as its /64. The address of the
+// client is then known too, even if from is invalid.
+func (r *rule) lookUp(typed string, from netip.Addr) lookup {
+	l := lookup{key: typed, from: from}
+	client, ok := addrOf(typed)
+	if !ok {
+		return l
+	}
+	network := strings.Contains(typed, "/")
+	if !network && !from.IsValid() {
+		l.from = client
+	}
+	other, found := "", false
+	for _, f := range r.keys {
+		k, ok := keyFrom(f, client)
+		if ok && storedkey.Equal(k, typed) {
+			if !l.from.IsValid() {
+				l.from = client
+			}
+			return l
+		}
+		if ok {
+			other, found = k, true
+		}
+	}
+	switch {
+	case found && network:
+		l.unknown = append(l.unknown, fmt.Sprintf("no request has this key: a request from %s has the key %q", client, other))
+	case found:
+		l.key = other
+	default:
+		l.unknown = append(l.unknown, "this may be no key of the rule: its key depends on more of a request than the address")
+	}
+	return l
+}
+
+// lists reports whether the function list returns true for a request from an address. A nil list
+// has no addresses. known is false if the address is invalid, or if list needs more of a request.
+func lists(list func(r *http.Request) bool, from netip.Addr) (listed, known bool) {
+	if list == nil || !from.IsValid() {
+		return false, list == nil
 	}
 	defer func() {
-		if recover() != nil { // the program's list may need more of a request than this one has
-			listed = false
+		if recover() != nil {
+			listed, known = false, false
 		}
 	}()
-	return list(requestFrom(from))
+	return list(requestFrom(from)), true
 }

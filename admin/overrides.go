@@ -13,17 +13,19 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// limitsOf returns the limits that a key would have if the function own were the Overrides of r.
-// The limits have the names under which they are stored. A single limit of quota 0 means that the
-// key is denied.
-func (h *Handler) limitsOf(r *rule, key string, own func(string) ([]weir.Limit, bool)) ([]weir.Limit, error) {
-	l, err := weir.New(h.store, weir.Options{Rules: []weir.Rule{{
-		Name: r.Name, Key: weir.Global(), Limits: r.Limits, LimitsFor: r.LimitsFor, Overrides: own,
-	}}})
+// overridden returns what the limits of a rule become if they are replaced by own, the override of
+// a key. The returned limits have the names under which they are stored. If base is empty, the
+// rule applies only to keys that have an override.
+func (h *Handler) overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
+	r := weir.Rule{Name: rule, Key: weir.Global(), Limits: base, Overrides: func(string) ([]weir.Limit, bool) { return own, true }}
+	if len(base) == 0 {
+		r.Limits, r.Overrides = own, nil
+	}
+	l, err := weir.New(h.store, weir.Options{Rules: []weir.Rule{r}})
 	if err != nil {
 		return nil, err
 	}
-	limits, _, err := l.LimitsOf(r.Name, key)
+	limits, _, err := l.LimitsOf(rule, "")
 	return limits, err
 }
 
@@ -51,6 +53,7 @@ type overrideBody struct {
 type overridesBody struct {
 	Overrides []overrideBody `json:"overrides"`
 	Stale     bool           `json:"stale,omitempty"`
+	Unchecked string         `json:"unchecked,omitempty"`
 }
 
 // overridesAnswer returns the overrides in Options.Overrides, without those in a file of rules.
@@ -93,8 +96,10 @@ var errNoOverrides = refuse(http.StatusNotFound, "the program has no overrides: 
 
 // override sets the override of a key, if its limits are valid under the rule.
 func (h *Handler) override(ctx context.Context, r *http.Request, t *target) error {
-	if h.o.Overrides == nil {
-		return errNoOverrides
+	if h.o.Overrides == nil || t.network == nil { // a network needs DenyFrom, which the rule then has
+		if err := h.overridesKeys(&t.rule); err != nil {
+			return err
+		}
 	}
 	var body struct {
 		Limits            []ownLimitBody
@@ -108,8 +113,11 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 	if !(body.Seconds == 0 || body.Seconds >= 1e-6 && body.Seconds <= most) {
 		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f, or none for an override that does not end", body.Seconds, math.Floor(most))
 	}
-	if !body.Denied && t.network != nil {
+	switch {
+	case !body.Denied && t.network != nil:
 		return t.network
+	case body.Denied && t.noNetwork != nil:
+		return t.noNetwork
 	}
 	limits, err := limitsFrom(body.Limits)
 	if err != nil {
@@ -117,7 +125,7 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 	}
 	e := overrides.Entry{Key: t.key, Unlimited: body.Unlimited, Denied: body.Denied, Limits: limits}
 	if len(e.Limits) > 0 && !e.Unlimited && !e.Denied {
-		if _, err := h.complete(&t.rule, t.key, e.Limits); err != nil {
+		if err := h.check(ctx, t, e.Limits); err != nil {
 			return err
 		}
 	}
@@ -156,14 +164,39 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 	return limits, nil
 }
 
-// complete returns the limits that would be in force if the given limits were the override of a
-// key: fields that are zero get the values of the limit that is replaced.
-func (h *Handler) complete(r *rule, key string, limits []weir.Limit) ([]weir.Limit, error) {
-	all, err := h.limitsOf(r, key, func(string) ([]weir.Limit, bool) { return limits, true })
+// complete returns the limits that would be in force if the given limits replaced those of a
+// rule: fields that are zero get the values of the limit that is replaced.
+func (h *Handler) complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
+	all, err := h.overridden(rule, base, limits)
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(strings.TrimSuffix(err.Error(), ": the override of a key is ignored"), "weir: "))
+		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "weir: "))
 	}
 	return all, nil
+}
+
+// check returns an error if the limits of an override are not valid under the rule of the
+// target. If the limits of the rule depend on the request, check does what it can without them.
+func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) error {
+	base, known, err := h.base(ctx, &t.rule, t.key)
+	if err != nil {
+		return err
+	}
+	if known {
+		_, err = h.complete(t.Name, base, limits)
+		return err
+	}
+	for i := range limits {
+		l := &limits[i]
+		if len(limits) > 1 && l.Name == "" && l.Period == 0 {
+			return refuse(http.StatusBadRequest, "each of several limits needs a name or a period, which says what limit it replaces")
+		}
+		if l.Algorithm != nil && l.Period != 0 {
+			if _, err := h.complete(t.Name, nil, limits[i:i+1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // removeOverride removes the override of a key.

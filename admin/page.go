@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 )
 
@@ -23,8 +24,8 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": durationText,
 	"percent":  func(share float64) string { return fmt.Sprintf("%.4g %%", 100*share) },
 	"link":     func(rule, key string) string { return url.Values{"rule": {rule}, "key": {key}}.Encode() },
-	"actions": func(p *page, rule string) actions {
-		a := actions{Rule: rule, Key: p.Key, Network: p.Network != "", HasOverrides: p.HasOverrides}
+	"actions": func(p *page, rule, key string) actions {
+		a := actions{Rule: rule, Key: key, From: p.From, Network: p.Network != "", HasOverrides: slices.Contains(p.overridden, rule)}
 		for _, r := range p.Rules {
 			a.Bans = a.Bans || r.Name == rule && r.Penalty != nil
 		}
@@ -34,13 +35,14 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 
 // A page is the data for pageTemplate.
 type page struct {
-	Rule, Key, Network string
-	Error              string
+	Rule, Key, From, Network string
+	Error                    string
 
 	Version, Stale                   string
 	Rules                            []ruleBody
 	State                            *stateBody
 	HasTop, HasOverrides, HasTraffic bool
+	overridden                       []string // the rules of which keys can have overrides
 	Top                              []topBody
 	Bans                             []banBody
 	Overrides                        []overrideBody
@@ -51,7 +53,7 @@ type page struct {
 
 // actions are the changes that the page offers for a rule and a key, or a network.
 type actions struct {
-	Rule, Key                   string
+	Rule, Key, From             string
 	Bans, Network, HasOverrides bool
 }
 
@@ -66,7 +68,11 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		if q, problem = h.act(w, r); problem == nil {
 			w.Header().Set("Cache-Control", "no-store")
-			w.Header().Set("Location", "./?"+url.Values{"rule": {q.Get("rule")}, "key": {q.Get("key")}}.Encode())
+			back := url.Values{"rule": {q.Get("rule")}, "key": {q.Get("key")}}
+			if from := q.Get("from"); from != "" {
+				back.Set("from", from)
+			}
+			w.Header().Set("Location", "./?"+back.Encode())
 			w.WriteHeader(http.StatusSeeOther)
 			return
 		}
@@ -95,7 +101,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 // found before.
 func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 	p := &page{
-		Rule: q.Get("rule"), Key: q.Get("key"), Quota: q.Get("quota"), Period: q.Get("period"),
+		Rule: q.Get("rule"), Key: q.Get("key"), From: q.Get("from"), Quota: q.Get("quota"), Period: q.Get("period"),
 		HasTop: h.o.Top != nil, HasOverrides: h.o.Overrides != nil, HasTraffic: h.o.Traffic != nil,
 	}
 	all, err := h.rules(nil)
@@ -103,6 +109,11 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 		return p, err
 	}
 	p.Rules = bodiesOf(all)
+	for i := range all {
+		if h.overridesKeys(&all[i]) == nil {
+			p.overridden = append(p.overridden, all[i].Name)
+		}
+	}
 	if f := h.o.File; f != nil {
 		p.Version = f.Version()
 		if err := f.Err(); err != nil {
@@ -140,7 +151,11 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 			return p, nil
 		}
 	}
-	p.State, err = h.explanations(r.Context(), rules, p.Key)
+	from, err := clientAddr(q)
+	if err != nil {
+		return p, err
+	}
+	p.State, err = h.explanations(r.Context(), rules, p.Key, from)
 	return p, err
 }
 

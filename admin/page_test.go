@@ -124,13 +124,14 @@ func TestExplain(t *testing.T) {
 		s.from("alice", "192.0.2.1")
 	}
 	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"remaining":0,`)
-	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; one more is free in 1h"],"refusals":1}`)
-	s.json("GET", "/explain?key=bob", "", 200, `"refused":false,"because":[]}`)
+	const from = "&from=198.51.100.7"
+	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; one more is free in 1h"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times"],"refusals":1}`)
+	s.json("GET", "/explain?key=bob"+from, "", 200, `"refused":false,"because":[]}`)
 	s.json("GET", "/explain?rule=ip&key=192.0.2.1", "", 200, `"refused":false,"because":["the rule is in shadow, so it refuses no request"]`)
 	s.json("POST", "/override?rule=api&key=al*", `{"denied": true, "note": "ticket 7"}`, 200, `al*`)
-	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["a list or an override of the rule denies the key"],"note":"ticket 7"`)
+	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["a list or an override of the rule denies the key"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times"],"note":"ticket 7"`)
 	s.json("POST", "/override?rule=api&key=alice", `{"unlimited": true}`, 200, `alice`)
-	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":false,"because":["a list or an override of the rule allows the key"]`)
+	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"refused":false,"because":["a list or an override of the rule allows the key"]`)
 	s.json("POST", "/ban?rule=api&key=carol", `{"seconds": 90}`, 200, `carol`)
 	s.json("GET", "/explain?rule=api&key=carol", "", 200, `"refused":true,"because":["the key is banned for another 1m30s"]`)
 	s.json("GET", "/state?rule=api&key=carol", "", 200, `"reset_after":0}]}]}`)
@@ -228,7 +229,7 @@ func TestPage(t *testing.T) {
 		}
 	}
 	do := func(what, key string, more ...string) url.Values {
-		form := url.Values{"do": {what}, "rule": {"api"}, "key": {key}}
+		form := url.Values{"do": {what}, "rule": {"api"}, "key": {key}, "from": {"198.51.100.7"}}
 		for i := 0; i < len(more); i += 2 {
 			form.Set(more[i], more[i+1])
 		}
@@ -237,6 +238,9 @@ func TestPage(t *testing.T) {
 	expect("", nil, 200, "<h1>Weir <small>rules v7</small></h1>", "was not reloaded: rules.yaml:3:7: a mistake", `<td><a href="./?rule=api&amp;key=alice">alice</a><td>1`,
 		"&lt;script&gt;alert(", `key=%3cscript%3ealert%28%22x%22%29`, "api<td>1h: 2 per 1h (anchored-window)", "ip<td>1h: 1000 per 1h (gcra) <td>100 % of the keys")
 	expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "the limit 1h has none of 2 units left; one more is free in", `ip: <span class="yes">passes</span>`)
+	expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: a list of addresses")
+	expect("?key=2001:db8::9", nil, 200, "Looked up: 2001:db8::/64")
+	expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
 	expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)
 
 	expect("", do("reset", "alice"), 200, `api: <span class="yes">passes</span>`, `name="key" value="alice"`)

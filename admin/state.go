@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -52,8 +53,8 @@ func (h *Handler) rules(q url.Values) ([]rule, error) {
 	return rules[i : i+1], nil
 }
 
-// merge adds what r lacks from another rule of the same name: limits, and the values of LimitsFor,
-// Penalty and Overrides that are nil in r.
+// merge adds what r lacks from another rule of the same name: limits, and the functions and the
+// Penalty that are nil in r.
 func (r *rule) merge(other *weir.Rule) {
 	for _, l := range other.Limits {
 		sharesState := func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }
@@ -70,26 +71,45 @@ func (r *rule) merge(other *weir.Rule) {
 	if r.Overrides == nil {
 		r.Overrides = other.Overrides
 	}
+	for _, f := range [...]struct{ mine, others *func(string) bool }{{&r.Allow, &other.Allow}, {&r.Deny, &other.Deny}} {
+		if *f.mine == nil {
+			*f.mine = *f.others
+		}
+	}
+	for _, f := range [...]struct{ mine, others *func(*http.Request) bool }{{&r.AllowFrom, &other.AllowFrom}, {&r.DenyFrom, &other.DenyFrom}} {
+		if *f.mine == nil {
+			*f.mine = *f.others
+		}
+	}
 }
 
 // limits returns the limits of a key, with the names under which they are stored. known is false
-// if the limits depend on the request, Options.LimitsFor is nil, and the key has no override.
+// if the limits depend on the request and Options.LimitsFor is nil.
 func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
+	var own []weir.Limit
+	has := false
 	if r.Overrides != nil {
-		if _, ok := r.Overrides(key); ok {
-			limits, err := h.limitsOf(r, key, r.Overrides)
-			if err == nil && len(limits) == 1 && limits[0].Quota == 0 { // denied
-				limits = nil
-			}
-			if err == nil {
-				return limits, true, nil
-			} // an override with a mistake is ignored
-		}
+		own, has = r.Overrides(key)
 	}
+	if has && (len(own) == 0 || own[0].Quota == 0) { // not limited, or denied
+		return nil, true, nil
+	}
+	base, known, err := h.base(ctx, r, key)
+	if err != nil || !known || !has {
+		return base, known, err
+	}
+	if limits, err := h.overridden(r.Name, base, own); err == nil {
+		return limits, true, nil
+	}
+	return base, true, nil // an override with a mistake is ignored
+}
+
+// base returns the limits that a key has without an override.
+func (h *Handler) base(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
 	if r.LimitsFor == nil {
 		return r.Limits, true, nil
 	}
-	if h.o.LimitsFor == nil {
+	if h.o.LimitsFor == nil || strings.HasSuffix(key, "*") { // keys with the same beginning may have different limits
 		return nil, false, nil
 	}
 	if limits, err = h.o.LimitsFor(ctx, r.Name, key); err != nil || len(limits) == 0 {
@@ -133,40 +153,64 @@ type limitState struct {
 
 type ruleState struct {
 	Rule      string       `json:"rule"`
+	LookedUp  *string      `json:"looked_up,omitempty"` // the key of the rule, if it is not the key of the answer
 	Listed    string       `json:"listed,omitempty"`
 	Own       bool         `json:"overridden,omitempty"` // the key has an override
 	BannedFor float64      `json:"banned_for"`
 	Limits    []limitState `json:"limits"` // null if the limits depend on the request and are unknown
+	Unchecked string       `json:"unchecked,omitempty"`
 	*explanation
+
+	lookup
+	offenses weir.Offenses
 }
+
+// KeyOr returns the key of the rule, which is typed unless another key was looked up.
+func (s *ruleState) KeyOr(typed string) string {
+	if s.LookedUp != nil {
+		return *s.LookedUp
+	}
+	return typed
+}
+
+// unchecked is said of an override whose limits could not be compared with those that LimitsFor
+// chooses.
+const unchecked = "the override was not compared with the limits that LimitsFor chooses for a request. If it fits none of them, a request logs that, and the override has no effect"
 
 type stateBody struct {
 	Key   string      `json:"key"`
 	Rules []ruleState `json:"rules"`
 }
 
-// states returns the state of a key under each of the rules. It asks the store once for
-// all limits, and once more for each rule that has a penalty.
-func (h *Handler) states(ctx context.Context, rules []rule, key string) (*stateBody, error) {
+// states returns the state of a key under each of the rules, as the client at an address finds
+// it; the address may be invalid. It asks the store once for all limits, and once more for each
+// rule that has a penalty.
+func (h *Handler) states(ctx context.Context, rules []rule, key string, from netip.Addr) (*stateBody, error) {
 	body := &stateBody{Key: storedkey.Of(key), Rules: []ruleState{}}
 	var all []weir.Charge
 	for i := range rules {
 		r := &rules[i]
-		s, err := r.state(ctx, key)
+		s, err := r.state(ctx, r.lookUp(key, from))
 		if err != nil {
 			return nil, err
 		}
-		limits, known, err := h.limits(ctx, r, key)
+		if s.key != key {
+			stored := storedkey.Of(s.key)
+			s.LookedUp = &stored
+		}
+		limits, known, err := h.limits(ctx, r, s.key)
 		if err != nil {
 			return nil, err
 		}
 		if known {
 			s.Limits = make([]limitState, len(limits))
+		} else if s.Own {
+			s.Unchecked = unchecked
 		}
 		for j, l := range limits {
 			s.Limits[j].limitBody = bodyOf(l)
 		}
-		all = append(all, charges(r, key, limits)...)
+		all = append(all, charges(r, s.key, limits)...)
 		body.Rules = append(body.Rules, s)
 	}
 	if err := body.look(ctx, h.store, all); err != nil {
@@ -201,18 +245,21 @@ func (b *stateBody) look(ctx context.Context, store weir.Store, all []weir.Charg
 // Duration.Seconds rounds twice and returns 9.869758000000001 for 9.869758 s.
 func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 
-// state returns the ruleState of a key, without Limits.
-func (r *rule) state(ctx context.Context, key string) (ruleState, error) {
-	s := ruleState{Rule: r.Name}
+// state returns the ruleState of what was looked up, without Limits.
+func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
+	s = ruleState{Rule: r.Name, lookup: l}
+	allowed, allowKnown := lists(r.AllowFrom, l.from)
+	denied, denyKnown := lists(r.DenyFrom, l.from)
 	switch {
-	case r.Allow != nil && r.Allow(key), listsAddr(r.AllowFrom, key):
+	case r.Allow != nil && r.Allow(l.key), allowed:
 		s.Listed = "allow"
-	case r.Deny != nil && r.Deny(key), listsAddr(r.DenyFrom, key):
+	case r.Deny != nil && r.Deny(l.key), denied:
 		s.Listed = "deny"
 	}
+	exempt := s.Listed == "allow" // an override that allows a key does not
 	if r.Overrides != nil {
 		var limits []weir.Limit
-		limits, s.Own = r.Overrides(key)
+		limits, s.Own = r.Overrides(l.key)
 		switch {
 		case s.Listed != "" || !s.Own:
 		case len(limits) == 0:
@@ -221,11 +268,20 @@ func (r *rule) state(ctx context.Context, key string) (ruleState, error) {
 			s.Listed = "deny"
 		}
 	}
+	switch {
+	case exempt || s.Listed == "deny":
+		s.unknown = nil
+	case !allowKnown || !denyKnown:
+		s.unknown = append(s.unknown, "a list of addresses (AllowFrom, DenyFrom) may have the client; the parameter from takes its address")
+	}
+	if s.Listed == "" && strings.HasPrefix(l.key, "sha256:") && (r.Allow != nil || r.Deny != nil || r.Overrides != nil) {
+		s.unknown = append(s.unknown, "the key is a digest, so lists and overrides that need the whole key were not found")
+	}
 	if len(r.penalizers) == 0 {
 		return s, nil
 	}
-	rest, err := r.penalizers[0].Banned(ctx, r.Name, key)
-	s.BannedFor = seconds(rest)
+	s.offenses, err = r.penalizers[0].Offenses(ctx, r.Name, l.key)
+	s.BannedFor = seconds(s.offenses.Banned)
 	return s, err
 }
 

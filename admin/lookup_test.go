@@ -1,0 +1,300 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/admin"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/overrides"
+)
+
+// An answered is what the tests read of an answer of /explain or /state.
+type answered struct {
+	Detail string
+	Rules  []struct {
+		Rule, Unchecked string
+		LookedUp        *string `json:"looked_up"`
+		Overridden      bool
+		Limits          []struct {
+			Name             string
+			Quota, Remaining int64
+		}
+		Refused                *bool
+		Because, Unknown, Past []string
+	}
+}
+
+func answerOf(t *testing.T, h http.Handler, method, target, body string) (code int, a answered) {
+	t.Helper()
+	w := send(h, method, target, body)
+	if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
+		t.Fatalf("%s %s: %v in %s", method, target, err, w.Body)
+	}
+	return w.Code, a
+}
+
+// TestExplainLooksUp: /explain looks up what the rule looks up for a request of the client: the
+// /64 or the hash of an address, the digest of a long key, and the lists of addresses. It names
+// the key, and what cannot be known.
+func TestExplainLooksUp(t *testing.T) {
+	long := strings.Repeat("a", 200)
+	for name, store := range map[string]func(t *testing.T) weir.Store{
+		"memory": func(*testing.T) weir.Store { return weirtest.Memory() },
+		"Redis":  func(t *testing.T) weir.Store { return weirtest.Redis(t, redistest.Server(t).Addr(), 10*time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := overrides.NewLive(overrides.LiveOptions{})
+			one := []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}
+			secret := []byte("a secret of the program")
+			s := store(t)
+			l := must(t, s,
+				weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: one},
+				weir.Rule{Name: "hash", Key: keys.Hashed(secret, weir.ByIP()), Limits: one},
+				weir.Rule{Name: "user", Key: byUser, Limits: one, Overrides: live.Of("user", nil), DenyFrom: live.DenyFrom("user", keys.ClientAddr())},
+				weir.Rule{Name: "office", Key: byUser, Limits: one, AllowFrom: func(r *http.Request) bool { return r.Header["X-Never"][0] == "set" }},
+			)
+			h, err := admin.New(s, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			from := func(addr, user string) {
+				r := httptest.NewRequest("GET", "/", nil)
+				r.RemoteAddr, r.Header["X-User"], r.Header["X-Never"] = addr, []string{user}, []string{""}
+				l.Handler(served).ServeHTTP(httptest.NewRecorder(), r)
+			}
+			from("[2001:db8:1:2::5]:4711", long)
+			from("192.0.2.1:4711", "alice")
+			if w := send(h, "POST", "/ban?rule=user&key=203.0.113.0/24", `{"seconds": 600}`); w.Code != 200 {
+				t.Fatal(w.Body)
+			}
+			hashed, _ := keys.Hashed(secret, weir.ByIP())(&http.Request{RemoteAddr: "192.0.2.1:1"})
+			digest := (&weir.Charge{Key: long}).StoredKey()
+			const yes, no, unknown = "refused", "passes", "not known"
+			const list, shape, whole = "a list of addresses (AllowFrom, DenyFrom) may have the client", "this may be no key of the rule", "the key is a digest"
+			for _, tt := range []struct {
+				rule, key, from string
+				lookedUp        string
+				want            string
+				unknown         string
+			}{
+				{"ip", "2001:db8:1:2::/64", "", "", yes, ""},
+				{"ip", "2001:db8:1:2::9", "", "2001:db8:1:2::/64", yes, ""},
+				{"ip", "2001:db8:1:3::9", "", "2001:db8:1:3::/64", no, ""},
+				{"ip", "::ffff:192.0.2.1", "", "192.0.2.1", yes, ""},
+				{"ip", "2001:db8::/32", "", "", unknown, `no request has this key: a request from 2001:db8:: has the key "2001:db8::/64"`},
+				{"hash", "192.0.2.1", "", hashed, yes, ""},
+				{"hash", hashed, "", "", yes, ""},
+				{"user", "alice", "198.51.100.7", "", yes, ""},
+				{"user", long, "198.51.100.7", "", yes, ""},
+				{"user", digest, "198.51.100.7", "", yes, whole},
+				{"user", "bob", "", "", unknown, list},
+				{"user", "bob", "203.0.113.7", "", yes, ""},
+				{"user", "bob", "::ffff:203.0.113.7", "", yes, ""},
+				{"user", "bob", "198.51.100.7", "", no, ""},
+				{"user", "203.0.113.7", "", "", yes, ""},
+				{"user", "198.51.100.7", "", "", unknown, shape},
+				{"office", "bob", "198.51.100.7", "", unknown, list},
+			} {
+				q := url.Values{"rule": {tt.rule}, "key": {tt.key}}
+				if tt.from != "" {
+					q.Set("from", tt.from)
+				}
+				code, a := answerOf(t, h, "GET", "/explain?"+q.Encode(), "")
+				if code != 200 {
+					t.Fatalf("%v: got %d, %s", q, code, a.Detail)
+				}
+				r, got, lookedUp := a.Rules[0], unknown, ""
+				if r.Refused != nil {
+					got = map[bool]string{true: yes, false: no}[*r.Refused]
+				}
+				if r.LookedUp != nil {
+					lookedUp = *r.LookedUp
+				}
+				says := slices.ContainsFunc(r.Unknown, func(s string) bool { return strings.HasPrefix(s, tt.unknown) })
+				if got != tt.want || lookedUp != tt.lookedUp || len(r.Unknown) > 0 != (tt.unknown != "") || tt.unknown != "" && !says {
+					t.Errorf("%v: got %s, looked up %q, unknown %q; want %+v", q, got, lookedUp, r.Unknown, tt)
+				}
+			}
+			if code, a := answerOf(t, h, "GET", "/explain?key=a&from=b", ""); code != 400 || a.Detail != `from is "b"; want an address` {
+				t.Errorf("got %d, %s", code, a.Detail)
+			}
+		})
+	}
+}
+
+// TestExplainPast: /explain says that a key was banned before, and how many refusals count towards
+// the next ban.
+func TestExplainPast(t *testing.T) {
+	bans := func(t *testing.T, store weir.Store, d time.Duration) (past func() []string) {
+		rule := hourly("login", 1)
+		rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Hour), Duration: d}
+		l := must(t, store, rule)
+		h := newAdmin(t, store, l)
+		past = func() []string {
+			_, a := answerOf(t, h, "GET", "/explain?key=eve", "")
+			return a.Rules[0].Past
+		}
+		var got []string
+		for _, n := range []int{0, 2, 1} { // the third request begins a ban
+			spend(l, "eve", n)
+			got = append(got, fmt.Sprint(past()))
+		}
+		if want := []string{"[]", "[1 of the 2 refusals that bring a ban are counted]"}; !slices.Equal(got[:2], want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		return past
+	}
+	synctest.Test(t, func(t *testing.T) {
+		past := bans(t, memstore.New(memstore.Options{}), 12*time.Hour)
+		if got := past(); len(got) > 0 {
+			t.Errorf("banned: got %q", got)
+		}
+		time.Sleep(36 * time.Hour)
+		if got := fmt.Sprint(past()); got != "[the last ban of the key ended 24h ago]" {
+			t.Errorf("got %q", got)
+		}
+	})
+	t.Run("Redis", func(t *testing.T) {
+		past := bans(t, weirtest.Redis(t, redistest.Server(t).Addr(), 10*time.Second), time.Millisecond)
+		got := past()
+		for len(got) == 0 { // the ban lasts for a millisecond
+			got = past()
+		}
+		if !strings.HasPrefix(got[0], "the last ban of the key ended ") || !strings.HasSuffix(got[0], "s ago") {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestOverrideOfTiers: a customer of a rule with LimitsFor gets a larger quota by its quota alone.
+// If Options.LimitsFor is not set, the answer says what was not checked.
+func TestOverrideOfTiers(t *testing.T) {
+	tiers := map[string][]weir.Limit{
+		"alice": {algorithms.AnchoredWindow(1, time.Hour)},
+		"pro":   {algorithms.AnchoredWindow(1, time.Hour), algorithms.GCRA(9, time.Minute)},
+	}
+	for _, known := range []bool{true, false} {
+		store, live := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
+		l, err := weir.New(store, weir.Options{Logger: slog.New(slog.DiscardHandler), Rules: []weir.Rule{{
+			Name: "api", Key: byUser, Overrides: live.Of("api", nil),
+			LimitsFor: func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("X-User")] },
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, Logger: slog.New(slog.DiscardHandler)}
+		if known {
+			o.LimitsFor = func(_ context.Context, _, key string) ([]weir.Limit, error) { return tiers[key], nil }
+		}
+		h, err := admin.New(store, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := spend(l, "alice", 2); n != 1 {
+			t.Fatalf("%d served", n)
+		}
+		for _, tt := range []struct {
+			key, body   string
+			code        int // if Options.LimitsFor is set
+			codeUnknown int
+			detail      string
+		}{
+			{"alice", `{"limits": [{"quota": 3}]}`, 200, 200, ""},
+			{"al*", `{"limits": [{"quota": 3}]}`, 200, 200, ""},
+			{"pro", `{"limits": [{"quota": 3}]}`, 400, 200, `it has no algorithm, and replaces none of the limits "1h", "1m"`},
+			{"pro", `{"limits": [{"quota": 3}, {"quota": 4}]}`, 400, 400, ``},
+			{"pro", `{"limits": [{"name": "1h", "quota": 3}, {"period": 60, "quota": 4}]}`, 200, 200, ""},
+			{"stranger", `{"limits": [{"quota": 3}]}`, 400, 200, "it has no algorithm"},
+			{"pro", `{"limits": [{"algorithm": "gcra", "quota": 9007199254740993, "period": 3600}]}`, 400, 400, "cannot be counted"},
+			{"stranger", `{"limits": [{"algorithm": "gcra", "quota": 3, "period": 60}]}`, 200, 200, ""},
+			{"mallory", `{"denied": true}`, 200, 200, ""},
+		} {
+			code, a := answerOf(t, h, "POST", "/override?rule=api&key="+url.QueryEscape(tt.key), tt.body)
+			want := tt.code
+			if !known {
+				want = tt.codeUnknown
+			}
+			if code != want || known && !strings.Contains(a.Detail, tt.detail) {
+				t.Errorf("Options.LimitsFor %v: %s %s: got %d, %s; want %d, %s", known, tt.key, tt.body, code, a.Detail, want, tt.detail)
+			}
+			unchecked := !known && !strings.Contains(tt.body, "denied")
+			if code == 200 && len(a.Rules) > 0 && (a.Rules[0].Unchecked != "") != unchecked {
+				t.Errorf("Options.LimitsFor %v: %s %s: got %q", known, tt.key, tt.body, a.Rules[0].Unchecked)
+			}
+		}
+		if got := send(h, "POST", "/override?rule=api&key=x*", `{"limits": [{"quota": 3}]}`).Body.String(); !strings.Contains(got, `"unchecked":"the override was not compared`) {
+			t.Errorf("got %s", got)
+		}
+		if n := spend(l, "alice", 9); n != 2 {
+			t.Errorf("%d served after the quota was raised from 1 to 3, want 2", n)
+		}
+		if known {
+			if _, a := answerOf(t, h, "GET", "/state?key=alice", ""); fmt.Sprint(a.Rules[0].Limits) != "[{1h 3 0}]" {
+				t.Errorf("got %v", a.Rules[0].Limits)
+			}
+		}
+	}
+}
+
+// TestOverrideWithoutEffect: an override or a ban that can have no effect is refused, and the
+// answer says what is missing.
+func TestOverrideWithoutEffect(t *testing.T) {
+	store, live := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
+	table, err := overrides.New(overrides.Entry{Key: "alice", Unlimited: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	without, other, with, penal := hourly("without", 2), hourly("other", 2), hourly("with", 2), hourly("penal", 2)
+	other.Overrides, with.Overrides = table.Limits, live.Of("with", table.Limits)
+	penal.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(5, time.Hour), Duration: time.Minute}
+	l := must(t, store, without, other, with, penal)
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const hook, network = "set the Overrides of the rule to a function of overrides.Live.Of", "set Options.Overrides, and the DenyFrom of the rule to a function of overrides.Live.DenyFrom"
+	for _, tt := range []struct {
+		path, rule, key, body string
+		code                  int
+		want                  string
+	}{
+		{"override", "without", "a", `{"limits": [{"quota": 5}]}`, 409, hook},
+		{"override", "without", "a", `{"denied": true}`, 409, hook},
+		{"override", "other", "a", `{"unlimited": true}`, 409, hook},
+		{"override", "missing", "a", `{"denied": true}`, 404, `there is no rule "missing"`},
+		{"override", "with", "a", `{"denied": true}`, 200, ""},
+		{"override", "with", "192.0.2.0/24", `{"denied": true}`, 409, network},
+		{"override", "with", "192.0.2.0/24", `{"limits": [{"quota": 5}]}`, 200, ""}, // it may be a key
+		{"ban", "with", "192.0.2.0/24", `{"seconds": 60}`, 409, network},
+		{"ban", "penal", "192.0.2.0/24", `{"seconds": 60}`, 409, network},
+		{"ban", "with", "a", `{"seconds": 60}`, 409, `has no penalty`},
+		{"ban", "penal", "a", `{"seconds": 60}`, 200, ""},
+	} {
+		w := send(h, "POST", "/"+tt.path+"?"+url.Values{"rule": {tt.rule}, "key": {tt.key}}.Encode(), tt.body)
+		var p struct{ Detail string }
+		json.Unmarshal(w.Body.Bytes(), &p)
+		if w.Code != tt.code || !strings.Contains(p.Detail, tt.want) {
+			t.Errorf("%s %s under %s, %s: got %d, %s, want %d, %s", tt.path, tt.key, tt.rule, tt.body, w.Code, p.Detail, tt.code, tt.want)
+		}
+	}
+	page := send(h, "GET", "/?rule=without&key=a", "").Body.String()
+	if strings.Contains(page, "Set limit") {
+		t.Error("the page offers an override that would have no effect")
+	}
+}
