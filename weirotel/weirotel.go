@@ -1,6 +1,6 @@
 // Package weirotel reports metrics of limiters to OpenTelemetry:
 //
-//	observe, err := weirotel.New(otel.Meter("weir"), hybrid, breaker)
+//	observe, err := weirotel.New(otel.Meter("weir"), fallback, hybrid, breaker)
 //	…
 //	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: observe})
 //
@@ -23,15 +23,16 @@ import (
 
 // New returns a function for Observe of weir.Options that counts events with instruments
 // of the meter. Several Limiters may share that function. The metrics include those of
-// each store in stores that Hybrid, Breaker or lease.New returned. Other stores are
-// ignored. New returns the errors of the meter.
+// each store in stores that Hybrid, Breaker, Fallback or lease.New returned, and of each
+// store in a stack, which has a method Stores() []weir.Store. Other stores are ignored. New
+// returns the errors of the meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
 	m, err := newMetrics(meter)
 	if err != nil {
 		return nil, err
 	}
-	m.stores = stores
-	_, err = meter.RegisterCallback(m.report, m.requests, m.refused, m.errors, m.bans, m.decisions, m.near, m.units, m.served, m.skipped, m.open)
+	m.stores = tally.StoresOf(stores)
+	_, err = meter.RegisterCallback(m.report, m.requests, m.refused, m.errors, m.unlimited, m.bans, m.decisions, m.near, m.units, m.served, m.skipped, m.open, m.rescued, m.active)
 	if err != nil {
 		return nil, err
 	}
@@ -43,9 +44,9 @@ type metrics struct {
 	tally  tally.Tally
 	stores tally.Stores
 
-	requests, refused, errors, bans, decisions, near, units, served, skipped metric.Int64ObservableCounter
-	open                                                                     metric.Int64ObservableGauge
-	wait, store                                                              metric.Float64Histogram
+	requests, refused, errors, unlimited, bans, decisions, near, units, served, skipped, rescued metric.Int64ObservableCounter
+	open, active                                                                                 metric.Int64ObservableGauge
+	wait, store                                                                                  metric.Float64Histogram
 }
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
@@ -59,7 +60,8 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	m := &metrics{
 		requests:  i.counter("weir.requests", "{request}", "Requests, whether or not they could be decided."),
 		refused:   i.counter("weir.refused", "{request}", "Requests that each rule refused, by reason."),
-		errors:    i.counter("weir.errors", "{request}", "Requests that could not be decided."),
+		errors:    i.counter("weir.errors", "{request}", "Requests that could not be decided, by cause, and whether they passed."),
+		unlimited: i.counter("weir.unlimited", "{request}", "Requests that no rule charged or refused."),
 		bans:      i.counter("weir.bans", "{ban}", "Bans that began."),
 		decisions: i.counter("weir.decisions", "{decision}", "Decisions of each limit."),
 		near:      i.counter("weir.near_limit", "{decision}", "Decisions that left less than a fifth of the limit."),
@@ -67,6 +69,8 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 		served:    i.counter("weir.served", "{decision}", "Decisions of Hybrid and leases, made in memory or by the store behind them."),
 		skipped:   i.counter("weir.breaker.refused", "{decision}", "Decisions for which an open breaker did not ask its store."),
 		open:      i.gauge("weir.breaker.open", "{breaker}", "Number of open breakers."),
+		rescued:   i.counter("weir.fallback.decisions", "{decision}", "Decisions of the second stores of fallbacks, by why the first did not decide."),
+		active:    i.gauge("weir.fallback.active", "{fallback}", "Number of fallbacks whose second store decides now."),
 		wait:      histogram("weir.wait", "How long delayed requests wait, in seconds.", tally.WaitBounds),
 		store:     histogram("weir.store.duration", "How long the store took to decide, in seconds.", tally.StoreBounds),
 	}
@@ -108,7 +112,10 @@ func (m *metrics) observe(e weir.Event) {
 // report reports the counts. The meter calls it when metrics are collected.
 func (m *metrics) report(_ context.Context, o metric.Observer) error {
 	o.ObserveInt64(m.requests, m.tally.Requests())
-	o.ObserveInt64(m.errors, m.tally.Errors.Load())
+	m.tally.EachError(func(cause, outcome string, n int64) {
+		o.ObserveInt64(m.errors, n, with("weir.cause", cause), with("weir.outcome", outcome))
+	})
+	o.ObserveInt64(m.unlimited, m.tally.Unlimited.Load())
 	m.tally.EachRefused(func(rule, reason, mode string, n int64) {
 		o.ObserveInt64(m.refused, n, with("weir.rule", rule), with("weir.reason", reason), with("weir.mode", mode))
 	})
@@ -121,6 +128,12 @@ func (m *metrics) report(_ context.Context, o metric.Observer) error {
 	if open, refused, ok := m.stores.Breakers(); ok {
 		o.ObserveInt64(m.open, open)
 		o.ObserveInt64(m.skipped, refused)
+	}
+	if active, decided, ok := m.stores.Fallbacks(); ok {
+		o.ObserveInt64(m.active, active)
+		for cause, n := range decided {
+			o.ObserveInt64(m.rescued, n, with("weir.cause", cause))
+		}
 	}
 	return nil
 }
@@ -140,6 +153,7 @@ type File interface {
 	Version() string
 	Reloads() (loaded, failed int64)
 	Err() error
+	Rules() []weir.Rule
 }
 
 // ObserveFile makes the meter report the version of the rules in force, and count reloads. It
@@ -148,6 +162,7 @@ func ObserveFile(meter metric.Meter, file File) error {
 	i := instruments{Meter: meter}
 	info := i.gauge("weir.rules.info", "{version}", "1 for the version of the rules in force.")
 	stale := i.gauge("weir.rules.stale", "{file}", "1 if the last reload failed, so that the rules in force are not those of the file.")
+	rules := i.gauge("weir.rules", "{rule}", "Number of rules in force.")
 	reloads := i.counter("weir.reloads", "{reload}", "Reloads of the file of rules, by result.")
 	if err := errors.Join(i.errs...); err != nil {
 		return err
@@ -159,11 +174,12 @@ func ObserveFile(meter metric.Meter, file File) error {
 			failing = 1
 		}
 		o.ObserveInt64(stale, failing)
+		o.ObserveInt64(rules, int64(len(file.Rules())))
 		loaded, failed := file.Reloads()
 		o.ObserveInt64(reloads, loaded, with("weir.result", "loaded"))
 		o.ObserveInt64(reloads, failed, with("weir.result", "failed"))
 		return nil
-	}, info, stale, reloads)
+	}, info, stale, rules, reloads)
 	return err
 }
 

@@ -63,6 +63,7 @@ type file struct{}
 func (file) Version() string                 { return "0a1b2c" }
 func (file) Reloads() (loaded, failed int64) { return 3, 2 }
 func (file) Err() error                      { return errors.New("a mistake") }
+func (file) Rules() []weir.Rule              { return make([]weir.Rule, 7) }
 
 // TestObserve: after requests of all kinds each metric has the right value.
 func TestObserve(t *testing.T) {
@@ -70,7 +71,7 @@ func TestObserve(t *testing.T) {
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
 	hybrid := weir.Hybrid(breaker, 100)
-	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker)
+	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, weir.Fallback(breaker, memstore.New(memstore.Options{})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,10 @@ func TestObserve(t *testing.T) {
 		"weir.decisions 1000h shadow allowed new: 1",
 		"weir.decisions 1000h shadow refused new: 1",
 		"weir.units few enforced api: 2",
-		"weir.errors: 0",
+		"weir.errors error passed: 0",
+		"weir.errors unusable refused: 0",
+		"weir.fallback.active: 0",
+		"weir.fallback.decisions busy: 0",
 		"weir.bans api: 1",
 		"weir.requests: 4",
 		"weir.near_limit few enforced api: 1",
@@ -111,6 +115,7 @@ func TestObserve(t *testing.T) {
 		"weir.refused shadow limit new: 1",
 		"weir.rules.info 0a1b2c: 1",
 		"weir.rules.stale: 1",
+		"weir.rules: 7",
 		"weir.reloads failed: 2",
 		"weir.reloads loaded: 3",
 		"weir.served memory hybrid: 1",
@@ -167,7 +172,7 @@ func TestDocumented(t *testing.T) {
 	reader := metric.NewManualReader()
 	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir")
-	observe, err := weirotel.New(meter, weir.Hybrid(breaker, 100), breaker)
+	observe, err := weirotel.New(meter, weir.Hybrid(breaker, 100), breaker, weir.Fallback(breaker, memstore.New(memstore.Options{})))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -49,21 +50,24 @@ type file struct{}
 func (file) Version() string                 { return "0a1b2c" }
 func (file) Reloads() (loaded, failed int64) { return 3, 2 }
 func (file) Err() error                      { return errors.New("a mistake") }
+func (file) Rules() []weir.Rule              { return make([]weir.Rule, 7) }
 
 // scrape sends requests of all kinds over HTTP, and returns the text that Prometheus would get.
 func scrape(t *testing.T) (string, *prometheus.Registry) {
 	store := &flaky{Store: memstore.New(memstore.Options{})}
 	breaker := weir.Breaker(store, weir.BreakerOptions{})
 	hybrid := weir.Hybrid(breaker, 1000)
+	fallback := weir.Fallback(&flaky{gone: true}, memstore.New(memstore.Options{}))
+	fallback.Logger = slog.New(slog.DiscardHandler)
 	leases := lease.New(memstore.New(memstore.Options{}), lease.Options{})
-	metrics := weirprom.New(hybrid, breaker, leases, store)
+	metrics := weirprom.New(hybrid, breaker, leases, store, fallback)
 	deny, err := keys.NewList("spammer")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l, err := weir.New(hybrid, weir.Options{Observe: metrics.Observe, Rules: []weir.Rule{
 		{Name: "api", Key: weir.ByHeader("Key"), Deny: deny.Has,
-			Limits:  []weir.Limit{algorithms.FixedWindow(3, 1000*time.Hour).Named("few"), algorithms.FixedWindow(100, 1000*time.Hour).Named("many")},
+			Limits:  []weir.Limit{algorithms.FixedWindow(3, 1000*time.Hour).Named("few"), algorithms.FixedWindow(10, 9000*time.Hour).Named("many")},
 			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, 1000*time.Hour), Duration: time.Hour}},
 		{Name: "new", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Shadow: 1},
@@ -71,7 +75,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Observe: metrics.Observe, MaxWait: time.Second, Rules: []weir.Rule{
+	slow, err := weir.New(fallback, weir.Options{Observe: metrics.Observe, MaxWait: time.Second, Rules: []weir.Rule{
 		{Name: "slow", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(100, time.Second).WithBurst(1)}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +128,13 @@ func TestScrape(t *testing.T) {
 		`weir_decisions_total{limit="1000h",mode="shadow",outcome="refused",rule="new"} 1`,
 		`weir_decisions_total{limit="1s",mode="enforced",outcome="delayed",rule="slow"} 1`,
 		`weir_units_total{limit="few",mode="enforced",rule="api"} 3`,
-		`weir_errors_total 1`,
+		`weir_errors_total{cause="error",outcome="passed"} 1`,
+		`weir_errors_total{cause="error",outcome="refused"} 0`,
+		`weir_errors_total{cause="unusable",outcome="passed"} 0`,
+		`weir_fallback_active 1`,
+		`weir_fallback_decisions_total{cause="busy"} 0`,
+		`weir_fallback_decisions_total{cause="error"} 2`,
+		`weir_unlimited_total 0`,
 		`weir_refused_total{mode="enforced",reason="limit",rule="api"} 2`,
 		`weir_refused_total{mode="enforced",reason="ban",rule="api"} 2`,
 		`weir_refused_total{mode="enforced",reason="deny",rule="api"} 1`,
@@ -136,6 +146,7 @@ func TestScrape(t *testing.T) {
 		`weir_near_limit_total{limit="1s",mode="enforced",rule="slow"} 2`,
 		`weir_rules_info{version="0a1b2c"} 1`,
 		`weir_rules_stale 1`,
+		`weir_rules 7`,
 		`weir_reloads_total{result="loaded"} 3`,
 		`weir_reloads_total{result="failed"} 2`,
 		`weir_wait_seconds_count 1`,
@@ -249,7 +260,7 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
-	if len(alerts) < 7 {
+	if len(alerts) < 12 {
 		t.Errorf("got the alerts %q, want more", alerts)
 	}
 	for _, a := range alerts {
@@ -269,7 +280,7 @@ func TestAlerts(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	for _, args := range [][]string{{"check", "rules", "rules.yaml"}, {"test", "rules", "rules_test.yaml", "rules_week_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", "rules.yaml"}, {"test", "rules", "rules_test.yaml", "rules_week_test.yaml", "rules_blips_test.yaml"}} {
 		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}

@@ -1,15 +1,37 @@
 package tally
 
 import (
+	"reflect"
 	"slices"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/lease"
 )
 
-// Stores has the decorators that count what they do: Hybrid, lease.Store and Breaker. Other
-// stores in it are ignored.
+// Stores has the decorators that count what they do: Hybrid, lease.Store, Breaker and
+// Fallback. Other stores in it are ignored.
 type Stores []weir.Store
+
+// StoresOf returns stores, each once, and in place of a store that is a stack of stores,
+// which has a method Stores, the stores of the stack.
+func StoresOf(stores []weir.Store) (all Stores) {
+	for _, s := range stores {
+		if stack, ok := s.(interface{ Stores() []weir.Store }); ok {
+			all = append(all, StoresOf(stack.Stores())...)
+			continue
+		}
+		all = append(all, s)
+	}
+	seen := map[any]bool{}
+	return slices.DeleteFunc(all, func(s weir.Store) bool {
+		if !reflect.ValueOf(s).Comparable() {
+			return false
+		}
+		twice := seen[s]
+		seen[s] = true
+		return twice
+	})
+}
 
 // Served is how many decisions the stores of one kind have made.
 type Served struct {
@@ -58,4 +80,25 @@ func (s Stores) Breakers() (open, refused int64, ok bool) {
 		refused += b.Refused()
 	}
 	return open, refused, ok
+}
+
+// Fallbacks returns how many of the fallbacks have their secondary decide now, and how many
+// transactions the secondaries have decided, by cause. ok is false if there is no fallback.
+func (s Stores) Fallbacks() (active int64, decided map[string]int64, ok bool) {
+	decided = map[string]int64{}
+	for _, store := range s {
+		f, is := store.(interface{ Stats() weir.FallbackStats })
+		if !is {
+			continue
+		}
+		ok = true
+		st := f.Stats()
+		if st.Active {
+			active++
+		}
+		for cause, n := range st.Decided {
+			decided[cause] += n
+		}
+	}
+	return active, decided, ok
 }

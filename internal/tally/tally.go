@@ -40,7 +40,9 @@ func (c *Counts) Units() int64 { return c.Allowed.Load() + c.Delayed.Load() + c.
 
 // A Tally counts events. The zero Tally is ready to use.
 type Tally struct {
-	Errors atomic.Int64 // requests that could not be decided
+	Unlimited atomic.Int64 // requests that went on and owed nothing: no rule applied, or the cost was 0
+
+	undecided [len(causes)][len(outcomes)]atomic.Int64 // requests
 
 	limits    table[Counts]
 	refused   table[atomic.Int64] // requests by rule and reason
@@ -61,7 +63,7 @@ func (t *Tally) Observe(e *weir.Event) (wait time.Duration) {
 	switch f.Reason {
 	case 0:
 	case weir.ReasonError:
-		t.Errors.Add(1)
+		t.observeError(e)
 		return 0
 	default:
 		t.refused.of(key{f.Rule, f.Reason.String(), 0, e.Shadow}).Add(1)
@@ -76,6 +78,9 @@ func (t *Tally) Observe(e *weir.Event) (wait time.Duration) {
 		first.requests.Add(1)
 	default:
 		t.uncharged.Add(1)
+		if f.Reason == 0 {
+			t.Unlimited.Add(1)
+		}
 	}
 	if f.Reason != 0 || e.Shadow {
 		return 0
@@ -127,7 +132,12 @@ func (c *Counts) spend(charge *weir.Charge, d *weir.Decision, delayed bool) {
 
 // Requests returns how many requests were decided or could not be decided.
 func (t *Tally) Requests() int64 {
-	sum := t.uncharged.Load() + t.Errors.Load()
+	sum := t.uncharged.Load()
+	t.EachError(func(_, outcome string, n int64) {
+		if outcome != outcomes[inShadow] { // the rules that are not in shadow have decided
+			sum += n
+		}
+	})
 	t.limits.each(func(_ key, n *Counts) { sum += n.requests.Load() })
 	return sum
 }

@@ -1,7 +1,11 @@
 package tally_test
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"maps"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -9,6 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/tally"
+	"github.com/seed83679106/weir/memstore"
 )
 
 // TestNameless: a limit without a name is counted under its period.
@@ -82,14 +87,16 @@ func TestRequests(t *testing.T) {
 		{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "b"}},
 		{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}, BanBegan: true},
 		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}},
+		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: weir.ErrBusy},
+		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: weir.ErrBusy, Shadow: true},
 		{Transaction: free},
+		{Transaction: &weir.Transaction{}},
 		{Transaction: tx, Shadow: true, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "a"}},
 	} {
 		c.Observe(&e)
 	}
-	if n := c.Requests(); n != 6 {
-		t.Errorf("got %d requests, want 6", n)
+	if n, unlimited := c.Requests(), c.Unlimited.Load(); n != 7 || unlimited != 2 {
+		t.Errorf("got %d requests, %d of them unlimited, want 7 and 2", n, unlimited)
 	}
 	got := map[string]int64{}
 	c.EachRefused(func(rule, reason, mode string, n int64) { got[rule+" "+reason+" "+mode] = n })
@@ -99,6 +106,82 @@ func TestRequests(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// TestErrors: requests that could not be decided are counted by cause and by what became of
+// them. Other errors than those of a store are counted too.
+func TestErrors(t *testing.T) {
+	var c tally.Tally
+	want := map[string]int64{}
+	for i, e := range []struct {
+		event weir.Event
+		want  string
+	}{
+		{weir.Event{Err: memstore.ErrFull}, "full refused"},
+		{weir.Event{Err: errors.Join(errors.New("down"), memstore.ErrFull)}, "full refused"},
+		{weir.Event{Err: errors.Join(weir.ErrUnusable, memstore.ErrFull)}, "unusable refused"},
+		{weir.Event{Err: weir.ErrBusy, Passed: true}, "busy passed"},
+		{weir.Event{Err: weir.ErrOpen, Passed: true}, "open passed"},
+		{weir.Event{Err: os.ErrDeadlineExceeded, Passed: true}, "timeout passed"},
+		{weir.Event{Err: errors.New("down"), Passed: true}, "error passed"},
+		{weir.Event{Err: errors.New("down"), Shadow: true}, "error shadow"},
+		{weir.Event{}, "error refused"},
+	} {
+		e.event.Transaction, e.event.Refusal = &weir.Transaction{}, weir.Refusal{Reason: weir.ReasonError}
+		for range 1 << i {
+			c.Observe(&e.event)
+		}
+		want[e.want] += 1 << i
+	}
+	got, series := map[string]int64{}, 0
+	c.EachError(func(cause, outcome string, n int64) {
+		if series++; n > 0 {
+			got[cause+" "+outcome] = n
+		}
+	})
+	if !maps.Equal(got, want) || series != 7*3 {
+		t.Errorf("got %v and %d series, want %v and 21", got, series, want)
+	}
+}
+
+// A stack is a store of stores.
+type stack struct {
+	weir.Store
+	of []weir.Store
+}
+
+func (s stack) Stores() []weir.Store { return s.of } // s is not comparable
+
+// TestStoresOf: the stores of a stack are counted, each once, and stores that count nothing
+// are ignored.
+func TestStoresOf(t *testing.T) {
+	gone := failing(func() error { return weir.ErrBusy })
+	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
+	fallback := weir.Fallback(gone, breaker)
+	fallback.Logger = slog.New(slog.DiscardHandler)
+	other := weir.Fallback(gone, gone)
+	other.Logger = fallback.Logger
+	limit := algorithms.GCRA(9, time.Minute)
+	for range 3 {
+		weir.Allow(t.Context(), fallback, weir.Charge{Rule: "api", Limit: limit, Cost: 1})
+	}
+	inner := stack{of: []weir.Store{fallback, breaker, gone}}
+	stores := tally.StoresOf([]weir.Store{stack{of: []weir.Store{inner, other}}, breaker, inner, nil})
+	active, decided, ok := stores.Fallbacks()
+	if want := map[string]int64{"busy": 3, "unusable": 0, "open": 0, "timeout": 0, "error": 0}; !ok || active != 1 || !maps.Equal(decided, want) {
+		t.Errorf("got %d active, %v, %v; want 1, %v, true", active, decided, ok, want)
+	}
+	if open, refused, ok := stores.Breakers(); open != 0 || refused != 0 || !ok {
+		t.Errorf("got %d, %d, %v; want a closed breaker", open, refused, ok)
+	}
+	if _, _, ok := tally.StoresOf([]weir.Store{breaker, gone}).Fallbacks(); ok {
+		t.Error("got a fallback where there is none")
+	}
+}
+
+// failing is a store that is not comparable, and fails.
+type failing func() error
+
+func (f failing) Take(context.Context, *weir.Transaction) error { return f() }
 
 // TestObserveAllocates: Observe allocates nothing, even if a rule has many limits without a
 // name.

@@ -48,6 +48,20 @@ func (s *slowStore) Take(ctx context.Context, t *weir.Transaction) error {
 	return s.Store.Take(ctx, t)
 }
 
+// A failingStore fails in three ways in turn while fails is set.
+type failingStore struct {
+	weir.Store
+	fails *atomic.Bool
+	n     atomic.Int64
+}
+
+func (s *failingStore) Take(ctx context.Context, t *weir.Transaction) error {
+	if s.fails.Load() {
+		return [...]error{weir.ErrBusy, weir.ErrUnusable, memstore.ErrFull}[s.n.Add(1)%3]
+	}
+	return s.Store.Take(ctx, t)
+}
+
 // A program limits requests by their header field K, and serves metrics.
 type program struct {
 	http.Handler
@@ -118,7 +132,13 @@ func quick(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := regexp.MustCompile(`\[\d+m\]`).ReplaceAllString(string(data), "[8s]")
+	text := regexp.MustCompile(`\[\d+m(:\d+s)?\]`).ReplaceAllStringFunc(string(data), func(window string) string {
+		if strings.Contains(window, ":") {
+			return "[8s:1s]"
+		}
+		return "[8s]"
+	})
+	text = strings.ReplaceAll(text, "offset 1m", "offset 1s")
 	return regexp.MustCompile(`for: \d+m`).ReplaceAllString(text, "for: 1s")
 }
 
@@ -232,14 +252,20 @@ func TestEveryAlertFires(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var slow atomic.Bool
+	var slow, fails atomic.Bool
 	var perKey atomic.Int64
 	perKey.Store(4)
 	a := start(t, rules, weir.Options{}, weir.Breaker(&slowStore{Store: shared, slow: &slow}, weir.BreakerOptions{}))
 	b := start(t, rules, weir.Options{}, weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{}))
-	a.traffic(t, &perKey)
-	addr := run(t, "200ms", a, b)
-	eventually(t, "metrics", func() bool { return samples(addr, "job:weir_errors:ratio_rate1m") == 1 })
+	c := start(t, rules, weir.Options{OnError: weir.FailClosed}, &failingStore{Store: memstore.New(memstore.Options{}), fails: &fails})
+	fallback := weir.Fallback(&failingStore{Store: memstore.New(memstore.Options{}), fails: &fails}, memstore.New(memstore.Options{}))
+	fallback.Logger = slog.New(slog.DiscardHandler)
+	d := start(t, rules+"- name: spare\n  config: [{limit: 5, period: 1h}]\n", weir.Options{}, fallback)
+	for _, p := range []*program{a, c, d} {
+		p.traffic(t, &perKey)
+	}
+	addr := run(t, "200ms", a, b, c, d)
+	eventually(t, "metrics", func() bool { return samples(addr, "job_outcome:weir_errors:ratio_rate1m") == 3 })
 	expect := func(names ...string) {
 		t.Helper()
 		eventually(t, fmt.Sprint(names), func() bool {
@@ -257,13 +283,17 @@ func TestEveryAlertFires(t *testing.T) {
 	slow.Store(true)                                  // the store is slow
 	a.write(t, strings.Replace(rules, "5,", "6,", 1)) // one replica loads a changed file
 	b.write(t, strings.Replace(rules, "5,", "0,", 1)) // the other replica's file has a mistake
-	expect("WeirRefusals", "WeirBans", "WeirStoreSlow", "WeirRulesStale", "WeirVersionsDiffer")
+	d.write(t, rules)                                 // a third one has lost a rule
+	expect("WeirRulesRemoved", "WeirRefusals", "WeirBans", "WeirStoreSlow", "WeirRulesStale", "WeirVersionsDiffer")
+
+	fails.Store(true)
+	expect("WeirErrors", "WeirUnusable", "WeirFallback", "WeirBusy", "WeirFull")
 
 	server.Kill()
-	expect("WeirErrors", "WeirBreakerOpen")
+	expect("WeirPassedUndecided", "WeirBreakerOpen")
 
 	data, _ := os.ReadFile("../../../weirprom/rules.yaml")
-	if n := strings.Count(string(data), "- alert: "); n != 7 {
-		t.Errorf("rules.yaml has %d alerts; this test makes 7 of them fire", n)
+	if n := strings.Count(string(data), "- alert: "); n != 13 {
+		t.Errorf("rules.yaml has %d alerts; this test makes 13 of them fire", n)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -57,7 +58,12 @@ func TestDashboardRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		breaker := weir.Breaker(shared, weir.BreakerOptions{})
-		shops[i] = start(t, shopRules, weir.Options{MaxWait: 300 * time.Millisecond}, weir.Hybrid(breaker, 0), breaker)
+		hybrid := weir.Hybrid(breaker, 0)
+		store := weir.Store(hybrid)
+		if i == 1 { // the other shop lets requests pass while Redis is paused
+			store = weir.Fallback(hybrid, weir.Share(memstore.New(memstore.Options{}), len(shops)))
+		}
+		shops[i] = start(t, shopRules, weir.Options{MaxWait: 300 * time.Millisecond}, store, hybrid, breaker)
 		servers[i] = httptest.NewServer(shops[i])
 		t.Cleanup(servers[i].Close)
 	}

@@ -118,8 +118,8 @@ type history struct {
 	taken []weir.Transaction // transactions that give back what was spent
 	tiers bool               // a few meters, each with two sets of numbers
 	// These fields say what the history tests besides plain charges.
-	waiting, changing, switching, unlike, looks, huge, back, long bool
-	log                                                           []func() string // lines for the message of a failure
+	waiting, changing, switching, unlike, looks, huge, back, long, debts bool
+	log                                                                  []func() string // lines for the message of a failure
 }
 
 // note adds a line to the log. The line is formatted only if the history fails.
@@ -151,12 +151,13 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 		r: r, server: server, store: store,
 		now:    1_700_000_000_000_000 + r.Int64N(1e14),
 		states: map[string]weir.State{}, tills: map[string]int64{}, restored: map[string]int64{}, former: map[string]weir.Limit{}, ends: map[string]int64{}, ttls: map[string]int64{},
-		waiting: r.IntN(2) == 0, changing: r.IntN(2) == 0, unlike: r.IntN(4) == 0, looks: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0,
+		waiting: r.IntN(2) == 0, changing: r.IntN(2) == 0, unlike: r.IntN(4) == 0, looks: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0, debts: r.IntN(3) == 0,
 	}
 	kind := r.IntN(12)
 	limits := 1 + r.IntN(4)
 	if h.tiers = h.changing && r.IntN(2) == 0; h.tiers {
 		kind, limits = []int{0, 5}[r.IntN(2)], 1+r.IntN(2)
+		h.debts = h.debts || r.IntN(2) == 0
 	}
 	for i := range limits {
 		l := randomLimit(r)
@@ -510,6 +511,9 @@ func (h *history) step(t *testing.T) (int, error) {
 	if got.Force = h.r.IntN(12) == 0; got.Validate() != nil {
 		got.Force = false
 	}
+	if h.debts && h.r.IntN(3) == 0 {
+		h.force(&got)
+	}
 	more := 0
 	if !alone && h.r.IntN(8) == 0 && (!h.tiers || h.r.IntN(3) == 0) {
 		more = 1 + h.r.IntN(30)
@@ -521,6 +525,24 @@ func (h *history) step(t *testing.T) (int, error) {
 		batch = append(batch, &again)
 	}
 	return h.decide(t, batch)
+}
+
+// force replaces a transaction by one that forces its charges, if they spend. Most of them exceed
+// their limits.
+func (h *history) force(t *weir.Transaction) {
+	forced := weir.Transaction{Charges: slices.Clone(t.Charges), Force: true}
+	most := 1 + h.r.Int64N(3)*h.most()
+	for i := range forced.Charges {
+		if c := &forced.Charges[i]; c.Cost > 0 && h.r.IntN(4) > 0 {
+			c.Cost = 1 + h.r.Int64N(most)
+			if h.r.IntN(4) == 0 && c.Limit.Algorithm.Name() != "sliding-log" {
+				c.Cost = math.MaxInt64
+			}
+		}
+	}
+	if forced.Validate() == nil {
+		*t = forced
+	}
 }
 
 // mayGiveBack sometimes replaces t by a transaction that gives back units, and reports whether
@@ -680,14 +702,14 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 	return true, nil
 }
 
-// same reports whether Redis keeps the state of a charge as it is: the charge reads the state, or
-// is a cancellation that finds no units.
+// same reports whether Redis keeps the state of a charge as it is: the charge reads the state, is
+// a cancellation that finds no units, or forces units beyond the most that the state can have.
 func same(c *weir.Charge, before, after *weir.State) bool {
-	return c.Cost == 0 || c.Cost < 0 && c.Spent > 0 && sameNumbers(before, after)
+	return c.Cost == 0 || (c.Cost > 0 || c.Spent > 0) && sameNumbers(before, after)
 }
 
 func sameNumbers(s, other *weir.State) bool {
-	return s.At == other.At && s.A == other.A && s.B == other.B
+	return s.At == other.At && s.A == other.A && s.B == other.B && s.C == other.C
 }
 
 // forgetEnded deletes all states of a key if all have ended: Redis deletes the value of these
@@ -713,7 +735,7 @@ func (h *history) forgetEnded(key string) {
 func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State, till int64) (restored bool) {
 	c := &t.Charges[i]
 	change := func(from, to *weir.State) string {
-		return fmt.Sprint(name(c), " ", from.At, from.A, from.B, to.At, to.A, to.B)
+		return fmt.Sprint(name(c), " ", from.At, from.A, from.B, from.C, to.At, to.A, to.B, to.C)
 	}
 	if len(t.Undo) > 0 { // a reservation
 		_, d := c.Limit.Algorithm.Take(*before, &c.Limit, h.now, 0)
@@ -800,18 +822,22 @@ func (h *history) stored(values map[string]string) error {
 		got := map[string]string{}
 		for i, id := range strings.Split(ids, ",") {
 			if end := 32 * (i + 1); end <= len(numbers) {
-				got[id] = numbers[end-32 : end]
+				got[id] += numbers[end-32 : end] // a C stands in a second state of the same id
 			}
 		}
 		for _, l := range h.limits {
 			c := weir.Charge{Key: key, Limit: l}
 			s, till := h.states[name(&c)], h.tills[name(&c)]
-			ended := till <= h.now || h.back && till <= h.newest // Redis may drop what ended before the clock stepped back
+			ended := till <= h.now || h.back && till <= h.newest+1e6 // Redis may drop what ended, within a second, before the clock stepped back
 			if l.Algorithm.Name() == "sliding-log" || ended || s.At == 0 || h.real && text == "" {
 				continue
 			}
 			id := l.StoredName() + "/" + l.Algorithm.Name()
-			if want := readable(";" + packed(s.At, s.A, s.B, till)); readable(";"+got[id]) != want {
+			numbers := packed(s.At, s.A, s.B, till)
+			if s.C != 0 {
+				numbers += packed(s.C, 0, 0, till)
+			}
+			if want := readable(";" + numbers); readable(";"+got[id]) != want {
 				return fmt.Errorf("%s of %s: got state%s, want%s", id, key, readable(";" + got[id])[1:], want[1:])
 			}
 		}
@@ -942,7 +968,7 @@ func (h *history) move(t *weir.Transaction) {
 		return
 	}
 	if h.now > 1<<52 {
-		h.now, h.newest = 1_700_000_000_000_000, 0
+		h.again()
 	}
 	if h.changing || h.back {
 		return // a state that has ended now may matter again under other limits or at an earlier time
@@ -953,6 +979,22 @@ func (h *history) move(t *weir.Transaction) {
 			delete(h.ends, v)
 		}
 	}
+}
+
+// again forgets everything and sets the clock back by decades. A state from before, with a debt of
+// up to 35 years, would end further ahead than any other state.
+func (h *history) again() {
+	h.now, h.newest, h.taken = 1_700_000_000_000_000, 0, nil
+	for _, key := range h.keys {
+		for _, l := range h.limits {
+			v := value(&weir.Charge{Key: key, Limit: l})
+			h.server.Del(v)
+			delete(h.ends, v)
+			delete(h.ttls, v)
+		}
+	}
+	clear(h.states)
+	clear(h.tills)
 }
 
 // TestLongLogs: a store decides as Decide does, even if logs are so long that they take many

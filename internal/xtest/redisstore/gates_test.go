@@ -34,7 +34,7 @@ func (r *recorder) Take(ctx context.Context, t *weir.Transaction) error {
 func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last weir.Charge) {
 	t.Helper()
 	store := &recorder{Store: memstore.New(memstore.Options{})}
-	limiter, err := weir.New(store, weir.Options{MaxPause: time.Second, Rules: []weir.Rule{{
+	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
 		Name: "r", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
 		Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(9, time.Second), Duration: time.Second, MaxDuration: 8 * time.Second},
 	}}})
@@ -108,7 +108,10 @@ func TestGateInRedis(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	pause := charged(t, "gate", func(l *weir.Limiter) error {
-		_, err := l.Transport(busy{}).RoundTrip(httptest.NewRequest("GET", "/", nil))
+		transport, err := l.Transport(weir.TransportOptions{Base: busy{}, MaxPause: time.Second})
+		if err == nil {
+			_, err = transport.RoundTrip(httptest.NewRequest("GET", "/", nil))
+		}
 		return err
 	})
 	gate, shut := pause.Limit, pause.Cost
