@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"github.com/seed83679106/weir/internal/sparse"
 )
 
 // A dialect names the header fields in which a proxy describes the request that it asks
@@ -27,24 +29,26 @@ var (
 // the path of the original request. Envoy asks with the method and the host of that request.
 const envoyPrefix = "/auth/envoy"
 
-// auth answers a proxy that asks whether it may pass a request on: 200, or 429 with the
-// header fields and the body for the client. nginx accepts only 401 and 403 as a refusal,
-// so nginx.conf asks /auth?refuse=403 and turns a 403 into a 429. All other requests go to
-// next.
+// auth answers a proxy that asks whether it may pass a request on: 200, or a refusal with the
+// header fields and the body for the client. An answer has the form that the proxy can use:
+// see answer. All other requests go to next.
 //
 // The proxy must send the address of the client in X-Forwarded-For. A proxy whose own
 // address is not in trusted-proxies of the file gets a 400.
 //
 // The gateway does not see bodies, so the cost content-length is 0. The gateway also cannot tell
-// whether an OPTIONS request has a body, and a preflight is free of charge only without a body.
-// So the gateway charges preflights, unless the proxy knows that a request has no body and asks
-// /auth/no-body, as nginx.conf does.
+// whether an OPTIONS request has a body, and with free-preflights a preflight is free only without
+// a body. So the gateway charges preflights, unless the proxy knows that a request has no body and
+// asks /auth/no-body, as nginx.conf does.
 func (g *gateway) auth(next http.Handler) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(http.StatusOK)
 	}))
+	distrust, incomplete, tooLarge := sparse.Logger(g.logger), sparse.Logger(g.logger), sparse.Logger(g.logger)
 	// A ServeMux would redirect paths that are not clean, such as /auth/envoy//a.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := answer{ResponseWriter: w, form: asIs, log: tooLarge}
 		var o *http.Request
 		missing := ""
 		switch path := r.URL.Path; {
@@ -53,46 +57,39 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 		case path == "/auth/ingress-nginx":
 			o, missing = ingressNginx.original(r)
 		case path == envoyPrefix, strings.HasPrefix(path, envoyPrefix+"/"):
+			a.form = forEnvoy
 			o, missing = original(r, r.Method, strings.TrimPrefix(r.RequestURI, envoyPrefix), r.Host)
 		default:
 			next.ServeHTTP(w, r)
 			return
 		}
 		if !g.trusts(r.RemoteAddr) {
-			g.logger.Warn("weir: no answer for an address that is not in trusted-proxies", "addr", r.RemoteAddr, "path", r.URL.Path)
+			distrust.Warn("weir: no answer for an address that is not in trusted-proxies", "addr", r.RemoteAddr)
 			http.Error(w, "your address is not in trusted-proxies", http.StatusBadRequest)
 			return
 		}
 		if missing != "" {
+			incomplete.Warn("weir: no answer, because the proxy does not send a header field", "field", missing)
 			http.Error(w, "the header field "+missing+" is missing", http.StatusBadRequest)
 			return
 		}
-		refusal, ok := refusalStatus(r)
-		if !ok {
-			http.Error(w, "the parameter refuse must be 429 or 403", http.StatusBadRequest)
-			return
+		if a.form != forEnvoy { // Envoy sends the query of the client
+			switch r.URL.Query().Get("refuse") {
+			case "", "429":
+			case "403":
+				a.form = forNginx
+				o.Header["Accept"] = []string{problemJSON}
+			default:
+				http.Error(w, "the parameter refuse must be 429 or 403", http.StatusBadRequest)
+				return
+			}
 		}
 		if r.URL.Path != "/auth/no-body" {
 			o.TransferEncoding = []string{"chunked"} // the request may have a body
 		}
-		limited.ServeHTTP(&refuser{w, refusal}, o)
+		limited.ServeHTTP(&a, o)
+		a.end()
 	})
-}
-
-// refusalStatus returns the status that the proxy takes as a refusal: 429, or the query
-// parameter refuse. ok is false if the parameter is neither 429 nor 403. Envoy sends the query
-// of the client, so refusalStatus ignores the query of Envoy's questions.
-func refusalStatus(r *http.Request) (status int, ok bool) {
-	if strings.HasPrefix(r.URL.Path, envoyPrefix) {
-		return http.StatusTooManyRequests, true
-	}
-	switch r.URL.Query().Get("refuse") {
-	case "", "429":
-		return http.StatusTooManyRequests, true
-	case "403":
-		return http.StatusForbidden, true
-	}
-	return 0, false
 }
 
 func (g *gateway) trusts(peer string) bool {
@@ -147,17 +144,4 @@ func original(r *http.Request, method, uri, host string) (o *http.Request, missi
 	}
 	o.Body, o.ContentLength = http.NoBody, 0
 	return o, ""
-}
-
-// A refuser is a ResponseWriter that replaces the status 429.
-type refuser struct {
-	http.ResponseWriter
-	status int
-}
-
-func (w *refuser) WriteHeader(status int) {
-	if status == http.StatusTooManyRequests {
-		status = w.status
-	}
-	w.ResponseWriter.WriteHeader(status)
 }

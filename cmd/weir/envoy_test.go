@@ -54,7 +54,7 @@ func dialService(t *testing.T, s *running, creds credentials.TransportCredential
 func TestServeEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	path := writeFile(t, filepath.Join(dir, "limits.yaml"), fmt.Sprintf(envoyLimits, 1))
-	root := writeCertificate(t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+	root := redistest.Certificate(t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
 	s := startService(t, "-envoy-config", path, "-envoy-rls", "tls://127.0.0.1:0",
 		"-tls-cert", filepath.Join(dir, "tls.crt"), "-tls-key", filepath.Join(dir, "tls.key"))
 	pool := x509.NewCertPool()

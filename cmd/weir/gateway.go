@@ -6,6 +6,9 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -13,7 +16,10 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/admin"
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 	weirwatch "github.com/seed83679106/weir/watch"
 	"github.com/seed83679106/weir/weirprom"
@@ -28,6 +34,26 @@ type gateway struct {
 	registry *prometheus.Registry
 	health   health
 	logger   *slog.Logger
+
+	diagnosis  atomic.Pointer[diagnosis]
+	diagnosing sync.Mutex // held to replace diagnosis after a reload
+}
+
+// A diagnosis looks for probable mistakes in one version of the file.
+type diagnosis struct {
+	version string
+	observe func(weir.Event)
+}
+
+// diagnose checks the rules in force and a request for probable mistakes, and logs them.
+func (g *gateway) diagnose(e weir.Event) {
+	d := g.diagnosis.Load()
+	if version := g.rules.Version(); d.version != version && g.diagnosing.TryLock() {
+		d = &diagnosis{version, weirwatch.Diagnose(g.logger, g.rules.Rules())}
+		g.diagnosis.Store(d)
+		g.diagnosing.Unlock()
+	}
+	d.observe(e)
 }
 
 // A backend is what newGateway needs besides the file.
@@ -37,41 +63,57 @@ type backend struct {
 	live       *overrides.Live
 	failClosed bool // answer requests with 503 if the store fails
 	logger     *slog.Logger
+
+	logRefusals int // how many lines a second the log gets about refused requests; 0 means none
 }
 
 // newGateway returns a gateway with the rules of the file at path, or without rules if path
 // is "".
 func newGateway(path string, b backend) (*gateway, error) {
-	g := &gateway{registry: prometheus.NewRegistry(), health: health{store: b.store}, logger: b.logger}
+	g := &gateway{registry: prometheus.NewRegistry(), health: newHealth(b.logger), logger: b.logger}
 	metrics := weirprom.New(b.all...)
 	top, bans, traffic := weirwatch.NewTop(1000), weirwatch.NewBans(1000), weirwatch.NewTraffic(100_000)
-	g.registry.MustRegister(metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.registry.MustRegister(metrics, g.health.inMemory, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if path == "" {
 		return g, nil
+	}
+	refusals := func(weir.Event) {}
+	if b.logRefusals > 0 {
+		refusals = weirwatch.Log(b.logger, b.logRefusals, nil) // without keys: they are addresses of people
 	}
 	observe := func(e weir.Event) {
 		metrics.Observe(e)
 		top.Observe(e)
 		bans.Observe(e)
 		traffic.Observe(e)
+		refusals(e)
+		g.diagnose(e)
 	}
 	o := weir.Options{Observe: observe, Logger: b.logger, NoFromContext: true}
 	if b.failClosed {
 		o.OnError = weir.FailClosed
 	}
 	var err error
-	if g.rules, err = config.Open(path, b.store, config.Options{Overrides: b.live, Limiter: o}); err != nil {
+	if g.rules, g.limit, err = openRules(path, b.store, config.Options{Overrides: b.live, Limiter: o}); err != nil {
 		return nil, err
 	}
 	g.registry.MustRegister(weirprom.NewFile(g.rules))
-	if g.limit, err = handlerOfAll(g.rules.HandlerOfAll); err != nil {
-		return nil, err
-	}
+	g.diagnosis.Store(&diagnosis{g.rules.Version(), weirwatch.Diagnose(b.logger, g.rules.Rules())})
 	g.admin, err = admin.New(b.store, admin.Options{
 		Limiters: g.rules.Limiters, Overrides: b.live, File: g.rules, Who: operatorOf, Logger: b.logger,
 		Top: top, Bans: bans, Traffic: traffic,
 	})
 	return g, err
+}
+
+// openRules loads a file of rules, and returns it with the middleware that charges all of its
+// rules. The commands serve and check call it, so that they accept the same files.
+func openRules(path string, store weir.Store, o config.Options) (rules *config.File, limit func(http.Handler) http.Handler, err error) {
+	if rules, err = config.Open(path, store, o); err != nil {
+		return nil, nil, err
+	}
+	limit, err = handlerOfAll(rules.HandlerOfAll)
+	return rules, limit, err
 }
 
 // handlerOfAll returns the result of all, which is rules.HandlerOfAll. If HandlerOfAll panics
@@ -94,8 +136,10 @@ func handlerOfAll(all func() func(http.Handler) http.Handler) (h func(http.Handl
 
 // proxy returns the handler for clients. It passes requests on to upstream if the rules allow
 // them, and answers /rate_limit with the quota of the client.
-func (g *gateway) proxy(upstream *url.URL) http.Handler {
-	limited := g.limit(&httputil.ReverseProxy{
+func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
+	quotas := g.rateLimit()
+	failures := sparse.Logger(g.logger)
+	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
 			r.Out.Host = r.In.Host
@@ -103,21 +147,47 @@ func (g *gateway) proxy(upstream *url.URL) http.Handler {
 			r.SetXForwarded()
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if b := slowBodyOf(r); b != nil && b.late.Load() {
+				w.Header().Set("Connection", "close")
+				w.WriteHeader(http.StatusRequestTimeout)
+				return
+			}
 			if r.Context().Err() == nil {
-				g.logger.Error("weir: a request to the upstream failed", "error", err)
+				failures.Error("weir: a request to the upstream failed", "error", err)
 			}
 			w.WriteHeader(http.StatusBadGateway)
 		},
-		ErrorLog: slog.NewLogLogger(g.logger.Handler(), slog.LevelWarn),
-	})
+		ErrorLog: slog.NewLogLogger(sparse.Logger(g.logger).Handler(), slog.LevelWarn),
+	}
+	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b := slowBodyOf(r); b != nil {
+			b.decided = true
+		}
+		forward.ServeHTTP(w, r)
+	}))
 	// A ServeMux would redirect paths that are not clean. The upstream must get them unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/rate_limit" {
-			g.admin.RateLimit(w, r)
+			quotas.ServeHTTP(w, r)
 			return
 		}
-		limited.ServeHTTP(w, r)
+		limited.ServeHTTP(w, withSlowBody(w, r, o.readTimeout, o.bodyPause))
 	})
+}
+
+// questions is how often a client may ask for its quota at /rate_limit.
+var questions = algorithms.GCRA(60, time.Minute)
+
+// rateLimit returns the handler that tells a client its quota. Each answer costs calls of the
+// store, and spends nothing under the rules, so it has a limit of its own, counted in memory.
+func (g *gateway) rateLimit() http.Handler {
+	limiter, err := weir.New(memstore.New(memstore.Options{MaxKeys: 100_000}), weir.Options{
+		Rules: []weir.Rule{{Name: "rate_limit", Key: g.rules.ByIP(), Limits: []weir.Limit{questions}}}, Headers: weir.NoHeaders, Logger: g.logger, NoFromContext: true,
+	})
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return limiter.Handler(http.HandlerFunc(g.admin.RateLimit))
 }
 
 // internal returns the handler for proxies (/auth, if there are rules), Prometheus (/metrics)

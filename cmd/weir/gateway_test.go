@@ -17,12 +17,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 )
 
 const testLimits = `
 trusted-proxies: [127.0.0.1]
+free-preflights: true
 headers: ietf
 limits:
 - name: client
@@ -100,7 +102,7 @@ func TestProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(g.proxy(to))
+	server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
 	defer server.Close()
 	for _, tt := range []struct {
 		from, path, forwarded string
@@ -127,6 +129,30 @@ func TestProxy(t *testing.T) {
 	upstream.Close()
 	if resp, body := get(t, from(t, "127.0.0.3"), server.URL); resp.StatusCode != 502 || body != "" {
 		t.Errorf("without an upstream: got %d, %q; want a bare 502", resp.StatusCode, body)
+	}
+}
+
+// TestRateLimitIsLimited: a client may ask for its quota 60 times a minute. A trusted proxy names
+// the client. Other clients, and the requests of this one, are not affected.
+func TestRateLimitIsLimited(t *testing.T) {
+	g, _ := start(t, 1)
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	to, _ := url.Parse(upstream.URL)
+	server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	defer server.Close()
+	client, began, statuses := from(t, "127.0.0.1"), time.Now(), map[int]int{}
+	for range 200 {
+		resp, _ := get(t, client, server.URL+"/rate_limit", "X-Forwarded-For", "192.0.2.1")
+		statuses[resp.StatusCode]++
+	}
+	if most := 61 + int(time.Since(began)/time.Second); statuses[200] < 60 || statuses[200] > most || statuses[200]+statuses[429] != 200 {
+		t.Errorf("200 questions: got %v, want 60 to %d times 200, and 429", statuses, most)
+	}
+	for path, client := range map[string]string{"/rate_limit": "192.0.2.2", "/": "192.0.2.1"} {
+		if resp, body := get(t, from(t, "127.0.0.1"), server.URL+path, "X-Forwarded-For", client); resp.StatusCode != 200 {
+			t.Errorf("%s of %s: got %d, %s", path, client, resp.StatusCode, body)
+		}
 	}
 }
 
@@ -290,7 +316,7 @@ func TestHandlerOfAll(t *testing.T) {
 func TestOperatorsOnly(t *testing.T) {
 	const token = "a secret of many bytes"
 	g, _ := start(t, 1)
-	server := httptest.NewServer(operatorsOnly(token, g.admin))
+	server := httptest.NewServer(operatorsOnly(token, g.logger, g.admin))
 	defer server.Close()
 	basic := func(r *http.Request, password string) { r.SetBasicAuth("anyone", password) }
 	bearer := func(r *http.Request, token string) { r.Header.Set("Authorization", "bearer "+token) }
@@ -317,5 +343,79 @@ func TestOperatorsOnly(t *testing.T) {
 		if resp.StatusCode != tt.want {
 			t.Errorf("%s: got %d, want %d", req.Header, resp.StatusCode, tt.want)
 		}
+	}
+}
+
+// TestWrongTokens: wrong tokens are logged, without the token, and an address that sends many
+// is refused for a while, also with the right token. Requests without a token, and other
+// addresses, are not affected. The log does not grow with the number of guesses.
+func TestWrongTokens(t *testing.T) {
+	const token = "a secret of many bytes"
+	g, _ := start(t, 1)
+	log := &weirtest.Log{}
+	server := httptest.NewServer(operatorsOnly(token, slog.New(slog.NewTextHandler(log, nil)), g.admin))
+	defer server.Close()
+	ask := func(addr, token string) (status int, retryAfter string) {
+		header := []string{"Authorization", "Bearer " + token}
+		if token == "" {
+			header = nil
+		}
+		resp, _ := get(t, from(t, addr), server.URL+"/rules", header...)
+		return resp.StatusCode, resp.Header.Get("Retry-After")
+	}
+	for range 50 {
+		if status, _ := ask("127.0.0.2", ""); status != 401 {
+			t.Fatalf("without a token: got %d, want 401", status)
+		}
+	}
+	if status, _ := ask("127.0.0.2", token); status != 200 {
+		t.Fatalf("after requests without a token: got %d, want 200", status)
+	}
+	statuses, began := map[int]int{}, time.Now()
+	for i := range 100 {
+		status, _ := ask("127.0.0.2", fmt.Sprint("guess", i))
+		statuses[status]++
+	}
+	most := 11 + int(time.Since(began)/(6*time.Second))
+	if statuses[401] < 10 || statuses[401] > most || statuses[401]+statuses[429] != 100 {
+		t.Errorf("100 wrong tokens: got %v, want 10 to %d times 401, and 429", statuses, most)
+	}
+	if status, retry := ask("127.0.0.2", token); time.Since(began) < 6*time.Second && (status != 429 || retry == "" || retry == "0") {
+		t.Errorf("the right token after 100 guesses: got %d, Retry-After %q; want 429 and a wait", status, retry)
+	}
+	if status, _ := ask("127.0.0.3", token); status != 200 {
+		t.Errorf("from another address: got %d, want 200", status)
+	}
+	lines := strings.Count(log.String(), "a wrong token on the address for operators")
+	if strings.Contains(log.String(), "guess") || lines < 1 || lines > 2+int(time.Since(began)/time.Second) {
+		t.Errorf("got %d lines for 100 wrong tokens, want one a second and no token:\n%s", lines, log)
+	}
+}
+
+// TestSparseLines: requests that fail because the upstream is gone, and questions from an
+// address that is not trusted, are logged once a second, however many there are.
+func TestSparseLines(t *testing.T) {
+	g, _ := start(t, 100_000)
+	log := &weirtest.Log{}
+	g.logger = slog.New(slog.NewTextHandler(log, nil))
+	gone, _ := url.Parse("http://127.0.0.1:1")
+	proxy, internal := httptest.NewServer(g.proxy(gone, &options{readTimeout: time.Minute, bodyPause: time.Minute})), httptest.NewServer(g.internal())
+	defer proxy.Close()
+	defer internal.Close()
+	began := time.Now()
+	client := from(t, "127.0.0.2")
+	for range 100 {
+		get(t, client, proxy.URL+"/secret")
+		get(t, client, internal.URL+"/auth/envoy/secret", asking("192.0.2.1")...)
+		get(t, http.DefaultClient, internal.URL+"/auth") // a trusted proxy that lacks a line of its sample
+	}
+	most := 1 + int(time.Since(began)/time.Second)
+	for _, line := range []string{"a request to the upstream failed", "no answer for an address that is not in trusted-proxies", "the proxy does not send a header field"} {
+		if n := strings.Count(log.String(), line); n < 1 || n > most {
+			t.Errorf("%q is logged %d times for 100 requests, want 1 to %d times", line, n, most)
+		}
+	}
+	if strings.Contains(log.String(), "/secret") {
+		t.Errorf("the log has the path of a client:\n%s", log)
 	}
 }

@@ -5,6 +5,7 @@
 //	weir serve -limits limits.yaml        # for nginx, ingress-nginx, Caddy, Traefik and Envoy
 //	weir serve -envoy-config dir          # in place of Envoy's rate limit service, with its files
 //	weir check limits.yaml                # exit status 1 if the file has mistakes
+//	weir check -redis-addrs redis:6379    # exit status 1 if this Redis cannot decide
 //	weir version
 //
 // docs/serve.md in the repository names a sample configuration for each proxy, and lists the
@@ -28,19 +29,22 @@ import (
 
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
 	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/stack"
 )
 
 func main() {
 	redis.SetLogger(redisLog{})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
 const usage = `usage:
   weir serve [flags]        answer a proxy, or be a reverse proxy; -help lists the flags
   weir check FILE…          print the mistakes in files of limits
   weir check -envoy DIR…    the same for files of Envoy's rate limit service
+  weir check -redis-addrs …  find out whether a Redis can decide, with the -redis flags of serve
   weir version              print the version of weir and of Go
 `
 
@@ -52,7 +56,7 @@ const (
 )
 
 // run executes a command line until it is done or ctx ends, and returns the exit status.
-func run(ctx context.Context, args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
 		return exitUsage
@@ -60,7 +64,7 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 	switch name, args := args[0], args[1:]; name {
 	case "serve":
 		var o options
-		if err := o.parse(args, env, stderr); err != nil {
+		if err := o.parse(args, environ, stderr); err != nil {
 			return usageError(err, stderr)
 		}
 		logger := o.newLogger(stderr)
@@ -71,7 +75,7 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 		}
 		return exitOK
 	case "check":
-		return check(args, stdout, stderr)
+		return check(ctx, args, environ, stdout, stderr)
 	case "version", "-version", "--version":
 		fmt.Fprintln(stdout, version())
 		return exitOK
@@ -94,44 +98,67 @@ func usageError(err error, stderr io.Writer) int {
 	return exitUsage
 }
 
-// check prints the mistakes in files of limits, each with its file and line, and returns the
-// exit status.
-func check(args []string, stdout, stderr io.Writer) int {
+// check prints the mistakes in files of limits, each with its file and line, and whether a
+// Redis can decide, and returns the exit status.
+func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	asEnvoy := fs.Bool("envoy", false, "check files, or directories of files, of Envoy's rate limit service")
 	merge := fs.Bool("envoy-merge-domains", false, "with -envoy: allow several files of a directory to have descriptors of the same domain")
+	var o options
+	o.redis.flags(fs)
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return exitOK
 		}
 		return exitUsage
 	}
-	if fs.NArg() == 0 {
+	if err := o.redis.parse(fs, environ); err != nil {
+		return usageError(err, stderr)
+	}
+	if fs.NArg() == 0 && o.redis.addrs == "" {
 		fmt.Fprint(stderr, usage)
 		return exitUsage
 	}
 	status := exitOK
-	for _, path := range fs.Args() {
-		err := checkFile(path, *asEnvoy, *merge)
+	report := func(what string, err error) {
 		if err != nil {
 			status = exitFailure
 			fmt.Fprintln(stdout, err)
 		} else {
-			fmt.Fprintf(stdout, "%s: ok\n", path)
+			fmt.Fprintf(stdout, "%s: ok\n", what)
 		}
+	}
+	for _, path := range fs.Args() {
+		report(path, checkFile(path, *asEnvoy, *merge))
+	}
+	if o.redis.addrs != "" {
+		report(o.redis.String(), checkRedis(ctx, &o.redis))
 	}
 	return status
 }
 
-// checkFile returns the mistakes in a file. It does not check that all rules have the same
-// headers. The command serve requires that.
+// checkRedis finds out whether a Redis can decide, and returns what is missing.
+func checkRedis(ctx context.Context, o *redisOptions) error {
+	s, closeAll, err := o.open(stack.Options{Replicas: 1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	if err := s.Probe(ctx); err != nil {
+		return fmt.Errorf("%s: %w", o, err)
+	}
+	return nil
+}
+
+// checkFile returns the mistakes in a file. It loads the file as serve does.
 func checkFile(path string, asEnvoy, merge bool) error {
 	if asEnvoy {
 		_, err := envoy.Load(path, merge)
 		return err
 	}
-	return config.Check(path, config.Options{})
+	_, _, err := openRules(path, memstore.New(memstore.Options{}), config.Options{})
+	return err
 }
 
 // version returns the version of this program, its commit if the commit is known, and the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -32,6 +33,7 @@ func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	good := writeFile(t, filepath.Join(dir, "good.yaml"), "limits: [{name: a, config: [{limit: 1, period: 1}]}]")
 	bad := writeFile(t, filepath.Join(dir, "bad.yaml"), "limits:\n- {name: a, config: [{limt: 1, period: 1}]}\n- {name: b}\n")
+	differ := writeFile(t, filepath.Join(dir, "differ.yaml"), "limits:\n- {name: a, config: [{limit: 1, period: 1}]}\n- {name: b, headers: ietf, config: [{limit: 1, period: 1}]}")
 	for _, tt := range []struct {
 		args           string
 		status         int
@@ -41,6 +43,7 @@ func TestRun(t *testing.T) {
 		{"check " + bad, 1, "bad.yaml:2:23: unknown field limt in a limit; did you mean limit?\n", ""},
 		{"check " + bad, 1, "bad.yaml:3:3: a rule has no config", ""},
 		{"check " + good + " " + bad, 1, "good.yaml: ok\n", ""},
+		{"check " + differ, 1, "their headers differ", ""},
 		{"check " + good + "x", 1, "no such file", ""},
 		{"check -envoy envoy-limits.yaml", 0, "envoy-limits.yaml: ok\n", ""},
 		{"check -envoy " + bad, 1, "bad.yaml:1: unknown field \"limits\"", ""},
@@ -64,10 +67,12 @@ func TestRun(t *testing.T) {
 		{"serve -envoy-config x -admin-token 0123456789abcdef", 2, "", "need -limits"},
 		{"serve -envoy-config x -envoy-rls tls://:1", 2, "", "-envoy-rls tls://:1 needs -tls-cert"},
 		{"serve -limits x -replicas 0", 2, "", "-replicas is 0"},
+		{"serve -limits x -read-timeout 0s", 2, "", "-read-timeout is 0s; want more than 0"},
+		{"serve -limits x -log-refusals -1", 2, "", "-log-refusals is -1"},
 		{"serve -limits x -max-keys 0", 2, "", "-max-keys is 0"},
 	} {
 		var stdout, stderr bytes.Buffer
-		status := run(t.Context(), strings.Fields(tt.args), environment(nil), &stdout, &stderr)
+		status := run(t.Context(), strings.Fields(tt.args), nil, &stdout, &stderr)
 		if status != tt.status || !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) {
 			t.Errorf("weir %s: got status %d, %q, %q; want %d, %q, %q", tt.args, status, stdout.String(), stderr.String(), tt.status, tt.stdout, tt.stderr)
 		}
@@ -79,7 +84,7 @@ func TestRun(t *testing.T) {
 func TestMistakesInOrder(t *testing.T) {
 	for range 20 {
 		var o options
-		err := o.parse(strings.Fields("-limits x -envoy-rls tls://:4 -admin-addr tls://:3 -auth-addr tls://:2 -addr tls://:1 -max-keys 0"), environment(nil), &bytes.Buffer{})
+		err := o.parse(strings.Fields("-limits x -envoy-rls tls://:4 -admin-addr tls://:3 -auth-addr tls://:2 -addr tls://:1 -max-keys 0"), nil, &bytes.Buffer{})
 		const tls = " needs -tls-cert and -tls-key\n"
 		const want = "-addr tls://:1" + tls + "-auth-addr tls://:2" + tls + "-admin-addr tls://:3" + tls + "-envoy-rls tls://:4" + tls + "-max-keys is 0; want at least 1"
 		if err == nil || err.Error() != want {
@@ -92,9 +97,9 @@ func TestMistakesInOrder(t *testing.T) {
 // error names the variable, and contains no secret.
 func TestEnvironment(t *testing.T) {
 	var o options
-	err := o.parse([]string{"-limits", "x", "-redis-db", "3"}, environment(map[string]string{
-		"WEIR_LIMITS": "y", "WEIR_REDIS_ADDRS": "a:1,b:2", "WEIR_REDIS_DB": "7", "WEIR_REDIS_PASSWORD": "secret", "WEIR_REDIS_TIMEOUT": "20ms",
-		"WEIR_REDIS_POOL_FIFO": "true", "WEIR_SHUTDOWN_DELAY": "3s", "WEIR_LOG_LEVEL": "debug", "WEIR_REDIS_MASTER_NAME": "m"}), &bytes.Buffer{})
+	err := o.parse([]string{"-limits", "x", "-redis-db", "3"}, []string{
+		"WEIR_LIMITS=y", "WEIR_REDIS_ADDRS=a:1,b:2", "WEIR_REDIS_DB=7", "WEIR_REDIS_PASSWORD=secret", "WEIR_REDIS_TIMEOUT=20ms",
+		"WEIR_REDIS_POOL_FIFO=true", "WEIR_SHUTDOWN_DELAY=3s", "WEIR_LOG_LEVEL=debug", "WEIR_REDIS_MASTER_NAME=m"}, &bytes.Buffer{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +117,94 @@ func TestEnvironment(t *testing.T) {
 	}
 	for variable, value := range map[string]string{"WEIR_REDIS_DB": "x", "WEIR_REDIS_DOWN": "never", "WEIR_SHUTDOWN_TIMEOUT": "3"} {
 		var o options
-		err := o.parse([]string{"-limits", "x"}, environment(map[string]string{variable: value, "WEIR_ADMIN_TOKEN": "secret"}), &bytes.Buffer{})
+		err := o.parse([]string{"-limits", "x"}, []string{variable + "=" + value, "WEIR_ADMIN_TOKEN=secret"}, &bytes.Buffer{})
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s is %q: ", variable, value)) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s=%s: got %v", variable, value, err)
+		}
+	}
+}
+
+// TestUnknownVariables: an environment variable that resembles the variable of a flag is an
+// error, and another one that begins with WEIR_ is a warning. The variables that Kubernetes sets
+// for services named weir and weir-redis are ignored. Texts name variables, never their values.
+func TestUnknownVariables(t *testing.T) {
+	for _, tt := range []struct{ variable, err, warning string }{
+		{"WEIR_REDIS_ADRS=x", "WEIR_REDIS_ADRS sets no flag; did you mean WEIR_REDIS_ADDRS?", ""},
+		{"WEIR_REDIS_ADDR=x", "did you mean WEIR_REDIS_ADDRS?", ""},
+		{"WEIR_REDIS_ADDRESSES=x", "did you mean WEIR_REDIS_ADDRS?", ""},
+		{"WEIR_REDIS_PASSWD=x", "did you mean WEIR_REDIS_PASSWORD?", ""},
+		{"WEIR_LIMIT=x", "did you mean WEIR_LIMITS?", ""},
+		{"WEIR_redis_addrs=x", "did you mean WEIR_REDIS_ADDRS?", ""},
+		{"WEIR_REDIS_SERVER=x", "", "the environment variable WEIR_REDIS_SERVER sets no flag"},
+		{"WEIR_VERSION=x", "", "the environment variable WEIR_VERSION sets no flag"},
+		{"WEIRD=x", "", ""},
+		{"WEIR_SERVICE_HOST=10.0.0.1", "", ""},
+		{"WEIR_SERVICE_PORT=9090", "", ""},
+		{"WEIR_SERVICE_PORT_AUTH=9090", "", ""},
+		{"WEIR_PORT=tcp://10.0.0.1:9090", "", ""},
+		{"WEIR_PORT_9090_TCP=tcp://10.0.0.1:9090", "", ""},
+		{"WEIR_PORT_9090_TCP_PROTO=tcp", "", ""},
+		{"WEIR_PORT_9090_TCP_ADDR=10.0.0.1", "", ""},
+		{"WEIR_REDIS_PORT=tcp://10.0.0.1:6379", "", ""},
+		{"WEIR_REDIS_SERVICE_HOST=10.0.0.1", "", ""},
+		{"WEIR_PORT=9090", "", "the environment variable WEIR_PORT sets no flag"},
+	} {
+		var o options
+		err := fmt.Sprint(o.parse([]string{"-limits", "l"}, []string{"PATH=/bin", tt.variable}, &bytes.Buffer{}))
+		if tt.err == "" && err != "<nil>" || !strings.Contains(err, tt.err) || strings.Join(o.warnings, "; ") != tt.warning {
+			t.Errorf("%s: got error %s, warnings %q; want %q, %q", tt.variable, err, o.warnings, tt.err, tt.warning)
+		}
+	}
+}
+
+// TestSecrets: a secret on the command line is a warning. A file or the environment can set
+// it instead. A file that is empty or missing is an error, and so is a file beside a value.
+func TestSecrets(t *testing.T) {
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "token"), "0123456789abcdef\n")
+	empty := writeFile(t, filepath.Join(dir, "empty"), "\n")
+	const token = "0123456789abcdef"
+	for _, tt := range []struct {
+		args, variable string
+		err, warning   string
+	}{
+		{"-admin-token " + token, "", "", "can read -admin-token on the command line; use WEIR_ADMIN_TOKEN or -admin-token-file"},
+		{"", "WEIR_ADMIN_TOKEN=" + token, "", ""},
+		{"-admin-token-file " + file, "", "", ""},
+		{"", "WEIR_ADMIN_TOKEN_FILE=" + file, "", ""},
+		{"-admin-token-file " + empty, "", "-admin-token-file: " + empty + " is empty", ""},
+		{"-admin-token-file " + dir + "/none", "", "no such file", ""},
+		{"-admin-token-file " + file, "WEIR_ADMIN_TOKEN=" + token, "-admin-token is set, too", ""},
+	} {
+		var o options
+		err := fmt.Sprint(o.parse(strings.Fields("-limits l "+tt.args), []string{tt.variable}, &bytes.Buffer{}))
+		if tt.err == "" && (err != "<nil>" || o.adminToken != token) || !strings.Contains(err, tt.err) || strings.Contains(err, token) ||
+			!strings.Contains(strings.Join(o.warnings, "; "), tt.warning) || tt.warning == "" && o.warnings != nil {
+			t.Errorf("%s %s: got token %q, error %s, warnings %q; want %q, %q", tt.args, tt.variable, o.adminToken, err, o.warnings, tt.err, tt.warning)
+		}
+	}
+	var o options
+	if err := o.parse(strings.Fields("-limits l -redis-addrs a:1 -redis-password-file "+file), nil, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := o.redis.universal(); err != nil || u.Password != token {
+		t.Errorf("-redis-password-file: got the password %q, %v", u.Password, err)
+	}
+}
+
+// TestLogDurations: durations are logged in seconds, in both formats.
+func TestLogDurations(t *testing.T) {
+	for _, format := range []string{"json", "text"} {
+		var o options
+		var out bytes.Buffer
+		if err := o.parse([]string{"-limits", "x", "-log-format", format}, nil, &out); err != nil {
+			t.Fatal(err)
+		}
+		o.newLogger(&out).Info("back", "after", time.Minute+2500*time.Millisecond, slog.Group("g", "wait", 1500*time.Nanosecond))
+		for _, want := range []string{"62.5s", "0.0000015s"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: got %s, want %s", format, out.String(), want)
+			}
 		}
 	}
 }
@@ -187,9 +277,9 @@ var update = flag.Bool("update", false, "write the tables of flags into docs/ser
 // flagTables are the tables of docs/serve.md, each with its flags in the order of the page. The
 // last table gets the flags of the Redis client that the other tables lack.
 var flagTables = []struct{ title, flags string }{
-	{"The service", "limits upstream addr auth-addr admin-addr admin-token tls-cert tls-key max-keys log-level log-format shutdown-delay shutdown-timeout"},
-	{"Redis", "redis-addrs redis-down replicas redis-timeout redis-prefix redis-username redis-password redis-db redis-is-cluster-mode " +
-		"redis-master-name redis-sentinel-username redis-sentinel-password redis-tls redis-tls-ca redis-tls-cert redis-tls-key redis-tls-server-name"},
+	{"The service", "limits upstream addr auth-addr admin-addr admin-token admin-token-file tls-cert tls-key header-timeout read-timeout body-pause idle-timeout max-keys log-level log-format log-refusals shutdown-delay shutdown-timeout"},
+	{"Redis", "redis-addrs redis-down redis-ready-after replicas redis-timeout redis-prefix redis-username redis-password redis-password-file redis-db redis-is-cluster-mode " +
+		"redis-master-name redis-sentinel-username redis-sentinel-password redis-sentinel-password-file redis-tls redis-tls-ca redis-tls-cert redis-tls-key redis-tls-server-name"},
 	{"Envoy's rate limit filter", "envoy-config envoy-rls envoy-merge-domains envoy-shadow envoy-headers envoy-metadata"},
 	{"The connections to Redis", ""},
 }
@@ -258,7 +348,7 @@ func TestSamples(t *testing.T) {
 		t.Error(err)
 	}
 	for file, want := range map[string]string{
-		"nginx.conf": "server 127.0.0.1:9090;", "Caddyfile": "forward_auth 127.0.0.1:9090 {", "traefik.yml": "http://127.0.0.1:9090/auth\n",
+		"nginx.conf": "server 127.0.0.1:9090 max_fails=0;", "Caddyfile": "forward_auth 127.0.0.1:9090 {", "traefik.yml": "http://127.0.0.1:9090/auth\n",
 		"envoy-rls.yaml": "address: 127.0.0.1, port_value: 8081}", "envoy-limits.yaml": "domain: app\n",
 		"ingress-nginx.yaml": ":9090/auth/ingress-nginx?refuse=403\n", "envoy.yaml": "path_prefix: " + envoyPrefix + "\n", "Dockerfile": "WEIR_AUTH_ADDR=:9090",
 	} {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -30,10 +31,18 @@ type options struct {
 	maxKeys   int
 	replicas  int
 
+	readyAfter time.Duration
+
+	headerTimeout, readTimeout, bodyPause, idleTimeout time.Duration
+
 	logLevel  slog.Level
 	logFormat choice
 
+	logRefusals int
+
 	shutdownDelay, shutdownTimeout time.Duration
+
+	warnings []string // mistakes that do not keep weir from serving
 }
 
 // A choice is a flag.Value that is one of several words.
@@ -59,9 +68,6 @@ const (
 	downClosed = "closed"
 )
 
-// envPrefix begins the name of the environment variable of each flag.
-const envPrefix = "WEIR_"
-
 // flags returns the flags that set o. The environment variables and the tables in
 // docs/serve.md are made from these flags.
 func (o *options) flags() *flag.FlagSet {
@@ -71,7 +77,7 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.addr, "addr", "localhost:8080", "`address` for clients, served only with -upstream")
 	fs.StringVar(&o.authAddr, "auth-addr", "localhost:9090", "`address` of /auth, which proxies ask, and of /metrics, /healthz and /readyz")
 	fs.StringVar(&o.adminAddr, "admin-addr", "localhost:9091", "`address` for operators, served only with -admin-token")
-	fs.StringVar(&o.adminToken, "admin-token", "", "`secret` of at least 16 bytes that operators send as a bearer token, or as the password of any user")
+	fs.StringVar(&o.adminToken, "admin-token", "", "`secret` of at least 16 bytes that operators send as a bearer token, or as the password of any user; set it by -admin-token-file or the environment, because other users of the machine see command lines")
 	fs.StringVar(&o.tlsCert, "tls-cert", "", "`file` of the certificate for addresses that begin with tls://, read again when it changes")
 	fs.StringVar(&o.tlsKey, "tls-key", "", "`file` of the private key of -tls-cert")
 	fs.StringVar(&o.envoyConfig, "envoy-config", "", "`directory`, or one file, of limits in the format of Envoy's rate limit service, checked for changes once a second")
@@ -80,28 +86,29 @@ func (o *options) flags() *flag.FlagSet {
 	fs.BoolVar(&o.envoyShadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
 	fs.BoolVar(&o.envoyHeaders, "envoy-headers", false, "tell Envoy to add RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses")
 	fs.BoolVar(&o.envoyMetadata, "envoy-metadata", false, "send Envoy dynamic metadata: the descriptors of the call and, if all its limits have quota_mode, which descriptors are over their limit")
+	fileFlags(fs, "admin-token")
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
 	fs.Var(&o.redisDown, "redis-down", "what to do while Redis is down, one `word`: memory counts in this process, open lets all requests pass, closed answers them with 503")
 	fs.IntVar(&o.replicas, "replicas", 1, "`number` of processes that share Redis; with -redis-down=memory, each divides the limits of -limits by this number while Redis is down")
+	fs.DurationVar(&o.readyAfter, "redis-ready-after", 30*time.Second, "with -redis-down=memory, `time` after which /readyz is ready although this process has never reached Redis")
 	fs.IntVar(&o.maxKeys, "max-keys", 1_000_000, "largest `number` of counts in memory, one for each limit of each key, about 48 bytes each")
+	fs.DurationVar(&o.headerTimeout, "header-timeout", 5*time.Second, "longest `time` until the header of a request has arrived")
+	fs.DurationVar(&o.readTimeout, "read-timeout", 10*time.Second, "longest `time` until a request to -auth-addr or -admin-addr has arrived and, with -upstream, until the rules have read what they need of a body, for keys such as json:NAME")
+	fs.DurationVar(&o.bodyPause, "body-pause", time.Minute, "with -upstream, longest `time` for which the body of a request that is being passed on may pause")
+	fs.DurationVar(&o.idleTimeout, "idle-timeout", 2*time.Minute, "longest `time` that a connection is kept open between two requests")
 	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "lowest `level` of the lines that are logged: debug, info, warn or error")
 	o.logFormat = choice{"json", []string{"json", "text"}}
 	fs.Var(&o.logFormat, "log-format", "`format` of the log: json or text")
+	fs.IntVar(&o.logRefusals, "log-refusals", 1, "largest `number` of log lines a second about refused requests, without keys; 0 means none")
 	fs.DurationVar(&o.shutdownDelay, "shutdown-delay", 0, "`time` from SIGTERM until the listeners close; /readyz fails meanwhile")
 	fs.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 30*time.Second, "longest `time` that requests may take to end after the listeners have closed")
 	return fs
 }
 
-// envName returns the name of the environment variable of a flag: WEIR_REDIS_ADDRS for
-// redis-addrs.
-func envName(flag string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
 // parse sets o from a command line. Flags that the command line lacks are set from the
-// environment.
-func (o *options) parse(args []string, env func(string) (string, bool), stderr io.Writer) error {
+// environment, a list of texts such as "WEIR_LIMITS=limits.yaml".
+func (o *options) parse(args, environ []string, stderr io.Writer) error {
 	fs := o.flags()
 	fs.SetOutput(io.Discard) // run prints the error
 	err := fs.Parse(args)
@@ -118,22 +125,16 @@ func (o *options) parse(args []string, env func(string) (string, bool), stderr i
 	}
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	var errs []error
-	fs.VisitAll(func(f *flag.Flag) {
-		value, ok := env(envName(f.Name))
-		if !ok || given[f.Name] {
-			return
+	for _, name := range secrets {
+		if given[name] {
+			o.warnings = append(o.warnings, fmt.Sprintf("other users of this machine can read -%s on the command line; use %s or -%s", name, envName(name), name+inFile))
 		}
-		if err := fs.Set(f.Name, value); err != nil {
-			if strings.Contains(f.Name, "password") || strings.Contains(f.Name, "token") {
-				value = "…"
-			}
-			errs = append(errs, fmt.Errorf("%s is %q: %w", envName(f.Name), value, err))
-		}
-	})
+	}
+	warnings, err := setFromEnvironment(fs, given, environ)
+	o.warnings = append(o.warnings, warnings...)
+	err = errors.Join(err, setFromFiles(fs))
 	fs.Visit(func(f *flag.Flag) { o.redis.set(f.Name) })
-	errs = append(errs, o.check())
-	return errors.Join(errs...)
+	return errors.Join(err, o.check())
 }
 
 // check returns the mistakes that parsing each flag alone does not find.
@@ -162,8 +163,19 @@ func (o *options) check() error {
 			mistake("-%s %s needs -tls-cert and -tls-key", f.name, f.addr)
 		}
 	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{{"header-timeout", o.headerTimeout}, {"read-timeout", o.readTimeout}, {"body-pause", o.bodyPause}, {"idle-timeout", o.idleTimeout}} {
+		if f.d <= 0 {
+			mistake("-%s is %v; want more than 0", f.name, f.d)
+		}
+	}
 	if o.maxKeys < 1 {
 		mistake("-max-keys is %d; want at least 1", o.maxKeys)
+	}
+	if o.logRefusals < 0 {
+		mistake("-log-refusals is %d; want at least 0", o.logRefusals)
 	}
 	if o.replicas < 1 {
 		mistake("-replicas is %d; want at least 1", o.replicas)
@@ -172,9 +184,15 @@ func (o *options) check() error {
 	return errors.Join(errs...)
 }
 
-// newLogger returns the logger that the flags choose, which writes to w.
+// newLogger returns the logger that the flags choose, which writes to w. Durations are
+// seconds: 1m2.5s is logged as "62.5s".
 func (o *options) newLogger(w io.Writer) *slog.Logger {
-	handler := &slog.HandlerOptions{Level: o.logLevel}
+	handler := &slog.HandlerOptions{Level: o.logLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(strconv.FormatFloat(a.Value.Duration().Seconds(), 'f', -1, 64) + "s")
+		}
+		return a
+	}}
 	if o.logFormat.value == "text" {
 		return slog.New(slog.NewTextHandler(w, handler))
 	}

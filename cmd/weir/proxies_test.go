@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -239,7 +240,7 @@ func TestMethodBehindNginx(t *testing.T) {
 	}
 }
 
-// TestPreflightBehindProxy: behind nginx a preflight is free of charge, unless it has a body or
+// TestPreflightBehindProxy: with free-preflights, a preflight behind nginx is free, unless it has a body or
 // credentials. Behind Caddy all preflights are charged. Each preflight comes from a different
 // client, whose limit is used up.
 func TestPreflightBehindProxy(t *testing.T) {
@@ -335,6 +336,117 @@ func TestReloadBehindNginx(t *testing.T) {
 		t.Errorf("%d requests got 200 and %d reached the upstream, want %d", n, p.served.Load(), 10*reloads)
 	}
 	t.Logf("%d got 200, %d got 429", statuses[200].Load(), statuses[429].Load())
+}
+
+// restarting is a server on a fixed address that can be stopped and started again.
+type restarting struct {
+	addr string
+	h    http.Handler
+	srv  *http.Server
+}
+
+func (s *restarting) start(t *testing.T) {
+	t.Helper()
+	ln, err := net.Listen("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.srv = &http.Server{Handler: s.h}
+	go s.srv.Serve(ln)
+}
+
+// TestRollingRestart: two replicas behind nginx are restarted one after the other, so that
+// one of them always answers. No request passes unchecked.
+func TestRollingRestart(t *testing.T) {
+	const limit = 20
+	var second restarting
+	p := behind(t, limit, func(t *testing.T, ports *strings.Replacer) {
+		second.addr = freeAddress(t)
+		sample, err := os.ReadFile("nginx.conf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := regexp.MustCompile(`server 127\.0\.0\.1:9090.*;`).FindString(string(sample)) // twice, as a user would write it
+		nginx(line, line+"\n"+strings.Replace(line, "127.0.0.1:9090", second.addr, 1))(t, ports)
+	})
+	first := restarting{addr: p.internal.Listener.Addr().String(), h: p.gateway.internal()}
+	second.h = first.h
+	client := from(t, "127.0.0.2")
+	ask := func() {
+		for range 2 * limit {
+			get(t, client, p.base)
+		}
+	}
+	second.start(t)
+	ask()
+	p.internal.CloseClientConnections()
+	p.internal.Close()
+	ask() // the second replica answers
+	first.start(t)
+	second.srv.Close()
+	ask() // the first replica answers
+	second.start(t)
+	ask()
+	first.srv.Close()
+	ask()
+	second.srv.Close()
+	if n := p.served.Load(); n != limit {
+		t.Errorf("%d requests passed during the restarts, want %d", n, limit)
+	}
+}
+
+// TestRefusalBehindProxy: clients behind nginx get the type of a refusal and its status as Weir
+// chose them, also if nginx has little room for the header fields of Weir's answer. A refusal
+// with another status than 429 is a refusal for nginx and for Envoy, too, for which a 5xx
+// would mean that Weir is down.
+func TestRefusalBehindProxy(t *testing.T) {
+	p := behind(t, 1, nginx())
+	rule := func(name, more string) string {
+		return fmt.Sprintf("- {name: %s, %s}\n", name, more)
+	}
+	const head = "trusted-proxies: [127.0.0.1]\nheaders: [ietf, x-ratelimit]\nlimits:\n"
+	long := head
+	for i := range 60 {
+		long += rule(fmt.Sprintf("a-rule-with-a-long-name-for-header-fields-%d", i), "config: [{name: requests-of-a-client, limit: 1, period: 1h}]")
+	}
+	for i, tt := range []struct {
+		name, file string
+		status     int
+		kind       string
+	}{
+		{"a limit", head + rule("a", "config: [{limit: 1, period: 1h}]"), 429, "quota-exceeded"},
+		{"a deny list", head + rule("a", "deny: [127.0.1.0/24], config: [{limit: 1, period: 1h}]"), 429, "abnormal-usage-detected"},
+		{"another status", head + rule("a", "status: 503, config: [{limit: 1, period: 1h}]"), 503, "temporary-reduced-capacity"},
+		{"long header fields", long, 429, "quota-exceeded"},
+	} {
+		writeFile(t, p.limits, tt.file)
+		if _, err := p.rules.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		client := fmt.Sprintf("127.0.1.%d", i+1)
+		get(t, from(t, client), p.base)
+		served := p.served.Load()
+		resp, body := get(t, from(t, client), p.base)
+		if resp.StatusCode != tt.status || !strings.Contains(body, tt.kind) || p.served.Load() != served {
+			t.Errorf("%s behind nginx: got %d, %s, served: %v; want %d, %s", tt.name, resp.StatusCode, body, p.served.Load() != served, tt.status, tt.kind)
+		}
+		if resp.Header.Get("Weir-Problem") != "" {
+			t.Errorf("%s: the client got the header fields for nginx: %v", tt.name, resp.Header)
+		}
+		for path, want := range map[string]int{"/auth/envoy": 429, "/auth": tt.status, "/auth/ingress-nginx?refuse=403": 403} {
+			header := append(asking(client), "X-Original-Method", "GET", "X-Original-Url", "http://a/")
+			resp, body := get(t, http.DefaultClient, p.internal.URL+path, header...)
+			size := 0
+			for name, values := range resp.Header {
+				for _, v := range values {
+					size += len(name) + len(": \r\n") + len(v)
+				}
+			}
+			if resp.StatusCode != want || size > 4000 { // nginx has room for 4 KiB
+				t.Errorf("%s, %s: got %d, %s with %d bytes of header fields; want %d", tt.name, path, resp.StatusCode, body, size, want)
+			}
+		}
+	}
 }
 
 // TestNginxWithoutGateway: while the gateway is unreachable, nginx passes requests on. Without

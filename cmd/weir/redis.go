@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -18,8 +19,8 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/redisstore"
+	"github.com/seed83679106/weir/stack"
 )
 
 // redisOptions are the flags about Redis.
@@ -41,7 +42,7 @@ type redisOptions struct {
 // chooses.
 var clientFields = []struct{ field, usage string }{
 	{"Username", "`name` of the Redis user"},
-	{"Password", "`password` of the Redis user; set it by the environment, because other users of the machine see command lines"},
+	{"Password", "`password` of the Redis user; set it by -redis-password-file or the environment, because other users of the machine see command lines"},
 	{"DB", "`number` of the database; a cluster has none"},
 	{"MasterName", "`name` of the master, if -redis-addrs are addresses of Sentinels"},
 	{"SentinelUsername", "`name` of the user for the Sentinels"},
@@ -101,6 +102,7 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis")
 	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the private key of -redis-tls-cert")
 	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "", "`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
+	fileFlags(fs, "redis-password", "redis-sentinel-password")
 	o.client = *redisstore.ClientOptions(0)
 	for _, c := range clientFields {
 		name := flagOf(c.field)
@@ -119,6 +121,14 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	}
 }
 
+// String returns the store of the counts, for the log: memory, or redis at some addresses.
+func (o *redisOptions) String() string {
+	if o.addrs == "" {
+		return "memory"
+	}
+	return "redis at " + o.addrs
+}
+
 // set records that the flag of this name was given, if the flag sets a field of o.client.
 func (o *redisOptions) set(name string) {
 	for _, c := range clientFields {
@@ -126,6 +136,28 @@ func (o *redisOptions) set(name string) {
 			o.given = append(o.given, c.field)
 		}
 	}
+}
+
+// parse sets those flags about Redis from the environment and from files that the command line
+// lacks, for a command that needs no Redis: without -redis-addrs, parse sets nothing.
+func (o *redisOptions) parse(fs *flag.FlagSet, environ []string) error {
+	if o.addrs != "" {
+		known, given := map[string]bool{}, map[string]bool{}
+		fs.VisitAll(func(f *flag.Flag) { known[envName(f.Name)] = strings.HasPrefix(f.Name, "redis-") })
+		fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		environ = slices.DeleteFunc(slices.Clone(environ), func(variable string) bool {
+			name, _, _ := strings.Cut(variable, "=")
+			return !known[name]
+		})
+		if _, err := setFromEnvironment(fs, given, environ); err != nil {
+			return err
+		}
+		if err := setFromFiles(fs); err != nil {
+			return err
+		}
+	}
+	fs.Visit(func(f *flag.Flag) { o.set(f.Name) })
+	return o.check()
 }
 
 func (o *redisOptions) check() error {
@@ -172,6 +204,21 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 	return u, nil
 }
 
+// open returns a store in Redis. Prefix and timeout of its options are those of the flags.
+func (o *redisOptions) open(so stack.Options) (s *stack.Store, closeAll func(), err error) {
+	u, err := o.universal()
+	if err != nil {
+		return nil, nil, err
+	}
+	rdb := redis.NewUniversalClient(u)
+	so.Redis = redisstore.Options{Prefix: o.prefix, Timeout: o.timeout}
+	if s, err = stack.New(rdb, so); err != nil {
+		rdb.Close()
+		return nil, nil, err
+	}
+	return s, func() { s.Close(); rdb.Close() }, nil
+}
+
 // redisLog logs the lines of the Redis client at level debug. These lines are details, because
 // the breaker already logs that Redis is down.
 type redisLog struct{}
@@ -184,50 +231,26 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 type stores struct {
 	store   weir.Store
 	counter weir.Store   // for Envoy: like store, but -replicas does not divide the limits
-	all     []weir.Store // the stores that have metrics or keep overrides
-	close   func() error
+	all     []weir.Store // the stores that have metrics
+	shared  *stack.Store // nil without -redis-addrs
+	close   func()
 }
 
-// newStores returns a store in memory or, with -redis-addrs, a store in Redis behind a breaker.
-// With -redis-down=memory a store in memory counts while Redis is down.
+// newStores returns a store in memory or, with -redis-addrs, a store in Redis. With
+// -redis-down=memory a store in memory counts while Redis is down.
 func newStores(o *options, logger *slog.Logger) (*stores, error) {
-	local := memstore.New(memstore.Options{MaxKeys: o.maxKeys})
+	memory := memstore.Options{MaxKeys: o.maxKeys}
 	if o.redis.addrs == "" {
-		return &stores{local, local, []weir.Store{local}, func() error { return nil }}, nil
+		local := memstore.New(memory)
+		return &stores{store: local, counter: local, all: []weir.Store{local}, close: func() {}}, nil
 	}
-	u, err := o.redis.universal()
+	shared, closeAll, err := o.redis.open(stack.Options{Replicas: o.replicas, Memory: memory, Logger: logger})
 	if err != nil {
 		return nil, err
 	}
-	rdb := redis.NewUniversalClient(u)
-	shared, err := redisstore.New(rdb, redisstore.Options{Prefix: o.redis.prefix, Timeout: o.redis.timeout})
-	if err != nil {
-		rdb.Close()
-		return nil, err
-	}
-	for _, w := range shared.Warnings() {
-		logger.Warn("weir: Redis: " + w)
-	}
-	breaker := weir.Breaker(shared, weir.BreakerOptions{Logger: logger})
-	s := &stores{breaker, breaker, []weir.Store{shared, breaker}, rdb.Close}
-	if o.redisDown.value == downMemory {
-		fallback := func(secondary weir.Store) weir.Store {
-			f := weir.Fallback(breaker, secondary)
-			f.Logger = logger
-			s.all = append(s.all, f)
-			return f
-		}
-		s.store, s.counter = fallback(weir.Share(local, o.replicas)), fallback(local)
+	s := &stores{store: shared, counter: shared.Undivided(), all: shared.Stores(), shared: shared, close: closeAll}
+	if o.redisDown.value != downMemory {
+		s.store, s.counter = shared.WithoutFallback(), shared.WithoutFallback()
 	}
 	return s, nil
-}
-
-// keeper returns the store that keeps overrides for all processes, or nil if there is none.
-func keeper(all []weir.Store) overrides.Keeper {
-	for _, s := range all {
-		if k, ok := s.(overrides.Keeper); ok {
-			return k
-		}
-	}
-	return nil
 }

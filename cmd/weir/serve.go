@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
 	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/overrides"
 )
 
@@ -41,17 +42,28 @@ type service struct {
 // o.shutdownTimeout to end. When the listeners are open, serve calls the function in started,
 // unless it is nil, with the addresses of the listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
+	for _, w := range o.warnings {
+		logger.Warn("weir: " + w)
+	}
 	st, err := newStores(o, logger)
 	if err != nil {
 		return err
 	}
 	defer st.close()
-	b := backend{store: st.store, all: st.all, failClosed: o.redisDown.value == downClosed, logger: logger}
-	b.live = overrides.NewLive(overrides.LiveOptions{Keeper: keeper(st.all), Logger: logger})
+	b := backend{store: st.store, all: st.all, failClosed: o.redisDown.value == downClosed, logger: logger, logRefusals: o.logRefusals}
+	live := overrides.LiveOptions{Logger: logger}
+	if st.shared != nil {
+		live.Keeper = st.shared.Redis()
+	}
+	b.live = overrides.NewLive(live)
 	b.live.Refresh(ctx)
 	g, err := newGateway(o.limits, b)
 	if err != nil {
 		return err
+	}
+	if st.shared != nil {
+		g.health.redis, g.health.check, g.health.read = st.shared.WithoutFallback(), st.shared.Err, b.live.Ready
+		g.health.memory, g.health.alone = o.redisDown.value == downMemory, time.Now().Add(o.readyAfter)
 	}
 	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
 	if o.envoyConfig != "" {
@@ -85,7 +97,7 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 	}
 	err = s.listen(g)
 	if err == nil {
-		logger.Info("weir: serving", "version", version(), "addresses", fmt.Sprint(s.addrs))
+		logger.Info("weir: serving", "version", version(), "addresses", fmt.Sprint(s.addrs), "store", o.redis.String())
 		if started != nil {
 			started(s.addrs)
 		}
@@ -109,11 +121,11 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 func (s *service) listen(g *gateway) error {
 	if s.o.upstream != "" {
 		to, _ := url.Parse(s.o.upstream) // options.check has parsed this URL
-		if err := s.http("addr", s.o.addr, g.proxy(to)); err != nil {
+		if err := s.http("addr", s.o.addr, 0, g.proxy(to, s.o)); err != nil {
 			return err
 		}
 	}
-	if err := s.http("auth-addr", s.o.authAddr, g.internal()); err != nil {
+	if err := s.http("auth-addr", s.o.authAddr, s.o.readTimeout, g.internal()); err != nil {
 		return err
 	}
 	if s.envoy != nil {
@@ -128,7 +140,7 @@ func (s *service) listen(g *gateway) error {
 		s.logger.Info("weir: there is no -admin-token, so there is no address for operators")
 		return nil
 	}
-	return s.http("admin-addr", s.o.adminAddr, operatorsOnly(s.o.adminToken, g.admin))
+	return s.http("admin-addr", s.o.adminAddr, s.o.readTimeout, operatorsOnly(s.o.adminToken, s.logger, g.admin))
 }
 
 // listener listens on the address of a flag.
@@ -145,14 +157,15 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// http serves h on addr, the address of a flag, until stop is called.
-func (s *service) http(flag, addr string, h http.Handler) error {
+// http serves h on addr, the address of a flag, until stop is called. A request must have arrived,
+// with its body, within readTimeout; 0 means that h bounds the time of bodies.
+func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Handler) error {
 	ln, err := s.listener(flag, addr)
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn)}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: s.o.headerTimeout, ReadTimeout: readTimeout, IdleTimeout: s.o.idleTimeout,
+		ErrorLog: slog.NewLogLogger(sparse.Logger(s.logger).Handler(), slog.LevelWarn)}
 	s.stops = append(s.stops, func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)
 		if err != nil {

@@ -3,28 +3,28 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/memstore"
 )
 
 // A running service stops at the end of the test, or when stop is called.
@@ -37,19 +37,13 @@ type running struct {
 // url returns the URL of the address of a flag.
 func (r *running) url(flag string) string { return "http://" + r.addrs[flag].String() }
 
-// environment returns a function that looks up variables in m, as os.LookupEnv does in the
-// environment.
-func environment(m map[string]string) func(string) (string, bool) {
-	return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
-}
-
 // startService runs weir serve with the given flags on free ports.
 func startService(t *testing.T, args ...string) *running {
 	t.Helper()
 	r := &running{log: &weirtest.Log{}}
 	var o options
 	args = append([]string{"-addr", "127.0.0.1:0", "-auth-addr", "127.0.0.1:0", "-admin-addr", "127.0.0.1:0"}, args...)
-	if err := o.parse(args, environment(nil), io.Discard); err != nil {
+	if err := o.parse(args, nil, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,6 +103,9 @@ func TestServe(t *testing.T) {
 			}
 		}
 	}
+	if !strings.Contains(s.log.String(), `"store":"memory"`) {
+		t.Errorf("the log does not name the store:\n%s", s.log)
+	}
 	status(200, 200, 429)
 	for _, tt := range []struct{ from, path, client, want string }{
 		{"127.0.0.1", "/auth", "127.0.0.2", "429"}, // counts for the same client as requests through the reverse proxy
@@ -164,6 +161,34 @@ func TestServe(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestLogOfRefusals: refused requests are logged at a bounded rate, without the address of the
+// client. Probable mistakes in the file are logged with their codes, at start and after a
+// reload: here a rule whose key clients can choose.
+func TestLogOfRefusals(t *testing.T) {
+	path := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), "trusted-proxies: [127.0.0.1]\nlimits:\n- {name: a, key: header:X-Forwarded-For, config: [{limit: 1, period: 1h}]}")
+	s := startService(t, "-limits", path, "-log-refusals", "2")
+	began := time.Now()
+	for range 100 {
+		get(t, http.DefaultClient, s.url("auth-addr")+"/auth", asking("192.0.2.1")...)
+	}
+	most := 2 + 2*int(time.Since(began)/time.Second)
+	if n := strings.Count(s.log.String(), `"msg":"weir: refused","rule":"a","limit":"1h"`); n < 1 || n > most {
+		t.Errorf("99 refusals are %d lines, want 1 to %d:\n%s", n, most, s.log)
+	}
+	if strings.Contains(s.log.String(), "192.0.2.1") {
+		t.Errorf("the log has the address of a client:\n%s", s.log)
+	}
+	diagnosed := func() int { return strings.Count(s.log.String(), `"code":"WEIR002"`) }
+	if n := diagnosed(); n != 1 {
+		t.Errorf("%d lines say that clients can choose their key, want 1:\n%s", n, s.log)
+	}
+	writeFile(t, path, "trusted-proxies: [127.0.0.1]\nlimits:\n- {name: a, key: header:X-Forwarded-For, config: [{limit: 2, period: 1h}]}")
+	eventually(t, "a diagnosis after a reload", func() bool {
+		get(t, http.DefaultClient, s.url("auth-addr")+"/auth", asking("192.0.2.1")...)
+		return diagnosed() == 2
+	})
 }
 
 // TestReloadBySignal: SIGHUP makes weir read the file again.
@@ -277,7 +302,7 @@ func TestServeFails(t *testing.T) {
 		{[]string{"-limits", path, "-redis-addrs", "127.0.0.1:1", "-redis-prefix", "{"}, "contains a brace"},
 	} {
 		var stderr bytes.Buffer
-		status := run(t.Context(), append([]string{"serve"}, tt.args...), environment(nil), io.Discard, &stderr)
+		status := run(t.Context(), append([]string{"serve"}, tt.args...), nil, io.Discard, &stderr)
 		if status != exitFailure || !strings.Contains(stderr.String(), tt.want) {
 			t.Errorf("%q: got status %d, %s; want %s", tt.args, status, stderr.String(), tt.want)
 		}
@@ -291,7 +316,7 @@ func TestTLS(t *testing.T) {
 	path := filepath.Join(dir, "limits.yaml")
 	writeLimits(t, path, 2)
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	first := writeCertificate(t, cert, key)
+	first := redistest.Certificate(t, cert, key)
 	s := startService(t, "-limits", path, "-admin-token", "0123456789abcdef", "-admin-addr", "tls://127.0.0.1:0", "-tls-cert", cert, "-tls-key", key)
 	ask := func(root *x509.Certificate) (proto string, err error) {
 		pool := x509.NewCertPool()
@@ -307,35 +332,9 @@ func TestTLS(t *testing.T) {
 	if got, err := ask(first); err != nil || got != "HTTP/2.0 401 Unauthorized" {
 		t.Errorf("got %s, %v", got, err)
 	}
-	second := writeCertificate(t, cert, key)
+	second := redistest.Certificate(t, cert, key)
 	os.Chtimes(cert, time.Time{}, time.Now().Add(time.Minute)) // the file system may store whole seconds only
 	eventually(t, "the new certificate", func() bool { _, err := ask(second); return err == nil })
-}
-
-// writeCertificate writes a new certificate for 127.0.0.1 and its key.
-func writeCertificate(t *testing.T, certFile, keyFile string) *x509.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, keyFile, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
-	writeFile(t, certFile, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
 }
 
 // TestRedis: replicas share their counts in Redis. While Redis is down, -redis-down decides
@@ -351,10 +350,14 @@ func TestRedis(t *testing.T) {
 		*running
 		down          string
 		status, ready int // the answers of /auth and /readyz while Redis is down
+		body          string
 	}
 	var replicas []replica
-	for _, r := range []replica{{down: downMemory, status: 200, ready: 200}, {down: downOpen, status: 200, ready: 503}, {down: downClosed, status: 503, ready: 503}} {
+	for _, r := range []replica{{down: downMemory, status: 200, ready: 200, body: "memory\n"}, {down: downOpen, status: 200, ready: 503}, {down: downClosed, status: 503, ready: 503}} {
 		r.running = startService(t, "-limits", path, "-redis-addrs", server.Addr(), "-redis-password", "secret", "-redis-timeout", "5s", "-redis-down", r.down)
+		if want := `"store":"redis at ` + server.Addr(); !strings.Contains(r.log.String(), want) {
+			t.Errorf("the log does not name the store, %s:\n%s", want, r.log)
+		}
 		replicas = append(replicas, r)
 	}
 	ask := func(r replica, client string) int {
@@ -365,9 +368,10 @@ func TestRedis(t *testing.T) {
 		if got := ask(replicas[i], "192.0.2.1"); got != want {
 			t.Errorf("replica %d: got %d, want %d", i, got, want)
 		}
-		if resp, body := get(t, http.DefaultClient, replicas[i].url("auth-addr")+"/readyz"); resp.StatusCode != 200 {
-			t.Errorf("replica %d: /readyz: got %d, %s", i, resp.StatusCode, body)
-		}
+		eventually(t, "ready", func() bool {
+			resp, body := get(t, http.DefaultClient, replicas[i].url("auth-addr")+"/readyz")
+			return resp.StatusCode == 200 && body == "ready\n"
+		})
 	}
 	server.Kill()
 	for _, r := range replicas {
@@ -375,7 +379,7 @@ func TestRedis(t *testing.T) {
 			t.Errorf("without Redis, -redis-down %s: got %d, want %d", r.down, got, r.status)
 		}
 		resp, body := get(t, http.DefaultClient, r.url("auth-addr")+"/readyz")
-		if resp.StatusCode != r.ready || strings.Contains(body, "127.0.0.1") {
+		if resp.StatusCode != r.ready || strings.Contains(body, "127.0.0.1") || r.body != "" && body != r.body {
 			t.Errorf("without Redis, -redis-down %s: /readyz: got %d, %s; want %d and no error", r.down, resp.StatusCode, body, r.ready)
 		}
 		if _, body := get(t, http.DefaultClient, r.url("auth-addr")+"/metrics"); !strings.Contains(body, "weir_breaker_open ") {
@@ -387,6 +391,106 @@ func TestRedis(t *testing.T) {
 	}
 }
 
+// TestReadiness: a process whose Redis can never work is not ready, and the log names the reason.
+// A process whose Redis does not answer is not ready at first, and then ready with the body
+// "memory", a warning and a metric. No answer has a secret or an address.
+func TestReadiness(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "limits.yaml")
+	writeLimits(t, path, 1)
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	redistest.Certificate(t, cert, key)
+	server, secure := redistest.Server(t), redistest.TLS(t, cert, key)
+	for _, command := range []string{"ACL SETUSER few on >verysecret ~* +@all -evalsha -eval", "ACL SETUSER all on >verysecret ~* +@all", "ACL SETUSER default off"} {
+		if _, err := server.Do(strings.Fields(command)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const unusable, cannot = "cannot work as it is set up", "Redis cannot decide until its setup is changed"
+	for _, tt := range []struct {
+		name, args string
+		status     int
+		body, log  string
+	}{
+		{"as it should be", "-redis-addrs " + server.Addr() + " -redis-username all -redis-password verysecret", 200, "ready\n", "serving"},
+		{"a wrong password", "-redis-addrs " + server.Addr() + " -redis-username all -redis-password wrongsecret", 503, unusable, cannot},
+		{"no password", "-redis-addrs " + server.Addr(), 503, unusable, cannot},
+		{"too few rights", "-redis-addrs " + server.Addr() + " -redis-username few -redis-password verysecret", 503, unusable, "evalsha"},
+		{"plain to a TLS port", "-redis-addrs " + secure, 503, unusable, "TLS"},
+		{"nobody there", "-redis-addrs 127.0.0.1:1 -redis-ready-after 1h", 503, "unavailable", "refused"},
+		{"nobody there, later", "-redis-addrs 127.0.0.1:1 -redis-ready-after 0s", 200, "memory\n", "weir: ready, although Redis does not answer"},
+		{"nobody there, closed", "-redis-addrs 127.0.0.1:1 -redis-ready-after 0s -redis-down closed", 503, "unavailable", "refused"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := startService(t, append(strings.Fields(tt.args), "-limits", path, "-redis-timeout", "5s")...)
+			status, text := 0, ""
+			ready := func() bool {
+				resp, body := get(t, http.DefaultClient, s.url("auth-addr")+"/readyz")
+				status, text = resp.StatusCode, body
+				return status == tt.status && strings.Contains(body, tt.body) && strings.Contains(s.log.String(), tt.log)
+			}
+			for deadline := time.Now().Add(20 * time.Second); !ready(); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("got %d, %q, want %d, %q and in the log %q:\n%s", status, text, tt.status, tt.body, tt.log, s.log)
+				}
+			}
+			if strings.Contains(text+s.log.String(), "secret") || strings.Contains(text, "127.0.0.1") {
+				t.Errorf("got %s, and the log has a secret, or the answer an address:\n%s", text, s.log)
+			}
+			if _, metrics := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics"); strings.Contains(metrics, "weir_ready_memory_total 0\n") != (tt.body != "memory\n") {
+				t.Errorf("the metric weir_ready_memory_total does not say whether it was ready in memory")
+			}
+		})
+	}
+}
+
+// TestReadyWithOverrides: a process is ready once it has read the overrides in Redis.
+func TestReadyWithOverrides(t *testing.T) {
+	h := newHealth(slog.New(slog.DiscardHandler))
+	read := false
+	h.redis, h.check, h.read = memstore.New(memstore.Options{}), func() error { return nil }, func() bool { return read }
+	for _, want := range []string{"503 the overrides were not read yet\n", "200 ready\n"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+		if got := fmt.Sprint(w.Code, " ", w.Body); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		read = true
+	}
+}
+
+// TestCheckRedis: weir check with the flags of a Redis says whether that Redis can decide, and
+// names what is missing. The environment can set the password, but only -redis-addrs makes
+// weir check ask a Redis.
+func TestCheckRedis(t *testing.T) {
+	server := redistest.Server(t)
+	for _, command := range []string{"ACL SETUSER few on >verysecret ~* +@all -evalsha", "ACL SETUSER all on >verysecret ~* +@all", "ACL SETUSER default off"} {
+		if _, err := server.Do(strings.Fields(command)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const password = "WEIR_REDIS_PASSWORD=verysecret"
+	at := "-redis-addrs " + server.Addr() + " -redis-timeout 5s"
+	for _, tt := range []struct {
+		args, variable string
+		status         int
+		want           string
+	}{
+		{at + " -redis-username all", password, 0, "redis at " + server.Addr() + ": ok\n"},
+		{at + " -redis-username all limits.yaml", password, 0, "limits.yaml: ok\nredis at " + server.Addr() + ": ok\n"},
+		{at + " -redis-username few", password, 1, "evalsha"},
+		{at + " -redis-username all -redis-password wrong", password, 1, "WRONGPASS"},
+		{"-redis-addrs 127.0.0.1:1", "", 1, "redis at 127.0.0.1:1: "},
+		{"limits.yaml", "WEIR_REDIS_ADDRS=127.0.0.1:1", 0, "limits.yaml: ok\n"},
+	} {
+		var stdout, stderr bytes.Buffer
+		status := run(t.Context(), append([]string{"check"}, strings.Fields(tt.args)...), []string{tt.variable}, &stdout, &stderr)
+		if status != tt.status || !strings.Contains(stdout.String(), tt.want) || strings.Contains(stdout.String(), "secret") {
+			t.Errorf("weir check %s: got status %d, %s%s; want %d, %s", tt.args, status, stdout.String(), stderr.String(), tt.status, tt.want)
+		}
+	}
+}
+
 // TestRedisTLS: weir counts in a Redis over TLS only if each side accepts the certificate of
 // the other.
 func TestRedisTLS(t *testing.T) {
@@ -394,7 +498,7 @@ func TestRedisTLS(t *testing.T) {
 	path := filepath.Join(dir, "limits.yaml")
 	writeLimits(t, path, 1)
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	writeCertificate(t, cert, key)
+	redistest.Certificate(t, cert, key)
 	_, port, _ := net.SplitHostPort(freeAddress(t))
 	server := redistest.Server(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
 	for _, tt := range []struct {
@@ -413,4 +517,117 @@ func TestRedisTLS(t *testing.T) {
 			t.Errorf("%q: got %v keys, %v; want %d\n%s", tt.args, n, err, tt.keys, s.log)
 		}
 	}
+}
+
+// TestSlowBodies: a request whose body does not arrive is charged and ends, whether a rule reads
+// the body or only the upstream does. A body that arrived is no reason to end a slow request.
+func TestSlowBodies(t *testing.T) {
+	const timeout = 100 * time.Millisecond
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		select {
+		case <-time.After(5 * timeout):
+			fmt.Fprint(w, "served")
+		case <-r.Context().Done():
+		}
+	}))
+	defer upstream.Close()
+	dir := t.TempDir()
+	const byIP, byUser = "- {name: ip, config: [{limit: 100, period: 1h}]}\n", "- {name: user, key: json:user, config: [{limit: 100, period: 1h}]}\n"
+	for _, tt := range []struct {
+		name, rules, body, want string
+	}{
+		{"a body that a rule reads", byUser + byIP, `{"us`, " 408 "},
+		{"a body that only the upstream reads", byIP, `{"us`, " 408 "},
+		{"a whole body that a rule reads", byUser + byIP, `{"user": "anna"}    `, " 200 "},
+		{"a whole body that only the upstream reads", byIP, strings.Repeat("x", 20), " 200 "},
+	} {
+		path := writeFile(t, filepath.Join(dir, "limits.yaml"), "limits:\n"+tt.rules)
+		s := startService(t, "-limits", path, "-upstream", upstream.URL, "-read-timeout", timeout.String(), "-body-pause", timeout.String())
+		conn, err := net.Dial("tcp", s.addrs["addr"].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n%s", tt.body)
+		conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		answer := make([]byte, 12)
+		if _, err := io.ReadFull(conn, answer); err != nil || !strings.Contains(string(answer), strings.TrimRight(tt.want, " ")) {
+			t.Errorf("%s: got %q, %v; want%s", tt.name, answer, err, tt.want)
+		}
+		want := `weir_decisions_total{limit="1h",mode="enforced",outcome="allowed",rule="ip"} 1`
+		if _, metrics := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics"); !strings.Contains(metrics, want) {
+			t.Errorf("%s: the rule ip did not charge the request", tt.name)
+		}
+	}
+}
+
+// TestFlood: a client that floods the service gets its quota, whatever -redis-down says, and
+// its refusals come from memory: the flood runs few scripts. Without a fallback, requests that
+// Redis has no capacity for are refused. With one, memory may admit the quota once more. With
+// open, a request beyond the quota passes only if Redis did not answer in time, and is counted.
+func TestFlood(t *testing.T) {
+	const connections, each, quota = 400, 50, 100
+	server := redistest.Server(t)
+	path := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), "limits: [{name: client, config: [{limit: 100, period: 60}]}]")
+	for _, down := range []string{downMemory, downOpen, downClosed} {
+		t.Run(down, func(t *testing.T) {
+			server.Do("FLUSHALL")
+			server.Do("CONFIG", "RESETSTAT")
+			var served atomic.Int64
+			upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
+			defer upstream.Close()
+			s := startService(t, "-limits", path, "-upstream", upstream.URL, "-redis-addrs", server.Addr(), "-redis-down", down)
+			client := from(t, "127.0.0.2")
+			client.Timeout = time.Minute
+			client.Transport.(*http.Transport).MaxIdleConnsPerHost = connections
+			began := time.Now()
+			weirtest.Together(connections, func(int) {
+				for range each {
+					resp, err := client.Get(s.url("addr"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					io.Copy(io.Discard, resp.Body) // so that the connection is used again
+					resp.Body.Close()
+				}
+			})
+			most := quota + 1 + int64(time.Since(began)*quota/time.Minute)
+			_, metrics := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics")
+			if down == downMemory && strings.Contains(s.log.String(), "the secondary decides") {
+				most *= 2
+			}
+			for _, m := range regexp.MustCompile(`weir_errors_total{cause="(\w+)",outcome="passed"} (\d+)`).FindAllStringSubmatch(metrics, -1) {
+				n, _ := strconv.ParseInt(m[2], 10, 64)
+				if most += n; n > 0 && (down != downOpen || m[1] == "busy" || m[1] == "unusable") {
+					t.Errorf("%d requests passed undecided because of %s", n, m[1])
+				}
+			}
+			if n := served.Load(); n > most {
+				t.Errorf("%d of %d requests passed, want %d at most\n%s", n, connections*each, most, s.log)
+			}
+			stats, err := server.Do("INFO", "commandstats")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := scripts(fmt.Sprint(stats)); n > connections*each/10 {
+				t.Errorf("%d requests ran %d scripts", connections*each, n)
+			} else {
+				t.Logf("%d of %d requests passed, with %d scripts", served.Load(), connections*each, n)
+			}
+			if !strings.Contains(metrics, `weir_served_total{from="memory",kind="hybrid"} `) {
+				t.Errorf("the metrics lack the refusals from memory:\n%s", metrics)
+			}
+		})
+	}
+}
+
+// scripts returns how many scripts a Redis has run, by the text of INFO commandstats.
+func scripts(stats string) (n int) {
+	for _, m := range regexp.MustCompile(`cmdstat_(?:evalsha|eval|fcall):calls=(\d+)`).FindAllStringSubmatch(stats, -1) {
+		calls, _ := strconv.Atoi(m[1])
+		n += calls
+	}
+	return n
 }

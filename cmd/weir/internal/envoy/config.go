@@ -22,7 +22,11 @@ import (
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/seed83679106/weir/internal/nesting"
+	"github.com/seed83679106/weir/internal/symlinks"
 )
 
 // These types describe a file as Envoy's service reads it.
@@ -134,10 +138,15 @@ var periods = map[ratelimit.RateLimitResponse_RateLimit_Unit]time.Duration{
 // maxSize is the size of the largest file, in bytes.
 const maxSize = 4 << 20
 
+// maxDepth is how deep lists and mappings in one line may be nested. A descriptor in another one
+// is two levels deeper.
+const maxDepth = 100
+
 // A file is the path and the content of a file of limits.
 type file struct {
-	path string
-	data []byte
+	path    string
+	data    []byte
+	outside bool // a symbolic link that leads out of the directory
 }
 
 // readFiles returns the file at path. If path is a directory, readFiles returns the files *.yaml
@@ -166,7 +175,7 @@ func readFiles(path string) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{p, data})
+		files = append(files, file{p, data, info.IsDir() && symlinks.LeadOut(path, p)})
 	}
 	return files, nil
 }
@@ -188,6 +197,9 @@ func parse(files []file, merge bool) (*Config, error) {
 	for _, f := range files {
 		r := reader{config: c, file: f, merge: merge}
 		r.read()
+		if f.outside && len(r.errs) > 0 { // who may write a link must not read by it what this process may read
+			r.errs = []error{fmt.Errorf("%s: %d mistakes; their texts are not shown, because this path is a symbolic link that leads out of its directory", f.path, len(r.errs))}
+		}
 		errs = append(errs, r.errs...)
 	}
 	return c, errors.Join(errs...)
@@ -238,7 +250,16 @@ func (r *reader) read() {
 	}
 	var y fileYAML
 	var err error
-	if r.tree, err = parser.ParseBytes(r.file.data, 0); err == nil {
+	tokens := lexer.Tokenize(string(r.file.data))
+	if t := nesting.TooDeep(tokens, maxDepth); t != nil {
+		r.errs = append(r.errs, fmt.Errorf("%s:%d: nested too deeply", r.file.path, t.Position.Line))
+		return
+	}
+	if r.tree, err = parser.Parse(tokens, 0); err == nil {
+		if tooManyAliases(r.tree) {
+			r.errs = append(r.errs, fmt.Errorf("%s:1: the aliases of the file stand for more than %d values", r.file.path, maxAliased))
+			return
+		}
 		err = yaml.UnmarshalWithOptions(r.file.data, &y, yaml.Strict())
 	}
 	if err != nil {

@@ -148,7 +148,7 @@ func TestMistakes(t *testing.T) {
 		{"domain: d" + strings.Repeat(" ", maxSize), "f.yaml:1: the file is larger than 4 MiB"},
 		{"domain: \xff" + strings.Repeat(" ", maxSize), "f.yaml:1: the file is larger than 4 MiB"},
 	} {
-		if _, err := parse([]file{{"f.yaml", []byte(tt.text)}}, false); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), tt.want) {
+		if _, err := parse([]file{{path: "f.yaml", data: []byte(tt.text)}}, false); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%.200q: got %v, want %s", tt.text, err, tt.want)
 		}
 	}
@@ -156,7 +156,7 @@ func TestMistakes(t *testing.T) {
 
 // TestFormat: values that look like numbers or booleans need no quotes, and anchors work.
 func TestFormat(t *testing.T) {
-	c, err := parse([]file{{"f.yaml", []byte("---\ndomain: d\ndescriptors:\n- key: port\n  value: 0443\n  rate_limit: &l {unit: day, requests_per_unit: 5}\n- key: on\n  value: true\n  rate_limit: *l\n- key: version\n  value: 1.10\n  rate_limit: *l\n")}}, false)
+	c, err := parse([]file{{path: "f.yaml", data: []byte("---\ndomain: d\ndescriptors:\n- key: port\n  value: 0443\n  rate_limit: &l {unit: day, requests_per_unit: 5}\n- key: on\n  value: true\n  rate_limit: *l\n- key: version\n  value: 1.10\n  rate_limit: *l\n")}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,6 +219,54 @@ func TestNear(t *testing.T) {
 		over := s.count(tt.hits, tt.after, tt.quota, true)
 		if over != (tt.after > tt.quota) || s.total.Load() != tt.hits || s.within.Load() != tt.within || s.near.Load() != tt.near || s.over.Load() != tt.over || s.shadowed.Load() != tt.over {
 			t.Errorf("%+v: got over %v, total %d, within %d, near %d, over %d, shadowed %d", tt, over, s.total.Load(), s.within.Load(), s.near.Load(), s.over.Load(), s.shadowed.Load())
+		}
+	}
+}
+
+// TestAliases: a small file whose aliases stand for billions of descriptors, or for
+// themselves, is a mistake that is found at once. Aliases that add little are allowed.
+func TestAliases(t *testing.T) {
+	laughs := "domain: app\nx: &x0 {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	for i := range 30 {
+		laughs += fmt.Sprintf("x%d: &x%d {key: k, descriptors: [%s*x%d]}\n", i+1, i+1, strings.Repeat(fmt.Sprintf("*x%d, ", i), 20), i)
+	}
+	lists := "domain: app\ndescriptors:\n- {key: k, descriptors: &a0 [{key: k}]}\n"
+	for i := range 30 {
+		lists += fmt.Sprintf("- {key: k%d, descriptors: &a%d [{key: x, descriptors: *a%d}, {key: y, descriptors: *a%d}]}\n", i, i+1, i, i)
+	}
+	deep := "domain: app\ndescriptors: " + strings.Repeat("[", 100_000)
+	flat := "domain: app\ndescriptors: " + strings.Repeat("- ", 100_000) + "a"
+	for _, tt := range []struct{ name, text, want string }{
+		{"lists", lists, "aliases"},
+		{"mappings", laughs, "aliases"},
+		{"itself", "domain: app\ndescriptors: &a [{key: k, descriptors: *a}]\n", "aliases"},
+		{"a merge of itself", "domain: app\ndescriptors:\n- &a\n  key: k\n  <<: *a\n", "aliases"},
+		{"deep", deep, "a.yaml:2: nested too deeply"},
+		{"deep in a line", flat, "a.yaml:2: nested too deeply"},
+		{"a few", "domain: app\ndescriptors:\n- {key: a, rate_limit: &r {unit: day, requests_per_unit: 1}}\n- {key: b, rate_limit: *r}\n", "<nil>"},
+	} {
+		_, err := parse([]file{{path: "a.yaml", data: []byte(tt.text)}}, false)
+		if got := fmt.Sprint(err); !strings.Contains(got, tt.want) || (err == nil) != (tt.want == "<nil>") {
+			t.Errorf("%s, %d bytes: got %.200s, want %s", tt.name, len(tt.text), got, tt.want)
+		}
+	}
+}
+
+// TestLink: if a symbolic link in the directory leads out of it, mistakes of the file are not
+// quoted. Links within the directory, as Kubernetes mounts a ConfigMap, are.
+func TestLink(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	for target, want := range map[string]bool{filepath.Join(outside, "secret"): false, filepath.Join(dir, "..data"): true} {
+		write(t, target, "hunter2: 1\n")
+		link := filepath.Join(dir, "a.yaml")
+		os.Remove(link)
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(dir, false); err == nil || !strings.Contains(err.Error(), "a.yaml:") || strings.Contains(err.Error(), "hunter2") != want {
+			t.Errorf("%s: got %v", target, err)
+		} else if strings.Contains(err.Error(), "symbolic link") == want {
+			t.Errorf("%s: got %v, want the mistake itself: %v", target, err, want)
 		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/sparse"
 )
 
 // Options are the options of NewService. The zero Options are ready to use.
@@ -53,6 +54,8 @@ type Service struct {
 	overrides *stats // counts the hits of all limits that come with descriptors of calls
 
 	storeErrors, callErrors, loads, failures atomic.Uint64
+
+	undecided *slog.Logger // gets a line for calls that the store could not decide
 }
 
 // NewService returns a service that counts in store. path is a directory of files of limits, or
@@ -61,7 +64,7 @@ func NewService(path string, store weir.Store, o Options) (*Service, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Service{Health: health.NewServer(), path: path, store: store, o: o, overrides: newStats([]string{"", "override"})}
+	s := &Service{Health: health.NewServer(), path: path, store: store, o: o, overrides: newStats([]string{"", "override"}), undecided: sparse.Logger(o.Logger)}
 	s.config.Store(&Config{})
 	return s, s.Reload()
 }
@@ -140,8 +143,9 @@ type ask struct {
 	t         weir.Transaction
 }
 
-// ShouldRateLimit decides a call of Envoy. After an error, failure_mode_deny in Envoy's
-// configuration decides whether the request passes.
+// ShouldRateLimit decides a call of Envoy. If the store is down, ShouldRateLimit returns an error,
+// and failure_mode_deny in Envoy's configuration decides whether the request passes. If the store
+// is busy, which clients can cause, or can never work as it is set up, the call is over its limit.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitRequest) (*ratelimit.RateLimitResponse, error) {
 	asks, err := s.asks(r)
 	if err != nil {
@@ -151,10 +155,38 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 	// A client that cancels its call is charged, too.
 	if err := s.count(context.WithoutCancel(ctx), asks); err != nil {
 		s.storeErrors.Add(1)
-		s.o.Logger.Warn("envoy: the store failed for a call", "domain", r.Domain, "error", err)
+		s.undecided.Warn("envoy: the store failed for a call", "domain", r.Domain, "error", err)
+		if errors.Is(err, weir.ErrBusy) || errors.Is(err, weir.ErrUnusable) {
+			return s.refusal(asks, errors.Is(err, weir.ErrBusy)), nil
+		}
 		return nil, status.Error(codes.Unavailable, "the store of the counts is unavailable")
 	}
 	return s.answer(r, asks), nil
+}
+
+// refusal returns the answer to a call that could not be decided: each descriptor with a limit is
+// over its limit, unless that limit is in shadow mode. If again is true, the client may try again in
+// a second.
+func (s *Service) refusal(asks []ask, again bool) *ratelimit.RateLimitResponse {
+	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
+	for i := range asks {
+		st := &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
+		if a := &asks[i]; a.limit != nil {
+			st.CurrentLimit = a.proto
+			if !a.shadow {
+				st.Code = ratelimit.RateLimitResponse_OVER_LIMIT
+				resp.OverallCode = st.Code
+			}
+		}
+		resp.Statuses = append(resp.Statuses, st)
+	}
+	if s.o.Shadow {
+		resp.OverallCode = ratelimit.RateLimitResponse_OK
+	}
+	if again && resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
+		resp.ResponseHeadersToAdd = []*core.HeaderValue{number(retryAfter, 1)}
+	}
+	return resp
 }
 
 // asks returns the descriptors of a call with the limits that apply, or an error if the call is
@@ -373,6 +405,11 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.R
 	if s.o.Headers {
 		resp.ResponseHeadersToAdd = headers(tightest(resp.Statuses))
 	}
+	if resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
+		if wait := wait(asks, resp.Statuses, over, quota); wait > 0 {
+			resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, number(retryAfter, wait))
+		}
+	}
 	if s.o.Metadata {
 		if !quota {
 			over = nil
@@ -393,14 +430,36 @@ func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *
 	return least
 }
 
+// wait returns the seconds after which a refused call may pass. The indexes of the descriptors over
+// their limit are in over. All their windows must have ended or, in quota mode, one of them. wait
+// returns 0 if the call never passes, because it has more hits than a limit.
+func wait(asks []ask, statuses []*ratelimit.RateLimitResponse_DescriptorStatus, over []int, quota bool) (seconds int64) {
+	for _, i := range over {
+		reset := statuses[i].DurationUntilReset.Seconds
+		switch never := asks[i].hits > uint64(statuses[i].CurrentLimit.RequestsPerUnit); {
+		case never && !quota:
+			return 0
+		case never:
+		case quota && seconds > 0:
+			seconds = min(seconds, reset)
+		default:
+			seconds = max(seconds, reset)
+		}
+	}
+	return seconds
+}
+
+const retryAfter = "Retry-After"
+
+func number(name string, n int64) *core.HeaderValue {
+	return &core.HeaderValue{Key: name, Value: strconv.FormatInt(n, 10)}
+}
+
 // headers returns the header fields that tell a client the state of the limit in st, or none if
 // st is nil.
 func headers(st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderValue {
 	if st == nil {
 		return nil
-	}
-	number := func(name string, n int64) *core.HeaderValue {
-		return &core.HeaderValue{Key: name, Value: strconv.FormatInt(n, 10)}
 	}
 	return []*core.HeaderValue{
 		number("RateLimit-Limit", int64(st.CurrentLimit.RequestsPerUnit)),

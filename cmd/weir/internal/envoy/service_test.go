@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -329,6 +330,9 @@ func TestHeaders(t *testing.T) {
 		}
 		var got []string
 		for _, h := range resp.ResponseHeadersToAdd {
+			if h.Key == "Retry-After" {
+				continue // TestRetryAfter
+			}
 			if h.Key != "RateLimit-Reset" {
 				got = append(got, h.Key+"="+h.Value)
 			} else if d, err := time.ParseDuration(h.Value + "s"); err != nil || d <= 0 || d > 24*time.Hour {
@@ -337,6 +341,93 @@ func TestHeaders(t *testing.T) {
 		}
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%q: got %s, want %s", tt.descriptors, got, tt.want)
+		}
+	}
+}
+
+// TestRetryAfter: a refused call has the field Retry-After, the seconds until the windows that
+// refuse it have ended. A call that passes, that never passes, or that is only in shadow has none.
+func TestRetryAfter(t *testing.T) {
+	const limits = `
+domain: d
+descriptors:
+- {key: hour, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: day, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: none, rate_limit: {unit: day, requests_per_unit: 0}}
+- {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
+- {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: quotas, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+`
+	c := dial(t, limits, memstore.New(memstore.Options{}), Options{})
+	for _, tt := range []struct {
+		name        string
+		descriptors []string
+		hits        uint32
+		window      time.Duration // in which the second call may try again; 0 means no field
+	}{
+		{"an hour", []string{"hour=a"}, 1, time.Hour},
+		{"a day", []string{"hour=b", "day=b"}, 1, 24 * time.Hour},
+		{"never", []string{"hour=c", "none=c"}, 1, 0},
+		{"too many hits", []string{"hour=d"}, 2, 0},
+		{"in shadow", []string{"shadow=e"}, 1, 0},
+		{"without a limit", []string{"other=f"}, 1, 0},
+		{"quota mode", []string{"quota=g", "quotas=g"}, 1, time.Hour},
+	} {
+		inOne(time.Hour, 5*time.Second)
+		var last *ratelimit.RateLimitResponse
+		for range 2 {
+			var err error
+			last, err = c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", HitsAddend: tt.hits, Descriptors: merge(tt.descriptors)})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := int64(0)
+		for _, h := range last.ResponseHeadersToAdd {
+			if h.Key == "Retry-After" {
+				got, _ = strconv.ParseInt(h.Value, 10, 64)
+			}
+		}
+		want := int64(0)
+		if tt.window > 0 {
+			seconds := int64(tt.window / time.Second)
+			want = seconds - time.Now().Unix()%seconds
+		}
+		if got < want || got > want+5 { // some of the time has passed since the call
+			t.Errorf("%s: got Retry-After %d, want %d", tt.name, got, want)
+		}
+	}
+}
+
+// TestBusy: a call that a busy store did not decide is refused, because a client could otherwise
+// flood the store to remove its limit. So is one of a store that can never work. Limits in shadow
+// refuse nothing.
+func TestBusy(t *testing.T) {
+	const limits = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 9}}\n- {key: s, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 9}}\n"
+	for _, tt := range []struct {
+		err        error
+		o          Options
+		descriptor string
+		want       string
+	}{
+		{fmt.Errorf("secret: %w", weir.ErrBusy), Options{}, "a=b", "OVER_LIMIT OVER_LIMIT 1"},
+		{fmt.Errorf("secret: %w", weir.ErrUnusable), Options{}, "a=b", "OVER_LIMIT OVER_LIMIT "},
+		{weir.ErrBusy, Options{}, "s=b", "OK OK "},
+		{weir.ErrBusy, Options{Shadow: true}, "a=b", "OK OVER_LIMIT "},
+		{errors.New("down"), Options{}, "a=b", "Unavailable"},
+	} {
+		failing := weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { return tt.err })
+		c := dial(t, limits, failing, tt.o)
+		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: merge([]string{tt.descriptor})})
+		got := status.Code(err).String()
+		if err == nil {
+			got = fmt.Sprintf("%v %v ", resp.OverallCode, resp.Statuses[0].Code)
+			for _, h := range resp.ResponseHeadersToAdd {
+				got += h.Value
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%v, %s: got %s, want %s", tt.err, tt.descriptor, got, tt.want)
 		}
 	}
 }

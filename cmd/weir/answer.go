@@ -1,0 +1,105 @@
+package main
+
+import (
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A form is what a proxy can do with an answer.
+type form int
+
+const (
+	// asIs is the form for Caddy and Traefik: the client gets the answer as it is.
+	asIs form = iota
+
+	// forNginx is the form for nginx, which takes only 401 and 403 as a refusal and drops the
+	// body. The field Weir-Status has the status of a refusal, and Weir-Problem its problem
+	// details. nginx.conf makes a response for the client from them.
+	forNginx
+
+	// forEnvoy is the form for Envoy's ext_authz filter, which takes a status of 500 or more
+	// as an outage of Weir, so that failure_mode_allow would let the request through. Such a
+	// refusal becomes a 429.
+	forEnvoy
+)
+
+const problemJSON = "application/problem+json"
+
+// maxFields is the largest size of the header fields of an answer, in bytes. nginx has room for
+// 4 KiB by default (proxy_buffer_size), and treats a larger answer like an outage of Weir: it
+// lets the request through, even if the answer is a refusal.
+const maxFields = 3 << 10
+
+// keptFields are the header fields that an answer keeps if its fields are larger than maxFields.
+var keptFields = []string{"Cache-Control", "Content-Type", "Retry-After", "Vary", "Weir-Problem", "Weir-Status", "X-Content-Type-Options"}
+
+// An answer is a ResponseWriter for a proxy.
+type answer struct {
+	http.ResponseWriter
+	form    form
+	log     *slog.Logger
+	refused int // for nginx: the status of a refusal that is not written yet
+}
+
+func (a *answer) WriteHeader(status int) {
+	switch {
+	case a.form == forNginx && status >= 400:
+		a.refused = status
+		return // Write has the problem details
+	case a.form == forEnvoy && status >= 500:
+		status = http.StatusTooManyRequests
+	}
+	a.bound()
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(body []byte) (int, error) {
+	if a.refused != 0 {
+		a.refuse(string(body))
+	}
+	return a.ResponseWriter.Write(body)
+}
+
+// refuse writes the header of a refusal for nginx.
+func (a *answer) refuse(problem string) {
+	const most = 1 << 10
+	problem = strings.TrimSpace(problem)
+	if short, _, ok := strings.Cut(problem, `,"violated-policies":`); ok && len(problem) > most {
+		problem = short + "}"
+	}
+	a.Header().Set("Weir-Status", strconv.Itoa(a.refused))
+	a.Header().Set("Weir-Problem", problem)
+	a.refused = 0
+	a.bound()
+	a.ResponseWriter.WriteHeader(http.StatusForbidden)
+}
+
+// end writes the header of a refusal that has no body. It must be called after the handler.
+func (a *answer) end() {
+	if a.refused != 0 {
+		a.refuse("")
+	}
+}
+
+// bound removes all header fields but keptFields if together they are larger than maxFields. The
+// client then does not learn its quota.
+func (a *answer) bound() {
+	size, h := 0, a.Header()
+	for name, values := range h {
+		for _, v := range values {
+			size += len(name) + len(": \r\n") + len(v)
+		}
+	}
+	if size <= maxFields {
+		return
+	}
+	for name := range h {
+		if !slices.Contains(keptFields, name) {
+			delete(h, name)
+		}
+	}
+	a.log.Warn("weir: an answer lacks the fields about limits, because they are too large for a proxy; have fewer rules, shorter names, or headers: none", "bytes", size, "most", maxFields)
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/seed83679106/weir/internal/typo"
+)
+
+// envPrefix begins the name of the environment variable of each flag.
+const envPrefix = "WEIR_"
+
+// envName returns the name of the environment variable of a flag: WEIR_REDIS_ADDRS for
+// redis-addrs.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// kubernetes matches the variables that Kubernetes sets in each container for each service
+// of its namespace: WEIR_SERVICE_HOST, WEIR_PORT=tcp://10.0.0.1:80 and WEIR_PORT_80_TCP_ADDR
+// for a service named weir, WEIR_REDIS_SERVICE_HOST for a service named weir-redis.
+var kubernetes = regexp.MustCompile(`^WEIR_([A-Z0-9_]+_)?(SERVICE_HOST=|SERVICE_PORT(_[A-Z0-9_]+)?=\d|PORT=(tcp|udp|sctp)://|PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?=)`)
+
+// setFromEnvironment sets those flags from the environment that are not in given. A variable
+// that resembles the variable of a flag is an error: without the value that it should set,
+// weir could count in memory, and nobody would notice. Any other unknown variable that
+// begins with WEIR_ is a warning.
+func setFromEnvironment(fs *flag.FlagSet, given map[string]bool, environ []string) (warnings []string, err error) {
+	flags := map[string]string{} // by variable
+	fs.VisitAll(func(f *flag.Flag) { flags[envName(f.Name)] = f.Name })
+	var known []string
+	for name := range flags {
+		known = append(known, name)
+	}
+	slices.Sort(known)
+	environ = slices.Sorted(slices.Values(environ))
+	var errs []error
+	for _, variable := range environ {
+		name, value, _ := strings.Cut(variable, "=")
+		if !strings.HasPrefix(name, envPrefix) || kubernetes.MatchString(variable) {
+			continue
+		}
+		f := flags[name]
+		if f == "" {
+			meant := typo.Nearest(name, known, 1+(len(name)-len(envPrefix))/5)
+			if meant == "" {
+				warnings = append(warnings, fmt.Sprintf("the environment variable %s sets no flag", name))
+			} else {
+				errs = append(errs, fmt.Errorf("%s sets no flag; did you mean %s?", name, meant))
+			}
+			continue
+		}
+		if given[f] {
+			continue
+		}
+		if err := fs.Set(f, value); err != nil {
+			if slices.Contains(secrets, f) {
+				value = "…"
+			}
+			errs = append(errs, fmt.Errorf("%s is %q: %w", name, value, err))
+		}
+	}
+	return warnings, errors.Join(errs...)
+}
+
+// secrets are the flags whose values nobody else may see. Each can be set by a file as well:
+// -admin-token-file names a file whose content is the value of -admin-token.
+var secrets = []string{"admin-token", "redis-password", "redis-sentinel-password"}
+
+const inFile = "-file"
+
+// fileFlags adds the flags that name the files of secrets.
+func fileFlags(fs *flag.FlagSet, secrets ...string) {
+	for _, name := range secrets {
+		fs.String(name+inFile, "", "`file` whose content is the value of -"+name+", without the line end; read at start")
+	}
+}
+
+// setFromFiles sets the flags in secrets from the files that other flags name.
+func setFromFiles(fs *flag.FlagSet) error {
+	set := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	var errs []error
+	for _, name := range secrets {
+		f := fs.Lookup(name + inFile)
+		if f == nil || f.Value.String() == "" {
+			continue
+		}
+		path := f.Value.String()
+		text, err := os.ReadFile(path)
+		value := strings.TrimRight(string(text), "\r\n")
+		switch {
+		case set[name]:
+			err = fmt.Errorf("-%s is set, too", name)
+		case err == nil && value == "":
+			err = fmt.Errorf("%s is empty", path)
+		case err == nil:
+			err = fs.Set(name, value)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("-%s: %w", name+inFile, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// A slowBody is the body of a request that may arrive slowly. Until the request is decided, the
+// part that the rules read must arrive before a deadline: a rule with a key such as json:NAME
+// charges nothing before it has read the body, and neither do the other rules of the request.
+// After that the body may take any time, if it does not pause for longer than pause.
+type slowBody struct {
+	io.ReadCloser
+	conn    *http.ResponseController
+	pause   time.Duration
+	decided bool
+	late    atomic.Bool // a part of the body did not arrive in time
+}
+
+type slowBodyKey struct{}
+
+// withSlowBody returns r, with a slowBody if r has a body. What the rules need of the body must
+// arrive within the time whole.
+func withSlowBody(w http.ResponseWriter, r *http.Request, whole, pause time.Duration) *http.Request {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r
+	}
+	b := &slowBody{ReadCloser: r.Body, conn: http.NewResponseController(w), pause: pause}
+	b.conn.SetReadDeadline(time.Now().Add(whole))
+	r = r.WithContext(context.WithValue(r.Context(), slowBodyKey{}, b))
+	r.Body = b
+	return r
+}
+
+// slowBodyOf returns the slowBody of a request, or nil.
+func slowBodyOf(r *http.Request) *slowBody {
+	b, _ := r.Context().Value(slowBodyKey{}).(*slowBody)
+	return b
+}
+
+// Read implements io.Reader. Once the body has ended, the connection has no deadline: its
+// client waits for the answer. A deadline that has passed stays, because net/http reads the
+// rest of the body before it sends the answer, and would wait for it.
+func (b *slowBody) Read(p []byte) (n int, err error) {
+	if b.decided {
+		b.conn.SetReadDeadline(time.Now().Add(b.pause))
+	}
+	n, err = b.ReadCloser.Read(p)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.late.Store(true)
+	case err != nil:
+		b.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
