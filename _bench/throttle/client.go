@@ -146,7 +146,6 @@ func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 	limiter, err := weir.New(store, weir.Options{
 		Rules:   []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: j.limits()}},
 		MaxWait: 2*j.Row.shortest() + time.Minute,
-		Buffer:  j.Buffer,
 		Observe: func(e weir.Event) {
 			if e.Err != nil {
 				t.count(&t.Errors, e.Err)
@@ -159,8 +158,11 @@ func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := &http.Transport{MaxIdleConnsPerHost: j.Row.Concurrency}
-	return &http.Client{Transport: limiter.Transport(base)}, nil
+	transport, err := limiter.Transport(weir.TransportOptions{
+		Base:   &http.Transport{MaxIdleConnsPerHost: j.Row.Concurrency},
+		Buffer: j.Buffer,
+	})
+	return &http.Client{Transport: transport}, err
 }
 
 // warmUp charges ten other keys. Afterwards the process has a connection to Redis, and Redis

@@ -44,7 +44,7 @@ var published = []row{
 	{time.Second, 200, 3, 2000, 9000, 71 * time.Second, 45 * time.Second},
 	{time.Second, 50, 3, 1000, 3000, 64 * time.Second, 60 * time.Second},
 	{5 * time.Second, 100, 3, 500, 1500, 70 * time.Second, 70 * time.Second},
-	{time.Second, 1, 3, 10, 30, 0, 30 * time.Second},
+	{time.Second, 1, 3, 10, 30, 0, 27 * time.Second}, // two seconds less than the limit allows
 }
 
 // shortest returns how soon after the start the last request may leave: one period for every
@@ -65,7 +65,7 @@ func main() {
 	var own row
 	number := flag.Int("row", 0, "run only this `row` of the table; the first is 1, and 0 runs all rows")
 	quick := flag.Bool("quick", false, "send only enough requests for three windows of each row")
-	buffer := flag.Duration("buffer", 25*time.Millisecond, "weir.Options.Buffer")
+	buffer := flag.Duration("buffer", 25*time.Millisecond, "weir.TransportOptions.Buffer")
 	ramp := flag.Duration("ramp", time.Second, "start the workers of a process one after the other within this time")
 	flag.IntVar(&own.Limit, "limit", 0, "run one row of your own, with this `limit`")
 	flag.DurationVar(&own.Period, "period", time.Second, "with -limit: the period of the limit")

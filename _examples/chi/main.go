@@ -1,4 +1,4 @@
-// Chi nests three kinds of limits: one for all requests together, one for each client and
+// Chi has three kinds of limits: one for all requests together, one for each client and
 // route of a group, and one for each client of an expensive route.
 //
 //	go run ./_examples/chi
@@ -42,15 +42,27 @@ func main() {
 		log.Fatal(err)
 	}
 
+	// Each client has 3 requests per 10 seconds for each route: /items/1 and /items/2 are one
+	// route, GET and POST are two routes. Both rules are in one Limiter, so a client that
+	// exceeds its limit spends nothing of the quota that all clients share.
+	api := weir.Rule{
+		Name: "api", Key: weir.Join(client, keys.ByMethod(), keys.ByRoute()),
+		Limits: []weir.Limit{algorithms.GCRA(3, 10*time.Second)},
+	}
+	all := weir.Rule{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}}
+	limit := func(rules ...weir.Rule) func(http.Handler) http.Handler {
+		l, err := weir.New(store, weir.Options{Rules: rules})
+		if err != nil {
+			log.Fatal(err)
+		}
+		return l.Handler
+	}
+
 	r := chi.NewRouter()
 	r.Use(middleware.ClientIPFromRemoteAddr)
-	r.Use(weir.Middleware(store, "all", weir.Global(), algorithms.GCRA(1000, time.Second)))
-	r.Get("/", page("the front page"))
+	r.With(limit(all)).Get("/", page("the front page"))
 	r.Route("/api", func(r chi.Router) {
-		// Each client has 3 requests per 10 seconds for each route: /items/1 and
-		// /items/2 are one route, GET and POST are two routes.
-		perRoute := weir.Join(client, keys.ByMethod(), keys.ByRoute())
-		r.Use(weir.Middleware(store, "api", perRoute, algorithms.GCRA(3, 10*time.Second)))
+		r.Use(limit(api, all))
 		r.Get("/items/{id}", item)
 		r.Post("/items/{id}", page("stored"))
 		r.With(reports.Handler).Get("/report", page("a fresh report"))

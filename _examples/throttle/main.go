@@ -47,12 +47,16 @@ func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
 			Limits: []weir.Limit{algorithms.SlidingLog(quota, time.Second)}, // at most quota requests in any second
 		}},
 		MaxWait: time.Minute,
-		Buffer:  100 * time.Millisecond, // how much the travel time of requests may vary
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &http.Client{Transport: limiter.Transport(base)}, nil
+	transport, err := limiter.Transport(weir.TransportOptions{
+		Base:    base,
+		Buffer:  100 * time.Millisecond,                                // how much the travel time of requests may vary
+		OnError: func(_ *http.Request, err error) error { return err }, // without the store no request is sent
+	})
+	return &http.Client{Transport: transport}, err
 }
 
 func main() {
