@@ -6,6 +6,7 @@ replace github.com/seed83679106/weir => ../..
 
 require (
 	github.com/didip/tollbooth/v7 v7.0.2
+	github.com/didip/tollbooth/v8 v8.0.1
 	github.com/go-chi/httprate v0.16.1
 	github.com/seed83679106/weir v0.0.0
 	github.com/throttled/throttled/v2 v2.15.0

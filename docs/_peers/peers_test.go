@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/didip/tollbooth/v7"
+	tollbooth8 "github.com/didip/tollbooth/v8"
+	toll8limiter "github.com/didip/tollbooth/v8/limiter"
 	"github.com/go-chi/httprate"
 	"github.com/throttled/throttled/v2"
 	throttledstore "github.com/throttled/throttled/v2/store/memstore"
@@ -146,6 +148,43 @@ func TestIPv6(t *testing.T) {
 		if got := admitted(test.m, 20, neighbours); got != test.want {
 			t.Errorf("%s: got %d of 20 admitted, want %d", test.name, got, test.want)
 		}
+	}
+}
+
+// TestTollbooth8: tollbooth 8 limits nothing until it is told where to find the address.
+func TestTollbooth8(t *testing.T) {
+	toll8 := func(set func(*toll8limiter.Limiter)) middleware {
+		return func(next http.Handler) http.Handler {
+			l := tollbooth8.NewLimiter(1, nil)
+			set(l)
+			return tollbooth8.LimitHandler(l, next)
+		}
+	}
+	remote := toll8(func(l *toll8limiter.Limiter) { l.SetIPLookup(toll8limiter.IPLookup{Name: "RemoteAddr"}) })
+	forged := func(i int) client { return client{"/", "192.0.2.1:1234", fmt.Sprint("10.0.0.", i)} }
+	if n := admitted(toll8(func(*toll8limiter.Limiter) {}), 20, forged); n != 20 {
+		t.Errorf("without SetIPLookup: got %d of 20 admitted, want all", n)
+	}
+	if n := admitted(remote, 20, forged); n != 1 {
+		t.Errorf("by RemoteAddr: got %d of 20 admitted, want 1", n)
+	}
+}
+
+// TestEmptyKeys: requests for which a key function of httprate returns "" share one quota.
+// tollbooth does not limit a request that lacks the field by which it limits.
+func TestEmptyKeys(t *testing.T) {
+	each := func(i int) client { return client{"/", fmt.Sprintf("192.0.2.%d:1234", i), ""} }
+	nobody := httprate.Limit(5, time.Minute, httprate.WithKeyFuncs(func(*http.Request) (string, error) { return "", nil }))
+	if n := admitted(nobody, 20, each); n != 5 {
+		t.Errorf("httprate: got %d of 20 admitted, want 5", n)
+	}
+	byField := func(next http.Handler) http.Handler {
+		l := tollbooth.NewLimiter(1, nil)
+		l.SetHeader("X-Key", nil)
+		return tollbooth.LimitHandler(l, next)
+	}
+	if n := admitted(byField, 20, func(int) client { return somebody }); n != 20 {
+		t.Errorf("tollbooth: got %d of 20 admitted, want all", n)
 	}
 }
 

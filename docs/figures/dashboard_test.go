@@ -220,8 +220,8 @@ func TestDashboard(t *testing.T) {
 		y += panels.series(p, list, y+14)
 	}
 	d := draw(int(y), "The dashboard, in a run of 90 seconds",
-		"Six numbers and fourteen charts of the dashboard, from two servers that share a Redis. Crawlers are refused and banned, rules limit "+
-			"and delay searches, Redis does not answer for 6 seconds, and one server loads a changed file before the other.")
+		"Six numbers and sixteen charts of the dashboard, from two servers that share a Redis. Crawlers are refused and banned, rules limit "+
+			"and delay searches, Redis does not answer for 6 seconds, in which one server has a second store and the other lets requests pass, and one server loads a changed file before the other.")
 	d.printf("<style>.trace { fill: none; stroke-width: 1.5; stroke-linejoin: round }\n.thick { stroke-width: 4 }\n.fill { stroke: none; fill-opacity: .3 }")
 	for mode, open := range []string{"", "@media (prefers-color-scheme: dark) {\n"} {
 		d.printf("%s", open)

@@ -40,6 +40,7 @@ type accountKey struct{}
 func api(http.ResponseWriter, *http.Request)                        {}
 func createToken(http.ResponseWriter, *http.Request)                {}
 func search(http.ResponseWriter, *http.Request)                     {}
+func items(http.ResponseWriter, *http.Request)                      {}
 func isPro(*http.Request) bool                                      { return false }
 func queryTier(ctx context.Context, account string) (string, error) { return "", nil }
 func requireOperator(next http.Handler) http.Handler                { return next }

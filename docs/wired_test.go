@@ -1,0 +1,283 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/redisstore"
+	"github.com/seed83679106/weir/stack"
+)
+
+// A wired is a program as a user would write it from a page, with one mistake. It returns the
+// error of its start, or what it serves.
+type wired func(t *testing.T, log *slog.Logger) (http.Handler, error)
+
+// limited returns a wired of one rule and limiter over memory.
+func limited(rule weir.Rule) wired {
+	return func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+		l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Logger: log, Rules: []weir.Rule{rule}})
+		if err != nil {
+			return nil, err
+		}
+		return l.Handler(http.NotFoundHandler()), nil
+	}
+}
+
+// shared returns a wired with the stack of README's quick start over the Redis of o.
+func shared(o func(t *testing.T) *redis.UniversalOptions) wired {
+	return func(t *testing.T, log *slog.Logger) (http.Handler, error) {
+		rdb := redis.NewUniversalClient(o(t))
+		t.Cleanup(func() { rdb.Close() })
+		store, err := stack.New(rdb, stack.Options{Replicas: 4, Logger: log})
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { store.Close() })
+		l, err := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{perMinute("api")}})
+		if err != nil {
+			return nil, err
+		}
+		return l.Handler(http.NotFoundHandler()), nil
+	}
+}
+
+func at(addr string) *redis.UniversalOptions { return redisstore.ClientOptions(time.Second, addr) }
+
+func perMinute(name string) weir.Rule {
+	return weir.Rule{Name: name, Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}}
+}
+
+// outgoing returns a wired whose handler calls a partner through Transport, over a store that
+// returns err.
+func outgoing(err error, o weir.TransportOptions) wired {
+	return func(t *testing.T, log *slog.Logger) (http.Handler, error) {
+		partner := httptest.NewServer(http.NotFoundHandler())
+		t.Cleanup(partner.Close)
+		store := weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { return err })
+		l, err := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(50, time.Second)}}}})
+		if err != nil {
+			return nil, err
+		}
+		rt, err := l.Transport(o)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if res, err := (&http.Client{Transport: rt}).Get(partner.URL); err == nil {
+				res.Body.Close()
+			} else {
+				w.WriteHeader(http.StatusBadGateway)
+			}
+		}), err
+	}
+}
+
+// TestWiredWrong: deployments that are wired as the pages say, but with a mistake, name the
+// mistake: as an error at start, or in the log within 250 requests. The mistakes in the flags,
+// the environment and the file of weir serve are in cmd/weir (TestUnknownVariables,
+// TestReadiness, TestCheck).
+func TestWiredWrong(t *testing.T) {
+	tiers := map[string][]weir.Limit{"free": {algorithms.GCRA(100, time.Minute)}}
+	tier := func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("Tier")] }
+	login := func(change func(*weir.Rule)) wired {
+		r := weir.Rule{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}, Settle: weir.ChargeOnly(http.StatusUnauthorized)}
+		change(&r)
+		return limited(r)
+	}
+	for _, c := range []struct {
+		deployment, mistake string
+		wired               wired
+		told                string // part of the error or the log
+	}{
+		{"quick start", "the limiter is in front of authentication", limited(weir.Rule{Name: "api", Key: keys.ByContext("account"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
+			`key was missing in each of its first 200 requests" rule=api likely="authentication runs after the limiter`},
+		{"quick start", "the path value is read outside of the mux", limited(weir.Rule{Name: "item", Key: keys.ByPathValue("id"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
+			`the path value is read outside of the mux`},
+		{"quick start", "a key function that returns the empty key", limited(weir.Rule{Name: "api", Key: func(r *http.Request) (string, bool) { return r.Header.Get("X-User"), true }, Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
+			`key was empty, and all requests with an empty key share one quota" rule=api`},
+		{"quick start", "a limiter and a store for each request", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				l, _ := weir.New(memstore.New(memstore.Options{}), weir.Options{Logger: log, Rules: []weir.Rule{perMinute("each")}})
+				l.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
+			}), nil
+		}, `a handler makes Limiters of one rule again and again`},
+		{"quick start", "two rules of one name", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			store, other := memstore.New(memstore.Options{}), perMinute("same")
+			other.Limits = []weir.Limit{algorithms.GCRA(7, time.Minute)}
+			for _, r := range []weir.Rule{perMinute("same"), other} {
+				if _, err := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{r}}); err != nil {
+					return nil, err
+				}
+			}
+			return http.NotFoundHandler(), nil
+		}, `a rule of the same name with different limits, which share their counts`},
+		{"quick start", "a quota for all around a quota for each client", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			store := memstore.New(memstore.Options{})
+			outer, err := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}}}})
+			inner, err2 := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{perMinute("inner")}})
+			return outer.Handler(inner.Handler(http.NotFoundHandler())), errors.Join(err, err2)
+		}, `so one client can use it up`},
+
+		{"quick start", "every client is trusted as a proxy", limitedSafely(func() weir.Rule {
+			r := perMinute("api")
+			r.Key = weir.ByIP(netip.MustParsePrefix("0.0.0.0/0"))
+			return r
+		}), `0.0.0.0/0 trusts every client`},
+		{"quick start", "a middleware in front believes every client's address", func(t *testing.T, log *slog.Logger) (http.Handler, error) {
+			old := slog.Default() // ByIP logs there
+			slog.SetDefault(log)
+			t.Cleanup(func() { slog.SetDefault(old) })
+			h, err := limited(perMinute("api"))(t, log)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.RemoteAddr = "198.51.100.7" // as chi's RealIP does
+				h.ServeHTTP(w, r)
+			}), err
+		}, `a middleware has replaced the address of the peer`},
+		{"quick start", "a period without a unit", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, 60_000)}}),
+			`a limit has a period below a millisecond`},
+
+		{"Redis", "the number of replicas is missing", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			_, err := stack.New(redis.NewUniversalClient(at("localhost:1")), stack.Options{Logger: log})
+			return http.NotFoundHandler(), err
+		}, `Replicas is 0`},
+		{"Redis", "a wrong password", shared(func(t *testing.T) *redis.UniversalOptions {
+			server := redistest.Server(t)
+			server.Do("CONFIG", "SET", "requirepass", "secret")
+			o := at(server.Addr())
+			o.Password = "sercet"
+			return o
+		}), `WRONGPASS`},
+		{"Redis", "a right is missing", shared(func(t *testing.T) *redis.UniversalOptions {
+			server := redistest.Server(t)
+			for _, rules := range []string{"+@all", "-evalsha"} {
+				server.Do("ACL", "SETUSER", "weir", "on", ">p", "~*", rules)
+			}
+			o := at(server.Addr())
+			o.Username, o.Password = "weir", "p"
+			return o
+		}), `user \"weir\" lacks +evalsha`},
+		{"Redis", "a server without scripts", shared(func(t *testing.T) *redis.UniversalOptions {
+			return at(redistest.Fake(t, func(args []string) string {
+				if strings.EqualFold(args[0], "TIME") {
+					return "*2\r\n$10\r\n1700000000\r\n$1\r\n1\r\n"
+				}
+				return "-ERR unknown command '" + args[0] + "', with args beginning with: \r\n"
+			}))
+		}), `Redis cannot decide until its setup is changed`},
+		{"Redis", "nobody listens at the address", shared(func(*testing.T) *redis.UniversalOptions { return at(unused(t)) }),
+			`connection refused`},
+
+		{"tiers", "a misspelt tier", limited(weir.Rule{Name: "api", Key: weir.ByIP(), LimitsFor: tier}),
+			`LimitsFor returned nil, so a request was not limited" rule=api`},
+		{"tiers", "a tier without a quota", limited(weir.Rule{Name: "api", Key: weir.ByIP(), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{algorithms.GCRA(0, time.Minute)} }}),
+			`quota 0 is below 1`},
+		{"tiers", "an override that replaces nothing", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute), algorithms.FixedWindow(1000, time.Hour)},
+			Overrides: func(string) ([]weir.Limit, bool) { return []weir.Limit{{Name: "dayly", Quota: 9}}, true }}),
+			`could not use an override" rule=api`},
+
+		{"login", "a cost that is not known yet", login(func(r *weir.Rule) { r.Cost = func(*http.Request) int64 { return 0 } }),
+			`cost was 0 in each of its first 200 requests, so it limited none of them" rule=login`},
+		{"Redis", "both stores of a Fallback are the same", func(*testing.T, *slog.Logger) (h http.Handler, err error) {
+			defer func() { err = fmt.Errorf("%v", recover()) }()
+			store := memstore.New(memstore.Options{})
+			weir.Fallback(store, store)
+			return nil, nil
+		}, `both stores are the same`},
+
+		{"override", "Run is not called", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			live := overrides.NewLive(overrides.LiveOptions{Keeper: kept{}, Interval: 1, Logger: log})
+			r := perMinute("api")
+			r.Overrides = live.Of("api", nil)
+			return limited(r)(nil, log)
+		}, `overrides: requests are decided without overrides`},
+
+		{"login", "the handler answers wrong passwords with another status", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			r := perMinute("login")
+			r.Settle = weir.ChargeOnly(http.StatusUnauthorized)
+			l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Logger: log, Rules: []weir.Rule{r}})
+			if err != nil {
+				return nil, err
+			}
+			return l.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })), nil
+		}, `Settle gave back all units of each of its first 200 requests" rule=login`},
+		{"login", "a burst that does nothing", login(func(r *weir.Rule) { r.Limits[0] = r.Limits[0].WithBurst(2) }), `has no burst`},
+		{"login", "a limit that never refuses", login(func(r *weir.Rule) {
+			r.Settle = nil
+			r.Limits = append(r.Limits, algorithms.SlidingLog(500, 30*time.Second))
+		}), `never refuses a request that limit "1m" admits`},
+		{"login", "a Settle that charges nothing", limitedSafely(func() weir.Rule {
+			r := perMinute("login")
+			r.Settle = weir.ChargeOnly()
+			return r
+		}), `ChargeOnly`},
+
+		{"outbound", "the store is down", outgoing(weirtest.ErrDown, weir.TransportOptions{}), `could not decide" rule=partner err="dial tcp 127.0.0.1:6379: connection refused" cause=error passed=true`},
+		{"outbound", "the store is busy", outgoing(weir.ErrBusy, weir.TransportOptions{}), `cause=busy passed=false`},
+		{"outbound", "the store can never work", outgoing(weir.ErrUnusable, weir.TransportOptions{}), `level=ERROR msg="weir: could not decide" rule=partner`},
+		{"outbound", "a negative pause", outgoing(nil, weir.TransportOptions{MaxPause: -1}), `MaxPause`},
+	} {
+		t.Run(c.deployment+": "+c.mistake, func(t *testing.T) {
+			var lines weirtest.Log
+			h, err := c.wired(t, slog.New(slog.NewTextHandler(&lines, nil)))
+			if err != nil {
+				if !strings.Contains(err.Error(), c.told) {
+					t.Errorf("got error %v, want one with %q", err, c.told)
+				}
+				return
+			}
+			server := httptest.NewServer(h)
+			defer server.Close()
+			for range 250 {
+				if res, err := http.Get(server.URL); err == nil {
+					res.Body.Close()
+				}
+			}
+			for end := time.Now().Add(time.Minute); !strings.Contains(lines.String(), c.told); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("got the log %q after a minute, want %q", lines.String(), c.told)
+				}
+			}
+		})
+	}
+}
+
+// kept is a Keeper without overrides.
+type kept struct{ overrides.Keeper }
+
+// limitedSafely is limited, for a rule whose making panics.
+func limitedSafely(rule func() weir.Rule) wired {
+	return func(t *testing.T, log *slog.Logger) (h http.Handler, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = errors.New(p.(string))
+			}
+		}()
+		return limited(rule())(t, log)
+	}
+}
+
+// unused returns an address at which nobody listens.
+func unused(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
