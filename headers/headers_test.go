@@ -400,8 +400,13 @@ func (c roundTripCase) run(t *testing.T, seed uint64) {
 		tx = weir.FromContext(r.Context())
 		w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	})
+	y := limit().Named("y")
+	if burst := 1 + rnd.Int64N(3); takesBurst(y) {
+		y.Burst = burst
+	}
+	overrides := func(string) ([]weir.Limit, bool) { return nil, false } // a rule that has them may have redundant limits
 	h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Headers: c.dialect, OnLimited: spy, Rules: []weir.Rule{
-		{Name: `a"\`, Key: weir.Global(), Limits: []weir.Limit{limit().Named("x"), limit().Named("y").WithBurst(1 + rnd.Int64N(3))}},
+		{Name: `a"\`, Key: weir.Global(), Limits: []weir.Limit{limit().Named("x"), y}, Overrides: overrides},
 		{Name: "b", Key: weir.Global(), Limits: []weir.Limit{limit()}, Unit: "tokens", Cost: func(*http.Request) int64 { return rnd.Int64N(4) }},
 	}}).Handler(spy)
 	for range 12 {
@@ -617,4 +622,10 @@ func ExampleParse() {
 	// burst: 0 of 100 requests per 1m0s left, more in 12s
 	// daily: 640 of 1000 requests per 24h0m0s left, more in 0s
 	// come again in 12s
+}
+
+// takesBurst reports whether the algorithm of a limit does not ignore its Burst.
+func takesBurst(l weir.Limit) bool {
+	one, two := l.WithBurst(1), l.WithBurst(2)
+	return one.Capacity() != two.Capacity()
 }
