@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // newWriter returns the writer of header fields for the rules of o.
@@ -28,7 +29,7 @@ func newWriter(o *Options) (*headers.Writer, error) {
 // An item is the decision on one limit of a request.
 type item struct {
 	*policy
-	Decision
+	quota.Decision
 	key  string
 	cost int64
 }
@@ -91,7 +92,7 @@ func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
 // retryAfter returns the Retry-After of a refusal, with jitter; 0 if no wait helps.
 func (l *Limiter) retryAfter(v *verdict) time.Duration {
 	wait := v.RetryAfter()
-	if wait == Never {
+	if wait == quota.Never {
 		return 0
 	}
 	if l.jitters {
