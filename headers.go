@@ -78,7 +78,7 @@ const exposeField = "Access-Control-Expose-Headers"
 func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
 	for i := range items {
 		it := &items[i]
-		s := headers.Item{Prepared: it.fields, Allowed: it.Allowed, Remaining: it.Remaining, RetryAfter: it.RetryAfter, NextAfter: it.NextAfter, ResetAfter: it.ResetAfter}
+		s := headers.Item{Prepared: it.fields, Decision: &it.Decision}
 		if partition := it.rule.PartitionKey; partition != nil && l.o.Headers&headers.IETF != 0 {
 			if s.PartitionKey = partition(it.key); len(s.PartitionKey) > storedkey.Max {
 				s.PartitionKey = ""
@@ -89,23 +89,16 @@ func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
 	return shown
 }
 
-// retryAfter returns the Retry-After of a refusal, with jitter; 0 if no wait helps.
+// retryAfter returns the wait of a refusal, with the jitter of the rule that refuses for the
+// longest time.
 func (l *Limiter) retryAfter(v *verdict) time.Duration {
 	wait := v.RetryAfter()
-	if wait == quota.Never {
-		return 0
+	if !l.jitters || wait == quota.Never {
+		return wait
 	}
-	if l.jitters {
-		wait += rand.N(v.by().RetryJitter + 1)
-	}
-	return wait
-}
-
-// by returns the rule that refuses for the longest time.
-func (v *verdict) by() *rule {
 	if v.extra != nil && v.extra.by != nil {
-		return v.extra.by
+		return wait + rand.N(v.extra.by.RetryJitter+1)
 	}
 	longest, _ := v.longest()
-	return longest.rule
+	return wait + rand.N(longest.rule.RetryJitter+1)
 }

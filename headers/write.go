@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // A Writer writes the fields of a Dialect. It is safe for concurrent use. Responses share
@@ -66,27 +68,19 @@ func (d Dialect) namedTriples(unit string) (named []triple) {
 // Access-Control-Expose-Headers needs them.
 func (w *Writer) Fields() string { return w.fields }
 
-// A Policy is what fields say about a limit in every response.
+// A Policy is a limit as fields show it.
 type Policy struct {
 	// Name is printable ASCII. It tells the limits of a response apart in the IETF fields.
 	Name string
 
-	// Resource is what GitHub's fields call the limit, which may share the name with others.
+	// Resource is what GitHub's fields call the limit. Several limits may share it.
 	Resource string
 
 	// Unit is what the limit counts, in lower-case letters, digits and hyphens; "" means
 	// Requests.
 	Unit string
 
-	// Quota is the number of units in a Window. Capacity is the most that can be spent at
-	// once, which is more or less than Quota if the limit has a burst.
-	Quota, Capacity int64
-
-	// Window is the period of the limit. Fields leave it out if it is not in whole seconds.
-	Window time.Duration
-
-	// Concurrent says that it is a concurrency limit, whose Window fields leave out.
-	Concurrent bool
+	Limit quota.Limit
 }
 
 // A Prepared policy has those parts of its fields that are the same in every response.
@@ -116,30 +110,30 @@ func (w *Writer) Prepare(p Policy) *Prepared {
 	if !ok {
 		named = w.dialect.namedTriples(p.Unit)
 	}
+	capacity := p.Limit.Capacity()
 	return &Prepared{
-		unit: p.Unit, capacity: p.Capacity, named: named,
-		limit: []string{strconv.FormatInt(p.Capacity, 10)}, resource: []string{p.Resource},
+		unit: p.Unit, capacity: capacity, named: named,
+		limit: []string{strconv.FormatInt(capacity, 10)}, resource: []string{p.Resource},
 		policy: []string{w.dialect.policy(&p)}, remaining: quoted(p.Name) + ";" + remainingParam + "=",
 	}
 }
 
 // policy returns the item of a policy in RateLimit-Policy.
 func (d Dialect) policy(p *Policy) string {
-	window := ""
-	if p.Window > 0 && p.Window%time.Second == 0 && !p.Concurrent {
-		window = fmt.Sprintf(";"+windowParam+"=%d", min(p.Window/time.Second, maxInteger))
+	window, unit, inFlight := "", "", p.Limit.InFlight()
+	if p.Limit.Period%time.Second == 0 && !inFlight {
+		window = fmt.Sprintf(";"+windowParam+"=%d", min(p.Limit.Period/time.Second, maxInteger))
 	}
 	if d&IETF == 0 {
-		return fmt.Sprintf("%d%s", p.Quota, window)
+		return fmt.Sprintf("%d%s", p.Limit.Quota, window)
 	}
-	unit := p.Unit
-	if p.Concurrent && unit == Requests {
-		unit = concurrentRequests
+	switch {
+	case p.Unit != Requests:
+		unit = ";" + unitParam + "=" + quoted(p.Unit)
+	case inFlight:
+		unit = ";" + unitParam + "=" + quoted(concurrentRequests)
 	}
-	if unit = ";" + unitParam + "=" + quoted(unit); p.Unit == Requests && !p.Concurrent {
-		unit = "" // the default
-	}
-	return fmt.Sprintf("%s;"+quotaParam+"=%d%s%s", quoted(p.Name), min(p.Quota, maxInteger), unit, window)
+	return fmt.Sprintf("%s;"+quotaParam+"=%d%s%s", quoted(p.Name), min(p.Limit.Quota, maxInteger), unit, window)
 }
 
 // maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
@@ -150,20 +144,11 @@ func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// An Item is the decision on one limit of a request.
+// An Item is the decision on one limit of a request. Fields leave out a limit whose Remaining
+// is unknown (-1).
 type Item struct {
 	*Prepared
-
-	// Allowed says that the limit does not refuse the request.
-	Allowed bool
-
-	// Remaining is the number of units left. Fields leave out a limit whose Remaining is
-	// unknown (-1).
-	Remaining int64
-
-	// RetryAfter is the wait until the request would be allowed, NextAfter the wait until
-	// at least one more unit is available, and ResetAfter the wait until all units are.
-	RetryAfter, NextAfter, ResetAfter time.Duration
+	*quota.Decision
 
 	// PartitionKey is the parameter pk of the IETF fields; "" sends none.
 	PartitionKey string
@@ -213,8 +198,8 @@ type Response struct {
 	// Refused says that the request was refused, by one of the limits or for another reason.
 	Refused bool
 
-	// RetryAfter is the wait that a refusal asks for, rounded up to whole seconds; 0 asks
-	// for none, because no wait helps.
+	// RetryAfter is the wait that a refusal asks for, and is rounded up to whole seconds. 0 and
+	// quota.Never ask for none.
 	RetryAfter time.Duration
 
 	// Memory has Room for values that other responses don't share. nil means that Write
@@ -236,7 +221,7 @@ func (w *Writer) Write(r Response, items []Item) {
 	if len(items) > 0 {
 		x.write(w, items)
 	}
-	if r.Refused && r.RetryAfter > 0 {
+	if r.Refused && r.RetryAfter > 0 && r.RetryAfter != quota.Never {
 		x.setInt(RetryAfter, ceilSeconds(r.RetryAfter))
 		if w.dialect&OpenAI != 0 {
 			x.setInt(retryAfterMSField, ceil(r.RetryAfter, time.Millisecond).Milliseconds())
