@@ -66,7 +66,7 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	if v.refused {
 		r.RetryAfter = l.retryAfter(v)
 	}
-	l.writer.Write(r, items)
+	l.writer.Write(&r, items)
 	if l.expose != nil {
 		h[exposeField] = append(h[exposeField], l.expose...)
 	}

@@ -216,10 +216,10 @@ type Room struct {
 
 // Write sets the fields of a response that say what was decided about items, which are in
 // the order of the limits.
-func (w *Writer) Write(r Response, items []Item) {
-	x := writing{Response: r, recent: &w.recent}
+func (w *Writer) Write(r *Response, items []Item) {
+	x := writing{header: r.Header, memory: r.Memory, recent: &w.recent}
 	if len(items) > 0 {
-		x.write(w, items)
+		x.write(w, r, items)
 	}
 	if r.Refused && r.RetryAfter > 0 && r.RetryAfter != quota.Never {
 		x.setInt(RetryAfter, ceilSeconds(r.RetryAfter))
@@ -229,10 +229,11 @@ func (w *Writer) Write(r Response, items []Item) {
 	}
 }
 
-// writing is a response whose fields are being set. What is in it escapes to the heap, so it
-// must not have the items.
+// writing is a header whose fields are being set. What is in it escapes to the heap, so
+// neither the Response nor its items are.
 type writing struct {
-	Response
+	header http.Header
+	memory interface{ Room() *Room }
 	recent *integers
 	values []string // in the Room of the response, as buf
 	buf    []byte
@@ -244,10 +245,10 @@ func (x *writing) room() {
 		return
 	}
 	var r *Room
-	if x.Memory == nil {
+	if x.memory == nil {
 		r = new(Room)
 	} else {
-		r = x.Memory.Room()
+		r = x.memory.Room()
 	}
 	x.values, x.buf = r.values[:0], r.text[:0]
 }
@@ -258,12 +259,12 @@ func (x *writing) set(name string, start int) {
 	text := x.buf[start:]
 	x.values = append(x.values, unsafe.String(unsafe.SliceData(text), len(text)))
 	n := len(x.values)
-	x.Header[name] = x.values[n-1 : n : n]
+	x.header[name] = x.values[n-1 : n : n]
 }
 
 func (x *writing) setInt(name string, n int64) {
 	if value := x.recent.find(n); value != nil {
-		x.Header[name] = value
+		x.header[name] = value
 		return
 	}
 	x.setNew(name, n)
@@ -274,8 +275,8 @@ func (x *writing) setInt(name string, n int64) {
 // eight, because the Room holds the others without an allocation, and because no later
 // response finds them if all integers differ.
 func (x *writing) setNew(name string, n int64) {
-	if x.Memory == nil || rand.Uint32()%8 == 0 {
-		x.Header[name] = x.recent.add(n)
+	if x.memory == nil || rand.Uint32()%8 == 0 {
+		x.header[name] = x.recent.add(n)
 		return
 	}
 	x.room()
@@ -284,45 +285,45 @@ func (x *writing) setNew(name string, n int64) {
 	x.set(name, start)
 }
 
-func (x *writing) write(w *Writer, items []Item) {
+func (x *writing) write(w *Writer, r *Response, items []Item) {
 	d := w.dialect
 	if tight := tightest(items, ""); tight != nil {
 		for i := range w.triples {
-			x.writeTriple(&w.triples[i], tight)
+			x.writeTriple(&w.triples[i], tight, r.At)
 		}
 		if d&(GitHub|Draft07|Draft06) != 0 {
 			x.writeRest(d, tight)
 		}
 	}
 	if d&(OpenAI|Anthropic) != 0 {
-		x.writeUnits(items)
+		x.writeUnits(items, r.At)
 	}
 	if d&IETF != 0 {
 		x.writePolicies(items)
-		x.writeLimits(items)
+		x.writeLimits(items, r.Refused)
 	}
 }
 
 // writeUnits writes the tightest limit of each unit.
-func (x *writing) writeUnits(items []Item) {
+func (x *writing) writeUnits(items []Item, at time.Time) {
 	for i := range items {
 		if !firstOfUnit(items, i) {
 			continue
 		}
 		if tight := tightest(items, items[i].unit); tight != nil {
 			for j := range tight.named {
-				x.writeTriple(&tight.named[j], tight)
+				x.writeTriple(&tight.named[j], tight, at)
 			}
 		}
 	}
 }
 
-func (x *writing) writeTriple(t *triple, it *Item) {
-	x.Header[t.limit] = it.limit
+func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
+	x.header[t.limit] = it.limit
 	x.setInt(t.remaining, it.Remaining)
 	switch t.format {
 	case unixSeconds:
-		x.setInt(t.reset, ceilSeconds(time.Duration(x.At.UnixMicro())*time.Microsecond+it.ResetAfter))
+		x.setInt(t.reset, ceilSeconds(time.Duration(at.UnixMicro())*time.Microsecond+it.ResetAfter))
 	case deltaSeconds:
 		x.setInt(t.reset, ceilSeconds(it.ResetAfter))
 	case goDuration:
@@ -333,7 +334,7 @@ func (x *writing) writeTriple(t *triple, it *Item) {
 	case rfc3339:
 		x.room()
 		start := len(x.buf)
-		x.buf = x.At.Add(it.ResetAfter+time.Second-1).UTC().Truncate(time.Second).AppendFormat(x.buf, time.RFC3339)
+		x.buf = at.Add(it.ResetAfter+time.Second-1).UTC().Truncate(time.Second).AppendFormat(x.buf, time.RFC3339)
 		x.set(t.reset, start)
 	}
 }
@@ -342,10 +343,10 @@ func (x *writing) writeTriple(t *triple, it *Item) {
 func (x *writing) writeRest(d Dialect, it *Item) {
 	if d&GitHub != 0 {
 		x.setInt(usedField, max(0, it.capacity-it.Remaining))
-		x.Header[resourceField] = it.resource
+		x.header[resourceField] = it.resource
 	}
 	if d&(Draft07|Draft06) != 0 {
-		x.Header[policyField] = it.policy
+		x.header[policyField] = it.policy
 	}
 	if d&Draft07 != 0 {
 		x.room()
@@ -371,16 +372,16 @@ func (x *writing) writePolicies(items []Item) {
 		x.buf = appendPolicies(x.buf, items)
 		x.set(policyField, start)
 	case len(items) == 1:
-		x.Header[policyField] = first.policy
+		x.header[policyField] = first.policy
 	case known != nil && known.are(items):
-		x.Header[policyField] = known.value
+		x.header[policyField] = known.value
 	default:
 		known = &together{value: []string{string(appendPolicies(nil, items))}}
 		for i := range items {
 			known.policies = append(known.policies, items[i].Prepared)
 		}
 		first.together.Store(known)
-		x.Header[policyField] = known.value
+		x.header[policyField] = known.value
 	}
 }
 
@@ -409,12 +410,12 @@ func appendPolicies(buf []byte, items []Item) []byte {
 
 // writeLimits writes to RateLimit of the dialect IETF the limits whose Remaining is known,
 // and after a refusal only those that refuse.
-func (x *writing) writeLimits(items []Item) {
+func (x *writing) writeLimits(items []Item, refused bool) {
 	x.room()
 	start := len(x.buf)
 	for i := range items {
 		it := &items[i]
-		if it.Remaining < 0 || x.Refused && it.Allowed {
+		if it.Remaining < 0 || refused && it.Allowed {
 			continue
 		}
 		if len(x.buf) > start {
@@ -429,7 +430,7 @@ func (x *writing) writeLimits(items []Item) {
 	if len(x.buf) > start {
 		x.set(rateLimitField, start)
 	} else {
-		delete(x.Header, rateLimitField) // an outer Limiter set it, and the items include its limits
+		delete(x.header, rateLimitField) // an outer Limiter set it, and the items include its limits
 	}
 }
 

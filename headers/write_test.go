@@ -47,12 +47,12 @@ func TestWriteAllocates(t *testing.T) {
 	for _, d := range all {
 		w := newWriter(t, d)
 		r := headers.Response{Header: http.Header{}, At: noon}
-		one := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:1]) })
+		one := testing.AllocsPerRun(1000, func() { w.Write(&r, w.items[:1]) })
 		r.Memory = new(memory)
-		roomy := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:1]) })
-		several := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:2]) })
+		roomy := testing.AllocsPerRun(1000, func() { w.Write(&r, w.items[:1]) })
+		several := testing.AllocsPerRun(1000, func() { w.Write(&r, w.items[:2]) })
 		r.Refused, r.RetryAfter = true, 1500*time.Millisecond
-		refused := testing.AllocsPerRun(1000, func() { w.Write(r, w.items) })
+		refused := testing.AllocsPerRun(1000, func() { w.Write(&r, w.items) })
 		if got := fmt.Sprint(one <= 1, roomy, several, refused); got != "true 0 0 0" {
 			t.Errorf("%#x: got %v allocations without Memory, and with it %v of one limit, %v of two, %v of a refusal", d, one, roomy, several, refused)
 		}
@@ -74,7 +74,7 @@ func TestWriteTogether(t *testing.T) {
 			{w.items[:1], `"a\"\\";q=100;w=60`},
 		} {
 			h := http.Header{}
-			w.Write(headers.Response{Header: h, At: noon}, c.items)
+			w.Write(&headers.Response{Header: h, At: noon}, c.items)
 			if got := h.Get("RateLimit-Policy"); got != c.want {
 				t.Errorf("%d limits: got %s, want %s", len(c.items), got, c.want)
 			}
@@ -98,7 +98,7 @@ func ExampleWriter() {
 		return
 	}
 	h := http.Header{}
-	w.Write(headers.Response{Header: h, At: t.At, Refused: !t.Allowed(), RetryAfter: t.RetryAfter()}, []headers.Item{{Prepared: policy, Decision: &t.Decisions[0]}})
+	w.Write(&headers.Response{Header: h, At: t.At, Refused: !t.Allowed(), RetryAfter: t.RetryAfter()}, []headers.Item{{Prepared: policy, Decision: &t.Decisions[0]}})
 	fmt.Println(h.Get("RateLimit-Policy"))
 	fmt.Println(h.Get("RateLimit"))
 	fmt.Println("Access-Control-Expose-Headers:", w.Fields())
@@ -116,7 +116,7 @@ func BenchmarkWrite(b *testing.B) {
 			r := headers.Response{Header: http.Header{}, At: noon, Memory: new(memory)}
 			b.ReportAllocs()
 			for b.Loop() {
-				w.Write(r, w.items[:1])
+				w.Write(&r, w.items[:1])
 			}
 		})
 	}
