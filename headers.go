@@ -51,11 +51,14 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		it, d := &v.items[i], &v.Decisions[i] // copied field by field, as in charge
 		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
 	}
-	var few [4]headers.Item
-	items := few[:0]
-	if l.o.Headers != headers.None {
-		items = l.show(items, v.items)
+	if l.expose != nil {
+		h[exposeField] = append(h[exposeField], l.expose...)
 	}
+	if l.o.Headers == headers.None && !v.refused {
+		return
+	}
+	var few [4]headers.Item
+	items := l.show(few[:0], v.items)
 	for o := v.outer; o != nil && len(items) > 0; o = verdictOf(o.Context) {
 		items = l.show(items, o.items)
 	}
@@ -67,9 +70,6 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		r.RetryAfter = l.retryAfter(v)
 	}
 	l.writer.Write(&r, items)
-	if l.expose != nil {
-		h[exposeField] = append(h[exposeField], l.expose...)
-	}
 }
 
 const exposeField = "Access-Control-Expose-Headers"
@@ -77,14 +77,13 @@ const exposeField = "Access-Control-Expose-Headers"
 // show appends items in the form of package headers.
 func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
 	for i := range items {
-		it := &items[i]
-		s := headers.Item{Prepared: it.fields, Decision: &it.Decision}
-		if partition := it.rule.PartitionKey; partition != nil && l.o.Headers&headers.IETF != 0 {
-			if s.PartitionKey = partition(it.key); len(s.PartitionKey) > storedkey.Max {
-				s.PartitionKey = ""
+		it, partition := &items[i], ""
+		if l.o.Headers&headers.IETF != 0 && it.rule.PartitionKey != nil {
+			if partition = it.rule.PartitionKey(it.key); len(partition) > storedkey.Max {
+				partition = ""
 			}
 		}
-		shown = append(shown, s)
+		shown = append(shown, headers.Item{Prepared: it.fields, Decision: &it.Decision, PartitionKey: partition})
 	}
 	return shown
 }
