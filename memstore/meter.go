@@ -128,7 +128,7 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 		if sl == nil {
 			if sl = sh.add(id, now, nil); sl == nil {
 				sh.mu.Unlock()
-				return ErrFull
+				return weir.ErrFull
 			}
 		}
 		d.ticks += cost * p.Unit
@@ -164,7 +164,7 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 		return nil
 	}
 	if !s.addAll(t, lanes, now) {
-		return ErrFull
+		return weir.ErrFull
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; t.Charges[i].Cost > 0 {

@@ -81,7 +81,7 @@ func isFull(t *testing.T, s *memstore.Store, key string, costs []int64) bool {
 	tx := weir.Transaction{Charges: []weir.Charge{charge(key, algorithms.GCRA(3, time.Hour), 0)}}
 	for _, tx.Charges[0].Cost = range costs {
 		err := s.Take(t.Context(), &tx)
-		if errors.Is(err, memstore.ErrFull) {
+		if errors.Is(err, weir.ErrFull) {
 			return true
 		}
 		if err != nil {
@@ -110,7 +110,7 @@ func TestFull(t *testing.T) {
 		take(t, s, charge("log", log, 2))
 		full := func(charges ...weir.Charge) {
 			t.Helper()
-			if err := s.Take(t.Context(), &weir.Transaction{Charges: charges}); err != memstore.ErrFull {
+			if err := s.Take(t.Context(), &weir.Transaction{Charges: charges}); err != weir.ErrFull {
 				t.Errorf("got error %v, want ErrFull, for %v", err, charges)
 			}
 		}

@@ -1,15 +1,12 @@
 package tally
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/memstore"
 )
 
-// causes are those of weir.Cause, and "full": a memstore.ErrFull, which needs another
-// remedy than other causes of weir.ErrBusy.
+// causes are those of weir.Cause. The first stands for any that is not listed.
 var causes = [...]string{"error", "busy", "full", "limit", "open", "timeout", "unusable"}
 
 // outcomes are what happens to a request that could not be decided.
@@ -25,11 +22,7 @@ func (t *Tally) observeError(e *weir.Event) {
 	case e.Passed:
 		outcome = passed
 	}
-	cause := weir.Cause(e.Err)
-	if errors.Is(e.Err, memstore.ErrFull) && cause == "busy" {
-		cause = "full"
-	}
-	t.undecided[max(0, slices.Index(causes[:], cause))][outcome].Add(1)
+	t.undecided[max(0, slices.Index(causes[:], weir.Cause(e.Err)))][outcome].Add(1)
 }
 
 // EachError calls f for each cause and outcome with the number of requests that could not

@@ -116,9 +116,9 @@ func TestErrors(t *testing.T) {
 		event weir.Event
 		want  string
 	}{
-		{weir.Event{Err: memstore.ErrFull}, "full refused"},
-		{weir.Event{Err: errors.Join(errors.New("down"), memstore.ErrFull)}, "full refused"},
-		{weir.Event{Err: errors.Join(weir.ErrUnusable, memstore.ErrFull)}, "unusable refused"},
+		{weir.Event{Err: weir.ErrFull}, "full refused"},
+		{weir.Event{Err: errors.Join(errors.New("down"), weir.ErrFull)}, "full refused"},
+		{weir.Event{Err: errors.Join(weir.ErrUnusable, weir.ErrFull)}, "unusable refused"},
 		{weir.Event{Err: weir.ErrBusy, Passed: true}, "busy passed"},
 		{weir.Event{Err: weir.ErrOpen, Passed: true}, "open passed"},
 		{weir.Event{Err: os.ErrDeadlineExceeded, Passed: true}, "timeout passed"},
@@ -167,7 +167,7 @@ func TestStoresOf(t *testing.T) {
 	inner := stack{of: []weir.Store{fallback, breaker, gone}}
 	stores := tally.StoresOf([]weir.Store{stack{of: []weir.Store{inner, other}}, breaker, inner, nil})
 	active, decided, ok := stores.Fallbacks()
-	if want := map[string]int64{"busy": 3, "unusable": 0, "open": 0, "timeout": 0, "error": 0}; !ok || active != 1 || !maps.Equal(decided, want) {
+	if want := map[string]int64{"busy": 3, "unusable": 0, "full": 0, "open": 0, "timeout": 0, "error": 0}; !ok || active != 1 || !maps.Equal(decided, want) {
 		t.Errorf("got %d active, %v, %v; want 1, %v, true", active, decided, ok, want)
 	}
 	if open, refused, ok := stores.Breakers(); open != 0 || refused != 0 || !ok {

@@ -57,7 +57,7 @@ type failingStore struct {
 
 func (s *failingStore) Take(ctx context.Context, t *weir.Transaction) error {
 	if s.fails.Load() {
-		return [...]error{weir.ErrBusy, weir.ErrUnusable, memstore.ErrFull}[s.n.Add(1)%3]
+		return [...]error{weir.ErrBusy, weir.ErrUnusable, weir.ErrFull}[s.n.Add(1)%3]
 	}
 	return s.Store.Take(ctx, t)
 }
