@@ -19,8 +19,7 @@ type Event struct {
 	// process knows of, the store was not asked, and the Transaction has no Charges.
 	Transaction *Transaction
 
-	// Refusal is the Refusal of the Transaction: why the request was refused, by which
-	// rule, and for how long. If Refusal is zero, the request was not refused. In an event
+	// Refusal says why the request was refused, by which rule, and for how long. If Refusal is zero, the request was not refused. In an event
 	// with Shadow, Refusal says why the request would have been refused.
 	Refusal Refusal
 
@@ -91,10 +90,9 @@ func (l *Limiter) tellObserver(v *verdict, e *Event) {
 		case e.Shadow: // its rules refuse nothing
 			what = []any{"shadow", true}
 		}
-		log.warn(v.Context, "decide", e.Transaction.Refusal.Rule, e.Err, what...)
+		log.warn(v.Context, "decide", e.Refusal.Rule, e.Err, what...)
 	}
 	if l.o.Observe != nil {
-		e.Refusal = e.Transaction.Refusal
 		l.o.Observe(*e)
 	}
 }
