@@ -43,7 +43,7 @@ func transport(t *testing.T, l *weir.Limiter, o weir.TransportOptions) http.Roun
 // noOverrides has no overrides. With Overrides a rule may have limits that refuse nothing.
 func noOverrides(string) ([]weir.Limit, bool) { return nil, false }
 
-func isOpen(store weir.Store) bool { return store.(interface{ Open() bool }).Open() }
+func isOpen(store weir.Store) bool { return store.(*weir.BreakerStore).Stats().Open }
 
 // reserve reserves a turn that begins within maxWait.
 func reserve(t *testing.T, store weir.Store, maxWait time.Duration, charges ...weir.Charge) *weir.Reservation {

@@ -74,8 +74,7 @@ func (r *replica) onChange(open bool, err error) {
 // asked returns for how many requests the replica has called Redis, including calls that
 // failed. It computes this from the counts that the stores keep for metrics.
 func (r *replica) asked() int {
-	_, misses := r.hybrid.Stats()
-	return int(misses) - int(r.breaker.Refused())
+	return int(r.hybrid.Stats().Misses - r.breaker.Stats().Refused)
 }
 
 func main() {

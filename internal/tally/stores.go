@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/lease"
 )
 
 // Stores has the decorators that count what they do: Hybrid, lease.Store, Breaker and
@@ -41,22 +40,18 @@ type Served struct {
 
 // Served returns how many decisions the stores have made, added up by kind.
 func (s Stores) Served() (sums []Served) {
-	add := func(kind string, hits, misses uint64) {
+	add := func(kind string, hits, misses int64) {
 		i := slices.IndexFunc(sums, func(s Served) bool { return s.Kind == kind })
 		if i < 0 {
 			i, sums = len(sums), append(sums, Served{Kind: kind})
 		}
-		sums[i].Hits += int64(hits)
-		sums[i].Misses += int64(misses)
+		sums[i].Hits += hits
+		sums[i].Misses += misses
 	}
 	for _, store := range s {
-		switch store := store.(type) {
-		case interface{ Stats() (hits, misses uint64) }:
-			hits, misses := store.Stats()
-			add("hybrid", hits, misses)
-		case interface{ Stats() lease.Stats }:
+		if store, ok := store.(interface{ Stats() weir.CacheStats }); ok {
 			st := store.Stats()
-			add("lease", st.Hits, st.Misses)
+			add(st.Kind, st.Hits, st.Misses)
 		}
 	}
 	return sums
@@ -66,18 +61,16 @@ func (s Stores) Served() (sums []Served) {
 // refused while open. ok is false if there is no breaker.
 func (s Stores) Breakers() (open, refused int64, ok bool) {
 	for _, store := range s {
-		b, is := store.(interface {
-			Open() bool
-			Refused() int64
-		})
+		b, is := store.(interface{ Stats() weir.BreakerStats })
 		if !is {
 			continue
 		}
 		ok = true
-		if b.Open() {
+		st := b.Stats()
+		if st.Open {
 			open++
 		}
-		refused += b.Refused()
+		refused += st.Refused
 	}
 	return open, refused, ok
 }
