@@ -25,13 +25,11 @@ func (t *Tally) observeError(e *weir.Event) {
 	t.undecided[max(0, slices.Index(causes[:], weir.Cause(e.Err)))][outcome].Add(1)
 }
 
-// EachError calls f for each cause and outcome with the number of requests that could not
-// be decided. It calls f for a number of 0 too, because an alert must see the first error
-// as a change.
-func (t *Tally) EachError(f func(cause, outcome string, n int64)) {
+// readErrors emits numbers of 0 too, because an alert must see the first error as a change.
+func (t *Tally) readErrors(emit Emit) {
 	for i := range t.undecided {
 		for j := range t.undecided[i] {
-			f(causes[i], outcomes[j], t.undecided[i][j].Load())
+			emit(t.undecided[i][j].Load(), causes[i], outcomes[j])
 		}
 	}
 }
