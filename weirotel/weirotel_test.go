@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -148,7 +147,7 @@ func instruments(t *testing.T, reader metric.Reader) map[string]string {
 		}
 		names := []string{}
 		for _, kv := range labels.ToSlice() {
-			names = append(names, strings.TrimPrefix(string(kv.Key), "weir."))
+			names = append(names, string(kv.Key))
 		}
 		list[m.Name] = fmt.Sprint(kind, m.Unit, names, m.Description)
 	}
@@ -160,8 +159,12 @@ func instruments(t *testing.T, reader metric.Reader) map[string]string {
 func TestTable(t *testing.T) {
 	want := map[string]string{}
 	for _, m := range append(tally.New().Metrics(), tally.FileMetrics(nil)...) {
-		slices.Sort(m.Labels)
-		want[m.Otel] = fmt.Sprint(m.Kind, m.Unit, m.Labels, m.Help)
+		attributes := []string{}
+		for _, label := range m.Labels {
+			attributes = append(attributes, "weir."+label)
+		}
+		slices.Sort(attributes)
+		want[m.Otel] = fmt.Sprint(m.Kind, m.Unit, attributes, m.Help)
 	}
 	reader := metric.NewManualReader()
 	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
