@@ -49,7 +49,7 @@ func causeOf(err error) int {
 		return causeOpen
 	case isTimeout(err):
 		return causeTimeout
-	case errors.Is(err, errLimitsFor):
+	case errors.Is(err, ErrLimit):
 		return causeLimit
 	}
 	return causeError
