@@ -61,7 +61,7 @@ func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 // CacheStats are what a store has counted that decides from memory if it can, and otherwise
 // calls the next store. The hit rate is Hits / (Hits + Misses).
 type CacheStats struct {
-	Kind   string // "hybrid" or "lease"
+	Kind   string // "hybrid" or "lease": the label kind of metrics
 	Hits   int64  // transactions decided from memory
 	Misses int64  // transactions sent to the next store
 }

@@ -30,9 +30,10 @@ type Collector struct {
 	histograms []*tally.Histogram
 }
 
-// New returns a Collector. It also exports the metrics of each store in stores that Hybrid,
-// Breaker, Fallback or lease.New returned, and of each store in a stack, which has a method
-// Stores() []weir.Store. It ignores other stores.
+// New returns a Collector. It also exports the metrics of each store in stores whose method
+// Stats returns weir.CacheStats, weir.BreakerStats or weir.FallbackStats, as the stores of
+// Hybrid, lease.New, Breaker and Fallback do, and of each such store in a stack, which has a
+// method Stores() []weir.Store. It ignores other stores.
 func New(stores ...weir.Store) *Collector {
 	c := &Collector{tally: tally.New(stores...)}
 	c.collector = newCollector(c.tally.Metrics())

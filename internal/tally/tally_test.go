@@ -137,6 +137,7 @@ func TestErrors(t *testing.T) {
 		{weir.Event{Err: os.ErrDeadlineExceeded, Passed: true}, "timeout passed"},
 		{weir.Event{Err: errors.New("down"), Passed: true}, "error passed"},
 		{weir.Event{Err: errors.New("down"), Shadow: true}, "error shadow"},
+		{weir.Event{Err: weir.ErrLimit}, "limit refused"},
 		{weir.Event{}, "error refused"},
 	} {
 		e.event.Transaction, e.event.Refusal = &weir.Transaction{}, weir.Refusal{Reason: weir.ReasonError}
