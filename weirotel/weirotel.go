@@ -24,8 +24,8 @@ import (
 
 // New returns a function for Observe of weir.Options that counts events with instruments
 // of the meter. Several Limiters may share that function. The metrics include those of each
-// store in stores whose method Stats returns weir.CacheStats, weir.BreakerStats or
-// weir.FallbackStats, as the stores of Hybrid, lease.New, Breaker and Fallback do, and of each
+// store in stores whose method Stats returns quota.CacheStats, quota.BreakerStats or
+// quota.FallbackStats, as the stores of Hybrid, lease.New, Breaker and Fallback do, and of each
 // such store in a stack, which has a method Stores() []weir.Store. Other stores are ignored.
 // New returns the errors of the meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {

@@ -31,7 +31,7 @@ type Collector struct {
 }
 
 // New returns a Collector. It also exports the metrics of each store in stores whose method
-// Stats returns weir.CacheStats, weir.BreakerStats or weir.FallbackStats, as the stores of
+// Stats returns quota.CacheStats, quota.BreakerStats or quota.FallbackStats, as the stores of
 // Hybrid, lease.New, Breaker and Fallback do, and of each such store in a stack, which has a
 // method Stores() []weir.Store. It ignores other stores.
 func New(stores ...weir.Store) *Collector {

@@ -4,9 +4,10 @@ import (
 	"slices"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
-// causes are those of weir.Cause. The first stands for any that is not listed.
+// causes are those of quota.Cause. The first stands for any that is not listed.
 var causes = [...]string{"error", "busy", "full", "limit", "open", "timeout", "unusable"}
 
 // outcomes are what happens to a request that could not be decided.
@@ -22,7 +23,7 @@ func (t *Tally) observeError(e *weir.Event) {
 	case e.Passed:
 		outcome = passed
 	}
-	t.undecided[max(0, slices.Index(causes[:], weir.Cause(e.Err)))][outcome].Add(1)
+	t.undecided[max(0, slices.Index(causes[:], quota.Cause(e.Err)))][outcome].Add(1)
 }
 
 // readErrors emits numbers of 0 too, because an alert must see the first error as a change.

@@ -3,7 +3,7 @@ package tally
 import (
 	"strings"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/watch"
 )
 
@@ -68,18 +68,18 @@ func (t *Tally) Metrics() []Metric {
 		histogram("weir_store_seconds", "weir.store.duration", "How long the store took to decide, in seconds.",
 			1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1),
 		counter("weir_served_total", "weir.served", "{decision}", "Decisions of Hybrid and leases, made in memory or by the store behind them.",
-			readStats(t.stores, func(s weir.CacheStats, emit Emit) {
+			readStats(t.stores, func(s quota.CacheStats, emit Emit) {
 				emit(s.Hits, s.Kind, "memory")
 				emit(s.Misses, s.Kind, "store")
 			}), "kind", "from"),
 		gauge("weir_breaker_open", "weir.breaker.open", "{breaker}", "Number of open breakers.",
-			readStats(t.stores, func(s weir.BreakerStats, emit Emit) { emit(number(s.Open)) })),
+			readStats(t.stores, func(s quota.BreakerStats, emit Emit) { emit(number(s.Open)) })),
 		counter("weir_breaker_refused_total", "weir.breaker.refused", "{decision}", "Decisions for which an open breaker did not call its store.",
-			readStats(t.stores, func(s weir.BreakerStats, emit Emit) { emit(s.Refused) })),
+			readStats(t.stores, func(s quota.BreakerStats, emit Emit) { emit(s.Refused) })),
 		gauge("weir_fallback_active", "weir.fallback.active", "{fallback}", "Number of fallbacks whose second store decides now.",
-			readStats(t.stores, func(s weir.FallbackStats, emit Emit) { emit(number(s.Active)) })),
+			readStats(t.stores, func(s quota.FallbackStats, emit Emit) { emit(number(s.Active)) })),
 		counter("weir_fallback_decisions_total", "weir.fallback.decisions", "{decision}", "Decisions of the second stores of fallbacks, by why the first did not decide.",
-			readStats(t.stores, func(s weir.FallbackStats, emit Emit) {
+			readStats(t.stores, func(s quota.FallbackStats, emit Emit) {
 				for cause, n := range s.Decided {
 					emit(n, cause)
 				}
@@ -107,7 +107,7 @@ func FileMetrics(file watch.File) []Metric {
 
 // readStats returns a Read of the stores whose Stats are an S. It adds up the numbers that have
 // the same values of labels, which have no space.
-func readStats[S any](stores []weir.Store, read func(s S, emit Emit)) Read {
+func readStats[S any](stores []quota.Store, read func(s S, emit Emit)) Read {
 	return func(emit Emit) {
 		sums := map[string]int64{}
 		for _, store := range stores {

@@ -4,21 +4,21 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // storesOf returns stores, each once, and in place of a store that is a stack of stores,
 // which has a method Stores, the stores of the stack.
-func storesOf(stores []weir.Store) (all []weir.Store) {
+func storesOf(stores []quota.Store) (all []quota.Store) {
 	for _, s := range stores {
-		if stack, ok := s.(interface{ Stores() []weir.Store }); ok {
+		if stack, ok := s.(interface{ Stores() []quota.Store }); ok {
 			all = append(all, storesOf(stack.Stores())...)
 			continue
 		}
 		all = append(all, s)
 	}
 	seen := map[any]bool{}
-	return slices.DeleteFunc(all, func(s weir.Store) bool {
+	return slices.DeleteFunc(all, func(s quota.Store) bool {
 		if !reflect.ValueOf(s).Comparable() {
 			return false
 		}

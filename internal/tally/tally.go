@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 func mode(shadow bool) string {
@@ -30,7 +31,7 @@ func (c *counts) units() int64 { return c.allowed.Load() + c.delayed.Load() + c.
 
 // A Tally counts events. The zero Tally is ready to use.
 type Tally struct {
-	stores []weir.Store
+	stores []quota.Store
 
 	unlimited atomic.Int64 // requests that went on and owed nothing: no rule applied, or the cost was 0
 
@@ -45,7 +46,7 @@ type Tally struct {
 // New returns a Tally that also has the metrics of stores, each once, and of the stores of a
 // stack, which has a method Stores. A store has metrics if its method Stats returns a struct
 // that Metrics reads.
-func New(stores ...weir.Store) *Tally { return &Tally{stores: storesOf(stores)} }
+func New(stores ...quota.Store) *Tally { return &Tally{stores: storesOf(stores)} }
 
 // Most is the largest number of limits, because LimitsFor may return any number of
 // different limits. Further limits are counted together, as the limit Other.
@@ -119,7 +120,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *counts) {
 }
 
 // spend counts a charge that has spent its units.
-func (c *counts) spend(charge *weir.Charge, d *weir.Decision, delayed bool) {
+func (c *counts) spend(charge *quota.Charge, d *quota.Decision, delayed bool) {
 	if delayed {
 		c.delayed.Add(1)
 	} else {
@@ -150,7 +151,7 @@ func (t *Tally) readLimits(read func(n *counts, emit Emit)) Read {
 		t.limits.each(func(k key, n *counts) {
 			name := k.name
 			if name == "" && k.rule != "" {
-				name = (&weir.Limit{Period: k.period}).StoredName()
+				name = (&quota.Limit{Period: k.period}).StoredName()
 			}
 			read(n, func(n int64, values ...string) { emit(n, append([]string{k.rule, name, mode(k.shadow)}, values...)...) })
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/seed83679106/weir/internal/tally"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // numbers returns the numbers of a metric, by the values of its labels.
@@ -39,9 +40,9 @@ func numbers(t *testing.T, c *tally.Tally, name string) map[string]int64 {
 // TestNameless: a limit without a name is counted under its period.
 func TestNameless(t *testing.T) {
 	var c tally.Tally
-	c.Observe(&weir.Event{Transaction: &weir.Transaction{
-		Charges:   []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
-		Decisions: []weir.Decision{{Allowed: true}},
+	c.Observe(&weir.Event{Transaction: &quota.Transaction{
+		Charges:   []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
+		Decisions: []quota.Decision{{Allowed: true}},
 	}})
 	if got, want := numbers(t, &c, "weir_units_total"), map[string]int64{"api 1m enforced": 1}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -52,9 +53,9 @@ func TestNameless(t *testing.T) {
 // has spent a unit, even if all limits have room.
 func TestPauses(t *testing.T) {
 	limit := algorithms.GCRA(9, time.Minute)
-	tx := &weir.Transaction{
-		Charges:   []weir.Charge{{Rule: "partner", Limit: limit, Cost: 1}, {Rule: "all", Limit: limit, Cost: 1}},
-		Decisions: []weir.Decision{{Allowed: true}, {Allowed: true}},
+	tx := &quota.Transaction{
+		Charges:   []quota.Charge{{Rule: "partner", Limit: limit, Cost: 1}, {Rule: "all", Limit: limit, Cost: 1}},
+		Decisions: []quota.Decision{{Allowed: true}, {Allowed: true}},
 	}
 	var c tally.Tally
 	c.Observe(&weir.Event{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonPause, Rule: "partner", RetryAfter: time.Second}})
@@ -78,8 +79,8 @@ func TestNear(t *testing.T) {
 	} {
 		var c tally.Tally
 		limit := algorithms.GCRA(tt.quota, time.Minute).WithBurst(tt.burst)
-		c.Observe(&weir.Event{Transaction: &weir.Transaction{
-			Charges: []weir.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Decisions: []weir.Decision{{Allowed: true, Remaining: tt.remaining}},
+		c.Observe(&weir.Event{Transaction: &quota.Transaction{
+			Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Decisions: []quota.Decision{{Allowed: true, Remaining: tt.remaining}},
 		}})
 		if got := numbers(t, &c, "weir_near_limit_total")["api 1m enforced"]; got != tt.near {
 			t.Errorf("%d of %d left: got %d near, want %d", tt.remaining, max(tt.quota, tt.burst), got, tt.near)
@@ -90,20 +91,20 @@ func TestNear(t *testing.T) {
 // TestRequests: a request counts once, however many limits it is charged under, and a
 // request that only rules in shadow decide does not count.
 func TestRequests(t *testing.T) {
-	limit, decisions := algorithms.GCRA(9, time.Minute), []weir.Decision{{Allowed: true}, {Allowed: true}}
-	charges := []weir.Charge{{Rule: "a", Limit: limit, Cost: 3}, {Rule: "b", Limit: limit, Cost: 1}}
-	tx := &weir.Transaction{Charges: charges, Decisions: decisions}
-	free := &weir.Transaction{Charges: []weir.Charge{{Rule: "a", Limit: limit}}, Decisions: decisions[:1]}
+	limit, decisions := algorithms.GCRA(9, time.Minute), []quota.Decision{{Allowed: true}, {Allowed: true}}
+	charges := []quota.Charge{{Rule: "a", Limit: limit, Cost: 3}, {Rule: "b", Limit: limit, Cost: 1}}
+	tx := &quota.Transaction{Charges: charges, Decisions: decisions}
+	free := &quota.Transaction{Charges: []quota.Charge{{Rule: "a", Limit: limit}}, Decisions: decisions[:1]}
 	var c tally.Tally
 	for _, e := range []weir.Event{
 		{Transaction: tx},
 		{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "b"}},
 		{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}, BanBegan: true},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: weir.ErrBusy},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: weir.ErrBusy, Shadow: true},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: quota.ErrBusy},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: quota.ErrBusy, Shadow: true},
 		{Transaction: free},
-		{Transaction: &weir.Transaction{}},
+		{Transaction: &quota.Transaction{}},
 		{Transaction: tx, Shadow: true, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "a"}},
 	} {
 		c.Observe(&e)
@@ -129,18 +130,18 @@ func TestErrors(t *testing.T) {
 		event weir.Event
 		want  string
 	}{
-		{weir.Event{Err: weir.ErrFull}, "full refused"},
-		{weir.Event{Err: errors.Join(errors.New("down"), weir.ErrFull)}, "full refused"},
-		{weir.Event{Err: errors.Join(weir.ErrUnusable, weir.ErrFull)}, "unusable refused"},
-		{weir.Event{Err: weir.ErrBusy, Passed: true}, "busy passed"},
-		{weir.Event{Err: weir.ErrOpen, Passed: true}, "open passed"},
+		{weir.Event{Err: quota.ErrFull}, "full refused"},
+		{weir.Event{Err: errors.Join(errors.New("down"), quota.ErrFull)}, "full refused"},
+		{weir.Event{Err: errors.Join(quota.ErrUnusable, quota.ErrFull)}, "unusable refused"},
+		{weir.Event{Err: quota.ErrBusy, Passed: true}, "busy passed"},
+		{weir.Event{Err: quota.ErrOpen, Passed: true}, "open passed"},
 		{weir.Event{Err: os.ErrDeadlineExceeded, Passed: true}, "timeout passed"},
 		{weir.Event{Err: errors.New("down"), Passed: true}, "error passed"},
 		{weir.Event{Err: errors.New("down"), Shadow: true}, "error shadow"},
-		{weir.Event{Err: weir.ErrLimit}, "limit refused"},
+		{weir.Event{Err: quota.ErrLimit}, "limit refused"},
 		{weir.Event{}, "error refused"},
 	} {
-		e.event.Transaction, e.event.Refusal = &weir.Transaction{}, weir.Refusal{Reason: weir.ReasonError}
+		e.event.Transaction, e.event.Refusal = &quota.Transaction{}, weir.Refusal{Reason: weir.ReasonError}
 		for range 1 << i {
 			c.Observe(&e.event)
 		}
@@ -156,31 +157,31 @@ func TestErrors(t *testing.T) {
 
 // A stack is a store of stores.
 type stack struct {
-	weir.Store
-	of []weir.Store
+	quota.Store
+	of []quota.Store
 }
 
-func (s stack) Stores() []weir.Store { return s.of } // s is not comparable
+func (s stack) Stores() []quota.Store { return s.of } // s is not comparable
 
 // TestStores: the stores of a stack are counted, each once, and those of one kind together.
 // Stores that count nothing are ignored.
 func TestStores(t *testing.T) {
-	down := failing(func() error { return weir.ErrBusy })
-	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
-	open := weir.Breaker(failing(func() error { return errors.New("down") }), weir.BreakerOptions{Failures: 1, Logger: slog.New(slog.DiscardHandler)})
-	fallback, other := weir.Fallback(down, breaker), weir.Fallback(down, down)
+	down := failing(func() error { return quota.ErrBusy })
+	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
+	open := quota.Breaker(failing(func() error { return errors.New("down") }), quota.BreakerOptions{Failures: 1, Logger: slog.New(slog.DiscardHandler)})
+	fallback, other := quota.Fallback(down, breaker), quota.Fallback(down, down)
 	fallback.Logger = slog.New(slog.DiscardHandler)
 	other.Logger = fallback.Logger
-	hybrid, leases := weir.Hybrid(breaker, 0), lease.New(breaker, lease.Options{})
-	charge := weir.Charge{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}
+	hybrid, leases := quota.Hybrid(breaker, 0), lease.New(breaker, lease.Options{})
+	charge := quota.Charge{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}
 	for range 3 {
-		for _, store := range []weir.Store{fallback, open, hybrid, leases} {
-			weir.Allow(t.Context(), store, charge)
+		for _, store := range []quota.Store{fallback, open, hybrid, leases} {
+			quota.Allow(t.Context(), store, charge)
 		}
 	}
-	weir.Allow(t.Context(), other, charge)
-	inner := stack{of: []weir.Store{fallback, breaker, down, hybrid, leases}}
-	c := tally.New(stack{of: []weir.Store{inner, other}}, breaker, inner, nil, open)
+	quota.Allow(t.Context(), other, charge)
+	inner := stack{of: []quota.Store{fallback, breaker, down, hybrid, leases}}
+	c := tally.New(stack{of: []quota.Store{inner, other}}, breaker, inner, nil, open)
 	for name, want := range map[string]map[string]int64{
 		"weir_breaker_open":             {"": 1},
 		"weir_breaker_refused_total":    {"": 2},
@@ -200,14 +201,14 @@ func TestStores(t *testing.T) {
 // failing is a store that is not comparable, and fails.
 type failing func() error
 
-func (f failing) Take(context.Context, *weir.Transaction) error { return f() }
+func (f failing) Take(context.Context, *quota.Transaction) error { return f() }
 
 // TestObserveAllocates: Observe allocates nothing, even if a rule has many limits without a
 // name.
 func TestObserveAllocates(t *testing.T) {
 	var c tally.Tally
-	e := weir.Event{Transaction: &weir.Transaction{
-		Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}}, Decisions: []weir.Decision{{}},
+	e := weir.Event{Transaction: &quota.Transaction{
+		Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}}, Decisions: []quota.Decision{{}},
 	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "api"}}
 	for i := range 2 * tally.Most {
 		e.Transaction.Charges[0].Limit.Period = time.Duration(i+1) * time.Second
@@ -233,8 +234,8 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			for i := range events {
 				limit := algorithms.GCRA(9, time.Duration(1+(g+i)%5)*time.Second)
-				c.Observe(&weir.Event{Transaction: &weir.Transaction{
-					Charges: []weir.Charge{{Rule: "api", Limit: limit, Cost: 3}}, Decisions: []weir.Decision{{Allowed: i%2 == 0}},
+				c.Observe(&weir.Event{Transaction: &quota.Transaction{
+					Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 3}}, Decisions: []quota.Decision{{Allowed: i%2 == 0}},
 				}, Refusal: weir.Refusal{Reason: weir.Reason(i % 2), Rule: "api"}})
 			}
 		})
