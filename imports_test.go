@@ -13,7 +13,7 @@ import (
 // http.DefaultServeMux. Package weirchi imports all of them.
 func TestImports(t *testing.T) {
 	const module = "github.com/seed83679106/weir"
-	for _, pkg := range []string{"", "/stack", "/keys", "/config", "/admin", "/watch"} {
+	for _, pkg := range []string{"", "/keys", "/config", "/admin", "/watch"} {
 		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
 		if err != nil {
 			t.Fatal(err)
@@ -33,7 +33,7 @@ func TestImports(t *testing.T) {
 // TestImportsNoHTTP: who limits work that is not HTTP compiles no net/http, and not this package.
 func TestImportsNoHTTP(t *testing.T) {
 	const module = "github.com/seed83679106/weir"
-	for _, pkg := range []string{"/quota", "/algorithms", "/memstore", "/redisstore", "/lease", "/credit", "/regions", "/storetest"} {
+	for _, pkg := range []string{"/quota", "/algorithms", "/memstore", "/redisstore", "/lease", "/credit", "/regions", "/storetest", "/stack"} {
 		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
 		if err != nil {
 			t.Fatal(err)
@@ -66,6 +66,24 @@ func TestImportsFew(t *testing.T) {
 	}
 	if want := []string(nil); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestImportsOfMetrics: a program that exports metrics links no store for their sake.
+func TestImportsOfMetrics(t *testing.T) {
+	const module = "github.com/seed83679106/weir"
+	out, err := exec.Command("go", "list", "-deps", module+"/internal/tally").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	for _, store := range []string{"/memstore", "/redisstore", "/lease", "/regions", "/credit", "/stack"} {
+		if slices.Contains(deps, module+store) {
+			t.Errorf("internal/tally imports %s", store)
+		}
+	}
+	if !slices.Contains(deps, module+"/watch") {
+		t.Fatalf("got %d packages without watch, want all that internal/tally imports", len(deps))
 	}
 }
 
