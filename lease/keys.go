@@ -1,13 +1,13 @@
 package lease
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/compare"
 )
 
 // A lease counts the calls with one list of charges, and holds units for later calls.
@@ -92,7 +92,7 @@ func (s *shard) makeRoom(now, ttl int64) bool {
 func leasable(t *weir.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
-		if !ok || !reflect.ValueOf(a).Comparable() {
+		if !ok || !compare.Can(a) {
 			return false
 		}
 	}

@@ -2,12 +2,12 @@ package redisstore
 
 import (
 	"context"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -73,7 +73,7 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 func (c *call) joins(t *weir.Transaction) bool {
 	return atOnce(c.ts[0]) && atOnce(t) && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)
-		return !ok || !reflect.ValueOf(a).Comparable() || c.Cost < 0 || c.Key != t.Charges[0].Key
+		return !ok || !compare.Can(a) || c.Cost < 0 || c.Key != t.Charges[0].Key
 	}) && slices.Equal(t.Charges, c.ts[0].Charges)
 }
 

@@ -1,10 +1,10 @@
 package tally
 
 import (
-	"reflect"
 	"slices"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/lease"
 )
 
@@ -24,7 +24,7 @@ func StoresOf(stores []weir.Store) (all Stores) {
 	}
 	seen := map[any]bool{}
 	return slices.DeleteFunc(all, func(s weir.Store) bool {
-		if !reflect.ValueOf(s).Comparable() {
+		if !compare.Can(s) {
 			return false
 		}
 		twice := seen[s]
