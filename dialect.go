@@ -69,19 +69,36 @@ const withTexts = IETF | Draft07 | OpenAI | Anthropic
 type triple struct {
 	dialect Dialect
 	*fields.Triple
+	named map[string]*fields.Triple // by unit, if each unit has fields of its own
+}
+
+// of returns the triple for a unit. Only an outer Limiter has units that t was not made for.
+func (t *triple) of(unit string) *fields.Triple {
+	if named := t.named[unit]; named != nil {
+		return named
+	}
+	named := t.Named(unit)
+	return &named
 }
 
 var triples = [...]triple{
-	{XRateLimit | GitHub, &fields.XRateLimit},
-	{Draft06, &fields.Draft06},
-	{OpenAI, &fields.OpenAI},
-	{Anthropic, &fields.Anthropic},
-	{Twitter, &fields.Twitter},
+	{dialect: XRateLimit | GitHub, Triple: &fields.XRateLimit},
+	{dialect: Draft06, Triple: &fields.Draft06},
+	{dialect: OpenAI, Triple: &fields.OpenAI},
+	{dialect: Anthropic, Triple: &fields.Anthropic},
+	{dialect: Twitter, Triple: &fields.Twitter},
 }
 
-// triples returns the triples that d sends.
-func (d Dialect) triples() []triple {
-	return slices.DeleteFunc(slices.Clone(triples[:]), func(t triple) bool { return d&t.dialect == 0 })
+// triples returns the triples that d sends, with the names of their fields for the units.
+func (d Dialect) triples(units []string) []triple {
+	sent := slices.DeleteFunc(slices.Clone(triples[:]), func(t triple) bool { return d&t.dialect == 0 })
+	for i := range sent {
+		sent[i].named = map[string]*fields.Triple{}
+		for _, unit := range units {
+			sent[i].named[unit] = sent[i].of(unit)
+		}
+	}
+	return sent
 }
 
 const exposeField = "Access-Control-Expose-Headers"
@@ -103,9 +120,9 @@ func (d Dialect) validate() error {
 // scripts from another origin only if the field is listed.
 func (d Dialect) exposed(units []string) string {
 	names := []string{fields.RetryAfter}
-	for _, t := range d.triples() {
+	for _, t := range d.triples(units) {
 		for _, unit := range units {
-			named := t.Named(unit)
+			named := t.of(unit)
 			names = append(names, named.Limit, named.Remaining, named.Reset)
 			if t.dialect&perUnit == 0 {
 				break

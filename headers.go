@@ -2,7 +2,6 @@ package weir
 
 import (
 	"encoding/base64"
-	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"net/http"
@@ -64,7 +63,7 @@ type fieldWriter struct {
 // A text is room for the values of one response.
 type text struct {
 	values [3]string
-	buf    [32]byte
+	buf    [48]byte
 }
 
 // room makes w.told, a verdict with room for values. If the next handler needs no verdict,
@@ -125,8 +124,7 @@ func (w *fieldWriter) write(d Dialect, triples []triple, items []item, at time.T
 		}
 		for j := range items {
 			if it := tightest(items, items[j].rule.Unit); it != nil && firstOfUnit(items, j) {
-				named := t.Named(it.rule.Unit)
-				w.writeTriple(&named, it, at)
+				w.writeTriple(t.of(it.rule.Unit), it, at)
 			}
 		}
 	}
@@ -180,7 +178,12 @@ func (w *fieldWriter) writeRest(d Dialect, it *item) {
 	}
 	if d&Draft07 != 0 {
 		start := len(w.buf)
-		w.buf = fmt.Appendf(w.buf, fields.LimitMember+"=%d, "+fields.RemainingMember+"=%d, "+fields.ResetMember+"=%d", it.capacity, it.Remaining, ceilSeconds(it.ResetAfter))
+		w.buf = append(w.buf, fields.LimitMember+"="...)
+		w.buf = strconv.AppendInt(w.buf, it.capacity, 10)
+		w.buf = append(w.buf, ", "+fields.RemainingMember+"="...)
+		w.buf = strconv.AppendInt(w.buf, it.Remaining, 10)
+		w.buf = append(w.buf, ", "+fields.ResetMember+"="...)
+		w.buf = strconv.AppendInt(w.buf, ceilSeconds(it.ResetAfter), 10)
 		w.set(fields.RateLimit, start)
 	}
 }

@@ -123,7 +123,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store, unpaid: unpaid(store), o: o, triples: o.Headers.triples(), log: errorLog{logger: o.Logger}, passed: errorLog{logger: o.Logger}, instant: isInstant(store)}
+	l := &Limiter{store: store, unpaid: unpaid(store), o: o, log: errorLog{logger: o.Logger}, passed: errorLog{logger: o.Logger}, instant: isInstant(store)}
 	names := map[string]bool{}
 	var units []string
 	for i := range o.Rules {
@@ -142,6 +142,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.jitters = l.jitters || r.RetryJitter > 0
 		units = append(units, r.Unit)
 	}
+	l.triples = o.Headers.triples(units)
 	if o.ExposeHeaders {
 		l.expose = []string{o.Headers.exposed(units)}
 	}

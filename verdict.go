@@ -9,7 +9,7 @@ import (
 
 // A verdict is what a Limiter decides about a request. Most verdicts are recycled with
 // their inquiries. The context of the next handler is a copy of the verdict without the
-// inquiry. A copy for one limit has 160 bytes, and 80 more if it holds texts of header
+// inquiry. A copy for one limit has 160 bytes, and 96 more if it holds texts of header
 // fields. FromContext makes a Transaction of the items of the copy.
 type verdict struct {
 	context.Context
