@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -58,11 +59,11 @@ func (l *errorLog) warn(ctx context.Context, task, rule string, err error, attrs
 	if !ok {
 		return
 	}
-	cause, level := causeOf(err), slog.LevelWarn
-	if cause == causeUnusable {
+	level := slog.LevelWarn
+	if errors.Is(err, ErrUnusable) {
 		level = slog.LevelError
 	}
-	attrs = append([]any{"rule", rule, "err", err, "cause", causes[cause]}, attrs...)
+	attrs = append([]any{"rule", rule, "err", err, "cause", Cause(err)}, attrs...)
 	loggerOr(l.logger).Log(ctx, level, "weir: could not "+task, append(attrs, "unlogged", unlogged)...)
 }
 

@@ -53,7 +53,7 @@ func (o *TransportOptions) complete(l *Limiter) error {
 	for _, r := range l.rules {
 		for _, p := range r.policies {
 			p.limit.Period += o.Buffer
-			if err := p.limit.fault(); err != nil {
+			if err := p.limit.Fault(); err != nil {
 				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
 			}
 		}
@@ -221,7 +221,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 }
 
 // mayRecover reports whether a store that failed with err may decide the same request later.
-func mayRecover(err error) bool { return !errors.Is(err, ErrUnusable) && !errors.Is(err, errLimitsFor) }
+func mayRecover(err error) bool { return !errors.Is(err, ErrUnusable) && !errors.Is(err, ErrLimit) }
 
 // pauseAfter returns how long a request waits after n failures of the store before it asks
 // again: 100 ms, twice as long after each failure, and 2 s at most, less up to a half of it at

@@ -21,7 +21,7 @@ func (e *LimitedError) Error() string {
 			continue
 		}
 		c := &t.Charges[i]
-		if c.Limit.inFlight() {
+		if c.Limit.InFlight() {
 			return fmt.Sprintf("weir: rule %q has as many requests in flight as it may: limit %v", c.Rule, c.Limit)
 		}
 		if d.RetryAfter == Never {

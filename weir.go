@@ -328,6 +328,10 @@ var (
 	// the request (see Options.OnError).
 	ErrUnusable = errors.New("weir: the store cannot work as it is set up")
 
+	// ErrLimit marks an invalid limit that a function returned for a request, so that no
+	// constructor could find it. The store has not failed.
+	ErrLimit = errors.New("LimitsFor or Overrides returned it")
+
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of
 	// the store. The store was not asked, and nothing was spent.
 	ErrOpen = errors.New("weir: the breaker is open")
