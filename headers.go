@@ -293,6 +293,10 @@ func (l *Limiter) writeHeaders(f *fieldWriter) {
 		f.writeRetryAfter(l.o.Headers, wait)
 	}
 	if l.expose != nil {
-		f.h[exposeField] = append(f.h[exposeField], l.expose...)
+		if f.h[exposeField] == nil {
+			f.h[exposeField] = l.expose // has no room, so whoever appends to it copies it
+		} else {
+			f.h[exposeField] = append(f.h[exposeField], l.expose...)
+		}
 	}
 }

@@ -620,6 +620,7 @@ func TestHandlerAllocates(t *testing.T) {
 		{"allowed by three", weir.Options{}, several(1 << 20), 2},
 		{"allowed, observed", observed, several(1 << 20)[:1], 2},
 		{"allowed, without a context", weir.Options{NoFromContext: true}, []weir.Limit{algorithms.GCRA(1<<30, time.Second)}, 0},
+		{"allowed, exposed", weir.Options{ExposeHeaders: true}, several(1 << 20)[:1], 2},
 		{"allowed, Draft07", weir.Options{Headers: weir.Draft07}, several(1 << 20)[:1], 2},
 		{"allowed, OpenAI", weir.Options{Headers: weir.OpenAI}, several(1 << 20)[:1], 2},
 		{"allowed, Anthropic", weir.Options{Headers: weir.Anthropic}, several(1 << 20)[:1], 2},
