@@ -213,7 +213,7 @@ var variants = []variant{
 		request: field("X-Forwarded-For", "203.0.113.9, 198.51.100.7, 10.0.0.2")},
 	{name: "key of 129 bytes, hashed", why: "SHA-256 of three blocks, and a new text", change: byKey(weir.ByHeader("X-Key")), request: field("X-Key", strings.Repeat("k", 129))},
 	{name: "`keys.Hashed`", why: "HMAC-SHA256: four blocks, and a new text", change: byKey(keys.Hashed([]byte("secret"), weir.ByHeader("X-Key"))), request: field("X-Key", "k-1234567890")},
-	{name: "`keys.ByJSON`, 70 bytes", why: "parses the body with encoding/json, and keeps it for the handler", change: byKey(keys.ByJSON("email", 4096)), request: login()},
+	{name: "`keys.ByJSON`, 70 bytes", why: "reads the body, checks that it is JSON, and keeps it for the handler", change: byKey(keys.ByJSON("email", 4096)), request: login()},
 	{name: "`Join` of two keys", why: "a new text", change: byKey(weir.Join(weir.ByIP(), keys.ByMethod()))},
 	{name: "`FirstOf`, the second key", why: "a new text", change: byKey(weir.FirstOf(weir.ByHeader("X-Key"), weir.ByIP()))},
 }
