@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestStatus: a refusal has the Status of its rule, whether a limit, a ban or a deny
@@ -122,7 +123,7 @@ func checkJitter(t *testing.T, c jitterCase) {
 		text, _ := io.ReadAll(res.Body)
 		after := res.Header.Get("Retry-After")
 		if c.exact < 0 {
-			if after != "" || refusal.RetryAfter != weir.Never {
+			if after != "" || refusal.RetryAfter != quota.Never {
 				t.Fatalf("%s: got Retry-After %q and %v, want none", c.name, after, refusal.RetryAfter)
 			}
 			continue

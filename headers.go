@@ -12,12 +12,13 @@ import (
 
 	"github.com/seed83679106/weir/internal/fields"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // An item is the decision on one limit of a request, with the parts of its header fields.
 type item struct {
 	*policy
-	Decision
+	quota.Decision
 	key  string
 	cost int64
 }
@@ -245,7 +246,7 @@ func (w *fieldWriter) appendPartition(it *item) {
 // writeRetryAfter writes the wait in whole seconds, rounded up. It writes nothing if no
 // wait helps.
 func (w *fieldWriter) writeRetryAfter(d Dialect, wait time.Duration) {
-	if wait <= 0 || wait == Never {
+	if wait <= 0 || wait == quota.Never {
 		return
 	}
 	w.setInt(fields.RetryAfter, ceilSeconds(wait))
@@ -287,7 +288,7 @@ func (l *Limiter) writeHeaders(f *fieldWriter) {
 	}
 	if v.refused {
 		wait := v.RetryAfter()
-		if l.jitters && wait != Never {
+		if l.jitters && wait != quota.Never {
 			wait += v.jitter()
 		}
 		f.writeRetryAfter(l.o.Headers, wait)

@@ -16,6 +16,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestDialects: each dialect sends the expected fields with the second request, which is
@@ -173,8 +174,8 @@ func TestUnknown(t *testing.T) {
 
 type unknown struct{ weir.Store }
 
-func (unknown) Take(_ context.Context, t *weir.Transaction) error {
-	t.Decisions = []weir.Decision{{Allowed: true, Remaining: -1}, {Allowed: true, Remaining: 7}}[:len(t.Charges)]
+func (unknown) Take(_ context.Context, t *quota.Transaction) error {
+	t.Decisions = []quota.Decision{{Allowed: true, Remaining: -1}, {Allowed: true, Remaining: 7}}[:len(t.Charges)]
 	t.At = time.Unix(0, 0)
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // http.DefaultServeMux. Package weirchi imports all of them.
 func TestImports(t *testing.T) {
 	const module = "github.com/seed83679106/weir"
-	for _, pkg := range []string{"", "/algorithms", "/memstore", "/redisstore", "/stack", "/keys", "/config", "/admin", "/watch", "/storetest"} {
+	for _, pkg := range []string{"", "/stack", "/keys", "/config", "/admin", "/watch"} {
 		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
 		if err != nil {
 			t.Fatal(err)
@@ -26,6 +26,26 @@ func TestImports(t *testing.T) {
 		}
 		if !slices.Contains(deps, "net/http") {
 			t.Fatalf("%s%s: got %d packages without net/http, want all that it imports", module, pkg, len(deps))
+		}
+	}
+}
+
+// TestImportsNoHTTP: who limits work that is not HTTP compiles no net/http, and not this package.
+func TestImportsNoHTTP(t *testing.T) {
+	const module = "github.com/seed83679106/weir"
+	for _, pkg := range []string{"/quota", "/algorithms", "/memstore", "/redisstore", "/lease", "/credit", "/regions", "/storetest"} {
+		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		deps := strings.Fields(string(out))
+		for _, bad := range []string{"net/http", module} {
+			if slices.Contains(deps, bad) {
+				t.Errorf("%s%s imports %s, which it must not", module, pkg, bad)
+			}
+		}
+		if !slices.Contains(deps, module+"/quota") {
+			t.Fatalf("%s%s: got %d packages without quota, want all that it imports", module, pkg, len(deps))
 		}
 	}
 }

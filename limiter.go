@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // serve passes a request to next if the limits allow it, and refuses it otherwise.
@@ -201,7 +203,7 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 
 // timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
 // unless reading the clock would take as long.
-func (l *Limiter) timedTake(v *verdict, store Store, t *Transaction) (took time.Duration, err error) {
+func (l *Limiter) timedTake(v *verdict, store Store, t *quota.Transaction) (took time.Duration, err error) {
 	switch {
 	case l.instant:
 		return 0, store.Take(context.Background(), t)
@@ -289,7 +291,7 @@ func (l *Limiter) wait(v *verdict) error {
 
 // giveBack gives back the turn of v, because the request does not use it.
 func (l *Limiter) giveBack(v *verdict) {
-	if err := Refund(asking{v.Context}, l.store, &v.Transaction); err != nil {
+	if err := quota.Refund(asking{v.Context}, l.store, &v.Transaction); err != nil {
 		l.log.warn(v, "give units back", v.Charges[0].Rule, err) // if it fails, the units stay spent
 	}
 	v.Wait = 0

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/fields"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Options are the options of New. All fields except Rules may be zero.
@@ -251,14 +252,14 @@ func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err err
 // outage reports whether a request could not be decided because the store is away. No client
 // can cause that, and it goes away by itself.
 func outage(err error) bool {
-	return !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnusable) && !errors.Is(err, ErrLimit)
+	return !errors.Is(err, quota.ErrBusy) && !errors.Is(err, quota.ErrUnusable) && !errors.Is(err, quota.ErrLimit)
 }
 
 // FailClosed is an OnError that refuses requests that could not be decided: it answers 503
 // with problem details of the type temporary-reduced-capacity. If the store is busy, it
 // also sends a Retry-After of one second.
 func FailClosed(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
-	if errors.Is(err, ErrBusy) {
+	if errors.Is(err, quota.ErrBusy) {
 		w.Header()[fields.RetryAfter] = oneSecond
 	}
 	reducedCapacity.write(w, r)

@@ -21,6 +21,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 var served = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "served") })
@@ -37,7 +38,7 @@ func TestRules(t *testing.T) {
 	var got []string
 	for _, r := range l.Rules() {
 		for _, limit := range r.Limits {
-			look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: r.Name, Key: map[string]string{"api": "192.0.2.1"}[r.Name], Limit: limit})
+			look, err := quota.Peek(t.Context(), store, quota.Charge{Rule: r.Name, Key: map[string]string{"api": "192.0.2.1"}[r.Name], Limit: limit})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -230,9 +231,9 @@ func TestLimitsFor(t *testing.T) {
 // refuses.
 func TestNested(t *testing.T) {
 	store := memstore.New(memstore.Options{})
-	limiter := func(rule string, quota int64) func(http.Handler) http.Handler {
+	limiter := func(rule string, units int64) func(http.Handler) http.Handler {
 		return must(t, store, weir.Options{Headers: weir.XRateLimit | weir.IETF, Rules: []weir.Rule{
-			{Name: rule, Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(quota, 24*365*time.Hour)}}}}).Handler
+			{Name: rule, Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(units, 24*365*time.Hour)}}}}).Handler
 	}
 	r := chi.NewRouter()
 	r.Use(limiter("all", 4))
@@ -418,14 +419,14 @@ func TestOnLimited(t *testing.T) {
 
 type failing struct{ err error }
 
-func (f failing) Take(context.Context, *weir.Transaction) error { return f.err }
+func (f failing) Take(context.Context, *quota.Transaction) error { return f.err }
 
 // TestOnError: by default an outage lets requests pass. A store that has no capacity or can
 // never work refuses them, also behind a Breaker and a Fallback. No answer has the text of
 // the error, or fields of a decision.
 func TestOnError(t *testing.T) {
 	secret := errors.New("dial tcp 10.0.0.7:6379: password hunter2")
-	busy, unusable := fmt.Errorf("%w: %w", weir.ErrBusy, secret), fmt.Errorf("%w: %w", weir.ErrUnusable, secret)
+	busy, unusable := fmt.Errorf("%w: %w", quota.ErrBusy, secret), fmt.Errorf("%w: %w", quota.ErrUnusable, secret)
 	var events []weir.Event
 	for _, c := range []struct {
 		name    string
@@ -443,7 +444,7 @@ func TestOnError(t *testing.T) {
 		{"busy, and then an outage", errors.Join(busy, errDown), nil, 503, "temporary-reduced-capacity", "1"},
 		{"an outage, and then full", errors.Join(errDown, memstore.ErrFull), nil, 503, "temporary-reduced-capacity", "1"},
 		{"unusable", unusable, nil, 503, "temporary-reduced-capacity", ""},
-		{"open, because unusable", fmt.Errorf("%w: %w", weir.ErrOpen, unusable), nil, 503, "temporary-reduced-capacity", ""},
+		{"open, because unusable", fmt.Errorf("%w: %w", quota.ErrOpen, unusable), nil, 503, "temporary-reduced-capacity", ""},
 	} {
 		events = nil
 		h := must(t, failing{c.err}, weir.Options{OnError: c.onError, Observe: func(e weir.Event) { events = append(events, e) },
@@ -606,8 +607,8 @@ var quotas = []struct {
 // the request, whatever the number of limits. A refusal makes no allocation, a request with
 // NoFromContext makes none either, and an observer adds none.
 func TestHandlerAllocates(t *testing.T) {
-	several := func(quota int64) []weir.Limit {
-		return []weir.Limit{algorithms.GCRA(quota, time.Minute), algorithms.FixedWindow(quota, time.Hour), algorithms.SlidingWindow(quota, 24*time.Hour)}
+	several := func(units int64) []weir.Limit {
+		return []weir.Limit{algorithms.GCRA(units, time.Minute), algorithms.FixedWindow(units, time.Hour), algorithms.SlidingWindow(units, 24*time.Hour)}
 	}
 	observed := weir.Options{Observe: func(weir.Event) {}}
 	for _, tt := range []struct {

@@ -15,6 +15,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // overrides returns a Rule.Overrides that looks keys up in m.
@@ -78,7 +79,7 @@ func TestOverridesReplace(t *testing.T) {
 // TestOverridesInForce: an override applies from the next request on. What the key has
 // spent still counts, and the names in the header fields stay the same.
 func TestOverridesInForce(t *testing.T) {
-	for name, store := range map[string]weir.Store{"memory": memory(), "hybrid": weir.Hybrid(memory(), 100)} {
+	for name, store := range map[string]weir.Store{"memory": memory(), "hybrid": quota.Hybrid(memory(), 100)} {
 		table := map[string][]weir.Limit{}
 		mux := http.NewServeMux()
 		l, err := weir.New(store, weir.Options{

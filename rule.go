@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir/internal/fields"
 	"github.com/seed83679106/weir/internal/printable"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A Rule says which requests share a quota, and how large the quota is.
@@ -172,7 +173,7 @@ func prepare(r Rule) (*rule, error) {
 		return nil, fmt.Errorf("weir: rule %q: Status %d is not from 400 to 599", r.Name, r.Status)
 	case r.NoKey > NoKeyRefuse:
 		return nil, fmt.Errorf("weir: rule %q: NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.Name, r.NoKey)
-	case r.RetryJitter < 0 || r.RetryJitter > MaxTicks*time.Microsecond:
+	case r.RetryJitter < 0 || r.RetryJitter > quota.MaxTicks*time.Microsecond:
 		return nil, fmt.Errorf("weir: rule %q: RetryJitter %v is not from 0 to 2^50 µs", r.Name, r.RetryJitter)
 	}
 	if r.Unit == "" {

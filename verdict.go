@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // A verdict is what a Limiter decides about a request. Most verdicts are recycled with
@@ -34,14 +36,14 @@ type inquiry struct {
 
 // extra holds what few requests need.
 type extra struct {
-	refusal  Refusal      // a ban or a deny
-	by       *rule        // the rule of refusal
-	key      string       // the key that was banned or denied
-	outbound bool         // the request goes out, and waits for pauses
-	shadow   Transaction  // charges that refuse nothing
-	items    []item       // of shadow
-	spent    bool         // shadow was allowed
-	used     atomic.Int64 // see ReportUsage
+	refusal  Refusal           // a ban or a deny
+	by       *rule             // the rule of refusal
+	key      string            // the key that was banned or denied
+	outbound bool              // the request goes out, and waits for pauses
+	shadow   quota.Transaction // charges that refuse nothing
+	items    []item            // of shadow
+	spent    bool              // shadow was allowed
+	used     atomic.Int64      // see ReportUsage
 }
 
 // newVerdict returns an empty verdict of r, recycled or new, with room for the limits of all
@@ -150,10 +152,10 @@ func (v *verdict) admission() *Admission {
 	if v.inquiry != nil {
 		return &v.Admission
 	}
-	t := &Admission{Transaction: Transaction{At: time.UnixMicro(v.at), Wait: v.waited}}
+	t := &Admission{Transaction: quota.Transaction{At: time.UnixMicro(v.at), Wait: v.waited}}
 	for i := range v.items {
 		it := &v.items[i]
-		t.Charges = append(t.Charges, Charge{Rule: it.rule.Name, Key: it.key, Limit: it.limit, Cost: it.cost})
+		t.Charges = append(t.Charges, quota.Charge{Rule: it.rule.Name, Key: it.key, Limit: it.limit, Cost: it.cost})
 		t.Decisions = append(t.Decisions, it.Decision)
 	}
 	if v.extra != nil && v.extra.refusal.Reason != 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // noon is when responses come unless a test says otherwise. Its Unix time is 1767355200.
@@ -434,12 +435,12 @@ func (c roundTripCase) run(t *testing.T, seed uint64) {
 }
 
 func randomLimit(r *rand.Rand) weir.Limit {
-	quota, period := 1+r.Int64N(9), time.Duration(1+r.IntN(300))*[]time.Duration{time.Millisecond, time.Second, time.Hour}[r.IntN(3)]
-	return []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog}[r.IntN(5)](quota, period)
+	units, period := 1+r.Int64N(9), time.Duration(1+r.IntN(300))*[]time.Duration{time.Millisecond, time.Second, time.Hour}[r.IntN(3)]
+	return []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog}[r.IntN(5)](units, period)
 }
 
 // limits returns how many of the three limits of a transaction the dialect reports.
-func (c roundTripCase) limits(tx *weir.Transaction) int {
+func (c roundTripCase) limits(tx *quota.Transaction) int {
 	switch c.dialect {
 	case weir.OpenAI, weir.Anthropic:
 		return 2
@@ -459,9 +460,9 @@ func (c roundTripCase) limits(tx *weir.Transaction) int {
 }
 
 // retryAfter returns the wait that the dialect reports.
-func (c roundTripCase) retryAfter(tx *weir.Transaction) time.Duration {
+func (c roundTripCase) retryAfter(tx *quota.Transaction) time.Duration {
 	wait := tx.RetryAfter()
-	if wait == weir.Never {
+	if wait == quota.Never {
 		wait = 0
 	}
 	wait = min(wait, 24*time.Hour)
@@ -478,10 +479,10 @@ func wholeSeconds(d time.Duration) time.Duration {
 
 // tells reports whether a limit that was read agrees with the decision on one of the
 // limits of tx.
-func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, high time.Duration), a headers.Limit, tx *weir.Transaction) bool {
+func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, high time.Duration), a headers.Limit, tx *quota.Transaction) bool {
 	for i, c := range tx.Charges {
 		d := tx.Decisions[i]
-		_, full := c.Limit.Algorithm.Take(weir.State{}, &c.Limit, 0, 0)
+		_, full := c.Limit.Algorithm.Take(quota.State{}, &c.Limit, 0, 0)
 		limit, after, unit, window := full.Remaining, d.ResetAfter, "requests", time.Duration(0)
 		if c.Rule == "b" && dialect&(weir.IETF|weir.OpenAI|weir.Anthropic) != 0 {
 			unit = "tokens"

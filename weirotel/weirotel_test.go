@@ -22,6 +22,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/weirotel"
 )
 
@@ -69,9 +70,9 @@ func (file) Rules() []weir.Rule              { return make([]weir.Rule, 7) }
 func TestObserve(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
-	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
-	hybrid := weir.Hybrid(breaker, 100)
-	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, weir.Fallback(breaker, memstore.New(memstore.Options{})))
+	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
+	hybrid := quota.Hybrid(breaker, 100)
+	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, quota.Fallback(breaker, memstore.New(memstore.Options{})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,24 +171,24 @@ func TestDocumented(t *testing.T) {
 		documented[row[1]] = fmt.Sprint(row[2], labels)
 	}
 	reader := metric.NewManualReader()
-	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
+	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir")
-	observe, err := weirotel.New(meter, weir.Hybrid(breaker, 100), breaker, weir.Fallback(breaker, memstore.New(memstore.Options{})))
+	observe, err := weirotel.New(meter, quota.Hybrid(breaker, 100), breaker, quota.Fallback(breaker, memstore.New(memstore.Options{})))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := weirotel.ObserveFile(meter, file{}); err != nil {
 		t.Fatal(err)
 	}
-	delayed := &weir.Transaction{
-		Charges:   []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}},
-		Decisions: []weir.Decision{{Allowed: true}},
+	delayed := &quota.Transaction{
+		Charges:   []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}},
+		Decisions: []quota.Decision{{Allowed: true}},
 		Wait:      time.Second,
 	}
 	for _, e := range []weir.Event{
 		{Transaction: delayed, Took: time.Millisecond},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api"}, BanBegan: true},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonDeny, Rule: "api"}},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api"}, BanBegan: true},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonDeny, Rule: "api"}},
 	} {
 		observe(e)
 	}
@@ -203,9 +204,9 @@ func BenchmarkObserve(b *testing.B) {
 		b.Fatal(err)
 	}
 	for name, took := range map[string]time.Duration{"memory": 0, "store": time.Millisecond} {
-		e := weir.Event{Took: took, Transaction: &weir.Transaction{
-			Charges:   []weir.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
-			Decisions: []weir.Decision{{Allowed: true}}}}
+		e := weir.Event{Took: took, Transaction: &quota.Transaction{
+			Charges:   []quota.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
+			Decisions: []quota.Decision{{Allowed: true}}}}
 		if n := testing.AllocsPerRun(100, func() { observe(e) }); n != 0 {
 			b.Errorf("%s: %v allocations", name, n)
 		}

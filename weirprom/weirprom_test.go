@@ -28,6 +28,7 @@ import (
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/weirprom"
 )
 
@@ -37,7 +38,7 @@ type flaky struct {
 	gone bool
 }
 
-func (f *flaky) Take(ctx context.Context, t *weir.Transaction) error {
+func (f *flaky) Take(ctx context.Context, t *quota.Transaction) error {
 	if f.gone {
 		return errors.New("gone")
 	}
@@ -55,9 +56,9 @@ func (file) Rules() []weir.Rule              { return make([]weir.Rule, 7) }
 // scrape sends requests of all kinds over HTTP, and returns the text that Prometheus would get.
 func scrape(t *testing.T) (string, *prometheus.Registry) {
 	store := &flaky{Store: memstore.New(memstore.Options{})}
-	breaker := weir.Breaker(store, weir.BreakerOptions{})
-	hybrid := weir.Hybrid(breaker, 1000)
-	fallback := weir.Fallback(&flaky{gone: true}, memstore.New(memstore.Options{}))
+	breaker := quota.Breaker(store, quota.BreakerOptions{})
+	hybrid := quota.Hybrid(breaker, 1000)
+	fallback := quota.Fallback(&flaky{gone: true}, memstore.New(memstore.Options{}))
 	fallback.Logger = slog.New(slog.DiscardHandler)
 	leases := lease.New(memstore.New(memstore.Options{}), lease.Options{})
 	metrics := weirprom.New(hybrid, breaker, leases, store, fallback)
@@ -290,9 +291,9 @@ func TestAlerts(t *testing.T) {
 // TestBounded: the number of time series is bounded, however many limits LimitsFor returns.
 func TestBounded(t *testing.T) {
 	metrics := weirprom.New()
-	e := weir.Event{Transaction: &weir.Transaction{Charges: make([]weir.Charge, 1), Decisions: []weir.Decision{{Allowed: true}}}}
+	e := weir.Event{Transaction: &quota.Transaction{Charges: make([]quota.Charge, 1), Decisions: []quota.Decision{{Allowed: true}}}}
 	for i := range 5 * tally.Most {
-		e.Transaction.Charges[0] = weir.Charge{Rule: "api", Limit: weir.Limit{Name: fmt.Sprint("limit", i)}, Cost: 1}
+		e.Transaction.Charges[0] = quota.Charge{Rule: "api", Limit: weir.Limit{Name: fmt.Sprint("limit", i)}, Cost: 1}
 		metrics.Observe(e)
 	}
 	if n := testutil.CollectAndCount(metrics, "weir_units_total"); n != tally.Most+1 {
@@ -338,9 +339,9 @@ func TestDocumented(t *testing.T) {
 
 // event returns an event of an admitted request.
 func event() weir.Event {
-	return weir.Event{Took: time.Millisecond, Transaction: &weir.Transaction{
-		Charges:   []weir.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
-		Decisions: []weir.Decision{{Allowed: true}}, Wait: time.Second}}
+	return weir.Event{Took: time.Millisecond, Transaction: &quota.Transaction{
+		Charges:   []quota.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
+		Decisions: []quota.Decision{{Allowed: true}}, Wait: time.Second}}
 }
 
 // TestObserveAllocates: Observe allocates nothing for a limit that it has seen.

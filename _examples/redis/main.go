@@ -26,6 +26,7 @@ import (
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -37,8 +38,8 @@ const timeout = 500 * time.Millisecond
 // process of its own.
 type replica struct {
 	base    string
-	breaker *weir.BreakerStore
-	hybrid  *weir.HybridStore
+	breaker *quota.BreakerStore
+	hybrid  *quota.HybridStore
 }
 
 // newStore returns the store of a replica. The store counts in Redis. While Redis is away,
@@ -57,9 +58,9 @@ func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas in
 	if err != nil {
 		log.Fatal(err)
 	}
-	r.breaker = weir.Breaker(shared, weir.BreakerOptions{OnChange: r.onChange})
-	r.hybrid = weir.Hybrid(r.breaker, 0)
-	return weir.Fallback(r.hybrid, weir.Share(memstore.New(memstore.Options{}), replicas))
+	r.breaker = quota.Breaker(shared, quota.BreakerOptions{OnChange: r.onChange})
+	r.hybrid = quota.Hybrid(r.breaker, 0)
+	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas))
 }
 
 // onChange prints a line when the breaker opens or closes. The breaker logs this as well.

@@ -6,10 +6,11 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
-// causes are those of weir.Cause, and "full": a memstore.ErrFull, which needs another
-// remedy than other causes of weir.ErrBusy.
+// causes are those of quota.Cause, and "full": a memstore.ErrFull, which needs another
+// remedy than other causes of quota.ErrBusy.
 var causes = [...]string{"error", "busy", "full", "limit", "open", "timeout", "unusable"}
 
 // outcomes are what happens to a request that could not be decided.
@@ -25,7 +26,7 @@ func (t *Tally) observeError(e *weir.Event) {
 	case e.Passed:
 		outcome = passed
 	}
-	cause := weir.Cause(e.Err)
+	cause := quota.Cause(e.Err)
 	if errors.Is(e.Err, memstore.ErrFull) && cause == "busy" {
 		cause = "full"
 	}

@@ -3,27 +3,27 @@ package tally
 import (
 	"slices"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Stores has the decorators that count what they do: Hybrid, lease.Store, Breaker and
 // Fallback. Other stores in it are ignored.
-type Stores []weir.Store
+type Stores []quota.Store
 
 // StoresOf returns stores, each once, and in place of a store that is a stack of stores,
 // which has a method Stores, the stores of the stack.
-func StoresOf(stores []weir.Store) (all Stores) {
+func StoresOf(stores []quota.Store) (all Stores) {
 	for _, s := range stores {
-		if stack, ok := s.(interface{ Stores() []weir.Store }); ok {
+		if stack, ok := s.(interface{ Stores() []quota.Store }); ok {
 			all = append(all, StoresOf(stack.Stores())...)
 			continue
 		}
 		all = append(all, s)
 	}
 	seen := map[any]bool{}
-	return slices.DeleteFunc(all, func(s weir.Store) bool {
+	return slices.DeleteFunc(all, func(s quota.Store) bool {
 		if !compare.Can(s) {
 			return false
 		}
@@ -87,7 +87,7 @@ func (s Stores) Breakers() (open, refused int64, ok bool) {
 func (s Stores) Fallbacks() (active int64, decided map[string]int64, ok bool) {
 	decided = map[string]int64{}
 	for _, store := range s {
-		f, is := store.(interface{ Stats() weir.FallbackStats })
+		f, is := store.(interface{ Stats() quota.FallbackStats })
 		if !is {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A Label names what a count is about: a limit of a rule, enforced or in shadow. It
@@ -116,7 +117,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *Counts) {
 }
 
 // spend counts a charge that has spent its units.
-func (c *Counts) spend(charge *weir.Charge, d *weir.Decision, delayed bool) {
+func (c *Counts) spend(charge *quota.Charge, d *quota.Decision, delayed bool) {
 	if delayed {
 		c.Delayed.Add(1)
 	} else {

@@ -14,14 +14,15 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/tally"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestNameless: a limit without a name is counted under its period.
 func TestNameless(t *testing.T) {
 	var c tally.Tally
-	c.Observe(&weir.Event{Transaction: &weir.Transaction{
-		Charges:   []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
-		Decisions: []weir.Decision{{Allowed: true}},
+	c.Observe(&weir.Event{Transaction: &quota.Transaction{
+		Charges:   []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
+		Decisions: []quota.Decision{{Allowed: true}},
 	}})
 	c.EachLimit(func(l tally.Label, _ *tally.Counts) {
 		if want := (tally.Label{Rule: "api", Limit: "1m"}); l != want {
@@ -34,9 +35,9 @@ func TestNameless(t *testing.T) {
 // has spent a unit, even if all limits have room.
 func TestPauses(t *testing.T) {
 	limit := algorithms.GCRA(9, time.Minute)
-	tx := &weir.Transaction{
-		Charges:   []weir.Charge{{Rule: "partner", Limit: limit, Cost: 1}, {Rule: "all", Limit: limit, Cost: 1}},
-		Decisions: []weir.Decision{{Allowed: true}, {Allowed: true}},
+	tx := &quota.Transaction{
+		Charges:   []quota.Charge{{Rule: "partner", Limit: limit, Cost: 1}, {Rule: "all", Limit: limit, Cost: 1}},
+		Decisions: []quota.Decision{{Allowed: true}, {Allowed: true}},
 	}
 	var c tally.Tally
 	c.Observe(&weir.Event{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonPause, Rule: "partner", RetryAfter: time.Second}})
@@ -62,8 +63,8 @@ func TestNear(t *testing.T) {
 	} {
 		var c tally.Tally
 		limit := algorithms.GCRA(tt.quota, time.Minute).WithBurst(tt.burst)
-		c.Observe(&weir.Event{Transaction: &weir.Transaction{
-			Charges: []weir.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Decisions: []weir.Decision{{Allowed: true, Remaining: tt.remaining}},
+		c.Observe(&weir.Event{Transaction: &quota.Transaction{
+			Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Decisions: []quota.Decision{{Allowed: true, Remaining: tt.remaining}},
 		}})
 		c.EachLimit(func(_ tally.Label, n *tally.Counts) {
 			if got := n.Near.Load(); got != tt.near {
@@ -76,20 +77,20 @@ func TestNear(t *testing.T) {
 // TestRequests: a request counts once, however many limits it is charged under, and a
 // request that only rules in shadow decide does not count.
 func TestRequests(t *testing.T) {
-	limit, decisions := algorithms.GCRA(9, time.Minute), []weir.Decision{{Allowed: true}, {Allowed: true}}
-	charges := []weir.Charge{{Rule: "a", Limit: limit, Cost: 3}, {Rule: "b", Limit: limit, Cost: 1}}
-	tx := &weir.Transaction{Charges: charges, Decisions: decisions}
-	free := &weir.Transaction{Charges: []weir.Charge{{Rule: "a", Limit: limit}}, Decisions: decisions[:1]}
+	limit, decisions := algorithms.GCRA(9, time.Minute), []quota.Decision{{Allowed: true}, {Allowed: true}}
+	charges := []quota.Charge{{Rule: "a", Limit: limit, Cost: 3}, {Rule: "b", Limit: limit, Cost: 1}}
+	tx := &quota.Transaction{Charges: charges, Decisions: decisions}
+	free := &quota.Transaction{Charges: []quota.Charge{{Rule: "a", Limit: limit}}, Decisions: decisions[:1]}
 	var c tally.Tally
 	for _, e := range []weir.Event{
 		{Transaction: tx},
 		{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "b"}},
 		{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}, BanBegan: true},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: weir.ErrBusy},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: weir.ErrBusy, Shadow: true},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "b"}},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: quota.ErrBusy},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonError, Rule: "b"}, Err: quota.ErrBusy, Shadow: true},
 		{Transaction: free},
-		{Transaction: &weir.Transaction{}},
+		{Transaction: &quota.Transaction{}},
 		{Transaction: tx, Shadow: true, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "a"}},
 	} {
 		c.Observe(&e)
@@ -117,15 +118,15 @@ func TestErrors(t *testing.T) {
 	}{
 		{weir.Event{Err: memstore.ErrFull}, "full refused"},
 		{weir.Event{Err: errors.Join(errors.New("down"), memstore.ErrFull)}, "full refused"},
-		{weir.Event{Err: errors.Join(weir.ErrUnusable, memstore.ErrFull)}, "unusable refused"},
-		{weir.Event{Err: weir.ErrBusy, Passed: true}, "busy passed"},
-		{weir.Event{Err: weir.ErrOpen, Passed: true}, "open passed"},
+		{weir.Event{Err: errors.Join(quota.ErrUnusable, memstore.ErrFull)}, "unusable refused"},
+		{weir.Event{Err: quota.ErrBusy, Passed: true}, "busy passed"},
+		{weir.Event{Err: quota.ErrOpen, Passed: true}, "open passed"},
 		{weir.Event{Err: os.ErrDeadlineExceeded, Passed: true}, "timeout passed"},
 		{weir.Event{Err: errors.New("down"), Passed: true}, "error passed"},
 		{weir.Event{Err: errors.New("down"), Shadow: true}, "error shadow"},
 		{weir.Event{}, "error refused"},
 	} {
-		e.event.Transaction, e.event.Refusal = &weir.Transaction{}, weir.Refusal{Reason: weir.ReasonError}
+		e.event.Transaction, e.event.Refusal = &quota.Transaction{}, weir.Refusal{Reason: weir.ReasonError}
 		for range 1 << i {
 			c.Observe(&e.event)
 		}
@@ -153,15 +154,15 @@ func (s stack) Stores() []weir.Store { return s.of } // s is not comparable
 // TestStoresOf: the stores of a stack are counted, each once, and stores that count nothing
 // are ignored.
 func TestStoresOf(t *testing.T) {
-	gone := failing(func() error { return weir.ErrBusy })
-	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
-	fallback := weir.Fallback(gone, breaker)
+	gone := failing(func() error { return quota.ErrBusy })
+	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
+	fallback := quota.Fallback(gone, breaker)
 	fallback.Logger = slog.New(slog.DiscardHandler)
-	other := weir.Fallback(gone, gone)
+	other := quota.Fallback(gone, gone)
 	other.Logger = fallback.Logger
 	limit := algorithms.GCRA(9, time.Minute)
 	for range 3 {
-		weir.Allow(t.Context(), fallback, weir.Charge{Rule: "api", Limit: limit, Cost: 1})
+		quota.Allow(t.Context(), fallback, quota.Charge{Rule: "api", Limit: limit, Cost: 1})
 	}
 	inner := stack{of: []weir.Store{fallback, breaker, gone}}
 	stores := tally.StoresOf([]weir.Store{stack{of: []weir.Store{inner, other}}, breaker, inner, nil})
@@ -180,14 +181,14 @@ func TestStoresOf(t *testing.T) {
 // failing is a store that is not comparable, and fails.
 type failing func() error
 
-func (f failing) Take(context.Context, *weir.Transaction) error { return f() }
+func (f failing) Take(context.Context, *quota.Transaction) error { return f() }
 
 // TestObserveAllocates: Observe allocates nothing, even if a rule has many limits without a
 // name.
 func TestObserveAllocates(t *testing.T) {
 	var c tally.Tally
-	e := weir.Event{Transaction: &weir.Transaction{
-		Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}}, Decisions: []weir.Decision{{}},
+	e := weir.Event{Transaction: &quota.Transaction{
+		Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}}, Decisions: []quota.Decision{{}},
 	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "api"}}
 	for i := range 2 * tally.Most {
 		e.Transaction.Charges[0].Limit.Period = time.Duration(i+1) * time.Second
@@ -213,8 +214,8 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			for i := range events {
 				limit := algorithms.GCRA(9, time.Duration(1+(g+i)%5)*time.Second)
-				c.Observe(&weir.Event{Transaction: &weir.Transaction{
-					Charges: []weir.Charge{{Rule: "api", Limit: limit, Cost: 3}}, Decisions: []weir.Decision{{Allowed: i%2 == 0}},
+				c.Observe(&weir.Event{Transaction: &quota.Transaction{
+					Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 3}}, Decisions: []quota.Decision{{Allowed: i%2 == 0}},
 				}, Refusal: weir.Refusal{Reason: weir.Reason(i % 2), Rule: "api"}})
 			}
 		})

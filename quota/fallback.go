@@ -1,4 +1,4 @@
-package weir
+package quota
 
 import (
 	"cmp"
@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/internal/compare"
 )
 
 // Fallback returns a store that asks secondary if primary fails, and returns both errors if
@@ -17,7 +18,7 @@ import (
 // asked, and the error is the error of the context or of Validate. With a Breaker around
 // primary, requests do not wait while primary is down:
 //
-//	weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), weir.Share(memory, replicas))
+//	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas))
 //
 // Counts do not move between the stores. During an outage only secondary decides, and
 // continues with its counts of earlier outages. If secondary is in memory, each process
@@ -208,5 +209,5 @@ func (s *shared) divide(l *Limit) {
 }
 
 func sameAs(a, b Store) bool {
-	return reflect.ValueOf(a).Comparable() && a == b
+	return compare.Can(a) && a == b
 }
