@@ -24,6 +24,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
@@ -50,7 +51,7 @@ func TestInFlight(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := around(memory())
 				done := make(chan func())
-				h := must(t, store, weir.Options{Headers: weir.IETF, Rules: inFlight(2, time.Minute)}).
+				h := must(t, store, weir.Options{Headers: headers.IETF, Rules: inFlight(2, time.Minute)}).
 					Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (<-done)() }))
 				start := func(ctx context.Context) {
 					go func() {

@@ -36,27 +36,26 @@ func (l *Limiter) serveGeneral(w http.ResponseWriter, r *http.Request, next http
 	if v.flies && !v.refused {
 		next = l.flight(v).handler(next)
 	}
-	settles := l.settles && !v.refused
-	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: !settles && l.tells(v)}
-	fresh := len(f.h) == 0 && l.expose == nil
-	l.writeHeaders(&f)
-	if settles {
+	if l.settles && !v.refused {
+		l.writeHeaders(w.Header(), v, false)
 		l.serveAndSettle(w, r, v, next)
 		return
 	}
-	l.finish(w, r, next, &f, fresh)
+	l.finish(w, r, next, v)
 }
 
-// finish writes the refusal or calls next, and recycles the verdict. If fresh, the response
-// has no fields but those that f has written.
-func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handler, f *fieldWriter, fresh bool) {
-	v := f.v
+// finish writes the header fields, writes the refusal or calls next, and recycles the
+// verdict.
+func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handler, v *verdict) {
+	h, tells := w.Header(), l.tells(v)
+	fresh := len(h) == 0 && l.expose == nil // the response will have no other fields
+	l.writeHeaders(h, v, tells)
 	if v.refused && v.outer != nil {
 		l.checkNesting(v)
 	}
 	switch {
-	case f.tells:
-		told := f.tell()
+	case tells:
+		told := v.tell()
 		l.recycle(v)
 		if told.refused {
 			next = l.o.OnLimited
@@ -87,8 +86,8 @@ func (l *Limiter) tells(v *verdict) bool {
 
 // tell returns the context of the handler that gets the request: a copy of the verdict
 // without the inquiry, because another request will use the inquiry.
-func (w *fieldWriter) tell() *verdict {
-	v, told := w.v, w.told
+func (v *verdict) tell() *verdict {
+	told := v.told
 	if told == nil {
 		told, _ = makeVerdict(len(v.items), false)
 	}

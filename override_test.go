@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
@@ -83,7 +84,7 @@ func TestOverridesInForce(t *testing.T) {
 		table := map[string][]weir.Limit{}
 		mux := http.NewServeMux()
 		l, err := weir.New(store, weir.Options{
-			Headers: weir.IETF, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), OnError: weir.FailClosed,
+			Headers: headers.IETF, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), OnError: weir.FailClosed,
 			Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("User"), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Overrides: overrides(table)}},
 		})
 		if err != nil {
@@ -175,7 +176,7 @@ func TestOverridesOfTiers(t *testing.T) {
 			table, calls := map[string][]weir.Limit{}, 0
 			var log bytes.Buffer
 			handler := must(t, memory(), weir.Options{
-				Headers: weir.IETF, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				Headers: headers.IETF, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("User"), Overrides: overrides(table), LimitsFor: func(r *http.Request) []weir.Limit {
 					calls++
 					return tiers[r.Header.Get("Tier")]

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -52,7 +53,7 @@ func TestLimitJoins(t *testing.T) {
 				{[]weir.Limit{l.Named("another")}, "200 r/another 2"},
 			}
 			for step, tt := range rules {
-				limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
+				limiter := must(t, store, weir.Options{Headers: headers.IETF, Rules: []weir.Rule{{
 					Name: "r", Key: weir.ByHeader("Key"), Limits: tt.limits, Overrides: noOverrides,
 				}}})
 				if got := named(limiter, fmt.Sprint("rules ", i), "r"); got != tt.want {
@@ -62,7 +63,7 @@ func TestLimitJoins(t *testing.T) {
 
 			// LimitsFor changes the limits to those of another tier, and back.
 			tiers := map[string][]weir.Limit{"free": {l}, "paid": {joins, l}}
-			limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
+			limiter := must(t, store, weir.Options{Headers: headers.IETF, Rules: []weir.Rule{{
 				Name: "r", Key: weir.ByHeader("Key"),
 				LimitsFor: func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("Tier")] },
 			}}})

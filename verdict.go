@@ -6,12 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/quota"
 )
 
 // A verdict is what a Limiter decides about a request. Most verdicts are recycled with
 // their inquiries. The context of the next handler is a copy of the verdict without the
-// inquiry. A copy for one limit has 160 bytes, and 96 more if it holds texts of header
+// inquiry. A copy for one limit has 160 bytes, and 128 more if it has Room for values of header
 // fields. FromContext makes a Transaction of the items of the copy.
 type verdict struct {
 	context.Context
@@ -29,7 +30,7 @@ type inquiry struct {
 	Admission
 	checks  []banCheck
 	outer   *verdict // of the Limiter around this one
-	misses  uint     // integers that were not shared; see fieldWriter.setNew
+	told    *verdict // the context of the next handler; nil until tell or Room makes it
 	entered bool     // the request is one of the MaxWaiting that may wait
 	flies   bool     // some of the charges count requests in flight
 }
@@ -68,10 +69,10 @@ func (l *Limiter) anyVerdict(r *http.Request) *verdict {
 }
 
 // makeVerdict returns a verdict that has no inquiry, with room for the given number of
-// limits. If withText, the same memory has room for the texts of header fields.
-func makeVerdict(limits int, withText bool) (*verdict, *text) {
+// limits. If withRoom, the same memory has Room for values of header fields.
+func makeVerdict(limits int, withRoom bool) (*verdict, *headers.Room) {
 	switch {
-	case limits <= 1 && !withText:
+	case limits <= 1 && !withRoom:
 		m := new(struct {
 			verdict
 			items [1]item
@@ -82,25 +83,25 @@ func makeVerdict(limits int, withText bool) (*verdict, *text) {
 		m := new(struct {
 			verdict
 			items [1]item
-			text
+			headers.Room
 		})
 		m.verdict.items = m.items[:0]
-		return &m.verdict, &m.text
+		return &m.verdict, &m.Room
 	case limits <= 4:
 		m := new(struct {
 			verdict
 			items [4]item
-			text
+			headers.Room
 		})
 		m.verdict.items = m.items[:0]
-		return &m.verdict, &m.text
+		return &m.verdict, &m.Room
 	}
 	m := new(struct {
 		verdict
-		text
+		headers.Room
 	})
 	m.items = make([]item, 0, limits)
-	return &m.verdict, &m.text
+	return &m.verdict, &m.Room
 }
 
 // recycle puts v, with its inquiry, into the pool for another request. The pool must keep
@@ -113,7 +114,7 @@ func (l *Limiter) recycle(v *verdict) {
 			v.items[i].policy = nil
 		}
 	}
-	v.Context, v.outer, v.extra, v.refused, v.Refusal = nil, nil, nil, false, Refusal{}
+	v.Context, v.outer, v.told, v.extra, v.refused, v.Refusal = nil, nil, nil, nil, false, Refusal{}
 	l.pool.Put(v)
 }
 

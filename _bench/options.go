@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
@@ -63,7 +64,7 @@ func rule(change func(r *weir.Rule, l weir.Limit)) func(*weir.Options, weir.Limi
 	return func(o *weir.Options, l weir.Limit) { change(&o.Rules[0], l) }
 }
 
-func dialect(d weir.Dialect) func(*weir.Options, weir.Limit) {
+func dialect(d headers.Dialect) func(*weir.Options, weir.Limit) {
 	return func(o *weir.Options, _ weir.Limit) { o.Headers = d }
 }
 
@@ -169,15 +170,15 @@ var variants = []variant{
 	{name: "`ExposeHeaders`", change: func(o *weir.Options, _ weir.Limit) { o.ExposeHeaders = true }},
 	{name: "`OnLimited`, refused", why: "the handler gets the decision in a copy of the request, as a request that is allowed", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.OnLimited = http.HandlerFunc(weir.Refuse) }},
 
-	{name: "`Headers: IETF`", why: "escapes the name of the limit for each request", change: dialect(weir.IETF)},
-	{name: "`Draft07`", change: dialect(weir.Draft07)},
-	{name: "`Draft06`", change: dialect(weir.Draft06)},
-	{name: "`GitHub`", why: "the name of the rule as a value", change: dialect(weir.GitHub)},
-	{name: "`OpenAI`", change: dialect(weir.OpenAI)},
-	{name: "`Anthropic`", change: dialect(weir.Anthropic)},
-	{name: "`Twitter`", change: dialect(weir.Twitter)},
-	{name: "`NoHeaders`", change: dialect(weir.NoHeaders)},
-	{name: "`IETF`, refused", why: "the same", refused: true, change: dialect(weir.IETF)},
+	{name: "`Headers: headers.IETF`", why: "escapes the name of the limit for each request", change: dialect(headers.IETF)},
+	{name: "`Draft07`", change: dialect(headers.Draft07)},
+	{name: "`Draft06`", change: dialect(headers.Draft06)},
+	{name: "`GitHub`", why: "the name of the rule as a value", change: dialect(headers.GitHub)},
+	{name: "`OpenAI`", change: dialect(headers.OpenAI)},
+	{name: "`Anthropic`", change: dialect(headers.Anthropic)},
+	{name: "`Twitter`", change: dialect(headers.Twitter)},
+	{name: "`headers.None`", change: dialect(headers.None)},
+	{name: "`IETF`, refused", why: "the same", refused: true, change: dialect(headers.IETF)},
 
 	{name: "`LimitsFor`, one limit", why: "prepares the limit for each request", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.LimitsFor = nil, tiers(l) })},
 	{name: "`LimitsFor`, two limits", why: "the same", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.LimitsFor = nil, tiers(periods(l, 2)...) })},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -135,7 +136,7 @@ func (h *Handler) peekersInForce() ([]peeker, error) {
 		}
 		free, err := weir.New(h.store, weir.Options{
 			Rules:   rules,
-			Headers: weir.NoHeaders,
+			Headers: headers.None,
 			Logger:  h.o.Logger,
 			Observe: keepTransaction,
 			OnError: func(w http.ResponseWriter, r *http.Request, _ http.Handler, _ error) {

@@ -179,7 +179,7 @@ func TestGo(t *testing.T) {
 		b.page(t, byPage[migration], own, b.given(t, "testdata/given_peers.go"))
 	})
 	// Broken code must not pass.
-	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return weir.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
+	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return headers.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
 		f, _, err := b.parse(block{page: "broken", line: 1, text: text + "\n"}, imported)
 		if err == nil && len(b.check([]*ast.File{given, f})) == 0 {
 			t.Errorf("%q passed, want an error", text)
