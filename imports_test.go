@@ -69,6 +69,24 @@ func TestImportsFew(t *testing.T) {
 	}
 }
 
+// TestImportsOfMetrics: a program that exports metrics links no store for their sake.
+func TestImportsOfMetrics(t *testing.T) {
+	const module = "github.com/seed83679106/weir"
+	out, err := exec.Command("go", "list", "-deps", module+"/internal/tally").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	for _, store := range []string{"/memstore", "/redisstore", "/lease", "/regions", "/credit", "/stack"} {
+		if slices.Contains(deps, module+store) {
+			t.Errorf("internal/tally imports %s", store)
+		}
+	}
+	if !slices.Contains(deps, module+"/watch") {
+		t.Fatalf("got %d packages without watch, want all that internal/tally imports", len(deps))
+	}
+}
+
 // TestRequires: the module requires only four other modules. Metrics, tracing, examples and
 // the tests that need more have modules of their own, so what they require decides no
 // version in a user's module.

@@ -438,7 +438,7 @@ func (w *settleWorld) finish(i int) {
 
 type inWorld struct{}
 
-var hits uint64 // decisions from leased units, in all worlds
+var hits int64 // decisions from leased units, in all worlds
 
 // replicas simulates two processes that lease units, and one process without leases.
 // Together they must never use more than the books allow. After the lease stores are closed,

@@ -441,9 +441,9 @@ func TestOnError(t *testing.T) {
 		{"FailClosed", secret, weir.FailClosed, 503, "temporary-reduced-capacity", ""},
 		{"busy", busy, nil, 503, "temporary-reduced-capacity", "1"},
 		{"busy, FailClosed", busy, weir.FailClosed, 503, "temporary-reduced-capacity", "1"},
-		{"full", memstore.ErrFull, nil, 503, "temporary-reduced-capacity", "1"},
+		{"full", quota.ErrFull, nil, 503, "temporary-reduced-capacity", "1"},
 		{"busy, and then an outage", errors.Join(busy, errDown), nil, 503, "temporary-reduced-capacity", "1"},
-		{"an outage, and then full", errors.Join(errDown, memstore.ErrFull), nil, 503, "temporary-reduced-capacity", "1"},
+		{"an outage, and then full", errors.Join(errDown, quota.ErrFull), nil, 503, "temporary-reduced-capacity", "1"},
 		{"unusable", unusable, nil, 503, "temporary-reduced-capacity", ""},
 		{"open, because unusable", fmt.Errorf("%w: %w", quota.ErrOpen, unusable), nil, 503, "temporary-reduced-capacity", ""},
 	} {

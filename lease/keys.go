@@ -38,7 +38,7 @@ type shard struct {
 	most   int               // the most leases in the map known
 	known  map[uint64]*lease // leases by the fingerprint of their charges
 	once   [64]uint64        // recent fingerprints that have come once
-	hits   uint64
+	hits   int64
 	_      [64]byte // keeps the next shard off the cache line
 }
 

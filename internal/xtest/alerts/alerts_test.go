@@ -58,7 +58,7 @@ type failingStore struct {
 
 func (s *failingStore) Take(ctx context.Context, t *quota.Transaction) error {
 	if s.fails.Load() {
-		return [...]error{quota.ErrBusy, quota.ErrUnusable, memstore.ErrFull}[s.n.Add(1)%3]
+		return [...]error{quota.ErrBusy, quota.ErrUnusable, quota.ErrFull}[s.n.Add(1)%3]
 	}
 	return s.Store.Take(ctx, t)
 }
