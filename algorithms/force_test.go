@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 )
 
 // TestForce: after units were spent by force, each charge is decided by the definition of
@@ -15,13 +16,9 @@ import (
 // of windows and logs change, and units are given back or forgotten. TestDebts does that with
 // meters.
 func TestForce(t *testing.T) {
-	histories := 20_000
-	if testing.Short() {
-		histories = 2_000
-	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 5))
-	for range histories {
+	for range rounds.N(2000, 20_000) {
 		k := newKey(randomLimit(r))
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
 		states := make([]weir.State, 1)

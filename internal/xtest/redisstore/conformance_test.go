@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/storetest"
 )
@@ -36,7 +37,12 @@ func take(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transact
 	return tx
 }
 
+// TestConformanceMini: a store passes the tests of package storetest on miniredis, too.
+// TestConformance of package redisstore runs them on a redis-server, in a tenth of the time.
 func TestConformanceMini(t *testing.T) {
+	if !rounds.Long() {
+		t.Skip("miniredis takes ten times as long as a redis-server")
+	}
 	t.Parallel()
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))
 	storetest.Run(t, func(t *testing.T) weir.Store { return newStore(t, rdb) })
