@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -235,36 +236,41 @@ func askAllForms(t *testing.T, reply string, value any, err error) {
 
 // TestReplies: whatever Redis replies, each method of a store returns, and none panics.
 func TestReplies(t *testing.T) {
-	for _, reply := range replies() {
-		rdb := clientOf(reply)
-		defer rdb.Close()
-		store, err := New(rdb, Options{Timeout: 20 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, tx := range asked() {
-			if testing.Short() && tx.Charges[0].Limit.Algorithm.Name() != "sliding-log" {
-				continue
-			}
-			checkAnswer(t, string(reply), "Take", tx, store.Take(t.Context(), tx))
-		}
-		batch := []*weir.Transaction{asked()[0], asked()[1], asked()[0]}
-		errs := store.TakeEach(t.Context(), batch)
-		for i, tx := range batch {
-			if errs == nil {
-				checkAnswer(t, string(reply), "TakeEach", tx, nil)
-			} else {
-				checkAnswer(t, string(reply), "TakeEach", tx, errs[i])
-			}
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		if err := store.Probe(ctx, asked()[0].Charges[0].Limit); err == nil {
-			t.Errorf("%q: Probe returns no error", reply)
-		}
-		store.LoadOverrides(ctx, "")
-		store.SaveOverride(ctx, "a", "b", 0, 1)
+	var wg sync.WaitGroup
+	for _, reply := range replies() { // at once, because most of them only make the store wait for its Timeout
+		wg.Go(func() { askAll(t, reply) })
 	}
+	wg.Wait()
+}
+
+// askAll calls every method of a store whose Redis has the same reply to all commands.
+func askAll(t *testing.T, reply []byte) {
+	rdb := clientOf(reply)
+	defer rdb.Close()
+	store, err := New(rdb, Options{Timeout: 20 * time.Millisecond})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for _, tx := range asked() {
+		checkAnswer(t, string(reply), "Take", tx, store.Take(t.Context(), tx))
+	}
+	batch := []*weir.Transaction{asked()[0], asked()[1], asked()[0]}
+	errs := store.TakeEach(t.Context(), batch)
+	for i, tx := range batch {
+		if errs == nil {
+			checkAnswer(t, string(reply), "TakeEach", tx, nil)
+		} else {
+			checkAnswer(t, string(reply), "TakeEach", tx, errs[i])
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := store.Probe(ctx, asked()[0].Charges[0].Limit); err == nil {
+		t.Errorf("%q: Probe returns no error", reply)
+	}
+	store.LoadOverrides(ctx, "")
+	store.SaveOverride(ctx, "a", "b", 0, 1)
 }
 
 // TestReplyStates: the same as FuzzReply, for replies with random states.
