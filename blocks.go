@@ -51,7 +51,7 @@ const (
 	// and memory that no block has used takes no memory of the machine.
 	firstBuckets = 4096
 
-	// recheck is how long a refusal or a ban is answered from memory before the store is
+	// recheck is how long a refusal is answered from memory before the store is
 	// asked again.
 	recheck = 10 * time.Second
 )

@@ -117,7 +117,7 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 		open := b.newOpenPhase(err)
 		open.began, open.refused = time.Now(), b.refused.Load()
 		if b.phase.CompareAndSwap(p, open) {
-			loggerOr(b.o.Logger).WarnContext(ctx, "weir: the breaker has opened: the store is left alone", "err", err)
+			cmp.Or(b.o.Logger, slog.Default()).WarnContext(ctx, "weir: the breaker has opened: the store is left alone", "err", err)
 			b.o.OnChange(true, err)
 		}
 	}
@@ -152,7 +152,7 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, p *phase) erro
 	case err == nil:
 		next = &phase{}
 		b.phase.Store(next)
-		loggerOr(b.o.Logger).InfoContext(ctx, "weir: the breaker has closed: the store answers", "after", time.Since(p.began), "refused", b.refused.Load()-p.refused)
+		cmp.Or(b.o.Logger, slog.Default()).InfoContext(ctx, "weir: the breaker has closed: the store answers", "after", time.Since(p.began), "refused", b.refused.Load()-p.refused)
 		b.o.OnChange(false, nil)
 	case isFailure(ctx, t, err):
 		next = b.newOpenPhase(err)

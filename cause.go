@@ -45,7 +45,7 @@ func causeOf(err error) int {
 		return causeOpen
 	case isTimeout(err):
 		return causeTimeout
-	case errors.Is(err, errLimitsFor):
+	case errors.Is(err, ErrLimit):
 		return causeLimit
 	}
 	return causeError

@@ -80,8 +80,8 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 	for i := n; i < len(t.Charges) && buffer > 0; i++ {
 		limit := &t.Charges[i].Limit
 		limit.Period += buffer
-		if err := limit.fault(); err != nil {
-			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, limit.Name, buffer, err, errLimitsFor)
+		if err := limit.Fault(); err != nil {
+			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, limit.Name, buffer, err, ErrLimit)
 		}
 	}
 	return nil
@@ -100,10 +100,6 @@ func (v *verdict) addCharges(t *Transaction, items *[]item, policies []policy, k
 	}
 }
 
-// errLimitsFor marks an invalid limit that New could not find. The store has not failed, so
-// neither Transport nor the default of OnError lets the request pass.
-var errLimitsFor = errors.New("LimitsFor or Overrides returned it")
-
 // chosen returns the limits that LimitsFor chooses for a request. In place of a limit that
 // cannot be counted exactly, it returns a lower limit that can be counted, and logs the
 // mistake. Any other mistake is an error, but only logged if the rule is in shadow.
@@ -119,15 +115,15 @@ func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, er
 	limits = slices.Clone(limits)
 	for i := range limits {
 		var uncountable interface{ Nearest() Limit }
-		if errors.As(limits[i].fault(), &uncountable) {
+		if errors.As(limits[i].Fault(), &uncountable) {
 			limits[i] = uncountable.Nearest()
 		}
 	}
 	policies, still := rule.policiesOf(limits, nil)
 	if still != nil && !shadow {
-		return nil, fmt.Errorf("%w: %w", still, errLimitsFor)
+		return nil, fmt.Errorf("%w: %w", still, ErrLimit)
 	}
-	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", err, errLimitsFor))
+	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", err, ErrLimit))
 	return policies, nil
 }
 

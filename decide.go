@@ -42,11 +42,18 @@ type Forcer interface {
 	Force(s State, l *Limit, at, cost int64) State
 }
 
+// A Concurrent is an Algorithm whose units are given back when the request has ended. The
+// Period of its limits is a lease: a unit that is not given back counts until its lease is over.
+type Concurrent interface{ InFlight() }
+
 // A stepper is an Algorithm that decides in place: Step stores in *s and *d what Take would
 // return. This saves copies that take longer than the arithmetic.
 type stepper interface {
 	Step(s *State, d *Decision, l *Limit, now, cost int64)
 }
+
+// An opener is a Queuer in whose queue nothing waits: it delays or refuses until it opens.
+type opener interface{ Opens() }
 
 // A reserver is an Algorithm whose Take at a future instant would drop what a cancellation
 // needs. Reserve decides as Take does, but keeps what a cancellation needs. The argument at
@@ -295,7 +302,7 @@ func (t *Transaction) explainRefusal(now int64, within time.Duration, states []S
 		if c.Cost != 0 && (d.Allowed || t.Within > 0) {
 			allowed, retry := d.Allowed, d.RetryAfter
 			t.take(i, now, 0, &states[i])
-			_, shut := c.Limit.Algorithm.(gate) // the RetryAfter of a gate is the wait until the gate opens
+			_, shut := c.Limit.Algorithm.(opener) // its RetryAfter is the wait until it opens
 			if q, ok := c.Limit.Algorithm.(Queuer); ok && !shut && within > 0 && c.Cost > 0 {
 				retry = queueRetry(q, &states[i], &c.Limit, now, c.Cost, within)
 				allowed = retry == 0

@@ -1,10 +1,12 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +40,7 @@ func Fallback(primary, secondary Store) *FallbackStore {
 	if primary == nil || secondary == nil {
 		panic("weir: Fallback: a store is nil")
 	}
-	if sameStore(primary, secondary) {
+	if sameAs(primary, secondary) {
 		panic("weir: Fallback: both stores are the same")
 	}
 	return &FallbackStore{primary: primary, secondary: secondary}
@@ -106,7 +108,7 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 		begins = (begins || since < 0 || since >= int64(time.Minute)) && f.loud.CompareAndSwap(last, now)
 	}
 	if begins {
-		loggerOr(f.Logger).Log(ctx, level, text, "cause", causes[cause], "err", err)
+		cmp.Or(f.Logger, slog.Default()).Log(ctx, level, text, "cause", causes[cause], "err", err)
 	}
 }
 
@@ -120,7 +122,7 @@ func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	n := f.total()
 	n -= f.before.Swap(n)
 	if last != began {
-		loggerOr(f.Logger).InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", n)
+		cmp.Or(f.Logger, slog.Default()).InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", n)
 	}
 }
 
@@ -200,7 +202,11 @@ func (s *shared) divide(l *Limit) {
 	if l.Burst > 0 {
 		l.Burst = max(1, l.Burst/s.replicas)
 	}
-	for d := int64(10); 0 < d && d <= l.Quota && l.fault() != nil; d *= 10 {
+	for d := int64(10); 0 < d && d <= l.Quota && l.Fault() != nil; d *= 10 {
 		l.Quota -= l.Quota % d
 	}
+}
+
+func sameAs(a, b Store) bool {
+	return reflect.ValueOf(a).Comparable() && a == b
 }

@@ -37,6 +37,7 @@ type gate struct{}
 func (gate) Name() string   { return "gate" }
 func (gate) String() string { return "gate" }
 func (gate) Unpayable()     {} // package credit must not pay for it
+func (gate) Opens()         {} // see quota.Transaction.Decide
 
 func (g gate) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
 	g.Step(&s, &d, l, now, cost)
@@ -44,7 +45,7 @@ func (g gate) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
 }
 
 func (gate) Step(s *State, d *Decision, _ *Limit, now, cost int64) {
-	rest := s.rest(now)
+	rest := restOf(s, now)
 	switch {
 	case rest == 0:
 		*s = State{}
@@ -57,15 +58,15 @@ func (gate) Step(s *State, d *Decision, _ *Limit, now, cost int64) {
 }
 
 func (gate) Queue(s State, _ *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool) {
-	wait = s.rest(now)
+	wait = restOf(&s, now)
 	if cost >= shut {
 		s = State{At: max(at, s.At)}
 	}
 	return s, wait, true
 }
 
-// rest returns the time until a gate opens.
-func (s *State) rest(now int64) time.Duration {
+// restOf returns the time until a gate opens.
+func restOf(s *State, now int64) time.Duration {
 	return time.Duration(max(0, s.At-now)) * time.Microsecond
 }
 

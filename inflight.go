@@ -10,16 +10,6 @@ import (
 	"github.com/seed83679106/weir/internal/panics"
 )
 
-// inFlight is an algorithm whose units are given back when the request has ended. The
-// Period of its limits is the lease. A unit that is not given back counts until its lease
-// is over.
-type inFlight interface{ InFlight() }
-
-func (l *Limit) inFlight() bool {
-	_, ok := l.Algorithm.(inFlight)
-	return ok
-}
-
 // A flight has the units that one request holds while it is in flight.
 type flight struct {
 	l   *Limiter
@@ -47,7 +37,7 @@ func (l *Limiter) flight(v *verdict) *flight {
 
 func (f *flight) add(t *Transaction, items []item) {
 	for i := range items {
-		if c := t.Charges[i]; c.Cost > 0 && c.Limit.inFlight() {
+		if c := t.Charges[i]; c.Cost > 0 && c.Limit.InFlight() {
 			c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
 			f.charges = append(f.charges, c)
 			f.lease = min(f.lease, c.Limit.Period)

@@ -9,7 +9,7 @@ import (
 
 // knownBans is what a process knows of one rule: which keys the rule has banned and, for a
 // key that any rule has banned, for how long the limits of this rule would refuse the key
-// as well. It has at most mostBans entries. An entry is used for at most 10 s (recheck). At
+// as well. It has at most mostBans entries. An entry is used for at most 10 s (reask). At
 // most once in 10 s, a request drops the entries that have expired.
 type knownBans struct {
 	n     atomic.Int64 // len(of): while it is 0, no request takes the lock
@@ -28,7 +28,12 @@ type knownBan struct {
 	cost  int64         // of that request
 }
 
-const mostBans = 10_000
+const (
+	mostBans = 10_000
+
+	// reask is how long a ban is answered from memory before the store is asked again.
+	reask = 10 * time.Second
+)
 
 // rest returns for how much longer a key is banned, and for how much longer the limits of
 // the rule have no room for a request of that cost. The first result is 0 if this process
@@ -74,10 +79,10 @@ func (b *knownBans) learn(key string, rest time.Duration) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	*b.entry(key, now) = knownBan{until: now.Add(rest), again: now.Add(min(rest, recheck))}
+	*b.entry(key, now) = knownBan{until: now.Add(rest), again: now.Add(min(rest, reask))}
 }
 
-// learnWait remembers, for at most 10 s (recheck), that the limits have no room for a
+// learnWait remembers, for at most 10 s (reask), that the limits have no room for a
 // request of that cost until wait is over.
 func (b *knownBans) learnWait(key string, wait time.Duration, cost int64) {
 	now := time.Now()
@@ -88,7 +93,7 @@ func (b *knownBans) learnWait(key string, wait time.Duration, cost int64) {
 	}
 	k := b.entry(key, now)
 	if k.until.IsZero() {
-		k.again = now.Add(recheck)
+		k.again = now.Add(reask)
 	}
 	k.since, k.wait, k.cost = now, wait, cost
 }
@@ -118,7 +123,7 @@ func (b *knownBans) entry(key string, now time.Time) *knownBan {
 
 // drop forgets the entries that have expired.
 func (b *knownBans) drop(now time.Time) {
-	b.sweep = now.Add(recheck)
+	b.sweep = now.Add(reask)
 	for key, k := range b.of {
 		if !now.Before(k.again) {
 			delete(b.of, key)

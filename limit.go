@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/printable"
 )
 
 const (
@@ -62,6 +63,12 @@ func (l *Limit) Capacity() int64 {
 	return full.Remaining
 }
 
+// InFlight reports whether the limit is a concurrency limit: see Concurrent.
+func (l *Limit) InFlight() bool {
+	_, ok := l.Algorithm.(Concurrent)
+	return ok
+}
+
 // String says what the limit allows: "100 per 1m0s, 20 at once (gcra)".
 func (l Limit) String() string {
 	s := fmt.Sprintf("%d per %v", l.Quota, l.Period)
@@ -81,13 +88,14 @@ func (l Limit) String() string {
 // ASCII, or numbers that are out of range or cannot be counted exactly. The error says what
 // is wrong.
 func (l Limit) Validate() error {
-	if err := l.fault(); err != nil {
+	if err := l.Fault(); err != nil {
 		return fmt.Errorf("weir: limit %q: %w", l.Name, err)
 	}
 	return nil
 }
 
-func (l *Limit) fault() error {
+// Fault is Validate without the name of the limit in the error, for a caller that names it.
+func (l *Limit) Fault() error {
 	switch {
 	case l.Algorithm == nil:
 		return errors.New("it has no algorithm")
@@ -100,32 +108,16 @@ func (l *Limit) fault() error {
 	case l.Burst < 0:
 		return fmt.Errorf("burst %d is below 0", l.Burst)
 	}
-	if !printable(l.Name) {
-		return errNotPrintable
+	if !printable.Is(l.Name) {
+		return printable.Err
 	}
-	if name := l.Algorithm.Name(); name == "" || !printable(name) {
+	if name := l.Algorithm.Name(); name == "" || !printable.Is(name) {
 		return fmt.Errorf("its algorithm is named %q, which is empty or not printable ASCII", name)
 	}
 	if v, ok := l.Algorithm.(Validator); ok {
 		return v.Validate(l)
 	}
 	return nil
-}
-
-// checkBurst returns an error if the algorithm ignores Burst. The limit must be valid.
-func (l *Limit) checkBurst() error {
-	one, two := l.WithBurst(1), l.WithBurst(2)
-	if l.Burst == 0 || one.Capacity() != two.Capacity() {
-		return nil
-	}
-	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
-}
-
-// redundant reports whether the algorithm knows that l never refuses a unit that other, which
-// is charged with it, admits.
-func (l *Limit) redundant(other *Limit) bool {
-	r, ok := l.Algorithm.(interface{ Redundant(l, other *Limit) bool })
-	return ok && r.Redundant(l, other)
 }
 
 // StoredName returns the name under which stores keep the counts of the limit: Name or, if
@@ -152,48 +144,3 @@ func (l *Limit) sameName(m *Limit) bool {
 	var b [period.Size]byte
 	return string(period.Append(b[:0], l.Period)) == m.Name
 }
-
-// printable reports whether a String of a structured field can hold s (RFC 9651, 3.3.3).
-//
-// It checks eight bytes at a time, because it is called often: Validate checks the names of
-// every charge that has no plan yet, and the charges of a new Transaction have no plans.
-func printable(s string) bool {
-	n := len(s)
-	switch {
-	case n >= 8:
-		for i := 0; i+8 < n; i += 8 {
-			if !printable8(eight(s[i:])) {
-				return false
-			}
-		}
-		return printable8(eight(s[n-8:]))
-	case n >= 4:
-		return printable8(uint64(four(s)) | uint64(four(s[n-4:]))<<32)
-	case n > 0:
-		const spaces = 0x2020202020000000
-		return printable8(spaces | uint64(s[0]) | uint64(s[n/2])<<8 | uint64(s[n-1])<<16)
-	}
-	return true
-}
-
-// printable8 reports whether all bytes of w are printable. It adds 1 to each byte of w, and
-// subtracts 0x20 from each byte of w. If a byte is not printable, the lowest such byte has
-// its highest bit set in w (the byte is above 0x7f), in the sum (it is 0x7f), or in the
-// difference (it is below 0x20).
-func printable8(w uint64) bool {
-	const each = 0x0101010101010101
-	return (w|(w+each)|(w-' '*each))&(0x80*each) == 0
-}
-
-func four(s string) uint32 {
-	_ = s[3]
-	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
-}
-
-func eight(s string) uint64 {
-	_ = s[7]
-	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
-}
-
-var errNotPrintable = errors.New("a header field can carry printable ASCII only")

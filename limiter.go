@@ -120,8 +120,9 @@ func (l *Limiter) decide(v *verdict, e *Event, maxWait, buffer time.Duration) {
 	e.Err = l.charge(v, e.Request, buffer)
 	switch {
 	case e.Err != nil:
+		e.Refusal = v.Refusal
 	case v.refused:
-		e.Key = v.extra.key
+		e.Refusal, e.Key = v.Refusal, v.extra.key
 		l.observe(v, e)
 	case maxWait > 0:
 		l.askInLine(v, e, maxWait)
@@ -155,8 +156,10 @@ func (l *Limiter) ask(v *verdict, e *Event) {
 		v.appendPauses()
 		e.Took, e.Err = l.timedTake(v, l.store, &v.Transaction)
 		e.judge()
+		v.Refusal = e.Refusal
 		if len(v.Charges) > len(v.items) {
 			l.heedChecks(v, e)
+			e.Refusal = v.Refusal
 		}
 		if e.Err != nil {
 			return
@@ -192,7 +195,7 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 	e := Event{Request: r, Transaction: t, Shadow: true}
 	e.Took, e.Err = l.timedTake(v, l.unpaid, t)
 	e.judge()
-	v.extra.spent = t.Refusal.Reason == 0
+	v.extra.spent = e.Refusal.Reason == 0
 	l.observe(v, &e)
 }
 
@@ -210,31 +213,15 @@ func (l *Limiter) timedTake(v *verdict, store Store, t *Transaction) (took time.
 	return time.Since(start), err
 }
 
-// judge sets the Refusal of the transaction and the Key of the event if a limit or an error
-// refuses the request.
+// judge sets the Refusal and the Key of the event if a limit or an error refuses the request.
 func (e *Event) judge() {
 	t, charge := e.Transaction, 0
 	if e.Err != nil {
-		t.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
-	} else if t.Refusal, charge = t.refusal(); t.Refusal.Reason == 0 {
+		e.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
+	} else if e.Refusal, charge = refusalOf(t); e.Refusal.Reason == 0 {
 		return
 	}
 	e.Key = t.Charges[charge].Key
-}
-
-// refusal returns why the limits refuse a decided transaction, and the index of the charge
-// with the longest wait.
-func (t *Transaction) refusal() (f Refusal, charge int) {
-	for i := range t.Decisions {
-		d := &t.Decisions[i]
-		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
-			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
-			if _, paused := t.Charges[i].Limit.Algorithm.(gate); paused {
-				f.Reason = ReasonPause
-			}
-		}
-	}
-	return f, charge
 }
 
 // hideChecks removes the charges that look up bans and pauses, because Observe and
@@ -258,7 +245,10 @@ func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
 	if maxWait <= 0 {
 		return 0
 	}
-	within := atMost(v.Context, maxWait)
+	within := maxWait
+	if deadline, ok := v.Deadline(); ok {
+		within = max(0, min(within, time.Until(deadline)))
+	}
 	if within > 0 && l.waiting.Add(1) > int64(l.o.MaxWaiting) {
 		l.waiting.Add(-1)
 		within = 0
@@ -280,4 +270,27 @@ func (l *Limiter) leave(v *verdict) {
 		v.entered = false
 		l.waiting.Add(-1)
 	}
+}
+
+// wait returns when the turn of v has come. If the context of the request ends before the
+// turn, wait gives the turn back.
+func (l *Limiter) wait(v *verdict) error {
+	defer l.leave(v)
+	timer := time.NewTimer(v.Wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-v.Done():
+		l.giveBack(v)
+		return v.Err()
+	}
+}
+
+// giveBack gives back the turn of v, because the request does not use it.
+func (l *Limiter) giveBack(v *verdict) {
+	if err := Refund(asking{v.Context}, l.store, &v.Transaction); err != nil {
+		l.log.warn(v, "give units back", v.Charges[0].Rule, err) // if it fails, the units stay spent
+	}
+	v.Wait = 0
 }

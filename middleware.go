@@ -250,7 +250,7 @@ func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err err
 // outage reports whether a request could not be decided because the store is away. No client
 // can cause that, and it goes away by itself.
 func outage(err error) bool {
-	return !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnusable) && !errors.Is(err, errLimitsFor)
+	return !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnusable) && !errors.Is(err, ErrLimit)
 }
 
 // FailClosed is an OnError that refuses requests that could not be decided: it answers 503

@@ -94,7 +94,7 @@ func TestSeveralRules(t *testing.T) {
 			{Name: "user", Key: weir.ByHeader("User"), Limits: []weir.Limit{algorithms.GCRA(10, time.Minute)}},
 			{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(3, time.Minute)}},
 		}})
-		var last *weir.Transaction
+		var last *weir.Admission
 		h := l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { last = weir.FromContext(r.Context()) }))
 		for i := range 3 {
 			if res := do(h, ask("/", "", "User", "ann")); res.StatusCode != 200 {

@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -19,8 +20,7 @@ type Event struct {
 	// process knows of, the store was not asked, and the Transaction has no Charges.
 	Transaction *Transaction
 
-	// Refusal is the Refusal of the Transaction: why the request was refused, by which
-	// rule, and for how long. If Refusal is zero, the request was not refused. In an event
+	// Refusal says why the request was refused, by which rule, and for how long. If Refusal is zero, the request was not refused. In an event
 	// with Shadow, Refusal says why the request would have been refused.
 	Refusal Refusal
 
@@ -59,11 +59,11 @@ func (l *errorLog) warn(ctx context.Context, task, rule string, err error, attrs
 	if !ok {
 		return
 	}
-	cause, level := causeOf(err), slog.LevelWarn
-	if cause == causeUnusable {
+	level := slog.LevelWarn
+	if errors.Is(err, ErrUnusable) {
 		level = slog.LevelError
 	}
-	attrs = append([]any{"rule", rule, "err", err, "cause", causes[cause]}, attrs...)
+	attrs = append([]any{"rule", rule, "err", err, "cause", Cause(err)}, attrs...)
 	loggerOr(l.logger).Log(ctx, level, "weir: could not "+task, append(attrs, "unlogged", unlogged)...)
 }
 
@@ -91,10 +91,9 @@ func (l *Limiter) tellObserver(v *verdict, e *Event) {
 		case e.Shadow: // its rules refuse nothing
 			what = []any{"shadow", true}
 		}
-		log.warn(v.Context, "decide", e.Transaction.Refusal.Rule, e.Err, what...)
+		log.warn(v.Context, "decide", e.Refusal.Rule, e.Err, what...)
 	}
 	if l.o.Observe != nil {
-		e.Refusal = e.Transaction.Refusal
 		l.o.Observe(*e)
 	}
 }

@@ -87,7 +87,7 @@ func (rule *rule) override(key string) *override {
 // replaces none. A limit with a name replaces the policy of the same name. A limit without a
 // name replaces the policy of the same period. If no policy has the same period, but n is 1
 // and there is one policy, l replaces that policy.
-func (l *Limit) replaced(policies []policy, n int) *policy {
+func replaced(l *Limit, policies []policy, n int) *policy {
 	var same *policy
 	for i := range policies {
 		p := &policies[i]
@@ -103,7 +103,7 @@ func (l *Limit) replaced(policies []policy, n int) *policy {
 
 // inherit sets the Name of l, and fields of l that are zero, to the values of the limit
 // that l replaces.
-func (l *Limit) inherit(from *Limit) {
+func inherit(l, from *Limit) {
 	l.Name = from.Name
 	if l.Period == 0 {
 		l.Period = from.Period

@@ -87,12 +87,12 @@ func newBans(r *rule) (*bans, error) {
 		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, MaxTicks/repeats*time.Microsecond)
 	}
 	b := &bans{of: r, rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), known: &r.known, seed: maphash.MakeSeed()}
-	err := b.strikes.fault()
+	err := b.strikes.Fault()
 	if err == nil {
-		err = b.strikes.checkBurst()
+		err = checkBurst(&b.strikes)
 	}
 	if err == nil {
-		err = b.strikes.checkStrikes()
+		err = checkStrikes(&b.strikes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("weir: rule %q: %s: %w", r.Name, strikesName, err)
@@ -102,8 +102,8 @@ func newBans(r *rule) (*bans, error) {
 
 // checkStrikes returns an error if the algorithm counts what strikes are not: requests that
 // wait in a queue, or that end.
-func (l *Limit) checkStrikes() error {
-	if _, queue := l.Algorithm.(Queuer); queue || l.inFlight() {
+func checkStrikes(l *Limit) error {
+	if _, queue := l.Algorithm.(Queuer); queue || l.InFlight() {
 		return fmt.Errorf("%s cannot count strikes", l.Algorithm.Name())
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/seed83679106/weir/internal/mix"
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/plans"
+	"github.com/seed83679106/weir/internal/printable"
 )
 
 // A meter is an Algorithm whose debt drains at a constant rate: GCRA and the buckets. Meter
@@ -86,11 +87,11 @@ func (p *plan) of(c *Charge) bool {
 func (p *plan) make(c *Charge) error {
 	was := p.known
 	p.known, p.seed = false, maphash.Seed{}
-	if !printable(c.Rule) {
-		return fmt.Errorf("weir: rule %q: %w", c.Rule, errNotPrintable)
+	if !printable.Is(c.Rule) {
+		return fmt.Errorf("weir: rule %q: %w", c.Rule, printable.Err)
 	}
 	l := &c.Limit
-	if err := l.fault(); err != nil {
+	if err := l.Fault(); err != nil {
 		return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, l.StoredName(), err)
 	}
 	p.Plan = plans.Plan{Names: c.names()}

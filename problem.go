@@ -2,6 +2,8 @@ package weir
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"html"
 	"net/http"
@@ -249,4 +251,22 @@ func (v *verdict) longest() (longest *item, n int) {
 		}
 	}
 	return longest, n
+}
+
+// clientClosedRequest is the status that nginx logs if a client hangs up before the
+// answer.
+const clientClosedRequest = 499
+
+// unserved answers a request whose context ended with err before it was served. The client
+// may be gone, but the log must not show a success, and a cache must store nothing.
+func unserved(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.DeadlineExceeded) {
+		reducedCapacity.write(w, r)
+		return
+	}
+	h := w.Header()
+	h["Cache-Control"] = noStore
+	delete(h, "Content-Length") // there is no body
+	delete(h, "Content-Encoding")
+	w.WriteHeader(clientClosedRequest)
 }

@@ -1,12 +1,59 @@
 package weir
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
+
+// An Admission is what a Limiter has decided about a request: see FromContext.
+type Admission struct {
+	// Transaction has the charges of the request and their Decisions. After a deny, or a ban
+	// that the process knows of, it has no Charges.
+	Transaction
+
+	// Refusal says why the request was refused. It is zero if the request was admitted.
+	Refusal Refusal
+}
+
+// Allowed reports whether the request was admitted. Its charges were then spent.
+func (a *Admission) Allowed() bool { return a.Refusal.Reason == 0 && a.Transaction.Allowed() }
+
+// RetryAfter is the wait until the request would be admitted, if nothing else is spent. It may
+// be Never.
+func (a *Admission) RetryAfter() time.Duration {
+	return max(a.Refusal.RetryAfter, a.Transaction.RetryAfter())
+}
+
+// A RefusedError is the error of a request that Limiter.Transport has not sent, because the
+// limits refused it. errors.As finds it, and a *LimitedError with the same charges.
+type RefusedError struct {
+	Admission *Admission
+}
+
+func (e *RefusedError) Error() string {
+	switch f := e.Admission.Refusal; f.Reason {
+	case ReasonBan:
+		return fmt.Sprintf("weir: rule %q has banned the key, retry after %v", f.Rule, e.RetryAfter())
+	case ReasonDeny:
+		return fmt.Sprintf("weir: rule %q denies the key", f.Rule)
+	case ReasonNoKey:
+		return fmt.Sprintf("weir: the request has no key for rule %q", f.Rule)
+	case ReasonPause:
+		return fmt.Sprintf("weir: rule %q has paused the key, retry after %v", f.Rule, e.RetryAfter())
+	}
+	return e.Unwrap().Error()
+}
+
+func (e *RefusedError) Unwrap() error { return &LimitedError{Transaction: &e.Admission.Transaction} }
+
+// RetryAfter is the wait until the request would be sent, if nothing else is spent. It may be
+// Never.
+func (e *RefusedError) RetryAfter() time.Duration { return e.Admission.RetryAfter() }
 
 // A Refusal says why a request was refused. If it is zero, the request was not refused.
 //
-// A Limiter sets the Refusal of an Event, and of the Transaction of an Event, of
-// FromContext and of the LimitedError of Transport. Handlers, logs and metrics therefore
-// get the same value. A Refusal has no key.
+// Handlers get the Refusal with the Admission, logs and metrics with the Event, and callers of
+// a Transport with the RefusedError: it is the same value. A Refusal has no key.
 type Refusal struct {
 	// Reason says what refused the request: ReasonBan if the key is banned, even if a limit
 	// refuses as well.
@@ -56,4 +103,19 @@ func (r Reason) String() string {
 		return "no-key"
 	}
 	return ""
+}
+
+// refusalOf returns why the limits refuse a decided transaction, and the index of the charge
+// with the longest wait.
+func refusalOf(t *Transaction) (f Refusal, charge int) {
+	for i := range t.Decisions {
+		d := &t.Decisions[i]
+		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
+			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
+			if _, paused := t.Charges[i].Limit.Algorithm.(gate); paused {
+				f.Reason = ReasonPause
+			}
+		}
+	}
+	return f, charge
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/fields"
+	"github.com/seed83679106/weir/internal/printable"
 )
 
 // A Rule says which requests share a quota, and how large the quota is.
@@ -157,8 +158,8 @@ func prepare(r Rule) (*rule, error) {
 	switch {
 	case r.Name == "":
 		return nil, errors.New("weir: a rule has no name")
-	case !printable(r.Name):
-		return nil, fmt.Errorf("weir: rule %q: %w", r.Name, errNotPrintable)
+	case !printable.Is(r.Name):
+		return nil, fmt.Errorf("weir: rule %q: %w", r.Name, printable.Err)
 	case r.Key == nil:
 		return nil, fmt.Errorf("weir: rule %q has no key", r.Name)
 	case len(r.Limits) == 0 && r.LimitsFor == nil:
@@ -201,12 +202,12 @@ func (r *rule) checkLimits() error {
 	for i := range r.policies {
 		a := &r.policies[i]
 		settles = settles || !a.inFlight
-		if err := a.limit.checkBurst(); err != nil {
+		if err := checkBurst(&a.limit); err != nil {
 			return fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, a.limit.Name, err)
 		}
 		for j := range r.policies {
 			// A Settle or an override may exceed one limit and not the other.
-			if b := &r.policies[j]; i != j && r.Settle == nil && r.Overrides == nil && a.limit.redundant(&b.limit) {
+			if b := &r.policies[j]; i != j && r.Settle == nil && r.Overrides == nil && redundant(&a.limit, &b.limit) {
 				return fmt.Errorf("weir: rule %q: limit %q never refuses a request that limit %q admits: remove it or change its numbers", r.Name, a.limit.Name, b.limit.Name)
 			}
 		}
@@ -217,18 +218,34 @@ func (r *rule) checkLimits() error {
 	return nil
 }
 
+// checkBurst returns an error if the algorithm ignores Burst. The limit must be valid.
+func checkBurst(l *Limit) error {
+	one, two := l.WithBurst(1), l.WithBurst(2)
+	if l.Burst == 0 || one.Capacity() != two.Capacity() {
+		return nil
+	}
+	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
+}
+
+// redundant reports whether the algorithm knows that l never refuses a unit that other, which
+// is charged with it, admits.
+func redundant(l, other *Limit) bool {
+	r, ok := l.Algorithm.(interface{ Redundant(l, other *Limit) bool })
+	return ok && r.Redundant(l, other)
+}
+
 // policiesOf prepares limits of a rule: it names them, validates them, and builds their
 // fields. If the limits are an override, base has the limits that they replace.
 func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
 	var policies []policy
 	for _, l := range limits {
 		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
-		from := l.replaced(base, len(limits))
+		from := replaced(&l, base, len(limits))
 		if from != nil {
-			l.inherit(&from.limit)
+			inherit(&l, &from.limit)
 			alone = len(limits) == 1 && from.name == r.Name
 		}
-		err := l.fault()
+		err := l.Fault()
 		if l.Algorithm == nil && len(base) > 0 {
 			err = fmt.Errorf("%w, and replaces none of the limits %s", err, namesOf(base))
 		}
@@ -310,7 +327,7 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	p.capacityValue = []string{strconv.FormatInt(p.capacity, 10)}
 
 	window := ""
-	p.inFlight = l.inFlight()
+	p.inFlight = l.InFlight()
 	if l.Period%time.Second == 0 && !p.inFlight {
 		window = fmt.Sprintf(";"+fields.WindowParam+"=%d", min(l.Period/time.Second, maxInteger))
 	}

@@ -53,7 +53,7 @@ func (o *TransportOptions) complete(l *Limiter) error {
 	for _, r := range l.rules {
 		for _, p := range r.policies {
 			p.limit.Period += o.Buffer
-			if err := p.limit.fault(); err != nil {
+			if err := p.limit.Fault(); err != nil {
 				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
 			}
 		}
@@ -81,7 +81,7 @@ func sendInOutage(_ *http.Request, err error) error {
 // Transport limits requests that go out through o.Base. It returns an error if an option is
 // invalid, or makes a limit invalid. Transport applies the rules of l, for instance by host
 // (ByHeader("Host")), by API key or by path. A request waits for its turn for up to MaxWait.
-// If its turn is later, the request is refused with a *LimitedError, which errors.As finds in
+// If its turn is later, the request is refused with a *RefusedError, which errors.As finds in
 // the error of http.Client. If the context of the request ends, the turn is given back.
 //
 // Transport obeys the server. A response pauses the keys of the request if it is a 429 or
@@ -204,7 +204,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		case v.refused:
 			// A queue counts a pause like requests ahead, so the queue may have no room.
 			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
-				return nil, &LimitedError{Transaction: &v.Transaction}
+				return nil, &RefusedError{Admission: &v.Admission}
 			}
 			continue
 		case v.Wait == 0:
@@ -221,7 +221,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 }
 
 // mayRecover reports whether a store that failed with err may decide the same request later.
-func mayRecover(err error) bool { return !errors.Is(err, ErrUnusable) && !errors.Is(err, errLimitsFor) }
+func mayRecover(err error) bool { return !errors.Is(err, ErrUnusable) && !errors.Is(err, ErrLimit) }
 
 // pauseAfter returns how long a request waits after n failures of the store before it asks
 // again: 100 ms, twice as long after each failure, and 2 s at most, less up to a half of it at

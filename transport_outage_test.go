@@ -109,7 +109,7 @@ func TestTransportAfterOutage(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 5 {
 				wg.Go(func() {
-					if _, err := client.Get("http://example.com/"); err != nil && !errors.As(err, new(*weir.LimitedError)) {
+					if _, err := client.Get("http://example.com/"); err != nil && !errors.As(err, new(*weir.RefusedError)) {
 						t.Error(err)
 					}
 				})

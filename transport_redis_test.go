@@ -329,9 +329,9 @@ func TestTransportPausesEverywhere(t *testing.T) {
 // the error.
 func answerTo(client *http.Client, url string) string {
 	res, err := client.Get(url)
-	var limited *weir.LimitedError
+	var limited *weir.RefusedError
 	if errors.As(err, &limited) {
-		return limited.Transaction.Refusal.Reason.String()
+		return limited.Admission.Refusal.Reason.String()
 	}
 	if err != nil {
 		return err.Error()

@@ -86,7 +86,7 @@ func TestTransport(t *testing.T) {
 		for i := range 4 {
 			wg.Go(func() {
 				_, err := client.Get("http://example.com/")
-				var limited *weir.LimitedError
+				var limited *weir.RefusedError
 				if (i == 3) != errors.As(err, &limited) || i == 3 && limited.RetryAfter() != 3*time.Second {
 					t.Errorf("request %d: got %v", i, err)
 				}
@@ -263,7 +263,7 @@ func TestUnpause(t *testing.T) {
 	_, two := replica(response(200))
 	get := func(client *http.Client, host string) string {
 		res, err := client.Get("http://" + host + "/")
-		var limited *weir.LimitedError
+		var limited *weir.RefusedError
 		switch {
 		case errors.As(err, &limited):
 			return checkPauseError(t, host, limited)
@@ -307,17 +307,17 @@ func TestUnpause(t *testing.T) {
 
 // checkPauseError checks the LimitedError of a request that a pause of 30 s refuses, and
 // returns the reason and the rule.
-func checkPauseError(t *testing.T, host string, limited *weir.LimitedError) string {
+func checkPauseError(t *testing.T, host string, limited *weir.RefusedError) string {
 	t.Helper()
-	for i, d := range limited.Transaction.Decisions {
-		if len(limited.Transaction.Decisions) != 3 || !d.Allowed {
-			t.Errorf("%s: charge %v: got %+v, want the three charges of the rules, which all fit", host, limited.Transaction.Charges[i], d)
+	for i, d := range limited.Admission.Decisions {
+		if len(limited.Admission.Decisions) != 3 || !d.Allowed {
+			t.Errorf("%s: charge %v: got %+v, want the three charges of the rules, which all fit", host, limited.Admission.Charges[i], d)
 		}
 	}
-	if limited.Transaction.Allowed() {
+	if limited.Admission.Allowed() {
 		t.Error("got a refusal that says allowed")
 	}
-	f := limited.Transaction.Refusal
+	f := limited.Admission.Refusal
 	if rest := f.RetryAfter; rest <= 29*time.Second || rest > 30*time.Second || limited.RetryAfter() != rest {
 		t.Errorf("%s: got %v and %v, want 30s", host, f.RetryAfter, limited.RetryAfter())
 	}
@@ -539,7 +539,7 @@ func checkOnePlace(t *testing.T, p http.RoundTripper) {
 	t.Helper()
 	var limited, sent atomic.Int64
 	together(2, func(int) {
-		if got := tripOnce(p); errors.As(got.err, new(*weir.LimitedError)) {
+		if got := tripOnce(p); errors.As(got.err, new(*weir.RefusedError)) {
 			limited.Add(1)
 		} else if got.err == nil {
 			sent.Add(1)
@@ -818,9 +818,9 @@ func ExampleLimiter_Unpause() {
 	fmt.Println(res.StatusCode)
 
 	_, err = client.Get("http://partner.example/orders")
-	var limited *weir.LimitedError
+	var limited *weir.RefusedError
 	if errors.As(err, &limited) {
-		fmt.Println(limited.Transaction.Refusal.Reason, limited.RetryAfter().Round(time.Minute))
+		fmt.Println(limited.Admission.Refusal.Reason, limited.RetryAfter().Round(time.Minute))
 	}
 
 	if err := partner.Unpause(context.Background(), "partner", "partner.example"); err != nil {

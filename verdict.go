@@ -24,7 +24,7 @@ type verdict struct {
 // An inquiry is what a store is asked about a request: first the charges that the request
 // owes, and then charges that look up the bans and the pauses of its keys.
 type inquiry struct {
-	Transaction
+	Admission
 	checks  []banCheck
 	outer   *verdict // of the Limiter around this one
 	misses  uint     // integers that were not shared; see fieldWriter.setNew
@@ -104,16 +104,13 @@ func makeVerdict(limits int, withText bool) (*verdict, *text) {
 // recycle puts v, with its inquiry, into the pool for another request. The pool must keep
 // neither keys nor logs of states alive.
 func (l *Limiter) recycle(v *verdict) {
-	for i := range v.Charges {
-		v.Charges[i].Key = ""
-	}
+	v.Release()
 	for i := range v.items {
 		v.items[i].key = ""
 		if !l.instant { // such a store may have changed the charges
 			v.items[i].policy = nil
 		}
 	}
-	clear(v.next)
 	v.Context, v.outer, v.extra, v.refused, v.Refusal = nil, nil, nil, false, Refusal{}
 	l.pool.Put(v)
 }
@@ -123,7 +120,7 @@ func (v *verdict) empty() {
 	v.items = v.items[:0]
 	v.entered, v.flies = false, false
 	t := &v.Transaction
-	t.Charges, t.Decisions, t.Undo, t.next = t.Charges[:0], t.Decisions[:0], t.Undo[:0], t.next[:0]
+	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
 	t.Within, t.Delay, t.Wait, t.Forget, t.At = 0, 0, 0, false, time.Time{}
 }
 
@@ -147,13 +144,13 @@ func isInstant(s Store) bool {
 	return ok && i.Instant() == s
 }
 
-// transaction returns the decided transaction or, if v has no inquiry, makes a Transaction
-// of the items of v.
-func (v *verdict) transaction() *Transaction {
+// admission returns the Admission of the inquiry or, if v has none, makes one of the items
+// of v.
+func (v *verdict) admission() *Admission {
 	if v.inquiry != nil {
-		return &v.Transaction
+		return &v.Admission
 	}
-	t := &Transaction{At: time.UnixMicro(v.at), Wait: v.waited}
+	t := &Admission{Transaction: Transaction{At: time.UnixMicro(v.at), Wait: v.waited}}
 	for i := range v.items {
 		it := &v.items[i]
 		t.Charges = append(t.Charges, Charge{Rule: it.rule.Name, Key: it.key, Limit: it.limit, Cost: it.cost})
@@ -162,7 +159,7 @@ func (v *verdict) transaction() *Transaction {
 	if v.extra != nil && v.extra.refusal.Reason != 0 {
 		t.Refusal = v.extra.refusal
 	} else {
-		t.Refusal, _ = t.refusal()
+		t.Refusal, _ = refusalOf(&t.Transaction)
 	}
 	return t
 }
@@ -190,12 +187,11 @@ func (v *verdict) extras() *extra {
 // FromContext returns the decision on the request with that context, or nil if no Limiter
 // has charged or refused the request. If there are several decisions, it returns the
 // decision of the innermost Limiter. Options.NoFromContext makes it return nil. The
-// Transaction must not be changed. A handler may serve less if Remaining is low. OnLimited
-// may read from Refusal why the request was refused. After a deny, or a ban that the
-// process knows of, the Transaction has no Charges.
-func FromContext(ctx context.Context) *Transaction {
+// Admission must not be changed. A handler may serve less if Remaining is low. OnLimited may
+// read from Refusal why the request was refused.
+func FromContext(ctx context.Context) *Admission {
 	if v := verdictOf(ctx); v != nil {
-		return v.transaction()
+		return v.admission()
 	}
 	return nil
 }

@@ -2,15 +2,13 @@ package weir
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 )
 
-// A LimitedError says that charges were refused. errors.As finds it in the errors of Wait,
-// Reserve and Limiter.Transport.
+// A LimitedError says that charges were refused. errors.As finds it in the errors of Wait and
+// Reserve.
 type LimitedError struct {
 	// Transaction has the charges. Its Decisions say when each charge would fit.
 	Transaction *Transaction
@@ -18,22 +16,12 @@ type LimitedError struct {
 
 func (e *LimitedError) Error() string {
 	t := e.Transaction
-	switch t.Refusal.Reason {
-	case ReasonBan:
-		return fmt.Sprintf("weir: rule %q has banned the key, retry after %v", t.Refusal.Rule, t.RetryAfter())
-	case ReasonDeny:
-		return fmt.Sprintf("weir: rule %q denies the key", t.Refusal.Rule)
-	case ReasonNoKey:
-		return fmt.Sprintf("weir: the request has no key for rule %q", t.Refusal.Rule)
-	case ReasonPause:
-		return fmt.Sprintf("weir: rule %q has paused the key, retry after %v", t.Refusal.Rule, t.RetryAfter())
-	}
 	for i, d := range t.Decisions {
 		if d.Allowed {
 			continue
 		}
 		c := &t.Charges[i]
-		if c.Limit.inFlight() {
+		if c.Limit.InFlight() {
 			return fmt.Sprintf("weir: rule %q has as many requests in flight as it may: limit %v", c.Rule, c.Limit)
 		}
 		if d.RetryAfter == Never {
@@ -186,12 +174,13 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 		return nil
 	}
 	r.turn = time.Time{}
-	return giveBack(ctx, r.store, &r.t)
+	return Refund(ctx, r.store, &r.t)
 }
 
-// giveBack gives back the units that an allowed transaction has spent. If t waits and no
-// later turn was reserved, the keys are then as they were before t.
-func giveBack(ctx context.Context, store Store, t *Transaction) error {
+// Refund gives back the units that an allowed transaction has spent. If t waits and no later
+// turn was reserved, the keys are then as they were before t. Charges whose Cost is 0 or below
+// have nothing to give back.
+func Refund(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
 		if c.Cost > 0 {
@@ -266,38 +255,4 @@ func Reset(ctx context.Context, store Store, charges ...Charge) error {
 		t.Charges[i].Cost, t.Charges[i].Spent = -4*MaxTicks, 0
 	}
 	return store.Take(ctx, t)
-}
-
-// wait returns when the turn of v has come. If the context of the request ends before the
-// turn, wait gives the turn back.
-func (l *Limiter) wait(v *verdict) error {
-	defer l.leave(v)
-	r := Reservation{store: l.store, t: v.Transaction, turn: time.Now().Add(v.Wait)}
-	return r.Wait(v.Context)
-}
-
-// giveBack gives back the turn of v, because the request does not use it.
-func (l *Limiter) giveBack(v *verdict) {
-	if err := giveBack(asking{v.Context}, l.store, &v.Transaction); err != nil {
-		l.log.warn(v, "give units back", v.Charges[0].Rule, err) // if it fails, the units stay spent
-	}
-	v.Wait = 0
-}
-
-// clientClosedRequest is the status that nginx logs if a client hangs up before the
-// answer.
-const clientClosedRequest = 499
-
-// unserved answers a request whose context ended with err before it was served. The client
-// may be gone, but the log must not show a success, and a cache must store nothing.
-func unserved(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		reducedCapacity.write(w, r)
-		return
-	}
-	h := w.Header()
-	h["Cache-Control"] = noStore
-	delete(h, "Content-Length") // there is no body
-	delete(h, "Content-Encoding")
-	w.WriteHeader(clientClosedRequest)
 }

@@ -183,22 +183,14 @@ type Transaction struct {
 	// the copy must have the index of its charge.
 	Undo []undo
 
-	// Refusal says why a Limiter refuses the request: see Reason. After a ban or a deny
-	// there may be no charges. Stores ignore Refusal.
-	Refusal Refusal
-
 	next     []State
 	first    plan   // of the first charge
 	others   []plan // of the later charges
 	distinct int    // how many plans, counted from the first, have different Names
 }
 
-// Allowed reports whether there is no Refusal and every charge was allowed. The charges
-// were then spent.
+// Allowed reports whether every charge was allowed. The charges were then spent.
 func (t *Transaction) Allowed() bool {
-	if t.Refusal.Reason != 0 {
-		return false
-	}
 	for i := range t.Decisions {
 		if !t.Decisions[i].Allowed {
 			return false
@@ -208,13 +200,22 @@ func (t *Transaction) Allowed() bool {
 }
 
 // RetryAfter is the wait until all charges fit, if nothing else is spent: the longest
-// RetryAfter of the decisions and of the Refusal. It may be Never.
+// RetryAfter of the decisions. It may be Never.
 func (t *Transaction) RetryAfter() time.Duration {
-	longest := t.Refusal.RetryAfter
+	longest := time.Duration(0)
 	for i := range t.Decisions {
 		longest = max(longest, t.Decisions[i].RetryAfter)
 	}
 	return longest
+}
+
+// Release drops the keys and the logs that t refers to, but keeps its memory and its plans, for
+// a caller that uses t again.
+func (t *Transaction) Release() {
+	for i := range t.Charges {
+		t.Charges[i].Key = ""
+	}
+	clear(t.next)
 }
 
 // A Store keeps the states of keys and decides transactions on its own clock.
@@ -326,6 +327,10 @@ var (
 	// scripts. It is no outage, because waiting does not help: by default a Limiter refuses
 	// the request (see Options.OnError).
 	ErrUnusable = errors.New("weir: the store cannot work as it is set up")
+
+	// ErrLimit marks an invalid limit that a function returned for a request, so that no
+	// constructor could find it. The store has not failed.
+	ErrLimit = errors.New("LimitsFor or Overrides returned it")
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of
 	// the store. The store was not asked, and nothing was spent.

@@ -182,7 +182,7 @@ func (r *rule) conflict(other *rule) (x, y *Limit) {
 	for i := range r.policies {
 		for j := range other.policies {
 			x, y := &r.policies[i].limit, &other.policies[j].limit
-			if x.sameName(y) && x.Algorithm.Name() == y.Algorithm.Name() && (x.Quota != y.Quota || x.Period != y.Period || x.Burst != y.Burst) {
+			if x.StoredName() == y.StoredName() && x.Algorithm.Name() == y.Algorithm.Name() && (x.Quota != y.Quota || x.Period != y.Period || x.Burst != y.Burst) {
 				return x, y
 			}
 		}

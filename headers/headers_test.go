@@ -395,7 +395,7 @@ func (c roundTripCase) run(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	time.Sleep(time.Duration(rnd.Int64N(1e10)))
 	limit := func() weir.Limit { return randomLimit(rnd) }
-	var tx *weir.Transaction
+	var tx *weir.Admission
 	spy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tx = weir.FromContext(r.Context())
 		w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
@@ -419,14 +419,14 @@ func (c roundTripCase) run(t *testing.T, seed uint64) {
 				continue // a policy without a Remaining
 			}
 			told++
-			if !tells(c.dialect, c.named, c.reset, a, tx) {
+			if !tells(c.dialect, c.named, c.reset, a, &tx.Transaction) {
 				t.Errorf("%s, seed %d: read %+v\nof %v\nwhich matches none of %+v\n%+v", c.name, seed, a, res.Header, tx.Decisions, tx.Charges)
 			}
 		}
-		if want := c.limits(tx); told != want {
+		if want := c.limits(&tx.Transaction); told != want {
 			t.Errorf("%s, seed %d: read %d limits, want %d: %v", c.name, seed, told, want, res.Header)
 		}
-		if want := c.retryAfter(tx); retry != want {
+		if want := c.retryAfter(&tx.Transaction); retry != want {
 			t.Errorf("%s, seed %d: read Retry-After %v, want %v: %v", c.name, seed, retry, want, res.Header)
 		}
 		time.Sleep(time.Duration(rnd.Int64N(int64(2 * time.Second))))

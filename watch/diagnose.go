@@ -131,9 +131,9 @@ func (d *diagnosis) count(e *weir.Event) {
 	}
 }
 
-// check checks a charge of r. outer is the transaction of a limiter that r passed
+// check checks a charge of r. outer is the decision of a limiter that r passed
 // before, or nil.
-func (d *diagnosis) check(c *weir.Charge, r *http.Request, outer *weir.Transaction) {
+func (d *diagnosis) check(c *weir.Charge, r *http.Request, outer *weir.Admission) {
 	if c.Key == "" && c.Cost != 0 && !d.global[c.Rule] {
 		d.found(EmptyKey, "a key is empty: all requests with it share one limit", "rule", c.Rule)
 	}

@@ -53,7 +53,7 @@ func (l *refusalLog) observe(e weir.Event) {
 	}
 	attrs := []any{"rule", f.Rule}
 	if f.Reason == weir.ReasonLimit {
-		attrs = append(attrs, "limit", longest(e.Transaction))
+		attrs = append(attrs, "limit", longest(&e))
 	}
 	if f.RetryAfter > 0 && f.RetryAfter != weir.Never {
 		attrs = append(attrs, "retry_after", f.RetryAfter)
@@ -77,9 +77,10 @@ func (l *refusalLog) observe(e weir.Event) {
 
 // longest returns the name of the limit with the longest wait. That wait is the RetryAfter of
 // the refusal.
-func longest(t *weir.Transaction) string {
+func longest(e *weir.Event) string {
+	t := e.Transaction
 	for i := range t.Decisions {
-		if d := &t.Decisions[i]; !d.Allowed && d.RetryAfter == t.Refusal.RetryAfter {
+		if d := &t.Decisions[i]; !d.Allowed && d.RetryAfter == e.Refusal.RetryAfter {
 			return t.Charges[i].Limit.StoredName()
 		}
 	}

@@ -37,10 +37,9 @@ func TestPauses(t *testing.T) {
 	tx := &weir.Transaction{
 		Charges:   []weir.Charge{{Rule: "partner", Limit: limit, Cost: 1}, {Rule: "all", Limit: limit, Cost: 1}},
 		Decisions: []weir.Decision{{Allowed: true}, {Allowed: true}},
-		Refusal:   weir.Refusal{Reason: weir.ReasonPause, Rule: "partner", RetryAfter: time.Second},
 	}
 	var c tally.Tally
-	c.Observe(&weir.Event{Transaction: tx, Refusal: tx.Refusal})
+	c.Observe(&weir.Event{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonPause, Rule: "partner", RetryAfter: time.Second}})
 	got := map[string][3]int64{}
 	c.EachLimit(func(l tally.Label, n *tally.Counts) {
 		got[l.Rule] = [3]int64{n.Refused.Load(), n.Allowed.Load(), n.Units()}
@@ -189,8 +188,7 @@ func TestObserveAllocates(t *testing.T) {
 	var c tally.Tally
 	e := weir.Event{Transaction: &weir.Transaction{
 		Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}}, Decisions: []weir.Decision{{}},
-		Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "api"},
-	}}
+	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "api"}}
 	for i := range 2 * tally.Most {
 		e.Transaction.Charges[0].Limit.Period = time.Duration(i+1) * time.Second
 		c.Observe(&e)
