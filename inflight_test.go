@@ -25,6 +25,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -98,10 +99,7 @@ func TestInFlight(t *testing.T) {
 // TestInFlightModel: in random schedules of requests that begin and end, the store counts
 // exactly the requests in flight.
 func TestInFlightModel(t *testing.T) {
-	schedules := 100_000
-	if testing.Short() {
-		schedules = 3_000
-	}
+	schedules := rounds.N(3000, 100_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 8))
 	for schedules > 0 {
