@@ -13,7 +13,9 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestStatus: a refusal has the Status of its rule, whether a limit, a ban or a deny
@@ -111,7 +113,7 @@ func TestRetryJitter(t *testing.T) {
 func checkJitter(t *testing.T, c jitterCase) {
 	var refusal weir.Refusal
 	h := must(t, memstore.New(memstore.Options{}), weir.Options{
-		Rules: c.rules, Headers: weir.OpenAI | weir.IETF | weir.Twitter, Observe: func(e weir.Event) { refusal = e.Refusal },
+		Rules: c.rules, Headers: headers.OpenAI | headers.IETF | headers.Twitter, Observe: func(e weir.Event) { refusal = e.Refusal },
 	}).Handler(served)
 	for range 2 { // from the second refusal on, a ban comes from memory
 		do(h, ask("/", "192.0.2.1:4"))
@@ -122,7 +124,7 @@ func checkJitter(t *testing.T, c jitterCase) {
 		text, _ := io.ReadAll(res.Body)
 		after := res.Header.Get("Retry-After")
 		if c.exact < 0 {
-			if after != "" || refusal.RetryAfter != weir.Never {
+			if after != "" || refusal.RetryAfter != quota.Never {
 				t.Fatalf("%s: got Retry-After %q and %v, want none", c.name, after, refusal.RetryAfter)
 			}
 			continue

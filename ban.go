@@ -3,6 +3,8 @@ package weir
 import (
 	"fmt"
 	"time"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // A ban is an algorithm that keeps the bans of a key. In its state, At is when the last ban
@@ -36,17 +38,17 @@ func (ban) Unpayable()     {} // package credit must not pay for it
 
 // Refusing returns a charge that looks up a ban as a charge that a ban refuses. Package credit
 // calls it, so that granted units do not pay for a banned key.
-func (ban) Refusing(c Charge) Charge {
+func (ban) Refusing(c quota.Charge) quota.Charge {
 	c.Cost, c.Limit.Burst = 1, asked
 	return c
 }
 
-func (b ban) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
+func (b ban) Take(s quota.State, l *Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	b.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
-func (ban) Step(s *State, d *Decision, l *Limit, now, cost int64) {
+func (ban) Step(s *quota.State, d *quota.Decision, l *Limit, now, cost int64) {
 	at, most := max(now, s.At), l.Period.Microseconds()
 	end, n := s.A, s.B
 	if end+repeats*most <= at {
@@ -56,20 +58,20 @@ func (ban) Step(s *State, d *Decision, l *Limit, now, cost int64) {
 	if l.Burst != byHand {
 		wait = max(end, at) - now
 	}
-	*d = Decision{Allowed: cost <= 0 || wait == 0}
+	*d = quota.Decision{Allowed: cost <= 0 || wait == 0}
 	switch {
 	case !d.Allowed:
 		d.RetryAfter = time.Duration(wait) * time.Microsecond
 	case l.Burst == asked:
 	case cost > 0 && l.Burst == byHand:
 		end = max(end, at+cost)
-		*s = State{At: at, A: end, B: n}
+		*s = quota.State{At: at, A: end, B: n}
 	case cost > 0:
 		for range n {
 			cost = min(2*cost, most)
 		}
 		end = at + cost
-		*s = State{At: at, A: end, B: min(n+1, repeats)}
+		*s = quota.State{At: at, A: end, B: min(n+1, repeats)}
 	}
 	if end > now {
 		d.NextAfter = time.Duration(end-now) * time.Microsecond

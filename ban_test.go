@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestPenaltyCosts: besides the call for the decision, a strike costs one call of the store.
@@ -23,17 +24,17 @@ func TestPenaltyCosts(t *testing.T) {
 	for _, decorated := range []func(weir.Store) weir.Store{
 		func(s weir.Store) weir.Store { return s },
 		func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
-		func(s weir.Store) weir.Store { return weir.Share(s, 2) },
+		func(s weir.Store) weir.Store { return quota.Share(s, 2) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			calls := 0
 			mem := memstore.New(memstore.Options{})
-			store := decorated(storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			store := decorated(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 				calls++
 				return mem.Take(ctx, tx)
 			}))
 			strikes := 4
-			if _, ok := store.(interface{ Stats() lease.Stats }); !ok && decorated(mem) != weir.Store(mem) {
+			if _, ok := store.(*lease.Store); !ok && decorated(mem) != weir.Store(mem) {
 				strikes = 8 // Share halves the strikes
 			}
 			_, ask := penalized(t, store, algorithms.AnchoredWindow(int64(strikes), time.Minute))
@@ -73,7 +74,7 @@ func TestPenaltyCosts(t *testing.T) {
 func TestPenaltyOfOneStrike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, mem := 0, memstore.New(memstore.Options{})
-		_, ask := penalized(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		_, ask := penalized(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			calls++
 			return mem.Take(ctx, tx)
 		}), algorithms.FixedWindow(1, time.Minute))
@@ -126,7 +127,7 @@ func TestPenaltyTriesAgain(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			mem, left := memstore.New(memstore.Options{}), 1000
-			store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 				if left--; left < 0 {
 					return errors.New("away")
 				}
@@ -157,7 +158,7 @@ func TestPenaltyTriesAgain(t *testing.T) {
 func TestPenaltyTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(memstore.Options{})
-		_, ask := penalized(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		_, ask := penalized(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			time.Sleep(time.Millisecond) // so that the 100 calls overlap
 			return mem.Take(ctx, tx)
 		}), algorithms.FixedWindow(3, 5*time.Second))
@@ -260,7 +261,7 @@ func TestDenyBeforeErrors(t *testing.T) {
 func TestRetryAfterOfPreflights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, mem := 0, memstore.New(memstore.Options{})
-		h := must(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		h := must(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			calls++
 			return mem.Take(ctx, tx)
 		}), weir.Options{FreePreflight: true, Rules: []weir.Rule{{
@@ -351,7 +352,7 @@ func TestRetryAfterOfOthers(t *testing.T) {
 	for _, rules := range [][]weir.Rule{{address, user}, {user, address}} {
 		synctest.Test(t, func(t *testing.T) {
 			calls, mem := 0, memstore.New(memstore.Options{})
-			l := must(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			l := must(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 				calls++
 				return mem.Take(ctx, tx)
 			}), weir.Options{Rules: rules})

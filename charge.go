@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // charge collects the charges that the request owes under each rule. A request owes nothing
@@ -81,14 +82,14 @@ func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override,
 		limit := &t.Charges[i].Limit
 		limit.Period += buffer
 		if err := limit.Fault(); err != nil {
-			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, limit.Name, buffer, err, ErrLimit)
+			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, limit.Name, buffer, err, quota.ErrLimit)
 		}
 	}
 	return nil
 }
 
 // addCharges adds a charge to t and an item to items for each policy.
-func (v *verdict) addCharges(t *Transaction, items *[]item, policies []policy, key string, cost int64) {
+func (v *verdict) addCharges(t *quota.Transaction, items *[]item, policies []policy, key string, cost int64) {
 	for i := range policies {
 		p, c, it := &policies[i], oneMore(&t.Charges), oneMore(items)
 		// Mostly c and it have the values of an earlier request under the same limit.
@@ -121,9 +122,9 @@ func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, er
 	}
 	policies, still := rule.policiesOf(limits, nil)
 	if still != nil && !shadow {
-		return nil, fmt.Errorf("%w: %w", still, ErrLimit)
+		return nil, fmt.Errorf("%w: %w", still, quota.ErrLimit)
 	}
-	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", err, ErrLimit))
+	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", err, quota.ErrLimit))
 	return policies, nil
 }
 
@@ -159,9 +160,9 @@ func (rule *rule) allows(r *http.Request, key string, applies bool) bool {
 func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *override, applies bool) (wait time.Duration) {
 	var f Refusal
 	if own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
-		f = Refusal{ReasonDeny, rule.Name, Never}
+		f = Refusal{ReasonDeny, rule.Name, quota.Never}
 	} else if !applies && rule.NoKey == NoKeyRefuse {
-		f = Refusal{ReasonNoKey, rule.Name, Never}
+		f = Refusal{ReasonNoKey, rule.Name, quota.Never}
 	} else if applies {
 		var rest time.Duration
 		if rest, wait = rule.known.rest(key, func() int64 { return rule.cost(r) }); rest > 0 {

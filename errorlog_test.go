@@ -16,6 +16,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestErrorLog: a store that fails for ten seconds causes ten log lines. Each later line
@@ -43,12 +44,12 @@ func TestErrorLog(t *testing.T) {
 // TestErrorLogTask: a log line says what failed. If the request was decided, the line does
 // not say that it could not be decided.
 func TestErrorLogTask(t *testing.T) {
-	givesBack := func(tx *weir.Transaction) bool {
-		return slices.ContainsFunc(tx.Charges, func(c weir.Charge) bool { return c.Cost < 0 })
+	givesBack := func(tx *quota.Transaction) bool {
+		return slices.ContainsFunc(tx.Charges, func(c quota.Charge) bool { return c.Cost < 0 })
 	}
-	forces := func(tx *weir.Transaction) bool { return tx.Force }
-	strikes := func(tx *weir.Transaction) bool {
-		return slices.ContainsFunc(tx.Charges, func(c weir.Charge) bool { return c.Limit.Name == "penalty strikes" && c.Cost > 0 })
+	forces := func(tx *quota.Transaction) bool { return tx.Force }
+	strikes := func(tx *quota.Transaction) bool {
+		return slices.ContainsFunc(tx.Charges, func(c quota.Charge) bool { return c.Limit.Name == "penalty strikes" && c.Cost > 0 })
 	}
 	limits := []weir.Limit{algorithms.GCRA(2, time.Hour)}
 	uncountable := []weir.Limit{algorithms.FixedWindow(math.MaxInt64, time.Hour)}
@@ -56,11 +57,11 @@ func TestErrorLogTask(t *testing.T) {
 		return weir.Rule{Limits: limits, Settle: func(weir.Outcome) int64 { return cost }}
 	}
 	for _, c := range []struct {
-		fails func(*weir.Transaction) bool // with which transactions the store fails; nil means with none
+		fails func(*quota.Transaction) bool // with which transactions the store fails; nil means with none
 		rule  weir.Rule
 		want  string
 	}{
-		{func(*weir.Transaction) bool { return true }, weir.Rule{Limits: limits}, "could not decide"},
+		{func(*quota.Transaction) bool { return true }, weir.Rule{Limits: limits}, "could not decide"},
 		{givesBack, settles(0), "could not give units back"},
 		{forces, settles(2), "could not charge the final cost"},
 		{forces, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "could not renew a request in flight"},
@@ -81,7 +82,7 @@ func TestErrorLogTask(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		delays := func(tx *weir.Transaction) bool { return tx.Delay > 0 }
+		delays := func(tx *quota.Transaction) bool { return tx.Delay > 0 }
 		l := must(t, failingAt(delays), errorLogOptions(&out, weir.Rule{Limits: limits}))
 		client := http.Client{Transport: transport(t, l, weir.TransportOptions{Base: &partner{answer: func(int, *http.Request) *http.Response { return response(503, "Retry-After", "9") }}})}
 		client.Get("http://example.com/")
@@ -90,9 +91,9 @@ func TestErrorLogTask(t *testing.T) {
 }
 
 // failingAt returns a store that fails with some transactions.
-func failingAt(fails func(*weir.Transaction) bool) weir.Store {
+func failingAt(fails func(*quota.Transaction) bool) weir.Store {
 	next := memstore.New(memstore.Options{})
-	return storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+	return storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 		if fails != nil && fails(tx) {
 			return errDown
 		}

@@ -3,13 +3,15 @@ package weir
 import (
 	"context"
 	"time"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // shutGates shuts gates for d, in one call. A shut gate delays or refuses the transactions
 // that charge it. If one of the gates is already shut for longer, ok is false and nothing
 // changes. Transaction.Forget opens a gate.
-func shutGates(ctx context.Context, store Store, d time.Duration, gates ...Charge) (ok bool, err error) {
-	t := Transaction{Charges: make([]Charge, len(gates)), Delay: d, Within: d}
+func shutGates(ctx context.Context, store Store, d time.Duration, gates ...quota.Charge) (ok bool, err error) {
+	t := quota.Transaction{Charges: make([]quota.Charge, len(gates)), Delay: d, Within: d}
 	for i, c := range gates {
 		c.Cost = shut
 		t.Charges[i] = c
@@ -39,34 +41,34 @@ func (gate) String() string { return "gate" }
 func (gate) Unpayable()     {} // package credit must not pay for it
 func (gate) Opens()         {} // see quota.Transaction.Decide
 
-func (g gate) Take(s State, l *Limit, now, cost int64) (_ State, d Decision) {
+func (g gate) Take(s quota.State, l *Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	g.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
-func (gate) Step(s *State, d *Decision, _ *Limit, now, cost int64) {
+func (gate) Step(s *quota.State, d *quota.Decision, _ *Limit, now, cost int64) {
 	rest := restOf(s, now)
 	switch {
 	case rest == 0:
-		*s = State{}
-		*d = Decision{Allowed: true, Remaining: 1}
+		*s = quota.State{}
+		*d = quota.Decision{Allowed: true, Remaining: 1}
 	case cost > 0:
-		*d = Decision{RetryAfter: rest, NextAfter: rest, ResetAfter: rest}
+		*d = quota.Decision{RetryAfter: rest, NextAfter: rest, ResetAfter: rest}
 	default:
-		*d = Decision{Allowed: true, NextAfter: rest, ResetAfter: rest}
+		*d = quota.Decision{Allowed: true, NextAfter: rest, ResetAfter: rest}
 	}
 }
 
-func (gate) Queue(s State, _ *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool) {
+func (gate) Queue(s quota.State, _ *Limit, now, at, cost int64) (next quota.State, wait time.Duration, ok bool) {
 	wait = restOf(&s, now)
 	if cost >= shut {
-		s = State{At: max(at, s.At)}
+		s = quota.State{At: max(at, s.At)}
 	}
 	return s, wait, true
 }
 
 // restOf returns the time until a gate opens.
-func restOf(s *State, now int64) time.Duration {
+func restOf(s *quota.State, now int64) time.Duration {
 	return time.Duration(max(0, s.At-now)) * time.Microsecond
 }
 
@@ -82,15 +84,15 @@ end`
 
 // gates returns charges of the given cost for the gates that pause the keys of v, one for
 // each rule.
-func (v *verdict) gates(cost int64) (gates []Charge) {
+func (v *verdict) gates(cost int64) (gates []quota.Charge) {
 	for i := 0; i < len(v.items); i += v.items[i].limits {
 		gates = append(gates, pauseOf(v.items[i].rule.Name, v.items[i].key, cost))
 	}
 	return gates
 }
 
-func pauseOf(rule, key string, cost int64) Charge {
-	return Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
+func pauseOf(rule, key string, cost int64) quota.Charge {
+	return quota.Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
 }
 
 // appendPauses adds a charge for the pause of each key of v, if the request goes out

@@ -23,6 +23,7 @@ import (
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A moment says when the client of a request hangs up.
@@ -49,19 +50,19 @@ func untilGone(ctx context.Context, at, now moment) {
 // A patient store waits until the client has hung up. The field when says whether it waits
 // before or after it decides, or not at all.
 type patient struct {
-	next weir.Store
+	next quota.Store
 	when moment
 }
 
-func (p patient) Take(ctx context.Context, t *weir.Transaction) error {
+func (p patient) Take(ctx context.Context, t *quota.Transaction) error {
 	untilGone(ctx, beforeDeciding, p.when)
 	err := p.next.Take(ctx, t)
 	untilGone(ctx, afterDeciding, p.when)
 	return err
 }
 
-func (p patient) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
-	return p.next.(weir.Batcher).TakeEach(ctx, ts)
+func (p patient) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
+	return p.next.(quota.Batcher).TakeEach(ctx, ts)
 }
 
 // A protocol is a way to send n requests whose client hangs up on each.
@@ -118,11 +119,11 @@ func frame(kind, flags byte, stream uint32, payload string) string {
 
 // serveGone serves n requests, whose clients hang up at the given moment. It returns how
 // often the handler ran and how often OnError was called.
-func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, when moment, n int) (ran, failed int64) {
+func serveGone(t *testing.T, store quota.Store, limit quota.Limit, p protocol, when moment, n int) (ran, failed int64) {
 	t.Helper()
 	var handled, errs atomic.Int64
 	l := must(t, store, weir.Options{
-		Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit}}},
+		Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{limit}}},
 		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
 			errs.Add(1)
 			next.ServeHTTP(w, r) // as the default OnError does
@@ -159,35 +160,35 @@ func serveGone(t *testing.T, store weir.Store, limit weir.Limit, p protocol, whe
 // TestGone: a request whose client hangs up is charged, over both protocols and at every
 // moment of the decision. The handler runs only for requests that the limit allows.
 func TestGone(t *testing.T) {
-	forever := func(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
-	same := func(s weir.Store) weir.Store { return s }
-	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
-	type wrap = func(weir.Store) weir.Store
-	type redis = func() weir.Store
+	forever := func(units int64) quota.Limit { return algorithms.FixedWindow(units, 1000*time.Hour) }
+	same := func(s quota.Store) quota.Store { return s }
+	memory := func() quota.Store { return memstore.New(memstore.Options{}) }
+	type wrap = func(quota.Store) quota.Store
+	type redis = func() quota.Store
 	for _, c := range []struct {
 		name  string
 		want  int64 // how often the handler runs
-		store func(t *testing.T, base wrap, redis redis) weir.Store
+		store func(t *testing.T, base wrap, redis redis) quota.Store
 	}{
-		{"memory", 5, func(t *testing.T, base wrap, redis redis) weir.Store { return base(memory()) }},
-		{"Redis", 5, func(t *testing.T, base wrap, redis redis) weir.Store { return base(redis()) }},
-		{"Hybrid", 5, func(t *testing.T, base wrap, redis redis) weir.Store { return weir.Hybrid(base(memory()), 0) }},
-		{"Coalesce", 5, func(t *testing.T, base wrap, redis redis) weir.Store { return weir.Coalesce(base(memory())) }},
-		{"Lease", 5, func(t *testing.T, base wrap, redis redis) weir.Store { return leasing(t, base(memory())) }},
-		{"Breaker and Fallback", 5, func(t *testing.T, base wrap, redis redis) weir.Store {
-			return weir.Fallback(weir.Breaker(base(memory()), weir.BreakerOptions{}), memory())
+		{"memory", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return base(memory()) }},
+		{"Redis", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return base(redis()) }},
+		{"Hybrid", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Hybrid(base(memory()), 0) }},
+		{"Coalesce", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Coalesce(base(memory())) }},
+		{"Lease", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return leasing(t, base(memory())) }},
+		{"Breaker and Fallback", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
+			return quota.Fallback(quota.Breaker(base(memory()), quota.BreakerOptions{}), memory())
 		}},
-		{"Share", 2, func(t *testing.T, base wrap, redis redis) weir.Store { return weir.Share(base(memory()), 2) }},
-		{"the README's", 5, func(t *testing.T, base wrap, redis redis) weir.Store {
-			return weir.Fallback(weir.Hybrid(weir.Breaker(base(redis()), weir.BreakerOptions{}), 100_000), weir.Share(memory(), 4))
+		{"Share", 2, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Share(base(memory()), 2) }},
+		{"the README's", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
+			return quota.Fallback(quota.Hybrid(quota.Breaker(base(redis()), quota.BreakerOptions{}), 100_000), quota.Share(memory(), 4))
 		}},
-		{"the README's with leases", 5, func(t *testing.T, base wrap, redis redis) weir.Store {
-			return weir.Fallback(weir.Breaker(leasing(t, weir.Coalesce(base(redis()))), weir.BreakerOptions{}), memory())
+		{"the README's with leases", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
+			return quota.Fallback(quota.Breaker(leasing(t, quota.Coalesce(base(redis()))), quota.BreakerOptions{}), memory())
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			addr := ""
-			redis := func() weir.Store {
+			redis := func() quota.Store {
 				if addr == "" {
 					addr = redistest.Server(t).Addr()
 				}
@@ -196,7 +197,7 @@ func TestGone(t *testing.T) {
 			for _, p := range protocols {
 				n := goneRequests(c.name, p)
 				for _, when := range moments {
-					waits := func(s weir.Store) weir.Store { return patient{s, when} }
+					waits := func(s quota.Store) quota.Store { return patient{s, when} }
 					limit := forever(5).Named(p.name + ", " + string(when))
 					store := c.store(t, same, redis)
 					checkGone(t, waits(store), store, limit, p, when, n, c.want) // the client hangs up while the outermost store is asked
@@ -213,13 +214,13 @@ func TestGone(t *testing.T) {
 // checkGone sends n requests, whose clients hang up, to a Limiter with the first of two
 // stores. It expects that the handler runs want times, and that the quota is then used up in
 // the second store.
-func checkGone(t *testing.T, front, store weir.Store, limit weir.Limit, p protocol, when moment, n int, want int64) {
+func checkGone(t *testing.T, front, store quota.Store, limit quota.Limit, p protocol, when moment, n int, want int64) {
 	t.Helper()
 	ran, failed := serveGone(t, front, limit, p, when, n)
 	if ran != want || failed > 0 {
 		t.Errorf("%s: the handler ran %d times of %d and %d failed, want %d and 0", limit.Name, ran, n, failed, want)
 	}
-	if err := weir.Wait(t.Context(), store, 0, weir.Charge{Rule: "api", Key: "127.0.0.1", Limit: limit, Cost: 1}); !errors.As(err, new(*weir.LimitedError)) {
+	if err := quota.Wait(t.Context(), store, 0, quota.Charge{Rule: "api", Key: "127.0.0.1", Limit: limit, Cost: 1}); !errors.As(err, new(*quota.LimitedError)) {
 		t.Errorf("%s: afterwards got %v, want the quota used up", limit.Name, err)
 	}
 }
@@ -232,7 +233,7 @@ func goneRequests(store string, p protocol) int {
 	return rounds.N(50, 1000)
 }
 
-func leasing(t testing.TB, next weir.Store) *lease.Store {
+func leasing(t testing.TB, next quota.Store) *lease.Store {
 	l := lease.New(next, lease.Options{})
 	t.Cleanup(func() { l.Close(context.Background()) })
 	return l
@@ -244,16 +245,16 @@ func TestGoneWhileTheStoreFails(t *testing.T) {
 	for _, failure := range []error{errors.New("away"), context.Canceled, context.DeadlineExceeded} {
 		for _, when := range moments[:3] {
 			ctx, hangUp := context.WithCancel(t.Context())
-			breaker := weir.Breaker(storeFunc(func(ctx context.Context, _ *weir.Transaction) error {
+			breaker := quota.Breaker(storeFunc(func(ctx context.Context, _ *quota.Transaction) error {
 				if when != beforeAsking {
 					hangUp()
 				}
 				return failure
-			}), weir.BreakerOptions{Failures: 1, Cooldown: time.Hour})
+			}), quota.BreakerOptions{Failures: 1, Cooldown: time.Hour})
 			var out bytes.Buffer
 			var told, seen error
 			h := must(t, breaker, weir.Options{
-				Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+				Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []quota.Limit{algorithms.GCRA(1, time.Hour)}}},
 				Logger:  slog.New(slog.NewTextHandler(&out, nil)),
 				Observe: func(e weir.Event) { seen = e.Err },
 				OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { told = err },
@@ -275,11 +276,11 @@ func TestGoneWhileTheStoreFails(t *testing.T) {
 func TestGoneLookup(t *testing.T) {
 	ctx, hangUp := context.WithCancel(context.WithValue(t.Context(), quotaKey{}, "gold"))
 	hangUp()
-	h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), LimitsFor: func(r *http.Request) []weir.Limit {
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), LimitsFor: func(r *http.Request) []quota.Limit {
 		if r.Context().Err() != nil || r.Context().Value(quotaKey{}) != "gold" {
 			return nil
 		}
-		return []weir.Limit{algorithms.GCRA(1, time.Hour)}
+		return []quota.Limit{algorithms.GCRA(1, time.Hour)}
 	}}}}).Handler(served)
 	for _, want := range []int{200, 429} {
 		if got := do(h, ask("/", "").WithContext(ctx)).StatusCode; got != want {
@@ -300,14 +301,14 @@ type goneCase struct {
 // request by up to an hour.
 var waysToWait = []struct {
 	name string
-	send func(ctx context.Context, t *testing.T, store weir.Store, c weir.Charge) (sent bool, err error)
+	send func(ctx context.Context, t *testing.T, store quota.Store, c quota.Charge) (sent bool, err error)
 }{
-	{"Wait", func(ctx context.Context, _ *testing.T, store weir.Store, c weir.Charge) (bool, error) {
-		err := weir.Wait(ctx, store, time.Hour, c)
+	{"Wait", func(ctx context.Context, _ *testing.T, store quota.Store, c quota.Charge) (bool, error) {
+		err := quota.Wait(ctx, store, time.Hour, c)
 		return err == nil, err
 	}},
-	{"RoundTrip", func(ctx context.Context, t *testing.T, store weir.Store, c weir.Charge) (sent bool, err error) {
-		l := must(t, store, weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "jobs", Key: func(*http.Request) (string, bool) { return "", true }, Limits: []weir.Limit{c.Limit}}}})
+	{"RoundTrip", func(ctx context.Context, t *testing.T, store quota.Store, c quota.Charge) (sent bool, err error) {
+		l := must(t, store, weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "jobs", Key: func(*http.Request) (string, bool) { return "", true }, Limits: []quota.Limit{c.Limit}}}})
 		_, err = transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { sent = true; return response(200), nil })}).RoundTrip(ask("/", "").WithContext(ctx))
 		return sent, err
 	}},
@@ -330,7 +331,7 @@ func TestGoneByHand(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				memory := memstore.New(memstore.Options{})
 				limit := algorithms.GCRA(2, time.Hour)
-				charge := weir.Charge{Rule: "jobs", Limit: limit, Cost: c.used}
+				charge := quota.Charge{Rule: "jobs", Limit: limit, Cost: c.used}
 				reserve(t, memory, 0, charge)
 				ctx, hangUp := context.WithCancel(t.Context())
 				hangUpIf := func(now moment) {
@@ -338,7 +339,7 @@ func TestGoneByHand(t *testing.T) {
 						hangUp()
 					}
 				}
-				store := storeFunc(func(ctx context.Context, t *weir.Transaction) error {
+				store := storeFunc(func(ctx context.Context, t *quota.Transaction) error {
 					hangUpIf(beforeDeciding)
 					defer hangUpIf(afterDeciding)
 					return memory.Take(ctx, t)
@@ -362,28 +363,34 @@ func TestGoneByHand(t *testing.T) {
 // MaxWait and without. A request costs two units and gets one back, so the limit allows a
 // request as long as two units are left. The test is for the race detector too.
 func TestHangUpsEverywhere(t *testing.T) {
-	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
+	memory := func() quota.Store { return memstore.New(memstore.Options{}) }
 	for _, c := range []struct {
 		name  string
-		store func(leases func(next weir.Store) weir.Store) weir.Store
+		store func(leases func(next quota.Store) quota.Store) quota.Store
 	}{
-		{"memory", func(func(weir.Store) weir.Store) weir.Store { return memory() }},
-		{"Hybrid", func(func(weir.Store) weir.Store) weir.Store { return weir.Hybrid(memory(), 0) }},
-		{"Coalesce", func(func(weir.Store) weir.Store) weir.Store { return weir.Coalesce(memory()) }},
-		{"joined", func(func(weir.Store) weir.Store) weir.Store { return weir.Joined(weir.Coalesce(memory())) }},
-		{"Lease", func(lease func(weir.Store) weir.Store) weir.Store { return lease(memory()) }},
-		{"Breaker", func(func(weir.Store) weir.Store) weir.Store { return weir.Breaker(memory(), weir.BreakerOptions{}) }},
-		{"Fallback", func(func(weir.Store) weir.Store) weir.Store {
-			return weir.Fallback(failing{errors.New("away")}, memory())
+		{"memory", func(func(quota.Store) quota.Store) quota.Store { return memory() }},
+		{"Hybrid", func(func(quota.Store) quota.Store) quota.Store { return quota.Hybrid(memory(), 0) }},
+		{"Coalesce", func(func(quota.Store) quota.Store) quota.Store { return quota.Coalesce(memory()) }},
+		{"Coalesce, joined", func(func(quota.Store) quota.Store) quota.Store { // calls that take a while are shared
+			slow := &distant{Store: memory()}
+			slow.Trip.Store(int64(20 * time.Microsecond))
+			return quota.Coalesce(slow)
 		}},
-		{"Share", func(func(weir.Store) weir.Store) weir.Store { return weir.Share(memory(), 1) }},
-		{"all", func(lease func(weir.Store) weir.Store) weir.Store {
-			return weir.Fallback(weir.Breaker(lease(weir.Hybrid(weir.Coalesce(memory()), 0)), weir.BreakerOptions{}), weir.Share(memory(), 4))
+		{"Lease", func(lease func(quota.Store) quota.Store) quota.Store { return lease(memory()) }},
+		{"Breaker", func(func(quota.Store) quota.Store) quota.Store {
+			return quota.Breaker(memory(), quota.BreakerOptions{})
+		}},
+		{"Fallback", func(func(quota.Store) quota.Store) quota.Store {
+			return quota.Fallback(failing{errors.New("away")}, memory())
+		}},
+		{"Share", func(func(quota.Store) quota.Store) quota.Store { return quota.Share(memory(), 1) }},
+		{"all", func(lease func(quota.Store) quota.Store) quota.Store {
+			return quota.Fallback(quota.Breaker(lease(quota.Hybrid(quota.Coalesce(memory()), 0)), quota.BreakerOptions{}), quota.Share(memory(), 4))
 		}},
 	} {
 		for _, wait := range []time.Duration{0, time.Nanosecond, time.Hour} {
 			var leases *lease.Store
-			store := c.store(func(next weir.Store) weir.Store {
+			store := c.store(func(next quota.Store) quota.Store {
 				leases = lease.New(next, lease.Options{})
 				return leases
 			})
@@ -396,7 +403,7 @@ func TestHangUpsEverywhere(t *testing.T) {
 const hangUpQuota, hangUpStrikes = 100, 700
 
 // checkHangUps sends requests whose clients hang up, and checks how many were served and refused.
-func checkHangUps(t *testing.T, name string, wait time.Duration, store weir.Store, leases *lease.Store) {
+func checkHangUps(t *testing.T, name string, wait time.Duration, store quota.Store, leases *lease.Store) {
 	t.Helper()
 	const clients, each = 8, 75
 	var n hangUpCounts
@@ -422,11 +429,11 @@ func checkHangUps(t *testing.T, name string, wait time.Duration, store weir.Stor
 type hangUpCounts struct{ ran, failed, refused, banned atomic.Int64 }
 
 // handler returns a limited handler that counts in n what happens to its requests.
-func (n *hangUpCounts) handler(t *testing.T, store weir.Store, wait time.Duration) http.Handler {
+func (n *hangUpCounts) handler(t *testing.T, store quota.Store, wait time.Duration) http.Handler {
 	t.Helper()
 	return must(t, store, weir.Options{
 		Rules: []weir.Rule{{
-			Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(hangUpQuota, 1000*time.Hour)},
+			Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{algorithms.FixedWindow(hangUpQuota, 1000*time.Hour)},
 			Cost: func(*http.Request) int64 { return 2 }, Settle: func(o weir.Outcome) int64 { return o.Cost - 1 },
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(hangUpStrikes, 1000*time.Hour), Duration: time.Hour},
 		}},

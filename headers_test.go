@@ -16,45 +16,46 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestDialects: each dialect sends the expected fields with the second request, which is
 // allowed, and with the third, which is refused. The clock shows 2000-01-01T00:00:00.5Z.
 func TestDialects(t *testing.T) {
-	const all = weir.NoHeaders<<1 - 1
-	seen := weir.XRateLimit // the row of the zero Dialect tests it
+	const all = headers.None<<1 - 1
+	seen := headers.XRateLimit // the row of the zero Dialect tests it
 	for _, c := range []struct {
 		name    string
-		dialect weir.Dialect
+		dialect headers.Dialect
 		allowed string
 		refused string // the fields besides Retry-After: 6
 	}{
 		{"zero", 0,
 			"X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813",
 			"X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813"},
-		{"IETF", weir.IETF,
+		{"IETF", headers.IETF,
 			`Ratelimit: "api";r=0;t=6, Ratelimit-Policy: "api";q=10;w=60`,
 			`Ratelimit: "api";r=0;t=6, Ratelimit-Policy: "api";q=10;w=60`},
-		{"Draft07", weir.Draft07,
+		{"Draft07", headers.Draft07,
 			"Ratelimit: limit=2, remaining=0, reset=12, Ratelimit-Policy: 10;w=60",
 			"Ratelimit: limit=2, remaining=0, reset=12, Ratelimit-Policy: 10;w=60"},
-		{"Draft06", weir.Draft06,
+		{"Draft06", headers.Draft06,
 			"Ratelimit-Limit: 2, Ratelimit-Policy: 10;w=60, Ratelimit-Remaining: 0, Ratelimit-Reset: 12",
 			"Ratelimit-Limit: 2, Ratelimit-Policy: 10;w=60, Ratelimit-Remaining: 0, Ratelimit-Reset: 12"},
-		{"GitHub", weir.GitHub,
+		{"GitHub", headers.GitHub,
 			"X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813, X-Ratelimit-Resource: api, X-Ratelimit-Used: 2",
 			"X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813, X-Ratelimit-Resource: api, X-Ratelimit-Used: 2"},
-		{"OpenAI", weir.OpenAI,
+		{"OpenAI", headers.OpenAI,
 			"X-Ratelimit-Limit-Requests: 2, X-Ratelimit-Remaining-Requests: 0, X-Ratelimit-Reset-Requests: 12s",
 			"Retry-After-Ms: 6000, X-Ratelimit-Limit-Requests: 2, X-Ratelimit-Remaining-Requests: 0, X-Ratelimit-Reset-Requests: 12s"},
-		{"Anthropic", weir.Anthropic,
+		{"Anthropic", headers.Anthropic,
 			"Anthropic-Ratelimit-Requests-Limit: 2, Anthropic-Ratelimit-Requests-Remaining: 0, Anthropic-Ratelimit-Requests-Reset: 2000-01-01T00:00:13Z",
 			"Anthropic-Ratelimit-Requests-Limit: 2, Anthropic-Ratelimit-Requests-Remaining: 0, Anthropic-Ratelimit-Requests-Reset: 2000-01-01T00:00:13Z"},
-		{"Twitter", weir.Twitter,
+		{"Twitter", headers.Twitter,
 			"X-Rate-Limit-Limit: 2, X-Rate-Limit-Remaining: 0, X-Rate-Limit-Reset: 946684813",
 			"X-Rate-Limit-Limit: 2, X-Rate-Limit-Remaining: 0, X-Rate-Limit-Reset: 946684813"},
-		{"NoHeaders", weir.NoHeaders, "", ""},
-		{"IETF and GitHub", weir.IETF | weir.GitHub,
+		{"None", headers.None, "", ""},
+		{"IETF and GitHub", headers.IETF | headers.GitHub,
 			`Ratelimit: "api";r=0;t=6, Ratelimit-Policy: "api";q=10;w=60, X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813, X-Ratelimit-Resource: api, X-Ratelimit-Used: 2`,
 			`Ratelimit: "api";r=0;t=6, Ratelimit-Policy: "api";q=10;w=60, X-Ratelimit-Limit: 2, X-Ratelimit-Remaining: 0, X-Ratelimit-Reset: 946684813, X-Ratelimit-Resource: api, X-Ratelimit-Used: 2`},
 	} {
@@ -130,7 +131,7 @@ func TestTightest(t *testing.T) {
 
 // TestUnits: dialects that have fields for each unit show the tightest limit of each unit.
 func TestUnits(t *testing.T) {
-	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.OpenAI | weir.IETF, ExposeHeaders: true, Rules: []weir.Rule{
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: headers.OpenAI | headers.IETF, ExposeHeaders: true, Rules: []weir.Rule{
 		{Name: "rpm", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)}},
 		{Name: "tpm", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, 1500*time.Millisecond)}, Unit: "tokens",
 			Cost: func(*http.Request) int64 { return 250 }},
@@ -156,7 +157,7 @@ func TestUnits(t *testing.T) {
 
 // TestUnknown: header fields leave out limits whose Remaining is unknown (-1).
 func TestUnknown(t *testing.T) {
-	h := must(t, unknown{}, weir.Options{Headers: weir.XRateLimit | weir.IETF, Rules: []weir.Rule{
+	h := must(t, unknown{}, weir.Options{Headers: headers.XRateLimit | headers.IETF, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(10, time.Second), algorithms.GCRA(100, time.Minute)}}}}).Handler(served)
 	res := do(h, ask("/", ""))
 	if got, want := res.Header.Get("RateLimit"), `"api/1m";r=7`; got != want {
@@ -173,8 +174,8 @@ func TestUnknown(t *testing.T) {
 
 type unknown struct{ weir.Store }
 
-func (unknown) Take(_ context.Context, t *weir.Transaction) error {
-	t.Decisions = []weir.Decision{{Allowed: true, Remaining: -1}, {Allowed: true, Remaining: 7}}[:len(t.Charges)]
+func (unknown) Take(_ context.Context, t *quota.Transaction) error {
+	t.Decisions = []quota.Decision{{Allowed: true, Remaining: -1}, {Allowed: true, Remaining: 7}}[:len(t.Charges)]
 	t.At = time.Unix(0, 0)
 	return nil
 }
@@ -227,7 +228,7 @@ func ExampleMiddleware() {
 
 func ExampleNew() {
 	login, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Headers: weir.IETF,
+		Headers: headers.IETF,
 		Rules: []weir.Rule{{
 			Name: "login", Key: weir.ByIP(),
 			Limits: []weir.Limit{algorithms.SlidingLog(20, time.Minute), algorithms.SlidingLog(5, 3*time.Second)},
@@ -277,7 +278,7 @@ func TestPartitionKey(t *testing.T) {
 			for i := range tt.rules {
 				tt.rules[i].Key, tt.rules[i].Limits = weir.ByHeader("K"), []weir.Limit{limit}
 			}
-			h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.IETF, Rules: tt.rules})
+			h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: headers.IETF, Rules: tt.rules})
 			for _, key := range []string{"alice", "carol", "bob"} {
 				r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 				r.Header.Set("K", key)

@@ -17,17 +17,21 @@ type (
 const race = weirtest.Race
 
 var (
-	errDown   = weirtest.ErrDown
-	once      = weirtest.Once
-	conforms  = weirtest.Conforms
-	memory    = weirtest.Memory
-	take      = weirtest.Take
-	together  = weirtest.Together
-	failsWith = weirtest.FailsWith
-	redisAt   = weirtest.Redis
-	ask       = weirtest.Ask
-	do        = weirtest.Do
-	must      = weirtest.New
+	errDown    = weirtest.ErrDown
+	once       = weirtest.Once
+	conforms   = weirtest.Conforms
+	memory     = weirtest.Memory
+	take       = weirtest.Take
+	together   = weirtest.Together
+	failsWith  = weirtest.FailsWith
+	redisAt    = weirtest.Redis
+	ask        = weirtest.Ask
+	do         = weirtest.Do
+	must       = weirtest.New
+	reserve    = weirtest.Reserve
+	cancelTurn = weirtest.Cancel
+	isOpen     = weirtest.IsOpen
+	peek       = weirtest.Peek
 )
 
 // transport is Limiter.Transport, but fails the test after an error.
@@ -42,26 +46,6 @@ func transport(t *testing.T, l *weir.Limiter, o weir.TransportOptions) http.Roun
 
 // noOverrides has no overrides. With Overrides a rule may have limits that refuse nothing.
 func noOverrides(string) ([]weir.Limit, bool) { return nil, false }
-
-func isOpen(store weir.Store) bool { return store.(interface{ Open() bool }).Open() }
-
-// reserve reserves a turn that begins within maxWait.
-func reserve(t *testing.T, store weir.Store, maxWait time.Duration, charges ...weir.Charge) *weir.Reservation {
-	t.Helper()
-	r, err := weir.Reserve(t.Context(), store, maxWait, charges...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-// cancelTurn gives a turn back.
-func cancelTurn(t *testing.T, r *weir.Reservation) {
-	t.Helper()
-	if err := r.Cancel(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // ban bans a key of the rule api for the duration d.
 func ban(t *testing.T, l *weir.Limiter, key string, d time.Duration) {
@@ -85,14 +69,4 @@ func checkBan(t *testing.T, l *weir.Limiter, key, when string, want time.Duratio
 	if rest, err := l.Banned(t.Context(), "api", key); err != nil || rest != want {
 		t.Errorf("%s: got a ban of %v, %v, want %v", when, rest, err, want)
 	}
-}
-
-// peek is weir.Peek, but fails the test after an error.
-func peek(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transaction {
-	t.Helper()
-	tx, err := weir.Peek(t.Context(), store, charges...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tx
 }

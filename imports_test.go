@@ -13,7 +13,7 @@ import (
 // http.DefaultServeMux. Package weirchi imports all of them.
 func TestImports(t *testing.T) {
 	const module = "github.com/seed83679106/weir"
-	for _, pkg := range []string{"", "/algorithms", "/memstore", "/redisstore", "/stack", "/keys", "/config", "/admin", "/watch", "/storetest"} {
+	for _, pkg := range []string{"", "/stack", "/keys", "/config", "/admin", "/watch"} {
 		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
 		if err != nil {
 			t.Fatal(err)
@@ -26,6 +26,26 @@ func TestImports(t *testing.T) {
 		}
 		if !slices.Contains(deps, "net/http") {
 			t.Fatalf("%s%s: got %d packages without net/http, want all that it imports", module, pkg, len(deps))
+		}
+	}
+}
+
+// TestImportsNoHTTP: who limits work that is not HTTP compiles no net/http, and not this package.
+func TestImportsNoHTTP(t *testing.T) {
+	const module = "github.com/seed83679106/weir"
+	for _, pkg := range []string{"/quota", "/algorithms", "/memstore", "/redisstore", "/lease", "/credit", "/regions", "/storetest"} {
+		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		deps := strings.Fields(string(out))
+		for _, bad := range []string{"net/http", module} {
+			if slices.Contains(deps, bad) {
+				t.Errorf("%s%s imports %s, which it must not", module, pkg, bad)
+			}
+		}
+		if !slices.Contains(deps, module+"/quota") {
+			t.Fatalf("%s%s: got %d packages without quota, want all that it imports", module, pkg, len(deps))
 		}
 	}
 }
@@ -46,6 +66,24 @@ func TestImportsFew(t *testing.T) {
 	}
 	if want := []string(nil); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestImportsOfMetrics: a program that exports metrics links no store for their sake.
+func TestImportsOfMetrics(t *testing.T) {
+	const module = "github.com/seed83679106/weir"
+	out, err := exec.Command("go", "list", "-deps", module+"/internal/tally").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	for _, store := range []string{"/memstore", "/redisstore", "/lease", "/regions", "/credit", "/stack"} {
+		if slices.Contains(deps, module+store) {
+			t.Errorf("internal/tally imports %s", store)
+		}
+	}
+	if !slices.Contains(deps, module+"/watch") {
+		t.Fatalf("got %d packages without watch, want all that internal/tally imports", len(deps))
 	}
 }
 

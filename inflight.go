@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A flight has the units that one request holds while it is in flight.
@@ -16,7 +17,7 @@ type flight struct {
 	ctx context.Context
 
 	mu      sync.Mutex
-	charges []Charge // the charges that give the units back, with negative costs
+	charges []quota.Charge // the charges that give the units back, with negative costs
 	lease   time.Duration
 	timer   *time.Timer
 }
@@ -24,7 +25,7 @@ type flight struct {
 // flight returns the flight of a request that has spent its charges. The caller must call
 // end.
 func (l *Limiter) flight(v *verdict) *flight {
-	f := &flight{l: l, ctx: asking{v.Context}, lease: MaxTicks * time.Microsecond}
+	f := &flight{l: l, ctx: asking{v.Context}, lease: quota.MaxTicks * time.Microsecond}
 	f.add(&v.Transaction, v.items)
 	if v.extra != nil && v.extra.spent {
 		f.add(&v.extra.shadow, v.extra.items)
@@ -35,7 +36,7 @@ func (l *Limiter) flight(v *verdict) *flight {
 	return f
 }
 
-func (f *flight) add(t *Transaction, items []item) {
+func (f *flight) add(t *quota.Transaction, items []item) {
 	for i := range items {
 		if c := t.Charges[i]; c.Cost > 0 && c.Limit.InFlight() {
 			c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
@@ -50,7 +51,7 @@ func (f *flight) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.timer.Stop()
-	back := Transaction{Charges: f.charges}
+	back := quota.Transaction{Charges: f.charges}
 	f.charges = nil
 	f.l.settleUp(f.ctx, &back)
 }
@@ -64,7 +65,7 @@ func (f *flight) renew() {
 	if len(f.charges) == 0 {
 		return
 	}
-	fresh := Transaction{Force: true}
+	fresh := quota.Transaction{Force: true}
 	for _, c := range f.charges {
 		c.Cost, c.Spent = -c.Cost, 0
 		fresh.Charges = append(fresh.Charges, c)
@@ -74,7 +75,7 @@ func (f *flight) renew() {
 		f.timer.Reset(f.lease / 4)
 		return
 	}
-	old := Transaction{Charges: f.charges}
+	old := quota.Transaction{Charges: f.charges}
 	f.charges = nil
 	for i, c := range fresh.Charges {
 		c.Cost, c.Spent = -c.Cost, fresh.Decisions[i].At
@@ -88,7 +89,7 @@ func (f *flight) renew() {
 
 // takeSafely asks the store and returns a panic as an error, because on the goroutine of a
 // timer a panic would end the process.
-func (l *Limiter) takeSafely(ctx context.Context, t *Transaction) error {
+func (l *Limiter) takeSafely(ctx context.Context, t *quota.Transaction) error {
 	_, err := panics.Call("weir: the store panicked", func() error { return l.store.Take(ctx, t) })
 	return err
 }

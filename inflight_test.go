@@ -24,10 +24,12 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 func inFlight(n int64, lease time.Duration) []weir.Rule {
@@ -39,18 +41,18 @@ func inFlight(n int64, lease time.Duration) []weir.Rule {
 func TestInFlight(t *testing.T) {
 	for name, around := range map[string]func(weir.Store) weir.Store{
 		"alone":    func(s weir.Store) weir.Store { return s },
-		"hybrid":   func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
-		"breaker":  func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
-		"fallback": func(s weir.Store) weir.Store { return weir.Fallback(s, memory()) },
-		"coalesce": weir.Coalesce,
-		"share":    func(s weir.Store) weir.Store { return weir.Share(s, 1) },
+		"hybrid":   func(s weir.Store) weir.Store { return quota.Hybrid(s, 0) },
+		"breaker":  func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
+		"fallback": func(s weir.Store) weir.Store { return quota.Fallback(s, memory()) },
+		"coalesce": quota.Coalesce,
+		"share":    func(s weir.Store) weir.Store { return quota.Share(s, 1) },
 		"lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := around(memory())
 				done := make(chan func())
-				h := must(t, store, weir.Options{Headers: weir.IETF, Rules: inFlight(2, time.Minute)}).
+				h := must(t, store, weir.Options{Headers: headers.IETF, Rules: inFlight(2, time.Minute)}).
 					Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (<-done)() }))
 				start := func(ctx context.Context) {
 					go func() {
@@ -61,7 +63,7 @@ func TestInFlight(t *testing.T) {
 				}
 				held := func(want int64) {
 					t.Helper()
-					look := take(t, store, 0, weir.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.InFlight(2, time.Minute)})
+					look := take(t, store, 0, quota.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.InFlight(2, time.Minute)})
 					if got := 2 - look.Decisions[0].Remaining; got != want {
 						t.Errorf("after %v: got %d in flight, want %d", time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)), got, want)
 					}
@@ -158,7 +160,7 @@ func (f *flights) run(t *testing.T, seed uint64) {
 		if int64(len(f.held)) > f.n {
 			t.Fatalf("seed %d: %d in flight, want at most %d", seed, len(f.held), f.n)
 		}
-		look := take(t, f.store, 0, weir.Charge{Rule: "api", Key: f.key, Limit: f.limit})
+		look := take(t, f.store, 0, quota.Charge{Rule: "api", Key: f.key, Limit: f.limit})
 		if got := f.n - look.Decisions[0].Remaining; got != int64(len(f.held)) {
 			t.Fatalf("seed %d: the store counts %d of %d in flight", seed, got, len(f.held))
 		}
@@ -218,16 +220,16 @@ func TestInFlightRefused(t *testing.T) {
 	if err == nil {
 		t.Error("MaxWait: got no error")
 	}
-	_, err = weir.Reserve(t.Context(), memory(), time.Hour, weir.Charge{Rule: "api", Limit: algorithms.InFlight(1, time.Minute), Cost: 2})
-	var limited *weir.LimitedError
-	if !errors.As(err, &limited) || limited.RetryAfter() != weir.Never {
+	_, err = quota.Reserve(t.Context(), memory(), time.Hour, quota.Charge{Rule: "api", Limit: algorithms.InFlight(1, time.Minute), Cost: 2})
+	var limited *quota.LimitedError
+	if !errors.As(err, &limited) || limited.RetryAfter() != quota.Never {
 		t.Errorf("got %v, want a LimitedError", err)
 	}
 }
 
 func left(t *testing.T, store weir.Store, rule string, l weir.Limit) int64 {
 	t.Helper()
-	return take(t, store, 0, weir.Charge{Rule: rule, Limit: l}).Decisions[0].Remaining
+	return take(t, store, 0, quota.Charge{Rule: rule, Limit: l}).Decisions[0].Remaining
 }
 
 // TestInFlightOutbound: an outgoing request is in flight until the body of its response is
@@ -247,7 +249,7 @@ func TestInFlightOutbound(t *testing.T) {
 	if err != nil || left(t, store, "partner", flight) != 0 {
 		t.Fatalf("got %v, and %d left, want none", err, left(t, store, "partner", flight))
 	}
-	if _, err := send(); !errors.As(err, new(*weir.LimitedError)) {
+	if _, err := send(); !errors.As(err, new(*quota.LimitedError)) {
 		t.Errorf("a second: got error %v", err)
 	}
 	io.Copy(io.Discard, res.Body)
@@ -294,8 +296,8 @@ func TestInFlightProcesses(t *testing.T) {
 
 	const lease = 2 * time.Second
 	store := redisAt(t, addr, 5*time.Second)
-	look := func() weir.Decision {
-		return take(t, store, 0, weir.Charge{Rule: "api", Key: "hang", Limit: algorithms.InFlight(10, lease)}).Decisions[0]
+	look := func() quota.Decision {
+		return take(t, store, 0, quota.Charge{Rule: "api", Key: "hang", Limit: algorithms.InFlight(10, lease)}).Decisions[0]
 	}
 	hangs := process(lease, "hang")
 	until(t, func() bool { return rdb.Get(ctx, "hanging").Val() == "10" && look().Remaining == 0 })
@@ -374,7 +376,7 @@ func TestInFlightPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := memstore.New(memstore.Options{})
 		var log bytes.Buffer
-		store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			if tx.Force {
 				panic("a mistake")
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestKeptCharges: a Limiter reuses the memory of the charges of earlier requests. It still
@@ -33,7 +34,7 @@ func TestKeptCharges(t *testing.T) {
 					{Name: "third", Key: weir.ByHeader("C"), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}},
 				},
 				Observe: func(e weir.Event) {
-					e.Transaction = &weir.Transaction{Charges: append([]weir.Charge{}, e.Transaction.Charges...), Decisions: append([]weir.Decision{}, e.Transaction.Decisions...)}
+					e.Transaction = &quota.Transaction{Charges: append([]quota.Charge{}, e.Transaction.Charges...), Decisions: append([]quota.Decision{}, e.Transaction.Decisions...)}
 					e.Request = nil
 					*got = append(*got, e)
 				},

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // knownBans is what a process knows of one rule: which keys the rule has banned and, for a
@@ -68,8 +70,8 @@ func (b *knownBans) rest(key string, cost func() int64) (rest, wait time.Duratio
 
 // waits returns for how much longer the limits have no room for a request of k.cost.
 func (k *knownBan) waits(now time.Time) time.Duration {
-	if k.wait == Never {
-		return Never
+	if k.wait == quota.Never {
+		return quota.Never
 	}
 	return k.wait - now.Sub(k.since)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A ledger is the slow definition of a limit: it keeps every charge of a key.
@@ -156,9 +157,9 @@ func (w *world) fail(format string, args ...any) {
 	w.Fatalf("%v\n%s\n%d: %s", w.limits, strings.Join(w.log[max(0, len(w.log)-40):], "\n"), now()%1e10, fmt.Sprintf(format, args...))
 }
 
-func (w *world) charges(key string, cost int64) (charges []weir.Charge) {
+func (w *world) charges(key string, cost int64) (charges []quota.Charge) {
 	for _, l := range w.limits {
-		charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost})
+		charges = append(charges, quota.Charge{Rule: "r", Key: key, Limit: l, Cost: cost})
 	}
 	return charges
 }
@@ -176,7 +177,7 @@ func (w *world) sleep() {
 func (w *world) remains() {
 	w.Helper()
 	for key, b := range w.books {
-		t, err := weir.Peek(context.Background(), w.plain, w.charges(key, 0)...)
+		t, err := quota.Peek(context.Background(), w.plain, w.charges(key, 0)...)
 		if err != nil {
 			w.fail("%v", err)
 		}
@@ -220,7 +221,7 @@ func exactLimits(r *rand.Rand) []weir.Limit {
 // A turn is a reservation for a key, with its holdings in the books.
 type turn struct {
 	key string
-	*weir.Reservation
+	*quota.Reservation
 	hs    []*holding
 	after int // how many turns of the key had been cancelled out of order when it was reserved
 }
@@ -289,9 +290,9 @@ func (w *turnWorld) reserveOne() {
 		cost = min(cost, l.Quota)
 	}
 	may, must := w.books[key].earliest(now(), cost)
-	res, err := weir.Reserve(w.Context(), w.plain, within, w.charges(key, cost)...)
+	res, err := quota.Reserve(w.Context(), w.plain, within, w.charges(key, cost)...)
 	var wait time.Duration
-	var limited *weir.LimitedError
+	var limited *quota.LimitedError
 	switch {
 	case err == nil:
 		wait = res.Delay()
@@ -437,7 +438,7 @@ func (w *settleWorld) finish(i int) {
 
 type inWorld struct{}
 
-var hits uint64 // decisions from leased units, in all worlds
+var hits int64 // decisions from leased units, in all worlds
 
 // replicas simulates two processes that lease units, and one process without leases.
 // Together they must never use more than the books allow. After the lease stores are closed,
@@ -586,7 +587,7 @@ func (w *pauseWorld) send(ctx context.Context, key string) {
 	q.Header.Set("Key", key)
 	if res, err := w.client.Do(q); err == nil {
 		res.Body.Close()
-	} else if limited := new(weir.LimitedError); !errors.As(err, &limited) && !errors.Is(err, context.Canceled) {
+	} else if limited := new(quota.LimitedError); !errors.As(err, &limited) && !errors.Is(err, context.Canceled) {
 		w.Errorf("%v", err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // serve passes a request to next if the limits allow it, and refuses it otherwise.
@@ -34,27 +36,26 @@ func (l *Limiter) serveGeneral(w http.ResponseWriter, r *http.Request, next http
 	if v.flies && !v.refused {
 		next = l.flight(v).handler(next)
 	}
-	settles := l.settles && !v.refused
-	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: !settles && l.tells(v)}
-	fresh := len(f.h) == 0 && l.expose == nil
-	l.writeHeaders(&f)
-	if settles {
+	if l.settles && !v.refused {
+		l.writeHeaders(w.Header(), v, false)
 		l.serveAndSettle(w, r, v, next)
 		return
 	}
-	l.finish(w, r, next, &f, fresh)
+	l.finish(w, r, next, v)
 }
 
-// finish writes the refusal or calls next, and recycles the verdict. If fresh, the response
-// has no fields but those that f has written.
-func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handler, f *fieldWriter, fresh bool) {
-	v := f.v
+// finish writes the header fields, writes the refusal or calls next, and recycles the
+// verdict.
+func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handler, v *verdict) {
+	h, tells := w.Header(), l.tells(v)
+	fresh := len(h) == 0 && l.expose == nil // the response will have no other fields
+	l.writeHeaders(h, v, tells)
 	if v.refused && v.outer != nil {
 		l.checkNesting(v)
 	}
 	switch {
-	case f.tells:
-		told := f.tell()
+	case tells:
+		told := v.tell()
 		l.recycle(v)
 		if told.refused {
 			next = l.o.OnLimited
@@ -85,8 +86,8 @@ func (l *Limiter) tells(v *verdict) bool {
 
 // tell returns the context of the handler that gets the request: a copy of the verdict
 // without the inquiry, because another request will use the inquiry.
-func (w *fieldWriter) tell() *verdict {
-	v, told := w.v, w.told
+func (v *verdict) tell() *verdict {
+	told := v.told
 	if told == nil {
 		told, _ = makeVerdict(len(v.items), false)
 	}
@@ -201,7 +202,7 @@ func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration)
 
 // timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
 // unless reading the clock would take as long.
-func (l *Limiter) timedTake(v *verdict, store Store, t *Transaction) (took time.Duration, err error) {
+func (l *Limiter) timedTake(v *verdict, store Store, t *quota.Transaction) (took time.Duration, err error) {
 	switch {
 	case l.instant:
 		return 0, store.Take(context.Background(), t)
@@ -289,7 +290,7 @@ func (l *Limiter) wait(v *verdict) error {
 
 // giveBack gives back the turn of v, because the request does not use it.
 func (l *Limiter) giveBack(v *verdict) {
-	if err := Refund(asking{v.Context}, l.store, &v.Transaction); err != nil {
+	if err := quota.Refund(asking{v.Context}, l.store, &v.Transaction); err != nil {
 		l.log.warn(v, "give units back", v.Charges[0].Rule, err) // if it fails, the units stay spent
 	}
 	v.Wait = 0

@@ -18,6 +18,7 @@ import (
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/watch"
 )
 
@@ -26,21 +27,21 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 	long := strings.Repeat("x", 900_000)
 	for name, store := range map[string]weir.Store{
 		"memory":   memstore.New(memstore.Options{}),
-		"Hybrid":   weir.Hybrid(memstore.New(memstore.Options{}), 0),
+		"Hybrid":   quota.Hybrid(memstore.New(memstore.Options{}), 0),
 		"Lease":    lease.New(memstore.New(memstore.Options{}), lease.Options{}),
-		"Coalesce": weir.Coalesce(memstore.New(memstore.Options{})),
+		"Coalesce": quota.Coalesce(memstore.New(memstore.Options{})),
 	} {
 		limit := algorithms.FixedWindow(3, 24*time.Hour)
 		for i, key := range []string{long, storedkey.Of(long), long, long, storedkey.Of(long)} {
-			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: key, Limit: limit, Cost: 1}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: key, Limit: limit, Cost: 1}}}
 			if err := store.Take(context.Background(), &tx); err != nil || tx.Allowed() != (i < 3) {
 				t.Errorf("%s: charge %d: got %v, %v, want %v", name, i+1, tx.Allowed(), err, i < 3)
 			}
 		}
-		twice := weir.Transaction{Charges: []weir.Charge{
+		twice := quota.Transaction{Charges: []quota.Charge{
 			{Rule: "api", Key: long, Limit: limit, Cost: 1}, {Rule: "api", Key: storedkey.Of(long), Limit: limit, Cost: 1},
 		}}
-		if err := store.Take(context.Background(), &twice); !errors.Is(err, weir.ErrDuplicate) {
+		if err := store.Take(context.Background(), &twice); !errors.Is(err, quota.ErrDuplicate) {
 			t.Errorf("%s: both at once: got %v, want ErrDuplicate", name, err)
 		}
 	}
@@ -65,15 +66,15 @@ func TestLongKeys(t *testing.T) {
 	}{
 		{"memory", memory(), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Lease", lease.New(memory(), lease.Options{TTL: time.Hour}), weir.Options{Rules: []weir.Rule{ample}}},
-		{"Hybrid", weir.Hybrid(memory(), 0), weir.Options{Rules: []weir.Rule{rule}}},
-		{"Coalesce", weir.Coalesce(memory()), weir.Options{Rules: []weir.Rule{rule}}},
+		{"Hybrid", quota.Hybrid(memory(), 0), weir.Options{Rules: []weir.Rule{rule}}},
+		{"Coalesce", quota.Coalesce(memory()), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Penalty", memory(), weir.Options{Rules: []weir.Rule{banning}}},
 		{"Top", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe}},
 		{"Top by hand", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: func(e weir.Event) {
 			if len(e.Transaction.Charges) == 1 {
 				long := e.Transaction.Charges[0].Key + strings.Repeat("x", size)
-				top.Observe(weir.Event{Transaction: &weir.Transaction{
-					Charges: []weir.Charge{{Rule: "api", Key: long, Limit: limit, Cost: 1}}, Decisions: []weir.Decision{{}},
+				top.Observe(weir.Event{Transaction: &quota.Transaction{
+					Charges: []quota.Charge{{Rule: "api", Key: long, Limit: limit, Cost: 1}}, Decisions: []quota.Decision{{}},
 				}})
 			}
 		}}},

@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir/internal/fields"
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Options are the options of New. All fields except Rules may be zero.
@@ -19,8 +20,8 @@ type Options struct {
 	Rules []Rule
 
 	// Headers says which response header fields tell clients of limits; zero means
-	// XRateLimit.
-	Headers Dialect
+	// headers.XRateLimit.
+	Headers headers.Dialect
 
 	// ExposeHeaders sends Access-Control-Expose-Headers with the names of the fields about
 	// limits and of Retry-After, so that scripts from another origin may read these fields.
@@ -94,21 +95,20 @@ type Limiter struct {
 	rules   []*rule
 	limits  int // how many limits all rules have, without the limits of LimitsFor
 	o       Options
-	settles bool     // a rule has Settle
-	guards  bool     // a rule can refuse requests that it does not charge
-	jitters bool     // a rule has RetryJitter
-	single  bool     // serveSingle serves the requests
-	triples []triple // that the dialect sends
-	expose  []string
+	settles bool // a rule has Settle
+	guards  bool // a rule can refuse requests that it does not charge
+	jitters bool // a rule has RetryJitter
+	single  bool // serveSingle serves the requests
+	writer  *headers.Writer
+	expose  []string // the names of the fields; nil without ExposeHeaders
 	log     errorLog
 	passed  errorLog // of requests that pass undecided, which other errors must not silence
 
 	waiting atomic.Int64
 	pool    sync.Pool // of *verdict
 
-	nested   atomic.Bool // checkNesting has warned
-	instant  bool        // the store decides in memory: see isInstant
-	integers integers
+	nested  atomic.Bool // checkNesting has warned
+	instant bool        // the store decides in memory: see isInstant
 }
 
 // New returns a Limiter, or an error that says what is wrong with the arguments. It
@@ -123,11 +123,14 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store, unpaid: unpaid(store), o: o, triples: o.Headers.triples(), log: errorLog{logger: o.Logger}, passed: errorLog{logger: o.Logger}, instant: isInstant(store)}
+	l := &Limiter{store: store, unpaid: unpaid(store), o: o, log: errorLog{logger: o.Logger}, passed: errorLog{logger: o.Logger}, instant: isInstant(store)}
 	names := map[string]bool{}
-	var units []string
+	var err error
+	if l.writer, err = newWriter(&o); err != nil {
+		return nil, err
+	}
 	for i := range o.Rules {
-		r, err := prepare(o.Rules[i])
+		r, err := prepare(o.Rules[i], l.writer)
 		if err == nil {
 			err = o.admit(r, names)
 		}
@@ -140,10 +143,9 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.settles = l.settles || r.Settle != nil
 		l.guards = l.guards || r.guards()
 		l.jitters = l.jitters || r.RetryJitter > 0
-		units = append(units, r.Unit)
 	}
 	if o.ExposeHeaders {
-		l.expose = []string{o.Headers.exposed(units)}
+		l.expose = []string{l.writer.Fields()}
 	}
 	l.single = l.isSingle()
 	l.checkWiring()
@@ -181,12 +183,6 @@ func (o *Options) admit(r *rule, names map[string]bool) error {
 func (o *Options) complete() error {
 	if len(o.Rules) == 0 {
 		return errors.New("weir: there are no rules")
-	}
-	if o.Headers == 0 {
-		o.Headers = XRateLimit
-	}
-	if err := o.Headers.validate(); err != nil {
-		return err
 	}
 	for _, d := range []struct {
 		name string
@@ -250,15 +246,15 @@ func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err err
 // outage reports whether a request could not be decided because the store is away. No client
 // can cause that, and it goes away by itself.
 func outage(err error) bool {
-	return !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnusable) && !errors.Is(err, ErrLimit)
+	return !errors.Is(err, quota.ErrBusy) && !errors.Is(err, quota.ErrUnusable) && !errors.Is(err, quota.ErrLimit)
 }
 
 // FailClosed is an OnError that refuses requests that could not be decided: it answers 503
 // with problem details of the type temporary-reduced-capacity. If the store is busy, it
 // also sends a Retry-After of one second.
 func FailClosed(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
-	if errors.Is(err, ErrBusy) {
-		w.Header()[fields.RetryAfter] = oneSecond
+	if errors.Is(err, quota.ErrBusy) {
+		w.Header()[headers.RetryAfter] = oneSecond
 	}
 	reducedCapacity.write(w, r)
 }

@@ -20,7 +20,9 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 var served = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "served") })
@@ -37,7 +39,7 @@ func TestRules(t *testing.T) {
 	var got []string
 	for _, r := range l.Rules() {
 		for _, limit := range r.Limits {
-			look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: r.Name, Key: map[string]string{"api": "192.0.2.1"}[r.Name], Limit: limit})
+			look, err := quota.Peek(t.Context(), store, quota.Charge{Rule: r.Name, Key: map[string]string{"api": "192.0.2.1"}[r.Name], Limit: limit})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +127,7 @@ func TestSeveralRules(t *testing.T) {
 func TestLogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := must(t, memstore.New(memstore.Options{}), weir.Options{
-			Headers: weir.IETF,
+			Headers: headers.IETF,
 			Rules: []weir.Rule{{Name: "login", Key: weir.ByIP(),
 				Limits: []weir.Limit{algorithms.SlidingLog(20, time.Minute), algorithms.SlidingLog(5, 3*time.Second)}}},
 		})
@@ -230,9 +232,9 @@ func TestLimitsFor(t *testing.T) {
 // refuses.
 func TestNested(t *testing.T) {
 	store := memstore.New(memstore.Options{})
-	limiter := func(rule string, quota int64) func(http.Handler) http.Handler {
-		return must(t, store, weir.Options{Headers: weir.XRateLimit | weir.IETF, Rules: []weir.Rule{
-			{Name: rule, Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(quota, 24*365*time.Hour)}}}}).Handler
+	limiter := func(rule string, units int64) func(http.Handler) http.Handler {
+		return must(t, store, weir.Options{Headers: headers.XRateLimit | headers.IETF, Rules: []weir.Rule{
+			{Name: rule, Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(units, 24*365*time.Hour)}}}}).Handler
 	}
 	r := chi.NewRouter()
 	r.Use(limiter("all", 4))
@@ -418,14 +420,14 @@ func TestOnLimited(t *testing.T) {
 
 type failing struct{ err error }
 
-func (f failing) Take(context.Context, *weir.Transaction) error { return f.err }
+func (f failing) Take(context.Context, *quota.Transaction) error { return f.err }
 
 // TestOnError: by default an outage lets requests pass. A store that has no capacity or can
 // never work refuses them, also behind a Breaker and a Fallback. No answer has the text of
 // the error, or fields of a decision.
 func TestOnError(t *testing.T) {
 	secret := errors.New("dial tcp 10.0.0.7:6379: password hunter2")
-	busy, unusable := fmt.Errorf("%w: %w", weir.ErrBusy, secret), fmt.Errorf("%w: %w", weir.ErrUnusable, secret)
+	busy, unusable := fmt.Errorf("%w: %w", quota.ErrBusy, secret), fmt.Errorf("%w: %w", quota.ErrUnusable, secret)
 	var events []weir.Event
 	for _, c := range []struct {
 		name    string
@@ -439,11 +441,11 @@ func TestOnError(t *testing.T) {
 		{"FailClosed", secret, weir.FailClosed, 503, "temporary-reduced-capacity", ""},
 		{"busy", busy, nil, 503, "temporary-reduced-capacity", "1"},
 		{"busy, FailClosed", busy, weir.FailClosed, 503, "temporary-reduced-capacity", "1"},
-		{"full", memstore.ErrFull, nil, 503, "temporary-reduced-capacity", "1"},
+		{"full", quota.ErrFull, nil, 503, "temporary-reduced-capacity", "1"},
 		{"busy, and then an outage", errors.Join(busy, errDown), nil, 503, "temporary-reduced-capacity", "1"},
-		{"an outage, and then full", errors.Join(errDown, memstore.ErrFull), nil, 503, "temporary-reduced-capacity", "1"},
+		{"an outage, and then full", errors.Join(errDown, quota.ErrFull), nil, 503, "temporary-reduced-capacity", "1"},
 		{"unusable", unusable, nil, 503, "temporary-reduced-capacity", ""},
-		{"open, because unusable", fmt.Errorf("%w: %w", weir.ErrOpen, unusable), nil, 503, "temporary-reduced-capacity", ""},
+		{"open, because unusable", fmt.Errorf("%w: %w", quota.ErrOpen, unusable), nil, 503, "temporary-reduced-capacity", ""},
 	} {
 		events = nil
 		h := must(t, failing{c.err}, weir.Options{OnError: c.onError, Observe: func(e weir.Event) { events = append(events, e) },
@@ -498,8 +500,8 @@ func TestNewRefuses(t *testing.T) {
 		{"burst -1", store, weir.Options{Rules: rule(limit.WithBurst(-1))}},
 		{"quota 1125899906842625 in a period of 1s cannot be counted", store, weir.Options{Rules: rule(algorithms.GCRA(1<<50+1, time.Second))}},
 		{"burst 1125899906842625 in", store, weir.Options{Rules: rule(limit.WithBurst(1<<50 + 1))}},
-		{"choose one", store, weir.Options{Headers: weir.IETF | weir.Draft06, Rules: rule(limit)}},
-		{"NoHeaders goes with no other", store, weir.Options{Headers: weir.IETF | weir.NoHeaders, Rules: rule(limit)}},
+		{"choose one", store, weir.Options{Headers: headers.IETF | headers.Draft06, Rules: rule(limit)}},
+		{"None goes with no other", store, weir.Options{Headers: headers.IETF | headers.None, Rules: rule(limit)}},
 		{"not one of the constants", store, weir.Options{Headers: 1 << 15, Rules: rule(limit)}},
 		{`both are named "a/b"`, store, weir.Options{Rules: []weir.Rule{
 			{Name: "a/b", Key: key, Limits: []weir.Limit{limit}}, {Name: "a", Key: key, Limits: []weir.Limit{limit.Named("b")}}}}},
@@ -570,7 +572,7 @@ func TestResponseWriter(t *testing.T) {
 // even if a name has quotes and backslashes.
 func TestProblemIsJSON(t *testing.T) {
 	name := `a"b\c<d>/~`
-	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: weir.IETF, Rules: []weir.Rule{
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: headers.IETF, Rules: []weir.Rule{
 		{Name: name, Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}}).Handler(served)
 	do(h, ask("/", ""))
 	res := do(h, ask("/", ""))
@@ -604,25 +606,31 @@ var quotas = []struct {
 
 // TestHandlerAllocates: an admitted request makes two allocations, a context and a copy of
 // the request, whatever the number of limits. A refusal makes no allocation, a request with
-// NoFromContext makes none either, and an observer adds none.
+// NoFromContext makes none either, and neither an observer nor a dialect adds one.
 func TestHandlerAllocates(t *testing.T) {
-	several := func(quota int64) []weir.Limit {
-		return []weir.Limit{algorithms.GCRA(quota, time.Minute), algorithms.FixedWindow(quota, time.Hour), algorithms.SlidingWindow(quota, 24*time.Hour)}
+	several := func(units int64) []weir.Limit {
+		return []weir.Limit{algorithms.GCRA(units, time.Minute), algorithms.FixedWindow(units, time.Hour), algorithms.SlidingWindow(units, 24*time.Hour)}
 	}
 	observed := weir.Options{Observe: func(weir.Event) {}}
-	for _, tt := range []struct {
+	type row struct {
 		name   string
 		o      weir.Options
 		limits []weir.Limit
 		want   float64
-	}{
+	}
+	rows := []row{
 		{"allowed", weir.Options{}, several(1 << 20)[:1], 2},
 		{"allowed by three", weir.Options{}, several(1 << 20), 2},
 		{"allowed, observed", observed, several(1 << 20)[:1], 2},
 		{"allowed, without a context", weir.Options{NoFromContext: true}, []weir.Limit{algorithms.GCRA(1<<30, time.Second)}, 0},
 		{"denied", weir.Options{}, several(1)[:1], 0},
 		{"denied, observed", observed, several(1)[:1], 0},
-	} {
+	}
+	for d := headers.XRateLimit; d <= headers.None; d <<= 1 {
+		name, o := fmt.Sprintf("dialect %#x", d), weir.Options{Headers: d}
+		rows = append(rows, row{name, o, several(1 << 20)[:1], 2}, row{name + " of three", o, several(1 << 20), 2})
+	}
+	for _, tt := range rows {
 		tt.o.Rules = []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: tt.limits}}
 		h := must(t, memstore.New(memstore.Options{}), tt.o).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		w, r := &nullWriter{http.Header{}}, ask("/", "192.0.2.1:4")
@@ -670,7 +678,7 @@ func TestNoFromContext(t *testing.T) {
 // TestFieldsStay: the header fields of a response do not change when later requests reuse
 // the memory of its decision.
 func TestFieldsStay(t *testing.T) {
-	for _, o := range []weir.Options{{}, {NoFromContext: true}, {Headers: weir.IETF | weir.GitHub | weir.OpenAI, NoFromContext: true}} {
+	for _, o := range []weir.Options{{}, {NoFromContext: true}, {Headers: headers.IETF | headers.GitHub | headers.OpenAI, NoFromContext: true}} {
 		o.Rules = []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5000, time.Hour), algorithms.FixedWindow(4000, 24*time.Hour)}}}
 		h := must(t, memory(), o).Handler(served)
 		var said []http.Header

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/quota"
 )
 
 // An Event is one decision, or the failure to make one.
@@ -18,7 +19,7 @@ type Event struct {
 	// Observe has returned, other requests reuse the Transaction, so copy what you keep.
 	// After an error its Decisions mean nothing. After a deny, and after a ban that the
 	// process knows of, the store was not asked, and the Transaction has no Charges.
-	Transaction *Transaction
+	Transaction *quota.Transaction
 
 	// Refusal says why the request was refused, by which rule, and for how long. If Refusal is zero, the request was not refused. In an event
 	// with Shadow, Refusal says why the request would have been refused.
@@ -60,10 +61,10 @@ func (l *errorLog) warn(ctx context.Context, task, rule string, err error, attrs
 		return
 	}
 	level := slog.LevelWarn
-	if errors.Is(err, ErrUnusable) {
+	if errors.Is(err, quota.ErrUnusable) {
 		level = slog.LevelError
 	}
-	attrs = append([]any{"rule", rule, "err", err, "cause", Cause(err)}, attrs...)
+	attrs = append([]any{"rule", rule, "err", err, "cause", quota.Cause(err)}, attrs...)
 	loggerOr(l.logger).Log(ctx, level, "weir: could not "+task, append(attrs, "unlogged", unlogged)...)
 }
 

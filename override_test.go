@@ -14,7 +14,9 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // overrides returns a Rule.Overrides that looks keys up in m.
@@ -78,11 +80,11 @@ func TestOverridesReplace(t *testing.T) {
 // TestOverridesInForce: an override applies from the next request on. What the key has
 // spent still counts, and the names in the header fields stay the same.
 func TestOverridesInForce(t *testing.T) {
-	for name, store := range map[string]weir.Store{"memory": memory(), "hybrid": weir.Hybrid(memory(), 100)} {
+	for name, store := range map[string]weir.Store{"memory": memory(), "hybrid": quota.Hybrid(memory(), 100)} {
 		table := map[string][]weir.Limit{}
 		mux := http.NewServeMux()
 		l, err := weir.New(store, weir.Options{
-			Headers: weir.IETF, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), OnError: weir.FailClosed,
+			Headers: headers.IETF, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), OnError: weir.FailClosed,
 			Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("User"), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Overrides: overrides(table)}},
 		})
 		if err != nil {
@@ -174,7 +176,7 @@ func TestOverridesOfTiers(t *testing.T) {
 			table, calls := map[string][]weir.Limit{}, 0
 			var log bytes.Buffer
 			handler := must(t, memory(), weir.Options{
-				Headers: weir.IETF, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				Headers: headers.IETF, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("User"), Overrides: overrides(table), LimitsFor: func(r *http.Request) []weir.Limit {
 					calls++
 					return tiers[r.Header.Get("Tier")]

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // An instantFailure fails in memory, so that a Limiter serves its requests by serveSingle.
@@ -42,9 +43,9 @@ func TestPassed(t *testing.T) {
 		log     string
 	}{
 		{"open by default", errDown, weir.Rule{}, nil, "error passed=true, next", "level=WARN, cause=error passed=true"},
-		{"busy", weir.ErrBusy, weir.Rule{}, nil, "error passed=false", "level=WARN, cause=busy passed=false"},
-		{"unusable", weir.ErrUnusable, weir.Rule{}, nil, "error passed=false", "level=ERROR, cause=unusable passed=false"},
-		{"unusable, and open", weir.ErrUnusable, weir.Rule{}, twice, "error passed=true, next, next", "level=ERROR, cause=unusable passed=true"},
+		{"busy", quota.ErrBusy, weir.Rule{}, nil, "error passed=false", "level=WARN, cause=busy passed=false"},
+		{"unusable", quota.ErrUnusable, weir.Rule{}, nil, "error passed=false", "level=ERROR, cause=unusable passed=false"},
+		{"unusable, and open", quota.ErrUnusable, weir.Rule{}, twice, "error passed=true, next, next", "level=ERROR, cause=unusable passed=true"},
 		{"FailClosed", errDown, weir.Rule{}, weir.FailClosed, "error passed=false", "level=WARN, cause=error passed=false"},
 		{"an answer of its own", errDown, weir.Rule{}, refuse, "error passed=false", "level=WARN, cause=error passed=false"},
 		{"a panic", errDown, weir.Rule{}, panics, "error passed=false", "level=WARN, cause=error passed=false"},
@@ -94,7 +95,7 @@ func TestPassedOut(t *testing.T) {
 	} {
 		var got []bool
 		c.rule.Name, c.rule.Key = "api", weir.Global()
-		store := storeFunc(func(context.Context, *weir.Transaction) error { c.fails(); return errDown })
+		store := storeFunc(func(context.Context, *quota.Transaction) error { c.fails(); return errDown })
 		l := must(t, store, weir.Options{Rules: []weir.Rule{c.rule}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) { got = append(got, e.Passed) }})
 		r, _ := http.NewRequestWithContext(c.ctx, "GET", "http://example.com/", nil)
 		transport(t, l, weir.TransportOptions{Base: &partner{answer: func(int, *http.Request) *http.Response { return response(200) }}}).RoundTrip(r)

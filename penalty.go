@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A Penalty bans keys that are refused again and again. The store keeps the bans, so all
@@ -83,8 +84,8 @@ func newBans(r *rule) (*bans, error) {
 		return nil, fmt.Errorf("weir: rule %q: penalty: Duration %v is not in whole microseconds above 0", r.Name, p.Duration)
 	case most < p.Duration || most%time.Microsecond != 0:
 		return nil, fmt.Errorf("weir: rule %q: penalty: MaxDuration %v is below Duration, or not in whole microseconds", r.Name, most)
-	case most > MaxTicks/repeats*time.Microsecond:
-		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, MaxTicks/repeats*time.Microsecond)
+	case most > quota.MaxTicks/repeats*time.Microsecond:
+		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, quota.MaxTicks/repeats*time.Microsecond)
 	}
 	b := &bans{of: r, rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), known: &r.known, seed: maphash.MakeSeed()}
 	err := b.strikes.Fault()
@@ -103,14 +104,14 @@ func newBans(r *rule) (*bans, error) {
 // checkStrikes returns an error if the algorithm counts what strikes are not: requests that
 // wait in a queue, or that end.
 func checkStrikes(l *Limit) error {
-	if _, queue := l.Algorithm.(Queuer); queue || l.InFlight() {
+	if _, queue := l.Algorithm.(quota.Queuer); queue || l.InFlight() {
 		return fmt.Errorf("%s cannot count strikes", l.Algorithm.Name())
 	}
 	return nil
 }
 
-func (b *bans) charge(l Limit, key string, cost int64) Charge {
-	return Charge{Rule: b.rule, Key: key, Limit: l, Cost: cost}
+func (b *bans) charge(l Limit, key string, cost int64) quota.Charge {
+	return quota.Charge{Rule: b.rule, Key: key, Limit: l, Cost: cost}
 }
 
 // place returns the place of a key in struck.
@@ -166,7 +167,7 @@ func (c *banCheck) offense(v *verdict) offense {
 			// A limit with room before Within is over would only delay the request. The
 			// RetryAfter of a queue is the time until it admits the charge, so a queue
 			// that is not Allowed refuses.
-			_, queue := v.Charges[i].Limit.Algorithm.(Queuer)
+			_, queue := v.Charges[i].Limit.Algorithm.(quota.Queuer)
 			o.refused = o.refused || queue || d.RetryAfter > v.Within
 		}
 	}
@@ -204,7 +205,7 @@ func (b *bans) strike(ctx context.Context, store Store, o *offense) (time.Durati
 	b.place(o.key).Store(time.Now().UnixMicro() + b.strikes.Period.Microseconds())
 	if !o.last {
 		// The second charge makes package lease pass the transaction to the store.
-		t := Transaction{Charges: []Charge{b.charge(b.strikes, o.key, 1), b.charge(b.ban, o.key, 0)}}
+		t := quota.Transaction{Charges: []quota.Charge{b.charge(b.strikes, o.key, 1), b.charge(b.ban, o.key, 0)}}
 		if err := store.Take(ctx, &t); err != nil || t.Allowed() && t.Decisions[0].Remaining != 0 {
 			return 0, err
 		}
@@ -215,7 +216,7 @@ func (b *bans) strike(ctx context.Context, store Store, o *offense) (time.Durati
 // begin bans a key and forgets its strikes, unless another request has just done
 // so, and returns how long the ban lasts.
 func (b *bans) begin(ctx context.Context, store Store, key string) (time.Duration, error) {
-	t := Transaction{Charges: []Charge{b.charge(b.ban, key, b.first), b.charge(b.strikes, key, -2*MaxTicks)}}
+	t := quota.Transaction{Charges: []quota.Charge{b.charge(b.ban, key, b.first), b.charge(b.strikes, key, -2*quota.MaxTicks)}}
 	if err := store.Take(ctx, &t); err != nil {
 		return 0, err
 	}
@@ -230,12 +231,12 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	if err != nil {
 		return err
 	}
-	if d < time.Microsecond || d > MaxTicks*time.Microsecond {
+	if d < time.Microsecond || d > quota.MaxTicks*time.Microsecond {
 		return fmt.Errorf("weir: a ban of %v is not from 1 µs to 2^50 µs", d)
 	}
 	c := b.charge(b.ban, storedkey.Of(key), d.Microseconds())
 	c.Limit.Burst = byHand
-	t := Transaction{Charges: []Charge{c}}
+	t := quota.Transaction{Charges: []quota.Charge{c}}
 	if err := l.unpaid.Take(ctx, &t); err != nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 		return err
 	}
 	key = storedkey.Of(key)
-	t := Transaction{Charges: []Charge{b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0)}, Forget: true}
+	t := quota.Transaction{Charges: []quota.Charge{b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0)}, Forget: true}
 	if err := l.unpaid.Take(ctx, &t); err != nil {
 		return err
 	}
@@ -266,7 +267,7 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil
 	}
-	t, err := Peek(ctx, l.unpaid, b.charge(b.ban, storedkey.Of(key), 0))
+	t, err := quota.Peek(ctx, l.unpaid, b.charge(b.ban, storedkey.Of(key), 0))
 	if err != nil {
 		return 0, err
 	}
@@ -288,7 +289,7 @@ func (l *Limiter) Offenses(ctx context.Context, rule, key string) (o Offenses, e
 		return o, nil
 	}
 	key = storedkey.Of(key)
-	t, err := Peek(ctx, l.unpaid, b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0))
+	t, err := quota.Peek(ctx, l.unpaid, b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0))
 	if err != nil {
 		return o, err
 	}

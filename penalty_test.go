@@ -18,6 +18,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -125,7 +126,7 @@ func walkPenalty(t *testing.T, strikes weir.Limit) {
 func TestPenaltyAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, calls := memstore.New(memstore.Options{}), 0
-		l, ask := penalized(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		l, ask := penalized(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			calls++
 			return store.Take(ctx, tx)
 		}), algorithms.AnchoredWindow(3, 5*time.Second))

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/seed83679106/weir/internal/fields"
+	"github.com/seed83679106/weir/headers"
 )
 
 // A problem is an answer to a request that was not served: problem details as in RFC 9457,
@@ -104,7 +104,7 @@ func (p *problem) writeRest(w http.ResponseWriter, r *http.Request) {
 }
 
 func tryAgain(h http.Header) string {
-	switch after := h.Get(fields.RetryAfter); after {
+	switch after := h.Get(headers.RetryAfter); after {
 	case "":
 		return ""
 	case "1":

@@ -3,13 +3,15 @@ package weir
 import (
 	"fmt"
 	"time"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // An Admission is what a Limiter has decided about a request: see FromContext.
 type Admission struct {
 	// Transaction has the charges of the request and their Decisions. After a deny, or a ban
 	// that the process knows of, it has no Charges.
-	Transaction
+	quota.Transaction
 
 	// Refusal says why the request was refused. It is zero if the request was admitted.
 	Refusal Refusal
@@ -44,7 +46,9 @@ func (e *RefusedError) Error() string {
 	return e.Unwrap().Error()
 }
 
-func (e *RefusedError) Unwrap() error { return &LimitedError{Transaction: &e.Admission.Transaction} }
+func (e *RefusedError) Unwrap() error {
+	return &quota.LimitedError{Transaction: &e.Admission.Transaction}
+}
 
 // RetryAfter is the wait until the request would be sent, if nothing else is spent. It may be
 // Never.
@@ -107,7 +111,7 @@ func (r Reason) String() string {
 
 // refusalOf returns why the limits refuse a decided transaction, and the index of the charge
 // with the longest wait.
-func refusalOf(t *Transaction) (f Refusal, charge int) {
+func refusalOf(t *quota.Transaction) (f Refusal, charge int) {
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
 		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {

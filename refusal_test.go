@@ -15,6 +15,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestRefusalTold: handlers get the same Refusal whether Observe is set or not, and Observe
@@ -31,7 +32,7 @@ func TestRefusalTold(t *testing.T) {
 // checks what handlers and observers get.
 func tellRefusals(t *testing.T, observed bool) {
 	mem, gone := memstore.New(memstore.Options{}), false
-	store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+	store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 		if gone {
 			return errors.New("gone")
 		}
@@ -197,7 +198,7 @@ func ExampleRefusal() {
 }
 
 type misnamed struct {
-	weir.Algorithm
+	quota.Algorithm
 	name string
 }
 
@@ -211,7 +212,7 @@ func TestAlgorithmNames(t *testing.T) {
 	} {
 		limit := algorithms.GCRA(9, time.Second)
 		limit.Algorithm = misnamed{limit.Algorithm, name}
-		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
+		tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
 		_, err := weir.New(storeFunc(nil), weir.Options{Rules: []weir.Rule{{Name: "r", Key: weir.Global(), Limits: []weir.Limit{limit}}}})
 		for what, err := range map[string]error{"Limit.Validate": limit.Validate(), "Transaction.Validate": tx.Validate(), "New": err} {
 			if (err == nil) != ok {

@@ -11,8 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir/internal/fields"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/printable"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A Rule says which requests share a quota, and how large the quota is.
@@ -142,7 +143,8 @@ type rule struct {
 	exceeded problem  // the body of a refusal by its limits
 	abnormal problem  // the body of a refusal by a ban or a deny
 	known    knownBans
-	log      *errorLog // of the Limiter
+	writer   *headers.Writer // of the Limiter
+	log      *errorLog       // the same
 
 	freePreflight     bool
 	global            bool    // Key is Global, whose key is empty on purpose
@@ -154,7 +156,7 @@ type rule struct {
 	preparedCount atomic.Int64
 }
 
-func prepare(r Rule) (*rule, error) {
+func prepare(r Rule, w *headers.Writer) (*rule, error) {
 	switch {
 	case r.Name == "":
 		return nil, errors.New("weir: a rule has no name")
@@ -172,16 +174,16 @@ func prepare(r Rule) (*rule, error) {
 		return nil, fmt.Errorf("weir: rule %q: Status %d is not from 400 to 599", r.Name, r.Status)
 	case r.NoKey > NoKeyRefuse:
 		return nil, fmt.Errorf("weir: rule %q: NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.Name, r.NoKey)
-	case r.RetryJitter < 0 || r.RetryJitter > MaxTicks*time.Microsecond:
+	case r.RetryJitter < 0 || r.RetryJitter > quota.MaxTicks*time.Microsecond:
 		return nil, fmt.Errorf("weir: rule %q: RetryJitter %v is not from 0 to 2^50 µs", r.Name, r.RetryJitter)
 	}
 	if r.Unit == "" {
-		r.Unit = fields.Requests
+		r.Unit = headers.Requests
 	}
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return nil, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
 	}
-	p := &rule{Rule: r, global: isGlobal(r.Key), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
+	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
 	if r.Status == reducedCapacity.status {
 		p.exceeded = reducedCapacity
 	}
@@ -299,58 +301,28 @@ func (r *rule) inShadow(key string) bool {
 	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
 }
 
-// A policy is a limit with those parts of its header fields that are the same in every
-// response, for every key.
+// A policy is a limit with what is the same in every response, for every key.
 type policy struct {
 	rule     *rule
 	limits   int // how many limits of the rule are charged together
 	limit    Limit
 	name     string // the rule's, or rule/limit
-	capacity int64  // the most that can be spent at once
 	inFlight bool   // it counts requests that have not ended
 
-	capacityValue []string
-	ietf          []string // "api";q=100;w=60
-	draft         []string // 100;w=60
-	json          []byte   // the name as JSON
-	refusal       problem  // the answer if this limit alone refuses
+	fields  *headers.Prepared
+	json    []byte  // the name as JSON
+	refusal problem // the answer if this limit alone refuses
 }
 
 // newPolicy prepares a limit. If alone, header fields show the limit under the name of the
 // rule, and otherwise as rule/limit.
 func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
-	p := policy{rule: r, limits: limits, limit: l, name: r.Name}
+	p := policy{rule: r, limits: limits, limit: l, name: r.Name, inFlight: l.InFlight()}
 	if !alone {
 		p.name += "/" + l.Name
 	}
-	p.capacity = l.Capacity()
-	p.capacityValue = []string{strconv.FormatInt(p.capacity, 10)}
-
-	window := ""
-	p.inFlight = l.InFlight()
-	if l.Period%time.Second == 0 && !p.inFlight {
-		window = fmt.Sprintf(";"+fields.WindowParam+"=%d", min(l.Period/time.Second, maxInteger))
-	}
-	item := fmt.Sprintf("%s;"+fields.QuotaParam+"=%d", quoted(p.name), min(l.Quota, maxInteger))
-	unit := r.Unit
-	if p.inFlight && unit == fields.Requests {
-		unit = fields.ConcurrentRequests
-	}
-	if unit != fields.Requests {
-		item += ";" + fields.UnitParam + "=" + quoted(unit)
-	}
-	p.ietf = []string{item + window}
-	p.draft = []string{fmt.Sprintf("%d%s", l.Quota, window)}
+	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Quota: l.Quota, Capacity: l.Capacity(), Window: l.Period, Concurrent: p.inFlight})
 	p.json, _ = json.Marshal(p.name) // a string can always be marshalled
 	p.refusal = r.exceeded.violating(p.json)
 	return p
-}
-
-// maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
-const maxInteger = 999_999_999_999_999
-
-// quoted returns its argument as a String of a structured field. New refuses names that a
-// String cannot hold.
-func quoted(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

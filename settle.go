@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"time"
+
+	"github.com/seed83679106/weir/quota"
 )
 
 // An Outcome describes a served request to Rule.Settle, which returns the final cost of the
@@ -144,8 +146,8 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 }
 
 // settle replaces the reserved cost of a request by its final cost.
-func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items []item) {
-	back, more := Transaction{}, Transaction{Force: true}
+func (l *Limiter) settle(ctx context.Context, o Outcome, t *quota.Transaction, items []item) {
+	back, more := quota.Transaction{}, quota.Transaction{Force: true}
 	for i, n := 0, 0; i < len(items); i += n {
 		it := &items[i]
 		n = it.limits
@@ -173,7 +175,7 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *Transaction, items [
 }
 
 // settleUp gives units back, or charges units by force, after the request was served.
-func (l *Limiter) settleUp(ctx context.Context, t *Transaction) {
+func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction) {
 	if len(t.Charges) == 0 {
 		return
 	}

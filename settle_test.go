@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestSettle: Settle returns the final cost of a request, and the key is charged exactly
@@ -69,8 +70,8 @@ func TestSettle(t *testing.T) {
 					defer func() { _ = recover() }()
 					h.ServeHTTP(httptest.NewRecorder(), ask("/", "192.0.2.1:4").WithContext(ctx))
 				}()
-				look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: "api", Limit: limit.Named("a")}, weir.Charge{Rule: "api", Limit: limit.Named("b")},
-					weir.Charge{Rule: "other", Limit: algorithms.FixedWindow(7, 1000*time.Hour)})
+				look, err := quota.Peek(t.Context(), store, quota.Charge{Rule: "api", Limit: limit.Named("a")}, quota.Charge{Rule: "api", Limit: limit.Named("b")},
+					quota.Charge{Rule: "other", Limit: algorithms.FixedWindow(7, 1000*time.Hour)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -92,7 +93,7 @@ type hangUpKey struct{}
 func TestSettleConcurrently(t *testing.T) {
 	const limit, clients, requests = 20, 16, 100
 	store := memstore.New(memstore.Options{})
-	charge := weir.Charge{Rule: "api", Limit: algorithms.FixedWindow(limit, 10_000*time.Hour)}
+	charge := quota.Charge{Rule: "api", Limit: algorithms.FixedWindow(limit, 10_000*time.Hour)}
 	// owed counts the units that handlers hold and the units that Settle has kept. It rises
 	// after the store has spent a unit, and falls before the store gets a unit back.
 	var owed, kept, most atomic.Int64
@@ -142,7 +143,7 @@ func TestSettleConcurrently(t *testing.T) {
 	if most.Load() > limit {
 		t.Errorf("got %d held and kept at once, want at most %d", most.Load(), limit)
 	}
-	look, err := weir.Peek(t.Context(), store, charge)
+	look, err := quota.Peek(t.Context(), store, charge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func raise(most *atomic.Int64, n int64) {
 func TestSettleFails(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	gone := false
-	h := must(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+	h := must(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 		if gone {
 			return errors.New("gone")
 		}
@@ -172,7 +173,7 @@ func TestSettleFails(t *testing.T) {
 	if res := do(h, ask("/", "192.0.2.1:4")); res.StatusCode != 204 {
 		t.Errorf("got %d, want 204", res.StatusCode)
 	}
-	look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: "api", Limit: algorithms.FixedWindow(9, 1000*time.Hour)})
+	look, err := quota.Peek(t.Context(), store, quota.Charge{Rule: "api", Limit: algorithms.FixedWindow(9, 1000*time.Hour)})
 	if err != nil || look.Decisions[0].Remaining != 8 {
 		t.Errorf("got %v, %v, want 8 left", look.Decisions, err)
 	}

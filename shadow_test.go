@@ -11,6 +11,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestShadow: a rule in shadow decides as an enforced rule would, but refuses no request
@@ -26,7 +27,7 @@ func TestShadow(t *testing.T) {
 			},
 			Observe: func(e weir.Event) {
 				copied := *e.Transaction
-				copied.Decisions = append([]weir.Decision(nil), copied.Decisions...)
+				copied.Decisions = append([]quota.Decision(nil), copied.Decisions...)
 				e.Transaction = &copied
 				events = append(events, e)
 			},

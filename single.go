@@ -46,8 +46,5 @@ func (l *Limiter) serveSingle(w http.ResponseWriter, r *http.Request, next http.
 		l.observe(v, &e)
 	}
 	v.refused = !v.Decisions[0].Allowed
-	f := fieldWriter{h: w.Header(), shared: &l.integers, v: v, tells: l.tells(v)}
-	fresh := len(f.h) == 0 && l.expose == nil
-	l.writeHeaders(&f)
-	l.finish(w, r, next, &f, fresh)
+	l.finish(w, r, next, v)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -177,7 +178,7 @@ func singleOptions(rnd *rand.Rand) weir.Options {
 	if yes() {
 		rule.Cost = func(r *http.Request) int64 { return int64(len(r.URL.RawQuery)) - 1 }
 	}
-	dialects := []weir.Dialect{0, weir.IETF, weir.Draft07, weir.Draft06, weir.GitHub, weir.OpenAI | weir.Twitter, weir.Anthropic, weir.NoHeaders}
+	dialects := []headers.Dialect{0, headers.IETF, headers.Draft07, headers.Draft06, headers.GitHub, headers.OpenAI | headers.Twitter, headers.Anthropic, headers.None}
 	o := weir.Options{Rules: []weir.Rule{rule}, Headers: dialects[rnd.IntN(len(dialects))], ExposeHeaders: yes(), FreePreflight: yes(), NoFromContext: yes()}
 	if yes() {
 		o.OnLimited = http.NotFoundHandler()

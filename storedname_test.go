@@ -12,8 +12,10 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -51,7 +53,7 @@ func TestLimitJoins(t *testing.T) {
 				{[]weir.Limit{l.Named("another")}, "200 r/another 2"},
 			}
 			for step, tt := range rules {
-				limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
+				limiter := must(t, store, weir.Options{Headers: headers.IETF, Rules: []weir.Rule{{
 					Name: "r", Key: weir.ByHeader("Key"), Limits: tt.limits, Overrides: noOverrides,
 				}}})
 				if got := named(limiter, fmt.Sprint("rules ", i), "r"); got != tt.want {
@@ -61,7 +63,7 @@ func TestLimitJoins(t *testing.T) {
 
 			// LimitsFor changes the limits to those of another tier, and back.
 			tiers := map[string][]weir.Limit{"free": {l}, "paid": {joins, l}}
-			limiter := must(t, store, weir.Options{Headers: weir.IETF, Rules: []weir.Rule{{
+			limiter := must(t, store, weir.Options{Headers: headers.IETF, Rules: []weir.Rule{{
 				Name: "r", Key: weir.ByHeader("Key"),
 				LimitsFor: func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("Tier")] },
 			}}})
@@ -95,11 +97,11 @@ func named(l *weir.Limiter, key string, rule string, fields ...string) string {
 func TestStoredName(t *testing.T) {
 	l := algorithms.GCRA(3, 1000*time.Hour)
 	eachStore(t, func(t *testing.T, store weir.Store) {
-		for name, store := range map[string]weir.Store{"plain": store, "Hybrid": weir.Hybrid(store, 0)} {
+		for name, store := range map[string]weir.Store{"plain": store, "Hybrid": quota.Hybrid(store, 0)} {
 			limiter := must(t, store, weir.Options{Rules: []weir.Rule{{Name: name, Key: weir.Global(), Limits: []weir.Limit{l}}}})
 			do(limiter.Handler(served), ask("/", "192.0.2.1:4"))
 			for left, charge := range map[string]weir.Limit{"2": l, "2 ": l.Named("1000h"), "3": l.Named("1000 h")} {
-				look := peek(t, store, weir.Charge{Rule: name, Limit: charge})
+				look := peek(t, store, quota.Charge{Rule: name, Limit: charge})
 				if got := fmt.Sprint(look.Decisions[0].Remaining); got != strings.TrimSpace(left) {
 					t.Errorf("%s: %v: got %s left, want %s", name, charge, got, left)
 				}
@@ -107,21 +109,15 @@ func TestStoredName(t *testing.T) {
 			// A refusal that Hybrid remembers for the limit without a name holds for the
 			// limit with the stored name too.
 			for range 4 {
-				take(t, store, 0, weir.Charge{Rule: name, Limit: l, Cost: 1})
+				take(t, store, 0, quota.Charge{Rule: name, Limit: l, Cost: 1})
 			}
-			if got := take(t, store, 0, weir.Charge{Rule: name, Limit: l.Named(l.StoredName()), Cost: 1}); got.Allowed() {
+			if got := take(t, store, 0, quota.Charge{Rule: name, Limit: l.Named(l.StoredName()), Cost: 1}); got.Allowed() {
 				t.Errorf("%s: got a unit beyond the quota by the stored name", name)
 			}
-			two := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1}, {Limit: l.Named("1000h"), Cost: 1}}}
+			two := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: 1}, {Limit: l.Named("1000h"), Cost: 1}}}
 			if err := store.Take(t.Context(), &two); err == nil {
 				t.Errorf("%s: got no error for one state that is charged twice", name)
 			}
 		}
 	})
-}
-
-func ExampleLimit_Capacity() {
-	limit := algorithms.GCRA(100, time.Minute).WithBurst(20)
-	fmt.Println(limit.Capacity(), limit.Quota)
-	// Output: 20 100
 }

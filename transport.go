@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TransportOptions are the options of Limiter.Transport. All fields may be zero.
@@ -221,7 +222,9 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 }
 
 // mayRecover reports whether a store that failed with err may decide the same request later.
-func mayRecover(err error) bool { return !errors.Is(err, ErrUnusable) && !errors.Is(err, ErrLimit) }
+func mayRecover(err error) bool {
+	return !errors.Is(err, quota.ErrUnusable) && !errors.Is(err, quota.ErrLimit)
+}
 
 // pauseAfter returns how long a request waits after n failures of the store before it asks
 // again: 100 ms, twice as long after each failure, and 2 s at most, less up to a half of it at
@@ -289,7 +292,7 @@ func (t *transport) pause(v *verdict, asked time.Duration) {
 
 // paused reports whether one of the keys of v is paused.
 func (t *transport) paused(v *verdict) bool {
-	look := Transaction{Charges: v.gates(0)}
+	look := quota.Transaction{Charges: v.gates(0)}
 	if err := t.l.store.Take(asking{v.Context}, &look); err != nil {
 		t.l.log.warn(v, "look for a pause", v.Charges[0].Rule, err)
 		return false // the request has its turn, so it exceeds no limit
@@ -308,7 +311,7 @@ func (t *transport) paused(v *verdict) bool {
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {
-			return l.store.Take(ctx, &Transaction{Charges: []Charge{pauseOf(rule, key, 0)}, Forget: true})
+			return l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{pauseOf(rule, key, 0)}, Forget: true})
 		}
 	}
 	return fmt.Errorf("weir: there is no rule %q", rule)

@@ -16,12 +16,13 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // failsUntil returns a store that fails with err for the given time from now on.
 func failsUntil(d time.Duration, err error) weir.Store {
 	start, next := time.Now(), memory()
-	return storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+	return storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 		if time.Since(start) < d {
 			return err
 		}
@@ -36,7 +37,7 @@ func TestTransportOutage(t *testing.T) {
 	failsClosed := func(_ *http.Request, err error) error { return err }
 	failsOpen := func(*http.Request, error) error { return nil }
 	errOwn := errors.New("not now")
-	unusable := fmt.Errorf("wrong password: %w", weir.ErrUnusable)
+	unusable := fmt.Errorf("wrong password: %w", quota.ErrUnusable)
 	type outcome struct {
 		err          error
 		at, atLatest time.Duration
@@ -53,18 +54,18 @@ func TestTransportOutage(t *testing.T) {
 	}{
 		{"down", errDown, forever, 0, nil, outcome{nil, 0, 0, true}},
 		{"down, fails closed", errDown, forever, 0, failsClosed, outcome{errDown, 0, 0, false}},
-		{"busy", weir.ErrBusy, forever, 0, nil, outcome{weir.ErrBusy, 0, 0, false}},
-		{"busy, fails open", weir.ErrBusy, forever, 0, failsOpen, outcome{nil, 0, 0, true}},
+		{"busy", quota.ErrBusy, forever, 0, nil, outcome{quota.ErrBusy, 0, 0, false}},
+		{"busy, fails open", quota.ErrBusy, forever, 0, failsOpen, outcome{nil, 0, 0, true}},
 		{"another error", errDown, forever, 0, func(*http.Request, error) error { return errOwn }, outcome{errOwn, 0, 0, false}},
-		{"unusable", unusable, forever, 10 * s, nil, outcome{weir.ErrUnusable, 0, 0, false}},
+		{"unusable", unusable, forever, 10 * s, nil, outcome{quota.ErrUnusable, 0, 0, false}},
 		{"unusable, fails open", unusable, forever, 10 * s, failsOpen, outcome{nil, 0, 0, true}},
-		{"busy for a moment", weir.ErrBusy, 3 * s, 10 * s, nil, outcome{nil, 3 * s, 5 * s, false}},
+		{"busy for a moment", quota.ErrBusy, 3 * s, 10 * s, nil, outcome{nil, 3 * s, 5 * s, false}},
 		{"down for a moment", errDown, 3 * s, 10 * s, nil, outcome{nil, 3 * s, 5 * s, false}},
 		{"down for a moment, fails closed", errDown, 3 * s, 10 * s, failsClosed, outcome{nil, 3 * s, 5 * s, false}},
 		{"down until MaxWait is over", errDown, 10 * s, 10 * s, failsClosed, outcome{nil, 10 * s, 10 * s, false}},
 		{"down for longer", errDown, forever, 10 * s, nil, outcome{nil, 10 * s, 10 * s, true}},
 		{"down for longer, fails closed", errDown, forever, 10 * s, failsClosed, outcome{errDown, 10 * s, 10 * s, false}},
-		{"busy for longer", weir.ErrBusy, forever, 10 * s, nil, outcome{weir.ErrBusy, 10 * s, 10 * s, false}},
+		{"busy for longer", quota.ErrBusy, forever, 10 * s, nil, outcome{quota.ErrBusy, 10 * s, 10 * s, false}},
 		{"the caller gives up", errDown, forever, forever, failsClosed, outcome{context.Canceled, 20 * s, 20 * s, false}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -105,7 +106,7 @@ func TestTransportAfterOutage(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := &partner{start: time.Now()}
-			client := outbound(t, failsUntil(c.until, weir.ErrBusy), p, weir.Options{MaxWait: c.maxWait, Logger: slog.New(slog.DiscardHandler)}, algorithms.LeakyBucket(5, 1, time.Second))
+			client := outbound(t, failsUntil(c.until, quota.ErrBusy), p, weir.Options{MaxWait: c.maxWait, Logger: slog.New(slog.DiscardHandler)}, algorithms.LeakyBucket(5, 1, time.Second))
 			var wg sync.WaitGroup
 			for range 5 {
 				wg.Go(func() {
@@ -135,7 +136,7 @@ func TestTransportWaitingForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		var mu sync.Mutex
-		store := storeFunc(func(context.Context, *weir.Transaction) error {
+		store := storeFunc(func(context.Context, *quota.Transaction) error {
 			mu.Lock()
 			defer mu.Unlock()
 			asked++

@@ -23,6 +23,7 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -244,7 +245,7 @@ func TestTransportSlowRedis(t *testing.T) {
 					wg.Go(func() {
 						_, err := client.Get("http://example.com/")
 						switch {
-						case c.unlimited && errors.Is(err, weir.ErrBusy):
+						case c.unlimited && errors.Is(err, quota.ErrBusy):
 							busy.Add(1)
 						case (err != nil) == c.all:
 							t.Errorf("got %v", err)
@@ -282,11 +283,11 @@ func TestTransportPausesEverywhere(t *testing.T) {
 			decorate func(weir.Store) weir.Store
 		}{
 			{"alone", func(s weir.Store) weir.Store { return s }},
-			{"Hybrid", func(s weir.Store) weir.Store { return weir.Hybrid(s, 100) }},
-			{"Coalesce", weir.Coalesce},
-			{"Breaker", func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) }},
-			{"Fallback", func(s weir.Store) weir.Store { return weir.Fallback(s, memstore.New(memstore.Options{})) }},
-			{"Share", func(s weir.Store) weir.Store { return weir.Share(s, 3) }},
+			{"Hybrid", func(s weir.Store) weir.Store { return quota.Hybrid(s, 100) }},
+			{"Coalesce", quota.Coalesce},
+			{"Breaker", func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) }},
+			{"Fallback", func(s weir.Store) weir.Store { return quota.Fallback(s, memstore.New(memstore.Options{})) }},
+			{"Share", func(s weir.Store) weir.Store { return quota.Share(s, 3) }},
 			{"Lease", func(s weir.Store) weir.Store {
 				leases := lease.New(s, lease.Options{})
 				t.Cleanup(func() { leases.Close(context.Background()) })

@@ -21,6 +21,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A partner is the server to which requests go out: it records when they arrive, and
@@ -172,7 +173,7 @@ func TestTransportPausedLines(t *testing.T) {
 			var wg sync.WaitGroup
 			ask := func() { checkGet(t, other, c.limit) }
 			asks := 0
-			one := outbound(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+			one := outbound(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 				err := memory.Take(ctx, tx)
 				if asks++; asks > 1 && asks <= 4 { // the first call is for the request, and the other calls make the pause
 					wg.Go(ask)
@@ -502,7 +503,7 @@ func TestTransportBases(t *testing.T) {
 			if got, want := time.Since(start), time.Duration(i)*time.Second; got != want { // all but the first wait
 				t.Errorf("base %d: sent after %v, want %v", i, got, want)
 			}
-			look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: "partner", Key: "example.com", Limit: limit})
+			look, err := quota.Peek(t.Context(), store, quota.Charge{Rule: "partner", Key: "example.com", Limit: limit})
 			if err != nil || look.Decisions[0].Remaining != 0 {
 				t.Errorf("base %d: got %+v, %v, want it charged", i, look.Decisions, err)
 			}

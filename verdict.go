@@ -5,11 +5,14 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A verdict is what a Limiter decides about a request. Most verdicts are recycled with
 // their inquiries. The context of the next handler is a copy of the verdict without the
-// inquiry. A copy for one limit has 160 bytes, and 80 more if it holds texts of header
+// inquiry. A copy for one limit has 160 bytes, and 128 more if it has Room for values of header
 // fields. FromContext makes a Transaction of the items of the copy.
 type verdict struct {
 	context.Context
@@ -27,21 +30,21 @@ type inquiry struct {
 	Admission
 	checks  []banCheck
 	outer   *verdict // of the Limiter around this one
-	misses  uint     // integers that were not shared; see fieldWriter.setNew
+	told    *verdict // the context of the next handler; nil until tell or Room makes it
 	entered bool     // the request is one of the MaxWaiting that may wait
 	flies   bool     // some of the charges count requests in flight
 }
 
 // extra holds what few requests need.
 type extra struct {
-	refusal  Refusal      // a ban or a deny
-	by       *rule        // the rule of refusal
-	key      string       // the key that was banned or denied
-	outbound bool         // the request goes out, and waits for pauses
-	shadow   Transaction  // charges that refuse nothing
-	items    []item       // of shadow
-	spent    bool         // shadow was allowed
-	used     atomic.Int64 // see ReportUsage
+	refusal  Refusal           // a ban or a deny
+	by       *rule             // the rule of refusal
+	key      string            // the key that was banned or denied
+	outbound bool              // the request goes out, and waits for pauses
+	shadow   quota.Transaction // charges that refuse nothing
+	items    []item            // of shadow
+	spent    bool              // shadow was allowed
+	used     atomic.Int64      // see ReportUsage
 }
 
 // newVerdict returns an empty verdict of r, recycled or new, with room for the limits of all
@@ -66,10 +69,10 @@ func (l *Limiter) anyVerdict(r *http.Request) *verdict {
 }
 
 // makeVerdict returns a verdict that has no inquiry, with room for the given number of
-// limits. If withText, the same memory has room for the texts of header fields.
-func makeVerdict(limits int, withText bool) (*verdict, *text) {
+// limits. If withRoom, the same memory has Room for values of header fields.
+func makeVerdict(limits int, withRoom bool) (*verdict, *headers.Room) {
 	switch {
-	case limits <= 1 && !withText:
+	case limits <= 1 && !withRoom:
 		m := new(struct {
 			verdict
 			items [1]item
@@ -80,25 +83,25 @@ func makeVerdict(limits int, withText bool) (*verdict, *text) {
 		m := new(struct {
 			verdict
 			items [1]item
-			text
+			headers.Room
 		})
 		m.verdict.items = m.items[:0]
-		return &m.verdict, &m.text
+		return &m.verdict, &m.Room
 	case limits <= 4:
 		m := new(struct {
 			verdict
 			items [4]item
-			text
+			headers.Room
 		})
 		m.verdict.items = m.items[:0]
-		return &m.verdict, &m.text
+		return &m.verdict, &m.Room
 	}
 	m := new(struct {
 		verdict
-		text
+		headers.Room
 	})
 	m.items = make([]item, 0, limits)
-	return &m.verdict, &m.text
+	return &m.verdict, &m.Room
 }
 
 // recycle puts v, with its inquiry, into the pool for another request. The pool must keep
@@ -111,7 +114,7 @@ func (l *Limiter) recycle(v *verdict) {
 			v.items[i].policy = nil
 		}
 	}
-	v.Context, v.outer, v.extra, v.refused, v.Refusal = nil, nil, nil, false, Refusal{}
+	v.Context, v.outer, v.told, v.extra, v.refused, v.Refusal = nil, nil, nil, nil, false, Refusal{}
 	l.pool.Put(v)
 }
 
@@ -150,10 +153,10 @@ func (v *verdict) admission() *Admission {
 	if v.inquiry != nil {
 		return &v.Admission
 	}
-	t := &Admission{Transaction: Transaction{At: time.UnixMicro(v.at), Wait: v.waited}}
+	t := &Admission{Transaction: quota.Transaction{At: time.UnixMicro(v.at), Wait: v.waited}}
 	for i := range v.items {
 		it := &v.items[i]
-		t.Charges = append(t.Charges, Charge{Rule: it.rule.Name, Key: it.key, Limit: it.limit, Cost: it.cost})
+		t.Charges = append(t.Charges, quota.Charge{Rule: it.rule.Name, Key: it.key, Limit: it.limit, Cost: it.cost})
 		t.Decisions = append(t.Decisions, it.Decision)
 	}
 	if v.extra != nil && v.extra.refusal.Reason != 0 {

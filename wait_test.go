@@ -17,6 +17,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestWait: ten workers share a limit of one unit per second. They get their turns in the
@@ -24,16 +25,16 @@ import (
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, start := memstore.New(memstore.Options{}), time.Now()
-		charge := weir.Charge{Rule: "jobs", Key: "k", Limit: algorithms.GCRA(1, time.Second), Cost: 1}
+		charge := quota.Charge{Rule: "jobs", Key: "k", Limit: algorithms.GCRA(1, time.Second), Cost: 1}
 		var mu sync.Mutex
 		var turns []string
 		for i := range 10 {
 			time.Sleep(time.Millisecond)
 			go func() {
-				err := weir.Wait(t.Context(), store, 5*time.Second, charge)
+				err := quota.Wait(t.Context(), store, 5*time.Second, charge)
 				mu.Lock()
 				defer mu.Unlock()
-				var limited *weir.LimitedError
+				var limited *quota.LimitedError
 				switch {
 				case err == nil:
 					turns = append(turns, fmt.Sprintf("%d at %v", i, time.Since(start).Round(time.Second)))
@@ -66,16 +67,16 @@ func TestWaitGivesBack(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := memstore.New(memstore.Options{})
-			charges := []weir.Charge{
+			charges := []quota.Charge{
 				{Rule: "a", Key: "k", Limit: limit, Cost: 1},
 				{Rule: "b", Key: "all", Limit: limit, Cost: 1},
 			}
-			if err := weir.Wait(t.Context(), store, 0, charges...); err != nil {
+			if err := quota.Wait(t.Context(), store, 0, charges...); err != nil {
 				t.Fatal(err)
 			}
 			ctx, giveUp := context.WithTimeout(t.Context(), time.Hour)
 			done := make(chan error)
-			go func() { done <- weir.Wait(ctx, store, time.Minute, charges...) }()
+			go func() { done <- quota.Wait(ctx, store, time.Minute, charges...) }()
 			time.Sleep(time.Millisecond)
 			giveUp()
 			if err := <-done; !errors.Is(err, context.Canceled) {
@@ -95,7 +96,7 @@ func TestWaitGivesBack(t *testing.T) {
 func TestReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
-		charge := weir.Charge{Rule: "jobs", Limit: algorithms.GCRA(1, time.Second), Cost: 1}
+		charge := quota.Charge{Rule: "jobs", Limit: algorithms.GCRA(1, time.Second), Cost: 1}
 		first, second := reserve(t, store, 0, charge), reserve(t, store, time.Hour, charge)
 		if first.Delay() != 0 || second.Delay() != time.Second {
 			t.Errorf("delays %v and %v, want 0 and 1s", first.Delay(), second.Delay())
@@ -113,15 +114,15 @@ func TestReserve(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		var limited *weir.LimitedError
-		if _, err := weir.Reserve(short, store, time.Hour, charge); !errors.As(err, &limited) || limited.RetryAfter() != 2*time.Second {
+		var limited *quota.LimitedError
+		if _, err := quota.Reserve(short, store, time.Hour, charge); !errors.As(err, &limited) || limited.RetryAfter() != 2*time.Second {
 			t.Errorf("beyond the deadline: got %v, want a LimitedError of 2s", err)
 		}
 		charge.Cost = 2
-		if err := weir.Wait(t.Context(), store, time.Hour, charge); !errors.As(err, &limited) || limited.RetryAfter() != weir.Never {
+		if err := quota.Wait(t.Context(), store, time.Hour, charge); !errors.As(err, &limited) || limited.RetryAfter() != quota.Never {
 			t.Errorf("beyond the capacity: got %v, want a LimitedError of Never", err)
 		}
-		if err := weir.Wait(t.Context(), failing{errors.New("away")}, 0, charge); err == nil || err.Error() != "away" {
+		if err := quota.Wait(t.Context(), failing{errors.New("away")}, 0, charge); err == nil || err.Error() != "away" {
 			t.Errorf("got %v, want the error of the store", err)
 		}
 	})
@@ -293,10 +294,10 @@ func TestMaxWaitingQueue(t *testing.T) {
 // of them wait. If the store panics, the place of the request becomes free.
 func TestMaxWaitingAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most, quota = 10, 5
+		const most, units = 10, 5
 		var waited, panics atomic.Int64
 		memory := memstore.New(memstore.Options{})
-		h := must(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		h := must(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			time.Sleep(20 * time.Millisecond)
 			if panics.Load() > 0 {
 				panics.Add(-1)
@@ -304,7 +305,7 @@ func TestMaxWaitingAtOnce(t *testing.T) {
 			}
 			return memory.Take(ctx, tx)
 		}), weir.Options{
-			Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second).WithBurst(quota)}}},
+			Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second).WithBurst(units)}}},
 			MaxWait: time.Hour, MaxWaiting: most,
 			Observe: func(e weir.Event) {
 				if e.Transaction.Wait > 0 {
@@ -368,21 +369,21 @@ func TestCostZero(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	limit := algorithms.GCRA(1, time.Hour)
 	for _, cost := range []int64{0, -1} {
-		charge := weir.Charge{Rule: "jobs", Limit: limit, Cost: cost}
+		charge := quota.Charge{Rule: "jobs", Limit: limit, Cost: cost}
 		want := fmt.Sprintf(`weir: rule "jobs": a charge of cost %d spends nothing and is never limited: set its Cost`, cost)
-		d, allow := weir.Allow(t.Context(), store, charge)
-		if d != (weir.Decision{}) {
+		d, allow := quota.Allow(t.Context(), store, charge)
+		if d != (quota.Decision{}) {
 			t.Errorf("Allow, cost %d: got %+v, want nothing allowed", cost, d)
 		}
-		_, reserve := weir.Reserve(t.Context(), store, time.Hour, weir.Charge{Rule: "other", Limit: limit, Cost: 1}, charge)
-		for name, err := range map[string]error{"Allow": allow, "Reserve": reserve, "Wait": weir.Wait(t.Context(), store, 0, charge)} {
+		_, reserve := quota.Reserve(t.Context(), store, time.Hour, quota.Charge{Rule: "other", Limit: limit, Cost: 1}, charge)
+		for name, err := range map[string]error{"Allow": allow, "Reserve": reserve, "Wait": quota.Wait(t.Context(), store, 0, charge)} {
 			if err == nil || err.Error() != want {
 				t.Errorf("%s, cost %d: got %v, want %s", name, cost, err, want)
 			}
 		}
 	}
-	for _, charge := range []weir.Charge{{Rule: "jobs", Limit: limit, Cost: 1}, {Rule: "other", Limit: limit, Cost: 1}} {
-		if d, err := weir.Allow(t.Context(), store, charge); err != nil || !d.Allowed {
+	for _, charge := range []quota.Charge{{Rule: "jobs", Limit: limit, Cost: 1}, {Rule: "other", Limit: limit, Cost: 1}} {
+		if d, err := quota.Allow(t.Context(), store, charge); err != nil || !d.Allowed {
 			t.Errorf("%s: got %+v, %v, want it allowed: nothing was spent", charge.Rule, d, err)
 		}
 	}
@@ -393,90 +394,32 @@ func TestCostZero(t *testing.T) {
 func TestAllow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
-		charge := weir.Charge{Rule: "jobs", Key: "k", Limit: algorithms.GCRA(2, time.Minute), Cost: 2}
+		charge := quota.Charge{Rule: "jobs", Key: "k", Limit: algorithms.GCRA(2, time.Minute), Cost: 2}
 		for _, want := range []struct {
 			allowed bool
 			retry   time.Duration
 		}{{true, 0}, {false, time.Minute}} {
-			d, err := weir.Allow(t.Context(), store, charge)
+			d, err := quota.Allow(t.Context(), store, charge)
 			if err != nil || d.Allowed != want.allowed || d.RetryAfter != want.retry {
 				t.Errorf("got %+v, %v, want %+v", d, err, want)
 			}
 		}
-		if d, err := weir.Allow(t.Context(), failing{errors.New("away")}, charge); d.Allowed || err == nil || err.Error() != "away" {
+		if d, err := quota.Allow(t.Context(), failing{errors.New("away")}, charge); d.Allowed || err == nil || err.Error() != "away" {
 			t.Errorf("got %+v, %v, want the error of the store", d, err)
 		}
 	})
-}
-
-func ExampleAllow() {
-	store := memstore.New(memstore.Options{})
-	for _, user := range []string{"alice", "alice", "bob"} {
-		d, err := weir.Allow(context.Background(), store, weir.Charge{
-			Rule: "export", Key: user, Limit: algorithms.GCRA(1, time.Hour), Cost: 1,
-		})
-		switch {
-		case err != nil:
-			fmt.Println("not known:", err)
-		case !d.Allowed:
-			fmt.Println(user, "may export again in", d.RetryAfter.Round(time.Minute))
-		default:
-			fmt.Println(user, "exports")
-		}
-	}
-	// Output:
-	// alice exports
-	// alice may export again in 1h0m0s
-	// bob exports
-}
-
-func ExampleWait() {
-	store := memstore.New(memstore.Options{}) // or a redisstore, shared by all workers
-	quota := weir.Charge{Rule: "partner", Limit: algorithms.GCRA(20, time.Second).WithBurst(1), Cost: 1}
-	start := time.Now()
-	for range 3 {
-		if err := weir.Wait(context.Background(), store, time.Second, quota); err != nil {
-			fmt.Println(err)
-		}
-	}
-	fmt.Println(time.Since(start) >= 100*time.Millisecond)
-	// Output: true
-}
-
-func ExampleReserve() {
-	store := memstore.New(memstore.Options{})
-	quota := weir.Charge{Rule: "partner", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}
-	weir.Reserve(context.Background(), store, 0, quota)
-	r, _ := weir.Reserve(context.Background(), store, 2*time.Hour, quota)
-	fmt.Println(r.Delay().Round(time.Minute))
-	r.Cancel(context.Background())
-	// Output: 1h0m0s
-}
-
-func ExampleLimitedError() {
-	store := memstore.New(memstore.Options{})
-	quota := weir.Charge{Rule: "partner", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 2}
-	err := weir.Wait(context.Background(), store, time.Second, quota)
-	var limited *weir.LimitedError
-	if errors.As(err, &limited) {
-		fmt.Println(limited.RetryAfter() == weir.Never)
-		fmt.Println(err)
-	}
-	// Output:
-	// true
-	// weir: rule "partner" never allows 2 at once: limit 1 per 1000h0m0s (fixed-window)
 }
 
 // TestCancelGivesBackItsOwn: if the caller overwrites its charges after Reserve, Cancel
 // still gives back the reserved units, and no units of another key.
 func TestCancelGivesBackItsOwn(t *testing.T) {
 	store := memory()
-	charges := []weir.Charge{{Rule: "r", Limit: algorithms.SlidingLog(10, 1000*time.Hour), Cost: 10}}
-	var line []*weir.Reservation
+	charges := []quota.Charge{{Rule: "r", Limit: algorithms.SlidingLog(10, 1000*time.Hour), Cost: 10}}
+	var line []*quota.Reservation
 	for _, key := range []string{"a", "b"} {
 		charges[0].Key = key
 		take(t, store, 0, charges...)
-		r, err := weir.Reserve(t.Context(), store, 10_000*time.Hour, charges...)
+		r, err := quota.Reserve(t.Context(), store, 10_000*time.Hour, charges...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"weak"
 
 	"github.com/seed83679106/weir/internal/remade"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A NoKey says what a rule does with a request for which its Key returns no key.
@@ -109,7 +110,7 @@ func (l *Limiter) checkNesting(v *verdict) {
 // observeUnlimited calls Observe for a request that no rule charges or refuses.
 func (l *Limiter) observeUnlimited(r *http.Request) {
 	if l.o.Observe != nil {
-		l.o.Observe(Event{Request: r, Transaction: new(Transaction)})
+		l.o.Observe(Event{Request: r, Transaction: new(quota.Transaction)})
 	}
 }
 

@@ -6,10 +6,10 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // decorators measures a check through Coalesce, a lease and Hybrid, which are stores around a
@@ -18,15 +18,15 @@ func decorators(o options) ([]*table, error) {
 	t := &table{title: "Stores around a store", note: fmt.Sprintf("ns per check of one hot key: the least of %d rounds (and the median).", o.short()), header: []string{"", "ns"}}
 	things := []struct {
 		name  string
-		store weir.Store
+		store quota.Store
 		quota int64
 		want  bool
 	}{
 		{"memory, allowed", memstore.New(memstore.Options{}), plenty, true},
-		{"Coalesce, memory behind it", weir.Coalesce(memstore.New(memstore.Options{})), plenty, true},
+		{"Coalesce, memory behind it", quota.Coalesce(memstore.New(memstore.Options{})), plenty, true},
 		{"a lease of units", lease.New(memstore.New(memstore.Options{}), lease.Options{}), plenty, true},
 		{"memory, denied", memstore.New(memstore.Options{}), 1, false},
-		{"Hybrid, a refusal that it knows", weir.Hybrid(memstore.New(memstore.Options{}), 0), 1, false},
+		{"Hybrid, a refusal that it knows", quota.Hybrid(memstore.New(memstore.Options{}), 0), 1, false},
 	}
 	checks := make([]func() check, len(things))
 	for i, c := range things {
@@ -57,9 +57,9 @@ func decorators(o options) ([]*table, error) {
 // A refusing store refuses every transaction, for an hour, and counts the transactions.
 type refusing struct{ asked int }
 
-func (s *refusing) Take(_ context.Context, t *weir.Transaction) error {
+func (s *refusing) Take(_ context.Context, t *quota.Transaction) error {
 	s.asked++
-	t.At, t.Decisions = time.Now(), append(t.Decisions[:0], weir.Decision{RetryAfter: time.Hour, NextAfter: time.Hour, ResetAfter: time.Hour})
+	t.At, t.Decisions = time.Now(), append(t.Decisions[:0], quota.Decision{RetryAfter: time.Hour, NextAfter: time.Hour, ResetAfter: time.Hour})
 	return nil
 }
 
@@ -71,7 +71,7 @@ func blocked(o options) *table {
 	for _, keys := range []int{n, o.pick(10_000_000, 100_000)} {
 		behind := &refusing{}
 		before := heap()
-		ask := weirOf(weir.Hybrid(behind, n), algorithms.GCRA(1, time.Hour))()
+		ask := weirOf(quota.Hybrid(behind, n), algorithms.GCRA(1, time.Hour))()
 		var buf [16]byte
 		start := time.Now()
 		for i := range keys {

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 const plenty = 1_000_000_000 // a quota per second that no run uses up
@@ -101,8 +101,8 @@ func footprints(o options) ([]*table, error) {
 
 // bounded returns Weir with a store whose MaxKeys is n.
 func bounded(n int) contender {
-	return contender{fmt.Sprint(weirName, ", MaxKeys ", n), func(quota int64, period time.Duration) func() check {
-		return weirOf(memstore.New(memstore.Options{MaxKeys: n}), algorithms.GCRA(quota, period))
+	return contender{fmt.Sprint(weirName, ", MaxKeys ", n), func(units int64, period time.Duration) func() check {
+		return weirOf(memstore.New(memstore.Options{MaxKeys: n}), algorithms.GCRA(units, period))
 	}}
 }
 
@@ -204,18 +204,18 @@ func floors(o options) ([]*table, error) {
 func limits(o options) ([]*table, error) {
 	t := &table{title: "Limits of one key in memory", note: fmt.Sprintf("ns per check that is allowed: the least of %d rounds (and the median).", o.short()),
 		header: []string{"algorithm", "one", "five", "twenty"}}
-	kinds := []func(int64, time.Duration) weir.Limit{
+	kinds := []func(int64, time.Duration) quota.Limit{
 		algorithms.GCRA,
-		func(n int64, p time.Duration) weir.Limit { return algorithms.TokenBucket(n, n, p) },
-		func(n int64, p time.Duration) weir.Limit { return algorithms.LeakyBucket(n, n, p) },
+		func(n int64, p time.Duration) quota.Limit { return algorithms.TokenBucket(n, n, p) },
+		func(n int64, p time.Duration) quota.Limit { return algorithms.LeakyBucket(n, n, p) },
 		algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog,
-		func(n int64, _ time.Duration) weir.Limit { return algorithms.Calendar(n, algorithms.Day, nil) },
+		func(n int64, _ time.Duration) quota.Limit { return algorithms.Calendar(n, algorithms.Day, nil) },
 	}
 	sizes := []int{1, 5, 20}
 	var checks []func() check
 	for _, f := range kinds {
 		for _, n := range sizes {
-			var several []weir.Limit
+			var several []quota.Limit
 			for i := range n { // short periods, so that logs stay short
 				several = append(several, f(1<<30, time.Duration(i+10)*time.Millisecond).Named(fmt.Sprint(i)))
 			}

@@ -16,71 +16,71 @@ import (
 	"github.com/throttled/throttled/v2"
 	throttledredis "github.com/throttled/throttled/v2/store/goredisstore.v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
 // A shared contender is a rate limiter in Redis. No two contenders use the same keys.
 type shared struct {
 	name string
-	open func(rdb *redis.Client, quota int64) func() check
+	open func(rdb *redis.Client, units int64) func() check
 	errs bool // checks may fail; the table shows how many do
 
 	several bool // a check is several commands
 	unique  bool // the last argument of the script differs from check to check
 }
 
-func storeOf(rdb *redis.Client, prefix string) weir.Store {
+func storeOf(rdb *redis.Client, prefix string) quota.Store {
 	return must(redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 10 * time.Second}))
 }
 
 // several returns n limits of one algorithm with the periods 1 min to n min.
-func several(n int, f func(int64, time.Duration) weir.Limit, quota int64) (limits []weir.Limit) {
+func several(n int, f func(int64, time.Duration) quota.Limit, units int64) (limits []quota.Limit) {
 	for i := range n {
-		limits = append(limits, f(quota, time.Duration(i+1)*time.Minute).Named(fmt.Sprint(i)))
+		limits = append(limits, f(units, time.Duration(i+1)*time.Minute).Named(fmt.Sprint(i)))
 	}
 	return limits
 }
 
 var sharedContenders = []shared{
-	{name: "redis_rate", open: func(rdb *redis.Client, quota int64) func() check {
+	{name: "redis_rate", open: func(rdb *redis.Client, units int64) func() check {
 		l := redis_rate.NewLimiter(rdb)
-		limit := redis_rate.Limit{Rate: int(quota), Burst: int(quota), Period: time.Minute}
+		limit := redis_rate.Limit{Rate: int(units), Burst: int(units), Period: time.Minute}
 		return each(func(key string) (bool, error) {
 			res, err := l.Allow(ctx, key, limit)
 			return err == nil && res.Allowed > 0, err
 		})
 	}},
-	{name: "throttled", errs: true, several: true, open: func(rdb *redis.Client, quota int64) func() check {
+	{name: "throttled", errs: true, several: true, open: func(rdb *redis.Client, units int64) func() check {
 		s := must(throttledredis.NewCtx(rdb, "throttled:"))
-		l := must(throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{MaxRate: throttled.PerMin(int(quota)), MaxBurst: int(quota) - 1}))
+		l := must(throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{MaxRate: throttled.PerMin(int(units)), MaxBurst: int(units) - 1}))
 		return each(func(key string) (bool, error) {
 			limited, _, err := l.RateLimitCtx(ctx, key, 1)
 			return !limited, err
 		})
 	}},
 	{name: "published script, five windows", unique: true, open: published},
-	{name: "weir, GCRA", open: func(rdb *redis.Client, quota int64) func() check {
-		return weirOf(storeOf(rdb, "w1:"), several(1, algorithms.GCRA, quota)...)
+	{name: "weir, GCRA", open: func(rdb *redis.Client, units int64) func() check {
+		return weirOf(storeOf(rdb, "w1:"), several(1, algorithms.GCRA, units)...)
 	}},
-	{name: "weir, five GCRA", open: func(rdb *redis.Client, quota int64) func() check {
-		return weirOf(storeOf(rdb, "w5:"), several(5, algorithms.GCRA, quota)...)
+	{name: "weir, five GCRA", open: func(rdb *redis.Client, units int64) func() check {
+		return weirOf(storeOf(rdb, "w5:"), several(5, algorithms.GCRA, units)...)
 	}},
-	{name: "weir, five windows of a log", open: func(rdb *redis.Client, quota int64) func() check {
-		return weirOf(storeOf(rdb, "wl:"), several(5, algorithms.SlidingLog, quota)...)
+	{name: "weir, five windows of a log", open: func(rdb *redis.Client, units int64) func() check {
+		return weirOf(storeOf(rdb, "wl:"), several(5, algorithms.SlidingLog, units)...)
 	}},
 }
 
 // concurrent are contenders of throughput only.
 var concurrent = []shared{
-	{name: "weir, GCRA, Coalesce", open: func(rdb *redis.Client, quota int64) func() check {
-		return weirOf(weir.Coalesce(storeOf(rdb, "wc:")), several(1, algorithms.GCRA, quota)...)
+	{name: "weir, GCRA, Coalesce", open: func(rdb *redis.Client, units int64) func() check {
+		return weirOf(quota.Coalesce(storeOf(rdb, "wc:")), several(1, algorithms.GCRA, units)...)
 	}},
-	{name: "weir, GCRA, Lease", open: func(rdb *redis.Client, quota int64) func() check {
-		return weirOf(lease.New(weir.Coalesce(storeOf(rdb, "we:")), lease.Options{}), several(1, algorithms.GCRA, quota)...)
+	{name: "weir, GCRA, Lease", open: func(rdb *redis.Client, units int64) func() check {
+		return weirOf(lease.New(quota.Coalesce(storeOf(rdb, "we:")), lease.Options{}), several(1, algorithms.GCRA, units)...)
 	}},
 }
 
@@ -92,9 +92,9 @@ var windows = []shared{
 	windowsOf("weir, sliding window", 1, algorithms.SlidingWindow),
 }
 
-func windowsOf(name string, n int, f func(int64, time.Duration) weir.Limit) shared {
-	return shared{name: name, open: func(rdb *redis.Client, quota int64) func() check {
-		return weirOf(storeOf(rdb, name+":"), several(n, f, quota)...)
+func windowsOf(name string, n int, f func(int64, time.Duration) quota.Limit) shared {
+	return shared{name: name, open: func(rdb *redis.Client, units int64) func() check {
+		return weirOf(storeOf(rdb, name+":"), several(n, f, units)...)
 	}}
 }
 
@@ -127,14 +127,14 @@ return {allowed and 1 or 0, cjson.encode(reply)}
 `)
 
 // published returns the checks of the contender that runs publishedScript.
-func published(rdb *redis.Client, quota int64) func() check {
+func published(rdb *redis.Client, units int64) func() check {
 	type limit struct {
 		Limit  int64 `json:"limit"`
 		Period int64 `json:"period"`
 	}
 	var limits []limit
 	for i := range 5 {
-		limits = append(limits, limit{quota, int64(i+1) * 60e6})
+		limits = append(limits, limit{units, int64(i+1) * 60e6})
 	}
 	text := string(must(json.Marshal(limits)))
 	var mu sync.Mutex
@@ -290,7 +290,7 @@ func (c *shared) askFor(ask check, keys []string, at uint32, end time.Time) (too
 // hybridBlocked counts the commands that Redis gets for a key that Hybrid refuses from memory.
 func hybridBlocked(o options, rdb *redis.Client) (*table, error) {
 	rdb.FlushAll(ctx)
-	ask := weirOf(weir.Hybrid(storeOf(rdb, "h:"), 1000), algorithms.GCRA(1, time.Hour))()
+	ask := weirOf(quota.Hybrid(storeOf(rdb, "h:"), 1000), algorithms.GCRA(1, time.Hour))()
 	for range 2 {
 		if _, err := ask("k"); err != nil {
 			return nil, err

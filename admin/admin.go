@@ -18,6 +18,7 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/watch"
 )
 
@@ -39,11 +40,7 @@ type Options struct {
 
 	// File is the file of rules, such as a *config.File. /rules and the page show its
 	// version and its reloads. nil means that the rules are not in a file.
-	File interface {
-		Version() string
-		Reloads() (loaded, failed int64)
-		Err() error
-	}
+	File watch.File
 
 	// Top, Bans and Traffic record what the limiters decide: call their Observe methods in
 	// weir.Options.Observe of each limiter. Without Top, /top answers 404. Without Traffic,
@@ -72,7 +69,7 @@ type Handler struct {
 }
 
 // New returns a Handler for limiters that all count in store. Pass the very Store that the
-// limiters have, not another Store of the same Redis: a Store such as [weir.Hybrid] remembers
+// limiters have, not another Store of the same Redis: a Store such as [quota.Hybrid] remembers
 // refusals and must learn of changes. New returns an error if store or o.Limiters is nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {
@@ -288,7 +285,7 @@ func (h *Handler) reset(ctx context.Context, _ *http.Request, t *target) error {
 	if err != nil {
 		return err
 	}
-	return weir.Reset(ctx, h.store, charges...)
+	return quota.Reset(ctx, h.store, charges...)
 }
 
 func (h *Handler) grant(ctx context.Context, r *http.Request, t *target) error {
@@ -308,7 +305,7 @@ func (h *Handler) grant(ctx context.Context, r *http.Request, t *target) error {
 	for i := range charges {
 		charges[i].Cost = -body.Units
 	}
-	return h.store.Take(ctx, &weir.Transaction{Charges: charges})
+	return h.store.Take(ctx, &quota.Transaction{Charges: charges})
 }
 
 func (h *Handler) ban(ctx context.Context, r *http.Request, t *target) error {
@@ -357,7 +354,7 @@ func (t *target) eachWithPenalty(f func(l *weir.Limiter) error) error {
 }
 
 // chargesToChange returns a charge of 0 units for each limit of the target.
-func (h *Handler) chargesToChange(ctx context.Context, t *target) ([]weir.Charge, error) {
+func (h *Handler) chargesToChange(ctx context.Context, t *target) ([]quota.Charge, error) {
 	if t.network != nil {
 		return nil, t.network
 	}

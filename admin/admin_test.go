@@ -29,6 +29,7 @@ import (
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -97,9 +98,9 @@ func TestAnswers(t *testing.T) {
 		tiers := weir.Rule{Name: "tiers", Key: byUser, LimitsFor: func(*http.Request) []weir.Limit { return nil }}
 		h := newAdmin(t, store, must(t, store, api, login), must(t, store, tiers))
 		for range 3 {
-			tx := weir.Transaction{}
+			tx := quota.Transaction{}
 			for _, l := range must(t, store, api).Rules()[0].Limits {
-				tx.Charges = append(tx.Charges, weir.Charge{Rule: "api", Key: "anna", Limit: l, Cost: 1})
+				tx.Charges = append(tx.Charges, quota.Charge{Rule: "api", Key: "anna", Limit: l, Cost: 1})
 			}
 			if err := store.Take(t.Context(), &tx); err != nil {
 				t.Fatal(err)
@@ -209,8 +210,8 @@ func TestKeys(t *testing.T) {
 	defer server.Close()
 	limit := l.Rules()[0].Limits[0]
 	for _, key := range []string{"", "192.0.2.1", "2001:db8:1:2::/64", "a/b", "//", "..", ".", "a&key=b", "a+b c", "100%", "ключ", "\xff\x00\n", "?#"} {
-		charge := weir.Charge{Rule: "a/b c", Key: key, Limit: limit, Cost: 2}
-		if err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}}); err != nil {
+		charge := quota.Charge{Rule: "a/b c", Key: key, Limit: limit, Cost: 2}
+		if err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge}}); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := http.Post(server.URL+"/grant?"+url.Values{"rule": {"a/b c"}, "key": {key}}.Encode(), "application/json", strings.NewReader(`{"units": 1}`))
@@ -222,7 +223,7 @@ func TestKeys(t *testing.T) {
 		if resp.StatusCode != 200 || !strings.Contains(string(text), `"remaining":2`) {
 			t.Errorf("key %q: got %d, %s", key, resp.StatusCode, text)
 		}
-		if tx, err := weir.Peek(t.Context(), store, charge); err != nil || tx.Decisions[0].Remaining != 2 {
+		if tx, err := quota.Peek(t.Context(), store, charge); err != nil || tx.Decisions[0].Remaining != 2 {
 			t.Errorf("key %q has %d left, want 2", key, tx.Decisions[0].Remaining)
 		}
 	}
@@ -231,7 +232,7 @@ func TestKeys(t *testing.T) {
 // A failing store returns an error that contains an internal address.
 type failing struct{}
 
-func (failing) Take(context.Context, *weir.Transaction) error {
+func (failing) Take(context.Context, *quota.Transaction) error {
 	return errors.New("dial tcp 10.0.0.7: connection refused")
 }
 
@@ -445,9 +446,9 @@ func stores(t *testing.T) map[string]weir.Store {
 // TestGrantUnderLoad: if 20 units are granted one by one while clients send requests, exactly 20
 // requests more than the quota of 50 pass.
 func TestGrantUnderLoad(t *testing.T) {
-	const quota, grants, clients = 50, 20, 4
+	const units, grants, clients = 50, 20, 4
 	for name, store := range stores(t) {
-		l := must(t, store, hourly("api", quota))
+		l := must(t, store, hourly("api", units))
 		admin := httptest.NewServer(newAdmin(t, store, l))
 		defer admin.Close()
 		api := httptest.NewServer(l.Handler(served))
@@ -466,7 +467,7 @@ func TestGrantUnderLoad(t *testing.T) {
 				passed.Add(1)
 			}
 		}
-		for range quota {
+		for range units {
 			ask()
 		}
 		stop := weirtest.Meanwhile(clients, func(int) bool { ask(); return true })
@@ -479,8 +480,8 @@ func TestGrantUnderLoad(t *testing.T) {
 		for range grants + 1 {
 			ask()
 		}
-		if got := passed.Load(); got != quota+grants {
-			t.Errorf("%s: %d requests passed, want %d", name, got, quota+grants)
+		if got := passed.Load(); got != units+grants {
+			t.Errorf("%s: %d requests passed, want %d", name, got, units+grants)
 		}
 	}
 }
@@ -499,9 +500,9 @@ func grantOne(t *testing.T, url string) int {
 // TestResetUnderLoad: while clients send requests, each reset lets at most a whole quota of further
 // requests pass. After a reset without concurrent requests, exactly the quota passes.
 func TestResetUnderLoad(t *testing.T) {
-	const quota, resets, clients = 20, 10, 4
+	const units, resets, clients = 20, 10, 4
 	for name, store := range stores(t) {
-		l := must(t, store, hourly("api", quota))
+		l := must(t, store, hourly("api", units))
 		h := newAdmin(t, store, l)
 		var passed atomic.Int64
 		stop := weirtest.Meanwhile(clients, func(int) bool { passed.Add(int64(spend(l, "anna", 1))); return true })
@@ -511,13 +512,13 @@ func TestResetUnderLoad(t *testing.T) {
 			}
 		}
 		stop()
-		passed.Add(int64(spend(l, "anna", quota+1)))
-		if got := passed.Load(); got < quota || got > quota*(resets+1) {
-			t.Errorf("%s: %d requests passed with %d resets, want %d to %d", name, got, resets, quota, quota*(resets+1))
+		passed.Add(int64(spend(l, "anna", units+1)))
+		if got := passed.Load(); got < units || got > units*(resets+1) {
+			t.Errorf("%s: %d requests passed with %d resets, want %d to %d", name, got, resets, units, units*(resets+1))
 		}
 		send(h, "POST", "/reset?rule=api&key=anna", "")
-		if got := spend(l, "anna", quota+1); got != quota {
-			t.Errorf("%s: %d requests passed after the last reset, want %d", name, got, quota)
+		if got := spend(l, "anna", units+1); got != units {
+			t.Errorf("%s: %d requests passed after the last reset, want %d", name, got, units)
 		}
 	}
 }

@@ -75,7 +75,7 @@
 // A key is what the KeyFunc of the rule returns for a request, such as "192.0.2.1" or
 // "2001:db8:1:2::/64". Rules with different KeyFuncs have different keys for the same client. A
 // key that was never seen has its whole quota left. A key of more than 128 bytes appears as its
-// digest ([weir.Charge.StoredKey]). A query may have the key or the digest.
+// digest ([quota.Charge.StoredKey]). A query may have the key or the digest.
 //
 // A program that hashes other keys than addresses cannot be asked for them by their plain text: a
 // query needs the key as the KeyFunc returns it. /top and the logs have it.
@@ -92,7 +92,7 @@
 //
 // A change applies at once in this process, and in every process that asks the store for each
 // decision. An override that another process sets applies within a second. A process that
-// remembers bans, or refusals as [weir.Hybrid] does, notices a change by another process within 10
+// remembers bans, or refusals as [quota.Hybrid] does, notices a change by another process within 10
 // seconds.
 //
 // If the store fails, the answer is 503. The error is logged, and the answer does not contain it.

@@ -22,6 +22,7 @@ import (
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 )
 
 // An answered is what the tests read of an answer of /explain or /state.
@@ -84,7 +85,7 @@ func TestExplainLooksUp(t *testing.T) {
 				t.Fatal(w.Body)
 			}
 			hashed, _ := keys.Hashed(secret, weir.ByIP())(&http.Request{RemoteAddr: "192.0.2.1:1"})
-			digest := (&weir.Charge{Key: long}).StoredKey()
+			digest := (&quota.Charge{Key: long}).StoredKey()
 			const yes, no, unknown = "refused", "passes", "not known"
 			const list, shape, whole = "a list of addresses (AllowFrom, DenyFrom) may have the client", "this may be no key of the rule", "the key is a digest"
 			for _, tt := range []struct {

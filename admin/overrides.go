@@ -11,6 +11,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/counters"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 )
 
 // overridden returns what the limits of a rule become if they are replaced by own, the override of
@@ -30,7 +31,7 @@ func (h *Handler) overridden(rule string, base, own []weir.Limit) ([]weir.Limit,
 }
 
 // most is the longest period or duration in a body, in seconds.
-const most = weir.MaxTicks / 1e6
+const most = quota.MaxTicks / 1e6
 
 type ownLimitBody struct {
 	Name      string  `json:"name,omitempty"`

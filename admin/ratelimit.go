@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/quota"
 )
 
 // RateLimit answers with the caller's own quota, in the format of GitHub's
@@ -68,7 +70,7 @@ type resource struct {
 
 // add adds a resource for each rule in t. The transaction t has a charge for each limit of these
 // rules.
-func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *weir.Transaction) error {
+func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *quota.Transaction) error {
 	for charges, decisions := t.Charges, t.Decisions; len(charges) > 0; {
 		rule, key := charges[0].Rule, charges[0].Key
 		n := 1 // how many limits the rule has
@@ -93,7 +95,7 @@ func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *wei
 }
 
 // tightest returns the limit that has the smallest share of its capacity left.
-func tightest(at time.Time, charges []weir.Charge, decisions []weir.Decision) (res resource) {
+func tightest(at time.Time, charges []quota.Charge, decisions []quota.Decision) (res resource) {
 	least := 2.0
 	for i, d := range decisions {
 		all := charges[i].Limit.Capacity()
@@ -134,7 +136,7 @@ func (h *Handler) peekersInForce() ([]peeker, error) {
 		}
 		free, err := weir.New(h.store, weir.Options{
 			Rules:   rules,
-			Headers: weir.NoHeaders,
+			Headers: headers.None,
 			Logger:  h.o.Logger,
 			Observe: keepTransaction,
 			OnError: func(w http.ResponseWriter, r *http.Request, _ http.Handler, _ error) {
@@ -152,7 +154,7 @@ func (h *Handler) peekersInForce() ([]peeker, error) {
 
 // peek returns the decisions for a request. If ok is false, the request has been
 // answered.
-func (p peeker) peek(w http.ResponseWriter, r *http.Request) (t weir.Transaction, ok bool) {
+func (p peeker) peek(w http.ResponseWriter, r *http.Request) (t quota.Transaction, ok bool) {
 	ctx := context.WithValue(r.Context(), transactionKey{}, &t)
 	p.free.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ok = true })).ServeHTTP(w, r.WithContext(ctx))
 	return t, ok
@@ -165,7 +167,7 @@ type transactionKey struct{}
 // limiter.
 func keepTransaction(e weir.Event) {
 	if e.Err == nil && !e.Shadow {
-		t := e.Request.Context().Value(transactionKey{}).(*weir.Transaction)
-		*t = weir.Transaction{Charges: slices.Clone(e.Transaction.Charges), Decisions: slices.Clone(e.Transaction.Decisions), At: e.Transaction.At}
+		t := e.Request.Context().Value(transactionKey{}).(*quota.Transaction)
+		*t = quota.Transaction{Charges: slices.Clone(e.Transaction.Charges), Decisions: slices.Clone(e.Transaction.Decisions), At: e.Transaction.At}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A rule is a rule in force. If several limiters have rules of the same name, one rule stands for
@@ -123,10 +124,10 @@ func (h *Handler) base(ctx context.Context, r *rule, key string) (limits []weir.
 }
 
 // charges returns a charge of 0 units for each limit.
-func charges(r *rule, key string, limits []weir.Limit) []weir.Charge {
-	var charges []weir.Charge
+func charges(r *rule, key string, limits []weir.Limit) []quota.Charge {
+	var charges []quota.Charge
 	for _, l := range limits {
-		charges = append(charges, weir.Charge{Rule: r.Name, Key: key, Limit: l})
+		charges = append(charges, quota.Charge{Rule: r.Name, Key: key, Limit: l})
 	}
 	return charges
 }
@@ -187,7 +188,7 @@ type stateBody struct {
 // rule that has a penalty.
 func (h *Handler) states(ctx context.Context, rules []rule, key string, from netip.Addr) (*stateBody, error) {
 	body := &stateBody{Key: storedkey.Of(key), Rules: []ruleState{}}
-	var all []weir.Charge
+	var all []quota.Charge
 	for i := range rules {
 		r := &rules[i]
 		s, err := r.state(ctx, r.lookUp(key, from))
@@ -221,11 +222,11 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string, from net
 
 // look sets what is left of each limit in b. The argument all holds a charge for each of these
 // limits, in the same order.
-func (b *stateBody) look(ctx context.Context, store weir.Store, all []weir.Charge) error {
+func (b *stateBody) look(ctx context.Context, store weir.Store, all []quota.Charge) error {
 	if len(all) == 0 {
 		return nil
 	}
-	t, err := weir.Peek(ctx, store, all...)
+	t, err := quota.Peek(ctx, store, all...)
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
 // Package algorithms has the arithmetic of rate limits. Each of its functions returns a
-// weir.Limit, which can be used as it is or changed.
+// quota.Limit, which can be used as it is or changed.
 //
 // There are three families. GCRA, token bucket and leaky bucket share the arithmetic of a
 // meter: units add to a debt, which drains at a constant rate. Fixed, anchored and
@@ -15,12 +15,12 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 const microsecond = int64(time.Microsecond)
 
-// A view has three numbers of a weir.Decision about a state at one instant: Remaining,
+// A view has three numbers of a quota.Decision about a state at one instant: Remaining,
 // NextAfter and ResetAfter. The times are in µs and count from that instant.
 type view struct {
 	remaining int64
@@ -32,7 +32,7 @@ type view struct {
 // instants: the charge comes at the first, and no charge fits before the second. v is the
 // view of the second instant. retry is how many µs after the second instant the charge
 // fits, or never.
-func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
+func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {
 		if v.remaining > 0 {
@@ -48,7 +48,7 @@ func (v view) decide(d *weir.Decision, now, at, retry int64, allowed bool) {
 	case allowed:
 		d.RetryAfter = 0
 	case retry == never:
-		d.RetryAfter = weir.Never
+		d.RetryAfter = quota.Never
 	default:
 		d.RetryAfter = time.Duration((ahead + retry) * microsecond)
 	}
@@ -75,4 +75,4 @@ func mulDiv(a, b, c int64) (quo, rem int64) {
 
 // givenBack returns how many units a negative cost gives back: −cost, but at most
 // 4·MaxTicks. No state holds more units than that.
-func givenBack(cost int64) int64 { return -max(cost, -4*weir.MaxTicks) }
+func givenBack(cost int64) int64 { return -max(cost, -4*quota.MaxTicks) }

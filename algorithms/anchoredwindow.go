@@ -3,33 +3,33 @@ package algorithms
 import (
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
-// AnchoredWindow allows quota units in a window of one period. The first unit that a key
+// AnchoredWindow allows n units in a window of one period. The first unit that a key
 // spends begins a window. When that window is over, the next unit begins another. In any
-// span of one period, (t − period, t], AnchoredWindow admits at most 2·quota − 1 units,
-// or 2·quota if the first unit of a window is given back. That is about as much as
+// span of one period, (t − period, t], AnchoredWindow admits at most 2·n − 1 units,
+// or 2·n if the first unit of a window is given back. That is about as much as
 // FixedWindow admits, but the windows of different keys do not end together.
 //
 // A state holds the units of its window (A) and when the window begins (B).
-func AnchoredWindow(quota int64, period time.Duration) weir.Limit {
-	return weir.Limit{Algorithm: anchoredWindow{}, Quota: quota, Period: period}
+func AnchoredWindow(n int64, period time.Duration) quota.Limit {
+	return quota.Limit{Algorithm: anchoredWindow{}, Quota: n, Period: period}
 }
 
 type anchoredWindow struct{}
 
-func (anchoredWindow) Name() string                 { return "anchored-window" }
-func (anchoredWindow) String() string               { return "anchored-window" }
-func (anchoredWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
+func (anchoredWindow) Name() string                  { return "anchored-window" }
+func (anchoredWindow) String() string                { return "anchored-window" }
+func (anchoredWindow) Validate(l *quota.Limit) error { return validateWindow(l) }
 
-func (a anchoredWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+func (a anchoredWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	a.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
 // Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
-func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+func (anchoredWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	if at < s.Until && s.Until > s.B+period && s.A > 0 {
 		m := mixed{kept: s.A, period: period, until: s.Until}
@@ -48,8 +48,8 @@ func (anchoredWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, 
 	w.step(s, d, l.Quota, start, now, at, cost)
 }
 
-// Cancel implements weir.Canceler.
-func (anchoredWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+// Cancel implements quota.Canceler.
+func (anchoredWindow) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	period := int64(l.Period) / microsecond
 	until := s.B + period
 	if max(now, s.At) < s.Until {

@@ -5,7 +5,7 @@ import (
 	"sort"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A Unit is the length of a window of Calendar: a day, a week or a month.
@@ -30,13 +30,13 @@ func (u Unit) String() string {
 	return fmt.Sprintf("Unit(%d)", int(u))
 }
 
-// Calendar allows quota units in each day, week or month of the calendar in location. A
+// Calendar allows n units in each day, week or month of the calendar in location. A
 // nil location is UTC. A day begins at the first instant at which clocks show its date,
 // and may last 23 or 25 hours. The limit is named after the unit. Its Period is 24 hours,
 // 7 days or 30 days, and is only for display.
 //
 // In a span that is no longer than the shortest window it touches, Calendar admits at most
-// 2·quota, like FixedWindow. In a longer span it may admit 3·quota, for example in 24 hours
+// 2·n, like FixedWindow. In a longer span it may admit 3·n, for example in 24 hours
 // around a day of 23 hours, or in 30 days around a February.
 //
 // The location may differ from user to user (Rule.LimitsFor), but users must not be able
@@ -46,8 +46,8 @@ func (u Unit) String() string {
 // locations has the quota of both locations each day, and a user who follows midnight
 // around the world has the quota again every hour. If users choose their location, let a
 // change take effect rarely, or charge a second limit without a location.
-func Calendar(quota int64, unit Unit, location *time.Location) weir.Limit {
-	l := weir.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: quota, Period: 24 * time.Hour}
+func Calendar(n int64, unit Unit, location *time.Location) quota.Limit {
+	l := quota.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: n, Period: 24 * time.Hour}
 	switch unit {
 	case Week:
 		l.Period *= 7
@@ -65,28 +65,28 @@ type calendar struct {
 func (calendar) Name() string     { return "calendar" }
 func (c calendar) String() string { return "calendar" }
 
-func (c calendar) Validate(l *weir.Limit) error {
+func (c calendar) Validate(l *quota.Limit) error {
 	if c.unit < Day || c.unit > Month {
 		return fmt.Errorf("calendar has no %v", c.unit)
 	}
 	return validateWindow(l)
 }
 
-func (c calendar) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+func (c calendar) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	c.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
 // Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
-func (c calendar) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+func (c calendar) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	start, end := c.Window(min(at, 1<<53)) // the year 2255: a later At is broken
 	w := windowOf(s, start, end, at)
 	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
 
-// Cancel implements weir.Canceler.
-func (c calendar) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+// Cancel implements quota.Canceler.
+func (c calendar) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	start, end := c.Window(min(s.At, 1<<53))
 	return cancelInWindow(s, l.Quota, start, 0, max(end, s.B), now, at, n)
 }

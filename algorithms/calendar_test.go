@@ -6,8 +6,8 @@ import (
 	"time"
 	_ "time/tzdata" // so that the test needs no zones of the machine
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // zones are time zones with irregular days. The number is the first of the ten years that
@@ -253,8 +253,8 @@ func TestCalendarRetry(t *testing.T) {
 		{time.Date(2026, 10, 25, 0, 0, 0, 0, berlin), 25 * time.Hour},
 	}
 	for _, test := range tests {
-		states := make([]weir.State, 1)
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.Calendar(5, algorithms.Day, berlin), Cost: 5}}}
+		states := make([]quota.State, 1)
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.Calendar(5, algorithms.Day, berlin), Cost: 5}}}
 		now := test.day.UnixMicro()
 		tx.Decide(now, states)
 		tx.Charges[0].Cost = 1
@@ -293,11 +293,11 @@ func TestCalendarTraveller(t *testing.T) {
 		{"follows midnight", west, 24 * 10},                                          // the quota of a day in each of 24 zones
 	}
 	for _, test := range tests {
-		states := make([]weir.State, 1)
+		states := make([]quota.State, 1)
 		var spent int64
 		for i := range int64(24) {
 			loc := test.locations[min(int(i), len(test.locations)-1)]
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.Calendar(10, algorithms.Day, loc)}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.Calendar(10, algorithms.Day, loc)}}}
 			tx.Decide(start+i*hour, states)
 			n := tx.Decisions[0].Remaining
 			if tx.Charges[0].Cost = n; tx.Decide(start+i*hour, states) {

@@ -8,21 +8,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // everyAlgorithm returns one limit of each algorithm, except that it returns two limits of
 // Calendar and none of InFlight.
-func everyAlgorithm(quota, burst int64, period time.Duration) []weir.Limit {
-	return append(all(quota, burst, period),
-		algorithms.Calendar(quota, algorithms.Day, nil),
-		algorithms.Calendar(quota, algorithms.Month, time.FixedZone("", 3600)))
+func everyAlgorithm(units, burst int64, period time.Duration) []quota.Limit {
+	return append(all(units, burst, period),
+		algorithms.Calendar(units, algorithms.Day, nil),
+		algorithms.Calendar(units, algorithms.Month, time.FixedZone("", 3600)))
 }
 
 // The function after returns the state after a charge, the decision on a cost of 0 before the
 // charge, and the decision on the charge.
-func after(s weir.State, l weir.Limit, now, cost int64) (weir.State, weir.Decision, weir.Decision) {
+func after(s quota.State, l quota.Limit, now, cost int64) (quota.State, quota.Decision, quota.Decision) {
 	_, look := l.Algorithm.Take(s, &l, now, 0)
 	next, d := l.Algorithm.Take(s, &l, now, cost)
 	return next, look, d
@@ -45,7 +45,7 @@ func TestChangedQuota(t *testing.T) {
 	for _, test := range tests {
 		limits := everyAlgorithm(test.before, test.before, 24*time.Hour)
 		for i, changed := range everyAlgorithm(test.now, test.now, 24*time.Hour) {
-			s, _, d := after(weir.State{}, limits[i], now, test.spent)
+			s, _, d := after(quota.State{}, limits[i], now, test.spent)
 			if !d.Allowed {
 				t.Fatalf("%v refuses %d units", limits[i], test.spent)
 			}
@@ -84,7 +84,7 @@ func TestChangedBurst(t *testing.T) {
 		for i := range 3 {
 			l := all(10, test.before, time.Second)[i]
 			changed := all(test.quota, test.now, time.Second)[i]
-			s, _, _ := after(weir.State{}, l, now, test.spent)
+			s, _, _ := after(quota.State{}, l, now, test.spent)
 			_, look, _ := after(s, changed, now, 1)
 			if look.Remaining != test.remaining || look.NextAfter != test.next {
 				t.Errorf("%v with %d spent, then %v: got %d remaining, one more after %v, want %d, %v",
@@ -100,7 +100,7 @@ func TestChangedPeriod(t *testing.T) {
 	const start = 1_700_000_040_000_000 // a minute of UTC begins
 	at := func(d time.Duration) int64 { return start + d.Microseconds() }
 	tests := []struct {
-		before, after weir.Limit
+		before, after quota.Limit
 		at            time.Duration // from the charge of 6 units to the change
 		remaining     int64
 		next          time.Duration
@@ -117,7 +117,7 @@ func TestChangedPeriod(t *testing.T) {
 		{algorithms.SlidingLog(10, time.Minute), algorithms.SlidingLog(10, time.Hour), time.Minute, 4, 59 * time.Minute},
 	}
 	for _, test := range tests {
-		s, _, _ := after(weir.State{}, test.before, start, 6)
+		s, _, _ := after(quota.State{}, test.before, start, 6)
 		_, look, _ := after(s, test.after, at(test.at), 1)
 		if look.Remaining != test.remaining || look.NextAfter != test.next {
 			t.Errorf("%v, 6 spent, then %v after %v: got %d remaining, one more after %v, want %d, %v",
@@ -136,7 +136,7 @@ func TestChangesStaySound(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 6))
 	for range 1500 {
 		for i := range all(1, 1, time.Second) {
-			c := changing{r: r, now: 1_700_000_000_000_000 + r.Int64N(1e9), states: make([]weir.State, 1)}
+			c := changing{r: r, now: 1_700_000_000_000_000 + r.Int64N(1e9), states: make([]quota.State, 1)}
 			for range 5 {
 				l := randomOfKind(r, i)
 				h, err := c.use(l, 12)
@@ -152,36 +152,36 @@ func TestChangesStaySound(t *testing.T) {
 }
 
 // randomOfKind returns a limit under the i-th algorithm.
-func randomOfKind(r *rand.Rand, i int) weir.Limit {
+func randomOfKind(r *rand.Rand, i int) quota.Limit {
 	period := time.Duration(1+r.Int64N(100)) * time.Microsecond
 	if r.IntN(3) == 0 {
 		period = time.Duration(1+r.Int64N(100)) * time.Second
 	}
-	quota := 1 + r.Int64N(20)
+	units := 1 + r.Int64N(20)
 	if r.IntN(8) == 0 {
-		quota, period = 1_000_000*(1+r.Int64N(3)), 24*time.Hour
+		units, period = 1_000_000*(1+r.Int64N(3)), 24*time.Hour
 	}
-	return all(quota, 1+r.Int64N(2*quota), period)[i]
+	return all(units, 1+r.Int64N(2*units), period)[i]
 }
 
 // A changing is a key whose limit changes.
 type changing struct {
 	r       *rand.Rand
 	now     int64
-	states  []weir.State
+	states  []quota.State
 	largest int64         // the largest capacity of the key's limits: a debt of that size may be left
 	longest time.Duration // the longest period of the key's limits
 }
 
 // use charges the key under l, often for all that remains, and checks the decision on a cost
 // of 0 before each charge. It returns the charges that were spent.
-func (c *changing) use(l weir.Limit, steps int) (h history, err error) {
+func (c *changing) use(l quota.Limit, steps int) (h history, err error) {
 	k := newKey(l)
 	c.largest, c.longest = max(c.largest, k.burst), max(c.longest, l.Period)
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: l}}}
 	for range steps {
 		tx.Charges[0].Cost = 0
-		tx.Decide(c.now, make([]weir.State, 1))
+		tx.Decide(c.now, make([]quota.State, 1))
 		fresh := tx.Decisions[0]
 		tx.Decide(c.now, c.states)
 		d := tx.Decisions[0]
@@ -204,8 +204,8 @@ func (c *changing) use(l weir.Limit, steps int) (h history, err error) {
 
 // absurd returns a number that only a broken store can hold.
 func absurd(r *rand.Rand, now int64) int64 {
-	edges := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MaxInt64 - 1, math.MinInt64 + 1, weir.MaxTicks, -weir.MaxTicks,
-		weir.MaxTicks + 1, 1 << 53, 1<<53 + 1, 1 << 62, now, now + 1, now - 1, 7}
+	edges := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MaxInt64 - 1, math.MinInt64 + 1, quota.MaxTicks, -quota.MaxTicks,
+		quota.MaxTicks + 1, 1 << 53, 1<<53 + 1, 1 << 62, now, now + 1, now - 1, 7}
 	if n := r.IntN(len(edges) + 3); n < len(edges) {
 		return edges[n]
 	}
@@ -220,16 +220,16 @@ func TestAbsurdStates(t *testing.T) {
 	const now = 1_700_000_000_000_000
 	limits := slices.Concat(everyAlgorithm(10, 3, time.Minute), everyAlgorithm(1, 1, time.Microsecond),
 		everyAlgorithm(1<<20, 1<<20, 1<<30*time.Microsecond), everyAlgorithm(1, 1<<50, time.Microsecond), everyAlgorithm(1, 1, 1<<50*time.Microsecond),
-		[]weir.Limit{algorithms.Calendar(3, algorithms.Day, berlin), algorithms.Calendar(3, algorithms.Week, berlin)})
+		[]quota.Limit{algorithms.Calendar(3, algorithms.Day, berlin), algorithms.Calendar(3, algorithms.Week, berlin)})
 	for _, l := range limits {
 		if err := l.Validate(); err != nil {
 			t.Fatal(err)
 		}
 		capacity := newKey(l).burst
 		for range 3000 {
-			states := []weir.State{{At: absurd(r, now), A: absurd(r, now), B: absurd(r, now), Until: absurd(r, now)}}
+			states := []quota.State{{At: absurd(r, now), A: absurd(r, now), B: absurd(r, now), Until: absurd(r, now)}}
 			for range r.IntN(4) {
-				states[0].Log = append(states[0].Log, weir.LogEntry{At: absurd(r, now), Sum: absurd(r, now)})
+				states[0].Log = append(states[0].Log, quota.LogEntry{At: absurd(r, now), Sum: absurd(r, now)})
 			}
 			s := states[0]
 			s.Log = slices.Clone(s.Log)
@@ -239,7 +239,7 @@ func TestAbsurdStates(t *testing.T) {
 						t.Errorf("seed %d: %v: panic %v for the state %+v", seed, l, p, s)
 					}
 				}()
-				tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+				tx := quota.Transaction{Charges: []quota.Charge{{Limit: l}}}
 				for range 4 {
 					tx.Charges[0].Cost = []int64{0, 1, -1, capacity, math.MaxInt64, math.MinInt64, absurd(r, now)}[r.IntN(7)]
 					tx.Within = time.Duration(absurd(r, now))

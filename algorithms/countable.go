@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // An uncountable is the error of a limit whose quota or burst is too large to be counted
 // exactly.
-type uncountable struct{ limit weir.Limit }
+type uncountable struct{ limit quota.Limit }
 
 func (e *uncountable) Error() string {
 	l := &e.limit
@@ -35,7 +35,7 @@ func (e *uncountable) Error() string {
 
 func (e *uncountable) isMeter() bool {
 	_, ok := e.limit.Algorithm.(interface {
-		Meter(*weir.Limit) (unit, rate, full int64)
+		Meter(*quota.Limit) (unit, rate, full int64)
 	})
 	return ok
 }
@@ -45,27 +45,27 @@ func (e *uncountable) isMeter() bool {
 // be counted. If the burst is too large for every quota, Nearest lowers the burst and
 // keeps the quota. If a lower burst does not help either, Nearest returns the limit
 // unchanged.
-func (e *uncountable) Nearest() weir.Limit {
+func (e *uncountable) Nearest() quota.Limit {
 	l, near := &e.limit, e.limit
 	if !e.isMeter() {
-		near.Quota = min(l.Quota, weir.MaxTicks)
+		near.Quota = min(l.Quota, quota.MaxTicks)
 		return near
 	}
 	near.Quota = 0
-	period, quota := int64(l.Period)/microsecond, rateOf(l)
+	period, rate := int64(l.Period)/microsecond, rateOf(l)
 	for _, d := range divisors(period) { // a quota of d·k makes a unit of period/d ticks, or fewer
-		most := weir.MaxTicks / (period / d)
+		most := quota.MaxTicks / (period / d)
 		switch {
 		case l.Burst == 0: // the whole quota may be spent at once, and d·k units are at most period·k ticks
-			most = weir.MaxTicks / period
+			most = quota.MaxTicks / period
 		case l.Burst > most:
 			continue
 		}
-		near.Quota = max(near.Quota, d*min(quota/d, most))
+		near.Quota = max(near.Quota, d*min(rate/d, most))
 	}
 	if near.Quota == 0 {
 		near.Quota = l.Quota
-		near.Burst = min(l.Burst, weir.MaxTicks/(period/gcd(period, l.Quota)))
+		near.Burst = min(l.Burst, quota.MaxTicks/(period/gcd(period, l.Quota)))
 	}
 	if near.Burst == 0 && l.Burst > 0 || !meterOf(&near).counts() {
 		return e.limit
@@ -75,7 +75,7 @@ func (e *uncountable) Nearest() weir.Limit {
 
 // rateOf returns the quota of l, or the highest quota below it that the burst allows: a meter
 // spends at most its burst in a µs.
-func rateOf(l *weir.Limit) int64 {
+func rateOf(l *quota.Limit) int64 {
 	if hi, most := bits.Mul64(uint64(l.Burst), uint64(int64(l.Period)/microsecond)); hi == 0 && most > 0 && most < uint64(l.Quota) {
 		return int64(most)
 	}

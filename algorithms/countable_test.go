@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestNearest: the error of a limit that cannot be counted exactly names the nearest quota
@@ -17,7 +17,7 @@ import (
 func TestNearest(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {
-		limit weir.Limit
+		limit quota.Limit
 		want  string // how the error ends; "" if the limit can be counted
 	}{
 		{algorithms.GCRA(gib, time.Minute), ""},
@@ -66,7 +66,7 @@ func TestNearestIsNearest(t *testing.T) {
 		named++
 		at := l
 		for ; at.Quota > max(near, l.Quota-10_002); at.Quota-- {
-			if at.Algorithm.(weir.Validator).Validate(&at) == nil { // Limit.Validate writes the text of the error
+			if at.Algorithm.(quota.Validator).Validate(&at) == nil { // Limit.Validate writes the text of the error
 				t.Fatalf("%v: the quota %d can be counted, but the error names the lower quota %d", l, at.Quota, near)
 			}
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A debtor is the definition of a meter whose units are spent, forced, given back, cancelled and
@@ -31,7 +31,7 @@ type debtor struct {
 type owed struct{ ticks, drained int64 }
 
 // level returns what is owed at t, which is not before last.
-func (b *debtor) level(l *weir.Limit, t int64) (level int64) {
+func (b *debtor) level(l *quota.Limit, t int64) (level int64) {
 	drained, since := b.drained+(t-b.last)*l.Quota, int64(0)
 	for _, s := range slices.Backward(b.spent) {
 		since += s.ticks
@@ -42,15 +42,15 @@ func (b *debtor) level(l *weir.Limit, t int64) (level int64) {
 
 // counts returns what a limit counts of the level at t, and whether that is less than all. Of
 // what was not forced, the limit counts no more than its room.
-func (b *debtor) counts(l *weir.Limit, t int64) (counts int64, over bool) {
+func (b *debtor) counts(l *quota.Limit, t int64) (counts int64, over bool) {
 	all := b.level(l, b.last)
 	counts = min(all, b.room(l)+b.forced)
 	return max(0, counts-(t-b.last)*l.Quota), counts < all
 }
 
-func (b *debtor) room(l *weir.Limit) int64 { return meterRoom(l.Quota, l.Burst, b.period) - 1 }
+func (b *debtor) room(l *quota.Limit) int64 { return meterRoom(l.Quota, l.Burst, b.period) - 1 }
 
-func (b *debtor) fits(l *weir.Limit, t, n int64) bool {
+func (b *debtor) fits(l *quota.Limit, t, n int64) bool {
 	if t < b.last || n > l.Burst {
 		return false
 	}
@@ -59,7 +59,7 @@ func (b *debtor) fits(l *weir.Limit, t, n int64) bool {
 }
 
 // move makes t the instant of the newest unit.
-func (b *debtor) move(l *weir.Limit, t int64) {
+func (b *debtor) move(l *quota.Limit, t int64) {
 	drained := (t - b.last) * l.Quota
 	if len(b.spent) == 0 {
 		drained = 0 // nothing is owed; the sum could overflow
@@ -67,14 +67,14 @@ func (b *debtor) move(l *weir.Limit, t int64) {
 	b.last, b.drained, b.forced = t, b.drained+drained, max(0, b.forced-drained)
 }
 
-func (b *debtor) spend(l *weir.Limit, t, n int64) {
+func (b *debtor) spend(l *quota.Limit, t, n int64) {
 	b.move(l, t)
 	b.spent = append(b.spent, owed{n * b.period, b.drained})
 }
 
 // force spends units that need not fit. No more is owed than drains in 2^50 µs, and no more than
 // 2^52 ticks.
-func (b *debtor) force(l *weir.Limit, t, n int64) {
+func (b *debtor) force(l *quota.Limit, t, n int64) {
 	most := min(l.Quota, 4) << 50
 	n = min(n, max(0, most-b.level(l, t))/b.period)
 	if n == 0 {
@@ -100,7 +100,7 @@ func (b *debtor) lower(ticks int64) {
 
 // giveBack gives back the newest n units. If the limit counts less than all, the instant of the
 // newest unit stays.
-func (b *debtor) giveBack(l *weir.Limit, now, n int64) {
+func (b *debtor) giveBack(l *quota.Limit, now, n int64) {
 	t := max(now, b.last)
 	if _, over := b.counts(l, t); !over {
 		b.move(l, t)
@@ -110,7 +110,7 @@ func (b *debtor) giveBack(l *weir.Limit, now, n int64) {
 }
 
 // renew forgets the key if nothing is owed.
-func (b *debtor) renew(l *weir.Limit, now int64) {
+func (b *debtor) renew(l *quota.Limit, now int64) {
 	if b.level(l, b.last) > 0 {
 		return
 	}
@@ -123,7 +123,7 @@ func (b *debtor) renew(l *weir.Limit, now int64) {
 // cancel gives back n units that were spent at an instant, without those that may have drained
 // before the newest unit was spent. If the limit counts less than all, it takes back older units
 // only as far as units were forced.
-func (b *debtor) cancel(l *weir.Limit, now, at, n int64) {
+func (b *debtor) cancel(l *quota.Limit, now, at, n int64) {
 	if at > b.last || len(b.spent) == 0 && at < now {
 		return
 	}
@@ -153,10 +153,10 @@ func (b *debtor) cancel(l *weir.Limit, now, at, n int64) {
 }
 
 // check compares a decision with the definition. The charge was not spent if it was refused.
-func (b *debtor) check(l *weir.Limit, now, cost int64, d *weir.Decision) error {
+func (b *debtor) check(l *quota.Limit, now, cost int64, d *quota.Decision) error {
 	retry := now + d.RetryAfter.Microseconds()
 	switch {
-	case d.Allowed || d.RetryAfter == weir.Never && cost > l.Burst:
+	case d.Allowed || d.RetryAfter == quota.Never && cost > l.Burst:
 	case cost > l.Burst || !b.fits(l, retry, cost) || b.fits(l, retry-1, cost):
 		return fmt.Errorf("fits after RetryAfter: %v, one µs earlier: %v", b.fits(l, retry, cost), b.fits(l, retry-1, cost))
 	}
@@ -166,7 +166,7 @@ func (b *debtor) check(l *weir.Limit, now, cost int64, d *weir.Decision) error {
 	if now < b.last {
 		left = 0
 	}
-	whole := t - now + min(weir.MaxTicks, (b.level(l, t)+l.Quota-1)/l.Quota)
+	whole := t - now + min(quota.MaxTicks, (b.level(l, t)+l.Quota-1)/l.Quota)
 	switch {
 	case d.Remaining != left:
 		return fmt.Errorf("want %d remaining", left)
@@ -179,12 +179,12 @@ func (b *debtor) check(l *weir.Limit, now, cost int64, d *weir.Decision) error {
 }
 
 // debtLimits returns limits of one algorithm and period.
-func debtLimits(r *rand.Rand) (limits []weir.Limit) {
+func debtLimits(r *rand.Rand) (limits []quota.Limit) {
 	kind, period := r.IntN(3), []int64{1 + r.Int64N(50), 1 + r.Int64N(1000), 1_000_000, 60_000_000, 3_600_000_000}[r.IntN(5)]
 	for range 1 + r.IntN(3) {
-		quota := []int64{1, 1 + r.Int64N(12), 1 + r.Int64N(1000)}[r.IntN(3)]
-		burst := (quota-1)/period + []int64{1, 1 + r.Int64N(10), quota, 1 + r.Int64N(2000)}[r.IntN(4)]
-		limits = append(limits, all(quota, burst, time.Duration(period)*time.Microsecond)[kind])
+		units := []int64{1, 1 + r.Int64N(12), 1 + r.Int64N(1000)}[r.IntN(3)]
+		burst := (units-1)/period + []int64{1, 1 + r.Int64N(10), units, 1 + r.Int64N(2000)}[r.IntN(4)]
+		limits = append(limits, all(units, burst, time.Duration(period)*time.Microsecond)[kind])
 	}
 	return limits
 }
@@ -193,8 +193,8 @@ func debtLimits(r *rand.Rand) (limits []weir.Limit) {
 type debtTest struct {
 	*rand.Rand
 	debtor
-	limits []weir.Limit
-	states []weir.State
+	limits []quota.Limit
+	states []quota.State
 	now    int64
 	paid   []payment
 	log    []string
@@ -202,7 +202,7 @@ type debtTest struct {
 
 // A payment is a charge that was spent, and the debtor before it.
 type payment struct {
-	weir.Transaction
+	quota.Transaction
 	before debtor
 }
 
@@ -215,7 +215,7 @@ func TestDebts(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 16))
 	const length = 40
 	for range decisions / length {
-		b := &debtTest{Rand: r, limits: debtLimits(r), states: make([]weir.State, 1), now: 1_700_000_000_000_000 + r.Int64N(1e12)}
+		b := &debtTest{Rand: r, limits: debtLimits(r), states: make([]quota.State, 1), now: 1_700_000_000_000_000 + r.Int64N(1e12)}
 		b.period = b.limits[0].Period.Microseconds()
 		for range length {
 			if err := b.step(); err != nil {
@@ -254,7 +254,7 @@ func (b *debtTest) step() error {
 	unit := b.period/c.Limit.Quota + 1
 	steps := []int64{0, 0, 1, b.Int64N(unit + 1), b.Int64N(3*b.period + 1), d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), d.ResetAfter.Microseconds() - 1,
 		d.ResetAfter.Microseconds() / 2, -b.Int64N(b.period + 1)}
-	if d.RetryAfter != weir.Never {
+	if d.RetryAfter != quota.Never {
 		steps = append(steps, d.RetryAfter.Microseconds(), d.RetryAfter.Microseconds()-1)
 	}
 	if step := steps[b.IntN(len(steps))]; b.now+step < 1<<52 {
@@ -264,9 +264,9 @@ func (b *debtTest) step() error {
 }
 
 // transaction returns a random transaction. If it gives back a payment, undone is that payment.
-func (b *debtTest) transaction() (tx weir.Transaction, undone *payment) {
+func (b *debtTest) transaction() (tx quota.Transaction, undone *payment) {
 	l := b.limits[b.IntN(len(b.limits))]
-	tx.Charges = []weir.Charge{{Limit: l, Cost: []int64{1, 1 + b.Int64N(l.Burst), l.Burst, l.Burst + 1}[b.IntN(4)]}}
+	tx.Charges = []quota.Charge{{Limit: l, Cost: []int64{1, 1 + b.Int64N(l.Burst), l.Burst, l.Burst + 1}[b.IntN(4)]}}
 	switch c := &tx.Charges[0]; b.IntN(10) {
 	case 0, 1:
 		tx.Force = true
@@ -297,7 +297,7 @@ func (b *debtTest) transaction() (tx weir.Transaction, undone *payment) {
 }
 
 // follow checks what a transaction has spent, and tells the debtor.
-func (b *debtTest) follow(tx *weir.Transaction) error {
+func (b *debtTest) follow(tx *quota.Transaction) error {
 	c, d, at := &tx.Charges[0], &tx.Decisions[0], b.now+tx.Wait.Microseconds()
 	l := &c.Limit
 	switch {

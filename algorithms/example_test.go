@@ -10,12 +10,13 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A store runs the arithmetic under a lock, on its own clock.
 func Example() {
 	store := memstore.New(memstore.Options{})
-	tx := weir.Transaction{Charges: []weir.Charge{{
+	tx := quota.Transaction{Charges: []quota.Charge{{
 		Rule:  "login",
 		Key:   "192.0.2.1",
 		Limit: algorithms.GCRA(2, time.Minute),
@@ -36,8 +37,8 @@ func Example() {
 
 // A limit of ten a minute admits ten units at once, and then one every six seconds.
 func ExampleGCRA() {
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.GCRA(10, time.Minute), Cost: 10}}}
-	states := make([]weir.State, 1) // what a store would keep
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.GCRA(10, time.Minute), Cost: 10}}}
+	states := make([]quota.State, 1) // what a store would keep
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 	fmt.Println("ten:", tx.Decide(now.UnixMicro(), states))
@@ -54,8 +55,8 @@ func ExampleGCRA() {
 // A client that was idle may spend a hundred tokens at once. A busy client gets ten a
 // second.
 func ExampleTokenBucket() {
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.TokenBucket(100, 10, time.Second)}}}
-	states := make([]weir.State, 1)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.TokenBucket(100, 10, time.Second)}}}
+	states := make([]quota.State, 1)
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, second := range []time.Duration{0, 1, 2, 60} {
 		now := start.Add(second * time.Second).UnixMicro()
@@ -75,11 +76,11 @@ func ExampleTokenBucket() {
 // Callers that wait form a queue: the bucket has room for three, and one leaves every 4
 // seconds.
 func ExampleLeakyBucket() {
-	tx := weir.Transaction{
-		Charges: []weir.Charge{{Limit: algorithms.LeakyBucket(3, 1, 4*time.Second), Cost: 1}},
+	tx := quota.Transaction{
+		Charges: []quota.Charge{{Limit: algorithms.LeakyBucket(3, 1, 4*time.Second), Cost: 1}},
 		Within:  time.Minute,
 	}
-	states := make([]weir.State, 1)
+	states := make([]quota.State, 1)
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
 	for i := range 4 {
 		if tx.Decide(now, states) {
@@ -97,8 +98,8 @@ func ExampleLeakyBucket() {
 
 // All clients have their quota again when an hour of the clock begins.
 func ExampleFixedWindow() {
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.FixedWindow(5000, time.Hour), Cost: 5000}}}
-	states := make([]weir.State, 1)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.FixedWindow(5000, time.Hour), Cost: 5000}}}
+	states := make([]quota.State, 1)
 	now := time.Date(2026, 1, 1, 12, 58, 30, 0, time.UTC)
 	tx.Decide(now.UnixMicro(), states)
 	tx.Charges[0].Cost = 1
@@ -109,8 +110,8 @@ func ExampleFixedWindow() {
 
 // The window of a client begins with its first unit and lasts an hour.
 func ExampleAnchoredWindow() {
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.AnchoredWindow(2, time.Hour), Cost: 1}}}
-	states := make([]weir.State, 1)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.AnchoredWindow(2, time.Hour), Cost: 1}}}
+	states := make([]quota.State, 1)
 	first := time.Date(2026, 1, 1, 12, 58, 30, 0, time.UTC)
 	for _, minutes := range []time.Duration{0, 10, 20, 60} {
 		now := first.Add(minutes * time.Minute)
@@ -126,8 +127,8 @@ func ExampleAnchoredWindow() {
 // After a quarter of the current minute, 42 units of the minute before count as 31.5. With
 // 18 units of the current minute, 49.5 of 50 are taken.
 func ExampleSlidingWindow() {
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.SlidingWindow(50, time.Minute)}}}
-	states := make([]weir.State, 1)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.SlidingWindow(50, time.Minute)}}}
+	states := make([]quota.State, 1)
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		at   time.Duration
@@ -147,11 +148,11 @@ func ExampleSlidingWindow() {
 // Two limits of one key are charged together, all or nothing: if the second limit refuses a
 // charge, the first limit spends nothing.
 func ExampleSlidingLog() {
-	tx := weir.Transaction{Charges: []weir.Charge{
+	tx := quota.Transaction{Charges: []quota.Charge{
 		{Limit: algorithms.SlidingLog(20, time.Minute).Named("1m"), Cost: 1},
 		{Limit: algorithms.SlidingLog(5, 3*time.Second).Named("3s"), Cost: 1},
 	}}
-	states := make([]weir.State, 2)
+	states := make([]quota.State, 2)
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
 	for range 7 {
 		fits := tx.Decide(now, states)
@@ -177,8 +178,8 @@ func ExampleCalendar() {
 		fmt.Println(err)
 		return
 	}
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.Calendar(100, algorithms.Day, berlin), Cost: 100}}}
-	states := make([]weir.State, 1)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.Calendar(100, algorithms.Day, berlin), Cost: 100}}}
+	states := make([]quota.State, 1)
 	midnight := time.Date(2026, 3, 29, 0, 0, 0, 0, berlin).UnixMicro()
 	fmt.Println(tx.Decide(midnight, states))
 	fmt.Println(tx.Decide(midnight, states), tx.RetryAfter())
@@ -200,7 +201,7 @@ func ExampleUnit() {
 
 func ExampleInFlight() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
-		Name: "exports", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Minute)},
+		Name: "exports", Key: weir.Global(), Limits: []quota.Limit{algorithms.InFlight(1, time.Minute)},
 	}}})
 	if err != nil {
 		panic(err)

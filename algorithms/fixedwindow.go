@@ -3,38 +3,38 @@ package algorithms
 import (
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
-// FixedWindow allows quota units in each window of one period. Windows are aligned to the
+// FixedWindow allows n units in each window of one period. Windows are aligned to the
 // Unix epoch: windows of an hour begin with the hours of UTC. In any span of one period,
-// FixedWindow admits at most 2·quota units: the quota of one window at its end, and the
+// FixedWindow admits at most 2·n units: the quota of one window at its end, and the
 // quota of the next window at its beginning.
-func FixedWindow(quota int64, period time.Duration) weir.Limit {
-	return weir.Limit{Algorithm: fixedWindow{}, Quota: quota, Period: period}
+func FixedWindow(n int64, period time.Duration) quota.Limit {
+	return quota.Limit{Algorithm: fixedWindow{}, Quota: n, Period: period}
 }
 
 type fixedWindow struct{}
 
-func (fixedWindow) Name() string                 { return "fixed-window" }
-func (fixedWindow) String() string               { return "fixed-window" }
-func (fixedWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
+func (fixedWindow) Name() string                  { return "fixed-window" }
+func (fixedWindow) String() string                { return "fixed-window" }
+func (fixedWindow) Validate(l *quota.Limit) error { return validateWindow(l) }
 
-func (f fixedWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+func (f fixedWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	f.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
 // Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
-func (fixedWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+func (fixedWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	start := at - at%period
 	w := windowOf(s, start, start+period, at)
 	w.step(s, d, l.Quota, w.until, now, at, cost)
 }
 
-// Cancel implements weir.Canceler.
-func (fixedWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+// Cancel implements quota.Canceler.
+func (fixedWindow) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	period := int64(l.Period) / microsecond
 	start := s.At - s.At%period
 	return cancelInWindow(s, l.Quota, start, 0, max(start+period, s.B), now, at, n)

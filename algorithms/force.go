@@ -1,6 +1,6 @@
 package algorithms
 
-import "github.com/seed83679106/weir"
+import "github.com/seed83679106/weir/quota"
 
 // Units that are forced add to the debt of a meter like other units, but the debt may then
 // exceed the capacity. It drains at the rate of the limit, and nothing fits until there is
@@ -14,7 +14,7 @@ import "github.com/seed83679106/weir"
 
 // forced returns how many of the ticks that were forced are still owed at the instant at, after
 // back ticks were given back.
-func (m meter) forced(s *weir.State, at, back int64) int64 {
+func (m meter) forced(s *quota.State, at, back int64) int64 {
 	if s.C == 0 {
 		return 0
 	}
@@ -23,7 +23,7 @@ func (m meter) forced(s *weir.State, at, back int64) int64 {
 
 // force spends units at the instant at, which is not before s.At. The debt never exceeds
 // mostOwed, nor what drains in maxReset. Units beyond that are not spent.
-func (m meter) force(s weir.State, at, cost int64) weir.State {
+func (m meter) force(s quota.State, at, cost int64) quota.State {
 	seen, over := m.debt(&s, at)
 	debt, unit := seen, m.unit
 	if over {
@@ -39,5 +39,5 @@ func (m meter) force(s weir.State, at, cost int64) weir.State {
 	if unit != m.unit {
 		forced = ceilDiv(forced, m.unit) * unit
 	}
-	return weir.State{At: at, A: debt + n*unit, B: unit, C: forced}
+	return quota.State{At: at, A: debt + n*unit, B: unit, C: forced}
 }

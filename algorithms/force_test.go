@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestForce: after units were spent by force, each charge is decided by the definition of
@@ -21,12 +21,12 @@ func TestForce(t *testing.T) {
 	for range rounds.N(2000, 20_000) {
 		k := newKey(randomLimit(r))
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
-		states := make([]weir.State, 1)
+		states := make([]quota.State, 1)
 		for i := range 20 {
 			if !k.meter() {
 				k.disturb(r, now, states)
 			}
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}}
 			if tx.Force = r.IntN(4) == 0; tx.Force {
 				tx.Charges[0].Cost = 1 + r.Int64N(3*k.burst)
 			}
@@ -49,8 +49,8 @@ func TestForce(t *testing.T) {
 }
 
 // disturb sometimes changes the quota, or gives back units, or forgets all of them.
-func (k *key) disturb(r *rand.Rand, now int64, states []weir.State) {
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: -1 - r.Int64N(3*k.burst)}}}
+func (k *key) disturb(r *rand.Rand, now int64, states []quota.State) {
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: k.limit, Cost: -1 - r.Int64N(3*k.burst)}}}
 	switch r.IntN(16) {
 	case 0, 1:
 		k.change(r)
@@ -67,10 +67,10 @@ func (k *key) disturb(r *rand.Rand, now int64, states []weir.State) {
 // TestForceKeepsTheRate: in the long run a meter admits its rate, even if many charges are
 // forced.
 func TestForceKeepsTheRate(t *testing.T) {
-	for _, l := range []weir.Limit{algorithms.GCRA(10, time.Second), algorithms.GCRA(10, time.Second).WithBurst(3)} {
-		states, now, spent := make([]weir.State, 1), int64(1e15), int64(0)
+	for _, l := range []quota.Limit{algorithms.GCRA(10, time.Second), algorithms.GCRA(10, time.Second).WithBurst(3)} {
+		states, now, spent := make([]quota.State, 1), int64(1e15), int64(0)
 		for range 1000 { // for 100 s; a forced charge of 7 follows each charge of 1 that fits
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: 1}}}
 			if tx.Decide(now, states) {
 				tx.Charges[0].Cost, tx.Force = 7, true
 				tx.Decide(now, states)
@@ -88,11 +88,11 @@ func TestForceKeepsTheRate(t *testing.T) {
 // because the older units count again if the reservation is canceled.
 func TestForceAfterReservation(t *testing.T) {
 	l := algorithms.SlidingLog(1, time.Second)
-	states, now := make([]weir.State, 1), int64(1e15)
-	one := weir.Charge{Limit: l, Cost: 1}
-	reservation := weir.Transaction{Charges: []weir.Charge{one}, Within: time.Second}
-	for _, tx := range []*weir.Transaction{
-		{Charges: []weir.Charge{one}}, &reservation, {Charges: []weir.Charge{one}, Force: true},
+	states, now := make([]quota.State, 1), int64(1e15)
+	one := quota.Charge{Limit: l, Cost: 1}
+	reservation := quota.Transaction{Charges: []quota.Charge{one}, Within: time.Second}
+	for _, tx := range []*quota.Transaction{
+		{Charges: []quota.Charge{one}}, &reservation, {Charges: []quota.Charge{one}, Force: true},
 	} {
 		if !tx.Decide(now, states) {
 			t.Fatalf("got %+v, want it allowed", tx.Decisions)
@@ -100,8 +100,8 @@ func TestForceAfterReservation(t *testing.T) {
 	}
 	back := one
 	back.Cost, back.Spent = -2, reservation.Decisions[0].At
-	(&weir.Transaction{Charges: []weir.Charge{back}, Undo: reservation.Undo}).Decide(now, states)
-	again := weir.Transaction{Charges: []weir.Charge{one}}
+	(&quota.Transaction{Charges: []quota.Charge{back}, Undo: reservation.Undo}).Decide(now, states)
+	again := quota.Transaction{Charges: []quota.Charge{one}}
 	if again.Decide(now, states) || again.Decisions[0].RetryAfter != time.Second {
 		t.Errorf("got %+v, want the first unit to count for a second", again.Decisions[0])
 	}
@@ -114,7 +114,7 @@ func TestDebtIsALevel(t *testing.T) {
 	hourly := algorithms.GCRA(1000, time.Hour)
 	daily := algorithms.GCRA(1_000_000, 24*time.Hour)
 	type step struct {
-		limit       weir.Limit
+		limit       quota.Limit
 		cost, spent int64 // forced if cost > 1
 		at          int64
 	}
@@ -137,10 +137,10 @@ func TestDebtIsALevel(t *testing.T) {
 		{"refund of a debt", []step{{hourly, 5000, 0, 0}, {hourly, 1000, 0, 1}, {hourly, -5000, now, 3600e6}, {hourly, 0, 0, 3600e6}}, time.Microsecond},
 		{"the most", []step{{algorithms.GCRA(1, time.Hour), math.MaxInt64, 0, 0}, {algorithms.GCRA(1, time.Hour), 0, 0, 0}}, 1 << 50 / 3_600_000_000 * time.Hour},
 	} {
-		states := make([]weir.State, 1)
-		var d weir.Decision
+		states := make([]quota.State, 1)
+		var d quota.Decision
 		for _, s := range test.steps {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: s.limit.Named("l"), Cost: s.cost, Spent: s.spent}}, Force: s.cost > 1}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: s.limit.Named("l"), Cost: s.cost, Spent: s.spent}}, Force: s.cost > 1}
 			tx.Decide(now+s.at, states)
 			d = tx.Decisions[0]
 		}

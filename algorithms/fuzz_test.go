@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 const latest = 1 << 52 // the year 2112
@@ -32,8 +32,8 @@ func FuzzTake(f *testing.F) {
 		f.Add(kind, int64(math.MaxInt64), int64(math.MinInt64), int64(math.MaxInt64), int64(-1), op(0, 1, 0))
 		f.Add(kind, int64(7), int64(100), int64(time.Minute), int64(1_700_000_000_000_000), slices.Concat(op(0, 7, 30_000_000_000), op(0, 7, 30_000_000_000), op(6, 7, 60_000_000_000), op(0, 3, 1)))
 	}
-	f.Fuzz(func(t *testing.T, kind byte, quota, burst, period, now int64, ops []byte) {
-		l := weir.Limit{Quota: quota, Burst: burst, Period: time.Duration(period)}
+	f.Fuzz(func(t *testing.T, kind byte, units, burst, period, now int64, ops []byte) {
+		l := quota.Limit{Quota: units, Burst: burst, Period: time.Duration(period)}
 		switch kinds := all(1, 1, time.Second); int(kind) % (len(kinds) + 2) {
 		case len(kinds):
 			l.Algorithm = algorithms.Calendar(1, algorithms.Day, berlin).Algorithm
@@ -43,15 +43,15 @@ func FuzzTake(f *testing.F) {
 			l.Algorithm = kinds[int(kind)%len(kinds)].Algorithm
 		}
 		if err := l.Validate(); err != nil {
-			hi, lo := bits.Mul64(uint64(max(quota, burst)), uint64(period/1000))
-			if quota > 0 && burst >= 0 && period > 0 && period%1000 == 0 && hi == 0 && lo <= 1<<50 && (burst == 0 || quota/burst < period/1000) {
+			hi, lo := bits.Mul64(uint64(max(units, burst)), uint64(period/1000))
+			if units > 0 && burst >= 0 && period > 0 && period%1000 == 0 && hi == 0 && lo <= 1<<50 && (burst == 0 || units/burst < period/1000) {
 				t.Fatalf("%v is refused: %v", l, err)
 			}
 			return
 		}
 		c := &checker{TB: t, limit: l, capacity: newKey(l).burst}
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
-		states := make([]weir.State, 1)
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: l}}}
+		states := make([]quota.State, 1)
 		now &= latest - 1
 		for n := 0; len(ops) >= 10 && n < 30; n++ {
 			step, number := ops[0], int64(binary.LittleEndian.Uint64(ops[2:]))
@@ -74,10 +74,10 @@ func FuzzTake(f *testing.F) {
 
 // fuzzedStep returns by how many µs the clock moves: forward to an instant that the
 // decision names, forward by any time, or back.
-func fuzzedStep(choice byte, number int64, l *weir.Limit, d *weir.Decision) int64 {
+func fuzzedStep(choice byte, number int64, l *quota.Limit, d *quota.Decision) int64 {
 	switch choice % 8 {
 	case 1:
-		if d.RetryAfter != weir.Never {
+		if d.RetryAfter != quota.Never {
 			return d.RetryAfter.Microseconds()
 		}
 	case 2:
@@ -121,18 +121,18 @@ func fuzzedCost(choice byte, number, capacity int64) (cost int64, within time.Du
 // A checker checks the decisions of an algorithm by asking the algorithm again.
 type checker struct {
 	testing.TB
-	limit    weir.Limit
+	limit    quota.Limit
 	capacity int64
 	about    string
 }
 
-func clone(s weir.State) weir.State {
+func clone(s quota.State) quota.State {
 	s.Log = slices.Clone(s.Log)
 	return s
 }
 
 // take returns the decision on a charge at an instant. It does not change s.
-func (c *checker) take(s weir.State, at, cost int64) weir.Decision {
+func (c *checker) take(s quota.State, at, cost int64) quota.Decision {
 	_, d := c.limit.Algorithm.Take(clone(s), &c.limit, at, cost)
 	return d
 }
@@ -143,7 +143,7 @@ func (c *checker) failf(format string, args ...any) {
 }
 
 // transaction checks the result of Decide: the state, Allowed and Wait.
-func (c *checker) transaction(before, next weir.State, now int64, t *weir.Transaction, allowed bool) {
+func (c *checker) transaction(before, next quota.State, now int64, t *quota.Transaction, allowed bool) {
 	c.Helper()
 	switch {
 	case !allowed && !reflect.DeepEqual(before, next):
@@ -169,7 +169,7 @@ func (c *checker) transaction(before, next weir.State, now int64, t *weir.Transa
 	}
 }
 
-func sums(s weir.State) (sums []int64) {
+func sums(s quota.State) (sums []int64) {
 	for _, m := range s.Log {
 		sums = append(sums, m.Sum)
 	}
@@ -177,7 +177,7 @@ func sums(s weir.State) (sums []int64) {
 }
 
 // decision checks RetryAfter of a charge that does not wait.
-func (c *checker) decision(s weir.State, now, cost int64) {
+func (c *checker) decision(s quota.State, now, cost int64) {
 	c.Helper()
 	d := c.take(s, now, cost)
 	retry := d.RetryAfter.Microseconds()
@@ -186,9 +186,9 @@ func (c *checker) decision(s weir.State, now, cost int64) {
 		c.failf("got %+v", d)
 	case cost <= 0 && !d.Allowed:
 		c.failf("a cost of 0 or less is refused: %+v", d)
-	case (d.RetryAfter == weir.Never) != (cost > c.capacity):
+	case (d.RetryAfter == quota.Never) != (cost > c.capacity):
 		c.failf("the capacity is %d: got %+v", c.capacity, d)
-	case d.Allowed || d.RetryAfter == weir.Never:
+	case d.Allowed || d.RetryAfter == quota.Never:
 	case d.RetryAfter < 0:
 		c.failf("refused, and RetryAfter is below 0: %+v", d)
 	case d.RetryAfter > d.ResetAfter:
@@ -201,7 +201,7 @@ func (c *checker) decision(s weir.State, now, cost int64) {
 }
 
 // view checks the decision on a cost of 0: Remaining, NextAfter and ResetAfter.
-func (c *checker) view(s weir.State, now int64) {
+func (c *checker) view(s quota.State, now int64) {
 	c.Helper()
 	d := c.take(s, now, 0)
 	left, next, reset := d.Remaining, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()
@@ -221,7 +221,7 @@ func (c *checker) view(s weir.State, now int64) {
 	}
 	for _, cost := range []int64{0, 1, c.capacity, c.capacity + 1, -1} {
 		for _, later := range []int64{0, 1, 1_000_000} {
-			got, want := c.take(s, now+reset+later, cost), c.take(weir.State{}, now+reset+later, cost)
+			got, want := c.take(s, now+reset+later, cost), c.take(quota.State{}, now+reset+later, cost)
 			if got != want {
 				c.failf("%d µs after its reset the key is %+v, want %+v, as if new", later, got, want)
 			}
@@ -233,10 +233,10 @@ func (c *checker) view(s weir.State, now int64) {
 // other limits, its error names a number that is out of range.
 func TestValidate(t *testing.T) {
 	const micro, tooMuch = time.Microsecond, "exceeds 2^50"
-	meters := func(quota, burst int64, period time.Duration) []weir.Limit { return all(quota, burst, period)[:3] }
-	windows := func(quota int64, period time.Duration) []weir.Limit { return all(quota, 1, period)[3:] }
+	meters := func(units, burst int64, period time.Duration) []quota.Limit { return all(units, burst, period)[:3] }
+	windows := func(units int64, period time.Duration) []quota.Limit { return all(units, 1, period)[3:] }
 	tests := []struct {
-		limits []weir.Limit
+		limits []quota.Limit
 		want   []string // texts in the error; nil if Validate accepts the limits
 	}{
 		{all(1_000_000, 1_000_000, 24*time.Hour), nil},
@@ -265,8 +265,8 @@ func TestValidate(t *testing.T) {
 		{all(1, 1, 0), []string{"period 0s is below a microsecond"}},
 		{all(1, 1, -time.Second), []string{"period -1s is below a microsecond"}},
 		{all(1, 1, 1500), []string{"period 1.5µs is not in whole microseconds"}},
-		{[]weir.Limit{algorithms.Calendar(1, 0, nil), algorithms.Calendar(1, algorithms.Month+1, nil)}, []string{"calendar has no Unit("}},
-		{[]weir.Limit{algorithms.Calendar(1<<50+1, algorithms.Day, nil)}, []string{"quota 1125899906842625", tooMuch}},
+		{[]quota.Limit{algorithms.Calendar(1, 0, nil), algorithms.Calendar(1, algorithms.Month+1, nil)}, []string{"calendar has no Unit("}},
+		{[]quota.Limit{algorithms.Calendar(1<<50+1, algorithms.Day, nil)}, []string{"quota 1125899906842625", tooMuch}},
 	}
 	for _, test := range tests {
 		for _, l := range test.limits {

@@ -3,7 +3,7 @@ package algorithms
 import (
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // InFlight allows n requests of a key at a time: a weir.Limiter gives the units of a
@@ -14,14 +14,14 @@ import (
 // after a minute.
 //
 // InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a
-// request will end, so RetryAfter of a refused charge is weir.Never and NextAfter is 0:
+// request will end, so RetryAfter of a refused charge is quota.Never and NextAfter is 0:
 // no charge waits, and clients get no Retry-After. If the clock of the store has stepped
 // back, RetryAfter and NextAfter may be the time until the clock has caught up.
 // ResetAfter is the time until the newest lease ends. A caller that charges a store
 // without a Limiter gives the units back with a charge that has a negative Cost and
 // Spent.
-func InFlight(n int64, lease time.Duration) weir.Limit {
-	return weir.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
+func InFlight(n int64, lease time.Duration) quota.Limit {
+	return quota.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
 }
 
 type inFlight struct{ slidingLog }
@@ -29,17 +29,17 @@ type inFlight struct{ slidingLog }
 func (inFlight) Name() string   { return "in-flight" }
 func (inFlight) String() string { return "in-flight" }
 
-func (g inFlight) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+func (g inFlight) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	g.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
 // Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
-func (g inFlight) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+func (g inFlight) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	ahead := time.Duration(max(0, s.At-now) * microsecond) // > 0 if the clock has stepped back
 	g.slidingLog.Step(s, d, l, now, cost)
 	if d.NextAfter = ahead; d.RetryAfter > ahead {
-		d.RetryAfter = weir.Never
+		d.RetryAfter = quota.Never
 	}
 }
 

@@ -3,7 +3,7 @@ package algorithms
 import (
 	"math/bits"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A lease spends units in advance and uses them later. The limit must hold as if the units
@@ -25,34 +25,34 @@ import (
 //
 // SlidingLog is no lease.Leaser, because a log records the instant of each unit.
 
-func (fixedWindow) Usable(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (fixedWindow) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
 }
 
-func (anchoredWindow) Usable(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (anchoredWindow) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
 }
 
-func (calendar) Usable(_ *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (calendar) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
 }
 
-func (slidingWindow) Usable(l *weir.Limit, _ weir.Decision, at, now, n int64) int64 {
+func (slidingWindow) Usable(l *quota.Limit, _ quota.Decision, at, now, n int64) int64 {
 	if period := int64(l.Period) / microsecond; at/period != now/period {
 		return 0
 	}
 	return n
 }
 
-func (gcra) Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (gcra) Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	return meterOf(l).held(d, at, now, n)
 }
 
-func (tokenBucket) Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (tokenBucket) Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	return meterOf(l).held(d, at, now, n)
 }
 
-func (leakyBucket) Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64 {
+func (leakyBucket) Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	return meterOf(l).held(d, at, now, n)
 }
 
@@ -68,7 +68,7 @@ func (leakyBucket) Drains() bool    { return true }
 // window ends, and then none. NextAfter of d is the time until the window ends.
 // ResetAfter may be longer, because the state is also kept for the longer windows of
 // other limits.
-func heldInWindow(d weir.Decision, at, now, n int64) int64 {
+func heldInWindow(d quota.Decision, at, now, n int64) int64 {
 	if now >= at+int64(d.NextAfter)/microsecond {
 		return 0
 	}
@@ -79,7 +79,7 @@ func heldInWindow(d weir.Decision, at, now, n int64) int64 {
 // drained, the meter admits another unit in its place, so the lease must not use it. held
 // therefore returns at most the units that are left of the debt after the decision d. That
 // debt drains in the ResetAfter of d, which is rounded up to a whole µs.
-func (m meter) held(d weir.Decision, at, now, n int64) int64 {
+func (m meter) held(d quota.Decision, at, now, n int64) int64 {
 	// The debt takes at least so many µs to drain.
 	lasts := max(0, int64(d.ResetAfter)/microsecond-1)
 	if hi, ticks := bits.Mul64(uint64(lasts), uint64(m.rate)); hi > 0 || ticks > uint64(m.full()) {

@@ -5,15 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A held is a lease.
 type held struct {
-	at, n int64         // when the units were spent, and how many are not used yet
-	d     weir.Decision // the decision that spent the units
+	at, n int64          // when the units were spent, and how many are not used yet
+	d     quota.Decision // the decision that spent the units
 }
 
 // TestHeld spends units in advance and uses them later, up to all that Usable allows,
@@ -25,17 +25,17 @@ func TestHeld(t *testing.T) {
 		seed := rand.Uint64()
 		r := rand.New(rand.NewPCG(seed, 0))
 		period := time.Duration(1+r.Int64N(2000)) * time.Microsecond
-		quota, burst := 1+r.Int64N(300), 1+r.Int64N(300)
-		for _, l := range append(all(quota, burst, period), algorithms.Calendar(quota, algorithms.Day, nil)) {
+		units, burst := 1+r.Int64N(300), 1+r.Int64N(300)
+		for _, l := range append(all(units, burst, period), algorithms.Calendar(units, algorithms.Day, nil)) {
 			a, ok := l.Algorithm.(lease.Leaser)
 			if !ok {
 				continue
 			}
 			h, late := useLate(r, &l, a)
 			used[l.Algorithm.Name()] += late
-			var s weir.State
+			var s quota.State
 			for i, x := range h {
-				var d weir.Decision
+				var d quota.Decision
 				if s, d = l.Algorithm.Take(s, &l, x.at, x.n); !d.Allowed {
 					t.Fatalf("seed %d, %v: use number %d, of %d units at %d µs, exceeds the limit: %+v after %v", seed, l, i, x.n, x.at, d, h[:i])
 				}
@@ -55,7 +55,7 @@ func TestHeld(t *testing.T) {
 
 // useLate returns the units that were used, each with the instant of its use, and how many
 // units were used later than they were spent.
-func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) {
+func useLate(r *rand.Rand, l *quota.Limit, a lease.Leaser) (h history, late int) {
 	period := l.Period.Microseconds()
 	u := lateUser{r: r, limit: l, leaser: a, now: 1_700_000_000_000_000 + r.Int64N(10*period)}
 	if r.IntN(2) == 0 && l.Period >= 24*time.Hour {
@@ -84,16 +84,16 @@ func useLate(r *rand.Rand, l *weir.Limit, a lease.Leaser) (h history, late int) 
 // A lateUser leases units of a key and uses them later.
 type lateUser struct {
 	r      *rand.Rand
-	limit  *weir.Limit
+	limit  *quota.Limit
 	leaser lease.Leaser
-	state  weir.State
+	state  quota.State
 	now    int64
 	leases []held
 	used   history
 	late   int // units used later than they were spent
 }
 
-func (u *lateUser) take(n int64) (d weir.Decision) {
+func (u *lateUser) take(n int64) (d quota.Decision) {
 	u.state, d = u.limit.Algorithm.Take(u.state, u.limit, u.now, n)
 	return d
 }

@@ -3,7 +3,7 @@ package algorithms
 import (
 	"math/bits"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows
@@ -22,7 +22,7 @@ type meter struct {
 	size int64 // the most units that may be spent at once
 }
 
-func meterOf(l *weir.Limit) meter {
+func meterOf(l *quota.Limit) meter {
 	m := meter{unit: int64(l.Period) / microsecond, rate: l.Quota, size: l.Burst}
 	if m.size == 0 {
 		m.size = l.Quota
@@ -49,10 +49,10 @@ func (m meter) full() int64 { return m.size*m.unit + min(m.unit, m.rate) - 1 }
 
 // mostOwed is the largest debt in ticks. Sums of mostOwed and a few capacities stay below
 // 2^53, so the scripts of package redisstore are exact.
-const mostOwed = 4 * weir.MaxTicks
+const mostOwed = 4 * quota.MaxTicks
 
 // maxReset is the most µs for which a state is kept, however slowly its debt drains.
-const maxReset = weir.MaxTicks
+const maxReset = quota.MaxTicks
 
 // drained returns how many ticks drain in so many µs, or 2·mostOwed if they are more.
 func (m meter) drained(micros int64) int64 {
@@ -65,7 +65,7 @@ func (m meter) drained(micros int64) int64 {
 // debt returns how many ticks are owed at an instant that is not before s.At. If more was
 // owed at s.At than the limit counts, over is true, and debt is the part that this limit
 // counts.
-func (m meter) debt(s *weir.State, at int64) (debt int64, over bool) {
+func (m meter) debt(s *quota.State, at int64) (debt int64, over bool) {
 	debt = s.A
 	if debt <= 0 {
 		return 0, false
@@ -100,8 +100,8 @@ func (m meter) convert(debt, unit int64) int64 {
 // owing returns the state that follows s: debt ticks are owed at the instant at. The parameter
 // back is how many ticks were given back. They reduce what was forced, because they are the
 // newest.
-func (m meter) owing(s *weir.State, at, debt, back int64) weir.State {
-	next := weir.State{At: at, A: debt, B: m.unit}
+func (m meter) owing(s *quota.State, at, debt, back int64) quota.State {
+	next := quota.State{At: at, A: debt, B: m.unit}
 	if s.C != 0 {
 		next.C = min(debt, m.forced(s, max(at, s.At), back))
 	}
@@ -120,7 +120,7 @@ func (m meter) view(debt int64) view {
 	return v
 }
 
-func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
+func (m meter) step(s *quota.State, d *quota.Decision, now, cost int64) {
 	at := max(now, s.At)
 	debt, over := m.debt(s, at)
 	if over {
@@ -144,7 +144,7 @@ func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
 		debt = max(0, debt-back)
 		*s = m.owing(s, at, debt, back)
 		if debt == 0 && at == now {
-			*s = weir.State{}
+			*s = quota.State{}
 		}
 	}
 	m.view(debt).decide(d, now, at, 0, true)
@@ -154,7 +154,7 @@ func (m meter) step(s *weir.State, d *weir.Decision, now, cost int64) {
 // queue when its turn comes, but not before a second instant, the parameter at. queue
 // returns the next state and the µs until the turn. If there is no room, ok is false,
 // next is s, and wait is the µs until there is room, or never.
-func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait int64, ok bool) {
+func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
 	}
@@ -183,7 +183,7 @@ func (m meter) queue(s weir.State, now, at, cost int64) (next weir.State, wait i
 // cancel gives back n units that were to be spent at one instant, the parameter at. If no
 // charge came after them, the debt falls by all n units. Otherwise some of these units may
 // have drained before the last charge, and then the debt falls only by the other ticks.
-func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
+func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 && at < now {
 		return s
 	}
@@ -208,14 +208,14 @@ func (m meter) cancel(s weir.State, now, at, n int64) weir.State {
 		debt = 0
 	}
 	if debt == 0 && last == now {
-		return weir.State{}
+		return quota.State{}
 	}
 	return m.owing(&s, last, debt, back)
 }
 
 // validate returns an error if the capacity could exceed MaxTicks, or if more units drain in a
 // µs than the limit has room for. The limit could not keep such a rate.
-func (m meter) validate(l *weir.Limit) error {
+func (m meter) validate(l *quota.Limit) error {
 	if m.counts() {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (m meter) counts() bool {
 
 func countable(a, b int64) bool {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	return hi == 0 && lo <= weir.MaxTicks
+	return hi == 0 && lo <= quota.MaxTicks
 }
 
 func gcd(a, b int64) int64 {

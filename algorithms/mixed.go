@@ -1,6 +1,6 @@
 package algorithms
 
-import "github.com/seed83679106/weir"
+import "github.com/seed83679106/weir/quota"
 
 // A state is mixed if the limit that wrote it has another period than the limit that
 // reads it: the limit of another tier, or the same limit before a change. The reader
@@ -38,11 +38,11 @@ type mixed struct {
 // step decides a charge of a mixed state. The caller has set at = max(now, s.At). If the
 // next state has units, nextB is its B. If the charge spends units, nextUntil is its
 // Until.
-func (m mixed) step(s *weir.State, d *weir.Decision, quota, nextB, nextUntil, now, at, cost int64) {
-	v := m.view(s, quota, at)
+func (m mixed) step(s *quota.State, d *quota.Decision, most, nextB, nextUntil, now, at, cost int64) {
+	v := m.view(s, most, at)
 	retry := int64(0)
 	switch {
-	case cost > quota:
+	case cost > most:
 		retry = never
 	case cost > 0:
 		if v.remaining < cost {
@@ -51,31 +51,31 @@ func (m mixed) step(s *weir.State, d *weir.Decision, quota, nextB, nextUntil, no
 		if retry > 0 || at > now {
 			break
 		}
-		m.kept, m.until = min(m.kept+cost, 2*weir.MaxTicks), nextUntil // the cap is more than any quota
-		*s = weir.State{At: at, A: m.kept, B: nextB, Until: nextUntil}
-		v = m.view(s, quota, at)
+		m.kept, m.until = min(m.kept+cost, 2*quota.MaxTicks), nextUntil // the cap is more than any quota
+		*s = quota.State{At: at, A: m.kept, B: nextB, Until: nextUntil}
+		v = m.view(s, most, at)
 	case cost < 0:
 		if m.kept = max(0, m.kept-givenBack(cost)); m.kept == 0 {
 			*s, m.until = unspent(0, now, at), at
 		} else {
-			*s = weir.State{At: s.At, A: m.kept, B: nextB, Until: m.until} // no unit that stays is newer than s.At
+			*s = quota.State{At: s.At, A: m.kept, B: nextB, Until: m.until} // no unit that stays is newer than s.At
 		}
-		v = m.view(s, quota, at)
+		v = m.view(s, most, at)
 	}
 	v.decide(d, now, at, retry, cost <= 0 || retry == 0 && at == now)
 }
 
-func (m mixed) view(s *weir.State, quota, at int64) view {
-	v := view{remaining: quota, reset: m.until - at}
+func (m mixed) view(s *quota.State, most, at int64) view {
+	v := view{remaining: most, reset: m.until - at}
 	if end := min(m.until, s.At+m.period); at < end && m.kept > 0 {
-		v.remaining, v.next = max(0, quota-m.kept), end-at
+		v.remaining, v.next = max(0, most-m.kept), end-at
 	}
 	return v
 }
 
 // cancelMixed gives back n units of a mixed sliding window that were to be spent at one
 // instant, the parameter at. If these units had left the window by s.At, they stay spent.
-func cancelMixed(s weir.State, period, now, at, n int64) weir.State {
+func cancelMixed(s quota.State, period, now, at, n int64) quota.State {
 	if at > s.At || at <= s.At-period {
 		return s
 	}
@@ -83,5 +83,5 @@ func cancelMixed(s weir.State, period, now, at, n int64) weir.State {
 	if kept <= 0 {
 		return unspent(0, now, max(now, s.At))
 	}
-	return weir.State{At: s.At, A: kept, Until: max(s.Until, s.At+period)}
+	return quota.State{At: s.At, A: kept, Until: max(s.Until, s.At+period)}
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 )
 
 // The oracle decides from the definitions of the algorithms, over the whole history of
@@ -43,18 +43,18 @@ func (h history) giveBack(n int64) history {
 }
 
 // A definition reports whether n more units fit at the instant t. No entry of h is later.
-type definition func(h history, quota, burst, period, t, n int64) bool
+type definition func(h history, units, burst, period, t, n int64) bool
 
 var definitions = map[string]definition{
-	"fixed-window": func(h history, quota, _, period, t, n int64) bool {
+	"fixed-window": func(h history, units, _, period, t, n int64) bool {
 		start := t / period * period
-		return h.sum(start, start+period)+n <= quota
+		return h.sum(start, start+period)+n <= units
 	},
-	"calendar": func(h history, quota, _, period, t, n int64) bool { // days of UTC
+	"calendar": func(h history, units, _, period, t, n int64) bool { // days of UTC
 		start := t / period * period
-		return h.sum(start, start+period)+n <= quota
+		return h.sum(start, start+period)+n <= units
 	},
-	"anchored-window": func(h history, quota, _, period, t, n int64) bool {
+	"anchored-window": func(h history, units, _, period, t, n int64) bool {
 		var start, spent int64
 		for _, s := range h {
 			if spent == 0 || s.at >= start+period {
@@ -62,15 +62,15 @@ var definitions = map[string]definition{
 			}
 			spent += s.n
 		}
-		return spent == 0 || t >= start+period && n <= quota || spent+n <= quota
+		return spent == 0 || t >= start+period && n <= units || spent+n <= units
 	},
-	"sliding-window": func(h history, quota, _, period, t, n int64) bool {
+	"sliding-window": func(h history, units, _, period, t, n int64) bool {
 		start := t / period * period
 		covered := start + period - t // how many µs of the previous window still count
-		return h.sum(start-period, start)*covered+(h.sum(start, start+period)+n)*period <= quota*period
+		return h.sum(start-period, start)*covered+(h.sum(start, start+period)+n)*period <= units*period
 	},
-	"sliding-log": func(h history, quota, _, period, t, n int64) bool {
-		return h.sum(t-period+1, t+1)+n <= quota // (t − period, t]
+	"sliding-log": func(h history, units, _, period, t, n int64) bool {
+		return h.sum(t-period+1, t+1)+n <= units // (t − period, t]
 	},
 	"gcra":         meterFits,
 	"token-bucket": meterFits,
@@ -80,34 +80,34 @@ var definitions = map[string]definition{
 // meterFits is the definition of a meter: from any instant until t, no more units are
 // spent than the burst plus the units that drain in that time. A unit that drains in the
 // microsecond that begins at t counts as well, if no other unit does.
-func meterFits(h history, quota, burst, period, t, n int64) bool {
-	return n <= burst && level(h, quota, period, t)+n*period < meterRoom(quota, burst, period)
+func meterFits(h history, units, burst, period, t, n int64) bool {
+	return n <= burst && level(h, units, period, t)+n*period < meterRoom(units, burst, period)
 }
 
 // level returns what has not drained of h at t, where a unit is worth period and quota drains in
 // a µs: from some instant on, more was spent than has drained.
-func level(h history, quota, period, t int64) (level int64) {
+func level(h history, units, period, t int64) (level int64) {
 	var since int64
 	for i := len(h) - 1; i >= 0; i-- {
 		since += h[i].n
-		level = max(level, since*period-(t-h[i].at)*quota)
+		level = max(level, since*period-(t-h[i].at)*units)
 	}
 	return level
 }
 
-func meterRoom(quota, burst, period int64) int64 { return burst*period + min(quota, period) }
+func meterRoom(units, burst, period int64) int64 { return burst*period + min(units, period) }
 
 // A key is what the oracle knows of a key: all that was spent, and the last instant at
 // which units were spent. Nothing may be spent before that instant.
 type key struct {
-	limit                weir.Limit
+	limit                quota.Limit
 	fits                 definition
 	quota, burst, period int64
 	spent                history
 	last                 int64
 }
 
-func newKey(l weir.Limit) *key {
+func newKey(l quota.Limit) *key {
 	k := &key{limit: l, fits: definitions[l.Algorithm.Name()], quota: l.Quota, burst: l.Burst, period: l.Period.Microseconds()}
 	switch l.Algorithm.Name() {
 	case "gcra", "token-bucket", "leaky-bucket":
@@ -165,7 +165,7 @@ func (k *key) change(r *rand.Rand) {
 }
 
 // check compares a decision with the definition, and records the charge in the history.
-func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
+func (k *key) check(now, cost, within int64, t *quota.Transaction) error {
 	if err := k.checkCharge(now, cost, within, t); err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (k *key) check(now, cost, within int64, t *weir.Transaction) error {
 
 // checkAt compares At of a decision with its definition: units that wait are spent at the end
 // of the wait, and other units now.
-func checkAt(now int64, t *weir.Transaction) error {
+func checkAt(now int64, t *quota.Transaction) error {
 	if got, want := t.Decisions[0].At, now+t.Wait.Microseconds(); got != want {
 		return fmt.Errorf("At is %d, want %d after a wait of %v", got, want, t.Wait)
 	}
@@ -186,7 +186,7 @@ func checkAt(now int64, t *weir.Transaction) error {
 
 // checkCharge compares Allowed, RetryAfter and the wait with the definition, and records the
 // charge in the history.
-func (k *key) checkCharge(now, cost, within int64, t *weir.Transaction) error {
+func (k *key) checkCharge(now, cost, within int64, t *quota.Transaction) error {
 	d := &t.Decisions[0]
 	wait := t.Wait.Microseconds()
 	switch {
@@ -198,7 +198,7 @@ func (k *key) checkCharge(now, cost, within int64, t *weir.Transaction) error {
 			k.giveBack(now, -cost)
 		}
 	case cost > k.burst:
-		if d.Allowed || d.RetryAfter != weir.Never {
+		if d.Allowed || d.RetryAfter != quota.Never {
 			return fmt.Errorf("allowed, or RetryAfter is not Never, for a cost above the capacity %d", k.burst)
 		}
 	case wait > 0:
@@ -249,7 +249,7 @@ func (k *key) giveBack(now, n int64) {
 }
 
 // checkView compares Remaining, NextAfter and ResetAfter with the definition.
-func (k *key) checkView(now int64, d *weir.Decision) error {
+func (k *key) checkView(now int64, d *quota.Decision) error {
 	left, next, reset := d.Remaining, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()
 	switch {
 	case now < k.last && left != 0:
@@ -267,7 +267,7 @@ func (k *key) checkView(now int64, d *weir.Decision) error {
 }
 
 // randomLimit returns a usual limit, or one with extreme numbers.
-func randomLimit(r *rand.Rand) weir.Limit {
+func randomLimit(r *rand.Rand) quota.Limit {
 	rates := []struct {
 		quota  int64
 		period time.Duration
@@ -320,11 +320,11 @@ func randomCost(r *rand.Rand, k *key) int64 {
 
 // randomStep returns by how many µs the clock moves: a little, a lot, back, or to the
 // instants that the decision names.
-func randomStep(r *rand.Rand, k *key, d *weir.Decision) int64 {
+func randomStep(r *rand.Rand, k *key, d *quota.Decision) int64 {
 	unit := k.period/k.quota + 1
 	steps := []int64{0, 0, 1, r.Int64N(unit + 1), unit, r.Int64N(k.period + 1), k.period, 3 * k.period,
 		-r.Int64N(k.period + 1), -1, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), d.ResetAfter.Microseconds() - 1}
-	if d.RetryAfter != weir.Never {
+	if d.RetryAfter != quota.Never {
 		retry := d.RetryAfter.Microseconds()
 		steps = append(steps, retry, retry, retry-1)
 	}
@@ -347,8 +347,8 @@ func TestOracle(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
-		states := make([]weir.State, 1)
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit}}}
+		states := make([]quota.State, 1)
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: k.limit}}}
 		changing := r.IntN(3) == 0
 		waiting := r.IntN(2) == 0 && name != "leaky-bucket" // TestQueueOracle tests the queue of the leaky bucket
 		for i := range length {
@@ -382,16 +382,16 @@ func TestQueueOracle(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 2))
 	for range 20_000 {
-		quota, period := 1+r.Int64N(20), 1+r.Int64N(1000)
+		units, period := 1+r.Int64N(20), 1+r.Int64N(1000)
 		if r.IntN(4) == 0 {
-			quota, period = 3, 1_000_000
+			units, period = 3, 1_000_000
 		}
-		capacity := quota/period + 1 + r.Int64N(3*quota)
-		limit := algorithms.LeakyBucket(capacity, quota, time.Duration(period)*time.Microsecond)
+		capacity := units/period + 1 + r.Int64N(3*units)
+		limit := algorithms.LeakyBucket(capacity, units, time.Duration(period)*time.Microsecond)
 		now := int64(1_700_000_000_000_000)
-		q := queue{quota: quota, period: period, capacity: capacity}
-		states := make([]weir.State, 1)
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit}}}
+		q := queue{quota: units, period: period, capacity: capacity}
+		states := make([]quota.State, 1)
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: limit}}}
 		for i := range 40 {
 			cost := 1 + r.Int64N(capacity)
 			if r.IntN(2) == 0 {
@@ -408,7 +408,7 @@ func TestQueueOracle(t *testing.T) {
 				t.Fatalf("seed %d: %v, charge %d of cost %d within %d µs: %v", seed, limit, i, cost, within, err)
 			}
 			if r.IntN(3) > 0 {
-				now += r.Int64N(period/quota + 2)
+				now += r.Int64N(period/units + 2)
 			}
 		}
 	}
@@ -429,7 +429,7 @@ func (q *queue) admits(now, cost, within int64) (wait int64, ok bool) {
 }
 
 // check compares a decision with the definition, and records the charge.
-func (q *queue) check(now, cost, within int64, tx *weir.Transaction) error {
+func (q *queue) check(now, cost, within int64, tx *quota.Transaction) error {
 	wait, want := q.admits(now, cost, within)
 	got := tx.Allowed()
 	if got != want || got && tx.Wait.Microseconds() != wait {

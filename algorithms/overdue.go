@@ -1,6 +1,6 @@
 package algorithms
 
-import "github.com/seed83679106/weir"
+import "github.com/seed83679106/weir/quota"
 
 // A debt is overdue if it is more than the limit holds. A larger limit of the same name has
 // written it: the limit of another tier, or the same limit before a change.
@@ -33,7 +33,7 @@ import "github.com/seed83679106/weir"
 // overdue returns the whole debt at an instant that is not before s.At, in ticks of the limit
 // that has written the debt. If a unit is worth the same number of ticks under both limits, the
 // debt drains in ticks, and otherwise in whole units.
-func (m meter) overdue(s *weir.State, at int64) int64 {
+func (m meter) overdue(s *quota.State, at int64) int64 {
 	debt, drained := min(s.A, mostOwed), m.drained(at-s.At)
 	if s.B == m.unit {
 		return max(0, debt-drained)
@@ -46,7 +46,7 @@ func (m meter) overdue(s *weir.State, at int64) int64 {
 
 // stepOver is meter.step for an overdue debt. seen is the part of the debt that the limit
 // counts.
-func (m meter) stepOver(s *weir.State, d *weir.Decision, seen, now, at, cost int64) {
+func (m meter) stepOver(s *quota.State, d *quota.Decision, seen, now, at, cost int64) {
 	switch {
 	case cost > m.size:
 		m.viewOver(s, at).decide(d, now, at, never, false)
@@ -65,7 +65,7 @@ func (m meter) stepOver(s *weir.State, d *weir.Decision, seen, now, at, cost int
 }
 
 // viewOver returns the view of a state whose debt may be overdue.
-func (m meter) viewOver(s *weir.State, at int64) view {
+func (m meter) viewOver(s *quota.State, at int64) view {
 	seen, over := m.debt(s, at)
 	v := m.view(seen)
 	if over {
@@ -77,29 +77,29 @@ func (m meter) viewOver(s *weir.State, at int64) view {
 // charged returns the state after a charge on top of an overdue debt. The parameter at is
 // when the charge is spent. If the whole debt has drained by then, only the charge is
 // owed.
-func (m meter) charged(s *weir.State, at, cost int64) weir.State {
+func (m meter) charged(s *quota.State, at, cost int64) quota.State {
 	debt := m.overdue(s, at)
 	if debt == 0 {
-		return weir.State{At: at, A: cost * m.unit, B: m.unit}
+		return quota.State{At: at, A: cost * m.unit, B: m.unit}
 	}
-	return weir.State{At: at, A: debt + cost*s.B, B: s.B}
+	return quota.State{At: at, A: debt + cost*s.B, B: s.B}
 }
 
 // refunded returns the state after n units of an overdue debt were given back.
-func (m meter) refunded(s weir.State, now, n int64) weir.State {
+func (m meter) refunded(s quota.State, now, n int64) quota.State {
 	switch debt := min(s.A, mostOwed); {
 	case n < ceilDiv(debt, s.B):
-		return weir.State{At: s.At, A: debt - n*s.B, B: s.B, C: max(0, s.C-n*s.B)}
+		return quota.State{At: s.At, A: debt - n*s.B, B: s.B, C: max(0, s.C-n*s.B)}
 	case s.At <= now:
-		return weir.State{}
+		return quota.State{}
 	}
-	return weir.State{At: s.At, B: m.unit}
+	return quota.State{At: s.At, B: m.unit}
 }
 
 // cancelOver gives back n units that were to be spent at one instant, the parameter at. If
 // they were not the last charge, some of them may have drained, and other limits may have
 // drained them faster than this limit. They then reduce only what was forced.
-func (m meter) cancelOver(s weir.State, now, at, n, drained int64) weir.State {
+func (m meter) cancelOver(s quota.State, now, at, n, drained int64) quota.State {
 	if at < s.At {
 		n = min(n-ceilDiv(drained, m.unit), s.C/s.B)
 	}

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A call is a step of a published example: n charges of one unit at one instant, and what
@@ -25,7 +25,7 @@ func TestPublished(t *testing.T) {
 	hour := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	tests := []struct {
 		name  string
-		limit weir.Limit
+		limit quota.Limit
 		calls []call
 	}{
 		{"GCRA, 10 per 60 s: 10 at once, then one each 6 s", algorithms.GCRA(10, time.Minute), []call{
@@ -92,8 +92,8 @@ func TestPublished(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			states := make([]weir.State, 1)
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: test.limit}}}
+			states := make([]quota.State, 1)
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: test.limit}}}
 			for _, c := range test.calls {
 				now := hour.Add(c.at).UnixMicro()
 				pass := 0
@@ -122,8 +122,8 @@ func TestPublishedTwoLimits(t *testing.T) {
 	const start = 1_700_000_000_000_000
 	minute := algorithms.SlidingLog(20, time.Minute).Named("1m")
 	burst := algorithms.SlidingLog(5, 3*time.Second).Named("3s")
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: minute, Cost: 1}, {Limit: burst, Cost: 1}}}
-	states := make([]weir.State, 2)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: minute, Cost: 1}, {Limit: burst, Cost: 1}}}
+	states := make([]quota.State, 2)
 	tests := []struct {
 		at          time.Duration
 		allowed     bool
@@ -185,22 +185,22 @@ func TestRatesAreExact(t *testing.T) {
 		{1_000_000, 2, 1, 24 * time.Hour, 21_600, 250_000 + 2},
 	}
 	for _, test := range tests {
-		for _, l := range []weir.Limit{
+		for _, l := range []quota.Limit{
 			algorithms.GCRA(test.quota, test.period).WithBurst(test.burst),
 			algorithms.TokenBucket(test.burst, test.quota, test.period),
 			algorithms.LeakyBucket(test.burst, test.quota, test.period),
 		} {
 			const start = 1_700_000_000_000_000
 			now, end := int64(start), start+test.seconds*1_000_000
-			var s weir.State
-			var d weir.Decision
+			var s quota.State
+			var d quota.Decision
 			var got int64
 			for now <= end {
 				if s, d = l.Algorithm.Take(s, &l, now, test.cost); d.Allowed {
 					got += test.cost
 					continue
 				}
-				if d.RetryAfter <= 0 || d.RetryAfter == weir.Never {
+				if d.RetryAfter <= 0 || d.RetryAfter == quota.Never {
 					t.Fatalf("%v: a charge of %d is refused without a RetryAfter: %+v", l, test.cost, d)
 				}
 				now += d.RetryAfter.Microseconds()

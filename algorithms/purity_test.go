@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 type stepper interface {
-	Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64)
+	Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64)
 }
 
 // TestPurity takes from one state several times, as a store does to explain a refusal or to
@@ -23,7 +23,7 @@ func TestPurity(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 8))
 	for range 300 {
 		for _, l := range everyAlgorithm(12, 12, time.Minute) {
-			var s weir.State
+			var s quota.State
 			now := int64(1_700_000_000_000_000)
 			for range 20 {
 				keep := 1 + r.Int64N(3)
@@ -43,7 +43,7 @@ func TestPurity(t *testing.T) {
 
 // checkPure fails the test unless Take of a state, Take of a copy and Step give the same
 // results, and the state is unchanged.
-func checkPure(t *testing.T, seed uint64, l weir.Limit, s weir.State, now, cost int64) {
+func checkPure(t *testing.T, seed uint64, l quota.Limit, s quota.State, now, cost int64) {
 	t.Helper()
 	was := clone(s)
 	got, gotDecision := l.Algorithm.Take(s, &l, now, cost)
@@ -51,7 +51,7 @@ func checkPure(t *testing.T, seed uint64, l weir.Limit, s weir.State, now, cost 
 	if !same(got, want) || gotDecision != wantDecision {
 		t.Fatalf("seed %d: %v: a charge of %d of the state %+v: got %+v, %+v; of a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
 	}
-	stepped, d := s, weir.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
+	stepped, d := s, quota.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
 	if l.Algorithm.(stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
 		t.Fatalf("seed %d: %v: a charge of %d of the state %+v: Step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
 	}
@@ -60,7 +60,7 @@ func checkPure(t *testing.T, seed uint64, l weir.Limit, s weir.State, now, cost 
 	}
 }
 
-func same(a, b weir.State) bool {
+func same(a, b quota.State) bool {
 	return a.At == b.At && a.A == b.A && a.B == b.B && len(a.Log) == len(b.Log) && (len(a.Log) == 0 || reflect.DeepEqual(a.Log, b.Log))
 }
 
@@ -69,7 +69,7 @@ func same(a, b weir.State) bool {
 func TestLogOfManyUnits(t *testing.T) {
 	const half = 1 << 49
 	l := algorithms.SlidingLog(2*half, time.Second)
-	var s weir.State
+	var s quota.State
 	for i := range int64(100) {
 		next, d := l.Algorithm.Take(s, &l, 1_700_000_000_000_000+i*600_000, half)
 		s = next
@@ -93,7 +93,7 @@ func TestTakeAllocates(t *testing.T) {
 	berlin := mustLoad(t, "Europe/Berlin")
 	limits := append(everyAlgorithm(1000, 1000, time.Second), algorithms.Calendar(1000, algorithms.Day, berlin))
 	for _, l := range limits {
-		s, now := weir.State{}, int64(1_700_000_000_000_000)
+		s, now := quota.State{}, int64(1_700_000_000_000_000)
 		for i := range int64(2000) { // fills the log
 			s, _ = l.Algorithm.Take(s, &l, now+i*1000, 1)
 		}
@@ -111,11 +111,11 @@ func TestTakeAllocates(t *testing.T) {
 		}
 	}
 	for _, l := range all(10, 10, time.Minute) {
-		q, ok := l.Algorithm.(weir.Queuer)
+		q, ok := l.Algorithm.(quota.Queuer)
 		if !ok {
 			continue
 		}
-		s, now := weir.State{}, int64(1_700_000_000_000_000)
+		s, now := quota.State{}, int64(1_700_000_000_000_000)
 		if n := testing.AllocsPerRun(1000, func() {
 			s, _, _ = q.Queue(s, &l, now, now, 1)
 			now += 3_000_000

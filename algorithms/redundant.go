@@ -5,7 +5,7 @@ import (
 	"math/big"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Redundant reports whether the limit l never refuses a unit that another limit of the same
@@ -16,28 +16,28 @@ import (
 // not return true for any other limit. A leaky bucket is never redundant, because it spaces
 // requests that wait, and neither are requests in flight.
 
-func (gcra) Redundant(l, other *weir.Limit) bool        { return slackens(l, other) }
-func (tokenBucket) Redundant(l, other *weir.Limit) bool { return slackens(l, other) }
+func (gcra) Redundant(l, other *quota.Limit) bool        { return slackens(l, other) }
+func (tokenBucket) Redundant(l, other *quota.Limit) bool { return slackens(l, other) }
 
-func (fixedWindow) Redundant(l, other *weir.Limit) bool {
+func (fixedWindow) Redundant(l, other *quota.Limit) bool {
 	_, aligned := other.Algorithm.(fixedWindow)
 	aligned = aligned && (l.Period%other.Period == 0 || other.Period%l.Period == 0)
 	return most(other, l.Period, aligned) <= l.Quota
 }
 
-func (slidingLog) Redundant(l, other *weir.Limit) bool {
+func (slidingLog) Redundant(l, other *quota.Limit) bool {
 	return most(other, l.Period, false) <= l.Quota
 }
 
-func (inFlight) Redundant(_, _ *weir.Limit) bool { return false }
+func (inFlight) Redundant(_, _ *quota.Limit) bool { return false }
 
-func (anchoredWindow) Redundant(l, other *weir.Limit) bool {
+func (anchoredWindow) Redundant(l, other *quota.Limit) bool {
 	return smaller(l, other) || most(other, l.Period, false) <= l.Quota // windows of the same period begin together
 }
 
-func (slidingWindow) Redundant(l, other *weir.Limit) bool { return smaller(l, other) }
+func (slidingWindow) Redundant(l, other *quota.Limit) bool { return smaller(l, other) }
 
-func (c calendar) Redundant(l, other *weir.Limit) bool {
+func (c calendar) Redundant(l, other *quota.Limit) bool {
 	if o, ok := other.Algorithm.(calendar); ok {
 		return c.location.String() == o.location.String() && windowsIn[c.unit][o.unit]*other.Quota <= l.Quota
 	}
@@ -45,17 +45,17 @@ func (c calendar) Redundant(l, other *weir.Limit) bool {
 }
 
 // smaller reports whether other is l with the same or a smaller quota.
-func smaller(l, other *weir.Limit) bool {
+func smaller(l, other *quota.Limit) bool {
 	return l.Algorithm == other.Algorithm && l.Period == other.Period && other.Quota <= l.Quota
 }
 
 // slackens reports whether other is a meter that is no larger than the meter l, and is
 // refilled no faster.
-func slackens(l, other *weir.Limit) bool {
+func slackens(l, other *quota.Limit) bool {
 	return isMeter(other) && other.Capacity() <= l.Capacity() && rate(other).Cmp(rate(l)) <= 0
 }
 
-func isMeter(l *weir.Limit) bool {
+func isMeter(l *quota.Limit) bool {
 	switch l.Algorithm.(type) {
 	case gcra, tokenBucket, leakyBucket:
 		return true
@@ -64,13 +64,13 @@ func isMeter(l *weir.Limit) bool {
 }
 
 // rate returns how many units the limit admits per nanosecond in the long run.
-func rate(l *weir.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
+func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
 // most returns an upper bound of the units that the limit admits in any interval of length w:
 // the worst case in docs/algorithms.md, for w rounded up to whole periods. The parameter
 // aligned says that the interval consists of whole windows of the limit, or lies within one
 // window.
-func most(l *weir.Limit, w time.Duration, aligned bool) int64 {
+func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	if periods > math.MaxInt64/4/l.Quota {
 		return math.MaxInt64 // the product could overflow
@@ -91,7 +91,7 @@ func most(l *weir.Limit, w time.Duration, aligned bool) int64 {
 
 // longest returns the length of the longest window of a calendar. A zone's clock may be set
 // back by up to 26 hours: clocks are from 12 hours behind UTC to 14 ahead of it.
-func (c calendar) longest(l *weir.Limit) time.Duration {
+func (c calendar) longest(l *quota.Limit) time.Duration {
 	w := l.Period
 	if c.unit == Month {
 		w = 31 * 24 * time.Hour

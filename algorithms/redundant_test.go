@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/counters"
+	"github.com/seed83679106/weir/quota"
 )
 
-func redundant(a, b weir.Limit) bool {
+func redundant(a, b quota.Limit) bool {
 	r, ok := a.Algorithm.(interface {
-		Redundant(l, other *weir.Limit) bool
+		Redundant(l, other *quota.Limit) bool
 	})
 	return ok && r.Redundant(&a, &b)
 }
@@ -43,14 +43,14 @@ func TestRedundantRefusesNothing(t *testing.T) {
 	}
 }
 
-func smallLimit(rnd *rand.Rand) weir.Limit {
+func smallLimit(rnd *rand.Rand) quota.Limit {
 	l := counters.All[rnd.IntN(len(counters.All))]
 	period := 1 + rnd.Int64N(6)
 	l.Period = time.Duration(period) * time.Microsecond
 	l.Quota = 1 + rnd.Int64N(min(4, period)) // at most one unit per µs
 	l.Burst = 0
 	if _, meter := l.Algorithm.(interface {
-		Meter(*weir.Limit) (unit, rate, full int64)
+		Meter(*quota.Limit) (unit, rate, full int64)
 	}); meter && rnd.IntN(2) == 0 {
 		l.Burst = 1 + rnd.Int64N(5)
 	}
@@ -59,10 +59,10 @@ func smallLimit(rnd *rand.Rand) weir.Limit {
 
 // refused asks for units at random instants and reports whether the limit a refuses a unit
 // that the limit b admits.
-func refused(rnd *rand.Rand, a, b weir.Limit) bool {
+func refused(rnd *rand.Rand, a, b quota.Limit) bool {
 	const start = 60 << 20 // a window of every small period begins here
 	often := rnd.Float64()
-	var ofA, ofB weir.State
+	var ofA, ofB quota.State
 	for at := int64(start); at < start+100; at++ {
 		for range 8 {
 			if rnd.Float64() > often {
@@ -87,20 +87,20 @@ func TestRedundant(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := func(quota int64, period time.Duration) weir.Limit {
-		return algorithms.SlidingLog(quota, period)
+	log := func(units int64, period time.Duration) quota.Limit {
+		return algorithms.SlidingLog(units, period)
 	}
-	gcra := func(quota int64, period time.Duration, burst int64) weir.Limit {
-		return algorithms.GCRA(quota, period).WithBurst(burst)
+	gcra := func(units int64, period time.Duration, burst int64) quota.Limit {
+		return algorithms.GCRA(units, period).WithBurst(burst)
 	}
-	fixed := func(quota int64, period time.Duration) weir.Limit {
-		return algorithms.FixedWindow(quota, period)
+	fixed := func(units int64, period time.Duration) quota.Limit {
+		return algorithms.FixedWindow(units, period)
 	}
-	per := func(quota int64, unit algorithms.Unit, loc *time.Location) weir.Limit {
-		return algorithms.Calendar(quota, unit, loc)
+	per := func(units int64, unit algorithms.Unit, loc *time.Location) quota.Limit {
+		return algorithms.Calendar(units, unit, loc)
 	}
 	for _, tt := range []struct {
-		a, b weir.Limit
+		a, b quota.Limit
 		want bool
 	}{
 		{log(600, 600*time.Second), log(10, 10*time.Second), true},

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestReservations mixes charges that wait, charges that do not wait, and cancellations. The
@@ -50,21 +50,21 @@ type booking struct {
 	seed    uint64
 	cancels bool // whether some charges are cancelled
 	now     int64
-	states  []weir.State
-	active  history            // the charges that were not cancelled
-	turns   []weir.Transaction // the transactions of these charges
+	states  []quota.State
+	active  history             // the charges that were not cancelled
+	turns   []quota.Transaction // the transactions of these charges
 	log     []string
 }
 
 func newBooking(t *testing.T, r *rand.Rand, seed uint64) *booking {
 	return &booking{T: t, key: newKey(randomLimit(r)), r: r, seed: seed, cancels: r.IntN(3) > 0,
-		now: 1_700_000_000_000_000 + r.Int64N(1e12), states: make([]weir.State, 1)}
+		now: 1_700_000_000_000_000 + r.Int64N(1e12), states: make([]quota.State, 1)}
 }
 
 // cancel cancels the i-th charge, and reports whether the state changes.
 func (b *booking) cancel(i int) (freed bool) {
 	gone := b.active[i]
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: -gone.n, Spent: gone.at}}, Undo: b.turns[i].Undo}
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: -gone.n, Spent: gone.at}}, Undo: b.turns[i].Undo}
 	if b.r.IntN(4) == 0 {
 		tx.Undo = nil // the algorithm must cancel without the earlier state
 	}
@@ -82,7 +82,7 @@ func (b *booking) charge() {
 	if r.IntN(2) == 0 {
 		cost += r.Int64N(b.burst)
 	}
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: cost}}, Within: time.Duration(r.Int64N(4*b.period)) * time.Microsecond}
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: cost}}, Within: time.Duration(r.Int64N(4*b.period)) * time.Microsecond}
 	if r.IntN(5) == 0 {
 		tx.Delay = time.Duration(r.Int64N(1 + int64(tx.Within)))
 	}
@@ -131,22 +131,22 @@ func (h history) after(now int64) (indexes []int) {
 // instant of that reservation. If a reservation in the middle is cancelled, the next charge
 // goes after all others.
 func TestCancelFreesTheSlot(t *testing.T) {
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.GCRA(1, time.Second), algorithms.TokenBucket(1, 1, time.Second), algorithms.LeakyBucket(9, 1, time.Second),
 		algorithms.FixedWindow(1, time.Second), algorithms.AnchoredWindow(1, time.Second), algorithms.SlidingWindow(1, time.Second),
 		algorithms.SlidingLog(1, time.Second), algorithms.Calendar(1, algorithms.Day, nil),
 	} {
-		states := make([]weir.State, 1)
+		states := make([]quota.State, 1)
 		now := int64(1_700_000_000_000_000)
 		reserve := func() int64 {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit, Cost: 1}}, Within: 1000 * time.Hour}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: limit, Cost: 1}}, Within: 1000 * time.Hour}
 			if !tx.Decide(now, states) {
 				t.Fatalf("%v: a charge that may wait is refused: %+v", limit, tx.Decisions)
 			}
 			return tx.Decisions[0].At
 		}
 		cancel := func(at int64) {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: limit, Cost: -1, Spent: at}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: limit, Cost: -1, Spent: at}}}
 			tx.Decide(now, states)
 		}
 		reserve()
@@ -173,16 +173,16 @@ func TestCancelRestores(t *testing.T) {
 	for range 4000 {
 		k := newKey(randomLimit(r))
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
-		states := make([]weir.State, 1)
+		states := make([]quota.State, 1)
 		for range r.IntN(12) { // some history
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(r.IntN(2)*r.IntN(int(k.period))) * time.Microsecond}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(r.IntN(2)*r.IntN(int(k.period))) * time.Microsecond}
 			tx.Decide(now, states)
 			now += []int64{0, 1, r.Int64N(k.period/k.quota + 2), r.Int64N(k.period + 1)}[r.IntN(4)]
 		}
-		var line []weir.Transaction
-		var before []weir.State
+		var line []quota.Transaction
+		var before []quota.State
 		for range 1 + r.IntN(6) {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(8*k.period) * time.Microsecond}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(8*k.period) * time.Microsecond}
 			tx.Delay = tx.Within / 16 * time.Duration(r.IntN(3))
 			s := states[0]
 			switch {
@@ -195,7 +195,7 @@ func TestCancelRestores(t *testing.T) {
 			now += r.Int64N(3)
 		}
 		for i := len(line) - 1; i >= 0; i-- {
-			back := weir.Transaction{Charges: line[i].Charges, Undo: line[i].Undo}
+			back := quota.Transaction{Charges: line[i].Charges, Undo: line[i].Undo}
 			back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, line[i].Decisions[0].At
 			now += r.Int64N(3)
 			back.Decide(now, states)
@@ -225,7 +225,7 @@ func TestCancelHoldsUpNobody(t *testing.T) {
 	for range 5000 {
 		b := newBooking(t, r, seed)
 		for range r.IntN(8) {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: 1 + r.Int64N(b.burst)}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: 1 + r.Int64N(b.burst)}}}
 			tx.Decide(b.now, b.states)
 			b.now += []int64{0, 1, r.Int64N(b.period/b.quota + 2), r.Int64N(b.period + 1)}[r.IntN(4)]
 		}
@@ -252,10 +252,10 @@ func TestCancelHoldsUpNobody(t *testing.T) {
 }
 
 // line returns up to six charges that wait.
-func (b *booking) line() (line []weir.Transaction) {
+func (b *booking) line() (line []quota.Transaction) {
 	r := b.r
 	for range 1 + r.IntN(6) {
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: 1 + r.Int64N(b.burst)}}, Within: time.Duration(8*b.period) * time.Microsecond}
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: 1 + r.Int64N(b.burst)}}, Within: time.Duration(8*b.period) * time.Microsecond}
 		if r.IntN(3) == 0 {
 			tx.Delay = tx.Within / 16 * time.Duration(r.IntN(3))
 		}
@@ -269,8 +269,8 @@ func (b *booking) line() (line []weir.Transaction) {
 }
 
 // giveBack cancels a reserved charge.
-func (b *booking) giveBack(tx *weir.Transaction) {
-	back := weir.Transaction{Charges: []weir.Charge{tx.Charges[0]}, Undo: tx.Undo}
+func (b *booking) giveBack(tx *quota.Transaction) {
+	back := quota.Transaction{Charges: []quota.Charge{tx.Charges[0]}, Undo: tx.Undo}
 	back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, tx.Decisions[0].At
 	before := b.states[0]
 	back.Decide(b.now, b.states)
@@ -279,11 +279,11 @@ func (b *booking) giveBack(tx *weir.Transaction) {
 
 // checkNoLonger fails the test if a charge waits longer than it would if nothing had been
 // cancelled. The argument kept is the state without cancellations.
-func (b *booking) checkNoLonger(kept weir.State, cost int64, within time.Duration) {
+func (b *booking) checkNoLonger(kept quota.State, cost int64, within time.Duration) {
 	b.Helper()
-	wait := func(s weir.State) (d time.Duration, admitted bool) {
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: b.limit, Cost: cost}}, Within: within}
-		if tx.Decide(b.now, []weir.State{s}) {
+	wait := func(s quota.State) (d time.Duration, admitted bool) {
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: cost}}, Within: within}
+		if tx.Decide(b.now, []quota.State{s}) {
 			return tx.Wait, true
 		}
 		return tx.RetryAfter(), false

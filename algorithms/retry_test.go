@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestSwitchedRetryAfter: a refused charge is admitted when its RetryAfter is over, and
@@ -23,8 +23,8 @@ func TestSwitchedRetryAfter(t *testing.T) {
 	for n := range rounds.N(4000, 20_000) {
 		limits := switchedNumbers(r, n%8)
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e9)
-		states := make([]weir.State, 1)
-		var turns []weir.Transaction
+		states := make([]quota.State, 1)
+		var turns []quota.Transaction
 		for range 40 {
 			l := limits[r.IntN(len(limits))]
 			tx := randomCharge(r, l, &turns)
@@ -50,8 +50,8 @@ func TestSwitchedRetryAfter(t *testing.T) {
 
 // randomCharge returns a charge of l that may wait, that gives units back, or that cancels a
 // reservation.
-func randomCharge(r *rand.Rand, l weir.Limit, turns *[]weir.Transaction) weir.Transaction {
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1 + r.Int64N(l.Capacity())}}}
+func randomCharge(r *rand.Rand, l quota.Limit, turns *[]quota.Transaction) quota.Transaction {
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: 1 + r.Int64N(l.Capacity())}}}
 	if r.IntN(3) == 0 {
 		tx.Within = time.Duration(r.Int64N(2*l.Period.Microseconds())) * time.Microsecond
 	}
@@ -69,10 +69,10 @@ func randomCharge(r *rand.Rand, l weir.Limit, turns *[]weir.Transaction) weir.Tr
 
 // checkRetryAfter makes a refused charge again, when its RetryAfter is over and at other
 // instants.
-func checkRetryAfter(r *rand.Rand, tx *weir.Transaction, s weir.State, now int64) error {
+func checkRetryAfter(r *rand.Rand, tx *quota.Transaction, s quota.State, now int64) error {
 	admitted := func(after int64) bool {
-		again := weir.Transaction{Charges: tx.Charges, Within: tx.Within}
-		return again.Decide(now+after, []weir.State{clone(s)})
+		again := quota.Transaction{Charges: tx.Charges, Within: tx.Within}
+		return again.Decide(now+after, []quota.State{clone(s)})
 	}
 	retry, cost := tx.RetryAfter().Microseconds(), tx.Charges[0].Cost
 	for _, after := range []int64{0, r.Int64N(3 * tx.Charges[0].Limit.Period.Microseconds())} {
@@ -89,15 +89,15 @@ func checkRetryAfter(r *rand.Rand, tx *weir.Transaction, s weir.State, now int64
 }
 
 // switchedNumbers returns limits of one algorithm with random numbers.
-func switchedNumbers(r *rand.Rand, kind int) (limits []weir.Limit) {
+func switchedNumbers(r *rand.Rand, kind int) (limits []quota.Limit) {
 	period := 2 + r.Int64N(60)
 	for range 2 + r.IntN(2) {
-		quota := []int64{1, 1 + r.Int64N(12), 1 + r.Int64N(100)}[r.IntN(3)]
+		units := []int64{1, 1 + r.Int64N(12), 1 + r.Int64N(100)}[r.IntN(3)]
 		if kind == 7 {
-			limits = append(limits, algorithms.Calendar(quota, []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month}[r.IntN(3)], nil))
+			limits = append(limits, algorithms.Calendar(units, []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month}[r.IntN(3)], nil))
 			continue
 		}
-		limits = append(limits, all(quota, 1+r.Int64N(2*quota), time.Duration(period)*time.Microsecond)[kind])
+		limits = append(limits, all(units, 1+r.Int64N(2*units), time.Duration(period)*time.Microsecond)[kind])
 		period = []int64{period, period + 1 + r.Int64N(period), period * (2 + r.Int64N(4))}[r.IntN(3)]
 	}
 	return limits

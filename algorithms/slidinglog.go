@@ -5,33 +5,33 @@ import (
 	"sort"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
-// SlidingLog remembers when each unit was spent and allows quota units in any span of one
+// SlidingLog remembers when each unit was spent and allows n units in any span of one
 // period, exactly: never more, and never less. In memory this costs 16 to 32 bytes for each
 // charge of the last period. If a key is charged under limits of one name whose periods
 // differ, the log keeps the charges of the longest period, until the key has spent nothing
 // for that long.
 //
 // A state holds the log, and how many units came before it (A).
-func SlidingLog(quota int64, period time.Duration) weir.Limit {
-	return weir.Limit{Algorithm: slidingLog{}, Quota: quota, Period: period}
+func SlidingLog(n int64, period time.Duration) quota.Limit {
+	return quota.Limit{Algorithm: slidingLog{}, Quota: n, Period: period}
 }
 
 type slidingLog struct{}
 
-func (slidingLog) Name() string                 { return "sliding-log" }
-func (slidingLog) String() string               { return "sliding-log" }
-func (slidingLog) Validate(l *weir.Limit) error { return validateWindow(l) }
+func (slidingLog) Name() string                  { return "sliding-log" }
+func (slidingLog) String() string                { return "sliding-log" }
+func (slidingLog) Validate(l *quota.Limit) error { return validateWindow(l) }
 
-func (g slidingLog) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+func (g slidingLog) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	g.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
 // Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
-func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	var g spentLog
 	g.read(s, l, at)
@@ -49,13 +49,13 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 			g.view().decide(d, now, at, g.wait(cost), false)
 			return
 		}
-		if g.base > weir.MaxTicks {
+		if g.base > quota.MaxTicks {
 			g.rebase()
 			sum = g.sum() + cost
 		}
 		// Append an entry even if the last one has the same instant. Entries are never
 		// changed, because an earlier state that shares their memory may still be in use.
-		s.Log = append(g.marks, weir.LogEntry{At: at, Sum: sum})
+		s.Log = append(g.marks, quota.LogEntry{At: at, Sum: sum})
 		s.At, s.A, s.B, s.Until = at, g.base, 0, at+g.period // faster than to copy a State
 		// g.view would compute the same. The next unit is free when the oldest entry leaves.
 		v := view{remaining: g.quota - (sum - g.base), next: s.Log[0].At + g.period - at, reset: g.period}
@@ -69,12 +69,12 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 		var all spentLog
 		all.read(s, l, now)
 		all.giveBack(n)
-		*s = weir.State{At: at, A: all.base, Log: all.marks}
+		*s = quota.State{At: at, A: all.base, Log: all.marks}
 		if n := len(all.marks); n > 0 {
 			// Not at + period: the newest entry may be older than the instant at.
 			s.Until = all.marks[n-1].At + g.period
 		} else if at == now {
-			*s = weir.State{}
+			*s = quota.State{}
 		}
 	}
 	g.view().decide(d, now, at, 0, true)
@@ -82,7 +82,7 @@ func (slidingLog) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost
 
 // keepFor returns how many µs units are kept: the period, or a longer period if a limit of
 // that period has written the state.
-func keepFor(s *weir.State, period, at int64) int64 {
+func keepFor(s *quota.State, period, at int64) int64 {
 	if n := len(s.Log); n > 0 && at < s.Until {
 		return max(period, s.Until-s.Log[n-1].At)
 	}
@@ -91,7 +91,7 @@ func keepFor(s *weir.State, period, at int64) int64 {
 
 // stepMixed decides a charge of a log whose units another limit needs for keep µs, which
 // is longer than this limit's period.
-func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost int64) {
+func (g *spentLog) stepMixed(s *quota.State, d *quota.Decision, keep, now, cost int64) {
 	at, reset := g.at, s.Until-g.at
 	retry := int64(0)
 	switch {
@@ -102,11 +102,11 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 			break
 		}
 		all := logSince(s, at-keep)
-		if all.base > weir.MaxTicks {
+		if all.base > quota.MaxTicks {
 			all.rebase()
 		}
-		all.marks = append(all.marks, weir.LogEntry{At: at, Sum: all.sum() + cost})
-		*s = weir.State{At: at, A: all.base, Log: all.marks, Until: at + keep}
+		all.marks = append(all.marks, quota.LogEntry{At: at, Sum: all.sum() + cost})
+		*s = quota.State{At: at, A: all.base, Log: all.marks, Until: at + keep}
 		g.base, g.marks, reset = all.base, all.marks, keep
 		g.drop(at - g.period)
 	case cost < 0:
@@ -120,7 +120,7 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 			*s, reset = unspent(0, now, at), 0
 			break
 		}
-		*s = weir.State{At: at, A: all.base, Log: all.marks, Until: all.marks[len(all.marks)-1].At + keep}
+		*s = quota.State{At: at, A: all.base, Log: all.marks, Until: all.marks[len(all.marks)-1].At + keep}
 		reset = max(0, s.Until-at)
 	}
 	v := g.view()
@@ -132,7 +132,7 @@ func (g *spentLog) stepMixed(s *weir.State, d *weir.Decision, keep, now, cost in
 // at. For a charge that waits, weir calls Reserve instead of Take. Reserve keeps the
 // units that will have left the window by then, because they still count if the
 // reservation is cancelled.
-func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (next weir.State, d weir.Decision) {
+func (g slidingLog) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, d quota.Decision) {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	next, d = g.Take(s, l, at, cost)
 	if old := logSince(&s, now-keep); d.Allowed && next.A > old.base {
@@ -145,11 +145,11 @@ func (g slidingLog) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (n
 	return next, d
 }
 
-// Cancel implements weir.Canceler.
-func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+// Cancel implements quota.Canceler.
+func (slidingLog) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	g := logSince(&s, now-keep)
-	var kept []weir.LogEntry
+	var kept []quota.LogEntry
 	gone, before := int64(0), g.base
 	for _, m := range g.marks {
 		units := m.Sum - before
@@ -159,7 +159,7 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 			n, gone, units = n-k, gone+k, units-k
 		}
 		if units > 0 {
-			kept = append(kept, weir.LogEntry{At: m.At, Sum: m.Sum - gone})
+			kept = append(kept, quota.LogEntry{At: m.At, Sum: m.Sum - gone})
 		}
 	}
 	if gone == 0 {
@@ -169,7 +169,7 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 	if len(kept) == 0 {
 		return unspent(0, now, max(now, s.At))
 	}
-	return weir.State{At: s.At, A: g.base, Log: kept, Until: kept[len(kept)-1].At + keep}
+	return quota.State{At: s.At, A: g.base, Log: kept, Until: kept[len(kept)-1].At + keep}
 }
 
 // A spentLog is a log as of one instant, without the units that have left the window by
@@ -177,19 +177,19 @@ func (slidingLog) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.Sta
 type spentLog struct {
 	quota, period int64
 	at            int64
-	marks         []weir.LogEntry
+	marks         []quota.LogEntry
 	base          int64 // units before the first mark
 }
 
 // read makes g the log of s under the limit l, as of the instant at.
-func (g *spentLog) read(s *weir.State, l *weir.Limit, at int64) {
+func (g *spentLog) read(s *quota.State, l *quota.Limit, at int64) {
 	g.quota, g.period, g.at = l.Quota, int64(l.Period)/microsecond, at
 	g.marks, g.base = s.Log, s.A
 	g.drop(at - g.period)
 }
 
 // logSince returns the log of s without the entries up to and including a given instant.
-func logSince(s *weir.State, old int64) spentLog {
+func logSince(s *quota.State, old int64) spentLog {
 	g := spentLog{marks: s.Log, base: s.A}
 	g.drop(old)
 	return g
@@ -243,9 +243,9 @@ func (g *spentLog) view() view {
 // rebase counts from the first mark again, so that sums stay below 2^53 in a log that is
 // never empty. It copies the log, but only once in 2^50 units.
 func (g *spentLog) rebase() {
-	marks := make([]weir.LogEntry, len(g.marks), len(g.marks)+1)
+	marks := make([]quota.LogEntry, len(g.marks), len(g.marks)+1)
 	for i, m := range g.marks {
-		marks[i] = weir.LogEntry{At: m.At, Sum: m.Sum - g.base}
+		marks[i] = quota.LogEntry{At: m.At, Sum: m.Sum - g.base}
 	}
 	g.marks, g.base = marks, 0
 }
@@ -266,7 +266,7 @@ func (g *spentLog) giveBack(n int64) {
 		if g.marks[last].Sum > sum {
 			// Some units of the entry stay. Append a new entry, because entries are never
 			// changed.
-			g.marks = append(g.marks[:last:last], weir.LogEntry{At: g.marks[last].At, Sum: sum})
+			g.marks = append(g.marks[:last:last], quota.LogEntry{At: g.marks[last].At, Sum: sum})
 		}
 		return
 	}

@@ -3,17 +3,17 @@ package algorithms
 import (
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // SlidingWindow estimates how many units were spent in the last period. The estimate is
 // the units of the current window plus a share of the units of the previous window. If
 // the last period still covers a quarter of the previous window, the share is a quarter.
-// SlidingWindow allows a charge if the estimate with the charge is at most quota. The
+// SlidingWindow allows a charge if the estimate with the charge is at most n. The
 // estimate is right if the units of the previous window were spent evenly. If not,
-// SlidingWindow admits at most 2·quota − 1 units in a span of one period, (t − period, t].
-// In a shorter span it admits less: at most 1.5·quota in half a period, and 1.1·quota in a
-// tenth of a period. FixedWindow may admit 2·quota within two microseconds.
+// SlidingWindow admits at most 2·n − 1 units in a span of one period, (t − period, t].
+// In a shorter span it admits less: at most 1.5·n in half a period, and 1.1·n in a
+// tenth of a period. FixedWindow may admit 2·n within two microseconds.
 //
 // It is the approximation that Cloudflare describes in "How we built rate limiting
 // capable of scaling to millions of domains" (2017), but SlidingWindow does not round the
@@ -21,23 +21,23 @@ import (
 //
 // A state holds the units of the window that contains At (A) and of the previous window
 // (B).
-func SlidingWindow(quota int64, period time.Duration) weir.Limit {
-	return weir.Limit{Algorithm: slidingWindow{}, Quota: quota, Period: period}
+func SlidingWindow(n int64, period time.Duration) quota.Limit {
+	return quota.Limit{Algorithm: slidingWindow{}, Quota: n, Period: period}
 }
 
 type slidingWindow struct{}
 
-func (slidingWindow) Name() string                 { return "sliding-window" }
-func (slidingWindow) String() string               { return "sliding-window" }
-func (slidingWindow) Validate(l *weir.Limit) error { return validateWindow(l) }
+func (slidingWindow) Name() string                  { return "sliding-window" }
+func (slidingWindow) String() string                { return "sliding-window" }
+func (slidingWindow) Validate(l *quota.Limit) error { return validateWindow(l) }
 
-func (w slidingWindow) Take(s weir.State, l *weir.Limit, now, cost int64) (_ weir.State, d weir.Decision) {
+func (w slidingWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	w.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
 // Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
-func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, cost int64) {
+func (slidingWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	w := twoWindows{quota: l.Quota, period: int64(l.Period) / microsecond}
 	if w.load(s, at) {
@@ -55,15 +55,15 @@ func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, c
 			return
 		}
 		w.cur += cost
-		*s = weir.State{At: at, A: w.cur, B: w.prev}
+		*s = quota.State{At: at, A: w.cur, B: w.prev}
 	case cost < 0:
 		n := givenBack(cost)
 		newest := min(n, w.cur)
 		w.cur -= newest
 		w.prev = max(0, w.prev-(n-newest))
-		*s = weir.State{At: at, A: w.cur, B: w.prev}
+		*s = quota.State{At: at, A: w.cur, B: w.prev}
 		if w.cur == 0 && w.prev == 0 && at == now {
-			*s = weir.State{}
+			*s = quota.State{}
 		}
 	}
 	v := w.view()
@@ -74,7 +74,7 @@ func (slidingWindow) Step(s *weir.State, d *weir.Decision, l *weir.Limit, now, c
 }
 
 // stepMixed decides a charge of a state that was written under another period.
-func (w *twoWindows) stepMixed(s *weir.State, d *weir.Decision, now, at, cost int64) {
+func (w *twoWindows) stepMixed(s *quota.State, d *quota.Decision, now, at, cost int64) {
 	m := mixed{kept: s.A + s.B, period: w.period, until: max(s.Until, s.At+w.period)}
 	if m.step(s, d, w.quota, 0, max(s.Until, at-w.gone+2*w.period), now, at, cost); cost > 0 && d.Allowed {
 		if !w.load(s, at) {
@@ -83,8 +83,8 @@ func (w *twoWindows) stepMixed(s *weir.State, d *weir.Decision, now, at, cost in
 	}
 }
 
-// Cancel implements weir.Canceler.
-func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+// Cancel implements quota.Canceler.
+func (slidingWindow) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	period := int64(l.Period) / microsecond
 	w := twoWindows{quota: l.Quota, period: period}
 	if w.load(&s, max(now, s.At)) {
@@ -107,18 +107,18 @@ func (slidingWindow) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.
 		if prev > 0 {
 			until += period
 		}
-		return weir.State{At: start - 1, A: prev, B: l.Quota, Until: until}
+		return quota.State{At: start - 1, A: prev, B: l.Quota, Until: until}
 	case cur == 0 && prev == 0:
 		if s.At <= now {
-			return weir.State{}
+			return quota.State{}
 		}
-		return weir.State{At: s.At, Until: s.At}
+		return quota.State{At: s.At, Until: s.At}
 	}
 	until := start + period
 	if cur > 0 {
 		until += period
 	}
-	return weir.State{At: s.At, A: cur, B: prev, Until: until}
+	return quota.State{At: s.At, A: cur, B: prev, Until: until}
 }
 
 type twoWindows struct {
@@ -130,7 +130,7 @@ type twoWindows struct {
 // load reads the counters of s into w. mixed says that the counters were written under
 // another period and still count. The windows of these counters are unknown, so load sets
 // cur and prev to 0.
-func (w *twoWindows) load(s *weir.State, at int64) (mixed bool) {
+func (w *twoWindows) load(s *quota.State, at int64) (mixed bool) {
 	w.gone = at % w.period
 	start := at - w.gone
 	until := start // becomes the Until that a limit of this period would have written

@@ -7,25 +7,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A switcher charges one key under limits of one name whose numbers differ. Tiers do that,
 // and so do processes with an old and a new configuration.
 type switcher struct {
-	limits []weir.Limit
+	limits []quota.Limit
 	now    int64
-	state  []weir.State
+	state  []quota.State
 	spent  history
 }
 
-func newSwitcher(limits ...weir.Limit) *switcher {
-	return &switcher{limits: limits, now: 1_700_000_000_000_000, state: make([]weir.State, 1)}
+func newSwitcher(limits ...quota.Limit) *switcher {
+	return &switcher{limits: limits, now: 1_700_000_000_000_000, state: make([]quota.State, 1)}
 }
 
-func (s *switcher) decide(state weir.State, l weir.Limit, now, cost int64) weir.Decision {
+func (s *switcher) decide(state quota.State, l quota.Limit, now, cost int64) quota.Decision {
 	state.Log = slices.Clone(state.Log)
 	_, d := l.Algorithm.Take(state, &l, now, cost)
 	return d
@@ -48,13 +48,13 @@ func (s *switcher) charge(i int, cost int64) error {
 		return fmt.Errorf("%v: one more unit does not fit after NextAfter, %d µs, or fits a microsecond earlier", l, next)
 	}
 	d := s.decide(st, l, s.now, cost)
-	if retry := d.RetryAfter.Microseconds(); !d.Allowed && d.RetryAfter != weir.Never && (!fits(retry, cost) || fits(retry-1, cost)) {
+	if retry := d.RetryAfter.Microseconds(); !d.Allowed && d.RetryAfter != quota.Never && (!fits(retry, cost) || fits(retry-1, cost)) {
 		return fmt.Errorf("%v: RetryAfter %d µs; fits then: %v, one µs earlier: %v", l, retry, fits(retry, cost), fits(retry-1, cost))
 	}
 	if !d.Allowed {
 		return nil
 	}
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: cost}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: cost}}}
 	if !tx.Decide(s.now, s.state) {
 		return fmt.Errorf("%v: a charge that fits is refused", l)
 	}
@@ -124,7 +124,7 @@ func TestSwitchedTiersTogether(t *testing.T) {
 }
 
 // randomTiers returns limits of one algorithm. If alike is true, all have the same period.
-func randomTiers(r *rand.Rand, kind int, alike bool) (limits []weir.Limit) {
+func randomTiers(r *rand.Rand, kind int, alike bool) (limits []quota.Limit) {
 	period := func() time.Duration {
 		return []time.Duration{time.Second, time.Minute, time.Duration(1+r.Int64N(1000)) * time.Microsecond, 12 * time.Second, 24 * time.Hour}[r.IntN(5)]
 	}
@@ -134,9 +134,9 @@ func randomTiers(r *rand.Rand, kind int, alike bool) (limits []weir.Limit) {
 		if !alike {
 			p = period()
 		}
-		quota := []int64{1, 1 + r.Int64N(10), 1 + r.Int64N(1000), 600, 1_000_000}[r.IntN(5)]
-		burst := []int64{quota, 1, 1 + r.Int64N(3*quota)}[r.IntN(3)]
-		limits = append(limits, all(quota, burst, p)[kind])
+		units := []int64{1, 1 + r.Int64N(10), 1 + r.Int64N(1000), 600, 1_000_000}[r.IntN(5)]
+		burst := []int64{units, 1, 1 + r.Int64N(3*units)}[r.IntN(3)]
+		limits = append(limits, all(units, burst, p)[kind])
 	}
 	return limits
 }
@@ -201,10 +201,10 @@ func TestSwitchedWindows(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 10))
 	for range 3000 {
 		period := 10 + r.Int64N(100)
-		var limits []weir.Limit
+		var limits []quota.Limit
 		for range 2 + r.IntN(2) {
-			quota := 1 + r.Int64N(20)
-			limits = append(limits, algorithms.FixedWindow(quota, time.Duration(period)*time.Microsecond))
+			units := 1 + r.Int64N(20)
+			limits = append(limits, algorithms.FixedWindow(units, time.Duration(period)*time.Microsecond))
 			period *= 2 + r.Int64N(5) // each window lies in one window of the next limit
 		}
 		s := newSwitcher(limits...)
@@ -239,7 +239,7 @@ func (s *switcher) chargeSome(r *rand.Rand, i int) error {
 
 // switchedPeriods returns limits of one algorithm whose periods differ. The periods of
 // sliding windows differ by a factor of 2 or more: see mixed.go.
-func switchedPeriods(r *rand.Rand, kind int) (limits []weir.Limit) {
+func switchedPeriods(r *rand.Rand, kind int) (limits []quota.Limit) {
 	period := 10 + r.Int64N(60)
 	for range 2 + r.IntN(2) {
 		limits = append(limits, all(1+r.Int64N(12), 1, time.Duration(period)*time.Microsecond)[kind])
@@ -369,11 +369,11 @@ func (s *periodSwitcher) record(i, n int) error {
 func TestSwitchedNear(t *testing.T) {
 	for _, tt := range []nearCase{
 		{ // the 29 units of the previous window are forgotten
-			[]weir.Limit{algorithms.SlidingWindow(30, time.Minute), algorithms.SlidingWindow(2, 100*time.Second)},
+			[]quota.Limit{algorithms.SlidingWindow(30, time.Minute), algorithms.SlidingWindow(2, 100*time.Second)},
 			[][3]int64{{179, 0, 29}, {180, 0, 1}, {200, 1, 1}, {201, 0, 28}}, 58,
 		},
 		{
-			[]weir.Limit{algorithms.SlidingWindow(19, 12*time.Second), algorithms.SlidingWindow(2, 18*time.Second)},
+			[]quota.Limit{algorithms.SlidingWindow(19, 12*time.Second), algorithms.SlidingWindow(2, 18*time.Second)},
 			[][3]int64{{9, 0, 19}, {17, 0, 7}, {18, 1, -1}, {18, 0, 13}}, 38,
 		},
 	} {
@@ -388,7 +388,7 @@ func TestSwitchedNear(t *testing.T) {
 
 // A nearCase charges two sliding windows at given seconds.
 type nearCase struct {
-	limits []weir.Limit
+	limits []quota.Limit
 	steps  [][3]int64 // for each charge: the second, the index of the limit, and the units
 	want   int64      // the most units that the first limit admits in its period
 }
@@ -424,7 +424,7 @@ func (tt nearCase) run(t *testing.T) {
 // argument count is how many limits there are.
 func runNear(t *testing.T, r *rand.Rand, seed uint64, count int) {
 	t.Helper()
-	var limits []weir.Limit
+	var limits []quota.Limit
 	shortest := (2 + r.Int64N(10)) * (1 + r.Int64N(20))
 	for period := shortest; len(limits) < count; period += 1 + r.Int64N(max(1, 2*shortest-period-1)) {
 		limits = append(limits, algorithms.SlidingWindow([]int64{2, 1 + r.Int64N(6), 1 + r.Int64N(40), 1000}[r.IntN(4)], time.Duration(period)*time.Microsecond))

@@ -3,7 +3,7 @@ package algorithms
 import (
 	"fmt"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A window is the arithmetic that fixed, anchored and calendar windows share: up to quota
@@ -22,7 +22,7 @@ type window struct {
 }
 
 // windowOf returns the window from start to end, for start ≤ at < end.
-func windowOf(s *weir.State, start, end, at int64) window {
+func windowOf(s *quota.State, start, end, at int64) window {
 	w := window{end: end, until: end}
 	if s.At >= start {
 		w.spent = s.A
@@ -36,23 +36,23 @@ func windowOf(s *weir.State, start, end, at int64) window {
 
 // step decides a charge in the window w, which contains at = max(now, s.At). b becomes
 // the B of the next state.
-func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost int64) {
+func (w window) step(s *quota.State, d *quota.Decision, most, b, now, at, cost int64) {
 	switch {
-	case cost > quota:
-		w.view(quota, at).decide(d, now, at, never, false)
+	case cost > most:
+		w.view(most, at).decide(d, now, at, never, false)
 		return
 	case cost > 0:
 		retry := int64(0)
-		if w.spent > quota-cost {
+		if w.spent > most-cost {
 			retry = w.end - at
 		}
 		if retry > 0 || at > now {
-			w.view(quota, at).decide(d, now, at, retry, false)
+			w.view(most, at).decide(d, now, at, retry, false)
 			return
 		}
-		w.kept = min(w.kept+cost, 2*weir.MaxTicks) // the cap is more than any quota
+		w.kept = min(w.kept+cost, 2*quota.MaxTicks) // the cap is more than any quota
 		w.spent = w.kept
-		*s = weir.State{At: at, A: w.kept, B: b, Until: w.until}
+		*s = quota.State{At: at, A: w.kept, B: b, Until: w.until}
 	case cost < 0:
 		last := at
 		if w.spent == 0 && w.kept > 0 {
@@ -60,16 +60,16 @@ func (w window) step(s *weir.State, d *weir.Decision, quota, b, now, at, cost in
 		}
 		n := givenBack(cost)
 		w.spent, w.kept = max(0, w.spent-n), max(0, w.kept-n)
-		*s = weir.State{At: last, A: w.kept, B: b, Until: w.until}
+		*s = quota.State{At: last, A: w.kept, B: b, Until: w.until}
 		if w.kept == 0 {
 			*s = unspent(b, now, at)
 		}
 	}
-	w.view(quota, at).decide(d, now, at, 0, true)
+	w.view(most, at).decide(d, now, at, 0, true)
 }
 
-func (w window) view(quota, at int64) view {
-	v := view{remaining: max(0, quota-w.spent)}
+func (w window) view(most, at int64) view {
+	v := view{remaining: max(0, most-w.spent)}
 	if w.spent > 0 {
 		v.next = w.end - at
 	}
@@ -80,11 +80,11 @@ func (w window) view(quota, at int64) view {
 }
 
 // unspent returns a state in which no unit is spent. If at > now, no charge fits until then.
-func unspent(b, now, at int64) weir.State {
+func unspent(b, now, at int64) quota.State {
 	if at == now {
-		return weir.State{}
+		return quota.State{}
 	}
-	return weir.State{At: at, B: b, Until: at}
+	return quota.State{At: at, B: b, Until: at}
 }
 
 // cancelInWindow gives back n units that were to be spent at one instant, the parameter
@@ -92,28 +92,28 @@ func unspent(b, now, at int64) weir.State {
 // unit in a window that has not begun yet, the next state is a state of the previous
 // window, and cancelInWindow assumes that the previous window is full. The parameter
 // before is the B of that state.
-func cancelInWindow(s weir.State, quota, start, before, until, now, at, n int64) weir.State {
+func cancelInWindow(s quota.State, most, start, before, until, now, at, n int64) quota.State {
 	if at < start || at > s.At {
 		return s
 	}
 	spent := max(0, s.A-n)
 	switch {
 	case spent > 0:
-		return weir.State{At: s.At, A: spent, B: s.B, Until: until}
+		return quota.State{At: s.At, A: spent, B: s.B, Until: until}
 	case start > now:
-		return weir.State{At: start - 1, A: quota, B: before, Until: start}
+		return quota.State{At: start - 1, A: most, B: before, Until: start}
 	}
-	return weir.State{}
+	return quota.State{}
 }
 
 // validateWindow returns an error if the quota, or the period in µs, exceeds 2^50. The
 // numbers of a script are float64, which could not hold the sums of larger numbers
 // exactly.
-func validateWindow(l *weir.Limit) error {
-	if l.Quota > weir.MaxTicks {
+func validateWindow(l *quota.Limit) error {
+	if l.Quota > quota.MaxTicks {
 		return &uncountable{*l}
 	}
-	if int64(l.Period)/microsecond > weir.MaxTicks {
+	if int64(l.Period)/microsecond > quota.MaxTicks {
 		return fmt.Errorf("period %v exceeds 2^50 µs", l.Period)
 	}
 	return nil

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // The functions below return the most units that each algorithm admits in any span
@@ -37,7 +37,7 @@ import (
 //
 // A log admits L by definition.
 
-func meterWorst(l weir.Limit) int64 {
+func meterWorst(l quota.Limit) int64 {
 	p, b := l.Period.Microseconds(), l.Burst
 	if b == 0 {
 		b = l.Quota
@@ -45,30 +45,30 @@ func meterWorst(l weir.Limit) int64 {
 	return b + (l.Quota*(p-1)+min(l.Quota, p)-1)/p
 }
 
-func fixedWorst(l weir.Limit) int64 {
+func fixedWorst(l quota.Limit) int64 {
 	if l.Period == time.Microsecond { // such a window has one instant
 		return l.Quota
 	}
 	return 2 * l.Quota
 }
 
-func anchoredWorst(l weir.Limit) int64 {
+func anchoredWorst(l quota.Limit) int64 {
 	if l.Period == time.Microsecond {
 		return l.Quota
 	}
 	return 2*l.Quota - 1
 }
 
-func slidingWorst(l weir.Limit) int64 {
+func slidingWorst(l quota.Limit) int64 {
 	p := l.Period.Microseconds()
 	return l.Quota + l.Quota*max(0, p-2)/p
 }
 
-func logWorst(l weir.Limit) int64 { return l.Quota }
+func logWorst(l quota.Limit) int64 { return l.Quota }
 
 // worst has a function for each algorithm, by its name, that returns the most units in a
 // span of the period. For calendars see TestWorstCaseCalendar.
-var worst = map[string]func(weir.Limit) int64{
+var worst = map[string]func(quota.Limit) int64{
 	"gcra":            meterWorst,
 	"token-bucket":    meterWorst,
 	"leaky-bucket":    meterWorst, // if callers do not wait
@@ -79,15 +79,15 @@ var worst = map[string]func(weir.Limit) int64{
 }
 
 // all returns a limit of each algorithm except Calendar and InFlight.
-func all(quota, burst int64, period time.Duration) []weir.Limit {
-	return []weir.Limit{
-		algorithms.GCRA(quota, period).WithBurst(burst),
-		algorithms.TokenBucket(burst, quota, period),
-		algorithms.LeakyBucket(burst, quota, period),
-		algorithms.FixedWindow(quota, period),
-		algorithms.AnchoredWindow(quota, period),
-		algorithms.SlidingWindow(quota, period),
-		algorithms.SlidingLog(quota, period),
+func all(units, burst int64, period time.Duration) []quota.Limit {
+	return []quota.Limit{
+		algorithms.GCRA(units, period).WithBurst(burst),
+		algorithms.TokenBucket(burst, units, period),
+		algorithms.LeakyBucket(burst, units, period),
+		algorithms.FixedWindow(units, period),
+		algorithms.AnchoredWindow(units, period),
+		algorithms.SlidingWindow(units, period),
+		algorithms.SlidingLog(units, period),
 	}
 }
 
@@ -111,9 +111,9 @@ type attack []spending
 const everything = -1
 
 // run returns the charges of the attack that are admitted.
-func (a attack) run(l weir.Limit, within time.Duration) (h history) {
-	states := make([]weir.State, 1)
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}, Within: within}
+func (a attack) run(l quota.Limit, within time.Duration) (h history) {
+	states := make([]quota.State, 1)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: l}}, Within: within}
 	for _, s := range a {
 		tx.Charges[0].Cost = s.n
 		if s.n == everything {
@@ -132,10 +132,10 @@ func (a attack) run(l weir.Limit, within time.Duration) (h history) {
 // exactly the number of units that the map worst gives.
 func TestWorstCaseReached(t *testing.T) {
 	const minute, start = 60_000_000, 1_700_000_000_000_000 / 60_000_000 * 60_000_000
-	meter := func(quota int64) (a attack) { // spends everything, and then each unit as soon as it is free
+	meter := func(units int64) (a attack) { // spends everything, and then each unit as soon as it is free
 		a = attack{{start, everything}}
-		for i := int64(1); i <= quota; i++ {
-			a = append(a, spending{start + (i*minute+quota-1)/quota, 1})
+		for i := int64(1); i <= units; i++ {
+			a = append(a, spending{start + (i*minute+units-1)/units, 1})
 		}
 		return a
 	}
@@ -144,7 +144,7 @@ func TestWorstCaseReached(t *testing.T) {
 	slide := attack{{start + minute - 1, everything}, {start + 2*minute - 2, everything}}
 
 	tests := []struct {
-		limit  weir.Limit
+		limit  quota.Limit
 		attack attack
 		want   int64
 	}{
@@ -176,10 +176,10 @@ func TestWorstCaseReached(t *testing.T) {
 func TestWorstCaseAnchoredRefund(t *testing.T) {
 	const start, minute = 1_700_000_000_000_000, 60_000_000
 	l := algorithms.AnchoredWindow(10, time.Minute)
-	states := make([]weir.State, 1)
+	states := make([]quota.State, 1)
 	var h history
 	take := func(now, cost, spent int64) {
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: cost, Spent: spent}}}
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: cost, Spent: spent}}}
 		if !tx.Decide(now, states) {
 			t.Fatalf("%d at %+d µs is refused", cost, now-start)
 		}
@@ -200,10 +200,10 @@ func TestWorstCaseAnchoredRefund(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 9))
 	for range 3000 {
 		l := algorithms.AnchoredWindow(1+r.Int64N(5), time.Duration(1+r.Int64N(30))*time.Microsecond)
-		states, h := make([]weir.State, 1), history(nil)
+		states, h := make([]quota.State, 1), history(nil)
 		now := int64(start)
 		for range 60 {
-			tx := weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: 1 + r.Int64N(l.Quota)}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: 1 + r.Int64N(l.Quota)}}}
 			i := r.IntN(len(h) + 1)
 			if i < len(h) && r.IntN(3) == 0 && h[i].n > 0 {
 				tx.Charges[0].Cost, tx.Charges[0].Spent = -h[i].n, h[i].at
@@ -237,14 +237,14 @@ func TestSlidingWindowSpreads(t *testing.T) {
 
 // A best is a state, and the most units that a span can admit on the way to that state.
 type best struct {
-	state weir.State
+	state quota.State
 	units int64
 }
 
 // mostAdmitted returns the most units that any schedule of charges gets in a span of the
 // period. It searches all schedules of up to three periods, from a new key on. For each
 // state that can be reached, it keeps the most units that the span has admitted so far.
-func mostAdmitted(l weir.Limit) (most int64) {
+func mostAdmitted(l quota.Limit) (most int64) {
 	period := l.Period.Microseconds()
 	start := 8 * period // a window begins here
 	before := map[string]best{"": {}}
@@ -267,7 +267,7 @@ func mostAdmitted(l weir.Limit) (most int64) {
 }
 
 // reachable returns the states after one charge of any cost that fits.
-func reachable(l weir.Limit, from map[string]best, now int64) map[string]best {
+func reachable(l quota.Limit, from map[string]best, now int64) map[string]best {
 	to := make(map[string]best, 2*len(from))
 	for _, b := range from {
 		for n := range max(l.Quota, l.Burst) + 1 {
@@ -285,7 +285,7 @@ func reachable(l weir.Limit, from map[string]best, now int64) map[string]best {
 }
 
 // stateKey returns a text that is equal for states that behave alike.
-func stateKey(s weir.State) string {
+func stateKey(s quota.State) string {
 	k := binary.AppendVarint(nil, s.At)
 	if s.Log == nil {
 		k = binary.AppendVarint(binary.AppendVarint(k, s.A), s.B)
@@ -321,11 +321,11 @@ func TestWorstCaseExhaustive(t *testing.T) {
 // greedy often charges all that remains, at the instants that decisions name and at
 // others. It also turns the clock back, and half of its charges may wait for up to the
 // argument within. It returns the charges that were admitted.
-func greedy(r *rand.Rand, l weir.Limit, within time.Duration, steps int) (h history) {
+func greedy(r *rand.Rand, l quota.Limit, within time.Duration, steps int) (h history) {
 	k := newKey(l)
 	now := 1_700_000_000_000_000 + r.Int64N(k.period)
-	states := make([]weir.State, 1)
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+	states := make([]quota.State, 1)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: l}}}
 	for range steps {
 		tx.Charges[0].Cost, tx.Within = 0, 0
 		tx.Decide(now, states)
@@ -364,14 +364,14 @@ func TestWorstCaseRandom(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
 	for range 3000 {
-		quota, burst := 1+r.Int64N(8), 1+r.Int64N(12)
+		units, burst := 1+r.Int64N(8), 1+r.Int64N(12)
 		period := 1 + r.Int64N(50)
 		if r.IntN(3) == 0 {
 			period = 1_000_000
 		}
-		burst += (quota - 1) / period // a smaller burst could not keep the rate
+		burst += (units - 1) / period // a smaller burst could not keep the rate
 		within := time.Duration(r.Int64N(3*period)) * time.Microsecond
-		for _, l := range all(quota, burst, time.Duration(period)*time.Microsecond) {
+		for _, l := range all(units, burst, time.Duration(period)*time.Microsecond) {
 			if l.Algorithm.Name() == "leaky-bucket" {
 				within = 0 // TestWorstCaseQueue tests the queue
 			}

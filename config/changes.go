@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/headers"
 )
 
 // Changes are the differences that a reload made, in the order of the file. Removed
@@ -133,7 +133,7 @@ func (r *rule) facts() []fact {
 }
 
 // headerNames returns the names that a file uses for the dialects in d.
-func headerNames(d weir.Dialect) string {
+func headerNames(d headers.Dialect) string {
 	var names []string
 	for i, name := range dialects {
 		if d&(1<<i) != 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -50,7 +51,7 @@ limits:
 		FS:      files,
 		Keys:    map[string]weir.KeyFunc{"user": keys.ByBasicAuthUser()},
 		Costs:   map[string]func(*http.Request) int64{"prompt": func(r *http.Request) int64 { return r.ContentLength / 4 }},
-		Limiter: weir.Options{Headers: weir.IETF},
+		Limiter: weir.Options{Headers: headers.IETF},
 	})
 	if err != nil {
 		fmt.Println(err)

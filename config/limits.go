@@ -54,19 +54,19 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, si
 	}
 	if n := f["burst"]; n != nil {
 		l.Burst = s.burst
-		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
 	} else if isMeter(l) {
 		l.Burst = s.burst
 	}
 	switch name := f["name"]; {
 	case name != nil:
 		l.Name, _ = d.text(name, "name")
-		d.validate(name, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+		d.validate(name, weir.Rule{Limits: []weir.Limit{l.Limit}})
 	case !single && l.Name == "":
 		l.Name = l.StoredName()
 	}
 	if len(d.errs) == before {
-		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
 	}
 	return l
 }

@@ -223,7 +223,7 @@ func (d *decoder) otherQuota(n ast.Node, r *rule, f map[string]ast.Node, from *l
 		d.errorf(b, "%s has no burst: only gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
 	}
 	if len(d.errs) == before {
-		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}}, 0)
+		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
 	}
 	return l
 }

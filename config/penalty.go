@@ -47,7 +47,7 @@ func (d *decoder) penalty(n ast.Node, s settings) *penalty {
 		}
 	}
 	if len(d.errs) == before {
-		d.validate(n, weir.Rule{Penalty: &p.Penalty}, 0)
+		d.validate(n, weir.Rule{Penalty: &p.Penalty})
 	}
 	return p
 }

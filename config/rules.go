@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 )
 
 // The fields of each mapping, in the order in which messages list them.
@@ -26,7 +27,7 @@ var (
 // A rule is a weir.Rule and the parts of the file that it was made from.
 type rule struct {
 	weir.Rule
-	headers     weir.Dialect
+	headers     headers.Dialect
 	limits      []limit
 	word        string // unlimited or denied, instead of limits
 	key         key
@@ -44,7 +45,7 @@ type settings struct {
 	key       key
 	algorithm string
 	location  *time.Location
-	headers   weir.Dialect
+	headers   headers.Dialect
 	burst     int64
 
 	freePreflight bool
@@ -64,7 +65,7 @@ func (d *decoder) decode() []rule {
 	}
 	s := settings{algorithm: gcra, location: time.UTC, headers: d.o.Limiter.Headers}
 	if s.headers == 0 {
-		s.headers = weir.XRateLimit
+		s.headers = headers.XRateLimit
 	}
 	if n := f["trusted-proxies"]; n != nil {
 		s.trusted = d.trustedProxies(n)
@@ -140,7 +141,7 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	}
 	if n := f["name"]; n != nil {
 		r.Name, _ = d.text(n, "name")
-		d.validate(n, weir.Rule{Name: r.Name}, 0)
+		d.validate(n, weir.Rule{Name: r.Name})
 	}
 	d.settings(&s, f)
 	r.Rule.Key, r.key, r.headers, r.freePreflight = s.key.fn, s.key, s.headers, s.freePreflight
@@ -160,11 +161,11 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 	}
 	if n := f["status"]; n != nil {
 		r.Status = int(d.atLeast1(n, "status"))
-		d.validate(n, weir.Rule{Status: r.Status}, 0)
+		d.validate(n, weir.Rule{Status: r.Status})
 	}
 	if n := f["retry-jitter"]; n != nil {
 		r.RetryJitter = d.duration(n, "retry-jitter")
-		d.validate(n, weir.Rule{RetryJitter: r.RetryJitter}, 0)
+		d.validate(n, weir.Rule{RetryJitter: r.RetryJitter})
 	}
 	if f["config"] == nil {
 		return r
@@ -174,7 +175,7 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 		d.checkLimits(&r, f, nodes)
 	}
 	if len(d.errs) == before {
-		d.validate(n, r.Rule, r.headers)
+		d.validate(n, r.Rule)
 	}
 	if len(d.errs) == before {
 		d.setOverrides(&r, f, s)
@@ -229,17 +230,14 @@ func (d *decoder) ruleCost(r *rule, f map[string]ast.Node) {
 	}
 	if n := f["unit"]; n != nil {
 		r.Unit, _ = d.text(n, "unit")
-		d.validate(n, weir.Rule{Unit: r.Unit}, 0)
+		d.validate(n, weir.Rule{Unit: r.Unit})
 	}
 }
 
 // validate calls weir.New with a part of a rule. An error of New is a mistake at the node n.
-func (d *decoder) validate(n ast.Node, r weir.Rule, headers weir.Dialect) {
+func (d *decoder) validate(n ast.Node, r weir.Rule) {
 	o := d.o.Limiter
 	o.Rules = []weir.Rule{placeholder}
-	if headers != 0 {
-		o.Headers = headers
-	}
 	p := &o.Rules[0]
 	if r.Key != nil {
 		p.Key = r.Key
@@ -258,7 +256,7 @@ func (d *decoder) validate(n ast.Node, r weir.Rule, headers weir.Dialect) {
 }
 
 // headers reads a dialect or a list of them. After a mistake it returns a valid one.
-func (d *decoder) headers(n ast.Node) (sum weir.Dialect) {
+func (d *decoder) headers(n ast.Node) (sum headers.Dialect) {
 	nodes := []ast.Node{n}
 	if _, ok := n.(*ast.SequenceNode); ok {
 		nodes = d.list(n, "headers")
@@ -276,17 +274,19 @@ func (d *decoder) headers(n ast.Node) (sum weir.Dialect) {
 		}
 		sum |= 1 << i
 	}
-	if sum&weir.NoHeaders != 0 && sum != weir.NoHeaders {
+	if sum&headers.None != 0 && sum != headers.None {
 		d.errorf(n, "none cannot be combined with other headers")
 	}
 	if len(d.errs) == before {
-		d.validate(n, weir.Rule{}, sum)
+		if err := sum.Validate(); err != nil {
+			d.errorf(n, "%s", strings.TrimPrefix(err.Error(), "headers: "))
+		}
 	}
 	if len(d.errs) > before {
-		return weir.XRateLimit
+		return headers.XRateLimit
 	}
 	return sum
 }
 
-// dialects are the names of the bits of weir.Dialect, from the lowest.
+// dialects are the names of the bits of headers.Dialect, from the lowest.
 var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter", "none"}

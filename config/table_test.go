@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/counters"
 )
 
@@ -93,7 +93,7 @@ func TestNamesOnPage(t *testing.T) {
 
 // TestDialectNames: the names of dialects are in the order of the constants of package weir.
 func TestDialectNames(t *testing.T) {
-	for d, want := range map[weir.Dialect]string{weir.XRateLimit: "x-ratelimit", weir.Twitter: "twitter", weir.NoHeaders: "none"} {
+	for d, want := range map[headers.Dialect]string{headers.XRateLimit: "x-ratelimit", headers.Twitter: "twitter", headers.None: "none"} {
 		if got := headerNames(d); got != want {
 			t.Errorf("dialect %#x: got %q, want %q", d, got, want)
 		}

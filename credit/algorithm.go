@@ -3,7 +3,7 @@ package credit
 import (
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // credit is the algorithm that counts granted units. In its state, A is how many granted
@@ -13,7 +13,7 @@ import (
 type credit struct{}
 
 // retry is the RetryAfter if too few units are left, because nobody knows when more will
-// be granted. During that time, weir.Hybrid refuses the key without asking its store.
+// be granted. During that time, quota.Hybrid refuses the key without asking its store.
 const retry = time.Second
 
 // kept is how long, in µs, a state is kept after its last unit was spent. Until then Cancel
@@ -24,14 +24,14 @@ const kept = int64(time.Hour / time.Microsecond)
 func (credit) Name() string   { return "credit" }
 func (credit) String() string { return "credit" }
 
-func (credit) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (credit) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
 	at := max(now, s.At)
 	left := int64(0)
 	if s.Until > at {
 		left = s.A
 	}
 	ahead := time.Duration(at-now) * time.Microsecond
-	d := weir.Decision{Allowed: true}
+	d := quota.Decision{Allowed: true}
 	switch {
 	case cost > 0 && (left < cost || at > now):
 		d.Allowed, d.RetryAfter = false, ahead
@@ -46,7 +46,7 @@ func (credit) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, we
 		if left > 0 {
 			until = max(until, s.B)
 		}
-		left = min(left-max(cost, -weir.MaxTicks), weir.MaxTicks)
+		left = min(left-max(cost, -quota.MaxTicks), quota.MaxTicks)
 		s = state(at, left, until)
 	}
 	d.ResetAfter = max(ahead, time.Duration(s.Until-now)*time.Microsecond)
@@ -58,18 +58,18 @@ func (credit) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, we
 	return s, d
 }
 
-func state(at, left, until int64) weir.State {
-	s := weir.State{At: at, A: left, B: until, Until: until}
+func state(at, left, until int64) quota.State {
+	s := quota.State{At: at, A: left, B: until, Until: until}
 	if left == 0 {
 		s.Until = min(until, at+kept)
 	}
 	return s
 }
 
-// Cancel implements weir.Canceler: it gives back n units if the state still exists, see kept.
-func (credit) Cancel(s weir.State, _ *weir.Limit, now, _, n int64) weir.State {
+// Cancel implements quota.Canceler: it gives back n units if the state still exists, see kept.
+func (credit) Cancel(s quota.State, _ *quota.Limit, now, _, n int64) quota.State {
 	if at := max(now, s.At); s.Until > at {
-		return state(at, min(s.A+n, weir.MaxTicks), s.B)
+		return state(at, min(s.A+n, quota.MaxTicks), s.B)
 	}
 	return s
 }

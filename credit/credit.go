@@ -15,7 +15,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // New returns a store that asks the store next for its decisions. If limits of the named
@@ -23,7 +23,7 @@ import (
 // these rules costs a second call of next, and refusals of other rules cost none. New
 // panics if next is nil or no rule is named.
 //
-// The store of New must be the outermost decorator. A weir.Hybrid inside it remembers for
+// The store of New must be the outermost decorator. A quota.Hybrid inside it remembers for
 // a second that a key has no granted units, which saves most of the second calls.
 //
 // A request is paid in full or not at all. Limits that admit it are charged as always, and
@@ -33,8 +33,8 @@ import (
 // therefore report refusals that granted units would have paid for. If next fails when it is
 // asked again, the refusal stands.
 //
-// weir.Peek adds granted units to Remaining, if one of its charges has a cost, and a charge is
-// Allowed if the limit or the granted units can pay for all of it. weir.AllowAtMost and
+// quota.Peek adds granted units to Remaining, if one of its charges has a cost, and a charge is
+// Allowed if the limit or the granted units can pay for all of it. quota.AllowAtMost and
 // Transaction.AtMost spend the units of the limits first, and then granted units, each in a
 // call of its own.
 //
@@ -42,7 +42,7 @@ import (
 // refused. If Settle of the rule gives back units of a paid charge, these units become
 // granted units again, unless their time is over. If the last granted unit of the key was
 // spent an hour ago or earlier, they are lost as well.
-func New(next weir.Store, rules ...string) *Store {
+func New(next quota.Store, rules ...string) *Store {
 	if next == nil || len(rules) == 0 {
 		panic("credit: the store is nil, or there are no rules")
 	}
@@ -51,29 +51,29 @@ func New(next weir.Store, rules ...string) *Store {
 
 // A Store pays refused charges with granted units. See New.
 type Store struct {
-	next  weir.Store
+	next  quota.Store
 	rules []string
 }
 
 // Grant grants units, 1 to 2^50, to a key of a rule. They last for d, or 35 years if d is 0.
 // They are added to the units that are left of earlier grants, up to 2^50 in all. All these
 // units then end together, at the latest of their ends.
-func Grant(ctx context.Context, store weir.Store, rule, key string, units int64, d time.Duration) error {
+func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
-	case units < 1 || units > weir.MaxTicks:
+	case units < 1 || units > quota.MaxTicks:
 		return fmt.Errorf("credit: cannot grant %d units; want 1 to 2^50", units)
 	case d < 0 || d > forever:
 		return fmt.Errorf("credit: cannot grant units for %v; want 0 to 35 years", d)
 	case d == 0:
 		d = forever
 	}
-	return store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
+	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }
 
 // Left returns how many granted units a key of a rule has left, and when they end. If none
 // are left, until is the zero Time.
-func Left(ctx context.Context, store weir.Store, rule, key string) (units int64, until time.Time, err error) {
-	t := weir.Transaction{Charges: []weir.Charge{charge(rule, key, 0, forever)}}
+func Left(ctx context.Context, store quota.Store, rule, key string) (units int64, until time.Time, err error) {
+	t := quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}}
 	if err := store.Take(ctx, &t); err != nil || t.Decisions[0].Remaining == 0 {
 		return 0, time.Time{}, err
 	}
@@ -82,14 +82,14 @@ func Left(ctx context.Context, store weir.Store, rule, key string) (units int64,
 }
 
 // Revoke removes all granted units of a key of a rule.
-func Revoke(ctx context.Context, store weir.Store, rule, key string) error {
-	return store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge(rule, key, 0, forever)}, Forget: true})
+func Revoke(ctx context.Context, store quota.Store, rule, key string) error {
+	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Forget: true})
 }
 
-const forever = weir.MaxTicks * time.Microsecond
+const forever = quota.MaxTicks * time.Microsecond
 
-func charge(rule, key string, cost int64, d time.Duration) weir.Charge {
-	return weir.Charge{Rule: rule, Key: key, Cost: cost, Limit: weir.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
+func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
+	return quota.Charge{Rule: rule, Key: key, Cost: cost, Limit: quota.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
 // paid is the Decision.At of a charge that was paid with granted units. No limit has spent
@@ -99,10 +99,10 @@ const paid = 1
 
 // Unpaid returns the store that New has got, which spends no granted units. A weir.Limiter
 // uses it for rules in shadow, strikes and bans.
-func (s *Store) Unpaid() weir.Store { return s.next }
+func (s *Store) Unpaid() quota.Store { return s.next }
 
-// Take implements weir.Store.
-func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
+// Take implements quota.Store.
+func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if slices.ContainsFunc(t.Charges, isPaid) {
 		return s.giveBack(ctx, t)
 	}
@@ -121,12 +121,12 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 }
 
 // pay pays for t, which limits have refused, if granted units can.
-func (s *Store) pay(ctx context.Context, t *weir.Transaction) {
+func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
 	for i := range t.Decisions {
 		refused[i] = !t.Decisions[i].Allowed
 	}
-	for range t.Charges { // weir.Hybrid may report only one of the limits that refuse
+	for range t.Charges { // quota.Hybrid may report only one of the limits that refuse
 		p, where := s.payment(t, refused)
 		if p == nil || s.next.Take(ctx, p) != nil {
 			return
@@ -148,7 +148,7 @@ func (s *Store) pay(ctx context.Context, t *weir.Transaction) {
 }
 
 // payMore pays for what t.AtMost asks for beyond what the limits have granted.
-func (s *Store) payMore(ctx context.Context, t *weir.Transaction) {
+func (s *Store) payMore(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
 	if !t.Allowed() {
 		t.Granted = 0
@@ -179,8 +179,8 @@ func (s *Store) payMore(ctx context.Context, t *weir.Transaction) {
 }
 
 // count adds granted units to what Peek finds.
-func (s *Store) count(ctx context.Context, t *weir.Transaction) {
-	look, where := weir.Transaction{}, make([]int, len(t.Charges))
+func (s *Store) count(ctx context.Context, t *quota.Transaction) {
+	look, where := quota.Transaction{}, make([]int, len(t.Charges))
 	for i := range t.Charges {
 		if c := &t.Charges[i]; s.payable(c) {
 			where[i] = add(&look, charge(c.Rule, c.Key, 0, forever))
@@ -207,15 +207,17 @@ func (s *Store) count(ctx context.Context, t *weir.Transaction) {
 // payment returns a transaction in which granted units pay for the refused charges of t.
 // The slice where has the index in p of each charge of t. If a refused charge cannot be
 // paid, p is nil.
-func (s *Store) payment(t *weir.Transaction, refused []bool) (p *weir.Transaction, where []int) {
-	p = new(weir.Transaction)
+func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transaction, where []int) {
+	p = new(quota.Transaction)
 	for i, c := range t.Charges {
 		if refused[i] {
 			if !s.payable(&c) {
 				return nil, nil
 			}
 			c = charge(c.Rule, c.Key, c.Cost, forever)
-		} else if ban, ok := c.Limit.Algorithm.(interface{ Refusing(weir.Charge) weir.Charge }); ok {
+		} else if ban, ok := c.Limit.Algorithm.(interface {
+			Refusing(quota.Charge) quota.Charge
+		}); ok {
 			c = ban.Refusing(c)
 		}
 		where = append(where, add(p, c))
@@ -224,7 +226,7 @@ func (s *Store) payment(t *weir.Transaction, refused []bool) (p *weir.Transactio
 }
 
 // fill writes the decisions of p, which has paid for t, into t.
-func fill(t, p *weir.Transaction, where []int, refused []bool) {
+func fill(t, p *quota.Transaction, where []int, refused []bool) {
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
 		switch {
@@ -239,9 +241,9 @@ func fill(t, p *weir.Transaction, where []int, refused []bool) {
 // add adds a charge to t and returns its index. If t charges the granted units of the same
 // rule and key already, add merges the two charges: a request pays its cost once, however
 // many limits of the rule refuse it.
-func add(t *weir.Transaction, c weir.Charge) int {
-	pays := func(c *weir.Charge) bool { return c.Limit.Algorithm == weir.Algorithm(credit{}) }
-	same := func(o weir.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key && pays(&o) && pays(&c) }
+func add(t *quota.Transaction, c quota.Charge) int {
+	pays := func(c *quota.Charge) bool { return c.Limit.Algorithm == quota.Algorithm(credit{}) }
+	same := func(o quota.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key && pays(&o) && pays(&c) }
 	i := slices.IndexFunc(t.Charges, same)
 	switch {
 	case i < 0:
@@ -256,24 +258,24 @@ func add(t *weir.Transaction, c weir.Charge) int {
 // payable reports whether granted units can pay for a charge. The method Unpayable marks
 // the algorithms for which granted units cannot pay: those of pauses, bans and requests in
 // flight, and the one that keeps a Peek from spending.
-func (s *Store) payable(c *weir.Charge) bool {
+func (s *Store) payable(c *quota.Charge) bool {
 	_, never := c.Limit.Algorithm.(interface{ Unpayable() })
 	return slices.Contains(s.rules, c.Rule) && !never
 }
 
-// peeks reports whether a charge is the one by which weir.Peek keeps its transaction from
+// peeks reports whether a charge is the one by which quota.Peek keeps its transaction from
 // spending.
-func peeks(c weir.Charge) bool {
+func peeks(c quota.Charge) bool {
 	_, ok := c.Limit.Algorithm.(interface{ Peeks() })
 	return ok
 }
 
-func isPaid(c weir.Charge) bool { return c.Cost < 0 && c.Spent == paid }
+func isPaid(c quota.Charge) bool { return c.Cost < 0 && c.Spent == paid }
 
 // giveBack gives units back. Units of paid charges become granted units again, and other
 // units go back to their limits.
-func (s *Store) giveBack(ctx context.Context, t *weir.Transaction) error {
-	p := weir.Transaction{}
+func (s *Store) giveBack(ctx context.Context, t *quota.Transaction) error {
+	p := quota.Transaction{}
 	for _, c := range t.Charges {
 		if isPaid(c) {
 			c = charge(c.Rule, c.Key, c.Cost, forever)
@@ -282,9 +284,9 @@ func (s *Store) giveBack(ctx context.Context, t *weir.Transaction) error {
 		add(&p, c)
 	}
 	err := s.next.Take(ctx, &p)
-	t.Decisions, t.At, t.Wait, t.Undo = make([]weir.Decision, len(t.Charges)), p.At, 0, nil
+	t.Decisions, t.At, t.Wait, t.Undo = make([]quota.Decision, len(t.Charges)), p.At, 0, nil
 	for i := range t.Decisions {
-		t.Decisions[i] = weir.Decision{Allowed: true, Remaining: -1, At: p.At.UnixMicro()}
+		t.Decisions[i] = quota.Decision{Allowed: true, Remaining: -1, At: p.At.UnixMicro()}
 	}
 	return err
 }

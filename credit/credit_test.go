@@ -13,22 +13,23 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/storetest"
 )
 
 // TestLua: the Go and the Lua arithmetic of granted units make the same decisions.
 func TestLua(t *testing.T) {
-	limits := []weir.Limit{charge("", "", 0, time.Millisecond).Limit.Named("short"), charge("", "", 0, 2*time.Hour).Limit.Named("long"), algorithms.GCRA(7, time.Hour)}
+	limits := []quota.Limit{charge("", "", 0, time.Millisecond).Limit.Named("short"), charge("", "", 0, 2*time.Hour).Limit.Named("long"), algorithms.GCRA(7, time.Hour)}
 	storetest.Limits(t, weirtest.Memory(), limits...)
 	storetest.Limits(t, weirtest.Redis(t, redistest.Server(t).Addr(), 5*time.Second), limits...)
 }
 
 // TestConforms: without grants, a store of New passes the tests of package storetest.
 func TestConforms(t *testing.T) {
-	weirtest.Conforms(t, func() weir.Store { return New(weirtest.Memory(), "storetest", "other") })
+	weirtest.Conforms(t, func() quota.Store { return New(weirtest.Memory(), "storetest", "other") })
 }
 
-func left(t *testing.T, store weir.Store, key string) int64 {
+func left(t *testing.T, store quota.Store, key string) int64 {
 	t.Helper()
 	n, _, err := Left(t.Context(), store, "api", key)
 	if err != nil {
@@ -37,7 +38,7 @@ func left(t *testing.T, store weir.Store, key string) int64 {
 	return n
 }
 
-func grant(t *testing.T, store weir.Store, key string, units int64, d time.Duration) {
+func grant(t *testing.T, store quota.Store, key string, units int64, d time.Duration) {
 	t.Helper()
 	if err := Grant(t.Context(), store, "api", key, units, d); err != nil {
 		t.Fatal(err)
@@ -48,13 +49,13 @@ func grant(t *testing.T, store weir.Store, key string, units int64, d time.Durat
 // they end or are revoked.
 func TestGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := New(weir.Hybrid(weirtest.Memory(), 0), "api")
-		limits := []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour), algorithms.FixedWindow(3, 999*time.Hour)}
+		store := New(quota.Hybrid(weirtest.Memory(), 0), "api")
+		limits := []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour), algorithms.FixedWindow(3, 999*time.Hour)}
 		other := algorithms.FixedWindow(6, 1000*time.Hour)
 		ask := func(want bool) {
 			t.Helper()
-			tx := weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Key: "ann", Limit: limits[0], Cost: 1}, weir.Charge{Rule: "api", Key: "ann", Limit: limits[1], Cost: 1},
-				weir.Charge{Rule: "other", Key: "ann", Limit: other, Cost: 1})
+			tx := weirtest.Take(t, store, 0, quota.Charge{Rule: "api", Key: "ann", Limit: limits[0], Cost: 1}, quota.Charge{Rule: "api", Key: "ann", Limit: limits[1], Cost: 1},
+				quota.Charge{Rule: "other", Key: "ann", Limit: other, Cost: 1})
 			if tx.Allowed() != want {
 				t.Errorf("%d left: got %+v, want allowed %v", left(t, store, "ann"), tx.Decisions, want)
 			}
@@ -84,7 +85,7 @@ func TestGrant(t *testing.T) {
 		for _, bad := range []struct {
 			units int64
 			d     time.Duration
-		}{{0, 0}, {-1, 0}, {1, -1}, {weir.MaxTicks + 1, 0}, {1, 1 << 62}} {
+		}{{0, 0}, {-1, 0}, {1, -1}, {quota.MaxTicks + 1, 0}, {1, 1 << 62}} {
 			if err := Grant(t.Context(), store, "api", "x", bad.units, bad.d); err == nil {
 				t.Errorf("%+v: got no error", bad)
 			}
@@ -104,7 +105,7 @@ func TestGrantOnce(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				for range 20 {
-					if weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Key: "ann", Limit: algorithms.SlidingLog(10, 1000*time.Hour), Cost: 1}).Allowed() {
+					if weirtest.Take(t, store, 0, quota.Charge{Rule: "api", Key: "ann", Limit: algorithms.SlidingLog(10, 1000*time.Hour), Cost: 1}).Allowed() {
 						admitted.Add(1)
 					}
 				}
@@ -121,7 +122,7 @@ func TestGrantOnce(t *testing.T) {
 func TestSettle(t *testing.T) {
 	store := New(weirtest.Memory(), "api")
 	limit := algorithms.SlidingLog(10, 1000*time.Hour)
-	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit, algorithms.FixedWindow(10, 999*time.Hour)},
+	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []quota.Limit{limit, algorithms.FixedWindow(10, 999*time.Hour)},
 		Cost: func(*http.Request) int64 { return 10 }, Settle: func(weir.Outcome) int64 { return 4 }}}})
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +136,7 @@ func TestSettle(t *testing.T) {
 			t.Errorf("request %d: got %d and %d left, want %d", i, w.Code, got, want)
 		}
 	}
-	if got := weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Limit: limit}).Decisions[0].Remaining; got != 6 {
+	if got := weirtest.Take(t, store, 0, quota.Charge{Rule: "api", Limit: limit}).Decisions[0].Remaining; got != 6 {
 		t.Errorf("got %d left of the limit, want 6", got)
 	}
 }
@@ -144,9 +145,9 @@ func TestSettle(t *testing.T) {
 func TestPeekPaysNothing(t *testing.T) {
 	store := New(weirtest.Memory(), "api")
 	grant(t, store, "ann", 10, 0)
-	ask := weir.Charge{Rule: "api", Key: "ann", Limit: algorithms.GCRA(10, time.Hour), Cost: 3}
+	ask := quota.Charge{Rule: "api", Key: "ann", Limit: algorithms.GCRA(10, time.Hour), Cost: 3}
 	for range 5 {
-		if _, err := weir.Peek(t.Context(), store, ask); err != nil {
+		if _, err := quota.Peek(t.Context(), store, ask); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -158,7 +159,7 @@ func TestPeekPaysNothing(t *testing.T) {
 
 // sliced is an algorithm that is not comparable with ==, because it has a slice.
 type sliced struct {
-	weir.Algorithm
+	quota.Algorithm
 	_ []int
 }
 
@@ -168,12 +169,12 @@ func (sliced) Name() string { return "sliced" }
 func TestIncomparable(t *testing.T) {
 	store := New(weirtest.Memory(), "api")
 	grant(t, store, "ann", 1, 0)
-	var charges []weir.Charge
-	for i, l := range []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour), algorithms.FixedWindow(5, 999*time.Hour), algorithms.FixedWindow(6, 998*time.Hour)} {
+	var charges []quota.Charge
+	for i, l := range []quota.Limit{algorithms.FixedWindow(1, 1000*time.Hour), algorithms.FixedWindow(5, 999*time.Hour), algorithms.FixedWindow(6, 998*time.Hour)} {
 		if i > 0 {
 			l.Algorithm = sliced{Algorithm: l.Algorithm}
 		}
-		charges = append(charges, weir.Charge{Rule: "api", Key: "ann", Limit: l, Cost: 1})
+		charges = append(charges, quota.Charge{Rule: "api", Key: "ann", Limit: l, Cost: 1})
 	}
 	for _, want := range []bool{true, true, false} {
 		if tx := weirtest.Take(t, store, 0, charges...); tx.Allowed() != want {
@@ -187,8 +188,8 @@ func TestIncomparable(t *testing.T) {
 func TestSettleLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := New(weirtest.Memory(), "api")
-		charges := []weir.Charge{{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 10}}
-		back := []weir.Charge{charges[0]}
+		charges := []quota.Charge{{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 10}}
+		back := []quota.Charge{charges[0]}
 		back[0].Cost = -6
 		for _, tt := range []struct {
 			after time.Duration // from the request until its units come back
@@ -206,7 +207,7 @@ func TestSettleLast(t *testing.T) {
 			if n != tt.want || err != nil || n > 0 && time.Until(until) != 2*time.Hour-tt.after {
 				t.Errorf("after %v: got %d left until %v, %v, want %d for %v", tt.after, n, until, err, tt.want, 2*time.Hour-tt.after)
 			}
-			weirtest.Take(t, store, 0, weir.Charge{Rule: "api", Key: "ann", Limit: charges[0].Limit, Cost: 6})
+			weirtest.Take(t, store, 0, quota.Charge{Rule: "api", Key: "ann", Limit: charges[0].Limit, Cost: 6})
 			grant(t, store, "ann", 1, time.Minute)
 			if _, until, _ := Left(t.Context(), store, "api", "ann"); time.Until(until) != time.Minute {
 				t.Errorf("after %v: got a later grant of a minute until %v", tt.after, time.Until(until))
@@ -217,18 +218,18 @@ func TestSettleLast(t *testing.T) {
 }
 
 // TestBannedPaysNothing: a request of a banned key spends no granted units, even if the process
-// does not know of the ban, and a weir.Hybrid hides it.
+// does not know of the ban, and a quota.Hybrid hides it.
 func TestBannedPaysNothing(t *testing.T) {
 	redis := redistest.Server(t).Addr()
-	for name, open := range map[string]func() weir.Store{
+	for name, open := range map[string]func() quota.Store{
 		"memory": weirtest.Memory,
-		"hybrid": func() weir.Store { return weir.Hybrid(weirtest.Memory(), 0) },
-		"redis":  func() weir.Store { return weir.Hybrid(weirtest.Redis(t, redis, 5*time.Second), 0) },
+		"hybrid": func() quota.Store { return quota.Hybrid(weirtest.Memory(), 0) },
+		"redis":  func() quota.Store { return quota.Hybrid(weirtest.Redis(t, redis, 5*time.Second), 0) },
 	} {
 		next := open()
 		store := New(next, "api")
 		limit := algorithms.FixedWindow(2, 1000*time.Hour)
-		rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit},
+		rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []quota.Limit{limit},
 			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), Duration: time.Hour}}
 		var limiters []*weir.Limiter
 		for range 2 {
@@ -278,8 +279,8 @@ func TestShadowPaysNothing(t *testing.T) {
 	refused := 0
 	l, err := weir.New(store, weir.Options{
 		Rules: []weir.Rule{
-			{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(100, 1000*time.Hour)}},
-			{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Shadow: 1},
+			{Name: "api", Key: weir.Global(), Limits: []quota.Limit{algorithms.FixedWindow(100, 1000*time.Hour)}},
+			{Name: "new", Key: weir.Global(), Limits: []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Shadow: 1},
 		},
 		Observe: func(e weir.Event) {
 			if e.Shadow && !e.Transaction.Allowed() {
@@ -303,14 +304,14 @@ func TestShadowPaysNothing(t *testing.T) {
 
 // TestGrantedAreAvailable: Peek and AllowAtMost count granted units as available.
 func TestGrantedAreAvailable(t *testing.T) {
-	store := New(weir.Hybrid(weirtest.Memory(), 0), "api")
+	store := New(quota.Hybrid(weirtest.Memory(), 0), "api")
 	minute, day := algorithms.FixedWindow(5, 1000*time.Hour), algorithms.FixedWindow(8, 999*time.Hour)
-	charge := func(l weir.Limit, cost int64) weir.Charge {
-		return weir.Charge{Rule: "api", Key: "ann", Limit: l, Cost: cost}
+	charge := func(l quota.Limit, cost int64) quota.Charge {
+		return quota.Charge{Rule: "api", Key: "ann", Limit: l, Cost: cost}
 	}
 	peek := func(cost int64, allowed bool, remaining int64) {
 		t.Helper()
-		tx, err := weir.Peek(t.Context(), store, charge(minute, cost))
+		tx, err := quota.Peek(t.Context(), store, charge(minute, cost))
 		if d := tx.Decisions[0]; err != nil || d.Allowed != allowed || d.Remaining != remaining || allowed != (d.RetryAfter == 0) {
 			t.Errorf("Peek of %d: got %+v, %v, want allowed %v, remaining %d", cost, d, err, allowed, remaining)
 		}
@@ -319,14 +320,14 @@ func TestGrantedAreAvailable(t *testing.T) {
 	peek(1, true, 15)
 	peek(10, true, 15)
 	peek(11, false, 15) // limits and granted units do not share the cost of a request
-	tx := &weir.Transaction{Charges: []weir.Charge{charge(minute, 1), charge(day, 1)}, AtMost: 12}
+	tx := &quota.Transaction{Charges: []quota.Charge{charge(minute, 1), charge(day, 1)}, AtMost: 12}
 	if err := store.Take(t.Context(), tx); err != nil || !tx.Allowed() || tx.Granted != 12 || left(t, store, "ann") != 3 {
 		t.Errorf("got %+v, %v, granted %d, %d left, want 12 and 3", tx.Decisions, err, tx.Granted, left(t, store, "ann"))
 	}
 	peek(3, true, 3)
 	peek(4, false, 3)
 	for _, want := range []int64{2, 1, 0, 0} {
-		got, d, err := weir.AllowAtMost(t.Context(), store, charge(minute, 2))
+		got, d, err := quota.AllowAtMost(t.Context(), store, charge(minute, 2))
 		if got != want || err != nil || d.Allowed != (want > 0) {
 			t.Errorf("AllowAtMost: got %d, %+v, %v, want %d", got, d, err, want)
 		}

@@ -11,13 +11,14 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/credit"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 func Example() {
 	ctx := context.Background()
 	store := credit.New(memstore.New(memstore.Options{}), "api")
 	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: weir.ByHeader("Api-Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)},
+		Name: "api", Key: weir.ByHeader("Api-Key"), Limits: []quota.Limit{algorithms.FixedWindow(1, 1000*time.Hour)},
 	}}})
 	if err != nil {
 		panic(err)
@@ -36,7 +37,7 @@ func Example() {
 	units, _, _ := credit.Left(ctx, store, "api", "acme")
 	fmt.Println(units, "left")
 	limits := store.Unpaid() // without granted units, the limits refuse acme
-	alone, _ := weir.Peek(ctx, limits, weir.Charge{Rule: "api", Key: "acme", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 1})
+	alone, _ := quota.Peek(ctx, limits, quota.Charge{Rule: "api", Key: "acme", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 1})
 	fmt.Println(alone.Decisions[0].Allowed)
 	credit.Revoke(ctx, store, "api", "acme")
 	request()

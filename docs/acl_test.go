@@ -21,6 +21,7 @@ import (
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/regions"
 	"github.com/seed83679106/weir/stack"
@@ -99,13 +100,13 @@ func TestACL(t *testing.T) {
 			t.Fatal(err)
 		}
 		useLimiter(t, store)
-		useLimiter(t, weir.Coalesce(store.Redis()))
+		useLimiter(t, quota.Coalesce(store.Redis()))
 	})
 	t.Run("lease", func(t *testing.T) {
-		leases := lease.New(weir.Coalesce(open(t)), lease.Options{})
+		leases := lease.New(quota.Coalesce(open(t)), lease.Options{})
 		useLimiter(t, leases)
 		for range 200 {
-			if _, err := weir.Allow(t.Context(), leases, weir.Charge{Rule: "r", Key: "k", Limit: algorithms.FixedWindow(100_000, time.Hour), Cost: 1}); err != nil {
+			if _, err := quota.Allow(t.Context(), leases, quota.Charge{Rule: "r", Key: "k", Limit: algorithms.FixedWindow(100_000, time.Hour), Cost: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -161,16 +162,16 @@ func useLimiter(t *testing.T, store weir.Store) {
 	for range 10 {
 		weirtest.Do(h, weirtest.Ask("/", "192.0.2.1:1"))
 	}
-	charge := weir.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(5, time.Minute), Cost: 1}
-	if r, err := weir.Reserve(t.Context(), store, time.Hour, charge); err != nil {
+	charge := quota.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(5, time.Minute), Cost: 1}
+	if r, err := quota.Reserve(t.Context(), store, time.Hour, charge); err != nil {
 		t.Error(err)
 	} else if err := r.Cancel(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := weir.Peek(t.Context(), store, charge); err != nil {
+	if _, err := quota.Peek(t.Context(), store, charge); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := weir.AllowAtMost(t.Context(), store, charge); err != nil {
+	if _, _, err := quota.AllowAtMost(t.Context(), store, charge); err != nil {
 		t.Error(err)
 	}
 }
@@ -251,7 +252,7 @@ func TestACLCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 30 {
-		tx := weir.Transaction{Charges: []weir.Charge{
+		tx := quota.Transaction{Charges: []quota.Charge{
 			{Rule: "r", Key: fmt.Sprint(i), Limit: algorithms.GCRA(10, time.Hour), Cost: 1},
 			{Rule: "r", Key: fmt.Sprint(-i), Limit: algorithms.SlidingLog(10, time.Hour), Cost: 1},
 		}}

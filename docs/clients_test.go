@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -26,10 +27,10 @@ type answer struct {
 }
 
 // server starts a server that allows 2 requests a second and records its answers.
-func server(t *testing.T, headers weir.Dialect) (url string, answers func() []answer) {
+func server(t *testing.T, dialect headers.Dialect) (url string, answers func() []answer) {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(2, time.Second)}}},
-		Headers: headers,
+		Headers: dialect,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -111,10 +112,10 @@ func TestClients(t *testing.T) {
 			continue
 		}
 		ran++
-		for name, headers := range map[string]weir.Dialect{"ietf": weir.IETF, "retry-after": weir.NoHeaders} {
+		for name, dialect := range map[string]headers.Dialect{"ietf": headers.IETF, "retry-after": headers.None} {
 			t.Run(fmt.Sprintf("%s/%d/%s", b.info, b.line, name), func(t *testing.T) {
 				t.Parallel()
-				runClient(t, b, headers)
+				runClient(t, b, dialect)
 			})
 		}
 	}
@@ -123,11 +124,11 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// runClient runs the client in b against a server that sends some headers, and checks when
+// runClient runs the client in b against a server that speaks a dialect, and checks when
 // its requests come.
-func runClient(t *testing.T, b block, headers weir.Dialect) {
+func runClient(t *testing.T, b block, dialect headers.Dialect) {
 	t.Helper()
-	url, answers := server(t, headers)
+	url, answers := server(t, dialect)
 	if out, err := command(t, b, url).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", b, err, out)
 	}
@@ -153,9 +154,9 @@ func runClient(t *testing.T, b block, headers weir.Dialect) {
 	transport := strings.Contains(b.text, "Transport(")
 	reads := transport || strings.Contains(b.text, `"RateLimit"`)
 	switch {
-	case reads && headers == weir.IETF && refused > 0:
+	case reads && dialect == headers.IETF && refused > 0:
 		t.Errorf("%v: refused %d times, although RateLimit said that nothing remained", b, refused)
-	case !(reads && headers == weir.IETF) && !transport && b.info != "sh" && refused == 0:
+	case !(reads && dialect == headers.IETF) && !transport && b.info != "sh" && refused == 0:
 		t.Errorf("%v: never refused, so the test shows nothing", b)
 	}
 }

@@ -33,7 +33,7 @@ var imported = []string{
 	"strconv", "strings", "sync", "testing", "testing/synctest", "time",
 	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9",
 	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/config", "github.com/seed83679106/weir/credit", "github.com/seed83679106/weir/headers", "github.com/seed83679106/weir/keys", "github.com/seed83679106/weir/lease", "github.com/seed83679106/weir/overrides", "github.com/seed83679106/weir/regions",
-	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/stack", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/watch", "github.com/seed83679106/weir/admin", "github.com/seed83679106/weir/weirchi",
+	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/quota", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/stack", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/watch", "github.com/seed83679106/weir/admin", "github.com/seed83679106/weir/weirchi",
 }
 
 // A builder type-checks code against the compiled packages that a module requires.
@@ -179,7 +179,7 @@ func TestGo(t *testing.T) {
 		b.page(t, byPage[migration], own, b.given(t, "testdata/given_peers.go"))
 	})
 	// Broken code must not pass.
-	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return weir.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
+	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return headers.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
 		f, _, err := b.parse(block{page: "broken", line: 1, text: text + "\n"}, imported)
 		if err == nil && len(b.check([]*ast.File{given, f})) == 0 {
 			t.Errorf("%q passed, want an error", text)

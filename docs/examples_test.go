@@ -12,11 +12,15 @@ import (
 )
 
 // public are the packages that users import.
-var public = []string{".", "admin", "algorithms", "config", "credit", "headers", "keys", "lease", "memstore", "overrides", "redisstore", "regions", "storetest", "watch", "weirchi", "weirotel", "weirprom"}
+var public = []string{".", "admin", "algorithms", "config", "credit", "headers", "keys", "lease", "memstore", "overrides", "quota", "redisstore", "regions", "storetest", "watch", "weirchi", "weirotel", "weirprom"}
 
 // withoutExample are exported names that neither an example nor a page shows, with
 // the reason.
 var withoutExample = map[string]string{
+	"weir.RefusedError.Unwrap":       "errors.As calls it",
+	"quota.ErrLimit":                 "a Limiter uses it",
+	"quota.Limit.Fault":              "a Limiter calls it",
+	"quota.Transaction.Release":      "a Limiter calls it",
 	"memstore.Store.Instant":         "a Limiter calls it",
 	"memstore.Store.TakeEach":        "Coalesce calls it",
 	"redisstore.Store.TakeEach":      "Coalesce calls it",
@@ -96,7 +100,7 @@ func parseDir(t *testing.T, dir, suffix string) (files []*ast.File) {
 }
 
 // showExamples adds to shown what the examples of a file show: "watch/NewTop" for the name
-// of an example, "weir.Allow" for a name of a package that an example uses, and ".Keys" for
+// of an example, "quota.Allow" for a name of a package that an example uses, and ".Keys" for
 // a method that it uses.
 func showExamples(f *ast.File, dir string, shown map[string]bool) {
 	for _, d := range f.Decls {

@@ -14,10 +14,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -48,15 +48,15 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 		t.Fatal(err)
 	}
 	m := &meter{T: t, rdb: rdb, store: store}
-	five := func(f func(int64, time.Duration) weir.Limit, quota int64) (limits []weir.Limit) {
+	five := func(f func(int64, time.Duration) quota.Limit, units int64) (limits []quota.Limit) {
 		for i := range 5 {
-			limits = append(limits, f(quota, time.Duration(i+1)*time.Hour).Named(fmt.Sprint(i)))
+			limits = append(limits, f(units, time.Duration(i+1)*time.Hour).Named(fmt.Sprint(i)))
 		}
 		return limits
 	}
 	for _, c := range []struct {
 		name   string
-		limits []weir.Limit
+		limits []quota.Limit
 	}{
 		{"GCRA", five(algorithms.GCRA, 1000)[:1]},
 		{"FixedWindow", five(algorithms.FixedWindow, 1000)[:1]},
@@ -75,11 +75,11 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 type meter struct {
 	*testing.T
 	rdb   *redis.Client
-	store weir.Store
+	store quota.Store
 }
 
 // size measures a key under some limits.
-func (m *meter) size(name string, limits []weir.Limit) size {
+func (m *meter) size(name string, limits []quota.Limit) size {
 	m.Helper()
 	m.flush()
 	s := size{name: name}
@@ -101,11 +101,11 @@ func (m *meter) size(name string, limits []weir.Limit) size {
 
 // perCheck returns how many µs a check takes the server. It measures several keys and
 // returns the least time, because interruptions lengthen the others.
-func (m *meter) perCheck(limits []weir.Limit, allowed bool) float64 {
-	quota, best := limits[0].Quota, math.Inf(1)
-	for key := range max(10, 2000/quota) {
+func (m *meter) perCheck(limits []quota.Limit, allowed bool) float64 {
+	units, best := limits[0].Quota, math.Inf(1)
+	for key := range max(10, 2000/units) {
 		m.rdb.ConfigResetStat(m.Context())
-		m.takeTimes(limits, key, quota, allowed)
+		m.takeTimes(limits, key, units, allowed)
 		s := redistest.CommandStats(m.info("commandstats"))["evalsha"]
 		best = min(best, float64(s.Micros)/float64(s.Calls))
 	}
@@ -117,7 +117,7 @@ func (m *meter) perKey(n int) int64 {
 	m.flush()
 	before := m.used()
 	weirtest.Together(8, func(worker int) {
-		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1000, time.Hour), Cost: 500}}}
+		tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(1000, time.Hour), Cost: 500}}}
 		for i := worker; i < n; i += 8 {
 			tx.Charges[0].Key = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
 			if err := m.store.Take(m.Context(), &tx); err != nil {
@@ -157,11 +157,11 @@ func (m *meter) used() int64 {
 
 // takeTimes takes one unit of a key several times. It fails the test unless all of these
 // charges are allowed or, if allowed is false, all are refused.
-func (m *meter) takeTimes(limits []weir.Limit, key, times int64, allowed bool) {
+func (m *meter) takeTimes(limits []quota.Limit, key, times int64, allowed bool) {
 	m.Helper()
-	var tx weir.Transaction
+	var tx quota.Transaction
 	for _, l := range limits {
-		tx.Charges = append(tx.Charges, weir.Charge{Rule: "api", Key: fmt.Sprintf("192.0.2.%d", key), Limit: l, Cost: 1})
+		tx.Charges = append(tx.Charges, quota.Charge{Rule: "api", Key: fmt.Sprintf("192.0.2.%d", key), Limit: l, Cost: 1})
 	}
 	for range times {
 		if err := m.store.Take(m.Context(), &tx); err != nil {

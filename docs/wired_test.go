@@ -22,6 +22,7 @@ import (
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/stack"
 )
@@ -71,7 +72,7 @@ func outgoing(err error, o weir.TransportOptions) wired {
 	return func(t *testing.T, log *slog.Logger) (http.Handler, error) {
 		partner := httptest.NewServer(http.NotFoundHandler())
 		t.Cleanup(partner.Close)
-		store := weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { return err })
+		store := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return err })
 		l, err := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(50, time.Second)}}}})
 		if err != nil {
 			return nil, err
@@ -195,7 +196,7 @@ func TestWiredWrong(t *testing.T) {
 		{"Redis", "both stores of a Fallback are the same", func(*testing.T, *slog.Logger) (h http.Handler, err error) {
 			defer func() { err = fmt.Errorf("%v", recover()) }()
 			store := memstore.New(memstore.Options{})
-			weir.Fallback(store, store)
+			quota.Fallback(store, store)
 			return nil, nil
 		}, `both stores are the same`},
 
@@ -227,8 +228,8 @@ func TestWiredWrong(t *testing.T) {
 		}), `ChargeOnly`},
 
 		{"outbound", "the store is down", outgoing(weirtest.ErrDown, weir.TransportOptions{}), `could not decide" rule=partner err="dial tcp 127.0.0.1:6379: connection refused" cause=error passed=true`},
-		{"outbound", "the store is busy", outgoing(weir.ErrBusy, weir.TransportOptions{}), `cause=busy passed=false`},
-		{"outbound", "the store can never work", outgoing(weir.ErrUnusable, weir.TransportOptions{}), `level=ERROR msg="weir: could not decide" rule=partner`},
+		{"outbound", "the store is busy", outgoing(quota.ErrBusy, weir.TransportOptions{}), `cause=busy passed=false`},
+		{"outbound", "the store can never work", outgoing(quota.ErrUnusable, weir.TransportOptions{}), `level=ERROR msg="weir: could not decide" rule=partner`},
 		{"outbound", "a negative pause", outgoing(nil, weir.TransportOptions{MaxPause: -1}), `MaxPause`},
 	} {
 		t.Run(c.deployment+": "+c.mistake, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // noon is when responses come unless a test says otherwise. Its Unix time is 1767355200.
@@ -354,7 +355,7 @@ func TestHostile(t *testing.T) {
 
 type roundTripCase struct {
 	name    string
-	dialect weir.Dialect
+	dialect headers.Dialect
 	named   bool // the limits have names
 	reset   func(d time.Duration) (low, high time.Duration)
 }
@@ -364,17 +365,17 @@ type roundTripCase struct {
 func TestRoundTrip(t *testing.T) {
 	exact := func(d time.Duration) (low, high time.Duration) { return wholeSeconds(d), wholeSeconds(d) }
 	date := func(d time.Duration) (low, high time.Duration) { return d, d + 2*time.Second }
-	const all = weir.NoHeaders - 1
-	var seen weir.Dialect
+	const all = headers.None - 1
+	var seen headers.Dialect
 	for _, c := range []roundTripCase{
-		{"XRateLimit", weir.XRateLimit, false, date},
-		{"IETF", weir.IETF, true, exact},
-		{"Draft07", weir.Draft07, false, exact},
-		{"Draft06", weir.Draft06, false, exact},
-		{"GitHub", weir.GitHub, false, date},
-		{"OpenAI", weir.OpenAI, false, func(d time.Duration) (low, high time.Duration) { return d, d + time.Millisecond }},
-		{"Anthropic", weir.Anthropic, false, date},
-		{"Twitter", weir.Twitter, false, date},
+		{"XRateLimit", headers.XRateLimit, false, date},
+		{"IETF", headers.IETF, true, exact},
+		{"Draft07", headers.Draft07, false, exact},
+		{"Draft06", headers.Draft06, false, exact},
+		{"GitHub", headers.GitHub, false, date},
+		{"OpenAI", headers.OpenAI, false, func(d time.Duration) (low, high time.Duration) { return d, d + time.Millisecond }},
+		{"Anthropic", headers.Anthropic, false, date},
+		{"Twitter", headers.Twitter, false, date},
 	} {
 		seen |= c.dialect
 		for seed := range uint64(60) {
@@ -434,16 +435,16 @@ func (c roundTripCase) run(t *testing.T, seed uint64) {
 }
 
 func randomLimit(r *rand.Rand) weir.Limit {
-	quota, period := 1+r.Int64N(9), time.Duration(1+r.IntN(300))*[]time.Duration{time.Millisecond, time.Second, time.Hour}[r.IntN(3)]
-	return []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog}[r.IntN(5)](quota, period)
+	units, period := 1+r.Int64N(9), time.Duration(1+r.IntN(300))*[]time.Duration{time.Millisecond, time.Second, time.Hour}[r.IntN(3)]
+	return []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.AnchoredWindow, algorithms.SlidingWindow, algorithms.SlidingLog}[r.IntN(5)](units, period)
 }
 
 // limits returns how many of the three limits of a transaction the dialect reports.
-func (c roundTripCase) limits(tx *weir.Transaction) int {
+func (c roundTripCase) limits(tx *quota.Transaction) int {
 	switch c.dialect {
-	case weir.OpenAI, weir.Anthropic:
+	case headers.OpenAI, headers.Anthropic:
 		return 2
-	case weir.IETF:
+	case headers.IETF:
 		refused := 0
 		for _, d := range tx.Decisions {
 			if !d.Allowed {
@@ -459,13 +460,13 @@ func (c roundTripCase) limits(tx *weir.Transaction) int {
 }
 
 // retryAfter returns the wait that the dialect reports.
-func (c roundTripCase) retryAfter(tx *weir.Transaction) time.Duration {
+func (c roundTripCase) retryAfter(tx *quota.Transaction) time.Duration {
 	wait := tx.RetryAfter()
-	if wait == weir.Never {
+	if wait == quota.Never {
 		wait = 0
 	}
 	wait = min(wait, 24*time.Hour)
-	if c.dialect == weir.OpenAI {
+	if c.dialect == headers.OpenAI {
 		return (wait + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
 	return wholeSeconds(wait)
@@ -478,23 +479,23 @@ func wholeSeconds(d time.Duration) time.Duration {
 
 // tells reports whether a limit that was read agrees with the decision on one of the
 // limits of tx.
-func tells(dialect weir.Dialect, named bool, reset func(time.Duration) (low, high time.Duration), a headers.Limit, tx *weir.Transaction) bool {
+func tells(dialect headers.Dialect, named bool, reset func(time.Duration) (low, high time.Duration), a headers.Limit, tx *quota.Transaction) bool {
 	for i, c := range tx.Charges {
 		d := tx.Decisions[i]
-		_, full := c.Limit.Algorithm.Take(weir.State{}, &c.Limit, 0, 0)
+		_, full := c.Limit.Algorithm.Take(quota.State{}, &c.Limit, 0, 0)
 		limit, after, unit, window := full.Remaining, d.ResetAfter, "requests", time.Duration(0)
-		if c.Rule == "b" && dialect&(weir.IETF|weir.OpenAI|weir.Anthropic) != 0 {
+		if c.Rule == "b" && dialect&(headers.IETF|headers.OpenAI|headers.Anthropic) != 0 {
 			unit = "tokens"
 		}
 		if named {
 			limit, after = c.Limit.Quota, d.NextAfter
 		}
-		if whole := c.Limit.Period.Truncate(time.Second); whole == c.Limit.Period && (named || dialect&(weir.Draft06|weir.Draft07) != 0 && limit == c.Limit.Quota) {
+		if whole := c.Limit.Period.Truncate(time.Second); whole == c.Limit.Period && (named || dialect&(headers.Draft06|headers.Draft07) != 0 && limit == c.Limit.Quota) {
 			window = whole
 		}
 		name := ""
 		switch {
-		case named && c.Rule == "b", dialect == weir.GitHub:
+		case named && c.Rule == "b", dialect == headers.GitHub:
 			name = c.Rule
 		case named:
 			name = c.Rule + "/" + c.Limit.Name

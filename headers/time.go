@@ -5,17 +5,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/seed83679106/weir/internal/fields"
 )
 
 // retryAfter reads how long the response asks to wait.
 func (r *reader) retryAfter() (longest time.Duration) {
-	lines := r.h[fields.RetryAfter]
+	lines := r.h[RetryAfter]
 	for _, s := range lines[:min(len(lines), maxLines)] {
 		longest = max(longest, r.wait(s))
 	}
-	if n, fraction, ok := number(r.h.Get(fields.RetryAfterMS)); ok {
+	if n, fraction, ok := number(r.h.Get(retryAfterMSField)); ok {
 		if fine := delta(n, fraction, time.Millisecond); fine > max(0, longest-time.Second) {
 			return fine
 		}

@@ -58,7 +58,7 @@ func NewList(entries ...string) (*List, error) {
 }
 
 // Has reports whether a key is in the list. Entries without an asterisk match a key and
-// its weir.Charge.StoredKey alike.
+// its quota.Charge.StoredKey alike.
 func (l *List) Has(key string) bool {
 	if l.keys[storedkey.Of(key)] {
 		return true

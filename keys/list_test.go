@@ -15,6 +15,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/quota"
 )
 
 var served = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -174,7 +175,7 @@ func TestListsOfAddresses(t *testing.T) {
 		"none":      never,
 	} {
 		asked := 0
-		h := weirtest.New(t, weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { asked++; return errors.New("asked") }), weir.Options{
+		h := weirtest.New(t, weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { asked++; return errors.New("asked") }), weir.Options{
 			Rules: []weir.Rule{{
 				Name: "api", Key: key, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
 				AllowFrom: friends.Match(client), DenyFrom: pests.Match(client),
@@ -250,7 +251,7 @@ func TestLists(t *testing.T) {
 	}
 	asked := errors.New("asked")
 	var denied string
-	h := weirtest.New(t, weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { return asked }), weir.Options{
+	h := weirtest.New(t, weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return asked }), weir.Options{
 		Rules: []weir.Rule{
 			{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Allow: func(string) bool { return true }},
 			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Allow: admins.Has, Deny: pests.Has},

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A fetch takes the units of one call and of later calls. Callers share a fetch, so it
 // does not stop if the caller that began it gives up.
 type fetch struct {
-	t    weir.Transaction
+	t    quota.Transaction
 	more int64 // calls that the lease will serve
 	done chan struct{}
 	err  error
@@ -21,7 +21,7 @@ type fetch struct {
 // begin starts a fetch of the units of one call and of a lease for k more calls. The
 // caller of begin holds s.mu.
 func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
-	f := &fetch{t: weir.Transaction{Charges: e.times(1+k, nil)}, more: k, done: make(chan struct{})}
+	f := &fetch{t: quota.Transaction{Charges: e.times(1+k, nil)}, more: k, done: make(chan struct{})}
 	e.fetch = f
 	old := e.end() // the unused units of the previous lease can no longer be used
 	l.calls.Add(1)
@@ -38,7 +38,7 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 
 // await waits for a fetch, and reports whether the fetch or its lease has decided t. own
 // says that the fetch was begun for t.
-func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool, t *weir.Transaction) (decided bool, err error) {
+func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool, t *quota.Transaction) (decided bool, err error) {
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -66,7 +66,7 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 
 // install begins a lease with the units of a fetch. If the answer came after the TTL of
 // the lease or after Close, install returns a transaction that gives the units back.
-func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Transaction) {
+func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *quota.Transaction) {
 	answered := l.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *weir.Tr
 
 // answer copies the decisions of the fetch to t, the transaction for which the fetch was
 // begun, and adds the units of the lease to Remaining.
-func (f *fetch) answer(t *weir.Transaction) {
+func (f *fetch) answer(t *quota.Transaction) {
 	t.Decisions = append(t.Decisions[:0], f.t.Decisions...)
 	t.At, t.Wait, t.Undo = f.t.At, f.t.Wait, t.Undo[:0]
 	for i := range t.Decisions {
@@ -109,7 +109,7 @@ func (f *fetch) answer(t *weir.Transaction) {
 // expire ends a lease when its TTL is over.
 func (l *Store) expire(s *shard, e *lease) {
 	s.mu.Lock()
-	var back *weir.Transaction
+	var back *quota.Transaction
 	if l.now() >= e.until { // otherwise the timer was for the previous lease
 		back = e.end()
 	}
@@ -126,7 +126,7 @@ func (l *Store) expire(s *shard, e *lease) {
 // giveBack gives unused units back. It tries only once: after an error the units may have
 // been given back nevertheless, and giving them back twice would free units that others
 // have spent.
-func (l *Store) giveBack(ctx context.Context, backs ...*weir.Transaction) error {
+func (l *Store) giveBack(ctx context.Context, backs ...*quota.Transaction) error {
 	var errs []error
 	for _, t := range backs {
 		if t != nil {

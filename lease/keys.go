@@ -7,27 +7,27 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A lease counts the calls with one list of charges, and holds units for later calls.
 type lease struct {
-	charges []weir.Charge // of one call
+	charges []quota.Charge // of one call
 
 	since, count int64 // when the current count of calls began, and the calls since then
 	seen         int64 // calls per TTL in the previous count
 
-	noted int64           // when the newest answer of next came
-	last  []weir.Decision // the decisions of that answer; empty after an error
+	noted int64            // when the newest answer of next came
+	last  []quota.Decision // the decisions of that answer; empty after an error
 
-	fetch     *fetch          // the fetch that has not ended, or nil
-	held      int64           // calls that the lease can still serve
-	unused    int64           // calls whose units are spent in next but not used yet
-	sent      int64           // when the fetch called next
-	answered  int64           // when the answer of next came
-	until     int64           // when the lease ends
-	at        time.Time       // the At of the answer
-	decisions []weir.Decision // the decisions of the answer
+	fetch     *fetch           // the fetch that has not ended, or nil
+	held      int64            // calls that the lease can still serve
+	unused    int64            // calls whose units are spent in next but not used yet
+	sent      int64            // when the fetch called next
+	answered  int64            // when the answer of next came
+	until     int64            // when the lease ends
+	at        time.Time        // the At of the answer
+	decisions []quota.Decision // the decisions of the answer
 	timer     *time.Timer
 }
 
@@ -38,13 +38,13 @@ type shard struct {
 	most   int               // the most leases in the map known
 	known  map[uint64]*lease // leases by the fingerprint of their charges
 	once   [64]uint64        // recent fingerprints that have come once
-	hits   uint64
+	hits   int64
 	_      [64]byte // keeps the next shard off the cache line
 }
 
 // find returns the lease of t. If there is none, find makes one, provided that t may have
 // a lease and has come before, and that there is room. Otherwise find returns nil.
-func (s *shard) find(id uint64, t *weir.Transaction, now int64, l *Store) *lease {
+func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *lease {
 	old := s.known[id]
 	switch {
 	case old != nil && slices.Equal(old.charges, t.Charges):
@@ -89,7 +89,7 @@ func (s *shard) makeRoom(now, ttl int64) bool {
 
 // leasable reports whether t is valid and the algorithms of all its charges are comparable
 // Leasers.
-func leasable(t *weir.Transaction) bool {
+func leasable(t *quota.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
 		if !ok || !reflect.ValueOf(a).Comparable() {
@@ -116,7 +116,7 @@ func (e *lease) tick(now, ttl int64) {
 }
 
 // note records the decisions of an answer of next. From these, want computes the size of a lease.
-func (e *lease) note(t *weir.Transaction, now int64) {
+func (e *lease) note(t *quota.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
 
@@ -134,7 +134,7 @@ func (e *lease) want(now int64, o *Options) int64 {
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
 		return 0
 	}
-	room, drained := float64(weir.MaxTicks), 0.0
+	room, drained := float64(quota.MaxTicks), 0.0
 	for i := range e.charges {
 		c, d := &e.charges[i], &e.last[i]
 		room = min(room, float64(d.Remaining-c.Cost)*o.Fraction/float64(c.Cost))
@@ -153,7 +153,7 @@ func (e *lease) want(now int64, o *Options) int64 {
 
 // serve decides t from memory and returns true if the lease has units for t. Otherwise it
 // returns false.
-func (e *lease) serve(t *weir.Transaction, now int64) bool {
+func (e *lease) serve(t *quota.Transaction, now int64) bool {
 	now = max(now, e.answered) // the fetch may have returned while the caller waited for the lock
 	if e.held == 0 || now >= e.until {
 		return false
@@ -187,13 +187,13 @@ func (e *lease) serve(t *weir.Transaction, now int64) bool {
 }
 
 // end ends a lease and returns a transaction that gives its units back, or nil.
-func (e *lease) end() *weir.Transaction {
+func (e *lease) end() *quota.Transaction {
 	n := e.unused
 	e.held, e.unused = 0, 0
 	if n == 0 {
 		return nil
 	}
-	back := &weir.Transaction{Charges: e.times(-n, func(c *weir.Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() })}
+	back := &quota.Transaction{Charges: e.times(-n, func(c *quota.Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() })}
 	if len(back.Charges) == 0 {
 		return nil
 	}
@@ -202,8 +202,8 @@ func (e *lease) end() *weir.Transaction {
 
 // times returns the charges for which wanted returns true, with n times their cost. A nil
 // wanted selects all charges. If n < 0, Spent is set.
-func (e *lease) times(n int64, wanted func(*weir.Charge) bool) []weir.Charge {
-	charges := make([]weir.Charge, 0, len(e.charges))
+func (e *lease) times(n int64, wanted func(*quota.Charge) bool) []quota.Charge {
+	charges := make([]quota.Charge, 0, len(e.charges))
 	for i, c := range e.charges {
 		if wanted == nil || wanted(&c) {
 			if c.Cost *= n; n < 0 {

@@ -1,7 +1,7 @@
-// Package lease has a weir.Store that takes units of busy keys in advance and serves
+// Package lease has a quota.Store that takes units of busy keys in advance and serves
 // them from memory. One call of Redis then decides many requests:
 //
-//	leases := lease.New(weir.Coalesce(redis), lease.Options{})
+//	leases := lease.New(quota.Coalesce(redis), lease.Options{})
 //	defer leases.Close(ctx) // gives back the unused units
 //
 // Use the package if a single key, such as the key of weir.Global(), gets more requests
@@ -22,21 +22,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
-// A Leaser is a weir.Algorithm whose units can be spent in advance and used later. The limit
+// A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit
 // must hold as if the units were spent when they are used. The type of a Leaser must be
 // comparable with ==. An algorithm implements Leaser without importing this package.
 type Leaser interface {
-	weir.Canceler
+	quota.Canceler
 
 	// Usable returns how many of n leased units may still be used now without exceeding
 	// the limit. The decision d spent the units at an earlier instant, the argument at.
 	// Both instants are in µs since 1970. The caller never uses units beyond the result:
 	// in the following call, n is at most this result minus the units used since.
-	Usable(l *weir.Limit, d weir.Decision, at, now, n int64) int64
+	Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64
 
 	// Drains reports whether unused units become free again by themselves, at the rate of
 	// the limit. The caller does not give such units back, because other requests may
@@ -98,15 +98,15 @@ type Options struct {
 // answer of next, which is at most a TTL old, minus the units that this Store has used
 // since. The durations are those of the same answer, minus the time since.
 //
-// The Store belongs inside weir.Fallback, so that the units of one store are not given
-// back to the other. It belongs outside weir.Share, which changes the limits:
+// The Store belongs inside quota.Fallback, so that the units of one store are not given
+// back to the other. It belongs outside quota.Share, which changes the limits:
 //
-//	leases := lease.New(weir.Coalesce(redis), lease.Options{})
-//	store := weir.Fallback(weir.Breaker(leases, weir.BreakerOptions{}), memory)
+//	leases := lease.New(quota.Coalesce(redis), lease.Options{})
+//	store := quota.Fallback(quota.Breaker(leases, quota.BreakerOptions{}), memory)
 //
 // Close the Store when the process ends; otherwise the units of its leases are lost. New
 // panics if next is nil or an option is out of range.
-func New(next weir.Store, o Options) *Store {
+func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:
 		panic("lease: the store is nil")
@@ -131,27 +131,20 @@ func New(next weir.Store, o Options) *Store {
 
 // A Store serves leases. See New.
 type Store struct {
-	next   weir.Store
+	next   quota.Store
 	o      Options
 	seed   maphash.Seed
 	start  time.Time // all instants of the package are ns since start, on the monotonic clock
 	shards []shard
-	misses atomic.Uint64
+	misses atomic.Int64
 	calls  sync.WaitGroup // calls of next on goroutines of the Store
-}
-
-// Stats counts the calls that the Store decided from memory, and those that next decided.
-// Each hit saves a call of next.
-type Stats struct {
-	Hits   uint64 // transactions decided from memory
-	Misses uint64 // transactions decided by next
 }
 
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns the counts since New.
-func (l *Store) Stats() Stats {
-	st := Stats{Misses: l.misses.Load()}
+// Stats returns what the Store has counted since New. Each hit saves a call of next.
+func (l *Store) Stats() quota.CacheStats {
+	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
@@ -161,8 +154,8 @@ func (l *Store) Stats() Stats {
 	return st
 }
 
-// Take implements weir.Store.
-func (l *Store) Take(ctx context.Context, t *weir.Transaction) error {
+// Take implements quota.Store.
+func (l *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	id, ok := l.id(t)
 	if !ok {
 		return l.call(ctx, t)
@@ -200,13 +193,13 @@ func (l *Store) Take(ctx context.Context, t *weir.Transaction) error {
 }
 
 // call has next decide t.
-func (l *Store) call(ctx context.Context, t *weir.Transaction) error {
+func (l *Store) call(ctx context.Context, t *quota.Transaction) error {
 	l.misses.Add(1)
 	return l.next.Take(ctx, t)
 }
 
 // passThrough has next decide t, and remembers the decisions for the next lease.
-func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *weir.Transaction) error {
+func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Transaction) error {
 	err := l.call(ctx, t)
 	if err == nil {
 		now := l.now()
@@ -225,7 +218,7 @@ func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {
 		s := &l.shards[i]
-		var backs []*weir.Transaction
+		var backs []*quota.Transaction
 		s.mu.Lock()
 		s.closed = true
 		for _, e := range s.known {
@@ -259,7 +252,7 @@ func (l *Store) Close(ctx context.Context) error {
 }
 
 // id returns the fingerprint of the charges of t. ok is false if only next may decide t.
-func (l *Store) id(t *weir.Transaction) (id uint64, ok bool) {
+func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
 	if t.Within > 0 || t.Delay > 0 || t.Forget || t.Force || t.AtMost > 0 || len(t.Charges) == 0 {
 		return 0, false
 	}

@@ -12,24 +12,24 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/quota"
 )
 
 func TestLeaseConforms(t *testing.T) {
-	conforms(t, func() weir.Store { return lease.New(memory(), lease.Options{}) })
+	conforms(t, func() quota.Store { return lease.New(memory(), lease.Options{}) })
 }
 
 // A spending is an admitted call.
 type spending struct {
 	at      int64 // when it was admitted, in µs since 1970
-	charges []weir.Charge
+	charges []quota.Charge
 }
 
 // A wire is a slow connection to a store. The connection loses some calls and some answers.
 type wire struct {
-	store weir.Store
+	store quota.Store
 	r     *rand.Rand // guarded by mu
 	slow  time.Duration
 	lossy int // the percentage of calls that fail, because the call or its answer is lost
@@ -38,7 +38,7 @@ type wire struct {
 	calls atomic.Int64
 }
 
-func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
+func (w *wire) Take(ctx context.Context, t *quota.Transaction) error {
 	w.calls.Add(1)
 	w.mu.Lock()
 	there, back, fate := w.r.Int64N(int64(w.slow)), w.r.Int64N(int64(w.slow)), w.r.IntN(200)
@@ -81,7 +81,7 @@ func (w *wire) Take(ctx context.Context, t *weir.Transaction) error {
 // all that is left. The test then replays the admitted calls, in the order of their
 // instants, against a new key: the algorithm must admit each of them.
 func TestLeaseNeverExceeds(t *testing.T) {
-	served := map[string]uint64{}
+	served := map[string]int64{}
 	for i := range 60 {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
@@ -102,13 +102,13 @@ func TestLeaseNeverExceeds(t *testing.T) {
 
 // leaseWorld runs replicas with leases for 4 s and replays the admitted calls. It returns
 // the names of the algorithms and how many calls were served from leases.
-func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64) {
+func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served int64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	time.Sleep(time.Duration(r.Int64N(1e9))) // the test begins anywhere in a window
 	w := &world{T: t, store: memory(), quota: 200 + r.Int64N(3000), period: time.Duration(200+r.IntN(800)) * time.Millisecond}
 	for _, l := range w.limits(kind) {
 		name += l.Algorithm.Name() + " "
-		w.charges = append(w.charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1 + r.Int64N(2)})
+		w.charges = append(w.charges, quota.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1 + r.Int64N(2)})
 	}
 	w.ended = time.Now().Add(4 * time.Second)
 	var wg sync.WaitGroup
@@ -139,10 +139,10 @@ func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64
 // A world is a store and the processes that use it.
 type world struct {
 	*testing.T
-	store    weir.Store
+	store    quota.Store
 	quota    int64
 	period   time.Duration
-	charges  []weir.Charge // the charges of every call
+	charges  []quota.Charge // the charges of every call
 	ended    time.Time
 	replicas []*lease.Store
 
@@ -152,9 +152,9 @@ type world struct {
 }
 
 // limits returns the limits of a kind of world.
-func (w *world) limits(kind int) []weir.Limit {
+func (w *world) limits(kind int) []quota.Limit {
 	fixed, meter := algorithms.FixedWindow(w.quota, w.period), algorithms.GCRA(w.quota, w.period)
-	return [][]weir.Limit{
+	return [][]quota.Limit{
 		{meter},
 		{algorithms.TokenBucket(w.quota/2, w.quota, w.period)},
 		{algorithms.LeakyBucket(w.quota*2, w.quota, w.period)},
@@ -166,7 +166,7 @@ func (w *world) limits(kind int) []weir.Limit {
 	}[kind%8]
 }
 
-func (w *world) admit(at int64, charges []weir.Charge) {
+func (w *world) admit(at int64, charges []quota.Charge) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.admitted = append(w.admitted, spending{at, slices.Clone(charges)})
@@ -175,8 +175,8 @@ func (w *world) admit(at int64, charges []weir.Charge) {
 // take makes a call and records it if it is admitted. If the clock of the synctest bubble
 // has not moved during the call, a lease has served the call, and the call counts at the
 // present instant.
-func (w *world) take(ctx context.Context, store weir.Store) {
-	tx := weir.Transaction{Charges: w.charges}
+func (w *world) take(ctx context.Context, store quota.Store) {
+	tx := quota.Transaction{Charges: w.charges}
 	before := time.Now()
 	if err := store.Take(ctx, &tx); err != nil || !tx.Allowed() {
 		return
@@ -189,7 +189,7 @@ func (w *world) take(ctx context.Context, store weir.Store) {
 }
 
 // call makes calls at random instants. Some callers hang up.
-func (w *world) call(store weir.Store, r *rand.Rand) {
+func (w *world) call(store quota.Store, r *rand.Rand) {
 	// With this pause between calls, all 12 goroutines together stay below the limit.
 	alone := 2 * 12 * int64(w.period) / w.quota
 	pace := alone
@@ -249,12 +249,12 @@ func (w *world) admitLost() {
 }
 
 // replayAll fails the test unless a new key admits every spending.
-func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
+func replayAll(t *testing.T, charges []quota.Charge, admitted []spending) {
 	t.Helper()
 	slices.SortStableFunc(admitted, func(a, b spending) int { return cmp.Compare(a.at, b.at) })
-	states := make([]weir.State, len(charges))
+	states := make([]quota.State, len(charges))
 	for i, s := range admitted {
-		tx := weir.Transaction{Charges: s.charges}
+		tx := quota.Transaction{Charges: s.charges}
 		if !tx.Decide(s.at, states) {
 			t.Fatalf("call %d of %d, at %d µs: %+v was admitted, which exceeds the limit: %+v", i, len(admitted), s.at, s.charges, tx.Decisions)
 		}
@@ -262,18 +262,18 @@ func replayAll(t *testing.T, charges []weir.Charge, admitted []spending) {
 }
 
 // perHour returns a limit of 1,000 hours, whose units do not come back during a test.
-func perHour(quota int64) weir.Limit { return algorithms.FixedWindow(quota, 1000*time.Hour) }
+func perHour(units int64) quota.Limit { return algorithms.FixedWindow(units, 1000*time.Hour) }
 
 // A counted is a store that records its transactions.
 type counted struct {
-	weir.Store
+	quota.Store
 	mu    sync.Mutex
-	asked []weir.Transaction // with their decisions
-	err   func(t *weir.Transaction) error
+	asked []quota.Transaction // with their decisions
+	err   func(t *quota.Transaction) error
 	trip  time.Duration
 }
 
-func (c *counted) Take(ctx context.Context, t *weir.Transaction) error {
+func (c *counted) Take(ctx context.Context, t *quota.Transaction) error {
 	time.Sleep(c.trip)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -304,7 +304,7 @@ func (c *counted) costs() (costs []int64) {
 
 // warm makes n + 2 calls in a TTL, and one call after the TTL, which may take a lease. It
 // returns the transaction of the last call.
-func warm(t *testing.T, store weir.Store, n int, charges ...weir.Charge) *weir.Transaction {
+func warm(t *testing.T, store quota.Store, n int, charges ...quota.Charge) *quota.Transaction {
 	t.Helper()
 	for range n + 2 { // the first call of a key is not counted
 		take(t, store, 0, charges...)
@@ -317,7 +317,7 @@ func warm(t *testing.T, store weir.Store, n int, charges ...weir.Charge) *weir.T
 // of the units that remained.
 func TestLeaseSize(t *testing.T) {
 	for _, c := range []struct {
-		limit weir.Limit
+		limit quota.Limit
 		cost  int64
 		calls int
 		share float64
@@ -340,9 +340,9 @@ func TestLeaseSize(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			behind := &counted{Store: memory()}
 			store := lease.New(behind, lease.Options{Fraction: c.share})
-			warm(t, store, c.calls, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
+			warm(t, store, c.calls, quota.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
 			costs := behind.costs()
-			take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
+			take(t, store, 0, quota.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: c.cost})
 			if got := costs[len(costs)-1]; got != c.want {
 				t.Errorf("%v, %d calls of cost %d: the last call of the store costs %d, want %d", c.limit, c.calls, c.cost, got, c.want)
 			}
@@ -356,7 +356,7 @@ func TestLeaseServes(t *testing.T) {
 	day := 24 * time.Hour
 	for _, c := range []struct {
 		name  string
-		limit weir.Limit
+		limit quota.Limit
 		wait  time.Duration // the pause before 5 calls
 		want  []int64       // costs of the calls of the store that the 5 calls make
 		back  int64         // cost of the call that gives units back, or 0
@@ -374,7 +374,7 @@ func TestLeaseServes(t *testing.T) {
 			time.Sleep(day - 150*time.Millisecond) // the day ends in 150 ms, and a window with it
 			behind := &counted{Store: memory()}
 			store := lease.New(behind, lease.Options{})
-			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
+			charge := quota.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
 			warm(t, store, 50, charge) // the window now ends in 50 ms
 			behind.costs()
 			time.Sleep(c.wait)
@@ -405,9 +405,9 @@ const callsQuota = 1_000_000
 // units leases keep from other processes. Under a limit of a million units a minute, each
 // replica has 5,000 calls a second, and calls the store about once in a TTL.
 func TestLeaseCalls(t *testing.T) {
-	const quota = callsQuota
-	for _, limit := range []weir.Limit{
-		algorithms.GCRA(quota, time.Minute), algorithms.FixedWindow(quota, time.Minute), algorithms.SlidingWindow(quota, time.Minute),
+	const units = callsQuota
+	for _, limit := range []quota.Limit{
+		algorithms.GCRA(units, time.Minute), algorithms.FixedWindow(units, time.Minute), algorithms.SlidingWindow(units, time.Minute),
 	} {
 		for _, replicas := range []int64{1, 3} {
 			synctest.Test(t, func(t *testing.T) {
@@ -418,12 +418,12 @@ func TestLeaseCalls(t *testing.T) {
 }
 
 // countCalls lets replicas make calls for 10 s.
-func countCalls(t *testing.T, limit weir.Limit, replicas int64) {
-	const quota, rate, hold, lasts = callsQuota, 5000, 100 * time.Millisecond, 10 * time.Second
+func countCalls(t *testing.T, limit quota.Limit, replicas int64) {
+	const units, rate, hold, lasts = callsQuota, 5000, 100 * time.Millisecond, 10 * time.Second
 	plain := memory()
 	behind := &distant{Store: plain}
 	behind.Trip.Store(int64(time.Millisecond))
-	charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
+	charge := quota.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
 	same := charge // for a key that gets as many calls, but without leases
 	same.Key = "same"
 	var calls, held atomic.Int64
@@ -431,7 +431,7 @@ func countCalls(t *testing.T, limit weir.Limit, replicas int64) {
 	for range replicas {
 		stores = append(stores, lease.New(behind, lease.Options{TTL: hold}))
 	}
-	callAgain := func(store weir.Store) {
+	callAgain := func(store quota.Store) {
 		r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 		for begin := time.Now(); time.Since(begin) < lasts; calls.Add(1) {
 			time.Sleep(time.Duration(r.Int64N(2 * 10 * int64(time.Second) / rate)))
@@ -473,7 +473,7 @@ func countCalls(t *testing.T, limit weir.Limit, replicas int64) {
 	if limit.Algorithm.Name() == "gcra" {
 		// quota/600 units drain in a TTL. Each replica may hold as many, and more units
 		// drain until a replica sees what the other replicas took.
-		most = (replicas + 2) * quota / 600
+		most = (replicas + 2) * units / 600
 	}
 	if n := held.Load(); n > most {
 		t.Errorf("%v, %d replicas: got %d units held at once, want at most %d", limit, replicas, n, most)

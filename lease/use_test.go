@@ -19,10 +19,11 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // spendAll takes single units until one is refused, and returns how many were admitted.
-func spendAll(t *testing.T, store weir.Store, charges ...weir.Charge) (n int64) {
+func spendAll(t *testing.T, store quota.Store, charges ...quota.Charge) (n int64) {
 	t.Helper()
 	for take(t, store, 0, charges...).Allowed() {
 		n++
@@ -33,24 +34,24 @@ func spendAll(t *testing.T, store weir.Store, charges ...weir.Charge) (n int64) 
 // TestLeaseLastUnits: other processes cannot use the units of a lease for one TTL. After
 // that another process gets all units that are left, to the last one.
 func TestLeaseLastUnits(t *testing.T) {
-	const quota = 1000
+	const units = 1000
 	for _, c := range []struct {
-		limit weir.Limit
+		limit quota.Limit
 		held  int64
 	}{
-		{perHour(quota), 51},
-		{algorithms.AnchoredWindow(quota, 1000*time.Hour), 51},
-		{algorithms.SlidingWindow(quota, 1000*time.Hour), 51},
-		{algorithms.GCRA(quota, time.Second), 100}, // as many as drain in a TTL
+		{perHour(units), 51},
+		{algorithms.AnchoredWindow(units, 1000*time.Hour), 51},
+		{algorithms.SlidingWindow(units, 1000*time.Hour), 51},
+		{algorithms.GCRA(units, time.Second), 100}, // as many as drain in a TTL
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			plain := memory()
 			idle, busy := lease.New(plain, lease.Options{}), lease.New(plain, lease.Options{})
-			charge := weir.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
+			charge := quota.Charge{Rule: "r", Key: "k", Limit: c.limit, Cost: 1}
 			warm(t, idle, 50, charge)
-			all := int64(quota - 53)
+			all := int64(units - 53)
 			if c.limit.Algorithm.Name() == "gcra" {
-				all = quota - 1 // the 52 earlier units have drained, and the leased units will drain
+				all = units - 1 // the 52 earlier units have drained, and the leased units will drain
 			}
 			spent := spendAll(t, busy, charge)
 			if spent != all-c.held {
@@ -75,10 +76,10 @@ func TestLeaseCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plain := memory()
 		dead := &counted{Store: plain}
-		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(1000), Cost: 1}
+		charge := quota.Charge{Rule: "r", Key: "k", Limit: perHour(1000), Cost: 1}
 		warm(t, lease.New(dead, lease.Options{}), 800, charge) // 198 remain: 24 are held
 		dead.mu.Lock()
-		dead.err = func(*weir.Transaction) error { return errDown }
+		dead.err = func(*quota.Transaction) error { return errDown }
 		dead.mu.Unlock()
 		time.Sleep(time.Hour)
 		if got := 803 + spendAll(t, plain, charge); got != 1000-24 {
@@ -94,42 +95,42 @@ func TestLeaseGoesPast(t *testing.T) {
 		behind := &counted{Store: memory()}
 		store := lease.New(behind, lease.Options{TTL: time.Hour})
 		l := algorithms.LeakyBucket(1_000_000, 1_000_000, time.Hour)
-		charge := weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1}
+		charge := quota.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1}
 		take(t, store, 0, charge)
 		for range 100 {
 			time.Sleep(time.Minute)
 			take(t, store, 0, charge)
 		}
 		behind.costs()
-		with := func(f func(*weir.Charge)) *weir.Transaction {
+		with := func(f func(*quota.Charge)) *quota.Transaction {
 			c := charge
 			f(&c)
-			return &weir.Transaction{Charges: []weir.Charge{c}}
+			return &quota.Transaction{Charges: []quota.Charge{c}}
 		}
 		for _, c := range []struct {
 			name string
-			tx   *weir.Transaction
+			tx   *quota.Transaction
 			past bool
 		}{
-			{"the same", with(func(c *weir.Charge) {}), false},
-			{"a negative Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: -1}, false},
-			{"Within", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1}, true},
-			{"Delay", &weir.Transaction{Charges: []weir.Charge{charge}, Within: 1, Delay: 1}, true},
-			{"units of one instant given back", with(func(c *weir.Charge) { c.Cost, c.Spent = -1, time.Now().UnixMicro() }), true},
-			{"Forget", &weir.Transaction{Charges: []weir.Charge{charge}, Forget: true}, true},
-			{"a cost of 0", with(func(c *weir.Charge) { c.Cost = 0 }), true},
-			{"units given back", with(func(c *weir.Charge) { c.Cost = -1 }), true},
-			{"another cost", with(func(c *weir.Charge) { c.Cost = 2 }), true},
-			{"another key", with(func(c *weir.Charge) { c.Key = "K" }), true},
-			{"another rule", with(func(c *weir.Charge) { c.Rule = "R" }), true},
-			{"another name", with(func(c *weir.Charge) { c.Limit.Name = "n" }), true},
-			{"another quota", with(func(c *weir.Charge) { c.Limit.Quota-- }), true},
-			{"another period", with(func(c *weir.Charge) { c.Limit.Period += time.Second }), true},
-			{"another burst", with(func(c *weir.Charge) { c.Limit.Burst-- }), true},
-			{"another algorithm", with(func(c *weir.Charge) { c.Limit = algorithms.TokenBucket(1_000_000, 1_000_000, time.Hour) }), true},
-			{"one more charge", &weir.Transaction{Charges: []weir.Charge{charge, {Limit: perHour(9), Cost: 1}}}, true},
-			{"nothing", &weir.Transaction{}, true},
-			{"the same again", with(func(c *weir.Charge) {}), false},
+			{"the same", with(func(c *quota.Charge) {}), false},
+			{"a negative Within", &quota.Transaction{Charges: []quota.Charge{charge}, Within: -1}, false},
+			{"Within", &quota.Transaction{Charges: []quota.Charge{charge}, Within: 1}, true},
+			{"Delay", &quota.Transaction{Charges: []quota.Charge{charge}, Within: 1, Delay: 1}, true},
+			{"units of one instant given back", with(func(c *quota.Charge) { c.Cost, c.Spent = -1, time.Now().UnixMicro() }), true},
+			{"Forget", &quota.Transaction{Charges: []quota.Charge{charge}, Forget: true}, true},
+			{"a cost of 0", with(func(c *quota.Charge) { c.Cost = 0 }), true},
+			{"units given back", with(func(c *quota.Charge) { c.Cost = -1 }), true},
+			{"another cost", with(func(c *quota.Charge) { c.Cost = 2 }), true},
+			{"another key", with(func(c *quota.Charge) { c.Key = "K" }), true},
+			{"another rule", with(func(c *quota.Charge) { c.Rule = "R" }), true},
+			{"another name", with(func(c *quota.Charge) { c.Limit.Name = "n" }), true},
+			{"another quota", with(func(c *quota.Charge) { c.Limit.Quota-- }), true},
+			{"another period", with(func(c *quota.Charge) { c.Limit.Period += time.Second }), true},
+			{"another burst", with(func(c *quota.Charge) { c.Limit.Burst-- }), true},
+			{"another algorithm", with(func(c *quota.Charge) { c.Limit = algorithms.TokenBucket(1_000_000, 1_000_000, time.Hour) }), true},
+			{"one more charge", &quota.Transaction{Charges: []quota.Charge{charge, {Limit: perHour(9), Cost: 1}}}, true},
+			{"nothing", &quota.Transaction{}, true},
+			{"the same again", with(func(c *quota.Charge) {}), false},
 		} {
 			if err := store.Take(t.Context(), c.tx); err != nil {
 				t.Fatalf("%s: %v", c.name, err)
@@ -139,12 +140,12 @@ func TestLeaseGoesPast(t *testing.T) {
 			}
 			behind.asked = nil
 		}
-		if got, want := store.Stats().Hits, uint64(3); got < want {
+		if got, want := store.Stats().Hits, int64(3); got < want {
 			t.Errorf("got %d calls served from leases, want at least the %d of this test", got, want)
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := store.Take(gone, &weir.Transaction{Charges: []weir.Charge{charge}}); !errors.Is(err, context.Canceled) || len(behind.asked) > 0 {
+		if err := store.Take(gone, &quota.Transaction{Charges: []quota.Charge{charge}}); !errors.Is(err, context.Canceled) || len(behind.asked) > 0 {
 			t.Errorf("hung up: got %v, want %v", err, context.Canceled)
 		}
 		store.Close(t.Context())
@@ -157,7 +158,7 @@ func TestLeaseStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
 		store := lease.New(behind, lease.Options{})
-		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
+		charge := quota.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
 		for range 1000 {
 			take(t, store, 0, charge)
 		}
@@ -177,7 +178,7 @@ func TestLeaseKeyMemory(t *testing.T) {
 		plain := memory()
 		store := lease.New(plain, lease.Options{})
 		key := []byte("k")
-		charge := weir.Charge{Rule: "r", Key: unsafe.String(&key[0], 1), Limit: perHour(10_000), Cost: 1}
+		charge := quota.Charge{Rule: "r", Key: unsafe.String(&key[0], 1), Limit: perHour(10_000), Cost: 1}
 		warm(t, store, 50, charge)
 		key[0] = 'x'
 		store.Close(t.Context())
@@ -192,7 +193,7 @@ func TestLeaseKeyMemory(t *testing.T) {
 // type is, but not what it holds.
 type uncomparable struct {
 	lease.Leaser
-	weir.Algorithm
+	quota.Algorithm
 	_ []int
 }
 
@@ -200,7 +201,7 @@ func (u uncomparable) Name() string { return u.Algorithm.Name() }
 
 type uncomparableInside struct {
 	lease.Leaser
-	weir.Algorithm
+	quota.Algorithm
 }
 
 func (u uncomparableInside) Name() string { return u.Algorithm.Name() }
@@ -212,8 +213,8 @@ func TestLeaseUncomparable(t *testing.T) {
 		a := perHour(1).Algorithm
 		store := lease.New(memory(), lease.Options{})
 		u := uncomparable{Leaser: a.(lease.Leaser), Algorithm: a}
-		for _, a := range []weir.Algorithm{u, uncomparableInside{Leaser: u, Algorithm: u}} {
-			warm(t, store, 50, weir.Charge{Limit: weir.Limit{Algorithm: a, Quota: 1000, Period: 1000 * time.Hour}, Cost: 1})
+		for _, a := range []quota.Algorithm{u, uncomparableInside{Leaser: u, Algorithm: u}} {
+			warm(t, store, 50, quota.Charge{Limit: quota.Limit{Algorithm: a, Quota: 1000, Period: 1000 * time.Hour}, Cost: 1})
 		}
 		if got := store.Stats().Hits; got != 0 {
 			t.Errorf("got %d calls served from leases, want 0", got)
@@ -224,13 +225,13 @@ func TestLeaseUncomparable(t *testing.T) {
 // TestLeaseDecisions: a decision from memory is the decision that the store would make if no
 // other process used the key.
 func TestLeaseDecisions(t *testing.T) {
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.FixedWindow(100_000, time.Hour), algorithms.AnchoredWindow(100_000, time.Hour), algorithms.Calendar(100_000, algorithms.Day, nil),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			alone, behind := memory(), &counted{Store: memory()}
 			store := lease.New(behind, lease.Options{})
-			charge := weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 2}
+			charge := quota.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 2}
 			for i := range 500 {
 				time.Sleep(3*time.Millisecond + 7*time.Microsecond)
 				got, want := take(t, store, 0, charge), take(t, alone, 0, charge)
@@ -255,7 +256,7 @@ func TestLeaseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
 		store := lease.New(behind, lease.Options{})
-		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
+		charge := quota.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
 		for range 52 {
 			take(t, store, 0, charge)
 		}
@@ -273,7 +274,7 @@ func TestLeaseWaits(t *testing.T) {
 					defer cancel()
 					want, after = context.DeadlineExceeded, 5*time.Millisecond
 				}
-				err := store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge}})
+				err := store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge}})
 				if d := time.Since(begin); !errors.Is(err, want) || d != after {
 					t.Errorf("call %d: got %v after %v, want %v after %v", i, err, d, want, after)
 				}
@@ -297,26 +298,26 @@ func TestLeaseWaits(t *testing.T) {
 func TestLeaseErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		err  func(t *weir.Transaction) error
+		err  func(t *quota.Transaction) error
 		want string  // in the error of the call that fetches the lease
 		cost []int64 // costs of the calls of the store from then on; the test makes two of them
 	}{
-		{"no error", func(*weir.Transaction) error { return nil }, "", []int64{52, -50}},
-		{"down", func(*weir.Transaction) error { return errDown }, errDown.Error(), []int64{52, 1}},
-		{"panics", func(*weir.Transaction) error { panic("oh") }, "the store panicked: oh", nil},
-		{"refuses large costs", func(tx *weir.Transaction) error {
+		{"no error", func(*quota.Transaction) error { return nil }, "", []int64{52, -50}},
+		{"down", func(*quota.Transaction) error { return errDown }, errDown.Error(), []int64{52, 1}},
+		{"panics", func(*quota.Transaction) error { panic("oh") }, "the store panicked: oh", nil},
+		{"refuses large costs", func(tx *quota.Transaction) error {
 			if tx.Charges[0].Cost > 1 {
 				tx.Charges[0].Cost = 1 << 40
 			}
 			return nil
 		}, "", []int64{1 << 40, 1, 1 << 40, 1}},
-		{"fails when units are given back", func(tx *weir.Transaction) error {
+		{"fails when units are given back", func(tx *quota.Transaction) error {
 			if tx.Charges[0].Cost < 0 {
 				return errDown
 			}
 			return nil
 		}, "", []int64{52, -50}},
-		{"panics when units are given back", func(tx *weir.Transaction) error {
+		{"panics when units are given back", func(tx *quota.Transaction) error {
 			if tx.Charges[0].Cost < 0 {
 				panic("oh")
 			}
@@ -326,21 +327,21 @@ func TestLeaseErrors(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			behind := &counted{Store: memory()}
 			store := lease.New(behind, lease.Options{})
-			charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
+			charge := quota.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
 			for range 52 {
 				take(t, store, 0, charge)
 			}
 			time.Sleep(100 * time.Millisecond)
 			behind.costs()
 			behind.err = c.err
-			err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
+			err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge}})
 			if !failsWith(err, c.want) {
 				t.Errorf("%s: got error %v, want %q", c.name, err, c.want)
 			}
 			if c.name == "panics" {
 				return
 			}
-			store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
+			store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge}})
 			time.Sleep(time.Second)
 			if got := behind.costs(); !slices.Equal(got, c.cost) {
 				t.Errorf("%s: the store got calls of cost %d, want %d", c.name, got, c.cost)
@@ -357,8 +358,8 @@ func TestLeaseClose(t *testing.T) {
 		const keys = 200
 		behind := &counted{Store: memory()}
 		store := lease.New(behind, lease.Options{TTL: time.Hour})
-		charge := func(i int) weir.Charge {
-			return weir.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: perHour(10_000), Cost: 1}
+		charge := func(i int) quota.Charge {
+			return quota.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: perHour(10_000), Cost: 1}
 		}
 		takeAll := func(n int) {
 			for i := range n {
@@ -403,7 +404,7 @@ func TestLeaseClose(t *testing.T) {
 }
 
 // checkCalls expects that calls, each of one unit, are all that the key of c has spent of 10,000.
-func checkCalls(t *testing.T, store weir.Store, c weir.Charge, calls int64) {
+func checkCalls(t *testing.T, store quota.Store, c quota.Charge, calls int64) {
 	t.Helper()
 	c.Cost = 0
 	if got := take(t, store, 0, c).Decisions[0].Remaining; got != 10_000-calls {
@@ -415,7 +416,7 @@ func checkCalls(t *testing.T, store weir.Store, c weir.Charge, calls int64) {
 func TestLeaseCloseTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &counted{Store: memory()}
-		charge := weir.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
+		charge := quota.Charge{Rule: "r", Key: "k", Limit: perHour(10_000), Cost: 1}
 		store := lease.New(behind, lease.Options{})
 		warm(t, store, 50, charge)
 		behind.trip = time.Hour
@@ -429,7 +430,7 @@ func TestLeaseCloseTime(t *testing.T) {
 		store = lease.New(behind, lease.Options{})
 		behind.trip = 0
 		warm(t, store, 50, charge)
-		behind.err = func(*weir.Transaction) error { return errDown }
+		behind.err = func(*quota.Transaction) error { return errDown }
 		if err := store.Close(t.Context()); !errors.Is(err, errDown) {
 			t.Errorf("got %v, want %v", err, errDown)
 		}
@@ -441,12 +442,12 @@ func TestLeaseCloseTime(t *testing.T) {
 func TestLeaseKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lease.New(memory(), lease.Options{MaxKeys: 64})
-		charge := func(key string) weir.Charge {
-			return weir.Charge{Rule: "r", Key: key, Limit: perHour(1_000_000), Cost: 1}
+		charge := func(key string) quota.Charge {
+			return quota.Charge{Rule: "r", Key: key, Limit: perHour(1_000_000), Cost: 1}
 		}
 		// served makes one call of each of some keys, and returns how many calls leases
 		// served.
-		served := func(name string, keys int) uint64 {
+		served := func(name string, keys int) int64 {
 			before := store.Stats().Hits
 			for i := range keys {
 				take(t, store, 0, charge(fmt.Sprint(name, i)))
@@ -484,7 +485,7 @@ func TestLeaseManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lease.New(memory(), lease.Options{MaxKeys: math.MaxInt})
 		for range 300 {
-			take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: perHour(1_000_000), Cost: 1})
+			take(t, store, 0, quota.Charge{Rule: "r", Key: "k", Limit: perHour(1_000_000), Cost: 1})
 			time.Sleep(time.Millisecond)
 		}
 		if n := store.Stats().Hits; n < 150 {
@@ -533,7 +534,7 @@ type admissions struct {
 	n, first, last int64 // how many there are, and the first and last At, in µs since 1970
 }
 
-func (a *admissions) add(tx *weir.Transaction) {
+func (a *admissions) add(tx *quota.Transaction) {
 	if !tx.Allowed() {
 		return
 	}
@@ -550,10 +551,10 @@ func (a *admissions) add(tx *weir.Transaction) {
 // TestLeaseRedis: four replicas with 32 goroutines each use one key in Redis. They get no
 // more than the limit, and no unit is missing when all leases have been given back.
 func TestLeaseRedis(t *testing.T) {
-	const replicas, goroutines, each, quota = 4, 32, 200, 20_000
+	const replicas, goroutines, each, units = 4, 32, 200, 20_000
 	addr := redistest.Server(t).Addr()
-	for _, limit := range []weir.Limit{perHour(quota), algorithms.SlidingWindow(quota, 1000*time.Hour), algorithms.TokenBucket(3000, 40_000, time.Second)} {
-		charge := weir.Charge{Rule: "r", Key: "hot", Limit: limit, Cost: 1}
+	for _, limit := range []quota.Limit{perHour(units), algorithms.SlidingWindow(units, 1000*time.Hour), algorithms.TokenBucket(3000, 40_000, time.Second)} {
+		charge := quota.Charge{Rule: "r", Key: "hot", Limit: limit, Cost: 1}
 		var served atomic.Int64
 		var admitted admissions
 		together(replicas, func(int) {
@@ -564,9 +565,9 @@ func TestLeaseRedis(t *testing.T) {
 				}
 			})
 			closeStore(t, store)
-			served.Add(int64(store.Stats().Hits))
+			served.Add(store.Stats().Hits)
 		})
-		got, most := admitted.n, int64(quota)
+		got, most := admitted.n, int64(units)
 		look := charge
 		look.Cost = 0
 		left := take(t, redisAt(t, addr, 5*time.Second), 0, look).Decisions[0].Remaining
@@ -575,8 +576,8 @@ func TestLeaseRedis(t *testing.T) {
 			if most = limit.Burst + limit.Quota*took/limit.Period.Microseconds(); got > most {
 				t.Errorf("%v: got %d admitted in %d µs, want %d at most", limit, got, took, most)
 			}
-		case got+left != quota:
-			t.Errorf("%v: got %d admitted and %d left, want %d together", limit, got, left, quota)
+		case got+left != units:
+			t.Errorf("%v: got %d admitted and %d left, want %d together", limit, got, left, units)
 		}
 		if served.Load() < replicas*goroutines*each/10 {
 			t.Errorf("%v: got %d calls served from memory, which are too few for this test", limit, served.Load())
@@ -587,7 +588,7 @@ func TestLeaseRedis(t *testing.T) {
 
 // leased calls the store until the store holds a lease, and returns how many calls were
 // served from leases.
-func leased(store *lease.Store, tx *weir.Transaction) uint64 {
+func leased(store *lease.Store, tx *quota.Transaction) int64 {
 	for range 20_000 {
 		store.Take(context.Background(), tx)
 	}
@@ -597,12 +598,12 @@ func leased(store *lease.Store, tx *weir.Transaction) uint64 {
 }
 
 func BenchmarkLease(b *testing.B) {
-	for _, limit := range []weir.Limit{algorithms.FixedWindow(1<<40, 1000*time.Hour), algorithms.GCRA(1<<30, time.Second)} {
+	for _, limit := range []quota.Limit{algorithms.FixedWindow(1<<40, 1000*time.Hour), algorithms.GCRA(1<<30, time.Second)} {
 		plain := memory()
 		leases := lease.New(plain, lease.Options{})
 		for _, c := range []struct {
 			name  string
-			store weir.Store
+			store quota.Store
 		}{{"baseline", plain}, {"leased", leases}} {
 			b.Run(limit.Algorithm.Name()+"/"+c.name, func(b *testing.B) {
 				tx := once(limit)
@@ -625,7 +626,7 @@ func ExampleNew() {
 	store := lease.New(redis, lease.Options{TTL: 10 * time.Millisecond})
 	defer store.Close(context.Background()) // gives back the unused units
 	limit := algorithms.FixedWindow(1_000_000_000, 24*time.Hour)
-	t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "partner", Limit: limit, Cost: 1}}}
+	t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "partner", Limit: limit, Cost: 1}}}
 	for store.Stats().Hits < 1000 {
 		if err := store.Take(context.Background(), &t); err != nil {
 			fmt.Println(err)
@@ -639,14 +640,14 @@ func ExampleNew() {
 // TestLeaseSettles: if a request was served from a lease, Settle gives units that the
 // request did not use back to the store.
 func TestLeaseSettles(t *testing.T) {
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.FixedWindow(10_000, 10_000*time.Hour), algorithms.AnchoredWindow(10_000, 10_000*time.Hour),
 		algorithms.SlidingWindow(10_000, 10_000*time.Hour), algorithms.Calendar(10_000, algorithms.Month, time.UTC),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			memory := memstore.New(memstore.Options{})
 			leases := lease.New(memory, lease.Options{})
-			h := must(t, leases, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit}, Settle: weir.ChargeOnly(401)}}}).
+			h := must(t, leases, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []quota.Limit{limit}, Settle: weir.ChargeOnly(401)}}}).
 				Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Microsecond) }))
 			for range 5000 {
 				time.Sleep(700 * time.Microsecond)
@@ -655,7 +656,7 @@ func TestLeaseSettles(t *testing.T) {
 			if err := leases.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			look, err := weir.Peek(t.Context(), memory, weir.Charge{Rule: "api", Limit: limit})
+			look, err := quota.Peek(t.Context(), memory, quota.Charge{Rule: "api", Limit: limit})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // BenchmarkBaseline measures the least that a shared counter must do: take a lock, read the
@@ -29,7 +29,7 @@ func BenchmarkBaseline(b *testing.B) {
 }
 
 func BenchmarkTake(b *testing.B) {
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.GCRA(1<<30, time.Second),
 		algorithms.GCRA(1, time.Hour),
 		algorithms.TokenBucket(100, 10, time.Second),
@@ -42,7 +42,7 @@ func BenchmarkTake(b *testing.B) {
 	} {
 		b.Run(limit.String(), func(b *testing.B) {
 			store := memstore.New(memstore.Options{})
-			t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: limit, Cost: 1}}}
+			t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "192.0.2.1", Limit: limit, Cost: 1}}}
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := store.Take(context.Background(), &t); err != nil {
@@ -59,7 +59,7 @@ func BenchmarkTakeKeys(b *testing.B) {
 		keys[i] = fmt.Sprintf("key%07d", i)
 	}
 	store := memstore.New(memstore.Options{})
-	t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
+	t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
 	i := 0
 	b.ReportAllocs()
 	for b.Loop() {
@@ -75,9 +75,9 @@ func BenchmarkTakeSeveral(b *testing.B) {
 	for _, n := range []int{2, 5, 20} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			store := memstore.New(memstore.Options{})
-			var t weir.Transaction
+			var t quota.Transaction
 			for i := range n {
-				t.Charges = append(t.Charges, weir.Charge{Rule: "api", Key: "192.0.2.1", Cost: 1,
+				t.Charges = append(t.Charges, quota.Charge{Rule: "api", Key: "192.0.2.1", Cost: 1,
 					Limit: algorithms.GCRA(1<<20, time.Duration(i+1)*time.Second).Named(fmt.Sprint(i))})
 			}
 			b.ReportAllocs()

@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 func ExampleNew() {
 	store := memstore.New(memstore.Options{MaxKeys: 100_000})
-	t := weir.Transaction{Charges: []weir.Charge{{
+	t := quota.Transaction{Charges: []quota.Charge{{
 		Rule: "mail", Key: "ada@example.org", Limit: algorithms.GCRA(2, time.Hour), Cost: 1,
 	}}}
 	for range 3 {
@@ -34,7 +34,7 @@ func ExampleNew() {
 // all of them or under none.
 func ExampleStore_Take() {
 	store := memstore.New(memstore.Options{})
-	t := weir.Transaction{Charges: []weir.Charge{
+	t := quota.Transaction{Charges: []quota.Charge{
 		{Rule: "login", Key: "192.0.2.1", Limit: algorithms.SlidingLog(20, time.Hour).Named("hour"), Cost: 1},
 		{Rule: "login", Key: "192.0.2.1", Limit: algorithms.SlidingLog(2, time.Minute).Named("minute"), Cost: 1},
 		{Rule: "everyone", Limit: algorithms.GCRA(1000, time.Hour), Cost: 1},
@@ -60,16 +60,16 @@ func ExampleStore_Take() {
 // ErrFull. The caller chooses whether to go ahead.
 func Example_full() {
 	store := memstore.New(memstore.Options{MaxKeys: 8})
-	t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
+	t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
 	for i := 0; ; i++ {
 		t.Charges[0].Key = fmt.Sprint("key ", i)
 		for range 2 { // the second charge is refused
-			if err := store.Take(context.Background(), &t); errors.Is(err, memstore.ErrFull) {
+			if err := store.Take(context.Background(), &t); errors.Is(err, quota.ErrFull) {
 				fmt.Println(err)
 				return
 			}
 		}
 	}
 	// Output:
-	// memstore: full of keys that are being limited: weir: the store is busy
+	// weir: the store is busy: full of keys that are being limited
 }

@@ -1,6 +1,6 @@
 package memstore
 
-import "github.com/seed83679106/weir"
+import "github.com/seed83679106/weir/quota"
 
 // logs has the logs of a shard. A slot holds the index of its log.
 type logs struct {
@@ -10,10 +10,10 @@ type logs struct {
 
 // A log has the entries of one state, if any, and the numbers for which the slot has no room.
 type log struct {
-	memory []weir.LogEntry // the entries, behind older ones that have left the log
-	left   int             // how many entries of memory have left the log
-	b, c   int64           // the B and C of the state
-	until  int64           // the Until of the state; the reset of a slot may be later, because of a reservation
+	memory []quota.LogEntry // the entries, behind older ones that have left the log
+	left   int              // how many entries of memory have left the log
+	b, c   int64            // the B and C of the state
+	until  int64            // the Until of the state; the reset of a slot may be later, because of a reservation
 }
 
 // add returns the index of a log that no slot has.
@@ -33,7 +33,7 @@ func (l *logs) drop(i int64) {
 }
 
 // load reads the log into s.
-func (l *log) load(s *weir.State) {
+func (l *log) load(s *quota.State) {
 	s.Log, s.B, s.C, s.Until = l.memory[l.left:], l.b, l.c, l.until
 }
 
@@ -42,7 +42,7 @@ func (l *log) load(s *weir.State) {
 // entries have left, save moves the log to the beginning of the memory. A log that keeps its
 // length therefore needs no new memory. If the log then fills less than half of the memory or
 // more than two thirds, save moves it to new memory, of which it fills two thirds.
-func (l *log) save(s *weir.State) {
+func (l *log) save(s *quota.State) {
 	n, left := len(s.Log), cap(l.memory)-cap(s.Log)
 	l.b, l.c, l.until = s.B, s.C, s.Until
 	if n == 0 || left < 0 || &l.memory[:cap(l.memory)][left] != &s.Log[0] { // the log is in new memory
@@ -55,7 +55,7 @@ func (l *log) save(s *weir.State) {
 		return
 	}
 	if n*2 < room || n*3 > room*2 {
-		l.memory = make([]weir.LogEntry, n, n+n/2+1)
+		l.memory = make([]quota.LogEntry, n, n+n/2+1)
 	}
 	l.memory, l.left = l.memory[:copy(l.memory, s.Log)], 0
 }

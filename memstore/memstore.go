@@ -12,10 +12,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/plans"
 	"github.com/seed83679106/weir/internal/remade"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Options are the options of New. The zero Options are ready to use.
@@ -32,14 +32,7 @@ type Options struct {
 	MaxKeys int
 }
 
-// ErrFull is returned by Take if there is no room for a new state, because every state that
-// the new state could replace has refused a charge. This happens only if the states that
-// have refused a charge are more than nine tenths of MaxKeys, or if one transaction needs
-// more states than a small store has room for. ErrFull is a weir.ErrBusy: a client can cause
-// it, so by default a Limiter refuses the request.
-var ErrFull = fmt.Errorf("memstore: full of keys that are being limited: %w", weir.ErrBusy)
-
-// Store is a weir.Store. It runs any weir.Algorithm and is safe for concurrent use. Its
+// Store is a quota.Store. It runs any quota.Algorithm and is safe for concurrent use. Its
 // clock is the wall clock, and in a bubble of testing/synctest the clock of the bubble. A
 // Store that has been used outside a bubble panics if it is used inside one, and a Store that
 // has been used inside a bubble panics if it is used outside.
@@ -96,9 +89,12 @@ func New(o Options) *Store {
 // handlerMade is of the process, because each of the stores that it counts is new.
 var handlerMade remade.Count
 
-// Take implements weir.Store. It returns ErrFull, the error of ctx, and the errors of
-// Transaction.Validate. After an error nothing is spent.
-func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
+// Take implements quota.Store. It returns quota.ErrFull, the error of ctx, and the errors
+// of Transaction.Validate. After an error nothing is spent. There is no room for a new state if
+// every state that it could replace has refused a charge. This happens only if the states that
+// have refused a charge are more than nine tenths of MaxKeys, or if one transaction needs more
+// states than a small store has room for.
+func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -129,7 +125,7 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 }
 
 // takeSeveral decides a transaction with no charge, or with two or more.
-func (s *Store) takeSeveral(t *weir.Transaction) error {
+func (s *Store) takeSeveral(t *quota.Transaction) error {
 	switch n := len(t.Charges); {
 	case n == 0:
 		t.Decide(s.clock.now(), nil)
@@ -146,7 +142,7 @@ func (s *Store) takeSeveral(t *weir.Transaction) error {
 }
 
 // takeState decides one charge of any algorithm, and unlocks the shard.
-func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) error {
+func (sh *shard) takeState(t *quota.Transaction, sl *slot, id uint64, now int64) error {
 	defer sh.mu.Unlock() // even if the algorithm panics
 	states := sh.room(1)
 	sh.load(&states[0], sl, now)
@@ -163,7 +159,7 @@ func (sh *shard) takeState(t *weir.Transaction, sl *slot, id uint64, now int64) 
 	}
 	if sl == nil && t.Decisions[0].ResetAfter > 0 {
 		if sl = sh.add(id, now, nil); sl == nil {
-			return ErrFull
+			return quota.ErrFull
 		}
 	}
 	sh.save(sl, id, now, &states[0], &t.Decisions[0])
@@ -188,7 +184,7 @@ type lane struct {
 
 // takeAll decides several charges under the locks of all shards that they touch. It takes
 // the locks in a fixed order, so that two calls never wait for each other.
-func (s *Store) takeAll(t *weir.Transaction, lanes []lane) error {
+func (s *Store) takeAll(t *quota.Transaction, lanes []lane) error {
 	var h uint64
 	var k int
 	var lockHere [inline]int
@@ -218,7 +214,7 @@ func (s *Store) takeAll(t *weir.Transaction, lanes []lane) error {
 }
 
 // decide decides several charges under the locks of their shards.
-func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
+func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 	metered, allowed := atOnce(t), true
 	for i := range lanes {
 		c, ln := &t.Charges[i], &lanes[i]
@@ -250,7 +246,7 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 		return nil
 	}
 	if !s.addAll(t, lanes, now) {
-		return ErrFull
+		return quota.ErrFull
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; !ln.slot.unchanged(t.Charges[i].Cost, &states[i]) {
@@ -263,7 +259,7 @@ func (s *Store) decide(t *weir.Transaction, lanes []lane, now int64) error {
 // addAll gives a slot to each state that must be kept and has no slot. It returns false if
 // there is no room for one of these states. The slots that addAll has already added are
 // then free, because their states end now.
-func (s *Store) addAll(t *weir.Transaction, lanes []lane, now int64) bool {
+func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
 	}
@@ -307,4 +303,4 @@ func index(h uint64, n int) int {
 
 // Instant returns the store itself. The method tells a weir.Limiter that Take decides at once,
 // in memory, and asks its context only whether the context has ended.
-func (s *Store) Instant() weir.Store { return s }
+func (s *Store) Instant() quota.Store { return s }

@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/storetest"
 )
 
@@ -35,17 +35,17 @@ func TestStore(t *testing.T) {
 // TestRealTime runs the conformance suite by the wall clock, which goes on while a test
 // computes.
 func TestRealTime(t *testing.T) {
-	storetest.Run(t, func(*testing.T) weir.Store { return memstore.New(memstore.Options{}) })
+	storetest.Run(t, func(*testing.T) quota.Store { return memstore.New(memstore.Options{}) })
 }
 
-func charge(key string, l weir.Limit, cost int64) weir.Charge {
-	return weir.Charge{Rule: "test", Key: key, Limit: l, Cost: cost}
+func charge(key string, l quota.Limit, cost int64) quota.Charge {
+	return quota.Charge{Rule: "test", Key: key, Limit: l, Cost: cost}
 }
 
 // take decides charges in one transaction and fails the test on an error.
-func take(t testing.TB, s *memstore.Store, charges ...weir.Charge) *weir.Transaction {
+func take(t testing.TB, s *memstore.Store, charges ...quota.Charge) *quota.Transaction {
 	t.Helper()
-	tx := &weir.Transaction{Charges: charges}
+	tx := &quota.Transaction{Charges: charges}
 	if err := s.Take(context.Background(), tx); err != nil {
 		t.Fatalf("Take(%.200v): got error %q, want none", charges, err)
 	}
@@ -58,16 +58,16 @@ func together(f func(i int)) { weirtest.Together(goroutines, f) }
 
 // TestOneKey: if 64 goroutines charge one key, exactly the quota is admitted.
 func TestOneKey(t *testing.T) {
-	const quota, each = 1000, 100
-	for _, l := range []weir.Limit{
-		algorithms.GCRA(quota, 1000*time.Hour),
-		algorithms.AnchoredWindow(quota, time.Hour),
-		algorithms.SlidingLog(quota, time.Hour),
+	const units, each = 1000, 100
+	for _, l := range []quota.Limit{
+		algorithms.GCRA(units, 1000*time.Hour),
+		algorithms.AnchoredWindow(units, time.Hour),
+		algorithms.SlidingLog(units, time.Hour),
 	} {
 		s := memstore.New(memstore.Options{})
 		var admitted atomic.Int64
 		together(func(int) {
-			tx := weir.Transaction{Charges: []weir.Charge{charge("key", l, 1)}}
+			tx := quota.Transaction{Charges: []quota.Charge{charge("key", l, 1)}}
 			for range each {
 				if err := s.Take(t.Context(), &tx); err != nil {
 					t.Error(err)
@@ -77,8 +77,8 @@ func TestOneKey(t *testing.T) {
 				}
 			}
 		})
-		if got := admitted.Load(); got != quota {
-			t.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*each, quota)
+		if got := admitted.Load(); got != units {
+			t.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*each, units)
 		}
 	}
 }
@@ -96,12 +96,12 @@ func randomOrder(n int) []int {
 // deadlock. The key 0 is in all sets, and exactly its quota is admitted. Every other key
 // has spent exactly one unit for each transaction that was admitted with it.
 func TestCrossingKeys(t *testing.T) {
-	const quota, each, keys = 2000, 100, 12 // transactions have 1 to 12 charges, so some have more than the constant few, 6
-	l := algorithms.GCRA(quota, 10_000*time.Hour)
+	const units, each, keys = 2000, 100, 12 // transactions have 1 to 12 charges, so some have more than the constant few, 6
+	l := algorithms.GCRA(units, 10_000*time.Hour)
 	s := memstore.New(memstore.Options{})
 	var spent [keys]atomic.Int64
 	together(func(int) {
-		var tx weir.Transaction
+		var tx quota.Transaction
 		for range each {
 			order := randomOrder(keys)
 			tx.Charges = tx.Charges[:0]
@@ -118,11 +118,11 @@ func TestCrossingKeys(t *testing.T) {
 			}
 		}
 	})
-	if got := spent[0].Load(); got != quota {
-		t.Errorf("got %d admitted of %d, want %d", got, goroutines*each, quota)
+	if got := spent[0].Load(); got != units {
+		t.Errorf("got %d admitted of %d, want %d", got, goroutines*each, units)
 	}
 	for k := range keys {
-		got := quota - take(t, s, charge(fmt.Sprint(k), l, 0)).Decisions[0].Remaining
+		got := units - take(t, s, charge(fmt.Sprint(k), l, 0)).Decisions[0].Remaining
 		if want := spent[k].Load(); got != want {
 			t.Errorf("key %d: got %d spent, want the %d admitted", k, got, want)
 		}
@@ -132,7 +132,7 @@ func TestCrossingKeys(t *testing.T) {
 // TestAllocations: a decision on a known key allocates nothing, whether it is allowed or
 // refused. Only a log allocates, when its slice grows.
 func TestAllocations(t *testing.T) {
-	charges := func(n int, l weir.Limit) (c []weir.Charge) {
+	charges := func(n int, l quota.Limit) (c []quota.Charge) {
 		for i := range n {
 			c = append(c, charge(fmt.Sprint("key", i), l.Named(fmt.Sprint(i)), 1))
 		}
@@ -141,7 +141,7 @@ func TestAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		within  time.Duration
-		charges []weir.Charge
+		charges []quota.Charge
 	}{
 		{"admits", 0, charges(1, algorithms.GCRA(1<<20, time.Hour))},
 		{"refuses", 0, charges(1, algorithms.GCRA(1, time.Hour))},
@@ -155,11 +155,11 @@ func TestAllocations(t *testing.T) {
 		{"log, full", 0, charges(1, algorithms.SlidingLog(10, time.Hour))},
 		{"log, sliding", 0, charges(1, algorithms.SlidingLog(1<<20, 50*time.Microsecond))},
 		{"5 logs", 0, charges(5, algorithms.SlidingLog(1<<20, time.Hour))},
-		{"no names", 0, []weir.Charge{charge("key", algorithms.GCRA(1<<20, time.Hour), 1), charge("key", algorithms.GCRA(1<<20, 1237*time.Microsecond), 1),
+		{"no names", 0, []quota.Charge{charge("key", algorithms.GCRA(1<<20, time.Hour), 1), charge("key", algorithms.GCRA(1<<20, 1237*time.Microsecond), 1),
 			charge("key", algorithms.GCRA(1<<20, time.Hour).Named("one"), 1)}},
 	} {
 		s := memstore.New(memstore.Options{})
-		tx := weir.Transaction{Charges: test.charges, Within: test.within}
+		tx := quota.Transaction{Charges: test.charges, Within: test.within}
 		got := testing.AllocsPerRun(2000, func() {
 			if err := s.Take(context.Background(), &tx); err != nil {
 				t.Fatal(err)
@@ -174,7 +174,7 @@ func TestAllocations(t *testing.T) {
 // TestNewKeyAllocates: a new key allocates nothing, except when a table grows.
 func TestNewKeyAllocates(t *testing.T) {
 	s := memstore.New(memstore.Options{MaxKeys: 1000})
-	tx := weir.Transaction{Charges: []weir.Charge{charge("", algorithms.GCRA(2, time.Hour), 1)}}
+	tx := quota.Transaction{Charges: []quota.Charge{charge("", algorithms.GCRA(2, time.Hour), 1)}}
 	keys := make([]string, 20_000)
 	for i := range keys {
 		keys[i] = fmt.Sprint(i)
@@ -198,7 +198,7 @@ func TestFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.Options{MaxKeys: 1})
 		l := algorithms.GCRA(1, time.Hour)
-		tx := weir.Transaction{Charges: []weir.Charge{charge("key", l, 1)}, Within: 10 * time.Hour}
+		tx := quota.Transaction{Charges: []quota.Charge{charge("key", l, 1)}, Within: 10 * time.Hour}
 		for i := range 5 {
 			if err := s.Take(t.Context(), &tx); err != nil || tx.Wait != time.Duration(i)*time.Hour {
 				t.Fatalf("reservation %d: got wait %v and error %v, want %d hours", i, tx.Wait, err, i)

@@ -5,19 +5,23 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/plans"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Most transactions have only charges of meters, such as GCRA, and do not wait. This file
-// decides such transactions as the algorithms do, but faster, because it needs no weir.State.
+// decides such transactions as the algorithms do, but faster, because it needs no quota.State.
 
 // atOnce reports whether t has no wait, and does not use Forget, AtMost or Force.
-func atOnce(t *weir.Transaction) bool { return t.Within <= 0 && !t.Forget && t.AtMost <= 0 && !t.Force }
+func atOnce(t *quota.Transaction) bool {
+	return t.Within <= 0 && !t.Forget && t.AtMost <= 0 && !t.Force
+}
 
 // meters reports whether the limit of c is a meter and the cost of c is from 0 to the
 // capacity of that meter.
-func meters(p *plans.Plan, c *weir.Charge) bool { return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0 }
+func meters(p *plans.Plan, c *quota.Charge) bool {
+	return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0
+}
 
 // readable reports whether the meter of p can use the state in a slot as it is. It can if the
 // slot is nil. It also can if the slot has all of the state, and there is no debt or a debt in
@@ -72,7 +76,7 @@ func (s *slot) save(d debt, p *plans.Plan, id uint64, now int64) {
 }
 
 // explain fills in the decision on a charge. If the charge was spent, d includes its units.
-func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed bool) {
+func (d debt) explain(to *quota.Decision, p *plans.Plan, now, cost int64, allowed bool) {
 	remaining, next := p.Size, int64(0)
 	if d.ticks > 0 {
 		free := p.Full - d.ticks
@@ -115,7 +119,7 @@ func (d debt) explain(to *weir.Decision, p *plans.Plan, now, cost int64, allowed
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
 // takeMeter decides one charge. The caller has locked sh, and takeMeter unlocks sh.
-func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint64, now, cost int64) error {
+func (sh *shard) takeMeter(t *quota.Transaction, p *plans.Plan, sl *slot, id uint64, now, cost int64) error {
 	d := debtOf(sl, p, now)
 	allowed := d.fits(p, cost)
 	switch {
@@ -128,7 +132,7 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 		if sl == nil {
 			if sl = sh.add(id, now, nil); sl == nil {
 				sh.mu.Unlock()
-				return ErrFull
+				return quota.ErrFull
 			}
 		}
 		d.ticks += cost * p.Unit
@@ -145,7 +149,7 @@ func (sh *shard) takeMeter(t *weir.Transaction, p *plans.Plan, sl *slot, id uint
 
 // takeMeters decides several charges of meters whose debts are in lanes. allowed says
 // whether all charges fit. The caller holds the locks of the shards of all lanes.
-func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed bool) error {
+func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowed bool) error {
 	prepare(t, now)
 	for i := range lanes {
 		ln, cost := &lanes[i], t.Charges[i].Cost
@@ -164,7 +168,7 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 		return nil
 	}
 	if !s.addAll(t, lanes, now) {
-		return ErrFull
+		return quota.ErrFull
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; t.Charges[i].Cost > 0 {
@@ -176,7 +180,7 @@ func (s *Store) takeMeters(t *weir.Transaction, lanes []lane, now int64, allowed
 }
 
 // prepare makes room for the decisions of t, sets At and Wait, and empties Undo.
-func prepare(t *weir.Transaction, now int64) {
+func prepare(t *quota.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	}

@@ -9,34 +9,34 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A plain algorithm hides that it is a meter, so that a store decides it through
-// weir.State.
+// quota.State.
 type plain struct {
-	weir.Algorithm
-	weir.Validator
-	weir.Canceler
+	quota.Algorithm
+	quota.Validator
+	quota.Canceler
 }
 
 type plainQueue struct {
 	plain
-	weir.Queuer
+	quota.Queuer
 }
 
 // hidden hides that a limit is a meter. It returns other limits as they are.
-func hidden(l weir.Limit) weir.Limit {
+func hidden(l quota.Limit) quota.Limit {
 	if _, ok := l.Algorithm.(interface {
-		Meter(l *weir.Limit) (unit, rate, full int64)
+		Meter(l *quota.Limit) (unit, rate, full int64)
 	}); !ok {
 		return l
 	}
-	p := plain{l.Algorithm, l.Algorithm.(weir.Validator), l.Algorithm.(weir.Canceler)}
+	p := plain{l.Algorithm, l.Algorithm.(quota.Validator), l.Algorithm.(quota.Canceler)}
 	l.Algorithm = p
-	if q, ok := p.Algorithm.(weir.Queuer); ok {
+	if q, ok := p.Algorithm.(quota.Queuer); ok {
 		l.Algorithm = plainQueue{p, q}
 	}
 	return l
@@ -48,22 +48,22 @@ func hidden(l weir.Limit) weir.Limit {
 type pair struct {
 	*rand.Rand
 	mine, theirs *Store
-	limits       []weir.Limit
-	former       []weir.Limit // the limits before their last changes
+	limits       []quota.Limit
+	former       []quota.Limit // the limits before their last changes
 	keys         int
-	a, b         weir.Transaction
-	want         weir.Transaction
-	spent        map[string]weir.Transaction // spent units, to be given back
-	kept         map[string]kept             // by key and limit; nil if the stores may lose states
+	a, b         quota.Transaction
+	want         quota.Transaction
+	spent        map[string]quota.Transaction // spent units, to be given back
+	kept         map[string]kept              // by key and limit; nil if the stores may lose states
 }
 
 type kept struct {
-	weir.State
+	quota.State
 	end int64 // when the state decides as the zero State, in µs since 1970
 }
 
 func newPair(seed uint64) *pair {
-	p := &pair{Rand: rand.New(rand.NewPCG(seed, 1)), spent: map[string]weir.Transaction{}}
+	p := &pair{Rand: rand.New(rand.NewPCG(seed, 1)), spent: map[string]quota.Transaction{}}
 	maxKeys := 1 << (3 + p.IntN(14)) // from 2^15 on there are several shards
 	p.mine, p.theirs = New(Options{MaxKeys: maxKeys}), New(Options{MaxKeys: maxKeys})
 	p.theirs.seed = p.mine.seed
@@ -84,26 +84,26 @@ func newPair(seed uint64) *pair {
 // number returns a random number from 1 to 2^20, small numbers as often as large ones.
 func (p *pair) number() int64 { return 1 + p.Int64N(1<<p.IntN(21)) }
 
-func (p *pair) limit() weir.Limit {
+func (p *pair) limit() quota.Limit {
 	for {
-		quota, period := p.number(), time.Duration(p.number())*time.Microsecond
+		units, period := p.number(), time.Duration(p.number())*time.Microsecond
 		if p.IntN(20) == 0 { // a million a day: a unit is not a whole number of µs
-			quota, period = 1_000_000, 24*time.Hour
+			units, period = 1_000_000, 24*time.Hour
 		}
-		l := algorithms.GCRA(quota, period)
+		l := algorithms.GCRA(units, period)
 		switch p.IntN(12) {
 		case 0, 1:
-			l = algorithms.TokenBucket(p.number(), quota, period)
+			l = algorithms.TokenBucket(p.number(), units, period)
 		case 2, 3:
-			l = algorithms.LeakyBucket(p.number(), quota, period)
+			l = algorithms.LeakyBucket(p.number(), units, period)
 		case 4:
-			l = algorithms.SlidingWindow(quota, period)
+			l = algorithms.SlidingWindow(units, period)
 		case 5:
-			l = algorithms.FixedWindow(quota, period)
+			l = algorithms.FixedWindow(units, period)
 		case 6:
-			l = algorithms.AnchoredWindow(quota, period)
+			l = algorithms.AnchoredWindow(units, period)
 		case 7:
-			l = algorithms.SlidingLog(quota, period)
+			l = algorithms.SlidingLog(units, period)
 		}
 		if l.Validate() == nil {
 			return l
@@ -153,7 +153,7 @@ func (p *pair) ask() {
 	}
 	for _, i := range p.Perm(len(p.limits))[:1+p.IntN(len(p.limits))] {
 		l := p.limits[i]
-		c := weir.Charge{Rule: "test", Key: key, Limit: l, Cost: 1}
+		c := quota.Charge{Rule: "test", Key: key, Limit: l, Cost: 1}
 		switch p.IntN(10) {
 		case 0:
 			c.Cost = 0
@@ -228,13 +228,13 @@ func (p *pair) repeat(t *testing.T, seed uint64) (decided int) {
 func (p *pair) compareKept(t *testing.T, seed uint64) {
 	got, want, now := &p.a, &p.want, p.a.At.UnixMicro()
 	var names []string
-	var states []weir.State
+	var states []quota.State
 	for i := range want.Charges {
 		c := &want.Charges[i]
 		names = append(names, c.Key+" "+c.Limit.Name)
 		k := p.kept[names[i]]
 		if k.end <= now {
-			k.State = weir.State{} // a store forgets a state that has ended
+			k.State = quota.State{} // a store forgets a state that has ended
 		}
 		states = append(states, k.State)
 	}
@@ -266,7 +266,7 @@ func (p *pair) compare(t *testing.T, seed uint64) {
 		b.Charges = append(b.Charges, c)
 	}
 	b.AtMost, b.Force = a.AtMost, a.Force
-	p.want = weir.Transaction{Charges: a.Charges, Within: a.Within, Delay: a.Delay, Forget: a.Forget, AtMost: a.AtMost, Force: a.Force, Undo: slices.Clone(a.Undo)}
+	p.want = quota.Transaction{Charges: a.Charges, Within: a.Within, Delay: a.Delay, Forget: a.Forget, AtMost: a.AtMost, Force: a.Force, Undo: slices.Clone(a.Undo)}
 	errA, errB := p.mine.Take(t.Context(), a), p.theirs.Take(t.Context(), b)
 	if fmt.Sprint(errA) != fmt.Sprint(errB) {
 		t.Fatalf("seed %d: %+v: got error %v, want %v", seed, a.Charges, errA, errB)
@@ -279,7 +279,7 @@ func (p *pair) compare(t *testing.T, seed uint64) {
 	}
 	p.compareTables(t, seed)
 	if errA == nil && a.Allowed() && (a.Wait > 0 || p.IntN(4) == 0) {
-		p.spent[a.Charges[0].Key] = weir.Transaction{Charges: slices.Clone(a.Charges), Decisions: slices.Clone(a.Decisions), Undo: slices.Clone(a.Undo)}
+		p.spent[a.Charges[0].Key] = quota.Transaction{Charges: slices.Clone(a.Charges), Decisions: slices.Clone(a.Decisions), Undo: slices.Clone(a.Undo)}
 	}
 }
 

@@ -1,8 +1,8 @@
 package memstore
 
 import (
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/plans"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A client that has been refused often asks again at once. After several refusals a shard
@@ -47,7 +47,7 @@ func (sh *shard) unpublish(id uint64) {
 // tryRefuse decides t, which has one charge, at the instant now, if the copied state s refuses
 // that charge. Otherwise tryRefuse returns false, and the caller must take the lock. It also
 // returns false if now is before s.at: under the lock, the decision may get a later instant.
-func (s *slot) tryRefuse(t *weir.Transaction, p *plans.Plan, now int64) bool {
+func (s *slot) tryRefuse(t *quota.Transaction, p *plans.Plan, now int64) bool {
 	c := &t.Charges[0]
 	if !atOnce(t) || !meters(p, c) || !readable(s, p) || now < s.at {
 		return false

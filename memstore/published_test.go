@@ -9,8 +9,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestPublished: after eight refusals a store refuses without the lock, and decides as a store
@@ -60,7 +60,7 @@ func TestPublished(t *testing.T) {
 // published before. A thousand refusals of one key allocate once.
 func TestPublishedAllocates(t *testing.T) {
 	s := New(Options{MaxKeys: 1})
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "test", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "test", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
 	for _, c := range []struct {
 		keys []string
 		want float64

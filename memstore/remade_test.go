@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestRemade: New warns once if a handler makes a store for each request, so that every
@@ -25,8 +25,8 @@ func TestRemade(t *testing.T) {
 	defer memstore.ForgetMade()
 	passed := 0
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		charge := weir.Charge{Rule: "api", Limit: algorithms.GCRA(20, time.Minute), Cost: 1}
-		if d, _ := weir.Allow(r.Context(), memstore.New(memstore.Options{}), charge); d.Allowed {
+		charge := quota.Charge{Rule: "api", Limit: algorithms.GCRA(20, time.Minute), Cost: 1}
+		if d, _ := quota.Allow(r.Context(), memstore.New(memstore.Options{}), charge); d.Allowed {
 			passed++
 		}
 	})

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestFlood: a key that was refused stays refused during a flood of made-up keys, however
@@ -40,7 +40,7 @@ func TestFlood(t *testing.T) {
 }
 
 // victims are the keys that are refused before a flood.
-var victims = map[string]weir.Limit{
+var victims = map[string]quota.Limit{
 	"gcra": algorithms.GCRA(3, 3*time.Hour),
 	"log":  algorithms.SlidingLog(3, time.Hour),
 }
@@ -78,10 +78,10 @@ func floodStore(t *testing.T, maxKeys, n int, costs []int64) {
 // isFull charges the costs to a key, and reports whether the store has no room for the key.
 func isFull(t *testing.T, s *memstore.Store, key string, costs []int64) bool {
 	t.Helper()
-	tx := weir.Transaction{Charges: []weir.Charge{charge(key, algorithms.GCRA(3, time.Hour), 0)}}
+	tx := quota.Transaction{Charges: []quota.Charge{charge(key, algorithms.GCRA(3, time.Hour), 0)}}
 	for _, tx.Charges[0].Cost = range costs {
 		err := s.Take(t.Context(), &tx)
-		if errors.Is(err, memstore.ErrFull) {
+		if errors.Is(err, quota.ErrFull) {
 			return true
 		}
 		if err != nil {
@@ -108,9 +108,9 @@ func TestFull(t *testing.T) {
 		hour, log := algorithms.GCRA(1, time.Hour), algorithms.SlidingLog(5, time.Hour)
 		s := memstore.New(memstore.Options{MaxKeys: 1})
 		take(t, s, charge("log", log, 2))
-		full := func(charges ...weir.Charge) {
+		full := func(charges ...quota.Charge) {
 			t.Helper()
-			if err := s.Take(t.Context(), &weir.Transaction{Charges: charges}); err != memstore.ErrFull {
+			if err := s.Take(t.Context(), &quota.Transaction{Charges: charges}); err != quota.ErrFull {
 				t.Errorf("got error %v, want ErrFull, for %v", err, charges)
 			}
 		}
@@ -130,7 +130,7 @@ func TestFull(t *testing.T) {
 		full(charge("new", hour, 1))
 		full(charge("new", hour, 1), charge("new", log, 1))
 		// A charge that leaves no state to keep needs no room.
-		for _, c := range []weir.Charge{charge("new", hour, 0), charge("new", hour, -1), charge("new", hour, 2), charge("0", hour, 1)} {
+		for _, c := range []quota.Charge{charge("new", hour, 0), charge("new", hour, -1), charge("new", hour, 2), charge("0", hour, 1)} {
 			if got, want := take(t, s, c).Allowed(), c.Cost <= 0; got != want {
 				t.Errorf("%v: got Allowed %v, want %v", c, got, want)
 			}
@@ -151,7 +151,7 @@ func TestRefusedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxKeys, refused, flood = 10_000, 9_000, 50_000
 		s := memstore.New(memstore.Options{MaxKeys: maxKeys})
-		tx := weir.Transaction{Charges: []weir.Charge{charge("", algorithms.GCRA(2, 2*time.Hour), 1)}}
+		tx := quota.Transaction{Charges: []quota.Charge{charge("", algorithms.GCRA(2, 2*time.Hour), 1)}}
 		ask := func(name string, n int) (allowed int) {
 			for i := range n {
 				tx.Charges[0].Key = fmt.Sprint(name, i)
@@ -183,7 +183,7 @@ func TestRefusedStay(t *testing.T) {
 func TestForgets(t *testing.T) {
 	two := algorithms.GCRA(2, 2*time.Hour)
 	for _, test := range []struct {
-		first, then weir.Charge
+		first, then quota.Charge
 		cost        []int64 // the costs of more charges of the second key
 		want        string  // the key whose state is replaced
 	}{
@@ -213,7 +213,7 @@ func TestForgets(t *testing.T) {
 			time.Sleep(time.Minute)
 			take(t, s, charge("new", two, 1))
 			var forgot []string
-			for _, c := range []weir.Charge{test.first, test.then} {
+			for _, c := range []quota.Charge{test.first, test.then} {
 				c.Cost = 0
 				if take(t, s, c).Decisions[0].ResetAfter == 0 {
 					forgot = append(forgot, c.Key)
@@ -251,7 +251,7 @@ func fillStore(t *testing.T, maxKeys, limits, times int) {
 	if limits > 1 {
 		states = maxKeys * 9 / 10
 	}
-	var tx weir.Transaction
+	var tx quota.Transaction
 	for i := range limits {
 		tx.Charges = append(tx.Charges, charge("", algorithms.GCRA(1, time.Hour).Named(fmt.Sprint(i)), 1))
 	}

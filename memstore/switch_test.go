@@ -7,15 +7,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestSwitchedTiers: if a client switches between two tiers of one name, it gets no more units
 // than the larger tier alone admits in the worst case.
 func TestSwitchedTiers(t *testing.T) {
-	for _, tiers := range [][2]weir.Limit{
+	for _, tiers := range [][2]quota.Limit{
 		{algorithms.GCRA(60, time.Minute), algorithms.GCRA(600, time.Minute)},
 		{algorithms.TokenBucket(60, 60, time.Minute), algorithms.TokenBucket(600, 600, time.Minute)},
 		{algorithms.SlidingWindow(60, time.Minute), algorithms.SlidingWindow(600, time.Minute)},
@@ -24,7 +24,7 @@ func TestSwitchedTiers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := memstore.New(memstore.Options{})
 			got := 0
-			unit := func(l weir.Limit) bool {
+			unit := func(l quota.Limit) bool {
 				allowed := take(t, store, charge("k", l, 1)).Allowed()
 				if allowed {
 					got++
@@ -54,7 +54,7 @@ func TestSwitchedPeriods(t *testing.T) {
 	for kind := range switchedLimits(1, 1) {
 		synctest.Test(t, func(t *testing.T) {
 			for range 200 {
-				p := switchedPair{r: r, seed: seed, store: memstore.New(memstore.Options{MaxKeys: 8}), state: make([]weir.State, 1)}
+				p := switchedPair{r: r, seed: seed, store: memstore.New(memstore.Options{MaxKeys: 8}), state: make([]quota.State, 1)}
 				for range 40 {
 					p.step(t, kind)
 				}
@@ -63,10 +63,10 @@ func TestSwitchedPeriods(t *testing.T) {
 	}
 }
 
-func switchedLimits(quota int64, period time.Duration) []weir.Limit {
-	return []weir.Limit{
-		algorithms.FixedWindow(quota, period), algorithms.AnchoredWindow(quota, period), algorithms.SlidingWindow(quota, period),
-		algorithms.SlidingLog(quota, period), algorithms.GCRA(quota, period), algorithms.LeakyBucket(quota, quota, period),
+func switchedLimits(units int64, period time.Duration) []quota.Limit {
+	return []quota.Limit{
+		algorithms.FixedWindow(units, period), algorithms.AnchoredWindow(units, period), algorithms.SlidingWindow(units, period),
+		algorithms.SlidingLog(units, period), algorithms.GCRA(units, period), algorithms.LeakyBucket(units, units, period),
 	}
 }
 
@@ -75,7 +75,7 @@ type switchedPair struct {
 	r     *rand.Rand
 	seed  uint64
 	store *memstore.Store
-	state []weir.State
+	state []quota.State
 	end   int64 // when the state ends, in µs since 1970
 }
 
@@ -86,17 +86,17 @@ func (p *switchedPair) step(t *testing.T, kind int) {
 	r := p.r
 	periods := []time.Duration{time.Second, 3 * time.Second, time.Minute, 90 * time.Second, time.Hour}
 	l := switchedLimits(1+r.Int64N(10), periods[r.IntN(len(periods))])[kind].Named("l")
-	got := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: l, Cost: []int64{0, 1, 1, 1 + r.Int64N(l.Quota), -1}[r.IntN(5)]}}}
+	got := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: l, Cost: []int64{0, 1, 1, 1 + r.Int64N(l.Quota), -1}[r.IntN(5)]}}}
 	if r.IntN(4) == 0 {
 		got.Within = time.Duration(r.Int64N(int64(2 * l.Period)))
 	}
-	want := weir.Transaction{Charges: got.Charges, Within: got.Within}
+	want := quota.Transaction{Charges: got.Charges, Within: got.Within}
 	if err := p.store.Take(t.Context(), &got); err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now().UnixMicro()
 	if now >= p.end {
-		p.state[0] = weir.State{} // a store may forget a state that has ended
+		p.state[0] = quota.State{} // a store may forget a state that has ended
 	}
 	before := fmt.Sprintf("%+v", p.state[0])
 	if want.Decide(now, p.state) && got.Charges[0].Cost != 0 {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // ways is how many slots a bucket has. A state lives in one of two buckets, its homes, and
@@ -54,7 +54,7 @@ func (s *slot) raise(rank int64) {
 
 // rankRefusal gives the slot the rank refusing if d is a refusal. s may be nil: a key without a
 // state refuses only costs above the capacity, and needs no state to refuse them again.
-func (s *slot) rankRefusal(d *weir.Decision, now int64) {
+func (s *slot) rankRefusal(d *quota.Decision, now int64) {
 	if s != nil && !d.Allowed && s.reset() > now {
 		s.raise(refusing)
 	}
@@ -170,7 +170,7 @@ type shard struct {
 
 	published atomic.Pointer[publishedSlot] // a copy of a state, see published.go
 	logs      logs
-	states    []weir.State // memory for the decision that is being made
+	states    []quota.State // memory for the decision that is being made
 
 	_ [48]byte
 }
@@ -363,9 +363,9 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 
 // room returns n zero states for the decision under this lock. Logs in these states stay in
 // memory until the next decision.
-func (sh *shard) room(n int) []weir.State {
+func (sh *shard) room(n int) []quota.State {
 	if cap(sh.states) < n {
-		sh.states = make([]weir.State, n)
+		sh.states = make([]quota.State, n)
 	}
 	sh.states = sh.states[:n]
 	for i := range sh.states {
@@ -376,7 +376,7 @@ func (sh *shard) room(n int) []weir.State {
 }
 
 // load reads the state in a slot into s, which is zero. The slot may be nil.
-func (sh *shard) load(s *weir.State, sl *slot, now int64) {
+func (sh *shard) load(s *quota.State, sl *slot, now int64) {
 	if sl == nil || sl.reset() <= now {
 		return
 	}
@@ -390,12 +390,12 @@ func (sh *shard) load(s *weir.State, sl *slot, now int64) {
 // now s, as it was. A charge of a negative cost does so if there are no units to give back. The
 // end of the state must then stay too: the limit of the charge may have a longer period, and
 // thus a later ResetAfter.
-func (sl *slot) unchanged(cost int64, s *weir.State) bool {
+func (sl *slot) unchanged(cost int64, s *quota.State) bool {
 	return cost == 0 || cost < 0 && sl != nil && sl.at == s.At && sl.a == s.A && sl.b == s.B && sl.fate&hasLog == 0
 }
 
 // save writes a state to a slot. The slot is nil only if the state need not be kept.
-func (sh *shard) save(sl *slot, id uint64, now int64, s *weir.State, d *weir.Decision) {
+func (sh *shard) save(sl *slot, id uint64, now int64, s *quota.State, d *quota.Decision) {
 	if sl == nil {
 		return
 	}

@@ -13,14 +13,14 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 )
 
-func (s *Store) ask(t testing.TB, key string, l weir.Limit, cost int64) *weir.Transaction {
+func (s *Store) ask(t testing.TB, key string, l quota.Limit, cost int64) *quota.Transaction {
 	t.Helper()
-	tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "test", Key: key, Limit: l, Cost: cost}}}
+	tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "test", Key: key, Limit: l, Cost: cost}}}
 	if err := s.Take(context.Background(), tx); err != nil {
 		t.Fatalf("Take(%q, %v, %d): got error %q, want none", key, l, cost, err)
 	}
@@ -72,7 +72,7 @@ func reaches(t reflect.Type, kinds ...reflect.Kind) bool {
 func TestPointers(t *testing.T) {
 	pointers := []reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.String, reflect.Interface,
 		reflect.Func, reflect.Chan, reflect.UnsafePointer}
-	for _, typ := range []reflect.Type{reflect.TypeFor[bucket](), reflect.TypeFor[weir.LogEntry]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[bucket](), reflect.TypeFor[quota.LogEntry]()} {
 		if reaches(typ, pointers...) {
 			t.Errorf("%v has pointers, want none", typ)
 		}
@@ -81,7 +81,7 @@ func TestPointers(t *testing.T) {
 	if reaches(reflect.TypeFor[shard](), reflect.String, reflect.Interface, reflect.Func) {
 		t.Errorf("a shard can hold a string, want no place for one")
 	}
-	if !reaches(reflect.TypeFor[atomic.Pointer[weir.Charge]](), reflect.String) || !reaches(reflect.TypeFor[shard](), reflect.Slice) {
+	if !reaches(reflect.TypeFor[atomic.Pointer[quota.Charge]](), reflect.String) || !reaches(reflect.TypeFor[shard](), reflect.Slice) {
 		t.Errorf("reaches finds nothing")
 	}
 }
@@ -91,11 +91,11 @@ func TestGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 10_000
 		s := New(Options{MaxKeys: 4 * keys}) // more than is needed, so that no shard is full
-		limits := []weir.Limit{algorithms.GCRA(100, time.Hour), algorithms.SlidingLog(100, time.Hour).Named("log")}
-		want := map[string][2]weir.Decision{}
+		limits := []quota.Limit{algorithms.GCRA(100, time.Hour), algorithms.SlidingLog(100, time.Hour).Named("log")}
+		want := map[string][2]quota.Decision{}
 		for i := range keys {
 			key, cost := fmt.Sprint(i), int64(1+i%90)
-			want[key] = [2]weir.Decision{s.ask(t, key, limits[0], cost).Decisions[0], s.ask(t, key, limits[1], cost).Decisions[0]}
+			want[key] = [2]quota.Decision{s.ask(t, key, limits[0], cost).Decisions[0], s.ask(t, key, limits[1], cost).Decisions[0]}
 		}
 		for key, want := range want {
 			for i, l := range limits {
@@ -145,7 +145,7 @@ func TestMemory(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	s := New(Options{MaxKeys: maxKeys})
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "test", Limit: algorithms.GCRA(2, time.Hour), Cost: 1}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "test", Limit: algorithms.GCRA(2, time.Hour), Cost: 1}}}
 	key := make([]byte, 0, 20)
 	flood := func(keys int) {
 		for i := range keys {
@@ -251,11 +251,11 @@ func TestLog(t *testing.T) {
 }
 
 // both is an algorithm whose states have a log and a B: B is the sum of the log.
-type both struct{ weir.Algorithm }
+type both struct{ quota.Algorithm }
 
 func (both) Name() string { return "both" }
 
-func (a both) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (a both) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
 	sum := s.B
 	s.B = 0
 	s, d := a.Algorithm.Take(s, l, now, cost)
@@ -298,7 +298,7 @@ func TestBytesPerKey(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	s := New(Options{MaxKeys: keys})
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "test", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "test", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
 	key := make([]byte, 0, 20)
 	for _, tx.Charges[0].Cost = range []int64{1, 0} {
 		lost := 0
@@ -332,10 +332,10 @@ func TestBytesPerKey(t *testing.T) {
 func TestNamesDontCollide(t *testing.T) {
 	s := New(Options{})
 	limit := algorithms.GCRA(1, time.Minute)
-	var charges []weir.Charge
+	var charges []quota.Charge
 	for _, rule := range []string{"routes-0", "routes-p", "routes-P", "routes- ", "route0-0", "route0-p"} {
 		for _, name := range []string{"abc0def0", "abcpdefp", "abc0defp", "abcpdef0", "abc defP", "abcPdef "} {
-			charges = append(charges, weir.Charge{Rule: rule, Limit: limit.Named(name)})
+			charges = append(charges, quota.Charge{Rule: rule, Limit: limit.Named(name)})
 		}
 	}
 	alike := 0
@@ -343,7 +343,7 @@ func TestNamesDontCollide(t *testing.T) {
 		seen := map[uint64]bool{}
 		for _, c := range charges {
 			c.Key = fmt.Sprint(key)
-			tx := weir.Transaction{Charges: []weir.Charge{c}}
+			tx := quota.Transaction{Charges: []quota.Charge{c}}
 			if err := tx.Validate(); err != nil {
 				t.Fatal(err)
 			}

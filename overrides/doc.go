@@ -4,8 +4,8 @@
 // A [Table] is fixed. A rule uses its Limits:
 //
 //	table, err := overrides.New(
-//		overrides.Entry{Key: "alice", Limits: []weir.Limit{{Quota: 1000}}},
-//		overrides.Entry{Key: "tenant-a/*", Limits: []weir.Limit{algorithms.GCRA(50, time.Second)}},
+//		overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}},
+//		overrides.Entry{Key: "tenant-a/*", Limits: []quota.Limit{algorithms.GCRA(50, time.Second)}},
 //		overrides.Entry{Key: "monitor", Unlimited: true},
 //	)
 //	rule.Overrides = table.Limits

@@ -15,9 +15,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/counters"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A MistakeError is the error of Set if its arguments have a mistake.
@@ -85,7 +85,7 @@ type Live struct {
 
 	mu      sync.Mutex // guards the fields below
 	version string
-	read    map[string][]weir.Limit // the limits of each text that was decoded
+	read    map[string][]quota.Limit // the limits of each text that was decoded
 	all     []Override
 	rules   map[string]*atomic.Pointer[Table]
 	denied  map[string]*atomic.Pointer[networks]
@@ -127,7 +127,7 @@ func (l *Live) unread(rule string) {
 // Of returns a function for weir.Rule.Overrides of a rule. The function returns the limits
 // that Live has for a key. For any other key it calls file, for example the method Limits
 // of a Table; a nil file stands for an empty table.
-func (l *Live) Of(rule string, file func(key string) ([]weir.Limit, bool)) func(key string) ([]weir.Limit, bool) {
+func (l *Live) Of(rule string, file func(key string) ([]quota.Limit, bool)) func(key string) ([]quota.Limit, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	table := l.rules[rule]
@@ -136,7 +136,7 @@ func (l *Live) Of(rule string, file func(key string) ([]weir.Limit, bool)) func(
 		l.rules[rule] = table
 		l.build()
 	}
-	return func(key string) ([]weir.Limit, bool) {
+	return func(key string) ([]quota.Limit, bool) {
 		if !l.ready.Load() {
 			l.unread(rule)
 		}
@@ -210,7 +210,7 @@ func (l *Live) Refresh(ctx context.Context) error {
 // of the Keeper.
 func (l *Live) take(kept map[string]string, now time.Time) {
 	here := time.Now() // with a monotonic reading, so that a step of this clock moves no end
-	read := make(map[string][]weir.Limit, len(kept))
+	read := make(map[string][]quota.Limit, len(kept))
 	l.all = l.all[:0:0]
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		micros, text, _ := strings.Cut(kept[name], " ")
@@ -390,7 +390,7 @@ func decode(name, text string) (o Override, err error) {
 	}
 	o = Override{Rule: rule, Note: rec.Note, Entry: Entry{Key: key, Unlimited: rec.Unlimited, Denied: rec.Denied}}
 	for _, r := range rec.Limits {
-		l := weir.Limit{Name: r.Name, Quota: r.Quota, Period: r.Period, Burst: r.Burst}
+		l := quota.Limit{Name: r.Name, Quota: r.Quota, Period: r.Period, Burst: r.Burst}
 		if r.Algorithm != "" {
 			if l.Algorithm = counters.Named(r.Algorithm); l.Algorithm == nil {
 				return o, fmt.Errorf("overrides: rule %.40q: unknown algorithm %.40q", rule, r.Algorithm)

@@ -23,6 +23,7 @@ import (
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -39,12 +40,12 @@ type replica struct {
 	ended chan struct{}
 }
 
-func newReplica(t *testing.T, store weir.Store, keeper overrides.Keeper, file func(string) ([]weir.Limit, bool)) *replica {
+func newReplica(t *testing.T, store quota.Store, keeper overrides.Keeper, file func(string) ([]quota.Limit, bool)) *replica {
 	t.Helper()
 	r := &replica{t: t, log: new(weirtest.Log)}
 	r.Live = overrides.NewLive(overrides.LiveOptions{Keeper: keeper, Logger: slog.New(slog.NewTextHandler(r.log, nil))})
 	l, err := weir.New(store, weir.Options{OnError: weir.FailClosed, Rules: []weir.Rule{{
-		Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Overrides: r.Of("api", file),
+		Name: "api", Key: weir.ByHeader("X-User"), Limits: []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Overrides: r.Of("api", file),
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -111,13 +112,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // spent count throughout.
 func TestLiveLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplica(t, memstore.New(memstore.Options{}), nil, func(key string) ([]weir.Limit, bool) {
-			return []weir.Limit{{Quota: 3}}, key == "carol"
+		r := newReplica(t, memstore.New(memstore.Options{}), nil, func(key string) ([]quota.Limit, bool) {
+			return []quota.Limit{{Quota: 3}}, key == "carol"
 		})
 		r.ask("alice", 200, 200, 429)
-		r.set("alice", overrides.Entry{Limits: quota(4)}, 0)
+		r.set("alice", overrides.Entry{Limits: limits(4)}, 0)
 		r.ask("alice", 200, 200, 429)
-		r.set("alice", overrides.Entry{Limits: quota(6)}, time.Minute)
+		r.set("alice", overrides.Entry{Limits: limits(6)}, time.Minute)
 		r.ask("alice", 200)
 		time.Sleep(time.Minute - time.Microsecond)
 		r.ask("alice", 200)
@@ -136,14 +137,14 @@ func TestLiveLife(t *testing.T) {
 		r.remove("al*")
 		r.ask("alice", 429)
 		r.ask("carol", 200, 200, 200, 429) // the function file gives carol 3
-		r.set("c*", overrides.Entry{Limits: quota(4)}, 0)
+		r.set("c*", overrides.Entry{Limits: limits(4)}, 0)
 		r.ask("carol", 200, 429) // the override decides, not the function file
 		r.remove("c*")
 		if found, err := r.Remove(t.Context(), "api", "c*"); found || err != nil {
 			t.Errorf("Remove of an override that is gone: got %v, %v, want false, nil", found, err)
 		}
 		long := strings.Repeat("k", 1<<20)
-		r.set(long, overrides.Entry{Limits: quota(1)}, 0)
+		r.set(long, overrides.Entry{Limits: limits(1)}, 0)
 		r.ask(long, 200, 429)
 		if o, ok := r.Get("api", long); !ok || o.Key != storedkey.Of(long) || o.Note != "ticket 7" {
 			t.Errorf("got %.40q, %v", o.Key, ok)
@@ -221,9 +222,9 @@ func TestSetMistakes(t *testing.T) {
 		{"api", overrides.Entry{Key: "a"}, 0, "has no limits"},
 		{"", overrides.Entry{Key: "a", Denied: true}, 0, "no rule has the name"},
 		{"api", overrides.Entry{Key: "a", Denied: true}, -1, "below 0"},
-		{"api", overrides.Entry{Key: "a", Limits: []weir.Limit{calendar}}, 0, "the algorithm calendar cannot be set"},
-		{"api", overrides.Entry{Key: "a", Limits: []weir.Limit{{Quota: 1, Period: -1}}}, 0, "below 0"},
-		{"api", overrides.Entry{Key: "a", Limits: []weir.Limit{{Quota: 1, Name: strings.Repeat("n", 5000)}}}, 0, "larger than 4096 bytes"},
+		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{calendar}}, 0, "the algorithm calendar cannot be set"},
+		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{{Quota: 1, Period: -1}}}, 0, "below 0"},
+		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{{Quota: 1, Name: strings.Repeat("n", 5000)}}}, 0, "larger than 4096 bytes"},
 	} {
 		if err := l.Set(t.Context(), tt.rule, tt.e, tt.d, ""); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v: got %v, want %q", tt.e, err, tt.want)
@@ -287,7 +288,7 @@ func TestReplicas(t *testing.T) {
 	c.ask("alice", 429)
 	key := "alice\x00\n\xff" // a key may have any bytes
 	start := time.Now()
-	a.set("alice", overrides.Entry{Limits: quota(3)}, 0)
+	a.set("alice", overrides.Entry{Limits: limits(3)}, 0)
 	a.set(key, overrides.Entry{Denied: true}, time.Hour)
 	for _, r := range []*replica{b, c} {
 		eventually(t, "in force on a replica", func() bool { return len(r.All()) == 2 })
@@ -308,7 +309,7 @@ func TestReplicas(t *testing.T) {
 	d.ask("alice", 429)
 	b.remove("alice")
 	eventually(t, "removed on another replica", func() bool { return len(d.All()) == 1 })
-	b.set("alice", overrides.Entry{Limits: quota(4)}, 50*time.Millisecond)
+	b.set("alice", overrides.Entry{Limits: limits(4)}, 50*time.Millisecond)
 	eventually(t, "ended", func() bool { return len(b.All()) == 1 })
 	eventually(t, "ended on another replica", func() bool { return len(d.All()) == 1 })
 	b.ask("alice", 429)
@@ -391,8 +392,8 @@ func TestForeignRecords(t *testing.T) {
 
 func ExampleNew() {
 	table, err := overrides.New(
-		overrides.Entry{Key: "alice", Limits: []weir.Limit{{Quota: 1000}}},
-		overrides.Entry{Key: "tenant-a/*", Limits: []weir.Limit{{Quota: 50}}},
+		overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}},
+		overrides.Entry{Key: "tenant-a/*", Limits: []quota.Limit{{Quota: 50}}},
 		overrides.Entry{Key: "monitor", Unlimited: true},
 	)
 	if err != nil {
@@ -400,7 +401,7 @@ func ExampleNew() {
 	}
 	rule := weir.Rule{
 		Name: "api", Key: weir.ByHeader("X-User"),
-		Limits:    []weir.Limit{algorithms.GCRA(100, time.Minute)},
+		Limits:    []quota.Limit{algorithms.GCRA(100, time.Minute)},
 		Overrides: table.Limits,
 	}
 	limits, _ := rule.Overrides("tenant-a/7")
@@ -410,8 +411,8 @@ func ExampleNew() {
 
 func ExampleNewJoined() {
 	table, err := overrides.NewJoined(overrides.Entry{
-		Key: "alice", Limits: []weir.Limit{{Quota: 1000}},
-		Nested: []overrides.Entry{{Key: "POST", Limits: []weir.Limit{{Quota: 10}}}},
+		Key: "alice", Limits: []quota.Limit{{Quota: 1000}},
+		Nested: []overrides.Entry{{Key: "POST", Limits: []quota.Limit{{Quota: 10}}}},
 	})
 	if err != nil {
 		panic(err)
@@ -432,7 +433,7 @@ func ExampleNewLive() {
 	go live.Run(ctx)
 	rule := weir.Rule{Name: "api", Overrides: live.Of("api", nil)}
 
-	err := live.Set(ctx, "api", overrides.Entry{Key: "alice", Limits: []weir.Limit{{Quota: 1000}}}, 24*time.Hour, "ticket 7")
+	err := live.Set(ctx, "api", overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}}, 24*time.Hour, "ticket 7")
 	limits, _ := rule.Overrides("alice")
 	fmt.Println(limits[0].Quota, err, live.Err())
 	for _, o := range live.All() {
@@ -476,7 +477,7 @@ type lateKeeper struct{ works bool }
 
 func (k *lateKeeper) LoadOverrides(context.Context, string) (map[string]string, string, time.Time, error) {
 	if !k.works {
-		return nil, "", time.Time{}, fmt.Errorf("%w: user \"weir\" lacks +hgetall", weir.ErrUnusable)
+		return nil, "", time.Time{}, fmt.Errorf("%w: user \"weir\" lacks +hgetall", quota.ErrUnusable)
 	}
 	return map[string]string{"api\x00192.0.2.0/24": `0 {"denied":true}`}, "1", time.Now(), nil
 }
@@ -491,7 +492,7 @@ func TestUnread(t *testing.T) {
 	keeper, log := &lateKeeper{}, new(weirtest.Log)
 	live := overrides.NewLive(overrides.LiveOptions{Keeper: keeper, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(100, time.Hour)},
+		Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{algorithms.FixedWindow(100, time.Hour)},
 		Overrides: live.Of("api", nil), DenyFrom: live.DenyFrom("api", keys.ClientAddr()),
 	}}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	unread := live.Err()
@@ -513,14 +514,14 @@ func TestUnread(t *testing.T) {
 	check("before Refresh", false, unread, 200, 1)
 	for range 3 {
 		live.Refresh(t.Context())
-		check("the keeper fails", false, weir.ErrUnusable, 200, 2)
+		check("the keeper fails", false, quota.ErrUnusable, 200, 2)
 	}
 	keeper.works = true
 	live.Refresh(t.Context())
 	check("the keeper works", true, nil, 429, 2)
 	keeper.works = false
 	live.Refresh(t.Context())
-	check("the keeper fails again", true, weir.ErrUnusable, 429, 3)
+	check("the keeper fails again", true, quota.ErrUnusable, 429, 3)
 	if !overrides.NewLive(overrides.LiveOptions{}).Ready() {
 		t.Error("a table of this process alone is not ready")
 	}

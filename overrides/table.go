@@ -10,21 +10,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // An Entry gives a key, or all keys with the same beginning, limits of their own. It has
 // either Limits, or Unlimited, or Denied. An Entry with Nested may have none of these three.
 type Entry struct {
-	// Key is a key as the KeyFunc returns it, or its weir.Charge.StoredKey. A Key that ends
+	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. A Key that ends
 	// with an asterisk stands for all keys with that beginning: "tenant-a/*". For NewJoined,
 	// Key is compared with the first part of keys.
 	Key string
 
 	// Limits replace those of the rule: see weir.Rule.Overrides for what a limit may
 	// leave out.
-	Limits []weir.Limit
+	Limits []quota.Limit
 
 	Unlimited bool // the rule does not apply to the key
 	Denied    bool // the rule refuses every request of the key
@@ -35,8 +35,8 @@ type Entry struct {
 
 // The lists that stand for Unlimited and Denied, as weir.Rule.Overrides describes them.
 var (
-	unlimited = []weir.Limit{}
-	denied    = []weir.Limit{{}}
+	unlimited = []quota.Limit{}
+	denied    = []quota.Limit{{}}
 )
 
 const (
@@ -78,7 +78,7 @@ func (e *Entry) check(mayNest bool) error {
 
 // limits returns what weir.Rule.Overrides returns for the entry; ok is false if the entry
 // only has Nested.
-func (e *Entry) limits() (limits []weir.Limit, ok bool) {
+func (e *Entry) limits() (limits []quota.Limit, ok bool) {
 	switch {
 	case e.Unlimited:
 		return unlimited, true
@@ -101,7 +101,7 @@ type Table struct {
 }
 
 type node struct {
-	limits []weir.Limit
+	limits []quota.Limit
 	has    bool      // whether limits is set; an empty list means unlimited
 	until  time.Time // for Live: when the node ends; zero means never
 	nested *Table
@@ -127,7 +127,7 @@ func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true
 
 func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 	t := &Table{exact: make(map[string]*node), joined: joined}
-	same := map[weir.Limit][]weir.Limit{}
+	same := map[quota.Limit][]quota.Limit{}
 	for i := range entries {
 		e := &entries[i]
 		if err := e.check(joined && !nested); err != nil {
@@ -151,7 +151,7 @@ func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 
 // intern returns a copy of limits. Lists of one limit that are equal share a copy: a Limiter
 // prepares each list once, and thousands of customers have the same few lists.
-func intern(same map[weir.Limit][]weir.Limit, limits []weir.Limit) []weir.Limit {
+func intern(same map[quota.Limit][]quota.Limit, limits []quota.Limit) []quota.Limit {
 	switch {
 	case len(limits) == 0:
 		return limits
@@ -218,7 +218,7 @@ func (t *Table) finish() error {
 func (t *Table) Len() int { return len(t.exact) + len(t.starts) }
 
 // Limits returns the limits of a key, for weir.Rule.Overrides.
-func (t *Table) Limits(key string) (limits []weir.Limit, ok bool) {
+func (t *Table) Limits(key string) (limits []quota.Limit, ok bool) {
 	if !t.joined && !t.mayHave(key) { // for most keys, two lookups show that there is no entry
 		return nil, false
 	}
@@ -245,7 +245,7 @@ func (t *Table) mayHave(key string) bool {
 
 // find returns the limits of the most specific entry for a key. For a table of joined
 // keys, the argument key is the first part, and second is the second part.
-func (t *Table) find(key, second string) (limits []weir.Limit, ok bool) {
+func (t *Table) find(key, second string) (limits []quota.Limit, ok bool) {
 	if len(t.exact) > 0 && (len(key) <= maxStart || t.digests) {
 		if n := t.exact[storedkey.Of(key)]; n != nil {
 			if limits, ok := n.find(second); ok {
@@ -285,7 +285,7 @@ func (t *Table) last(key string) int {
 	return -1
 }
 
-func (n *node) find(second string) (limits []weir.Limit, ok bool) {
+func (n *node) find(second string) (limits []quota.Limit, ok bool) {
 	if !n.until.IsZero() && !time.Now().Before(n.until) {
 		return nil, false
 	}

@@ -14,13 +14,14 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 )
 
-// quota returns a list with one limit, whose quota is n.
-func quota(n int64) []weir.Limit { return []weir.Limit{{Quota: n}} }
+// limits returns a list with one limit, whose quota is n.
+func limits(n int64) []quota.Limit { return []quota.Limit{{Quota: n}} }
 
 // text describes the results of Table.Limits.
-func text(limits []weir.Limit, ok bool) string {
+func text(limits []quota.Limit, ok bool) string {
 	switch {
 	case !ok:
 		return "-"
@@ -35,14 +36,14 @@ func text(limits []weir.Limit, ok bool) string {
 func TestTable(t *testing.T) {
 	long := strings.Repeat("k", 1<<20)
 	table, err := overrides.New(
-		overrides.Entry{Key: "alice", Limits: quota(1)},
-		overrides.Entry{Key: "tenant-*", Limits: quota(2)},
-		overrides.Entry{Key: "tenant-a/*", Limits: quota(3)},
+		overrides.Entry{Key: "alice", Limits: limits(1)},
+		overrides.Entry{Key: "tenant-*", Limits: limits(2)},
+		overrides.Entry{Key: "tenant-a/*", Limits: limits(3)},
 		overrides.Entry{Key: "tenant-a/bob", Unlimited: true},
 		overrides.Entry{Key: "tenant-b/*", Denied: true},
-		overrides.Entry{Key: "a\x00\n\xff", Limits: quota(4)},
-		overrides.Entry{Key: long, Limits: quota(5)},
-		overrides.Entry{Key: storedkey.Of(long + "2"), Limits: quota(6)},
+		overrides.Entry{Key: "a\x00\n\xff", Limits: limits(4)},
+		overrides.Entry{Key: long, Limits: limits(5)},
+		overrides.Entry{Key: storedkey.Of(long + "2"), Limits: limits(6)},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -83,15 +84,15 @@ func TestNewMistakes(t *testing.T) {
 		entries entries
 		want    string
 	}{
-		{"no key", entries{{Limits: quota(1)}}, "an entry has an empty key"},
+		{"no key", entries{{Limits: limits(1)}}, "an entry has an empty key"},
 		{"nothing", entries{{Key: "a"}}, `key "a" has no limits`},
-		{"two things", entries{{Key: "a", Limits: quota(1), Denied: true}}, "more than one of Limits, Unlimited and Denied"},
-		{"zero", entries{{Key: "a", Limits: quota(0)}}, "to refuse a key, set Denied"},
+		{"two things", entries{{Key: "a", Limits: limits(1), Denied: true}}, "more than one of Limits, Unlimited and Denied"},
+		{"zero", entries{{Key: "a", Limits: limits(0)}}, "to refuse a key, set Denied"},
 		{"twice", entries{{Key: "a", Denied: true}, {Key: "a", Unlimited: true}}, `two entries for the key "a"`},
 		{"twice the beginning", entries{{Key: "a*", Denied: true}, {Key: "b*", Denied: true}, {Key: "a*", Unlimited: true}}, `two entries for the key "a*"`},
 		{"twice by digest", entries{{Key: strings.Repeat("k", 200), Denied: true}, {Key: storedkey.Of(strings.Repeat("k", 200)), Denied: true}}, "two entries"},
 		{"long beginning", entries{{Key: strings.Repeat("k", 129) + "*", Denied: true}}, "longer than 128 bytes"},
-		{"many limits", entries{{Key: "a", Limits: make([]weir.Limit, 17)}}, "more than 16 limits"},
+		{"many limits", entries{{Key: "a", Limits: make([]quota.Limit, 17)}}, "more than 16 limits"},
 		{"nested", entries{{Key: "a", Nested: entries{{Key: "b", Denied: true}}}}, "only an entry for the first part of joined keys may have them"},
 	} {
 		if _, err := overrides.New(tt.entries...); err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "overrides: ") {
@@ -106,10 +107,10 @@ func TestNewMistakes(t *testing.T) {
 
 func TestJoined(t *testing.T) {
 	table, err := overrides.NewJoined(
-		overrides.Entry{Key: "alice", Limits: quota(1), Nested: []overrides.Entry{{Key: "POST", Limits: quota(2)}, {Key: "P*", Denied: true}}},
-		overrides.Entry{Key: "al*", Limits: quota(3)},
+		overrides.Entry{Key: "alice", Limits: limits(1), Nested: []overrides.Entry{{Key: "POST", Limits: limits(2)}, {Key: "P*", Denied: true}}},
+		overrides.Entry{Key: "al*", Limits: limits(3)},
 		overrides.Entry{Key: "alf", Nested: []overrides.Entry{{Key: "*", Unlimited: true}}},
-		overrides.Entry{Key: "bob", Nested: []overrides.Entry{{Key: "GET", Limits: quota(4)}}},
+		overrides.Entry{Key: "bob", Nested: []overrides.Entry{{Key: "GET", Limits: limits(4)}}},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +157,7 @@ func TestTableModel(t *testing.T) {
 			key := word() + strings.Repeat("*", r.IntN(2))
 			if _, ok := entries[key]; key != "" && !ok {
 				entries[key] = i + 1
-				list = append(list, overrides.Entry{Key: key, Limits: quota(i + 1)})
+				list = append(list, overrides.Entry{Key: key, Limits: limits(i + 1)})
 			}
 		}
 		table, err := overrides.New(list...)
@@ -218,7 +219,7 @@ func (b *tableCase) table(tb testing.TB) *overrides.Table {
 	entries := make([]overrides.Entry, 10_000)
 	for i := range entries {
 		entries[i] = b.entry(i)
-		entries[i].Limits = quota(int64(1 + i%5))
+		entries[i].Limits = limits(int64(1 + i%5))
 	}
 	table, err := overrides.New(entries...)
 	if err != nil {
@@ -230,10 +231,10 @@ func (b *tableCase) table(tb testing.TB) *overrides.Table {
 // BenchmarkHandler compares a rule without overrides with a rule that has 10,000
 // overrides, for a client whose key has no override.
 func BenchmarkHandler(b *testing.B) {
-	run := func(name string, f func(string) ([]weir.Limit, bool)) {
+	run := func(name string, f func(string) ([]quota.Limit, bool)) {
 		b.Run(name, func(b *testing.B) {
 			l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
-				Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1<<30, time.Second)}, Overrides: f,
+				Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{algorithms.GCRA(1<<30, time.Second)}, Overrides: f,
 			}}})
 			if err != nil {
 				b.Fatal(err)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -49,8 +49,8 @@ func open(b testing.TB) (*redis.Client, *redisstore.Store) {
 }
 
 // many returns n limits with different periods.
-func many(n int, l func(quota int64, period time.Duration) weir.Limit) []weir.Limit {
-	limits := make([]weir.Limit, n)
+func many(n int, l func(units int64, period time.Duration) quota.Limit) []quota.Limit {
+	limits := make([]quota.Limit, n)
 	for i := range limits {
 		limits[i] = l(1_000_000_000>>(4*i), 10*time.Second>>i).Named(fmt.Sprint("l", i))
 	}
@@ -59,20 +59,20 @@ func many(n int, l func(quota int64, period time.Duration) weir.Limit) []weir.Li
 
 var benchmarks = []struct {
 	name   string
-	limits []weir.Limit
+	limits []quota.Limit
 }{
-	{"gcra", []weir.Limit{algorithms.GCRA(1_000_000_000, time.Second)}},
-	{"gcra/denied", []weir.Limit{algorithms.GCRA(1, time.Hour)}},
+	{"gcra", []quota.Limit{algorithms.GCRA(1_000_000_000, time.Second)}},
+	{"gcra/denied", []quota.Limit{algorithms.GCRA(1, time.Hour)}},
 	{"gcra×5", many(5, algorithms.GCRA)},
 	{"gcra×5/denied", append(many(4, algorithms.GCRA), algorithms.GCRA(1, time.Hour))},
-	{"token-bucket", []weir.Limit{algorithms.TokenBucket(1_000_000, 1_000_000, time.Second)}},
-	{"leaky-bucket", []weir.Limit{algorithms.LeakyBucket(1_000_000, 1_000_000, time.Second)}},
-	{"fixed-window", []weir.Limit{algorithms.FixedWindow(1<<40, time.Second)}},
-	{"anchored-window", []weir.Limit{algorithms.AnchoredWindow(1<<40, time.Second)}},
-	{"sliding-window", []weir.Limit{algorithms.SlidingWindow(1<<40, time.Second)}},
-	{"calendar", []weir.Limit{algorithms.Calendar(1<<40, algorithms.Day, nil)}},
-	{"sliding-log", []weir.Limit{algorithms.SlidingLog(1_000_000, time.Second)}},
-	{"sliding-log/denied", []weir.Limit{algorithms.SlidingLog(1, time.Hour)}},
+	{"token-bucket", []quota.Limit{algorithms.TokenBucket(1_000_000, 1_000_000, time.Second)}},
+	{"leaky-bucket", []quota.Limit{algorithms.LeakyBucket(1_000_000, 1_000_000, time.Second)}},
+	{"fixed-window", []quota.Limit{algorithms.FixedWindow(1<<40, time.Second)}},
+	{"anchored-window", []quota.Limit{algorithms.AnchoredWindow(1<<40, time.Second)}},
+	{"sliding-window", []quota.Limit{algorithms.SlidingWindow(1<<40, time.Second)}},
+	{"calendar", []quota.Limit{algorithms.Calendar(1<<40, algorithms.Day, nil)}},
+	{"sliding-log", []quota.Limit{algorithms.SlidingLog(1_000_000, time.Second)}},
+	{"sliding-log/denied", []quota.Limit{algorithms.SlidingLog(1, time.Hour)}},
 	{"sliding-log×5", many(5, algorithms.SlidingLog)},
 	{"sliding-log×5/denied", append(many(4, algorithms.SlidingLog), algorithms.SlidingLog(1, time.Hour))},
 }
@@ -87,9 +87,9 @@ func BenchmarkServer(b *testing.B) {
 	for _, bench := range benchmarks {
 		b.Run(bench.name, func(b *testing.B) {
 			rdb.FlushDB(context.Background())
-			var t weir.Transaction
+			var t quota.Transaction
 			for _, l := range bench.limits {
-				t.Charges = append(t.Charges, weir.Charge{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1})
+				t.Charges = append(t.Charges, quota.Charge{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1})
 			}
 			benchmark(b, rdb, func() error { return store.Take(context.Background(), &t) })
 		})
@@ -110,21 +110,21 @@ func BenchmarkMemory(b *testing.B) {
 	}
 	for _, bench := range []struct {
 		name   string
-		limits []weir.Limit
+		limits []quota.Limit
 		keys   int
 		unit   string
 	}{
-		{"gcra", []weir.Limit{algorithms.GCRA(100, time.Hour)}, 1 << 30, "B/key"},
-		{"gcra×5", many(5, func(int64, time.Duration) weir.Limit { return algorithms.GCRA(100, time.Hour) }), 1 << 30, "B/key"},
-		{"sliding-log×5", many(5, func(int64, time.Duration) weir.Limit { return algorithms.SlidingLog(1<<30, time.Hour) }), 1, "B/entry"},
+		{"gcra", []quota.Limit{algorithms.GCRA(100, time.Hour)}, 1 << 30, "B/key"},
+		{"gcra×5", many(5, func(int64, time.Duration) quota.Limit { return algorithms.GCRA(100, time.Hour) }), 1 << 30, "B/key"},
+		{"sliding-log×5", many(5, func(int64, time.Duration) quota.Limit { return algorithms.SlidingLog(1<<30, time.Hour) }), 1, "B/entry"},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			rdb.FlushDB(context.Background())
 			before, takes := used(b), 0
 			for b.Loop() {
-				var t weir.Transaction
+				var t quota.Transaction
 				for _, l := range bench.limits {
-					t.Charges = append(t.Charges, weir.Charge{Rule: "api", Key: fmt.Sprintf("key %07d", takes%bench.keys), Limit: l, Cost: 1})
+					t.Charges = append(t.Charges, quota.Charge{Rule: "api", Key: fmt.Sprintf("key %07d", takes%bench.keys), Limit: l, Cost: 1})
 				}
 				if err := store.Take(context.Background(), &t); err != nil {
 					b.Fatal(err)

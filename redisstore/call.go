@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A script gets one of these values instead of the longest wait. With peek the script
@@ -26,18 +26,18 @@ const (
 
 // longestWait returns the longest wait that t accepts, in µs. With Forget or Force it returns
 // forget or force.
-func longestWait(t *weir.Transaction) int64 {
+func longestWait(t *quota.Transaction) int64 {
 	switch {
 	case t.Forget:
 		return forget
 	case t.Force:
 		return force
 	}
-	return max(0, int64(min(t.Within, weir.MaxTicks*time.Microsecond)/time.Microsecond))
+	return max(0, int64(min(t.Within, quota.MaxTicks*time.Microsecond)/time.Microsecond))
 }
 
 // take decides a transaction.
-func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
+func (s *Store) take(ctx context.Context, t *quota.Transaction) error {
 	if parts := s.split(t); parts != nil {
 		return s.takeParts(ctx, t, parts)
 	}
@@ -47,10 +47,10 @@ func (s *Store) take(ctx context.Context, t *weir.Transaction) error {
 // decide decides a transaction of one slot. The argument within is the longest wait in µs,
 // or peek, forget or force. decide makes one call, and one more for each window of a calendar
 // that the script needs and did not get.
-func (s *Store) decide(ctx context.Context, t *weir.Transaction, within int64) error {
+func (s *Store) decide(ctx context.Context, t *quota.Transaction, within int64) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
-		c := &call{ts: []*weir.Transaction{t}, within: within}
+		c := &call{ts: []*quota.Transaction{t}, within: within}
 		if err := s.prepare(c, around); err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ const mostCharges = 10_000
 
 // A call decides transactions that have equal charges.
 type call struct {
-	ts     []*weir.Transaction
+	ts     []*quota.Transaction
 	of     []int // the indexes that the transactions have in their batch
 	within int64 // see longestWait
 
@@ -123,7 +123,7 @@ func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	direct := c.within >= 0 && t.Delay < time.Microsecond && t.AtMost <= 0 && len(c.ts) == 1 && len(t.Charges) <= maxDirect
 	for i := 0; i < len(t.Charges) && direct; i++ {
 		charge, a := &t.Charges[i], t.Charges[i].Limit.Algorithm
-		_, queues := a.(weir.Queuer)
+		_, queues := a.(quota.Queuer)
 		switch {
 		case charge.Key != first.Key, charge.Rule != first.Rule, isLog(a) != isLog(first.Limit.Algorithm), charge.Cost < 0:
 			direct = false
@@ -178,7 +178,7 @@ func (c *call) rows(s *Store) (keys []any, rows []byte) {
 	delay := max(0, min(int64(t.Delay/time.Microsecond), c.within))
 	times := int64(len(c.ts))
 	if t.AtMost > 0 {
-		times = -min(t.AtMost, weir.MaxTicks)
+		times = -min(t.AtMost, quota.MaxTicks)
 	}
 	rows = pack(make([]byte, 0, 24+120*len(t.Charges)), c.within, delay, times)
 	for i := range t.Charges {
@@ -220,7 +220,7 @@ func unpack(b string) (numbers []int64, ok bool) {
 }
 
 // numbersOf returns the three numbers of l that the Lua of its algorithm gets.
-func numbersOf(l *weir.Limit) []int64 {
+func numbersOf(l *quota.Limit) []int64 {
 	if m, ok := l.Algorithm.(Metered); ok {
 		unit, rate, full := m.Meter(l)
 		return []int64{unit, rate, full}
@@ -232,7 +232,7 @@ func numbersOf(l *weir.Limit) []int64 {
 // back a reservation, they undo the reservation: At, A and B of the state after the
 // reservation, and the state before it. For a log they have only the instant of the state
 // before it.
-func undoOf(t *weir.Transaction, i int) []int64 {
+func undoOf(t *quota.Transaction, i int) []int64 {
 	if len(t.Undo) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Undo[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0, 0}
 	}
@@ -257,7 +257,7 @@ func packEdges(e Edged, around []int64) (b []byte) {
 
 // idsOf returns the ids of the states of t, as they stand in a value:
 // "limit/algorithm,limit/algorithm;".
-func idsOf(t *weir.Transaction) string {
+func idsOf(t *quota.Transaction) string {
 	b := make([]byte, 0, 32*len(t.Charges))
 	for i := range t.Charges {
 		l := &t.Charges[i].Limit
@@ -312,7 +312,7 @@ func (c *call) explain(s *Store, cmd once) error {
 // which parseState reads. If nothing follows the semicolon, Redis knew none of the keys.
 // Before states that are not logs there may be the ids of their value. A reply of any other
 // form is an error: nothing is decided from it.
-func (c *call) read(reply any) (now, spent int64, states []weir.State, err error) {
+func (c *call) read(reply any) (now, spent int64, states []quota.State, err error) {
 	charges := c.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
 		return 0, 0, nil, faultOf(&charges[-n-1], unreadable)
@@ -328,7 +328,7 @@ func (c *call) read(reply any) (now, spent int64, states []weir.State, err error
 	if cmp.Or(err1, err2, err3) != nil || µs >= 1e6 || !found || len(text)%8 != 0 {
 		return 0, 0, nil, faultOf(&charges[0], "the script's reply can't be read")
 	}
-	states = make([]weir.State, len(charges))
+	states = make([]quota.State, len(charges))
 	numbers, ok := unpack(text)
 	seen := len(numbers) > 0
 	for i := range states {
@@ -350,13 +350,13 @@ func (c *call) read(reply any) (now, spent int64, states []weir.State, err error
 // begins with a count of the numbers that follow: At, Until, and pairs of a sum and an
 // instant. For an empty log the count is 0, and nothing follows. The pairs are the entries
 // that the arithmetic will need, in any order. An entry may occur more than once.
-func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool) {
+func parseState(numbers []int64, log bool) (s quota.State, rest []int64, ok bool) {
 	if !log {
 		if len(numbers) < 4 {
 			return s, nil, false
 		}
 		last := numbers[3]
-		return weir.State{At: numbers[0], A: numbers[1], B: numbers[2], C: max(0, -last), Until: max(0, last)}, numbers[4:], true
+		return quota.State{At: numbers[0], A: numbers[1], B: numbers[2], C: max(0, -last), Until: max(0, last)}, numbers[4:], true
 	}
 	if len(numbers) == 0 || numbers[0] < 0 || numbers[0] >= int64(len(numbers)) || numbers[0]%2 != 0 {
 		return s, nil, false
@@ -367,11 +367,11 @@ func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool)
 	}
 	s.At, s.Until = list[0], list[1]
 	for i := 2; i < len(list); i += 2 {
-		s.Log = append(s.Log, weir.LogEntry{Sum: list[i], At: list[i+1]})
+		s.Log = append(s.Log, quota.LogEntry{Sum: list[i], At: list[i+1]})
 	}
-	slices.SortFunc(s.Log, func(a, b weir.LogEntry) int { return cmp.Compare(a.Sum, b.Sum) })
+	slices.SortFunc(s.Log, func(a, b quota.LogEntry) int { return cmp.Compare(a.Sum, b.Sum) })
 	s.Log = slices.Compact(s.Log)
-	last := weir.LogEntry{}
+	last := quota.LogEntry{}
 	for _, e := range s.Log {
 		if e.Sum <= last.Sum || e.At < last.At {
 			return s, rest, false
@@ -383,7 +383,7 @@ func parseState(numbers []int64, log bool) (s weir.State, rest []int64, ok bool)
 
 // decideOnly fills in the Decisions of t as if nothing was spent: Remaining includes the
 // units that t asked for.
-func decideOnly(t *weir.Transaction, now int64, states []weir.State) {
+func decideOnly(t *quota.Transaction, now int64, states []quota.State) {
 	within := t.Within
 	t.Within = 0
 	if t.Decide(now, slices.Clone(states)) {

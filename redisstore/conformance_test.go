@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/storetest"
 )
@@ -81,9 +81,9 @@ var severalKeys = []string{"Random", "AllOrNothing", "Refused", "GiveBack", "Nev
 	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each", "Spent", "Forget"}
 
 // conform runs the suite, and checks the TTLs of the values that each test leaves in Redis.
-func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) weir.Store) {
+func conform(t *testing.T, rdb redis.UniversalClient, adapt func(quota.Store) quota.Store) {
 	_, single := rdb.(*redis.Client)
-	storetest.Run(t, func(t *testing.T) weir.Store {
+	storetest.Run(t, func(t *testing.T) quota.Store {
 		name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
 		if !single && adapt == nil && slices.Contains(severalKeys, name) {
 			t.Skip("the test charges keys of several slots at one instant")
@@ -99,8 +99,8 @@ func conform(t *testing.T, rdb redis.UniversalClient, adapt func(weir.Store) wei
 
 // oneSlot returns a store that puts all keys into one slot: it gives every key the same
 // prefix, which contains the end of the hash tag.
-func oneSlot(next weir.Store) weir.Store {
-	return storeFunc(func(ctx context.Context, t *weir.Transaction) error {
+func oneSlot(next quota.Store) quota.Store {
+	return storeFunc(func(ctx context.Context, t *quota.Transaction) error {
 		charges := t.Charges
 		t.Charges = slices.Clone(charges)
 		for i := range t.Charges {
@@ -117,11 +117,11 @@ func TestReservedLifetime(t *testing.T) {
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
 	l := newLifetimes(t, rdb)
 	short, long := algorithms.SlidingLog(7, 20*time.Millisecond).Named("short"), algorithms.SlidingLog(7, time.Hour).Named("long")
-	for _, tx := range []weir.Transaction{
-		{Within: time.Hour, Delay: time.Hour, Charges: []weir.Charge{{Rule: "r", Key: "1", Limit: short, Cost: 1}, {Rule: "r", Key: "1", Limit: long}}},
-		{Within: time.Hour, Delay: time.Hour, Charges: []weir.Charge{{Rule: "r", Key: "2", Limit: short, Cost: 1}}},
-		{Charges: []weir.Charge{{Rule: "r", Key: "2", Limit: long, Cost: 1}}},
-		{Charges: []weir.Charge{{Rule: "r", Key: "2", Limit: long, Cost: -1}}},
+	for _, tx := range []quota.Transaction{
+		{Within: time.Hour, Delay: time.Hour, Charges: []quota.Charge{{Rule: "r", Key: "1", Limit: short, Cost: 1}, {Rule: "r", Key: "1", Limit: long}}},
+		{Within: time.Hour, Delay: time.Hour, Charges: []quota.Charge{{Rule: "r", Key: "2", Limit: short, Cost: 1}}},
+		{Charges: []quota.Charge{{Rule: "r", Key: "2", Limit: long, Cost: 1}}},
+		{Charges: []quota.Charge{{Rule: "r", Key: "2", Limit: long, Cost: -1}}},
 	} {
 		if err := l.Take(t.Context(), &tx); err != nil || !tx.Allowed() {
 			t.Fatalf("got %v and %+v, want it allowed", err, tx.Decisions)
@@ -134,13 +134,13 @@ func TestReservedLifetime(t *testing.T) {
 // scripts take that charge only some of its states.
 func TestLongScriptLifetime(t *testing.T) {
 	rdb, store := open(t)
-	long := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, time.Minute).Named("long"), Cost: 1}
-	if _, err := weir.Allow(t.Context(), store, long); err != nil {
+	long := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, time.Minute).Named("long"), Cost: 1}
+	if _, err := quota.Allow(t.Context(), store, long); err != nil {
 		t.Fatal(err)
 	}
-	var others weir.Transaction
+	var others quota.Transaction
 	for i := range 3000 {
-		others.Charges = append(others.Charges, weir.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: algorithms.GCRA(1e6, time.Millisecond), Cost: 1})
+		others.Charges = append(others.Charges, quota.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: algorithms.GCRA(1e6, time.Millisecond), Cost: 1})
 	}
 	others.Charges[2999].Key = "k" // its value is written last
 	for range 4 {
@@ -148,7 +148,7 @@ func TestLongScriptLifetime(t *testing.T) {
 			t.Fatalf("got %v, want the charges of the other limits allowed", err)
 		}
 	}
-	tx, err := weir.Peek(t.Context(), store, long)
+	tx, err := quota.Peek(t.Context(), store, long)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,9 +158,9 @@ func TestLongScriptLifetime(t *testing.T) {
 	}
 }
 
-type storeFunc func(context.Context, *weir.Transaction) error
+type storeFunc func(context.Context, *quota.Transaction) error
 
-func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
+func (f storeFunc) Take(ctx context.Context, t *quota.Transaction) error { return f(ctx, t) }
 
 // A lifetimes store notes until when each value may live: until its states no longer matter,
 // and at most a second and the longest period of its charges longer. That period may belong
@@ -176,7 +176,7 @@ func newLifetimes(t testing.TB, rdb redis.UniversalClient) *lifetimes {
 	return &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}, periods: map[string]time.Duration{}}
 }
 
-func (l *lifetimes) Take(ctx context.Context, t *weir.Transaction) error {
+func (l *lifetimes) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := l.Store.Take(ctx, t); err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (l *lifetimes) Take(ctx context.Context, t *weir.Transaction) error {
 	return nil
 }
 
-func (l *lifetimes) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+func (l *lifetimes) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	errs := l.Store.TakeEach(ctx, ts)
 	for i, t := range ts {
 		if errs == nil || errs[i] == nil {
@@ -194,7 +194,7 @@ func (l *lifetimes) TakeEach(ctx context.Context, ts []*weir.Transaction) []erro
 	return errs
 }
 
-func (l *lifetimes) note(t *weir.Transaction) {
+func (l *lifetimes) note(t *quota.Transaction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range t.Charges {

@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -31,7 +32,7 @@ func TestCrowd(t *testing.T) {
 	}
 	limit := algorithms.GCRA(1_000_000, time.Second)
 	eventually(t, "connected", func() error {
-		return store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{{Rule: "crowd", Key: "k", Limit: limit, Cost: 1}}})
+		return store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{{Rule: "crowd", Key: "k", Limit: limit, Cost: 1}}})
 	})
 	const connections = 2000
 	var decided, refused, passed atomic.Int64

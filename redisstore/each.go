@@ -7,16 +7,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
-// TakeEach implements weir.Batcher. It usually decides all transactions in one round trip, in
+// TakeEach implements quota.Batcher. It usually decides all transactions in one round trip, in
 // order, as calls of Take one after the other would. The script decides transactions
 // with equal charges of one key in one step: see Additive. Timeout bounds the whole batch. In
 // a cluster TakeEach makes one round trip for each slot, all at the same time. If a
 // transaction has keys of several slots, TakeEach decides all transactions one by one.
-func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	if err := ctx.Err(); err != nil {
 		return slices.Repeat([]error{err}, len(ts))
 	}
@@ -38,7 +38,7 @@ func (s *Store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 // group returns the calls that decide ts. Transactions with equal charges share a call if
 // they are additive and no transaction between them charges their key. group sets the error
 // of each invalid transaction in errs.
-func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
+func (s *Store) group(ts []*quota.Transaction, errs []error) (calls []*call) {
 	last := map[string]*call{} // by key: the last call that charges the key
 	around := []int64{time.Now().UnixMicro()}
 	for i, t := range ts {
@@ -70,15 +70,15 @@ func (s *Store) group(ts []*weir.Transaction, errs []error) (calls []*call) {
 
 // joins reports whether t may join the call: whether its charges equal those of the call, and
 // a script can decide many such transactions in one step.
-func (c *call) joins(t *weir.Transaction) bool {
-	return atOnce(c.ts[0]) && atOnce(t) && !slices.ContainsFunc(t.Charges, func(c weir.Charge) bool {
+func (c *call) joins(t *quota.Transaction) bool {
+	return atOnce(c.ts[0]) && atOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)
 		return !ok || !reflect.ValueOf(a).Comparable() || c.Cost < 0 || c.Key != t.Charges[0].Key
 	}) && slices.Equal(t.Charges, c.ts[0].Charges)
 }
 
 // atOnce reports whether t is decided without a wait, and has neither Forget, Force nor AtMost.
-func atOnce(t *weir.Transaction) bool { return longestWait(t) == 0 && t.AtMost <= 0 }
+func atOnce(t *quota.Transaction) bool { return longestWait(t) == 0 && t.AtMost <= 0 }
 
 // decideAll decides calls in one round trip, or in a cluster in one round trip for each
 // slot. If a call in a cluster has keys of several slots, decideAll decides all calls one

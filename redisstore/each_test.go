@@ -9,9 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -20,19 +20,19 @@ import (
 func TestTakeEachErrors(t *testing.T) {
 	_, store := open(t)
 	limit := algorithms.GCRA(3, time.Hour)
-	good := func(key string) *weir.Transaction {
-		return &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: key, Limit: limit, Cost: 1}}}
+	good := func(key string) *quota.Transaction {
+		return &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: key, Limit: limit, Cost: 1}}}
 	}
 	twice := good("a")
 	twice.Charges = append(twice.Charges, twice.Charges[0])
-	ts := []*weir.Transaction{good("a"), twice, good("a"), {}, {Charges: []weir.Charge{{Limit: weir.Limit{Quota: 1}}}}, good("b"), good("a"), good("a")}
+	ts := []*quota.Transaction{good("a"), twice, good("a"), {}, {Charges: []quota.Charge{{Limit: quota.Limit{Quota: 1}}}}, good("b"), good("a"), good("a")}
 	errs := store.TakeEach(t.Context(), ts)
 	for i, err := range errs {
 		if want := i == 1 || i == 4; (err != nil) != want {
 			t.Errorf("%d: got %v, want an error: %v", i, err, want)
 		}
 	}
-	if !errors.Is(errs[1], weir.ErrDuplicate) {
+	if !errors.Is(errs[1], quota.ErrDuplicate) {
 		t.Errorf("got %v, want ErrDuplicate", errs[1])
 	}
 	for i, want := range []int64{2, -1, 1, -1, -1, 2, 0, 0} {
@@ -64,10 +64,10 @@ func TestTakeEachOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch := func() (ts []*weir.Transaction) {
+	batch := func() (ts []*quota.Transaction) {
 		for i := range 100 {
-			ts = append(ts, &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: fmt.Sprint(i % 3), Limit: algorithms.GCRA(1000, time.Hour), Cost: 1}}},
-				&weir.Transaction{Charges: []weir.Charge{{Rule: "w", Key: fmt.Sprint(i), Limit: algorithms.SlidingWindow(1000, time.Hour), Cost: 1}}})
+			ts = append(ts, &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: fmt.Sprint(i % 3), Limit: algorithms.GCRA(1000, time.Hour), Cost: 1}}},
+				&quota.Transaction{Charges: []quota.Charge{{Rule: "w", Key: fmt.Sprint(i), Limit: algorithms.SlidingWindow(1000, time.Hour), Cost: 1}}})
 		}
 		return ts
 	}
@@ -82,7 +82,7 @@ func TestTakeEachOnce(t *testing.T) {
 	if errs := store.TakeEach(t.Context(), batch()[:2]); errs != nil { // makes a connection
 		t.Fatal(errs)
 	}
-	look, err := weir.Peek(t.Context(), store, weir.Charge{Rule: "r", Key: "0", Limit: algorithms.GCRA(1000, time.Hour)})
+	look, err := quota.Peek(t.Context(), store, quota.Charge{Rule: "r", Key: "0", Limit: algorithms.GCRA(1000, time.Hour)})
 	if got := look.Decisions[0].Remaining; err != nil || got != 1000-3*34-1 {
 		t.Errorf("got %d left, %v, want %d", got, err, 1000-3*34-1)
 	}
@@ -103,9 +103,9 @@ func TestTakeEachOnce(t *testing.T) {
 func TestTakeEachCluster(t *testing.T) {
 	c := redistest.Cluster(t, 3, 0)
 	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))))
-	var ts []*weir.Transaction
+	var ts []*quota.Transaction
 	for i := range 90 {
-		ts = append(ts, &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: fmt.Sprint(i % 9), Limit: algorithms.GCRA(4, time.Hour), Cost: 1}}})
+		ts = append(ts, &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: fmt.Sprint(i % 9), Limit: algorithms.GCRA(4, time.Hour), Cost: 1}}})
 	}
 	if errs := store.TakeEach(t.Context(), ts); errs != nil {
 		t.Fatal(errs)
@@ -121,13 +121,13 @@ func TestTakeEachCluster(t *testing.T) {
 // first transaction and has the script of its second.
 func TestTakeEachInOrder(t *testing.T) {
 	_, store := open(t)
-	log := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(2, time.Hour).Named("log"), Cost: 1}
-	meter := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(9, time.Hour).Named("meter"), Cost: 1}
-	if errs := store.TakeEach(t.Context(), []*weir.Transaction{{Charges: []weir.Charge{log}}}); errs != nil {
+	log := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(2, time.Hour).Named("log"), Cost: 1}
+	meter := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(9, time.Hour).Named("meter"), Cost: 1}
+	if errs := store.TakeEach(t.Context(), []*quota.Transaction{{Charges: []quota.Charge{log}}}); errs != nil {
 		t.Fatal(errs)
 	}
-	first, second := &weir.Transaction{Charges: []weir.Charge{log, meter}}, &weir.Transaction{Charges: []weir.Charge{log}}
-	if errs := store.TakeEach(t.Context(), []*weir.Transaction{first, second}); errs != nil {
+	first, second := &quota.Transaction{Charges: []quota.Charge{log, meter}}, &quota.Transaction{Charges: []quota.Charge{log}}
+	if errs := store.TakeEach(t.Context(), []*quota.Transaction{first, second}); errs != nil {
 		t.Fatal(errs)
 	}
 	if !first.Allowed() || second.Allowed() {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -31,12 +31,12 @@ func TestCorrupt(t *testing.T) {
 	}
 	const key, secret = "alice@example.com", "hunter2"
 	now := time.Now().UnixMicro()
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.GCRA(5, time.Minute).Named("few"), algorithms.AnchoredWindow(5, time.Minute).Named("few"),
 		algorithms.SlidingLog(5, time.Minute).Named("few"), algorithms.Calendar(5, algorithms.Day, nil).Named("few"),
 	} {
 		for _, cost := range []int64{0, 1, 2} {
-			charge := weir.Charge{Rule: "login", Key: key, Limit: limit, Cost: cost}
+			charge := quota.Charge{Rule: "login", Key: key, Limit: limit, Cost: cost}
 			name := store.Key(&charge)
 			id := "few/" + limit.Algorithm.Name()
 			state := strings.Repeat("\x00", 32)
@@ -64,7 +64,7 @@ func TestCorrupt(t *testing.T) {
 				if err := write(); err != nil {
 					t.Fatal(err)
 				}
-				if err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}}); err != nil {
+				if err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge}}); err != nil {
 					checkDiscreet(t, charge, err, secret)
 				} else if limit.Algorithm.Name() != "sliding-log" { // a damaged log may be taken for an empty one
 					dump, _ := rdb.Dump(t.Context(), name).Result()
@@ -77,7 +77,7 @@ func TestCorrupt(t *testing.T) {
 
 // checkDiscreet checks that an error names the rule and the limit, and neither the key nor
 // the value.
-func checkDiscreet(t *testing.T, c weir.Charge, err error, secret string) {
+func checkDiscreet(t *testing.T, c quota.Charge, err error, secret string) {
 	t.Helper()
 	text := err.Error()
 	if strings.Contains(text, c.Key) || strings.Contains(text, secret) || strings.Contains(text, "9999") {
@@ -118,7 +118,7 @@ func TestCorruptLog(t *testing.T) {
 		"a closed block is of no kind":      {"1:2", 0, "x"},
 	} {
 		for _, cost := range []int64{0, 1, 2000, -1} {
-			charge := weir.Charge{Rule: "login", Key: name, Limit: limit, Cost: 1}
+			charge := quota.Charge{Rule: "login", Key: name, Limit: limit, Cost: 1}
 			key := store.Key(&charge)
 			rdb.Del(t.Context(), key)
 			fill(t, store, 200, charge)
@@ -136,14 +136,14 @@ func TestCorruptLog(t *testing.T) {
 		}
 	}
 	// Now each field is cut off after each of its bytes.
-	charge := weir.Charge{Rule: "login", Key: "cut", Limit: limit, Cost: 1}
+	charge := quota.Charge{Rule: "login", Key: "cut", Limit: limit, Cost: 1}
 	key := store.Key(&charge)
 	fill(t, store, 200, charge)
 	for _, field := range []string{"h", "1:1", "1:2", "1:3"} {
 		whole := rdb.HGet(t.Context(), key, field).Val()
 		for n := range len(whole) {
 			rdb.HSet(t.Context(), key, field, whole[:n])
-			tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "login", Key: "cut", Limit: limit, Cost: 1001}}, Within: time.Minute}
+			tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "login", Key: "cut", Limit: limit, Cost: 1001}}, Within: time.Minute}
 			if n%2 == 0 {
 				tx.Charges[0].Cost, tx.Charges[0].Spent = -1, time.Now().UnixMicro()
 			}
@@ -157,9 +157,9 @@ func TestCorruptLog(t *testing.T) {
 
 // takeCorrupt makes a charge that may wait, on a log that may be corrupt. If Take returns an
 // error, the error must name the rule and the limit.
-func takeCorrupt(t *testing.T, store weir.Store, what string, c weir.Charge) (*weir.Transaction, error) {
+func takeCorrupt(t *testing.T, store quota.Store, what string, c quota.Charge) (*quota.Transaction, error) {
 	t.Helper()
-	tx := &weir.Transaction{Charges: []weir.Charge{c}, Within: time.Minute}
+	tx := &quota.Transaction{Charges: []quota.Charge{c}, Within: time.Minute}
 	err := store.Take(t.Context(), tx)
 	if err != nil && !strings.HasPrefix(err.Error(), `redisstore: rule "login": limit "few" (sliding-log): `) {
 		t.Fatalf("%s, cost %d: got the error %v, want one that names rule and limit", what, c.Cost, err)
@@ -171,7 +171,7 @@ func takeCorrupt(t *testing.T, store weir.Store, what string, c weir.Charge) (*w
 // limits need, however often the value is written.
 func TestCorruptTill(t *testing.T) {
 	rdb, store := open(t)
-	charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(5, time.Minute).Named("l"), Cost: 1}
+	charge := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(5, time.Minute).Named("l"), Cost: 1}
 	name, now := store.Key(&charge), time.Now().UnixMicro()
 	double := func(b []byte, x int64) []byte {
 		return binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(x)))
@@ -195,7 +195,7 @@ func TestCorruptTill(t *testing.T) {
 		}
 		var err error
 		for range 4 {
-			err = store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}})
+			err = store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge}})
 			if (err == nil) != (test.ttl > 0) {
 				t.Errorf("%s until %d: got error %v", test.ids, test.till, err)
 			}
@@ -210,27 +210,27 @@ func TestCorruptTill(t *testing.T) {
 // late as a state can. A forced debt ends up to 2^50 µs after now, or up to 2^51 µs if it lies
 // behind a reservation, and a reservation of a sliding window ends up to 3 · 2^50 µs after now.
 func TestFarTill(t *testing.T) {
-	const most = weir.MaxTicks * time.Microsecond
-	meter := algorithms.GCRA(1, time.Microsecond).WithBurst(weir.MaxTicks / 2)
-	smaller := algorithms.GCRA(1, time.Microsecond).WithBurst(weir.MaxTicks/2 - 1)
+	const most = quota.MaxTicks * time.Microsecond
+	meter := algorithms.GCRA(1, time.Microsecond).WithBurst(quota.MaxTicks / 2)
+	smaller := algorithms.GCRA(1, time.Microsecond).WithBurst(quota.MaxTicks/2 - 1)
 	window := algorithms.SlidingWindow(9, most)
 	_, store := open(t)
-	force := func(l weir.Limit) weir.Transaction {
-		return weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: weir.MaxTicks}}, Force: true}
+	force := func(l quota.Limit) quota.Transaction {
+		return quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: quota.MaxTicks}}, Force: true}
 	}
-	reserve := func(l weir.Limit, delay time.Duration) weir.Transaction {
-		return weir.Transaction{Charges: []weir.Charge{{Limit: l, Cost: l.Capacity()}}, Within: delay, Delay: delay}
+	reserve := func(l quota.Limit, delay time.Duration) quota.Transaction {
+		return quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: l.Capacity()}}, Within: delay, Delay: delay}
 	}
 	for _, test := range []struct {
 		name   string
 		reset  time.Duration // and a minute less, because the clock runs
-		writes []weir.Transaction
+		writes []quota.Transaction
 	}{
-		{"forced", most, []weir.Transaction{force(meter), force(meter), force(meter)}},
-		{"forced on an overdue debt", most, []weir.Transaction{reserve(meter, 0), force(smaller), force(smaller)}},
-		{"forced behind a reservation", 2 * most, []weir.Transaction{reserve(meter, most), force(meter), force(meter)}},
-		{"reserved", 2 * most, []weir.Transaction{reserve(window, most)}},
-		{"forced on a reserved window", 2 * most, []weir.Transaction{reserve(window, most), force(window)}},
+		{"forced", most, []quota.Transaction{force(meter), force(meter), force(meter)}},
+		{"forced on an overdue debt", most, []quota.Transaction{reserve(meter, 0), force(smaller), force(smaller)}},
+		{"forced behind a reservation", 2 * most, []quota.Transaction{reserve(meter, most), force(meter), force(meter)}},
+		{"reserved", 2 * most, []quota.Transaction{reserve(window, most)}},
+		{"forced on a reserved window", 2 * most, []quota.Transaction{reserve(window, most), force(window)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for i := range test.writes {
@@ -243,7 +243,7 @@ func TestFarTill(t *testing.T) {
 			last := test.writes[len(test.writes)-1].Charges[0]
 			for _, cost := range []int64{0, 1, -1} {
 				last.Cost = cost
-				tx := weir.Transaction{Charges: []weir.Charge{last}}
+				tx := quota.Transaction{Charges: []quota.Charge{last}}
 				if err := store.Take(t.Context(), &tx); err != nil || tx.Allowed() != (cost <= 0) || cost == 0 && tx.Decisions[0].ResetAfter < test.reset-time.Minute {
 					t.Errorf("then a cost of %d: got error %v and %+v, want no error, and a ResetAfter of about %v", cost, err, tx.Decisions, test.reset)
 				}
@@ -272,12 +272,12 @@ func TestConnectionRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tx := func() *weir.Transaction {
-				return &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(5, time.Minute), Cost: 1}}}
+			tx := func() *quota.Transaction {
+				return &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(5, time.Minute), Cost: 1}}}
 			}
 			for range 2 {
 				errs := []error{store.Take(context.Background(), tx())}
-				errs = append(errs, store.TakeEach(context.Background(), []*weir.Transaction{tx(), tx()})...)
+				errs = append(errs, store.TakeEach(context.Background(), []*quota.Transaction{tx(), tx()})...)
 				for _, err := range errs {
 					if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "connection refused") {
 						t.Errorf("got %v, want a connection refused", err)

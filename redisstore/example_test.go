@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -72,7 +73,7 @@ func ExampleStore_Take() {
 		fmt.Println(err)
 		return
 	}
-	t := weir.Transaction{Charges: []weir.Charge{
+	t := quota.Transaction{Charges: []quota.Charge{
 		{Rule: "login", Key: "192.0.2.1", Limit: algorithms.SlidingLog(20, time.Hour).Named("hour"), Cost: 1},
 		{Rule: "login", Key: "192.0.2.1", Limit: algorithms.SlidingLog(2, time.Minute).Named("minute"), Cost: 1},
 	}}

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 var repeated = regexp.MustCompile(`«([?!]?)([^|»]*)(\|[^»]*)?»`)
@@ -60,7 +60,7 @@ func expand(text string, shape []shaped, of []int) string {
 
 // takeOnly returns the part of an algorithm's Lua that take needs: everything above cancel,
 // queue and force. A function that a script defines and does not call would add 1 % to its time.
-func takeOnly(a weir.Algorithm) string {
+func takeOnly(a quota.Algorithm) string {
 	text := a.(Scripted).Lua()
 	for _, f := range []string{"cancel", "queue", "force"} {
 		text, _, _ = strings.Cut(text, "local function "+f+"(")
@@ -82,7 +82,7 @@ var (
 // must have no loop and no function, and must use no local of the Lua from outside the body.
 // Each return must return something, and stand on one line with all that it returns. The first
 // line that is only "end", not indented, must end take.
-func copyTake(a weir.Algorithm, results string, args []string) string {
+func copyTake(a quota.Algorithm, results string, args []string) string {
 	text := takeOnly(a)
 	m := copied.FindStringSubmatchIndex(text)
 	if m == nil || strings.TrimSpace(text[m[1]:]) != "" { // there may be another take below

@@ -1,9 +1,9 @@
 package redisstore
 
-import "github.com/seed83679106/weir"
+import "github.com/seed83679106/weir/quota"
 
 // Key returns the name of the value that keeps the state of a charge.
-func (s *Store) Key(c *weir.Charge) string { return s.key(c) }
+func (s *Store) Key(c *quota.Charge) string { return s.key(c) }
 
 // Slot returns the slot of a key. Keys with equal slots are decided at one instant.
 func (s *Store) Slot(key string) string { return s.slot(key) }

@@ -9,14 +9,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
 // A load is four goroutines that charge one key again and again, and counts of the results.
 type load struct {
-	charges  []weir.Charge
+	charges  []quota.Charge
 	admitted atomic.Int64
 	errs     atomic.Int64
 	slowest  atomic.Int64 // ns
@@ -25,23 +25,23 @@ type load struct {
 	stop     func()
 }
 
-const quota = 1_000_000
+const plenty = 1_000_000
 
 // loadKey starts a load on a key. Redis keeps the limits of the load in two values. Their
 // quotas are not used up.
-func loadKey(t *testing.T, store weir.Store, key string, pause time.Duration) *load {
+func loadKey(t *testing.T, store quota.Store, key string, pause time.Duration) *load {
 	l := &load{}
-	for _, limit := range []weir.Limit{
-		algorithms.AnchoredWindow(quota, time.Hour), algorithms.GCRA(1, 10*time.Minute).WithBurst(quota),
-		algorithms.SlidingLog(quota, time.Hour), algorithms.SlidingLog(quota, 2*time.Hour).Named("2h"),
+	for _, limit := range []quota.Limit{
+		algorithms.AnchoredWindow(plenty, time.Hour), algorithms.GCRA(1, 10*time.Minute).WithBurst(plenty),
+		algorithms.SlidingLog(plenty, time.Hour), algorithms.SlidingLog(plenty, 2*time.Hour).Named("2h"),
 	} {
-		l.charges = append(l.charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1})
+		l.charges = append(l.charges, quota.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1})
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			tx := weir.Transaction{Charges: l.charges}
+			tx := quota.Transaction{Charges: l.charges}
 			for ctx.Err() == nil {
 				begin := time.Now()
 				err := store.Take(context.Background(), &tx)
@@ -77,15 +77,15 @@ func (l *load) goesOn(t *testing.T, n int64) {
 }
 
 // spent returns how many units were spent under each limit, as Redis counts them.
-func (l *load) spent(t *testing.T, store weir.Store) (units []int64) {
-	tx := weir.Transaction{}
+func (l *load) spent(t *testing.T, store quota.Store) (units []int64) {
+	tx := quota.Transaction{}
 	for _, c := range l.charges {
 		c.Cost = 0
 		tx.Charges = append(tx.Charges, c)
 	}
 	eventually(t, "a look", func() error { return store.Take(context.Background(), &tx) })
 	for _, d := range tx.Decisions {
-		units = append(units, quota-d.Remaining)
+		units = append(units, plenty-d.Remaining)
 	}
 	return units
 }

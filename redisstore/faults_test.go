@@ -14,9 +14,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -100,7 +100,7 @@ func testFault(t *testing.T, f fault, options func(addr string) *redis.Universal
 		t.Fatal(err)
 	}
 	c := &faultyClient{store: store, failed: map[string]int{},
-		tx: weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(1_000_000, time.Hour), Cost: 1}}}}
+		tx: quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(1_000_000, time.Hour), Cost: 1}}}}
 	c.recover(t) // on a busy machine the first attempts may fail
 
 	f.begin(t, server, proxy)
@@ -125,7 +125,7 @@ func testFault(t *testing.T, f fault, options func(addr string) *redis.Universal
 	spent := int64(1_000_000)
 	if err := server1(server, func(rdb *redis.Client) error {
 		s := newStore(t, rdb)
-		look := take(t, s, weir.Charge{Rule: "r", Key: "k", Limit: c.tx.Charges[0].Limit})
+		look := take(t, s, quota.Charge{Rule: "r", Key: "k", Limit: c.tx.Charges[0].Limit})
 		spent -= look.Decisions[0].Remaining
 		return nil
 	}); err != nil {
@@ -145,7 +145,7 @@ func testFault(t *testing.T, f fault, options func(addr string) *redis.Universal
 // A faultyClient charges one unit again and again, while a fault begins and ends.
 type faultyClient struct {
 	store           *redisstore.Store
-	tx              weir.Transaction
+	tx              quota.Transaction
 	takes, failures int
 	failed          map[string]int // the errors of bestOfThree, by kind
 }
@@ -209,7 +209,7 @@ func kind(t *testing.T, err error) string {
 	switch {
 	case errors.Is(err, redisstore.ErrTimeout):
 		return "ErrTimeout"
-	case errors.Is(err, weir.ErrBusy): // the store refuses a call that cannot be answered in time
+	case errors.Is(err, quota.ErrBusy): // the store refuses a call that cannot be answered in time
 		return "ErrBusy"
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.As(err, &op):
 		return "network"
@@ -261,7 +261,7 @@ func ran(t *testing.T, server *redistest.Proc) int {
 func TestScriptFlush(t *testing.T) {
 	server := redistest.Server(t)
 	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, server.Addr()))))
-	charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(10, time.Hour), Cost: 1}
+	charge := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.AnchoredWindow(10, time.Hour), Cost: 1}
 	for want := int64(9); want >= 0; want-- {
 		if got := take(t, store, charge).Decisions[0].Remaining; got != want {
 			t.Errorf("got %d remaining, want %d", got, want)
@@ -305,13 +305,13 @@ func TestHangUp(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
+				tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
 				for range 3 {
 					eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })
 					proxy.Swallow.Store(true)
 					ctx, cancel := c.with(t.Context())
 					err := store.Take(ctx, &tx)
-					busy := errors.Is(err, weir.ErrBusy) // if the first calls were slow, the store knows that 10 ms are too few
+					busy := errors.Is(err, quota.ErrBusy) // if the first calls were slow, the store knows that 10 ms are too few
 					if !busy && (!errors.Is(err, c.want) || errors.Is(err, c.not)) {
 						t.Errorf("got error %v, want %v", err, c.want)
 					}
@@ -328,7 +328,7 @@ func TestDown(t *testing.T) {
 	server := redistest.Server(t)
 	server.Kill()
 	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(0, server.Addr()))))
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
 	if err := store.Take(t.Context(), &tx); kind(t, err) != "network" {
 		t.Errorf("got error %v, want an error of the network", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Scripted is an algorithm that Redis can decide. Its Lua must decide exactly as its Take
@@ -38,8 +38,8 @@ import (
 // Two algorithms with the same Name must have the same Lua, because a script has the Lua of
 // only one of them.
 //
-// The Lua of a weir.Queuer also defines queue, the Lua of a weir.Canceler also defines cancel,
-// and the Lua of a weir.Forcer also defines force. They stand below take and below every function
+// The Lua of a quota.Queuer also defines queue, the Lua of a quota.Canceler also defines cancel,
+// and the Lua of a quota.Forcer also defines force. They stand below take and below every function
 // that take calls:
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
@@ -61,7 +61,7 @@ type Scripted interface {
 // debt drain in each µs (rate), and how many ticks the debt may have (full). The Lua gets
 // these numbers in place of quota, period and burst.
 type Metered interface {
-	Meter(l *weir.Limit) (unit, rate, full int64)
+	Meter(l *quota.Limit) (unit, rate, full int64)
 }
 
 // Edged is a Scripted algorithm whose windows a script cannot compute, such as months. Edges
@@ -118,7 +118,7 @@ type script struct {
 // A shape describes the transactions that a script is made for. It has a shaped for each
 // charge: the algorithm of the charge, and whether its cost is 0.
 type shaped struct {
-	algorithm weir.Algorithm
+	algorithm quota.Algorithm
 	look      bool // the cost is 0
 }
 
@@ -135,7 +135,7 @@ const maxDirect = 16
 func generate(shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
-	var algorithms []weir.Algorithm
+	var algorithms []quota.Algorithm
 	direct, logs := len(shape) <= maxDirect, 0
 	for i, c := range shape {
 		if _, ok := c.algorithm.(Scripted); !ok {
@@ -180,15 +180,15 @@ type lua struct{ strings.Builder }
 func (b *lua) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
 
 // algorithm writes all functions of the i-th algorithm.
-func (b *lua) algorithm(a weir.Algorithm, i int) {
+func (b *lua) algorithm(a quota.Algorithm, i int) {
 	functions := []string{"take"}
-	if _, ok := a.(weir.Canceler); ok {
+	if _, ok := a.(quota.Canceler); ok {
 		functions = append(functions, "cancel")
 	}
-	if _, ok := a.(weir.Queuer); ok {
+	if _, ok := a.(quota.Queuer); ok {
 		functions = append(functions, "queue")
 	}
-	if _, ok := a.(weir.Forcer); ok {
+	if _, ok := a.(quota.Forcer); ok {
 		functions = append(functions, "force")
 	}
 	if isLog(a) {
@@ -250,7 +250,7 @@ func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 }
 
 // insert adds an algorithm to a shape that is sorted by name, unless the shape has it.
-func insert(shape []shaped, a weir.Algorithm) []shaped {
+func insert(shape []shaped, a quota.Algorithm) []shaped {
 	i, found := slices.BinarySearchFunc(shape, a.Name(), func(c shaped, name string) int { return strings.Compare(c.algorithm.Name(), name) })
 	if found {
 		return shape
@@ -275,7 +275,7 @@ func (c shaped) appendName(b []byte) []byte {
 }
 
 // isLog reports whether the states of an algorithm are logs. Logs have a value of their own.
-func isLog(a weir.Algorithm) bool {
+func isLog(a quota.Algorithm) bool {
 	_, ok := a.(Logged)
 	return ok
 }

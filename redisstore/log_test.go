@@ -9,9 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -31,7 +31,7 @@ func commands(t *testing.T, rdb *redis.Client) (n int) {
 }
 
 // commandsOf returns how many commands a transaction costs.
-func commandsOf(t *testing.T, rdb *redis.Client, store weir.Store, tx *weir.Transaction) int {
+func commandsOf(t *testing.T, rdb *redis.Client, store quota.Store, tx *quota.Transaction) int {
 	t.Helper()
 	before := commands(t, rdb)
 	if err := store.Take(t.Context(), tx); err != nil {
@@ -42,12 +42,12 @@ func commandsOf(t *testing.T, rdb *redis.Client, store weir.Store, tx *weir.Tran
 
 // fill charges a key n times, which makes n entries in its logs. The transactions may wait,
 // because equal transactions that may not wait would be decided in one step.
-func fill(t *testing.T, store *redisstore.Store, n int, charges ...weir.Charge) {
+func fill(t *testing.T, store *redisstore.Store, n int, charges ...quota.Charge) {
 	t.Helper()
 	for n > 0 {
-		batch := make([]*weir.Transaction, 0, 1000)
+		batch := make([]*quota.Transaction, 0, 1000)
 		for range min(n, cap(batch)) {
-			batch = append(batch, &weir.Transaction{Charges: charges, Within: time.Microsecond})
+			batch = append(batch, &quota.Transaction{Charges: charges, Within: time.Microsecond})
 		}
 		n -= len(batch)
 		for _, err := range store.TakeEach(context.Background(), batch) {
@@ -76,16 +76,16 @@ func logOpen(t *testing.T) (*redis.Client, *redisstore.Store) {
 // for five limits.
 func TestLogMemory(t *testing.T) {
 	rdb, store := logOpen(t)
-	five := many(5, func(int64, time.Duration) weir.Limit { return algorithms.SlidingLog(1<<40, time.Hour) })
+	five := many(5, func(int64, time.Duration) quota.Limit { return algorithms.SlidingLog(1<<40, time.Hour) })
 	for _, test := range []struct {
-		limits []weir.Limit
+		limits []quota.Limit
 		cost   int64
 	}{{five[:1], 1}, {five, 1}, {five[:1], 900}} {
 		for _, n := range []int{200, 3010} {
 			key := fmt.Sprint(len(test.limits), test.cost, n)
-			var charges []weir.Charge
+			var charges []quota.Charge
 			for _, l := range test.limits {
-				charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: test.cost})
+				charges = append(charges, quota.Charge{Rule: "r", Key: key, Limit: l, Cost: test.cost})
 			}
 			fill(t, store, n, charges...)
 			got := rdb.MemoryUsage(t.Context(), "weir:r:log:{."+key+"}", 0).Val()
@@ -101,39 +101,39 @@ func TestLogMemory(t *testing.T) {
 // for each command the script looks at no more than a block of 64 entries.
 func TestLogAttacks(t *testing.T) {
 	rdb, store := logOpen(t)
-	const quota, small, large = 1_000_000, 300, 20_000
-	a := weir.Charge{Rule: "r", Limit: algorithms.SlidingLog(quota, time.Hour).Named("a"), Cost: 1}
-	b := weir.Charge{Rule: "r", Limit: algorithms.SlidingLog(quota/2, 2*time.Hour).Named("b"), Cost: 1}
-	with := func(c weir.Charge, cost int64) weir.Charge { c.Cost = cost; return c }
+	const units, small, large = 1_000_000, 300, 20_000
+	a := quota.Charge{Rule: "r", Limit: algorithms.SlidingLog(units, time.Hour).Named("a"), Cost: 1}
+	b := quota.Charge{Rule: "r", Limit: algorithms.SlidingLog(units/2, 2*time.Hour).Named("b"), Cost: 1}
+	with := func(c quota.Charge, cost int64) quota.Charge { c.Cost = cost; return c }
 	lowered := a
 	lowered.Limit.Quota = 250
 	shorter := a
 	shorter.Limit.Period = time.Millisecond
 	for _, attack := range []struct {
 		name    string
-		charges []weir.Charge
+		charges []quota.Charge
 		within  time.Duration
 		most    int
 	}{
-		{"a charge", []weir.Charge{a, b}, 0, 8},
-		{"a large one", []weir.Charge{with(a, 1000), with(b, 1000)}, 0, 8},
-		{"a refusal", []weir.Charge{with(a, quota-200), with(b, 1)}, 0, 30},
-		{"one that never fits", []weir.Charge{with(a, quota+1), with(b, 1)}, 0, 30},
-		{"a wait", []weir.Charge{with(a, quota/2-200), with(b, quota/2-200)}, 3 * time.Hour, 60},
-		{"a charge behind it", []weir.Charge{a, b}, 0, 30},
-		{"a look", []weir.Charge{with(a, 0), with(b, 0)}, 0, 30},
-		{"a lowered quota", []weir.Charge{lowered, b}, 0, 30},
-		{"a shorter period", []weir.Charge{shorter, b}, 0, 40},
-		{"a gift of most", []weir.Charge{with(a, 100-small), with(b, 100-small)}, 0, 40},
-		{"a gift of all", []weir.Charge{with(a, -1<<40), with(b, -1<<40)}, 0, 40},
+		{"a charge", []quota.Charge{a, b}, 0, 8},
+		{"a large one", []quota.Charge{with(a, 1000), with(b, 1000)}, 0, 8},
+		{"a refusal", []quota.Charge{with(a, units-200), with(b, 1)}, 0, 30},
+		{"one that never fits", []quota.Charge{with(a, units+1), with(b, 1)}, 0, 30},
+		{"a wait", []quota.Charge{with(a, units/2-200), with(b, units/2-200)}, 3 * time.Hour, 60},
+		{"a charge behind it", []quota.Charge{a, b}, 0, 30},
+		{"a look", []quota.Charge{with(a, 0), with(b, 0)}, 0, 30},
+		{"a lowered quota", []quota.Charge{lowered, b}, 0, 30},
+		{"a shorter period", []quota.Charge{shorter, b}, 0, 40},
+		{"a gift of most", []quota.Charge{with(a, 100-small), with(b, 100-small)}, 0, 40},
+		{"a gift of all", []quota.Charge{with(a, -1<<40), with(b, -1<<40)}, 0, 40},
 	} {
 		for _, n := range []int{small, large} {
-			charges := []weir.Charge{with(a, 1), with(b, 1)}
+			charges := []quota.Charge{with(a, 1), with(b, 1)}
 			for i := range charges {
 				charges[i].Key = fmt.Sprint(attack.name, n)
 			}
 			fill(t, store, n, charges...)
-			tx := weir.Transaction{Within: attack.within}
+			tx := quota.Transaction{Within: attack.within}
 			for _, c := range attack.charges {
 				c.Key = charges[0].Key
 				tx.Charges = append(tx.Charges, c)
@@ -154,11 +154,11 @@ func TestLogAttacks(t *testing.T) {
 func TestLogParts(t *testing.T) {
 	rdb, store := logOpen(t)
 	const n = 10_000
-	a := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, time.Hour).Named("a"), Cost: 1}
-	b := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, 2*time.Hour).Named("b"), Cost: 1}
+	a := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, time.Hour).Named("a"), Cost: 1}
+	b := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, 2*time.Hour).Named("b"), Cost: 1}
 	fill(t, store, n, a, b)
 	for i, most := range []int{n/64*2 + 30, 30, 30, 30} {
-		tx := weir.Transaction{Charges: []weir.Charge{a, b}[:1+i%2]}
+		tx := quota.Transaction{Charges: []quota.Charge{a, b}[:1+i%2]}
 		before := commands(t, rdb)
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatal(err)
@@ -167,7 +167,7 @@ func TestLogParts(t *testing.T) {
 			t.Errorf("charge %d: %d commands, want %d at most", i, got, most)
 		}
 	}
-	look := weir.Transaction{Charges: []weir.Charge{a, b}}
+	look := quota.Transaction{Charges: []quota.Charge{a, b}}
 	for i := range look.Charges {
 		look.Charges[i].Cost = 0
 	}
@@ -183,10 +183,10 @@ func TestLogParts(t *testing.T) {
 // log counts right afterwards.
 func TestLogCancels(t *testing.T) {
 	rdb, store := logOpen(t)
-	c := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, time.Hour), Cost: 1}
+	c := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1_000_000, time.Hour), Cost: 1}
 	var held []int64
 	for range 20 {
-		tx := weir.Transaction{Charges: []weir.Charge{c}}
+		tx := quota.Transaction{Charges: []quota.Charge{c}}
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestLogCancels(t *testing.T) {
 	for i, at := range held {
 		back := c
 		back.Cost, back.Spent = -1, at
-		tx := weir.Transaction{Charges: []weir.Charge{back}}
+		tx := quota.Transaction{Charges: []quota.Charge{back}}
 		before := commands(t, rdb)
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatal(err)
@@ -217,7 +217,7 @@ func TestLogBytes(t *testing.T) {
 	limit := algorithms.SlidingLog(1<<49, time.Hour)
 	spent := int64(0)
 	for i, cost := range []int64{1, 1 << 31, 1 << 31, 1, 1 << 32, 1<<33 - 1, 1 << 45, 1, 3} {
-		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: cost}}}
+		tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: cost}}}
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +226,7 @@ func TestLogBytes(t *testing.T) {
 			t.Errorf("after charge %d: got %d spent, want %d", i, got, spent)
 		}
 	}
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: math.MinInt64}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: math.MinInt64}}}
 	if err := store.Take(t.Context(), &tx); err != nil || tx.Decisions[0].Remaining != limit.Quota {
 		t.Errorf("got %v, %+v, want all given back", err, tx.Decisions)
 	}

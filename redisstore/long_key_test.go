@@ -9,10 +9,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -26,8 +26,8 @@ func TestLongKeys(t *testing.T) {
 	before := usedMemory(t, rdb)
 	for i := range n {
 		key := fmt.Sprint(i, strings.Repeat("x", 900_000))
-		for _, limit := range []weir.Limit{algorithms.GCRA(9, time.Hour), algorithms.SlidingLog(9, time.Hour)} {
-			take(t, store, weir.Charge{Rule: "api", Key: key, Limit: limit, Cost: 1})
+		for _, limit := range []quota.Limit{algorithms.GCRA(9, time.Hour), algorithms.SlidingLog(9, time.Hour)} {
+			take(t, store, quota.Charge{Rule: "api", Key: key, Limit: limit, Cost: 1})
 		}
 	}
 	if kept := usedMemory(t, rdb) - before; kept > 5<<20 {
@@ -63,8 +63,8 @@ func usedMemory(t *testing.T, rdb redis.UniversalClient) int64 {
 // a cluster, in Take and in TakeEach.
 func TestLongKeyIsItsDigest(t *testing.T) {
 	long := strings.Repeat("x", 900)
-	charge := func(key string) weir.Charge {
-		return weir.Charge{Rule: "api", Key: key, Limit: algorithms.GCRA(3, time.Hour), Cost: 1}
+	charge := func(key string) quota.Charge {
+		return quota.Charge{Rule: "api", Key: key, Limit: algorithms.GCRA(3, time.Hour), Cost: 1}
 	}
 	for name, rdb := range map[string]redis.UniversalClient{
 		"server":  redis.NewUniversalClient(redisstore.ClientOptions(patience, redistest.Server(t).Addr())),
@@ -72,11 +72,11 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 	} {
 		store := newStore(t, client(t, rdb))
 		take(t, store, charge(long))
-		ts := []*weir.Transaction{
-			{Charges: []weir.Charge{charge(storedkey.Of(long))}},
-			{Charges: []weir.Charge{charge(long)}},
-			{Charges: []weir.Charge{charge(storedkey.Of(long))}},
-			{Charges: []weir.Charge{charge(long), {Rule: "other", Key: storedkey.Of(long), Limit: algorithms.GCRA(3, time.Hour), Cost: 1}}},
+		ts := []*quota.Transaction{
+			{Charges: []quota.Charge{charge(storedkey.Of(long))}},
+			{Charges: []quota.Charge{charge(long)}},
+			{Charges: []quota.Charge{charge(storedkey.Of(long))}},
+			{Charges: []quota.Charge{charge(long), {Rule: "other", Key: storedkey.Of(long), Limit: algorithms.GCRA(3, time.Hour), Cost: 1}}},
 		}
 		for i, err := range store.TakeEach(t.Context(), ts) {
 			if err != nil {

@@ -8,9 +8,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -21,14 +21,14 @@ func TestManyLimitsEach(t *testing.T) {
 	defer rdb.Close()
 	store := newStore(t, rdb)
 	for _, n := range []int{1, 30, 31, 32, 33, 66, 100, 250} {
-		for name, limit := range map[string]func(int64, time.Duration) weir.Limit{"meters": algorithms.GCRA, "logs": algorithms.SlidingLog} {
-			var charges []weir.Charge
+		for name, limit := range map[string]func(int64, time.Duration) quota.Limit{"meters": algorithms.GCRA, "logs": algorithms.SlidingLog} {
+			var charges []quota.Charge
 			for i := range n {
-				charges = append(charges, weir.Charge{Rule: name, Key: fmt.Sprint(n), Limit: limit(3, time.Hour+time.Duration(i)*time.Second), Cost: 1})
+				charges = append(charges, quota.Charge{Rule: name, Key: fmt.Sprint(n), Limit: limit(3, time.Hour+time.Duration(i)*time.Second), Cost: 1})
 			}
-			var ts []*weir.Transaction
+			var ts []*quota.Transaction
 			for range 5 {
-				ts = append(ts, &weir.Transaction{Charges: slices.Clone(charges)})
+				ts = append(ts, &quota.Transaction{Charges: slices.Clone(charges)})
 			}
 			takeEach(t, store, fmt.Sprint(n, " ", name), ts)
 			for i, tx := range ts {
@@ -49,9 +49,9 @@ func TestTooManyCharges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx := weir.Transaction{}
+	tx := quota.Transaction{}
 	for i := range 10_001 {
-		tx.Charges = append(tx.Charges, weir.Charge{Key: fmt.Sprint(i), Limit: algorithms.GCRA(3, time.Hour), Cost: 1})
+		tx.Charges = append(tx.Charges, quota.Charge{Key: fmt.Sprint(i), Limit: algorithms.GCRA(3, time.Hour), Cost: 1})
 	}
 	const want = "redisstore: 10001 charges in one transaction: at most 10000 are allowed"
 	if err := store.Take(t.Context(), &tx); err == nil || err.Error() != want {

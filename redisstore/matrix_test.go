@@ -14,11 +14,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -131,11 +131,11 @@ func (c trouble) test(t *testing.T) {
 	}
 	var log weirtest.Log
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	stack := weir.Fallback(weir.Breaker(store, weir.BreakerOptions{Logger: logger, Cooldown: 50 * time.Millisecond}),
+	stack := quota.Fallback(quota.Breaker(store, quota.BreakerOptions{Logger: logger, Cooldown: 50 * time.Millisecond}),
 		memstore.New(memstore.Options{}))
 	stack.Logger = logger
-	charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, 10*time.Minute).WithBurst(1_000_000), Cost: 1}
-	tx := weir.Transaction{Charges: []weir.Charge{charge}}
+	charge := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, 10*time.Minute).WithBurst(1_000_000), Cost: 1}
+	tx := quota.Transaction{Charges: []quota.Charge{charge}}
 	eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })
 	eventually(t, "decided again", func() error { return store.Take(t.Context(), &tx) })
 	before := tx.Decisions[0].Remaining
@@ -179,7 +179,7 @@ func (c trouble) test(t *testing.T) {
 
 // checkLog waits until the log says that the primary store decides again. The log must also
 // have one earlier line about the trouble.
-func (c trouble) checkLog(t *testing.T, stack weir.Store, tx *weir.Transaction, log *weirtest.Log) {
+func (c trouble) checkLog(t *testing.T, stack quota.Store, tx *quota.Transaction, log *weirtest.Log) {
 	t.Helper()
 	eventually(t, "the fallback rests", func() error {
 		if err := stack.Take(t.Context(), tx); err != nil {

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // takeParts decides a transaction whose keys may be on different nodes. It first asks all
@@ -20,12 +20,12 @@ import (
 // it charges one slot after the other, beginning with the slot that has the fewest units left.
 // If a slot then refuses, because another client was faster, takeParts gives back the units
 // that it has spent in the other slots. It gives back exactly those units (see
-// weir.Canceler), so no limit admits too much. After an error the units stay spent. With
+// quota.Canceler), so no limit admits too much. After an error the units stay spent. With
 // Forget or Force no slot refuses, so takeParts asks none.
 //
 // A transaction of several slots never waits: the clocks of the nodes differ, so that the
 // slots could not reserve the same instant. A Delay is an error for the same reason.
-func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part) error {
+func (s *Store) takeParts(ctx context.Context, t *quota.Transaction, parts []part) error {
 	if t.AtMost > 0 || t.Delay >= time.Microsecond && !t.Forget {
 		return fmt.Errorf("redisstore: AtMost or Delay, with keys in several slots: %w", errors.ErrUnsupported)
 	}
@@ -56,13 +56,13 @@ func (s *Store) takeParts(ctx context.Context, t *weir.Transaction, parts []part
 // A part is the charges of a transaction whose keys are in one slot. Charges that give units
 // back are a part of their own.
 type part struct {
-	weir.Transaction
+	quota.Transaction
 	slot  string
 	gives bool  // all costs are below 0
 	where []int // the indexes that the charges have in the whole transaction
 }
 
-func (p *part) fill(t *weir.Transaction) {
+func (p *part) fill(t *quota.Transaction) {
 	for j, i := range p.where {
 		t.Decisions[i] = p.Decisions[j]
 	}
@@ -83,7 +83,7 @@ func (p *part) left() int64 {
 }
 
 // split divides a transaction into parts. It returns nil if there is only one slot.
-func (s *Store) split(t *weir.Transaction) (parts []part) {
+func (s *Store) split(t *quota.Transaction) (parts []part) {
 	if s.queue != nil || len(t.Charges) == 1 {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (s *Store) split(t *weir.Transaction) (parts []part) {
 		k := slices.IndexFunc(parts, func(p part) bool { return p.slot == slot && p.gives == gives })
 		if k < 0 {
 			k = len(parts)
-			parts = append(parts, part{slot: slot, gives: gives, Transaction: weir.Transaction{Forget: t.Forget, Force: t.Force}})
+			parts = append(parts, part{slot: slot, gives: gives, Transaction: quota.Transaction{Forget: t.Forget, Force: t.Force}})
 		}
 		parts[k].Charges = append(parts[k].Charges, c)
 		parts[k].where = append(parts[k].where, i)
@@ -104,7 +104,7 @@ func (s *Store) split(t *weir.Transaction) (parts []part) {
 }
 
 // askAll lets all slots decide their parts at the same time, without spending.
-func (s *Store) askAll(ctx context.Context, t *weir.Transaction, parts []part) error {
+func (s *Store) askAll(ctx context.Context, t *quota.Transaction, parts []part) error {
 	errs := make([]error, len(parts))
 	var wg sync.WaitGroup
 	for i := range parts {

@@ -9,10 +9,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -42,9 +42,9 @@ func spreads(t *testing.T, f func(t *testing.T, store *redisstore.Store)) {
 	})
 }
 
-func take(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transaction {
+func take(t *testing.T, store quota.Store, charges ...quota.Charge) *quota.Transaction {
 	t.Helper()
-	tx := &weir.Transaction{Charges: charges}
+	tx := &quota.Transaction{Charges: charges}
 	if err := store.Take(t.Context(), tx); err != nil {
 		t.Fatalf("Take: %v", err)
 	}
@@ -52,7 +52,7 @@ func take(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transact
 }
 
 // takeEach takes a batch in one call.
-func takeEach(t *testing.T, store *redisstore.Store, what string, batch []*weir.Transaction) {
+func takeEach(t *testing.T, store *redisstore.Store, what string, batch []*quota.Transaction) {
 	t.Helper()
 	for i, err := range store.TakeEach(t.Context(), batch) {
 		if err != nil {
@@ -66,27 +66,27 @@ func takeEach(t *testing.T, store *redisstore.Store, what string, batch []*weir.
 func TestSpread(t *testing.T) {
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
 		keys := apart(store, 6)
-		charge := func(i int, cost int64) weir.Charge {
-			return weir.Charge{Rule: "r", Key: keys[i], Limit: algorithms.AnchoredWindow(5, time.Hour), Cost: cost}
+		charge := func(i int, cost int64) quota.Charge {
+			return quota.Charge{Rule: "r", Key: keys[i], Limit: algorithms.AnchoredWindow(5, time.Hour), Cost: cost}
 		}
 		two := charge(1, 2)
 		two.Limit = two.Limit.Named("two")
 		never := charge(3, 6)
 		tests := []struct {
 			what      string
-			charges   []weir.Charge
+			charges   []quota.Charge
 			allowed   []bool
 			remaining []int64
 		}{
-			{"all fit", []weir.Charge{charge(0, 1), charge(1, 2), two}, []bool{true, true, true}, []int64{4, 3, 3}},
-			{"and again", []weir.Charge{two, charge(1, 2), charge(0, 4)}, []bool{true, true, true}, []int64{1, 1, 0}},
-			{"the last is full", []weir.Charge{charge(1, 1), charge(2, 1), charge(0, 1)}, []bool{true, true, false}, []int64{1, 5, 0}},
-			{"the first is full", []weir.Charge{charge(0, 1), charge(2, 1), charge(1, 1)}, []bool{false, true, true}, []int64{0, 5, 1}},
-			{"one never fits", []weir.Charge{charge(2, 1), never, charge(4, 1)}, []bool{true, false, true}, []int64{5, 5, 5}},
-			{"a gift that is refused with the rest", []weir.Charge{charge(1, -1), never}, []bool{true, false}, []int64{1, 5}},
-			{"looks", []weir.Charge{charge(0, 0), charge(1, 0), charge(2, 0), charge(3, 0)}, []bool{true, true, true, true}, []int64{0, 1, 5, 5}},
-			{"a gift that counts", []weir.Charge{charge(1, -1), charge(2, 1), charge(0, 0)}, []bool{true, true, true}, []int64{2, 4, 0}},
-			{"and did", []weir.Charge{charge(1, 2), charge(2, 4)}, []bool{true, true}, []int64{0, 0}},
+			{"all fit", []quota.Charge{charge(0, 1), charge(1, 2), two}, []bool{true, true, true}, []int64{4, 3, 3}},
+			{"and again", []quota.Charge{two, charge(1, 2), charge(0, 4)}, []bool{true, true, true}, []int64{1, 1, 0}},
+			{"the last is full", []quota.Charge{charge(1, 1), charge(2, 1), charge(0, 1)}, []bool{true, true, false}, []int64{1, 5, 0}},
+			{"the first is full", []quota.Charge{charge(0, 1), charge(2, 1), charge(1, 1)}, []bool{false, true, true}, []int64{0, 5, 1}},
+			{"one never fits", []quota.Charge{charge(2, 1), never, charge(4, 1)}, []bool{true, false, true}, []int64{5, 5, 5}},
+			{"a gift that is refused with the rest", []quota.Charge{charge(1, -1), never}, []bool{true, false}, []int64{1, 5}},
+			{"looks", []quota.Charge{charge(0, 0), charge(1, 0), charge(2, 0), charge(3, 0)}, []bool{true, true, true, true}, []int64{0, 1, 5, 5}},
+			{"a gift that counts", []quota.Charge{charge(1, -1), charge(2, 1), charge(0, 0)}, []bool{true, true, true}, []int64{2, 4, 0}},
+			{"and did", []quota.Charge{charge(1, 2), charge(2, 4)}, []bool{true, true}, []int64{0, 0}},
 		}
 		for _, test := range tests {
 			tx := take(t, store, test.charges...)
@@ -97,10 +97,10 @@ func TestSpread(t *testing.T) {
 			}
 		}
 		tx := take(t, store, never, charge(0, 1))
-		if tx.Decisions[0].RetryAfter != weir.Never || tx.Decisions[1].RetryAfter <= 0 || tx.Wait != 0 {
+		if tx.Decisions[0].RetryAfter != quota.Never || tx.Decisions[1].RetryAfter <= 0 || tx.Wait != 0 {
 			t.Errorf("refused: got %+v and Wait %v", tx.Decisions, tx.Wait)
 		}
-		tx = &weir.Transaction{Charges: []weir.Charge{charge(0, 1), charge(4, 1)}, Within: 2 * time.Hour}
+		tx = &quota.Transaction{Charges: []quota.Charge{charge(0, 1), charge(4, 1)}, Within: 2 * time.Hour}
 		if err := store.Take(t.Context(), tx); err != nil || tx.Allowed() || tx.Wait != 0 {
 			t.Errorf("several slots, with time to wait: got %v, %v, Wait %v; want a refusal without a wait", err, tx.Allowed(), tx.Wait)
 		}
@@ -111,27 +111,27 @@ func TestSpread(t *testing.T) {
 // the limits allow. Few units are lost, that is, spent by a transaction that was not admitted.
 func TestSpreadRace(t *testing.T) {
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
-		const quota, each, keys = 100, 40, 6
+		const units, each, keys = 100, 40, 6
 		names := apart(store, keys)
-		for _, l := range []weir.Limit{
-			algorithms.GCRA(quota, 2400*time.Hour), algorithms.AnchoredWindow(quota, time.Hour), algorithms.SlidingLog(quota, time.Hour),
+		for _, l := range []quota.Limit{
+			algorithms.GCRA(units, 2400*time.Hour), algorithms.AnchoredWindow(units, time.Hour), algorithms.SlidingLog(units, time.Hour),
 		} {
-			charge := func(key int, cost int64) weir.Charge {
-				return weir.Charge{Rule: "r", Key: names[key], Limit: l, Cost: cost}
+			charge := func(key int, cost int64) quota.Charge {
+				return quota.Charge{Rule: "r", Key: names[key], Limit: l, Cost: cost}
 			}
 			spent := make([]atomic.Int64, keys)
 			weirtest.Together(goroutines, func(int) {
 				for range each {
 					used := rand.Perm(keys)[:2+rand.IntN(2)]
-					spendOn(t, store, spent, used, func(key int) []weir.Charge { return []weir.Charge{charge(key, 1)} })
+					spendOn(t, store, spent, used, func(key int) []quota.Charge { return []quota.Charge{charge(key, 1)} })
 				}
 			})
 			admitted, lost := int64(0), int64(0)
 			for key := range keys {
-				got := quota - take(t, store, charge(key, 0)).Decisions[0].Remaining
+				got := units - take(t, store, charge(key, 0)).Decisions[0].Remaining
 				want := spent[key].Load()
-				if want > quota || got < want {
-					t.Errorf("%v, key %d: got %d admitted of %d, and %d spent", l, key, want, quota, got)
+				if want > units || got < want {
+					t.Errorf("%v, key %d: got %d admitted of %d, and %d spent", l, key, want, units, got)
 				}
 				admitted, lost = admitted+want, lost+got-want
 			}

@@ -7,9 +7,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestOneCall: a transaction is one command, even if transactions with other limits, costs or
@@ -19,29 +19,29 @@ func TestOneCall(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 	store := newStore(t, rdb)
-	charges := func(cost int64, limits ...weir.Limit) (cs []weir.Charge) {
+	charges := func(cost int64, limits ...quota.Limit) (cs []quota.Charge) {
 		for _, l := range limits {
-			cs = append(cs, weir.Charge{Key: "k", Limit: l, Cost: cost})
+			cs = append(cs, quota.Charge{Key: "k", Limit: l, Cost: cost})
 		}
 		return cs
 	}
-	tx := func(cost int64, limits ...weir.Limit) weir.Transaction {
-		return weir.Transaction{Charges: charges(cost, limits...)}
+	tx := func(cost int64, limits ...quota.Limit) quota.Transaction {
+		return quota.Transaction{Charges: charges(cost, limits...)}
 	}
-	waits := func(t weir.Transaction) weir.Transaction {
+	waits := func(t quota.Transaction) quota.Transaction {
 		t.Within = time.Hour
 		return t
 	}
-	meter := func(quota int64) weir.Limit { return algorithms.GCRA(quota, time.Minute).Named("l") }
+	meter := func(units int64) quota.Limit { return algorithms.GCRA(units, time.Minute).Named("l") }
 	fixed, sliding, log := algorithms.FixedWindow(1000, time.Hour), algorithms.SlidingWindow(1000, time.Hour).Named("l"), algorithms.SlidingLog(1000, time.Hour)
 	bucket, day := algorithms.LeakyBucket(1000, 1000, time.Minute), algorithms.Calendar(1000, algorithms.Day, nil)
-	several := func(n int) (limits []weir.Limit) {
+	several := func(n int) (limits []quota.Limit) {
 		for i := range n {
 			limits = append(limits, algorithms.GCRA(1000, time.Hour).Named(fmt.Sprint(i)))
 		}
 		return limits
 	}
-	for name, shapes := range map[string][]weir.Transaction{
+	for name, shapes := range map[string][]quota.Transaction{
 		"costs":                     {tx(1, meter(1000)), tx(7, meter(1000)), tx(0, meter(1000)), tx(-1, meter(1000)), tx(1e6, meter(1000))},
 		"with waiting and without":  {tx(1, bucket, fixed), waits(tx(1, bucket, fixed)), waits(tx(3, fixed, bucket))},
 		"tiers of other numbers":    {tx(1, meter(1000)), tx(1, meter(10)), tx(100, meter(1000)), tx(1, meter(10))},
@@ -64,7 +64,7 @@ func TestOneCall(t *testing.T) {
 		if got, want := ran(t, server), 4*len(shapes); got != want {
 			t.Errorf("%s: got %d scripts run for %d times Take", name, got, want)
 		}
-		var batch []*weir.Transaction
+		var batch []*quota.Transaction
 		for range 10 {
 			for i := range shapes {
 				again := shapes[i]
@@ -82,7 +82,7 @@ func TestOneCall(t *testing.T) {
 }
 
 // setRule sets the rule of all charges.
-func setRule(shapes []weir.Transaction, rule string) {
+func setRule(shapes []quota.Transaction, rule string) {
 	for i := range shapes {
 		for j := range shapes[i].Charges {
 			shapes[i].Charges[j].Rule = rule
@@ -91,7 +91,7 @@ func setRule(shapes []weir.Transaction, rule string) {
 }
 
 // takeShapes takes a transaction of each shape.
-func takeShapes(t *testing.T, store weir.Store, name string, shapes []weir.Transaction) {
+func takeShapes(t *testing.T, store quota.Store, name string, shapes []quota.Transaction) {
 	t.Helper()
 	for i := range shapes {
 		if err := store.Take(t.Context(), &shapes[i]); err != nil {
@@ -115,17 +115,17 @@ func TestBatchIsOneCall(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 	store := newStore(t, rdb)
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.GCRA(100, time.Hour), algorithms.TokenBucket(100, 100, time.Hour), algorithms.LeakyBucket(100, 100, time.Hour),
 		algorithms.FixedWindow(100, 10_000*time.Hour), algorithms.AnchoredWindow(100, time.Hour), algorithms.SlidingWindow(100, 10_000*time.Hour),
 		algorithms.Calendar(100, algorithms.Month, nil), algorithms.SlidingLog(100, time.Hour),
 	} {
-		charge := weir.Charge{Rule: "r", Key: limit.Algorithm.Name(), Limit: limit, Cost: 3}
-		take(t, store, weir.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: 1})
-		take(t, store, weir.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: -1}) // also loads the script
-		var batch []*weir.Transaction
+		charge := quota.Charge{Rule: "r", Key: limit.Algorithm.Name(), Limit: limit, Cost: 3}
+		take(t, store, quota.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: 1})
+		take(t, store, quota.Charge{Rule: "r", Key: charge.Key, Limit: limit.Named("other"), Cost: -1}) // also loads the script
+		var batch []*quota.Transaction
 		for range 40 {
-			batch = append(batch, &weir.Transaction{Charges: []weir.Charge{charge}})
+			batch = append(batch, &quota.Transaction{Charges: []quota.Charge{charge}})
 		}
 		resetStats(t, rdb)
 		takeEach(t, store, limit.String(), batch)
@@ -153,7 +153,7 @@ func TestFewScripts(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
 	store := newStore(t, rdb)
-	kinds := []func(int64, time.Duration) weir.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.AnchoredWindow}
+	kinds := []func(int64, time.Duration) quota.Limit{algorithms.GCRA, algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.AnchoredWindow}
 	scripts := func() int {
 		info, err := rdb.InfoMap(t.Context(), "memory").Result()
 		if err != nil {
@@ -164,15 +164,15 @@ func TestFewScripts(t *testing.T) {
 		return n
 	}
 	for i := range 1000 {
-		take(t, store, weir.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: algorithms.GCRA(int64(i+1), time.Hour).Named(fmt.Sprint(i)), Cost: int64(i)})
+		take(t, store, quota.Charge{Rule: "r", Key: fmt.Sprint(i), Limit: algorithms.GCRA(int64(i+1), time.Hour).Named(fmt.Sprint(i)), Cost: int64(i)})
 	}
 	if got := scripts(); got > 1 {
 		t.Errorf("got %d scripts for one algorithm under 1000 names and numbers, want 1", got)
 	}
 	for i := range 1000 {
-		var charges []weir.Charge
+		var charges []quota.Charge
 		for j := range 6 { // makes up to 4096 shapes
-			charges = append(charges, weir.Charge{Rule: "r", Key: "k", Limit: kinds[i*17>>(2*j)%4](1000, time.Hour).Named(fmt.Sprint(j)), Cost: 1})
+			charges = append(charges, quota.Charge{Rule: "r", Key: "k", Limit: kinds[i*17>>(2*j)%4](1000, time.Hour).Named(fmt.Sprint(j)), Cost: 1})
 		}
 		take(t, store, charges...)
 	}

@@ -90,7 +90,7 @@ func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (cmd
 }
 
 // overridesError explains an error of a script for overrides. If waiting does not help, it wraps
-// weir.ErrUnusable.
+// quota.ErrUnusable.
 func (s *Store) overridesError(lua string, err error) error {
 	return fmt.Errorf("redisstore: overrides: %w", s.say(quoteLine(lua, "overrides", err)))
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // probeTimeout bounds a Probe. No request waits for it.
@@ -28,10 +28,10 @@ var probeLua string
 // cluster it does so on each master. The charges are for keys of their own, under the prefix
 // of the store, which Probe deletes.
 //
-// Probe returns nil if Redis can decide. An error that wraps weir.ErrUnusable says that Redis
+// Probe returns nil if Redis can decide. An error that wraps quota.ErrUnusable says that Redis
 // cannot, and names all that is wrong or missing. Any other error says that Probe could not
 // find out, because there is an outage. Probe takes at most 5 s.
-func (s *Store) Probe(ctx context.Context, limits ...weir.Limit) error {
+func (s *Store) Probe(ctx context.Context, limits ...quota.Limit) error {
 	budget := newBudget(ctx, probeTimeout)
 	keys, err := s.keyOfEachNode(budget)
 	if err != nil {
@@ -83,13 +83,13 @@ func (s *Store) keyOfEachNode(ctx context.Context) (keys []string, err error) {
 func (s *Store) probeKey(key string) string { return s.prefix + "probe{." + key + "}" }
 
 // probe is Probe for the node that has a key.
-func (s *Store) probe(ctx context.Context, key string, limits []weir.Limit) error {
+func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) error {
 	lua, err := s.tryCommands(ctx, key)
 	if err != nil {
 		return err
 	}
 	for _, l := range limits {
-		err := s.rehearse(ctx, []weir.Charge{{Key: key, Limit: l}})
+		err := s.rehearse(ctx, []quota.Charge{{Key: key, Limit: l}})
 		switch {
 		case err == nil:
 			continue

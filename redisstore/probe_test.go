@@ -17,11 +17,12 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
 // everyLimit has a limit of each algorithm.
-var everyLimit = []weir.Limit{
+var everyLimit = []quota.Limit{
 	algorithms.GCRA(100, time.Minute), algorithms.TokenBucket(100, 100, time.Minute), algorithms.LeakyBucket(100, 100, time.Minute),
 	algorithms.FixedWindow(100, time.Minute), algorithms.AnchoredWindow(100, time.Minute), algorithms.SlidingWindow(100, time.Minute),
 	algorithms.SlidingLog(100, time.Minute), algorithms.Calendar(100, algorithms.Month, nil), algorithms.InFlight(100, time.Minute),
@@ -81,7 +82,7 @@ func TestProbeCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster.Nodes[2].Do("ACL", "SETUSER", "weir", "-psetex")
-	if err := store.Probe(t.Context(), everyLimit...); !weirtest.FailsWith(err, `user "weir" lacks +psetex`) || !errors.Is(err, weir.ErrUnusable) {
+	if err := store.Probe(t.Context(), everyLimit...); !weirtest.FailsWith(err, `user "weir" lacks +psetex`) || !errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("got error %v", err)
 	}
 }
@@ -97,13 +98,13 @@ func TestProbeSentinel(t *testing.T) {
 		t.Error(err)
 	}
 	other := storeOf(t, optionsOf(set.Addrs()[0], func(o *redis.UniversalOptions) { o.MasterName = "other" }))
-	if err := other.Probe(t.Context()); !errors.Is(err, weir.ErrUnusable) {
+	if err := other.Probe(t.Context()); !errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("another name of the master: got error %v, want an ErrUnusable", err)
 	}
 }
 
 // served returns how many of 50 requests a Limiter of the store lets pass, with the defaults.
-func served(t *testing.T, store weir.Store) (n int) {
+func served(t *testing.T, store quota.Store) (n int) {
 	limiter := weirtest.New(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: everyLimit[:1]}}})
 	h := limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n++ }))
 	for range 50 {
@@ -163,7 +164,7 @@ func TestUnusable(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			store := storeOf(t, optionsOf(c.addr, c.change))
-			if err := store.Probe(t.Context(), everyLimit...); !weirtest.FailsWith(err, c.probe) || !errors.Is(err, weir.ErrUnusable) {
+			if err := store.Probe(t.Context(), everyLimit...); !weirtest.FailsWith(err, c.probe) || !errors.Is(err, quota.ErrUnusable) {
 				t.Errorf("Probe: got error %v, want an ErrUnusable with %q", err, c.probe)
 			}
 			take := c.take
@@ -173,15 +174,15 @@ func TestUnusable(t *testing.T) {
 			if n := served(t, store); (n == 50) != (take == nothing) || n != 0 && n != 50 {
 				t.Errorf("%d of 50 requests were served", n)
 			}
-			stack := weir.Breaker(weir.Coalesce(store), weir.BreakerOptions{Failures: 1, Cooldown: time.Hour})
-			for name, s := range map[string]weir.Store{"store": store, "breaker": stack, "open breaker": stack, "fallback": weir.Fallback(stack, weirtest.StoreFunc(
-				func(context.Context, *weir.Transaction) error { return errors.New("the second fails too") }))} {
+			stack := quota.Breaker(quota.Coalesce(store), quota.BreakerOptions{Failures: 1, Cooldown: time.Hour})
+			for name, s := range map[string]quota.Store{"store": store, "breaker": stack, "open breaker": stack, "fallback": quota.Fallback(stack, weirtest.StoreFunc(
+				func(context.Context, *quota.Transaction) error { return errors.New("the second fails too") }))} {
 				err := s.Take(t.Context(), weirtest.Once(everyLimit[0]))
 				if take == nothing {
 					if err != nil {
 						t.Errorf("%s: got error %v", name, err)
 					}
-				} else if !weirtest.FailsWith(err, take) || !errors.Is(err, weir.ErrUnusable) {
+				} else if !weirtest.FailsWith(err, take) || !errors.Is(err, quota.ErrUnusable) {
 					t.Errorf("%s: got error %v, want an ErrUnusable with %q", name, err, take)
 				} else if strings.Contains(err.Error(), "192.0.2.1") {
 					t.Errorf("%s: the error has the client's key: %v", name, err)
@@ -249,15 +250,15 @@ func TestOutages(t *testing.T) {
 		})
 		store := storeOf(t, optionsOf(addr, nil))
 		for range 3 {
-			if err := store.Take(t.Context(), weirtest.Once(everyLimit[0])); err == nil || errors.Is(err, weir.ErrUnusable) {
+			if err := store.Take(t.Context(), weirtest.Once(everyLimit[0])); err == nil || errors.Is(err, quota.ErrUnusable) {
 				t.Errorf("%q: Take: got error %v, want one that is no ErrUnusable", reply, err)
 			}
-			if err := store.Probe(t.Context(), everyLimit...); err == nil || errors.Is(err, weir.ErrUnusable) {
+			if err := store.Probe(t.Context(), everyLimit...); err == nil || errors.Is(err, quota.ErrUnusable) {
 				t.Errorf("%q: Probe: got error %v, want one that is no ErrUnusable", reply, err)
 			}
 		}
 	}
-	if err := storeOf(t, optionsOf("127.0.0.1:1", nil)).Probe(t.Context()); err == nil || errors.Is(err, weir.ErrUnusable) {
+	if err := storeOf(t, optionsOf("127.0.0.1:1", nil)).Probe(t.Context()); err == nil || errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("refused: got error %v, want one that is no ErrUnusable", err)
 	}
 }
@@ -280,7 +281,7 @@ func TestTryAgain(t *testing.T) {
 	}
 	for range 3 {
 		asked.Store(0)
-		if err := store.Take(t.Context(), weirtest.Once(everyLimit[0])); err == nil || errors.Is(err, weir.ErrUnusable) {
+		if err := store.Take(t.Context(), weirtest.Once(everyLimit[0])); err == nil || errors.Is(err, quota.ErrUnusable) {
 			t.Errorf("got error %v, want one that is no ErrUnusable", err)
 		}
 		if n := asked.Load(); n > 21 {
@@ -305,7 +306,7 @@ func TestDamageIsNoOutage(t *testing.T) {
 			}
 			for range 3 {
 				err := store.Take(t.Context(), damaged)
-				if errors.Is(err, weir.ErrUnusable) || err == nil && l.Algorithm.Name() != "sliding-log" {
+				if errors.Is(err, quota.ErrUnusable) || err == nil && l.Algorithm.Name() != "sliding-log" {
 					t.Errorf("%v, %s: got error %v, want one that is no ErrUnusable", l, write[0], err)
 				}
 				if err := store.Take(t.Context(), other); err != nil {
@@ -321,22 +322,22 @@ func TestDamageUnderPenalty(t *testing.T) {
 	server := redistest.Server(t)
 	store := storeOf(t, optionsOf(server.Addr(), nil))
 	for _, l := range everyLimit[:len(everyLimit)-1] { // bans and requests in flight have no rule together
-		var charges []weir.Charge
+		var charges []quota.Charge
 		var failure error
-		spy := weirtest.StoreFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		spy := weirtest.StoreFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			charges = append(charges, tx.Charges...)
 			failure = store.Take(ctx, tx)
 			return failure
 		})
 		h := weirtest.New(t, spy, weir.Options{OnError: weir.FailClosed, Rules: []weir.Rule{{
-			Name: l.Algorithm.Name(), Key: weir.ByIP(), Limits: []weir.Limit{l}, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(1, time.Minute), Duration: time.Minute},
+			Name: l.Algorithm.Name(), Key: weir.ByIP(), Limits: []quota.Limit{l}, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(1, time.Minute), Duration: time.Minute},
 		}}}).Handler(http.NotFoundHandler())
 		weirtest.Do(h, weirtest.Ask("/", "192.0.2.1"))
 		for i := range charges {
 			server.Do("SET", store.Key(&charges[i]), "hunter2")
 		}
 		weirtest.Do(h, weirtest.Ask("/", "192.0.2.1"))
-		if failure == nil || errors.Is(failure, weir.ErrUnusable) {
+		if failure == nil || errors.Is(failure, quota.ErrUnusable) {
 			t.Errorf("%v: got error %v, want one that is no ErrUnusable", l, failure)
 		}
 	}
@@ -355,7 +356,7 @@ func ExampleStore_Probe() {
 	switch err := store.Probe(context.Background(), algorithms.GCRA(100, time.Minute), algorithms.SlidingLog(5, time.Minute)); {
 	case err == nil:
 		fmt.Println("Redis can decide")
-	case errors.Is(err, weir.ErrUnusable):
+	case errors.Is(err, quota.ErrUnusable):
 		fmt.Println("somebody must change something:", err) // such as: user "weir" lacks +set
 	default:
 		fmt.Println("an outage")

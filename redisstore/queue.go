@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/quota"
 )
 
 const (
@@ -90,7 +90,7 @@ func (a *ask) finish(err error) {
 // errLate is the error of a caller whose answer does not come in time while other answers do,
 // or while the process is late. Redis or the process has too much to do then, and nothing
 // shows that Redis is down.
-var errLate = fmt.Errorf("%w under load: %w", ErrTimeout, weir.ErrBusy)
+var errLate = fmt.Errorf("%w under load: %w", ErrTimeout, quota.ErrBusy)
 
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
@@ -159,13 +159,13 @@ func (q *queue) refuse(a *ask, now time.Time) error {
 		return nil
 	case now.Sub(q.answered) > q.timeout && (q.open+q.opening >= q.enough(now) || q.opening > 0 && now.Sub(q.attempted) > q.timeout):
 		if q.lost-q.lostThen > beat {
-			return weir.ErrBusy
+			return quota.ErrBusy
 		}
 		return errStalled
 	}
 	rounds := float64(q.queued) / min(q.window, float64(q.calls(now)*maxBatch))
 	if q.late(a, rounds, now) {
-		return weir.ErrBusy
+		return quota.ErrBusy
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ func (q *queue) take(now time.Time) *batch {
 		switch {
 		case a.over.Load():
 		case q.late(a, 0, now):
-			a.finish(weir.ErrBusy)
+			a.finish(quota.ErrBusy)
 		default:
 			b.asks, b.cmds = append(b.asks, a), append(b.cmds, a.cmds...)
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A far is a simulated Redis behind a network, together with a client's pool of connections.
@@ -139,7 +139,7 @@ func load(q *queue, rate int, d time.Duration) *sum {
 				s.decided.Add(1)
 			case err == errLate:
 				s.late.Add(1)
-			case errors.Is(err, weir.ErrBusy):
+			case errors.Is(err, quota.ErrBusy):
 				s.refused.Add(1)
 				s.slowest.Store(max(s.slowest.Load(), int64(time.Since(begin))))
 			case err == ErrTimeout:
@@ -516,8 +516,8 @@ func TestLateAnswer(t *testing.T) {
 			f.dead, f.lost = 1, lost
 			f.mu.Unlock()
 			time.AfterFunc(10*time.Millisecond, func() { _ = q.ask() })
-			if err := q.ask(); !errors.Is(err, ErrTimeout) || errors.Is(err, weir.ErrBusy) == lost {
-				t.Errorf("all answers lost %v: got %v, want a timeout, and %v as well only if other answers come", lost, err, weir.ErrBusy)
+			if err := q.ask(); !errors.Is(err, ErrTimeout) || errors.Is(err, quota.ErrBusy) == lost {
+				t.Errorf("all answers lost %v: got %v, want a timeout, and %v as well only if other answers come", lost, err, quota.ErrBusy)
 			}
 		})
 	}

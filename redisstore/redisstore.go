@@ -16,8 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Options are the options of New. The zero Options are ready to use.
@@ -42,7 +42,7 @@ const (
 // have been decided, and may have spent its units. If an attempt to connect has just failed,
 // errors.Is finds both ErrTimeout and the error of that attempt. If other answers come in
 // time, or if the process itself is late, Redis is not down: errors.Is then finds both
-// ErrTimeout and weir.ErrBusy. ErrTimeout has a method Timeout that returns true. It is not
+// ErrTimeout and quota.ErrBusy. ErrTimeout has a method Timeout that returns true. It is not
 // context.DeadlineExceeded, which is the error of a caller whose own deadline has passed.
 var ErrTimeout error = timeoutError{}
 
@@ -51,7 +51,7 @@ type timeoutError struct{}
 func (timeoutError) Error() string { return "redisstore: no answer in time" }
 func (timeoutError) Timeout() bool { return true }
 
-// Store is a weir.Store. It is safe for concurrent use.
+// Store is a quota.Store. It is safe for concurrent use.
 //
 // Redis keeps at most two values for each rule and key: one for logs, and one for all other
 // states. For rule "api" and key "192.0.2.1" the names of the values are:
@@ -113,11 +113,11 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Take implements weir.Store. It returns ErrTimeout, weir.ErrBusy, and the errors of ctx,
+// Take implements quota.Store. It returns ErrTimeout, quota.ErrBusy, and the errors of ctx,
 // of Redis, of the network and of Transaction.Validate. If Redis can never decide as it is set
-// up, the error wraps weir.ErrUnusable and says what is wrong. If ctx ends, Take returns at
+// up, the error wraps quota.ErrUnusable and says what is wrong. If ctx ends, Take returns at
 // once.
-func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
+func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (s *Store) timeoutCause(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, weir.ErrUnusable):
+	case errors.Is(err, quota.ErrUnusable):
 		return err
 	case err == ErrTimeout:
 		return s.dials.timeout(nil)
@@ -156,7 +156,7 @@ func (s *Store) timeoutCause(ctx context.Context, err error) error {
 // key returns the name of the value that keeps the state of a charge. The key of the charge
 // stands last, in the hash tag. The dot before the key is there because an empty hash tag
 // would not count.
-func (s *Store) key(c *weir.Charge) string {
+func (s *Store) key(c *quota.Charge) string {
 	b := appendEscaped(append(make([]byte, 0, 128), s.prefix...), c.Rule)
 	if isLog(c.Limit.Algorithm) {
 		b = append(b, ":log"...)
@@ -191,6 +191,6 @@ type fault struct{ where, what string }
 
 func (f *fault) Error() string { return f.where + ": " + f.what }
 
-func faultOf(c *weir.Charge, what string) error {
+func faultOf(c *quota.Charge, what string) error {
 	return &fault{fmt.Sprintf("redisstore: rule %q: limit %q (%s)", c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name()), what}
 }

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // verdicts remember for which algorithms a rehearsal has shown what Redis can do, so that
@@ -30,8 +30,8 @@ type verdict struct {
 // judge finds out what it means that Redis, which answers, has not decided t. Perhaps the value
 // of the key is damaged, or has another program's type: then judge returns err. But if Redis
 // cannot decide either for a key that holds nothing, it cannot run the scripts at all: then
-// judge returns a weir.ErrUnusable. It returns other errors unchanged.
-func (s *Store) judge(ctx context.Context, t *weir.Transaction, err error) error {
+// judge returns a quota.ErrUnusable. It returns other errors unchanged.
+func (s *Store) judge(ctx context.Context, t *quota.Transaction, err error) error {
 	if !undecided(err) || s.setup(err) != "" {
 		return err
 	}
@@ -80,7 +80,7 @@ func cannotRun(err error) error {
 // rehearse has Redis decide some transactions about a key that holds nothing, and compares the
 // decisions with those of Go. It uses the algorithms of the charges, and the slot of their
 // first key. No charge of a user counts in the value, which rehearse deletes.
-func (s *Store) rehearse(ctx context.Context, charges []weir.Charge) error {
+func (s *Store) rehearse(ctx context.Context, charges []quota.Charge) error {
 	charges = scratch(charges)
 	n := len(charges)
 	capacity := int64(0)
@@ -92,9 +92,9 @@ func (s *Store) rehearse(ctx context.Context, charges []weir.Charge) error {
 		within time.Duration
 		forget bool
 	}{{cost: 1}, {cost: 2}, {cost: capacity + 1}, {cost: 0}, {cost: -1}, {cost: 1, within: time.Hour}, {cost: 1}, {cost: 1}, {forget: true}}
-	ts := make([]*weir.Transaction, len(steps))
+	ts := make([]*quota.Transaction, len(steps))
 	for i, step := range steps {
-		ts[i] = &weir.Transaction{Charges: slices.Clone(charges), Within: step.within, Forget: step.forget}
+		ts[i] = &quota.Transaction{Charges: slices.Clone(charges), Within: step.within, Forget: step.forget}
 		for j := range n {
 			ts[i].Charges[j].Cost = step.cost
 		}
@@ -102,9 +102,9 @@ func (s *Store) rehearse(ctx context.Context, charges []weir.Charge) error {
 	if err := s.takeInOrder(ctx, ts); err != nil {
 		return err
 	}
-	states := make([]weir.State, n)
+	states := make([]quota.State, n)
 	for i, t := range ts {
-		want := weir.Transaction{Charges: t.Charges, Within: t.Within, Forget: t.Forget}
+		want := quota.Transaction{Charges: t.Charges, Within: t.Within, Forget: t.Forget}
 		want.Decide(t.At.UnixMicro(), states)
 		if !reflect.DeepEqual(t.Decisions, want.Decisions) || t.Wait != want.Wait {
 			return faultOf(&t.Charges[0], fmt.Sprintf("Redis and Go decide differently about charge %d of a new key", i+1))
@@ -115,8 +115,8 @@ func (s *Store) rehearse(ctx context.Context, charges []weir.Charge) error {
 
 // takeInOrder decides transactions of one key, in one round trip unless an algorithm is Edged,
 // and returns the first error.
-func (s *Store) takeInOrder(ctx context.Context, ts []*weir.Transaction) error {
-	if slices.ContainsFunc(ts[0].Charges, func(c weir.Charge) bool { _, ok := c.Limit.Algorithm.(Edged); return ok }) {
+func (s *Store) takeInOrder(ctx context.Context, ts []*quota.Transaction) error {
+	if slices.ContainsFunc(ts[0].Charges, func(c quota.Charge) bool { _, ok := c.Limit.Algorithm.(Edged); return ok }) {
 		for _, t := range ts {
 			if err := t.Validate(); err != nil {
 				return err
@@ -140,15 +140,15 @@ func (s *Store) takeInOrder(ctx context.Context, ts []*weir.Transaction) error {
 // scratch returns charges of limits with the same algorithms, under a rule with a random name.
 // They have one key, so that one slot decides them, and small numbers, so that what may remain
 // of them in Redis soon expires.
-func scratch(charges []weir.Charge) []weir.Charge {
+func scratch(charges []quota.Charge) []quota.Charge {
 	rule := "weir-probe-" + rand.Text()
-	scratched := make([]weir.Charge, 0, len(charges))
+	scratched := make([]quota.Charge, 0, len(charges))
 	for i, c := range charges {
-		l := weir.Limit{Name: strconv.Itoa(i), Algorithm: c.Limit.Algorithm, Quota: 10, Period: time.Minute}
-		if (&weir.Transaction{Charges: []weir.Charge{{Rule: rule, Limit: l}}}).Validate() != nil {
+		l := quota.Limit{Name: strconv.Itoa(i), Algorithm: c.Limit.Algorithm, Quota: 10, Period: time.Minute}
+		if (&quota.Transaction{Charges: []quota.Charge{{Rule: rule, Limit: l}}}).Validate() != nil {
 			l.Quota, l.Period, l.Burst = c.Limit.Quota, c.Limit.Period, c.Limit.Burst
 		}
-		scratched = append(scratched, weir.Charge{Rule: rule, Key: charges[0].Key, Limit: l})
+		scratched = append(scratched, quota.Charge{Rule: rule, Key: charges[0].Key, Limit: l})
 	}
 	return scratched
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // clientOf returns a client whose Redis has the same reply to all commands but TIME and HELLO.
@@ -89,14 +89,14 @@ func doubles(numbers ...float64) string {
 }
 
 // asked are transactions of all forms that the store sends.
-func asked() []*weir.Transaction {
-	var ts []*weir.Transaction
-	for _, l := range []weir.Limit{
+func asked() []*quota.Transaction {
+	var ts []*quota.Transaction
+	for _, l := range []quota.Limit{
 		algorithms.GCRA(10, time.Minute), algorithms.TokenBucket(10, 10, time.Minute), algorithms.LeakyBucket(10, 10, time.Minute),
 		algorithms.FixedWindow(10, time.Minute), algorithms.AnchoredWindow(10, time.Minute), algorithms.SlidingWindow(10, time.Minute),
 		algorithms.SlidingLog(10, time.Minute), algorithms.Calendar(10, algorithms.Month, nil), algorithms.InFlight(10, time.Minute),
 	} {
-		charge := func(cost int64) weir.Charge { return weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: cost} }
+		charge := func(cost int64) quota.Charge { return quota.Charge{Rule: "r", Key: "k", Limit: l, Cost: cost} }
 		other := charge(1)
 		other.Limit.Name = "other"
 		far := charge(1)
@@ -104,29 +104,29 @@ func asked() []*weir.Transaction {
 		back := charge(-1)
 		back.Spent = 1_700_000_000_000_000
 		ts = append(ts,
-			&weir.Transaction{Charges: []weir.Charge{charge(1)}},
-			&weir.Transaction{Charges: []weir.Charge{charge(0)}},
-			&weir.Transaction{Charges: []weir.Charge{charge(11)}},
-			&weir.Transaction{Charges: []weir.Charge{charge(1), other}},
-			&weir.Transaction{Charges: []weir.Charge{charge(1), far}},
-			&weir.Transaction{Charges: []weir.Charge{back}},
-			&weir.Transaction{Charges: []weir.Charge{charge(-1)}},
-			&weir.Transaction{Charges: []weir.Charge{charge(1)}, Within: time.Hour},
-			&weir.Transaction{Charges: []weir.Charge{charge(1)}, Within: time.Hour, Delay: time.Minute},
-			&weir.Transaction{Charges: []weir.Charge{charge(1)}, AtMost: 5},
-			&weir.Transaction{Charges: []weir.Charge{charge(1)}, Force: true},
-			&weir.Transaction{Charges: []weir.Charge{charge(1)}, Forget: true},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}},
+			&quota.Transaction{Charges: []quota.Charge{charge(0)}},
+			&quota.Transaction{Charges: []quota.Charge{charge(11)}},
+			&quota.Transaction{Charges: []quota.Charge{charge(1), other}},
+			&quota.Transaction{Charges: []quota.Charge{charge(1), far}},
+			&quota.Transaction{Charges: []quota.Charge{back}},
+			&quota.Transaction{Charges: []quota.Charge{charge(-1)}},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Within: time.Hour},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Within: time.Hour, Delay: time.Minute},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, AtMost: 5},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Force: true},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Forget: true},
 		)
 	}
-	mixed := weir.Transaction{}
-	for i, l := range []weir.Limit{algorithms.GCRA(10, time.Minute), algorithms.SlidingLog(10, time.Minute), algorithms.Calendar(10, algorithms.Month, nil)} {
-		mixed.Charges = append(mixed.Charges, weir.Charge{Rule: "r", Key: "k", Limit: l.Named(fmt.Sprint(i)), Cost: 1})
+	mixed := quota.Transaction{}
+	for i, l := range []quota.Limit{algorithms.GCRA(10, time.Minute), algorithms.SlidingLog(10, time.Minute), algorithms.Calendar(10, algorithms.Month, nil)} {
+		mixed.Charges = append(mixed.Charges, quota.Charge{Rule: "r", Key: "k", Limit: l.Named(fmt.Sprint(i)), Cost: 1})
 	}
 	return append(ts, &mixed)
 }
 
 // checkAnswer checks that a transaction has an error, or a decision without nonsense.
-func checkAnswer(t *testing.T, reply string, what string, tx *weir.Transaction, err error) {
+func checkAnswer(t *testing.T, reply string, what string, tx *quota.Transaction, err error) {
 	t.Helper()
 	if err != nil {
 		return
@@ -225,12 +225,12 @@ func askAllForms(t *testing.T, reply string, value any, err error) {
 		}
 	}
 	for _, tx := range asked() {
-		explain("Take", &call{ts: []*weir.Transaction{tx}, within: longestWait(tx)})
+		explain("Take", &call{ts: []*quota.Transaction{tx}, within: longestWait(tx)})
 		if tx.Within == 0 && tx.AtMost == 0 {
-			explain("a slot that is asked", &call{ts: []*weir.Transaction{tx}, within: peek})
+			explain("a slot that is asked", &call{ts: []*quota.Transaction{tx}, within: peek})
 		}
 	}
-	explain("a batch", &call{ts: []*weir.Transaction{asked()[0], asked()[0], asked()[0]}})
+	explain("a batch", &call{ts: []*quota.Transaction{asked()[0], asked()[0], asked()[0]}})
 	_, _, _, _ = readOverrides(answer().StringSlice())
 	_, _ = s.readProbe(answer().StringSlice())
 	_ = s.say(err)
@@ -254,7 +254,7 @@ func askAll(t *testing.T, reply []byte) {
 	for _, tx := range asked() {
 		checkAnswer(t, string(reply), "Take", tx, store.Take(t.Context(), tx))
 	}
-	batch := []*weir.Transaction{asked()[0], asked()[1], asked()[0]}
+	batch := []*quota.Transaction{asked()[0], asked()[1], asked()[0]}
 	errs := store.TakeEach(t.Context(), batch)
 	for i, tx := range batch {
 		if errs == nil {

@@ -11,10 +11,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
-// An unusable is a weir.ErrUnusable: waiting does not help against its cause.
+// An unusable is a quota.ErrUnusable: waiting does not help against its cause.
 type unusable struct {
 	what string // what is wrong or missing
 	err  error  // the cause; may be nil
@@ -27,7 +27,7 @@ func (u *unusable) Error() string {
 	return "redisstore: " + u.what + ": " + u.err.Error()
 }
 
-func (u *unusable) Is(target error) bool { return target == weir.ErrUnusable }
+func (u *unusable) Is(target error) bool { return target == quota.ErrUnusable }
 func (u *unusable) Unwrap() error        { return u.err }
 
 var (
@@ -66,7 +66,7 @@ var setups = [...]struct{ text, what string }{
 }
 
 // say explains an error. It adds "Redis answers" to error replies, and names what is wrong if
-// waiting does not help: see weir.ErrUnusable.
+// waiting does not help: see quota.ErrUnusable.
 func (s *Store) say(err error) error {
 	switch u := (*unusable)(nil); {
 	case err == nil || errors.As(err, &u):
@@ -162,7 +162,7 @@ func isAlert(err error) bool {
 // say that its setup is wrong, blame also names the rule and the limit of c, because their
 // state is probably damaged (see judge). The error text of Redis quotes the script, but neither
 // the key nor the value.
-func (s *Store) blame(x *script, c *weir.Charge, err error) error {
+func (s *Store) blame(x *script, c *quota.Charge, err error) error {
 	if !isAnswer(err) || isOutage(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || !scriptLine.MatchString(err.Error()) {
 		return err
 	}

@@ -7,15 +7,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
 // An own algorithm has the name and the Lua that a test gives it.
 type own struct {
-	weir.Algorithm
+	quota.Algorithm
 	name, lua string
 }
 
@@ -36,12 +36,12 @@ func TestScriptedMistakes(t *testing.T) {
 		{"refuses", "local function take() return 7 end", `rule "r": limit "1h" (refuses): the server cannot decide under this algorithm, whatever the key: Redis and Go decide differently`},
 		{"fraction", "local function take(at, a, b, till, now) return 0, now, 0.5, 0, now + 60000000 end", `rule "r": limit "1h" (fraction): the server cannot decide under this algorithm, whatever the key: its state in Redis can't be read, or has a number that is no integer`},
 	} {
-		tx := func() *weir.Transaction {
-			limit := weir.Limit{Algorithm: own{algorithms.FixedWindow(9, time.Hour).Algorithm, test.name, test.lua}, Quota: 9, Period: time.Hour}
-			return &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
+		tx := func() *quota.Transaction {
+			limit := quota.Limit{Algorithm: own{algorithms.FixedWindow(9, time.Hour).Algorithm, test.name, test.lua}, Quota: 9, Period: time.Hour}
+			return &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
 		}
 		store.Take(t.Context(), tx()) // the second call reads what the first has stored
-		errs := append(store.TakeEach(t.Context(), []*weir.Transaction{tx()}), store.Take(t.Context(), tx()))
+		errs := append(store.TakeEach(t.Context(), []*quota.Transaction{tx()}), store.Take(t.Context(), tx()))
 		for _, err := range errs {
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: got %v, want %s", test.name, err, test.want)
@@ -53,11 +53,11 @@ func TestScriptedMistakes(t *testing.T) {
 // A double is an algorithm under which a unit costs two units of another meter.
 type double struct{ own }
 
-func (d double) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (d double) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
 	return d.own.Take(s, l, now, 2*cost)
 }
 
-func (d double) Meter(l *weir.Limit) (unit, rate, full int64) {
+func (d double) Meter(l *quota.Limit) (unit, rate, full int64) {
 	return d.Algorithm.(redisstore.Metered).Meter(l)
 }
 
@@ -77,7 +77,7 @@ return inner(at, a, b, till, now, twice(cost), unit, rate, full, edges, c)
 end
 `}}
 	for i := range 5 {
-		tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
+		tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
 		if err := store.Take(t.Context(), tx); err != nil {
 			t.Fatal(err)
 		}
@@ -101,9 +101,9 @@ func TestNotComparable(t *testing.T) {
 	fixed := algorithms.FixedWindow(3, 10_000*time.Hour)
 	limit := fixed
 	limit.Algorithm = listed{own{fixed.Algorithm, "listed", fixed.Algorithm.(redisstore.Scripted).Lua()}, []int{1}}
-	var batch []*weir.Transaction
+	var batch []*quota.Transaction
 	for range 5 {
-		batch = append(batch, &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}})
+		batch = append(batch, &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}})
 	}
 	for i, err := range store.TakeEach(t.Context(), batch) {
 		if err != nil {

@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A past says how much of the rate a region has had until now. Its steps go back in time from
@@ -40,11 +40,11 @@ type bucket struct {
 
 const (
 	// mostDebt is the most ticks that a debt may have. bucket.lua has the same number.
-	mostDebt = 2 * weir.MaxTicks
+	mostDebt = 2 * quota.MaxTicks
 
 	// forced is the quota of a charge that is spent even if it does not fit: see force.go of
 	// package weir.
-	forced = weir.MaxTicks
+	forced = quota.MaxTicks
 )
 
 func (b bucket) Name() string   { return b.of + "-part" }
@@ -54,8 +54,8 @@ func (b bucket) String() string { return b.Name() }
 func (b bucket) rate(i int) int64 { return partOf(b.quota, (*b.past)[i].part) }
 
 // partOf returns a part of a quota, rounded down, but at least 1.
-func partOf(quota, part int64) int64 {
-	return max(1, quota/whole*part+quota%whole*part/whole)
+func partOf(units, part int64) int64 {
+	return max(1, units/whole*part+units%whole*part/whole)
 }
 
 // drained returns how many ticks of a debt drain between two instants. After now, which is the
@@ -82,7 +82,7 @@ func (b bucket) drained(from, now, to int64) (ticks int64) {
 }
 
 // debt returns the debt of a key at an instant that is not before s.At.
-func (b bucket) debt(s *weir.State, unit, now, at int64) int64 {
+func (b bucket) debt(s *quota.State, unit, now, at int64) int64 {
 	debt := min(s.A, mostDebt)
 	if debt <= 0 {
 		return 0
@@ -96,36 +96,36 @@ func (b bucket) debt(s *weir.State, unit, now, at int64) int64 {
 	return max(0, debt-b.drained(s.At, now, at))
 }
 
-// Take implements weir.Algorithm.
-func (b bucket) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+// Take implements quota.Algorithm.
+func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
 	return b.Reserve(s, l, now, now, cost)
 }
 
 // Reserve decides a charge that was asked for at the instant now, and is spent at the instant
 // at, which may be later.
-func (b bucket) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (weir.State, weir.Decision) {
+func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision) {
 	last := max(at, s.At)
-	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), weir.Decision{Allowed: true}
+	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}
 	full := l.Burst * unit
 	debt = b.debt(&s, unit, now, last)
 	switch {
 	case cost > 0 && l.Quota == forced:
-		if debt < weir.MaxTicks {
-			debt += min(cost, weir.MaxTicks/unit) * unit
+		if debt < quota.MaxTicks {
+			debt += min(cost, quota.MaxTicks/unit) * unit
 		}
 	case cost > l.Burst:
-		d = weir.Decision{RetryAfter: weir.Never}
+		d = quota.Decision{RetryAfter: quota.Never}
 	case cost > 0:
 		if retry := last - at + ceil(debt+cost*unit-full, rate); retry > 0 {
-			d = weir.Decision{RetryAfter: micros(retry)}
+			d = quota.Decision{RetryAfter: micros(retry)}
 		} else {
 			debt += cost * unit
 		}
 	case cost < 0:
-		debt = max(0, debt-min(-max(cost, -weir.MaxTicks), mostDebt/unit)*unit)
+		debt = max(0, debt-min(-max(cost, -quota.MaxTicks), mostDebt/unit)*unit)
 	}
 	if d.Allowed && cost != 0 {
-		s = weir.State{At: last, A: debt, B: unit}
+		s = quota.State{At: last, A: debt, B: unit}
 	}
 	left := max(0, full-debt) / unit
 	if last == at {
@@ -143,9 +143,9 @@ func (b bucket) Reserve(s weir.State, l *weir.Limit, now, at, cost int64) (weir.
 	return s, d
 }
 
-// Cancel implements weir.Canceler. Units that have drained since they were spent are not given
+// Cancel implements quota.Canceler. Units that have drained since they were spent are not given
 // back again, unless no other charge came after them.
-func (b bucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State {
+func (b bucket) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 {
 		return s
 	}
@@ -154,7 +154,7 @@ func (b bucket) Cancel(s weir.State, l *weir.Limit, now, at, n int64) weir.State
 	if debt+drained >= back+unit { // an earlier or a later charge is in the debt as well
 		back = max(0, back-drained)
 	}
-	return weir.State{At: last, A: max(0, debt-back), B: unit}
+	return quota.State{At: last, A: max(0, debt-back), B: unit}
 }
 
 // Additive tells redisstore that only the sum of the costs at one instant matters.
@@ -178,7 +178,7 @@ func (bucket) Lua() string { return bucketLua }
 
 // shorten changes a decision that the bucket has made: ResetAfter says how long the state is kept,
 // and shorten makes it the time until the key is full again at the rate of now.
-func (b bucket) shorten(d *weir.Decision) {
+func (b bucket) shorten(d *quota.Decision) {
 	reset := float64(d.ResetAfter.Microseconds()) * float64(b.rate(len(*b.past)-1)) / float64(b.rate(0))
 	d.ResetAfter = max(d.NextAfter, micros(int64(math.Ceil(reset))))
 }

@@ -4,23 +4,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/storetest"
 )
 
 // TestBucketLua: the Go and the Lua arithmetic of a bucket make the same decisions, for a past
 // of one step and of many.
 func TestBucketLua(t *testing.T) {
-	var limits []weir.Limit
+	var limits []quota.Limit
 	for i, p := range []past{
 		{{333, 0}},
 		{{9000, 3000}, {333, 0}},
 		{{7000, 100}, {5000, 2000}, {2000, 50_000}, {1000, 10_000_000}, {100, 0}},
 	} {
-		for j, l := range []weir.Limit{algorithms.GCRA(100, time.Second).WithBurst(30), algorithms.TokenBucket(5, 20_000, time.Hour), algorithms.GCRA(3_000_000, time.Second)} {
+		for j, l := range []quota.Limit{algorithms.GCRA(100, time.Second).WithBurst(30), algorithms.TokenBucket(5, 20_000, time.Hour), algorithms.GCRA(3_000_000, time.Second)} {
 			b := bucket{&p, l.Quota, l.Algorithm.Name()}
 			l.Quota, l.Burst, l.Algorithm = b.rate(0), max(l.Burst, 1), b
 			limits = append(limits, l.Named(string(rune('a'+3*i+j))))

@@ -1,4 +1,4 @@
-// Package regions has a weir.Store that divides one budget among regions. Each region
+// Package regions has a quota.Store that divides one budget among regions. Each region
 // decides in a store of its own, without a round trip to another region. The rate that one
 // region does not use moves to the others within some seconds:
 //
@@ -6,7 +6,7 @@
 //	go eu.Run(ctx)
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
-// docs/regions.md compares the package with one distant store and with weir.Share.
+// docs/regions.md compares the package with one distant store and with quota.Share.
 package regions
 
 import (
@@ -20,8 +20,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Options of New. Budget, Region and Regions are required.
@@ -61,7 +61,7 @@ const whole = 10_000
 // of a span it can claim at most an even share, and later also what other regions have
 // left. Parts that no region needs are divided evenly. If a region stops using its rate,
 // the other regions have that rate after one or two spans. Limits of other algorithms are
-// divided evenly and do not move, as with weir.Share. That includes LeakyBucket, which is a queue.
+// divided evenly and do not move, as with quota.Share. That includes LeakyBucket, which is a queue.
 //
 // All regions together admit no more than the limit would in one store: in any time d,
 // burst + quota·d/Period units. Nothing is admitted twice when a part moves: a region lowers
@@ -82,7 +82,7 @@ const whole = 10_000
 // part for a span.
 //
 // New panics on a mistake in its arguments.
-func New(local, central weir.Store, o Options) *Store {
+func New(local, central quota.Store, o Options) *Store {
 	o.Every = cmp.Or(o.Every, 2*time.Second)
 	switch {
 	case local == nil || central == nil:
@@ -111,7 +111,7 @@ func New(local, central weir.Store, o Options) *Store {
 
 // A Store decides under the part of each limit that its region has. See New.
 type Store struct {
-	local, central weir.Store
+	local, central quota.Store
 	o              Options
 	log            *slog.Logger
 	start          time.Time
@@ -135,14 +135,14 @@ type Store struct {
 // may be in several spans, that is the smallest part that the region has in one of them.
 func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
 
-// Take implements weir.Store.
-func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
+// Take implements quota.Store.
+func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := t.Validate(); err != nil { // divided, an invalid limit may become valid
 		return err
 	}
-	mine, _ := s.pool.Get().(*weir.Transaction)
+	mine, _ := s.pool.Get().(*quota.Transaction)
 	if mine == nil {
-		mine = new(weir.Transaction)
+		mine = new(quota.Transaction)
 	}
 	all, divided := t.Charges, append(mine.Charges[:0], t.Charges...)
 	*mine = *t
@@ -164,7 +164,7 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 	*t = *mine
 	t.Charges = all
 	clear(divided) // release the keys
-	*mine = weir.Transaction{Charges: divided[:0]}
+	*mine = quota.Transaction{Charges: divided[:0]}
 	s.pool.Put(mine)
 	return err
 }
@@ -172,12 +172,12 @@ func (s *Store) Take(ctx context.Context, t *weir.Transaction) error {
 // divide changes l to the limit of this region, and reports whether its rate moves. GCRA and
 // TokenBucket get an even share of the burst, and a bucket that knows the part of the rate.
 // Other limits get an even share of the quota and of the burst.
-func (s *Store) divide(l *weir.Limit, past *past) (moves bool) {
+func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	n := int64(s.o.Regions)
 	_, moves = l.Algorithm.(interface {
-		Meter(l *weir.Limit) (unit, rate, full int64)
+		Meter(l *quota.Limit) (unit, rate, full int64)
 	})
-	_, queue := l.Algorithm.(weir.Queuer)
+	_, queue := l.Algorithm.(quota.Queuer)
 	switch {
 	case n == 1:
 		return moves && !queue
@@ -203,9 +203,9 @@ func (s *Store) divide(l *weir.Limit, past *past) (moves bool) {
 	return false
 }
 
-// countable reports whether so many units in a period are below weir.MaxTicks.
+// countable reports whether so many units in a period are below quota.MaxTicks.
 func countable(n int64, period time.Duration) bool {
-	return float64(n)*float64(period.Microseconds()) < weir.MaxTicks
+	return float64(n)*float64(period.Microseconds()) < quota.MaxTicks
 }
 
 // Run claims parts until ctx ends, and returns the error of ctx. It starts no goroutine:
@@ -232,7 +232,7 @@ func (s *Store) Run(ctx context.Context) error {
 const regionPrefix = "region "
 
 // parts returns the limit under which central counts the claims of all regions, or of one.
-func (s *Store) parts(name string, most int64) weir.Limit {
+func (s *Store) parts(name string, most int64) quota.Limit {
 	return algorithms.AnchoredWindow(most, 4*s.o.Every).Named(name)
 }
 
@@ -285,7 +285,7 @@ func (s *Store) measure() {
 // free than it should claim, take claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
-	t := weir.Transaction{Charges: []weir.Charge{
+	t := quota.Transaction{Charges: []quota.Charge{
 		{Rule: "regions", Key: key, Limit: s.parts("all", s.free), Cost: parts},
 		{Rule: "regions", Key: key, Limit: s.parts(regionPrefix+s.o.Region, most), Cost: parts},
 	}}

@@ -13,13 +13,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/regions"
 )
 
@@ -50,18 +50,18 @@ var demands = []demand{
 // store.
 type way struct {
 	name string
-	open func(ctx context.Context, region int, central weir.Store) weir.Store
+	open func(ctx context.Context, region int, central quota.Store) quota.Store
 }
 
 var ways = []way{
-	{"one store far away", func(_ context.Context, _ int, central weir.Store) weir.Store { return central }},
-	{"the same behind leases of 1 s", func(ctx context.Context, _ int, central weir.Store) weir.Store {
+	{"one store far away", func(_ context.Context, _ int, central quota.Store) quota.Store { return central }},
+	{"the same behind leases of 1 s", func(ctx context.Context, _ int, central quota.Store) quota.Store {
 		leases := lease.New(central, lease.Options{TTL: time.Second})
 		context.AfterFunc(ctx, func() { leases.Close(context.Background()) })
 		return leases
 	}},
-	{"Share, a third each", func(context.Context, int, weir.Store) weir.Store { return weir.Share(weirtest.Memory(), 3) }},
-	{"regions", func(ctx context.Context, region int, central weir.Store) weir.Store {
+	{"Share, a third each", func(context.Context, int, quota.Store) quota.Store { return quota.Share(weirtest.Memory(), 3) }},
+	{"regions", func(ctx context.Context, region int, central quota.Store) quota.Store {
 		s := regions.New(weirtest.Memory(), central, regions.Options{Budget: "b", Region: fmt.Sprint(region), Regions: 3})
 		go s.Run(ctx)
 		return s
@@ -76,7 +76,7 @@ type outcome struct {
 }
 
 // simulate runs the requests of all regions for the time d0.
-func simulate(t *testing.T, l weir.Limit, d demand, w way, d0 time.Duration) *outcome {
+func simulate(t *testing.T, l quota.Limit, d demand, w way, d0 time.Duration) *outcome {
 	ctx, cancel := context.WithCancel(t.Context())
 	central, start, o := weirtest.Memory(), time.Now(), &outcome{}
 	var mu sync.Mutex
@@ -93,7 +93,7 @@ func simulate(t *testing.T, l weir.Limit, d demand, w way, d0 time.Duration) *ou
 					return
 				}
 				wg.Go(func() {
-					tx := &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Limit: l, Cost: 1}}}
+					tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Limit: l, Cost: 1}}}
 					sent := time.Now()
 					if err := store.Take(ctx, tx); err != nil {
 						t.Error(err)
@@ -119,7 +119,7 @@ func simulate(t *testing.T, l weir.Limit, d demand, w way, d0 time.Duration) *ou
 
 // worst returns the most units that were admitted in any time d, minus quota·d/period. The
 // result is at most the burst if the limit holds. Units at both ends of the time count.
-func (o *outcome) worst(l weir.Limit) float64 {
+func (o *outcome) worst(l quota.Limit) float64 {
 	perMicro := float64(l.Quota) / float64(l.Period.Microseconds())
 	worst, least := 0.0, 0.0
 	for i, at := range o.admitted {
@@ -181,7 +181,7 @@ func TestRegionsRedis(t *testing.T) {
 	}
 	l := algorithms.GCRA(1000, time.Second)
 	for begun := time.Now(); stores[0].Part() < 0.9; time.Sleep(time.Millisecond) {
-		weirtest.Take(t, stores[0], 0, weir.Charge{Rule: "r", Limit: l, Cost: 1})
+		weirtest.Take(t, stores[0], 0, quota.Charge{Rule: "r", Limit: l, Cost: 1})
 		if time.Since(begun) > time.Minute {
 			t.Fatalf("after a minute the region that asks has the part %v, and the other region %v", stores[0].Part(), stores[1].Part())
 		}
@@ -193,7 +193,7 @@ func TestRegionsRedis(t *testing.T) {
 
 // TestRegionsConform: a Store with one region passes the tests of package storetest.
 func TestRegionsConform(t *testing.T) {
-	weirtest.Conforms(t, func() weir.Store {
+	weirtest.Conforms(t, func() quota.Store {
 		return regions.New(weirtest.Memory(), weirtest.Memory(), regions.Options{Budget: "b", Region: "eu", Regions: 1})
 	})
 }
@@ -205,7 +205,7 @@ func ExampleNew() {
 	ended := make(chan error)
 	go func() { ended <- eu.Run(ctx) }()
 
-	d, err := weir.Allow(ctx, eu, weir.Charge{Rule: "model", Limit: algorithms.GCRA(3000, time.Minute), Cost: 1})
+	d, err := quota.Allow(ctx, eu, quota.Charge{Rule: "model", Limit: algorithms.GCRA(3000, time.Minute), Cost: 1})
 	fmt.Println(d.Remaining, err) // of a burst of 1,000
 	fmt.Println(eu.Part() > 0)
 	stop()
@@ -224,7 +224,7 @@ func TestParts(t *testing.T) {
 		central := weirtest.Memory()
 		var log strings.Builder
 		logger := slog.New(slog.NewTextHandler(&log, nil)) // shared by both regions, because its lock guards log
-		reach := weirtest.StoreFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		reach := weirtest.StoreFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			if down.Load() {
 				return weirtest.ErrDown
 			}

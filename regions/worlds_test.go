@@ -12,17 +12,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/regions"
 )
 
 // A wire is a slow connection to the central store that loses some calls and some answers.
 // The clock of the central store is ahead, and runs faster or slower than the others.
 type wire struct {
-	central weir.Store
+	central quota.Store
 	slow    time.Duration
 	lossy   int // the percentage of calls of which the call or the answer is lost
 	start   time.Time
@@ -33,7 +33,7 @@ type wire struct {
 	r  *rand.Rand // guarded by mu
 }
 
-func (w *wire) Take(ctx context.Context, tx *weir.Transaction) error {
+func (w *wire) Take(ctx context.Context, tx *quota.Transaction) error {
 	w.mu.Lock()
 	there, back, fate := w.r.Int64N(int64(w.slow)), w.r.Int64N(int64(w.slow)), w.r.IntN(100)
 	w.mu.Unlock()
@@ -70,7 +70,7 @@ func (g *ledger) add(key string, at, cost int64) {
 
 // worst returns the most units that a key got in any window of time, both ends included, beyond
 // what the rate gives in that window. A limit holds if that is at most its burst.
-func (g *ledger) worst(l weir.Limit) (worst float64) {
+func (g *ledger) worst(l quota.Limit) (worst float64) {
 	perMicro := float64(l.Quota) / float64(l.Period.Microseconds())
 	for _, all := range g.of {
 		slices.SortFunc(all, func(a, b admission) int { return int(a.at - b.at) })
@@ -98,7 +98,7 @@ func (g *ledger) units() (n int64) {
 // A world is several regions that share one limit.
 type world struct {
 	seed    uint64
-	limit   weir.Limit
+	limit   quota.Limit
 	regions int
 	every   time.Duration
 	keys    int
@@ -118,13 +118,13 @@ func makeWorld(seed uint64, r *rand.Rand) world {
 	w.every = time.Duration(between(100, 2000)) * time.Millisecond
 	w.phase = time.Duration(between(1, 8) * float64(w.every))
 	period := []time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour}[r.IntN(4)]
-	countable := weir.MaxTicks / period.Microseconds()
-	quota := min(countable, max(10*int64(w.regions), int64(between(0.5, 2000)*period.Seconds())))
-	burst := min(countable, max(int64(w.regions), int64(between(0.05, 60)*float64(quota)/period.Seconds())))
-	w.limit = []weir.Limit{
-		algorithms.GCRA(quota, period).WithBurst(burst),
-		algorithms.TokenBucket(burst, quota, period),
-		algorithms.LeakyBucket(burst, quota, period),
+	countable := quota.MaxTicks / period.Microseconds()
+	units := min(countable, max(10*int64(w.regions), int64(between(0.5, 2000)*period.Seconds())))
+	burst := min(countable, max(int64(w.regions), int64(between(0.05, 60)*float64(units)/period.Seconds())))
+	w.limit = []quota.Limit{
+		algorithms.GCRA(units, period).WithBurst(burst),
+		algorithms.TokenBucket(burst, units, period),
+		algorithms.LeakyBucket(burst, units, period),
 	}[r.IntN(3)]
 	if r.IntN(2) == 0 {
 		w.most = 1 + r.Int64N(max(1, burst/int64(w.regions)))
@@ -138,7 +138,7 @@ func makeWorld(seed uint64, r *rand.Rand) world {
 // ask spends units in phases, which begin at the same time in all regions. In each phase a
 // process has its own key, costs and pauses. In some phases it is idle, and at times it asks for
 // a key that was idle for a while.
-func (w world) ask(t *testing.T, r *rand.Rand, store weir.Store, g *ledger) {
+func (w world) ask(t *testing.T, r *rand.Rand, store quota.Store, g *ledger) {
 	rate := float64(w.limit.Quota) / w.limit.Period.Seconds()
 	begun := time.Now()
 	for phase := range 10 {
@@ -151,7 +151,7 @@ func (w world) ask(t *testing.T, r *rand.Rand, store weir.Store, g *ledger) {
 			if r.IntN(4) == 0 {
 				k, cost = fmt.Sprint("k", r.IntN(w.keys)), 1+r.Int64N(w.most)
 			}
-			if tx := weirtest.Take(t, store, 0, weir.Charge{Rule: "r", Key: k, Limit: w.limit, Cost: cost}); tx.Allowed() {
+			if tx := weirtest.Take(t, store, 0, quota.Charge{Rule: "r", Key: k, Limit: w.limit, Cost: cost}); tx.Allowed() {
 				g.add(k, tx.Decisions[0].At, cost)
 			}
 			time.Sleep(min(pause, time.Until(end)) + 1)
@@ -238,7 +238,7 @@ func TestRegionsIdleKey(t *testing.T) {
 						if key == "" {
 							continue
 						}
-						if tx := weirtest.Take(t, stores[region], 0, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: 1}); tx.Allowed() {
+						if tx := weirtest.Take(t, stores[region], 0, quota.Charge{Rule: "r", Key: key, Limit: l, Cost: 1}); tx.Allowed() {
 							g.add(key, tx.Decisions[0].At, 1)
 						}
 					}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/counters"
+	"github.com/seed83679106/weir/quota"
 )
 
 // probed has a limit of each algorithm that Redis must be able to decide. A probe chooses the
@@ -31,7 +31,7 @@ const (
 
 // A checker finds out whether Redis can decide. It has one goroutine, which ends once Redis can.
 type checker struct {
-	probe  func(ctx context.Context, limits ...weir.Limit) error
+	probe  func(ctx context.Context, limits ...quota.Limit) error
 	logger *slog.Logger
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -48,7 +48,7 @@ type checker struct {
 func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probed...) }
 
 // Err returns what the last check of Redis has found. It makes no call, so a health check may use
-// it often. Err returns nil if Redis could decide, an error that wraps weir.ErrUnusable if it never
+// it often. Err returns nil if Redis could decide, an error that wraps quota.ErrUnusable if it never
 // can as it is set up, and another error if there was no check yet, or an outage.
 //
 // Redis is checked from New on, until it can decide, and again when a request gets an
@@ -94,7 +94,7 @@ func (c *checker) run() {
 			return
 		}
 		c.err.Store(&err)
-		unusable := errors.Is(err, weir.ErrUnusable)
+		unusable := errors.Is(err, quota.ErrUnusable)
 		switch {
 		case err == nil && last != nil:
 			c.logger.Info("weir: Redis can decide now")
@@ -118,14 +118,14 @@ func (c *checker) run() {
 
 // primary is the store in front of which the fallback stands.
 type primary struct {
-	weir.Store
+	quota.Store
 	checker *checker
 }
 
-// Take implements weir.Store. If Redis can no longer decide, it starts to check what is missing.
-func (p primary) Take(ctx context.Context, t *weir.Transaction) error {
+// Take implements quota.Store. If Redis can no longer decide, it starts to check what is missing.
+func (p primary) Take(ctx context.Context, t *quota.Transaction) error {
 	err := p.Store.Take(ctx, t)
-	if err != nil && errors.Is(err, weir.ErrUnusable) {
+	if err != nil && errors.Is(err, quota.ErrUnusable) {
 		p.checker.check()
 	}
 	return err

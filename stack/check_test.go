@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/stack"
 )
@@ -42,12 +42,12 @@ func TestCheck(t *testing.T) {
 	store, log := openClient(t, rdb, stack.Options{Replicas: 1})
 	const missing = `user "weir" lacks +psetex +hgetall`
 	until(t, "Err names the rights", func() bool {
-		return errors.Is(store.Err(), weir.ErrUnusable) && strings.Contains(store.Err().Error(), missing)
+		return errors.Is(store.Err(), quota.ErrUnusable) && strings.Contains(store.Err().Error(), missing)
 	})
 	if n, err := granted(t, store, "a"); n != 100 || err != nil {
 		t.Errorf("without rights: got %d units and error %v, want 100 from memory", n, err)
 	}
-	if _, err := granted(t, store.WithoutFallback(), "b"); !errors.Is(err, weir.ErrUnusable) {
+	if _, err := granted(t, store.WithoutFallback(), "b"); !errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("without rights and fallback: got error %v, want an ErrUnusable", err)
 	}
 	server.Do("ACL", "SETUSER", "weir", "+@all")
@@ -59,7 +59,7 @@ func TestCheck(t *testing.T) {
 	store.Age(10 * time.Second) // TestChecksPause tests that no check begins earlier
 	until(t, "Err names the right again", func() bool {
 		granted(t, store, "c")
-		return errors.Is(store.Err(), weir.ErrUnusable)
+		return errors.Is(store.Err(), quota.ErrUnusable)
 	})
 	if n := strings.Count(log.String(), `level=ERROR msg="weir: Redis cannot decide`); n != 2 {
 		t.Errorf("got %d lines that Redis cannot decide, want 2:\n%s", n, log)
@@ -72,7 +72,7 @@ func TestCheckOutage(t *testing.T) {
 	server.Kill()
 	store, log := open(t, server.Addr(), stack.Options{Replicas: 1})
 	until(t, "the log has the outage", func() bool { return strings.Contains(log.String(), "Redis does not answer yet") })
-	if err := store.Err(); err == nil || errors.Is(err, weir.ErrUnusable) {
+	if err := store.Err(); err == nil || errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("got error %v, want one that is no ErrUnusable", err)
 	}
 	server.Restart(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/stack"
 )
@@ -33,7 +34,7 @@ func ExampleNew() {
 	limit := weir.Middleware(store, "api", weir.ByHeader("X-Api-Key"), algorithms.GCRA(100, time.Minute))
 	http.Handle("/", limit(http.NotFoundHandler()))
 
-	got, _, err := weir.AllowAtMost(context.Background(), store, weir.Charge{Rule: "api", Key: "alice", Limit: algorithms.GCRA(100, time.Minute), Cost: 100})
+	got, _, err := quota.AllowAtMost(context.Background(), store, quota.Charge{Rule: "api", Key: "alice", Limit: algorithms.GCRA(100, time.Minute), Cost: 100})
 	fmt.Println(got, err)
 	// Output:
 	// 25 <nil>

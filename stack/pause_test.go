@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestChecksPause: requests that get an ErrUnusable, of an algorithm that only their rule has,
@@ -16,8 +16,8 @@ import (
 func TestChecksPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := 0
-		unusable := weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { return weir.ErrUnusable })
-		p := primary{unusable, &checker{logger: slog.New(slog.DiscardHandler), probe: func(context.Context, ...weir.Limit) error {
+		unusable := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return quota.ErrUnusable })
+		p := primary{unusable, &checker{logger: slog.New(slog.DiscardHandler), probe: func(context.Context, ...quota.Limit) error {
 			checks++
 			return nil
 		}}}
@@ -25,7 +25,7 @@ func TestChecksPause(t *testing.T) {
 		defer p.checker.cancel()
 		const seconds = 60
 		for range 100 * seconds {
-			p.Take(t.Context(), &weir.Transaction{})
+			p.Take(t.Context(), &quota.Transaction{})
 			time.Sleep(10 * time.Millisecond)
 		}
 		if most := int(seconds * time.Second / longestPause); checks < 2 || checks > most {

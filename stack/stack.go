@@ -16,8 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -38,12 +38,12 @@ type Options struct {
 	Memory memstore.Options
 
 	// MaxRefusals is how many refusals are remembered, so that Redis is not asked about
-	// keys that it refuses; 0 means 65,536, which take 4 MB. See weir.Hybrid.
+	// keys that it refuses; 0 means 65,536, which take 4 MB. See quota.Hybrid.
 	MaxRefusals int
 
 	// Breaker has the options of the breaker. If its Logger is nil, the Logger below is
 	// used.
-	Breaker weir.BreakerOptions
+	Breaker quota.BreakerOptions
 
 	// Logger gets a line when Redis fails, with the cause, and when it works again. At start
 	// it gets a line for each setting of the client that works against the store, and one
@@ -52,14 +52,14 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// A Store is a weir.Store. It is safe for concurrent use.
+// A Store is a quota.Store. It is safe for concurrent use.
 type Store struct {
 	redis     *redisstore.Store
-	breaker   *weir.BreakerStore
-	hybrid    *weir.HybridStore
+	breaker   *quota.BreakerStore
+	hybrid    *quota.HybridStore
 	primary   primary
-	fallback  *weir.FallbackStore // around Share
-	undivided *weir.FallbackStore
+	fallback  *quota.FallbackStore // around Share
+	undivided *quota.FallbackStore
 	checker   checker
 }
 
@@ -100,29 +100,29 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	s := &Store{redis: shared, checker: checker{probe: shared.Probe, logger: o.Logger}}
 	s.checker.ctx, s.checker.cancel = context.WithCancel(context.Background())
 	s.checker.err.Store(&errUnchecked)
-	s.breaker = weir.Breaker(weir.Coalesce(shared), o.Breaker)
-	s.hybrid = weir.Hybrid(s.breaker, o.MaxRefusals)
+	s.breaker = quota.Breaker(quota.Coalesce(shared), o.Breaker)
+	s.hybrid = quota.Hybrid(s.breaker, o.MaxRefusals)
 	memory := memstore.New(o.Memory)
 	s.primary = primary{s.hybrid, &s.checker}
-	s.fallback = weir.Fallback(s.primary, weir.Share(memory, o.Replicas))
-	s.undivided = weir.Fallback(s.primary, memory)
+	s.fallback = quota.Fallback(s.primary, quota.Share(memory, o.Replicas))
+	s.undivided = quota.Fallback(s.primary, memory)
 	s.fallback.Logger, s.undivided.Logger = o.Logger, o.Logger
 	s.checker.check()
 	return s, nil
 }
 
-// Take implements weir.Store.
-func (s *Store) Take(ctx context.Context, t *weir.Transaction) error { return s.fallback.Take(ctx, t) }
+// Take implements quota.Store.
+func (s *Store) Take(ctx context.Context, t *quota.Transaction) error { return s.fallback.Take(ctx, t) }
 
 // WithoutFallback returns the store without its memory: its Take returns the error of
 // Redis. Options.OnError of a Limiter then says what becomes of a request that could not be
 // decided.
-func (s *Store) WithoutFallback() weir.Store { return s.primary }
+func (s *Store) WithoutFallback() quota.Store { return s.primary }
 
 // Undivided returns a store like s that does not divide limits by Replicas while Redis is
 // down: each process then admits the whole limit. It suits callers that use only the counts,
 // and decide themselves.
-func (s *Store) Undivided() weir.Store { return s.undivided }
+func (s *Store) Undivided() quota.Store { return s.undivided }
 
 // Redis returns the store in Redis, without decorators. It also keeps overrides: see
 // overrides.Keeper.
@@ -130,6 +130,6 @@ func (s *Store) Redis() *redisstore.Store { return s.redis }
 
 // Stores returns the stores of which s is made and that have metrics or keep overrides. The
 // metrics of packages weirprom and weirotel have those of s if New of that package gets s.
-func (s *Store) Stores() []weir.Store {
-	return []weir.Store{s.redis, s.breaker, s.hybrid, s.fallback, s.undivided}
+func (s *Store) Stores() []quota.Store {
+	return []quota.Store{s.redis, s.breaker, s.hybrid, s.fallback, s.undivided}
 }

@@ -11,11 +11,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/stack"
 )
@@ -41,9 +41,9 @@ func openClient(t *testing.T, rdb redis.UniversalClient, o stack.Options) (*stac
 }
 
 // granted returns how many of 100 units a store grants to a key, and its error.
-func granted(t *testing.T, store weir.Store, key string) (int64, error) {
+func granted(t *testing.T, store quota.Store, key string) (int64, error) {
 	t.Helper()
-	n, _, err := weir.AllowAtMost(t.Context(), store, weir.Charge{Rule: "r", Key: key, Limit: algorithms.GCRA(100, 1000*time.Hour), Cost: 100})
+	n, _, err := quota.AllowAtMost(t.Context(), store, quota.Charge{Rule: "r", Key: key, Limit: algorithms.GCRA(100, 1000*time.Hour), Cost: 100})
 	return n, err
 }
 
@@ -67,7 +67,7 @@ func TestStack(t *testing.T) {
 	server.Kill()
 	for _, test := range []struct {
 		name  string
-		store weir.Store
+		store quota.Store
 		want  int64
 		down  bool
 	}{
@@ -96,10 +96,10 @@ func TestHybridInFront(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var hits uint64
+	var hits int64
 	for _, part := range store.Stores() {
-		if h, ok := part.(*weir.HybridStore); ok {
-			hits, _ = h.Stats()
+		if h, ok := part.(*quota.HybridStore); ok {
+			hits = h.Stats().Hits
 		}
 	}
 	if hits != 48 { // the first is admitted, and the second refused by Redis
@@ -116,8 +116,8 @@ func TestNew(t *testing.T) {
 		"Replicas is -1: want the number": {Replicas: -1},
 		"MaxRefusals is -1":               {Replicas: 1, MaxRefusals: -1},
 		"Memory.MaxKeys is -1":            {Replicas: 1, Memory: memstore.Options{MaxKeys: -1}},
-		"Breaker.Failures is -1":          {Replicas: 1, Breaker: weir.BreakerOptions{Failures: -1}},
-		"Breaker.Cooldown is -1ns":        {Replicas: 1, Breaker: weir.BreakerOptions{Cooldown: -1}},
+		"Breaker.Failures is -1":          {Replicas: 1, Breaker: quota.BreakerOptions{Failures: -1}},
+		"Breaker.Cooldown is -1ns":        {Replicas: 1, Breaker: quota.BreakerOptions{Cooldown: -1}},
 		`prefix "{" contains a brace`:     {Replicas: 1, Redis: redisstore.Options{Prefix: "{"}},
 	} {
 		if _, err := stack.New(rdb, o); !weirtest.FailsWith(err, want) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // The limits of most tests. Their period of an hour is longer than a test takes.
@@ -18,7 +18,7 @@ var (
 
 // clock: Transaction.At is the time of the store's clock, in whole microseconds. It never
 // decreases, and advances as fast as the local clock, to within a tenth.
-func clock(t testing.TB, store weir.Store) {
+func clock(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	const naps, nap = 10, 1237 * time.Microsecond
 	begin := time.Now()
@@ -46,13 +46,13 @@ func clock(t testing.TB, store weir.Store) {
 }
 
 // allOrNothing: a refused transaction spends nothing under any limit of any key.
-func allOrNothing(t testing.TB, store weir.Store) {
+func allOrNothing(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	p.one("full", one, 1)
 	five := algorithms.SlidingLog(5, time.Hour)
-	fit := []weir.Charge{p.charge("a", three, 1), p.charge("b", three, 2), p.charge("a", five, 4)}
-	looks := []weir.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
-	for _, last := range []weir.Charge{p.charge("full", one, 1), p.charge("new", one, 2)} {
+	fit := []quota.Charge{p.charge("a", three, 1), p.charge("b", three, 2), p.charge("a", five, 4)}
+	looks := []quota.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
+	for _, last := range []quota.Charge{p.charge("full", one, 1), p.charge("new", one, 2)} {
 		charges := append(slices.Clone(fit), last)
 		for range charges { // in each round, the charge that does not fit has another position
 			charges = append(charges[1:], charges[0])
@@ -67,7 +67,7 @@ func allOrNothing(t testing.TB, store weir.Store) {
 // refused: a refused transaction has a decision for every charge. The decisions of charges
 // that would fit alone are Allowed. Each Remaining is what was left before the
 // transaction.
-func refused(t testing.TB, store weir.Store) {
+func refused(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	p.one("full", one, 1)
 	p.one("some", three, 1)
@@ -82,7 +82,7 @@ func refused(t testing.TB, store weir.Store) {
 }
 
 // look: a charge of cost 0 spends nothing, and is allowed even if nothing remains.
-func look(t testing.TB, store weir.Store) {
+func look(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(2, time.Hour) {
 		p.one("", l, 0)
@@ -100,13 +100,13 @@ func look(t testing.TB, store weir.Store) {
 }
 
 // peek: Peek says of each charge whether and when it would fit, and spends nothing.
-func peek(t testing.TB, store weir.Store) {
+func peek(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(5, time.Hour) {
 		for i := range int64(4) {
 			for _, cost := range []int64{0, 1, 3, 6} {
-				asked := []weir.Charge{p.charge("", l, cost), p.charge("", one, cost)}
-				tx, err := weir.Peek(p.Context(), store, asked...)
+				asked := []quota.Charge{p.charge("", l, cost), p.charge("", one, cost)}
+				tx, err := quota.Peek(p.Context(), store, asked...)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -129,11 +129,11 @@ func peek(t testing.TB, store weir.Store) {
 
 // atMost: a transaction with AtMost n spends its charges as often as all of them fit, but at
 // most n times.
-func atMost(t testing.TB, store weir.Store) {
+func atMost(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	take := func(most, granted int64, remaining []int64, charges ...weir.Charge) {
+	take := func(most, granted int64, remaining []int64, charges ...quota.Charge) {
 		t.Helper()
-		tx := &weir.Transaction{Charges: charges, AtMost: most}
+		tx := &quota.Transaction{Charges: charges, AtMost: most}
 		p.take(tx)
 		p.wants(tx, granted > 0, remaining...)
 		if tx.Granted != granted {
@@ -153,11 +153,11 @@ func atMost(t testing.TB, store weir.Store) {
 	take(5, 2, []int64{1, 0}, p.charge("several", three, 1), p.charge("several", two, 1))
 	take(5, 0, []int64{1, 0}, p.charge("several", three, 1), p.charge("several", two, 1))
 	take(5, 1, []int64{0, 0}, p.charge("several", three, 1), p.charge("several", two, 0))
-	for _, bad := range []weir.Transaction{
-		{Charges: []weir.Charge{p.charge("bad", three, 0)}, AtMost: 1},
-		{Charges: []weir.Charge{p.charge("bad", three, -1)}, AtMost: 1},
-		{Charges: []weir.Charge{p.charge("bad", three, 1)}, AtMost: 1, Within: time.Hour},
-		{Charges: []weir.Charge{p.charge("bad", three, 1)}, AtMost: 1, Forget: true},
+	for _, bad := range []quota.Transaction{
+		{Charges: []quota.Charge{p.charge("bad", three, 0)}, AtMost: 1},
+		{Charges: []quota.Charge{p.charge("bad", three, -1)}, AtMost: 1},
+		{Charges: []quota.Charge{p.charge("bad", three, 1)}, AtMost: 1, Within: time.Hour},
+		{Charges: []quota.Charge{p.charge("bad", three, 1)}, AtMost: 1, Forget: true},
 	} {
 		p.fails(p.Context(), &bad)
 	}
@@ -165,11 +165,11 @@ func atMost(t testing.TB, store weir.Store) {
 
 // force: Force spends charges that do not fit, under every limit. The key is then refused
 // until the units beyond the quota have come back.
-func force(t testing.TB, store weir.Store) {
+func force(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	forced := func(charges ...weir.Charge) *weir.Transaction {
+	forced := func(charges ...quota.Charge) *quota.Transaction {
 		t.Helper()
-		tx := &weir.Transaction{Charges: charges, Force: true}
+		tx := &quota.Transaction{Charges: charges, Force: true}
 		p.take(tx)
 		p.wants(tx, true)
 		return tx
@@ -192,30 +192,30 @@ func force(t testing.TB, store weir.Store) {
 	p.wants(p.one("debt", three, 1), false, 0)
 	back := p.charge("debt", three, -2)
 	back.Spent = first
-	p.take(&weir.Transaction{Charges: []weir.Charge{back}})
+	p.take(&quota.Transaction{Charges: []quota.Charge{back}})
 	p.one("debt", three, -50)
 	p.wants(p.one("debt", three, 1), true)
 	forced(p.charge("debt", three, 50))
-	p.wants(p.one("debt", three, -weir.MaxTicks), true, 3)
+	p.wants(p.one("debt", three, -quota.MaxTicks), true, 3)
 	// A forced charge does not change turns that are reserved.
 	p.one("turn", three, 3)
 	p.all(time.Hour, p.charge("turn", three, 1))
 	forced(p.charge("turn", three, 2))
 	p.all(9*time.Hour, p.charge("turn", three, 1))
-	for _, bad := range []weir.Transaction{
-		{Charges: []weir.Charge{p.charge("bad", three, -1)}, Force: true},
-		{Charges: []weir.Charge{p.charge("bad", three, 1)}, Force: true, AtMost: 1},
-		{Charges: []weir.Charge{p.charge("bad", three, 1)}, Force: true, Within: time.Hour},
-		{Charges: []weir.Charge{p.charge("bad", three, 1)}, Force: true, Forget: true},
+	for _, bad := range []quota.Transaction{
+		{Charges: []quota.Charge{p.charge("bad", three, -1)}, Force: true},
+		{Charges: []quota.Charge{p.charge("bad", three, 1)}, Force: true, AtMost: 1},
+		{Charges: []quota.Charge{p.charge("bad", three, 1)}, Force: true, Within: time.Hour},
+		{Charges: []quota.Charge{p.charge("bad", three, 1)}, Force: true, Forget: true},
 	} {
 		p.fails(p.Context(), &bad)
 	}
 }
 
 // giveBack: a negative cost gives units back, at most up to the quota.
-func giveBack(t testing.TB, store weir.Store) {
+func giveBack(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	for _, l := range []weir.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {
+	for _, l := range []quota.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {
 		p.wants(p.one("", l, -1), true, 3) // a new key stays full
 		p.wants(p.one("", l, 3), true, 0)
 		p.wants(p.one("", l, -2), true, 2)
@@ -230,7 +230,7 @@ func giveBack(t testing.TB, store weir.Store) {
 }
 
 // spent: a charge with Spent gives back units that were spent at that instant, and no others.
-func spent(t testing.TB, store weir.Store) {
+func spent(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(6, time.Hour) {
 		var at [2][2]int64 // when the units of each round and key were spent
@@ -241,7 +241,7 @@ func spent(t testing.TB, store weir.Store) {
 			}
 		}
 		for i := range at {
-			back := weir.Transaction{Charges: []weir.Charge{p.charge("a", l, -1), p.charge("b", l, -1)}}
+			back := quota.Transaction{Charges: []quota.Charge{p.charge("a", l, -1), p.charge("b", l, -1)}}
 			for j := range back.Charges {
 				back.Charges[j].Spent = at[i][j]
 			}
@@ -254,14 +254,14 @@ func spent(t testing.TB, store weir.Store) {
 	first := p.all(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
 	time.Sleep(1500 * time.Microsecond)
 	second := p.all(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
-	back := weir.Transaction{Charges: []weir.Charge{p.charge("", one, -1), p.charge("", two, -1)}}
+	back := quota.Transaction{Charges: []quota.Charge{p.charge("", one, -1), p.charge("", two, -1)}}
 	back.Charges[0].Spent, back.Charges[1].Spent = first, second
 	p.take(&back)
 	p.all(0, p.charge("", one, 8), p.charge("", two, 9))
 }
 
 // forget: Forget drops the states of the charges, whatever they hold, and no other states.
-func forget(t testing.TB, store weir.Store) {
+func forget(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	all := limits(4, time.Hour)
 	for i, l := range all {
@@ -277,9 +277,9 @@ func forget(t testing.TB, store weir.Store) {
 		}
 		spend("a")
 		spend("b")
-		forgotten := &weir.Transaction{Charges: []weir.Charge{p.charge("a", l, 1), p.charge("a", all[(i+3)%len(all)], 0)}, Within: time.Hour, Forget: true}
+		forgotten := &quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1), p.charge("a", all[(i+3)%len(all)], 0)}, Within: time.Hour, Forget: true}
 		p.take(forgotten)
-		p.take(&weir.Transaction{Charges: []weir.Charge{p.charge("new", l, 0)}, Forget: true})
+		p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("new", l, 0)}, Forget: true})
 		for j, other := range all {
 			d := p.one("a", other, 0).Decisions[0]
 			if isNew := d.ResetAfter == 0; isNew != (j == i || j == (i+3)%len(all)) {
@@ -291,12 +291,12 @@ func forget(t testing.TB, store weir.Store) {
 		p.run += "."
 	}
 	// One transaction may forget all limits of a key, and several keys.
-	var charges []weir.Charge
+	var charges []quota.Charge
 	for i, l := range all {
 		charges = append(charges, p.charge([]string{"a", "b"}[i%2], l, 2))
 	}
 	p.all(0, charges...)
-	p.take(&weir.Transaction{Charges: charges, Forget: true})
+	p.take(&quota.Transaction{Charges: charges, Forget: true})
 	for _, d := range p.all(0, charges...).Decisions {
 		if !d.Allowed {
 			t.Errorf("all forgotten: got %+v", d)

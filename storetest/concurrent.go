@@ -8,27 +8,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 const goroutines = 16
 
 // oneKey: under concurrent calls a limit admits exactly its quota.
-func oneKey(t testing.TB, store weir.Store) {
-	const quota, calls = 100, 20
-	for _, l := range []weir.Limit{
-		algorithms.GCRA(quota, 240*time.Hour),
-		algorithms.TokenBucket(quota, 1, time.Hour),
-		algorithms.LeakyBucket(quota, 1, time.Hour),
-		algorithms.AnchoredWindow(quota, time.Hour),
-		algorithms.SlidingLog(quota, time.Hour),
-		algorithms.InFlight(quota, time.Hour),
+func oneKey(t testing.TB, store quota.Store) {
+	const units, calls = 100, 20
+	for _, l := range []quota.Limit{
+		algorithms.GCRA(units, 240*time.Hour),
+		algorithms.TokenBucket(units, 1, time.Hour),
+		algorithms.LeakyBucket(units, 1, time.Hour),
+		algorithms.AnchoredWindow(units, time.Hour),
+		algorithms.SlidingLog(units, time.Hour),
+		algorithms.InFlight(units, time.Hour),
 	} {
 		p := newReplay(t, store)
 		var admitted atomic.Int64
 		together(func() {
-			tx := weir.Transaction{Charges: []weir.Charge{p.charge("", l, 1)}}
+			tx := quota.Transaction{Charges: []quota.Charge{p.charge("", l, 1)}}
 			for range calls {
 				if err := store.Take(t.Context(), &tx); err != nil {
 					t.Errorf("Take: got error %q, want none", err)
@@ -37,21 +37,21 @@ func oneKey(t testing.TB, store weir.Store) {
 				}
 			}
 		})
-		if got := admitted.Load(); got != quota {
-			t.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*calls, quota)
+		if got := admitted.Load(); got != units {
+			t.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*calls, units)
 		}
 	}
 }
 
 // crossingKeys: goroutines that charge the same keys in different orders do not
 // deadlock, and no unit is lost or spent twice.
-func crossingKeys(t testing.TB, store weir.Store) {
-	const quota, calls, keys = 60, 20, 6
+func crossingKeys(t testing.TB, store quota.Store) {
+	const units, calls, keys = 60, 20, 6
 	p := newReplay(t, store)
-	l := algorithms.GCRA(quota, 240*time.Hour)
+	l := algorithms.GCRA(units, 240*time.Hour)
 	var all, spent [keys]atomic.Int64
 	takeSome := func() error {
-		tx, used := weir.Transaction{}, someKeys(keys)
+		tx, used := quota.Transaction{}, someKeys(keys)
 		for _, k := range used {
 			tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(k), l, 1))
 		}
@@ -75,16 +75,16 @@ func crossingKeys(t testing.TB, store weir.Store) {
 		}
 	})
 	for k := range keys {
-		tx := weir.Transaction{Charges: []weir.Charge{p.charge(fmt.Sprint(k), l, 0)}}
+		tx := quota.Transaction{Charges: []quota.Charge{p.charge(fmt.Sprint(k), l, 0)}}
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatalf("Take: got error %q, want none", err)
 		}
-		if got, want := quota-tx.Decisions[0].Remaining, spent[k].Load(); got != want {
+		if got, want := units-tx.Decisions[0].Remaining, spent[k].Load(); got != want {
 			t.Errorf("key %d: got %d spent of %d asked, want the %d admitted", k, got, all[k].Load(), want)
 		}
 	}
-	if got := spent[0].Load(); got != quota {
-		t.Errorf("got %d transactions admitted of %d, want %d", got, goroutines*calls, quota)
+	if got := spent[0].Load(); got != units {
+		t.Errorf("got %d transactions admitted of %d, want %d", got, goroutines*calls, units)
 	}
 }
 

@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
-// each: a weir.Batcher decides the transactions of a batch as if they came one
+// each: a quota.Batcher decides the transactions of a batch as if they came one
 // after the other. An invalid transaction gets an error, and the others are decided.
-func each(t testing.TB, store weir.Store) {
-	batcher, ok := store.(weir.Batcher)
+func each(t testing.TB, store quota.Store) {
+	batcher, ok := store.(quota.Batcher)
 	if !ok {
 		return
 	}
@@ -26,13 +26,13 @@ func each(t testing.TB, store weir.Store) {
 		if len(ts) > 0 && i%2 == 1 {
 			invalid = r.IntN(len(ts))
 			c := ts[invalid].Charges[0]
-			ts[invalid].Charges = []weir.Charge{c, c}
+			ts[invalid].Charges = []quota.Charge{c, c}
 		}
 		p.takeEach(batcher, ts, invalid)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	ts := []*weir.Transaction{{Charges: []weir.Charge{p.charge("gone", three, 1)}}}
+	ts := []*quota.Transaction{{Charges: []quota.Charge{p.charge("gone", three, 1)}}}
 	if errs := batcher.TakeEach(gone, ts); len(errs) != 1 || !errors.Is(errs[0], context.Canceled) {
 		t.Errorf("TakeEach, canceled: got errors %v, want one, %q", errs, context.Canceled)
 	}
@@ -41,17 +41,17 @@ func each(t testing.TB, store weir.Store) {
 
 // anyBatch returns random transactions of one or two charges. Successive transactions may
 // be equal.
-func anyBatch(p *replay, r *rand.Rand) (ts []*weir.Transaction) {
-	const quota = 9
-	all := limits(quota, time.Hour)
+func anyBatch(p *replay, r *rand.Rand) (ts []*quota.Transaction) {
+	const units = 9
+	all := limits(units, time.Hour)
 	for range r.IntN(12) {
-		charges := []weir.Charge{p.charge(fmt.Sprint(r.IntN(2)), all[r.IntN(len(all))], anyCost(r, quota))}
+		charges := []quota.Charge{p.charge(fmt.Sprint(r.IntN(2)), all[r.IntN(len(all))], anyCost(r, units))}
 		if other := p.charge("other", all[r.IntN(len(all))], 1); r.IntN(3) == 0 {
 			charges = append(charges, other)
 		}
 		within := []time.Duration{0, 0, 0, time.Hour}[r.IntN(4)]
-		for range 1 + r.IntN(2)*r.IntN(2*quota) {
-			ts = append(ts, &weir.Transaction{Charges: charges, Within: within, Decisions: make([]weir.Decision, r.IntN(3)), Wait: time.Hour})
+		for range 1 + r.IntN(2)*r.IntN(2*units) {
+			ts = append(ts, &quota.Transaction{Charges: charges, Within: within, Decisions: make([]quota.Decision, r.IntN(3)), Wait: time.Hour})
 		}
 	}
 	return ts
@@ -59,9 +59,9 @@ func anyBatch(p *replay, r *rand.Rand) (ts []*weir.Transaction) {
 
 // takeEach lets the store decide a batch. It fails the test unless the transaction at the
 // index invalid gets ErrDuplicate and the replay decides all others alike.
-func (r *replay) takeEach(batcher weir.Batcher, ts []*weir.Transaction, invalid int) {
+func (r *replay) takeEach(batcher quota.Batcher, ts []*quota.Transaction, invalid int) {
 	r.Helper()
-	wants := make([]weir.Transaction, len(ts))
+	wants := make([]quota.Transaction, len(ts))
 	for i, tx := range ts {
 		wants[i] = question(tx)
 	}
@@ -78,8 +78,8 @@ func (r *replay) takeEach(batcher weir.Batcher, ts []*weir.Transaction, invalid 
 			r.decided(tx, wants[i])
 		case i != invalid:
 			r.Fatalf("TakeEach, number %d: got error %q, want none, for %s", i, err, describe(tx))
-		case !errors.Is(err, weir.ErrDuplicate):
-			r.Errorf("TakeEach, number %d: got error %v, want %q", i, err, weir.ErrDuplicate)
+		case !errors.Is(err, quota.ErrDuplicate):
+			r.Errorf("TakeEach, number %d: got error %v, want %q", i, err, quota.ErrDuplicate)
 		}
 	}
 }

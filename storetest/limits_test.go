@@ -9,10 +9,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/storetest"
 )
@@ -22,14 +22,14 @@ type cooldown struct{}
 
 func (cooldown) Name() string { return "cooldown" } // part of stored keys, so it must never change
 
-func (cooldown) Validate(l *weir.Limit) error {
-	if l.Period > weir.MaxTicks*time.Microsecond {
+func (cooldown) Validate(l *quota.Limit) error {
+	if l.Period > quota.MaxTicks*time.Microsecond {
 		return errors.New("the period exceeds 2^50 µs") // At + period must stay below 2^53
 	}
 	return nil
 }
 
-func (cooldown) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, weir.Decision) {
+func (cooldown) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
 	period := l.Period.Microseconds()
 	if cost < 0 { // give back: the key is free from now on, or from At if that is later
 		s.At = max(now, s.At) - period
@@ -38,11 +38,11 @@ func (cooldown) Take(s weir.State, l *weir.Limit, now, cost int64) (weir.State, 
 	free := left == 0
 	switch {
 	case cost > 0 && free:
-		s, left = weir.State{At: now, A: 1}, period
+		s, left = quota.State{At: now, A: 1}, period
 	case cost < 0 && free:
-		s = weir.State{}
+		s = quota.State{}
 	}
-	d := weir.Decision{Allowed: cost <= 0 || free, NextAfter: time.Duration(left) * time.Microsecond}
+	d := quota.Decision{Allowed: cost <= 0 || free, NextAfter: time.Duration(left) * time.Microsecond}
 	d.ResetAfter = d.NextAfter
 	if !d.Allowed {
 		d.RetryAfter = d.NextAfter
@@ -62,15 +62,15 @@ local function take(at, a, b, till, now, cost, quota, period)
 end`
 }
 
-func cooldowns(a weir.Algorithm) []weir.Limit {
-	return []weir.Limit{
+func cooldowns(a quota.Algorithm) []quota.Limit {
+	return []quota.Limit{
 		{Name: "short", Algorithm: a, Quota: 1, Period: 999 * time.Microsecond},
 		{Name: "long", Algorithm: a, Quota: 1, Period: time.Hour},
 		algorithms.GCRA(7, time.Hour),
 	}
 }
 
-func onRedis(t *testing.T) weir.Store {
+func onRedis(t *testing.T) quota.Store {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, redistest.Server(t).Addr()))
 	t.Cleanup(func() { rdb.Close() })
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}) // long, because the machine may be busy
@@ -105,7 +105,7 @@ func TestLimitsFlaws(t *testing.T) {
 		{from: "now, 1, 0, now + period", to: "now, 0.5, 0, now + period"},
 		{from: "0, now - period, a, 0, now", to: "0, 0, 0, 0, 0"},
 	} {
-		limits := storetest.Test{Name: "Limits", Run: func(t testing.TB, _ weir.Store) { storetest.Limits(t, store, cooldowns(m)...) }}
+		limits := storetest.Test{Name: "Limits", Run: func(t testing.TB, _ quota.Store) { storetest.Limits(t, store, cooldowns(m)...) }}
 		if len(failures(t, limits, "")) == 0 {
 			t.Errorf("Limits found no mistake after %q replaced %q in the Lua", m.to, m.from)
 		}

@@ -7,8 +7,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 func unprintable(s string) bool {
@@ -18,7 +18,7 @@ func unprintable(s string) bool {
 // names: states of different rules, keys, limits and algorithms never mix, whatever
 // their names are. An empty rule or key is a name like any other. A limit without a name is
 // stored under the name of its period.
-func names(t testing.TB, store weir.Store) {
+func names(t testing.TB, store quota.Store) {
 	odd := []string{
 		"", "a", "A", ":", "a:", ":a", "/", "a/", "1:a", " ", "a ", "\x00", "a\x00", "\n", "a\r\nb", "{", "}", "{}", "{a}", "}a{",
 		"*", "%d", `\`, `"`, "é", "e\u0301", "世界", "\xff\xfe", "a|b", "0", "-1",
@@ -28,31 +28,31 @@ func names(t testing.TB, store weir.Store) {
 	all := algorithms.GCRA(1000, time.Hour)
 	for _, s := range odd {
 		if unprintable(s) { // header fields and logs cannot carry such a name, so it is an error
-			for _, c := range []weir.Charge{{Rule: s, Key: p.run, Limit: all}, {Rule: p.run, Key: p.run, Limit: all.Named(s)}} {
-				p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{c}})
-				p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{p.charge("good", all, 1), c}})
+			for _, c := range []quota.Charge{{Rule: s, Key: p.run, Limit: all}, {Rule: p.run, Key: p.run, Limit: all.Named(s)}} {
+				p.fails(t.Context(), &quota.Transaction{Charges: []quota.Charge{c}})
+				p.fails(t.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("good", all, 1), c}})
 			}
 		}
 	}
-	var ids []weir.Charge
+	var ids []quota.Charge
 	for _, rule := range printable[:13] {
 		for _, key := range odd[:16] {
-			ids = append(ids, weir.Charge{Rule: rule, Key: key, Limit: all.Named(p.run)})
+			ids = append(ids, quota.Charge{Rule: rule, Key: key, Limit: all.Named(p.run)})
 		}
 	}
 	for _, s := range odd {
-		ids = append(ids, weir.Charge{Rule: p.run, Key: s, Limit: all})
+		ids = append(ids, quota.Charge{Rule: p.run, Key: s, Limit: all})
 	}
 	for _, s := range printable {
 		ids = append(ids,
-			weir.Charge{Rule: s, Key: p.run, Limit: all},
-			weir.Charge{Rule: p.run + s, Key: s, Limit: all.Named(s)},
-			weir.Charge{Rule: s, Key: p.run + s, Limit: all.Named("limit")},
-			weir.Charge{Rule: s, Key: s, Limit: all.Named("x" + p.run + s)},
-			weir.Charge{Rule: s, Key: p.run, Limit: algorithms.AnchoredWindow(1000, time.Hour)},
+			quota.Charge{Rule: s, Key: p.run, Limit: all},
+			quota.Charge{Rule: p.run + s, Key: s, Limit: all.Named(s)},
+			quota.Charge{Rule: s, Key: p.run + s, Limit: all.Named("limit")},
+			quota.Charge{Rule: s, Key: s, Limit: all.Named("x" + p.run + s)},
+			quota.Charge{Rule: s, Key: p.run, Limit: algorithms.AnchoredWindow(1000, time.Hour)},
 		)
 	}
-	var unlike []weir.Charge
+	var unlike []quota.Charge
 	seen := map[id]bool{}
 	for _, c := range ids {
 		if k := idOf(&c); !seen[k] {
@@ -80,33 +80,33 @@ func names(t testing.TB, store weir.Store) {
 
 // longNames: names of 100,000 bytes are valid, and states of names that differ in one byte
 // do not mix.
-func longNames(t testing.TB, store weir.Store) {
+func longNames(t testing.TB, store quota.Store) {
 	const size = 100_000
 	p := newReplay(t, store)
 	long := p.run + strings.Repeat("x", size)
 	for i, key := range []string{long, long + "y", long[:size], "y" + long, p.run, long + "\x00"} {
 		name := strings.ReplaceAll(key, "\x00", " ")
-		p.all(0, weir.Charge{Rule: "storetest", Key: key, Limit: three, Cost: int64(i % 4)})
-		p.all(0, weir.Charge{Rule: name, Key: "storetest", Limit: three, Cost: int64((i + 1) % 4)})
-		p.all(0, weir.Charge{Rule: name, Key: key, Limit: three.Named(name), Cost: int64((i + 2) % 4)})
+		p.all(0, quota.Charge{Rule: "storetest", Key: key, Limit: three, Cost: int64(i % 4)})
+		p.all(0, quota.Charge{Rule: name, Key: "storetest", Limit: three, Cost: int64((i + 1) % 4)})
+		p.all(0, quota.Charge{Rule: name, Key: key, Limit: three.Named(name), Cost: int64((i + 2) % 4)})
 	}
-	p.wants(p.all(0, weir.Charge{Rule: "storetest", Key: long, Limit: three}), true, 3)
+	p.wants(p.all(0, quota.Charge{Rule: "storetest", Key: long, Limit: three}), true, 3)
 }
 
 // keyMemory: the caller may overwrite the memory of a key after Take.
-func keyMemory(t testing.TB, store weir.Store) {
+func keyMemory(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	text := p.run + "key"
 	b := []byte(text)
 	key := unsafe.String(&b[0], len(b))
-	for _, l := range []weir.Limit{three, algorithms.SlidingLog(3, time.Hour)} {
+	for _, l := range []quota.Limit{three, algorithms.SlidingLog(3, time.Hour)} {
 		copy(b, text)
-		p.wants(p.all(0, weir.Charge{Rule: "storetest", Key: key, Limit: l, Cost: 2}), true, 1)
+		p.wants(p.all(0, quota.Charge{Rule: "storetest", Key: key, Limit: l, Cost: 2}), true, 1)
 		for i := range b {
 			b[i] = 'z'
 		}
-		p.wants(p.all(0, weir.Charge{Rule: "storetest", Key: text, Limit: l, Cost: 0}), true, 1)
+		p.wants(p.all(0, quota.Charge{Rule: "storetest", Key: text, Limit: l, Cost: 0}), true, 1)
 		b[0] = text[0]
-		p.all(0, weir.Charge{Rule: "storetest", Key: strings.Clone(key), Limit: l, Cost: 0})
+		p.all(0, quota.Charge{Rule: "storetest", Key: strings.Clone(key), Limit: l, Cost: 0})
 	}
 }

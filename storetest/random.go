@@ -7,22 +7,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // limits returns a limit of every algorithm.
-func limits(quota int64, period time.Duration) []weir.Limit {
-	return []weir.Limit{
-		algorithms.GCRA(quota, period),
-		algorithms.TokenBucket(quota+2, quota, period),
-		algorithms.LeakyBucket(quota+1, quota, period),
-		algorithms.FixedWindow(quota, period),
-		algorithms.AnchoredWindow(quota, period),
-		algorithms.SlidingWindow(quota, period),
-		algorithms.SlidingLog(quota, period),
-		algorithms.Calendar(quota, algorithms.Day, time.FixedZone("", 5*3600+45*60)),
-		algorithms.InFlight(quota, period),
+func limits(units int64, period time.Duration) []quota.Limit {
+	return []quota.Limit{
+		algorithms.GCRA(units, period),
+		algorithms.TokenBucket(units+2, units, period),
+		algorithms.LeakyBucket(units+1, units, period),
+		algorithms.FixedWindow(units, period),
+		algorithms.AnchoredWindow(units, period),
+		algorithms.SlidingWindow(units, period),
+		algorithms.SlidingLog(units, period),
+		algorithms.Calendar(units, algorithms.Day, time.FixedZone("", 5*3600+45*60)),
+		algorithms.InFlight(units, period),
 	}
 }
 
@@ -53,15 +53,15 @@ func anyCost(r *rand.Rand, n int64) int64 {
 
 // random: every algorithm, alone and together with others, decides as the replay does. The
 // units of some limits come back within milliseconds, those of others only after the test.
-func random(t testing.TB, store weir.Store) {
-	const quota = 7
-	var all []weir.Limit
+func random(t testing.TB, store quota.Store) {
+	const units = 7
+	var all []quota.Limit
 	for _, period := range []time.Duration{999 * time.Microsecond, 20 * time.Millisecond, time.Hour} {
-		for _, l := range limits(quota, period) {
+		for _, l := range limits(units, period) {
 			all = append(all, l.Named(fmt.Sprint(period.Microseconds())))
 		}
 	}
-	compare(t, store, all, quota)
+	compare(t, store, all, units)
 }
 
 // Limits fails t unless store decides random charges of the limits as their algorithms do.
@@ -69,20 +69,20 @@ func random(t testing.TB, store weir.Store) {
 // Transaction.At. So it finds Lua that differs from Take. Pass a limit with a period of
 // about a millisecond, a limit with a period of about an hour, and a limit of another
 // algorithm, each with its own name.
-func Limits(t testing.TB, store weir.Store, limits ...weir.Limit) {
+func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	t.Helper()
 	lastUnit(t, store, limits)
-	quota := int64(1)
+	units := int64(1)
 	for i := range limits {
-		quota = max(quota, limits[i].Quota)
+		units = max(units, limits[i].Quota)
 	}
-	compare(t, store, limits, quota)
+	compare(t, store, limits, units)
 }
 
 // lastUnit reserves units of each limit for a later instant, gives them back and spends them:
 // one unit, and all that a new key has. Each key begins with a charge of cost -1, which makes
 // the unit in an algorithm whose new keys have none.
-func lastUnit(t testing.TB, store weir.Store, limits []weir.Limit) {
+func lastUnit(t testing.TB, store quota.Store, limits []quota.Limit) {
 	t.Helper()
 	p := newReplay(t, store)
 	wait := algorithms.GCRA(1, time.Minute).Named("wait")
@@ -106,13 +106,13 @@ func lastUnit(t testing.TB, store weir.Store, limits []weir.Limit) {
 
 // compare charges random keys under random limits, with costs around quota, and compares the
 // decisions of the store with those of a replay.
-func compare(t testing.TB, store weir.Store, all []weir.Limit, quota int64) {
+func compare(t testing.TB, store quota.Store, all []quota.Limit, units int64) {
 	t.Helper()
 	r := seeded(t)
 	withins := []time.Duration{0, 0, 0, time.Microsecond, time.Millisecond, 20 * time.Millisecond, time.Hour, -1, math.MaxInt64}
 
 	p := newReplay(t, store)
-	var tx weir.Transaction
+	var tx quota.Transaction
 	for range 20 {
 		p.run += "." // new keys, because old ones may be reserved for years
 		within := withins[:len(withins)-r.IntN(len(withins)-1)]
@@ -120,7 +120,7 @@ func compare(t testing.TB, store weir.Store, all []weir.Limit, quota int64) {
 			if tx.Allowed() && r.IntN(6) == 0 {
 				p.cancel(&tx)
 			}
-			tx.Charges = p.anyCharges(tx.Charges[:0], r, all, quota)
+			tx.Charges = p.anyCharges(tx.Charges[:0], r, all, units)
 			tx.Within, tx.Delay = within[r.IntN(len(within))], 0
 			if tx.Within > 0 && tx.Within <= time.Hour && r.IntN(4) == 0 {
 				tx.Delay = tx.Within / time.Duration(1+r.IntN(3))
@@ -134,7 +134,7 @@ func compare(t testing.TB, store weir.Store, all []weir.Limit, quota int64) {
 }
 
 // anyMode returns values of AtMost and Force that are valid for t. Mostly both are zero.
-func anyMode(r *rand.Rand, t *weir.Transaction) (most int64, force bool) {
+func anyMode(r *rand.Rand, t *quota.Transaction) (most int64, force bool) {
 	spends := false
 	for i := range t.Charges {
 		if t.Charges[i].Cost < 0 {
@@ -150,7 +150,7 @@ func anyMode(r *rand.Rand, t *weir.Transaction) (most int64, force bool) {
 }
 
 // cancel gives back the units that t has spent.
-func (r *replay) cancel(t *weir.Transaction) {
+func (r *replay) cancel(t *quota.Transaction) {
 	for i := range t.Charges {
 		t.Charges[i].Cost, t.Charges[i].Spent = -max(0, t.Charges[i].Cost), t.Decisions[i].At
 	}
@@ -159,10 +159,10 @@ func (r *replay) cancel(t *weir.Transaction) {
 }
 
 // anyCharges appends up to six charges of different ids, under any of the limits.
-func (r *replay) anyCharges(charges []weir.Charge, random *rand.Rand, limits []weir.Limit, quota int64) []weir.Charge {
+func (r *replay) anyCharges(charges []quota.Charge, random *rand.Rand, limits []quota.Limit, units int64) []quota.Charge {
 	used := map[id]bool{}
 	for range 1 + random.IntN(6) {
-		c := r.charge(fmt.Sprint(random.IntN(2)), limits[random.IntN(len(limits))], anyCost(random, quota))
+		c := r.charge(fmt.Sprint(random.IntN(2)), limits[random.IntN(len(limits))], anyCost(random, units))
 		c.Rule = []string{"storetest", "other"}[random.IntN(2)]
 		if k := idOf(&c); !used[k] {
 			used[k] = true
@@ -174,7 +174,7 @@ func (r *replay) anyCharges(charges []weir.Charge, random *rand.Rand, limits []w
 
 // everyAlgorithm: each algorithm decides a sequence of charges of a new key that spends the
 // quota, gives units back, and spends again.
-func everyAlgorithm(t testing.TB, store weir.Store) {
+func everyAlgorithm(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {
 		for _, l := range limits(3, period) {
@@ -191,10 +191,10 @@ func everyAlgorithm(t testing.TB, store weir.Store) {
 
 // bounds: limits with the largest numbers are counted exactly, and no cost
 // overflows.
-func bounds(t testing.TB, store weir.Store) {
-	const most = weir.MaxTicks
+func bounds(t testing.TB, store quota.Store) {
+	const most = quota.MaxTicks
 	long := most * time.Microsecond
-	limits := []weir.Limit{
+	limits := []quota.Limit{
 		algorithms.GCRA(1, long),
 		algorithms.GCRA(most, time.Microsecond),
 		algorithms.GCRA(1<<20, 1<<30*time.Microsecond),
@@ -228,24 +228,24 @@ func bounds(t testing.TB, store weir.Store) {
 
 // changed: if the quota or the period of a limit changes, the new numbers hold at once,
 // and units spent under the old ones still count.
-func changed(t testing.TB, store weir.Store) {
+func changed(t testing.TB, store quota.Store) {
 	r := seeded(t)
 	p := newReplay(t, store)
-	var tx weir.Transaction
+	var tx quota.Transaction
 	for range 10 {
 		p.run += "."
 		shortest := 48 * time.Hour
 		for range 30 {
-			quota := 1 + r.Int64N(20)
+			units := 1 + r.Int64N(20)
 			period := time.Duration(1+r.IntN(48)) * time.Hour
 			shortest = min(shortest, period)
 			tx.Charges = tx.Charges[:0]
-			for _, l := range limits(quota, period) {
+			for _, l := range limits(units, period) {
 				if name := l.Algorithm.Name(); name == "sliding-log" || name == "in-flight" {
 					l.Period = shortest // never grows, because stores may drop units older than a period
 				}
 				if r.IntN(3) == 0 {
-					tx.Charges = append(tx.Charges, p.charge("", l, anyCost(r, quota)))
+					tx.Charges = append(tx.Charges, p.charge("", l, anyCost(r, units)))
 				}
 			}
 			tx.Within = []time.Duration{0, 0, time.Hour}[r.IntN(3)]
@@ -257,11 +257,11 @@ func changed(t testing.TB, store weir.Store) {
 
 // reset: after RetryAfter a refused charge fits, and after ResetAfter the key decides like a
 // new key.
-func reset(t testing.TB, store weir.Store) {
+func reset(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(2, 10*time.Millisecond)[:7] { // not the calendar, which has no window of 10 ms, and not InFlight, which has no RetryAfter
 		size := max(l.Burst, l.Quota)
-		var d weir.Decision
+		var d quota.Decision
 		for range 100 { // several times, because a window may end between two calls
 			tx := p.one("", l, size)
 			if d = tx.Decisions[0]; !d.Allowed {
@@ -278,7 +278,7 @@ func reset(t testing.TB, store weir.Store) {
 			t.Errorf("%v: got a refusal after RetryAfter %v and a millisecond, want none", l, d.RetryAfter)
 		}
 		time.Sleep(tx.Decisions[0].ResetAfter + time.Millisecond)
-		if got := p.one("", l, 0).Decisions[0]; got != (weir.Decision{Allowed: true, Remaining: size, At: got.At}) {
+		if got := p.one("", l, 0).Decisions[0]; got != (quota.Decision{Allowed: true, Remaining: size, At: got.At}) {
 			t.Errorf("%v after ResetAfter: got %+v, want %d remaining and nothing to wait for", l, got, size)
 		}
 	}

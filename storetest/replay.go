@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A replay lets a store decide transactions, and decides the same transactions with states of
 // its own.
 type replay struct {
 	testing.TB
-	store weir.Store
+	store quota.Store
 	run   string // random text in every key, so that runs may share a server
 	kept  map[id]kept
 }
@@ -25,40 +25,40 @@ type replay struct {
 type id struct{ rule, key, limit, algorithm string }
 
 type kept struct {
-	state weir.State
-	limit weir.Limit // the limit of the charge that made the state
-	reset int64      // when the state equals that of a new key, in µs since 1970
+	state quota.State
+	limit quota.Limit // the limit of the charge that made the state
+	reset int64       // when the state equals that of a new key, in µs since 1970
 }
 
-func newReplay(t testing.TB, store weir.Store) *replay {
+func newReplay(t testing.TB, store quota.Store) *replay {
 	return &replay{TB: t, store: store, run: rand.Text(), kept: map[id]kept{}}
 }
 
-func idOf(c *weir.Charge) id {
+func idOf(c *quota.Charge) id {
 	return id{c.Rule, c.Key, c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 }
 
 // charge returns a charge of a key of this run.
-func (r *replay) charge(key string, l weir.Limit, cost int64) weir.Charge {
-	return weir.Charge{Rule: "storetest", Key: r.run + key, Limit: l, Cost: cost}
+func (r *replay) charge(key string, l quota.Limit, cost int64) quota.Charge {
+	return quota.Charge{Rule: "storetest", Key: r.run + key, Limit: l, Cost: cost}
 }
 
 // one takes a single charge that does not wait.
-func (r *replay) one(key string, l weir.Limit, cost int64) *weir.Transaction {
+func (r *replay) one(key string, l quota.Limit, cost int64) *quota.Transaction {
 	r.Helper()
 	return r.all(0, r.charge(key, l, cost))
 }
 
 // all takes charges in one transaction, which may wait for the duration within.
-func (r *replay) all(within time.Duration, charges ...weir.Charge) *weir.Transaction {
+func (r *replay) all(within time.Duration, charges ...quota.Charge) *quota.Transaction {
 	r.Helper()
-	t := &weir.Transaction{Charges: charges, Within: within}
+	t := &quota.Transaction{Charges: charges, Within: within}
 	r.take(t)
 	return t
 }
 
 // take lets the store decide t. It fails the test unless the replay decides alike.
-func (r *replay) take(t *weir.Transaction) {
+func (r *replay) take(t *quota.Transaction) {
 	r.Helper()
 	want := question(t)
 	if err := r.store.Take(r.Context(), t); err != nil {
@@ -68,13 +68,13 @@ func (r *replay) take(t *weir.Transaction) {
 }
 
 // question returns a copy of t without its results.
-func question(t *weir.Transaction) weir.Transaction {
-	return weir.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, AtMost: t.AtMost, Force: t.Force, Undo: slices.Clone(t.Undo)}
+func question(t *quota.Transaction) quota.Transaction {
+	return quota.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, AtMost: t.AtMost, Force: t.Force, Undo: slices.Clone(t.Undo)}
 }
 
 // decided lets the replay decide want, which is the question of t: see question. It fails
 // the test unless the results are those of the store in t.
-func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
+func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 	r.Helper()
 	asked := want.Charges
 	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || t.Forget != want.Forget || t.AtMost != want.AtMost || t.Force != want.Force {
@@ -85,7 +85,7 @@ func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 		r.Fatalf("At: got %d ns after a whole microsecond, want none, for %s", t.At.Nanosecond()%1000, describe(t))
 	}
 
-	states := make([]weir.State, len(asked))
+	states := make([]quota.State, len(asked))
 	for i := range asked {
 		k := r.kept[idOf(&asked[i])]
 		if k.state.At != 0 && k.limit != asked[i].Limit && now >= k.reset {
@@ -127,7 +127,7 @@ func (r *replay) decided(t *weir.Transaction, want weir.Transaction) {
 }
 
 // fails takes t, expects an error, and returns it.
-func (r *replay) fails(ctx context.Context, t *weir.Transaction) error {
+func (r *replay) fails(ctx context.Context, t *quota.Transaction) error {
 	r.Helper()
 	err := r.store.Take(ctx, t)
 	if err == nil {
@@ -138,7 +138,7 @@ func (r *replay) fails(ctx context.Context, t *weir.Transaction) error {
 
 // wants checks the results of t that do not depend on time: whether all charges were
 // spent, and what remains of each.
-func (r *replay) wants(t *weir.Transaction, allowed bool, remaining ...int64) {
+func (r *replay) wants(t *quota.Transaction, allowed bool, remaining ...int64) {
 	r.Helper()
 	if got := t.Allowed(); got != allowed {
 		r.Errorf("got Allowed %v, want %v, for %s", got, allowed, describe(t))
@@ -151,7 +151,7 @@ func (r *replay) wants(t *weir.Transaction, allowed bool, remaining ...int64) {
 }
 
 // describe returns the question of t as text, with long names cut.
-func describe(t *weir.Transaction) string {
+func describe(t *quota.Transaction) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d charges within %v", len(t.Charges), t.Within)
 	if t.Delay != 0 {

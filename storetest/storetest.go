@@ -1,7 +1,7 @@
-// Package storetest is the conformance suite that every weir.Store passes:
+// Package storetest is the conformance suite that every quota.Store passes:
 //
 //	func TestStore(t *testing.T) {
-//		storetest.Run(t, func(t *testing.T) weir.Store { return mystore.New() })
+//		storetest.Run(t, func(t *testing.T) quota.Store { return mystore.New() })
 //	}
 //
 // A store decides by its own clock, which a test cannot set. The suite therefore
@@ -18,7 +18,7 @@ package storetest
 import (
 	"testing"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Run runs every test as a subtest, each with a store of its own from open. If open starts
@@ -26,17 +26,17 @@ import (
 //
 // A bubble of testing/synctest allows no subtests. To test a store in bubbles, range over
 // Tests and open a bubble for each test.
-func Run(t *testing.T, open func(t *testing.T) weir.Store) {
+func Run(t *testing.T, open func(t *testing.T) quota.Store) {
 	t.Helper()
 	for _, test := range Tests() {
 		t.Run(test.Name, func(t *testing.T) { test.Run(t, open(t)) })
 	}
 }
 
-// A Test checks one promise of weir.Store.
+// A Test checks one promise of quota.Store.
 type Test struct {
 	Name string
-	Run  func(t testing.TB, store weir.Store)
+	Run  func(t testing.TB, store quota.Store)
 }
 
 // Tests returns the tests of the suite, for callers that cannot use Run.

@@ -13,15 +13,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/storetest"
 )
 
-// A store is a short weir.Store that passes the suite if it has no flaw.
+// A store is a short quota.Store that passes the suite if it has no flaw.
 type store struct {
 	flaw   string
 	mu     sync.Mutex
-	states map[[4]string]weir.State
+	states map[[4]string]quota.State
 }
 
 // flaws are mistakes that a store can make, each with the tests that must catch it. Each test
@@ -80,7 +80,7 @@ var flaws = []struct {
 	{"decides equal transactions once", "Each"},
 }
 
-func (s *store) id(c *weir.Charge) [4]string {
+func (s *store) id(c *quota.Charge) [4]string {
 	id := [4]string{strings.Clone(c.Key), c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 	switch s.flaw {
 	case "mixes rules":
@@ -118,7 +118,7 @@ func (s *store) now() int64 {
 	return now
 }
 
-func (s *store) validate(ctx context.Context, t *weir.Transaction) error {
+func (s *store) validate(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil && s.flaw != "does not look at the context" {
 		return err
 	}
@@ -130,16 +130,16 @@ func (s *store) validate(ctx context.Context, t *weir.Transaction) error {
 	}
 	err := t.Validate()
 	switch {
-	case s.flaw == "spends before it looks for duplicates" && errors.Is(err, weir.ErrDuplicate):
+	case s.flaw == "spends before it looks for duplicates" && errors.Is(err, quota.ErrDuplicate):
 		s.decide(t)
-	case s.flaw == "no error for duplicates" && errors.Is(err, weir.ErrDuplicate), s.flaw == "does not validate":
+	case s.flaw == "no error for duplicates" && errors.Is(err, quota.ErrDuplicate), s.flaw == "does not validate":
 		return nil
 	}
 	return err
 }
 
-// Take implements weir.Store.
-func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
+// Take implements quota.Store.
+func (s *store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := s.validate(ctx, t); err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (s *store) Take(ctx context.Context, t *weir.Transaction) error {
 
 // spoilAnswer applies the flaws that change a transaction after it is decided. before is
 // the number of decisions that it had before, and wait is the Wait that it had.
-func (s *store) spoilAnswer(t *weir.Transaction, before int, wait time.Duration) {
+func (s *store) spoilAnswer(t *quota.Transaction, before int, wait time.Duration) {
 	switch s.flaw {
 	case "decides in whole seconds, says microseconds":
 		t.At = time.UnixMicro(time.Now().UnixMicro())
@@ -172,14 +172,14 @@ func (s *store) spoilAnswer(t *weir.Transaction, before int, wait time.Duration)
 			d.At = t.At.UnixMicro()
 		case s.flaw == "refuses a look when nothing is left" && d.Remaining == 0 && t.Charges[i].Cost == 0:
 			d.Allowed = false
-		case s.flaw == "never says Never" && d.RetryAfter == weir.Never:
+		case s.flaw == "never says Never" && d.RetryAfter == quota.Never:
 			d.RetryAfter = 0
 		}
 	}
 }
 
 // spoilQuestion applies the flaws that change a transaction before it is decided.
-func (s *store) spoilQuestion(t *weir.Transaction) {
+func (s *store) spoilQuestion(t *quota.Transaction) {
 	switch s.flaw {
 	case "ignores AtMost":
 		t.AtMost = 0
@@ -199,7 +199,7 @@ func (s *store) spoilQuestion(t *weir.Transaction) {
 }
 
 // spoilCharge applies the flaws that change a charge of t.
-func (s *store) spoilCharge(t *weir.Transaction, c *weir.Charge) {
+func (s *store) spoilCharge(t *quota.Transaction, c *quota.Charge) {
 	switch s.flaw {
 	case "has no queue":
 		if t.Within > 0 && c.Limit.Algorithm.Name() == "leaky-bucket" {
@@ -226,8 +226,8 @@ func (s *store) spoilCharge(t *weir.Transaction, c *weir.Charge) {
 	}
 }
 
-// TakeEach implements weir.Batcher.
-func (s *store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+// TakeEach implements quota.Batcher.
+func (s *store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	errs := make([]error, len(ts))
 	refused := false
 	for i, t := range ts {
@@ -236,7 +236,7 @@ func (s *store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 			i, t = len(ts)-1-i, ts[len(ts)-1-i]
 		case "decides a batch as one":
 			if refused {
-				t.Decisions = make([]weir.Decision, len(t.Charges))
+				t.Decisions = make([]quota.Decision, len(t.Charges))
 				t.At, t.Wait = time.UnixMicro(s.now()), 0
 				continue
 			}
@@ -258,14 +258,14 @@ func (s *store) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 	return errs
 }
 
-// meter wraps an algorithm so that it is no weir.Queuer.
-type meter struct{ weir.Algorithm }
+// meter wraps an algorithm so that it is no quota.Queuer.
+type meter struct{ quota.Algorithm }
 
-func (s *store) decide(t *weir.Transaction) {
+func (s *store) decide(t *quota.Transaction) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids := make([][4]string, len(t.Charges))
-	states := make([]weir.State, len(t.Charges))
+	states := make([]quota.State, len(t.Charges))
 	for i := range t.Charges {
 		ids[i] = s.id(&t.Charges[i])
 		states[i] = s.states[ids[i]]
@@ -293,11 +293,11 @@ func (s *store) decide(t *weir.Transaction) {
 }
 
 // refuse applies the flaws that change states although the transaction is refused.
-func (s *store) refuse(t *weir.Transaction, ids [][4]string, states []weir.State) {
+func (s *store) refuse(t *quota.Transaction, ids [][4]string, states []quota.State) {
 	switch s.flaw {
 	case "spends what fits of a refused transaction":
 		for i, id := range ids {
-			one := weir.Transaction{Charges: t.Charges[i : i+1]}
+			one := quota.Transaction{Charges: t.Charges[i : i+1]}
 			if one.Decide(t.At.UnixMicro(), states[i:i+1]) {
 				s.states[id] = states[i]
 			}
@@ -339,7 +339,7 @@ func failures(t *testing.T, test storetest.Test, flaw string) []string {
 				r.Errorf("panic: %v", err)
 			}
 		}()
-		test.Run(r, &store{flaw: flaw, states: map[[4]string]weir.State{}})
+		test.Run(r, &store{flaw: flaw, states: map[[4]string]quota.State{}})
 	}()
 	<-done
 	return r.failures
@@ -394,7 +394,7 @@ func checkCaught(t *testing.T, flaw string, names []string) {
 
 // TestRun runs the suite with Run, outside of a bubble.
 func TestRun(t *testing.T) {
-	storetest.Run(t, func(*testing.T) weir.Store {
-		return &store{states: map[[4]string]weir.State{}}
+	storetest.Run(t, func(*testing.T) quota.Store {
+		return &store{states: map[[4]string]quota.State{}}
 	})
 }

@@ -8,23 +8,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // noCharges: a transaction without charges is allowed.
-func noCharges(t testing.TB, store weir.Store) {
+func noCharges(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	tx := weir.Transaction{Decisions: make([]weir.Decision, 3), Wait: time.Hour}
+	tx := quota.Transaction{Decisions: make([]quota.Decision, 3), Wait: time.Hour}
 	p.take(&tx)
 	p.wants(&tx, true)
 	p.wants(p.all(time.Hour), true)
 }
 
 // manyCharges: a transaction may have 40 charges, of one key or of many.
-func manyCharges(t testing.TB, store weir.Store) {
+func manyCharges(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	var charges []weir.Charge
+	var charges []quota.Charge
 	all := limits(5, time.Hour)
 	for i := range 40 {
 		l := all[i%len(all)].Named(fmt.Sprint(i / len(all)))
@@ -41,14 +41,14 @@ func manyCharges(t testing.TB, store weir.Store) {
 
 // decisions: Take reuses the memory of Decisions if there is enough, and otherwise
 // allocates.
-func decisions(t testing.TB, store weir.Store) {
+func decisions(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	mine := make([]weir.Decision, 5)
+	mine := make([]quota.Decision, 5)
 	for i := range mine {
-		mine[i] = weir.Decision{Remaining: 99, RetryAfter: time.Hour}
+		mine[i] = quota.Decision{Remaining: 99, RetryAfter: time.Hour}
 	}
 	for _, n := range []int{3, 5, 1, 4} {
-		tx := weir.Transaction{Decisions: mine, Wait: time.Hour, At: time.Unix(1, 1)}
+		tx := quota.Transaction{Decisions: mine, Wait: time.Hour, At: time.Unix(1, 1)}
 		for i := range n {
 			tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(i), three, 1))
 		}
@@ -57,7 +57,7 @@ func decisions(t testing.TB, store weir.Store) {
 			t.Errorf("%d charges, room for %d decisions: got a new slice, want it reused", n, len(mine))
 		}
 	}
-	tx := weir.Transaction{Decisions: mine[:1:1]}
+	tx := quota.Transaction{Decisions: mine[:1:1]}
 	for i := range 9 {
 		tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(i), three, 1))
 		p.take(&tx)
@@ -65,12 +65,12 @@ func decisions(t testing.TB, store weir.Store) {
 }
 
 // manyLimits: a key may have hundreds of limits, of one algorithm or of several.
-func manyLimits(t testing.TB, store weir.Store) {
-	kinds := []func(n int64, period time.Duration) weir.Limit{algorithms.GCRA, algorithms.SlidingLog, algorithms.AnchoredWindow}
+func manyLimits(t testing.TB, store quota.Store) {
+	kinds := []func(n int64, period time.Duration) quota.Limit{algorithms.GCRA, algorithms.SlidingLog, algorithms.AnchoredWindow}
 	p := newReplay(t, store)
 	for _, n := range []int{1, 30, 31, 32, 33, 100, 250} {
 		for k := range len(kinds) + 1 {
-			var charges []weir.Charge
+			var charges []quota.Charge
 			for i := range n {
 				limit := kinds[(k+i*(k/len(kinds)))%len(kinds)] // a limit of kind k, or of each kind in turn if k is len(kinds)
 				charges = append(charges, p.charge(fmt.Sprint(n, k), limit(int64(3+i%7), time.Hour+time.Duration(i)*time.Second), 1))
@@ -87,7 +87,7 @@ func manyLimits(t testing.TB, store weir.Store) {
 }
 
 // duplicate: the same limit of the same key twice is an error and spends nothing.
-func duplicate(t testing.TB, store weir.Store) {
+func duplicate(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	a, b := p.charge("a", three, 1), p.charge("b", three, 1)
 	again := a
@@ -95,9 +95,9 @@ func duplicate(t testing.TB, store weir.Store) {
 	nameless, named := again, again
 	nameless.Limit.Name = ""
 	named.Limit.Name = nameless.Limit.StoredName()
-	for _, charges := range [][]weir.Charge{{a, a}, {b, a, again}, {a, b, b}, {nameless, named}, {named, a, nameless}} {
-		if err := p.fails(t.Context(), &weir.Transaction{Charges: charges}); !errors.Is(err, weir.ErrDuplicate) {
-			t.Errorf("got error %q, want %q", err, weir.ErrDuplicate)
+	for _, charges := range [][]quota.Charge{{a, a}, {b, a, again}, {a, b, b}, {nameless, named}, {named, a, nameless}} {
+		if err := p.fails(t.Context(), &quota.Transaction{Charges: charges}); !errors.Is(err, quota.ErrDuplicate) {
+			t.Errorf("got error %q, want %q", err, quota.ErrDuplicate)
 		}
 	}
 	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
@@ -114,9 +114,9 @@ func duplicate(t testing.TB, store weir.Store) {
 }
 
 // invalid: a limit that cannot be counted is an error, not a panic, and nothing is spent.
-func invalid(t testing.TB, store weir.Store) {
+func invalid(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	bad := []weir.Limit{
+	bad := []quota.Limit{
 		{},
 		{Quota: 1, Period: time.Second},
 		algorithms.GCRA(0, time.Second),
@@ -126,31 +126,31 @@ func invalid(t testing.TB, store weir.Store) {
 		algorithms.GCRA(1, time.Nanosecond),
 		algorithms.GCRA(1, 1500*time.Nanosecond),
 		algorithms.GCRA(1, time.Second).WithBurst(-1),
-		algorithms.GCRA(weir.MaxTicks+1, time.Microsecond),
-		algorithms.SlidingLog(weir.MaxTicks+1, time.Second),
+		algorithms.GCRA(quota.MaxTicks+1, time.Microsecond),
+		algorithms.SlidingLog(quota.MaxTicks+1, time.Second),
 		algorithms.Calendar(1, 0, nil),
 	}
 	good := p.charge("good", three, 1)
 	for _, l := range bad {
-		p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{p.charge("bad", l, 1)}})
-		p.fails(t.Context(), &weir.Transaction{Charges: []weir.Charge{good, p.charge("bad", l, 0)}})
+		p.fails(t.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("bad", l, 1)}})
+		p.fails(t.Context(), &quota.Transaction{Charges: []quota.Charge{good, p.charge("bad", l, 0)}})
 	}
 	p.wants(p.one("good", three, 0), true, 3)
 }
 
 // canceled: if the context is done before Take, Take returns the error of the context and
 // spends nothing.
-func canceled(t testing.TB, store weir.Store) {
+func canceled(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
 	for _, ctx := range []context.Context{gone, late} {
-		for _, charges := range [][]weir.Charge{
+		for _, charges := range [][]quota.Charge{
 			{p.charge("a", three, 1)}, {p.charge("a", three, 1), p.charge("b", three, 1)},
 		} {
-			if err := p.fails(ctx, &weir.Transaction{Charges: charges}); !errors.Is(err, ctx.Err()) {
+			if err := p.fails(ctx, &quota.Transaction{Charges: charges}); !errors.Is(err, ctx.Err()) {
 				t.Errorf("got error %q, want %q", err, ctx.Err())
 			}
 		}

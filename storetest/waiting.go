@@ -4,18 +4,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // never: a cost above the capacity never fits, with or without waiting.
-func never(t testing.TB, store weir.Store) {
+func never(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(4, time.Hour) {
 		for _, within := range []time.Duration{0, time.Hour, 1 << 62} {
 			tx := p.all(within, p.charge("", l, 7), p.charge("other", l, 1))
 			p.wants(tx, false)
-			if got := tx.Decisions[0].RetryAfter; got != weir.Never {
+			if got := tx.Decisions[0].RetryAfter; got != quota.Never {
 				t.Errorf("%v, a cost of 7: got RetryAfter %v, want Never", l, got)
 			}
 		}
@@ -25,7 +25,7 @@ func never(t testing.TB, store weir.Store) {
 }
 
 // reserve: a charge that waits reserves its unit, and no later charge gets that unit first.
-func reserve(t testing.TB, store weir.Store) {
+func reserve(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	p.wants(p.one("a", three, 3), true, 0)
 	p.wants(p.all(time.Minute, p.charge("a", three, 1)), false, 0) // the next unit is free in 20 minutes
@@ -53,7 +53,7 @@ func reserve(t testing.TB, store weir.Store) {
 }
 
 // queue: a leaky bucket is a queue if Within > 0, and a meter otherwise.
-func queue(t testing.TB, store weir.Store) {
+func queue(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	l := algorithms.LeakyBucket(3, 3, time.Hour)
 	var last time.Duration
@@ -82,7 +82,7 @@ func queue(t testing.TB, store weir.Store) {
 // inFlight: a limit of requests in flight refuses without a time to retry. A request gives
 // back its own units, even if later requests have spent units. If a request gives nothing
 // back, its units are free when the lease is over.
-func inFlight(t testing.TB, store weir.Store) {
+func inFlight(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	l := algorithms.InFlight(2, time.Hour)
 	first := p.one("a", l, 1)
@@ -91,7 +91,7 @@ func inFlight(t testing.TB, store weir.Store) {
 	for _, within := range []time.Duration{0, time.Hour, 1 << 62} {
 		tx := p.all(within, p.charge("a", l, 1))
 		p.wants(tx, false, 0)
-		if d := tx.Decisions[0]; d.RetryAfter != weir.Never || d.NextAfter != 0 {
+		if d := tx.Decisions[0]; d.RetryAfter != quota.Never || d.NextAfter != 0 {
 			t.Errorf("within %v: got RetryAfter %v and NextAfter %v, want Never and 0", within, d.RetryAfter, d.NextAfter)
 		}
 	}
@@ -102,7 +102,7 @@ func inFlight(t testing.TB, store weir.Store) {
 	p.wants(p.one("a", l, 1), false, 0)
 	// A Limiter renews a unit: it spends another unit by force, and gives the old one back.
 	time.Sleep(1500 * time.Microsecond)
-	p.take(&weir.Transaction{Charges: []weir.Charge{p.charge("a", l, 1)}, Force: true})
+	p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1)}, Force: true})
 	p.cancel(third)
 	p.wants(third, true, 0)
 	p.wants(p.one("b", l, 3), false, 2)

@@ -23,7 +23,7 @@ type Bans struct {
 // A Banned is a key that is banned under a rule.
 type Banned struct {
 	Rule  string
-	Key   string    // as weir.Charge.StoredKey returns it
+	Key   string    // as quota.Charge.StoredKey returns it
 	Until time.Time // when the key may pass again, according to its last refusal
 }
 

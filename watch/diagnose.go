@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Codes of the mistakes that Diagnose finds. DIAGNOSTICS.md says what each means and
@@ -98,7 +99,7 @@ func (d *diagnosis) observe(e weir.Event) {
 		if e.Passed {
 			what = "requests cannot be decided, and pass without a limit"
 		}
-		d.found(FailOpen, what, "err", e.Err, "cause", weir.Cause(e.Err))
+		d.found(FailOpen, what, "err", e.Err, "cause", quota.Cause(e.Err))
 		return
 	}
 	d.count(&e)
@@ -124,7 +125,7 @@ const firstRequests = 200
 func (d *diagnosis) count(e *weir.Event) {
 	switch {
 	case d.unlimited.Load() >= firstRequests || e.Shadow:
-	case e.Refusal.Reason != 0 || slices.ContainsFunc(e.Transaction.Charges, func(c weir.Charge) bool { return c.Cost != 0 }):
+	case e.Refusal.Reason != 0 || slices.ContainsFunc(e.Transaction.Charges, func(c quota.Charge) bool { return c.Cost != 0 }):
 		d.unlimited.Store(firstRequests)
 	case d.unlimited.Add(1) == firstRequests:
 		d.found(Unlimited, "no rule has limited any of the first 200 requests", "rules", d.names)
@@ -133,14 +134,14 @@ func (d *diagnosis) count(e *weir.Event) {
 
 // check checks a charge of r. outer is the decision of a limiter that r passed
 // before, or nil.
-func (d *diagnosis) check(c *weir.Charge, r *http.Request, outer *weir.Admission) {
+func (d *diagnosis) check(c *quota.Charge, r *http.Request, outer *weir.Admission) {
 	if c.Key == "" && c.Cost != 0 && !d.global[c.Rule] {
 		d.found(EmptyKey, "a key is empty: all requests with it share one limit", "rule", c.Rule)
 	}
 	if isForwarded(r.Header) && isPeer(c.Key, r.RemoteAddr) {
 		d.found(NobodyTrusted, "requests are forwarded, and limited by the address of the proxy", "rule", c.Rule)
 	}
-	charged := func(o weir.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key }
+	charged := func(o quota.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key }
 	if outer != nil && slices.ContainsFunc(outer.Charges, charged) {
 		d.found(ChargedTwice, "a request is charged twice under one rule", "rule", c.Rule)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Log returns a function for weir.Options.Observe that logs refusals and errors, at most
@@ -55,12 +56,12 @@ func (l *refusalLog) observe(e weir.Event) {
 	if f.Reason == weir.ReasonLimit {
 		attrs = append(attrs, "limit", longest(&e))
 	}
-	if f.RetryAfter > 0 && f.RetryAfter != weir.Never {
+	if f.RetryAfter > 0 && f.RetryAfter != quota.Never {
 		attrs = append(attrs, "retry_after", f.RetryAfter)
 	}
 	attrs = append(attrs, "reason", f.Reason.String())
 	if e.Err != nil {
-		attrs = append(attrs, "err", e.Err, "cause", weir.Cause(e.Err), "passed", e.Passed)
+		attrs = append(attrs, "err", e.Err, "cause", quota.Cause(e.Err), "passed", e.Passed)
 	}
 	if l.key != nil {
 		attrs = append(attrs, "key", l.key(f.Rule, e.Key))

@@ -49,7 +49,7 @@ type ruleKey struct{ rule, key string }
 // Count − Error times.
 type Refused struct {
 	Rule         string
-	Key          string // as weir.Charge.StoredKey returns it
+	Key          string // as quota.Charge.StoredKey returns it
 	Count, Error int64
 }
 

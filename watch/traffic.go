@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Traffic remembers the last requests of this process, so that other limits can be tried on
@@ -69,7 +70,7 @@ func (t *Traffic) Observe(e weir.Event) {
 	}
 }
 
-func (t *Traffic) add(c *weir.Charge, at int64, refused bool) {
+func (t *Traffic) add(c *quota.Charge, at int64, refused bool) {
 	key := storedkey.Of(c.Key)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,14 +122,14 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 		}
 	}
 	type client struct {
-		states  []weir.State
+		states  []quota.State
 		refused int64
 	}
 	clients := map[string]*client{}
 	for _, r := range t.of(rule) {
 		c := clients[r.key]
 		if c == nil {
-			c = &client{states: make([]weir.State, len(limits))}
+			c = &client{states: make([]quota.State, len(limits))}
 			clients[r.key] = c
 		}
 		trial.count(&r.recorded)
@@ -163,10 +164,10 @@ func (t *Trial) count(r *recorded) {
 
 // take charges a request to all limits if all of them have room for it, and reports whether they
 // had room.
-func take(states []weir.State, limits []weir.Limit, r *recorded) bool {
-	next := make([]weir.State, len(limits))
+func take(states []quota.State, limits []weir.Limit, r *recorded) bool {
+	next := make([]quota.State, len(limits))
 	for i := range limits {
-		var d weir.Decision
+		var d quota.Decision
 		if next[i], d = limits[i].Algorithm.Take(states[i], &limits[i], r.at, r.cost); !d.Allowed {
 			return false
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/watch"
 )
 
@@ -36,8 +37,8 @@ func limiter(t testing.TB, store weir.Store, observe func(weir.Event), rules ...
 	return l
 }
 
-func rule(name string, key weir.KeyFunc, quota int64) weir.Rule {
-	return weir.Rule{Name: name, Key: key, Limits: []weir.Limit{algorithms.FixedWindow(quota, 1000*time.Hour)}}
+func rule(name string, key weir.KeyFunc, units int64) weir.Rule {
+	return weir.Rule{Name: name, Key: key, Limits: []weir.Limit{algorithms.FixedWindow(units, 1000*time.Hour)}}
 }
 
 func ask(h http.Handler, fields ...string) {
@@ -49,7 +50,7 @@ func ask(h http.Handler, fields ...string) {
 }
 
 func refused(key string) weir.Event {
-	return weir.Event{Transaction: &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: key}}, Decisions: make([]weir.Decision, 1)}}
+	return weir.Event{Transaction: &quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: key}}, Decisions: make([]quota.Decision, 1)}}
 }
 
 // TestTop: for a random stream of refusals, Count and Error bound the exact number of refusals of
@@ -105,8 +106,8 @@ func TestTopReplaces(t *testing.T) {
 // many addresses.
 func BenchmarkTop(b *testing.B) {
 	top, i := watch.NewTop(1000), 0
-	e := weir.Event{Transaction: &weir.Transaction{
-		Charges: []weir.Charge{{Rule: "r"}}, Decisions: []weir.Decision{{}},
+	e := weir.Event{Transaction: &quota.Transaction{
+		Charges: []quota.Charge{{Rule: "r"}}, Decisions: []quota.Decision{{}},
 	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "r"}}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -132,7 +133,7 @@ func TestTopCounts(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	for _, f := range []weir.Refusal{{Reason: weir.ReasonBan, Rule: "api"}, {Reason: weir.ReasonDeny, Rule: "api"}, {Reason: weir.ReasonBan, Rule: "one"}} {
-		top.Observe(weir.Event{Transaction: &weir.Transaction{}, Refusal: f, Key: "x"}) // as if the store was not asked
+		top.Observe(weir.Event{Transaction: &quota.Transaction{}, Refusal: f, Key: "x"}) // as if the store was not asked
 	}
 	if got, want := fmt.Sprint(top.Keys()), "[{api x 2 0} {one 192.0.2.1 2 0} {one x 1 0} {two a 1 0}]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -161,9 +162,9 @@ func logger() (*bytes.Buffer, *slog.Logger) {
 	}}))
 }
 
-type storeFunc func(context.Context, *weir.Transaction) error
+type storeFunc func(context.Context, *quota.Transaction) error
 
-func (f storeFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
+func (f storeFunc) Take(ctx context.Context, t *quota.Transaction) error { return f(ctx, t) }
 
 // TestLog: refusals, denials, bans and errors are logged with their keys, at most 2 lines a
 // second. The next line says how many were left out.
@@ -174,7 +175,7 @@ func TestLog(t *testing.T) {
 		api := rule("api", weir.ByHeader("Key"), 1)
 		api.Deny, api.Penalty = pests.Has, &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), Duration: time.Minute}
 		mem, gone := memstore.New(memstore.Options{}), false
-		h := limiter(t, storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		h := limiter(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			if gone {
 				return errors.New("gone")
 			}
@@ -229,8 +230,8 @@ func TestDiagnose(t *testing.T) {
 	everyone := weir.ByIP(netip.MustParsePrefix("0.0.0.0/1"), netip.MustParsePrefix("128.0.0.0/1"), netip.MustParsePrefix("::/1"), netip.MustParsePrefix("8000::/1"))
 	mem := func() weir.Store { return memstore.New(memstore.Options{}) }
 	clock := func(off time.Duration) weir.Store {
-		return storeFunc(func(_ context.Context, tx *weir.Transaction) error {
-			tx.Decide(time.Now().Add(off).UnixMicro(), make([]weir.State, len(tx.Charges)))
+		return storeFunc(func(_ context.Context, tx *quota.Transaction) error {
+			tx.Decide(time.Now().Add(off).UnixMicro(), make([]quota.State, len(tx.Charges)))
 			return nil
 		})
 	}
@@ -256,7 +257,7 @@ func TestDiagnose(t *testing.T) {
 		{"a clock that is behind", clock(-time.Minute), weir.ByIP(), false, nil, "WEIR005"},
 		{"a clock that is a bit off", clock(500 * time.Millisecond), weir.ByIP(), false, nil, ""},
 		{"a slow client", warned{mem()}, weir.ByIP(), false, nil, "WEIR006"},
-		{"failing", storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("gone") }), weir.ByIP(), false, nil, "WEIR007"},
+		{"failing", storeFunc(func(context.Context, *quota.Transaction) error { return errors.New("gone") }), weir.ByIP(), false, nil, "WEIR007"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out, l := logger()

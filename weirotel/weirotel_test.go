@@ -7,10 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +18,9 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/tally"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/weirotel"
 )
 
@@ -69,9 +68,9 @@ func (file) Rules() []weir.Rule              { return make([]weir.Rule, 7) }
 func TestObserve(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
-	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
-	hybrid := weir.Hybrid(breaker, 100)
-	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, weir.Fallback(breaker, memstore.New(memstore.Options{})))
+	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
+	hybrid := quota.Hybrid(breaker, 100)
+	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, quota.Fallback(breaker, memstore.New(memstore.Options{})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +128,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// instruments returns the type and the attributes of every instrument that a reader
+// instruments returns the type, unit, attributes and description of every instrument that a reader
 // collects, by name.
 func instruments(t *testing.T, reader metric.Reader) map[string]string {
 	var data metricdata.ResourceMetrics
@@ -149,50 +148,49 @@ func instruments(t *testing.T, reader metric.Reader) map[string]string {
 		}
 		names := []string{}
 		for _, kv := range labels.ToSlice() {
-			names = append(names, strings.TrimPrefix(string(kv.Key), "weir."))
+			names = append(names, string(kv.Key))
 		}
-		list[m.Name] = fmt.Sprint(kind, names)
+		list[m.Name] = fmt.Sprint(kind, m.Unit, names, m.Description)
 	}
 	return list
 }
 
-// TestDocumented: the table of docs/metrics.md has every instrument, with its type and
-// its attributes, and no other.
-func TestDocumented(t *testing.T) {
-	page, err := os.ReadFile("../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `weir_\\w+` \\| `([\\w.]+)` \\| (\\w+) \\| ([^|]*)\\|").FindAllStringSubmatch(string(page), -1) {
-		labels := regexp.MustCompile(`\w+`).FindAllString(row[3], -1)
-		slices.Sort(labels)
-		documented[row[1]] = fmt.Sprint(row[2], labels)
+// TestTable: the meter reports each metric of the table, with its type, its unit and its
+// attributes, and no other. A test of package tally compares docs/metrics.md with the table.
+func TestTable(t *testing.T) {
+	want := map[string]string{}
+	for _, m := range append(tally.New().Metrics(), tally.FileMetrics(nil)...) {
+		attributes := []string{}
+		for _, label := range m.Labels {
+			attributes = append(attributes, "weir."+label)
+		}
+		slices.Sort(attributes)
+		want[m.Otel] = fmt.Sprint(m.Kind, m.Unit, attributes, m.Help)
 	}
 	reader := metric.NewManualReader()
-	breaker := weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{})
+	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir")
-	observe, err := weirotel.New(meter, weir.Hybrid(breaker, 100), breaker, weir.Fallback(breaker, memstore.New(memstore.Options{})))
+	observe, err := weirotel.New(meter, quota.Hybrid(breaker, 100), breaker, quota.Fallback(breaker, memstore.New(memstore.Options{})))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := weirotel.ObserveFile(meter, file{}); err != nil {
 		t.Fatal(err)
 	}
-	delayed := &weir.Transaction{
-		Charges:   []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}},
-		Decisions: []weir.Decision{{Allowed: true}},
+	delayed := &quota.Transaction{
+		Charges:   []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}},
+		Decisions: []quota.Decision{{Allowed: true}},
 		Wait:      time.Second,
 	}
 	for _, e := range []weir.Event{
 		{Transaction: delayed, Took: time.Millisecond},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api"}, BanBegan: true},
-		{Transaction: &weir.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonDeny, Rule: "api"}},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api"}, BanBegan: true},
+		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonDeny, Rule: "api"}},
 	} {
 		observe(e)
 	}
-	if exported := instruments(t, reader); !maps.Equal(documented, exported) {
-		t.Errorf("docs/metrics.md has\n%q, the package exports\n%q", documented, exported)
+	if got := instruments(t, reader); !maps.Equal(got, want) {
+		t.Errorf("got\n%q, want\n%q", got, want)
 	}
 }
 
@@ -203,9 +201,9 @@ func BenchmarkObserve(b *testing.B) {
 		b.Fatal(err)
 	}
 	for name, took := range map[string]time.Duration{"memory": 0, "store": time.Millisecond} {
-		e := weir.Event{Took: took, Transaction: &weir.Transaction{
-			Charges:   []weir.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
-			Decisions: []weir.Decision{{Allowed: true}}}}
+		e := weir.Event{Took: took, Transaction: &quota.Transaction{
+			Charges:   []quota.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
+			Decisions: []quota.Decision{{Allowed: true}}}}
 		if n := testing.AllocsPerRun(100, func() { observe(e) }); n != 0 {
 			b.Errorf("%s: %v allocations", name, n)
 		}

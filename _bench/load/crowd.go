@@ -23,6 +23,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -102,8 +103,8 @@ func serve(args []string) {
 	second := &counted{Store: memstore.New(memstore.Options{})}
 	store := weir.Store(shared)
 	if args[1] == "stack" {
-		breaker := weir.Breaker(weir.Coalesce(shared), weir.BreakerOptions{})
-		store = weir.Fallback(weir.Hybrid(breaker, 0), weir.Share(second, 1))
+		breaker := quota.Breaker(quota.Coalesce(shared), quota.BreakerOptions{})
+		store = quota.Fallback(quota.Hybrid(breaker, 0), quota.Share(second, 1))
 	}
 	path := func(r *http.Request) (string, bool) { return r.URL.Path, true }
 	h := weir.Middleware(store, "crowd", path, limit)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -384,7 +385,7 @@ func jump(plain, _ string) {
 }
 
 // Take counts a transaction, and has the store decide it.
-func (c *counted) Take(ctx context.Context, t *weir.Transaction) error {
+func (c *counted) Take(ctx context.Context, t *quota.Transaction) error {
 	c.n.Add(1)
 	c.last.Store(time.Now().UnixNano())
 	return c.Store.Take(ctx, t)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -66,16 +66,16 @@ func flooded(addr string, d time.Duration, errs *atomic.Int64) (admitted int64) 
 	var made atomic.Int64
 	for range 64 {
 		wg.Go(func() {
-			var tx weir.Transaction
+			var tx quota.Transaction
 			for ctx.Err() == nil {
-				tx.Charges = append(tx.Charges[:0], weir.Charge{Rule: "r", Key: fmt.Sprint("made up ", made.Add(1)), Limit: algorithms.AnchoredWindow(100, time.Hour), Cost: 1})
+				tx.Charges = append(tx.Charges[:0], quota.Charge{Rule: "r", Key: fmt.Sprint("made up ", made.Add(1)), Limit: algorithms.AnchoredWindow(100, time.Hour), Cost: 1})
 				if store.Take(context.Background(), &tx) != nil {
 					errs.Add(1)
 				}
 			}
 		})
 	}
-	hot := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "hot", Limit: algorithms.AnchoredWindow(10, time.Minute), Cost: 1}}}
+	hot := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "hot", Limit: algorithms.AnchoredWindow(10, time.Minute), Cost: 1}}}
 	for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		if store.Take(context.Background(), &hot) == nil && hot.Allowed() {
 			admitted++

@@ -23,9 +23,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -69,7 +69,7 @@ func main() {
 type line struct {
 	*proxy
 	rdb   redis.UniversalClient
-	store weir.Store
+	store quota.Store
 }
 
 func open(server string, secure bool, rtt, timeout time.Duration, tuned bool) *line {
@@ -91,7 +91,7 @@ func open(server string, secure bool, rtt, timeout time.Duration, tuned bool) *l
 		log.Fatal(err)
 	}
 	if l.store = store; *coalesce {
-		l.store = weir.Coalesce(store)
+		l.store = quota.Coalesce(store)
 	}
 	return l
 }
@@ -111,8 +111,8 @@ type count struct {
 
 var limit = algorithms.GCRA(1_000_000, time.Second)
 
-func (l *line) ask(c *count, tx *weir.Transaction, key int) bool {
-	tx.Charges = append(tx.Charges[:0], weir.Charge{Rule: "r", Key: fmt.Sprint(key % *keys), Limit: limit, Cost: 1})
+func (l *line) ask(c *count, tx *quota.Transaction, key int) bool {
+	tx.Charges = append(tx.Charges[:0], quota.Charge{Rule: "r", Key: fmt.Sprint(key % *keys), Limit: limit, Cost: 1})
 	begin := time.Now()
 	err := l.store.Take(context.Background(), tx)
 	took := int64(time.Since(begin))
@@ -155,7 +155,7 @@ func (l *line) closed(n int, d time.Duration) *count {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			var tx weir.Transaction
+			var tx quota.Transaction
 			for k := i; ctx.Err() == nil; k += n {
 				if !l.ask(c, &tx, k) {
 					time.Sleep(50 * time.Millisecond)
@@ -177,7 +177,7 @@ func (l *line) open(rate float64, d time.Duration) *count {
 		passed := min(time.Since(begin), d)
 		for ; float64(sent) < rate*passed.Seconds(); sent++ {
 			k := sent
-			wg.Go(func() { l.ask(c, new(weir.Transaction), k) })
+			wg.Go(func() { l.ask(c, new(quota.Transaction), k) })
 		}
 		if passed == d {
 			break
@@ -193,7 +193,7 @@ func (l *line) ready(within time.Duration) (time.Duration, bool) {
 	begin := time.Now()
 	var c count
 	for time.Since(begin) < within {
-		if l.ask(&c, new(weir.Transaction), 0) {
+		if l.ask(&c, new(quota.Transaction), 0) {
 			return time.Since(begin), true
 		}
 		time.Sleep(time.Millisecond)
@@ -297,7 +297,7 @@ func blip(plain, secure string) {
 			l := w.open(plain, secure)
 			l.ready(5 * time.Second)
 			if breaker {
-				l.store = weir.Breaker(l.store, weir.BreakerOptions{})
+				l.store = quota.Breaker(l.store, quota.BreakerOptions{})
 			}
 			time.AfterFunc(500*time.Millisecond, func() { l.stop(60 * time.Millisecond) })
 			c := l.open(1000, 2*time.Second)
@@ -331,7 +331,7 @@ func hole(plain, secure string) {
 			var wg sync.WaitGroup
 			for i := 0; time.Now().Before(stop); i++ {
 				wg.Go(func() {
-					ok := l.ask(&count{}, new(weir.Transaction), i)
+					ok := l.ask(&count{}, new(quota.Transaction), i)
 					if e := end.Load(); e > 0 {
 						if since := time.Now().UnixNano() - e; ok {
 							first.CompareAndSwap(0, since)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -169,11 +170,11 @@ func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 // has the script.
 func (j *job) warmUp(store weir.Store) error {
 	for i := range 10 {
-		var charges []weir.Charge
+		var charges []quota.Charge
 		for _, l := range j.limits() {
-			charges = append(charges, weir.Charge{Rule: "warm-up", Key: strconv.Itoa(i), Limit: l, Cost: 1})
+			charges = append(charges, quota.Charge{Rule: "warm-up", Key: strconv.Itoa(i), Limit: l, Cost: 1})
 		}
-		if _, err := weir.Reserve(context.Background(), store, time.Minute, charges...); err != nil {
+		if _, err := quota.Reserve(context.Background(), store, time.Minute, charges...); err != nil {
 			return err
 		}
 	}

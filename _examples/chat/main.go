@@ -17,10 +17,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A message is a text that a user tries to send, at a time after the start of the chat.
@@ -73,14 +73,14 @@ func main() {
 }
 
 type room struct {
-	store weir.Store
-	limit weir.Limit
+	store quota.Store
+	limit quota.Limit
 }
 
 // say takes one token from the bucket of a user. remaining is how many tokens are left.
 // retry is 0 if the message passed, and otherwise how long the user must wait.
 func (r *room) say(ctx context.Context, user string) (remaining int64, retry time.Duration, err error) {
-	t := weir.Transaction{Charges: []weir.Charge{{Rule: "chat", Key: user, Limit: r.limit, Cost: 1}}}
+	t := quota.Transaction{Charges: []quota.Charge{{Rule: "chat", Key: user, Limit: r.limit, Cost: 1}}}
 	if err := r.store.Take(ctx, &t); err != nil {
 		return 0, 0, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -24,7 +25,7 @@ func main() {
 	rand.Read(secret)
 
 	attempts, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Headers: weir.IETF, // shows every limit, and not only the tightest
+		Headers: headers.IETF, // shows every limit, and not only the tightest
 		Rules: []weir.Rule{
 			{
 				Name: "address", Key: weir.ByIP(),

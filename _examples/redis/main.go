@@ -26,6 +26,7 @@ import (
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -37,8 +38,8 @@ const timeout = 500 * time.Millisecond
 // process of its own.
 type replica struct {
 	base    string
-	breaker *weir.BreakerStore
-	hybrid  *weir.HybridStore
+	breaker *quota.BreakerStore
+	hybrid  *quota.HybridStore
 }
 
 // newStore returns the store of a replica. The store counts in Redis. While Redis is away,
@@ -52,14 +53,14 @@ type replica struct {
 //     memory. They could last up to 10 s after Redis is back and has units left.
 //   - Fallback is outside of both, so that it takes over when the breaker is open.
 //   - Share is around the store in memory only, because Redis has the whole limit.
-func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas int) weir.Store {
+func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas int) quota.Store {
 	shared, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: timeout})
 	if err != nil {
 		log.Fatal(err)
 	}
-	r.breaker = weir.Breaker(shared, weir.BreakerOptions{OnChange: r.onChange})
-	r.hybrid = weir.Hybrid(r.breaker, 0)
-	return weir.Fallback(r.hybrid, weir.Share(memstore.New(memstore.Options{}), replicas))
+	r.breaker = quota.Breaker(shared, quota.BreakerOptions{OnChange: r.onChange})
+	r.hybrid = quota.Hybrid(r.breaker, 0)
+	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas))
 }
 
 // onChange prints a line when the breaker opens or closes. The breaker logs this as well.
@@ -74,8 +75,7 @@ func (r *replica) onChange(open bool, err error) {
 // asked returns for how many requests the replica has called Redis, including calls that
 // failed. It computes this from the counts that the stores keep for metrics.
 func (r *replica) asked() int {
-	_, misses := r.hybrid.Stats()
-	return int(misses) - int(r.breaker.Refused())
+	return int(r.hybrid.Stats().Misses - r.breaker.Stats().Refused)
 }
 
 func main() {

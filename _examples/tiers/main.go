@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -41,7 +42,7 @@ var accounts = map[string]account{
 
 func main() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Headers: weir.GitHub,
+		Headers: headers.GitHub,
 		Rules: []weir.Rule{{
 			Name:      "api",
 			Key:       weir.FirstOf(keys.ByContext(idKey{}), weir.ByIP()),

@@ -18,6 +18,7 @@ import (
 	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
@@ -182,7 +183,7 @@ var questions = algorithms.GCRA(60, time.Minute)
 // store, and spends nothing under the rules, so it has a limit of its own, counted in memory.
 func (g *gateway) rateLimit() http.Handler {
 	limiter, err := weir.New(memstore.New(memstore.Options{MaxKeys: 100_000}), weir.Options{
-		Rules: []weir.Rule{{Name: "rate_limit", Key: g.rules.ByIP(), Limits: []weir.Limit{questions}}}, Headers: weir.NoHeaders, Logger: g.logger, NoFromContext: true,
+		Rules: []weir.Rule{{Name: "rate_limit", Key: g.rules.ByIP(), Limits: []weir.Limit{questions}}}, Headers: headers.None, Logger: g.logger, NoFromContext: true,
 	})
 	if err != nil {
 		panic(err) // the options are constants

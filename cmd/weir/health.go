@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // health answers /readyz with 200 if this process can decide requests as its flags say, and
@@ -25,7 +25,7 @@ import (
 //     body is then "memory". Only a process that has never reached Redis, perhaps because of its
 //     own mistake, is not ready for the time of -redis-ready-after.
 type health struct {
-	redis  weir.Store   // nil without Redis; has no fallback
+	redis  quota.Store  // nil without Redis; has no fallback
 	check  func() error // what the last check of Redis has found
 	read   func() bool  // whether the overrides in Redis were read
 	memory bool         // -redis-down is memory
@@ -45,7 +45,7 @@ func newHealth(logger *slog.Logger) health {
 }
 
 // probe is a charge of cost 0, which spends nothing.
-var probe = []weir.Charge{{Rule: "weir-readyz", Limit: algorithms.FixedWindow(1, time.Second)}}
+var probe = []quota.Charge{{Rule: "weir-readyz", Limit: algorithms.FixedWindow(1, time.Second)}}
 
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
@@ -66,7 +66,7 @@ func (h *health) state(r *http.Request) (state, why string) {
 	if h.redis == nil {
 		return "ready", ""
 	}
-	err := errors.Join(h.redis.Take(r.Context(), &weir.Transaction{Charges: probe}), h.check())
+	err := errors.Join(h.redis.Take(r.Context(), &quota.Transaction{Charges: probe}), h.check())
 	switch {
 	case err == nil && !h.read(): // a fresh process would serve a network that operators have denied
 		return "", "the overrides were not read yet"
@@ -74,7 +74,7 @@ func (h *health) state(r *http.Request) (state, why string) {
 		h.reached.Store(true)
 		h.degraded.Store(false)
 		return "ready", ""
-	case errors.Is(err, weir.ErrUnusable):
+	case errors.Is(err, quota.ErrUnusable):
 		return "", "the store of the counts cannot work as it is set up; the log has the reason"
 	case !h.memory || !h.reached.Load() && time.Now().Before(h.alone):
 		return "", "the store of the counts is unavailable"

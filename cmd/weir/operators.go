@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 type operatorKey struct{}
@@ -51,11 +52,11 @@ func operatorsOnly(token string, logger *slog.Logger, next http.Handler) http.Ha
 		right := subtle.ConstantTimeCompare(got[:], want[:]) == 1
 		if given != "" { // a browser sends no token before it has asked for one
 			key, _ := address(r)
-			guess := weir.Charge{Rule: "weir-admin", Key: key, Limit: wrongTokens, Cost: 1}
+			guess := quota.Charge{Rule: "weir-admin", Key: key, Limit: wrongTokens, Cost: 1}
 			if right {
 				guess.Cost = 0 // looks, and spends nothing
 			}
-			t := weir.Transaction{Charges: []weir.Charge{guess}}
+			t := quota.Transaction{Charges: []quota.Charge{guess}}
 			if err := guesses.Take(r.Context(), &t); err == nil {
 				if d := &t.Decisions[0]; !d.Allowed || d.Remaining == 0 && right {
 					w.Header().Set("Retry-After", strconv.FormatInt(int64((d.NextAfter+time.Second-1)/time.Second), 10))

@@ -17,8 +17,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/stack"
 )
@@ -229,10 +229,10 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 
 // stores are what newStores returns.
 type stores struct {
-	store   weir.Store
-	counter weir.Store   // for Envoy: like store, but -replicas does not divide the limits
-	all     []weir.Store // the stores that have metrics
-	shared  *stack.Store // nil without -redis-addrs
+	store   quota.Store
+	counter quota.Store   // for Envoy: like store, but -replicas does not divide the limits
+	all     []quota.Store // the stores that have metrics
+	shared  *stack.Store  // nil without -redis-addrs
 	close   func()
 }
 
@@ -242,7 +242,7 @@ func newStores(o *options, logger *slog.Logger) (*stores, error) {
 	memory := memstore.Options{MaxKeys: o.maxKeys}
 	if o.redis.addrs == "" {
 		local := memstore.New(memory)
-		return &stores{store: local, counter: local, all: []weir.Store{local}, close: func() {}}, nil
+		return &stores{store: local, counter: local, all: []quota.Store{local}, close: func() {}}, nil
 	}
 	shared, closeAll, err := o.redis.open(stack.Options{Replicas: o.replicas, Memory: memory, Logger: logger})
 	if err != nil {

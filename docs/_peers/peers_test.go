@@ -26,12 +26,13 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 type middleware = func(http.Handler) http.Handler
 
-func ulule(quota int64, period time.Duration, options ...limiter.Option) middleware {
-	return stdlib.NewMiddleware(limiter.New(memory.NewStore(), limiter.Rate{Limit: quota, Period: period}, options...)).Handler
+func ulule(units int64, period time.Duration, options ...limiter.Option) middleware {
+	return stdlib.NewMiddleware(limiter.New(memory.NewStore(), limiter.Rate{Limit: units, Period: period}, options...)).Handler
 }
 
 func toll(perSecond float64) middleware {
@@ -327,7 +328,7 @@ func (failingStore) Get(context.Context, string, limiter.Rate) (limiter.Context,
 func (failingGCRA) GetWithTime(context.Context, string) (int64, time.Time, error) {
 	return 0, time.Time{}, errAway
 }
-func (failingWeir) Take(context.Context, *weir.Transaction) error { return errAway }
+func (failingWeir) Take(context.Context, *quota.Transaction) error { return errAway }
 
 func TestStoreFails(t *testing.T) {
 	gcra, err := throttled.NewGCRARateLimiterCtx(failingGCRA{}, throttled.RateQuota{MaxRate: throttled.PerMin(3)})

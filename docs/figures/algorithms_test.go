@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 const second = int64(1_000_000) // µs
@@ -14,26 +14,26 @@ const second = int64(1_000_000) // µs
 // A panel shows one algorithm. All panels show the same requests.
 type panel struct {
 	name, shows string
-	limit       weir.Limit
+	limit       quota.Limit
 	within      time.Duration
-	level       func(s weir.State, l *weir.Limit, now int64) float64 // height of the curve at the instant now
+	level       func(s quota.State, l *quota.Limit, now int64) float64 // height of the curve at the instant now
 }
 
 // owed returns how many units a bucket must still drain, or how many units a queue must
 // still release, at the instant now.
-func owed(s weir.State, l *weir.Limit, now int64) float64 {
+func owed(s quota.State, l *quota.Limit, now int64) float64 {
 	_, d := l.Algorithm.Take(s, l, now, 0)
 	return float64(d.ResetAfter) / float64(l.Period) * float64(l.Quota)
 }
 
-func spent(s weir.State, l *weir.Limit, now int64) float64 {
+func spent(s quota.State, l *quota.Limit, now int64) float64 {
 	_, d := l.Algorithm.Take(s, l, now, 0)
 	return float64(l.Quota - d.Remaining)
 }
 
 // weighted returns how many units a sliding window counts as spent at the instant now: the
 // units of the current window, and the weighted units of the previous window.
-func weighted(s weir.State, l *weir.Limit, now int64) float64 {
+func weighted(s quota.State, l *quota.Limit, now int64) float64 {
 	period := l.Period.Microseconds()
 	cur, prev := 0.0, 0.0
 	switch start := now - now%period; {
@@ -48,16 +48,16 @@ func weighted(s weir.State, l *weir.Limit, now int64) float64 {
 // TestAlgorithms draws how each algorithm decides the same requests, and checks that
 // docs/figures has this figure.
 func TestAlgorithms(t *testing.T) {
-	const quota, period = 10, 10 * time.Second
+	const units, period = 10, 10 * time.Second
 	panels := []panel{
-		{"GCRA", "units spent ahead of now", algorithms.GCRA(quota, period), 0, owed},
-		{"Token bucket", "tokens left", algorithms.TokenBucket(quota, quota, period), 0,
-			func(s weir.State, l *weir.Limit, now int64) float64 { return quota - owed(s, l, now) }},
-		{"Leaky bucket", "units in the queue", algorithms.LeakyBucket(quota, quota, period), 5 * time.Second, owed},
-		{"Fixed window", "spent in the window", algorithms.FixedWindow(quota, period), 0, spent},
-		{"Anchored window", "spent in the window", algorithms.AnchoredWindow(quota, period), 0, spent},
-		{"Sliding window", "spent, estimated", algorithms.SlidingWindow(quota, period), 0, weighted},
-		{"Sliding log", "spent in the last 10 s", algorithms.SlidingLog(quota, period), 0, spent},
+		{"GCRA", "units spent ahead of now", algorithms.GCRA(units, period), 0, owed},
+		{"Token bucket", "tokens left", algorithms.TokenBucket(units, units, period), 0,
+			func(s quota.State, l *quota.Limit, now int64) float64 { return units - owed(s, l, now) }},
+		{"Leaky bucket", "units in the queue", algorithms.LeakyBucket(units, units, period), 5 * time.Second, owed},
+		{"Fixed window", "spent in the window", algorithms.FixedWindow(units, period), 0, spent},
+		{"Anchored window", "spent in the window", algorithms.AnchoredWindow(units, period), 0, spent},
+		{"Sliding window", "spent, estimated", algorithms.SlidingWindow(units, period), 0, weighted},
+		{"Sliding log", "spent in the last 10 s", algorithms.SlidingLog(units, period), 0, spent},
 	}
 	const (
 		start = 1_700_000_000 * second // the beginning of a window
@@ -101,13 +101,13 @@ func TestAlgorithms(t *testing.T) {
 		d.line("grid", left, ground-high, right, ground-high)
 		d.line("grid", left, ground, right, ground)
 
-		states := make([]weir.State, 1)
-		tx := weir.Transaction{Charges: []weir.Charge{{Limit: p.limit, Cost: 1}}, Within: p.within}
+		states := make([]quota.State, 1)
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: p.limit, Cost: 1}}, Within: p.within}
 		var points []point
 		admitted, next := 0, 0
 		for at := from; at <= to; at += second / 20 {
 			value := func() point {
-				return point{x(at), ground - high/quota*p.level(states[0], &p.limit, at)}
+				return point{x(at), ground - high/units*p.level(states[0], &p.limit, at)}
 			}
 			points = append(points, value())
 			if next == len(requests) || requests[next] > at {

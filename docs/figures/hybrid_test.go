@@ -7,18 +7,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A counting store counts its calls. It is the shared store behind Hybrid.
 type counting struct {
-	weir.Store
+	quota.Store
 	calls int64
 }
 
-func (c *counting) Take(ctx context.Context, t *weir.Transaction) error {
+func (c *counting) Take(ctx context.Context, t *quota.Transaction) error {
 	c.calls++
 	return c.Store.Take(ctx, t)
 }
@@ -28,11 +28,11 @@ func (c *counting) Take(ctx context.Context, t *weir.Transaction) error {
 func TestHybrid(t *testing.T) {
 	const seconds, rate = 60, 100
 	type run struct{ calls, admitted int64 }
-	attack := func(limit weir.Limit, decorate func(weir.Store) weir.Store) (r run) {
+	attack := func(limit quota.Limit, decorate func(quota.Store) quota.Store) (r run) {
 		synctest.Test(t, func(t *testing.T) {
 			behind := &counting{Store: memstore.New(memstore.Options{})}
 			store := decorate(behind)
-			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "k", Limit: limit, Cost: 1}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "k", Limit: limit, Cost: 1}}}
 			for range seconds * rate {
 				if err := store.Take(t.Context(), &tx); err != nil {
 					t.Fatal(err)
@@ -46,8 +46,8 @@ func TestHybrid(t *testing.T) {
 		})
 		return r
 	}
-	plain := func(s weir.Store) weir.Store { return s }
-	hybrid := func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) }
+	plain := func(s quota.Store) quota.Store { return s }
+	hybrid := func(s quota.Store) quota.Store { return quota.Hybrid(s, 0) }
 	log, gcra := algorithms.SlidingLog(10, 10*time.Second), algorithms.GCRA(10, 10*time.Second)
 	without, with := attack(log, plain), attack(log, hybrid)
 	evenly, evenlyWithout := attack(gcra, hybrid), attack(gcra, plain)

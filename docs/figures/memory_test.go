@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // measured is the content of memory.json: the bytes on the heap after growing numbers of
@@ -49,7 +49,7 @@ func measure(t *testing.T) (m measured) {
 		return bytes
 	}
 	store := memstore.New(memstore.Options{MaxKeys: maxKeys})
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
 	m.Store = grown(func(i int) {
 		tx.Charges[0].Key = name(i)
 		if err := store.Take(context.Background(), &tx); err != nil {

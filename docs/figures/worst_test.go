@@ -6,42 +6,42 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestWorst draws, for each algorithm, a schedule of requests that fills one window as far
 // as possible. The tests beside TestWorstCaseReached in package algorithms check that no
 // window holds more.
 func TestWorst(t *testing.T) {
-	const quota, minute = 10, 60 * second
+	const units, minute = 10, 60 * second
 	const start = 1_700_000_000 / 60 * minute
 	edge := []ask{{start + minute - 1, all}, {start + minute, all}}
 	meter := []ask{{start + minute/2, all}}
-	for i := int64(1); i <= quota; i++ {
-		meter = append(meter, ask{start + minute/2 + i*minute/quota, 1})
+	for i := int64(1); i <= units; i++ {
+		meter = append(meter, ask{start + minute/2 + i*minute/units, 1})
 	}
 	tests := []struct {
 		name, how string
-		limit     weir.Limit
+		limit     quota.Limit
 		asks      []ask
 		want      int64
 	}{
-		{"Fixed window", "10 at the end of a window, 10 as the next begins", algorithms.FixedWindow(quota, time.Minute), edge, 20},
-		{"Anchored window", "1 begins the window, 9 as it ends, 10 right after", algorithms.AnchoredWindow(quota, time.Minute),
+		{"Fixed window", "10 at the end of a window, 10 as the next begins", algorithms.FixedWindow(units, time.Minute), edge, 20},
+		{"Anchored window", "1 begins the window, 9 as it ends, 10 right after", algorithms.AnchoredWindow(units, time.Minute),
 			[]ask{{start + minute/2, 1}, {start + minute/2 + minute - 1, all}, {start + minute/2 + minute, all}}, 19},
-		{"Sliding window", "10 at the end of a window, then each as it fits", algorithms.SlidingWindow(quota, time.Minute), nil, 19},
-		{"GCRA and buckets", "a burst, and each unit as it comes back", algorithms.GCRA(quota, time.Minute), meter, 19},
-		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(quota, time.Minute).WithBurst(1), meter, 10},
-		{"Sliding log", "whatever is asked", algorithms.SlidingLog(quota, time.Minute), edge, 10},
+		{"Sliding window", "10 at the end of a window, then each as it fits", algorithms.SlidingWindow(units, time.Minute), nil, 19},
+		{"GCRA and buckets", "a burst, and each unit as it comes back", algorithms.GCRA(units, time.Minute), meter, 19},
+		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(units, time.Minute).WithBurst(1), meter, 10},
+		{"Sliding log", "whatever is asked", algorithms.SlidingLog(units, time.Minute), edge, 10},
 	}
 	// slide is the schedule of the sliding window: all units at the end of a window, and
 	// then each unit at the first instant at which it fits
 	slide := []ask{{start + minute - 1, all}}
-	for i := int64(1); i < quota; i++ {
-		slide = append(slide, ask{start + minute + i*minute/quota, 1})
+	for i := int64(1); i < units; i++ {
+		slide = append(slide, ask{start + minute + i*minute/units, 1})
 	}
-	slide[quota-1].at = start + 2*minute - 2 // the last instant that one minute can contain together with the first entry
+	slide[units-1].at = start + 2*minute - 2 // the last instant that one minute can contain together with the first entry
 	tests[2].asks = slide
 
 	const (
@@ -98,9 +98,9 @@ const all = -1
 
 // admit charges a new key with the asks in their order, and returns those that the limit
 // admits.
-func admit(l weir.Limit, asks []ask) (admitted []ask) {
-	states := make([]weir.State, 1)
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: l}}}
+func admit(l quota.Limit, asks []ask) (admitted []ask) {
+	states := make([]quota.State, 1)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: l}}}
 	for _, a := range asks {
 		if a.units == all {
 			tx.Charges[0].Cost = 0

@@ -7,11 +7,11 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 var (
-	store weir.Store
+	store quota.Store
 	mux   *http.ServeMux
 	r     chi.Router
 	api   http.Handler

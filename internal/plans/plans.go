@@ -1,4 +1,4 @@
-// Package plans has the type Plan. A weir.Transaction computes a Plan from a rule and a
+// Package plans has the type Plan. A quota.Transaction computes a Plan from a rule and a
 // limit, and its store uses the Plan.
 package plans
 

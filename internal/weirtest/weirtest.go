@@ -19,15 +19,16 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/storetest"
 )
 
 // A StoreFunc is a function that is used as a store.
-type StoreFunc func(ctx context.Context, t *weir.Transaction) error
+type StoreFunc func(ctx context.Context, t *quota.Transaction) error
 
 // Take implements weir.Store.
-func (f StoreFunc) Take(ctx context.Context, t *weir.Transaction) error { return f(ctx, t) }
+func (f StoreFunc) Take(ctx context.Context, t *quota.Transaction) error { return f(ctx, t) }
 
 // ErrDown is an error that a store may return if it cannot be reached.
 var ErrDown = errors.New("dial tcp 127.0.0.1:6379: connection refused")
@@ -100,7 +101,7 @@ type Distant struct {
 }
 
 // Take implements weir.Store.
-func (d *Distant) Take(ctx context.Context, t *weir.Transaction) error {
+func (d *Distant) Take(ctx context.Context, t *quota.Transaction) error {
 	d.Calls.Add(1)
 	time.Sleep(time.Duration(d.Trip.Load() / 2))
 	err := d.Store.Take(ctx, t)
@@ -134,14 +135,14 @@ func Conforms(t *testing.T, open func() weir.Store) {
 }
 
 // Once returns a transaction that spends one unit of a limit.
-func Once(l weir.Limit) *weir.Transaction {
-	return &weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1}}}
+func Once(l weir.Limit) *quota.Transaction {
+	return &quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "192.0.2.1", Limit: l, Cost: 1}}}
 }
 
 // Take has a store decide charges, and fails the test after an error.
-func Take(t testing.TB, store weir.Store, within time.Duration, charges ...weir.Charge) *weir.Transaction {
+func Take(t testing.TB, store weir.Store, within time.Duration, charges ...quota.Charge) *quota.Transaction {
 	t.Helper()
-	tx := &weir.Transaction{Charges: charges, Within: within}
+	tx := &quota.Transaction{Charges: charges, Within: within}
 	if err := store.Take(context.Background(), tx); err != nil {
 		t.Fatal(err)
 	}
@@ -212,3 +213,34 @@ func IsByIP(key string) bool {
 	p, err := netip.ParsePrefix(key)
 	return err == nil && p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() == 64 && p.Masked().String() == key
 }
+
+// Reserve reserves a turn that begins within maxWait.
+func Reserve(t testing.TB, store weir.Store, maxWait time.Duration, charges ...quota.Charge) *quota.Reservation {
+	t.Helper()
+	r, err := quota.Reserve(t.Context(), store, maxWait, charges...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Cancel gives a turn back.
+func Cancel(t testing.TB, r *quota.Reservation) {
+	t.Helper()
+	if err := r.Cancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Peek is quota.Peek, but fails the test after an error.
+func Peek(t testing.TB, store weir.Store, charges ...quota.Charge) *quota.Transaction {
+	t.Helper()
+	tx, err := quota.Peek(t.Context(), store, charges...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// IsOpen reports whether a Breaker is open.
+func IsOpen(store quota.Store) bool { return store.(*quota.BreakerStore).Stats().Open }

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/playground/scene"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // serveStatic serves the static page and returns its URL.
@@ -35,7 +35,7 @@ func TestQuestions(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, l := range ten {
 		name := l.Algorithm.Name()
-		now, states := int64(1_800_000_000_000_000), make([]weir.State, 2)
+		now, states := int64(1_800_000_000_000_000), make([]quota.State, 2)
 		var questions, want []string
 		for range 300 {
 			now += rng.Int64N(1_500_000)
@@ -128,10 +128,10 @@ func TestShared(t *testing.T) {
 			}
 			return calls;
 		})()`, hybrid))
-		limit, state := algorithms.SlidingLog(5, time.Second), []weir.State{{}}
+		limit, state := algorithms.SlidingLog(5, time.Second), []quota.State{{}}
 		asked, passed := 0, 0
 		for i, c := range calls {
-			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "any", Limit: limit, Cost: 1}}}
+			tx := quota.Transaction{Charges: []quota.Charge{{Rule: "any", Limit: limit, Cost: 1}}}
 			tx.Decide(c.At, state)
 			d := tx.Decisions[0]
 			want := scene.Decision{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: d.RetryAfter.Microseconds(), NextAfter: d.NextAfter.Microseconds(), ResetAfter: d.ResetAfter.Microseconds()}

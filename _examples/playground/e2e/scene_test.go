@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 )
 
 // ten has one limit of each algorithm, as the page makes them when it is set to 10 requests
@@ -58,13 +59,13 @@ func TestReplay(t *testing.T) {
 
 func replay(t *testing.T, l weir.Limit, dots []dot) {
 	t.Helper()
-	states := map[int]weir.State{}
+	states := map[int]quota.State{}
 	for _, got := range dots {
-		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Limit: l, Cost: 1}}}
+		tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Limit: l, Cost: 1}}}
 		if l.Algorithm.Name() == "leaky-bucket" { // a queue
 			tx.Within = l.Period
 		}
-		state := []weir.State{states[got.User]}
+		state := []quota.State{states[got.User]}
 		tx.Decide(got.T, state)
 		states[got.User] = state[0]
 		d := tx.Decisions[0]

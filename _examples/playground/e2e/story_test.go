@@ -18,9 +18,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/playground/scene"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // tapes are the scenes of the story with a time line, which has a beginning and an end.
@@ -42,7 +42,7 @@ type limit struct {
 	Quota, Period, Burst int64
 }
 
-func (l limit) limit() weir.Limit {
+func (l limit) limit() quota.Limit {
 	period := time.Duration(l.Period) * time.Microsecond
 	switch l.Algorithm {
 	case "fixed-window":
@@ -65,15 +65,15 @@ func (l limit) limit() weir.Limit {
 // with those that the page shows.
 func retell(t *testing.T, name string, epoch, within int64, limits []limit, dots []told) {
 	t.Helper()
-	states := map[string][]weir.State{}
+	states := map[string][]quota.State{}
 	for i, got := range dots {
-		tx := weir.Transaction{Within: time.Duration(within) * time.Microsecond}
+		tx := quota.Transaction{Within: time.Duration(within) * time.Microsecond}
 		for _, l := range limits {
-			tx.Charges = append(tx.Charges, weir.Charge{Rule: "any", Key: got.User, Limit: l.limit(), Cost: got.Cost})
+			tx.Charges = append(tx.Charges, quota.Charge{Rule: "any", Key: got.User, Limit: l.limit(), Cost: got.Cost})
 		}
 		state := states[got.User]
 		if state == nil {
-			state = make([]weir.State, len(limits))
+			state = make([]quota.State, len(limits))
 		}
 		tx.Decide(epoch+got.T, state)
 		states[got.User] = state

@@ -11,22 +11,23 @@ import (
 	"strings"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/headers"
 )
 
 // dialects has each dialect under the name that links use for it.
 var dialects = []struct {
 	name    string
-	dialect weir.Dialect
+	dialect headers.Dialect
 }{
-	{"x-ratelimit", weir.XRateLimit},
-	{"ietf", weir.IETF},
-	{"github", weir.GitHub},
-	{"openai", weir.OpenAI},
-	{"anthropic", weir.Anthropic},
-	{"twitter", weir.Twitter},
-	{"draft-07", weir.Draft07},
-	{"draft-06", weir.Draft06},
-	{"none", weir.NoHeaders},
+	{"x-ratelimit", headers.XRateLimit},
+	{"ietf", headers.IETF},
+	{"github", headers.GitHub},
+	{"openai", headers.OpenAI},
+	{"anthropic", headers.Anthropic},
+	{"twitter", headers.Twitter},
+	{"draft-07", headers.Draft07},
+	{"draft-06", headers.Draft06},
+	{"none", headers.None},
 }
 
 // ServeHTTP sends one request through the scene. The answer is that of a limiter with the
@@ -81,7 +82,7 @@ func (s *Scene) rowOf(algorithm string) *row {
 // answer writes the HTTP response to the last decision of the row. A Limiter with the limit
 // of the row writes it; its store returns that decision. The Limiter gets a new request,
 // because the caller's request may carry the decisions of another Limiter.
-func (r *row) answer(w http.ResponseWriter, d weir.Dialect) {
+func (r *row) answer(w http.ResponseWriter, d headers.Dialect) {
 	limiter, err := weir.New(told{r.last}, weir.Options{
 		Headers: d,
 		Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{r.limit}}},

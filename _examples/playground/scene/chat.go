@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // chatLimit limits the messages of each user, as in _examples/chat.
@@ -45,13 +45,13 @@ type line struct {
 	Last  bool   `json:"last"`  // whether this is the last line of the chat
 }
 
-func chatCharge(user string, cost int64) weir.Charge {
-	return weir.Charge{Rule: "chat", Key: user, Limit: chatLimit, Cost: cost}
+func chatCharge(user string, cost int64) quota.Charge {
+	return quota.Charge{Rule: "chat", Key: user, Limit: chatLimit, Cost: cost}
 }
 
 // startChat starts the chat now, with full buckets.
 func (s *Scene) startChat() error {
-	if err := weir.Reset(context.Background(), s.store, chatCharge("anna", 0), chatCharge("ben", 0), chatCharge("spammer", 0)); err != nil {
+	if err := quota.Reset(context.Background(), s.store, chatCharge("anna", 0), chatCharge("ben", 0), chatCharge("spammer", 0)); err != nil {
 		return err
 	}
 	start := s.now
@@ -68,7 +68,7 @@ func (s *Scene) startChat() error {
 }
 
 func (s *Scene) say(m message, last bool) error {
-	t := weir.Transaction{Charges: []weir.Charge{chatCharge(m.user, 1)}}
+	t := quota.Transaction{Charges: []quota.Charge{chatCharge(m.user, 1)}}
 	if err := s.take(&t); err != nil {
 		return err
 	}

@@ -6,20 +6,20 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A Question is one transaction. The page keeps the states itself, so that it can go back
 // to earlier ones. Durations are in µs, and instants in µs since 1970.
 type Question struct {
-	Now     int64        `json:"now"`
-	Within  int64        `json:"within"`
-	Charges []Charge     `json:"charges"`
-	States  []weir.State `json:"states"` // one for each charge
+	Now     int64         `json:"now"`
+	Within  int64         `json:"within"`
+	Charges []Charge      `json:"charges"`
+	States  []quota.State `json:"states"` // one for each charge
 }
 
-// A Charge is a weir.Charge under one of the algorithms. Period is in µs.
+// A Charge is a quota.Charge under one of the algorithms. Period is in µs.
 type Charge struct {
 	Algorithm string `json:"algorithm"`
 	Quota     int64  `json:"quota"`
@@ -31,14 +31,14 @@ type Charge struct {
 
 // A Reply is the answer to a Question. Wait is in µs.
 type Reply struct {
-	Error     string       `json:"error,omitempty"`
-	Allowed   bool         `json:"allowed"`
-	Wait      int64        `json:"wait"`
-	Decisions []Decision   `json:"decisions"`
-	States    []weir.State `json:"states"` // after the decision
+	Error     string        `json:"error,omitempty"`
+	Allowed   bool          `json:"allowed"`
+	Wait      int64         `json:"wait"`
+	Decisions []Decision    `json:"decisions"`
+	States    []quota.State `json:"states"` // after the decision
 }
 
-// A Decision is a weir.Decision with durations in µs. RetryAfter is -1 for weir.Never.
+// A Decision is a quota.Decision with durations in µs. RetryAfter is -1 for quota.Never.
 type Decision struct {
 	Allowed    bool  `json:"allowed"`
 	Remaining  int64 `json:"remaining"`
@@ -47,13 +47,13 @@ type Decision struct {
 	ResetAfter int64 `json:"resetAfter"`
 }
 
-func (c *Charge) charge() (weir.Charge, error) {
+func (c *Charge) charge() (quota.Charge, error) {
 	k := kindOf(c.Algorithm)
 	if k == nil {
-		return weir.Charge{}, fmt.Errorf("there is no algorithm %q", c.Algorithm)
+		return quota.Charge{}, fmt.Errorf("there is no algorithm %q", c.Algorithm)
 	}
 	period := time.Duration(c.Period) * time.Microsecond
-	charge := weir.Charge{Rule: "api", Key: c.Key, Cost: c.Cost}
+	charge := quota.Charge{Rule: "api", Key: c.Key, Cost: c.Cost}
 	if k.bucket == nil {
 		charge.Limit = k.limit(c.Quota, period)
 	} else {
@@ -68,7 +68,7 @@ func Decide(question []byte) []byte {
 	if err := json.Unmarshal(question, &q); err != nil {
 		return reply(Reply{Error: err.Error()})
 	}
-	t := weir.Transaction{Within: time.Duration(q.Within) * time.Microsecond}
+	t := quota.Transaction{Within: time.Duration(q.Within) * time.Microsecond}
 	for i := range q.Charges {
 		c, err := q.Charges[i].charge()
 		if err != nil {
@@ -79,15 +79,15 @@ func Decide(question []byte) []byte {
 	if err := t.Validate(); err != nil {
 		return reply(Reply{Error: err.Error()})
 	}
-	q.States = append(q.States, make([]weir.State, len(t.Charges))...)[:len(t.Charges)]
+	q.States = append(q.States, make([]quota.State, len(t.Charges))...)[:len(t.Charges)]
 	t.Decide(q.Now, q.States)
 	return reply(Reply{Allowed: t.Allowed(), Wait: t.Wait.Microseconds(), Decisions: decisions(&t), States: q.States})
 }
 
-func decisions(t *weir.Transaction) (all []Decision) {
+func decisions(t *quota.Transaction) (all []Decision) {
 	for _, d := range t.Decisions {
 		retry := d.RetryAfter.Microseconds()
-		if d.RetryAfter == weir.Never {
+		if d.RetryAfter == quota.Never {
 			retry = -1
 		}
 		all = append(all, Decision{d.Allowed, d.Remaining, retry, d.NextAfter.Microseconds(), d.ResetAfter.Microseconds()})
@@ -107,16 +107,16 @@ func reply(v any) []byte {
 // front of the store, or none has. The store is a memstore, on the clock of this process.
 type Replicas struct {
 	store   *counted
-	replica []weir.Store
+	replica []quota.Store
 }
 
 // NewReplicas returns n replicas, each with a Hybrid if hybrid is set.
 func NewReplicas(n int, hybrid bool) *Replicas {
 	r := &Replicas{store: &counted{Store: memstore.New(memstore.Options{})}}
 	for range n {
-		var s weir.Store = r.store
+		var s quota.Store = r.store
 		if hybrid {
-			s = weir.Hybrid(r.store, most)
+			s = quota.Hybrid(r.store, most)
 		}
 		r.replica = append(r.replica, s)
 	}
@@ -141,7 +141,7 @@ func (r *Replicas) Take(i int, charge []byte) []byte {
 	if err != nil {
 		return reply(Reply{Error: err.Error()})
 	}
-	t, before := weir.Transaction{Charges: []weir.Charge{wc}}, r.store.n
+	t, before := quota.Transaction{Charges: []quota.Charge{wc}}, r.store.n
 	if err := r.replica[i].Take(context.Background(), &t); err != nil {
 		return reply(Reply{Error: err.Error()})
 	}

@@ -3,7 +3,7 @@ package scene
 import (
 	"slices"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A frame has the requests since the last frame, and the state of the scene.
@@ -124,13 +124,13 @@ func (s *Scene) announcement() announcement {
 // look asks the store how much every user has left. It returns the instant of the answer
 // and, for each algorithm and user, Remaining, and NextAfter and ResetAfter in µs.
 func (s *Scene) look() (at int64, left [][][3]int64, err error) {
-	var charges []weir.Charge
+	var charges []quota.Charge
 	for _, r := range s.rows {
 		for _, user := range users[:s.lanes()] {
-			charges = append(charges, weir.Charge{Rule: "api", Key: user, Limit: r.limit})
+			charges = append(charges, quota.Charge{Rule: "api", Key: user, Limit: r.limit})
 		}
 	}
-	t, err := weir.Peek(s.ctx, s.looks, charges...)
+	t, err := quota.Peek(s.ctx, s.looks, charges...)
 	if err != nil {
 		return 0, nil, err
 	}

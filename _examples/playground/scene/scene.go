@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
 )
 
 const (
@@ -43,16 +43,16 @@ type Scene struct {
 	Wake chan struct{} // receives a value after a command or request, which may cause Events
 
 	ctx   context.Context
-	redis func() (weir.Store, error)
+	redis func() (quota.Store, error)
 
 	mu       sync.Mutex
 	set      settings
-	store    weir.Store // for requests
-	looks    weir.Store // for reading counts, without the Hybrid
-	clock    *memory    // nil if the scene uses the clock of Redis
-	asked    *counted   // nil if the scene does not use Redis
-	decided  int        // decisions about requests
-	start    int64      // in µs since 1970, as are all instants here
+	store    quota.Store // for requests
+	looks    quota.Store // for reading counts, without the Hybrid
+	clock    *memory     // nil if the scene uses the clock of Redis
+	asked    *counted    // nil if the scene does not use Redis
+	decided  int         // decisions about requests
+	start    int64       // in µs since 1970, as are all instants here
 	now      int64
 	ahead    int64     // how far the clock of Redis is ahead of this process's, in µs
 	wall     time.Time // when the scene last caught up
@@ -71,10 +71,10 @@ type Scene struct {
 // A row is one algorithm of a scene, with its counts.
 type row struct {
 	kind     *kind
-	limit    weir.Limit
-	last     weir.Transaction // the latest transaction of any user
-	admitted [][]int64        // for each user, when requests passed in the last period
-	peak     int              // the most requests of one user that passed in any period
+	limit    quota.Limit
+	last     quota.Transaction // the latest transaction of any user
+	admitted [][]int64         // for each user, when requests passed in the last period
+	peak     int               // the most requests of one user that passed in any period
 	passed   int
 	refused  int
 	hits     []hit // not sent yet
@@ -87,7 +87,7 @@ type hit [8]int64
 
 // New returns a scene with the settings of a link. The scene ends with ctx. The function
 // redis returns an empty store in Redis; if it is nil, there is no Redis.
-func New(ctx context.Context, id string, link url.Values, redis func() (weir.Store, error)) (*Scene, error) {
+func New(ctx context.Context, id string, link url.Values, redis func() (quota.Store, error)) (*Scene, error) {
 	set, err := parse(link)
 	if err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (s *Scene) restart() error {
 		s.looks, s.asked = store, &counted{Store: store}
 		s.store = s.asked
 		if s.set.Hybrid {
-			s.store = weir.Hybrid(s.asked, most)
+			s.store = quota.Hybrid(s.asked, most)
 		}
 		s.now = time.Now().UnixMicro() // used if Redis does not answer
 		s.start = s.now
@@ -176,7 +176,7 @@ func (s *Scene) restart() error {
 	} else {
 		period := s.set.Period * second
 		s.now = epoch/period*period - period*3/10
-		s.clock = &memory{now: s.now, states: map[stateKey]weir.State{}}
+		s.clock = &memory{now: s.now, states: map[stateKey]quota.State{}}
 		s.store, s.looks = s.clock, s.clock
 	}
 	s.start = s.now
@@ -318,7 +318,7 @@ func (s *Scene) hold() error {
 // it with the button, otherwise 0.
 func (s *Scene) hit(user int, own int64) error {
 	for _, r := range s.rows {
-		t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: users[user], Limit: r.limit, Cost: 1}}, Within: r.kind.within(&s.set)}
+		t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: users[user], Limit: r.limit, Cost: 1}}, Within: r.kind.within(&s.set)}
 		if err := s.take(&t); err != nil {
 			return err
 		}
@@ -328,12 +328,12 @@ func (s *Scene) hit(user int, own int64) error {
 	return nil
 }
 
-func (s *Scene) take(t *weir.Transaction) error {
+func (s *Scene) take(t *quota.Transaction) error {
 	s.decided++
 	return s.store.Take(s.ctx, t)
 }
 
-func (r *row) record(user int, own int64, t *weir.Transaction, period int64) {
+func (r *row) record(user int, own int64, t *quota.Transaction, period int64) {
 	at, d := t.At.UnixMicro(), t.Decisions[0]
 	h := hit{at, int64(user), 0, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), t.Wait.Microseconds(), own}
 	r.last = *t

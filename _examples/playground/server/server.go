@@ -13,6 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/playground/scene"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -48,7 +49,7 @@ func New(ctx context.Context, rdb redis.UniversalClient, compile func() (map[str
 
 	// This limit protects the playground itself.
 	limit, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Headers: weir.NoHeaders, // the answers of a scene have fields of the scene's limit
+		Headers: headers.None, // the answers of a scene have fields of the scene's limit
 		Rules:   []weir.Rule{{Name: "playground", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Second)}}},
 	})
 	if err != nil {

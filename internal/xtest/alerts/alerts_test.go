@@ -30,6 +30,7 @@ import (
 	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/weirprom"
 )
@@ -41,7 +42,7 @@ type slowStore struct {
 	n    atomic.Int64
 }
 
-func (s *slowStore) Take(ctx context.Context, t *weir.Transaction) error {
+func (s *slowStore) Take(ctx context.Context, t *quota.Transaction) error {
 	if s.slow.Load() && s.n.Add(1)%10 == 0 {
 		time.Sleep(40 * time.Millisecond)
 	}
@@ -55,9 +56,9 @@ type failingStore struct {
 	n     atomic.Int64
 }
 
-func (s *failingStore) Take(ctx context.Context, t *weir.Transaction) error {
+func (s *failingStore) Take(ctx context.Context, t *quota.Transaction) error {
 	if s.fails.Load() {
-		return [...]error{weir.ErrBusy, weir.ErrUnusable, memstore.ErrFull}[s.n.Add(1)%3]
+		return [...]error{quota.ErrBusy, quota.ErrUnusable, quota.ErrFull}[s.n.Add(1)%3]
 	}
 	return s.Store.Take(ctx, t)
 }
@@ -255,10 +256,10 @@ func TestEveryAlertFires(t *testing.T) {
 	var slow, fails atomic.Bool
 	var perKey atomic.Int64
 	perKey.Store(4)
-	a := start(t, rules, weir.Options{}, weir.Breaker(&slowStore{Store: shared, slow: &slow}, weir.BreakerOptions{}))
-	b := start(t, rules, weir.Options{}, weir.Breaker(memstore.New(memstore.Options{}), weir.BreakerOptions{}))
+	a := start(t, rules, weir.Options{}, quota.Breaker(&slowStore{Store: shared, slow: &slow}, quota.BreakerOptions{}))
+	b := start(t, rules, weir.Options{}, quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{}))
 	c := start(t, rules, weir.Options{OnError: weir.FailClosed}, &failingStore{Store: memstore.New(memstore.Options{}), fails: &fails})
-	fallback := weir.Fallback(&failingStore{Store: memstore.New(memstore.Options{}), fails: &fails}, memstore.New(memstore.Options{}))
+	fallback := quota.Fallback(&failingStore{Store: memstore.New(memstore.Options{}), fails: &fails}, memstore.New(memstore.Options{}))
 	fallback.Logger = slog.New(slog.DiscardHandler)
 	d := start(t, rules+"- name: spare\n  config: [{limit: 5, period: 1h}]\n", weir.Options{}, fallback)
 	for _, p := range []*program{a, c, d} {

@@ -19,6 +19,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -57,11 +58,11 @@ func TestDashboardRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		breaker := weir.Breaker(shared, weir.BreakerOptions{})
-		hybrid := weir.Hybrid(breaker, 0)
+		breaker := quota.Breaker(shared, quota.BreakerOptions{})
+		hybrid := quota.Hybrid(breaker, 0)
 		store := weir.Store(hybrid)
 		if i == 1 { // the other shop lets requests pass while Redis is paused
-			store = weir.Fallback(hybrid, weir.Share(memstore.New(memstore.Options{}), len(shops)))
+			store = quota.Fallback(hybrid, quota.Share(memstore.New(memstore.Options{}), len(shops)))
 		}
 		shops[i] = start(t, shopRules, weir.Options{MaxWait: 300 * time.Millisecond}, store, hybrid, breaker)
 		servers[i] = httptest.NewServer(shops[i])

@@ -7,8 +7,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/storetest"
 )
@@ -28,9 +28,9 @@ func client(t testing.TB, rdb redis.UniversalClient) redis.UniversalClient {
 	return rdb
 }
 
-func take(t *testing.T, store weir.Store, charges ...weir.Charge) *weir.Transaction {
+func take(t *testing.T, store quota.Store, charges ...quota.Charge) *quota.Transaction {
 	t.Helper()
-	tx := &weir.Transaction{Charges: charges}
+	tx := &quota.Transaction{Charges: charges}
 	if err := store.Take(t.Context(), tx); err != nil {
 		t.Fatalf("Take: %v", err)
 	}
@@ -45,5 +45,5 @@ func TestConformanceMini(t *testing.T) {
 	}
 	t.Parallel()
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))
-	storetest.Run(t, func(t *testing.T) weir.Store { return newStore(t, rdb) })
+	storetest.Run(t, func(t *testing.T) quota.Store { return newStore(t, rdb) })
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -86,22 +86,22 @@ type history struct {
 	r      *rand.Rand
 	server world
 	real   bool // the server is a redis-server: its clock runs, and values expire
-	store  weir.Store
-	limits []weir.Limit
+	store  quota.Store
+	limits []quota.Limit
 	keys   []string
 	now    int64
-	newest int64                 // the largest value that the field now has had
-	states map[string]weir.State // by key and limit
-	tills  map[string]int64      // when states may be forgotten, in µs since 1970
+	newest int64                  // the largest value that the field now has had
+	states map[string]quota.State // by key and limit
+	tills  map[string]int64       // when states may be forgotten, in µs since 1970
 
-	restored map[string]int64      // the values of tills that an Undo restores, by key, limit and change
-	undoes   bool                  // the transaction that is decided has Undo
-	former   map[string]weir.Limit // limits before their last change, by name and algorithm
+	restored map[string]int64       // the values of tills that an Undo restores, by key, limit and change
+	undoes   bool                   // the transaction that is decided has Undo
+	former   map[string]quota.Limit // limits before their last change, by name and algorithm
 
 	ends  map[string]int64 // when values in Redis expire, in µs since 1970
 	ttls  map[string]int64
-	taken []weir.Transaction // transactions that give back what was spent
-	tiers bool               // a few meters, each with two sets of numbers
+	taken []quota.Transaction // transactions that give back what was spent
+	tiers bool                // a few meters, each with two sets of numbers
 	// These fields say what the history tests besides plain charges.
 	waiting, changing, switching, unlike, looks, huge, back, long, debts bool
 	log                                                                  []func() string // lines for the message of a failure
@@ -131,11 +131,11 @@ type world interface {
 	Del(key string) bool
 }
 
-func newHistory(r *rand.Rand, server world, store weir.Store) *history {
+func newHistory(r *rand.Rand, server world, store quota.Store) *history {
 	h := &history{
 		r: r, server: server, store: store,
 		now:    1_700_000_000_000_000 + r.Int64N(1e14),
-		states: map[string]weir.State{}, tills: map[string]int64{}, restored: map[string]int64{}, former: map[string]weir.Limit{}, ends: map[string]int64{}, ttls: map[string]int64{},
+		states: map[string]quota.State{}, tills: map[string]int64{}, restored: map[string]int64{}, former: map[string]quota.Limit{}, ends: map[string]int64{}, ttls: map[string]int64{},
 		waiting: r.IntN(2) == 0, changing: r.IntN(2) == 0, unlike: r.IntN(4) == 0, looks: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0, debts: r.IntN(3) == 0,
 	}
 	kind := r.IntN(12)
@@ -185,7 +185,7 @@ func newHistory(r *rand.Rand, server world, store weir.Store) *history {
 func (h *history) shareName() {
 	h.unlike = true
 	for i := range h.limits {
-		if l := h.limits[i].Named("l0"); !slices.ContainsFunc(h.limits, func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }) {
+		if l := h.limits[i].Named("l0"); !slices.ContainsFunc(h.limits, func(m quota.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }) {
 			h.limits[i] = l
 		}
 	}
@@ -207,7 +207,7 @@ func (s *realServer) TTL(key string) time.Duration {
 }
 func (s *realServer) Del(key string) bool { return s.rdb.Del(context.Background(), key).Val() > 0 }
 
-func randomLimit(r *rand.Rand) weir.Limit {
+func randomLimit(r *rand.Rand) quota.Limit {
 	rates := []struct {
 		quota  int64
 		period time.Duration
@@ -243,7 +243,7 @@ func randomLimit(r *rand.Rand) weir.Limit {
 	return algorithms.GCRA(rate.quota, rate.period).WithBurst(burst)
 }
 
-func capacity(l weir.Limit) int64 {
+func capacity(l quota.Limit) int64 {
 	switch l.Algorithm.Name() {
 	case "gcra", "token-bucket", "leaky-bucket":
 		if l.Burst > 0 {
@@ -292,8 +292,8 @@ func (h *history) cost(most int64) int64 {
 
 // charges returns the charges of the next transaction. Most of them have the same cost, as
 // the charges of a rule do.
-func (h *history) charges() []weir.Charge {
-	var charges []weir.Charge
+func (h *history) charges() []quota.Charge {
+	var charges []quota.Charge
 	keys := h.keys
 	if h.r.IntN(4) > 0 {
 		keys = keys[:1]
@@ -307,7 +307,7 @@ func (h *history) charges() []weir.Charge {
 			if h.unlike && h.r.IntN(4) == 0 {
 				continue
 			}
-			charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: h.vary(cost, l)})
+			charges = append(charges, quota.Charge{Rule: "r", Key: key, Limit: l, Cost: h.vary(cost, l)})
 		}
 	}
 	if h.unlike && h.r.IntN(4) == 0 {
@@ -318,7 +318,7 @@ func (h *history) charges() []weir.Charge {
 
 // vary returns the cost of a charge. It is often 0 in histories with looks, and sometimes a cost of
 // its own in histories with unlike charges.
-func (h *history) vary(cost int64, l weir.Limit) int64 {
+func (h *history) vary(cost int64, l quota.Limit) int64 {
 	switch {
 	case h.looks && h.r.IntN(2) == 0:
 		return 0
@@ -332,7 +332,7 @@ func (h *history) vary(cost int64, l weir.Limit) int64 {
 // or less, or so many that the others are no more than the limit holds.
 func (h *history) manyBack(key string) int64 {
 	l := h.limits[h.r.IntN(len(h.limits))]
-	s := h.states[name(&weir.Charge{Key: key, Limit: l})]
+	s := h.states[name(&quota.Charge{Key: key, Limit: l})]
 	units := s.A
 	if s.A > 0 && s.B > 0 && s.B < s.A { // the state is a debt of units that are worth s.B ticks
 		units = (s.A + s.B - 1) / s.B
@@ -358,7 +358,7 @@ func (h *history) most() int64 {
 
 // exceed sets the cost of each charge to more units than are left, by a random number, so that
 // the charge must wait until spent units come back.
-func (h *history) exceed(charges []weir.Charge) {
+func (h *history) exceed(charges []quota.Charge) {
 	for i := range charges {
 		c := &charges[i]
 		_, d := c.Limit.Algorithm.Take(h.states[name(c)], &c.Limit, h.now, 0)
@@ -403,7 +403,7 @@ func (h *history) change() {
 // smaller returns a limit that holds a part of the units of l, at most a half. Often a unit is
 // worth another number of ticks under it. Sometimes its rate is so low that a debt under l would
 // take longer to drain than a state is kept.
-func smaller(r *rand.Rand, l weir.Limit) weir.Limit {
+func smaller(r *rand.Rand, l quota.Limit) quota.Limit {
 	l.Burst = 1 + capacity(l)/(2+r.Int64N(8))
 	switch r.IntN(4) {
 	case 0:
@@ -418,7 +418,7 @@ func smaller(r *rand.Rand, l weir.Limit) weir.Limit {
 
 // renumber gives a limit new numbers. The period of a log never grows beyond the time for
 // which the history keeps the units of both keys, because Redis may remember older units.
-func (h *history) renumber(l *weir.Limit) {
+func (h *history) renumber(l *quota.Limit) {
 	other := randomLimit(h.r)
 	switch l.Algorithm.Name() {
 	case "calendar":
@@ -438,10 +438,10 @@ func (h *history) renumber(l *weir.Limit) {
 
 // kept returns for how long the history keeps the units of a log under both keys. The result is
 // at least the period of the limit.
-func (h *history) kept(l *weir.Limit) time.Duration {
+func (h *history) kept(l *quota.Limit) time.Duration {
 	least := int64(math.MaxInt64)
 	for _, key := range h.keys {
-		s, seen := h.states[name(&weir.Charge{Key: key, Limit: *l})]
+		s, seen := h.states[name(&quota.Charge{Key: key, Limit: *l})]
 		switch n := len(s.Log); {
 		case !seen:
 		case n > 0 && h.now < s.Until:
@@ -456,11 +456,11 @@ func (h *history) kept(l *weir.Limit) time.Duration {
 	return time.Duration(least) * time.Microsecond
 }
 
-func name(c *weir.Charge) string {
+func name(c *quota.Charge) string {
 	return c.Key + " " + c.Limit.StoredName() + " " + c.Limit.Algorithm.Name()
 }
 
-func value(c *weir.Charge) string {
+func value(c *quota.Charge) string {
 	if c.Limit.Algorithm.Name() == "sliding-log" {
 		return "weir:r:log:{." + storedkey.Of(c.Key) + "}"
 	}
@@ -473,7 +473,7 @@ func (h *history) step(t *testing.T) (int, error) {
 	if h.changing && !h.switching {
 		h.change()
 	}
-	got := weir.Transaction{Charges: h.charges()}
+	got := quota.Transaction{Charges: h.charges()}
 	if h.long && h.r.IntN(12) == 0 {
 		h.exceed(got.Charges)
 	}
@@ -503,7 +503,7 @@ func (h *history) step(t *testing.T) (int, error) {
 	if !alone && h.r.IntN(8) == 0 && (!h.tiers || h.r.IntN(3) == 0) {
 		more = 1 + h.r.IntN(30)
 	}
-	batch := []*weir.Transaction{&got}
+	batch := []*quota.Transaction{&got}
 	for range more {
 		again := got
 		again.Undo = slices.Clone(got.Undo)
@@ -514,8 +514,8 @@ func (h *history) step(t *testing.T) (int, error) {
 
 // force replaces a transaction by one that forces its charges, if they spend. Most of them exceed
 // their limits.
-func (h *history) force(t *weir.Transaction) {
-	forced := weir.Transaction{Charges: slices.Clone(t.Charges), Force: true}
+func (h *history) force(t *quota.Transaction) {
+	forced := quota.Transaction{Charges: slices.Clone(t.Charges), Force: true}
 	most := 1 + h.r.Int64N(3)*h.most()
 	for i := range forced.Charges {
 		if c := &forced.Charges[i]; c.Cost > 0 && h.r.IntN(4) > 0 {
@@ -533,7 +533,7 @@ func (h *history) force(t *weir.Transaction) {
 // mayGiveBack sometimes replaces t by a transaction that gives back units, and reports whether
 // that transaction must not be in a batch. Under other numbers a state that has ended may matter
 // again, but Redis may drop it between two transactions of a batch.
-func (h *history) mayGiveBack(t *weir.Transaction) (alone bool) {
+func (h *history) mayGiveBack(t *quota.Transaction) (alone bool) {
 	if len(h.taken) == 0 || h.back || h.r.IntN(5) > 0 || h.long && h.r.IntN(3) > 0 {
 		return false
 	}
@@ -545,7 +545,7 @@ func (h *history) mayGiveBack(t *weir.Transaction) (alone bool) {
 }
 
 // mayWait gives a transaction time to wait, and sometimes a delay.
-func (h *history) mayWait(t *weir.Transaction) {
+func (h *history) mayWait(t *quota.Transaction) {
 	period := t.Charges[h.r.IntN(len(t.Charges))].Limit.Period
 	t.Within = []time.Duration{time.Microsecond, time.Duration(h.r.Int64N(int64(3*period) + 1)), period, 365 * 24 * time.Hour, math.MaxInt64}[h.r.IntN(5)]
 	if h.long && h.r.IntN(100) > 0 {
@@ -557,7 +557,7 @@ func (h *history) mayWait(t *weir.Transaction) {
 }
 
 // giveBack returns a transaction that gives back the units of one of the last transactions.
-func (h *history) giveBack() weir.Transaction {
+func (h *history) giveBack() quota.Transaction {
 	n, last := len(h.taken), 5
 	if h.long {
 		last = 500
@@ -572,7 +572,7 @@ func (h *history) giveBack() weir.Transaction {
 }
 
 // useNewLimits replaces each limit of a transaction by the limit that now has the same name.
-func (h *history) useNewLimits(t *weir.Transaction) {
+func (h *history) useNewLimits(t *quota.Transaction) {
 	t.Charges = slices.Clone(t.Charges)
 	for i := range t.Charges {
 		for _, l := range h.limits {
@@ -585,10 +585,10 @@ func (h *history) useNewLimits(t *weir.Transaction) {
 
 // decide makes the transactions of a batch with the store and with Decide, and compares the
 // decisions.
-func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
-	wants := make([]weir.Transaction, len(batch))
+func (h *history) decide(t *testing.T, batch []*quota.Transaction) (int, error) {
+	wants := make([]quota.Transaction, len(batch))
 	for i, got := range batch {
-		wants[i] = weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, AtMost: got.AtMost, Force: got.Force, Undo: slices.Clone(got.Undo)}
+		wants[i] = quota.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, AtMost: got.AtMost, Force: got.Force, Undo: slices.Clone(got.Undo)}
 	}
 	h.undoes = len(batch[0].Undo) > 0
 	h.server.SetTime(time.UnixMicro(h.now))
@@ -635,14 +635,14 @@ func (h *history) decide(t *testing.T, batch []*weir.Transaction) (int, error) {
 }
 
 // take makes the transactions of a batch with the store, in one call.
-func (h *history) take(ctx context.Context, batch []*weir.Transaction) error {
+func (h *history) take(ctx context.Context, batch []*quota.Transaction) error {
 	if len(batch) == 1 {
 		return h.store.Take(ctx, batch[0])
 	}
-	return errors.Join(h.store.(weir.Batcher).TakeEach(ctx, batch)...)
+	return errors.Join(h.store.(quota.Batcher).TakeEach(ctx, batch)...)
 }
 
-func (h *history) noteCharges(charges []weir.Charge) {
+func (h *history) noteCharges(charges []quota.Charge) {
 	for _, c := range charges {
 		h.note("  %s %v %+v cost %d of %d", c.Key, c.Limit, h.states[name(&c)], c.Cost, c.Spent)
 	}
@@ -650,8 +650,8 @@ func (h *history) noteCharges(charges []weir.Charge) {
 
 // follow compares the decisions that the store has made of a transaction with the decisions of
 // Decide. It reports whether the store had to write.
-func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
-	states := make([]weir.State, len(got.Charges))
+func (h *history) follow(got, want *quota.Transaction) (writes bool, err error) {
+	states := make([]quota.State, len(got.Charges))
 	for i := range states {
 		states[i] = h.states[name(&got.Charges[i])]
 	}
@@ -689,11 +689,11 @@ func (h *history) follow(got, want *weir.Transaction) (writes bool, err error) {
 
 // same reports whether Redis keeps the state of a charge as it is: the charge reads the state, is
 // a cancellation that finds no units, or forces units beyond the most that the state can have.
-func same(c *weir.Charge, before, after *weir.State) bool {
+func same(c *quota.Charge, before, after *quota.State) bool {
 	return c.Cost == 0 || (c.Cost > 0 || c.Spent > 0) && sameNumbers(before, after)
 }
 
-func sameNumbers(s, other *weir.State) bool {
+func sameNumbers(s, other *quota.State) bool {
 	return s.At == other.At && s.A == other.A && s.B == other.B && s.C == other.C
 }
 
@@ -702,7 +702,7 @@ func sameNumbers(s, other *weir.State) bool {
 func (h *history) forgetEnded(key string) {
 	var ended []string
 	for _, l := range h.limits {
-		if c := (weir.Charge{Key: key, Limit: l}); l.Algorithm.Name() == "sliding-log" {
+		if c := (quota.Charge{Key: key, Limit: l}); l.Algorithm.Name() == "sliding-log" {
 			continue // logs have values of their own
 		} else if ended = append(ended, name(&c)); h.tills[name(&c)] > h.now {
 			return
@@ -717,9 +717,9 @@ func (h *history) forgetEnded(key string) {
 // transaction with Undo may restore the state from before a reservation. Redis then also
 // restores when that state may be forgotten under the limit of the reservation. setTill reports
 // whether the transaction has restored a state that may not be forgotten yet.
-func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State, till int64) (restored bool) {
+func (h *history) setTill(t *quota.Transaction, i int, before, after *quota.State, till int64) (restored bool) {
 	c := &t.Charges[i]
-	change := func(from, to *weir.State) string {
+	change := func(from, to *quota.State) string {
 		return fmt.Sprint(name(c), " ", from.At, from.A, from.B, from.C, to.At, to.A, to.B, to.C)
 	}
 	if len(t.Undo) > 0 { // a reservation
@@ -742,7 +742,7 @@ func (h *history) setTill(t *weir.Transaction, i int, before, after *weir.State,
 }
 
 // compare compares the results of a transaction from the store and from Decide.
-func compare(got, want *weir.Transaction) error {
+func compare(got, want *quota.Transaction) error {
 	for i := range got.Charges {
 		if got.Decisions[i] != want.Decisions[i] {
 			return fmt.Errorf("charge %d:\ngot  %+v\nwant %+v", i, got.Decisions[i], want.Decisions[i])
@@ -758,11 +758,11 @@ func compare(got, want *weir.Transaction) error {
 }
 
 // keepBack keeps a transaction that gives back the units of a transaction, for giveBack.
-func (h *history) keepBack(got *weir.Transaction) {
+func (h *history) keepBack(got *quota.Transaction) {
 	if got.Forget {
 		return
 	}
-	var back weir.Transaction
+	var back quota.Transaction
 	for i, c := range got.Charges {
 		if h.changing && !h.switching && c.Limit.Algorithm.Name() == "sliding-log" {
 			continue // its period may later exceed the time for which its units are kept: see change
@@ -784,7 +784,7 @@ func (h *history) keepBack(got *weir.Transaction) {
 // drops reports whether Redis keeps no state after a charge, because by the numbers of the
 // charge the state decides as the zero State does. A cancellation that finds no units writes
 // nothing, so it drops nothing. A debt of more than 35 years ends after 35 years.
-func (h *history) drops(c *weir.Charge, d *weir.Decision, before, after *weir.State) bool {
+func (h *history) drops(c *quota.Charge, d *quota.Decision, before, after *quota.State) bool {
 	ended := d.ResetAfter == 0 || after.Until != 0 && after.Until <= h.now
 	return ended && len(after.Log) == 0 && !same(c, before, after)
 }
@@ -811,7 +811,7 @@ func (h *history) stored(values map[string]string) error {
 			}
 		}
 		for _, l := range h.limits {
-			c := weir.Charge{Key: key, Limit: l}
+			c := quota.Charge{Key: key, Limit: l}
 			s, till := h.states[name(&c)], h.tills[name(&c)]
 			ended := till <= h.now || h.back && till <= h.newest+1e6 // Redis may drop what ended, within a second, before the clock stepped back
 			if l.Algorithm.Name() == "sliding-log" || ended || s.At == 0 || h.real && text == "" {
@@ -843,14 +843,14 @@ func packed(numbers ...int64) string {
 // written value lacks states that ended more than a second ago, unless the transaction charged
 // them. A deleted value had only states that have ended. The arguments before and after have the
 // values as texts returns them.
-func (h *history) forget(t *weir.Transaction, before, values map[string]string) {
+func (h *history) forget(t *quota.Transaction, before, values map[string]string) {
 	for key, after := range values {
 		if after == before[key] {
 			continue
 		}
 		for _, l := range h.limits {
-			c := weir.Charge{Key: key, Limit: l}
-			charged := slices.ContainsFunc(t.Charges, func(other weir.Charge) bool { return name(&other) == name(&c) })
+			c := quota.Charge{Key: key, Limit: l}
+			charged := slices.ContainsFunc(t.Charges, func(other quota.Charge) bool { return name(&other) == name(&c) })
 			if till := h.tills[name(&c)]; l.Algorithm.Name() != "sliding-log" && (!charged && till <= h.now-1e6 || after == "" && till <= h.now) {
 				delete(h.states, name(&c))
 			}
@@ -859,7 +859,7 @@ func (h *history) forget(t *weir.Transaction, before, values map[string]string) 
 }
 
 // lifetimes checks the TTLs of the values that a transaction has written.
-func (h *history) lifetimes(t *weir.Transaction) error {
+func (h *history) lifetimes(t *quota.Transaction) error {
 	if h.real {
 		return nil // TTLs have shrunk when the test reads them; the conformance tests check them
 	}
@@ -872,7 +872,7 @@ func (h *history) lifetimes(t *weir.Transaction) error {
 	}
 	for _, key := range h.keys {
 		for _, l := range h.limits {
-			c := weir.Charge{Key: key, Limit: l}
+			c := quota.Charge{Key: key, Limit: l}
 			_, d := l.Algorithm.Take(h.states[name(&c)], &l, h.now, 0)
 			v, need := value(&c), h.now+d.ResetAfter.Microseconds()
 			if h.changing { // the limit that has written the state may have had other numbers
@@ -923,7 +923,7 @@ func (h *history) lifetime(v string, need, slack int64) error {
 // move moves the clock: a little, a lot, back, or exactly to an instant that a decision
 // names. It deletes values that have expired, because miniredis does not delete them when
 // SetTime moves its clock.
-func (h *history) move(t *weir.Transaction) {
+func (h *history) move(t *quota.Transaction) {
 	r := h.r
 	i := r.IntN(len(t.Charges))
 	l, d := &t.Charges[i].Limit, &t.Decisions[i]
@@ -931,7 +931,7 @@ func (h *history) move(t *weir.Transaction) {
 	unit := period/l.Quota + 1
 	steps := []int64{0, 0, 1, r.Int64N(unit + 1), unit, r.Int64N(period + 1), period, 3 * period,
 		d.NextAfter.Microseconds(), d.ResetAfter.Microseconds(), max(0, d.ResetAfter.Microseconds()-1)}
-	if d.RetryAfter != weir.Never {
+	if d.RetryAfter != quota.Never {
 		retry := d.RetryAfter.Microseconds()
 		steps = append(steps, retry, retry, max(0, retry-1))
 	}
@@ -972,7 +972,7 @@ func (h *history) again() {
 	h.now, h.newest, h.taken = 1_700_000_000_000_000, 0, nil
 	for _, key := range h.keys {
 		for _, l := range h.limits {
-			v := value(&weir.Charge{Key: key, Limit: l})
+			v := value(&quota.Charge{Key: key, Limit: l})
 			h.server.Del(v)
 			delete(h.ends, v)
 			delete(h.ttls, v)
@@ -1010,7 +1010,7 @@ func TestLongLogs(t *testing.T) {
 			if _, err := h.step(t); err != nil {
 				t.Fatalf("seed %d, history of\n%s%v", seed, h.text(20), err)
 			}
-			if fields, err := server.HKeys(value(&weir.Charge{Key: h.keys[0], Limit: h.limits[0]})); err == nil {
+			if fields, err := server.HKeys(value(&quota.Charge{Key: h.keys[0], Limit: h.limits[0]})); err == nil {
 				blocks = max(blocks, len(fields))
 			}
 		}
@@ -1027,25 +1027,25 @@ func TestFormat(t *testing.T) {
 	server := miniredis.RunT(t)
 	server.SetTime(noon)
 	for _, test := range []struct {
-		limits []weir.Limit
+		limits []quota.Limit
 		want   []string // the value after each unit, as readable writes it
 	}{
-		{[]weir.Limit{algorithms.GCRA(2, time.Minute)}, []string{
+		{[]quota.Limit{algorithms.GCRA(2, time.Minute)}, []string{
 			"1m/gcra; 1782907200000000 60000000 60000000 1782907230000000",
 			"1m/gcra; 1782907200000000 120000000 60000000 1782907260000000"}},
-		{[]weir.Limit{algorithms.FixedWindow(2, time.Hour), algorithms.AnchoredWindow(2, time.Hour).Named("a b")}, []string{
+		{[]quota.Limit{algorithms.FixedWindow(2, time.Hour), algorithms.AnchoredWindow(2, time.Hour).Named("a b")}, []string{
 			"1h/fixed-window,a%20b/anchored-window; 1782907200000000 1 1782910800000000 1782910800000000 1782907200000000 1 1782907200000000 1782910800000000",
 			"1h/fixed-window,a%20b/anchored-window; 1782907200000000 2 1782910800000000 1782910800000000 1782907200000000 2 1782907200000000 1782910800000000"}},
-		{[]weir.Limit{algorithms.SlidingWindow(2, time.Hour)}, []string{
+		{[]quota.Limit{algorithms.SlidingWindow(2, time.Hour)}, []string{
 			"1h/sliding-window; 1782907200000000 1 0 1782914400000000",
 			"1h/sliding-window; 1782907200000000 2 0 1782914400000000"}},
 	} {
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		defer rdb.Close()
 		store := newStore(t, rdb)
-		var tx weir.Transaction
+		var tx quota.Transaction
 		for _, l := range test.limits {
-			tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1})
+			tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1})
 			tx.Charges[len(tx.Charges)-1].Key = tx.Charges[0].Key
 		}
 		for _, want := range append(slices.Clone(test.want), test.want[1]) { // the third unit is refused
@@ -1059,7 +1059,7 @@ func TestFormat(t *testing.T) {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: algorithms.FixedWindow(5, time.Hour), Cost: 2}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: algorithms.FixedWindow(5, time.Hour), Cost: 2}}}
 	if err := newStore(t, rdb).Take(t.Context(), &tx); err != nil {
 		t.Fatal(err)
 	}

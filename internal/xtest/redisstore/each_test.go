@@ -10,9 +10,9 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -40,7 +40,7 @@ func TestTakeEach(t *testing.T) {
 		for range 4 {
 			now = now.Add(time.Duration(r.Int64N(30_000_000)) * time.Microsecond)
 			server.SetTime(now)
-			var got, want []*weir.Transaction
+			var got, want []*quota.Transaction
 			for range 1 + r.IntN(30) {
 				tx := batched(r, limits)
 				copied := tx
@@ -59,7 +59,7 @@ func TestTakeEach(t *testing.T) {
 }
 
 // fewLimits returns at most three limits. Most of these limits are under GCRA.
-func fewLimits(r *rand.Rand) (limits []weir.Limit) {
+func fewLimits(r *rand.Rand) (limits []quota.Limit) {
 	for i := range 1 + r.IntN(3) {
 		l := randomLimit(r)
 		if r.IntN(4) > 0 {
@@ -74,7 +74,7 @@ func fewLimits(r *rand.Rand) (limits []weir.Limit) {
 
 // batched returns a transaction for a batch. Most of the transactions that it returns have equal
 // charges.
-func batched(r *rand.Rand, limits []weir.Limit) (tx weir.Transaction) {
+func batched(r *rand.Rand, limits []quota.Limit) (tx quota.Transaction) {
 	cost := int64(1)
 	if r.IntN(15) == 0 {
 		cost = r.Int64N(5) - 1
@@ -84,14 +84,14 @@ func batched(r *rand.Rand, limits []weir.Limit) (tx weir.Transaction) {
 	}
 	key := []string{"a", "a", "a", "b"}[r.IntN(4)]
 	for i := range limits {
-		tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: limits[i], Cost: cost})
+		tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: key, Limit: limits[i], Cost: cost})
 	}
 	return tx
 }
 
 // checkBatch takes the transactions of the list want one after the other. It compares their
 // decisions with the decisions of the same transactions in the list got.
-func checkBatch(ctx context.Context, single weir.Store, got, want []*weir.Transaction) error {
+func checkBatch(ctx context.Context, single quota.Store, got, want []*quota.Transaction) error {
 	for i := range want {
 		if err := single.Take(ctx, want[i]); err != nil {
 			return err
@@ -104,7 +104,7 @@ func checkBatch(ctx context.Context, single weir.Store, got, want []*weir.Transa
 }
 
 // equalDecisions returns an error if two stores have decided the same charges differently.
-func equalDecisions(got, want *weir.Transaction) error {
+func equalDecisions(got, want *quota.Transaction) error {
 	for j := range want.Decisions {
 		if got.Decisions[j] != want.Decisions[j] || got.Wait != want.Wait || !got.At.Equal(want.At) {
 			return fmt.Errorf("charge %d: got %+v, want %+v, for %+v", j, got.Decisions[j], want.Decisions[j], want.Charges)

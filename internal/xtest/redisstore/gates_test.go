@@ -14,16 +14,17 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
 // A recorder is a store that records the charges of its calls.
 type recorder struct {
 	weir.Store
-	charges []weir.Charge
+	charges []quota.Charge
 }
 
-func (r *recorder) Take(ctx context.Context, t *weir.Transaction) error {
+func (r *recorder) Take(ctx context.Context, t *quota.Transaction) error {
 	r.charges = append(r.charges, t.Charges...)
 	return r.Store.Take(ctx, t)
 }
@@ -31,7 +32,7 @@ func (r *recorder) Take(ctx context.Context, t *weir.Transaction) error {
 // charged calls a function with a Limiter. It returns the last charge under the named algorithm
 // that the Limiter has sent to its store. Tests get the limits of bans and pauses in this way,
 // because package weir does not export these limits.
-func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last weir.Charge) {
+func charged(t *testing.T, algorithm string, do func(*weir.Limiter) error) (last quota.Charge) {
 	t.Helper()
 	store := &recorder{Store: memstore.New(memstore.Options{})}
 	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
@@ -75,15 +76,15 @@ func TestBanInRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var states [2]weir.State
+	var states [2]quota.State
 	now := int64(1_700_000_000_000_000)
 	for range 2000 {
-		c := weir.Charge{Rule: "r", Limit: ban, Cost: []int64{0, 1e6, 1e6, 4e6}[r.IntN(4)]}
+		c := quota.Charge{Rule: "r", Limit: ban, Cost: []int64{0, 1e6, 1e6, 4e6}[r.IntN(4)]}
 		if r.IntN(8) == 0 {
 			c.Limit.Burst, c.Cost = byHand, r.Int64N(20e6)+1
 		}
-		tx := weir.Transaction{Charges: []weir.Charge{c, {Rule: "r", Limit: algorithms.GCRA(3, time.Second), Cost: []int64{-5, 0, 1}[r.IntN(3)]}}}
-		want := weir.Transaction{Charges: tx.Charges}
+		tx := quota.Transaction{Charges: []quota.Charge{c, {Rule: "r", Limit: algorithms.GCRA(3, time.Second), Cost: []int64{-5, 0, 1}[r.IntN(3)]}}}
+		want := quota.Transaction{Charges: tx.Charges}
 		server.SetTime(time.UnixMicro(now))
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -126,26 +127,26 @@ func TestGateInRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits := []weir.Limit{gate.Named("one"), gate.Named("two"), algorithms.GCRA(3, time.Second), algorithms.SlidingLog(3, time.Second), algorithms.LeakyBucket(9, 3, time.Second)}
-	states := make([]weir.State, len(limits))
+	states := make([]quota.State, len(limits))
 	now := int64(1_700_000_000_000_000)
 	for range 1000 {
-		var tx weir.Transaction
+		var tx quota.Transaction
 		var of []int
 		for i, l := range limits {
 			if r.IntN(2) == 0 {
 				of = append(of, i)
-				tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: gateCost(r, i < 2, shut)})
+				tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: "k", Limit: l, Cost: gateCost(r, i < 2, shut)})
 			}
 		}
 		tx.Within = []time.Duration{0, 0, time.Second, time.Minute}[r.IntN(4)]
 		tx.Delay = tx.Within / 8 * time.Duration(r.IntN(3))
 		tx.Forget = r.IntN(8) == 0
-		want := weir.Transaction{Charges: tx.Charges, Within: tx.Within, Delay: tx.Delay, Forget: tx.Forget}
+		want := quota.Transaction{Charges: tx.Charges, Within: tx.Within, Delay: tx.Delay, Forget: tx.Forget}
 		server.SetTime(time.UnixMicro(now))
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		before := make([]weir.State, len(of))
+		before := make([]quota.State, len(of))
 		for j, i := range of {
 			before[j] = states[i]
 		}

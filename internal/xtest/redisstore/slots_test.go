@@ -13,9 +13,9 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -101,7 +101,7 @@ func (r *ring) set(now, ahead int64) {
 
 // clock returns the time on the clock of the node that has key, in µs since 1970.
 func (r *ring) clock(t *testing.T, key string) int64 {
-	look := take(t, r.other, weir.Charge{Rule: "look", Key: key, Limit: algorithms.SlidingLog(1, time.Second)})
+	look := take(t, r.other, quota.Charge{Rule: "look", Key: key, Limit: algorithms.SlidingLog(1, time.Second)})
 	return look.At.UnixMicro()
 }
 
@@ -148,14 +148,14 @@ func TestSlotsOracle(t *testing.T) {
 type slotsOracle struct {
 	r      *rand.Rand
 	ring   *ring
-	limits []weir.Limit
+	limits []quota.Limit
 	keys   []string
-	states map[string]weir.State
-	spent  []weir.Charge // charges that give units back, with Spent set
+	states map[string]quota.State
+	spent  []quota.Charge // charges that give units back, with Spent set
 }
 
 func newSlotsOracle(r *rand.Rand, ring *ring) *slotsOracle {
-	o := &slotsOracle{r: r, ring: ring, states: map[string]weir.State{}}
+	o := &slotsOracle{r: r, ring: ring, states: map[string]quota.State{}}
 	for i := range 1 + r.IntN(3) {
 		l := randomLimit(r).Named(fmt.Sprint("l", i))
 		if l.Validate() != nil {
@@ -168,14 +168,14 @@ func newSlotsOracle(r *rand.Rand, ring *ring) *slotsOracle {
 }
 
 // next returns charges of several keys, or charges that give back units that were spent.
-func (o *slotsOracle) next() *weir.Transaction {
-	r, tx := o.r, &weir.Transaction{}
+func (o *slotsOracle) next() *quota.Transaction {
+	r, tx := o.r, &quota.Transaction{}
 	if len(o.spent) > 0 && r.IntN(4) == 0 {
 		i := r.IntN(len(o.spent))
 		j := min(len(o.spent), i+1+r.IntN(4))
 		tx.Charges = slices.Clone(o.spent[i:j])
 		o.spent = slices.Delete(o.spent, i, j)
-		tx.Charges = slices.CompactFunc(tx.Charges, func(a, b weir.Charge) bool { return name(&a) == name(&b) })
+		tx.Charges = slices.CompactFunc(tx.Charges, func(a, b quota.Charge) bool { return name(&a) == name(&b) })
 		if tx.Validate() != nil { // a limit appears twice
 			tx.Charges = tx.Charges[:1]
 		}
@@ -187,7 +187,7 @@ func (o *slotsOracle) next() *weir.Transaction {
 		if r.IntN(3) > 0 {
 			cost = r.Int64N(3)
 		}
-		tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: cost})
+		tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: key, Limit: l, Cost: cost})
 	}
 	r.Shuffle(len(tx.Charges), func(i, j int) { tx.Charges[i], tx.Charges[j] = tx.Charges[j], tx.Charges[i] })
 	return tx
@@ -196,24 +196,24 @@ func (o *slotsOracle) next() *weir.Transaction {
 // follow decides each charge of a transaction alone, by the clock of its node, and compares the
 // decisions. The transaction must be allowed if each of its charges alone is allowed, and
 // refused otherwise.
-func (o *slotsOracle) follow(t *testing.T, tx *weir.Transaction) error {
+func (o *slotsOracle) follow(t *testing.T, tx *quota.Transaction) error {
 	allowed := true
-	parts := make([]weir.Transaction, len(tx.Charges))
-	after := make([][]weir.State, len(tx.Charges))
+	parts := make([]quota.Transaction, len(tx.Charges))
+	after := make([][]quota.State, len(tx.Charges))
 	for i := range tx.Charges {
 		c := &tx.Charges[i]
 		if at := o.ring.clock(t, c.Key); tx.Decisions[i].At != at {
 			return fmt.Errorf("%s was decided at %d µs; the clock of its node shows %d µs", name(c), tx.Decisions[i].At, at)
 		}
 		parts[i].Charges = tx.Charges[i : i+1]
-		after[i] = []weir.State{o.states[name(c)]}
+		after[i] = []quota.State{o.states[name(c)]}
 		allowed = parts[i].Decide(tx.Decisions[i].At, after[i]) && allowed
 	}
 	for i := range tx.Charges {
 		c, got, want := &tx.Charges[i], tx.Decisions[i], parts[i].Decisions[0]
 		if !allowed && want.Allowed { // the transaction is refused, so the state stays
-			look := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: c.Key, Limit: c.Limit}}}
-			look.Decide(got.At, []weir.State{o.states[name(c)]})
+			look := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: c.Key, Limit: c.Limit}}}
+			look.Decide(got.At, []quota.State{o.states[name(c)]})
 			want = look.Decisions[0]
 		}
 		if got != want {
@@ -228,7 +228,7 @@ func (o *slotsOracle) follow(t *testing.T, tx *weir.Transaction) error {
 
 // record keeps the state after a charge. If the charge spends units, record also keeps a charge
 // that gives back units of the same instant.
-func (o *slotsOracle) record(c *weir.Charge, at int64, after weir.State) {
+func (o *slotsOracle) record(c *quota.Charge, at int64, after quota.State) {
 	o.states[name(c)] = after
 	if c.Cost > 0 {
 		back := *c
@@ -252,9 +252,9 @@ func TestSlotsRace(t *testing.T) {
 		keys, now, ahead := someKeys(r), int64(1_700_000_000_000_000), r.Int64N(2_000_000)
 		for range 20 {
 			ring.set(now, ahead)
-			var tx weir.Transaction
+			var tx quota.Transaction
 			for _, key := range keys[:2+r.IntN(3)] {
-				tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1 + r.Int64N(2)})
+				tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1 + r.Int64N(2)})
 			}
 			c := tx.Charges[r.IntN(len(tx.Charges))]
 			c.Cost = 1
@@ -285,7 +285,7 @@ func TestSlotsRace(t *testing.T) {
 type unitsOf map[string][]int64
 
 // spend adds the units of a transaction, and returns 1 if it is allowed.
-func (u unitsOf) spend(tx *weir.Transaction) int {
+func (u unitsOf) spend(tx *quota.Transaction) int {
 	if !tx.Allowed() {
 		return 0
 	}
@@ -309,7 +309,7 @@ func (u unitsOf) living(key string, at int64, period time.Duration) (n int64) {
 
 // check returns an error if a limit has more or fewer units left than its quota without the
 // units that still count.
-func (u unitsOf) check(t *testing.T, store weir.Store, charges []weir.Charge) error {
+func (u unitsOf) check(t *testing.T, store quota.Store, charges []quota.Charge) error {
 	for _, c := range charges {
 		c.Cost = 0
 		look := take(t, store, c).Decisions[0]

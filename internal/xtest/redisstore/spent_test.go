@@ -15,6 +15,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -79,9 +80,9 @@ func TestLeaseInSlots(t *testing.T) {
 	keys := apart(6)
 	for range 2 { // with the keys in one order, and then in reverse
 		slices.Reverse(keys)
-		var charges []weir.Charge
+		var charges []quota.Charge
 		for _, key := range keys {
-			charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1})
+			charges = append(charges, quota.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1})
 		}
 		leases := lease.New(store, lease.Options{TTL: 20 * time.Millisecond})
 		const asks = 1000
@@ -98,7 +99,7 @@ func TestLeaseInSlots(t *testing.T) {
 				t.Errorf("%s: got %d units charged for %d used", c.Key, got, asks)
 			}
 		}
-		if err := store.Take(t.Context(), &weir.Transaction{Charges: charges, Forget: true}); err != nil {
+		if err := store.Take(t.Context(), &quota.Transaction{Charges: charges, Forget: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,15 +109,15 @@ func TestLeaseInSlots(t *testing.T) {
 func TestForgetInSlots(t *testing.T) {
 	store := clocksApart(t)
 	for _, limit := range everyAlgorithm {
-		var charges []weir.Charge
+		var charges []quota.Charge
 		for _, key := range apart(4) {
-			charges = append(charges, weir.Charge{Rule: "r", Key: key, Limit: limit, Cost: 5})
+			charges = append(charges, quota.Charge{Rule: "r", Key: key, Limit: limit, Cost: 5})
 		}
 		for range 2 {
 			if tx := take(t, store, charges...); !tx.Allowed() {
 				t.Errorf("%v: got %+v, want all of 5 under each key", limit, tx.Decisions)
 			}
-			if err := store.Take(t.Context(), &weir.Transaction{Charges: charges, Forget: true}); err != nil {
+			if err := store.Take(t.Context(), &quota.Transaction{Charges: charges, Forget: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -132,9 +133,9 @@ func TestSpreadDelay(t *testing.T) {
 	defer rdb.Close()
 	store := newStore(t, rdb)
 	limit := algorithms.FixedWindow(1, 1000*time.Hour)
-	both := []weir.Charge{{Rule: "r", Key: "a", Limit: limit, Cost: 1}, {Rule: "r", Key: "b", Limit: limit, Cost: 1}}
+	both := []quota.Charge{{Rule: "r", Key: "a", Limit: limit, Cost: 1}, {Rule: "r", Key: "b", Limit: limit, Cost: 1}}
 
-	tx := weir.Transaction{Charges: both, Within: time.Hour, Delay: time.Hour}
+	tx := quota.Transaction{Charges: both, Within: time.Hour, Delay: time.Hour}
 	if err := store.Take(t.Context(), &tx); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("got %v and a wait of %v, want ErrUnsupported", err, tx.Wait)
 	}

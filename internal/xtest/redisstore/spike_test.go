@@ -7,8 +7,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestLogAfterSpike: if a log has grown long in a spike, a few later charges shrink it to the
@@ -17,11 +17,11 @@ func TestLogAfterSpike(t *testing.T) {
 	server := miniredis.RunT(t)
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: server.Addr()})))
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-	charge := weir.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1<<40, time.Hour), Cost: 1}
+	charge := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(1<<40, time.Hour), Cost: 1}
 	take := func(after time.Duration) {
 		now = now.Add(after)
 		server.SetTime(now)
-		if err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{charge}}); err != nil {
+		if err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -23,11 +23,11 @@ import (
 // two tiers of one name. Whenever the smaller tier admits a unit, the client spends all
 // that the larger tier has left. switched returns the most units that were admitted within one
 // period of the larger tier.
-func switched(t *testing.T, store weir.Store, tiers [2]weir.Limit, rounds int, pause func()) (most int) {
+func switched(t *testing.T, store quota.Store, tiers [2]quota.Limit, rounds int, pause func()) (most int) {
 	t.Helper()
 	var spent []time.Time
-	take := func(l weir.Limit) bool {
-		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1}}}
+	take := func(l quota.Limit) bool {
+		tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1}}}
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatal(err)
 		}
@@ -57,8 +57,8 @@ func switched(t *testing.T, store weir.Store, tiers [2]weir.Limit, rounds int, p
 // than the larger tier alone admits in the worst case.
 func TestSwitchedTiers(t *testing.T) {
 	t.Parallel()
-	tiers := func(period time.Duration) [][2]weir.Limit {
-		return [][2]weir.Limit{
+	tiers := func(period time.Duration) [][2]quota.Limit {
+		return [][2]quota.Limit{
 			{algorithms.GCRA(6, period), algorithms.GCRA(60, period)},
 			{algorithms.TokenBucket(6, 6, period), algorithms.TokenBucket(60, 60, period)},
 			{algorithms.LeakyBucket(6, 6, period), algorithms.LeakyBucket(60, 60, period)},
@@ -114,8 +114,8 @@ func TestSwitchedBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	small, large := algorithms.GCRA(6, time.Minute), algorithms.GCRA(60, time.Minute)
-	states := make([]weir.State, 1)
-	all := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: large, Cost: 60}}}
+	states := make([]quota.State, 1)
+	all := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: large, Cost: 60}}}
 	want := all
 	if err := store.Take(t.Context(), &all); err != nil || !want.Decide(now.UnixMicro(), states) {
 		t.Fatal(err, want.Decisions)
@@ -123,9 +123,9 @@ func TestSwitchedBatch(t *testing.T) {
 	for range 5 {
 		now = now.Add(25 * time.Second)
 		server.SetTime(now)
-		var batch []*weir.Transaction
+		var batch []*quota.Transaction
 		for range 4 {
-			batch = append(batch, &weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: small, Cost: 1}}})
+			batch = append(batch, &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: small, Cost: 1}}})
 		}
 		for _, err := range store.TakeEach(t.Context(), batch) {
 			if err != nil {
@@ -133,7 +133,7 @@ func TestSwitchedBatch(t *testing.T) {
 			}
 		}
 		for i, got := range batch {
-			want := weir.Transaction{Charges: got.Charges}
+			want := quota.Transaction{Charges: got.Charges}
 			want.Decide(now.UnixMicro(), states)
 			if got.Decisions[0] != want.Decisions[0] {
 				t.Errorf("%v, %d of the batch: got %+v, want %+v", now, i, got.Decisions[0], want.Decisions[0])
@@ -164,10 +164,10 @@ func TestSwitchedPeriods(t *testing.T) {
 			limits += r.IntN(2)
 		}
 		for i := range limits {
-			quota := 1 + r.Int64N(30)
-			h.limits = append(h.limits, []weir.Limit{
-				algorithms.FixedWindow(quota, time.Hour), algorithms.AnchoredWindow(quota, time.Hour), algorithms.SlidingWindow(quota, time.Hour),
-				algorithms.SlidingLog(quota, time.Hour), algorithms.SlidingLog(quota, time.Hour),
+			units := 1 + r.Int64N(30)
+			h.limits = append(h.limits, []quota.Limit{
+				algorithms.FixedWindow(units, time.Hour), algorithms.AnchoredWindow(units, time.Hour), algorithms.SlidingWindow(units, time.Hour),
+				algorithms.SlidingLog(units, time.Hour), algorithms.SlidingLog(units, time.Hour),
 			}[kind].Named(fmt.Sprint("l", i)))
 		}
 		h.changing, h.switching, h.huge = true, true, false
@@ -190,7 +190,7 @@ func TestSwitchedPeriods(t *testing.T) {
 // expire deletes the values whose states have ended, if there is only one limit.
 func (h *history) expire() {
 	for _, key := range h.keys {
-		c := weir.Charge{Key: key, Limit: h.limits[0]}
+		c := quota.Charge{Key: key, Limit: h.limits[0]}
 		if s := h.states[name(&c)]; s.Until <= h.now {
 			delete(h.states, name(&c))
 			h.server.Del(value(&c))
@@ -201,7 +201,7 @@ func (h *history) expire() {
 // shift gives a limit a different period, and sometimes a different quota. The limit of a log
 // gets no period that is longer than the time for which the history keeps the units of the log,
 // because Redis may remember older units.
-func (h *history) shift(l *weir.Limit) {
+func (h *history) shift(l *quota.Limit) {
 	periods := []time.Duration{time.Second, 3 * time.Second, 40 * time.Second, time.Minute, time.Hour}
 	if h.r.IntN(8) == 0 {
 		l.Quota = 1 + h.r.Int64N(30)
@@ -222,15 +222,15 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits := func(quota int64, period time.Duration) []weir.Limit {
-		return []weir.Limit{algorithms.AnchoredWindow(quota, period), algorithms.SlidingWindow(quota, period), algorithms.SlidingLog(quota, period)}
+	limits := func(units int64, period time.Duration) []quota.Limit {
+		return []quota.Limit{algorithms.AnchoredWindow(units, period), algorithms.SlidingWindow(units, period), algorithms.SlidingLog(units, period)}
 	}
 	for i, long := range limits(40, 24*time.Hour) {
 		long, short := long.Named("l"), limits(10, time.Millisecond)[i].Named("l")
 		left := int64(40)
 		for n := 0; left > 0; n++ {
-			l := []weir.Limit{long, short}[n%2]
-			tx := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1 + int64(n%3)}}}
+			l := []quota.Limit{long, short}[n%2]
+			tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1 + int64(n%3)}}}
 			if err := store.Take(t.Context(), &tx); err != nil {
 				t.Fatal(err)
 			}
@@ -242,7 +242,7 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 			} else if tx.Charges[0].Cost <= left {
 				t.Fatalf("%v: refuses %d, with %d left: %+v", l, tx.Charges[0].Cost, left, tx.Decisions[0])
 			}
-			look := weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: long}}}
+			look := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: long}}}
 			if err := store.Take(t.Context(), &look); err != nil {
 				t.Fatal(err)
 			}
@@ -258,17 +258,17 @@ func TestSwitchedPeriodsOnServer(t *testing.T) {
 // state, so under the old period the units still count.
 func TestCancelAfterChange(t *testing.T) {
 	before, after := limitsOf(6, 10_000*time.Hour), limitsOf(6, time.Microsecond)
-	for name, store := range map[string]weir.Store{
+	for name, store := range map[string]quota.Store{
 		"memory": memstore.New(memstore.Options{}),
 		"redis":  newStore(t, client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))),
 	} {
 		for i, l := range before {
-			spent := take(t, store, weir.Charge{Rule: "r", Key: "k", Limit: l.Named("l"), Cost: 6})
+			spent := take(t, store, quota.Charge{Rule: "r", Key: "k", Limit: l.Named("l"), Cost: 6})
 			for !time.Now().After(spent.At.Add(2 * time.Microsecond)) { // until the units no longer count under the new period
 				runtime.Gosched()
 			}
-			take(t, store, weir.Charge{Rule: "r", Key: "k", Limit: after[i].Named("l"), Cost: -1, Spent: spent.At.Add(-time.Minute).UnixMicro()})
-			if left := take(t, store, weir.Charge{Rule: "r", Key: "k", Limit: l.Named("l")}).Decisions[0].Remaining; left != 0 {
+			take(t, store, quota.Charge{Rule: "r", Key: "k", Limit: after[i].Named("l"), Cost: -1, Spent: spent.At.Add(-time.Minute).UnixMicro()})
+			if left := take(t, store, quota.Charge{Rule: "r", Key: "k", Limit: l.Named("l")}).Decisions[0].Remaining; left != 0 {
 				t.Errorf("%v in %s: got %d remaining, want 0", l, name, left)
 			}
 		}
@@ -278,19 +278,19 @@ func TestCancelAfterChange(t *testing.T) {
 // decideBoth returns a function that takes a transaction twice, from a store in Redis and by
 // Decide, and compares the decisions. The states for Decide are kept from call to call. The
 // clock of the store stands still.
-func decideBoth(t *testing.T) func(*weir.Transaction) *weir.Transaction {
+func decideBoth(t *testing.T) func(*quota.Transaction) *quota.Transaction {
 	server := miniredis.RunT(t)
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: server.Addr()})))
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	server.SetTime(now)
-	kept := map[string]weir.State{} // by key and limit
-	return func(got *weir.Transaction) *weir.Transaction {
+	kept := map[string]quota.State{} // by key and limit
+	return func(got *quota.Transaction) *quota.Transaction {
 		t.Helper()
-		want := weir.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, Undo: slices.Clone(got.Undo)}
+		want := quota.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, Undo: slices.Clone(got.Undo)}
 		if err := store.Take(t.Context(), got); err != nil {
 			t.Fatal(err)
 		}
-		states := make([]weir.State, len(got.Charges))
+		states := make([]quota.State, len(got.Charges))
 		for i := range states {
 			states[i] = kept[name(&got.Charges[i])]
 		}
@@ -307,10 +307,10 @@ func decideBoth(t *testing.T) func(*weir.Transaction) *weir.Transaction {
 }
 
 // cancelOf returns the transaction that cancels a reservation under these limits.
-func cancelOf(turn *weir.Transaction, limits ...weir.Limit) *weir.Transaction {
-	back := &weir.Transaction{}
+func cancelOf(turn *quota.Transaction, limits ...quota.Limit) *quota.Transaction {
+	back := &quota.Transaction{}
 	for _, l := range limits {
-		i := slices.IndexFunc(turn.Charges, func(c weir.Charge) bool { return c.Limit.Name == l.Name })
+		i := slices.IndexFunc(turn.Charges, func(c quota.Charge) bool { return c.Limit.Name == l.Name })
 		c := turn.Charges[i]
 		c.Limit, c.Cost, c.Spent = l, -c.Cost, turn.Decisions[i].At
 		back.Charges, back.Undo = append(back.Charges, c), append(back.Undo, turn.Undo[i])
@@ -324,9 +324,9 @@ func cancelOf(turn *weir.Transaction, limits ...weir.Limit) *weir.Transaction {
 func TestCancelTwiceAfterChange(t *testing.T) {
 	decide := decideBoth(t)
 	long, short := algorithms.SlidingLog(3, time.Minute).Named("l"), algorithms.SlidingLog(3, time.Second).Named("l")
-	var turns []*weir.Transaction // reservations, a minute apart
+	var turns []*quota.Transaction // reservations, a minute apart
 	for range 4 {
-		turns = append(turns, decide(&weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: long, Cost: 3}}, Within: time.Hour}))
+		turns = append(turns, decide(&quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: long, Cost: 3}}, Within: time.Hour}))
 	}
 	decide(cancelOf(turns[2], long))
 	decide(cancelOf(turns[3], long))
@@ -341,24 +341,24 @@ func TestCancelAfterForget(t *testing.T) {
 	a, b := algorithms.SlidingLog(9, time.Minute).Named("a"), algorithms.SlidingLog(9, time.Minute).Named("b")
 	for _, test := range []struct {
 		name             string
-		turns, cancelled []weir.Limit
+		turns, cancelled []quota.Limit
 	}{
-		{"both cancel", []weir.Limit{a, b}, []weir.Limit{a, b}},
-		{"one cancels", []weir.Limit{b}, []weir.Limit{b}},
+		{"both cancel", []quota.Limit{a, b}, []quota.Limit{a, b}},
+		{"one cancels", []quota.Limit{b}, []quota.Limit{b}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			decide := decideBoth(t)
-			reserve := func(delay time.Duration, limits ...weir.Limit) *weir.Transaction {
+			reserve := func(delay time.Duration, limits ...quota.Limit) *quota.Transaction {
 				t.Helper()
-				tx := &weir.Transaction{Within: time.Hour, Delay: delay}
+				tx := &quota.Transaction{Within: time.Hour, Delay: delay}
 				for _, l := range limits {
-					tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1})
+					tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1})
 				}
 				return decide(tx)
 			}
 			reserve(time.Second, test.turns...)
 			turn := reserve(3*time.Second, test.turns...)
-			decide(&weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: b}}, Forget: true})
+			decide(&quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: b}}, Forget: true})
 			reserve(3*time.Second, a)
 			reserve(3*time.Second, a, b)
 			decide(cancelOf(turn, test.cancelled...))
@@ -366,7 +366,7 @@ func TestCancelAfterForget(t *testing.T) {
 				if got := reserve(0, b).Wait; got != time.Second {
 					t.Errorf("got a wait of %v, want 1s", got)
 				}
-				decide(&weir.Transaction{Charges: []weir.Charge{{Rule: "r", Key: "k", Limit: a}, {Rule: "r", Key: "k", Limit: b}}})
+				decide(&quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: a}, {Rule: "r", Key: "k", Limit: b}}})
 			}
 			if got := reserve(0, b).Wait; got != time.Second+time.Minute {
 				t.Errorf("got a wait of %v after the quota, want 61s", got)
@@ -376,9 +376,9 @@ func TestCancelAfterForget(t *testing.T) {
 }
 
 // limitsOf returns a limit of each algorithm whose period can change.
-func limitsOf(quota int64, period time.Duration) []weir.Limit {
-	return []weir.Limit{
-		algorithms.GCRA(quota, period), algorithms.TokenBucket(quota, quota, period), algorithms.LeakyBucket(quota, quota, period),
-		algorithms.FixedWindow(quota, period), algorithms.AnchoredWindow(quota, period), algorithms.SlidingWindow(quota, period), algorithms.SlidingLog(quota, period),
+func limitsOf(units int64, period time.Duration) []quota.Limit {
+	return []quota.Limit{
+		algorithms.GCRA(units, period), algorithms.TokenBucket(units, units, period), algorithms.LeakyBucket(units, units, period),
+		algorithms.FixedWindow(units, period), algorithms.AnchoredWindow(units, period), algorithms.SlidingWindow(units, period), algorithms.SlidingLog(units, period),
 	}
 }

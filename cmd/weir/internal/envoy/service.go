@@ -23,10 +23,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/panics"
 	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/quota"
 )
 
 // Options are the options of NewService. The zero Options are ready to use.
@@ -45,7 +45,7 @@ type Service struct {
 	Health *health.Server // the health service of the gRPC server; it reports SERVING until Health.Shutdown is called
 
 	path  string
-	store weir.Store
+	store quota.Store
 	o     Options
 
 	mu        sync.Mutex // held while files are loaded
@@ -60,7 +60,7 @@ type Service struct {
 
 // NewService returns a service that counts in store. path is a directory of files of limits, or
 // one file. NewService returns an error if the files cannot be loaded.
-func NewService(path string, store weir.Store, o Options) (*Service, error) {
+func NewService(path string, store quota.Store, o Options) (*Service, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -140,7 +140,7 @@ type ask struct {
 	hits      uint64
 	giveBack  bool
 	unlimited bool
-	t         weir.Transaction
+	t         quota.Transaction
 }
 
 // ShouldRateLimit decides a call of Envoy. If the store is down, ShouldRateLimit returns an error,
@@ -156,8 +156,8 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 	if err := s.count(context.WithoutCancel(ctx), asks); err != nil {
 		s.storeErrors.Add(1)
 		s.undecided.Warn("envoy: the store failed for a call", "domain", r.Domain, "error", err)
-		if errors.Is(err, weir.ErrBusy) || errors.Is(err, weir.ErrUnusable) {
-			return s.refusal(asks, errors.Is(err, weir.ErrBusy)), nil
+		if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) {
+			return s.refusal(asks, errors.Is(err, quota.ErrBusy)), nil
 		}
 		return nil, status.Error(codes.Unavailable, "the store of the counts is unavailable")
 	}
@@ -292,7 +292,7 @@ func appendText(b []byte, s string) []byte {
 
 const (
 	// ceiling is the quota of the windows in which hits are counted.
-	ceiling = weir.MaxTicks
+	ceiling = quota.MaxTicks
 
 	// maxHits is the largest number of hits that one descriptor counts. It exceeds every
 	// limit, because requests_per_unit is a uint32.
@@ -302,7 +302,7 @@ const (
 // count counts the hits of every ask that has a limit, even if other asks are over their limit.
 // It returns the errors of the store, joined.
 func (s *Service) count(ctx context.Context, asks []ask) error {
-	var ts []*weir.Transaction
+	var ts []*quota.Transaction
 	for i := range asks {
 		a := &asks[i]
 		if a.limit == nil {
@@ -312,13 +312,13 @@ func (s *Service) count(ctx context.Context, asks []ask) error {
 		if a.giveBack {
 			cost = -cost
 		}
-		a.t.Charges = []weir.Charge{{Rule: "envoy", Key: string(a.key), Cost: cost, Limit: algorithms.FixedWindow(ceiling, periods[a.proto.Unit])}}
+		a.t.Charges = []quota.Charge{{Rule: "envoy", Key: string(a.key), Cost: cost, Limit: algorithms.FixedWindow(ceiling, periods[a.proto.Unit])}}
 		ts = append(ts, &a.t)
 	}
 	if len(ts) == 1 {
 		return s.store.Take(ctx, ts[0])
 	}
-	if b, ok := s.store.(weir.Batcher); ok && len(ts) > 0 {
+	if b, ok := s.store.(quota.Batcher); ok && len(ts) > 0 {
 		return errors.Join(b.TakeEach(ctx, ts)...)
 	}
 	// A store can send concurrent calls in one round trip.
@@ -355,17 +355,17 @@ func (a *ask) status() *ratelimit.RateLimitResponse_DescriptorStatus {
 	case a.limit == nil:
 		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
 	}
-	after, quota, period := a.after(), uint64(a.proto.RequestsPerUnit), int64(periods[a.proto.Unit]/time.Second)
-	over := after > quota
+	after, units, period := a.after(), uint64(a.proto.RequestsPerUnit), int64(periods[a.proto.Unit]/time.Second)
+	over := after > units
 	if !a.giveBack {
-		over = a.count(a.hits, after, quota, a.shadow)
+		over = a.count(a.hits, after, units, a.shadow)
 	}
 	st := &ratelimit.RateLimitResponse_DescriptorStatus{
 		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: a.proto,
 		DurationUntilReset: &durationpb.Duration{Seconds: period - a.t.At.Unix()%period},
 	}
 	if !over {
-		st.LimitRemaining = uint32(quota - after)
+		st.LimitRemaining = uint32(units - after)
 	} else if !a.shadow {
 		st.Code = ratelimit.RateLimitResponse_OVER_LIMIT
 	}
@@ -398,20 +398,20 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.R
 			over = append(over, i)
 		}
 	}
-	someQuota, quota := quotaMode(asks)
-	if refused := len(over) > 0 && (!quota || len(over) == len(asks)); refused && !s.o.Shadow {
+	someQuota, units := quotaMode(asks)
+	if refused := len(over) > 0 && (!units || len(over) == len(asks)); refused && !s.o.Shadow {
 		resp.OverallCode = ratelimit.RateLimitResponse_OVER_LIMIT
 	}
 	if s.o.Headers {
 		resp.ResponseHeadersToAdd = headers(tightest(resp.Statuses))
 	}
 	if resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
-		if wait := wait(asks, resp.Statuses, over, quota); wait > 0 {
+		if wait := wait(asks, resp.Statuses, over, units); wait > 0 {
 			resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, number(retryAfter, wait))
 		}
 	}
 	if s.o.Metadata {
-		if !quota {
+		if !units {
 			over = nil
 		}
 		resp.DynamicMetadata = metadata(r, over, someQuota)
@@ -433,14 +433,14 @@ func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *
 // wait returns the seconds after which a refused call may pass. The indexes of the descriptors over
 // their limit are in over. All their windows must have ended or, in quota mode, one of them. wait
 // returns 0 if the call never passes, because it has more hits than a limit.
-func wait(asks []ask, statuses []*ratelimit.RateLimitResponse_DescriptorStatus, over []int, quota bool) (seconds int64) {
+func wait(asks []ask, statuses []*ratelimit.RateLimitResponse_DescriptorStatus, over []int, units bool) (seconds int64) {
 	for _, i := range over {
 		reset := statuses[i].DurationUntilReset.Seconds
 		switch never := asks[i].hits > uint64(statuses[i].CurrentLimit.RequestsPerUnit); {
-		case never && !quota:
+		case never && !units:
 			return 0
 		case never:
-		case quota && seconds > 0:
+		case units && seconds > 0:
 			seconds = min(seconds, reset)
 		default:
 			seconds = max(seconds, reset)

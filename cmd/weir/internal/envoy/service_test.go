@@ -34,28 +34,28 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// stores returns the stores that the service is tested with. "Redis, guarded" is no weir.Batcher.
-func stores(t *testing.T) map[string]weir.Store {
+// stores returns the stores that the service is tested with. "Redis, guarded" is no quota.Batcher.
+func stores(t *testing.T) map[string]quota.Store {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(10*time.Second, redistest.Server(t).Addr()))
 	t.Cleanup(func() { rdb.Close() })
-	shared := func(prefix string) weir.Store {
+	shared := func(prefix string) quota.Store {
 		s, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	return map[string]weir.Store{
+	return map[string]quota.Store{
 		"memory":         memstore.New(memstore.Options{}),
 		"Redis":          shared("a:"),
-		"Redis, guarded": weir.Fallback(weir.Breaker(shared("b:"), weir.BreakerOptions{}), memstore.New(memstore.Options{})),
+		"Redis, guarded": quota.Fallback(quota.Breaker(shared("b:"), quota.BreakerOptions{}), memstore.New(memstore.Options{})),
 	}
 }
 
@@ -68,7 +68,7 @@ type client struct {
 
 // dial starts a service, and returns a client of it. The argument text is the content of the file
 // of limits.
-func dial(t *testing.T, text string, store weir.Store, o Options) *client {
+func dial(t *testing.T, text string, store quota.Store, o Options) *client {
 	t.Helper()
 	inOne(24*time.Hour, 30*time.Second)
 	o.Logger = slog.New(slog.DiscardHandler)
@@ -410,13 +410,13 @@ func TestBusy(t *testing.T) {
 		descriptor string
 		want       string
 	}{
-		{fmt.Errorf("secret: %w", weir.ErrBusy), Options{}, "a=b", "OVER_LIMIT OVER_LIMIT 1"},
-		{fmt.Errorf("secret: %w", weir.ErrUnusable), Options{}, "a=b", "OVER_LIMIT OVER_LIMIT "},
-		{weir.ErrBusy, Options{}, "s=b", "OK OK "},
-		{weir.ErrBusy, Options{Shadow: true}, "a=b", "OK OVER_LIMIT "},
+		{fmt.Errorf("secret: %w", quota.ErrBusy), Options{}, "a=b", "OVER_LIMIT OVER_LIMIT 1"},
+		{fmt.Errorf("secret: %w", quota.ErrUnusable), Options{}, "a=b", "OVER_LIMIT OVER_LIMIT "},
+		{quota.ErrBusy, Options{}, "s=b", "OK OK "},
+		{quota.ErrBusy, Options{Shadow: true}, "a=b", "OK OVER_LIMIT "},
 		{errors.New("down"), Options{}, "a=b", "Unavailable"},
 	} {
-		failing := weirtest.StoreFunc(func(context.Context, *weir.Transaction) error { return tt.err })
+		failing := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return tt.err })
 		c := dial(t, limits, failing, tt.o)
 		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: merge([]string{tt.descriptor})})
 		got := status.Code(err).String()
@@ -481,7 +481,7 @@ func TestMetrics(t *testing.T) {
 // A broken store panics if its field panics is true, and otherwise returns an error.
 type broken struct{ panics atomic.Bool }
 
-func (b *broken) Take(context.Context, *weir.Transaction) error {
+func (b *broken) Take(context.Context, *quota.Transaction) error {
 	if b.panics.Load() {
 		panic("a bug")
 	}
@@ -598,11 +598,11 @@ func TestHugeDescriptors(t *testing.T) {
 // A slow store waits for a value from its channel decide before it decides. It returns an error
 // if its context can be canceled.
 type slow struct {
-	weir.Store
+	quota.Store
 	asked, decide, decided chan bool
 }
 
-func (s *slow) Take(ctx context.Context, t *weir.Transaction) error {
+func (s *slow) Take(ctx context.Context, t *quota.Transaction) error {
 	s.asked <- true
 	<-s.decide
 	defer func() { s.decided <- true }()

@@ -1,4 +1,4 @@
-package weir
+package quota
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 // asked, and the error is the error of the context or of Validate. With a Breaker around
 // primary, requests do not wait while primary is down:
 //
-//	weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), weir.Share(memory, replicas))
+//	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas))
 //
 // Counts do not move between the stores. During an outage only secondary decides, and
 // continues with its counts of earlier outages. If secondary is in memory, each process

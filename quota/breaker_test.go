@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"context"
@@ -13,19 +13,19 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestBreakerConforms: a closed breaker passes the tests of a store.
 func TestBreakerConforms(t *testing.T) {
-	conforms(t, func() weir.Store { return weir.Breaker(memory(), weir.BreakerOptions{}) })
+	conforms(t, func() quota.Store { return quota.Breaker(memory(), quota.BreakerOptions{}) })
 }
 
 type breakerStep struct {
 	at     time.Duration
 	ctx    context.Context
-	tx     *weir.Transaction
+	tx     *quota.Transaction
 	says   error // what the store returns if it is asked
 	asked  bool  // whether the store is asked
 	open   bool  // whether the breaker is open afterwards
@@ -40,7 +40,7 @@ func TestBreaker(t *testing.T) {
 	late, cancel := context.WithDeadline(alive, time.Now().Add(-time.Hour))
 	defer cancel()
 	limit := algorithms.GCRA(10, time.Second)
-	good, bad := once(limit), once(weir.Limit{})
+	good, bad := once(limit), once(quota.Limit{})
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name     string
@@ -82,9 +82,9 @@ func TestBreaker(t *testing.T) {
 			{0, late, good, context.DeadlineExceeded, true, false, ""},
 			{0, deadlineOnly{alive}, good, errDown, true, false, ""},
 			{0, alive, bad, errDown, true, false, ""},
-			{0, alive, good, fmt.Errorf("twice: %w", weir.ErrDuplicate), true, false, ""},
+			{0, alive, good, fmt.Errorf("twice: %w", quota.ErrDuplicate), true, false, ""},
 			{0, alive, good, fmt.Errorf("no Lua: %w", errors.ErrUnsupported), true, false, ""},
-			{0, alive, good, fmt.Errorf("too much: %w", weir.ErrBusy), true, false, ""},
+			{0, alive, good, fmt.Errorf("too much: %w", quota.ErrBusy), true, false, ""},
 			{25 * ms, alive, good, context.DeadlineExceeded, true, true, "open: context deadline exceeded"}, // the deadline of the store, not the caller's
 		}},
 		{"a success counts, whatever the context", 2, 100 * ms, []breakerStep{
@@ -100,13 +100,13 @@ func TestBreaker(t *testing.T) {
 			{100 * ms, late, good, context.DeadlineExceeded, true, true, ""},
 			{100 * ms, deadlineOnly{alive}, good, errDown, true, true, ""},
 			{100 * ms, alive, bad, errDown, true, true, ""},
-			{100 * ms, alive, good, weir.ErrDuplicate, true, true, ""},
+			{100 * ms, alive, good, quota.ErrDuplicate, true, true, ""},
 			{100 * ms, alive, good, nil, true, false, "closed"},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				walkBreaker(t, weir.BreakerOptions{Failures: c.failures, Cooldown: c.cooldown}, c.steps)
+				walkBreaker(t, quota.BreakerOptions{Failures: c.failures, Cooldown: c.cooldown}, c.steps)
 			})
 		})
 	}
@@ -114,7 +114,7 @@ func TestBreaker(t *testing.T) {
 
 // walkBreaker sends the request of each step to a breaker, and compares what the breaker
 // does with what the step wants.
-func walkBreaker(t *testing.T, o weir.BreakerOptions, steps []breakerStep) {
+func walkBreaker(t *testing.T, o quota.BreakerOptions, steps []breakerStep) {
 	var (
 		says   error
 		asked  bool
@@ -127,7 +127,7 @@ func walkBreaker(t *testing.T, o weir.BreakerOptions, steps []breakerStep) {
 			t.Errorf("OnChange(false, %v), want nil", err)
 		}
 	}
-	b := weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { asked = true; return says }), o)
+	b := quota.Breaker(storeFunc(func(context.Context, *quota.Transaction) error { asked = true; return says }), o)
 	start := time.Now()
 	var cause error
 	var refused int64
@@ -148,11 +148,11 @@ func walkBreaker(t *testing.T, o weir.BreakerOptions, steps []breakerStep) {
 			continue
 		}
 		refused++
-		if !errors.Is(err, weir.ErrOpen) || !errors.Is(err, cause) {
+		if !errors.Is(err, quota.ErrOpen) || !errors.Is(err, cause) {
 			t.Errorf("step %d at %v: got %v, want ErrOpen for %v", i, s.at, err, cause)
 		}
 	}
-	if got := b.Refused(); got != refused {
+	if got := b.Stats().Refused; got != refused {
 		t.Errorf("Refused: got %d, want %d", got, refused)
 	}
 }
@@ -168,7 +168,7 @@ type slowStore struct {
 	down                atomic.Bool
 }
 
-func (s *slowStore) Take(ctx context.Context, _ *weir.Transaction) error {
+func (s *slowStore) Take(ctx context.Context, _ *quota.Transaction) error {
 	s.asked.Add(1)
 	s.most.Store(max(s.most.Load(), s.inside.Add(1)))
 	defer s.inside.Add(-1)
@@ -190,14 +190,14 @@ func TestBreakerProbe(t *testing.T) {
 		var refused, changes atomic.Int64
 		var behind slowStore
 		behind.down.Store(true)
-		b := weir.Breaker(&behind, weir.BreakerOptions{Failures: 1, OnChange: func(bool, error) { changes.Add(1) }})
+		b := quota.Breaker(&behind, quota.BreakerOptions{Failures: 1, OnChange: func(bool, error) { changes.Add(1) }})
 		flood := func(ctx context.Context) (n int64) {
 			behind.asked.Store(0)
 			behind.inside.Store(0)
 			behind.most.Store(0)
 			refused.Store(0)
 			together(64, func(int) {
-				if errors.Is(b.Take(ctx, once(algorithms.GCRA(10, time.Second))), weir.ErrOpen) {
+				if errors.Is(b.Take(ctx, once(algorithms.GCRA(10, time.Second))), quota.ErrOpen) {
 					refused.Add(1)
 				}
 			})
@@ -245,11 +245,11 @@ func TestBreakerLate(t *testing.T) {
 			"down at 10 s": {10 * time.Second, errDown},
 			"down at 40 s": {40 * time.Second, errDown},
 		}
-		b := weir.Breaker(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+		b := quota.Breaker(storeFunc(func(_ context.Context, tx *quota.Transaction) error {
 			s := script[tx.Charges[0].Rule]
 			time.Sleep(s.takes)
 			return s.says
-		}), weir.BreakerOptions{Failures: 2, Cooldown: 20 * time.Second})
+		}), quota.BreakerOptions{Failures: 2, Cooldown: 20 * time.Second})
 		ask := func(rule string) {
 			tx := once(algorithms.GCRA(10, time.Second))
 			tx.Charges[0].Rule = rule
@@ -284,7 +284,7 @@ func TestBreakerLate(t *testing.T) {
 func TestBreakerPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trouble := func() error { return errDown }
-		b := weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { return trouble() }), weir.BreakerOptions{Failures: 1})
+		b := quota.Breaker(storeFunc(func(context.Context, *quota.Transaction) error { return trouble() }), quota.BreakerOptions{Failures: 1})
 		tx := once(algorithms.GCRA(10, time.Second))
 		b.Take(t.Context(), tx)
 		time.Sleep(time.Second)
@@ -306,11 +306,11 @@ func TestBreakerPanic(t *testing.T) {
 // TestBreakerHook: OnChange may call methods of the breaker.
 func TestBreakerHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b weir.Store
+		var b quota.Store
 		var says error
 		var seen []string
 		tx := once(algorithms.GCRA(10, time.Second))
-		b = weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { return says }), weir.BreakerOptions{
+		b = quota.Breaker(storeFunc(func(context.Context, *quota.Transaction) error { return says }), quota.BreakerOptions{
 			Failures: 1,
 			OnChange: func(open bool, _ error) { seen = append(seen, fmt.Sprint(open, isOpen(b), b.Take(t.Context(), tx))) },
 		})
@@ -331,7 +331,7 @@ func TestBreakerHook(t *testing.T) {
 func TestBreakerBlip(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"stalls": 50 * time.Millisecond, "refuses": 0} {
 		synctest.Test(t, func(t *testing.T) {
-			b := weir.Breaker(failsFor60ms(takes), weir.BreakerOptions{})
+			b := quota.Breaker(failsFor60ms(takes), quota.BreakerOptions{})
 			var wg sync.WaitGroup
 			var undecided atomic.Int64
 			for range 2000 {
@@ -356,7 +356,7 @@ func TestBreakerBlip(t *testing.T) {
 func failsFor60ms(takes time.Duration) storeFunc {
 	const ms = time.Millisecond
 	start := time.Now()
-	return func(context.Context, *weir.Transaction) error {
+	return func(context.Context, *quota.Transaction) error {
 		since := time.Since(start)
 		if since < 500*ms || since >= 560*ms {
 			return nil
@@ -382,8 +382,8 @@ func TestDegradingIsSaid(t *testing.T) {
 			return a
 		}}))
 		var says error
-		store := weir.Fallback(
-			weir.Breaker(storeFunc(func(context.Context, *weir.Transaction) error { return says }), weir.BreakerOptions{Logger: logger}),
+		store := quota.Fallback(
+			quota.Breaker(storeFunc(func(context.Context, *quota.Transaction) error { return says }), quota.BreakerOptions{Logger: logger}),
 			memory())
 		store.Logger = logger
 		for _, says = range []error{nil, errDown, nil, errDown, nil} {
@@ -412,13 +412,13 @@ func TestConstructorsRefuse(t *testing.T) {
 		want string
 		f    func()
 	}{
-		{"weir: Breaker: the store is nil", func() { weir.Breaker(nil, weir.BreakerOptions{}) }},
-		{"weir: Breaker: Failures is -1", func() { weir.Breaker(memory(), weir.BreakerOptions{Failures: -1}) }},
-		{"weir: Breaker: Cooldown is -1s", func() { weir.Breaker(memory(), weir.BreakerOptions{Cooldown: -time.Second}) }},
-		{"weir: Fallback: a store is nil", func() { weir.Fallback(nil, memory()) }},
-		{"weir: Fallback: a store is nil", func() { weir.Fallback(memory(), nil) }},
-		{"weir: Share: the store is nil", func() { weir.Share(nil, 2) }},
-		{"weir: Share: there are 0 replicas", func() { weir.Share(memory(), 0) }},
+		{"weir: Breaker: the store is nil", func() { quota.Breaker(nil, quota.BreakerOptions{}) }},
+		{"weir: Breaker: Failures is -1", func() { quota.Breaker(memory(), quota.BreakerOptions{Failures: -1}) }},
+		{"weir: Breaker: Cooldown is -1s", func() { quota.Breaker(memory(), quota.BreakerOptions{Cooldown: -time.Second}) }},
+		{"weir: Fallback: a store is nil", func() { quota.Fallback(nil, memory()) }},
+		{"weir: Fallback: a store is nil", func() { quota.Fallback(memory(), nil) }},
+		{"weir: Share: the store is nil", func() { quota.Share(nil, 2) }},
+		{"weir: Share: there are 0 replicas", func() { quota.Share(memory(), 0) }},
 	} {
 		func() {
 			defer func() {
@@ -435,23 +435,23 @@ func TestConstructorsRefuse(t *testing.T) {
 // Breaker, Fallback and Share make.
 func decorated() []struct {
 	name  string
-	store weir.Store
+	store quota.Store
 } {
-	well := storeFunc(func(context.Context, *weir.Transaction) error { return nil })
-	down := storeFunc(func(context.Context, *weir.Transaction) error { return errDown })
-	open := weir.Breaker(down, weir.BreakerOptions{Failures: 1, Cooldown: time.Hour})
+	well := storeFunc(func(context.Context, *quota.Transaction) error { return nil })
+	down := storeFunc(func(context.Context, *quota.Transaction) error { return errDown })
+	open := quota.Breaker(down, quota.BreakerOptions{Failures: 1, Cooldown: time.Hour})
 	open.Take(context.Background(), once(algorithms.GCRA(10, time.Second)))
 	return []struct {
 		name  string
-		store weir.Store
+		store quota.Store
 	}{
 		{"baseline", well},
-		{"closed", weir.Breaker(well, weir.BreakerOptions{})},
+		{"closed", quota.Breaker(well, quota.BreakerOptions{})},
 		{"open", open},
-		{"primary", weir.Fallback(well, down)},
-		{"secondary", weir.Fallback(open, well)},
-		{"share", weir.Share(well, 4)},
-		{"share of memory", weir.Share(memory(), 4)},
+		{"primary", quota.Fallback(well, down)},
+		{"secondary", quota.Fallback(open, well)},
+		{"share", quota.Share(well, 4)},
+		{"share of memory", quota.Share(memory(), 4)},
 	}
 }
 
@@ -492,22 +492,22 @@ func BenchmarkDecorated(b *testing.B) {
 // Failures is 1, so the breaker opens at the first failure and does not ask the store again
 // before Cooldown is over.
 func ExampleBreaker() {
-	down := storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("connection refused") })
-	store := weir.Breaker(down, weir.BreakerOptions{
+	down := storeFunc(func(context.Context, *quota.Transaction) error { return errors.New("connection refused") })
+	store := quota.Breaker(down, quota.BreakerOptions{
 		Failures: 1,
 		OnChange: func(open bool, err error) { fmt.Println("open:", open, "because of:", err) },
 		Logger:   slog.New(slog.DiscardHandler),
 	})
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(10, time.Minute), Cost: 1}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(10, time.Minute), Cost: 1}}}
 	for range 3 {
 		err := store.Take(context.Background(), &tx)
-		fmt.Println(errors.Is(err, weir.ErrOpen), err)
+		fmt.Println(errors.Is(err, quota.ErrOpen), err)
 	}
-	fmt.Println(store.Open(), store.Refused())
+	fmt.Printf("%+v\n", store.Stats())
 	// Output:
 	// open: true because of: connection refused
 	// false connection refused
 	// true weir: the breaker is open: connection refused
 	// true weir: the breaker is open: connection refused
-	// true 2
+	// {Open:true Refused:2}
 }

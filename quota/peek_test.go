@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"context"
@@ -7,28 +7,28 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestPeekAndReset: Peek spends nothing, and Reset gives back all units of its keys and no
 // units of other keys.
 func TestPeekAndReset(t *testing.T) {
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.GCRA(5, time.Hour), algorithms.TokenBucket(5, 1, time.Hour), algorithms.LeakyBucket(5, 1, time.Hour),
 		algorithms.FixedWindow(5, time.Hour), algorithms.AnchoredWindow(5, time.Hour),
 		algorithms.SlidingWindow(5, time.Hour), algorithms.SlidingLog(5, time.Hour), algorithms.Calendar(5, algorithms.Day, nil),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, store := context.Background(), memstore.New(memstore.Options{})
-			spend := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 4}
-			other := weir.Charge{Rule: "api", Key: "other", Limit: limit, Cost: 4}
+			spend := quota.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 4}
+			other := quota.Charge{Rule: "api", Key: "other", Limit: limit, Cost: 4}
 			take(t, store, 0, spend)
 			take(t, store, 0, other)
-			left := func(c weir.Charge) int64 {
-				tx, err := weir.Peek(ctx, store, c)
+			left := func(c quota.Charge) int64 {
+				tx, err := quota.Peek(ctx, store, c)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -37,7 +37,7 @@ func TestPeekAndReset(t *testing.T) {
 			if a, b := left(spend), left(spend); a != 1 || b != 1 {
 				t.Errorf("%v: peeked %d and %d, want 1 left both times", limit, a, b)
 			}
-			if err := weir.Reset(ctx, store, spend); err != nil {
+			if err := quota.Reset(ctx, store, spend); err != nil {
 				t.Fatal(err)
 			}
 			if a, b := left(spend), left(other); a != 5 || b != 1 {
@@ -51,13 +51,13 @@ func TestPeekAndReset(t *testing.T) {
 // decorator, and spends nothing.
 func TestPeekCost(t *testing.T) {
 	limit := algorithms.GCRA(5, time.Hour)
-	for name, around := range map[string]func(weir.Store) weir.Store{
-		"hybrid":   func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
-		"breaker":  func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
-		"fallback": func(s weir.Store) weir.Store { return weir.Fallback(s, memstore.New(memstore.Options{})) },
-		"coalesce": weir.Coalesce,
-		"share":    func(s weir.Store) weir.Store { return weir.Share(s, 1) },
-		"lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
+	for name, around := range map[string]func(quota.Store) quota.Store{
+		"hybrid":   func(s quota.Store) quota.Store { return quota.Hybrid(s, 0) },
+		"breaker":  func(s quota.Store) quota.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
+		"fallback": func(s quota.Store) quota.Store { return quota.Fallback(s, memstore.New(memstore.Options{})) },
+		"coalesce": quota.Coalesce,
+		"share":    func(s quota.Store) quota.Store { return quota.Share(s, 1) },
+		"lease":    func(s quota.Store) quota.Store { return lease.New(s, lease.Options{}) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := around(memstore.New(memstore.Options{}))
@@ -75,15 +75,15 @@ func TestPeekCost(t *testing.T) {
 
 // checkPeek compares Peek of a cost with a charge of cost 0, and then with a charge of that
 // cost.
-func checkPeek(t *testing.T, name string, store weir.Store, limit weir.Limit, cost int64) {
+func checkPeek(t *testing.T, name string, store quota.Store, limit quota.Limit, cost int64) {
 	t.Helper()
-	c := weir.Charge{Rule: "api", Limit: limit, Cost: cost}
-	before := peek(t, store, c, weir.Charge{Rule: "other", Limit: limit, Cost: 5})
+	c := quota.Charge{Rule: "api", Limit: limit, Cost: cost}
+	before := peek(t, store, c, quota.Charge{Rule: "other", Limit: limit, Cost: 5})
 	d := before.Decisions[0]
 	if len(before.Charges) != 2 || !before.Decisions[1].Allowed || before.Decisions[1].Remaining != 5 {
 		t.Errorf("%s: got %+v, want two charges, the second of which fits and was not spent", name, before)
 	}
-	look := take(t, store, 0, weir.Charge{Rule: "api", Limit: limit}).Decisions[0]
+	look := take(t, store, 0, quota.Charge{Rule: "api", Limit: limit}).Decisions[0]
 	if d.Remaining != look.Remaining || d.NextAfter != look.NextAfter || d.ResetAfter != look.ResetAfter {
 		t.Errorf("%s: cost %d: peeked %+v, and a charge of cost 0 got %+v", name, cost, d, look)
 	}
@@ -99,13 +99,13 @@ func checkPeek(t *testing.T, name string, store weir.Store, limit weir.Limit, co
 
 func ExamplePeek() {
 	ctx, store := context.Background(), memstore.New(memstore.Options{})
-	charge := weir.Charge{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(10, 24*time.Hour), Cost: 3}
-	store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge}})
+	charge := quota.Charge{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(10, 24*time.Hour), Cost: 3}
+	store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge}})
 
-	t, _ := weir.Peek(ctx, store, charge)
+	t, _ := quota.Peek(ctx, store, charge)
 	fmt.Println(t.Decisions[0].Remaining)
-	weir.Reset(ctx, store, charge)
-	t, _ = weir.Peek(ctx, store, charge)
+	quota.Reset(ctx, store, charge)
+	t, _ = quota.Peek(ctx, store, charge)
 	fmt.Println(t.Decisions[0].Remaining)
 	// Output:
 	// 7

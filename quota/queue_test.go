@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"slices"
@@ -6,16 +6,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 type queueCase struct {
 	queued int64 // units in the queue; one unit leaves each second, the first unit at once
 	cost   int64
 	within time.Duration
-	other  *weir.Limit // another limit, which is used up
+	other  *quota.Limit // another limit, which is used up
 	want   []time.Duration
 }
 
@@ -32,7 +32,7 @@ func TestQueueRetryAfter(t *testing.T) {
 		{10, 4, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // room comes after 4 s, but the turn is near enough only after 5 s
 		{10, 7, 5 * time.Second, nil, []time.Duration{7 * time.Second}},                                          // the turn is near enough after 5 s, but room comes after 7 s
 		{4, 1, time.Second, nil, []time.Duration{3 * time.Second}},                                               // there is room, but the turn is too far away
-		{4, 11, time.Second, nil, []time.Duration{weir.Never}},                                                   // the cost exceeds the queue
+		{4, 11, time.Second, nil, []time.Duration{quota.Never}},                                                  // the cost exceeds the queue
 		{4, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{3 * time.Second, time.Minute}}, // each limit has its own wait
 		{1, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{0, time.Minute}},               // the queue alone would admit the charge
 	} {
@@ -44,16 +44,16 @@ func TestQueueRetryAfter(t *testing.T) {
 
 // checkQueue fills the queue of leaky, and checks that a charge is refused and then
 // admitted after RetryAfter.
-func checkQueue(t *testing.T, leaky weir.Limit, test queueCase) {
-	store, start := weir.Hybrid(memstore.New(memstore.Options{}), 0), time.Now()
-	charges := []weir.Charge{{Key: "k", Limit: leaky, Cost: 1}}
+func checkQueue(t *testing.T, leaky quota.Limit, test queueCase) {
+	store, start := quota.Hybrid(memstore.New(memstore.Options{}), 0), time.Now()
+	charges := []quota.Charge{{Key: "k", Limit: leaky, Cost: 1}}
 	for range test.queued {
 		if tx := take(t, store, time.Hour, charges...); !tx.Allowed() {
 			t.Fatalf("%+v: got %+v", test, tx.Decisions)
 		}
 	}
 	if test.other != nil {
-		other := weir.Charge{Key: "k", Limit: *test.other, Cost: 1}
+		other := quota.Charge{Key: "k", Limit: *test.other, Cost: 1}
 		take(t, store, 0, other)
 		charges = append(charges, other)
 	}
@@ -75,7 +75,7 @@ func checkQueue(t *testing.T, leaky weir.Limit, test queueCase) {
 	if got := ask(); !slices.Equal(got, test.want) {
 		t.Errorf("%+v: got RetryAfter %v, want %v", test, got, test.want)
 	}
-	if test.want[0] == weir.Never {
+	if test.want[0] == quota.Never {
 		return
 	}
 	admitted := test.want[0]

@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestPrintable: a name with a byte that is not printable ASCII is refused, wherever the
@@ -27,7 +28,7 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"a\nb", "a\x00", "é", "\x7f"} {
-		for _, c := range []weir.Charge{{Rule: name, Limit: l}, {Rule: "r", Limit: l.Named(name)}} {
+		for _, c := range []quota.Charge{{Rule: name, Limit: l}, {Rule: "r", Limit: l.Named(name)}} {
 			checkNotPrintable(t, store, c)
 		}
 	}
@@ -35,7 +36,7 @@ func TestPrintable(t *testing.T) {
 
 // checkNameWith puts the byte b into a name of n bytes, and checks that the name is valid if
 // and only if the byte is printable. If at is n, the name stays without the byte.
-func checkNameWith(t *testing.T, l weir.Limit, n, at int, b byte) {
+func checkNameWith(t *testing.T, l quota.Limit, n, at int, b byte) {
 	t.Helper()
 	name := []byte(strings.Repeat("~ ", 20)[:n])
 	want := true
@@ -49,13 +50,13 @@ func checkNameWith(t *testing.T, l weir.Limit, n, at int, b byte) {
 }
 
 // checkNotPrintable expects an error for a charge with a name that is not printable.
-func checkNotPrintable(t *testing.T, store weir.Store, c weir.Charge) {
+func checkNotPrintable(t *testing.T, store quota.Store, c quota.Charge) {
 	t.Helper()
-	tx := weir.Transaction{Charges: []weir.Charge{c}}
+	tx := quota.Transaction{Charges: []quota.Charge{c}}
 	if err := tx.Validate(); err == nil {
 		t.Errorf("a charge of rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
 	}
-	if _, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: c.Rule, Key: weir.Global(), Limits: []weir.Limit{c.Limit}}}}); err == nil {
+	if _, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: c.Rule, Key: weir.Global(), Limits: []quota.Limit{c.Limit}}}}); err == nil {
 		t.Errorf("New: rule %q, limit %q: got no error", c.Rule, c.Limit.Name)
 	}
 	if err := store.Take(context.Background(), &tx); err == nil {
@@ -66,7 +67,7 @@ func checkNotPrintable(t *testing.T, store weir.Store, c weir.Charge) {
 // BenchmarkValidate measures Transaction.Validate, which every Take calls first.
 func BenchmarkValidate(b *testing.B) {
 	for name, limit := range map[string]string{"none": "", "short": "1m", "long": "a limit of a long name, 40 bytes or more"} {
-		tx := weir.Transaction{Charges: []weir.Charge{{Rule: "auth.createToken", Limit: algorithms.GCRA(1, time.Second).Named(limit)}}}
+		tx := quota.Transaction{Charges: []quota.Charge{{Rule: "auth.createToken", Limit: algorithms.GCRA(1, time.Second).Named(limit)}}}
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				if err := tx.Validate(); err != nil {

@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"bytes"
@@ -16,28 +16,27 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
 // TestCause: the class of an error is the most telling of the classes that it wraps.
 func TestCause(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-	unusable := fmt.Errorf("%w: WRONGPASS", weir.ErrUnusable)
+	unusable := fmt.Errorf("%w: WRONGPASS", quota.ErrUnusable)
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
 		{nil, ""},
-		{weir.ErrUnusable, "unusable"},
-		{fmt.Errorf("%w: %w", weir.ErrOpen, unusable), "unusable"},
-		{errors.Join(unusable, memstore.ErrFull), "unusable"},
-		{weir.ErrBusy, "busy"},
-		{memstore.ErrFull, "busy"},
-		{errors.Join(redisstore.ErrTimeout, memstore.ErrFull), "busy"},
-		{fmt.Errorf("%w: %w", weir.ErrOpen, redisstore.ErrTimeout), "open"},
+		{quota.ErrUnusable, "unusable"},
+		{fmt.Errorf("%w: %w", quota.ErrOpen, unusable), "unusable"},
+		{errors.Join(unusable, quota.ErrFull), "unusable"},
+		{quota.ErrBusy, "busy"},
+		{quota.ErrFull, "full"},
+		{errors.Join(redisstore.ErrTimeout, quota.ErrFull), "full"},
+		{fmt.Errorf("%w: %w", quota.ErrOpen, redisstore.ErrTimeout), "open"},
 		{redisstore.ErrTimeout, "timeout"},
 		{fmt.Errorf("%w: %w", redisstore.ErrTimeout, refused), "timeout"},
 		{context.DeadlineExceeded, "timeout"},
@@ -45,7 +44,7 @@ func TestCause(t *testing.T) {
 		{refused, "error"},
 		{io.EOF, "error"},
 	} {
-		if got := weir.Cause(c.err); got != c.want {
+		if got := quota.Cause(c.err); got != c.want {
 			t.Errorf("%v: got %q, want %q", c.err, got, c.want)
 		}
 	}
@@ -59,11 +58,11 @@ func TestCause(t *testing.T) {
 func TestFallbackStats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var err, second error
-		store := weir.Fallback(
-			storeFunc(func(context.Context, *weir.Transaction) error { return err }),
-			storeFunc(func(context.Context, *weir.Transaction) error { return second }))
+		store := quota.Fallback(
+			storeFunc(func(context.Context, *quota.Transaction) error { return err }),
+			storeFunc(func(context.Context, *quota.Transaction) error { return second }))
 		store.Logger = slog.New(slog.DiscardHandler)
-		want := map[string]int64{"unusable": 0, "busy": 0, "open": 0, "timeout": 0, "error": 0}
+		want := map[string]int64{"unusable": 0, "full": 0, "busy": 0, "open": 0, "timeout": 0, "error": 0}
 		check := func(active bool) {
 			t.Helper()
 			if got := store.Stats(); got.Active != active || !maps.Equal(got.Decided, want) {
@@ -78,14 +77,14 @@ func TestFallbackStats(t *testing.T) {
 		for i, c := range []struct {
 			err  error
 			name string
-		}{{weir.ErrUnusable, "unusable"}, {weir.ErrBusy, "busy"}, {weir.ErrOpen, "open"}, {redisstore.ErrTimeout, "timeout"}, {errDown, "error"}} {
+		}{{quota.ErrUnusable, "unusable"}, {quota.ErrFull, "full"}, {quota.ErrBusy, "busy"}, {quota.ErrOpen, "open"}, {redisstore.ErrTimeout, "timeout"}, {errDown, "error"}} {
 			for range i + 1 {
 				ask(c.err, nil)
 			}
 			want[c.name] = int64(i + 1)
 			check(true)
 		}
-		ask(errDown, memstore.ErrFull) // nobody decides
+		ask(errDown, quota.ErrFull) // nobody decides
 		check(true)
 		ask(nil, nil)
 		check(true) // primary has not yet decided for a second
@@ -103,7 +102,7 @@ func TestFallbackLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		var err error
-		store := weir.Fallback(storeFunc(func(context.Context, *weir.Transaction) error { return err }), memory())
+		store := quota.Fallback(storeFunc(func(context.Context, *quota.Transaction) error { return err }), memory())
 		store.Logger = slog.New(slog.NewTextHandler(&out, nil))
 		ask := func(e error, d time.Duration) (lines []string) {
 			out.Reset()
@@ -127,12 +126,12 @@ func TestFallbackLog(t *testing.T) {
 			want []string
 		}{
 			{nil, time.Second, nil},
-			{weir.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `busy err="weir: the store is busy"`}},
+			{quota.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `busy err="weir: the store is busy"`}},
 			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=5m0.9s decided=3000`}},
 			{redisstore.ErrTimeout, time.Second, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},
-			{weir.ErrUnusable, 3 * time.Minute, []string{loud, loud, loud}}, // in the same outage
+			{quota.ErrUnusable, 3 * time.Minute, []string{loud, loud, loud}}, // in the same outage
 			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=3m1.9s decided=1810`}},
-			{weir.ErrUnusable, time.Second, []string{loud}}, // a new outage says so at once
+			{quota.ErrUnusable, time.Second, []string{loud}}, // a new outage says so at once
 			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=1.9s decided=10`}},
 			{redisstore.ErrTimeout, 100 * time.Millisecond, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},
 			{nil, 2 * time.Second, nil}, // one late decision is one line

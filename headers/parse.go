@@ -1,5 +1,6 @@
-// Package headers reads what servers say about their limits in response header fields: in
-// every dialect that package weir writes, and in Retry-After.
+// Package headers writes and reads the response header fields in which servers tell clients
+// of limits, in every Dialect, and Retry-After. Servers that use package weir choose a
+// Dialect in its Options. Clients call Parse.
 package headers
 
 import (
@@ -9,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed83679106/weir/internal/fields"
 	"github.com/seed83679106/weir/internal/sfv"
 )
 
@@ -80,7 +80,8 @@ func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Durati
 	}
 	r.readPolicies()
 	r.readRateLimit()
-	for _, t := range fields.Triples {
+	for i := range triples {
+		t := &triples[i]
 		for _, unit := range r.units(t) {
 			r.readTriple(t, unit)
 		}
@@ -110,24 +111,24 @@ type known struct {
 // readPolicies reads RateLimit-Policy. An item that is a String belongs to the IETF field,
 // and an item that is an Integer to drafts 06 and 07. Other items are skipped.
 func (r *reader) readPolicies() {
-	policies, _ := r.members(fields.Policy, false)
+	policies, _ := r.members(policyField, false)
 	for _, m := range policies {
-		k := known{limit: Limit{Unit: fields.Requests, Remaining: -1}}
+		k := known{limit: Limit{Unit: Requests, Remaining: -1}}
 		l := &k.limit
 		switch v := m.Value.(type) {
 		case string:
-			k.ietf, l.Name, l.Limit = true, v, count(m.Params[fields.QuotaParam])
-			if unit, ok := m.Params[fields.UnitParam].(string); ok {
+			k.ietf, l.Name, l.Limit = true, v, count(m.Params[quotaParam])
+			if unit, ok := m.Params[unitParam].(string); ok {
 				l.Unit = unit
 			}
-			k.partition, _ = m.Params[fields.PartitionParam].(sfv.ByteSequence)
+			k.partition, _ = m.Params[partitionParam].(sfv.ByteSequence)
 		case int64:
 			l.Limit = count(v)
 		default:
 			continue
 		}
 		const longest = math.MaxInt64 / int64(time.Second)
-		l.Window = time.Duration(min(max(0, count(m.Params[fields.WindowParam])), longest)) * time.Second
+		l.Window = time.Duration(min(max(0, count(m.Params[windowParam])), longest)) * time.Second
 		if l.Limit >= 0 {
 			r.add(k)
 		}
@@ -138,30 +139,30 @@ func (r *reader) readPolicies() {
 // readRateLimit reads RateLimit: a List in the IETF field, a Dictionary in draft 07. No
 // field with a value parses as both.
 func (r *reader) readRateLimit() {
-	items, list := r.members(fields.RateLimit, false)
+	items, list := r.members(rateLimitField, false)
 	for _, m := range items {
 		name, named := m.Value.(string)
-		l := Limit{Name: name, Unit: fields.Requests, Limit: -1, Remaining: count(m.Params[fields.RemainingParam])}
+		l := Limit{Name: name, Unit: Requests, Limit: -1, Remaining: count(m.Params[remainingParam])}
 		if !named || l.Remaining < 0 {
 			continue
 		}
-		l.ResetAfter = r.after(count(m.Params[fields.TimeParam]), 0)
+		l.ResetAfter = r.after(count(m.Params[timeParam]), 0)
 		k := known{limit: l, ietf: true}
-		k.partition, _ = m.Params[fields.PartitionParam].(sfv.ByteSequence)
+		k.partition, _ = m.Params[partitionParam].(sfv.ByteSequence)
 		r.join(k)
 	}
 	if list {
 		return
 	}
-	items, _ = r.members(fields.RateLimit, true)
-	l := Limit{Unit: fields.Requests, Limit: -1, Remaining: -1}
+	items, _ = r.members(rateLimitField, true)
+	l := Limit{Unit: Requests, Limit: -1, Remaining: -1}
 	for _, m := range items {
 		switch m.Key {
-		case fields.LimitMember:
+		case limitMember:
 			l.Limit = count(m.Value)
-		case fields.RemainingMember:
+		case remainingMember:
 			l.Remaining = count(m.Value)
-		case fields.ResetMember:
+		case resetMember:
 			l.ResetAfter = r.after(count(m.Value), 0)
 		}
 	}
@@ -220,22 +221,22 @@ func (r *reader) add(k known) {
 
 // readTriple reads the limit of a unit from the three fields of t. A reset field alone is
 // not a limit.
-func (r *reader) readTriple(t *fields.Triple, unit string) {
-	named := t.Named(unit)
-	l := Limit{Unit: strings.ToLower(unit), Limit: r.count(named.Limit), Remaining: r.count(named.Remaining)}
-	if t == &fields.XRateLimit { // GitHub's fields
-		if name := r.h.Get(fields.Resource); len(name) <= maxText {
+func (r *reader) readTriple(t *triple, unit string) {
+	named := t.named(unit)
+	l := Limit{Unit: strings.ToLower(unit), Limit: r.count(named.limit), Remaining: r.count(named.remaining)}
+	if t.dialect&GitHub != 0 {
+		if name := r.h.Get(resourceField); len(name) <= maxText {
 			l.Name = name
 		}
-		if used := r.count(fields.Used); l.Remaining < 0 && l.Limit >= 0 && used >= 0 {
+		if used := r.count(usedField); l.Remaining < 0 && l.Limit >= 0 && used >= 0 {
 			l.Remaining = max(0, l.Limit-used)
 		}
 	}
 	if l.Limit < 0 && l.Remaining < 0 {
 		return
 	}
-	l.ResetAfter = r.wait(r.h.Get(named.Reset))
-	if t == &fields.Draft06 {
+	l.ResetAfter = r.wait(r.h.Get(named.reset))
+	if t.dialect == Draft06 {
 		r.join(known{limit: l})
 		return
 	}
@@ -244,11 +245,11 @@ func (r *reader) readTriple(t *fields.Triple, unit string) {
 
 // units returns the units that the fields of t name, in alphabetical order, at most
 // maxLimits of them.
-func (r *reader) units(t *fields.Triple) (units []string) {
-	if !t.PerUnit() {
-		return []string{fields.Requests}
+func (r *reader) units(t *triple) (units []string) {
+	if !t.perUnit() {
+		return []string{Requests}
 	}
-	for _, pattern := range []string{t.Limit, t.Remaining} {
+	for _, pattern := range []string{t.limit, t.remaining} {
 		prefix, suffix, _ := strings.Cut(pattern, "%s")
 		for name := range r.h {
 			unit, ok := strings.CutPrefix(name, prefix)

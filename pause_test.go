@@ -2,15 +2,14 @@ package weir_test
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestHold: one call of the store shuts a gate. A transaction that charges the gate is
@@ -33,12 +32,12 @@ func TestHold(t *testing.T) {
 func shutAndOpen(t *testing.T, limit weir.Limit) {
 	calls := 0
 	memory := memstore.New(memstore.Options{})
-	store := storeFunc(func(ctx context.Context, tx *weir.Transaction) error { calls++; return memory.Take(ctx, tx) })
-	gate := weir.Charge{Rule: "r", Limit: weir.GateLimit("pause"), Cost: 1}
-	unit := weir.Charge{Rule: "r", Limit: limit, Cost: 1}
-	wants := func(within time.Duration, what string, allowed bool, wait time.Duration, charges ...weir.Charge) {
+	store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error { calls++; return memory.Take(ctx, tx) })
+	gate := quota.Charge{Rule: "r", Limit: weir.GateLimit("pause"), Cost: 1}
+	unit := quota.Charge{Rule: "r", Limit: limit, Cost: 1}
+	wants := func(within time.Duration, what string, allowed bool, wait time.Duration, charges ...quota.Charge) {
 		t.Helper()
-		tx := weir.Transaction{Within: within, Charges: charges}
+		tx := quota.Transaction{Within: within, Charges: charges}
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +67,7 @@ func shutAndOpen(t *testing.T, limit weir.Limit) {
 	wants(time.Minute, "a microsecond early", true, time.Microsecond, gate)
 	time.Sleep(time.Microsecond)
 	wants(0, "over", true, 0, gate)
-	slow := weir.Charge{Rule: "slow", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}
+	slow := quota.Charge{Rule: "slow", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}
 	wants(time.Hour, "the first in a line", true, 0, slow, gate)
 	wants(time.Hour, "the second in a line", true, time.Minute, slow, gate)
 	wants(0, "beside that line", true, 0, gate)
@@ -77,43 +76,8 @@ func shutAndOpen(t *testing.T, limit weir.Limit) {
 	wants(0, "a gift", true, 0, gate)
 	gate.Cost = 1
 	wants(0, "after a gift", false, time.Hour, gate)
-	if err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{gate}, Forget: true}); err != nil {
+	if err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{gate}, Forget: true}); err != nil {
 		t.Fatal(err)
 	}
 	wants(0, "forgotten", true, 0, gate)
-}
-
-// TestForget: every decorator passes Forget on to its store, and forgets what it remembers
-// itself.
-func TestForget(t *testing.T) {
-	for name, decorated := range map[string]func(weir.Store) weir.Store{
-		"nothing":  func(s weir.Store) weir.Store { return s },
-		"Hybrid":   func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
-		"Breaker":  func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
-		"Fallback": func(s weir.Store) weir.Store { return weir.Fallback(failing{errDown}, s) },
-		"Share":    func(s weir.Store) weir.Store { return weir.Share(s, 2) },
-		"Coalesce": func(s weir.Store) weir.Store { return weir.Joined(weir.Coalesce(s)) },
-		"Lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
-	} {
-		store := decorated(memstore.New(memstore.Options{}))
-		charges := []weir.Charge{
-			{Rule: "r", Limit: algorithms.SlidingLog(10, time.Hour), Cost: 1},
-			{Rule: "r", Limit: algorithms.FixedWindow(10, 10_000*time.Hour), Cost: 1},
-		}
-		for round := range 4 {
-			admitted := 0
-			for take(t, store, 0, charges...).Allowed() {
-				admitted++
-			}
-			take(t, store, 0, charges...)
-			if want := map[bool]int{true: 5, false: 10}[name == "Share"]; admitted != want {
-				t.Errorf("%s: got %d admitted in round %d, want %d", name, admitted, round, want)
-			}
-			forget := weir.Transaction{Charges: slices.Clone(charges), Forget: true}
-			forget.Charges[0].Cost, forget.Charges[1].Cost = int64(round)-1, int64(round)-1 // Forget ignores costs
-			if err := store.Take(t.Context(), &forget); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 }

@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"context"
@@ -17,17 +17,17 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
 // down is a store that fails, spends nothing, and leaves wrong values in the transaction.
-var down = storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+var down = storeFunc(func(_ context.Context, tx *quota.Transaction) error {
 	tx.At, tx.Wait = time.Unix(1, 1), time.Hour
 	for i := range tx.Decisions {
-		tx.Decisions[i] = weir.Decision{Allowed: true, Remaining: 99, RetryAfter: weir.Never, NextAfter: 1, ResetAfter: 1}
+		tx.Decisions[i] = quota.Decision{Allowed: true, Remaining: 99, RetryAfter: quota.Never, NextAfter: 1, ResetAfter: 1}
 	}
 	return errDown
 })
@@ -36,21 +36,21 @@ var down = storeFunc(func(_ context.Context, tx *weir.Transaction) error {
 // decides.
 func TestFallbackConforms(t *testing.T) {
 	t.Run("primary", func(t *testing.T) {
-		conforms(t, func() weir.Store { return weir.Fallback(memory(), memory()) })
+		conforms(t, func() quota.Store { return quota.Fallback(memory(), memory()) })
 	})
 	t.Run("secondary", func(t *testing.T) {
-		conforms(t, func() weir.Store { return weir.Fallback(down, memory()) })
+		conforms(t, func() quota.Store { return quota.Fallback(down, memory()) })
 	})
 	t.Run("open", func(t *testing.T) {
-		conforms(t, func() weir.Store {
-			return weir.Fallback(weir.Breaker(down, weir.BreakerOptions{Failures: 1, Cooldown: 1000 * time.Hour}), memory())
+		conforms(t, func() quota.Store {
+			return quota.Fallback(quota.Breaker(down, quota.BreakerOptions{Failures: 1, Cooldown: 1000 * time.Hour}), memory())
 		})
 	})
 }
 
 // TestShareConforms: a share for one replica passes the tests of a store.
 func TestShareConforms(t *testing.T) {
-	conforms(t, func() weir.Store { return weir.Share(memory(), 1) })
+	conforms(t, func() quota.Store { return quota.Share(memory(), 1) })
 }
 
 // TestFallback: the second store is asked if the first fails, unless the caller has hung up
@@ -65,7 +65,7 @@ func TestFallback(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		ctx             context.Context
-		tx              *weir.Transaction
+		tx              *quota.Transaction
 		first, second   error
 		asked           bool // the second store is asked
 		wants, wantsNot []error
@@ -77,14 +77,14 @@ func TestFallback(t *testing.T) {
 		{"hung up, down", gone, once(limit), errDown, nil, false, []error{context.Canceled}, nil},
 		{"too late", deadlineOnly{t.Context()}, once(limit), errDown, nil, false, []error{context.DeadlineExceeded}, nil},
 		{"the store's deadline", t.Context(), once(limit), context.DeadlineExceeded, nil, true, nil, nil},
-		{"twice", t.Context(), twice, weir.ErrDuplicate, nil, false, []error{weir.ErrDuplicate}, nil},
-		{"twice, open", t.Context(), twice, weir.ErrOpen, nil, false, []error{weir.ErrDuplicate}, []error{weir.ErrOpen}},
+		{"twice", t.Context(), twice, quota.ErrDuplicate, nil, false, []error{quota.ErrDuplicate}, nil},
+		{"twice, open", t.Context(), twice, quota.ErrOpen, nil, false, []error{quota.ErrDuplicate}, []error{quota.ErrOpen}},
 		{"answered though hung up", gone, once(limit), nil, nil, false, nil, nil},
 	} {
 		asked := false
-		err := weir.Fallback(
-			storeFunc(func(context.Context, *weir.Transaction) error { return c.first }),
-			storeFunc(func(context.Context, *weir.Transaction) error { asked = true; return c.second }),
+		err := quota.Fallback(
+			storeFunc(func(context.Context, *quota.Transaction) error { return c.first }),
+			storeFunc(func(context.Context, *quota.Transaction) error { asked = true; return c.second }),
 		).Take(c.ctx, c.tx)
 		if asked != c.asked || (err == nil) != (len(c.wants) == 0) {
 			t.Errorf("%s: asked the second %v, got error %v; want %v, %v", c.name, asked, err, c.asked, c.wants)
@@ -106,11 +106,11 @@ func TestFallback(t *testing.T) {
 // transaction.
 func TestFallbackClean(t *testing.T) {
 	tx := once(algorithms.GCRA(10, time.Second))
-	tx.Decisions = make([]weir.Decision, 3)
+	tx.Decisions = make([]quota.Decision, 3)
 	mine := &tx.Decisions[0]
-	store := weir.Fallback(down, storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+	store := quota.Fallback(down, storeFunc(func(_ context.Context, tx *quota.Transaction) error {
 		for _, d := range tx.Decisions {
-			if d != (weir.Decision{}) {
+			if d != (quota.Decision{}) {
 				t.Errorf("the second store finds %+v, want nothing", d)
 			}
 		}
@@ -127,11 +127,11 @@ func TestFallbackClean(t *testing.T) {
 // A lossy store fails while away is set. If spends is set, the store still spends the
 // units, and only its answers are lost.
 type lossy struct {
-	weir.Store
+	quota.Store
 	away, spends atomic.Bool
 }
 
-func (l *lossy) Take(ctx context.Context, tx *weir.Transaction) error {
+func (l *lossy) Take(ctx context.Context, tx *quota.Transaction) error {
 	if !l.away.Load() {
 		return l.Store.Take(ctx, tx)
 	}
@@ -147,9 +147,9 @@ func (l *lossy) Take(ctx context.Context, tx *weir.Transaction) error {
 func TestFallbackEdges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &lossy{Store: memory()}
-		var replicas [4]weir.Store
+		var replicas [4]quota.Store
 		for i := range replicas {
-			replicas[i] = weir.Fallback(weir.Breaker(shared, weir.BreakerOptions{}), weir.Share(memory(), len(replicas)))
+			replicas[i] = quota.Fallback(quota.Breaker(shared, quota.BreakerOptions{}), quota.Share(memory(), len(replicas)))
 		}
 		limit := algorithms.SlidingLog(12, time.Minute)
 		ask := func(d time.Duration) (admitted int) {
@@ -209,13 +209,13 @@ func TestShare(t *testing.T) {
 		{8, 1000, 4, 2, 250},
 		{60, 1, 4, 15, 1}, // a rate of 1 a minute, written over an hour so that Quota can be divided
 	} {
-		var seen weir.Limit
+		var seen quota.Limit
 		inner := memory()
-		store := weir.Share(storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		store := quota.Share(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			seen = tx.Charges[0].Limit
 			return inner.Take(ctx, tx)
 		}), c.replicas)
-		for _, l := range []weir.Limit{window, algorithms.GCRA(0, time.Hour)} {
+		for _, l := range []quota.Limit{window, algorithms.GCRA(0, time.Hour)} {
 			checkShare(t, store, l, c, &seen)
 		}
 	}
@@ -223,7 +223,7 @@ func TestShare(t *testing.T) {
 
 // checkShare takes a unit under the limit l, and then asks for more than the capacity of
 // the share. seen points to the limit that the next store gets.
-func checkShare(t *testing.T, store weir.Store, l weir.Limit, c shareCase, seen *weir.Limit) {
+func checkShare(t *testing.T, store quota.Store, l quota.Limit, c shareCase, seen *quota.Limit) {
 	t.Helper()
 	l.Quota, l.Burst = c.quota, c.burst
 	tx := once(l)
@@ -245,7 +245,7 @@ func checkShare(t *testing.T, store weir.Store, l weir.Limit, c shareCase, seen 
 		t.Errorf("%v for %d: got %+v at %v, want %d of %d left", l, c.replicas, d, tx.At, want-1, want)
 	}
 	tx.Charges[0].Cost = want + 1
-	if store.Take(t.Context(), tx); tx.RetryAfter() != weir.Never {
+	if store.Take(t.Context(), tx); tx.RetryAfter() != quota.Never {
 		t.Errorf("%v for %d, cost %d: got retry after %v, want Never", l, c.replicas, want+1, tx.RetryAfter())
 	}
 }
@@ -253,16 +253,16 @@ func checkShare(t *testing.T, store weir.Store, l weir.Limit, c shareCase, seen 
 // TestShareIsValid: if a limit can be counted exactly, its share can be counted exactly too.
 // The share of a Quota is at most a tenth below Quota divided by the replicas.
 func TestShareIsValid(t *testing.T) {
-	var seen weir.Limit
-	store := func(n int) weir.Store {
-		return weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+	var seen quota.Limit
+	store := func(n int) quota.Store {
+		return quota.Share(storeFunc(func(_ context.Context, tx *quota.Transaction) error {
 			seen = tx.Charges[0].Limit
 			return tx.Validate()
 		}), n)
 	}
 	day := 24 * time.Hour
 	for _, c := range []struct {
-		limit    weir.Limit
+		limit    quota.Limit
 		replicas int
 		want     int64
 	}{
@@ -278,10 +278,10 @@ func TestShareIsValid(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	n, tried := rounds.N(20_000, 200_000), 0
 	for range n {
-		quota := int64(1+r.IntN(999)) * []int64{1, 10, 1000, 1e6, 1e9}[r.IntN(5)]
-		l := algorithms.GCRA(quota, []time.Duration{time.Second, time.Minute, time.Hour, day, 30 * day}[r.IntN(5)])
+		units := int64(1+r.IntN(999)) * []int64{1, 10, 1000, 1e6, 1e9}[r.IntN(5)]
+		l := algorithms.GCRA(units, []time.Duration{time.Second, time.Minute, time.Hour, day, 30 * day}[r.IntN(5)])
 		if r.IntN(2) == 0 {
-			l.Burst = 1 + r.Int64N(2*quota)
+			l.Burst = 1 + r.Int64N(2*units)
 		}
 		if l.Validate() != nil {
 			continue
@@ -291,7 +291,7 @@ func TestShareIsValid(t *testing.T) {
 		if err := store(n).Take(t.Context(), once(l)); err != nil {
 			t.Fatalf("%v for %d: %v", l, n, err)
 		}
-		whole := quota / int64(n)
+		whole := units / int64(n)
 		if seen.Quota > max(1, whole) || seen.Quota < whole-whole/10 {
 			t.Fatalf("%v for %d: got a quota of %d, want %d or at most a tenth less", l, n, seen.Quota, whole)
 		}
@@ -299,7 +299,7 @@ func TestShareIsValid(t *testing.T) {
 	if tried < n/4 {
 		t.Errorf("%d limits were valid, want more", tried)
 	}
-	for _, l := range []weir.Limit{{}, algorithms.GCRA(0, time.Second), algorithms.GCRA(-4, time.Second), algorithms.GCRA(4, time.Second).WithBurst(-4), algorithms.FixedWindow(1<<50+4, time.Second)} {
+	for _, l := range []quota.Limit{{}, algorithms.GCRA(0, time.Second), algorithms.GCRA(-4, time.Second), algorithms.GCRA(4, time.Second).WithBurst(-4), algorithms.FixedWindow(1<<50+4, time.Second)} {
 		if err := store(4).Take(t.Context(), once(l)); err == nil {
 			t.Errorf("%v, which is invalid, was divided to %v", l, seen)
 		}
@@ -312,12 +312,12 @@ func TestShareAsks(t *testing.T) {
 	tx := once(algorithms.GCRA(10, time.Second))
 	tx.Within, tx.Delay, tx.Forget, tx.Wait = time.Hour, time.Minute, true, time.Second
 	tx.Charges[0].Spent = 1
-	tx.Decisions = make([]weir.Decision, 1)
+	tx.Decisions = make([]quota.Decision, 1)
 	if err := tx.Validate(); err != nil { // makes the plan, which is compared below too
 		t.Fatal(err)
 	}
 	asked := *tx
-	store := weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+	store := quota.Share(storeFunc(func(_ context.Context, tx *quota.Transaction) error {
 		got := *tx
 		got.Charges = asked.Charges
 		if !reflect.DeepEqual(got, asked) {
@@ -332,9 +332,9 @@ func TestShareAsks(t *testing.T) {
 
 // TestShareForgets: Share keeps no keys of a transaction after the call.
 func TestShareForgets(t *testing.T) {
-	store := weir.Share(storeFunc(func(_ context.Context, tx *weir.Transaction) error {
+	store := quota.Share(storeFunc(func(_ context.Context, tx *quota.Transaction) error {
 		for _, c := range tx.Charges[len(tx.Charges):cap(tx.Charges)] {
-			if c != (weir.Charge{}) {
+			if c != (quota.Charge{}) {
 				t.Errorf("kept %+v of an earlier transaction", c)
 			}
 		}
@@ -342,10 +342,10 @@ func TestShareForgets(t *testing.T) {
 	}), 2)
 	tx := once(algorithms.GCRA(10, time.Second))
 	for range 10 {
-		store.Take(t.Context(), &weir.Transaction{Charges: slices.Repeat(tx.Charges, 1)})
+		store.Take(t.Context(), &quota.Transaction{Charges: slices.Repeat(tx.Charges, 1)})
 		other := slices.Repeat(tx.Charges, 3)
 		other[1].Rule, other[2].Rule = "other", "third"
-		store.Take(t.Context(), &weir.Transaction{Charges: other})
+		store.Take(t.Context(), &quota.Transaction{Charges: other})
 	}
 }
 
@@ -353,9 +353,9 @@ func TestShareForgets(t *testing.T) {
 // concurrent calls do not mix up their transactions.
 func TestShareTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var replicas [4]weir.Store
+		var replicas [4]quota.Store
 		for i := range replicas {
-			replicas[i] = weir.Share(memory(), len(replicas))
+			replicas[i] = quota.Share(memory(), len(replicas))
 		}
 		var admitted [3]atomic.Int64
 		together(16, func(g int) {
@@ -401,19 +401,21 @@ func TestRedisIsDown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		failures := 0
-		counted := storeFunc(func(ctx context.Context, tx *weir.Transaction) error {
+		failed, late := 0, 0
+		counted := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			err := inRedis.Take(ctx, tx)
-			if !errors.Is(err, weir.ErrBusy) { // if this process is late, the store is busy, and that is no failure
-				failures++
+			if errors.Is(err, quota.ErrBusy) { // this process was late, which says nothing about Redis
+				late++
+			} else {
+				failed++
 			}
 			return err
 		})
 		var cause error
-		breaker := weir.Breaker(counted, weir.BreakerOptions{Cooldown: time.Hour, OnChange: func(_ bool, err error) { cause = err }})
-		store := weir.Fallback(breaker, weir.Share(memory(), 2))
+		breaker := quota.Breaker(counted, quota.BreakerOptions{Cooldown: time.Hour, OnChange: func(_ bool, err error) { cause = err }})
+		store := quota.Fallback(breaker, quota.Share(memory(), 2))
 		tx := once(algorithms.GCRA(12, time.Hour))
-		for i := 0; i < 10 || failures < 5; i++ {
+		for i := 0; i < 10+late; i++ {
 			time.Sleep(30 * time.Millisecond) // failures within 25 ms count as one
 			if err := store.Take(t.Context(), tx); err != nil {
 				t.Fatalf("%s, request %d: %v", c.what, i, err)
@@ -422,17 +424,17 @@ func TestRedisIsDown(t *testing.T) {
 				t.Errorf("%s, request %d: admitted %v, want %v", c.what, i, got, want)
 			}
 		}
-		if failures != 5 || cause == nil { // the breaker opens after five failures
-			t.Errorf("%s: Redis failed %d times (%v), want 5", c.what, failures, cause)
+		if failed != 5 || cause == nil { // the breaker opens after five failures
+			t.Errorf("%s: Redis failed %d times (%v), want 5", c.what, failed, cause)
 		}
 	}
 }
 
 // While Redis is down, each process counts in its own memory.
 func ExampleFallback() {
-	redis := storeFunc(func(context.Context, *weir.Transaction) error { return errors.New("connection refused") })
-	store := weir.Fallback(weir.Breaker(redis, weir.BreakerOptions{}), memory())
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Minute), Cost: 1}}}
+	redis := storeFunc(func(context.Context, *quota.Transaction) error { return errors.New("connection refused") })
+	store := quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), memory())
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Minute), Cost: 1}}}
 	for range 3 {
 		err := store.Take(context.Background(), &tx)
 		fmt.Println(tx.Allowed(), err)
@@ -446,9 +448,9 @@ func ExampleFallback() {
 // Four replicas, each with its own store in memory, share a limit of 10 a minute: each
 // admits two.
 func ExampleShare() {
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(10, time.Minute), Cost: 1}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(10, time.Minute), Cost: 1}}}
 	for range 4 {
-		store := weir.Share(memory(), 4)
+		store := quota.Share(memory(), 4)
 		var admitted []string
 		for range 3 {
 			if err := store.Take(context.Background(), &tx); err != nil {

@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestStackDecidesAlike: a stack of decorators admits, refuses and delays random transactions
@@ -28,11 +28,11 @@ func TestStackDecidesAlike(t *testing.T) {
 // runAlike sends the same 60 transactions to a stack and to a store alone.
 func runAlike(t *testing.T, r *rand.Rand, seed uint64) {
 	alone := memstore.New(memstore.Options{})
-	stack := weir.Hybrid(weir.Breaker(weir.Coalesce(weir.Fallback(weir.Share(memory(), 1), memory())), weir.BreakerOptions{}), r.IntN(2)*2)
+	stack := quota.Hybrid(quota.Breaker(quota.Coalesce(quota.Fallback(quota.Share(memory(), 1), memory())), quota.BreakerOptions{}), r.IntN(2)*2)
 	period := []time.Duration{time.Second, 7 * time.Second, time.Minute}[r.IntN(3)]
 	q := 1 + r.Int64N(8)
 	limits := randomLimits(r, q, period)
-	var turns [][2]weir.Transaction // transactions that give the turns back
+	var turns [][2]quota.Transaction // transactions that give the turns back
 	for range 60 {
 		tx := randomTransaction(r, q, period, limits)
 		want, got := tx, tx
@@ -40,23 +40,23 @@ func runAlike(t *testing.T, r *rand.Rand, seed uint64) {
 			i := r.IntN(len(turns))
 			want, got = turns[i][0], turns[i][1]
 		}
-		for store, tx := range map[weir.Store]*weir.Transaction{alone: &want, stack: &got} {
+		for store, tx := range map[quota.Store]*quota.Transaction{alone: &want, stack: &got} {
 			if err := store.Take(t.Context(), tx); err != nil {
 				t.Fatal(err)
 			}
 		}
 		checkAlike(t, seed, &got, &want)
 		if want.Allowed() && want.Wait > 0 {
-			turns = append(turns, [2]weir.Transaction{backOf(&want), backOf(&got)})
+			turns = append(turns, [2]quota.Transaction{backOf(&want), backOf(&got)})
 		}
 		time.Sleep([]time.Duration{0, 0, time.Microsecond, period / time.Duration(q), time.Duration(r.Int64N(int64(period)))}[r.IntN(5)].Truncate(time.Microsecond))
 	}
 }
 
 // randomLimits returns one to three limits of q units per period.
-func randomLimits(r *rand.Rand, q int64, period time.Duration) (limits []weir.Limit) {
+func randomLimits(r *rand.Rand, q int64, period time.Duration) (limits []quota.Limit) {
 	for i := range 1 + r.IntN(3) {
-		l := []weir.Limit{
+		l := []quota.Limit{
 			algorithms.GCRA(q, period), algorithms.TokenBucket(q, q, period), algorithms.LeakyBucket(q, q, period),
 			algorithms.FixedWindow(q, period), algorithms.AnchoredWindow(q, period), algorithms.SlidingWindow(q, period),
 			algorithms.SlidingLog(q, period), algorithms.Calendar(q, algorithms.Day, time.FixedZone("", -3590+r.IntN(10))),
@@ -70,10 +70,10 @@ func randomLimits(r *rand.Rand, q int64, period time.Duration) (limits []weir.Li
 }
 
 // randomTransaction charges one or two keys under limits of q units per period.
-func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []weir.Limit) (tx weir.Transaction) {
+func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []quota.Limit) (tx quota.Transaction) {
 	for _, key := range []string{"a", "b"}[:1+r.IntN(8)/7] {
 		for _, l := range limits {
-			tx.Charges = append(tx.Charges, weir.Charge{Rule: "r", Key: key, Limit: l, Cost: []int64{1, 1, 1, q, 2, 0, -1, q + 1}[r.IntN(8)]})
+			tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: key, Limit: l, Cost: []int64{1, 1, 1, q, 2, 0, -1, q + 1}[r.IntN(8)]})
 		}
 	}
 	if r.IntN(3) == 0 {
@@ -86,7 +86,7 @@ func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []wei
 
 // checkAlike compares a decision of a stack with the decision of a store alone. The
 // RetryAfter of the stack may be shorter, but not longer.
-func checkAlike(t *testing.T, seed uint64, got, want *weir.Transaction) {
+func checkAlike(t *testing.T, seed uint64, got, want *quota.Transaction) {
 	t.Helper()
 	if got.Allowed() != want.Allowed() || got.Allowed() && got.Wait != want.Wait || !got.Allowed() && got.RetryAfter() > want.RetryAfter() {
 		t.Fatalf("seed %d: %+v within %v:\ngot  %+v, wait %v\nwant %+v, wait %v", seed, want.Charges, want.Within, got.Decisions, got.Wait, want.Decisions, want.Wait)
@@ -94,7 +94,7 @@ func checkAlike(t *testing.T, seed uint64, got, want *weir.Transaction) {
 }
 
 // backOf returns the transaction that gives back the charges of a turn.
-func backOf(t *weir.Transaction) (back weir.Transaction) {
+func backOf(t *quota.Transaction) (back quota.Transaction) {
 	for i, c := range t.Charges {
 		if c.Cost > 0 {
 			c.Cost, c.Spent = -c.Cost, t.Decisions[i].At

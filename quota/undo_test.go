@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"context"
@@ -15,17 +15,18 @@ import (
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // tens has a limit of ten units for each algorithm except in-flight.
-var tens = []weir.Limit{
+var tens = []quota.Limit{
 	algorithms.GCRA(10, 1000*time.Hour), algorithms.TokenBucket(10, 10, 1000*time.Hour), algorithms.LeakyBucket(10, 10, 1000*time.Hour),
 	algorithms.FixedWindow(10, 1000*time.Hour), algorithms.AnchoredWindow(10, 1000*time.Hour), algorithms.SlidingWindow(10, 1000*time.Hour),
 	algorithms.SlidingLog(10, 1000*time.Hour), algorithms.Calendar(10, algorithms.Month, time.UTC),
 }
 
 // big returns the largest cost of a turn that can wait behind five other units.
-func big(limit weir.Limit) int64 {
+func big(limit quota.Limit) int64 {
 	if limit.Algorithm.Name() == "leaky-bucket" {
 		return 5 // the queue has room for five units
 	}
@@ -33,22 +34,22 @@ func big(limit weir.Limit) int64 {
 }
 
 // undoStores runs a test with stores in memory and in Redis, alone and through decorators.
-func undoStores(t *testing.T, f func(t *testing.T, name string, store weir.Store)) {
-	for name, open := range map[string]func(t *testing.T) weir.Store{
-		"memory": func(*testing.T) weir.Store { return memory() },
-		"Redis":  func(t *testing.T) weir.Store { return redisAt(t, redistest.Server(t).Addr(), 10*time.Second) },
+func undoStores(t *testing.T, f func(t *testing.T, name string, store quota.Store)) {
+	for name, open := range map[string]func(t *testing.T) quota.Store{
+		"memory": func(*testing.T) quota.Store { return memory() },
+		"Redis":  func(t *testing.T) quota.Store { return redisAt(t, redistest.Server(t).Addr(), 10*time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := open(t)
-			for decorator, decorated := range map[string]func(weir.Store) weir.Store{
-				"":           func(s weir.Store) weir.Store { return s },
-				" Hybrid":    func(s weir.Store) weir.Store { return weir.Hybrid(s, 0) },
-				" Breaker":   func(s weir.Store) weir.Store { return weir.Breaker(s, weir.BreakerOptions{}) },
-				" Fallback":  func(s weir.Store) weir.Store { return weir.Fallback(s, memory()) },
-				" secondary": func(s weir.Store) weir.Store { return weir.Fallback(failing{errDown}, s) },
-				" Share":     func(s weir.Store) weir.Store { return weir.Share(s, 1) },
-				" Coalesce":  func(s weir.Store) weir.Store { return weir.Joined(weir.Coalesce(s)) },
-				" Lease":     func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
+			for decorator, decorated := range map[string]func(quota.Store) quota.Store{
+				"":           func(s quota.Store) quota.Store { return s },
+				" Hybrid":    func(s quota.Store) quota.Store { return quota.Hybrid(s, 0) },
+				" Breaker":   func(s quota.Store) quota.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
+				" Fallback":  func(s quota.Store) quota.Store { return quota.Fallback(s, memory()) },
+				" secondary": func(s quota.Store) quota.Store { return quota.Fallback(failing{errDown}, s) },
+				" Share":     func(s quota.Store) quota.Store { return quota.Share(s, 1) },
+				" Coalesce":  func(s quota.Store) quota.Store { return quota.Joined(quota.Coalesce(s)) },
+				" Lease":     func(s quota.Store) quota.Store { return lease.New(s, lease.Options{}) },
 			} {
 				f(t, name+decorator, decorated(base))
 			}
@@ -59,7 +60,7 @@ func undoStores(t *testing.T, f func(t *testing.T, name string, store weir.Store
 // TestCancelFreesTheKey: after big turns were reserved and cancelled, the five units that
 // were free before can be spent at once.
 func TestCancelFreesTheKey(t *testing.T) {
-	undoStores(t, func(t *testing.T, name string, store weir.Store) {
+	undoStores(t, func(t *testing.T, name string, store quota.Store) {
 		for _, limit := range tens {
 			for _, turns := range []int{1, 3} {
 				cancelBigTurns(t, name, store, limit, turns)
@@ -70,10 +71,10 @@ func TestCancelFreesTheKey(t *testing.T) {
 
 // cancelBigTurns spends five units of ten, reserves big turns, cancels them from the last
 // to the first, and expects that the other five units are free.
-func cancelBigTurns(t *testing.T, name string, store weir.Store, limit weir.Limit, turns int) {
+func cancelBigTurns(t *testing.T, name string, store quota.Store, limit quota.Limit, turns int) {
 	t.Helper()
-	charges := func(cost int64) []weir.Charge {
-		return []weir.Charge{
+	charges := func(cost int64) []quota.Charge {
+		return []quota.Charge{
 			{Rule: name, Key: fmt.Sprint(turns), Limit: limit, Cost: cost},
 			{Rule: name, Key: fmt.Sprint(turns), Limit: limit.Named("another"), Cost: cost},
 			{Rule: name + "'s other rule", Key: fmt.Sprint(turns), Limit: algorithms.SlidingLog(100, 1000*time.Hour).Named(limit.Algorithm.Name()), Cost: cost},
@@ -82,9 +83,9 @@ func cancelBigTurns(t *testing.T, name string, store weir.Store, limit weir.Limi
 	if tx := take(t, store, 0, charges(5)...); !tx.Allowed() {
 		t.Fatalf("%s: %v: got %+v", name, limit, tx.Decisions)
 	}
-	var line []*weir.Reservation
+	var line []*quota.Reservation
 	for range turns {
-		r, err := weir.Reserve(t.Context(), store, 10_000*time.Hour, charges(big(limit))...)
+		r, err := quota.Reserve(t.Context(), store, 10_000*time.Hour, charges(big(limit))...)
 		if err != nil && len(line) > 0 && big(limit) == 5 {
 			break // the queue is full
 		}
@@ -114,9 +115,9 @@ func TestHangUpFreesTheKey(t *testing.T) {
 	for _, limit := range tens {
 		synctest.Test(t, func(t *testing.T) {
 			h := must(t, memstore.New(memstore.Options{}), weir.Options{MaxWait: 10_000 * time.Hour, Rules: []weir.Rule{
-				{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit.Named("a"), limit.Named("b")}, Overrides: noOverrides, Cost: costOf},
-				{Name: "host", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(50, 1000*time.Hour)}, Cost: costOf},
-			}}).Handler(served)
+				{Name: "api", Key: weir.Global(), Limits: []quota.Limit{limit.Named("a"), limit.Named("b")}, Overrides: func(string) ([]quota.Limit, bool) { return nil, false }, Cost: costOf},
+				{Name: "host", Key: weir.ByHeader("Host"), Limits: []quota.Limit{algorithms.SlidingLog(50, 1000*time.Hour)}, Cost: costOf},
+			}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			begin := time.Now()
 			get := func(ctx context.Context, cost string) int {
 				r := ask("/", "192.0.2.1:4", "Cost", cost).WithContext(ctx)
@@ -158,9 +159,9 @@ func costOf(r *http.Request) (n int64) {
 // left the window by the instant of the turn still count, even if part of the turn was
 // given back before.
 func TestCancelKeepsTheLog(t *testing.T) {
-	undoStores(t, func(t *testing.T, name string, store weir.Store) {
+	undoStores(t, func(t *testing.T, name string, store quota.Store) {
 		for _, gift := range []int64{0, 1, 100} {
-			c := weir.Charge{Rule: name, Key: fmt.Sprint("log", gift), Limit: algorithms.SlidingLog(100, time.Hour), Cost: 60}
+			c := quota.Charge{Rule: name, Key: fmt.Sprint("log", gift), Limit: algorithms.SlidingLog(100, time.Hour), Cost: 60}
 			take(t, store, 0, c)
 			c.Cost = 100
 			first, second := reserve(t, store, 3*time.Hour, c), reserve(t, store, 3*time.Hour, c)
@@ -180,7 +181,7 @@ func TestCancelKeepsTheLog(t *testing.T) {
 // TestBanGivesBackTheTurn: if the store gives a request a turn, but a ban that another
 // process began refuses it, the turn is given back.
 func TestBanGivesBackTheTurn(t *testing.T) {
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.GCRA(1, 10*time.Second), algorithms.SlidingLog(1, 10*time.Second), algorithms.FixedWindow(1, 10*time.Second),
 		algorithms.SlidingWindow(1, 10*time.Second), algorithms.TokenBucket(1, 1, 10*time.Second), algorithms.LeakyBucket(10, 1, 10*time.Second),
 	} {
@@ -189,15 +190,17 @@ func TestBanGivesBackTheTurn(t *testing.T) {
 			var last weir.Event
 			limiter := func() *weir.Limiter {
 				return must(t, mem, weir.Options{MaxWait: time.Hour, Observe: func(e weir.Event) { last = e }, Rules: []weir.Rule{{
-					Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{limit},
+					Name: "api", Key: weir.ByHeader("Key"), Limits: []quota.Limit{limit},
 					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute},
 				}}})
 			}
 			here, there := limiter(), limiter()
-			h := here.Handler(served)
+			h := here.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			do(h, ask("/", "192.0.2.1:4", "Key", "a"))
-			ban(t, there, "a", time.Minute)
-			charge := weir.Charge{Rule: "api", Key: "a", Limit: here.Rules()[0].Limits[0]}
+			if err := there.Ban(t.Context(), "api", "a", time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			charge := quota.Charge{Rule: "api", Key: "a", Limit: here.Rules()[0].Limits[0]}
 			before := peek(t, mem, charge)
 			start := time.Now()
 			if res := do(h, ask("/", "192.0.2.1:4", "Key", "a")); res.StatusCode != 429 || time.Since(start) != 0 || last.Transaction.Wait != 0 {

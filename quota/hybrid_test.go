@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"context"
@@ -11,16 +11,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/storetest"
 )
 
 // TestHybridServes: of 20,000 transactions of a refused key, none reaches the next store, and
 // each gets the decision that the next store would have made.
 func TestHybridServes(t *testing.T) {
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.GCRA(5, time.Second), algorithms.TokenBucket(5, 5, time.Second), algorithms.LeakyBucket(5, 5, time.Second),
 		algorithms.FixedWindow(5, time.Second), algorithms.AnchoredWindow(5, time.Second),
 		algorithms.SlidingWindow(5, time.Second), algorithms.SlidingLog(5, time.Second),
@@ -32,11 +32,11 @@ func TestHybridServes(t *testing.T) {
 }
 
 // serveBlocked uses a limit up and then asks 20,000 times.
-func serveBlocked(t *testing.T, limit weir.Limit) {
+func serveBlocked(t *testing.T, limit quota.Limit) {
 	plain := memstore.New(memstore.Options{})
 	behind := &distant{Store: plain}
-	store := weir.Hybrid(behind, 100)
-	charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
+	store := quota.Hybrid(behind, 100)
+	charge := quota.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
 	for take(t, store, 0, charge).Allowed() {
 	}
 	asked := behind.Calls.Load()
@@ -51,8 +51,8 @@ func serveBlocked(t *testing.T, limit weir.Limit) {
 	if n := behind.Calls.Load() - asked; n != 0 {
 		t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
 	}
-	if hits, misses := store.Stats(); hits != 20_000 || misses != uint64(asked) {
-		t.Errorf("%v: got %d hits, %d misses, want 20000 served, %d asked", limit, hits, misses, asked)
+	if got, want := store.Stats(), (quota.CacheStats{Kind: "hybrid", Hits: 20_000, Misses: asked}); got != want {
+		t.Errorf("%v: got %+v, want %+v", limit, got, want)
 	}
 	time.Sleep(take(t, store, 0, charge).Decisions[0].RetryAfter)
 	if !take(t, store, 0, charge).Allowed() {
@@ -66,13 +66,13 @@ func serveBlocked(t *testing.T, limit weir.Limit) {
 func TestHybridIsExact(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
-	var served uint64
+	var served int64
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			plain := memstore.New(memstore.Options{})
 			behind := &distant{Store: plain}
 			behind.Trip.Store(r.Int64N(3) * 1e6)
-			store := weir.Hybrid(behind, 1000)
+			store := quota.Hybrid(behind, 1000)
 			period := time.Duration(50+r.IntN(2)*50) * time.Millisecond
 			for i := range 2000 {
 				charges := randomCharges(r, period)
@@ -89,8 +89,7 @@ func TestHybridIsExact(t *testing.T) {
 				}
 				time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
 			}
-			hits, _ := store.Stats()
-			served += hits
+			served += store.Stats().Hits
 		})
 	}
 	if served < 1000 {
@@ -99,13 +98,13 @@ func TestHybridIsExact(t *testing.T) {
 }
 
 // randomCharges returns charges of some of four limits.
-func randomCharges(r *rand.Rand, period time.Duration) (charges []weir.Charge) {
-	for _, l := range []weir.Limit{
+func randomCharges(r *rand.Rand, period time.Duration) (charges []quota.Charge) {
+	for _, l := range []quota.Limit{
 		algorithms.GCRA(5, period).Named("gcra"), algorithms.SlidingLog(4, period).Named("log"),
 		algorithms.FixedWindow(6, period).Named("window"), algorithms.LeakyBucket(5, 10, period).Named("leaky"),
 	} {
 		if r.IntN(2) == 0 {
-			charges = append(charges, weir.Charge{Rule: "api", Key: fmt.Sprint(r.IntN(2)), Limit: l, Cost: []int64{1, 1, 1, 2, 3, 0, -1, 9}[r.IntN(8)]})
+			charges = append(charges, quota.Charge{Rule: "api", Key: fmt.Sprint(r.IntN(2)), Limit: l, Cost: []int64{1, 1, 1, 2, 3, 0, -1, 9}[r.IntN(8)]})
 		}
 	}
 	return charges
@@ -113,7 +112,7 @@ func randomCharges(r *rand.Rand, period time.Duration) (charges []weir.Charge) {
 
 // contradicts returns how a refusal by Hybrid differs from the decision of the next store
 // on the same charges, or "" if it does not.
-func contradicts(t *testing.T, plain weir.Store, got *weir.Transaction) string {
+func contradicts(t *testing.T, plain quota.Store, got *quota.Transaction) string {
 	t.Helper()
 	peek := take(t, plain, got.Within, got.Charges...)
 	if peek.Allowed() {
@@ -129,8 +128,8 @@ func contradicts(t *testing.T, plain weir.Store, got *weir.Transaction) string {
 
 // noGifts returns the charges with each negative cost set to 0. Hybrid may notice only after
 // 10 s that another process has given units back.
-func noGifts(charges []weir.Charge) []weir.Charge {
-	spent := append([]weir.Charge(nil), charges...)
+func noGifts(charges []quota.Charge) []quota.Charge {
+	spent := append([]quota.Charge(nil), charges...)
 	for i := range spent {
 		spent[i].Cost = max(0, spent[i].Cost)
 	}
@@ -142,33 +141,33 @@ func noGifts(charges []weir.Charge) []weir.Charge {
 // 20 asks, is no exception.
 func TestHybridForgets(t *testing.T) {
 	limit := algorithms.FixedWindow(2, 24*time.Hour)
-	charge := weir.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
-	with := func(f func(*weir.Charge)) weir.Charge { c := charge; f(&c); return c }
+	charge := quota.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
+	with := func(f func(*quota.Charge)) quota.Charge { c := charge; f(&c); return c }
 	for _, c := range []struct {
 		name    string
-		do      func(t *testing.T, store, plain weir.Store)
-		ask     weir.Charge
+		do      func(t *testing.T, store, plain quota.Store)
+		ask     quota.Charge
 		allowed bool
 	}{
-		{"nothing", func(t *testing.T, store, plain weir.Store) {}, charge, false},
-		{"a gift", func(t *testing.T, store, plain weir.Store) {
-			take(t, store, 0, with(func(c *weir.Charge) { c.Cost = -1 }))
+		{"nothing", func(t *testing.T, store, plain quota.Store) {}, charge, false},
+		{"a gift", func(t *testing.T, store, plain quota.Store) {
+			take(t, store, 0, with(func(c *quota.Charge) { c.Cost = -1 }))
 		}, charge, true},
-		{"a gift of another process, at once", func(t *testing.T, store, plain weir.Store) {
-			take(t, plain, 0, with(func(c *weir.Charge) { c.Cost = -1 }))
+		{"a gift of another process, at once", func(t *testing.T, store, plain quota.Store) {
+			take(t, plain, 0, with(func(c *quota.Charge) { c.Cost = -1 }))
 		}, charge, false},
-		{"a gift of another process, after 10 s", func(t *testing.T, store, plain weir.Store) {
-			take(t, plain, 0, with(func(c *weir.Charge) { c.Cost = -1 }))
+		{"a gift of another process, after 10 s", func(t *testing.T, store, plain quota.Store) {
+			take(t, plain, 0, with(func(c *quota.Charge) { c.Cost = -1 }))
 			time.Sleep(10 * time.Second)
 		}, charge, true},
-		{"a raised quota", func(t *testing.T, store, plain weir.Store) {}, with(func(c *weir.Charge) { c.Limit.Quota = 3 }), true},
-		{"another key", func(t *testing.T, store, plain weir.Store) {}, with(func(c *weir.Charge) { c.Key = "other" }), true},
-		{"another limit", func(t *testing.T, store, plain weir.Store) {}, with(func(c *weir.Charge) { c.Limit.Name = "other" }), true},
+		{"a raised quota", func(t *testing.T, store, plain quota.Store) {}, with(func(c *quota.Charge) { c.Limit.Quota = 3 }), true},
+		{"another key", func(t *testing.T, store, plain quota.Store) {}, with(func(c *quota.Charge) { c.Key = "other" }), true},
+		{"another limit", func(t *testing.T, store, plain quota.Store) {}, with(func(c *quota.Charge) { c.Limit.Name = "other" }), true},
 	} {
 		for _, asks := range []int{4, 20} {
 			synctest.Test(t, func(t *testing.T) {
 				plain := memstore.New(memstore.Options{})
-				store := weir.Hybrid(plain, 100) // one shard
+				store := quota.Hybrid(plain, 100) // one shard
 				begin := time.Now()
 				for range asks {
 					take(t, store, 0, charge)
@@ -191,17 +190,17 @@ func TestHybridForgets(t *testing.T) {
 // forgotten. If the blocks of two keys are found in turn, neither is published.
 func TestHybridPublishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := weir.Hybrid(memstore.New(memstore.Options{}), 100)
-		charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
+		store := quota.Hybrid(memstore.New(memstore.Options{}), 100)
+		charge := quota.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
 		gift, other := charge, charge
 		gift.Cost, other.Key = -1, "other"
-		for _, c := range []weir.Charge{charge, charge, other, other} { // refused by the next store
+		for _, c := range []quota.Charge{charge, charge, other, other} { // refused by the next store
 			take(t, store, 0, c)
 		}
 		refuseEight(t, store, false, charge, other)
 		refuseEight(t, store, true, charge)
 		gift.Key = "other"
-		if take(t, store, 0, gift); !weir.Published(store) {
+		if take(t, store, 0, gift); !quota.Published(store) {
 			t.Error("not published after a gift to another key, want published")
 		}
 		gift.Key = "k"
@@ -217,12 +216,12 @@ func TestHybridPublishes(t *testing.T) {
 
 // TestHybridEvicts: a published block that must make room for others is no longer published.
 func TestHybridEvicts(t *testing.T) {
-	store := weir.Hybrid(memstore.New(memstore.Options{}), 1)
-	charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}
+	store := quota.Hybrid(memstore.New(memstore.Options{}), 1)
+	charge := quota.Charge{Rule: "api", Key: "k", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}
 	for range 10 {
 		take(t, store, 0, charge)
 	}
-	if !weir.Published(store) || store.BlockedSince(charge).IsZero() {
+	if !quota.Published(store) || store.BlockedSince(charge).IsZero() {
 		t.Error("not blocked after 10 asks, want a published block")
 	}
 	later := charge
@@ -232,17 +231,17 @@ func TestHybridEvicts(t *testing.T) {
 		take(t, store, 0, later)
 		take(t, store, 0, later)
 	}
-	if weir.Published(store) || !store.BlockedSince(charge).IsZero() {
+	if quota.Published(store) || !store.BlockedSince(charge).IsZero() {
 		t.Error("still blocked, want forgotten")
 	}
 }
 
 // refuseEight sends each charge to the store eight times. The store must refuse each, and
 // publish nothing before the end. published says whether it must then have published a block.
-func refuseEight(t *testing.T, store *weir.HybridStore, published bool, charges ...weir.Charge) {
+func refuseEight(t *testing.T, store *quota.HybridStore, published bool, charges ...quota.Charge) {
 	t.Helper()
 	for range 8 {
-		if weir.Published(store) {
+		if quota.Published(store) {
 			t.Error("published before the eighth refusal")
 		}
 		for _, c := range charges {
@@ -251,7 +250,7 @@ func refuseEight(t *testing.T, store *weir.HybridStore, published bool, charges 
 			}
 		}
 	}
-	if got := weir.Published(store); got != published {
+	if got := quota.Published(store); got != published {
 		t.Errorf("after 8 refusals of %d keys: published %v, want %v", len(charges), got, published)
 	}
 }
@@ -262,11 +261,11 @@ func TestHybridDropWhileAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &distant{Store: memstore.New(memstore.Options{})}
 		behind.Trip.Store(1e9)
-		store := weir.Hybrid(behind, 0)
-		charge := weir.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
+		store := quota.Hybrid(behind, 0)
+		charge := quota.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
 		take(t, store, 0, charge)
 		go func() { // the store decides after half a second and answers after a whole second
-			store.Take(context.Background(), &weir.Transaction{Charges: []weir.Charge{charge}})
+			store.Take(context.Background(), &quota.Transaction{Charges: []quota.Charge{charge}})
 		}()
 		time.Sleep(600 * time.Millisecond)
 		gift := charge
@@ -284,8 +283,8 @@ func TestHybridDropWhileAsking(t *testing.T) {
 // TestHybridUnknown: if a transaction is refused from memory, Remaining is −1 for those of
 // its limits that have room.
 func TestHybridUnknown(t *testing.T) {
-	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
-	charges := []weir.Charge{
+	store := quota.Hybrid(memstore.New(memstore.Options{}), 0)
+	charges := []quota.Charge{
 		{Rule: "login", Key: "k", Limit: algorithms.SlidingLog(20, time.Hour).Named("1h"), Cost: 1},
 		{Rule: "login", Key: "k", Limit: algorithms.SlidingLog(1, time.Minute).Named("1m"), Cost: 1},
 	}
@@ -294,7 +293,7 @@ func TestHybridUnknown(t *testing.T) {
 		t.Errorf("from the store: got %+v, want 19 and 0 left", got)
 	}
 	got := take(t, store, 0, charges...)
-	if want := (weir.Decision{Allowed: true, Remaining: -1, At: got.At.UnixMicro()}); got.Decisions[0] != want || got.Decisions[1].Remaining != 0 || got.Allowed() {
+	if want := (quota.Decision{Allowed: true, Remaining: -1, At: got.At.UnixMicro()}); got.Decisions[0] != want || got.Decisions[1].Remaining != 0 || got.Allowed() {
 		t.Errorf("from memory: got %+v, want %+v first and 0 left second", got.Decisions, want)
 	}
 }
@@ -303,16 +302,16 @@ func TestHybridUnknown(t *testing.T) {
 // many more keys are refused.
 func TestHybridBounded(t *testing.T) {
 	behind := &distant{Store: memstore.New(memstore.Options{})}
-	store := weir.Hybrid(behind, 10)
+	store := quota.Hybrid(behind, 10)
 	limit := algorithms.FixedWindow(1, 24*time.Hour)
 	for i := range 1000 {
 		for range 2 {
-			take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+			take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
 		}
 	}
 	before := behind.Calls.Load()
 	for i := range 1000 {
-		take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+		take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
 	}
 	if served := 1000 - (behind.Calls.Load() - before); served > 20 {
 		t.Errorf("served %d of 1000 blocked keys from memory, want about the 10 it may hold", served)
@@ -325,16 +324,16 @@ func TestHybridRoom(t *testing.T) {
 	const keys = 10_000
 	for _, maxKeys := range []int{keys, math.MaxInt} {
 		behind := &distant{Store: memstore.New(memstore.Options{})}
-		store := weir.Hybrid(behind, maxKeys)
+		store := quota.Hybrid(behind, maxKeys)
 		limit := algorithms.FixedWindow(1, 24*time.Hour)
 		for range 2 {
 			for i := range keys {
-				take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+				take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
 			}
 		}
 		before := behind.Calls.Load()
 		for i := range keys {
-			if take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1}).Allowed() {
+			if take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1}).Allowed() {
 				t.Fatalf("maxKeys %d, key %d: allowed, want refused", maxKeys, i)
 			}
 		}
@@ -347,11 +346,11 @@ func TestHybridRoom(t *testing.T) {
 // TestHybridManyAlgorithms: refusals of many different algorithms are remembered.
 func TestHybridManyAlgorithms(t *testing.T) {
 	behind := &distant{Store: memstore.New(memstore.Options{})}
-	store := weir.Hybrid(behind, 0)
-	ask := func(limit weir.Limit) bool {
-		return take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}).Allowed()
+	store := quota.Hybrid(behind, 0)
+	ask := func(limit quota.Limit) bool {
+		return take(t, store, 0, quota.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}).Allowed()
 	}
-	var limits []weir.Limit
+	var limits []quota.Limit
 	for i := range 300 {
 		limits = append(limits, algorithms.Calendar(1, algorithms.Day, time.FixedZone("", i)).Named(fmt.Sprint(i)))
 	}
@@ -375,9 +374,9 @@ func TestHybridManyAlgorithms(t *testing.T) {
 // this limit, a cost of 7,073,692,985 once had the same number of 32 bits as a cost of 1,000, so
 // who chose the cost could have other requests of the key refused.
 func TestHybridComparesCosts(t *testing.T) {
-	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
-	charge := func(cost int64) weir.Charge {
-		return weir.Charge{Rule: "bytes", Key: "k", Limit: algorithms.FixedWindow(10_000_000_000, 1000*time.Hour), Cost: cost}
+	store := quota.Hybrid(memstore.New(memstore.Options{}), 0)
+	charge := func(cost int64) quota.Charge {
+		return quota.Charge{Rule: "bytes", Key: "k", Limit: algorithms.FixedWindow(10_000_000_000, 1000*time.Hour), Cost: cost}
 	}
 	take(t, store, 0, charge(5_000_000_000))
 	refused := 0
@@ -398,15 +397,15 @@ func TestHybridComparesCosts(t *testing.T) {
 // panics on bad arguments.
 func TestHybridErrors(t *testing.T) {
 	broken := errors.New("broken")
-	store := weir.Hybrid(failing{broken}, 0)
-	tx := weir.Transaction{Charges: []weir.Charge{{Limit: algorithms.GCRA(1, time.Second), Cost: 1}}}
+	store := quota.Hybrid(failing{broken}, 0)
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: algorithms.GCRA(1, time.Second), Cost: 1}}}
 	if err := store.Take(context.Background(), &tx); !errors.Is(err, broken) {
 		t.Errorf("got %v, want the error of the store behind", err)
 	}
-	if err := store.Take(context.Background(), &weir.Transaction{Charges: []weir.Charge{{}}}); err == nil {
+	if err := store.Take(context.Background(), &quota.Transaction{Charges: []quota.Charge{{}}}); err == nil {
 		t.Error("a charge without an algorithm: got no error")
 	}
-	for _, f := range []func(){func() { weir.Hybrid(nil, 0) }, func() { weir.Hybrid(store, -1) }} {
+	for _, f := range []func(){func() { quota.Hybrid(nil, 0) }, func() { quota.Hybrid(store, -1) }} {
 		func() {
 			defer func() {
 				if recover() == nil {
@@ -425,15 +424,15 @@ func TestHybridConcurrent(t *testing.T) {
 	for _, test := range storetest.Tests() {
 		switch test.Name {
 		case "OneKey", "CrossingKeys", "Names", "LongNames", "KeyMemory", "Invalid", "Canceled", "Duplicate", "NoCharges":
-			t.Run(test.Name, func(t *testing.T) { test.Run(t, weir.Hybrid(memstore.New(memstore.Options{}), 0)) })
+			t.Run(test.Name, func(t *testing.T) { test.Run(t, quota.Hybrid(memstore.New(memstore.Options{}), 0)) })
 		}
 	}
 	limit := algorithms.FixedWindow(1000, 24*time.Hour)
-	store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
+	store := quota.Hybrid(memstore.New(memstore.Options{}), 0)
 	var allowed atomic.Int64
 	together(64, func(int) {
 		for range 100 {
-			if take(t, store, 0, weir.Charge{Limit: limit, Cost: 1}).Allowed() {
+			if take(t, store, 0, quota.Charge{Limit: limit, Cost: 1}).Allowed() {
 				allowed.Add(1)
 			}
 		}
@@ -449,10 +448,10 @@ func BenchmarkHybridBlocked(b *testing.B) {
 	plain := memstore.New(memstore.Options{})
 	for _, c := range []struct {
 		name  string
-		store weir.Store
-	}{{"baseline", plain}, {"hybrid", weir.Hybrid(plain, 0)}} {
+		store quota.Store
+	}{{"baseline", plain}, {"hybrid", quota.Hybrid(plain, 0)}} {
 		b.Run(c.name, func(b *testing.B) {
-			t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "192.0.2.1", Limit: limit, Cost: 1}}}
+			t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "192.0.2.1", Limit: limit, Cost: 1}}}
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := c.store.Take(context.Background(), &t); err != nil {
@@ -465,18 +464,17 @@ func BenchmarkHybridBlocked(b *testing.B) {
 
 func ExampleHybrid() {
 	redis := memstore.New(memstore.Options{}) // in a real program, a redisstore
-	store := weir.Hybrid(redis, 100_000)
-	limit := weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(2, time.Hour))
-	handler := limit(served)
+	store := quota.Hybrid(redis, 100_000)
+	asked := quota.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Hour), Cost: 1}
 	for range 100 {
-		do(handler, ask("/", "192.0.2.1:1234"))
+		if _, err := quota.Allow(context.Background(), store, asked); err != nil {
+			fmt.Println(err)
+		}
 	}
-	hits, misses := store.Stats()
-	fmt.Println("hits:", hits, "misses:", misses)
-	asked := weir.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Hour), Cost: 1}
+	fmt.Printf("%+v\n", store.Stats())
 	fmt.Println("blocked:", !store.BlockedSince(asked).IsZero())
 	// Output:
-	// hits: 97 misses: 3
+	// {Kind:hybrid Hits:97 Misses:3}
 	// blocked: true
 }
 
@@ -484,10 +482,10 @@ func ExampleHybrid() {
 // a Calendar with the same numbers in another time zone, where a new day has begun.
 func TestHybridKnowsTheCalendar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the clock begins at midnight UTC
-		store := weir.Hybrid(memstore.New(memstore.Options{}), 0)
+		store := quota.Hybrid(memstore.New(memstore.Options{}), 0)
 		ask := func(east int) bool {
 			limit := algorithms.Calendar(1, algorithms.Day, time.FixedZone("", east))
-			return take(t, store, 0, weir.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}).Allowed()
+			return take(t, store, 0, quota.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}).Allowed()
 		}
 		time.Sleep(24*time.Hour - 5*time.Second)
 		for _, test := range []struct {

@@ -1,4 +1,4 @@
-package weir_test
+package quota_test
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A far store is a store in memory, each call of which takes the time of a round trip,
@@ -27,7 +27,7 @@ type far struct {
 	*memstore.Store
 	trip  time.Duration
 	gate  atomic.Pointer[chan struct{}]
-	fail  func(t *weir.Transaction) error // nil: nothing fails
+	fail  func(t *quota.Transaction) error // nil: nothing fails
 	calls atomic.Int64
 	most  atomic.Int64 // the most transactions in one call
 }
@@ -60,14 +60,14 @@ func (f *far) travel(ctx context.Context, n int) error {
 	return nil
 }
 
-func (f *far) Take(ctx context.Context, t *weir.Transaction) error {
+func (f *far) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := f.travel(ctx, 1); err != nil {
 		return err
 	}
 	return f.take(ctx, t)
 }
 
-func (f *far) take(ctx context.Context, t *weir.Transaction) error {
+func (f *far) take(ctx context.Context, t *quota.Transaction) error {
 	if f.fail != nil {
 		if err := f.fail(t); err != nil {
 			return err
@@ -76,7 +76,7 @@ func (f *far) take(ctx context.Context, t *weir.Transaction) error {
 	return f.Store.Take(ctx, t)
 }
 
-func (f *far) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
+func (f *far) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	errs := make([]error, len(ts))
 	err := f.travel(ctx, len(ts))
 	for i, t := range ts {
@@ -91,10 +91,10 @@ func (f *far) TakeEach(ctx context.Context, ts []*weir.Transaction) []error {
 // shared calls.
 func TestCoalesceConforms(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
-		conforms(t, func() weir.Store { return weir.Coalesce(memory()) })
+		conforms(t, func() quota.Store { return quota.Coalesce(memory()) })
 	})
 	t.Run("joined", func(t *testing.T) {
-		conforms(t, func() weir.Store { return weir.Joined(weir.Coalesce(memory())) })
+		conforms(t, func() quota.Store { return quota.Joined(quota.Coalesce(memory())) })
 	})
 }
 
@@ -102,14 +102,14 @@ func TestCoalesceConforms(t *testing.T) {
 // that one goroutine would get for as many requests, and the store gets many requests in
 // one call.
 func TestCoalesceInTurn(t *testing.T) {
-	const goroutines, each, quota = 128, 20, 1500
-	for _, limit := range []weir.Limit{
-		algorithms.FixedWindow(quota, 24*time.Hour), algorithms.SlidingLog(quota, 24*time.Hour), algorithms.GCRA(quota, 365*24*time.Hour),
+	const goroutines, each, units = 128, 20, 1500
+	for _, limit := range []quota.Limit{
+		algorithms.FixedWindow(units, 24*time.Hour), algorithms.SlidingLog(units, 24*time.Hour), algorithms.GCRA(units, 365*24*time.Hour),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			charge := weir.Charge{Rule: "api", Key: "hot", Limit: limit, Cost: 1}
+			charge := quota.Charge{Rule: "api", Key: "hot", Limit: limit, Cost: 1}
 			behind := newFar(time.Millisecond)
-			store := weir.Coalesce(behind)
+			store := quota.Coalesce(behind)
 			var mu sync.Mutex
 			var left []int64 // Remaining, or −1 for a refusal
 			together(goroutines, func(int) {
@@ -127,7 +127,7 @@ func TestCoalesceInTurn(t *testing.T) {
 			slices.Sort(left)
 			slices.Reverse(left)
 			for i, got := range left {
-				want := int64(quota - 1 - i)
+				want := int64(units - 1 - i)
 				if got != max(-1, want) {
 					t.Fatalf("%v: the %dth had %d left, want %d", limit, i, got, max(-1, want))
 				}
@@ -147,10 +147,10 @@ func TestCoalesceLone(t *testing.T) {
 		tx := once(algorithms.GCRA(10, time.Second))
 		direct := false
 		behind := newFar(time.Millisecond)
-		store := weir.Coalesce(struct {
+		store := quota.Coalesce(struct {
 			storeFunc
-			weir.Batcher
-		}{func(ctx context.Context, got *weir.Transaction) error {
+			quota.Batcher
+		}{func(ctx context.Context, got *quota.Transaction) error {
 			direct = got == tx && ctx.Value(name{}) == "mine"
 			return behind.Take(ctx, got)
 		}, behind})
@@ -168,7 +168,7 @@ func TestCoalesceLone(t *testing.T) {
 // panics if the store is nil.
 func TestCoalesceNoBatcher(t *testing.T) {
 	plain := &distant{Store: memory()}
-	if got := weir.Coalesce(plain); got != weir.Store(plain) {
+	if got := quota.Coalesce(plain); got != quota.Store(plain) {
 		t.Errorf("got %T, want the store itself", got)
 	}
 	defer func() {
@@ -176,7 +176,7 @@ func TestCoalesceNoBatcher(t *testing.T) {
 			t.Error("no panic for a store that is nil")
 		}
 	}()
-	weir.Coalesce(nil)
+	quota.Coalesce(nil)
 }
 
 // TestCoalesceHangUp: a caller whose context ends gets the error of the context at once,
@@ -185,15 +185,15 @@ func TestCoalesceNoBatcher(t *testing.T) {
 func TestCoalesceHangUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
-		store := weir.Coalesce(behind)
+		store := quota.Coalesce(behind)
 		limit := algorithms.FixedWindow(100, 24*time.Hour)
-		charge := weir.Charge{Rule: "api", Key: "hot", Limit: limit, Cost: 1}
+		charge := quota.Charge{Rule: "api", Key: "hot", Limit: limit, Cost: 1}
 		var wg sync.WaitGroup
 		for range 2 { // first a caller hangs up before its call is sent, and then another while its call is under way
 			release := behind.hang()
 			wg.Go(func() { take(t, store, 0, charge) })
 			synctest.Wait()
-			var others [3]*weir.Transaction
+			var others [3]*quota.Transaction
 			for i := range others {
 				wg.Go(func() { others[i] = take(t, store, 0, charge) })
 				synctest.Wait()
@@ -222,7 +222,7 @@ func TestCoalesceHangUp(t *testing.T) {
 		}
 		// In the first round the caller that hung up spent nothing, and each of the four
 		// others spent a unit. In the second round all five spent a unit.
-		if got := take(t, behind.Store, 0, weir.Charge{Rule: "api", Key: "hot", Limit: limit}).Decisions[0].Remaining; got != 91 {
+		if got := take(t, behind.Store, 0, quota.Charge{Rule: "api", Key: "hot", Limit: limit}).Decisions[0].Remaining; got != 91 {
 			t.Errorf("got %d left of 100, want 91", got)
 		}
 	})
@@ -230,31 +230,31 @@ func TestCoalesceHangUp(t *testing.T) {
 
 // leaveAndScribble asks for a unit of the key "hot", hangs up after a minute, and then
 // overwrites the key and the transaction.
-func leaveAndScribble(t *testing.T, store weir.Store, limit weir.Limit) {
+func leaveAndScribble(t *testing.T, store quota.Store, limit quota.Limit) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	key := []byte("hot")
-	tx := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: unsafe.String(&key[0], len(key)), Limit: limit, Cost: 1}}}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: unsafe.String(&key[0], len(key)), Limit: limit, Cost: 1}}}
 	begin := time.Now()
 	err := store.Take(ctx, &tx)
 	if d := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || d != time.Minute {
 		t.Errorf("hung up after a minute: got %v after %v, want %v", err, d, context.DeadlineExceeded)
 	}
 	copy(key, "xxx")
-	tx.Charges[0] = weir.Charge{}
+	tx.Charges[0] = quota.Charge{}
 }
 
 // TestCoalesceErrors: an error of a transaction reaches its caller, and an error or panic
 // of a shared call reaches all of its callers. Later calls work.
 func TestCoalesceErrors(t *testing.T) {
-	good := weir.Charge{Rule: "api", Key: "hot", Limit: algorithms.FixedWindow(1000, 24*time.Hour), Cost: 1}
+	good := quota.Charge{Rule: "api", Key: "hot", Limit: algorithms.FixedWindow(1000, 24*time.Hour), Cost: 1}
 	bad, invalid := good, good
-	bad.Cost, invalid.Limit = 7, weir.Limit{}
+	bad.Cost, invalid.Limit = 7, quota.Limit{}
 	errBad := errors.New("bad")
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
 		mode := ""
-		behind.fail = func(tx *weir.Transaction) error {
+		behind.fail = func(tx *quota.Transaction) error {
 			switch {
 			case mode == "panic":
 				panic("oh")
@@ -263,7 +263,7 @@ func TestCoalesceErrors(t *testing.T) {
 			}
 			return nil
 		}
-		store := weir.Coalesce(behind)
+		store := quota.Coalesce(behind)
 		for _, c := range []struct {
 			mode                     string
 			lone, good, bad, invalid string // a part of the error that each transaction gets; "" if it gets none
@@ -276,7 +276,7 @@ func TestCoalesceErrors(t *testing.T) {
 		} {
 			mode = c.mode
 			release := behind.hang()
-			charges := []weir.Charge{good, good, bad, good, invalid, bad}
+			charges := []quota.Charge{good, good, bad, good, invalid, bad}
 			wants := []string{c.lone, c.good, c.bad, c.good, c.invalid, c.bad}
 			errs := make([]error, len(charges))
 			var wg sync.WaitGroup
@@ -299,27 +299,27 @@ func TestCoalesceErrors(t *testing.T) {
 }
 
 // takeOrPanic takes a charge. If Take panics, the panic is returned as an error.
-func takeOrPanic(ctx context.Context, store weir.Store, c weir.Charge) (err error) {
+func takeOrPanic(ctx context.Context, store quota.Store, c quota.Charge) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic on my own goroutine: %v", p)
 		}
 	}()
-	return store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{c}})
+	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}})
 }
 
 // TestCoalesceWrongBatcher: if a Batcher returns a wrong number of errors, the callers get
 // an error that says so.
 func TestCoalesceWrongBatcher(t *testing.T) {
-	store := weir.Joined(weir.Coalesce(wrongBatcher{memory()}))
+	store := quota.Joined(quota.Coalesce(wrongBatcher{memory()}))
 	if err := store.Take(t.Context(), once(algorithms.GCRA(1, time.Second))); err == nil || !strings.Contains(err.Error(), "2 errors for 1") {
 		t.Errorf("got %v, want an error with both numbers", err)
 	}
 }
 
-type wrongBatcher struct{ weir.Store }
+type wrongBatcher struct{ quota.Store }
 
-func (wrongBatcher) TakeEach(context.Context, []*weir.Transaction) []error { return make([]error, 2) }
+func (wrongBatcher) TakeEach(context.Context, []*quota.Transaction) []error { return make([]error, 2) }
 
 // TestCoalesceWhole: a shared call passes on Charges, Within, Delay and Forget of a
 // transaction, and returns Decisions, At and Wait.
@@ -330,11 +330,11 @@ func TestCoalesceWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := *tx
-	want.Decisions, want.At, want.Wait = []weir.Decision{{Remaining: 5}}, time.Unix(2, 0), time.Second
-	store := weir.Joined(weir.Coalesce(struct {
-		weir.Store
+	want.Decisions, want.At, want.Wait = []quota.Decision{{Remaining: 5}}, time.Unix(2, 0), time.Second
+	store := quota.Joined(quota.Coalesce(struct {
+		quota.Store
 		eachFunc
-	}{nil, func(got *weir.Transaction) {
+	}{nil, func(got *quota.Transaction) {
 		if !slices.Equal(got.Charges, tx.Charges) || got.Within != tx.Within || got.Delay != tx.Delay || !got.Forget {
 			t.Errorf("the store is asked %+v, want %+v", got, tx)
 		}
@@ -345,9 +345,9 @@ func TestCoalesceWhole(t *testing.T) {
 	}
 }
 
-type eachFunc func(t *weir.Transaction)
+type eachFunc func(t *quota.Transaction)
 
-func (f eachFunc) TakeEach(_ context.Context, ts []*weir.Transaction) []error {
+func (f eachFunc) TakeEach(_ context.Context, ts []*quota.Transaction) []error {
 	for _, t := range ts {
 		f(t)
 	}
@@ -358,8 +358,8 @@ func (f eachFunc) TakeEach(_ context.Context, ts []*weir.Transaction) []error {
 func TestCoalesceMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(time.Millisecond)
-		store := weir.Coalesce(behind)
-		charge := weir.Charge{Rule: "api", Key: "hot", Limit: algorithms.FixedWindow(4000, 24*time.Hour), Cost: 1}
+		store := quota.Coalesce(behind)
+		charge := quota.Charge{Rule: "api", Key: "hot", Limit: algorithms.FixedWindow(4000, 24*time.Hour), Cost: 1}
 		var wg sync.WaitGroup
 		for range 3001 {
 			wg.Go(func() { take(t, store, 0, charge) })
@@ -375,17 +375,17 @@ func TestCoalesceMany(t *testing.T) {
 func TestCoalesceOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
-		store := weir.Coalesce(behind)
+		store := quota.Coalesce(behind)
 		limit := algorithms.FixedWindow(10, 24*time.Hour)
 		release := behind.hang()
 		var wg sync.WaitGroup
-		wg.Go(func() { take(t, store, 0, weir.Charge{Key: "hot", Limit: limit, Cost: 1}) })
+		wg.Go(func() { take(t, store, 0, quota.Charge{Key: "hot", Limit: limit, Cost: 1}) })
 		synctest.Wait()
 		behind.gate.Store(nil) // later calls do not hang
 		var answered atomic.Int64
 		for i := range 1000 {
 			wg.Go(func() {
-				take(t, store, 0, weir.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+				take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
 				answered.Add(1)
 			})
 		}
@@ -400,7 +400,7 @@ func TestCoalesceOthers(t *testing.T) {
 
 // TestCoalesceAllocs: a transaction that comes alone costs no allocation.
 func TestCoalesceAllocs(t *testing.T) {
-	store := weir.Coalesce(memory())
+	store := quota.Coalesce(memory())
 	tx := once(algorithms.GCRA(1000, time.Second))
 	if n := testing.AllocsPerRun(1000, func() { store.Take(context.Background(), tx) }); n != 0 {
 		t.Errorf("a lone ask: got %v allocations, want 0", n)
@@ -415,16 +415,16 @@ func TestCoalesceAllocs(t *testing.T) {
 // TestCoalesceRedis: four replicas with 32 goroutines each, which share one key through
 // Redis, admit exactly the limit.
 func TestCoalesceRedis(t *testing.T) {
-	const replicas, goroutines, each, quota = 4, 32, 10, 500
+	const replicas, goroutines, each, units = 4, 32, 10, 500
 	addr := redistest.Server(t).Addr()
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	for range replicas {
-		store := weir.Coalesce(redisAt(t, addr, 5*time.Second))
+		store := quota.Coalesce(redisAt(t, addr, 5*time.Second))
 		for range goroutines {
 			wg.Go(func() {
 				for range each {
-					if take(t, store, 0, weir.Charge{Rule: "r", Key: "hot", Limit: algorithms.FixedWindow(quota, 240*time.Hour), Cost: 1}).Allowed() {
+					if take(t, store, 0, quota.Charge{Rule: "r", Key: "hot", Limit: algorithms.FixedWindow(units, 240*time.Hour), Cost: 1}).Allowed() {
 						admitted.Add(1)
 					}
 				}
@@ -432,8 +432,8 @@ func TestCoalesceRedis(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if got := admitted.Load(); got != quota {
-		t.Errorf("got %d admitted of %d, want %d", got, replicas*goroutines*each, quota)
+	if got := admitted.Load(); got != units {
+		t.Errorf("got %d admitted of %d, want %d", got, replicas*goroutines*each, units)
 	}
 }
 
@@ -443,8 +443,8 @@ func TestCoalesceFaults(t *testing.T) {
 	const budget = 200 * time.Millisecond
 	server := redistest.Server(t)
 	proxy := redistest.Proxy(t, server.Addr())
-	store := weir.Coalesce(redisAt(t, proxy.Addr(), budget))
-	charge := weir.Charge{Rule: "r", Key: "hot", Limit: algorithms.FixedWindow(1_000_000, 240*time.Hour), Cost: 1}
+	store := quota.Coalesce(redisAt(t, proxy.Addr(), budget))
+	charge := quota.Charge{Rule: "r", Key: "hot", Limit: algorithms.FixedWindow(1_000_000, 240*time.Hour), Cost: 1}
 	round := func() (failed int64, slowest, hungUp time.Duration) {
 		var mu sync.Mutex
 		together(64, func(i int) {
@@ -455,7 +455,7 @@ func TestCoalesceFaults(t *testing.T) {
 				ctx, longest = brief, &hungUp
 			}
 			begin := time.Now()
-			err := store.Take(ctx, &weir.Transaction{Charges: []weir.Charge{charge}})
+			err := store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge}})
 			d := time.Since(begin)
 			mu.Lock()
 			defer mu.Unlock()
@@ -497,10 +497,10 @@ func TestCoalesceFaults(t *testing.T) {
 }
 
 // untilTaken takes a charge until there is no error, for 20 s at most.
-func untilTaken(t *testing.T, store weir.Store, c weir.Charge) {
+func untilTaken(t *testing.T, store quota.Store, c quota.Charge) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		err := store.Take(t.Context(), &weir.Transaction{Charges: []weir.Charge{c}})
+		err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{c}})
 		if err == nil {
 			return
 		}
@@ -515,8 +515,8 @@ func BenchmarkCoalesceAlone(b *testing.B) {
 	plain := memory()
 	for _, c := range []struct {
 		name  string
-		store weir.Store
-	}{{"baseline", plain}, {"coalesced", weir.Coalesce(plain)}} {
+		store quota.Store
+	}{{"baseline", plain}, {"coalesced", quota.Coalesce(plain)}} {
 		b.Run(c.name, func(b *testing.B) {
 			tx := once(algorithms.GCRA(1<<30, time.Second))
 			b.ReportAllocs()
@@ -535,8 +535,8 @@ func BenchmarkCoalesceHot(b *testing.B) {
 	plain := memory()
 	for _, c := range []struct {
 		name  string
-		store weir.Store
-	}{{"baseline", plain}, {"joined", weir.Joined(weir.Coalesce(plain))}, {"coalesced", weir.Coalesce(plain)}} {
+		store quota.Store
+	}{{"baseline", plain}, {"joined", quota.Joined(quota.Coalesce(plain))}, {"coalesced", quota.Coalesce(plain)}} {
 		b.Run(c.name, func(b *testing.B) {
 			b.SetParallelism(64) // times GOMAXPROCS
 			b.ReportAllocs()
@@ -556,13 +556,13 @@ func BenchmarkCoalesceHot(b *testing.B) {
 
 func ExampleCoalesce() {
 	redis := memstore.New(memstore.Options{}) // in a real program, a redisstore
-	store := weir.Coalesce(redis)
+	store := quota.Coalesce(redis)
 	limit := algorithms.FixedWindow(100, 24*time.Hour)
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	for range 128 { // all at once, so they share calls
 		wg.Go(func() {
-			t := weir.Transaction{Charges: []weir.Charge{{Rule: "api", Key: "hot", Limit: limit, Cost: 1}}}
+			t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "hot", Limit: limit, Cost: 1}}}
 			if err := store.Take(context.Background(), &t); err == nil && t.Allowed() {
 				admitted.Add(1)
 			}

@@ -1,0 +1,173 @@
+package headers
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/http"
+	"strings"
+)
+
+// A Dialect is a way to tell clients about limits in response fields. Dialects are flags:
+// IETF | GitHub sends both. Whatever the dialect, every refusal has Retry-After, unless no
+// wait helps.
+//
+// If a response is about several limits, the dialects that have room for one limit show the
+// tightest limit: after a refusal the limit with the longest wait, and otherwise the limit
+// with the smallest share left.
+type Dialect uint16
+
+const (
+	// XRateLimit sends X-RateLimit-Limit (the most that can be spent at once),
+	// X-RateLimit-Remaining, and X-RateLimit-Reset: when the key will have all its units
+	// again, in Unix seconds of the store's clock. Most clients read these fields. The zero
+	// Dialect means XRateLimit.
+	XRateLimit Dialect = 1 << iota
+
+	// IETF sends RateLimit-Policy and RateLimit as in drafts 08 to 11 of
+	// draft-ietf-httpapi-ratelimit-headers, with one item for each limit. The parameter t
+	// of an item is the time until at least one more unit is available. The draft may still
+	// change.
+	IETF
+
+	// Draft07 sends RateLimit-Policy, and RateLimit: limit=100, remaining=50, reset=5.
+	Draft07
+
+	// Draft06 sends RateLimit-Policy, RateLimit-Limit, RateLimit-Remaining, and
+	// RateLimit-Reset, which counts seconds from now.
+	Draft06
+
+	// GitHub sends the fields of XRateLimit, X-RateLimit-Used, and the rule's name in
+	// X-RateLimit-Resource.
+	GitHub
+
+	// OpenAI sends x-ratelimit-limit-requests and so on, with the rule's Unit in the names
+	// and durations such as 6m0s. A refusal also has retry-after-ms.
+	OpenAI
+
+	// Anthropic sends anthropic-ratelimit-requests-limit and so on, with the rule's Unit in
+	// the names and times as in RFC 3339.
+	Anthropic
+
+	// Twitter sends x-rate-limit-limit, x-rate-limit-remaining and x-rate-limit-reset,
+	// which is in Unix seconds.
+	Twitter
+
+	// None sends nothing but Retry-After.
+	None
+)
+
+// Validate returns an error if d has bits that are not among the constants, or combines
+// dialects that exclude each other.
+func (d Dialect) Validate() error {
+	switch {
+	case d >= None<<1:
+		return fmt.Errorf("headers: dialect %#x is not one of the constants", uint16(d))
+	case d&None != 0 && d != None:
+		return errors.New("headers: None goes with no other dialect")
+	case bits.OnesCount16(uint16(d&(IETF|Draft07|Draft06))) > 1:
+		return errors.New("headers: IETF, Draft07 and Draft06 use the same fields: choose one")
+	}
+	return nil
+}
+
+// fields lists the names of the fields that d may send about limits of some units.
+func (d Dialect) fields(units []string) []string {
+	names := []string{RetryAfter}
+	for _, t := range triples {
+		if d&t.dialect == 0 {
+			continue
+		}
+		for _, unit := range units {
+			named := t.named(unit)
+			names = append(names, named.limit, named.remaining, named.reset)
+			if !t.perUnit() {
+				break
+			}
+		}
+	}
+	for _, f := range []struct {
+		dialect Dialect
+		name    string
+	}{{IETF | Draft07, rateLimitField}, {IETF | Draft07 | Draft06, policyField}, {GitHub, usedField}, {GitHub, resourceField}, {OpenAI, retryAfterMSField}} {
+		if d&f.dialect != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// The units of limits for which no other unit is named.
+const (
+	Requests           = "requests"
+	concurrentRequests = "concurrent-requests" // of a concurrency limit, in the IETF fields
+)
+
+// RetryAfter is the field in which every dialect tells clients how long to wait.
+const RetryAfter = "Retry-After"
+
+// The fields that are not part of a triple.
+const (
+	retryAfterMSField = "Retry-After-Ms"
+	rateLimitField    = "Ratelimit"
+	policyField       = "Ratelimit-Policy"
+	usedField         = "X-Ratelimit-Used"
+	resourceField     = "X-Ratelimit-Resource"
+)
+
+// The parameters of the IETF fields.
+const (
+	quotaParam     = "q"
+	unitParam      = "qu"
+	windowParam    = "w"
+	partitionParam = "pk"
+	remainingParam = "r"
+	timeParam      = "t"
+)
+
+// The members of RateLimit in draft 07.
+const (
+	limitMember     = "limit"
+	remainingMember = "remaining"
+	resetMember     = "reset"
+)
+
+// A triple has the names of three fields that show one limit, in canonical form. A %s in a
+// name stands for the unit that the limit counts.
+type triple struct {
+	dialect                 Dialect // the dialects that write it
+	limit, remaining, reset string
+	format                  format
+}
+
+// A format is how the reset time is written. Parse tells the format from the value, because
+// some servers write another format than their dialect has.
+type format int
+
+const (
+	unixSeconds format = iota
+	deltaSeconds
+	goDuration
+	rfc3339
+)
+
+// triples are in the order in which they are written and read.
+var triples = [...]triple{
+	{XRateLimit | GitHub, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", unixSeconds},
+	{Draft06, "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", deltaSeconds},
+	{OpenAI, "X-Ratelimit-Limit-%s", "X-Ratelimit-Remaining-%s", "X-Ratelimit-Reset-%s", goDuration},
+	{Anthropic, "Anthropic-Ratelimit-%s-Limit", "Anthropic-Ratelimit-%s-Remaining", "Anthropic-Ratelimit-%s-Reset", rfc3339},
+	{Twitter, "X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", unixSeconds},
+}
+
+// perUnit reports whether each unit has fields of its own.
+func (t *triple) perUnit() bool { return strings.Contains(t.limit, "%s") }
+
+// named returns the triple for a unit: it replaces %s in the names by the unit.
+func (t triple) named(unit string) triple {
+	if t.perUnit() {
+		name := func(s string) string { return http.CanonicalHeaderKey(strings.Replace(s, "%s", unit, 1)) }
+		t.limit, t.remaining, t.reset = name(t.limit), name(t.remaining), name(t.reset)
+	}
+	return t
+}

@@ -1,0 +1,114 @@
+package headers_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir/headers"
+)
+
+// A writer is a dialect with prepared items: an allowed and a refused limit of requests, and
+// one of tokens.
+type writer struct {
+	*headers.Writer
+	items []headers.Item
+}
+
+func newWriter(tb testing.TB, d headers.Dialect) writer {
+	tb.Helper()
+	w, err := headers.NewWriter(d, "requests", "tokens")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	item := func(name, unit string, remaining int64, wait time.Duration) headers.Item {
+		p := w.Prepare(headers.Policy{Name: name, Resource: "api", Unit: unit, Quota: 100, Capacity: 100, Window: time.Minute})
+		return headers.Item{Prepared: p, Allowed: wait == 0, Remaining: remaining, RetryAfter: wait, NextAfter: 600 * time.Millisecond, ResetAfter: time.Minute - 1}
+	}
+	return writer{w, []headers.Item{item(`a"\`, "", 99, 0), item("b", "requests", 0, 1500*time.Millisecond), item("c", "tokens", 7, 0)}}
+}
+
+// all are the dialects, each by itself.
+var all = []headers.Dialect{0, headers.XRateLimit, headers.IETF, headers.Draft07, headers.Draft06, headers.GitHub, headers.OpenAI, headers.Anthropic, headers.Twitter, headers.None}
+
+// memory has the same Room for each response.
+type memory struct{ room headers.Room }
+
+func (m *memory) Room() *headers.Room { return &m.room }
+
+// TestWriteAllocates: Write allocates nothing in any dialect if the caller has Memory and the
+// texts fit. Otherwise it allocates the Room of the texts.
+func TestWriteAllocates(t *testing.T) {
+	for _, d := range all {
+		w := newWriter(t, d)
+		r := headers.Response{Header: http.Header{}, At: noon}
+		one := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:1]) })
+		r.Memory = new(memory)
+		roomy := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:1]) })
+		several := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:2]) })
+		r.Refused, r.RetryAfter = true, 1500*time.Millisecond
+		refused := testing.AllocsPerRun(1000, func() { w.Write(r, w.items) })
+		if got := fmt.Sprint(one <= 1, roomy, several, refused); got != "true 0 0 0" {
+			t.Errorf("%#x: got %v allocations without Memory, and with it %v of one limit, %v of two, %v of a refusal", d, one, roomy, several, refused)
+		}
+	}
+}
+
+// TestWriteTogether: the policies of a response are its own, whatever policies responses
+// had before.
+func TestWriteTogether(t *testing.T) {
+	w := newWriter(t, headers.IETF)
+	for range 3 {
+		for _, c := range []struct {
+			items []headers.Item
+			want  string
+		}{
+			{w.items, `"a\"\\";q=100;w=60, "b";q=100;w=60, "c";q=100;qu="tokens";w=60`},
+			{w.items[:2], `"a\"\\";q=100;w=60, "b";q=100;w=60`},
+			{[]headers.Item{w.items[0], w.items[2]}, `"a\"\\";q=100;w=60, "c";q=100;qu="tokens";w=60`},
+			{w.items[:1], `"a\"\\";q=100;w=60`},
+		} {
+			h := http.Header{}
+			w.Write(headers.Response{Header: h, At: noon}, c.items)
+			if got := h.Get("RateLimit-Policy"); got != c.want {
+				t.Errorf("%d limits: got %s, want %s", len(c.items), got, c.want)
+			}
+		}
+	}
+}
+
+func ExampleWriter() {
+	w, err := headers.NewWriter(headers.IETF, headers.Requests)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	policy := w.Prepare(headers.Policy{Name: "search", Quota: 10, Capacity: 10, Window: time.Minute})
+
+	h := http.Header{}
+	w.Write(headers.Response{Header: h, At: time.Unix(1767355200, 0)}, []headers.Item{
+		{Prepared: policy, Allowed: true, Remaining: 9, NextAfter: 6 * time.Second, ResetAfter: 6 * time.Second},
+	})
+	fmt.Println(h.Get("RateLimit-Policy"))
+	fmt.Println(h.Get("RateLimit"))
+	fmt.Println("Access-Control-Expose-Headers:", w.Fields())
+	// Output:
+	// "search";q=10;w=60
+	// "search";r=9;t=6
+	// Access-Control-Expose-Headers: Retry-After, Ratelimit, Ratelimit-Policy
+}
+
+// BenchmarkWrite measures each dialect.
+func BenchmarkWrite(b *testing.B) {
+	for _, d := range all[1:] {
+		b.Run(fmt.Sprintf("%#x", d), func(b *testing.B) {
+			w := newWriter(b, d)
+			r := headers.Response{Header: http.Header{}, At: noon, Memory: new(memory)}
+			b.ReportAllocs()
+			for b.Loop() {
+				w.Write(r, w.items[:1])
+			}
+		})
+	}
+}

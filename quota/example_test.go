@@ -1,0 +1,175 @@
+package quota_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
+)
+
+// Stores keep a digest in place of a long key.
+func ExampleCharge_StoredKey() {
+	short := quota.Charge{Key: "192.0.2.1"}
+	fmt.Println(short.StoredKey())
+	long := quota.Charge{Key: strings.Repeat("long", 1000)}
+	fmt.Println(long.StoredKey())
+	// Output:
+	// 192.0.2.1
+	// sha256:WfHWZvzl2U5qMiXLkq1ySpXkPRO5Yh3pj0Q-cwo0YQU
+}
+
+// Counts are stored under the name of a limit. The period names a limit without a name.
+func ExampleLimit_StoredName() {
+	limit := algorithms.GCRA(100, 90*time.Second)
+	fmt.Println(limit.StoredName())
+	limit = limit.Named("burst")
+	fmt.Println(limit.StoredName())
+	// Output:
+	// 90s
+	// burst
+}
+
+func ExampleLimit_Validate() {
+	fmt.Println(algorithms.GCRA(100, time.Minute).Validate())
+	fmt.Println(algorithms.GCRA(0, time.Minute).Named("burst").Validate())
+	// Output:
+	// <nil>
+	// weir: limit "burst": quota 0 is below 1
+}
+
+// A Store calls Validate first, which returns an error if no store can decide the
+// transaction.
+func ExampleTransaction_Validate() {
+	charge := quota.Charge{Rule: "api", Key: "ada", Limit: algorithms.GCRA(100, time.Minute), Cost: 1}
+	t := quota.Transaction{Charges: []quota.Charge{charge, charge}}
+	fmt.Println(errors.Is(t.Validate(), quota.ErrDuplicate))
+	// Output: true
+}
+
+func ExampleTransaction_Plan() {
+	limit := algorithms.GCRA(100, time.Minute)
+	t := quota.Transaction{Charges: []quota.Charge{
+		{Rule: "api", Key: "192.0.2.1", Limit: limit}, {Rule: "api", Key: "192.0.2.2", Limit: limit},
+	}}
+	if err := t.Validate(); err != nil {
+		fmt.Println(err)
+	}
+	p, q := t.Plan(0), t.Plan(1)
+	fmt.Println("the names of both are the same:", p.Names == q.Names)
+	fmt.Printf("%d units at once, each free again after %d µs\n", p.Size, p.Unit/p.Rate)
+	// Output:
+	// the names of both are the same: true
+	// 100 units at once, each free again after 600000 µs
+}
+
+// The beginning of an outage is logged once, with its cause. Stats counts what the secondary
+// decides.
+func ExampleFallbackStore() {
+	text := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	store := quota.Fallback(failing{errors.New("connection refused")}, memstore.New(memstore.Options{}))
+	store.Logger = slog.New(text)
+	for range 2 {
+		d, err := quota.Allow(context.Background(), store, quota.Charge{Rule: "mail", Key: "ada", Limit: algorithms.GCRA(2, time.Hour), Cost: 1})
+		fmt.Println(d.Allowed, err)
+	}
+	fmt.Printf("%+v\n", store.Stats())
+	// Output:
+	// level=WARN msg="weir: the primary store fails: the secondary decides" cause=error err="connection refused"
+	// true <nil>
+	// true <nil>
+	// {Active:true Decided:map[busy:0 error:2 full:0 open:0 timeout:0 unusable:0]}
+}
+
+func ExampleLimit_Capacity() {
+	limit := algorithms.GCRA(100, time.Minute).WithBurst(20)
+	fmt.Println(limit.Capacity(), limit.Quota)
+	// Output: 20 100
+}
+
+func ExampleAllow() {
+	store := memstore.New(memstore.Options{})
+	for _, user := range []string{"alice", "alice", "bob"} {
+		d, err := quota.Allow(context.Background(), store, quota.Charge{
+			Rule: "export", Key: user, Limit: algorithms.GCRA(1, time.Hour), Cost: 1,
+		})
+		switch {
+		case err != nil:
+			fmt.Println("not known:", err)
+		case !d.Allowed:
+			fmt.Println(user, "may export again in", d.RetryAfter.Round(time.Minute))
+		default:
+			fmt.Println(user, "exports")
+		}
+	}
+	// Output:
+	// alice exports
+	// alice may export again in 1h0m0s
+	// bob exports
+}
+
+func ExampleWait() {
+	store := memstore.New(memstore.Options{}) // or a redisstore, shared by all workers
+	units := quota.Charge{Rule: "partner", Limit: algorithms.GCRA(20, time.Second).WithBurst(1), Cost: 1}
+	start := time.Now()
+	for range 3 {
+		if err := quota.Wait(context.Background(), store, time.Second, units); err != nil {
+			fmt.Println(err)
+		}
+	}
+	fmt.Println(time.Since(start) >= 100*time.Millisecond)
+	// Output: true
+}
+
+func ExampleReserve() {
+	store := memstore.New(memstore.Options{})
+	units := quota.Charge{Rule: "partner", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}
+	quota.Reserve(context.Background(), store, 0, units)
+	r, _ := quota.Reserve(context.Background(), store, 2*time.Hour, units)
+	fmt.Println(r.Delay().Round(time.Minute))
+	r.Cancel(context.Background())
+	// Output: 1h0m0s
+}
+
+func ExampleLimitedError() {
+	store := memstore.New(memstore.Options{})
+	units := quota.Charge{Rule: "partner", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 2}
+	err := quota.Wait(context.Background(), store, time.Second, units)
+	var limited *quota.LimitedError
+	if errors.As(err, &limited) {
+		fmt.Println(limited.RetryAfter() == quota.Never)
+		fmt.Println(err)
+	}
+	// Output:
+	// true
+	// weir: rule "partner" never allows 2 at once: limit 1 per 1000h0m0s (fixed-window)
+}
+
+// A batch that was not needed gives its units back.
+func ExampleRefund() {
+	store := memstore.New(memstore.Options{})
+	batch := quota.Transaction{Charges: []quota.Charge{{Rule: "mail", Key: "ada", Limit: algorithms.GCRA(100, time.Hour), Cost: 60}}}
+	if err := store.Take(context.Background(), &batch); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println("left:", batch.Decisions[0].Remaining)
+	if err := quota.Refund(context.Background(), store, &batch); err != nil {
+		fmt.Println(err)
+	}
+	now, err := quota.Peek(context.Background(), store, batch.Charges...)
+	fmt.Println("left:", now.Decisions[0].Remaining, err)
+	// Output:
+	// left: 40
+	// left: 100 <nil>
+}

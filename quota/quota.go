@@ -1,0 +1,340 @@
+// Package quota says what a limit means. It limits work that is not HTTP: queues, gRPC, batch
+// jobs. The middleware of package weir stands on it.
+//
+// A [Limit] is plain data. An [Algorithm] is the arithmetic of a limit, without a clock or a
+// memory. A [Store] keeps the state of each key. It decides a [Transaction] at one instant of
+// its clock: it spends all charges of the transaction, or none. [Allow], [Wait] and [Reserve]
+// ask a store for one caller; [Hybrid], [Breaker], [Fallback], [Share] and [Coalesce] are
+// stores around another store.
+//
+// Algorithms count time in whole microseconds. Decisions are exact: if nothing else is
+// spent, a refused charge fits when its RetryAfter is over, and not a microsecond earlier.
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed83679106/weir/internal/storedkey"
+)
+
+// An Algorithm decides whether units may be spent. It is pure arithmetic: it has no clock,
+// no memory and no I/O.
+type Algorithm interface {
+	// Name returns the name of the algorithm, in printable ASCII. It is part of stored keys
+	// and must never change.
+	Name() string
+
+	// Take decides whether cost units may be spent at the instant now, in microseconds
+	// since 1970. It returns the state that follows. After a refusal that is s, unchanged.
+	// A cost of 0 is always allowed and spends nothing: its Decision describes s. A
+	// negative cost gives back the newest units, but no more than were spent.
+	//
+	// If s.At is later than now, units are reserved, or the clock has stepped back. Nothing
+	// fits before s.At, so no charge overtakes a reservation, and a clock that steps back
+	// admits nothing twice.
+	//
+	// The limit l is valid. Its numbers may differ from the numbers of the limit under
+	// which s was written. The caller replaces s by the returned State. The Logs of the two
+	// states may share memory with each other, but not with other Logs: the caller may move
+	// the entries of a Log within its memory.
+	Take(s State, l *Limit, now, cost int64) (State, Decision)
+}
+
+// A State is what an Algorithm remembers of a key. The zero State is the state of a key
+// that was never seen. When the ResetAfter of its last Decision is over, a State leads to
+// the same decisions as the zero State.
+type State struct {
+	At   int64      // when the newest unit is spent, in µs since 1970
+	A, B int64      // the algorithm's own numbers
+	C    int64      // another one: only a Forcer makes it other than 0
+	Log  []LogEntry // only for algorithms that remember each unit; oldest first
+
+	// Until is the instant from which the state leads to the same decisions as the zero
+	// State, under the limit that wrote the state: µs since 1970, or 0 if unknown. Take may
+	// set Until, and a store may set it from ResetAfter. The window algorithms learn from
+	// Until that the state was written under another period.
+	Until int64
+}
+
+// A LogEntry has the units that were spent at one instant. Sum counts these units and the
+// units of all earlier entries. The units of one entry are therefore its Sum minus the Sum
+// of the entry before.
+type LogEntry struct {
+	At  int64 // µs since 1970
+	Sum int64
+}
+
+// A Charge asks one limit for Cost units.
+type Charge struct {
+	Rule  string // different rules count separately; printable ASCII
+	Key   string // stores keep its StoredKey
+	Limit Limit
+	Cost  int64 // 0 spends nothing and reads the state; a negative cost gives units back
+
+	// Spent says which units a negative Cost gives back: the units of the charge whose
+	// Decision.At equals Spent. If Spent is 0, or the Algorithm is no Canceler, the newest
+	// units are given back.
+	Spent int64
+}
+
+// StoredKey returns the form of Key that stores, caches, bans, lists of offenders and logs
+// use. A Key of at most 128 bytes stays as it is. A longer Key becomes "sha256:" and its
+// SHA-256 in the URL alphabet of base64, together 50 characters. A client that sends keys
+// of a megabyte therefore takes no more memory than a client that sends keys of 128 bytes.
+// The functions of a Rule get the whole key, except PartitionKey. The StoredKey of a stored
+// key is the same key.
+func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
+
+// A Decision is the answer to one charge. Durations count from the transaction's At and are
+// in whole microseconds.
+type Decision struct {
+	// Allowed says that the charge fits. In a refused transaction Allowed may be true for
+	// some charges, but no charge was spent.
+	Allowed bool
+
+	// Remaining is how many units could be spent at once now; -1 if unknown.
+	Remaining int64
+
+	// RetryAfter is the shortest wait after which this charge fits if nothing else is
+	// spent. After a wait that is a microsecond shorter, the charge does not fit. If
+	// Allowed, RetryAfter is 0. It is Never if the cost exceeds the capacity, or if a limit
+	// of requests in flight refuses. For a charge that would wait in a queue (see Queuer),
+	// RetryAfter is the wait after which the queue admits the same charge with the same
+	// Transaction.Within.
+	RetryAfter time.Duration
+
+	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is
+	// spent, and for a limit of requests in flight, because nobody knows when a request
+	// will end.
+	NextAfter time.Duration
+
+	// ResetAfter is the wait until the state of the key decides as the zero State does. A
+	// store must keep the state until then.
+	ResetAfter time.Duration
+
+	// At is when the units of the charge are spent, in µs since 1970, on the clock of the
+	// server that keeps the state of the key. If the charge waits, At is the end of the
+	// wait. In a store of package lease, At is when the lease took the units.
+	At int64
+}
+
+// A Transaction is decided at one instant: all of its Charges are spent, or none. A
+// Transaction may be passed to Take again, which overwrites its results, such as Decisions.
+// Copies of a Transaction share memory, so use only one of them from then on.
+type Transaction struct {
+	// Charges are decided together. It is an error if two charges have the same rule, key,
+	// algorithm and Limit.StoredName.
+	Charges []Charge
+
+	// Within is the longest wait that the caller accepts; 0 means that the charges must fit
+	// now. It is capped at 2^50 µs, 35 years.
+	Within time.Duration
+
+	// Delay is the shortest wait: the charges are spent no sooner, and charges that come
+	// later are spent no sooner either. Delay must not exceed Within.
+	Delay time.Duration
+
+	// If Forget is set, Take spends nothing and deletes the states of the charges, with all
+	// units that are spent or reserved. Forget is always allowed. Costs, Within and Delay
+	// are ignored, and Decisions describe keys that were never seen.
+	Forget bool
+
+	// If AtMost > 0, Take spends the charges as many times as all of them fit now, but no
+	// more than AtMost times: of a charge of Cost 1 it spends up to AtMost units. Granted
+	// then says how many times. If the charges do not fit even once, they are refused as
+	// they are without AtMost. Within and Delay must be 0. No Cost may be negative, and at
+	// least one Cost must be above 0.
+	AtMost int64
+
+	// Granted is filled by Take if AtMost > 0: how many times the charges were spent.
+	Granted int64
+
+	// If Force is set, Take spends the charges even if they do not fit, whatever they cost.
+	// A key that has spent more than its limits hold is then refused until enough of the
+	// units have drained, or their windows are over. A debt drains at the rate of the limit
+	// that decides, also after the limit has changed. Units that are given back reduce the
+	// debt. Force is always allowed. Within, Delay and AtMost must be 0, and no Cost may be
+	// negative. Force does not spend units beyond these bounds: a window or a log holds at
+	// most 2^50 units, and one charge forces at most 2^49 of them. A GCRA or a bucket owes at
+	// most what drains in 2^50 µs, 35 years. It may owe less if its Quota is above 3, but at
+	// least four times its capacity.
+	Force bool
+
+	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
+	// large enough.
+	Decisions []Decision
+
+	// At is filled by Take: the store's clock when it decided.
+	At time.Time
+
+	// Wait is filled by Take: how long the caller must wait before it goes ahead.
+	Wait time.Duration
+
+	// Undo is filled by Take if Wait > 0, with one element for each charge, and otherwise
+	// emptied. To give the charges back, Take a transaction that has the same charges with
+	// a negative Cost and with Spent set. If that transaction also has a copy of Undo, a
+	// key that no other charge has changed since is then as it was before. Each element of
+	// the copy must have the index of its charge.
+	Undo []undo
+
+	next     []State
+	first    plan   // of the first charge
+	others   []plan // of the later charges
+	distinct int    // how many plans, counted from the first, have different Names
+}
+
+// Allowed reports whether every charge was allowed. The charges were then spent.
+func (t *Transaction) Allowed() bool {
+	for i := range t.Decisions {
+		if !t.Decisions[i].Allowed {
+			return false
+		}
+	}
+	return true
+}
+
+// RetryAfter is the wait until all charges fit, if nothing else is spent: the longest
+// RetryAfter of the decisions. It may be Never.
+func (t *Transaction) RetryAfter() time.Duration {
+	longest := time.Duration(0)
+	for i := range t.Decisions {
+		longest = max(longest, t.Decisions[i].RetryAfter)
+	}
+	return longest
+}
+
+// Release drops the keys and the logs that t refers to, but keeps its memory and its plans, for
+// a caller that uses t again.
+func (t *Transaction) Release() {
+	for i := range t.Charges {
+		t.Charges[i].Key = ""
+	}
+	clear(t.next)
+}
+
+// A Store keeps the states of keys and decides transactions on its own clock.
+// It is safe for concurrent use. Package storetest has the tests it must pass.
+type Store interface {
+	// Take decides t and fills its Decisions, At and Wait. A refusal is not an error and
+	// changes nothing. After an error, units may have been spent. If ctx has ended before
+	// Take begins, Take returns the error of ctx and spends nothing.
+	//
+	// The ctx that a Limiter passes never ends, because a Limiter also charges requests
+	// whose clients have hung up. A store that may wait, for a network for instance, must
+	// limit the time of Take itself.
+	Take(ctx context.Context, t *Transaction) error
+}
+
+// Validate returns an error if no store can decide the transaction. The reason may be an
+// invalid limit, a name that is not printable, two charges for the same limit of the same
+// key, a Delay longer than Within, or a Force or AtMost that does not go with the other
+// fields. Stores call Validate first.
+func (t *Transaction) Validate() error {
+	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && !t.Force && t.first.of(&t.Charges[0]) {
+		return nil // most transactions end here, without the call of validate
+	}
+	return t.validate()
+}
+
+func (t *Transaction) validate() error {
+	if t.Delay > max(0, t.Within) {
+		return fmt.Errorf("weir: the Delay of %v exceeds Within, %v", t.Delay, t.Within)
+	}
+	if err := t.makePlans(); err != nil {
+		return err
+	}
+	if t.AtMost > 0 || t.Force {
+		if err := t.validateMode(); err != nil {
+			return err
+		}
+	}
+	if t.distinct < len(t.Charges) {
+		return t.checkNames()
+	}
+	return nil
+}
+
+// validateMode checks a transaction that has AtMost or Force.
+func (t *Transaction) validateMode() error {
+	if t.Within > 0 || t.Forget || t.Force && t.AtMost > 0 {
+		return errors.New("weir: AtMost and Force cannot be combined with each other, with Within or with Forget")
+	}
+	spends := t.Force
+	for i := range t.Charges {
+		cost := t.Charges[i].Cost
+		if cost < 0 {
+			return fmt.Errorf("weir: rule %q: a charge of cost %d can neither be forced nor have AtMost", t.Charges[i].Rule, cost)
+		}
+		spends = spends || cost > 0
+	}
+	if !spends {
+		return errors.New("weir: AtMost needs a charge with a Cost above 0")
+	}
+	return nil
+}
+
+// checkNames returns an error if two charges are for the same limit of the same key. It
+// notes in distinct if no two charges are for the same limit, because then keys need not be
+// compared, neither now nor in the next transaction.
+func (t *Transaction) checkNames() error {
+	distinct := len(t.Charges)
+	for i := range t.Charges {
+		for j := range i {
+			if t.plan(j).Names != t.plan(i).Names {
+				continue
+			}
+			if err := t.Charges[i].duplicates(&t.Charges[j]); err != nil {
+				return err
+			}
+			distinct = 0
+		}
+	}
+	t.distinct = distinct
+	return nil
+}
+
+// duplicates returns an error if c and d are for the same limit of the same key.
+func (c *Charge) duplicates(d *Charge) error {
+	if c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
+		c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && storedkey.Equal(c.Key, d.Key) {
+		return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
+			ErrDuplicate, c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name())
+	}
+	return nil
+}
+
+// Errors that stores return.
+var (
+	// ErrDuplicate is returned for a transaction that charges the same limit of the same
+	// rule and key twice.
+	ErrDuplicate = errors.New("weir: duplicate charge")
+
+	// ErrBusy is returned by a store that has no capacity for a transaction: it gets more
+	// than it can decide in time, or its memory is full. Nothing was spent, unless the error
+	// also says that an answer was late, as redisstore.ErrTimeout does. Clients can cause
+	// ErrBusy, so it is no outage: by default a Limiter refuses the request (see
+	// Options.OnError).
+	ErrBusy = errors.New("weir: the store is busy")
+
+	// ErrFull is the ErrBusy of a store that keeps its states in the memory of the process
+	// and has no room for another state. Unlike other kinds of ErrBusy, it calls for more
+	// room: see MaxKeys of memstore.Options.
+	ErrFull = fmt.Errorf("%w: full of keys that are being limited", ErrBusy)
+
+	// ErrUnusable is returned by a store that cannot work as it is set up, until somebody
+	// changes that: the password is wrong, a right is missing, the server cannot run the
+	// scripts. It is no outage, because waiting does not help: by default a Limiter refuses
+	// the request (see Options.OnError).
+	ErrUnusable = errors.New("weir: the store cannot work as it is set up")
+
+	// ErrLimit marks an invalid limit that a function returned for a request, so that no
+	// constructor could find it. The store has not failed.
+	ErrLimit = errors.New("LimitsFor or Overrides returned it")
+
+	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of
+	// the store. The store was not asked, and nothing was spent.
+	ErrOpen = errors.New("weir: the breaker is open")
+)
