@@ -41,7 +41,7 @@ func take(t *testing.T, store quota.Store, charges ...quota.Charge) *quota.Trans
 // TestConformance of package redisstore runs them on a redis-server, in a tenth of the time.
 func TestConformanceMini(t *testing.T) {
 	if !rounds.Long() {
-		t.Skip("miniredis takes ten times as long as a redis-server")
+		t.Skip("miniredis takes ten times as long as a redis-server: WEIR_LONG is not set")
 	}
 	t.Parallel()
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))
