@@ -52,7 +52,11 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
 	}
 	if l.expose != nil {
-		h[exposeField] = append(h[exposeField], l.expose...)
+		if h[exposeField] == nil {
+			h[exposeField] = l.expose // has no room, so whoever appends to it copies it
+		} else {
+			h[exposeField] = append(h[exposeField], l.expose...)
+		}
 	}
 	if l.o.Headers == headers.None && !v.refused {
 		return
