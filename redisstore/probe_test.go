@@ -68,6 +68,7 @@ func TestProbeCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes seconds to begin")
 	}
+	t.Parallel() // it mostly waits for its servers to start
 	cluster := redistest.Cluster(t, 3, 0)
 	for _, node := range cluster.Nodes {
 		node.Do("ACL", "SETUSER", "weir", "on", ">p", "~*", "+@all")
@@ -92,6 +93,7 @@ func TestProbeSentinel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("Sentinels take seconds to begin")
 	}
+	t.Parallel() // it mostly waits for its servers to start
 	set := redistest.Sentinel(t)
 	store := storeOf(t, optionsOf(set.Addrs()[0], func(o *redis.UniversalOptions) { o.MasterName = redistest.MasterName }))
 	if err := store.Probe(t.Context(), everyLimit...); err != nil {
