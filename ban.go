@@ -34,10 +34,8 @@ func banLimit(most time.Duration) Limit {
 
 func (ban) Name() string   { return "ban" }
 func (ban) String() string { return "ban" }
-func (ban) Unpayable()     {} // package credit must not pay for it
 
-// Refusing returns a charge that looks up a ban as a charge that a ban refuses. Package credit
-// calls it, so that granted units do not pay for a banned key.
+// Refusing implements quota.Unpayable.
 func (ban) Refusing(c quota.Charge) quota.Charge {
 	c.Cost, c.Limit.Burst = 1, asked
 	return c
