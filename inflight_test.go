@@ -40,7 +40,7 @@ func inFlight(n int64, lease time.Duration) []weir.Rule {
 func TestInFlight(t *testing.T) {
 	for name, around := range map[string]func(weir.Store) weir.Store{
 		"alone":    func(s weir.Store) weir.Store { return s },
-		"hybrid":   func(s weir.Store) weir.Store { return quota.Hybrid(s, 0) },
+		"hybrid":   func(s weir.Store) weir.Store { return quota.Hybrid(s, quota.HybridOptions{}) },
 		"breaker":  func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
 		"fallback": func(s weir.Store) weir.Store { return quota.Fallback(s, memory()) },
 		"coalesce": quota.Coalesce,

@@ -16,7 +16,7 @@ import (
 func TestForget(t *testing.T) {
 	for name, decorated := range map[string]func(quota.Store) quota.Store{
 		"nothing":  func(s quota.Store) quota.Store { return s },
-		"Hybrid":   func(s quota.Store) quota.Store { return quota.Hybrid(s, 0) },
+		"Hybrid":   func(s quota.Store) quota.Store { return quota.Hybrid(s, quota.HybridOptions{}) },
 		"Breaker":  func(s quota.Store) quota.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
 		"Fallback": func(s quota.Store) quota.Store { return quota.Fallback(failing{errDown}, s) },
 		"Share":    func(s quota.Store) quota.Store { return quota.Share(s, 2) },

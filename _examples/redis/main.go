@@ -59,7 +59,7 @@ func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas in
 		log.Fatal(err)
 	}
 	r.breaker = quota.Breaker(shared, quota.BreakerOptions{OnChange: r.onChange})
-	r.hybrid = quota.Hybrid(r.breaker, 0)
+	r.hybrid = quota.Hybrid(r.breaker, quota.HybridOptions{})
 	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas))
 }
 

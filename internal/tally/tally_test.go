@@ -172,7 +172,7 @@ func TestStores(t *testing.T) {
 	fallback, other := quota.Fallback(down, breaker), quota.Fallback(down, down)
 	fallback.Logger = slog.New(slog.DiscardHandler)
 	other.Logger = fallback.Logger
-	hybrid, leases := quota.Hybrid(breaker, 0), lease.New(breaker, lease.Options{})
+	hybrid, leases := quota.Hybrid(breaker, quota.HybridOptions{}), lease.New(breaker, lease.Options{})
 	charge := quota.Charge{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}
 	for range 3 {
 		for _, store := range []quota.Store{fallback, open, hybrid, leases} {

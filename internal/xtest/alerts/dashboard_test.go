@@ -59,7 +59,7 @@ func TestDashboardRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		breaker := quota.Breaker(shared, quota.BreakerOptions{})
-		hybrid := quota.Hybrid(breaker, 0)
+		hybrid := quota.Hybrid(breaker, quota.HybridOptions{})
 		store := weir.Store(hybrid)
 		if i == 1 { // the other shop lets requests pass while Redis is paused
 			store = quota.Fallback(hybrid, quota.Share(memstore.New(memstore.Options{}), len(shops)))
