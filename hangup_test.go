@@ -175,14 +175,14 @@ func TestGone(t *testing.T) {
 		{"Coalesce", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Coalesce(base(memory())) }},
 		{"Lease", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return leasing(t, base(memory())) }},
 		{"Breaker and Fallback", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
-			return quota.Fallback(quota.Breaker(base(memory()), quota.BreakerOptions{}), memory())
+			return quota.Fallback(quota.Breaker(base(memory()), quota.BreakerOptions{}), memory(), quota.FallbackOptions{})
 		}},
 		{"Share", 2, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Share(base(memory()), 2) }},
 		{"the README's", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
-			return quota.Fallback(quota.Hybrid(quota.Breaker(base(redis()), quota.BreakerOptions{}), quota.HybridOptions{MaxKeys: 100_000}), quota.Share(memory(), 4))
+			return quota.Fallback(quota.Hybrid(quota.Breaker(base(redis()), quota.BreakerOptions{}), quota.HybridOptions{MaxKeys: 100_000}), quota.Share(memory(), 4), quota.FallbackOptions{})
 		}},
 		{"the README's with leases", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
-			return quota.Fallback(quota.Breaker(leasing(t, quota.Coalesce(base(redis()))), quota.BreakerOptions{}), memory())
+			return quota.Fallback(quota.Breaker(leasing(t, quota.Coalesce(base(redis()))), quota.BreakerOptions{}), memory(), quota.FallbackOptions{})
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -383,11 +383,11 @@ func TestHangUpsEverywhere(t *testing.T) {
 			return quota.Breaker(memory(), quota.BreakerOptions{})
 		}},
 		{"Fallback", func(func(quota.Store) quota.Store) quota.Store {
-			return quota.Fallback(failing{errors.New("away")}, memory())
+			return quota.Fallback(failing{errors.New("away")}, memory(), quota.FallbackOptions{})
 		}},
 		{"Share", func(func(quota.Store) quota.Store) quota.Store { return quota.Share(memory(), 1) }},
 		{"all", func(lease func(quota.Store) quota.Store) quota.Store {
-			return quota.Fallback(quota.Breaker(lease(quota.Hybrid(quota.Coalesce(memory()), quota.HybridOptions{})), quota.BreakerOptions{}), quota.Share(memory(), 4))
+			return quota.Fallback(quota.Breaker(lease(quota.Hybrid(quota.Coalesce(memory()), quota.HybridOptions{})), quota.BreakerOptions{}), quota.Share(memory(), 4), quota.FallbackOptions{})
 		}},
 	} {
 		for _, wait := range []time.Duration{0, time.Nanosecond, time.Hour} {

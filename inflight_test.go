@@ -42,7 +42,7 @@ func TestInFlight(t *testing.T) {
 		"alone":    func(s weir.Store) weir.Store { return s },
 		"hybrid":   func(s weir.Store) weir.Store { return quota.Hybrid(s, quota.HybridOptions{}) },
 		"breaker":  func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
-		"fallback": func(s weir.Store) weir.Store { return quota.Fallback(s, memory()) },
+		"fallback": func(s weir.Store) weir.Store { return quota.Fallback(s, memory(), quota.FallbackOptions{}) },
 		"coalesce": quota.Coalesce,
 		"share":    func(s weir.Store) weir.Store { return quota.Share(s, 1) },
 		"lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },

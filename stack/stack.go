@@ -104,9 +104,9 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	s.hybrid = quota.Hybrid(s.breaker, o.Hybrid)
 	memory := memstore.New(o.Memory)
 	s.primary = primary{s.hybrid, &s.checker}
-	s.fallback = quota.Fallback(s.primary, quota.Share(memory, o.Replicas))
-	s.undivided = quota.Fallback(s.primary, memory)
-	s.fallback.Logger, s.undivided.Logger = o.Logger, o.Logger
+	logged := quota.FallbackOptions{Logger: o.Logger}
+	s.fallback = quota.Fallback(s.primary, quota.Share(memory, o.Replicas), logged)
+	s.undivided = quota.Fallback(s.primary, memory, logged)
 	s.checker.check()
 	return s, nil
 }

@@ -60,7 +60,7 @@ func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas in
 	}
 	r.breaker = quota.Breaker(shared, quota.BreakerOptions{OnChange: r.onChange})
 	r.hybrid = quota.Hybrid(r.breaker, quota.HybridOptions{})
-	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas))
+	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas), quota.FallbackOptions{})
 }
 
 // onChange prints a line when the breaker opens or closes. The breaker logs this as well.

@@ -62,7 +62,7 @@ func TestDashboardRun(t *testing.T) {
 		hybrid := quota.Hybrid(breaker, quota.HybridOptions{})
 		store := weir.Store(hybrid)
 		if i == 1 { // the other shop lets requests pass while Redis is paused
-			store = quota.Fallback(hybrid, quota.Share(memstore.New(memstore.Options{}), len(shops)))
+			store = quota.Fallback(hybrid, quota.Share(memstore.New(memstore.Options{}), len(shops)), quota.FallbackOptions{})
 		}
 		shops[i] = start(t, shopRules, weir.Options{MaxWait: 300 * time.Millisecond}, store, hybrid, breaker)
 		servers[i] = httptest.NewServer(shops[i])
