@@ -178,7 +178,7 @@ func TestUnusable(t *testing.T) {
 			}
 			stack := quota.Breaker(quota.Coalesce(store), quota.BreakerOptions{Failures: 1, Cooldown: time.Hour})
 			for name, s := range map[string]quota.Store{"store": store, "breaker": stack, "open breaker": stack, "fallback": quota.Fallback(stack, weirtest.StoreFunc(
-				func(context.Context, *quota.Transaction) error { return errors.New("the second fails too") }))} {
+				func(context.Context, *quota.Transaction) error { return errors.New("the second fails too") }), quota.FallbackOptions{})} {
 				err := s.Take(t.Context(), weirtest.Once(everyLimit[0]))
 				if take == nothing {
 					if err != nil {
