@@ -629,6 +629,7 @@ func TestHandlerAllocates(t *testing.T) {
 		{"allowed by three", weir.Options{}, several(1 << 20), 2},
 		{"allowed, observed", observed, several(1 << 20)[:1], 2},
 		{"allowed, without a context", weir.Options{NoFromContext: true}, []weir.Limit{algorithms.GCRA(1<<30, time.Second)}, 0},
+		{"allowed, exposed", weir.Options{ExposeHeaders: true}, several(1 << 20)[:1], 2},
 		{"denied", weir.Options{}, several(1)[:1], 0},
 		{"denied, observed", observed, several(1)[:1], 0},
 	}

@@ -2,12 +2,12 @@ package weir
 
 import (
 	"net/http"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 	"weak"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/remade"
 	"github.com/seed83679106/weir/quota"
 )
@@ -190,5 +190,5 @@ func (r *rule) conflict(other *rule) (x, y *Limit) {
 }
 
 func sameStore(a, b Store) bool {
-	return reflect.ValueOf(a).Comparable() && a == b
+	return compare.Can(a) && a == b
 }

@@ -1,12 +1,12 @@
 package lease
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -92,7 +92,7 @@ func (s *shard) makeRoom(now, ttl int64) bool {
 func leasable(t *quota.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
-		if !ok || !reflect.ValueOf(a).Comparable() {
+		if !ok || !compare.Can(a) {
 			return false
 		}
 	}

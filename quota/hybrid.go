@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -79,7 +79,7 @@ func (h *HybridStore) Stats() CacheStats {
 // is not refused from memory.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	s, id := h.place(c.names(), c.Key)
-	if b, found := s.get(id); found && reflect.ValueOf(c.Limit.Algorithm).Comparable() && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {
+	if b, found := s.get(id); found && compare.Can(c.Limit.Algorithm) && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {
 		return time.UnixMicro(b.at + b.instant(began))
 	}
 	return time.Time{}

@@ -1,9 +1,9 @@
 package tally
 
 import (
-	"reflect"
 	"slices"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -19,7 +19,7 @@ func storesOf(stores []quota.Store) (all []quota.Store) {
 	}
 	seen := map[any]bool{}
 	return slices.DeleteFunc(all, func(s quota.Store) bool {
-		if !reflect.ValueOf(s).Comparable() {
+		if !compare.Can(s) {
 			return false
 		}
 		twice := seen[s]
