@@ -313,7 +313,7 @@ func TestPolicyAllocates(t *testing.T) {
 // BenchmarkPolicy compares a rule with the same two limits for everybody, in a tier, and in place
 // of others by the key, beside 10,000 other keys.
 func BenchmarkPolicy(b *testing.B) {
-	two := []weir.Limit{algorithms.GCRA(1<<30, time.Second), algorithms.FixedWindow(1<<40, time.Minute)}
+	two := []weir.Limit{algorithms.GCRA(1<<30, time.Second), algorithms.FixedWindow(1<<35, time.Minute)}
 	table := map[string]weir.Policy{"192.0.2.2": weir.Limited(two...)}
 	for i := range 10_000 {
 		table[fmt.Sprintf("198.51.%d.%d", i/256, i%256)] = weir.Limited(weir.Limit{Quota: 5})
