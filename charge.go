@@ -1,11 +1,9 @@
 package weir
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/seed83679106/weir/internal/storedkey"
@@ -27,19 +25,29 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 		if !applies || len(whole) == 0 || whole[0] == 0 || rule.keyless.holds() {
 			whole, applies = rule.unusualKey(whole, applies)
 		}
-		if rule.passes(r, whole, applies) {
+		p, mistake := rule.own, error(nil)
+		if rule.Policy != nil || rule.ForKey != nil {
+			p, mistake = rule.policyFor(v, r, whole, applies)
+		}
+		if p == isAllowed || !applies && p != isDenied && rule.NoKey != NoKeyRefuse {
 			continue
 		}
 		key := storedkey.Of(whole)
 		shadow := rule.inShadow(key)
-		own := l.override(v, rule, whole, applies)
 		if guards && !shadow {
-			wait = max(wait, rule.guard(v, r, whole, key, own, applies))
+			wait = max(wait, rule.guard(v, r, key, p == isDenied, applies))
 		}
 		if !applies || v.refused || err != nil {
 			continue
 		}
-		if err = rule.charge(v, r, key, own, shadow, buffer); err != nil {
+		if mistake != nil && shadow {
+			rule.log.warn(v.Context, "use a limit", rule.Name, mistake)
+			continue
+		}
+		if err = mistake; err == nil {
+			err = rule.charge(v, r, key, p.policies, shadow, buffer)
+		}
+		if err != nil {
 			v.Refusal = Refusal{Reason: ReasonError, Rule: rule.Name}
 		}
 	}
@@ -57,27 +65,14 @@ func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err
 }
 
 // charge adds what the request owes the limits of a rule to the charges of v, or to the
-// charges in shadow. It fails if LimitsFor returns an invalid limit, or if a limit is
-// invalid with the buffer.
-func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override, shadow bool, buffer time.Duration) (err error) {
-	policies, cost := rule.policies, rule.cost(r)
-	switch {
-	case own != nil && !own.later:
-		policies = own.policies
-	case rule.LimitsFor != nil:
-		if policies, err = rule.chosen(v, r, shadow); err != nil {
-			return err
-		}
-		if own != nil {
-			policies = rule.overridden(v, own, policies)
-		}
-	}
+// charges in shadow. It fails if a limit is invalid with the buffer.
+func (rule *rule) charge(v *verdict, r *http.Request, key string, policies []policy, shadow bool, buffer time.Duration) error {
 	t, items := &v.Transaction, &v.items
 	if shadow {
 		t, items = &v.extras().shadow, &v.extra.items
 	}
 	n := len(t.Charges)
-	v.addCharges(t, items, policies, key, cost)
+	v.addCharges(t, items, policies, key, rule.cost(r))
 	for i := n; i < len(t.Charges) && buffer > 0; i++ {
 		limit := &t.Charges[i].Limit
 		limit.Period += buffer
@@ -101,33 +96,6 @@ func (v *verdict) addCharges(t *quota.Transaction, items *[]item, policies []pol
 	}
 }
 
-// chosen returns the limits that LimitsFor chooses for a request. In place of a limit that
-// cannot be counted exactly, it returns a lower limit that can be counted, and logs the
-// mistake. Any other mistake is an error, but only logged if the rule is in shadow.
-func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, error) {
-	limits := rule.LimitsFor(r.WithContext(asking{v.Context}))
-	if limits == nil && rule.unchosen.CompareAndSwap(false, true) {
-		rule.warn("LimitsFor returned nil, so a request was not limited", unchosenLikely)
-	}
-	policies, err := rule.policiesOf(limits, nil)
-	if err == nil {
-		return policies, nil
-	}
-	limits = slices.Clone(limits)
-	for i := range limits {
-		var uncountable interface{ Nearest() Limit }
-		if errors.As(limits[i].Fault(), &uncountable) {
-			limits[i] = uncountable.Nearest()
-		}
-	}
-	policies, still := rule.policiesOf(limits, nil)
-	if still != nil && !shadow {
-		return nil, fmt.Errorf("%w: %w", still, quota.ErrLimit)
-	}
-	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", err, quota.ErrLimit))
-	return policies, nil
-}
-
 // oneMore appends an element to a slice and returns it. The element may have the fields of
 // an earlier use.
 func oneMore[T any](s *[]T) *T {
@@ -140,26 +108,13 @@ func oneMore[T any](s *[]T) *T {
 	return &(*s)[n]
 }
 
-// passes reports whether a rule ignores a request. It does so if Allow or AllowFrom reports
-// true, or if the request has no key and neither NoKey nor DenyFrom may refuse it.
-func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
-	if applies && rule.Allow == nil && rule.AllowFrom == nil { // this check is inlined, so most rules cost no call
-		return false
-	}
-	return rule.allows(r, key, applies)
-}
-
-func (rule *rule) allows(r *http.Request, key string, applies bool) bool {
-	return !applies && rule.DenyFrom == nil && rule.NoKey != NoKeyRefuse || applies && rule.Allow != nil && rule.Allow(key) || rule.AllowFrom != nil && rule.AllowFrom(r)
-}
-
 // guard refuses a request without a call of the store: if the rule denies it, if it lacks the
 // key that it must have, or if a ban is known. If several rules refuse it, the longest refusal
 // stands. wait is how long the limits of the rule will refuse the request, as far as this
 // process knows it. If the rule does not apply, the request has no key.
-func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *override, applies bool) (wait time.Duration) {
+func (rule *rule) guard(v *verdict, r *http.Request, key string, denied, applies bool) (wait time.Duration) {
 	var f Refusal
-	if own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
+	if denied {
 		f = Refusal{ReasonDeny, rule.Name, quota.Never}
 	} else if !applies && rule.NoKey == NoKeyRefuse {
 		f = Refusal{ReasonNoKey, rule.Name, quota.Never}

@@ -21,12 +21,12 @@ var (
 	ShutGates = shutGates
 )
 
-// MaxOverrides is how many lists of Overrides a rule keeps prepared.
-const MaxOverrides = maxOverrides
+// MaxPrepared is how many lists of limits a rule keeps prepared.
+const MaxPrepared = maxPrepared
 
-// PreparedOverrides returns how many lists of Overrides the rule keeps prepared.
-func PreparedOverrides(l *Limiter) (n int) {
-	l.rules[0].prepared.Range(func(any, any) bool { n++; return true })
+// Prepared returns how many lists of limits the rule keeps prepared.
+func Prepared(l *Limiter) (n int) {
+	l.rules[0].lists.Range(func(_, p any) bool { n += 1 + p.(*prepared).depth; return true })
 	return n
 }
 

@@ -41,7 +41,7 @@ type Options struct {
 	OnLimited http.Handler
 
 	// OnError answers a request that could not be decided, because the store failed or
-	// LimitsFor returned an invalid limit. nil calls next in an outage of the store (it fails
+	// a Policy had an invalid limit. nil calls next in an outage of the store (it fails
 	// open). It answers as FailClosed does if the error is ErrBusy, because a client could
 	// otherwise flood the store to remove its own limit, and if the error is ErrUnusable or
 	// a limit is invalid, because such an error does not go away by itself. The text of err
@@ -93,7 +93,7 @@ type Limiter struct {
 	store   Store
 	unpaid  Store // the store for what granted units must not pay for: strikes, bans and shadow
 	rules   []*rule
-	limits  int // how many limits all rules have, without the limits of LimitsFor
+	limits  int // how many limits all rules have, without those of policies
 	o       Options
 	settles bool // a rule has Settle
 	guards  bool // a rule can refuse requests that it does not charge
@@ -112,8 +112,7 @@ type Limiter struct {
 }
 
 // New returns a Limiter, or an error that says what is wrong with the arguments. It
-// validates all Limits, so that only LimitsFor and Overrides can bring an invalid limit
-// later. Make a Limiter before the server starts, not in a handler: if handlers make ten of
+// validates all Limits, so that only Policy and ForKey can bring an invalid limit later. Make a Limiter before the server starts, not in a handler: if handlers make ten of
 // a rule in a minute, the Logger gets a warning. It also gets one if another Limiter over
 // the same store has a rule of the same name with other limits.
 func New(store Store, o Options) (*Limiter, error) {

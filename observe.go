@@ -29,7 +29,7 @@ type Event struct {
 	// data.
 	Key string
 
-	// Err is the error of the store or of LimitsFor, or nil. Cause returns its class.
+	// Err is the error of the store or of a Policy, or nil. Cause returns its class.
 	Err error
 
 	// Passed says that OnError lets the request pass, although it could not be decided, or

@@ -83,7 +83,7 @@ type Reason uint8
 const (
 	ReasonLimit Reason = iota + 1 // a limit has no room for the request
 	ReasonBan                     // a rule has banned the key: see Penalty
-	ReasonDeny                    // a rule refuses by Deny, DenyFrom or Overrides
+	ReasonDeny                    // a rule refuses by a Policy that is Denied
 	ReasonError                   // no decision was possible: see Options.OnError
 	ReasonPause                   // Transport has paused the key, as the server has asked
 	ReasonNoKey                   // the request has no key, and the rule has NoKeyRefuse

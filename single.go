@@ -12,7 +12,7 @@ import (
 func (l *Limiter) isSingle() bool {
 	r := l.rules[0]
 	return l.instant && len(l.rules) == 1 && l.limits == 1 && !r.policies[0].inFlight && !l.guards && !l.settles &&
-		r.Allow == nil && r.AllowFrom == nil && r.Shadow == 0 && l.o.MaxWait == 0
+		r.Shadow == 0 && l.o.MaxWait == 0
 }
 
 // serveSingle does what serveGeneral does, in three quarters of the time, because it asks

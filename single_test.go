@@ -45,29 +45,24 @@ func TestSingle(t *testing.T) {
 
 // TestNotSingle: serveGeneral serves a Limiter with an option that serveSingle ignores.
 func TestNotSingle(t *testing.T) {
-	has := func(string) bool { return false }
-	match := func(*http.Request) bool { return false }
 	for name, change := range map[string]func(o *weir.Options, r *weir.Rule){
 		"two limits": func(o *weir.Options, r *weir.Rule) {
 			r.Limits = append(r.Limits, algorithms.GCRA(9, time.Hour))
 		},
 		"two rules": func(o *weir.Options, r *weir.Rule) {
-			o.Rules = append(o.Rules, weir.Rule{Name: "b", Key: weir.Global(), LimitsFor: func(*http.Request) []weir.Limit { return nil }})
+			o.Rules = append(o.Rules, weir.Rule{Name: "b", Key: weir.Global(), Policy: func(*http.Request) weir.Policy { return weir.Unlimited() }})
 		},
-		"LimitsFor": func(o *weir.Options, r *weir.Rule) {
+		"Policy": func(o *weir.Options, r *weir.Rule) {
 			limits := r.Limits
-			r.Limits, r.LimitsFor = nil, func(*http.Request) []weir.Limit { return limits }
+			r.Limits, r.Policy = nil, func(*http.Request) weir.Policy { return weir.Limited(limits...) }
 		},
-		"Overrides": func(o *weir.Options, r *weir.Rule) {
-			r.Overrides = func(string) ([]weir.Limit, bool) { return nil, false }
+		"Policy beside Limits": func(o *weir.Options, r *weir.Rule) {
+			r.Policy = func(*http.Request) weir.Policy { return weir.Policy{} }
 		},
+		"ForKey":    func(o *weir.Options, r *weir.Rule) { r.ForKey = noPolicy },
 		"in flight": func(o *weir.Options, r *weir.Rule) { r.Limits = []weir.Limit{algorithms.InFlight(3, time.Hour)} },
 		"Settle":    func(o *weir.Options, r *weir.Rule) { r.Settle = func(o weir.Outcome) int64 { return 1 } },
 		"Shadow":    func(o *weir.Options, r *weir.Rule) { r.Shadow = 0.5 },
-		"Allow":     func(o *weir.Options, r *weir.Rule) { r.Allow = has },
-		"Deny":      func(o *weir.Options, r *weir.Rule) { r.Deny = has },
-		"AllowFrom": func(o *weir.Options, r *weir.Rule) { r.AllowFrom = match },
-		"DenyFrom":  func(o *weir.Options, r *weir.Rule) { r.DenyFrom = match },
 		"Penalty": func(o *weir.Options, r *weir.Rule) {
 			r.Penalty = &weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Minute), Duration: time.Minute}
 		},

@@ -19,7 +19,7 @@ type TransportOptions struct {
 	Base http.RoundTripper
 
 	// OnError is called for a request that could not be decided, because the store failed
-	// or LimitsFor returned an invalid limit. With MaxWait the store has then failed until
+	// or a Policy had an invalid limit. With MaxWait the store has then failed until
 	// MaxWait was over. If OnError returns nil, the request is sent without a limit, and the
 	// Logger gets a warning. If OnError returns an error, the request is not sent, and the
 	// error is returned. nil sends the request in an outage of the store (it fails open), and

@@ -24,8 +24,7 @@ const (
 	// client can have: a key that begins with "\x00" gets one more "\x00" in front.
 	NoKeyShare
 
-	// NoKeyRefuse refuses the request with 400 and ReasonNoKey, unless AllowFrom reports
-	// true.
+	// NoKeyRefuse refuses the request with 400 and ReasonNoKey, unless Rule.Policy allows it.
 	NoKeyRefuse
 )
 
@@ -58,7 +57,6 @@ const (
 	emptyLikely    = "the function returns \"\" and true for a request that it has no key for; it should return false, and a key that all share is weir.Global()"
 	costlessLikely = "the cost is not known before the handler runs; Cost should return the most that a request may cost, and Settle the rest"
 	settledLikely  = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
-	unchosenLikely = "a map lacks the tier of the request; for a tier without limits return an empty slice, []weir.Limit{}"
 )
 
 // warn logs that a rule is probably wired wrong. Each such line comes once for a rule of a
