@@ -172,7 +172,9 @@ func TestGone(t *testing.T) {
 	}{
 		{"memory", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return base(memory()) }},
 		{"Redis", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return base(redis()) }},
-		{"Hybrid", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Hybrid(base(memory()), quota.HybridOptions{}) }},
+		{"Hybrid", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
+			return quota.Hybrid(base(memory()), quota.HybridOptions{})
+		}},
 		{"Coalesce", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Coalesce(base(memory())) }},
 		{"Lease", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return leasing(t, base(memory())) }},
 		{"Breaker and Fallback", 5, func(t *testing.T, base wrap, redis redis) quota.Store {

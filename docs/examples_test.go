@@ -20,7 +20,7 @@ var withoutExample = map[string]string{
 	"weir.RefusedError.Unwrap":       "errors.As calls it",
 	"quota.ErrLimit":                 "a Limiter uses it",
 	"quota.Limit.Redundant":          "a Limiter calls it",
-	"credit.Paid":                    "EXCUSE",
+	"credit.Paid":                    "stores set it",
 	"quota.Limit.Fault":              "a Limiter calls it",
 	"quota.Transaction.Release":      "a Limiter calls it",
 	"memstore.Store.Instant":         "a Limiter calls it",
