@@ -159,7 +159,7 @@ func TestForKeyOfTiers(t *testing.T) {
 			{weir.Limited(weir.Limit{Quota: -9}), "free", 200, free, ignore + ` \"1000h\": quota -9 is below 1: `},
 			{weir.Limited(weir.Limit{Quota: 9}), "none", 200, "", ignore + ` \"\": it has no algorithm: `},
 		}},
-		{"an invalid tier", []step{{weir.Limited(weir.Limit{Quota: 9}), "odd", 503, "", "it has no algorithm: Policy or ForKey returned it"}}},
+		{"an invalid tier", []step{{weir.Limited(weir.Limit{Quota: 9}), "odd", 503, "", "it has no algorithm: a Policy or ForKey returned it"}}},
 		{"unlimited, denied", []step{{weir.Unlimited(), "free", 200, "", ""}, {weir.Denied(), "free", 429, "", ""}, {weir.Denied(), "none", 429, "", ""}}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
