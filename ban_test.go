@@ -34,7 +34,7 @@ func TestPenaltyCosts(t *testing.T) {
 				return mem.Take(ctx, tx)
 			}))
 			strikes := 4
-			if _, ok := store.(interface{ Stats() lease.Stats }); !ok && decorated(mem) != weir.Store(mem) {
+			if _, ok := store.(*lease.Store); !ok && decorated(mem) != weir.Store(mem) {
 				strikes = 8 // Share halves the strikes
 			}
 			_, ask := penalized(t, store, algorithms.AnchoredWindow(int64(strikes), time.Minute))

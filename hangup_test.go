@@ -20,6 +20,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -226,13 +227,10 @@ func checkGone(t *testing.T, front, store quota.Store, limit quota.Limit, p prot
 
 // goneRequests returns how many requests TestGone sends to a store over the protocol p.
 func goneRequests(store string, p protocol) int {
-	switch {
-	case testing.Short():
-		return 50
-	case store != "memory" && p.connects: // a machine has only 28,000 ports for connections
-		return 200
+	if store != "memory" && p.connects { // a machine has only 28,000 ports for connections
+		return min(rounds.N(50, 200), 200)
 	}
-	return 1000
+	return rounds.N(50, 1000)
 }
 
 func leasing(t testing.TB, next quota.Store) *lease.Store {

@@ -50,7 +50,7 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 // TestLongKeys: keys of 900 kB, which net/http lets clients send, are kept in no store,
 // cache, ban or list of offenders.
 func TestLongKeys(t *testing.T) {
-	const n, size = 300, 900_000
+	const n, size = 60, 900_000
 	limit := algorithms.FixedWindow(1, 24*time.Hour)
 	rule := weir.Rule{Name: "api", Key: weir.ByHeader("X-Api-Key"), Limits: []weir.Limit{limit}}
 	banning := rule

@@ -441,9 +441,9 @@ func TestOnError(t *testing.T) {
 		{"FailClosed", secret, weir.FailClosed, 503, "temporary-reduced-capacity", ""},
 		{"busy", busy, nil, 503, "temporary-reduced-capacity", "1"},
 		{"busy, FailClosed", busy, weir.FailClosed, 503, "temporary-reduced-capacity", "1"},
-		{"full", memstore.ErrFull, nil, 503, "temporary-reduced-capacity", "1"},
+		{"full", quota.ErrFull, nil, 503, "temporary-reduced-capacity", "1"},
 		{"busy, and then an outage", errors.Join(busy, errDown), nil, 503, "temporary-reduced-capacity", "1"},
-		{"an outage, and then full", errors.Join(errDown, memstore.ErrFull), nil, 503, "temporary-reduced-capacity", "1"},
+		{"an outage, and then full", errors.Join(errDown, quota.ErrFull), nil, 503, "temporary-reduced-capacity", "1"},
 		{"unusable", unusable, nil, 503, "temporary-reduced-capacity", ""},
 		{"open, because unusable", fmt.Errorf("%w: %w", quota.ErrOpen, unusable), nil, 503, "temporary-reduced-capacity", ""},
 	} {
@@ -623,6 +623,7 @@ func TestHandlerAllocates(t *testing.T) {
 		{"allowed by three", weir.Options{}, several(1 << 20), 2},
 		{"allowed, observed", observed, several(1 << 20)[:1], 2},
 		{"allowed, without a context", weir.Options{NoFromContext: true}, []weir.Limit{algorithms.GCRA(1<<30, time.Second)}, 0},
+		{"allowed, exposed", weir.Options{ExposeHeaders: true}, several(1 << 20)[:1], 2},
 		{"denied", weir.Options{}, several(1)[:1], 0},
 		{"denied, observed", observed, several(1)[:1], 0},
 	}

@@ -294,7 +294,7 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	if !alone {
 		p.name += "/" + l.Name
 	}
-	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Quota: l.Quota, Capacity: l.Capacity(), Window: l.Period, Concurrent: p.inFlight})
+	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Limit: l})
 	p.json, _ = json.Marshal(p.name) // a string can always be marshalled
 	p.problem = r.exceeded.violating(p.json)
 	return p

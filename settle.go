@@ -144,7 +144,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 
 // settle replaces the reserved cost of a request by its final cost.
 func (l *Limiter) settle(ctx context.Context, o Outcome, t *quota.Transaction, items []item) {
-	back, more := quota.Transaction{}, quota.Transaction{Force: true}
+	var back, more []quota.Charge
 	for i, n := 0, 0; i < len(items); i += n {
 		it := &items[i]
 		n = it.limits
@@ -163,12 +163,16 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *quota.Transaction, i
 				c.Spent = t.Decisions[i+j].At
 			}
 			if c.Cost != 0 && !items[i+j].inFlight {
-				to.Charges = append(to.Charges, c)
+				*to = append(*to, c)
 			}
 		}
 	}
-	l.settleUp(ctx, &back)
-	l.settleUp(ctx, &more)
+	if len(back) > 0 {
+		l.settleUp(ctx, &quota.Transaction{Charges: back})
+	}
+	if len(more) > 0 {
+		l.settleUp(ctx, &quota.Transaction{Charges: more, Force: true})
+	}
 }
 
 // settleUp gives units back, or charges units by force, after the request was served.

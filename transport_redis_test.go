@@ -208,7 +208,7 @@ func TestTransportSlowRedis(t *testing.T) {
 		{"by default", 0, nil, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			q := sharedQuota{limit: 50, period: time.Second, replicas: 3, requests: 180}
+			q := sharedQuota{limit: 50, period: 250 * time.Millisecond, replicas: 3, requests: 180}
 			server := redistest.Server(t)
 			server.Pause()
 			var failures, unlimited, busy atomic.Int64

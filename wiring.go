@@ -1,12 +1,12 @@
 package weir
 
 import (
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 	"weak"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/remade"
 )
 
@@ -183,5 +183,5 @@ func (r *rule) conflict(other *rule) (x, y *Limit) {
 }
 
 func sameStore(a, b Store) bool {
-	return reflect.ValueOf(a).Comparable() && a == b
+	return compare.Can(a) && a == b
 }

@@ -43,6 +43,62 @@ func TestWrongDecision(t *testing.T) {
 	}
 }
 
+// TestOptions: the table of options in the page has the rows of this package, and a reason in
+// each row that takes more than atMost or allocates more than the plain Limiter.
+func TestOptions(t *testing.T) {
+	page, err := os.ReadFile("../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "<!-- options -->\n")
+	table, _, _ = strings.Cut(table, "<!-- end -->")
+	rows := regexp.MustCompile(`(?m)^\| (.*) \| \d+ \| ([\d.]+) \(([\d.]+)\) \| (\d+) \| \d+ \| (.*) \|$`).FindAllStringSubmatch(table, -1)
+	if len(rows) != len(variants) {
+		t.Fatalf("the page has %d rows, want %d: run go run -C _bench . -run options -page ../docs/performance.md", len(rows), len(variants))
+	}
+	number := func(s string) float64 {
+		n, err := strconv.ParseFloat(s, 64)
+		if err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	for i, row := range rows {
+		v, plain := &variants[i], rows[0]
+		if v.refused {
+			plain = rows[1]
+		}
+		if row[1] != v.name || row[5] != v.why {
+			t.Errorf("row %d: got %q with the reason %q, want %q with %q", i, row[1], row[5], v.name, v.why)
+		}
+		if slow := min(number(row[2]), number(row[3])) > atMost; v.why == "" && (slow || number(row[4]) > number(plain[4])) {
+			t.Errorf("%s: %s × plain, %s allocations, and no reason", v.name, row[2], row[4])
+		}
+	}
+}
+
+// TestWriteInto: a table replaces what its place in a page has, and nothing else.
+func TestWriteInto(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("a\n<!-- x -->\nold\n<!-- end -->\nb\n<!-- y -->\nother\n<!-- end -->\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range []string{"", "x"} {
+		tab := &table{place: place, header: []string{"h"}}
+		tab.add(1)
+		if err := tab.writeInto(page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, _ := os.ReadFile(page)
+	if want := "a\n<!-- x -->\n| h |\n| --- |\n| 1 |\n<!-- end -->\nb\n<!-- y -->\nother\n<!-- end -->\n"; string(got) != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if err := (&table{place: "z"}).writeInto(page); err == nil {
+		t.Error("a page without the place: got no error")
+	}
+}
+
 func TestSVG(t *testing.T) {
 	c := chart{Title: "a < b & c", Unit: "ns", Bars: []bar{{"weir", 1}, {"<peer>", 3}}}
 	d := xml.NewDecoder(strings.NewReader(c.svg()))

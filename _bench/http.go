@@ -80,6 +80,40 @@ func weirWith(o weir.Options, quota int64, period time.Duration) func(http.Handl
 	return must(weir.New(memstore.New(memstore.Options{}), o)).Handler
 }
 
+// costs are what requests to a handler take, one measurement for each round.
+type costs struct{ ns, allocs, bytes series }
+
+// measure sends ops requests to a handler and adds what one of them takes to c. It returns the
+// ns, or an error if an answer has another status than want. change, if not nil, changes r
+// before each request.
+func (c *costs) measure(h http.Handler, r *http.Request, change func(*http.Request), ops, want int) (float64, error) {
+	w := &response{header: http.Header{}}
+	serve := func() {
+		clear(w.header)
+		if change != nil {
+			change(r)
+		}
+		h.ServeHTTP(w, r)
+	}
+	for range 3 { // the first refusal follows a request that is allowed, and the first bans
+		serve()
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	for range ops {
+		if serve(); w.status != want {
+			return 0, fmt.Errorf("a wrong decision: got %d, want %d", w.status, want)
+		}
+	}
+	ns := float64(time.Since(start)) / float64(ops)
+	runtime.ReadMemStats(&after)
+	c.ns = append(c.ns, ns)
+	c.allocs = append(c.allocs, float64(after.Mallocs-before.Mallocs)/float64(ops))
+	c.bytes = append(c.bytes, float64(after.TotalAlloc-before.TotalAlloc)/float64(ops))
+	return ns, nil
+}
+
 // middleware measures a whole request through the middleware of each contender.
 func middleware(o options) ([]*table, error) {
 	t := &table{title: "Whole middleware with fields", note: fmt.Sprintf("ns, bytes and allocations per request; ns are the least of %d rounds (and the median). Weir puts the decision into the context of the request, for handlers, and copies the request for this; NoFromContext turns this off.", o.short()),
@@ -101,27 +135,15 @@ func middleware(o options) ([]*table, error) {
 		for i, m := range middlewares {
 			handlers[i] = m.open(s.quota, s.period)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusOK) }))
 		}
-		w, r := &response{header: http.Header{}}, httptest.NewRequest("GET", "/", nil)
+		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = "192.0.2.1:4711"
-		bytes, allocs := make([]series, len(handlers)), make([]series, len(handlers))
-		ops := o.pick(500, 500)
+		all := make([]costs, len(handlers))
 		results, err := interleave(len(handlers), o.short(), func(i int) (float64, error) {
-			handlers[i].ServeHTTP(w, r)
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			start := time.Now()
-			for range ops {
-				clear(w.header)
-				handlers[i].ServeHTTP(w, r)
-				if w.status != s.status || w.header == nil {
-					return 0, fmt.Errorf("%s: %s: a wrong decision: got %d, want %d", s.name, middlewares[i].name, w.status, s.status)
-				}
+			ns, err := all[i].measure(handlers[i], r, nil, 500, s.status)
+			if err != nil {
+				err = fmt.Errorf("%s: %s: %w", s.name, middlewares[i].name, err)
 			}
-			took := time.Since(start)
-			runtime.ReadMemStats(&after)
-			bytes[i] = append(bytes[i], float64(after.TotalAlloc-before.TotalAlloc)/float64(ops))
-			allocs[i] = append(allocs[i], float64(after.Mallocs-before.Mallocs)/float64(ops))
-			return float64(took) / float64(ops), nil
+			return ns, err
 		})
 		if err != nil {
 			return nil, err
@@ -129,7 +151,7 @@ func middleware(o options) ([]*table, error) {
 		var peers []float64
 		ch := chart{File: "middleware-" + s.name, Title: "Whole middleware with fields: " + s.name, Unit: "ns"}
 		for i, res := range results {
-			cells[i] = append(cells[i], res.leastAndMedian(), fmt.Sprintf("%.0f", bytes[i].median()), fmt.Sprintf("%.0f", allocs[i].median()))
+			cells[i] = append(cells[i], res.leastAndMedian(), fmt.Sprintf("%.0f", all[i].bytes.median()), fmt.Sprintf("%.0f", all[i].allocs.median()))
 			if !strings.HasPrefix(middlewares[i].name, weirName) {
 				peers = append(peers, res.least())
 			}

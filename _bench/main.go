@@ -4,6 +4,8 @@
 //	go run -C _bench .                  all tables, in some minutes
 //	go run -C _bench . -run redis       the tables of one suite
 //	go run -C _bench . -quick           a few checks of each limiter, to test its decisions
+//	go run -C _bench . -run options -page ../docs/performance.md
+//	                                    one table, also written into the page
 //
 // It also writes figures to the directory of -figures. If a measured check makes a wrong
 // decision, the program ends with an error.
@@ -51,14 +53,16 @@ var suites = []suite{
 	{"flood", flood},
 	{"decorators", decorators},
 	{"middleware", middleware},
+	{"options", optionsTable},
 	{"redis", redisTables},
 	{"growth", growth},
 }
 
 func main() {
-	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, decorators, middleware, redis, growth")
-	quick := flag.Bool("quick", false, "make few checks and write no figures: this tests the decisions, and its times mean little")
+	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, decorators, middleware, options, redis, growth")
+	quick := flag.Bool("quick", false, "make few checks and write no figures and no page: this tests the decisions, and its times mean little")
 	figures := flag.String("figures", "figures", "write figures to this `directory`; empty writes none")
+	page := flag.String("page", "", "write tables into the places that this `file` has for them, such as ../docs/performance.md; empty writes none")
 	flag.Parse()
 	only, err := regexp.Compile(*run)
 	if err != nil {
@@ -67,7 +71,7 @@ func main() {
 	}
 	o := options{quick: *quick, rounds: 5}
 	if o.quick {
-		o.rounds, *figures = 1, ""
+		o.rounds, *figures, *page = 1, "", ""
 	}
 	about := machine()
 	fmt.Printf("# Weir beside its peers\n\n%s\n", about)
@@ -83,6 +87,10 @@ func main() {
 		}
 		for _, t := range tables {
 			t.write(os.Stdout)
+			if err := t.writeInto(*page); err != nil {
+				fmt.Fprintln(os.Stderr, "bench:", err)
+				os.Exit(1)
+			}
 			for _, c := range t.charts {
 				c.Suite, c.About = s.name, about
 				charts = append(charts, c)

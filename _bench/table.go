@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 )
@@ -14,6 +15,7 @@ type table struct {
 	header []string
 	rows   [][]string
 	charts []chart
+	place  string // in a page, where the table stands between <!-- place --> and <!-- end -->; "" means none
 }
 
 func (t *table) add(cells ...any) {
@@ -26,6 +28,10 @@ func (t *table) add(cells ...any) {
 
 func (t *table) write(w io.Writer) {
 	fmt.Fprintf(w, "\n## %s\n\n", t.title)
+	t.writeBody(w)
+}
+
+func (t *table) writeBody(w io.Writer) {
 	if t.note != "" {
 		fmt.Fprintf(w, "%s\n\n", t.note)
 	}
@@ -35,6 +41,33 @@ func (t *table) write(w io.Writer) {
 	for _, r := range t.rows {
 		line(r)
 	}
+}
+
+// writeInto replaces what the page has at the place of the table. It does nothing if page is
+// empty, or if the table has no place.
+func (t *table) writeInto(page string) error {
+	if page == "" || t.place == "" {
+		return nil
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	before, after, found := cutPlace(string(text), t.place)
+	if !found {
+		return fmt.Errorf("%s has no place <!-- %s --> for a table", page, t.place)
+	}
+	var b strings.Builder
+	t.writeBody(&b)
+	return os.WriteFile(page, []byte(before+b.String()+after), 0o644)
+}
+
+// cutPlace returns what a page has before and after the table at a place, with the marks.
+func cutPlace(page, place string) (before, after string, found bool) {
+	begin := "<!-- " + place + " -->\n"
+	before, rest, begins := strings.Cut(page, begin)
+	_, after, ends := strings.Cut(rest, "<!-- end -->")
+	return before + begin, "<!-- end -->" + after, begins && ends
 }
 
 // against returns a text with the ratio of x to the least of others, and whether this ratio

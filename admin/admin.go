@@ -40,11 +40,7 @@ type Options struct {
 
 	// File is the file of rules, such as a *config.File. /rules and the page show its
 	// version and its reloads. nil means that the rules are not in a file.
-	File interface {
-		Version() string
-		Reloads() (loaded, failed int64)
-		Err() error
-	}
+	File watch.File
 
 	// Top, Bans and Traffic record what the limiters decide: call their Observe methods in
 	// weir.Options.Observe of each limiter. Without Top, /top answers 404. Without Traffic,

@@ -27,6 +27,7 @@ type file struct{}
 func (file) Version() string                 { return "v7" }
 func (file) Reloads() (loaded, failed int64) { return 3, 2 }
 func (file) Err() error                      { return errors.New("rules.yaml:3:7: a mistake") }
+func (file) Rules() []weir.Rule              { return nil }
 
 // newOverridden returns a limiter that allows each user 2 requests an hour, an admin handler that
 // can override this limit, and the log of the handler.

@@ -2,6 +2,7 @@ package keys_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -268,10 +269,60 @@ func ExampleByJSON() {
 	// "unreadable" true
 }
 
-// FuzzByJSON: ByJSON reads at most max bytes of any body, never returns an empty key with ok,
-// and the handler reads the body unchanged.
+// decoded does what ByJSON does with a body, token by token. It returns the value of a field of a JSON object, or "" if the field is missing or
+// the body is empty. ok is false if the body is neither empty nor an object, or if it has
+// the field twice or with a value that tokenText refuses.
+func decoded(body []byte, field string) (value string, ok bool) {
+	if len(body) == 0 {
+		return "", true
+	}
+	if !json.Valid(body) {
+		return "", false
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if t, _ := d.Token(); t != json.Delim('{') {
+		return "", false
+	}
+	found := false
+	for d.More() {
+		name, _ := d.Token()
+		if name, _ := name.(string); !strings.EqualFold(name, field) {
+			var skipped json.RawMessage
+			d.Decode(&skipped)
+			continue
+		}
+		if found {
+			return "", false
+		}
+		found = true
+		t, _ := d.Token()
+		if value, ok = tokenText(t); !ok {
+			return "", false
+		}
+	}
+	return value, true
+}
+
+// tokenText returns a string, or a number without fraction and exponent, as text. It returns ""
+// for null. ok is false for any other token, and for -0.
+func tokenText(t json.Token) (s string, ok bool) {
+	switch t := t.(type) {
+	case nil:
+		return "", true
+	case string:
+		return t, true
+	case json.Number: // so a value has one spelling: 4, not 4.0 or 4e0
+		return t.String(), t != "-0" && !strings.ContainsAny(t.String(), ".eE")
+	}
+	return "", false
+}
+
+// FuzzByJSON: ByJSON reads at most max bytes of any body, finds the value that a decoder of
+// encoding/json finds, never returns an empty key with ok, and the handler reads the body
+// unchanged.
 func FuzzByJSON(f *testing.F) {
-	for _, s := range []string{``, `{}`, `{"a":1}`, `{"a":"x","A":2}`, `[[[`, `{"a":"\u0000"}`} {
+	for _, s := range []string{``, `{}`, `{"a":1}`, `{"a":"x","A":2}`, `[[[`, `{"a":"\u0000"}`, ` { "b" : [ { "a" : 1 } , "]}\\" ] , "\u0061" : "\"x\ud800" } `, "{\"a\":\"\xff\xff\"}", `{"b":{},"a":-1.5}`, `{"b":true,"a":null}`} {
 		f.Add(s, true)
 	}
 	f.Fuzz(func(t *testing.T, body string, chunked bool) {
@@ -284,6 +335,13 @@ func FuzzByJSON(f *testing.F) {
 		key, ok := keys.ByJSON("a", max)(r)
 		if ok == (key == "") || watch.n > max {
 			t.Errorf("got %q, %v after %d bytes", key, ok, watch.n)
+		}
+		want, readable := decoded([]byte(body), "a")
+		if want = strings.ToLower(strings.TrimSpace(want)); !readable || len(body) > max || chunked && len(body) == max {
+			want = "unreadable"
+		}
+		if key != want {
+			t.Errorf("%q: got %q, want %q", body, key, want)
 		}
 		if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
 			t.Errorf("got %q, %v", got, err)

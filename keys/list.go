@@ -150,13 +150,17 @@ func network(s string) (netip.Prefix, bool) {
 	if len(s) > 64 || !strings.ContainsAny(s, ".:") || strings.Contains(s, "%") {
 		return netip.Prefix{}, false
 	}
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		addr, err := netip.ParseAddr(s)
-		if err != nil {
-			return netip.Prefix{}, false
-		}
+	var p netip.Prefix
+	var err error
+	if strings.Contains(s, "/") { // the error of the wrong function would be an allocation
+		p, err = netip.ParsePrefix(s)
+	} else {
+		var addr netip.Addr
+		addr, err = netip.ParseAddr(s)
 		p = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if err != nil {
+		return netip.Prefix{}, false
 	}
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)

@@ -57,6 +57,15 @@ func TestList(t *testing.T) {
 			}
 		}
 	}
+	l, err := keys.NewList("192.0.2.0/24", "2001:db8::/32", "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"192.0.2.7", "198.51.100.7", "2001:db8:1:2::/64", "bob"} {
+		if n := testing.AllocsPerRun(100, func() { l.Has(key) }); n > 0 {
+			t.Errorf("%s: Has makes %v allocations, want 0", key, n)
+		}
+	}
 }
 
 // TestListOfKeys: a list can name the keys of each key function of addresses, whatever the

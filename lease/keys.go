@@ -1,12 +1,12 @@
 package lease
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -38,7 +38,7 @@ type shard struct {
 	most   int               // the most leases in the map known
 	known  map[uint64]*lease // leases by the fingerprint of their charges
 	once   [64]uint64        // recent fingerprints that have come once
-	hits   uint64
+	hits   int64
 	_      [64]byte // keeps the next shard off the cache line
 }
 
@@ -92,7 +92,7 @@ func (s *shard) makeRoom(now, ttl int64) bool {
 func leasable(t *quota.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
-		if !ok || !reflect.ValueOf(a).Comparable() {
+		if !ok || !compare.Can(a) {
 			return false
 		}
 	}

@@ -136,22 +136,15 @@ type Store struct {
 	seed   maphash.Seed
 	start  time.Time // all instants of the package are ns since start, on the monotonic clock
 	shards []shard
-	misses atomic.Uint64
+	misses atomic.Int64
 	calls  sync.WaitGroup // calls of next on goroutines of the Store
-}
-
-// Stats counts the calls that the Store decided from memory, and those that next decided.
-// Each hit saves a call of next.
-type Stats struct {
-	Hits   uint64 // transactions decided from memory
-	Misses uint64 // transactions decided by next
 }
 
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns the counts since New.
-func (l *Store) Stats() Stats {
-	st := Stats{Misses: l.misses.Load()}
+// Stats returns what the Store has counted since New. Each hit saves a call of next.
+func (l *Store) Stats() quota.CacheStats {
+	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()

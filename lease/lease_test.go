@@ -81,7 +81,7 @@ func (w *wire) Take(ctx context.Context, t *quota.Transaction) error {
 // all that is left. The test then replays the admitted calls, in the order of their
 // instants, against a new key: the algorithm must admit each of them.
 func TestLeaseNeverExceeds(t *testing.T) {
-	served := map[string]uint64{}
+	served := map[string]int64{}
 	for i := range 60 {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestLeaseNeverExceeds(t *testing.T) {
 
 // leaseWorld runs replicas with leases for 4 s and replays the admitted calls. It returns
 // the names of the algorithms and how many calls were served from leases.
-func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served uint64) {
+func leaseWorld(t *testing.T, seed uint64, kind int) (name string, served int64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	time.Sleep(time.Duration(r.Int64N(1e9))) // the test begins anywhere in a window
 	w := &world{T: t, store: memory(), quota: 200 + r.Int64N(3000), period: time.Duration(200+r.IntN(800)) * time.Millisecond}

@@ -140,7 +140,7 @@ func TestLeaseGoesPast(t *testing.T) {
 			}
 			behind.asked = nil
 		}
-		if got, want := store.Stats().Hits, uint64(3); got < want {
+		if got, want := store.Stats().Hits, int64(3); got < want {
 			t.Errorf("got %d calls served from leases, want at least the %d of this test", got, want)
 		}
 		gone, cancel := context.WithCancel(t.Context())
@@ -447,7 +447,7 @@ func TestLeaseKeys(t *testing.T) {
 		}
 		// served makes one call of each of some keys, and returns how many calls leases
 		// served.
-		served := func(name string, keys int) uint64 {
+		served := func(name string, keys int) int64 {
 			before := store.Stats().Hits
 			for i := range keys {
 				take(t, store, 0, charge(fmt.Sprint(name, i)))
@@ -565,7 +565,7 @@ func TestLeaseRedis(t *testing.T) {
 				}
 			})
 			closeStore(t, store)
-			served.Add(int64(store.Stats().Hits))
+			served.Add(store.Stats().Hits)
 		})
 		got, most := admitted.n, int64(units)
 		look := charge
@@ -588,7 +588,7 @@ func TestLeaseRedis(t *testing.T) {
 
 // leased calls the store until the store holds a lease, and returns how many calls were
 // served from leases.
-func leased(store *lease.Store, tx *quota.Transaction) uint64 {
+func leased(store *lease.Store, tx *quota.Transaction) int64 {
 	for range 20_000 {
 		store.Take(context.Background(), tx)
 	}

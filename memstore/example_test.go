@@ -64,12 +64,12 @@ func Example_full() {
 	for i := 0; ; i++ {
 		t.Charges[0].Key = fmt.Sprint("key ", i)
 		for range 2 { // the second charge is refused
-			if err := store.Take(context.Background(), &t); errors.Is(err, memstore.ErrFull) {
+			if err := store.Take(context.Background(), &t); errors.Is(err, quota.ErrFull) {
 				fmt.Println(err)
 				return
 			}
 		}
 	}
 	// Output:
-	// memstore: full of keys that are being limited: weir: the store is busy
+	// weir: the store is busy: full of keys that are being limited
 }

@@ -32,13 +32,6 @@ type Options struct {
 	MaxKeys int
 }
 
-// ErrFull is returned by Take if there is no room for a new state, because every state that
-// the new state could replace has refused a charge. This happens only if the states that
-// have refused a charge are more than nine tenths of MaxKeys, or if one transaction needs
-// more states than a small store has room for. ErrFull is a quota.ErrBusy: a client can cause
-// it, so by default a Limiter refuses the request.
-var ErrFull = fmt.Errorf("memstore: full of keys that are being limited: %w", quota.ErrBusy)
-
 // Store is a quota.Store. It runs any quota.Algorithm and is safe for concurrent use. Its
 // clock is the wall clock, and in a bubble of testing/synctest the clock of the bubble. A
 // Store that has been used outside a bubble panics if it is used inside one, and a Store that
@@ -96,8 +89,11 @@ func New(o Options) *Store {
 // handlerMade is of the process, because each of the stores that it counts is new.
 var handlerMade remade.Count
 
-// Take implements quota.Store. It returns ErrFull, the error of ctx, and the errors of
-// Transaction.Validate. After an error nothing is spent.
+// Take implements quota.Store. It returns quota.ErrFull, the error of ctx, and the errors
+// of Transaction.Validate. After an error nothing is spent. There is no room for a new state if
+// every state that it could replace has refused a charge. This happens only if the states that
+// have refused a charge are more than nine tenths of MaxKeys, or if one transaction needs more
+// states than a small store has room for.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -163,7 +159,7 @@ func (sh *shard) takeState(t *quota.Transaction, sl *slot, id uint64, now int64)
 	}
 	if sl == nil && t.Decisions[0].ResetAfter > 0 {
 		if sl = sh.add(id, now, nil); sl == nil {
-			return ErrFull
+			return quota.ErrFull
 		}
 	}
 	sh.save(sl, id, now, &states[0], &t.Decisions[0])
@@ -250,7 +246,7 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 		return nil
 	}
 	if !s.addAll(t, lanes, now) {
-		return ErrFull
+		return quota.ErrFull
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; !ln.slot.unchanged(t.Charges[i].Cost, &states[i]) {

@@ -132,7 +132,7 @@ func (sh *shard) takeMeter(t *quota.Transaction, p *plans.Plan, sl *slot, id uin
 		if sl == nil {
 			if sl = sh.add(id, now, nil); sl == nil {
 				sh.mu.Unlock()
-				return ErrFull
+				return quota.ErrFull
 			}
 		}
 		d.ticks += cost * p.Unit
@@ -168,7 +168,7 @@ func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowe
 		return nil
 	}
 	if !s.addAll(t, lanes, now) {
-		return ErrFull
+		return quota.ErrFull
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; t.Charges[i].Cost > 0 {

@@ -81,7 +81,7 @@ func isFull(t *testing.T, s *memstore.Store, key string, costs []int64) bool {
 	tx := quota.Transaction{Charges: []quota.Charge{charge(key, algorithms.GCRA(3, time.Hour), 0)}}
 	for _, tx.Charges[0].Cost = range costs {
 		err := s.Take(t.Context(), &tx)
-		if errors.Is(err, memstore.ErrFull) {
+		if errors.Is(err, quota.ErrFull) {
 			return true
 		}
 		if err != nil {
@@ -110,7 +110,7 @@ func TestFull(t *testing.T) {
 		take(t, s, charge("log", log, 2))
 		full := func(charges ...quota.Charge) {
 			t.Helper()
-			if err := s.Take(t.Context(), &quota.Transaction{Charges: charges}); err != memstore.ErrFull {
+			if err := s.Take(t.Context(), &quota.Transaction{Charges: charges}); err != quota.ErrFull {
 				t.Errorf("got error %v, want ErrFull, for %v", err, charges)
 			}
 		}

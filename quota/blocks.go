@@ -120,7 +120,7 @@ type blocks struct {
 	times    int    // how often get has found it, without another block in between
 
 	published atomic.Pointer[block] // a copy of a block of the table
-	served    atomic.Uint64         // how many transactions this shard has refused
+	served    atomic.Int64          // how many transactions this shard has refused
 
 	_ [48]byte
 }

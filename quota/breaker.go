@@ -94,11 +94,16 @@ type phase struct {
 	probing atomic.Bool // stays true once the probe has ended the phase
 }
 
-// Open reports whether the breaker is open. It is open until a probe succeeds.
-func (b *BreakerStore) Open() bool { return b.phase.Load().err != nil }
+// BreakerStats are what a BreakerStore has counted.
+type BreakerStats struct {
+	Open    bool  // the breaker is open now, until a probe succeeds
+	Refused int64 // transactions that got ErrOpen
+}
 
-// Refused returns how many transactions got ErrOpen.
-func (b *BreakerStore) Refused() int64 { return b.refused.Load() }
+// Stats returns what the store has counted since Breaker returned it.
+func (b *BreakerStore) Stats() BreakerStats {
+	return BreakerStats{b.phase.Load().err != nil, b.refused.Load()}
+}
 
 // Take implements Store.
 func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {

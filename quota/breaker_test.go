@@ -152,7 +152,7 @@ func walkBreaker(t *testing.T, o quota.BreakerOptions, steps []breakerStep) {
 			t.Errorf("step %d at %v: got %v, want ErrOpen for %v", i, s.at, err, cause)
 		}
 	}
-	if got := b.Refused(); got != refused {
+	if got := b.Stats().Refused; got != refused {
 		t.Errorf("Refused: got %d, want %d", got, refused)
 	}
 }
@@ -503,11 +503,11 @@ func ExampleBreaker() {
 		err := store.Take(context.Background(), &tx)
 		fmt.Println(errors.Is(err, quota.ErrOpen), err)
 	}
-	fmt.Println(store.Open(), store.Refused())
+	fmt.Printf("%+v\n", store.Stats())
 	// Output:
 	// open: true because of: connection refused
 	// false connection refused
 	// true weir: the breaker is open: connection refused
 	// true weir: the breaker is open: connection refused
-	// true 2
+	// {Open:true Refused:2}
 }

@@ -2,9 +2,10 @@ package quota
 
 import "errors"
 
-// The indices of causes. A store has the first five.
+// The indices of causes. A store has the first six.
 const (
 	causeUnusable = iota
+	causeFull
 	causeBusy
 	causeOpen
 	causeTimeout
@@ -13,13 +14,14 @@ const (
 	storeCauses = causeLimit
 )
 
-var causes = [...]string{"unusable", "busy", "open", "timeout", "error", "limit"}
+var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error", "limit"}
 
 // Cause returns the class of the error of a decision, as log lines and metrics name it, or
 // "" for nil:
 //
 //	unusable  ErrUnusable
-//	busy      ErrBusy
+//	full      ErrFull
+//	busy      any other ErrBusy
 //	open      ErrOpen
 //	timeout   the error has a method Timeout that returns true, such as redisstore.ErrTimeout
 //	limit     LimitsFor or Overrides returned an invalid limit
@@ -39,6 +41,8 @@ func causeOf(err error) int {
 	switch {
 	case errors.Is(err, ErrUnusable):
 		return causeUnusable
+	case errors.Is(err, ErrFull):
+		return causeFull
 	case errors.Is(err, ErrBusy):
 		return causeBusy
 	case errors.Is(err, ErrOpen):

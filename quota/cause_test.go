@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -33,10 +32,10 @@ func TestCause(t *testing.T) {
 		{nil, ""},
 		{quota.ErrUnusable, "unusable"},
 		{fmt.Errorf("%w: %w", quota.ErrOpen, unusable), "unusable"},
-		{errors.Join(unusable, memstore.ErrFull), "unusable"},
+		{errors.Join(unusable, quota.ErrFull), "unusable"},
 		{quota.ErrBusy, "busy"},
-		{memstore.ErrFull, "busy"},
-		{errors.Join(redisstore.ErrTimeout, memstore.ErrFull), "busy"},
+		{quota.ErrFull, "full"},
+		{errors.Join(redisstore.ErrTimeout, quota.ErrFull), "full"},
 		{fmt.Errorf("%w: %w", quota.ErrOpen, redisstore.ErrTimeout), "open"},
 		{redisstore.ErrTimeout, "timeout"},
 		{fmt.Errorf("%w: %w", redisstore.ErrTimeout, refused), "timeout"},
@@ -63,7 +62,7 @@ func TestFallbackStats(t *testing.T) {
 			storeFunc(func(context.Context, *quota.Transaction) error { return err }),
 			storeFunc(func(context.Context, *quota.Transaction) error { return second }))
 		store.Logger = slog.New(slog.DiscardHandler)
-		want := map[string]int64{"unusable": 0, "busy": 0, "open": 0, "timeout": 0, "error": 0}
+		want := map[string]int64{"unusable": 0, "full": 0, "busy": 0, "open": 0, "timeout": 0, "error": 0}
 		check := func(active bool) {
 			t.Helper()
 			if got := store.Stats(); got.Active != active || !maps.Equal(got.Decided, want) {
@@ -78,14 +77,14 @@ func TestFallbackStats(t *testing.T) {
 		for i, c := range []struct {
 			err  error
 			name string
-		}{{quota.ErrUnusable, "unusable"}, {quota.ErrBusy, "busy"}, {quota.ErrOpen, "open"}, {redisstore.ErrTimeout, "timeout"}, {errDown, "error"}} {
+		}{{quota.ErrUnusable, "unusable"}, {quota.ErrFull, "full"}, {quota.ErrBusy, "busy"}, {quota.ErrOpen, "open"}, {redisstore.ErrTimeout, "timeout"}, {errDown, "error"}} {
 			for range i + 1 {
 				ask(c.err, nil)
 			}
 			want[c.name] = int64(i + 1)
 			check(true)
 		}
-		ask(errDown, memstore.ErrFull) // nobody decides
+		ask(errDown, quota.ErrFull) // nobody decides
 		check(true)
 		ask(nil, nil)
 		check(true) // primary has not yet decided for a second

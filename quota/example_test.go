@@ -89,7 +89,7 @@ func ExampleFallbackStore() {
 	// level=WARN msg="weir: the primary store fails: the secondary decides" cause=error err="connection refused"
 	// true <nil>
 	// true <nil>
-	// {Active:true Decided:map[busy:0 error:2 open:0 timeout:0 unusable:0]}
+	// {Active:true Decided:map[busy:0 error:2 full:0 open:0 timeout:0 unusable:0]}
 }
 
 func ExampleLimit_Capacity() {

@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/internal/compare"
 )
 
 // Fallback returns a store that asks secondary if primary fails, and returns both errors if
@@ -208,5 +209,5 @@ func (s *shared) divide(l *Limit) {
 }
 
 func sameAs(a, b Store) bool {
-	return reflect.ValueOf(a).Comparable() && a == b
+	return compare.Can(a) && a == b
 }

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -53,25 +53,33 @@ type HybridStore struct {
 	seed   maphash.Seed
 	start  time.Time // instants of blocks are µs since start, on the monotonic clock
 	shards []blocks
-	asked  atomic.Uint64
+	asked  atomic.Int64
 }
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
-// Stats returns how many transactions were decided from memory (hits), and how many were
-// sent to the next store (misses). The hit rate is hits / (hits + misses).
-func (h *HybridStore) Stats() (hits, misses uint64) {
+// CacheStats are what a store has counted that decides from memory if it can, and otherwise
+// calls the next store. The hit rate is Hits / (Hits + Misses).
+type CacheStats struct {
+	Kind   string // "hybrid" or "lease": the label kind of metrics
+	Hits   int64  // transactions decided from memory
+	Misses int64  // transactions sent to the next store
+}
+
+// Stats returns what the store has counted since Hybrid returned it.
+func (h *HybridStore) Stats() CacheStats {
+	s := CacheStats{Kind: "hybrid", Misses: h.asked.Load()}
 	for i := range h.shards {
-		hits += h.shards[i].served.Load()
+		s.Hits += h.shards[i].served.Load()
 	}
-	return hits, h.asked.Load()
+	return s
 }
 
 // BlockedSince returns since when a charge has been refused, or the zero Time if the charge
 // is not refused from memory.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	s, id := h.place(c.names(), c.Key)
-	if b, found := s.get(id); found && reflect.ValueOf(c.Limit.Algorithm).Comparable() && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {
+	if b, found := s.get(id); found && compare.Can(c.Limit.Algorithm) && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {
 		return time.UnixMicro(b.at + b.instant(began))
 	}
 	return time.Time{}

@@ -51,8 +51,8 @@ func serveBlocked(t *testing.T, limit quota.Limit) {
 	if n := behind.Calls.Load() - asked; n != 0 {
 		t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
 	}
-	if hits, misses := store.Stats(); hits != 20_000 || misses != uint64(asked) {
-		t.Errorf("%v: got %d hits, %d misses, want 20000 served, %d asked", limit, hits, misses, asked)
+	if got, want := store.Stats(), (quota.CacheStats{Kind: "hybrid", Hits: 20_000, Misses: asked}); got != want {
+		t.Errorf("%v: got %+v, want %+v", limit, got, want)
 	}
 	time.Sleep(take(t, store, 0, charge).Decisions[0].RetryAfter)
 	if !take(t, store, 0, charge).Allowed() {
@@ -66,7 +66,7 @@ func serveBlocked(t *testing.T, limit quota.Limit) {
 func TestHybridIsExact(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
-	var served uint64
+	var served int64
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			plain := memstore.New(memstore.Options{})
@@ -89,8 +89,7 @@ func TestHybridIsExact(t *testing.T) {
 				}
 				time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
 			}
-			hits, _ := store.Stats()
-			served += hits
+			served += store.Stats().Hits
 		})
 	}
 	if served < 1000 {
@@ -472,11 +471,10 @@ func ExampleHybrid() {
 			fmt.Println(err)
 		}
 	}
-	hits, misses := store.Stats()
-	fmt.Println("hits:", hits, "misses:", misses)
+	fmt.Printf("%+v\n", store.Stats())
 	fmt.Println("blocked:", !store.BlockedSince(asked).IsZero())
 	// Output:
-	// hits: 97 misses: 3
+	// {Kind:hybrid Hits:97 Misses:3}
 	// blocked: true
 }
 

@@ -3,9 +3,9 @@ package quota
 import (
 	"fmt"
 	"hash/maphash"
-	"reflect"
 	"slices"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/mix"
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/plans"
@@ -100,7 +100,7 @@ func (p *plan) make(c *Charge) error {
 		p.Size = p.Full / p.Unit
 	}
 	// Algorithms need not be comparable, but a plan keeps only comparable ones.
-	p.known = was && l.Algorithm == p.limit.Algorithm || reflect.ValueOf(l.Algorithm).Comparable()
+	p.known = was && l.Algorithm == p.limit.Algorithm || compare.Can(l.Algorithm)
 	if p.known {
 		p.rule, p.limit = c.Rule, *l
 	}

@@ -319,6 +319,11 @@ var (
 	// Options.OnError).
 	ErrBusy = errors.New("weir: the store is busy")
 
+	// ErrFull is the ErrBusy of a store that keeps its states in the memory of the process
+	// and has no room for another state. Unlike other kinds of ErrBusy, it calls for more
+	// room: see MaxKeys of memstore.Options.
+	ErrFull = fmt.Errorf("%w: full of keys that are being limited", ErrBusy)
+
 	// ErrUnusable is returned by a store that cannot work as it is set up, until somebody
 	// changes that: the password is wrong, a right is missing, the server cannot run the
 	// scripts. It is no outage, because waiting does not help: by default a Limiter refuses

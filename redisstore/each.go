@@ -2,11 +2,11 @@ package redisstore
 
 import (
 	"context"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
@@ -73,7 +73,7 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (calls []*call) {
 func (c *call) joins(t *quota.Transaction) bool {
 	return atOnce(c.ts[0]) && atOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
 		a, ok := c.Limit.Algorithm.(Additive)
-		return !ok || !reflect.ValueOf(a).Comparable() || c.Cost < 0 || c.Key != t.Charges[0].Key
+		return !ok || !compare.Can(a) || c.Cost < 0 || c.Key != t.Charges[0].Key
 	}) && slices.Equal(t.Charges, c.ts[0].Charges)
 }
 

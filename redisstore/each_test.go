@@ -86,9 +86,13 @@ func TestTakeEachOnce(t *testing.T) {
 	if got := look.Decisions[0].Remaining; err != nil || got != 1000-3*34-1 {
 		t.Errorf("got %d left, %v, want %d", got, err, 1000-3*34-1)
 	}
+	brief, err := redisstore.New(rdb, redisstore.Options{Timeout: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
 	proxy.Swallow.Store(true)
 	start := time.Now()
-	errs := store.TakeEach(t.Context(), batch())
+	errs := brief.TakeEach(t.Context(), batch())
 	if took := time.Since(start); took > patience+time.Second || len(errs) != 200 || !errors.Is(errs[0], redisstore.ErrTimeout) {
 		t.Errorf("got %d errors after %v, want 200 of ErrTimeout in its time", len(errs), took)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -259,6 +260,33 @@ func TestOutages(t *testing.T) {
 	}
 	if err := storeOf(t, optionsOf("127.0.0.1:1", nil)).Probe(t.Context()); err == nil || errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("refused: got error %v, want one that is no ErrUnusable", err)
+	}
+}
+
+// TestTryAgain: while Redis answers TRYAGAIN, Take asks it again until the Timeout has passed,
+// with a pause of a millisecond each time.
+func TestTryAgain(t *testing.T) {
+	var asked atomic.Int64
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Fake(t, func(args []string) string {
+		if args[0] != "evalsha" {
+			return "-ERR unknown command\r\n"
+		}
+		asked.Add(1)
+		return "-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
+	})})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		asked.Store(0)
+		if err := store.Take(t.Context(), weirtest.Once(everyLimit[0])); err == nil || errors.Is(err, quota.ErrUnusable) {
+			t.Errorf("got error %v, want one that is no ErrUnusable", err)
+		}
+		if n := asked.Load(); n > 21 {
+			t.Errorf("Redis was asked %d times in 20 ms, want 21 times at most", n)
+		}
 	}
 }
 

@@ -96,10 +96,10 @@ func TestHybridInFront(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var hits uint64
+	var hits int64
 	for _, part := range store.Stores() {
 		if h, ok := part.(*quota.HybridStore); ok {
-			hits, _ = h.Stats()
+			hits = h.Stats().Hits
 		}
 	}
 	if hits != 48 { // the first is admitted, and the second refused by Redis

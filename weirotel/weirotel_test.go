@@ -7,10 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +18,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/tally"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/weirotel"
@@ -130,7 +128,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// instruments returns the type and the attributes of every instrument that a reader
+// instruments returns the type, unit, attributes and description of every instrument that a reader
 // collects, by name.
 func instruments(t *testing.T, reader metric.Reader) map[string]string {
 	var data metricdata.ResourceMetrics
@@ -150,25 +148,24 @@ func instruments(t *testing.T, reader metric.Reader) map[string]string {
 		}
 		names := []string{}
 		for _, kv := range labels.ToSlice() {
-			names = append(names, strings.TrimPrefix(string(kv.Key), "weir."))
+			names = append(names, string(kv.Key))
 		}
-		list[m.Name] = fmt.Sprint(kind, names)
+		list[m.Name] = fmt.Sprint(kind, m.Unit, names, m.Description)
 	}
 	return list
 }
 
-// TestDocumented: the table of docs/metrics.md has every instrument, with its type and
-// its attributes, and no other.
-func TestDocumented(t *testing.T) {
-	page, err := os.ReadFile("../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `weir_\\w+` \\| `([\\w.]+)` \\| (\\w+) \\| ([^|]*)\\|").FindAllStringSubmatch(string(page), -1) {
-		labels := regexp.MustCompile(`\w+`).FindAllString(row[3], -1)
-		slices.Sort(labels)
-		documented[row[1]] = fmt.Sprint(row[2], labels)
+// TestTable: the meter reports each metric of the table, with its type, its unit and its
+// attributes, and no other. A test of package tally compares docs/metrics.md with the table.
+func TestTable(t *testing.T) {
+	want := map[string]string{}
+	for _, m := range append(tally.New().Metrics(), tally.FileMetrics(nil)...) {
+		attributes := []string{}
+		for _, label := range m.Labels {
+			attributes = append(attributes, "weir."+label)
+		}
+		slices.Sort(attributes)
+		want[m.Otel] = fmt.Sprint(m.Kind, m.Unit, attributes, m.Help)
 	}
 	reader := metric.NewManualReader()
 	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
@@ -192,8 +189,8 @@ func TestDocumented(t *testing.T) {
 	} {
 		observe(e)
 	}
-	if exported := instruments(t, reader); !maps.Equal(documented, exported) {
-		t.Errorf("docs/metrics.md has\n%q, the package exports\n%q", documented, exported)
+	if got := instruments(t, reader); !maps.Equal(got, want) {
+		t.Errorf("got\n%q, want\n%q", got, want)
 	}
 }
 

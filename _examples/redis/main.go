@@ -53,7 +53,7 @@ type replica struct {
 //     memory. They could last up to 10 s after Redis is back and has units left.
 //   - Fallback is outside of both, so that it takes over when the breaker is open.
 //   - Share is around the store in memory only, because Redis has the whole limit.
-func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas int) weir.Store {
+func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas int) quota.Store {
 	shared, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: timeout})
 	if err != nil {
 		log.Fatal(err)
@@ -75,8 +75,7 @@ func (r *replica) onChange(open bool, err error) {
 // asked returns for how many requests the replica has called Redis, including calls that
 // failed. It computes this from the counts that the stores keep for metrics.
 func (r *replica) asked() int {
-	_, misses := r.hybrid.Stats()
-	return int(misses) - int(r.breaker.Refused())
+	return int(r.hybrid.Stats().Misses - r.breaker.Stats().Refused)
 }
 
 func main() {

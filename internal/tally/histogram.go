@@ -5,13 +5,6 @@ import (
 	"time"
 )
 
-// The bounds of histograms, in seconds: how long delayed requests wait, and how long the
-// store takes.
-var (
-	WaitBounds  = []float64{.001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60}
-	StoreBounds = []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1}
-)
-
 // A Histogram counts durations.
 type Histogram struct {
 	bounds []float64

@@ -10,16 +10,6 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Label names what a count is about: a limit of a rule, enforced or in shadow. It
-// never contains a key.
-type Label struct {
-	Rule, Limit string
-	Shadow      bool
-}
-
-// Mode returns "enforced" or "shadow".
-func (l Label) Mode() string { return mode(l.Shadow) }
-
 func mode(shadow bool) string {
 	if shadow {
 		return "shadow"
@@ -27,39 +17,52 @@ func mode(shadow bool) string {
 	return "enforced"
 }
 
-// Counts are the counts of one label. They fill a cache line.
-type Counts struct {
-	Allowed, Delayed, Refused atomic.Int64 // decisions
-	Near                      atomic.Int64 // decisions that left less than a fifth of the limit
+// counts are the counts of one limit of a rule, enforced or in shadow. They fill a cache line.
+type counts struct {
+	allowed, delayed, refused atomic.Int64 // decisions
+	near                      atomic.Int64 // decisions that left less than a fifth of the limit
 	requests                  atomic.Int64 // requests whose first charge was of this limit
 	more                      atomic.Int64 // units spent, less one for each decision that spent
 	_                         [2]int64
 }
 
-// Units returns how many units were spent.
-func (c *Counts) Units() int64 { return c.Allowed.Load() + c.Delayed.Load() + c.more.Load() }
+// units returns how many units were spent.
+func (c *counts) units() int64 { return c.allowed.Load() + c.delayed.Load() + c.more.Load() }
 
 // A Tally counts events. The zero Tally is ready to use.
 type Tally struct {
-	Unlimited atomic.Int64 // requests that went on and owed nothing: no rule applied, or the cost was 0
+	stores []quota.Store
+
+	unlimited atomic.Int64 // requests that went on and owed nothing: no rule applied, or the cost was 0
 
 	undecided [len(causes)][len(outcomes)]atomic.Int64 // requests
 
-	limits    table[Counts]
+	limits    table[counts]
 	refused   table[atomic.Int64] // requests by rule and reason
 	bans      table[atomic.Int64] // by rule
 	uncharged atomic.Int64        // requests whose charges all cost 0, or that have none
 }
 
-// Most is the largest number of labels, because LimitsFor may return any number of
+// New returns a Tally that also has the metrics of stores, each once, and of the stores of a
+// stack, which has a method Stores. A store has metrics if its method Stats returns a struct
+// that Metrics reads.
+func New(stores ...quota.Store) *Tally { return &Tally{stores: storesOf(stores)} }
+
+// Most is the largest number of limits, because LimitsFor may return any number of
 // different limits. Further limits are counted together, as the limit Other.
 const (
 	Most  = 1000
 	Other = "other"
 )
 
-// Observe counts e. It returns how long the request waits, or 0 if it does not.
-func (t *Tally) Observe(e *weir.Event) (wait time.Duration) {
+// Observe counts e. It returns a duration for each histogram of Metrics, in their order: how
+// long the request waits, and how long the store took. A histogram does not count 0.
+func (t *Tally) Observe(e *weir.Event) [2]time.Duration {
+	return [...]time.Duration{t.observe(e), e.Took}
+}
+
+// observe counts e. It returns how long the request waits, or 0 if it does not.
+func (t *Tally) observe(e *weir.Event) (wait time.Duration) {
 	f := &e.Refusal
 	switch f.Reason {
 	case 0:
@@ -80,7 +83,7 @@ func (t *Tally) Observe(e *weir.Event) (wait time.Duration) {
 	default:
 		t.uncharged.Add(1)
 		if f.Reason == 0 {
-			t.Unlimited.Add(1)
+			t.unlimited.Add(1)
 		}
 	}
 	if f.Reason != 0 || e.Shadow {
@@ -90,7 +93,7 @@ func (t *Tally) Observe(e *weir.Event) (wait time.Duration) {
 }
 
 // observeCharges counts the charges of e, and returns the counts of the first.
-func (t *Tally) observeCharges(e *weir.Event) (first *Counts) {
+func (t *Tally) observeCharges(e *weir.Event) (first *counts) {
 	tx := e.Transaction
 	paused := e.Refusal.Reason == weir.ReasonPause // a pause refuses even if the limits have room
 	spent := !paused                               // true after a ban too: a request that a ban refuses may have spent units
@@ -108,7 +111,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *Counts) {
 		}
 		switch {
 		case !d.Allowed, paused && c.Rule == e.Refusal.Rule:
-			n.Refused.Add(1)
+			n.refused.Add(1)
 		case spent: // if not, this limit had room, and another refused
 			n.spend(c, d, tx.Wait > 0)
 		}
@@ -117,50 +120,48 @@ func (t *Tally) observeCharges(e *weir.Event) (first *Counts) {
 }
 
 // spend counts a charge that has spent its units.
-func (c *Counts) spend(charge *quota.Charge, d *quota.Decision, delayed bool) {
+func (c *counts) spend(charge *quota.Charge, d *quota.Decision, delayed bool) {
 	if delayed {
-		c.Delayed.Add(1)
+		c.delayed.Add(1)
 	} else {
-		c.Allowed.Add(1)
+		c.allowed.Add(1)
 	}
 	if charge.Cost != 1 {
 		c.more.Add(charge.Cost - 1)
 	}
 	if full := cmp.Or(charge.Limit.Burst, charge.Limit.Quota); uint64(d.Remaining) <= uint64(full-1)/5 { // -1 is unknown
-		c.Near.Add(1)
+		c.near.Add(1)
 	}
 }
 
-// Requests returns how many requests were decided or could not be decided.
-func (t *Tally) Requests() int64 {
+// requests returns how many requests were decided or could not be decided.
+func (t *Tally) requests() int64 {
 	sum := t.uncharged.Load()
-	t.EachError(func(_, outcome string, n int64) {
-		if outcome != outcomes[inShadow] { // the rules that are not in shadow have decided
-			sum += n
-		}
-	})
-	t.limits.each(func(_ key, n *Counts) { sum += n.requests.Load() })
+	for i := range t.undecided {
+		sum += t.undecided[i][refused].Load() + t.undecided[i][passed].Load() // in shadow, the other rules have decided
+	}
+	t.limits.each(func(_ key, n *counts) { sum += n.requests.Load() })
 	return sum
 }
 
-// EachLimit calls f for each label.
-func (t *Tally) EachLimit(f func(Label, *Counts)) {
-	t.limits.each(func(k key, n *Counts) {
-		name := k.name
-		if name == "" && k.rule != "" {
-			name = (&weir.Limit{Period: k.period}).StoredName()
-		}
-		f(Label{k.rule, name, k.shadow}, n)
-	})
+// readLimits returns a Read that calls read for each limit. The emit of read adds the values of
+// "rule", "limit" and "mode".
+func (t *Tally) readLimits(read func(n *counts, emit Emit)) Read {
+	return func(emit Emit) {
+		t.limits.each(func(k key, n *counts) {
+			name := k.name
+			if name == "" && k.rule != "" {
+				name = (&quota.Limit{Period: k.period}).StoredName()
+			}
+			read(n, func(n int64, values ...string) { emit(n, append([]string{k.rule, name, mode(k.shadow)}, values...)...) })
+		})
+	}
 }
 
-// EachRefused calls f for each rule and reason with the number of requests that the rule
-// refused, or would have refused.
-func (t *Tally) EachRefused(f func(rule, reason, mode string, n int64)) {
-	t.refused.each(func(k key, n *atomic.Int64) { f(k.rule, k.name, mode(k.shadow), n.Load()) })
+func (t *Tally) readRefused(emit Emit) {
+	t.refused.each(func(k key, n *atomic.Int64) { emit(n.Load(), k.rule, k.name, mode(k.shadow)) })
 }
 
-// EachBans calls f for each rule with the number of bans that its penalty began.
-func (t *Tally) EachBans(f func(rule string, n int64)) {
-	t.bans.each(func(k key, n *atomic.Int64) { f(k.rule, n.Load()) })
+func (t *Tally) readBans(emit Emit) {
+	t.bans.each(func(k key, n *atomic.Int64) { emit(n.Load(), k.rule) })
 }

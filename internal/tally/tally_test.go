@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,9 +14,28 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/tally"
+	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
+
+// numbers returns the numbers of a metric, by the values of its labels.
+func numbers(t *testing.T, c *tally.Tally, name string) map[string]int64 {
+	t.Helper()
+	got := map[string]int64{}
+	for _, m := range c.Metrics() {
+		if m.Name == name {
+			m.Read(func(n int64, values ...string) {
+				k := strings.Join(values, " ")
+				if _, twice := got[k]; twice || len(values) != len(m.Labels) {
+					t.Errorf("%s: got %q, which is twice or not of %q", name, values, m.Labels)
+				}
+				got[k] = n
+			})
+		}
+	}
+	return got
+}
 
 // TestNameless: a limit without a name is counted under its period.
 func TestNameless(t *testing.T) {
@@ -24,11 +44,9 @@ func TestNameless(t *testing.T) {
 		Charges:   []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
 		Decisions: []quota.Decision{{Allowed: true}},
 	}})
-	c.EachLimit(func(l tally.Label, _ *tally.Counts) {
-		if want := (tally.Label{Rule: "api", Limit: "1m"}); l != want {
-			t.Errorf("got %+v, want %+v", l, want)
-		}
-	})
+	if got, want := numbers(t, &c, "weir_units_total"), map[string]int64{"api 1m enforced": 1}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }
 
 // TestPauses: if a pause refuses a request, the paused rule has refused it and no limit
@@ -41,12 +59,10 @@ func TestPauses(t *testing.T) {
 	}
 	var c tally.Tally
 	c.Observe(&weir.Event{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonPause, Rule: "partner", RetryAfter: time.Second}})
-	got := map[string][3]int64{}
-	c.EachLimit(func(l tally.Label, n *tally.Counts) {
-		got[l.Rule] = [3]int64{n.Refused.Load(), n.Allowed.Load(), n.Units()}
-	})
-	if want := ([3]int64{1, 0, 0}); got["partner"] != want || got["all"] != [3]int64{} {
-		t.Errorf("got %v, want one refusal by partner", got)
+	got, units := numbers(t, &c, "weir_decisions_total"), numbers(t, &c, "weir_units_total")
+	maps.DeleteFunc(got, func(_ string, n int64) bool { return n == 0 })
+	if want := map[string]int64{"partner 1m enforced refused": 1}; !maps.Equal(got, want) || units["partner 1m enforced"]+units["all 1m enforced"] != 0 {
+		t.Errorf("got %v and units %v, want one refusal by partner", got, units)
 	}
 }
 
@@ -66,11 +82,9 @@ func TestNear(t *testing.T) {
 		c.Observe(&weir.Event{Transaction: &quota.Transaction{
 			Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Decisions: []quota.Decision{{Allowed: true, Remaining: tt.remaining}},
 		}})
-		c.EachLimit(func(_ tally.Label, n *tally.Counts) {
-			if got := n.Near.Load(); got != tt.near {
-				t.Errorf("%d of %d left: got %d near, want %d", tt.remaining, max(tt.quota, tt.burst), got, tt.near)
-			}
-		})
+		if got := numbers(t, &c, "weir_near_limit_total")["api 1m enforced"]; got != tt.near {
+			t.Errorf("%d of %d left: got %d near, want %d", tt.remaining, max(tt.quota, tt.burst), got, tt.near)
+		}
 	}
 }
 
@@ -95,15 +109,15 @@ func TestRequests(t *testing.T) {
 	} {
 		c.Observe(&e)
 	}
-	if n, unlimited := c.Requests(), c.Unlimited.Load(); n != 7 || unlimited != 2 {
-		t.Errorf("got %d requests, %d of them unlimited, want 7 and 2", n, unlimited)
-	}
-	got := map[string]int64{}
-	c.EachRefused(func(rule, reason, mode string, n int64) { got[rule+" "+reason+" "+mode] = n })
-	c.EachBans(func(rule string, n int64) { got[rule+" bans"] = n })
-	want := map[string]int64{"b limit enforced": 1, "b ban enforced": 2, "a limit shadow": 1, "b bans": 1}
-	if !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	for name, want := range map[string]map[string]int64{
+		"weir_requests_total":  {"": 7},
+		"weir_unlimited_total": {"": 2},
+		"weir_refused_total":   {"b limit enforced": 1, "b ban enforced": 2, "a limit shadow": 1},
+		"weir_bans_total":      {"b": 1},
+	} {
+		if got := numbers(t, &c, name); !maps.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
 	}
 }
 
@@ -116,14 +130,15 @@ func TestErrors(t *testing.T) {
 		event weir.Event
 		want  string
 	}{
-		{weir.Event{Err: memstore.ErrFull}, "full refused"},
-		{weir.Event{Err: errors.Join(errors.New("down"), memstore.ErrFull)}, "full refused"},
-		{weir.Event{Err: errors.Join(quota.ErrUnusable, memstore.ErrFull)}, "unusable refused"},
+		{weir.Event{Err: quota.ErrFull}, "full refused"},
+		{weir.Event{Err: errors.Join(errors.New("down"), quota.ErrFull)}, "full refused"},
+		{weir.Event{Err: errors.Join(quota.ErrUnusable, quota.ErrFull)}, "unusable refused"},
 		{weir.Event{Err: quota.ErrBusy, Passed: true}, "busy passed"},
 		{weir.Event{Err: quota.ErrOpen, Passed: true}, "open passed"},
 		{weir.Event{Err: os.ErrDeadlineExceeded, Passed: true}, "timeout passed"},
 		{weir.Event{Err: errors.New("down"), Passed: true}, "error passed"},
 		{weir.Event{Err: errors.New("down"), Shadow: true}, "error shadow"},
+		{weir.Event{Err: quota.ErrLimit}, "limit refused"},
 		{weir.Event{}, "error refused"},
 	} {
 		e.event.Transaction, e.event.Refusal = &quota.Transaction{}, weir.Refusal{Reason: weir.ReasonError}
@@ -132,12 +147,9 @@ func TestErrors(t *testing.T) {
 		}
 		want[e.want] += 1 << i
 	}
-	got, series := map[string]int64{}, 0
-	c.EachError(func(cause, outcome string, n int64) {
-		if series++; n > 0 {
-			got[cause+" "+outcome] = n
-		}
-	})
+	got := numbers(t, &c, "weir_errors_total")
+	series := len(got)
+	maps.DeleteFunc(got, func(_ string, n int64) bool { return n == 0 })
 	if !maps.Equal(got, want) || series != 7*3 {
 		t.Errorf("got %v and %d series, want %v and 21", got, series, want)
 	}
@@ -145,36 +157,44 @@ func TestErrors(t *testing.T) {
 
 // A stack is a store of stores.
 type stack struct {
-	weir.Store
-	of []weir.Store
+	quota.Store
+	of []quota.Store
 }
 
-func (s stack) Stores() []weir.Store { return s.of } // s is not comparable
+func (s stack) Stores() []quota.Store { return s.of } // s is not comparable
 
-// TestStoresOf: the stores of a stack are counted, each once, and stores that count nothing
-// are ignored.
-func TestStoresOf(t *testing.T) {
-	gone := failing(func() error { return quota.ErrBusy })
+// TestStores: the stores of a stack are counted, each once, and those of one kind together.
+// Stores that count nothing are ignored.
+func TestStores(t *testing.T) {
+	down := failing(func() error { return quota.ErrBusy })
 	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
-	fallback := quota.Fallback(gone, breaker)
+	open := quota.Breaker(failing(func() error { return errors.New("down") }), quota.BreakerOptions{Failures: 1, Logger: slog.New(slog.DiscardHandler)})
+	fallback, other := quota.Fallback(down, breaker), quota.Fallback(down, down)
 	fallback.Logger = slog.New(slog.DiscardHandler)
-	other := quota.Fallback(gone, gone)
 	other.Logger = fallback.Logger
-	limit := algorithms.GCRA(9, time.Minute)
+	hybrid, leases := quota.Hybrid(breaker, 0), lease.New(breaker, lease.Options{})
+	charge := quota.Charge{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}
 	for range 3 {
-		quota.Allow(t.Context(), fallback, quota.Charge{Rule: "api", Limit: limit, Cost: 1})
+		for _, store := range []quota.Store{fallback, open, hybrid, leases} {
+			quota.Allow(t.Context(), store, charge)
+		}
 	}
-	inner := stack{of: []weir.Store{fallback, breaker, gone}}
-	stores := tally.StoresOf([]weir.Store{stack{of: []weir.Store{inner, other}}, breaker, inner, nil})
-	active, decided, ok := stores.Fallbacks()
-	if want := map[string]int64{"busy": 3, "unusable": 0, "open": 0, "timeout": 0, "error": 0}; !ok || active != 1 || !maps.Equal(decided, want) {
-		t.Errorf("got %d active, %v, %v; want 1, %v, true", active, decided, ok, want)
-	}
-	if open, refused, ok := stores.Breakers(); open != 0 || refused != 0 || !ok {
-		t.Errorf("got %d, %d, %v; want a closed breaker", open, refused, ok)
-	}
-	if _, _, ok := tally.StoresOf([]weir.Store{breaker, gone}).Fallbacks(); ok {
-		t.Error("got a fallback where there is none")
+	quota.Allow(t.Context(), other, charge)
+	inner := stack{of: []quota.Store{fallback, breaker, down, hybrid, leases}}
+	c := tally.New(stack{of: []quota.Store{inner, other}}, breaker, inner, nil, open)
+	for name, want := range map[string]map[string]int64{
+		"weir_breaker_open":             {"": 1},
+		"weir_breaker_refused_total":    {"": 2},
+		"weir_fallback_active":          {"": 2},
+		"weir_fallback_decisions_total": {"busy": 3, "full": 0, "unusable": 0, "open": 0, "timeout": 0, "error": 0},
+		"weir_served_total":             {"hybrid memory": 0, "hybrid store": 3, "lease memory": 0, "lease store": 3},
+	} {
+		if got := numbers(t, c, name); !maps.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+		if got := numbers(t, tally.New(down), name); len(got) != 0 {
+			t.Errorf("%s: got %v without such a store", name, got)
+		}
 	}
 }
 
@@ -221,24 +241,25 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	for last := int64(0); last < goroutines*events; {
-		n := c.Requests()
+		n := numbers(t, &c, "weir_requests_total")[""]
 		if n < last {
 			t.Fatalf("%d requests after %d", n, last)
 		}
 		last = n
 	}
 	wg.Wait()
-	var allowed, refused, units, limits int64
-	c.EachLimit(func(_ tally.Label, n *tally.Counts) {
-		allowed, refused, units, limits = allowed+n.Allowed.Load(), refused+n.Refused.Load(), units+n.Units(), limits+1
-	})
-	const half = goroutines * events / 2
-	if allowed != half || refused != half || units != 3*half || limits != 5 {
-		t.Errorf("got %d allowed, %d refused, %d units of %d limits, want %d and 3 times as many units of 5", allowed, refused, units, limits, half)
+	units := numbers(t, &c, "weir_units_total")
+	sums := map[string]int64{"units": 0}
+	for _, n := range units {
+		sums["units"] += n
 	}
-	c.EachRefused(func(_, _, _ string, n int64) {
-		if n != half {
-			t.Errorf("got %d refused by the rule, want %d", n, half)
-		}
-	})
+	for labels, n := range numbers(t, &c, "weir_decisions_total") {
+		sums[strings.Fields(labels)[3]] += n
+	}
+	sums["refused by the rule"] = numbers(t, &c, "weir_refused_total")["api limit enforced"]
+	const half = goroutines * events / 2
+	want := map[string]int64{"allowed": half, "delayed": 0, "refused": half, "units": 3 * half, "refused by the rule": half}
+	if !maps.Equal(sums, want) || len(units) != 5 {
+		t.Errorf("got %v of %d limits, want %v of 5", sums, len(units), want)
+	}
 }

@@ -243,4 +243,4 @@ func Peek(t testing.TB, store weir.Store, charges ...quota.Charge) *quota.Transa
 }
 
 // IsOpen reports whether a Breaker is open.
-func IsOpen(store quota.Store) bool { return store.(interface{ Open() bool }).Open() }
+func IsOpen(store quota.Store) bool { return store.(*quota.BreakerStore).Stats().Open }

@@ -1,0 +1,18 @@
+// Package compare tells which values of interface types can be compared.
+package compare
+
+import "reflect"
+
+// Can reports whether x == x holds: it is false if the comparison would panic, and for NaN. Can
+// allocates nothing, which reflect.Value.Comparable does for a struct.
+func Can(x any) (ok bool) {
+	if x == nil {
+		return true
+	}
+	if !reflect.TypeOf(x).Comparable() {
+		return false
+	}
+	defer func() { _ = recover() }() // a field may hold a value that cannot be compared
+	y := x
+	return x == y
+}

@@ -1,0 +1,59 @@
+package tally_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed83679106/weir/internal/tally"
+)
+
+// TestDocumented: docs/metrics.md has a row for each metric, in the order of the table, with its
+// labels, and with its help at the beginning of the last column; a row for each label; and no
+// other rows. Its queries use no other metrics.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	var rows [][]string // the cells of the rows
+	for _, row := range regexp.MustCompile("(?m)^\\| `weir_.*\\|$").FindAllString(page, -1) {
+		cells := strings.Split(strings.ReplaceAll(strings.Trim(row, "|"), "`", ""), "|")
+		for i, cell := range cells {
+			cells[i] = strings.TrimSpace(cell)
+		}
+		rows = append(rows, cells)
+	}
+	metrics := append(tally.New().Metrics(), tally.FileMetrics(nil)...)
+	names, labels := map[string]bool{}, []string{}
+	for i, m := range metrics {
+		names[m.Name], labels = true, append(labels, m.Labels...)
+		want := []string{m.Name, m.Otel, m.Kind, strings.Join(m.Labels, ", "), m.Help}
+		if i >= len(rows) {
+			t.Errorf("no row for %q", want)
+		} else if row := rows[i]; len(row) != 5 || !slices.Equal(row[:4], want[:4]) || !strings.HasPrefix(row[4], m.Help) {
+			t.Errorf("row %d: got\n%q, want\n%q", i+1, row, want)
+		}
+	}
+	if len(rows) > len(metrics) {
+		t.Errorf("there is no metric for %q", rows[len(metrics):])
+	}
+	for _, name := range regexp.MustCompile(`weir_\w+`).FindAllString(page, -1) {
+		if !names[strings.TrimSuffix(name, "_bucket")] {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+	_, section, _ := strings.Cut(page, "| label | value |")
+	documented := []string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1) {
+		documented = append(documented, row[1])
+	}
+	slices.Sort(documented)
+	slices.Sort(labels)
+	if labels = slices.Compact(labels); !slices.Equal(documented, labels) {
+		t.Errorf("got rows for the labels %q, want %q", documented, labels)
+	}
+}
