@@ -29,11 +29,9 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 			aside = riders[i].meet(v, rule, key, applies)
 		}
 		own := l.override(v, rule, whole, applies)
-		if !aside {
-			if reason := rule.denial(r, whole, own, applies); reason != 0 {
-				v.deny(Refusal{reason, rule.Name, quota.Never}, rule, key)
-				break // no refusal is longer
-			}
+		if reason := rule.denial(r, whole, own, applies); reason != 0 && !aside {
+			v.deny(Refusal{reason, rule.Name, quota.Never}, rule, key)
+			break // no refusal is longer
 		}
 		if !applies || v.reason != 0 || v.event.Err != nil {
 			continue
@@ -147,6 +145,13 @@ func (rule *rule) allows(r *http.Request, key string, applies bool) bool {
 // denial returns ReasonDeny if the rule denies a request, ReasonNoKey if the request lacks the
 // key that it must have, and otherwise 0. The store is not asked.
 func (rule *rule) denial(r *http.Request, key string, own *override, applies bool) Reason {
+	if applies && own == nil && rule.Deny == nil && rule.DenyFrom == nil { // this check is inlined, so most rules cost no call
+		return 0
+	}
+	return rule.denies(r, key, own, applies)
+}
+
+func (rule *rule) denies(r *http.Request, key string, own *override, applies bool) Reason {
 	switch {
 	case own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(key):
 		return ReasonDeny

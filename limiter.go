@@ -62,10 +62,11 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 	tells := !settles && l.tells(v)
 	fresh := len(h) == 0 && l.expose == nil // the response will have no other fields
 	l.writeHeaders(h, v, tells)
-	if v.reason == 0 {
-		next = start(l.riders, v).handler(next)
-	} else if v.outer != nil {
+	if v.reason != 0 && v.outer != nil {
 		l.checkNesting(v)
+	}
+	if v.reason == 0 && len(l.riders) > 0 {
+		next = start(l.riders, v).handler(next)
 	}
 	switch {
 	case settles:
@@ -216,9 +217,12 @@ func (v *verdict) judge() {
 		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
 		return
 	}
-	f, i := refusalOf(&v.Transaction, len(v.items))
-	if f.Reason != 0 {
-		v.Refusal, v.reason, v.event.Key = f, f.Reason, v.Charges[i].Key
+	for i := range v.items {
+		if !v.Decisions[i].Allowed {
+			f, longest := refusalOf(&v.Transaction, len(v.items))
+			v.Refusal, v.reason, v.event.Key = f, f.Reason, v.Charges[longest].Key
+			return
+		}
 	}
 }
 

@@ -79,9 +79,14 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 // observe calls Observe with the event of v, and logs its error.
 func (l *Limiter) observe(v *verdict) {
 	if v.event.Err != nil || l.o.Observe != nil { // this check is inlined, so most limiters cost no call
-		v.event.Transaction, v.event.Refusal = &v.Transaction, v.Refusal
-		l.report(v, &v.event)
+		l.complete(v)
 	}
+}
+
+// complete completes the event of v and reports it.
+func (l *Limiter) complete(v *verdict) {
+	v.event.Transaction, v.event.Refusal = &v.Transaction, v.Refusal
+	l.report(v, &v.event)
 }
 
 // report logs the error of an event, and calls Observe.

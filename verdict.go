@@ -63,7 +63,7 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	}
 	v.Context = r.Context()
 	v.outer = verdictOf(v.Context)
-	v.event = Event{Request: r}
+	v.event.Request = r
 	v.items = v.items[:0]
 	t := &v.Transaction
 	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
