@@ -38,8 +38,10 @@ type gate struct{}
 
 func (gate) Name() string   { return "gate" }
 func (gate) String() string { return "gate" }
-func (gate) Unpayable()     {} // package credit must not pay for it
 func (gate) Opens()         {} // see quota.Transaction.Decide
+
+// Refusing implements quota.Unpayable.
+func (gate) Refusing(c quota.Charge) quota.Charge { return c }
 
 func (g gate) Take(s quota.State, l *Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	g.Step(&s, &d, l, now, cost)

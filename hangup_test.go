@@ -172,18 +172,18 @@ func TestGone(t *testing.T) {
 	}{
 		{"memory", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return base(memory()) }},
 		{"Redis", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return base(redis()) }},
-		{"Hybrid", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Hybrid(base(memory()), 0) }},
+		{"Hybrid", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Hybrid(base(memory()), quota.HybridOptions{}) }},
 		{"Coalesce", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Coalesce(base(memory())) }},
 		{"Lease", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return leasing(t, base(memory())) }},
 		{"Breaker and Fallback", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
-			return quota.Fallback(quota.Breaker(base(memory()), quota.BreakerOptions{}), memory())
+			return quota.Fallback(quota.Breaker(base(memory()), quota.BreakerOptions{}), memory(), quota.FallbackOptions{})
 		}},
 		{"Share", 2, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Share(base(memory()), 2) }},
 		{"the README's", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
-			return quota.Fallback(quota.Hybrid(quota.Breaker(base(redis()), quota.BreakerOptions{}), 100_000), quota.Share(memory(), 4))
+			return quota.Fallback(quota.Hybrid(quota.Breaker(base(redis()), quota.BreakerOptions{}), quota.HybridOptions{MaxKeys: 100_000}), quota.Share(memory(), 4), quota.FallbackOptions{})
 		}},
 		{"the README's with leases", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
-			return quota.Fallback(quota.Breaker(leasing(t, quota.Coalesce(base(redis()))), quota.BreakerOptions{}), memory())
+			return quota.Fallback(quota.Breaker(leasing(t, quota.Coalesce(base(redis()))), quota.BreakerOptions{}), memory(), quota.FallbackOptions{})
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -369,7 +369,7 @@ func TestHangUpsEverywhere(t *testing.T) {
 		store func(leases func(next quota.Store) quota.Store) quota.Store
 	}{
 		{"memory", func(func(quota.Store) quota.Store) quota.Store { return memory() }},
-		{"Hybrid", func(func(quota.Store) quota.Store) quota.Store { return quota.Hybrid(memory(), 0) }},
+		{"Hybrid", func(func(quota.Store) quota.Store) quota.Store { return quota.Hybrid(memory(), quota.HybridOptions{}) }},
 		{"Coalesce", func(func(quota.Store) quota.Store) quota.Store { return quota.Coalesce(memory()) }},
 		{"Coalesce, joined", func(func(quota.Store) quota.Store) quota.Store { // calls that take a while are shared
 			slow := &distant{Store: memory()}
@@ -381,11 +381,11 @@ func TestHangUpsEverywhere(t *testing.T) {
 			return quota.Breaker(memory(), quota.BreakerOptions{})
 		}},
 		{"Fallback", func(func(quota.Store) quota.Store) quota.Store {
-			return quota.Fallback(failing{errors.New("away")}, memory())
+			return quota.Fallback(failing{errors.New("away")}, memory(), quota.FallbackOptions{})
 		}},
 		{"Share", func(func(quota.Store) quota.Store) quota.Store { return quota.Share(memory(), 1) }},
 		{"all", func(lease func(quota.Store) quota.Store) quota.Store {
-			return quota.Fallback(quota.Breaker(lease(quota.Hybrid(quota.Coalesce(memory()), 0)), quota.BreakerOptions{}), quota.Share(memory(), 4))
+			return quota.Fallback(quota.Breaker(lease(quota.Hybrid(quota.Coalesce(memory()), quota.HybridOptions{})), quota.BreakerOptions{}), quota.Share(memory(), 4), quota.FallbackOptions{})
 		}},
 	} {
 		for _, wait := range []time.Duration{0, time.Nanosecond, time.Hour} {

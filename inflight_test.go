@@ -41,9 +41,9 @@ func inFlight(n int64, lease time.Duration) []weir.Rule {
 func TestInFlight(t *testing.T) {
 	for name, around := range map[string]func(weir.Store) weir.Store{
 		"alone":    func(s weir.Store) weir.Store { return s },
-		"hybrid":   func(s weir.Store) weir.Store { return quota.Hybrid(s, 0) },
+		"hybrid":   func(s weir.Store) weir.Store { return quota.Hybrid(s, quota.HybridOptions{}) },
 		"breaker":  func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
-		"fallback": func(s weir.Store) weir.Store { return quota.Fallback(s, memory()) },
+		"fallback": func(s weir.Store) weir.Store { return quota.Fallback(s, memory(), quota.FallbackOptions{}) },
 		"coalesce": quota.Coalesce,
 		"share":    func(s weir.Store) weir.Store { return quota.Share(s, 1) },
 		"lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },

@@ -27,7 +27,7 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 	long := strings.Repeat("x", 900_000)
 	for name, store := range map[string]weir.Store{
 		"memory":   memstore.New(memstore.Options{}),
-		"Hybrid":   quota.Hybrid(memstore.New(memstore.Options{}), 0),
+		"Hybrid":   quota.Hybrid(memstore.New(memstore.Options{}), quota.HybridOptions{}),
 		"Lease":    lease.New(memstore.New(memstore.Options{}), lease.Options{}),
 		"Coalesce": quota.Coalesce(memstore.New(memstore.Options{})),
 	} {
@@ -66,7 +66,7 @@ func TestLongKeys(t *testing.T) {
 	}{
 		{"memory", memory(), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Lease", lease.New(memory(), lease.Options{TTL: time.Hour}), weir.Options{Rules: []weir.Rule{ample}}},
-		{"Hybrid", quota.Hybrid(memory(), 0), weir.Options{Rules: []weir.Rule{rule}}},
+		{"Hybrid", quota.Hybrid(memory(), quota.HybridOptions{}), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Coalesce", quota.Coalesce(memory()), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Penalty", memory(), weir.Options{Rules: []weir.Rule{banning}}},
 		{"Top", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe}},

@@ -158,9 +158,9 @@ func New(store Store, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// unpaid returns the store that decides without granted units: see package credit.
+// unpaid returns the store that decides without granted units: see quota.Payer.
 func unpaid(store Store) Store {
-	if s, ok := store.(interface{ Unpaid() Store }); ok {
+	if s, ok := store.(quota.Payer); ok {
 		return s.Unpaid()
 	}
 	return store

@@ -80,7 +80,7 @@ func TestOverridesReplace(t *testing.T) {
 // TestOverridesInForce: an override applies from the next request on. What the key has
 // spent still counts, and the names in the header fields stay the same.
 func TestOverridesInForce(t *testing.T) {
-	for name, store := range map[string]weir.Store{"memory": memory(), "hybrid": quota.Hybrid(memory(), 100)} {
+	for name, store := range map[string]weir.Store{"memory": memory(), "hybrid": quota.Hybrid(memory(), quota.HybridOptions{MaxKeys: 100})} {
 		table := map[string][]weir.Limit{}
 		mux := http.NewServeMux()
 		l, err := weir.New(store, weir.Options{

@@ -207,7 +207,7 @@ func (r *rule) checkLimits() error {
 		}
 		for j := range r.policies {
 			// A Settle or an override may exceed one limit and not the other.
-			if b := &r.policies[j]; i != j && r.Settle == nil && r.Overrides == nil && redundant(&a.limit, &b.limit) {
+			if b := &r.policies[j]; i != j && r.Settle == nil && r.Overrides == nil && a.limit.Redundant(&b.limit) {
 				return fmt.Errorf("weir: rule %q: limit %q never refuses a request that limit %q admits: remove it or change its numbers", r.Name, a.limit.Name, b.limit.Name)
 			}
 		}
@@ -225,13 +225,6 @@ func checkBurst(l *Limit) error {
 		return nil
 	}
 	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
-}
-
-// redundant reports whether the algorithm knows that l never refuses a unit that other, which
-// is charged with it, admits.
-func redundant(l, other *Limit) bool {
-	r, ok := l.Algorithm.(interface{ Redundant(l, other *Limit) bool })
-	return ok && r.Redundant(l, other)
 }
 
 // policiesOf prepares limits of a rule: it names them, validates them, and builds their

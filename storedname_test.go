@@ -97,7 +97,7 @@ func named(l *weir.Limiter, key string, rule string, fields ...string) string {
 func TestStoredName(t *testing.T) {
 	l := algorithms.GCRA(3, 1000*time.Hour)
 	eachStore(t, func(t *testing.T, store weir.Store) {
-		for name, store := range map[string]weir.Store{"plain": store, "Hybrid": quota.Hybrid(store, 0)} {
+		for name, store := range map[string]weir.Store{"plain": store, "Hybrid": quota.Hybrid(store, quota.HybridOptions{})} {
 			limiter := must(t, store, weir.Options{Rules: []weir.Rule{{Name: name, Key: weir.Global(), Limits: []weir.Limit{l}}}})
 			do(limiter.Handler(served), ask("/", "192.0.2.1:4"))
 			for left, charge := range map[string]weir.Limit{"2": l, "2 ": l.Named("1000h"), "3": l.Named("1000 h")} {

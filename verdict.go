@@ -132,13 +132,9 @@ func (asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, fal
 func (asking) Done() <-chan struct{}                   { return nil }
 func (asking) Err() error                              { return nil }
 
-// An instant is a store that decides in memory, without waiting, and needs no context.
-// Instant returns the store itself, so isInstant is false for a store that only embeds an
-// instant.
-type instant interface{ Instant() Store }
-
+// isInstant reports whether s decides in memory: see quota.Instant.
 func isInstant(s Store) bool {
-	i, ok := s.(instant)
+	i, ok := s.(quota.Instant)
 	return ok && i.Instant() == s
 }
 

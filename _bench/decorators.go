@@ -26,7 +26,7 @@ func decorators(o options) ([]*table, error) {
 		{"Coalesce, memory behind it", quota.Coalesce(memstore.New(memstore.Options{})), plenty, true},
 		{"a lease of units", lease.New(memstore.New(memstore.Options{}), lease.Options{}), plenty, true},
 		{"memory, denied", memstore.New(memstore.Options{}), 1, false},
-		{"Hybrid, a refusal that it knows", quota.Hybrid(memstore.New(memstore.Options{}), 0), 1, false},
+		{"Hybrid, a refusal that it knows", quota.Hybrid(memstore.New(memstore.Options{}), quota.HybridOptions{}), 1, false},
 	}
 	checks := make([]func() check, len(things))
 	for i, c := range things {
@@ -71,7 +71,7 @@ func blocked(o options) *table {
 	for _, keys := range []int{n, o.pick(10_000_000, 100_000)} {
 		behind := &refusing{}
 		before := heap()
-		ask := weirOf(quota.Hybrid(behind, n), algorithms.GCRA(1, time.Hour))()
+		ask := weirOf(quota.Hybrid(behind, quota.HybridOptions{MaxKeys: n}), algorithms.GCRA(1, time.Hour))()
 		var buf [16]byte
 		start := time.Now()
 		for i := range keys {

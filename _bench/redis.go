@@ -290,7 +290,7 @@ func (c *shared) askFor(ask check, keys []string, at uint32, end time.Time) (too
 // hybridBlocked counts the commands that Redis gets for a key that Hybrid refuses from memory.
 func hybridBlocked(o options, rdb *redis.Client) (*table, error) {
 	rdb.FlushAll(ctx)
-	ask := weirOf(quota.Hybrid(storeOf(rdb, "h:"), 1000), algorithms.GCRA(1, time.Hour))()
+	ask := weirOf(quota.Hybrid(storeOf(rdb, "h:"), quota.HybridOptions{MaxKeys: 1000}), algorithms.GCRA(1, time.Hour))()
 	for range 2 {
 		if _, err := ask("k"); err != nil {
 			return nil, err

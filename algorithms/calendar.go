@@ -77,7 +77,7 @@ func (c calendar) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.
 	return s, d
 }
 
-// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
+// Step implements quota.Stepper.
 func (c calendar) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	start, end := c.Window(min(at, 1<<53)) // the year 2255: a later At is broken

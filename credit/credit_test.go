@@ -49,7 +49,7 @@ func grant(t *testing.T, store quota.Store, key string, units int64, d time.Dura
 // they end or are revoked.
 func TestGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := New(quota.Hybrid(weirtest.Memory(), 0), "api")
+		store := New(quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}), "api")
 		limits := []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour), algorithms.FixedWindow(3, 999*time.Hour)}
 		other := algorithms.FixedWindow(6, 1000*time.Hour)
 		ask := func(want bool) {
@@ -223,8 +223,8 @@ func TestBannedPaysNothing(t *testing.T) {
 	redis := redistest.Server(t).Addr()
 	for name, open := range map[string]func() quota.Store{
 		"memory": weirtest.Memory,
-		"hybrid": func() quota.Store { return quota.Hybrid(weirtest.Memory(), 0) },
-		"redis":  func() quota.Store { return quota.Hybrid(weirtest.Redis(t, redis, 5*time.Second), 0) },
+		"hybrid": func() quota.Store { return quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}) },
+		"redis":  func() quota.Store { return quota.Hybrid(weirtest.Redis(t, redis, 5*time.Second), quota.HybridOptions{}) },
 	} {
 		next := open()
 		store := New(next, "api")
@@ -304,7 +304,7 @@ func TestShadowPaysNothing(t *testing.T) {
 
 // TestGrantedAreAvailable: Peek and AllowAtMost count granted units as available.
 func TestGrantedAreAvailable(t *testing.T) {
-	store := New(quota.Hybrid(weirtest.Memory(), 0), "api")
+	store := New(quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}), "api")
 	minute, day := algorithms.FixedWindow(5, 1000*time.Hour), algorithms.FixedWindow(8, 999*time.Hour)
 	charge := func(l quota.Limit, cost int64) quota.Charge {
 		return quota.Charge{Rule: "api", Key: "ann", Limit: l, Cost: cost}

@@ -196,7 +196,7 @@ func TestWiredWrong(t *testing.T) {
 		{"Redis", "both stores of a Fallback are the same", func(*testing.T, *slog.Logger) (h http.Handler, err error) {
 			defer func() { err = fmt.Errorf("%v", recover()) }()
 			store := memstore.New(memstore.Options{})
-			quota.Fallback(store, store)
+			quota.Fallback(store, store, quota.FallbackOptions{})
 			return nil, nil
 		}, `both stores are the same`},
 

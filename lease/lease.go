@@ -102,7 +102,7 @@ type Options struct {
 // back to the other. It belongs outside quota.Share, which changes the limits:
 //
 //	leases := lease.New(quota.Coalesce(redis), lease.Options{})
-//	store := quota.Fallback(quota.Breaker(leases, quota.BreakerOptions{}), memory)
+//	store := quota.Fallback(quota.Breaker(leases, quota.BreakerOptions{}), memory, quota.FallbackOptions{})
 //
 // Close the Store when the process ends; otherwise the units of its leases are lost. New
 // panics if next is nil or an option is out of range.

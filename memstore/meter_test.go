@@ -29,9 +29,7 @@ type plainQueue struct {
 
 // hidden hides that a limit is a meter. It returns other limits as they are.
 func hidden(l quota.Limit) quota.Limit {
-	if _, ok := l.Algorithm.(interface {
-		Meter(l *quota.Limit) (unit, rate, full int64)
-	}); !ok {
+	if _, ok := l.Algorithm.(quota.Metered); !ok {
 		return l
 	}
 	p := plain{l.Algorithm, l.Algorithm.(quota.Validator), l.Algorithm.(quota.Canceler)}

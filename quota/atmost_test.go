@@ -20,7 +20,7 @@ func TestAllowAtMost(t *testing.T) {
 		"memory":   func(*testing.T) quota.Store { return memory() },
 		"redis":    func(t *testing.T) quota.Store { return redisAt(t, redistest.Server(t).Addr(), 5*time.Second) },
 		"coalesce": func(*testing.T) quota.Store { return quota.Coalesce(memory()) },
-		"hybrid":   func(*testing.T) quota.Store { return quota.Hybrid(memory(), 0) },
+		"hybrid":   func(*testing.T) quota.Store { return quota.Hybrid(memory(), quota.HybridOptions{}) },
 		"lease":    func(*testing.T) quota.Store { return lease.New(memory(), lease.Options{}) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -384,8 +384,7 @@ func TestDegradingIsSaid(t *testing.T) {
 		var says error
 		store := quota.Fallback(
 			quota.Breaker(storeFunc(func(context.Context, *quota.Transaction) error { return says }), quota.BreakerOptions{Logger: logger}),
-			memory())
-		store.Logger = logger
+			memory(), quota.FallbackOptions{Logger: logger})
 		for _, says = range []error{nil, errDown, nil, errDown, nil} {
 			for range 500 { // 5 s
 				if err := store.Take(t.Context(), once(algorithms.GCRA(1000, time.Second))); err != nil {
@@ -408,6 +407,7 @@ level=INFO msg="weir: the primary store decides again" after=6.11s decided=512
 // TestConstructorsRefuse: the decorators panic on bad arguments, with a message that names
 // the mistake.
 func TestConstructorsRefuse(t *testing.T) {
+	same := memory()
 	for _, c := range []struct {
 		want string
 		f    func()
@@ -415,8 +415,12 @@ func TestConstructorsRefuse(t *testing.T) {
 		{"weir: Breaker: the store is nil", func() { quota.Breaker(nil, quota.BreakerOptions{}) }},
 		{"weir: Breaker: Failures is -1", func() { quota.Breaker(memory(), quota.BreakerOptions{Failures: -1}) }},
 		{"weir: Breaker: Cooldown is -1s", func() { quota.Breaker(memory(), quota.BreakerOptions{Cooldown: -time.Second}) }},
-		{"weir: Fallback: a store is nil", func() { quota.Fallback(nil, memory()) }},
-		{"weir: Fallback: a store is nil", func() { quota.Fallback(memory(), nil) }},
+		{"weir: Hybrid: the store is nil", func() { quota.Hybrid(nil, quota.HybridOptions{}) }},
+		{"weir: Hybrid: MaxKeys is -1", func() { quota.Hybrid(memory(), quota.HybridOptions{MaxKeys: -1}) }},
+		{"weir: Coalesce: the store is nil", func() { quota.Coalesce(nil) }},
+		{"weir: Fallback: a store is nil", func() { quota.Fallback(nil, memory(), quota.FallbackOptions{}) }},
+		{"weir: Fallback: a store is nil", func() { quota.Fallback(memory(), nil, quota.FallbackOptions{}) }},
+		{"weir: Fallback: both stores are the same", func() { quota.Fallback(same, same, quota.FallbackOptions{}) }},
 		{"weir: Share: the store is nil", func() { quota.Share(nil, 2) }},
 		{"weir: Share: there are 0 replicas", func() { quota.Share(memory(), 0) }},
 	} {
@@ -448,8 +452,8 @@ func decorated() []struct {
 		{"baseline", well},
 		{"closed", quota.Breaker(well, quota.BreakerOptions{})},
 		{"open", open},
-		{"primary", quota.Fallback(well, down)},
-		{"secondary", quota.Fallback(open, well)},
+		{"primary", quota.Fallback(well, down, quota.FallbackOptions{})},
+		{"secondary", quota.Fallback(open, well, quota.FallbackOptions{})},
 		{"share", quota.Share(well, 4)},
 		{"share of memory", quota.Share(memory(), 4)},
 	}

@@ -60,8 +60,8 @@ func TestFallbackStats(t *testing.T) {
 		var err, second error
 		store := quota.Fallback(
 			storeFunc(func(context.Context, *quota.Transaction) error { return err }),
-			storeFunc(func(context.Context, *quota.Transaction) error { return second }))
-		store.Logger = slog.New(slog.DiscardHandler)
+			storeFunc(func(context.Context, *quota.Transaction) error { return second }),
+			quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
 		want := map[string]int64{"unusable": 0, "full": 0, "busy": 0, "open": 0, "timeout": 0, "error": 0}
 		check := func(active bool) {
 			t.Helper()
@@ -102,8 +102,8 @@ func TestFallbackLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		var err error
-		store := quota.Fallback(storeFunc(func(context.Context, *quota.Transaction) error { return err }), memory())
-		store.Logger = slog.New(slog.NewTextHandler(&out, nil))
+		store := quota.Fallback(storeFunc(func(context.Context, *quota.Transaction) error { return err }), memory(),
+			quota.FallbackOptions{Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		ask := func(e error, d time.Duration) (lines []string) {
 			out.Reset()
 			err = e
@@ -129,8 +129,8 @@ func TestFallbackLog(t *testing.T) {
 			{quota.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `busy err="weir: the store is busy"`}},
 			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=5m0.9s decided=3000`}},
 			{redisstore.ErrTimeout, time.Second, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},
-			{quota.ErrUnusable, 3 * time.Minute, []string{loud, loud, loud}}, // in the same outage
-			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=3m1.9s decided=1810`}},
+			{quota.ErrUnusable, 150 * time.Second, []string{loud, loud, loud}}, // in the same outage
+			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=2m31.9s decided=1510`}},
 			{quota.ErrUnusable, time.Second, []string{loud}}, // a new outage says so at once
 			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=1.9s decided=10`}},
 			{redisstore.ErrTimeout, 100 * time.Millisecond, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},

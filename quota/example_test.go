@@ -78,8 +78,7 @@ func ExampleFallbackStore() {
 		}
 		return a
 	}})
-	store := quota.Fallback(failing{errors.New("connection refused")}, memstore.New(memstore.Options{}))
-	store.Logger = slog.New(text)
+	store := quota.Fallback(failing{errors.New("connection refused")}, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: slog.New(text)})
 	for range 2 {
 		d, err := quota.Allow(context.Background(), store, quota.Charge{Rule: "mail", Key: "ada", Limit: algorithms.GCRA(2, time.Hour), Cost: 1})
 		fmt.Println(d.Allowed, err)

@@ -4,21 +4,35 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/sparse"
 )
+
+// FallbackOptions are the options of Fallback. The zero FallbackOptions are ready to use.
+type FallbackOptions struct {
+	// OnChange is called after secondary has begun to decide, with the error of primary, and
+	// after primary has decided for a second without an error, with nil. It may be nil.
+	// OnChange runs under no lock, in the goroutine of the request that made the change.
+	OnChange func(active bool, err error)
+
+	// Logger gets a warning when secondary begins to decide, with the error of primary,
+	// and a line when primary has decided for a second without an error; nil means
+	// slog.Default(). If only one call of primary has failed, there is no second line. An
+	// ErrUnusable does not end by itself, so it is logged as an error, and again every
+	// minute.
+	Logger *slog.Logger
+}
 
 // Fallback returns a store that asks secondary if primary fails, and returns both errors if
 // both fail. If the context has ended or the transaction is invalid, secondary is not
 // asked, and the error is the error of the context or of Validate. With a Breaker around
 // primary, requests do not wait while primary is down:
 //
-//	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas))
+//	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas), quota.FallbackOptions{})
 //
 // Counts do not move between the stores. During an outage only secondary decides, and
 // continues with its counts of earlier outages. If secondary is in memory, each process
@@ -34,33 +48,30 @@ import (
 // goes to the store that answers.
 //
 // A line is logged when secondary begins to decide, with the Cause, and another when primary
-// has decided for a second without an error: see FallbackStore.Logger. FallbackStore.Stats
+// has decided for a second without an error: see FallbackOptions. FallbackStore.Stats
 // counts what secondary decides. Fallback panics if a store is nil, or if both are the same
 // store.
-func Fallback(primary, secondary Store) *FallbackStore {
-	if primary == nil || secondary == nil {
+func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
+	switch {
+	case primary == nil || secondary == nil:
 		panic("weir: Fallback: a store is nil")
-	}
-	if sameAs(primary, secondary) {
+	case compare.Can(primary) && primary == secondary:
 		panic("weir: Fallback: both stores are the same")
 	}
-	return &FallbackStore{primary: primary, secondary: secondary}
+	if o.OnChange == nil {
+		o.OnChange = func(bool, error) {}
+	}
+	return &FallbackStore{primary: primary, secondary: secondary, o: o, loud: sparse.Gate{Every: time.Minute}}
 }
 
 // A FallbackStore is what Fallback returns.
 type FallbackStore struct {
-	// Logger gets a warning when secondary begins to decide, with the error of primary,
-	// and a line when primary has decided for a second without an error; nil means
-	// slog.Default(). If only one call of primary has failed, there is no second line. An
-	// ErrUnusable does not end by itself, so it is logged as an error, and again every
-	// minute. Set Logger before the first Take.
-	Logger *slog.Logger
-
 	primary, secondary Store
+	o                  FallbackOptions
 
 	began   atomic.Int64 // when secondary began to decide, in ns since 1970; 0 if primary decides
 	last    atomic.Int64 // when secondary was last asked
-	loud    atomic.Int64 // when an ErrUnusable was last logged
+	loud    sparse.Gate  // of the lines of an ErrUnusable
 	decided [storeCauses]atomic.Int64
 	before  atomic.Int64 // how much secondary had decided when the last outage was over
 }
@@ -101,15 +112,16 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	now := time.Now().UnixNano()
 	f.last.Store(now)
 	begins := f.began.Load() == 0 && f.began.CompareAndSwap(0, now)
-	level, text := slog.LevelWarn, "weir: the primary store fails: the secondary decides"
+	level, text, logs := slog.LevelWarn, "weir: the primary store fails: the secondary decides", begins
 	if cause == causeUnusable {
 		level, text = slog.LevelError, "weir: the primary store fails until its setup is changed: the secondary decides"
-		last := f.loud.Load()
-		since := now - last
-		begins = (begins || since < 0 || since >= int64(time.Minute)) && f.loud.CompareAndSwap(last, now)
+		_, logs = f.loud.Pass()
+	}
+	if logs {
+		cmp.Or(f.o.Logger, slog.Default()).Log(ctx, level, text, "cause", causes[cause], "err", err)
 	}
 	if begins {
-		cmp.Or(f.Logger, slog.Default()).Log(ctx, level, text, "cause", causes[cause], "err", err)
+		f.o.OnChange(true, err)
 	}
 }
 
@@ -120,11 +132,13 @@ func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	if now-last < int64(settled) || !f.began.CompareAndSwap(began, 0) {
 		return
 	}
+	f.loud.Reset() // a new outage is logged at once
 	n := f.total()
 	n -= f.before.Swap(n)
 	if last != began {
-		cmp.Or(f.Logger, slog.Default()).InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", n)
+		cmp.Or(f.o.Logger, slog.Default()).InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", n)
 	}
+	f.o.OnChange(false, nil)
 }
 
 // Take implements Store.
@@ -148,66 +162,4 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	}
 	f.decided[cause].Add(1)
 	return nil
-}
-
-// Share returns a store that has next decide under one replica's share of each limit: Quota
-// and Burst divided by replicas and rounded down. If each replica has a store of its own,
-// all replicas together then admit no more than the limit. Charges stay as they are:
-// headers show the whole limit, and the Remaining of the share. If all requests of a client
-// reach one replica, the client gets only the share of that replica.
-//
-// A share is at least 1. If Quota, or a Burst that is not 0, is below replicas, the
-// replicas together can exceed the limit. For GCRA and the buckets, write a low Quota over
-// a longer period: 1 per second is 60 per minute with the same Burst. If a share of Quota
-// cannot be counted exactly, it is rounded down to tens, hundreds and so on. Costs are not
-// divided: a cost above the share is refused with Never. Share panics if next is nil or
-// replicas is below 1.
-func Share(next Store, replicas int) Store {
-	switch {
-	case next == nil:
-		panic("weir: Share: the store is nil")
-	case replicas < 1:
-		panic(fmt.Sprintf("weir: Share: there are %d replicas", replicas))
-	}
-	return &shared{next, int64(replicas), sync.Pool{New: func() any { return new(Transaction) }}}
-}
-
-type shared struct {
-	next     Store
-	replicas int64
-	pool     sync.Pool // of *Transaction, with the divided limits
-}
-
-func (s *shared) Take(ctx context.Context, t *Transaction) error {
-	if err := t.Validate(); err != nil { // the share of an invalid limit may be valid
-		return err
-	}
-	part := s.pool.Get().(*Transaction)
-	whole, divided := t.Charges, append(part.Charges, t.Charges...)
-	*part = *t
-	part.Charges = divided
-	for i := range divided {
-		s.divide(&divided[i].Limit)
-	}
-	err := s.next.Take(ctx, part)
-	*t = *part
-	t.Charges = whole
-	clear(divided) // they hold keys
-	*part = Transaction{Charges: divided[:0]}
-	s.pool.Put(part)
-	return err
-}
-
-func (s *shared) divide(l *Limit) {
-	l.Quota = max(1, l.Quota/s.replicas)
-	if l.Burst > 0 {
-		l.Burst = max(1, l.Burst/s.replicas)
-	}
-	for d := int64(10); 0 < d && d <= l.Quota && l.Fault() != nil; d *= 10 {
-		l.Quota -= l.Quota % d
-	}
-}
-
-func sameAs(a, b Store) bool {
-	return compare.Can(a) && a == b
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -36,14 +37,14 @@ var down = storeFunc(func(_ context.Context, tx *quota.Transaction) error {
 // decides.
 func TestFallbackConforms(t *testing.T) {
 	t.Run("primary", func(t *testing.T) {
-		conforms(t, func() quota.Store { return quota.Fallback(memory(), memory()) })
+		conforms(t, func() quota.Store { return quota.Fallback(memory(), memory(), quota.FallbackOptions{}) })
 	})
 	t.Run("secondary", func(t *testing.T) {
-		conforms(t, func() quota.Store { return quota.Fallback(down, memory()) })
+		conforms(t, func() quota.Store { return quota.Fallback(down, memory(), quota.FallbackOptions{}) })
 	})
 	t.Run("open", func(t *testing.T) {
 		conforms(t, func() quota.Store {
-			return quota.Fallback(quota.Breaker(down, quota.BreakerOptions{Failures: 1, Cooldown: 1000 * time.Hour}), memory())
+			return quota.Fallback(quota.Breaker(down, quota.BreakerOptions{Failures: 1, Cooldown: 1000 * time.Hour}), memory(), quota.FallbackOptions{})
 		})
 	})
 }
@@ -85,6 +86,7 @@ func TestFallback(t *testing.T) {
 		err := quota.Fallback(
 			storeFunc(func(context.Context, *quota.Transaction) error { return c.first }),
 			storeFunc(func(context.Context, *quota.Transaction) error { asked = true; return c.second }),
+			quota.FallbackOptions{},
 		).Take(c.ctx, c.tx)
 		if asked != c.asked || (err == nil) != (len(c.wants) == 0) {
 			t.Errorf("%s: asked the second %v, got error %v; want %v, %v", c.name, asked, err, c.asked, c.wants)
@@ -100,6 +102,28 @@ func TestFallback(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFallbackHook: OnChange is called once when an outage begins and once when it has ended,
+// also if only one call failed, and may call methods of the store.
+func TestFallbackHook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store *quota.FallbackStore
+		var fails error
+		var seen []string
+		store = quota.Fallback(storeFunc(func(context.Context, *quota.Transaction) error { return fails }), memory(), quota.FallbackOptions{
+			Logger:   slog.New(slog.DiscardHandler),
+			OnChange: func(active bool, err error) { seen = append(seen, fmt.Sprint(active, store.Stats().Active, err)) },
+		})
+		for _, fails = range []error{nil, errDown, quota.ErrUnusable, errDown, nil, nil, errDown, nil, nil} {
+			store.Take(t.Context(), once(algorithms.GCRA(10, time.Second)))
+			time.Sleep(time.Second)
+		}
+		want := []string{"true true " + errDown.Error(), "false false <nil>"}
+		if want = append(want, want...); !slices.Equal(seen, want) {
+			t.Errorf("got %q, want %q", seen, want)
+		}
+	})
 }
 
 // TestFallbackClean: the second store finds no decisions that the first store left in the
@@ -118,7 +142,7 @@ func TestFallbackClean(t *testing.T) {
 			t.Errorf("the second store finds At %v, Wait %v; want none", tx.At, tx.Wait)
 		}
 		return nil
-	}))
+	}), quota.FallbackOptions{})
 	if err := store.Take(t.Context(), tx); err != nil || &tx.Decisions[0] != mine {
 		t.Errorf("got %v, %p; want no error, and decisions in the memory they had: %p", err, &tx.Decisions[0], mine)
 	}
@@ -149,7 +173,7 @@ func TestFallbackEdges(t *testing.T) {
 		shared := &lossy{Store: memory()}
 		var replicas [4]quota.Store
 		for i := range replicas {
-			replicas[i] = quota.Fallback(quota.Breaker(shared, quota.BreakerOptions{}), quota.Share(memory(), len(replicas)))
+			replicas[i] = quota.Fallback(quota.Breaker(shared, quota.BreakerOptions{}), quota.Share(memory(), len(replicas)), quota.FallbackOptions{})
 		}
 		limit := algorithms.SlidingLog(12, time.Minute)
 		ask := func(d time.Duration) (admitted int) {
@@ -413,7 +437,7 @@ func TestRedisIsDown(t *testing.T) {
 		})
 		var cause error
 		breaker := quota.Breaker(counted, quota.BreakerOptions{Cooldown: time.Hour, OnChange: func(_ bool, err error) { cause = err }})
-		store := quota.Fallback(breaker, quota.Share(memory(), 2))
+		store := quota.Fallback(breaker, quota.Share(memory(), 2), quota.FallbackOptions{})
 		tx := once(algorithms.GCRA(12, time.Hour))
 		for i := 0; i < 10+late; i++ {
 			time.Sleep(30 * time.Millisecond) // failures within 25 ms count as one
@@ -433,7 +457,7 @@ func TestRedisIsDown(t *testing.T) {
 // While Redis is down, each process counts in its own memory.
 func ExampleFallback() {
 	redis := storeFunc(func(context.Context, *quota.Transaction) error { return errors.New("connection refused") })
-	store := quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), memory())
+	store := quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), memory(), quota.FallbackOptions{})
 	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Minute), Cost: 1}}}
 	for range 3 {
 		err := store.Take(context.Background(), &tx)

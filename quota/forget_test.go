@@ -16,9 +16,9 @@ import (
 func TestForget(t *testing.T) {
 	for name, decorated := range map[string]func(quota.Store) quota.Store{
 		"nothing":  func(s quota.Store) quota.Store { return s },
-		"Hybrid":   func(s quota.Store) quota.Store { return quota.Hybrid(s, 0) },
+		"Hybrid":   func(s quota.Store) quota.Store { return quota.Hybrid(s, quota.HybridOptions{}) },
 		"Breaker":  func(s quota.Store) quota.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
-		"Fallback": func(s quota.Store) quota.Store { return quota.Fallback(failing{errDown}, s) },
+		"Fallback": func(s quota.Store) quota.Store { return quota.Fallback(failing{errDown}, s, quota.FallbackOptions{}) },
 		"Share":    func(s quota.Store) quota.Store { return quota.Share(s, 2) },
 		"Coalesce": func(s quota.Store) quota.Store { return quota.Joined(quota.Coalesce(s)) },
 		"Lease":    func(s quota.Store) quota.Store { return lease.New(s, lease.Options{}) },

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -13,11 +14,16 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
+// HybridOptions are the options of Hybrid. The zero HybridOptions are ready to use.
+type HybridOptions struct {
+	// MaxKeys is the most refusals that are remembered; 0 means 65,536, which take 4 MB.
+	MaxKeys int
+}
+
 // Hybrid returns a store that remembers what next has refused. It refuses from memory what
 // next would refuse again, and asks next otherwise. A client that sends more requests than
-// its limit allows then reaches next only when its charge may fit, and once in 10 s. At
-// most maxKeys refusals are remembered; 0 means 65,536, which take 4 MB. Hybrid panics if
-// next is nil or maxKeys is negative.
+// its limit allows then reaches next only when its charge may fit, and once in 10 s. Hybrid
+// panics if next is nil or MaxKeys is negative.
 //
 // A charge is refused from memory only if next has refused a charge of the same cost under
 // the same limit, and only until the RetryAfter of that refusal is over, counted from
@@ -29,19 +35,18 @@ import (
 // A refusal is remembered for at most 10 s, so units that are given back through another
 // process are noticed after 10 s at the latest. Units that are given back through this
 // store are noticed at once.
-func Hybrid(next Store, maxKeys int) *HybridStore {
+func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
 	case next == nil:
 		panic("weir: Hybrid: the store is nil")
-	case maxKeys < 0:
-		panic(fmt.Sprintf("weir: Hybrid: maxKeys is %d", maxKeys))
-	case maxKeys == 0:
-		maxKeys = 1 << 16
+	case o.MaxKeys < 0:
+		panic(fmt.Sprintf("weir: Hybrid: MaxKeys is %d", o.MaxKeys))
 	}
+	n := cmp.Or(o.MaxKeys, 1<<16)
 	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: time.Now()}
-	h.shards = make([]blocks, min(64, max(1, maxKeys/blockPart)))
+	h.shards = make([]blocks, min(64, max(1, n/blockPart)))
 	for i := range h.shards {
-		part := (maxKeys-1)/len(h.shards) + 1
+		part := (n-1)/len(h.shards) + 1
 		h.shards[i].most = (part + part/9 + blockWays - 1) / blockWays
 	}
 	return h

@@ -52,9 +52,11 @@ func TestPeekAndReset(t *testing.T) {
 func TestPeekCost(t *testing.T) {
 	limit := algorithms.GCRA(5, time.Hour)
 	for name, around := range map[string]func(quota.Store) quota.Store{
-		"hybrid":   func(s quota.Store) quota.Store { return quota.Hybrid(s, 0) },
-		"breaker":  func(s quota.Store) quota.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
-		"fallback": func(s quota.Store) quota.Store { return quota.Fallback(s, memstore.New(memstore.Options{})) },
+		"hybrid":  func(s quota.Store) quota.Store { return quota.Hybrid(s, quota.HybridOptions{}) },
+		"breaker": func(s quota.Store) quota.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
+		"fallback": func(s quota.Store) quota.Store {
+			return quota.Fallback(s, memstore.New(memstore.Options{}), quota.FallbackOptions{})
+		},
 		"coalesce": quota.Coalesce,
 		"share":    func(s quota.Store) quota.Store { return quota.Share(s, 1) },
 		"lease":    func(s quota.Store) quota.Store { return lease.New(s, lease.Options{}) },

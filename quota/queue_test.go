@@ -45,7 +45,7 @@ func TestQueueRetryAfter(t *testing.T) {
 // checkQueue fills the queue of leaky, and checks that a charge is refused and then
 // admitted after RetryAfter.
 func checkQueue(t *testing.T, leaky quota.Limit, test queueCase) {
-	store, start := quota.Hybrid(memstore.New(memstore.Options{}), 0), time.Now()
+	store, start := quota.Hybrid(memstore.New(memstore.Options{}), quota.HybridOptions{}), time.Now()
 	charges := []quota.Charge{{Key: "k", Limit: leaky, Cost: 1}}
 	for range test.queued {
 		if tx := take(t, store, time.Hour, charges...); !tx.Allowed() {

@@ -28,7 +28,7 @@ func TestStackDecidesAlike(t *testing.T) {
 // runAlike sends the same 60 transactions to a stack and to a store alone.
 func runAlike(t *testing.T, r *rand.Rand, seed uint64) {
 	alone := memstore.New(memstore.Options{})
-	stack := quota.Hybrid(quota.Breaker(quota.Coalesce(quota.Fallback(quota.Share(memory(), 1), memory())), quota.BreakerOptions{}), r.IntN(2)*2)
+	stack := quota.Hybrid(quota.Breaker(quota.Coalesce(quota.Fallback(quota.Share(memory(), 1), memory(), quota.FallbackOptions{})), quota.BreakerOptions{}), quota.HybridOptions{MaxKeys: r.IntN(2) * 2})
 	period := []time.Duration{time.Second, 7 * time.Second, time.Minute}[r.IntN(3)]
 	q := 1 + r.Int64N(8)
 	limits := randomLimits(r, q, period)

@@ -43,10 +43,10 @@ func undoStores(t *testing.T, f func(t *testing.T, name string, store quota.Stor
 			base := open(t)
 			for decorator, decorated := range map[string]func(quota.Store) quota.Store{
 				"":           func(s quota.Store) quota.Store { return s },
-				" Hybrid":    func(s quota.Store) quota.Store { return quota.Hybrid(s, 0) },
+				" Hybrid":    func(s quota.Store) quota.Store { return quota.Hybrid(s, quota.HybridOptions{}) },
 				" Breaker":   func(s quota.Store) quota.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
-				" Fallback":  func(s quota.Store) quota.Store { return quota.Fallback(s, memory()) },
-				" secondary": func(s quota.Store) quota.Store { return quota.Fallback(failing{errDown}, s) },
+				" Fallback":  func(s quota.Store) quota.Store { return quota.Fallback(s, memory(), quota.FallbackOptions{}) },
+				" secondary": func(s quota.Store) quota.Store { return quota.Fallback(failing{errDown}, s, quota.FallbackOptions{}) },
 				" Share":     func(s quota.Store) quota.Store { return quota.Share(s, 1) },
 				" Coalesce":  func(s quota.Store) quota.Store { return quota.Joined(quota.Coalesce(s)) },
 				" Lease":     func(s quota.Store) quota.Store { return lease.New(s, lease.Options{}) },

@@ -225,8 +225,10 @@ type none struct{}
 
 func (none) Name() string   { return "none" }
 func (none) String() string { return "none" }
-func (none) Unpayable()     {} // package credit must not pay for it
 func (none) Peeks()         {} // package credit counts granted units as available
+
+// Refusing implements Unpayable: package credit must not pay for it.
+func (none) Refusing(c Charge) Charge { return c }
 
 func (none) Take(_ State, _ *Limit, _, cost int64) (State, Decision) {
 	if cost > 0 {

@@ -101,6 +101,7 @@ func TestTakeEachOnce(t *testing.T) {
 // TestTakeEachCluster: a batch in a cluster decides keys on all nodes, and spends each unit
 // of a key once.
 func TestTakeEachCluster(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
 	c := redistest.Cluster(t, 3, 0)
 	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))))
 	var ts []*quota.Transaction

@@ -132,8 +132,7 @@ func (c trouble) test(t *testing.T) {
 	var log weirtest.Log
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	stack := quota.Fallback(quota.Breaker(store, quota.BreakerOptions{Logger: logger, Cooldown: 50 * time.Millisecond}),
-		memstore.New(memstore.Options{}))
-	stack.Logger = logger
+		memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: logger})
 	charge := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, 10*time.Minute).WithBurst(1_000_000), Cost: 1}
 	tx := quota.Transaction{Charges: []quota.Charge{charge}}
 	eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })

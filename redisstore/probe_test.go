@@ -68,6 +68,7 @@ func TestProbeCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes seconds to begin")
 	}
+	t.Parallel() // it mostly waits for its servers to start
 	cluster := redistest.Cluster(t, 3, 0)
 	for _, node := range cluster.Nodes {
 		node.Do("ACL", "SETUSER", "weir", "on", ">p", "~*", "+@all")
@@ -92,6 +93,7 @@ func TestProbeSentinel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("Sentinels take seconds to begin")
 	}
+	t.Parallel() // it mostly waits for its servers to start
 	set := redistest.Sentinel(t)
 	store := storeOf(t, optionsOf(set.Addrs()[0], func(o *redis.UniversalOptions) { o.MasterName = redistest.MasterName }))
 	if err := store.Probe(t.Context(), everyLimit...); err != nil {
@@ -176,7 +178,7 @@ func TestUnusable(t *testing.T) {
 			}
 			stack := quota.Breaker(quota.Coalesce(store), quota.BreakerOptions{Failures: 1, Cooldown: time.Hour})
 			for name, s := range map[string]quota.Store{"store": store, "breaker": stack, "open breaker": stack, "fallback": quota.Fallback(stack, weirtest.StoreFunc(
-				func(context.Context, *quota.Transaction) error { return errors.New("the second fails too") }))} {
+				func(context.Context, *quota.Transaction) error { return errors.New("the second fails too") }), quota.FallbackOptions{})} {
 				err := s.Take(t.Context(), weirtest.Once(everyLimit[0]))
 				if take == nothing {
 					if err != nil {

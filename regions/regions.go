@@ -174,9 +174,7 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 // Other limits get an even share of the quota and of the burst.
 func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	n := int64(s.o.Regions)
-	_, moves = l.Algorithm.(interface {
-		Meter(l *quota.Limit) (unit, rate, full int64)
-	})
+	_, moves = l.Algorithm.(quota.Metered)
 	_, queue := l.Algorithm.(quota.Queuer)
 	switch {
 	case n == 1:

@@ -37,9 +37,9 @@ type Options struct {
 	// Memory has the options of the store that decides while Redis is down.
 	Memory memstore.Options
 
-	// MaxRefusals is how many refusals are remembered, so that Redis is not asked about
-	// keys that it refuses; 0 means 65,536, which take 4 MB. See quota.Hybrid.
-	MaxRefusals int
+	// Hybrid says how many refusals are remembered, so that Redis is not asked about keys
+	// that it refuses.
+	Hybrid quota.HybridOptions
 
 	// Breaker has the options of the breaker. If its Logger is nil, the Logger below is
 	// used.
@@ -77,8 +77,8 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case o.Replicas < 1:
 		return nil, fmt.Errorf("stack: Replicas is %d: want the number of processes that share Redis", o.Replicas)
-	case o.MaxRefusals < 0:
-		return nil, fmt.Errorf("stack: MaxRefusals is %d", o.MaxRefusals)
+	case o.Hybrid.MaxKeys < 0:
+		return nil, fmt.Errorf("stack: Hybrid.MaxKeys is %d", o.Hybrid.MaxKeys)
 	case o.Memory.MaxKeys < 0:
 		return nil, fmt.Errorf("stack: Memory.MaxKeys is %d", o.Memory.MaxKeys)
 	case o.Breaker.Failures < 0:
@@ -101,12 +101,12 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	s.checker.ctx, s.checker.cancel = context.WithCancel(context.Background())
 	s.checker.err.Store(&errUnchecked)
 	s.breaker = quota.Breaker(quota.Coalesce(shared), o.Breaker)
-	s.hybrid = quota.Hybrid(s.breaker, o.MaxRefusals)
+	s.hybrid = quota.Hybrid(s.breaker, o.Hybrid)
 	memory := memstore.New(o.Memory)
 	s.primary = primary{s.hybrid, &s.checker}
-	s.fallback = quota.Fallback(s.primary, quota.Share(memory, o.Replicas))
-	s.undivided = quota.Fallback(s.primary, memory)
-	s.fallback.Logger, s.undivided.Logger = o.Logger, o.Logger
+	logged := quota.FallbackOptions{Logger: o.Logger}
+	s.fallback = quota.Fallback(s.primary, quota.Share(memory, o.Replicas), logged)
+	s.undivided = quota.Fallback(s.primary, memory, logged)
 	s.checker.check()
 	return s, nil
 }

@@ -114,7 +114,7 @@ func TestNew(t *testing.T) {
 	for want, o := range map[string]stack.Options{
 		"Replicas is 0: want the number":  {},
 		"Replicas is -1: want the number": {Replicas: -1},
-		"MaxRefusals is -1":               {Replicas: 1, MaxRefusals: -1},
+		"Hybrid.MaxKeys is -1":            {Replicas: 1, Hybrid: quota.HybridOptions{MaxKeys: -1}},
 		"Memory.MaxKeys is -1":            {Replicas: 1, Memory: memstore.Options{MaxKeys: -1}},
 		"Breaker.Failures is -1":          {Replicas: 1, Breaker: quota.BreakerOptions{Failures: -1}},
 		"Breaker.Cooldown is -1ns":        {Replicas: 1, Breaker: quota.BreakerOptions{Cooldown: -1}},

@@ -69,8 +69,8 @@ func TestObserve(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
-	hybrid := quota.Hybrid(breaker, 100)
-	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, quota.Fallback(breaker, memstore.New(memstore.Options{})))
+	hybrid := quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 100})
+	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestTable(t *testing.T) {
 	reader := metric.NewManualReader()
 	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir")
-	observe, err := weirotel.New(meter, quota.Hybrid(breaker, 100), breaker, quota.Fallback(breaker, memstore.New(memstore.Options{})))
+	observe, err := weirotel.New(meter, quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 100}), breaker, quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{}))
 	if err != nil {
 		t.Fatal(err)
 	}

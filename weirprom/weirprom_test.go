@@ -57,9 +57,8 @@ func (file) Rules() []weir.Rule              { return make([]weir.Rule, 7) }
 func scrape(t *testing.T) (string, *prometheus.Registry) {
 	store := &flaky{Store: memstore.New(memstore.Options{})}
 	breaker := quota.Breaker(store, quota.BreakerOptions{})
-	hybrid := quota.Hybrid(breaker, 1000)
-	fallback := quota.Fallback(&flaky{gone: true}, memstore.New(memstore.Options{}))
-	fallback.Logger = slog.New(slog.DiscardHandler)
+	hybrid := quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 1000})
+	fallback := quota.Fallback(&flaky{gone: true}, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
 	leases := lease.New(memstore.New(memstore.Options{}), lease.Options{})
 	metrics := weirprom.New(hybrid, breaker, leases, store, fallback)
 	deny, err := keys.NewList("spammer")

@@ -104,7 +104,7 @@ func serve(args []string) {
 	store := weir.Store(shared)
 	if args[1] == "stack" {
 		breaker := quota.Breaker(quota.Coalesce(shared), quota.BreakerOptions{})
-		store = quota.Fallback(quota.Hybrid(breaker, 0), quota.Share(second, 1))
+		store = quota.Fallback(quota.Hybrid(breaker, quota.HybridOptions{}), quota.Share(second, 1), quota.FallbackOptions{})
 	}
 	path := func(r *http.Request) (string, bool) { return r.URL.Path, true }
 	h := weir.Middleware(store, "crowd", path, limit)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -59,8 +59,8 @@ func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas in
 		log.Fatal(err)
 	}
 	r.breaker = quota.Breaker(shared, quota.BreakerOptions{OnChange: r.onChange})
-	r.hybrid = quota.Hybrid(r.breaker, 0)
-	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas))
+	r.hybrid = quota.Hybrid(r.breaker, quota.HybridOptions{})
+	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas), quota.FallbackOptions{})
 }
 
 // onChange prints a line when the breaker opens or closes. The breaker logs this as well.

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -567,7 +568,8 @@ func TestSlowBodies(t *testing.T) {
 // Redis has no capacity for are refused. With one, memory may admit the quota once more. With
 // open, a request beyond the quota passes only if Redis did not answer in time, and is counted.
 func TestFlood(t *testing.T) {
-	const connections, each, quota = 400, 50, 100
+	const connections, quota = 400, 100
+	each := rounds.N(20, 50)
 	server := redistest.Server(t)
 	path := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), "limits: [{name: client, config: [{limit: 100, period: 60}]}]")
 	for _, down := range []string{downMemory, downOpen, downClosed} {

@@ -47,7 +47,7 @@ func TestHybrid(t *testing.T) {
 		return r
 	}
 	plain := func(s quota.Store) quota.Store { return s }
-	hybrid := func(s quota.Store) quota.Store { return quota.Hybrid(s, 0) }
+	hybrid := func(s quota.Store) quota.Store { return quota.Hybrid(s, quota.HybridOptions{}) }
 	log, gcra := algorithms.SlidingLog(10, 10*time.Second), algorithms.GCRA(10, 10*time.Second)
 	without, with := attack(log, plain), attack(log, hybrid)
 	evenly, evenlyWithout := attack(gcra, hybrid), attack(gcra, plain)

@@ -38,10 +38,8 @@ func Limit(most time.Duration) quota.Limit {
 
 func (Algorithm) Name() string   { return "ban" }
 func (Algorithm) String() string { return "ban" }
-func (Algorithm) Unpayable()     {} // package credit must not pay for it
 
-// Refusing returns a charge that looks up a ban as a charge that a ban refuses. Package credit
-// calls it, so that granted units do not pay for a banned key.
+// Refusing implements quota.Unpayable.
 func (Algorithm) Refusing(c quota.Charge) quota.Charge {
 	c.Cost, c.Limit.Burst = 1, asked
 	return c

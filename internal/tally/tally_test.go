@@ -169,10 +169,9 @@ func TestStores(t *testing.T) {
 	down := failing(func() error { return quota.ErrBusy })
 	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
 	open := quota.Breaker(failing(func() error { return errors.New("down") }), quota.BreakerOptions{Failures: 1, Logger: slog.New(slog.DiscardHandler)})
-	fallback, other := quota.Fallback(down, breaker), quota.Fallback(down, down)
-	fallback.Logger = slog.New(slog.DiscardHandler)
-	other.Logger = fallback.Logger
-	hybrid, leases := quota.Hybrid(breaker, 0), lease.New(breaker, lease.Options{})
+	quiet := quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)}
+	fallback, other := quota.Fallback(down, breaker, quiet), quota.Fallback(down, down, quiet)
+	hybrid, leases := quota.Hybrid(breaker, quota.HybridOptions{}), lease.New(breaker, lease.Options{})
 	charge := quota.Charge{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}
 	for range 3 {
 		for _, store := range []quota.Store{fallback, open, hybrid, leases} {

@@ -116,7 +116,7 @@ func NewReplicas(n int, hybrid bool) *Replicas {
 	for range n {
 		var s quota.Store = r.store
 		if hybrid {
-			s = quota.Hybrid(r.store, most)
+			s = quota.Hybrid(r.store, quota.HybridOptions{MaxKeys: most})
 		}
 		r.replica = append(r.replica, s)
 	}

@@ -164,7 +164,7 @@ func (s *Scene) restart() error {
 		s.looks, s.asked = store, &counted{Store: store}
 		s.store = s.asked
 		if s.set.Hybrid {
-			s.store = quota.Hybrid(s.asked, most)
+			s.store = quota.Hybrid(s.asked, quota.HybridOptions{MaxKeys: most})
 		}
 		s.now = time.Now().UnixMicro() // used if Redis does not answer
 		s.start = s.now

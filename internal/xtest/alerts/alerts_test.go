@@ -260,8 +260,7 @@ func TestEveryAlertFires(t *testing.T) {
 	a := start(t, rules, weir.Options{}, quota.Breaker(&slowStore{Store: shared, slow: &slow}, quota.BreakerOptions{}))
 	b := start(t, rules, weir.Options{}, quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{}))
 	c := start(t, rules, weir.Options{OnError: weir.FailClosed}, &failingStore{Store: memstore.New(memstore.Options{}), fails: &fails})
-	fallback := quota.Fallback(&failingStore{Store: memstore.New(memstore.Options{}), fails: &fails}, memstore.New(memstore.Options{}))
-	fallback.Logger = slog.New(slog.DiscardHandler)
+	fallback := quota.Fallback(&failingStore{Store: memstore.New(memstore.Options{}), fails: &fails}, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
 	d := start(t, rules+"- name: spare\n  config: [{limit: 5, period: 1h}]\n", weir.Options{}, fallback)
 	for _, p := range []*program{a, c, d} {
 		p.traffic(t, &perKey)

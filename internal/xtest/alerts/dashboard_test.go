@@ -59,10 +59,10 @@ func TestDashboardRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		breaker := quota.Breaker(shared, quota.BreakerOptions{})
-		hybrid := quota.Hybrid(breaker, 0)
+		hybrid := quota.Hybrid(breaker, quota.HybridOptions{})
 		store := weir.Store(hybrid)
 		if i == 1 { // the other shop lets requests pass while Redis is paused
-			store = quota.Fallback(hybrid, quota.Share(memstore.New(memstore.Options{}), len(shops)))
+			store = quota.Fallback(hybrid, quota.Share(memstore.New(memstore.Options{}), len(shops)), quota.FallbackOptions{})
 		}
 		shops[i] = start(t, shopRules, weir.Options{MaxWait: 300 * time.Millisecond}, store, hybrid, breaker)
 		servers[i] = httptest.NewServer(shops[i])

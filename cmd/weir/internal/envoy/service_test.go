@@ -55,7 +55,7 @@ func stores(t *testing.T) map[string]quota.Store {
 	return map[string]quota.Store{
 		"memory":         memstore.New(memstore.Options{}),
 		"Redis":          shared("a:"),
-		"Redis, guarded": quota.Fallback(quota.Breaker(shared("b:"), quota.BreakerOptions{}), memstore.New(memstore.Options{})),
+		"Redis, guarded": quota.Fallback(quota.Breaker(shared("b:"), quota.BreakerOptions{}), memstore.New(memstore.Options{}), quota.FallbackOptions{}),
 	}
 }
 
