@@ -5,14 +5,13 @@ import (
 )
 
 // KnownBans returns how many entries about bans the process remembers, for all rules.
-func (l *Limiter) KnownBans() (n int) {
-	for i := range l.rules {
-		known := &l.rules[i].known
-		known.mu.Lock()
-		n += len(known.of)
-		known.mu.Unlock()
+func (l *Limiter) KnownBans() int {
+	for _, r := range l.riders {
+		if b, ok := r.(*bans); ok {
+			return b.known.Len()
+		}
 	}
-	return n
+	return 0
 }
 
 // GateLimit and ShutGates export the gates in which pauses are kept.
@@ -36,9 +35,3 @@ func ForgetWiring() {
 	clear(made.limiters[:])
 	made.warned = nil
 }
-
-// IsSingle reports whether serveSingle serves the requests to l.
-func IsSingle(l *Limiter) bool { return l.single }
-
-// Generalize makes serveGeneral serve the requests to l.
-func Generalize(l *Limiter) { l.single = false }

@@ -93,12 +93,11 @@ type Limiter struct {
 	store   Store
 	unpaid  Store // the store for what granted units must not pay for: strikes, bans and shadow
 	rules   []*rule
+	riders  []rider
 	limits  int // how many limits all rules have, without those of policies
 	o       Options
 	settles bool // a rule has Settle
-	guards  bool // a rule can refuse requests that it does not charge
 	jitters bool // a rule has RetryJitter
-	single  bool // serveSingle serves the requests
 	writer  *headers.Writer
 	expose  []string // the names of the fields; nil without ExposeHeaders
 	log     errorLog
@@ -136,17 +135,24 @@ func New(store Store, o Options) (*Limiter, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.log, r.freePreflight = &l.log, o.FreePreflight
+		r.index, r.log, r.freePreflight = i, &l.log, o.FreePreflight
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
-		l.guards = l.guards || r.guards()
 		l.jitters = l.jitters || r.RetryJitter > 0
 	}
 	if o.ExposeHeaders {
 		l.expose = []string{l.writer.Fields()}
 	}
-	l.single = l.isSingle()
+	bans, err := newBans(l)
+	if err != nil {
+		return nil, err
+	}
+	for _, rider := range []rider{newShadow(l), bans, newFlights(l)} {
+		if rider != nil {
+			l.riders = append(l.riders, rider)
+		}
+	}
 	l.checkWiring()
 	return l, nil
 }

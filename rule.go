@@ -122,12 +122,11 @@ type Rule struct {
 // A rule is a Rule with everything that New prepares.
 type rule struct {
 	Rule
-	policies []policy  // of Limits
-	own      *prepared // Limits; nil if there are none
-	bans     *bans     // nil without a Penalty
-	exceeded problem   // the body of a refusal by its limits
-	abnormal problem   // the body of a refusal by a ban or a deny
-	known    knownBans
+	index    int             // in the rules of its Limiter
+	policies []policy        // of Limits
+	own      *prepared       // Limits; nil if there are none
+	exceeded problem         // the body of a refusal by its limits
+	abnormal problem         // the body of a refusal by a ban or a deny
 	writer   *headers.Writer // of the Limiter
 	log      *errorLog       // the same
 
@@ -180,8 +179,7 @@ func prepare(r Rule, w *headers.Writer) (*rule, error) {
 	if len(r.Limits) > 0 {
 		p.own = &prepared{policies: p.policies}
 	}
-	p.bans, err = newBans(p)
-	return p, err
+	return p, nil
 }
 
 // Validate returns the error that New would return for the rule alone, or nil.
@@ -264,31 +262,6 @@ func namesOf(policies []policy) string {
 	return strings.Join(names, ", ")
 }
 
-// guards reports whether the rule is asked about requests that it does not charge. The rule
-// may refuse such a request, or may know for how long its limits refuse a request whose key
-// another rule has banned.
-func (rule *rule) guards() bool {
-	return rule.Policy != nil || rule.ForKey != nil || rule.NoKey == NoKeyRefuse || rule.bans != nil || rule.known.n.Load() > 0
-}
-
-// inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's
-// name and the key, as a number from 0 to 1, is below Shadow.
-func (r *rule) inShadow(key string) bool {
-	if r.Shadow == 0 {
-		return false
-	}
-	// The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
-	h := uint64(14695981039346656037)
-	for _, s := range [...]string{r.Name, "\x00", key} {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-	}
-	h = (h ^ h>>33) * 0xff51afd7ed558ccd
-	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
-}
-
 // A policy is a limit with what is the same in every response, for every key.
 type policy struct {
 	rule     *rule
@@ -299,7 +272,7 @@ type policy struct {
 
 	fields  *headers.Prepared
 	json    []byte  // the name as JSON
-	refusal problem // the answer if this limit alone refuses
+	problem problem // the answer if this limit alone refuses
 }
 
 // newPolicy prepares a limit. If alone, header fields show the limit under the name of the
@@ -311,6 +284,6 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	}
 	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Limit: l})
 	p.json, _ = json.Marshal(p.name) // a string can always be marshalled
-	p.refusal = r.exceeded.violating(p.json)
+	p.problem = r.exceeded.violating(p.json)
 	return p
 }

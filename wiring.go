@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/remade"
-	"github.com/seed83679106/weir/quota"
 )
 
 // A NoKey says what a rule does with a request for which its Key returns no key.
@@ -102,13 +100,6 @@ func (l *Limiter) checkNesting(v *verdict) {
 				loggerOr(l.o.Logger).Warn("weir: a request that a Limiter refuses has spent a quota of the Limiter around it that all clients share, so one client can use it up; unless that quota bounds what runs between the two, put the rules into one Limiter", "rule", l.rules[0].Name, "shared", r.Name)
 			}
 		}
-	}
-}
-
-// observeUnlimited calls Observe for a request that no rule charges or refuses.
-func (l *Limiter) observeUnlimited(r *http.Request) {
-	if l.o.Observe != nil {
-		l.o.Observe(Event{Request: r, Transaction: new(quota.Transaction)})
 	}
 }
 

@@ -33,41 +33,33 @@ func TestNoKey(t *testing.T) {
 		{weir.NoKeyShare, "200 429 200 429 200 429 200 429 200 429", "limit limit limit limit limit"},
 		{weir.NoKeyRefuse, "200 429 200 429 200 429 200 429 400 400", "limit limit limit limit no-key no-key"},
 	} {
-		for _, single := range []bool{true, false} {
-			var reasons, statuses []string
-			rule := weir.Rule{Name: "api", Key: key, NoKey: c.noKey, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
-			if !single {
-				rule.ForKey = noPolicy
+		var reasons, statuses []string
+		rule := weir.Rule{Name: "api", Key: key, NoKey: c.noKey, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
+		l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) {
+			if e.Refusal.Reason != 0 {
+				reasons = append(reasons, e.Refusal.Reason.String())
 			}
-			l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) {
-				if e.Refusal.Reason != 0 {
-					reasons = append(reasons, e.Refusal.Reason.String())
+		}})
+		h := l.Handler(served)
+		for _, k := range []string{"", "\x00", "\x00\x00", "ann", "no key"} {
+			for range 2 {
+				r := ask("/", "192.0.2.1:4")
+				if k != "no key" {
+					r.Header["Key"] = []string{k}
 				}
-			}})
-			if weir.IsSingle(l) != (single && c.noKey != weir.NoKeyRefuse) {
-				t.Errorf("NoKey %d: the Limiter is single: %v", c.noKey, !single)
-			}
-			h := l.Handler(served)
-			for _, k := range []string{"", "\x00", "\x00\x00", "ann", "no key"} {
-				for range 2 {
-					r := ask("/", "192.0.2.1:4")
-					if k != "no key" {
-						r.Header["Key"] = []string{k}
-					}
-					res := do(h, r)
-					statuses = append(statuses, fmt.Sprint(res.StatusCode))
-					if body, _ := io.ReadAll(res.Body); res.StatusCode == 400 &&
-						(res.Header.Get("Retry-After") != "" || !strings.Contains(string(body), `"type":"about:blank"`)) {
-						t.Errorf("NoKey %d: got Retry-After %q and %s", c.noKey, res.Header.Get("Retry-After"), body)
-					}
+				res := do(h, r)
+				statuses = append(statuses, fmt.Sprint(res.StatusCode))
+				if body, _ := io.ReadAll(res.Body); res.StatusCode == 400 &&
+					(res.Header.Get("Retry-After") != "" || !strings.Contains(string(body), `"type":"about:blank"`)) {
+					t.Errorf("NoKey %d: got Retry-After %q and %s", c.noKey, res.Header.Get("Retry-After"), body)
 				}
 			}
-			if got := strings.Join(statuses, " "); got != c.statuses {
-				t.Errorf("NoKey %d: got %s, want %s", c.noKey, got, c.statuses)
-			}
-			if got := strings.Join(reasons, " "); got != c.reasons {
-				t.Errorf("NoKey %d: got the reasons %s, want %s", c.noKey, got, c.reasons)
-			}
+		}
+		if got := strings.Join(statuses, " "); got != c.statuses {
+			t.Errorf("NoKey %d: got %s, want %s", c.noKey, got, c.statuses)
+		}
+		if got := strings.Join(reasons, " "); got != c.reasons {
+			t.Errorf("NoKey %d: got the reasons %s, want %s", c.noKey, got, c.reasons)
 		}
 	}
 }
