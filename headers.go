@@ -44,7 +44,7 @@ func (v *verdict) Room() (r *headers.Room) {
 // of outer limiters on the same request. tells says whether the next handler gets the
 // decision as its context.
 func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
-	if len(v.items) == 0 && !v.refused {
+	if len(v.items) == 0 && v.reason == 0 {
 		return
 	}
 	for i := range v.items {
@@ -58,7 +58,7 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 			h[exposeField] = append(h[exposeField], l.expose...)
 		}
 	}
-	if l.o.Headers == headers.None && !v.refused {
+	if l.o.Headers == headers.None && v.reason == 0 {
 		return
 	}
 	var few [4]headers.Item
@@ -66,11 +66,11 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	for o := v.outer; o != nil && len(items) > 0; o = verdictOf(o.Context) {
 		items = l.show(items, o.items)
 	}
-	r := headers.Response{Header: h, At: v.At, Refused: v.refused}
+	r := headers.Response{Header: h, At: v.At, Refused: v.reason != 0}
 	if tells {
 		r.Memory = v
 	}
-	if v.refused {
+	if v.reason != 0 {
 		r.RetryAfter = l.retryAfter(v)
 	}
 	l.writer.Write(&r, items)

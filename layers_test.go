@@ -497,7 +497,7 @@ type pauseWorld struct {
 func pauses(t *testing.T, r *rand.Rand) int {
 	const most = 40 * time.Second
 	w := &pauseWorld{world: newWorld(t, r, exactLimits(r)...), paused: map[string]int64{}, since: map[string]int64{}, underWay: map[string]int{}}
-	l := must(t, w.plain, weir.Options{MaxWait: most, Rules: []weir.Rule{{Name: "r", Key: weir.ByHeader("Key"), Limits: w.limits, Overrides: noOverrides}}})
+	l := must(t, w.plain, weir.Options{MaxWait: most, Rules: []weir.Rule{{Name: "r", Key: weir.ByHeader("Key"), Limits: w.limits, ForKey: noPolicy}}})
 	w.client = &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: roundTrip(w.answer), MaxPause: 30 * time.Second})}
 	w.patient = r.IntN(2) == 0
 	for range 40 {

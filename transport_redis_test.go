@@ -286,7 +286,9 @@ func TestTransportPausesEverywhere(t *testing.T) {
 			{"Hybrid", func(s weir.Store) weir.Store { return quota.Hybrid(s, quota.HybridOptions{MaxKeys: 100}) }},
 			{"Coalesce", quota.Coalesce},
 			{"Breaker", func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) }},
-			{"Fallback", func(s weir.Store) weir.Store { return quota.Fallback(s, memstore.New(memstore.Options{}), quota.FallbackOptions{}) }},
+			{"Fallback", func(s weir.Store) weir.Store {
+				return quota.Fallback(s, memstore.New(memstore.Options{}), quota.FallbackOptions{})
+			}},
 			{"Share", func(s weir.Store) weir.Store { return quota.Share(s, 3) }},
 			{"Lease", func(s weir.Store) weir.Store {
 				leases := lease.New(s, lease.Options{})

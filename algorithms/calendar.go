@@ -39,7 +39,7 @@ func (u Unit) String() string {
 // 2·n, like FixedWindow. In a longer span it may admit 3·n, for example in 24 hours
 // around a day of 23 hours, or in 30 days around a February.
 //
-// The location may differ from user to user (Rule.LimitsFor), but users must not be able
+// The location may differ from user to user (Rule.Policy), but users must not be able
 // to change their location at will. A unit counts in the day in which it was spent, so a
 // user who moves has the quota again at the next midnight of the new location. A user who
 // moves once gains at most the quota of one day. A user who moves to and fro between two

@@ -38,7 +38,7 @@ func isMeter(l *quota.Limit) bool {
 	return ok
 }
 
-// Nearest implements quota.Uncountable. It returns the limit that a Limiter counts instead if LimitsFor has returned the
+// Nearest implements quota.Uncountable. It returns the limit that a Limiter counts instead if a Policy has the
 // uncountable limit. Nearest lowers the quota, as little as it can, until the limit can
 // be counted. If the burst is too large for every quota, Nearest lowers the burst and
 // keeps the quota. If a lower burst does not help either, Nearest returns the limit

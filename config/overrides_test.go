@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/overrides"
 )
@@ -19,7 +20,7 @@ var overridden = []struct{ key, overrides, keys, want, wrong string }{
 	{"user", "[{value: alice, config: [{limit: 7, burst: 9}]}]", "alice", "1m=7", ""},
 	{"user", "[{value: alice, config: [{name: 1m, limit: 7}, {limit: 5, period: 1s}]}]", "alice", "1m=7,1s=5", ""},
 	{"user", "[{value: alice, config: [{limit: 7, period: day}]}]", "alice", "1m=7", ""},
-	{"user", "[{value: alice, config: unlimited}, {value: mallory, config: denied}]", "alice mallory", " =0", ""},
+	{"user", "[{value: alice, config: unlimited}, {value: mallory, config: denied}]", "alice mallory", " denied", ""},
 	{"user", "[{value: a*, config: [{limit: 7}]}, {value: ali*, config: [{limit: 8}]}, {value: alice, config: [{limit: 9}]}]", "alf alic alice", "1m=7 1m=8 1m=9", ""},
 	{"user", "[{value: '*', config: [{limit: 7}]}]", "alice", "1m=7", ""},
 	{"ip", "[{value: 192.0.2.1, config: [{limit: 7}]}, {value: 198.51.*, config: [{limit: 8}]}, {value: '2001:db8:1:2::/64', config: [{limit: 9}]}]", "192.0.2.1 198.51.100.7 2001:db8:1:2::/64", "1m=7 1m=8 1m=9", ""},
@@ -65,12 +66,15 @@ func TestOverrides(t *testing.T) {
 		f.Handler("a")
 		var got []string
 		for _, key := range strings.Fields(tt.keys) {
-			limits, _, err := f.Limiters()[0].LimitsOf("a", key)
+			policy, err := f.Limiters()[0].PolicyOf("a", key)
 			if err != nil {
 				t.Errorf("%s: %v", tt.overrides, err)
 			}
 			var texts []string
-			for _, l := range limits {
+			if policy.Is(weir.Denied()) {
+				texts = append(texts, "denied")
+			}
+			for _, l := range policy.Limits() {
 				texts = append(texts, fmt.Sprintf("%s=%d", l.Name, l.Quota))
 			}
 			got = append(got, strings.Join(texts, ","))

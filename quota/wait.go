@@ -250,7 +250,7 @@ end
 // Cost of the charges is ignored. Turns that are already reserved keep their instants, and
 // callers that come afterwards get later turns. To give back only some units, Take a charge
 // of negative Cost. To allow more than the limit, raise the limit, for instance by
-// Rule.LimitsFor.
+// Rule.Policy.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {
