@@ -41,17 +41,15 @@ func (s *SharedStore) Take(ctx context.Context, t *Transaction) error {
 		return err
 	}
 	part := s.pool.Get().(*Transaction)
-	whole, divided := t.Charges, append(part.Charges, t.Charges...)
-	*part = *t
-	part.Charges = divided
-	for i := range divided {
-		s.divide(&divided[i].Limit)
+	part.SetQuestion(t)
+	for i := range part.Charges {
+		s.divide(&part.Charges[i].Limit)
 	}
 	err := s.next.Take(ctx, part)
-	*t = *part
-	t.Charges = whole
-	clear(divided) // they hold keys
-	*part = Transaction{Charges: divided[:0]}
+	if err == nil {
+		t.SetResult(&part.Result)
+	}
+	clear(part.Charges) // they hold keys
 	s.pool.Put(part)
 	return err
 }

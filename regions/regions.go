@@ -144,27 +144,25 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if mine == nil {
 		mine = new(quota.Transaction)
 	}
-	all, divided := t.Charges, append(mine.Charges[:0], t.Charges...)
-	*mine = *t
-	mine.Charges = divided
+	mine.SetQuestion(t)
 	past, need := s.past(), 0.0
-	for i := range divided {
-		c := &divided[i]
+	for i := range mine.Charges {
+		c, l := &mine.Charges[i], &t.Charges[i].Limit
 		if s.divide(&c.Limit, past) {
-			need = max(need, min(1, float64(c.Cost)/float64(all[i].Limit.Quota))*float64(all[i].Limit.Period))
+			need = max(need, min(1, float64(c.Cost)/float64(l.Quota))*float64(l.Period))
 		}
 	}
 	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
 	err := s.local.Take(ctx, mine)
-	for i := range min(len(divided), len(mine.Decisions)) {
-		if b, ok := divided[i].Limit.Algorithm.(bucket); ok && err == nil {
-			b.shorten(&mine.Decisions[i])
+	if err == nil {
+		t.SetResult(&mine.Result)
+		for i := range t.Decisions {
+			if b, ok := mine.Charges[i].Limit.Algorithm.(bucket); ok {
+				b.shorten(&t.Decisions[i])
+			}
 		}
 	}
-	*t = *mine
-	t.Charges = all
-	clear(divided) // release the keys
-	*mine = quota.Transaction{Charges: divided[:0]}
+	clear(mine.Charges) // release the keys
 	s.pool.Put(mine)
 	return err
 }
