@@ -73,37 +73,37 @@ type penalties struct {
 }
 
 // newBans returns nil if no rule has a Penalty.
-func newBans(l *Limiter) (rider, error) {
+func newBans(l *Limiter) rider {
 	b, found := &bans{l: l, of: make([]*penalties, len(l.rules))}, false
 	for i, r := range l.rules {
-		if r.Penalty == nil {
-			continue
+		if p := r.Penalty; p != nil {
+			b.of[i] = &penalties{rule: r, first: ban.Cost(p.Duration), strikes: p.Strikes.Named(strikesName), ban: ban.Limit(p.longest()), seed: maphash.MakeSeed()}
+			found = true
 		}
-		p, err := newPenalties(r)
-		if err != nil {
-			return nil, fmt.Errorf("weir: rule %q: %w", r.Name, err)
-		}
-		b.of[i], found = p, true
 	}
 	if !found {
-		return nil, nil
+		return nil
 	}
-	return b, nil
+	return b
 }
 
-func newPenalties(r *rule) (*penalties, error) {
-	p := r.Penalty
-	most := p.MaxDuration
-	if most == 0 {
-		most = max(24*time.Hour, p.Duration)
+// longest returns how long a ban lasts at most.
+func (p *Penalty) longest() time.Duration {
+	if p.MaxDuration == 0 {
+		return max(24*time.Hour, p.Duration)
 	}
+	return p.MaxDuration
+}
+
+func (p *Penalty) validate() error {
+	most := p.longest()
 	switch {
 	case p.Duration < time.Microsecond || p.Duration%time.Microsecond != 0:
-		return nil, fmt.Errorf("penalty: Duration %v is not in whole microseconds above 0", p.Duration)
+		return fmt.Errorf("penalty: Duration %v is not in whole microseconds above 0", p.Duration)
 	case most < p.Duration || most%time.Microsecond != 0:
-		return nil, fmt.Errorf("penalty: MaxDuration %v is below Duration, or not in whole microseconds", most)
+		return fmt.Errorf("penalty: MaxDuration %v is below Duration, or not in whole microseconds", most)
 	case most > quota.MaxTicks/ban.Repeats*time.Microsecond:
-		return nil, fmt.Errorf("penalty: a ban of %v is too long, the longest is %v", most, quota.MaxTicks/ban.Repeats*time.Microsecond)
+		return fmt.Errorf("penalty: a ban of %v is too long, the longest is %v", most, quota.MaxTicks/ban.Repeats*time.Microsecond)
 	}
 	strikes := p.Strikes.Named(strikesName)
 	err := strikes.Fault()
@@ -114,9 +114,9 @@ func newPenalties(r *rule) (*penalties, error) {
 		err = checkStrikes(&strikes)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", strikesName, err)
+		return fmt.Errorf("%s: %w", strikesName, err)
 	}
-	return &penalties{rule: r, first: ban.Cost(p.Duration), strikes: strikes, ban: ban.Limit(most), seed: maphash.MakeSeed()}, nil
+	return nil
 }
 
 // checkStrikes returns an error if the algorithm counts what strikes are not: requests that

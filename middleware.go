@@ -144,11 +144,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	if o.ExposeHeaders {
 		l.expose = []string{l.writer.Fields()}
 	}
-	bans, err := newBans(l)
-	if err != nil {
-		return nil, err
-	}
-	for _, rider := range []rider{newShadow(l), bans, newFlights(l)} {
+	for _, rider := range []rider{newShadow(l), newBans(l), newFlights(l)} {
 		if rider != nil {
 			l.riders = append(l.riders, rider)
 		}

@@ -173,7 +173,7 @@ func TestPenaltyShared(t *testing.T) {
 	checkBan(t, limiters[1], "", "after it was lifted elsewhere", 0)
 }
 
-// TestPenaltyRefuses: New refuses a Penalty with impossible numbers. Ban refuses a duration
+// TestPenaltyRefuses: New and Rule.Validate refuse a Penalty with impossible numbers. Ban refuses a duration
 // of 0, and Ban and Unban refuse a rule that does not exist.
 func TestPenaltyRefuses(t *testing.T) {
 	good := weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Minute), Duration: time.Minute}
@@ -192,7 +192,11 @@ func TestPenaltyRefuses(t *testing.T) {
 	} {
 		p := good
 		tt.change(&p)
-		_, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Penalty: &p}}})
+		rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Penalty: &p}
+		_, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}})
+		if alone := rule.Validate(); fmt.Sprint(alone) != fmt.Sprint(err) {
+			t.Errorf("%+v: got %v from Validate, want %v as from New", p, alone, err)
+		}
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "api")) {
 			t.Errorf("%+v: got %v, want %q", p, err, tt.want)
 		}

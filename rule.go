@@ -179,6 +179,11 @@ func prepare(r Rule, w *headers.Writer) (*rule, error) {
 	if len(r.Limits) > 0 {
 		p.own = &prepared{policies: p.policies}
 	}
+	if r.Penalty != nil {
+		if err := r.Penalty.validate(); err != nil {
+			return nil, fmt.Errorf("weir: rule %q: %w", r.Name, err)
+		}
+	}
 	return p, nil
 }
 
